@@ -24593,7 +24593,7 @@ using ddp::plan_state;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// No communicator has more variants (backend::HasVariants).
+/// Of a communicator (backend::HasVariants): no more are measured.
 inline constexpr std::size_t max_variants = 8;
 
 /// Sizes of buckets, and the variant of all_reduce that reduces them.
@@ -26459,8 +26459,8 @@ class BucketUpdate {
   /// Begins a step. Lifetime: `waits` outlive it.
   virtual void begin(Waits& waits) = 0;
 
-  /// Copies a gradient to its place, once the memory there is free, or keeps a copy until then. Blocking: until earlier
-  /// buckets are reduced. Threads: any, concurrently for different parameters.
+  /// Copies a gradient to its place, once the memory there is free, or keeps a copy until then. Blocking: until work
+  /// of earlier buckets has run. Threads: any, concurrently for different parameters.
   /// @param gradient null: zeros
   virtual void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot) = 0;
 
@@ -29413,8 +29413,9 @@ struct States {
 
   /// ready(i) also says that the backward pass no longer uses the value of parameter i, as that of a layer which has
   /// computed the gradient of its input. New weights are then gathered, and stored in the model, during the backward
-  /// pass: a step that throws has perhaps changed some. Steps whose function looks at all gradients first, or whose
-  /// rule measures norms, change them when it has ended.
+  /// pass, and the step ends with all of them, whatever overlap_forward says. Steps whose function looks at all
+  /// gradients first, or whose rule measures norms, do neither. Values do not move during the pass. When a job fails in
+  /// such a step, some weights are perhaps new, others old.
   bool ready_frees_value = false;
 
   static constexpr bool divides_gradients = false;
@@ -29562,6 +29563,43 @@ class DividedGradients {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/sharded/sharded_gradients.hpp
+
+/// @file
+/// ShardedGradients: what a function sees between the reduction and the update of a sharded step.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The reduced gradients of a step, each rank's share, before the update: what clip_gradients and LossScaler::step
+/// take.
+class ShardedGradients {
+ public:
+  explicit ShardedGradients(GradientNorm norm) noexcept : norm_(norm) {}
+
+  /// Of all ranks' gradients; equal on all ranks.
+  const GradientNorm& gradient_norm() const noexcept { return norm_; }
+
+  /// The update multiplies the gradients by `factor`, in f32.
+  void scale_gradients(double factor) noexcept {
+    factor_ *= factor;
+    norm_ = norm_.times(factor);
+  }
+  double factor() const noexcept { return factor_; }
+
+ private:
+  GradientNorm norm_;
+  double factor_ = 1;
+};
+
+/// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
+using GradientInspection = std::function<bool(ShardedGradients&)>;
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::ShardedGradients;
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/ddp/sharded/sharded_parameters.hpp
 
 /// @file
@@ -29640,8 +29678,8 @@ class ShardedParameters {
   std::span<double> square_sums() noexcept { return {square_sums_.data(), square_sums_.size()}; }
 
   /// Replaces this rank's gradients in the bucket by new weights. An exception of the rule is kept; after one, here or
-  /// in measure(), by the present weights.
-  void update(std::size_t bucket, const ShardMemory& memory) noexcept;
+  /// in measure(), by the present weights. @param stores new weights also replace those of the model
+  void update(std::size_t bucket, const ShardMemory& memory, bool stores = false) noexcept;
 
   /// @throws the exception of the rule in measure() or update() of the bucket
   void throw_if_failed(std::size_t bucket) const {
@@ -29660,9 +29698,11 @@ class ShardedParameters {
   void end_step() noexcept { ++steps_; }
 
  private:
-  void measure_or_update(std::size_t bucket, const ShardMemory& memory, bool measures) noexcept;
+  enum class Pass { measure, update, update_and_store };
+
+  void run_rule(std::size_t bucket, const ShardMemory& memory, Pass pass) noexcept;
   void keep_weights(std::size_t bucket, const ShardMemory& memory) const noexcept;
-  void measure_or_update_piece(const ShardPiece& piece, DType dtype, std::byte* memory, bool measures, bool is_counted);
+  void run_rule_on(const ShardPiece& piece, DType dtype, std::byte* memory, Pass pass, bool is_counted);
 
   const BucketPlan* plan_;
   std::vector<Parameter> parameters_;
@@ -29729,35 +29769,11 @@ void remove_shard_files(const std::string& path, const ShardIndex& index, std::o
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The reduced gradients of a step, each rank's share, before the update: what clip_gradients and LossScaler::step
-/// take.
-class ShardedGradients {
- public:
-  explicit ShardedGradients(GradientNorm norm) noexcept : norm_(norm) {}
-
-  /// Of all ranks' gradients; equal on all ranks.
-  const GradientNorm& gradient_norm() const noexcept { return norm_; }
-
-  /// The update multiplies the gradients by `factor`, in f32.
-  void scale_gradients(double factor) noexcept {
-    factor_ *= factor;
-    norm_ = norm_.times(factor);
-  }
-  double factor() const noexcept { return factor_; }
-
- private:
-  GradientNorm norm_;
-  double factor_ = 1;
-};
-
-/// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
-using GradientInspection = std::function<bool(ShardedGradients&)>;
-
 /// A step updates each bucket as soon as it is reduced. With an inspection it waits until all are; with a rule that
 /// needs norms of whole parameters, until all are measured. Stage 1 gathers a bucket in its own memory as soon as it is
 /// updated; stage 2, and stage 1 with overlap_forward, when the backward pass has ended. Then, too, does a communicator
 /// with read_blocks(): it copies weights from the other ranks' memory to the model, and gathers nothing. With
-/// ready_frees_value all of that comes as soon as a bucket is updated, and the model has its weights then.
+/// ready_frees_value, a step that does not wait for all gradients does all of that as soon as a bucket is updated.
 template <class C, class Stage = zero::States>
 class ShardedReduction final : public BucketUpdate<C> {
  public:
@@ -29770,7 +29786,8 @@ class ShardedReduction final : public BucketUpdate<C> {
         divided_(parameters_.layout(), plan),
         ranges_(parameters_.buckets()),
         updated_(parameters_.buckets()),
-        stored_(parameters_.buckets()) {}
+        stored_(parameters_.buckets()),
+        own_is_stored_(parameters_.buckets()) {}
 
   const ShardedParameters& parameters() const noexcept { return parameters_; }
   ShardedParameters& parameters() noexcept { return parameters_; }
@@ -29789,6 +29806,7 @@ class ShardedReduction final : public BucketUpdate<C> {
   void begin(Waits& waits) override {
     waits_ = &waits;
     inspect_ = nullptr;
+    values_are_free_ = false;
     std::fill(ranges_.begin(), ranges_.end(), BufferView{});
     parameters_.begin_step();
     divided_.begin_step();
@@ -29800,6 +29818,7 @@ class ShardedReduction final : public BucketUpdate<C> {
 
   void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) override {
     ranges_[bucket] = range;
+    if (stores_at_once()) values_are_free_ = true;
     divided_.before_launch(bucket, waiting());
     const BucketShard& shard = parameters_.shard(bucket);
     const ShardMemory own = own_part(bucket);
@@ -29816,7 +29835,7 @@ class ShardedReduction final : public BucketUpdate<C> {
     } else if (parameters_.measures()) {
       measure(bucket, stream);
     } else {
-      update(bucket, stream);
+      update(bucket, channel, stream);
       if (!gathers_last()) gather(bucket, channel, stream);
       if (stores_at_once()) gather_and_store(bucket, channel, stream);
     }
@@ -29825,6 +29844,7 @@ class ShardedReduction final : public BucketUpdate<C> {
 
   void finish(C& channel, Stream stream) override {
     const bool updates_now = inspect_ || parameters_.measures();
+    values_are_free_ = true;
     if (inspect_ && !inspected(channel, stream)) return;
     if (updates_now) update_all(channel, stream);
     for (std::size_t bucket = ranges_.size(); gathers_last() && !stores_at_once() && bucket-- > 0;) {
@@ -29901,7 +29921,7 @@ class ShardedReduction final : public BucketUpdate<C> {
       channel.all_reduce(sums, sums, ReduceOp::sum, stream);
     }
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-      update(bucket, stream);
+      update(bucket, channel, stream);
       if (!gathers_last()) gather(bucket, channel, stream);
       stream.record(updated_[bucket]);
     }
@@ -29941,7 +29961,7 @@ class ShardedReduction final : public BucketUpdate<C> {
     const BufferView own = part(ranges_[bucket], shard.own_begin, shard.block);
     if (shard.block != 0) channel.read_blocks(own, backend::BlockReader{this, bucket, store}, stream);
     stream.enqueue([this, bucket, &channel]() noexcept {
-      if (!channel.failure()) store_own(bucket);
+      if (!own_is_stored_[bucket] && !channel.failure()) store_own(bucket);
     });
   }
 
@@ -29966,8 +29986,12 @@ class ShardedReduction final : public BucketUpdate<C> {
     stream.enqueue([this, bucket]() noexcept { parameters_.measure(bucket, own_part(bucket)); });
   }
 
-  void update(std::size_t bucket, Stream stream) {
-    stream.enqueue([this, bucket]() noexcept { parameters_.update(bucket, own_part(bucket)); });
+  /// Writes new weights to the model too, while they are in the first-level cache, if the backward pass has ended.
+  void update(std::size_t bucket, C& channel, Stream stream) {
+    stream.enqueue([this, bucket, &channel]() noexcept {
+      own_is_stored_[bucket] = reads_blocks && values_are_free_ && !channel.failure();
+      parameters_.update(bucket, own_part(bucket), own_is_stored_[bucket] != 0);
+    });
   }
 
   void gather(std::size_t bucket, C& channel, Stream stream) {
@@ -29993,18 +30017,16 @@ class ShardedReduction final : public BucketUpdate<C> {
   Stage stage_;
   std::conditional_t<Stage::divides_gradients, DividedGradients<Stream>, WholeGradients> divided_;
   std::vector<BufferView> ranges_;
-  std::vector<Event> updated_;  ///< of each bucket, where all are updated together
-  std::vector<Event> stored_;   ///< of each bucket, where all are gathered together
+  std::vector<Event> updated_;                ///< of each bucket, where all are updated together
+  std::vector<Event> stored_;                 ///< of each bucket, where the stream stores its weights
+  std::vector<unsigned char> own_is_stored_;  ///< of each bucket: by the update
+  std::atomic<bool> values_are_free_{false};  ///< the backward pass uses them no longer
   GradientInspection inspect_;
   Waits* waits_ = nullptr;
   double squares_ = 0;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::ShardedGradients;
-}  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/ddp/step.hpp
 
@@ -30577,10 +30599,10 @@ namespace DTRAIN_NAMESPACE {
 ///   ddp.backward([&](dtrain::Ready ready) { model.backward(ready); }, optimizer);  // the weights are new after it
 ///
 /// A step reduce-scatters each bucket during the backward pass, applies the rule to this rank's share, and gathers the
-/// new weights: as many bytes as an all-reduce. The ranks of backend::SharedMemory copy them from each other's memory
-/// to the model after the backward pass. The model's weights change when all its gradients are ready, or during the
-/// backward pass if the stage says ready_frees_value. Of the gradients' memory nothing is promised after the step: set
-/// or clear gradients before the next.
+/// new weights: as many bytes as an all-reduce. The ranks of backend::SharedMemory copy them from each other's memory.
+/// The model's weights change when all its gradients are ready, or during the backward pass if the stage says
+/// ready_frees_value. Of the gradients' memory nothing is promised after the step: set or clear gradients before the
+/// next.
 /// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
 /// - f16 and bf16 models: the share of the weights is kept in f32 too, from the construction on; values that the
 /// program then sets in the model do not change it. The rule gets f32 gradients.
@@ -54473,28 +54495,27 @@ DTRAIN_DEFINED void ShardedParameters::add_squares(std::size_t bucket, const Sha
 }
 
 DTRAIN_DEFINED void ShardedParameters::measure(std::size_t bucket, const ShardMemory& memory) noexcept {
-  measure_or_update(bucket, memory, true);
+  run_rule(bucket, memory, Pass::measure);
 }
 
-DTRAIN_DEFINED void ShardedParameters::update(std::size_t bucket, const ShardMemory& memory) noexcept {
-  measure_or_update(bucket, memory, false);
+DTRAIN_DEFINED void ShardedParameters::update(std::size_t bucket, const ShardMemory& memory, bool stores) noexcept {
+  run_rule(bucket, memory, stores ? Pass::update_and_store : Pass::update);
 }
 
-DTRAIN_DEFINED void ShardedParameters::measure_or_update(std::size_t bucket, const ShardMemory& memory,
-                                                         bool measures) noexcept {
+DTRAIN_DEFINED void ShardedParameters::run_rule(std::size_t bucket, const ShardMemory& memory, Pass pass) noexcept {
   const DType dtype = plan_->buckets[bucket].dtype;
   const BucketShard& part = layout_.buckets[bucket];
   try {
     for (const ShardPiece& piece : part.own) {
-      measure_or_update_piece(piece, dtype, memory.block, measures, true);
+      run_rule_on(piece, dtype, memory.block, pass, true);
     }
     for (const ShardPiece& piece : part.rest) {
-      measure_or_update_piece(piece, dtype, memory.rest, measures, counts_rest_);
+      run_rule_on(piece, dtype, memory.rest, pass, counts_rest_);
     }
   } catch (...) {
     failures_[bucket] = std::current_exception();
   }
-  if (!measures && failures_[bucket]) keep_weights(bucket, memory);
+  if (pass != Pass::measure && failures_[bucket]) keep_weights(bucket, memory);
 }
 
 /// In place of gradients, which the other ranks would take for new weights.
@@ -54512,19 +54533,19 @@ DTRAIN_DEFINED void ShardedParameters::keep_weights(std::size_t bucket, const Sh
 
 /// In blocks that stay in the first-level cache: the rule gets copies of the weights, since the model's own are still
 /// in use, and their new values replace the gradients. copy_bytes instead of std::memcpy: see there.
-DTRAIN_DEFINED void ShardedParameters::measure_or_update_piece(const ShardPiece& piece, DType dtype, std::byte* memory,
-                                                               bool measures, bool is_counted) {
+DTRAIN_DEFINED void ShardedParameters::run_rule_on(const ShardPiece& piece, DType dtype, std::byte* memory, Pass pass,
+                                                   bool is_counted) {
   constexpr std::size_t block = 1024;
   alignas(64) std::array<float, block> weights;
   alignas(64) std::array<float, block> gradients;
   std::array<float*, 9> states{};
   const std::size_t element = size_bytes(dtype);
   StepInfo info{steps_ + 1, piece.parameter};
-  double* const sums = square_sums_.data() + (this->measures() ? 2 * piece.parameter : 0);
-  if (this->measures() && !measures) {
+  double* const sums = square_sums_.data() + (measures() ? 2 * piece.parameter : 0);
+  if (measures() && pass != Pass::measure) {
     info.norms = {std::sqrt(sums[0]), std::sqrt(sums[1])};
   }
-  const std::byte* const values = parameters_[piece.parameter].value.data + piece.offset * element;
+  std::byte* const values = parameters_[piece.parameter].value.data + piece.offset * element;
   for (std::size_t done = 0; done < piece.count; done += block) {
     const std::size_t count = std::min(block, piece.count - done);
     std::byte* const place = memory + (piece.in_part + done) * element;
@@ -54544,7 +54565,7 @@ DTRAIN_DEFINED void ShardedParameters::measure_or_update_piece(const ShardPiece&
     if (dtype == DType::f32) {
       kernels::copy_bytes(reinterpret_cast<std::byte*>(current), values + done * element, count * element);
     }
-    if (measures) {
+    if (pass == Pass::measure) {
       const ParameterNorms squares = rule_.measure({current, count}, {gradient, count}, states.data(), info);
       if (is_counted) {
         sums[0] += squares.weights;
@@ -54555,6 +54576,7 @@ DTRAIN_DEFINED void ShardedParameters::measure_or_update_piece(const ShardPiece&
     rule_.update({current, count}, {gradient, count}, states.data(), info);
     const kernels::DefaultFloatEnvironment environment;
     kernels::convert(DType::f32, reinterpret_cast<const std::byte*>(current), dtype, place, count);
+    if (pass == Pass::update_and_store) kernels::copy_bytes(values + done * element, place, count * element);
   }
 }
 

@@ -89,8 +89,8 @@ class ShardedParameters {
   std::span<double> square_sums() noexcept { return {square_sums_.data(), square_sums_.size()}; }
 
   /// Replaces this rank's gradients in the bucket by new weights. An exception of the rule is kept; after one, here or
-  /// in measure(), by the present weights.
-  void update(std::size_t bucket, const ShardMemory& memory) noexcept;
+  /// in measure(), by the present weights. @param stores new weights also replace those of the model
+  void update(std::size_t bucket, const ShardMemory& memory, bool stores = false) noexcept;
 
   /// @throws the exception of the rule in measure() or update() of the bucket
   void throw_if_failed(std::size_t bucket) const {
@@ -109,9 +109,11 @@ class ShardedParameters {
   void end_step() noexcept { ++steps_; }
 
  private:
-  void measure_or_update(std::size_t bucket, const ShardMemory& memory, bool measures) noexcept;
+  enum class Pass { measure, update, update_and_store };
+
+  void run_rule(std::size_t bucket, const ShardMemory& memory, Pass pass) noexcept;
   void keep_weights(std::size_t bucket, const ShardMemory& memory) const noexcept;
-  void measure_or_update_piece(const ShardPiece& piece, DType dtype, std::byte* memory, bool measures, bool is_counted);
+  void run_rule_on(const ShardPiece& piece, DType dtype, std::byte* memory, Pass pass, bool is_counted);
 
   const BucketPlan* plan_;
   std::vector<Parameter> parameters_;

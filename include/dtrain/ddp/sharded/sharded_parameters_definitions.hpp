@@ -88,28 +88,27 @@ DTRAIN_DEFINED void ShardedParameters::add_squares(std::size_t bucket, const Sha
 }
 
 DTRAIN_DEFINED void ShardedParameters::measure(std::size_t bucket, const ShardMemory& memory) noexcept {
-  measure_or_update(bucket, memory, true);
+  run_rule(bucket, memory, Pass::measure);
 }
 
-DTRAIN_DEFINED void ShardedParameters::update(std::size_t bucket, const ShardMemory& memory) noexcept {
-  measure_or_update(bucket, memory, false);
+DTRAIN_DEFINED void ShardedParameters::update(std::size_t bucket, const ShardMemory& memory, bool stores) noexcept {
+  run_rule(bucket, memory, stores ? Pass::update_and_store : Pass::update);
 }
 
-DTRAIN_DEFINED void ShardedParameters::measure_or_update(std::size_t bucket, const ShardMemory& memory,
-                                                         bool measures) noexcept {
+DTRAIN_DEFINED void ShardedParameters::run_rule(std::size_t bucket, const ShardMemory& memory, Pass pass) noexcept {
   const DType dtype = plan_->buckets[bucket].dtype;
   const BucketShard& part = layout_.buckets[bucket];
   try {
     for (const ShardPiece& piece : part.own) {
-      measure_or_update_piece(piece, dtype, memory.block, measures, true);
+      run_rule_on(piece, dtype, memory.block, pass, true);
     }
     for (const ShardPiece& piece : part.rest) {
-      measure_or_update_piece(piece, dtype, memory.rest, measures, counts_rest_);
+      run_rule_on(piece, dtype, memory.rest, pass, counts_rest_);
     }
   } catch (...) {
     failures_[bucket] = std::current_exception();
   }
-  if (!measures && failures_[bucket]) keep_weights(bucket, memory);
+  if (pass != Pass::measure && failures_[bucket]) keep_weights(bucket, memory);
 }
 
 /// In place of gradients, which the other ranks would take for new weights.
@@ -127,19 +126,19 @@ DTRAIN_DEFINED void ShardedParameters::keep_weights(std::size_t bucket, const Sh
 
 /// In blocks that stay in the first-level cache: the rule gets copies of the weights, since the model's own are still
 /// in use, and their new values replace the gradients. copy_bytes instead of std::memcpy: see there.
-DTRAIN_DEFINED void ShardedParameters::measure_or_update_piece(const ShardPiece& piece, DType dtype, std::byte* memory,
-                                                               bool measures, bool is_counted) {
+DTRAIN_DEFINED void ShardedParameters::run_rule_on(const ShardPiece& piece, DType dtype, std::byte* memory, Pass pass,
+                                                   bool is_counted) {
   constexpr std::size_t block = 1024;
   alignas(64) std::array<float, block> weights;
   alignas(64) std::array<float, block> gradients;
   std::array<float*, 9> states{};
   const std::size_t element = size_bytes(dtype);
   StepInfo info{steps_ + 1, piece.parameter};
-  double* const sums = square_sums_.data() + (this->measures() ? 2 * piece.parameter : 0);
-  if (this->measures() && !measures) {
+  double* const sums = square_sums_.data() + (measures() ? 2 * piece.parameter : 0);
+  if (measures() && pass != Pass::measure) {
     info.norms = {std::sqrt(sums[0]), std::sqrt(sums[1])};
   }
-  const std::byte* const values = parameters_[piece.parameter].value.data + piece.offset * element;
+  std::byte* const values = parameters_[piece.parameter].value.data + piece.offset * element;
   for (std::size_t done = 0; done < piece.count; done += block) {
     const std::size_t count = std::min(block, piece.count - done);
     std::byte* const place = memory + (piece.in_part + done) * element;
@@ -159,7 +158,7 @@ DTRAIN_DEFINED void ShardedParameters::measure_or_update_piece(const ShardPiece&
     if (dtype == DType::f32) {
       kernels::copy_bytes(reinterpret_cast<std::byte*>(current), values + done * element, count * element);
     }
-    if (measures) {
+    if (pass == Pass::measure) {
       const ParameterNorms squares = rule_.measure({current, count}, {gradient, count}, states.data(), info);
       if (is_counted) {
         sums[0] += squares.weights;
@@ -170,6 +169,7 @@ DTRAIN_DEFINED void ShardedParameters::measure_or_update_piece(const ShardPiece&
     rule_.update({current, count}, {gradient, count}, states.data(), info);
     const kernels::DefaultFloatEnvironment environment;
     kernels::convert(DType::f32, reinterpret_cast<const std::byte*>(current), dtype, place, count);
+    if (pass == Pass::update_and_store) kernels::copy_bytes(values + done * element, place, count * element);
   }
 }
 

@@ -3,8 +3,8 @@
 /// ShardedReduction: reduce-scatters buckets, updates this rank's share, and gathers the new weights.
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
-#include <functional>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -17,34 +17,11 @@
 #include "dtrain/ddp/precision/gradient_norm.hpp"
 #include "dtrain/ddp/reduction/gradient_table.hpp"
 #include "dtrain/ddp/sharded/divided_gradients.hpp"
+#include "dtrain/ddp/sharded/sharded_gradients.hpp"
 #include "dtrain/ddp/sharded/sharded_parameters.hpp"
 #include "dtrain/kernels/copy.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
-
-/// The reduced gradients of a step, each rank's share, before the update: what clip_gradients and LossScaler::step
-/// take.
-class ShardedGradients {
- public:
-  explicit ShardedGradients(GradientNorm norm) noexcept : norm_(norm) {}
-
-  /// Of all ranks' gradients; equal on all ranks.
-  const GradientNorm& gradient_norm() const noexcept { return norm_; }
-
-  /// The update multiplies the gradients by `factor`, in f32.
-  void scale_gradients(double factor) noexcept {
-    factor_ *= factor;
-    norm_ = norm_.times(factor);
-  }
-  double factor() const noexcept { return factor_; }
-
- private:
-  GradientNorm norm_;
-  double factor_ = 1;
-};
-
-/// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
-using GradientInspection = std::function<bool(ShardedGradients&)>;
 
 /// A step updates each bucket as soon as it is reduced. With an inspection it waits until all are; with a rule that
 /// needs norms of whole parameters, until all are measured. Stage 1 gathers a bucket in its own memory as soon as it is
@@ -63,7 +40,8 @@ class ShardedReduction final : public BucketUpdate<C> {
         divided_(parameters_.layout(), plan),
         ranges_(parameters_.buckets()),
         updated_(parameters_.buckets()),
-        stored_(parameters_.buckets()) {}
+        stored_(parameters_.buckets()),
+        own_is_stored_(parameters_.buckets()) {}
 
   const ShardedParameters& parameters() const noexcept { return parameters_; }
   ShardedParameters& parameters() noexcept { return parameters_; }
@@ -82,6 +60,7 @@ class ShardedReduction final : public BucketUpdate<C> {
   void begin(Waits& waits) override {
     waits_ = &waits;
     inspect_ = nullptr;
+    values_are_free_ = false;
     std::fill(ranges_.begin(), ranges_.end(), BufferView{});
     parameters_.begin_step();
     divided_.begin_step();
@@ -93,6 +72,7 @@ class ShardedReduction final : public BucketUpdate<C> {
 
   void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) override {
     ranges_[bucket] = range;
+    if (stores_at_once()) values_are_free_ = true;
     divided_.before_launch(bucket, waiting());
     const BucketShard& shard = parameters_.shard(bucket);
     const ShardMemory own = own_part(bucket);
@@ -109,7 +89,7 @@ class ShardedReduction final : public BucketUpdate<C> {
     } else if (parameters_.measures()) {
       measure(bucket, stream);
     } else {
-      update(bucket, stream);
+      update(bucket, channel, stream);
       if (!gathers_last()) gather(bucket, channel, stream);
       if (stores_at_once()) gather_and_store(bucket, channel, stream);
     }
@@ -118,6 +98,7 @@ class ShardedReduction final : public BucketUpdate<C> {
 
   void finish(C& channel, Stream stream) override {
     const bool updates_now = inspect_ || parameters_.measures();
+    values_are_free_ = true;
     if (inspect_ && !inspected(channel, stream)) return;
     if (updates_now) update_all(channel, stream);
     for (std::size_t bucket = ranges_.size(); gathers_last() && !stores_at_once() && bucket-- > 0;) {
@@ -194,7 +175,7 @@ class ShardedReduction final : public BucketUpdate<C> {
       channel.all_reduce(sums, sums, ReduceOp::sum, stream);
     }
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-      update(bucket, stream);
+      update(bucket, channel, stream);
       if (!gathers_last()) gather(bucket, channel, stream);
       stream.record(updated_[bucket]);
     }
@@ -234,7 +215,7 @@ class ShardedReduction final : public BucketUpdate<C> {
     const BufferView own = part(ranges_[bucket], shard.own_begin, shard.block);
     if (shard.block != 0) channel.read_blocks(own, backend::BlockReader{this, bucket, store}, stream);
     stream.enqueue([this, bucket, &channel]() noexcept {
-      if (!channel.failure()) store_own(bucket);
+      if (!own_is_stored_[bucket] && !channel.failure()) store_own(bucket);
     });
   }
 
@@ -259,8 +240,12 @@ class ShardedReduction final : public BucketUpdate<C> {
     stream.enqueue([this, bucket]() noexcept { parameters_.measure(bucket, own_part(bucket)); });
   }
 
-  void update(std::size_t bucket, Stream stream) {
-    stream.enqueue([this, bucket]() noexcept { parameters_.update(bucket, own_part(bucket)); });
+  /// Writes new weights to the model too, while they are in the first-level cache, if the backward pass has ended.
+  void update(std::size_t bucket, C& channel, Stream stream) {
+    stream.enqueue([this, bucket, &channel]() noexcept {
+      own_is_stored_[bucket] = reads_blocks && values_are_free_ && !channel.failure();
+      parameters_.update(bucket, own_part(bucket), own_is_stored_[bucket] != 0);
+    });
   }
 
   void gather(std::size_t bucket, C& channel, Stream stream) {
@@ -286,15 +271,13 @@ class ShardedReduction final : public BucketUpdate<C> {
   Stage stage_;
   std::conditional_t<Stage::divides_gradients, DividedGradients<Stream>, WholeGradients> divided_;
   std::vector<BufferView> ranges_;
-  std::vector<Event> updated_;  ///< of each bucket, where all are updated together
-  std::vector<Event> stored_;   ///< of each bucket, where the stream stores its weights
+  std::vector<Event> updated_;                ///< of each bucket, where all are updated together
+  std::vector<Event> stored_;                 ///< of each bucket, where the stream stores its weights
+  std::vector<unsigned char> own_is_stored_;  ///< of each bucket: by the update
+  std::atomic<bool> values_are_free_{false};  ///< the backward pass uses them no longer
   GradientInspection inspect_;
   Waits* waits_ = nullptr;
   double squares_ = 0;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::ShardedGradients;
-}  // namespace DTRAIN_NAMESPACE

@@ -146,23 +146,28 @@ TEST_CASE("without it the step ends with all weights") {
   CHECK(two.weights() == Weights{-1, -1, -1, -1, -1, -1});
 }
 
-template <class Stage>
-void check_storing_at_once() {
-  Rank<Stage> rank(Stage{.ready_frees_value = true});
+template <class Stage, class Channel>
+void check_storing(bool at_once) {
+  Rank<Stage, Channel> rank(Stage{.ready_frees_value = at_once});
   dtrain::Step step = rank.begin();
   step.ready(5);
   step.ready(4);
   rank.stream.run();
-  CHECK(rank.weights() == Weights{0, 0, 0, 0, -1, -1});
+  const float last = at_once ? -1 : 0;
+  CHECK(rank.weights() == Weights{0, 0, 0, 0, last, last});
   for (std::size_t i = 4; i-- > 0;)
     step.ready(i);
   step.finish();
   CHECK(rank.weights() == Weights{-1, -1, -1, -1, -1, -1});
 }
 
-TEST_CASE("with ready_frees_value new weights are stored during the backward pass") {
-  check_storing_at_once<dtrain::zero::States>();
-  check_storing_at_once<dtrain::zero::Gradients>();
+TEST_CASE("new weights are stored during the backward pass with ready_frees_value, and only then") {
+  for (const bool at_once : {false, true}) {
+    check_storing<dtrain::zero::States, OnlyRank>(at_once);
+    check_storing<dtrain::zero::Gradients, OnlyRank>(at_once);
+    check_storing<dtrain::zero::States, ReadingRank>(at_once);
+    check_storing<dtrain::zero::Gradients, ReadingRank>(at_once);
+  }
 }
 
 template <class Stage, class Channel>
