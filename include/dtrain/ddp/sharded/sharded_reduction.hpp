@@ -28,6 +28,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// updated; stage 2, and stage 1 with overlap_forward, when the backward pass has ended. Then, too, does a communicator
 /// with read_blocks(): it copies weights from the other ranks' memory to the model, and gathers nothing. With
 /// ready_frees_value, a step that does not wait for all gradients does all of that as soon as a bucket is updated.
+/// After a failure of the channel, whose gradients are then not reduced, nothing is updated or stored; nor is its
+/// memory written, which other ranks may still read.
 template <class C, class Stage = zero::States>
 class ShardedReduction final : public BucketUpdate<C> {
  public:
@@ -189,10 +191,13 @@ class ShardedReduction final : public BucketUpdate<C> {
     return Stage::divides_gradients || reads_blocks || stage_.overlap_forward || stage_.ready_frees_value;
   }
 
-  /// In stage 2 buckets share memory: each is stored before the next is gathered. After a failure of the channel, which
-  /// skips its work, nothing is stored.
+  /// In stage 2 buckets share memory: each is stored before the next is gathered.
   void gather_and_store(std::size_t bucket, C& channel, Stream stream) {
-    if constexpr (Stage::divides_gradients) stream.enqueue([this, bucket]() noexcept { copy_to_place(bucket); });
+    if constexpr (Stage::divides_gradients) {
+      stream.enqueue([this, bucket, &channel]() noexcept {
+        if (!channel.failure()) copy_to_place(bucket);
+      });
+    }
     if constexpr (reads_blocks) {
       read(bucket, channel, stream);
     } else {
@@ -243,7 +248,8 @@ class ShardedReduction final : public BucketUpdate<C> {
   /// Writes new weights to the model too, while they are in the first-level cache, if the backward pass has ended.
   void update(std::size_t bucket, C& channel, Stream stream) {
     stream.enqueue([this, bucket, &channel]() noexcept {
-      own_is_stored_[bucket] = reads_blocks && values_are_free_ && !channel.failure();
+      if (channel.failure()) return;
+      own_is_stored_[bucket] = reads_blocks && values_are_free_;
       parameters_.update(bucket, own_part(bucket), own_is_stored_[bucket] != 0);
     });
   }
