@@ -19,8 +19,9 @@ struct ReadyGradient {
 
 /// The only type of dtrain that a model's backward pass needs. It is not a template, so that models can be in .cpp
 /// files. Threads: any, concurrently for different parameters. Lifetime: the step that made it outlives it.
-/// Blocking: no, except over NCCL in the first step: the ranks connect when they launch the first bucket, so the call
-/// that completes it waits until it is complete on all ranks.
+/// Blocking: no, with two exceptions. Over NCCL in the first step the ranks connect when they launch the first bucket,
+/// so the call that completes it waits until it is complete on all ranks. With zero::Gradients a call may wait until
+/// earlier buckets are reduced.
 /// @throws Error (invalid_argument) for an index out of range, or a second call for a parameter in one step.
 class Ready {
  public:
@@ -42,7 +43,8 @@ class Ready {
   void operator()(std::size_t parameter, StreamHandle stream) const { (*this)(ReadyGradient{parameter, stream}); }
 
   /// In this step the gradient is in `gradient` (an autograd engine's own tensor), which stays unchanged until the step
-  /// is finished. The reduced values then are in the parameter's own gradient memory.
+  /// is finished; with zero::Gradients, until this returns. The reduced values then are in the parameter's own gradient
+  /// memory.
   void operator()(std::size_t parameter, const TensorView& gradient, StreamHandle stream) const {
     (*this)(ReadyGradient{parameter, stream, &gradient});
   }
