@@ -89,7 +89,8 @@ class ShardedParameters {
   std::span<double> square_sums() noexcept { return {square_sums_.data(), square_sums_.size()}; }
 
   /// Replaces this rank's gradients in the bucket by new weights. An exception of the rule is kept; after one, here or
-  /// in measure(), by the present weights. @param stores new weights also replace those of the model
+  /// in measure(), by the present weights. @param stores new weights also replace those of the model, up to
+  /// where the rule throws
   void update(std::size_t bucket, const ShardMemory& memory, bool stores = false) noexcept;
 
   /// @throws the exception of the rule in measure() or update() of the bucket
