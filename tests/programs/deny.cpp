@@ -1,0 +1,69 @@
+// deny SYSCALL ERRNO PROGRAM ARGUMENTS...: runs a program for which one system call always fails with an errno, as a
+// security policy (SELinux, AppArmor, a container's seccomp profile) makes it fail. Exits with 77 where this machine
+// installs no seccomp filter.
+
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+
+namespace {
+
+const std::map<std::string, long> numbers{
+    {"accept4", SYS_accept4},
+    {"connect", SYS_connect},
+    {"eventfd2", SYS_eventfd2},
+    {"fchmod", SYS_fchmod},
+    {"fchmodat", SYS_fchmodat},
+    {"fdatasync", SYS_fdatasync},
+    {"fsync", SYS_fsync},
+    {"memfd_create", SYS_memfd_create},
+    {"recvmsg", SYS_recvmsg},
+    {"sched_getaffinity", SYS_sched_getaffinity},
+    {"sched_setaffinity", SYS_sched_setaffinity},
+    {"sendmsg", SYS_sendmsg},
+    {"setsockopt", SYS_setsockopt},
+    {"socket", SYS_socket},
+};
+
+bool install(long number, int error) {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<__u32>(number), 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (static_cast<__u32>(error) & SECCOMP_RET_DATA)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog program{sizeof filter / sizeof *filter, filter};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto known = argc < 4 ? numbers.end() : numbers.find(argv[1]);
+  const int error = argc < 4 ? 0 : std::atoi(argv[2]);
+  if (known == numbers.end() || error <= 0) {
+    std::fprintf(stderr, "usage: deny SYSCALL ERRNO PROGRAM ARGUMENTS...; it knows these calls:");
+    for (const auto& [name, number] : numbers) {
+      std::fprintf(stderr, " %s", name.c_str());
+    }
+    std::fprintf(stderr, "\n");
+    return 2;
+  }
+  if (!install(known->second, error)) {
+    std::fprintf(stderr, "deny: no seccomp filter: %s\n", std::strerror(errno));
+    return 77;
+  }
+  ::execvp(argv[3], argv + 3);
+  std::fprintf(stderr, "deny: %s: %s\n", argv[3], std::strerror(errno));
+  return 127;
+}
