@@ -67,6 +67,9 @@ inline void require_not_lonely(const identity::ProcessIdentity& who, const ident
                            "MV2_COMM_WORLD_RANK", "FLUX_TASK_RANK", "PMI_RANK", "PALS_RANKID", "SM_CURRENT_HOST"}) {
     require(!variables.has(rank), "a process with a rank is not alone");
   }
+  for (const char* nodes : {"SKYPILOT_NUM_NODES", "LWS_GROUP_SIZE", "DSTACK_NODES_NUM", "AWS_BATCH_JOB_NUM_NODES"}) {
+    require(variables.integer(nodes).value_or(1) <= 1, "a process on one of several nodes is not alone");
+  }
 }
 
 /// Consistent, with an address and a port; complete where there is one process.

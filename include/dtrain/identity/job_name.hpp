@@ -72,16 +72,6 @@ inline std::optional<std::string> named_by(const Variables& variables, std::init
   return format_text("{}={}", {left, right});
 }
 
-/// Each component of a heterogeneous job has its own job id; the id of the first component is used for all.
-inline std::optional<std::string> slurm_job_name(const Variables& variables) {
-  for (const char* leader : {"SLURM_HET_JOB_ID", "SLURM_JOB_ID_HET_GROUP_0", "SLURM_JOB_ID"}) {
-    if (variables.has(leader)) {
-      return named_by(variables, {leader, "SLURM_STEP_ID"});
-    }
-  }
-  return std::nullopt;
-}
-
 inline std::optional<std::string> openmpi_job_name(const Variables& variables) {
   const auto hnp = parse_orte_uri(variables.text("OMPI_MCA_orte_hnp_uri").value_or(""));
   const std::optional<std::string> space = named_by(variables, {"PMIX_NAMESPACE"});
@@ -90,7 +80,7 @@ inline std::optional<std::string> openmpi_job_name(const Variables& variables) {
 
 /// The launcher's name of this start of the program; another start has another name.
 inline std::optional<std::string> launch_name(const Variables& variables, std::string_view launcher) {
-  return launcher == "slurm"     ? slurm_job_name(variables)
+  return launcher == "slurm"     ? named_by(variables, {slurm_job_id_variable(variables).c_str(), "SLURM_STEP_ID"})
          : launcher == "openmpi" ? openmpi_job_name(variables)
          : launcher == "jsrun"   ? named_by(variables, {"PMIX_NAMESPACE"})
          : launcher == "flux"    ? named_by(variables, {"FLUX_JOB_ID"})

@@ -9,9 +9,9 @@
 #include <string_view>
 
 #include "dtrain/identity/complete_identity.hpp"
+#include "dtrain/identity/environment/slurm_step.hpp"
 #include "dtrain/identity/formats/host_port.hpp"
 #include "dtrain/identity/formats/orte_uri.hpp"
-#include "dtrain/identity/formats/slurm_lists.hpp"
 #include "dtrain/identity/process_identity.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
@@ -39,7 +39,7 @@ inline std::optional<std::uint64_t> job_number(const Variables& variables, Slurm
     return job;
   }
   if (slurm != SlurmNumbers::none) {
-    if (const std::optional<std::uint64_t> job = variables.wide_integer("SLURM_JOB_ID")) {
+    if (const std::optional<std::uint64_t> job = variables.wide_integer(slurm_job_id_variable(variables))) {
       constexpr std::uint64_t between_steps = 257;
       const std::uint64_t step = variables.wide_integer("SLURM_STEP_ID").value_or(0);
       return *job + (slurm == SlurmNumbers::step ? between_steps * step : 0);
@@ -131,9 +131,8 @@ inline void complete_identity(const Variables& variables, const MasterHints& hin
     identity.master_addr = loopback_address;
     return;
   }
-  const std::optional<std::string_view> nodes = variables.text("SLURM_JOB_NODELIST");
-  if (hints.slurm_allocation && nodes) {
-    identity.master_addr = first_slurm_host("SLURM_JOB_NODELIST", *nodes);
+  if (hints.slurm_allocation && variables.has("SLURM_JOB_NODELIST")) {
+    identity.master_addr = first_slurm_node(variables, "SLURM_JOB_NODELIST");
   } else if (!hints.open_mpi || !detail::guess_mpirun_host(variables, identity)) {
     throw_identity_error(
         IdentityErrc::no_master_addr,

@@ -73,6 +73,10 @@ inline constexpr std::array<IdentitySource, 14> sources{{
 
 namespace detail {
 
+/// The source that is always present, as refuse_launcher() lists it.
+inline constexpr std::string_view no_launcher = "single, ";
+static_assert(no_launcher.starts_with(SingleSource::name));
+
 /// Names what a known launcher lacks, or all known launchers.
 /// @param there the names of launchers that are present, each followed by ", "
 [[noreturn]] inline void refuse_launcher(const Variables& variables, std::string_view wanted,
@@ -96,11 +100,26 @@ namespace detail {
   }
   add("node", {"NODE_RANK", "NNODES"});  // the pairs of node_sources.hpp
   add("pet", {"PET_NODE_RANK", "PET_NNODES"});
+  const std::string own = quoted("DTRAIN_LAUNCHER", wanted);
+  if (is_known && there == no_launcher) {
+    throw_identity_error(
+        IdentityErrc::unknown_launcher,
+        "{} names a launcher, but its variables are not set, and no other launcher's are; set {}, or unset "
+        "DTRAIN_LAUNCHER",
+        {own, missing.empty() ? "them for every process" : missing});
+  }
+  if (there == no_launcher) {
+    throw_identity_error(
+        IdentityErrc::unknown_launcher,
+        "{} names no launcher that dtrain knows ({}single, none), and no launcher's variables are set; "
+        "unset DTRAIN_LAUNCHER",
+        {own, known});
+  }
   const std::string why = is_known ? "" : format_text(", nor one that dtrain knows ({}single, none)", {known});
   throw_identity_error(
       IdentityErrc::unknown_launcher,
       "{} names no launcher whose variables are set{}{}{}; there are: {}none; set one of them, or unset it",
-      {quoted("DTRAIN_LAUNCHER", wanted), why, missing.empty() ? "" : ": not set for it: ", missing, there});
+      {own, why, missing.empty() ? "" : ": not set for it: ", missing, there});
 }
 
 inline std::string names_of_present(const Variables& variables) {

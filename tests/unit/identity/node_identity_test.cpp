@@ -109,9 +109,9 @@ TEST_CASE("DTRAIN_LAUNCHER forces which launcher counts for a node") {
   CHECK(node_identity(both).node_count == 1);
   both["DTRAIN_LAUNCHER"] = "torch";
   CHECK(error_code_of(both) == "unknown-launcher");
-  CHECK(outcome::contains(
-      outcome::node_refusal_of(variables("DTRAIN_LAUNCHER=pet PET_NODE_RANK=0")).sentence,
-      "DTRAIN_LAUNCHER='pet' names no launcher whose variables are set: not set for it: PET_NNODES;"));
+  CHECK(outcome::contains(outcome::node_refusal_of(variables("DTRAIN_LAUNCHER=pet PET_NODE_RANK=0")).sentence,
+                          "DTRAIN_LAUNCHER='pet' names a launcher, but its variables are not set, and no other "
+                          "launcher's are; set PET_NNODES,"));
 }
 
 TEST_CASE("one launcher on each node under mpirun has its rank as the node's, and mpirun's master") {

@@ -138,6 +138,18 @@ TEST_CASE("DTRAIN_LAUNCHER forces a source that is there, or none") {
                "pet, single, none); there are: dtrain, torch, single, none; set one of them, or unset it"));
 }
 
+TEST_CASE("DTRAIN_LAUNCHER without any launcher's variables is an error that names the variables to set") {
+  CHECK(
+      contains(sentence_of(variables("DTRAIN_LAUNCHER=slurm SLURM_PROCID=1")),
+               "DTRAIN_LAUNCHER='slurm' names a launcher, but its variables are not set, and no other launcher's are; "
+               "set SLURM_STEP_ID, SLURM_STEP_NUM_TASKS, or unset DTRAIN_LAUNCHER"));
+  CHECK(contains(sentence_of({{"DTRAIN_LAUNCHER", "tf_config"}, {"TF_CONFIG", "{}"}}),
+                 "and no other launcher's are; set them for every process, or unset DTRAIN_LAUNCHER"));
+  const std::string unknown = sentence_of(variables("DTRAIN_LAUNCHER=slurmm"));
+  CHECK(contains(unknown, "DTRAIN_LAUNCHER='slurmm' names no launcher that dtrain knows (dtrain, torch, "));
+  CHECK(contains(unknown, "single, none), and no launcher's variables are set; unset DTRAIN_LAUNCHER"));
+}
+
 TEST_CASE("half an environment is an error that helps, not a single process") {
   CHECK(error_code_of(variables("PET_NNODES=2")) == "node-level-env");
   CHECK(error_code_of(variables("PET_NNODES=1 PET_NPROC_PER_NODE=4")) == "node-level-env");

@@ -118,6 +118,67 @@ inline void check_local_half(const Variables& variables) {
   }
 }
 
+/// A system that starts a process on each of several nodes, and states the nodes in variables with names of its own.
+struct NodeScheduler {
+  const char* rank;
+  const char* count;
+  const char* master;  ///< the address of node 0, in shell
+};
+
+inline constexpr std::array<NodeScheduler, 4> node_schedulers{{
+    {"SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", "$(echo \"$SKYPILOT_NODE_IPS\" | head -n1)"},
+    {"LWS_WORKER_INDEX", "LWS_GROUP_SIZE", "$LWS_LEADER_ADDRESS"},  // Kubernetes' LeaderWorkerSet
+    {"DSTACK_NODE_RANK", "DSTACK_NODES_NUM", "$DSTACK_MASTER_NODE_IP"},
+    {"AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_NUM_NODES", "the address of the main node"},
+}};
+
+/// @param node_rank, node_count, master_addr in shell
+[[noreturn]] inline void refuse_scheduled(const std::string& stated, const std::string& node_rank,
+                                          const std::string& node_count, const std::string& master_addr) {
+  refuse_half(stated, "NODE_RANK and NNODES are",
+              format_text("set NODE_RANK={}, NNODES={} and MASTER_ADDR={} for a launch::PerNode program, or RANK, "
+                          "WORLD_SIZE and MASTER_ADDR for every process of another",
+                          {node_rank, node_count, master_addr}));
+}
+
+/// These systems set their variables for jobs of one node, too. LeaderWorkerSet has LWS_WORKER_INDEX since version 0.6.
+inline void check_scheduler_half(const Variables& variables) {
+  for (const auto& [rank, count, master] : node_schedulers) {
+    const std::optional<int> nodes = variables.integer(count);
+    if (nodes ? *nodes > 1 : variables.integer(rank).value_or(0) > 0) {
+      refuse_scheduled(variables.stated({rank, count}), format_text("${}", {rank}), format_text("${}", {count}),
+                       master);
+    }
+  }
+}
+
+/// Volcano's plugin svc, for pods that talk to each other, sets VC_TASK_NUM and VC_TASK_HOSTS for each task, whose name
+/// the user chooses: often "worker" alone, or "master" and "worker". Plugin env sets a pod's index in its task, which
+/// alone says nothing: the pods of a sweep are independent.
+inline void check_volcano_half(const Variables& variables) {
+  constexpr std::string_view suffix = "_NUM";
+  std::string stated = variables.stated({"VC_TASK_INDEX"});
+  std::string task;
+  int tasks = 0;
+  long long pods = 0;
+  for (const std::string_view name : variables.names_with_prefix("VC_")) {
+    if (name.ends_with(suffix)) {
+      task = name.substr(0, name.size() - suffix.size());
+      tasks += 1;
+      pods += parse_integer(*variables.text(name)).value_or(0);
+      append_text(stated, "{}{}", {stated.empty() ? "" : ", ", variables.stated({name})});
+    }
+  }
+  if (pods < 2 || (!variables.has("VC_TASK_INDEX") && !variables.has(task + "_HOSTS"))) {
+    return;
+  }
+  if (tasks == 1) {
+    refuse_scheduled(stated, "$VC_TASK_INDEX", format_text("${}_NUM", {task}), format_text("${{}_HOSTS%%,*}", {task}));
+  }
+  refuse_scheduled(stated, format_text("0..{} (another in each pod)", {pods - 1}), std::to_string(pods),
+                   "the host of node 0");
+}
+
 }  // namespace detail
 
 /// The error's sentence names the variable, the missing variables, and DTRAIN_LAUNCHER=none. @pre no source is
@@ -129,6 +190,8 @@ inline void check_half_identity(const Variables& variables) {
   detail::check_sagemaker_half(variables);
   detail::check_node_half(variables);
   detail::check_local_half(variables);
+  detail::check_scheduler_half(variables);
+  detail::check_volcano_half(variables);
 }
 
 namespace detail {

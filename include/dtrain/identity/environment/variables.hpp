@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -41,6 +42,9 @@ class Variables {
   std::optional<std::string_view> text(std::string_view variable) const;
 
   bool has(std::string_view variable) const;
+
+  /// The names of the set variables that begin with `prefix`, in the order of their bytes.
+  std::vector<std::string_view> names_with_prefix(std::string_view prefix) const;
 
   /// nullopt if unset. @throws IdentityError (bad-integer) for a value that is not decimal digits, or above 2147483647
   std::optional<int> integer(std::string_view variable) const;
@@ -132,6 +136,16 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<std::uint64_t> Variables::wide_i
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED bool Variables::has(std::string_view variable) const {
   return text(variable).has_value();
+}
+
+DTRAIN_DEFINED std::vector<std::string_view> Variables::names_with_prefix(std::string_view prefix) const {
+  std::vector<std::string_view> names;
+  for (auto at = environment_->lower_bound(prefix); at != environment_->end() && at->first.starts_with(prefix); ++at) {
+    if (!at->second.empty()) {
+      names.push_back(at->first);
+    }
+  }
+  return names;
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<int> Variables::count(std::string_view variable) const {

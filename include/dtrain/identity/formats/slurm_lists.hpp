@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/variables.hpp"
@@ -20,60 +22,112 @@ inline bool is_digit(char byte) noexcept {
   return byte >= '0' && byte <= '9';
 }
 
+/// The most hosts that are read from one list, and the longest name of a host, in bytes.
+inline constexpr std::size_t most_slurm_hosts = 65536;
+inline constexpr std::size_t longest_slurm_host = 255;
+
 /// Reads a list from its beginning to its end. Each function consumes the element that it is named after, or throws.
 class HostListReader {
  public:
   HostListReader(std::string_view variable, std::string_view list) noexcept : variable_(variable), list_(list) {}
 
   std::string first_host() {
-    std::string first = host();
+    std::string first = std::move(entry().front());
     while (at_ != list_.size()) {
       take(',', "a comma between hosts");
-      host();
+      entry();
     }
     return first;
   }
 
+  std::vector<std::string> hosts() {
+    all_ = true;
+    std::vector<std::string> hosts = entry();
+    while (at_ != list_.size()) {
+      take(',', "a comma between hosts");
+      for (std::string& host : entry()) {
+        require_room(hosts.size());
+        hosts.push_back(std::move(host));
+      }
+    }
+    return hosts;
+  }
+
  private:
-  /// One entry, with any number of brackets. @returns its first host
-  std::string host() {
-    std::string name;
+  /// One entry, with any number of brackets. @returns its hosts; unless all_, the first one
+  std::vector<std::string> entry() {
+    std::vector<std::string> names(1);
     while (at_ != list_.size() && peek() != ',') {
+      if (all_ && names.front().size() > longest_slurm_host) {
+        fail("a name that is too long");
+      }
       if (peek() == '[') {
-        name += ranges();
+        names = with_numbers(names, ranges());
       } else if (is_host_name_byte(peek())) {
-        name += list_[at_++];
+        for (std::string& name : names) {
+          name += peek();
+        }
+        ++at_;
       } else {
         fail("a byte that no host's name has");
       }
     }
-    if (name.empty()) {
+    if (names.front().empty()) {
       fail("an empty name");
     }
-    return name;
+    return names;
   }
 
-  std::string ranges() {
+  std::vector<std::string> with_numbers(const std::vector<std::string>& names,
+                                        const std::vector<std::string>& numbers) const {
+    std::vector<std::string> all;
+    for (const std::string& name : names) {
+      for (const std::string& number : numbers) {
+        require_room(all.size());
+        all.push_back(name + number);
+      }
+    }
+    return all;
+  }
+
+  std::vector<std::string> ranges() {
+    std::vector<std::string> numbers;
     take('[', "a '['");
-    std::string first = range();
+    range(numbers);
     while (peek() == ',') {
       ++at_;
-      range();
+      range(numbers);
     }
     take(']', "a ']'");
-    return first;
+    return numbers;
   }
 
-  /// "7", or "001-003". @returns the first number, with leading zeros
-  std::string range() {
+  /// "7", or "001-003". Appends the numbers with their leading zeros; unless all_, the first number of the first range.
+  void range(std::vector<std::string>& numbers) {
     const std::string_view low = digits();
+    std::string_view high = low;
     if (peek() == '-') {
       ++at_;
-      if (is_less(digits(), low)) {
+      high = digits();
+      if (is_less(high, low)) {
         fail("a range that runs backwards");
       }
     }
-    return std::string(low);
+    if (all_ || numbers.empty()) {
+      std::string number(low);
+      numbers.push_back(number);
+      while (all_ && is_less(number, high)) {
+        require_room(numbers.size());
+        increment(number);
+        numbers.push_back(number);
+      }
+    }
+  }
+
+  void require_room(std::size_t hosts) const {
+    if (hosts >= most_slurm_hosts) {
+      fail(format_text("more than host {}, the last that is read", {most_slurm_hosts}));
+    }
   }
 
   std::string_view digits() {
@@ -92,6 +146,18 @@ class HostListReader {
     a.remove_prefix(std::min(a.find_first_not_of('0'), a.size()));
     b.remove_prefix(std::min(b.find_first_not_of('0'), b.size()));
     return a.size() != b.size() ? a.size() < b.size() : a < b;
+  }
+
+  /// "009" becomes "010", and "99" becomes "100".
+  static void increment(std::string& number) {
+    for (std::size_t at = number.size(); at > 0; --at) {
+      if (number[at - 1] != '9') {
+        ++number[at - 1];
+        return;
+      }
+      number[at - 1] = '0';
+    }
+    number.insert(number.begin(), '1');
   }
 
   char peek() const noexcept { return at_ < list_.size() ? list_[at_] : '\0'; }
@@ -113,6 +179,7 @@ class HostListReader {
   std::string_view variable_;
   std::string_view list_;
   std::size_t at_ = 0;
+  bool all_ = false;  ///< whether entries are read with all of their hosts
 };
 
 }  // namespace detail
@@ -122,6 +189,13 @@ class HostListReader {
 /// @throws IdentityError (bad-hostlist) if any entry of the list is invalid
 inline std::string first_slurm_host(std::string_view variable, std::string_view list) {
   return detail::HostListReader(variable, list).first_host();
+}
+
+/// All hosts of `list`, the value of `variable`, in the list's order.
+/// Example: "r[0-1]n[09-10],a" gives r0n09, r0n10, r1n09, r1n10 and a.
+/// @throws IdentityError (bad-hostlist) as first_slurm_host, and for more than 65,536 hosts
+inline std::vector<std::string> slurm_hosts(std::string_view variable, std::string_view list) {
+  return detail::HostListReader(variable, list).hosts();
 }
 
 namespace detail {

@@ -66,6 +66,12 @@ struct SingleSource {
           " is set without WORLD_SIZE: this is one process; set WORLD_SIZE and MASTER_ADDR in the "
           "manifest to make the pods one job");
     }
+    if (parse_integer(variables.text("VC_TASK_INDEX").value_or("")).value_or(0) > 0) {
+      identity.warnings.push_back(
+          variables.stated({"VC_TASK_INDEX"}) +
+          " is set without RANK and WORLD_SIZE: this is one process; add Volcano's plugin pytorch, or set RANK, "
+          "WORLD_SIZE and MASTER_ADDR, to make the pods one job");
+    }
     warn_of_first_node(variables, identity.warnings);
     warn_of_first_local_rank(variables, identity.warnings);
   }

@@ -28,7 +28,7 @@ struct SlurmSource {
     check_ranges(identity, stated(variables));
     identity.master_addr = variables.text("MASTER_ADDR");
     if (!identity.master_addr) {
-      identity.master_addr = on_one_node(identity) ? loopback_address : first_host(variables);
+      identity.master_addr = on_one_node(identity) ? loopback_address : first_host(variables, identity.rank);
     }
     identity.master_port = job_port(variables, SlurmNumbers::step);
     return identity;
@@ -40,14 +40,23 @@ struct SlurmSource {
   }
 
  private:
-  /// Task 0 runs on the first node of the step's list, unless the user placed the tasks. SLURM_LAUNCH_NODE_IPADDR is
-  /// not used: it is srun's host.
-  static std::string first_host(const Variables& variables) {
+  /// Task 0 runs on the step's node 0, unless the user placed the tasks. Only task 0 can verify that: its own node is
+  /// in SLURMD_NODENAME. SLURM_LAUNCH_NODE_IPADDR is not used: it is srun's host.
+  static std::string first_host(const Variables& variables, int rank) {
     const std::string_view distribution = variables.text("SLURM_DISTRIBUTION").value_or("");
     const std::optional<std::string_view> nodes = variables.text("SLURM_STEP_NODELIST");
     const bool placed_by_hand = distribution.substr(0, distribution.find_first_of(",:")) == "arbitrary";
     if (nodes && !placed_by_hand) {
-      return first_slurm_host("SLURM_STEP_NODELIST", *nodes);
+      std::string first = first_slurm_node(variables, "SLURM_STEP_NODELIST");
+      const std::string_view own = variables.text("SLURMD_NODENAME").value_or(first);
+      if (rank == 0 && own != first) {
+        throw_identity_error(
+            IdentityErrc::no_master_addr,
+            "MASTER_ADDR is not set, and task 0 runs on another node than the first of the step ({}, {}); set "
+            "MASTER_ADDR on every task to the host of task 0",
+            {variables.stated({"SLURMD_NODENAME", "SLURM_STEP_NODELIST"}), stated(variables)});
+      }
+      return first;
     }
     const std::string why =
         placed_by_hand ? format_text("with {} (srun -m arbitrary)", {quoted("SLURM_DISTRIBUTION", distribution)})

@@ -44,6 +44,23 @@ std::vector<Half> halves() {
       {variables("LOCAL_WORLD_SIZE=2 LOCAL_RANK=0"), {"LOCAL_WORLD_SIZE='2'", "RANK and WORLD_SIZE are not set"}},
       {variables("SLURM_PROCID=2 SLURM_STEP_ID=0 SLURM_JOB_ID=7"),
        {"SLURM_PROCID='2'", "SLURM_STEP_ID='0'", "SLURM_STEP_NUM_TASKS is not set"}},
+      {variables("VC_TASK_INDEX=1 VC_WORKER_NUM=2"),
+       {"VC_TASK_INDEX='1', VC_WORKER_NUM='2'", "NODE_RANK and NNODES are not set",
+        "set NODE_RANK=$VC_TASK_INDEX, NNODES=$VC_WORKER_NUM and MASTER_ADDR=${VC_WORKER_HOSTS%%,*} for a launch::"}},
+      {variables("VC_TRAIN_HOSTS=a,b VC_TRAIN_NUM=2"), {"VC_TRAIN_NUM='2'", "MASTER_ADDR=${VC_TRAIN_HOSTS%%,*}"}},
+      {variables("VC_TASK_INDEX=0 VC_MASTER_NUM=1 VC_WORKER_NUM=3"),
+       {"VC_TASK_INDEX='0', VC_MASTER_NUM='1', VC_WORKER_NUM='3'",
+        "NODE_RANK=0..3 (another in each pod), NNODES=4 and"}},
+      {variables("SKYPILOT_NODE_RANK=1 SKYPILOT_NUM_NODES=2"),
+       {"SKYPILOT_NODE_RANK='1', SKYPILOT_NUM_NODES='2'",
+        "set NODE_RANK=$SKYPILOT_NODE_RANK, NNODES=$SKYPILOT_NUM_NODES and MASTER_ADDR=$(echo \"$SKYPILOT_NODE_IPS\" | "
+        "head -n1) for a launch::PerNode program, or RANK, WORLD_SIZE and MASTER_ADDR for every process of another"}},
+      {variables("SKYPILOT_NODE_RANK=1"), {"SKYPILOT_NODE_RANK='1'", "NODE_RANK and NNODES are not set"}},
+      {variables("LWS_GROUP_SIZE=2"), {"LWS_GROUP_SIZE='2'", "MASTER_ADDR=$LWS_LEADER_ADDRESS for"}},
+      {variables("LWS_GROUP_SIZE=2 LWS_WORKER_INDEX=0"), {"LWS_WORKER_INDEX='0', LWS_GROUP_SIZE='2'"}},
+      {variables("DSTACK_NODES_NUM=2 DSTACK_NODE_RANK=0"), {"DSTACK_NODE_RANK='0'", "$DSTACK_MASTER_NODE_IP"}},
+      {variables("AWS_BATCH_JOB_NUM_NODES=2 AWS_BATCH_JOB_NODE_INDEX=1"),
+       {"AWS_BATCH_JOB_NODE_INDEX='1'", "main node"}},
   };
   for (const auto& [rank, size] : std::vector<std::pair<std::string, std::string>>{
            {"DTRAIN_RANK", "DTRAIN_WORLD_SIZE"},
@@ -113,6 +130,12 @@ TEST_CASE("a size of 1, a first local rank, and one host say nothing") {
            variables("SLURM_PROCID=0 SLURM_STEP_ID=4294967291"),
            variables("SLURM_PROCID=0"),
            variables("PMIX_RANK=0 PMI_SIZE=1"),
+           variables("SKYPILOT_NODE_RANK=0 SKYPILOT_NUM_NODES=1 SKYPILOT_NODE_IPS=10.0.0.1"),
+           variables("LWS_GROUP_SIZE=1 LWS_WORKER_INDEX=0"),
+           variables("AWS_BATCH_JOB_NUM_NODES=1 AWS_BATCH_JOB_NODE_INDEX=0"),
+           variables("DSTACK_NODES_NUM=1 DSTACK_NODE_RANK=0"),
+           variables("VC_TASK_INDEX=0 VC_WORKER_NUM=1 VC_WORKER_HOSTS=a"),
+           variables("VC_CHANNELS_NUM=16"),
        }) {
     CAPTURE(environment.begin()->first);
     CHECK(refusal_of(environment).sentence == "");
@@ -122,7 +145,7 @@ TEST_CASE("a size of 1, a first local rank, and one host say nothing") {
 
 TEST_CASE("a half that is no number is a bad integer") {
   for (const char* variable : {"PMI_RANK", "PMI_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "PALS_RANKID", "PET_NODE_RANK",
-                               "DTRAIN_RANK", "FLUX_JOB_SIZE"}) {
+                               "DTRAIN_RANK", "FLUX_JOB_SIZE", "SKYPILOT_NUM_NODES", "LWS_WORKER_INDEX"}) {
     CAPTURE(variable);
     CHECK(refusal_of({{variable, "1x"}}).code == "bad-integer");
   }
@@ -145,6 +168,9 @@ TEST_CASE("a pod of a sweep and a batch script are alone, with a warning each, u
         "the manifest to make the pods one job");
   sweep["DTRAIN_LAUNCHER"] = "none";
   CHECK(identity::process_identity(sweep).warnings.empty());
+  who = identity::process_identity(variables("VC_TASK_INDEX=2 VK_TASK_INDEX=2"));
+  REQUIRE(who.warnings.size() == 1);
+  CHECK(contains(who.warnings[0], "VC_TASK_INDEX='2' is set without RANK and WORLD_SIZE: this is one process"));
   who = identity::process_identity(variables("SLURM_JOB_ID=5 SLURM_JOB_NUM_NODES=3 SLURM_NTASKS=1"));
   REQUIRE(who.warnings.size() == 1);
   CHECK(contains(who.warnings[0], "Slurm job of 3 nodes, not started with srun: this is one process"));

@@ -36,6 +36,32 @@ TEST_CASE("a host list's first host is the first one it stands for") {
   }
 }
 
+TEST_CASE("a host list stands for its hosts, in its order") {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> table{
+      {"gpu-a,node001", {"gpu-a", "node001"}},
+      {"b,a[8-10]", {"b", "a8", "a9", "a10"}},
+      {"r[0-1]n[09-10],a", {"r0n09", "r0n10", "r1n09", "r1n10", "a"}},
+      {"n[099-101,7]x", {"n099x", "n100x", "n101x", "n7x"}},
+      {"n[99999999999999999999-100000000000000000000]", {"n99999999999999999999", "n100000000000000000000"}},
+  };
+  for (const auto& [text, hosts] : table) {
+    const std::string& list = text;  // what CAPTURE can name
+    CAPTURE(list);
+    CHECK(identity::slurm_hosts("SLURM_STEP_NODELIST", list) == hosts);
+  }
+  CHECK(identity::slurm_hosts("L", "n[1-65536]").size() == 65536);
+}
+
+TEST_CASE("a list of more hosts than are read, or with too long a name, is refused at once") {
+  for (const std::string& list : {std::string("n[1-99999999999]"), std::string("n[1-65536],a"),
+                                  std::string("r[1-300]n[1-300]"), "n[1-2]" + std::string(300, 'x')}) {
+    CAPTURE(list);
+    const Refusal refused = refusal([&] { static_cast<void>(identity::slurm_hosts("SLURM_STEP_NODELIST", list)); });
+    CHECK(refused.code == "bad-hostlist");
+    CHECK(identity::first_slurm_host("SLURM_STEP_NODELIST", list) != "");
+  }
+}
+
 TEST_CASE("all of a host list is checked, and what is none is refused with the list in the sentence") {
   for (const char* list :
        {"",          ",",          "a,",        ",a",       "a,,b",       "node[1",    "node1]",      "node[]",
