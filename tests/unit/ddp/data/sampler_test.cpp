@@ -96,6 +96,26 @@ TEST_CASE("without shuffling the order is the data set's in every epoch") {
   CHECK(mine == std::vector<std::size_t>{1, 3, 4});  // the last slice has one sample: every rank takes it
 }
 
+TEST_CASE("a slice that the ranks do not divide is padded by its own samples, from its beginning on") {
+  using Positions = std::vector<std::size_t>;
+  const auto taken = [](std::size_t length, int rank, int ranks) {
+    SamplerOptions options = options_of(length, length, rank, ranks);
+    options.shuffle = false;
+    const SampleBatches batches = DistributedSampler(options).batches(1);
+    return Positions(batches.samples().begin(), batches.samples().end());
+  };
+  CHECK(taken(4, 0, 3) == Positions{0, 3});  // the documented example
+  CHECK(taken(4, 1, 3) == Positions{1, 0});
+  CHECK(taken(4, 2, 3) == Positions{2, 1});
+  CHECK(taken(2, 4, 5) == Positions{0});  // more ranks than samples
+  CHECK(taken(2, 3, 5) == Positions{1});
+  const DistributedSampler shuffled(options_of(10, 4, 1, 3));  // slices of 4, 4 and 2 samples
+  const Positions order = shuffled.global_order(2);
+  const SampleBatches batches = shuffled.batches(2);
+  CHECK(Positions(batches.samples().begin(), batches.samples().end()) ==
+        Positions{order[1], order[0], order[5], order[4], order[9]});
+}
+
 TEST_CASE("evaluation gives every sample exactly once over all ranks, in order") {
   for_each_job([](const std::vector<DistributedSampler>& samplers, std::size_t size, std::size_t batch, std::size_t n) {
     std::vector<int> seen(size, 0);
