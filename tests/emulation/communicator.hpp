@@ -180,6 +180,7 @@ class Communicator {
 
 /// NCCL's faults and settings, as tests set them.
 void count_initialisation() noexcept;
+void count_kernel_of_one_rank() noexcept;
 bool init_is_to_hang(int device) noexcept;
 bool init_is_to_fail(int device) noexcept;
 /// Of memory, which go with the communicator.

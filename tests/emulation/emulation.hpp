@@ -95,6 +95,8 @@ void set_polls_in_progress(int polls);
 /// current device, in progress until then, and the first of each kind once all ranks have called it. The first of each
 /// kind on a blocking communicator then blocks its caller so long. DTRAIN_EMULATED_LAUNCHES=threads says the same.
 void set_launches_in_threads(bool in_threads);
+/// Collectives of one rank that NCCL runs a kernel for, because they multiply, since the last call of reset.
+int kernels_of_one_rank();
 /// Calls on one communicator that ran at once in two threads, which NCCL forbids.
 int concurrent_calls();
 /// Calls that deregistered memory while its device still ran something, or freed memory that was registered.

@@ -3,8 +3,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <initializer_list>
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "api.hpp"
@@ -52,6 +55,28 @@ int planned_failure(const char* function) noexcept {
   return 0;
 }
 
+/// Whether the context of the thread's current device is current for the driver, too: a call of the runtime that needs
+/// the device makes it so, and the driver's own calls need it.
+thread_local bool has_bound_context = false;
+
+bool is_any_of(std::string_view function, std::initializer_list<std::string_view> names) noexcept {
+  return std::find(names.begin(), names.end(), function) != names.end();
+}
+
+/// What a call of that name makes of the thread's context: 0, or CUDA_ERROR_INVALID_CONTEXT.
+int bound(std::string_view function) noexcept {
+  constexpr int invalid_context = 201;
+  if (is_any_of(function, {"cuLaunchKernel", "cuStreamWaitValue32", "cuStreamWriteValue32"})) {
+    return has_bound_context ? 0 : invalid_context;
+  }
+  has_bound_context =
+      has_bound_context ||
+      (function.starts_with("cuda") &&
+       !is_any_of(function, {"cudaGetDevice", "cudaGetDeviceCount", "cudaDeviceGetAttribute", "cudaDeviceGetPCIBusId",
+                             "cudaGetDriverEntryPointByVersion", "cudaDriverGetVersion", "cudaRuntimeGetVersion"}));
+  return 0;
+}
+
 bool is_next(std::atomic<int>& count, const std::atomic<int>& wanted) noexcept {
   return count.fetch_add(1, std::memory_order_relaxed) + 1 == wanted.load(std::memory_order_relaxed);
 }
@@ -65,7 +90,8 @@ int admitted(const char* function) noexcept {
     return cudaErrorInitializationError;
   }
   if (in_stream_thread()) return cudaErrorNotPermitted;
-  return planned.load(std::memory_order_relaxed) ? planned_failure(function) : 0;
+  const int failure = planned.load(std::memory_order_relaxed) ? planned_failure(function) : 0;
+  return failure != 0 ? failure : bound(function);
 }
 
 void fail(const std::string& function, int nth, int error, int device) {

@@ -25,6 +25,7 @@ std::atomic<int> polls{1};
 std::atomic<bool> launching_threads{false};
 std::atomic<int> calls_at_once{0};
 std::atomic<int> init_count{0};
+std::atomic<int> one_rank_kernels{0};
 
 constexpr auto relaxed = std::memory_order_relaxed;
 
@@ -55,6 +56,13 @@ void count_initialisation() noexcept {
 }
 int initialisations() {
   return init_count.load(relaxed);
+}
+
+void count_kernel_of_one_rank() noexcept {
+  one_rank_kernels.fetch_add(1, relaxed);
+}
+int kernels_of_one_rank() {
+  return one_rank_kernels.load(relaxed);
 }
 
 void init_never_completes(bool never, int device) {
@@ -121,6 +129,7 @@ void reset_nccl() noexcept {
   calls_at_once.store(0, relaxed);
   failing_init.store(false, relaxed);
   init_count.store(0, relaxed);
+  one_rank_kernels.store(0, relaxed);
   forget_mistakes_with_memory();
 }
 

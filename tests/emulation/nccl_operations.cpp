@@ -57,6 +57,7 @@ ncclResult_t collective(const char* function, Operation operation, const void* f
     return ncclInvalidArgument;
   }
   if (!set_reduction(operation, communicator, named)) return ncclInvalidArgument;
+  if (communicator.size() == 1 && operation.reduction.is_scaled && operation.count > 0) count_kernel_of_one_rank();
   if (operation.count == 0) return ncclSuccess;
   if (sizes.sent > 0) {
     operation.from = reached(communicator, from, sizes.sent * element);

@@ -14,6 +14,8 @@
 #include "dtrain/stream/cuda/communication_stream.hpp"
 #include "dtrain/stream/cuda/copy_batch.hpp"
 #include "dtrain/stream/cuda/pinned_buffer.hpp"
+#include "support/captured_stderr.hpp"
+#include "support/contains.hpp"
 #include "support/cuda_memory.hpp"
 #include "support/expect_error.hpp"
 #if DTRAIN_EMULATED_CUDA
@@ -132,6 +134,31 @@ TEST_CASE("a batch of copies does them all, in one call or one by one, and is em
   CHECK(cudaGetLastError() == cudaSuccess);
 #endif
 }
+
+#if DTRAIN_EMULATED_CUDA
+TEST_CASE(
+    "a batch that the driver refuses for whatever reason is copied one by one from then on, and the log says so") {
+  const DeviceBuffer from = support::on_device(std::vector<int>{1, 2, 3, 4});
+  const DeviceBuffer to = support::on_device(std::vector<int>(4, 0));
+  const Stream owned;
+  CopyBatch batch;
+  support::CapturedStderr captured;
+  emulation::fail("cudaMemcpyBatchAsync", 1, cudaErrorInvalidValue);
+  emulation::fail("cudaMemcpyBatchAsync", 2, cudaErrorInvalidDevice);  // not called again
+  for (int round = 0; round < 2; ++round) {
+    batch.add(to.data(), from.data() + 8, 8);
+    batch.add(to.data() + 8, from.data(), 8);
+    batch.enqueue(owned.ref());
+    REQUIRE(completes(owned.ref()));
+    CHECK(support::on_host<int>(to.data(), 4) == std::vector<int>{3, 4, 1, 2});
+  }
+  const std::string first = "cudaMemcpyBatchAsync on device 0: cudaErrorInvalidValue";
+  CHECK(support::contains(captured.text(), first));
+  CHECK(captured.text().find("gradients are copied one by one") ==
+        captured.text().rfind("gradients are copied one by one"));
+  CHECK(cudaGetLastError() == cudaSuccess);
+}
+#endif
 
 #if DTRAIN_EMULATED_CUDA
 TEST_CASE("the default stream counts as captured while a stream that it orders is") {

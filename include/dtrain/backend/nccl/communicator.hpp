@@ -66,7 +66,7 @@ class Communicator {
   /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call, as do the others.
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_all_reduce(input, output);
-    const ncclRedOp_t reduction = reduction_of(op, input.dtype);
+    const ncclRedOp_t reduction = reduction_of(op, input.dtype, size());
     collective(OperationKind::all_reduce, "ncclAllReduce", input, output, {.op = op}, stream, [&](ncclComm_t to) {
       return ncclAllReduce(input.data, output.data, input.count, type_of(input.dtype), reduction, to, stream.native());
     });
@@ -83,7 +83,7 @@ class Communicator {
   /// See CanReduceScatter. `output` may be this rank's block of `input`.
   void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_reduce_scatter(input, output, rank(), size());
-    const ncclRedOp_t reduction = reduction_of(op, input.dtype);
+    const ncclRedOp_t reduction = reduction_of(op, input.dtype, size());
     collective(OperationKind::reduce_scatter, "ncclReduceScatter", output, input, {.op = op}, stream,
                [&](ncclComm_t to) {
                  return ncclReduceScatter(input.data, output.data, output.count, type_of(input.dtype), reduction, to,
@@ -136,7 +136,7 @@ class Communicator {
                      Stream stream) {
     check_block_reduction(blocks, input, output, rank(), size());
     const ConstBufferView shown = described_view(blocks, input);
-    const ncclRedOp_t reduction = reduction_of(op, input.dtype);
+    const ncclRedOp_t reduction = reduction_of(op, input.dtype, size());
     collective(blocks.kind, "ncclReduce", shown, output, {blocks.root, op}, stream, [&](ncclComm_t by) {
       return nccl::reduce_blocks(blocks, input, output, reduction, {by, rank(), stream});
     });

@@ -39,8 +39,9 @@ constexpr bool averages(DType dtype) noexcept {
   return dtype != DType::i64 && dtype != DType::i32 && dtype != DType::u8;
 }
 
+/// One rank's average is its sum: NCCL would run a kernel that multiplies by 1, and does nothing for a sum in place.
 /// @throws Error (unsupported) for an average that would be wrong; (invalid_argument) for a value that is no ReduceOp
-inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype) {
+inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype, int ranks) {
   switch (op) {
     case ReduceOp::sum: return ncclSum;
     case ReduceOp::min: return ncclMin;
@@ -53,7 +54,7 @@ inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype) {
                     "type that holds it, and divide",
                     {name(dtype)});
       }
-      return ncclAvg;
+      return ranks == 1 ? ncclSum : ncclAvg;
   }
   throw_error(Errc::invalid_argument, "NCCL does not know the reduction {}", {name(op)});
 }

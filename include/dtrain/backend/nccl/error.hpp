@@ -31,6 +31,8 @@ inline const std::error_category& nccl_category() noexcept {
 }
 
 inline std::string name_of(ncclResult_t code) {
+  constexpr int timeout = 8;  // of NCCL 2.31; the header may be older than the library
+  if (static_cast<int>(code) == timeout) return "ncclTimeout";
   switch (code) {
     case ncclSuccess: return "ncclSuccess";
     case ncclUnhandledCudaError: return "ncclUnhandledCudaError";

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Compatibility with NCCL versions 2.18 to 2.30.
+/// Compatibility with NCCL versions 2.18 to 2.32.
 
 #include <cstddef>
 #include <string>

@@ -3,10 +3,13 @@
 /// CopyBatch: many copies within a device, enqueued together.
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/log.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/version.hpp"
 
 #if DTRAIN_WITH_CUDA
 
+#include <atomic>
 #include <cstddef>
 #include <vector>
 
@@ -57,7 +60,7 @@ class CopyBatch {
   }
 
  private:
-  /// @returns false if that is impossible, with nothing enqueued
+  /// @returns false if that is impossible: the copies are then to be enqueued one by one
   bool enqueue_together([[maybe_unused]] StreamRef stream) {
 #if CUDART_VERSION >= 12080
     // Neither name of the default stream accepts batches; graphs accept them from some drivers only.
@@ -76,15 +79,24 @@ class CopyBatch {
     const cudaError_t code = cudaMemcpyBatchAsync(to_.data(), const_cast<void**>(from_.data()), bytes_.data(), size(),
                                                   &attributes, &first_copy, 1, &failed, stream.native());
 #endif
-    if (code == cudaErrorNotSupported || code == cudaErrorCallRequiresNewerDriver) {
-      has_batches_ = false;
-      return quiet(code);
+    if (code != cudaSuccess) {
+      refuse_batches(code);
     }
-    check(code, "cudaMemcpyBatchAsync");
-    return true;
+    return has_batches_;
 #else
     return false;
 #endif
+  }
+
+  /// Later copies go one by one; if the error is not of this call but of earlier work, the next call throws it.
+  void refuse_batches(cudaError_t code) {
+    has_batches_ = false;
+    const Error error = cuda_error(code, "cudaMemcpyBatchAsync");
+    static std::atomic<bool> is_logged{false};
+    if (code != cudaErrorNotSupported && code != cudaErrorCallRequiresNewerDriver &&
+        !is_logged.exchange(true, std::memory_order_relaxed)) {
+      log(LogLevel::warning, format_text("{}; gradients are copied one by one from now on", {error.what()}));
+    }
   }
 
   std::vector<void*> to_;

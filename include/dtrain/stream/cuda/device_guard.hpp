@@ -26,6 +26,13 @@ inline bool has_context(int device) noexcept {
   return state == nullptr || state(device, &flags, &active) != 0 || active != 0;
 }
 
+/// Makes the context of the thread's current device the driver's, too. The runtime does that at a thread's first call
+/// that needs the device, and a function of the driver that is called before then fails (201, invalid device context).
+/// @param device the thread's current device @throws Error (cuda)
+inline void bind_context(int device) {
+  check(cudaSetDevice(device), "cudaSetDevice");
+}
+
 /// Makes `device` the thread's current device, and restores the previous one at its end. It does not restore a device
 /// without a context, usually device 0 in a thread that never chose one: cudaSetDevice would make a context there.
 /// Threads: the one that made it.

@@ -15,6 +15,8 @@
 #include "dtrain/backend/staged.hpp"
 #include "dtrain/core/types/bfloat16.hpp"
 #include "dtrain/core/types/float16.hpp"
+#include "support/captured_stderr.hpp"
+#include "support/contains.hpp"
 #include "support/cuda_training_rank.hpp"
 
 namespace {
@@ -122,7 +124,11 @@ TEST_CASE("a driver that loads a kernel only when it is launched, and then canno
   const std::vector<dtrain::Parameter> model{{"w", floats, floats}};
   const dtrain::stream::cuda::Stream stream;
   emulation::fail("cuLaunchKernel", 1, 209);  // CUDA_ERROR_NO_BINARY_FOR_GPU
+  support::CapturedStderr captured;
   CHECK_FALSE(scales_averages<Nccl>(model, ReduceOp::average, 2, stream.ref()));
+  CHECK(
+      support::contains(captured.text(), "the CUDA driver does not load dtrain's kernels (cuLaunchKernel on device 0"));
+  CHECK(support::contains(captured.text(), "averages are left to NCCL"));
   CHECK(scales_averages<Nccl>(model, ReduceOp::average, 2, stream.ref()));
 }
 #endif

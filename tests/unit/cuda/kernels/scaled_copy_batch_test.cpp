@@ -11,6 +11,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -140,6 +141,26 @@ TEST_CASE("a driver that does not load the kernel is no error, and is asked agai
   CHECK(ScaleKernel::find(DType::f32, DType::bf16));
 }
 #endif
+
+TEST_CASE("a thread whose first call is the kernel's launch has the device's context") {
+  const DeviceBuffer from = support::on_device(std::vector<float>{1, 2, 3, 4});
+  const DeviceBuffer to = support::on_device(std::vector<float>(4, 0));
+  const Stream stream;
+  REQUIRE(ScaledCopyBatch::load(DType::f32, DType::f32, stream.ref()));
+  std::string error;
+  std::thread([&] {
+    try {
+      ScaledCopyBatch batch(DType::f32, DType::f32);
+      batch.add(to.data(), from.data(), 4);
+      batch.enqueue(2, stream.ref());
+    } catch (const dtrain::Error& thrown) {
+      error = thrown.what();
+    }
+  }).join();
+  CHECK(error.empty());
+  wait(stream.ref());
+  CHECK(support::on_host<float>(to.data(), 4) == std::vector<float>{2, 4, 6, 8});
+}
 
 TEST_CASE("there are kernels for f32, f16 and bf16 with each other, for f64 with itself, and no others") {
   CHECK(ScaleKernel::find(DType::f64, DType::f64));

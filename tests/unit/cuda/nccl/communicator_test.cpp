@@ -17,6 +17,9 @@
 #include "support/collective_checks.hpp"
 #include "support/expect_error.hpp"
 #include "support/nccl_rank.hpp"
+#if DTRAIN_EMULATED_CUDA
+#include "emulation/emulation.hpp"
+#endif
 
 namespace {
 
@@ -52,6 +55,17 @@ TEST_CASE("NCCL reduces every element type by every operation, among 1, 2, 3, 4 
     });
   }
 }
+
+#if DTRAIN_EMULATED_CUDA
+TEST_CASE("the average of one rank is its sum: NCCL launches no kernel that multiplies by 1") {
+  const int before = emulation::kernels_of_one_rank();
+  run_ranks<NcclRank>(1, [&](NcclRank& self, RankThread&) {
+    support::check_reductions(self, {4099},
+                              [](DType dtype, ReduceOp op) { return op == ReduceOp::average && !is_integer(dtype); });
+  });
+  CHECK(emulation::kernels_of_one_rank() == before);
+}
+#endif
 
 TEST_CASE("every other collective and every message goes over NCCL, among 1, 2, 3, 4 and 8 ranks") {
   for (const int ranks : support::nccl_rank_counts()) {

@@ -2,11 +2,15 @@
 /// @file
 /// DriverKernel: a kernel that the CUDA driver loads from PTX text.
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/log.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/check.hpp"
+#include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/driver_function.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
@@ -25,14 +29,25 @@ using LaunchKernel = int (*)(void* kernel, unsigned int blocks_x, unsigned int b
 
 }  // namespace driver
 
+/// Logs why the driver did not load a kernel, once in the process: the next kernels' reason is the same.
+inline void log_unloaded_kernel(const char* why) {
+  static std::atomic<bool> is_logged{false};
+  if (!is_logged.exchange(true, std::memory_order_relaxed)) {
+    log(LogLevel::warning,
+        format_text("the CUDA driver does not load dtrain's kernels ({}): averages are left to NCCL, and measure_norm "
+                    "and hooks::Cast are refused on this device",
+                    {why}));
+  }
+}
+
 /// Trivially copyable; valid until the process ends.
 class DriverKernel {
  public:
   /// No kernel.
   DriverKernel() = default;
 
-  /// The entry `name` of the text; none if the driver does not load it. The driver may compile the text as late as at
-  /// the first launch on a device, and fail then.
+  /// The entry `name` of the text; none if the driver does not load it, which is logged. The driver may compile the
+  /// text as late as at the first launch on a device, and fail then.
   static DriverKernel load(const std::string& text, const char* name) {
     constexpr unsigned int version = 12000;
     const auto load_data = reinterpret_cast<driver::LibraryLoadData>(driver_function("cuLibraryLoadData", version));
@@ -40,12 +55,16 @@ class DriverKernel {
     const auto launch = reinterpret_cast<driver::LaunchKernel>(driver_function("cuLaunchKernel", 4000));
     DriverKernel kernel;
     if (load_data == nullptr || get_kernel == nullptr || launch == nullptr) {
+      log_unloaded_kernel("it is older than CUDA 12");
       return kernel;
     }
     void* library = nullptr;
     void* loaded = nullptr;
-    if (load_data(&library, text.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0) == 0 &&
-        get_kernel(&loaded, library, name) == 0) {
+    if (const int code = load_data(&library, text.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0)) {
+      log_unloaded_kernel(cuda_error(static_cast<cudaError_t>(code), "cuLibraryLoadData").what());
+    } else if (const int missing = get_kernel(&loaded, library, name)) {
+      log_unloaded_kernel(cuda_error(static_cast<cudaError_t>(missing), "cuLibraryGetKernel").what());
+    } else {
       kernel.kernel_ = loaded;
       kernel.launch_ = launch;
     }
@@ -57,6 +76,7 @@ class DriverKernel {
   /// Enqueued. Requires: a kernel; the stream's device is the thread's current one.
   /// @param arguments addresses of the parameters, which the launch copies @throws Error (cuda)
   void launch(std::uint32_t blocks, std::uint32_t threads, void** arguments, StreamRef stream) const {
+    bind_context(stream.device().index);
     const int code = launch_(kernel_, blocks, 1, 1, threads, 1, 1, 0, stream.native(), arguments, nullptr);
     check(static_cast<cudaError_t>(code), "cuLaunchKernel");  // the numbers are the same
   }

@@ -42,7 +42,8 @@ class ScaledCopyBatch {
     const ScaleKernelEntry nothing{};
     try {
       batch.kernel_.launch(&nothing, 1, 1, 1, stream);
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      log_unloaded_kernel(error.what());
       return false;
     }
     return true;

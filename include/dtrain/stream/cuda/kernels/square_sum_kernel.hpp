@@ -50,7 +50,8 @@ class SquareSumKernel {
     }
     try {
       kernel.launch(nullptr, 0, 1, sums, stream);
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      log_unloaded_kernel(error.what());
       return false;
     }
     return true;
