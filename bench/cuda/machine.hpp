@@ -9,16 +9,18 @@
 
 #include "bench/result_rows.hpp"
 #include "dtrain/dtrain.hpp"
+#include "tests/support/loaded_libraries.hpp"
 
 namespace bench {
 
 /// The GPUs of this machine and the versions of what drives them.
 struct CudaMachine {
   int devices = 0;
-  std::string device{};    ///< "NVIDIA H200"
-  std::string versions{};  ///< "driver 580.65.06, CUDA 13.0"
+  std::string device{};     ///< "NVIDIA H200"
+  std::string versions{};   ///< "driver 580.65.06, CUDA 13.0"
+  std::string libraries{};  ///< paths of the CUDA runtime and of NCCL that are loaded
 
-  /// @throws Error (unsupported) where no GPU is visible; Error (cuda)
+  /// @throws Error (unsupported) where no GPU is visible, or two of a library are loaded; Error (cuda)
   static CudaMachine look() {
     CudaMachine machine;
     machine.devices = dtrain::backend::cuda::visible_devices();
@@ -36,10 +38,13 @@ struct CudaMachine {
     std::ifstream("/sys/module/nvidia/version") >> driver;
     machine.versions = "driver " + (driver.empty() ? "unknown" : driver) + ", CUDA " + std::to_string(runtime / 1000) +
                        "." + std::to_string(runtime % 1000 / 10);
+    machine.libraries = support::loaded_library("libcudart.so") + ", " + support::loaded_library("libnccl.so");
     return machine;
   }
 
-  Row& describe(Row& row) const { return row.with("device", device).with("versions", versions); }
+  Row& describe(Row& row) const {
+    return row.with("device", device).with("versions", versions).with("libraries", libraries);
+  }
 };
 
 }  // namespace bench

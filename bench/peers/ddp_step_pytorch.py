@@ -1,4 +1,4 @@
-"""The ranks of ddp_step_bench's peer, PyTorch's DistributedDataParallel, each on a GPU of its own:
+"""The ranks of ddp_step_bench's peer, PyTorch's DistributedDataParallel, each on a GPU of its own if there are so many:
 
     ddp_step_pytorch.py cuda|cpu RANKS SAMPLES STEPS SIZE,SIZE,...
 
@@ -103,7 +103,7 @@ def measure(device, rank, ranks, samples, steps, sizes):
 
 
 def run_rank(kind, rank, ranks, samples, steps, sizes, meeting):
-    device = torch.device(f"cuda:{rank}" if kind == "cuda" else "cpu")
+    device = torch.device(f"cuda:{rank % torch.cuda.device_count()}" if kind == "cuda" else "cpu")
     if kind == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(
