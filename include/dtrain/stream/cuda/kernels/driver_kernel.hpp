@@ -2,8 +2,8 @@
 /// @file
 /// DriverKernel: a kernel that the CUDA driver loads from PTX text.
 
-#include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <string>
 
 #include "dtrain/core/config.hpp"
@@ -29,10 +29,14 @@ using LaunchKernel = int (*)(void* kernel, unsigned int blocks_x, unsigned int b
 
 }  // namespace driver
 
-/// Logs why the driver did not load a kernel, once in the process: the next kernels' reason is the same.
-inline void log_unloaded_kernel(const char* why) {
-  static std::atomic<bool> is_logged{false};
-  if (!is_logged.exchange(true, std::memory_order_relaxed)) {
+/// Logs why the driver did not load a kernel, unless the reason is the one logged last: the next kernels have the same.
+/// Threads: any.
+inline void log_unloaded_kernel(const std::string& why) {
+  static std::mutex mutex;
+  static std::string& last = *new std::string;  // threads may log until the process ends
+  const std::lock_guard lock(mutex);
+  if (why != last) {
+    last = why;
     log(LogLevel::warning,
         format_text("the CUDA driver does not load dtrain's kernels ({}): averages are left to NCCL, and measure_norm "
                     "and hooks::Cast are refused on this device",
