@@ -33,7 +33,7 @@ CALL = re.compile(
     r"(?<![\w>])::(?:" + "|".join(SYSTEM.split()) + r")(?=\()"
     r"|std::(?:fopen|freopen|fread|fwrite|fputs|fputc|fgets|fprintf|printf|fflush|getline|system)(?=\()"
     r"|std::this_thread::sleep_(?:for|until)(?=\()"
-    r"|std::j?thread(?= \w+(?:\{|;|\())"
+    r"|(?:std::thread|\bJoiningThread)(?= \w+(?:\{|;|\())"
     r"|(?:\.|->)(?:wait(?!\(\))|wait_for|wait_until|join|acquire|arrive_and_wait)(?=\()"
     r"|\b(?:futex_wait|block_until|block_until_complete|block_until_failed)(?=\()"
 )

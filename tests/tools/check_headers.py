@@ -74,8 +74,11 @@ def check_text(name, text):
         problems.append(f"{name} does not open with '#pragma once', '/// @file' and a '/// ' sentence")
     if len(lines) > LONGEST:
         problems.append(f"{name} has {len(lines)} lines; the most is {LONGEST}")
-    if re.search(r"\bstd::source_location\b", re.sub(r"//.*", "", text)):
+    code = re.sub(r"//.*", "", text)
+    if re.search(r"\bstd::source_location\b", code):
         problems.append(f"{name} uses std::source_location, which clang 14 lacks; use dtrain::SourceLocation")
+    if re.search(r"\bstd::(?:jthread|stop_token)\b", code):
+        problems.append(f"{name} uses std::jthread or its stop token, which libc++ lacks; use async::JoiningThread")
     for inside in re.findall(r"^#if (DTRAIN_WITH_\w+)\n+[ \t]+", text, re.MULTILINE):
         problems.append(f"{name} asks for {inside} within a function or class, which then differs between the program "
                         "and the definitions compiled apart; ask around whole declarations, or of a value at run time")
@@ -191,6 +194,7 @@ def selftest():
         ({"core/error.hpp": head + "#  include <iostream>\n"}, "includes <iostream>"),
         ({"core/error.hpp": head + "using L = std::source_location;\n"}, "uses std::source_location"),
         ({"core/error.hpp": head + "/// No std::source_location here.\n"}, None),
+        ({"core/error.hpp": head + "std::jthread t;\n"}, "uses std::jthread"),
         ({"core/log.hpp": head + '#include "error.hpp"\n'}, 'named from "dtrain/"'),
         ({"core/error.hpp": head + "\n" * 298}, "has 301 lines"),
         ({"core/error.hpp": "/// @file\n/// One thing.\n"}, "does not open with"),

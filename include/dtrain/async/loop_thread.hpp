@@ -4,8 +4,8 @@
 
 #include <memory>
 #include <string_view>
-#include <thread>
 
+#include "dtrain/async/joining_thread.hpp"
 #include "dtrain/async/loop_handle.hpp"
 #include "dtrain/core/config.hpp"
 
@@ -38,7 +38,7 @@ class LoopThread {
  private:
   const std::shared_ptr<EventLoop> loop_;
   const std::shared_ptr<LoopHandle> handle_;
-  std::jthread thread_;  ///< last: joined before the rest is destroyed
+  JoiningThread thread_;  ///< last: joined before the rest is destroyed
 };
 
 }  // namespace DTRAIN_NAMESPACE::async

@@ -4,8 +4,8 @@
 
 #include <functional>
 #include <string_view>
-#include <thread>
 
+#include "dtrain/async/joining_thread.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/version.hpp"
 
@@ -14,7 +14,7 @@ namespace DTRAIN_NAMESPACE::async {
 /// Runs `main()` on a new thread with all signals blocked, so that the program's handlers run in the program's threads.
 /// @param what names the thread in the error: "a channel's thread"
 /// @throws Error (posix) if the system cannot start a thread
-std::jthread start_thread(std::string_view what, std::function<void()> main);
+JoiningThread start_thread(std::string_view what, std::function<void()> main);
 
 }  // namespace DTRAIN_NAMESPACE::async
 
@@ -22,6 +22,7 @@ std::jthread start_thread(std::string_view what, std::function<void()> main);
 
 #include <cerrno>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "dtrain/async/blocked_signals.hpp"
@@ -31,10 +32,10 @@ std::jthread start_thread(std::string_view what, std::function<void()> main);
 
 namespace DTRAIN_NAMESPACE::async {
 
-DTRAIN_DEFINED std::jthread start_thread(std::string_view what, std::function<void()> main) {
+DTRAIN_DEFINED JoiningThread start_thread(std::string_view what, std::function<void()> main) {
   const BlockedSignals blocked;
   try {
-    return std::jthread(std::move(main));
+    return JoiningThread(std::thread(std::move(main)));
   } catch (const std::system_error& failure) {
     throw Error(failure.code(), format_text("starting {}: {}{}", {what, failure.what(), limit_hint(ENOMEM)}));
   }

@@ -4,8 +4,8 @@
 
 #include <atomic>
 #include <cstdint>
-#include <thread>
 
+#include "dtrain/async/joining_thread.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/futex.hpp"
@@ -47,7 +47,7 @@ class WorkerThread {
   void* object_ = nullptr;
   std::atomic<std::uint32_t> started_{0};
   std::atomic<std::uint32_t> done_{0};
-  std::jthread thread_;  ///< last: joined before the other members are destroyed
+  JoiningThread thread_;  ///< last: joined before the other members are destroyed
 };
 
 }  // namespace DTRAIN_NAMESPACE::async

@@ -166,9 +166,10 @@ template <class C>
 concept PrefersSums = requires { requires C::prefers_sums; };
 
 /// Threads: any, at any time. Running and later work ends within milliseconds and touches no peer's memory afterwards.
-/// `failure()` is the communicator's first cause; nullopt while it has not failed. An abort is final. A job that goes on
-/// with fewer ranks needs two more abilities, which NCCL has since 2.28 and no backend here offers: to stop running work
-/// and keep the communicator (ncclCommRevoke), and to make one of the ranks that are left (ncclCommShrink, since 2.27).
+/// `failure()` is the communicator's first cause; nullopt while it has not failed. An abort is final. A job that goes
+/// on with fewer ranks needs two more abilities, which NCCL has since 2.28 and no backend here offers: to stop running
+/// work and keep the communicator (ncclCommRevoke), and to make one of the ranks that are left (ncclCommShrink, since
+/// 2.27).
 template <class C>
 concept CanAbort = requires(C c, const C& view, const Cause& cause) {
   { c.abort(cause) } noexcept -> std::same_as<void>;
@@ -176,7 +177,8 @@ concept CanAbort = requires(C c, const C& view, const Cause& cause) {
 };
 
 /// Operations that DistributedDataParallel with topology::Flat needs. Other topologies require further concepts:
-/// CanReduceScatter, CanAllGather, CanSendRecv, CanSplit. Groups use CanExchangeBlocks and CanReduceBlocks. A Communicator is a movable owner of its channel.
+/// CanReduceScatter, CanAllGather, CanSendRecv, CanSplit. Groups use CanExchangeBlocks and CanReduceBlocks.
+/// A Communicator is a movable owner of its channel.
 template <class C>
 concept Communicator = std::movable<C> && HasRanks<C> && CanAllReduce<C> && CanBroadcast<C> && CanBarrier<C> &&
                        CanAllocate<C> && CanAbort<C>;

@@ -263,7 +263,7 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED std::uint64_t Serializer::out_of_bounds(std::u
 }
 
 DTRAIN_DEFINED void Serializer::append(std::string_view written) {
-  const auto from = std::as_bytes(std::span(written));
+  const auto from = std::as_bytes(std::span(written.data(), written.size()));
   out_.insert(out_.end(), from.begin(), from.end());
 }
 

@@ -27,15 +27,16 @@ DTRAIN_OPTIMIZED void widen_halves(std::byte* to, const std::byte* from, std::si
     Format::widen(floats, __builtin_convertvector(halves, typename Format::Packed));
     store(target, floats);
   };
-  std::size_t i = 0;
-  for (; i + step <= count; i += step) {
+  const std::size_t left = count % step;  // as a remainder: g++ 14 does not see that count - i is less than step
+  const std::size_t whole = count - left;
+  for (std::size_t i = 0; i < whole; i += step) {
     widen(to + 4 * i, from + 2 * i);
   }
-  if (i < count) {
+  if (left > 0) {
     std::byte rest[4 * step] = {};
-    std::memcpy(rest, from + 2 * i, 2 * (count - i));
+    std::memcpy(rest, from + 2 * whole, 2 * left);
     widen(rest, rest);
-    std::memcpy(to + 4 * i, rest, 4 * (count - i));
+    std::memcpy(to + 4 * whole, rest, 4 * left);
   }
 }
 
@@ -52,15 +53,16 @@ DTRAIN_OPTIMIZED void narrow_floats(std::byte* to, const std::byte* from, std::s
     const auto halves = __builtin_convertvector(words, Vector<std::uint16_t, 2 * step>);
     store(target, halves);
   };
-  std::size_t i = 0;
-  for (; i + step <= count; i += step) {
+  const std::size_t left = count % step;  // as in widen_halves
+  const std::size_t whole = count - left;
+  for (std::size_t i = 0; i < whole; i += step) {
     narrow(to + 2 * i, from + 4 * i);
   }
-  if (i < count) {
+  if (left > 0) {
     std::byte rest[4 * step] = {};
-    std::memcpy(rest, from + 4 * i, 4 * (count - i));
+    std::memcpy(rest, from + 4 * whole, 4 * left);
     narrow(rest, rest);
-    std::memcpy(to + 2 * i, rest, 2 * (count - i));
+    std::memcpy(to + 2 * whole, rest, 2 * left);
   }
 }
 

@@ -31,7 +31,9 @@ class HmacSha256 {
     inner_.update(bytes);
     return *this;
   }
-  HmacSha256& update(std::string_view text) noexcept { return update(std::as_bytes(std::span(text))); }
+  HmacSha256& update(std::string_view text) noexcept {
+    return update(std::as_bytes(std::span(text.data(), text.size())));
+  }
 
   /// The digest of the bytes so far; more may follow.
   Sha256Digest digest() const noexcept {

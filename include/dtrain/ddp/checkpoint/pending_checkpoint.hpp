@@ -8,10 +8,10 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "dtrain/async/joining_thread.hpp"
 #include "dtrain/async/start_thread.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/text/sanitize.hpp"
@@ -76,7 +76,7 @@ class PendingCheckpoint {
  private:
   struct Writing {
     std::exception_ptr failure;
-    std::jthread thread;  ///< last: destroyed, and so joined, first
+    async::JoiningThread thread;  ///< last: destroyed, and so joined, first
   };
 
   std::function<void(const std::function<void()>&)> finish_;

@@ -180,12 +180,12 @@ DTRAIN_OPTIMIZED DTRAIN_DEFINED void AdamStep::operator()(float* weights, const 
     std::memcpy(means + i, &mean, bytes);
     std::memcpy(squares + i, &square, bytes);
   };
-  std::size_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
+  const std::size_t left = count % lanes;
+  for (std::size_t i = 0; i < count - left; i += lanes) {
     update(i, sizeof(Lanes));
   }
-  if (i < count) {
-    update(i, (count - i) * sizeof(float));
+  if (left > 0) {
+    update(count - left, left * sizeof(float));
   }
 }
 

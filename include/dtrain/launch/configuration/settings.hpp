@@ -8,10 +8,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
@@ -28,6 +29,35 @@ namespace DTRAIN_NAMESPACE::launch {
 inline constexpr std::chrono::seconds default_timeout{600};
 inline constexpr std::chrono::seconds default_liveness{5};
 
+/// "12", "0.25", ".5": decimal digits with at most one point, in every locale; nullopt for any other text, and beyond
+/// 10,000,000 seconds. Digits below a nanosecond are dropped. libc++ has no std::from_chars(double) before version 20.
+inline std::optional<std::chrono::nanoseconds> decimal_seconds(std::string_view text) noexcept {
+  constexpr std::int64_t per_second = 1'000'000'000;
+  constexpr std::int64_t most = 10'000'000 * per_second;
+  std::int64_t total = 0;
+  std::int64_t unit = 0;  // nanoseconds of the next digit behind the point; 0 before the point
+  bool has_point = false;
+  bool has_digit = false;
+  for (const char character : text) {
+    if (character == '.' && !has_point) {
+      has_point = true;
+      unit = per_second / 10;
+      continue;
+    }
+    if (character < '0' || character > '9') {
+      return std::nullopt;
+    }
+    has_digit = true;
+    const std::int64_t digit = character - '0';
+    total = has_point ? total + digit * unit : total * 10 + digit * per_second;
+    unit /= 10;
+    if (total > most) {
+      return std::nullopt;
+    }
+  }
+  return has_digit ? std::optional(std::chrono::nanoseconds(total)) : std::nullopt;
+}
+
 /// A variable's seconds, which may have a fraction; `otherwise` if it is unset.
 /// @throws Error (usage) for a value that is not a number from 0.001 to 10,000,000
 inline std::chrono::nanoseconds seconds_setting(const identity::Variables& variables, const char* variable,
@@ -36,14 +66,12 @@ inline std::chrono::nanoseconds seconds_setting(const identity::Variables& varia
   if (!value) {
     return otherwise;
   }
-  double seconds = 0;
-  const char* const end = value->data() + value->size();
-  const auto [stopped, error] = std::from_chars(value->data(), end, seconds, std::chars_format::fixed);
-  if (error != std::errc{} || stopped != end || !(seconds >= 0.001 && seconds <= 1e7)) {
+  const std::optional<std::chrono::nanoseconds> seconds = decimal_seconds(*value);
+  if (!seconds || *seconds < std::chrono::milliseconds(1)) {
     throw_error(Errc::usage, "{} is not a number of seconds from 0.001 to 10000000; correct it or unset it",
                 {identity::quoted(variable, *value)});
   }
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+  return *seconds;
 }
 
 /// Rounds up to milliseconds; at most 100 years, so that sums with it do not overflow.

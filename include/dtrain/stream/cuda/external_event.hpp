@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "dtrain/async/blocked_signals.hpp"
+#include "dtrain/async/joining_thread.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/futex.hpp"
@@ -114,7 +115,7 @@ class ExternalEvent {
     }
     watch_.reset();  // the previous watch has ended, as its round has
     const async::BlockedSignals blocked;
-    watch_.emplace([this, waited_round, deadline] { expire_at(waited_round, deadline); });
+    watch_.emplace(std::thread([this, waited_round, deadline] { expire_at(waited_round, deadline); }));
     watched_round_ = waited_round;
   }
 
@@ -169,7 +170,7 @@ class ExternalEvent {
   std::atomic<std::uint32_t>* word_ = nullptr;  ///< the last round that is over; read by devices
   mutable std::atomic<std::uint32_t> state_{one_round};
   std::uint32_t watched_round_ = 0;
-  std::optional<std::jthread> watch_;
+  std::optional<async::JoiningThread> watch_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda

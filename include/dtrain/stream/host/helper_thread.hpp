@@ -2,8 +2,7 @@
 /// @file
 /// HelperThread: drains a host queue while the program computes.
 
-#include <thread>
-
+#include "dtrain/async/joining_thread.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/stream/host/queue.hpp"
 
@@ -27,7 +26,7 @@ class HelperThread {
   void main() noexcept;
 
   Queue& queue_;
-  std::jthread thread_;
+  async::JoiningThread thread_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::host

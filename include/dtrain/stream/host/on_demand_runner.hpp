@@ -5,6 +5,7 @@
 #include <atomic>
 #include <thread>
 
+#include "dtrain/async/joining_thread.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/stream/host/queue.hpp"
 
@@ -31,7 +32,7 @@ class OnDemandRunner {
   Queue& queue_;
   std::atomic<bool> running_{false};
   std::atomic<bool> stops_{false};
-  std::jthread thread_;  ///< last: joined before the other members are destroyed
+  async::JoiningThread thread_;  ///< last: joined before the other members are destroyed
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
@@ -48,8 +49,8 @@ DTRAIN_DEFINED void OnDemandRunner::start_if_idle() noexcept {
   }
   running_.store(true);
   try {
-    const async::BlockedSignals blocked;         // the user's signal handlers run in the user's threads
-    thread_ = std::jthread([this] { main(); });  // the previous thread has ended
+    const async::BlockedSignals blocked;  // the user's signal handlers run in the user's threads
+    thread_ = async::JoiningThread(std::thread([this] { main(); }));  // the previous thread has ended
   } catch (...) {
     running_.store(false);
   }

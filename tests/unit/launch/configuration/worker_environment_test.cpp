@@ -121,7 +121,12 @@ TEST_CASE("seconds are read strictly") {
   CHECK(read("600") == std::chrono::seconds(600));
   CHECK(read("0.25") == milliseconds(250));
   CHECK(read("") == milliseconds(1));
-  for (const char* bad : {"0", "-1", "1e3", "inf", "nan", "5s", " 5", "99999999", "0x10"}) {
+  CHECK(read(".5") == milliseconds(500));
+  CHECK(read("0.001") == milliseconds(1));
+  CHECK(read("007.1234567899") == std::chrono::nanoseconds(7'123'456'789));
+  CHECK(read("10000000") == std::chrono::seconds(10'000'000));
+  for (const char* bad : {"0", "-1", "1e3", "inf", "nan", "5s", " 5", "99999999", "0x10", ".", "5,5", "1.2.3", "0.0009",
+                          "10000001", "99999999999999999999999999999999", "0.00000000000000000000000001"}) {
     CAPTURE(bad);
     CHECK_THROWS_AS(read(bad), dtrain::Error);
   }

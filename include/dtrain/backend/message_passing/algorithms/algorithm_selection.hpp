@@ -31,7 +31,8 @@ namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 /// An Endpoint that implements some collectives itself, the same ones on every rank.
 template <class E>
-concept CarriesCollectives = Endpoint<E> && requires(E& endpoint, OperationContext<E>& context, const Buffers& buffers) {
+concept CarriesCollectives =
+    Endpoint<E> && requires(E& endpoint, OperationContext<E>& context, const Buffers& buffers) {
   { endpoint.carries(context.operation) } noexcept -> std::same_as<bool>;
   { endpoint.collective(context, buffers) } -> std::same_as<Routine>;
 };

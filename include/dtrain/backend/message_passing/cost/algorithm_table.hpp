@@ -66,7 +66,8 @@ class AlgorithmTable {
 
   /// Of an algorithm that can_run().
   AllReduceAlgorithm at(const CollectiveShape& shape, const Tuning& tuning) const noexcept {
-    const auto entry = std::min<std::size_t>(lengths - 1, shape.bytes() < 2 ? 0 : std::bit_width(shape.bytes() - 1));
+    const auto width = static_cast<std::size_t>(shape.bytes() < 2 ? 0 : std::bit_width(shape.bytes() - 1));
+    const std::size_t entry = std::min(lengths - 1, width);
     const AllReduceAlgorithm algorithm = entries_[shape.partial == shape.dtype ? 0 : 1][entry];
     return can_run(algorithm, shape, tuning) ? algorithm : AllReduceAlgorithm::halving_doubling;
   }
