@@ -22,8 +22,11 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tools"))
+import compiler_warnings  # noqa: E402  (tests/tools has it)
+
 SKIPPED = 77
-COMPILE = ["-std=c++20", "-O0", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror"]
+COMPILE = ["-std=c++20", "-O0", *compiler_warnings.flags()]
 
 
 class Failure(Exception):

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror"]
+import compiler_warnings
 
 
 def compile_file(compiler, includes, source, *flags):
@@ -31,7 +31,7 @@ def expectations(source):
     return [line.removeprefix(mark).strip() for line in lines if line.startswith(mark)]
 
 
-def check_compiles(compiler, includes, *sources):
+def check_compiles(compiler, includes, *sources, warnings=compiler_warnings.AS_ERRORS):
     """What all include comes first; then each file stands in a namespace of its own, where its names meet no other's."""
     paths = [pathlib.Path(source).resolve() for source in sources]
     lines = [line for path in paths for line in path.read_text().splitlines() if line.startswith("#include ")]
@@ -40,7 +40,7 @@ def check_compiles(compiler, includes, *sources):
     with tempfile.TemporaryDirectory() as folder:
         joined = pathlib.Path(folder) / "joined.cpp"
         joined.write_text("\n".join(lines) + "\n")
-        status, output = compile_file(compiler, includes, joined, *WARNINGS)
+        status, output = compile_file(compiler, includes, joined, *warnings)
     names = " or ".join(path.name for path in paths)
     return [] if status == 0 else [f"{names} does not compile as it is:\n{output}"]
 
@@ -106,9 +106,11 @@ def main():
     arguments = parser.parse_args()
     if arguments.mode == "selftest":
         problems = selftest(arguments.compiler, arguments.include)
+    elif arguments.mode == "compiles":
+        problems = check_compiles(arguments.compiler, arguments.include, *arguments.source,
+                                  warnings=compiler_warnings.flags())
     else:
-        check = check_compiles if arguments.mode == "compiles" else check_fails
-        problems = check(arguments.compiler, arguments.include, *arguments.source)
+        problems = check_fails(arguments.compiler, arguments.include, *arguments.source)
     for problem in problems:
         print(problem)
     return 1 if problems else 0

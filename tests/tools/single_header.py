@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 
+import compiler_warnings
+
 PROGRAM = """#include <dtrain/dtrain.hpp>
 #include <cstdio>
 int main() {
@@ -78,7 +80,6 @@ DTRAIN_DEFINED int window() {}
 
 #endif
 """
-WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror"]
 SKIPPED = 77
 
 
@@ -137,10 +138,11 @@ def compile_alone(repository, compiler):
         shutil.copy(repository / "single_include" / "dtrain" / "dtrain.hpp", pathlib.Path(folder) / "dtrain")
         source = "main.cu" if compiler == "nvcc" else "main.cpp"
         (pathlib.Path(folder) / source).write_text(PROGRAM)
-        flags = ["-Xcompiler", ",".join(WARNINGS)] if compiler == "nvcc" else [*WARNINGS, "-pthread"]
+        warnings = compiler_warnings.flags()
+        flags = ["-Xcompiler", ",".join(warnings)] if compiler == "nvcc" else [*warnings, "-pthread"]
         command = [compiler, "-std=c++20", *flags, "-I.", source, "-o", "program"]
         done = run(command, cwd=folder)
-        if done.returncode != 0 or "warning" in done.stdout:
+        if done.returncode != 0 or (compiler_warnings.are_errors() and "warning" in done.stdout):
             return f"{' '.join(command)}\n{done.stdout}"
         done = run([str(pathlib.Path(folder) / "program")])
         return "" if done.returncode == 0 else f"the program exits with {done.returncode}:\n{done.stdout}"
