@@ -182,13 +182,11 @@ class Program {
   }
 
  private:
-  /// A signal that comes before exec must not find this program's handlers: doctest's would report a crash.
+  /// A signal that comes before exec must not find this program's handlers: doctest's would report a crash. A program
+  /// also inherits what is ignored: nohup ignores SIGHUP, and a script's background job SIGINT and SIGQUIT.
   static void forget_handlers() {
-    for (const int number : {SIGINT, SIGTERM}) {
-      struct sigaction now {};
-      if (::sigaction(number, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) {
-        static_cast<void>(std::signal(number, SIG_DFL));
-      }
+    for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM}) {
+      static_cast<void>(std::signal(number, SIG_DFL));
     }
   }
 
