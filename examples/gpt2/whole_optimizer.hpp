@@ -77,8 +77,8 @@ class WholeOptimizer {
   template <class Group>
   void average_state(const Group& group) {
     for (State& state : states_) {
-      group.all_reduce(std::span(state.means), dtrain::ReduceOp::average);
-      group.all_reduce(std::span(state.squares), dtrain::ReduceOp::average);
+      group.all_reduce_without_cast(std::span(state.means), dtrain::ReduceOp::average);
+      group.all_reduce_without_cast(std::span(state.squares), dtrain::ReduceOp::average);
     }
   }
 

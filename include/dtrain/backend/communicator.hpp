@@ -53,6 +53,15 @@ concept CanSumSquares =
       { c.all_reduce(input, output, op, stream, squares) } -> std::same_as<void>;
     };
 
+/// The all_reduce of a topology with a wire type sends f32 elements in 16 bits; all_reduce_without_cast sends them as
+/// they are. For values that are not gradients, such as weights.
+template <class C>
+concept CanReduceWithoutCast =
+    CanAllReduce<C> &&
+    requires(C c, ConstBufferView input, BufferView output, ReduceOp op, typename C::Stream stream) {
+      { c.all_reduce_without_cast(input, output, op, stream) } -> std::same_as<void>;
+    };
+
 /// Every rank's `buffer` gets the content of rank `root`'s.
 template <class C>
 concept CanBroadcast = HasRanks<C> && requires(C c, BufferView buffer, int root, typename C::Stream stream) {

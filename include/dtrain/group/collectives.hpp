@@ -67,6 +67,25 @@ class Collectives : public BlockCollectives<Group, State> {
   }
   void all_reduce(WriteBuffer values, ReduceOp op = ReduceOp::sum) const { all_reduce(values, values, op); }
 
+  /// all_reduce in place of values that are not gradients, such as weights or an optimizer's state: a topology with a
+  /// wire type (FlatOver, Hierarchical) does not round them to 16 bits. With others it is all_reduce.
+  Work all_reduce_without_cast(WriteBuffer values, ReduceOp op, Stream stream) const {
+    if constexpr (backend::CanReduceWithoutCast<Communicator>) {
+      backend::check_all_reduce(values, values);
+      live().all_reduce_without_cast(values, values, op, stream);
+      return work(stream);
+    } else {
+      return all_reduce(values, op, stream);
+    }
+  }
+  void all_reduce_without_cast(WriteBuffer values, ReduceOp op = ReduceOp::sum) const {
+    if constexpr (backend::CanReduceWithoutCast<Communicator>) {
+      all_reduce_without_cast(values, op, stream()).wait();
+    } else {
+      all_reduce(values, op);
+    }
+  }
+
   /// Collective, blocking. Reduces one number: `loss = group.all_reduce(loss, dtrain::ReduceOp::average)`.
   /// @returns the reduction of every rank's `value`
   template <class Number>

@@ -81,10 +81,11 @@ class AlgorithmCommunicator {
 
   /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    if (!state_->variant.is_by_algorithm) return inner().all_reduce(input, output, op, stream);
-    backend::check_all_reduce_memory(Algorithm::name(), "", input, output);
-    backend::check_all_reduce(input, output);
-    enqueue(AlgorithmAllReduce{input, output, op, state_->variant.casts}, stream);
+    all_reduce(input, output, op, state_->variant.casts, stream);
+  }
+  /// See CanReduceWithoutCast. @throws as all_reduce
+  void all_reduce_without_cast(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    all_reduce(input, output, op, false, stream);
   }
 
   /// See CanBroadcast.
@@ -229,6 +230,13 @@ class AlgorithmCommunicator {
     }
     void drop() noexcept { order->release(); }
   };
+
+  void all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op, bool casts, Stream stream) {
+    if (!state_->variant.is_by_algorithm) return inner().all_reduce(input, output, op, stream);
+    backend::check_all_reduce_memory(Algorithm::name(), "", input, output);
+    backend::check_all_reduce(input, output);
+    enqueue(AlgorithmAllReduce{input, output, op, casts}, stream);
+  }
 
   template <class Operation>
   void enqueue(const Operation& operation, Stream stream) {

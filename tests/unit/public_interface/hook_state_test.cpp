@@ -17,6 +17,7 @@
 #include "dtrain/ddp/hooks/local_sgd.hpp"
 #include "dtrain/ddp/hooks/power_sgd.hpp"
 #include "dtrain/ddp/hooks/top_k.hpp"
+#include "dtrain/topology/flat_over.hpp"
 #include "support/temporary_directory.hpp"
 #include "unit/public_interface/shared_memory_job.hpp"
 
@@ -166,6 +167,37 @@ TEST_CASE("state() keeps what the ranks owe in sum, and gives it to each alike")
     right += is_right ? 1 : 0;
   });
   CHECK(right == 2);
+}
+
+/// The most of an error's elements that a bf16 can hold, by tensor, after three steps with a topology that sends bf16.
+template <class Make>
+double largest_share_of_short_errors(Make make) {
+  using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory,
+                                dtrain::topology::FlatOver<dtrain::wire::Bf16>>;
+  std::vector<double> shares(2, 1);
+  front_test::expect_well(support::run_groups<Policy>(2, [&](const dtrain::ProcessGroup<Policy>& group) {
+    auto hook = make();
+    Matrices model;
+    DistributedDataParallel ddp{model, group, {}, hook};
+    for (int step = 0; step < 3; ++step)
+      train(ddp, model, step, group.rank());
+    double& share = shares[static_cast<std::size_t>(group.rank())];
+    for (const dtrain::NamedTensor& tensor : hook.state(group)) {
+      if (tensor.name.find("/error") == std::string::npos) continue;
+      const std::span<const float> error = tensor.value.as<float>();
+      const auto is_short = [](float one) { return static_cast<float>(dtrain::bfloat16(one)) == one; };
+      const auto count = std::count_if(error.begin(), error.end(), is_short);
+      share = std::min(share, static_cast<double>(count) / static_cast<double>(error.size()));
+    }
+  }));
+  return std::max(shares[0], shares[1]);
+}
+
+TEST_CASE("a topology with a wire type does not round the errors that state() averages") {
+  using namespace dtrain::hooks;
+  CHECK(largest_share_of_short_errors([] { return TopK{{.fraction = 0.05}}; }) < 0.2);  // what was sent is 0
+  CHECK(largest_share_of_short_errors([] { return PowerSgd{{.rank = 2}}; }) < 0.1);
+  CHECK(largest_share_of_short_errors([] { return Cast<dtrain::float16>{{.error_feedback = every_parameter}}; }) < 0.1);
 }
 
 }  // namespace hook_state_test

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
@@ -13,6 +14,9 @@
 #include <vector>
 
 #include "dtrain/ddp/hooks/local_sgd.hpp"
+#include "dtrain/topology/flat_over.hpp"
+#include "dtrain/topology/hierarchical.hpp"
+#include "support/store_backend.hpp"
 #include "unit/public_interface/shared_memory_job.hpp"
 
 using dtrain::DistributedDataParallel;
@@ -123,6 +127,54 @@ TEST_CASE("average_now() averages at any step, and a counter that was set goes o
     right += is_right ? 1 : 0;
   });
   CHECK(right == 2);
+}
+
+/// The weights, which begin as 1, after 100 steps of -0.001 with an average after each, on the ranks in turn.
+template <class Topology, class Backend = dtrain::backend::SharedMemory>
+std::vector<std::vector<float>> after_small_steps(const std::vector<std::string>& hosts) {
+  using Policy = dtrain::Policy<dtrain::launch::PerProcess, Backend, Topology>;
+  std::vector<std::vector<float>> ends(hosts.size());
+  front_test::expect_well(support::run_groups<Policy>(
+      static_cast<int>(hosts.size()),
+      [&](const dtrain::ProcessGroup<Policy>& group) {
+        Model model({100, 400'000});  // joined with others, and in place
+        for (std::vector<float>& values : model.values)
+          std::fill(values.begin(), values.end(), 1.0F);
+        LocalSgd hook{{.every = 1}};
+        DistributedDataParallel ddp{model, group, {}, hook};
+        for (int step = 0; step < 100; ++step) {
+          ddp.backward([](Ready ready) {
+            ready(1);
+            ready(0);
+          });
+          for (std::vector<float>& values : model.values) {
+            for (float& value : values)
+              value -= 1e-3F;
+          }
+          hook.average(group);
+        }
+        for (const std::vector<float>& values : model.values)
+          ends[static_cast<std::size_t>(group.rank())].insert(ends[static_cast<std::size_t>(group.rank())].end(),
+                                                              values.begin(), values.end());
+      },
+      std::chrono::seconds(60), hosts));
+  return ends;
+}
+
+TEST_CASE("a topology with a wire type does not round the weights, which a small update then could not change") {
+  namespace topology = dtrain::topology;
+  using dtrain::backend::SharedMemory;
+  const auto check = [](const std::vector<std::vector<float>>& ends) {
+    for (const std::vector<float>& end : ends) {
+      REQUIRE(end.size() == 400'100);
+      CHECK(std::all_of(end.begin(), end.end(), [](float value) { return std::abs(value - 0.9F) < 1e-5F; }));
+    }
+  };
+  check(after_small_steps<topology::FlatOver<dtrain::wire::Bf16>>({"a", "a"}));
+  check(after_small_steps<topology::FlatOver<dtrain::wire::F16>>({"a", "a", "a"}));
+  check(after_small_steps<topology::Hierarchical<SharedMemory, dtrain::wire::Bf16>, support::StoreBackend>({"a", "b"}));
+  check(after_small_steps<topology::Hierarchical<SharedMemory, dtrain::wire::Bf16>, support::StoreBackend>(
+      {"a", "a", "b", "b"}));
 }
 
 TEST_CASE("options that differ between ranks, and no steps between averages, are refused") {

@@ -93,6 +93,39 @@ TEST_CASE("each all_reduce goes by the variant in use when it was enqueued, and 
   check_variants<FlatOver<wire::Bf16>>({0, 0, 0, 0}, {true, false});
 }
 
+static_assert(dtrain::backend::CanReduceWithoutCast<Hierarchical<>::Communicator>);
+static_assert(dtrain::backend::CanReduceWithoutCast<FlatOver<wire::F16>::Communicator>);
+static_assert(!dtrain::backend::CanReduceWithoutCast<SharedMemory::Communicator>);
+
+/// By every variant, sums without a cast between sums with one.
+template <class Backend>
+void check_without_cast(const Nodes& nodes, std::size_t variants, std::size_t count) {
+  const auto number = static_cast<float>(nodes.size());
+  support::run_topology_ranks<Backend>(static_cast<int>(nodes.size()), nodes, [&](auto& self, int) {
+    for (std::size_t variant = 0; variant < variants; ++variant) {
+      CAPTURE(variant);
+      std::vector<float> uncast(count, 1.0F + 0x1p-20F);
+      std::vector<float> after(count, 1.0F + 0x1p-20F);
+      const auto view = dtrain::buffer_view(std::span(uncast));
+      const auto later = dtrain::buffer_view(std::span(after));
+      self.communicator.use_variant(variant);
+      self.communicator.all_reduce_without_cast(view, view, ReduceOp::sum, self.stream.ref());
+      self.communicator.all_reduce(later, later, ReduceOp::average, self.stream.ref());
+      REQUIRE(self.wait());
+      CHECK(uncast == std::vector<float>(count, number * (1.0F + 0x1p-20F)));
+      CHECK(after == std::vector<float>(count, variant == 0 ? 1.0F : 1.0F + 0x1p-20F));
+    }
+  });
+}
+
+TEST_CASE("all_reduce_without_cast rounds nothing, whatever the variant, and changes no later all_reduce") {
+  check_without_cast<FlatOver<wire::Bf16>>({0, 0, 0, 0}, 2, 1003);
+  check_without_cast<FlatOver<wire::F16>>({0, 0}, 2, 1003);
+  check_without_cast<Hierarchical<wire::Bf16>>({0, 1}, 2, 1003);
+  check_without_cast<Hierarchical<wire::F16>>({0, 0, 1, 1}, 3, 1003);
+  check_without_cast<Hierarchical<wire::Bf16>>({0, 1, 0, 1}, 3, 4'300'001);  // in segments
+}
+
 TEST_CASE("in segments, too, the variant in f32 rounds nothing") {
   support::run_topology_ranks<Hierarchical<wire::Bf16>>(4, {0, 1, 0, 1}, [&](auto& self, int) {
     std::vector<float> values(4'300'001, 1.0F + 0x1p-20F);

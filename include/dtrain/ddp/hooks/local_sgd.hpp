@@ -79,7 +79,7 @@ class LocalSgd {
   void average_now(const Group& group) const {
     for (const Joined& joined : joined_) {
       const BufferView memory = gather(joined);
-      group.all_reduce(memory, ReduceOp::average);
+      group.all_reduce_without_cast(memory, ReduceOp::average);
       scatter(joined, memory.data);
     }
   }

@@ -86,8 +86,9 @@ class PowerSgd {
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
     for (ddp::CompressedGradient& one : states_) {
-      if (one.rank != 0)
-        group.all_reduce(buffer_view(std::span(one.error.data(), one.error.size())), ReduceOp::average);
+      if (one.rank != 0) {
+        group.all_reduce_without_cast(std::span<float>(one.error.data(), one.error.size()), ReduceOp::average);
+      }
     }
     return tensors();
   }

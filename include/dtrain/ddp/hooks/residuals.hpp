@@ -29,13 +29,12 @@ class Residuals {
     return is_empty() ? std::span<float>() : std::span<float>(errors_[parameter]);
   }
 
-  /// Each rank's residuals become their average, which the gradients still get as a whole, but for rounding
-  /// where the topology has a wire type. Collective, blocking.
+  /// Each rank's residuals become their average, which the gradients still get as a whole. Collective, blocking.
   /// @throws the job's first cause
   template <class Group>
   void average(const Group& group) {
     for (std::vector<float>& error : errors_) {
-      if (!error.empty()) group.all_reduce(buffer_view(std::span(error)), ReduceOp::average);
+      if (!error.empty()) group.all_reduce_without_cast(std::span(error), ReduceOp::average);
     }
   }
 
