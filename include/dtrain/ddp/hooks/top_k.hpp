@@ -45,7 +45,8 @@ using ddp::TopKOptions;
 /// 1 / fraction elements, is reduced as it is.
 /// Source: S. U. Stich, J.-B. Cordonnier and M. Jaggi, "Sparsified SGD with Memory", NeurIPS 2018, algorithm 1.
 /// - The element that an error keeps back arrives some steps late: use it with a warm-up (start_after).
-/// - Elements that are not finite count as the largest ones.
+/// - Elements that are not finite count as the largest ones. At least one travels, so every rank learns of them; those
+///   that do not travel are dropped, so that the next step begins without them.
 /// - Memory: a copy of each compressed gradient, and what travels, on every rank.
 /// - A program that starts again from a checkpoint without state() starts with errors of zero.
 /// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.

@@ -10,6 +10,7 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/hooks/top_k.hpp"
 #include "dtrain/kernels/float_environment.hpp"
+#include "dtrain/kernels/sum_of_squares.hpp"
 
 namespace DTRAIN_NAMESPACE::hooks {
 
@@ -89,8 +90,14 @@ DTRAIN_DEFINED void TopK::compress(std::span<const ddp::BucketGradient> gradient
     std::transform(values.begin(), values.end(), error.begin(), error.begin(),
                    [](float value, float kept) { return value + kept; });
     largest_.select(error, count, indices_.data());
+    std::size_t not_finite = 0;
     for (std::size_t k = 0; k < count; ++k) {
-      *to++ = {indices_[k], std::exchange(error[indices_[k]], 0.0F)};
+      *to = {indices_[k], std::exchange(error[indices_[k]], 0.0F)};
+      not_finite += kernels::is_finite(to++->value) ? 0 : 1;
+    }
+    if (not_finite == count) {  // there may be more of them, and each would spoil a later step
+      std::replace_if(
+          error.begin(), error.end(), [](float kept) { return !kernels::is_finite(kept); }, 0.0F);
     }
   }
 }
