@@ -17,6 +17,7 @@
 
 #include "dtrain/ddp/hooks/largest_elements.hpp"
 #include "dtrain/ddp/hooks/top_k.hpp"
+#include "dtrain/ddp/precision/loss_scaler.hpp"
 #include "support/allocation_count.hpp"
 #include "unit/public_interface/shared_memory_job.hpp"
 
@@ -198,6 +199,26 @@ TEST_CASE("an element that is not finite reaches every rank, and steady steps al
     ::operator delete(::operator new(1));
     CHECK(support::allocations_of_this_thread > before);  // the count counts
   });
+}
+
+TEST_CASE("with start_after, a gradient without elements delays no compression, whatever its bucket") {
+  std::atomic<int> wrong{0};
+  run_well(2, [&](const Group& group) {
+    Model model({90, 400, 0});
+    dtrain::hooks::TopK hook{{.fraction = 0.1, .start_after = 2}};
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 1000, .first_bucket_bytes = 1000}, hook};
+    for (int step = 0; step < 5; ++step) {
+      ddp.backward([&](Ready ready) {
+        model.gradients[0].assign(90, 1);
+        for (const std::size_t i : {1U, 2U, 0U})  // the second plan puts the last one into the first one's bucket
+          ready(i);
+      });
+      const auto sent = std::count_if(model.gradients[0].begin(), model.gradients[0].end(),
+                                      [](float element) { return element != 0; });
+      wrong += (step < 2 ? sent == 90 : sent == 9) ? 0 : 1;
+    }
+  });
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("a TopK that cannot work is refused") {

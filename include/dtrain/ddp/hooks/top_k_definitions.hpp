@@ -67,6 +67,9 @@ DTRAIN_DEFINED TopK::Counts TopK::begin_step(std::span<const ddp::BucketGradient
   Counts counts;
   bool starts = true;
   for (const ddp::BucketGradient& gradient : gradients) {
+    // One without elements decides nothing: in a bucket of its own its steps are not counted, because the bucket is not
+    // reduced.
+    if (gradient.view.bytes() == 0) continue;
     const std::size_t sent = sent_[gradient.parameter];
     starts = static_cast<std::uint64_t>(steps_[gradient.parameter]++) >= options_.start_after && starts;
     counts.sent += sent;
