@@ -19,6 +19,7 @@
 #include "dtrain/ddp/hooks/top_k.hpp"
 #include "dtrain/topology/flat_over.hpp"
 #include "support/temporary_directory.hpp"
+#include "support/thread_group.hpp"
 #include "unit/public_interface/shared_memory_job.hpp"
 
 using dtrain::DistributedDataParallel;
@@ -198,6 +199,42 @@ TEST_CASE("a topology with a wire type does not round the errors that state() av
   CHECK(largest_share_of_short_errors([] { return TopK{{.fraction = 0.05}}; }) < 0.2);  // what was sent is 0
   CHECK(largest_share_of_short_errors([] { return PowerSgd{{.rank = 2}}; }) < 0.1);
   CHECK(largest_share_of_short_errors([] { return Cast<dtrain::float16>{{.error_feedback = every_parameter}}; }) < 0.1);
+}
+
+/// Asks for the state by a group of one rank, in a job of two, before or after the first step.
+template <class Make>
+std::string text_of_wrong_group(Make make, bool has_stepped) {
+  std::string text;
+  const auto ends = support::run_groups<front_test::Policy>(2, [&](const Group& group) {
+    auto own = make();
+    Matrices model;
+    DistributedDataParallel ddp{model, group, {}, own};
+    const Group alone = group.split(group.rank(), 0);
+    if (has_stepped) train(ddp, model, 0, group.rank());
+    static_cast<void>(own.state(alone));
+    for (int step = 0; step < 5; ++step)
+      train(ddp, model, step, group.rank());
+  });
+  for (const support::RankEnd& end : ends)
+    text += end.text;
+  return text;
+}
+
+TEST_CASE("state() with a group of another number of ranks than the wrapper's is refused, before the first step too") {
+  using namespace dtrain::hooks;
+  for (const bool has_stepped : {false, true}) {
+    CAPTURE(has_stepped);
+    const auto is_refused = [&](auto make, const std::string& name) {
+      return text_of_wrong_group(make, has_stepped)
+                 .find(name +
+                       ": state() was given a group of world size 1, but the model is wrapped in one of world "
+                       "size 2; give state() the wrapper's group") != std::string::npos;
+    };
+    CHECK(is_refused([] { return TopK{{.fraction = 0.1}}; }, "hooks::TopK"));
+    CHECK(is_refused([] { return PowerSgd{{.rank = 2}}; }, "hooks::PowerSgd"));
+    CHECK(is_refused([] { return Cast<dtrain::bfloat16>{{.error_feedback = every_parameter}}; }, "hooks::Cast"));
+    CHECK(is_refused([] { return LocalSgd{{.every = 3}}; }, "hooks::LocalSgd"));
+  }
 }
 
 }  // namespace hook_state_test

@@ -23,6 +23,7 @@
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/hooks/device_cast.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
+#include "dtrain/ddp/hooks/hook_ranks.hpp"
 #include "dtrain/ddp/hooks/residuals.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/kernels/in_place_cast.hpp"
@@ -96,6 +97,7 @@ class Cast {
   template <class C>
   void reduce(const ddp::GradientBucket<C>& bucket) {
     const BufferView& all = bucket.values;
+    ranks_.step_is_for("hooks::Cast", bucket.channel.size());
     if (all.dtype != DType::f32) {
       bucket.channel.all_reduce(all, all, bucket.op, bucket.stream);
       return;
@@ -107,10 +109,12 @@ class Cast {
 
   /// What a checkpoint needs of the errors, for save_checkpoint and load_checkpoint: each rank's become their average,
   /// which the gradients still get as a whole. A training that goes on from the file is bit for bit the one that wrote
-  /// it, on as many ranks. Collective, blocking: every rank calls it between the same steps, once the model is wrapped.
-  /// Lifetime: the views are those of this object. @throws the job's first cause
+  /// it, on as many ranks. Collective, blocking: every rank calls it between the same steps, once the model is wrapped,
+  /// with the wrapper's group. Lifetime: the views are those of this object. @throws Error (invalid_argument) for a
+  /// group of another number of ranks than the wrapper's, in the next step if none has run; the job's first cause
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
+    ranks_.state_is_for("hooks::Cast", group.world_size());
     errors_.average(group);
     std::vector<ddp::NamedTensor> tensors;
     errors_.add_to(tensors, "cast");
@@ -152,6 +156,7 @@ class Cast {
 
   CastOptions options_;
   ddp::Residuals errors_;
+  ddp::HookRanks ranks_;
   std::shared_ptr<void> device_;  ///< a DeviceCast, for a communicator that runs no work of the host
 };
 

@@ -18,6 +18,7 @@
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
+#include "dtrain/ddp/hooks/hook_ranks.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/kernels/copy.hpp"
 
@@ -57,6 +58,7 @@ class LocalSgd {
 
   template <class C>
   void reduce(const ddp::GradientBucket<C>& bucket) {
+    ranks_.step_is_for("hooks::LocalSgd", bucket.channel.size());
     if (steps() < options_.start_after) {
       bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
     }
@@ -92,6 +94,7 @@ class LocalSgd {
   /// average_now(). Lifetime: the view is that of this object.
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
+    ranks_.state_is_for("hooks::LocalSgd", group.world_size());
     average_now(group);
     return {{"local_sgd/steps", tensor_view(&steps_, {})}};
   }
@@ -114,6 +117,7 @@ class LocalSgd {
   std::vector<TensorView> values_;
   std::vector<Joined> joined_;
   mutable std::vector<std::byte> memory_;
+  ddp::HookRanks ranks_;
 };
 
 #if DTRAIN_DEFINITIONS

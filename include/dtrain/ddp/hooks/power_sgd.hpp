@@ -14,6 +14,7 @@
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
+#include "dtrain/ddp/hooks/hook_ranks.hpp"
 #include "dtrain/ddp/hooks/power_sgd_bucket.hpp"
 #include "dtrain/ddp/parameter.hpp"
 
@@ -41,6 +42,7 @@ using ddp::PowerSgdOptions;
 /// - Gradients that are not finite stay so in that step; the matrix's errors and vectors then start anew.
 /// - Memory: a copy of each compressed gradient on every rank.
 /// - A program that starts again from a checkpoint without state() starts with errors of zero.
+/// - With a LossScaler errors have the scale of their step: where the scale halves, they then count twice.
 /// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
 class PowerSgd {
  public:
@@ -61,6 +63,7 @@ class PowerSgd {
     static_assert(ddp::RunsHostWork<typename C::Stream>,
                   "dtrain: hooks::PowerSgd runs on the host: use it with a backend of host memory");
     const BufferView& all = bucket.values;
+    ranks_.step_is_for("hooks::PowerSgd", bucket.channel.size());
     if (!begin_step(bucket.gradients)) {
       bucket.channel.all_reduce(all, all, bucket.op, bucket.stream);
       return;
@@ -81,10 +84,12 @@ class PowerSgd {
   /// become their average, which the gradients still get as a whole.
   /// A training that goes on from the file is bit for bit the one that wrote it, on as many ranks; on another number
   /// it goes on with the same errors.
-  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped. Lifetime: the views
-  /// are those of this object. @throws the job's first cause
+  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped, with the wrapper's
+  /// group. Lifetime: the views are those of this object. @throws Error (invalid_argument) for a group of another
+  /// number of ranks than the wrapper's, in the next step if none has run; the job's first cause
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
+    ranks_.state_is_for("hooks::PowerSgd", group.world_size());
     for (ddp::CompressedGradient& one : states_) {
       if (one.rank != 0) {
         group.all_reduce_without_cast(std::span<float>(one.error.data(), one.error.size()), ReduceOp::average);
@@ -101,6 +106,7 @@ class PowerSgd {
 
   PowerSgdOptions options_;
   std::vector<ddp::CompressedGradient> states_;
+  ddp::HookRanks ranks_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::hooks

@@ -15,6 +15,7 @@
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
+#include "dtrain/ddp/hooks/hook_ranks.hpp"
 #include "dtrain/ddp/hooks/largest_elements.hpp"
 #include "dtrain/ddp/hooks/residuals.hpp"
 #include "dtrain/ddp/parameter.hpp"
@@ -49,6 +50,7 @@ using ddp::TopKOptions;
 ///   that do not travel are dropped, so that the next step begins without them.
 /// - Memory: a copy of each compressed gradient, and what travels, on every rank.
 /// - A program that starts again from a checkpoint without state() starts with errors of zero.
+/// - With a LossScaler errors have the scale of their step: where the scale halves, they then count twice.
 /// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
 class TopK {
  public:
@@ -87,10 +89,12 @@ class TopK {
   /// become their average, which the gradients still get as a whole.
   /// A training that goes on from the file is bit for bit the one that wrote it, on as many ranks; on another number
   /// it goes on with the same errors, if the same gradients are worth compressing there (else loading says so).
-  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped. Lifetime: the views
-  /// are those of this object. @throws the job's first cause
+  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped, with the wrapper's
+  /// group. Lifetime: the views are those of this object. @throws Error (invalid_argument) for a group of another
+  /// number of ranks than the wrapper's, in the next step if none has run; the job's first cause
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
+    ranks_.state_is_for("hooks::TopK", group.world_size());
     if (sent_.empty()) choose_compressed(group.world_size());
     errors_.average(group);
     std::vector<ddp::NamedTensor> tensors{{"top_k/steps", tensor_view(steps_)}};
@@ -119,7 +123,7 @@ class TopK {
 
   TopKOptions options_;
   std::vector<std::size_t> sizes_;     ///< elements of each f32 gradient; 0 for others
-  std::vector<std::int64_t> steps_;    ///< of each parameter
+  std::vector<std::int64_t> steps_;    ///< of each gradient with elements
   std::vector<std::size_t> sent_;      ///< elements of each gradient; 0: it is not compressed
   ddp::Residuals errors_;              ///< of the compressed ones
   std::vector<ddp::SentElement> own_;  ///< of one bucket, as the two below: the stream runs the buckets in order
@@ -127,6 +131,7 @@ class TopK {
   std::vector<float> plain_;
   std::vector<std::uint32_t> indices_;
   ddp::LargestElements largest_;
+  ddp::HookRanks ranks_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::hooks

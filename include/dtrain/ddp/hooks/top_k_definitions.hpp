@@ -63,6 +63,7 @@ DTRAIN_DEFINED void TopK::choose_compressed(int ranks) {
 }
 
 DTRAIN_DEFINED TopK::Counts TopK::begin_step(std::span<const ddp::BucketGradient> gradients, int ranks) {
+  ranks_.step_is_for("hooks::TopK", ranks);
   if (sent_.empty()) choose_compressed(ranks);
   Counts counts;
   bool starts = true;
