@@ -50,7 +50,7 @@ struct DdpOptions {
   /// the same order. On CUDA, streams passed to ready() must then outlive the wrapper.
   bool allow_unused_parameters = false;
   /// Each step broadcasts rank 0's buffers, if the model has buffers(). The program leaves them untouched from the last
-  /// ready() to finish().
+  /// ready() to finish(). A hook may leave each rank its own in some steps, as hooks::LocalSgd in local ones.
   bool broadcast_buffers = true;
   /// Reads parameters() again at the beginning and at the end of a step, to detect values and gradients that have moved
   /// since the construction. True: in every step; false: in the first two and every 64th; not set: in every step with

@@ -7,15 +7,18 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "dtrain/core/types/float8.hpp"
 #include "dtrain/ddp/hooks/local_sgd.hpp"
 #include "dtrain/topology/flat_over.hpp"
 #include "dtrain/topology/hierarchical.hpp"
+#include "support/gate.hpp"
 #include "support/store_backend.hpp"
 #include "unit/public_interface/shared_memory_job.hpp"
 
@@ -175,6 +178,86 @@ TEST_CASE("a topology with a wire type does not round the weights, which a small
   check(after_small_steps<topology::Hierarchical<SharedMemory, dtrain::wire::Bf16>, support::StoreBackend>({"a", "b"}));
   check(after_small_steps<topology::Hierarchical<SharedMemory, dtrain::wire::Bf16>, support::StoreBackend>(
       {"a", "a", "b", "b"}));
+}
+
+/// Buffers of floats, which averages join with weights, and of integers and 8-bit floats, which they do not.
+struct WithBuffers : Model {
+  WithBuffers() : Model({5}) {}
+  std::vector<dtrain::TensorView> buffers() {
+    return {dtrain::tensor_view(means), dtrain::tensor_view(&batches, {}), dtrain::tensor_view(variances),
+            dtrain::tensor_view(scales)};
+  }
+  void fill(int value) {
+    means.assign(3, static_cast<float>(value));
+    variances.assign(2, value);
+    batches = value;
+    scales.assign(4, dtrain::float8_e4m3(static_cast<float>(value)));
+  }
+  bool has(double floats, int others) const {
+    return means == std::vector<float>(3, static_cast<float>(floats)) && variances == std::vector<double>(2, floats) &&
+           batches == others && static_cast<float>(scales[3]) == static_cast<float>(others);
+  }
+  std::vector<float> means = std::vector<float>(3);
+  std::vector<double> variances = std::vector<double>(2);
+  std::vector<dtrain::float8_e4m3> scales = std::vector<dtrain::float8_e4m3>(4);
+  std::int64_t batches = 0;
+};
+
+TEST_CASE("local steps leave each rank its own buffers, and averages of the weights average them") {
+  std::atomic<int> right{0};
+  run_well(2, [&](const Group& group) {
+    WithBuffers model;
+    LocalSgd hook{{.every = 2, .start_after = 2}};
+    DistributedDataParallel ddp{model, group, {}, hook};
+    bool is_right = true;
+    for (int step = 0; step < 8; ++step) {
+      const int own = 4 * step + 2 * group.rank();
+      model.fill(own);
+      ddp.backward([](Ready ready) { ready(0); });
+      is_right = is_right && (step < 2 ? model.has(4 * step, 4 * step) : model.has(own, own));
+      const bool averages = hook.average(group);
+      is_right = is_right && averages == (step == 3 || step == 5 || step == 7) &&
+                 (!averages || model.has(4 * step + 1, 4 * step));
+    }
+    right += is_right ? 1 : 0;
+  });
+  CHECK(right == 2);
+}
+
+TEST_CASE("buffers that steps do not broadcast stay those of each rank in an average, too") {
+  std::atomic<int> right{0};
+  run_well(2, [&](const Group& group) {
+    WithBuffers model;
+    LocalSgd hook{{.every = 1}};
+    DistributedDataParallel ddp{model, group, {.broadcast_buffers = false}, hook};
+    model.fill(2 * group.rank());
+    ddp.backward([](Ready ready) { ready(0); });
+    right += hook.average(group) && model.has(2 * group.rank(), 2 * group.rank()) ? 1 : 0;
+  });
+  CHECK(right == 2);
+}
+
+TEST_CASE("a rank that is late does not hold up the local steps of the others, also with buffers") {
+  std::atomic<bool> is_done{false};
+  std::atomic<int> right{0};
+  run_well(2, [&](const Group& group) {
+    WithBuffers model;
+    LocalSgd hook{{.every = 6}};
+    DistributedDataParallel ddp{model, group, {}, hook};
+    const auto steps = [&](int count) {
+      for (int i = 0; i < count; ++i) {
+        ddp.backward([](Ready ready) { ready(0); });
+        hook.average(group);
+      }
+    };
+    steps(2);  // the plan of the buckets follows rank 0's first step
+    const bool is_in_time = group.rank() != 0 || support::holds_soon([&] { return is_done.load(); });
+    steps(3);
+    if (group.rank() == 1) is_done = true;
+    steps(1);
+    right += is_in_time ? 1 : 0;
+  });
+  CHECK(right == 2);
 }
 
 TEST_CASE("options that differ between ranks, and no steps between averages, are refused") {

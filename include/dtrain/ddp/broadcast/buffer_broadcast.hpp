@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Broadcast of rank 0's buffers to every rank, in one collective at the end of each step.
+/// Broadcast of rank 0's buffers to every rank, in one collective at the end of each step that does not keep them.
 
 #include <cstddef>
 #include <optional>
@@ -38,10 +38,13 @@ class BufferBroadcast {
     }
   }
 
+  /// @param keeps whether this step leaves each rank its own buffers; the same on all ranks
+  void begin_step(bool keeps) noexcept { keeps_ = keeps; }
+
   /// Enqueues the broadcast, after the copier's earlier work, which has waited for the streams that wrote the buffers.
   template <class Copier>
   void launch(Communicator& communicator, Copier& copier) {
-    if (!memory_) {
+    if (!memory_ || keeps_) {
       return;
     }
     if (is_root_) {
@@ -57,7 +60,7 @@ class BufferBroadcast {
   template <class Copier>
   void finish(Copier& copier) {
     if constexpr (!Copier::copies_on_stream) {
-      scatter(copier);
+      if (!keeps_) scatter(copier);
     }
   }
 
@@ -70,6 +73,7 @@ class BufferBroadcast {
   }
 
   bool is_root_;
+  bool keeps_ = false;
   std::optional<typename Communicator::Allocation> memory_;
   BufferView all_{};
   std::vector<GradientSlot> slots_;

@@ -63,7 +63,10 @@ struct GradientBucket {
 /// - It does not wait for the work, and allocates nothing in later steps.
 /// - An exception ends the job, as one of the backward pass does.
 /// Optional: `hook.prepare(parameters)` gets the model's parameters once, before the first step, and may allocate. It
-/// may be a template of the communicator: `template <class C> void prepare(std::span<const Parameter> parameters)`.
+/// may be a template of the communicator: `template <class C> void prepare(std::span<const Parameter> parameters)`, or
+/// have a second parameter, `std::span<const TensorView> buffers`: those that steps broadcast
+/// (DdpOptions::broadcast_buffers). `hook.keeps_buffers()`, the same on all ranks, is asked when a step begins: true
+/// leaves each rank its own buffers in this step.
 /// `hook.description()` is a std::string that must be the same on all ranks, and names the hook in the error if not.
 template <class H, class C>
 concept GradientHook = backend::Communicator<C> && requires(H& hook, const GradientBucket<C>& bucket) {
@@ -80,8 +83,9 @@ concept RunsHostWork = requires(S stream, void (*work)() noexcept) {
 template <backend::Communicator C>
 struct HookFunctions {
   std::string description;
-  std::function<void(std::span<const Parameter>)> prepare;
+  std::function<void(std::span<const Parameter>, std::span<const TensorView>)> prepare;
   std::function<void(const GradientBucket<C>&)> reduce;
+  std::function<bool()> keeps_buffers;
 };
 
 /// Borrows a variable, which then outlives the result, and keeps a temporary.
@@ -94,14 +98,21 @@ HookFunctions<C> hook_functions(H&& hook) {
   } else {
     kept = std::make_shared<Hook>(std::forward<H>(hook));
   }
-  HookFunctions<C> functions{"a hook", {}, [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); }};
+  HookFunctions<C> functions{"a hook", {}, [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); }, {}};
   if constexpr (requires { std::string(kept->description()); }) {
     functions.description = kept->description();
   }
-  if constexpr (requires(std::span<const Parameter> parameters) { kept->template prepare<C>(parameters); }) {
-    functions.prepare = [kept](std::span<const Parameter> parameters) { kept->template prepare<C>(parameters); };
-  } else if constexpr (requires(std::span<const Parameter> parameters) { kept->prepare(parameters); }) {
-    functions.prepare = [kept](std::span<const Parameter> parameters) { kept->prepare(parameters); };
+  using Parameters = std::span<const Parameter>;
+  using Buffers = std::span<const TensorView>;
+  if constexpr (requires(Parameters parameters, Buffers buffers) { kept->prepare(parameters, buffers); }) {
+    functions.prepare = [kept](Parameters parameters, Buffers buffers) { kept->prepare(parameters, buffers); };
+  } else if constexpr (requires(Parameters parameters) { kept->template prepare<C>(parameters); }) {
+    functions.prepare = [kept](Parameters parameters, Buffers) { kept->template prepare<C>(parameters); };
+  } else if constexpr (requires(Parameters parameters) { kept->prepare(parameters); }) {
+    functions.prepare = [kept](Parameters parameters, Buffers) { kept->prepare(parameters); };
+  }
+  if constexpr (requires { static_cast<bool>(kept->keeps_buffers()); }) {
+    functions.keeps_buffers = [kept] { return static_cast<bool>(kept->keeps_buffers()); };
   }
   return functions;
 }
@@ -113,11 +124,15 @@ std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan
 template <backend::Communicator C>
 class HookedBuckets {
  public:
-  HookedBuckets(HookFunctions<C> hook, std::span<const Parameter> parameters) : reduce_(std::move(hook.reduce)) {
-    if (hook.prepare) hook.prepare(parameters);
+  HookedBuckets(HookFunctions<C> hook, std::span<const Parameter> parameters, std::span<const TensorView> buffers)
+      : reduce_(std::move(hook.reduce)), keeps_buffers_(std::move(hook.keeps_buffers)) {
+    if (hook.prepare) hook.prepare(parameters, buffers);
   }
 
   bool has_hook() const noexcept { return reduce_ != nullptr; }
+
+  /// Whether the step that begins now leaves each rank its own buffers.
+  bool keeps_buffers() const { return keeps_buffers_ && keeps_buffers_(); }
 
   /// Sets the buckets. Between steps.
   void plan(const BucketPlan& plan, const GradientTable& table) {
@@ -135,6 +150,7 @@ class HookedBuckets {
 
  private:
   std::function<void(const GradientBucket<C>&)> reduce_;
+  std::function<bool()> keeps_buffers_;
   std::vector<std::vector<BucketGradient>> gradients_;  ///< of each bucket
   TrafficCounter traffic_;
 };

@@ -30,7 +30,8 @@ struct LocalSgdOptions {
 };
 
 /// A GradientHook for post-local SGD: after `start_after` steps a rank keeps its own gradients and updates its own
-/// weights by them, and every `every` steps the weights of all ranks are averaged.
+/// weights by them, and every `every` steps the weights of all ranks are averaged, as f32 where they are f32, whatever
+/// the topology's wire type. Local steps communicate nothing: no rank waits for another one.
 ///
 ///   dtrain::hooks::LocalSgd local{{.every = 8, .start_after = 100}};
 ///   dtrain::DistributedDataParallel ddp{model, group, {}, local};
@@ -44,7 +45,9 @@ struct LocalSgdOptions {
 /// - Between two averages the ranks' weights differ: evaluate after average_now(), and take checkpoints with state().
 /// - StepOptions::measure_norm then gives the norm of this rank's gradients, and LossScaler may decide otherwise on
 ///   another rank: use bf16 or f32.
-/// - The optimizer's state and the buffers stay those of each rank.
+/// - The optimizer's state stays that of each rank.
+/// - Buffers that steps broadcast (DdpOptions::broadcast_buffers) are not broadcast in local steps: each rank has its
+///   own. An average of the weights also averages buffers of f64, f32, f16 and bf16; others become rank 0's.
 /// Lifetime: one model, which outlives it; outlives its wrapper. Threads: those of the steps.
 class LocalSgd {
  public:
@@ -53,16 +56,15 @@ class LocalSgd {
 
   std::string description() const;
 
-  /// Remembers the weights, and makes the memory in which small ones are averaged together.
-  void prepare(std::span<const Parameter> parameters);
+  /// Remembers the weights and buffers, and makes the memory in which small ones are averaged together.
+  void prepare(std::span<const Parameter> parameters, std::span<const TensorView> buffers = {});
 
   template <class C>
   void reduce(const ddp::GradientBucket<C>& bucket) {
     ranks_.step_is_for("hooks::LocalSgd", bucket.channel.size());
-    if (steps() < options_.start_after) {
-      bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
-    }
+    if (!is_local()) bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
   }
+  bool keeps_buffers() const noexcept { return is_local(); }
 
   /// Counts a step, and averages the weights if it is the turn. Collective, blocking: every rank calls it after each
   /// step of its optimizer. @returns whether it averaged @throws the job's first cause
@@ -76,7 +78,7 @@ class LocalSgd {
     return is_turn;
   }
 
-  /// Averages the weights. Collective, blocking. @throws the job's first cause
+  /// Averages the weights and the buffers. Collective, blocking. @throws the job's first cause
   template <class Group>
   void average_now(const Group& group) const {
     for (const Joined& joined : joined_) {
@@ -84,14 +86,18 @@ class LocalSgd {
       group.all_reduce_without_cast(memory, ReduceOp::average);
       scatter(joined, memory.data);
     }
+    for (const TensorView& buffer : copied_)
+      group.broadcast(buffer.flat(), 0);
   }
 
   /// Calls of average() so far, the same on all ranks.
   std::uint64_t steps() const noexcept { return static_cast<std::uint64_t>(steps_); }
   void set_steps(std::uint64_t steps) noexcept { steps_ = static_cast<std::int64_t>(steps); }
 
-  /// What a checkpoint needs besides the weights, which this averages: the number of steps. Collective, blocking, as
-  /// average_now(). Lifetime: the view is that of this object.
+  /// What a checkpoint needs besides the weights and buffers, which this averages: the number of steps. Collective,
+  /// blocking, as average_now(), with the wrapper's group. Lifetime: the view is that of this object.
+  /// @throws Error (invalid_argument) for a group of another number of ranks than the wrapper's, in the next step if
+  /// none has run; the job's first cause
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
     ranks_.state_is_for("hooks::LocalSgd", group.world_size());
@@ -102,20 +108,25 @@ class LocalSgd {
  private:
   static constexpr std::size_t joined_bytes = std::size_t{1} << 20;
 
-  /// Weights of one type that are reduced together: a single one in place, several in `memory_`.
+  /// Weights, or buffers, of one type that are reduced together: a single one in place, several in `memory_`.
   struct Joined {
     std::size_t first = 0;
     std::size_t count = 0;
     std::size_t elements = 0;
   };
 
+  /// Whether the next step keeps this rank's gradients.
+  bool is_local() const noexcept { return steps() >= options_.start_after; }
+
+  void add(const TensorView& value);
   BufferView gather(const Joined& joined) const noexcept;
   void scatter(const Joined& joined, const std::byte* memory) const noexcept;
 
   LocalSgdOptions options_;
   std::int64_t steps_ = 0;
-  std::vector<TensorView> values_;
+  std::vector<TensorView> values_;  ///< weights, and buffers of floats
   std::vector<Joined> joined_;
+  std::vector<TensorView> copied_;  ///< other buffers
   mutable std::vector<std::byte> memory_;
   ddp::HookRanks ranks_;
 };
@@ -132,29 +143,40 @@ DTRAIN_DEFINED std::string LocalSgd::description() const {
   return format_text("hooks::LocalSgd every {} steps after {}", {options_.every, options_.start_after});
 }
 
-DTRAIN_DEFINED void LocalSgd::prepare(std::span<const Parameter> parameters) {
+DTRAIN_DEFINED void LocalSgd::prepare(std::span<const Parameter> parameters, std::span<const TensorView> buffers) {
   values_.clear();
   joined_.clear();
-  std::size_t largest = 0;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const TensorView& value = parameters[i].value;
-    values_.push_back(value);
-    if (value.bytes() == 0) {
-      continue;
-    }
-    Joined* const last = joined_.empty() ? nullptr : &joined_.back();
-    const bool joins = last != nullptr && last->first + last->count == i && values_[last->first].dtype == value.dtype &&
-                       value.device.kind == DeviceKind::host &&
-                       last->elements * size_bytes(value.dtype) + value.bytes() <= joined_bytes;
-    if (!joins) {
-      joined_.push_back({i, 1, value.flat().count});
-      continue;
-    }
-    ++last->count;
-    last->elements += value.flat().count;
-    largest = std::max(largest, last->elements * size_bytes(value.dtype));
+  copied_.clear();
+  memory_.clear();
+  for (const Parameter& parameter : parameters) {
+    add(parameter.value);
   }
-  memory_.resize(largest);
+  for (const TensorView& buffer : buffers) {
+    if (is_float(buffer.dtype) && !is_float8(buffer.dtype)) {
+      add(buffer);
+    } else if (buffer.bytes() != 0) {
+      copied_.push_back(buffer);
+    }
+  }
+}
+
+DTRAIN_DEFINED void LocalSgd::add(const TensorView& value) {
+  values_.push_back(value);
+  if (value.bytes() == 0) {
+    return;
+  }
+  const std::size_t i = values_.size() - 1;
+  Joined* const last = joined_.empty() ? nullptr : &joined_.back();
+  const bool joins = last != nullptr && last->first + last->count == i && values_[last->first].dtype == value.dtype &&
+                     value.device.kind == DeviceKind::host &&
+                     last->elements * size_bytes(value.dtype) + value.bytes() <= joined_bytes;
+  if (!joins) {
+    joined_.push_back({i, 1, value.flat().count});
+    return;
+  }
+  ++last->count;
+  last->elements += value.flat().count;
+  memory_.resize(std::max(memory_.size(), last->elements * size_bytes(value.dtype)));
 }
 
 DTRAIN_DEFINED BufferView LocalSgd::gather(const Joined& joined) const noexcept {

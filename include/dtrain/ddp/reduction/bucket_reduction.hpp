@@ -58,7 +58,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
         pending_(parameter_counts(this->plan())),
         meter_(parameters.size(), options, std::move(running)),
         copier_(stream, gradients_, this->plan(), meter_),
-        hook_(std::move(hook), parameters) {
+        hook_(std::move(hook), parameters, buffers) {
     meter_.plan(this->plan());
     norms_.plan(this->plan(), copier_.stream());
     hook_.plan(this->plan(), gradients_);
@@ -109,7 +109,6 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
     if constexpr (GradientCopier::copies_on_stream) norms_.read([this] { for_event(copier_.step_end()); });
   }
 
-  /// Whether a hook reduces the buckets.
   bool has_hook() const noexcept { return hook_.has_hook(); }
 
   /// Whether this step's work uses memory of a hook or an update.
@@ -125,6 +124,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
     }
     update_ = update;
     if (update_ != nullptr) update_->begin(*this);
+    buffers_.begin_step(hook_.keeps_buffers());
     meter_.begin();
     norms_.begin_step(measures_norm);
     pending_.begin_step();
