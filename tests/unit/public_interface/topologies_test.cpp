@@ -142,6 +142,40 @@ TEST_CASE("FlatOver is Flat with hooks::Cast, to the bit, deterministic as Flat,
 
 namespace {
 
+/// The sums of two ranks' values by a group's calls, with a cast or without, and with a stream or without.
+template <class Topology>
+void check_group(bool casts) {
+  using Policy = dtrain::Policy<PerProcess, SharedMemory, Topology>;
+  static constexpr float value = 1.0F + 0x1p-20F;
+  front_test::expect_well(support::run_groups<Policy>(2, [casts](const dtrain::ProcessGroup<Policy>& group) {
+    const auto sum_of = [&](auto reduce) {
+      std::vector<float> values(100, value);
+      reduce(values);
+      CHECK(values == std::vector<float>(100, values[0]));
+      return values[0];
+    };
+    CHECK(sum_of([&](auto& values) { group.all_reduce(values); }) == (casts ? 2 : 2 * value));
+    CHECK(sum_of([&](auto& values) { group.all_reduce_without_cast(values); }) == 2 * value);
+    CHECK(sum_of([&](auto& values) { group.all_reduce_without_cast(values, dtrain::ReduceOp::average); }) == value);
+    CHECK(sum_of([&](auto& values) {
+            group.all_reduce_without_cast(values, dtrain::ReduceOp::max, group.stream()).wait();
+          }) == value);
+    CHECK(sum_of([&](auto& values) {
+            group.all_reduce_without_cast(values, dtrain::ReduceOp::average, group.stream()).wait();
+          }) == value);
+  }));
+}
+
+}  // namespace
+
+TEST_CASE("a group's all_reduce_without_cast rounds nothing; with Flat it is all_reduce") {
+  check_group<topology::FlatOver<dtrain::wire::Bf16>>(true);
+  check_group<topology::FlatOver<dtrain::wire::F16>>(true);
+  check_group<topology::Flat>(false);
+}
+
+namespace {
+
 /// 34 steps with a measured plan on two nodes of two ranks, whose gradients 16 bits have exactly.
 template <class Wire, class... Hook>
 void check_measured(std::size_t variants, Hook... hook) {
