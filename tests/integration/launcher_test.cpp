@@ -142,14 +142,6 @@ TEST_CASE("bad command lines and surroundings are one sentence and exit code 2")
   }
 }
 
-TEST_CASE("a process that has threads already does not become a launcher") {
-  const Result result = support::run(probe, {"0:stdout:started"}, {{"PROBE_EARLY_THREAD", "1"}});
-  CHECK(result.exit_code == 2);
-  CHECK(result.output == "");
-  CHECK(contains(result.error, "threads already"));
-  CHECK(contains(result.error, "first statement of main"));
-}
-
 TEST_CASE("--help-launch lists the launcher's flags and starts nothing") {
   const Result result = support::run(probe, {"--help-launch", "*:stdout:started\n"});
   CHECK(result.exit_code == 0);

@@ -20,6 +20,7 @@ namespace {
 
 const std::map<std::string, long> numbers{
     {"accept4", SYS_accept4},
+    {"close_range", SYS_close_range},
     {"connect", SYS_connect},
     {"eventfd2", SYS_eventfd2},
     {"fchmod", SYS_fchmod},
@@ -27,12 +28,23 @@ const std::map<std::string, long> numbers{
     {"fdatasync", SYS_fdatasync},
     {"fsync", SYS_fsync},
     {"memfd_create", SYS_memfd_create},
+    {"mlock", SYS_mlock},
+    {"pidfd_open", SYS_pidfd_open},
+    {"prctl", SYS_prctl},
+    {"prlimit64", SYS_prlimit64},
     {"recvmsg", SYS_recvmsg},
     {"sched_getaffinity", SYS_sched_getaffinity},
     {"sched_setaffinity", SYS_sched_setaffinity},
     {"sendmsg", SYS_sendmsg},
+    {"set_mempolicy", SYS_set_mempolicy},
+    {"setpgid", SYS_setpgid},
     {"setsockopt", SYS_setsockopt},
+    {"signalfd4", SYS_signalfd4},
     {"socket", SYS_socket},
+    {"statx", SYS_statx},
+    {"tgkill", SYS_tgkill},
+    {"timerfd_create", SYS_timerfd_create},
+    {"waitid", SYS_waitid},
 };
 
 bool install(long number, int error) {

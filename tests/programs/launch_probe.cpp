@@ -2,6 +2,7 @@
 //   launch_probe --nproc-per-node=2 '*:join' '0:lines:1000' '1:raise:9'
 // Each argument is RANK[@ATTEMPT]:ACTION[:VALUE], RANK a number or *; they are done in order. Then: leave, exit code 0.
 
+#include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 #include "dtrain/core/process/exit_codes.hpp"
 #include "dtrain/launch/per_node.hpp"
 #include "dtrain/rendezvous/control/control_plane.hpp"
+#include "support/early_threads.hpp"
 
 namespace {
 
@@ -178,6 +180,8 @@ std::optional<int> act(const Action& action, const dtrain::launch::RankProcess& 
     if (::kill(::getppid(), number) != 0) {
       ::_exit(99);
     }
+  } else if (action.name == "early-threads") {
+    put(STDOUT_FILENO, std::to_string(early_threads()) + " threads before main\n");
   } else if (action.name == "process") {
     write_file(action.value, std::to_string(::getpid()));
   } else if (action.name == "await") {
@@ -221,13 +225,8 @@ std::optional<int> act(const Action& action, const dtrain::launch::RankProcess& 
   return std::nullopt;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  std::optional<std::jthread> early;
-  if (std::getenv("PROBE_EARLY_THREAD") != nullptr) {  // what a program must not do before it becomes a launcher
-    early.emplace([] { std::this_thread::sleep_for(std::chrono::milliseconds(500)); });
-  }
+/// The launcher, or a worker.
+int run(int argc, char** argv) {
   const dtrain::launch::StartResult start = dtrain::launch::PerNode::start(argc, argv);
   if (!start.worker) {
     return start.exit_code;
@@ -243,4 +242,33 @@ int main(int argc, char** argv) {
     control_plane->leave_blocking(dtrain::Deadline::after(std::chrono::seconds(30)));
   }
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (early_threads() < 0) {
+    return 97;
+  }
+  if (const char* library = std::getenv("PROBE_EARLY_LIBRARY")) {  // a made-up driver
+    if (::dlopen(library, RTLD_NOW | RTLD_LOCAL) == nullptr) {
+      return 96;
+    }
+  }
+  if (std::getenv("PROBE_EARLY_MPI") != nullptr) {  // what a program must not do before it becomes a launcher
+    const auto initialise = reinterpret_cast<int (*)(int*, char***)>(::dlsym(RTLD_DEFAULT, "MPI_Init"));
+    if (initialise == nullptr) {
+      put(STDERR_FILENO, "built without MPI\n");
+      return 95;
+    }
+    if (initialise(&argc, &argv) != 0) {
+      return 94;
+    }
+  }
+  if (std::getenv("PROBE_RUN_ON_THREAD") != nullptr) {
+    int exit_code = 0;
+    std::jthread([&] { exit_code = run(argc, argv); }).join();
+    return exit_code;
+  }
+  return run(argc, argv);
 }

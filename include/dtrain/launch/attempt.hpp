@@ -36,7 +36,7 @@ struct AttemptServices {
   JobCoordinator& coordinator;
 };
 
-/// Threads: the loop's, which is the main thread and the process's only thread.
+/// Threads: the loop's.
 class Attempt {
  public:
   /// @throws Error (posix) if the directory of --log-dir cannot be created

@@ -23,7 +23,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Call run() once. Threads: the main thread of a process that has no other thread.
+/// Call run() once. Threads: the one that constructs it. Other threads of the process do not matter.
 class NodeLauncher {
  public:
   /// Starts no worker. @throws Error (posix) for an invalid log directory

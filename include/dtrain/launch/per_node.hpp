@@ -18,7 +18,9 @@ struct PerNode {
   /// @returns in a worker, its RankProcess; in the launcher, an exit code:
   ///   - 0, or the code of the worker that failed first (128 + signal number for a signal)
   ///   - 2, with a sentence on stderr, if no worker could be started
-  /// @pre It is main's first statement. Threads: the main thread of a process that has no other thread.
+  ///   - 2 as well if MPI is initialised in this process, or CUDA has a context in it
+  /// @pre It is main's first statement. Threads: usually the main thread. Other threads may run, such as those that a
+  /// library starts when it is loaded (OpenBLAS).
   /// Blocking: in the launcher, until all workers have ended.
   /// @param backend its devices, or the cores, are counted for --nproc-per-node=auto; it limits the number of workers
   static StartResult start(int argc, char** argv, const BackendFacts& backend = {});

@@ -28,6 +28,7 @@
 #include "dtrain/launch/output/standard_stream.hpp"
 #include "dtrain/launch/per_node.hpp"
 #include "dtrain/launch/rank_process.hpp"
+#include "dtrain/launch/supervise/initialised_runtimes.hpp"
 #include "dtrain/launch/supervise/process_setup.hpp"
 #include "dtrain/launch/supervise/spawn.hpp"
 #include "dtrain/stream/host/progress.hpp"
@@ -79,7 +80,7 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     if (flags.in_process) {
       return StartResult(rank_process_alone(identity::Variables(environment), std::move(flags.program)));
     }
-    require_single_thread();
+    refuse_initialised_runtimes();
     NodeLauncherOptions options = node_launcher_options(std::move(flags), without_outer_job(environment),
                                                         stream::host::cores_by_affinity(), backend.visible_devices);
     check_most_workers(options.workers, backend);
@@ -87,7 +88,12 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     options.program.cpus =
         by_gpu ? cpus_by_gpu(options.workers, allowed_cpus(), identity::Variables(environment), backend.visible_devices)
                : cpus_of_workers(options.binding, options.workers, allowed_cpus());
-    log_binding(options.program.cpus, by_gpu);
+    if (const std::string refused = drop_refused_binding(options.program.cpus, options.binding, cpu_binding_error());
+        refused.empty()) {
+      log_binding(options.program.cpus, by_gpu);
+    } else {
+      log(LogLevel::info, refused);
+    }
     survive_file_size_limit();
     options.program.loader = own_loader(arguments);
     if (!options.program.wrapper.empty()) {

@@ -4,6 +4,7 @@
 
 #include <sched.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <vector>
 
@@ -42,6 +43,13 @@ inline Cpus allowed_cpus() {
     }
   }
   return cpus;
+}
+
+/// Why the system refuses to bind threads of this process to CPUs, as the policy of a container may (seccomp).
+/// @returns 0, or errno. Changes nothing: no thread can run on no CPU, so a system without such a policy answers EINVAL
+inline int cpu_binding_error() noexcept {
+  const CpuSet none;
+  return ::sched_setaffinity(0, sizeof(none.words), none.words) == 0 || errno == EINVAL ? 0 : errno;
 }
 
 }  // namespace DTRAIN_NAMESPACE

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -138,6 +139,22 @@ inline std::vector<Cpus> cpus_of_workers(Binding binding, int workers, const Cpu
     cores = std::move(single);
   }
   return detail::shared_out(cores, workers);
+}
+
+/// Drops an automatic binding that the system refuses to all processes. @param error of cpu_binding_error()
+/// @returns a sentence for the log; empty if the workers can be bound, or are not to be
+/// @throws Error (posix) if the user has asked for the binding (--bind=core, --bind=numa)
+inline std::string drop_refused_binding(std::vector<Cpus>& cpus, Binding binding, int error) {
+  if (cpus.empty() || error == 0) {
+    return {};
+  }
+  if (binding != Binding::automatic) {
+    throw_posix(error, "binding workers to CPUs for --bind={} by sched_setaffinity",
+                {binding == Binding::core ? "core" : "numa"},
+                "let the container's policy (seccomp) allow this system call, or leave --bind out");
+  }
+  cpus.clear();
+  return format_text("workers are not bound to CPUs: sched_setaffinity: {}", {std::generic_category().message(error)});
 }
 
 /// "0-3,8": CPUs as the kernel writes them. @pre sorted

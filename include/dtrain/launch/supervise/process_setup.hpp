@@ -1,50 +1,22 @@
 #pragma once
 /// @file
-/// Process setup of a launcher or worker: one thread, open standard descriptors, signals, subreaper, end with others.
+/// Process setup of a launcher or worker: open standard descriptors, signals, subreaper, end with others.
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <cstddef>
 #include <cstdlib>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/launch/configuration/worker_environment.hpp"
 #include "dtrain/launch/supervise/process_tree.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
-
-/// Number of threads of this process. @throws Error (posix) if /proc cannot be read
-inline std::size_t thread_count() {
-  DIR* tasks = ::opendir("/proc/self/task");
-  if (tasks == nullptr) {
-    throw errno_error("counting the threads of this process in /proc/self/task", "mount /proc");
-  }
-  std::size_t count = 0;
-  while (const dirent* entry = ::readdir(tasks)) {
-    count += entry->d_name[0] != '.' ? 1 : 0;
-  }
-  static_cast<void>(::closedir(tasks));  // read only: an error loses no data
-  return count;
-}
-
-/// Checks that the launcher has one thread. Workers end with the thread that started them, and fork copies locks that
-/// other threads hold. MPI and CUDA start threads when they are initialised. @throws Error (usage)
-inline void require_single_thread() {
-  constexpr std::size_t expected = DTRAIN_THREAD_SANITIZER ? 2 : 1;  // the sanitizer has its own thread
-  const std::size_t count = thread_count();
-  if (count > expected || ::gettid() != ::getpid()) {
-    throw_error(Errc::usage,
-                "this process has {} threads already; make dtrain::run the first statement of main, before anything "
-                "that starts threads, MPI or CUDA",
-                {count});
-  }
-}
 
 /// Opens /dev/null as each of stdin, stdout and stderr that is closed. Otherwise a pipe or socket could get its number,
 /// and then receive the program's output.
@@ -72,15 +44,17 @@ inline void survive_file_size_limit() {
   }
 }
 
-/// Makes this process the parent of workers' orphans, so that it can reap them, also as PID 1 of a container.
+/// Makes this process the parent of workers' orphans, so that it can reap them. If the system refuses, a process that a
+/// worker leaves behind becomes a child of init, which reaps it; it is killed with the worker's group all the same.
 inline void become_subreaper() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
-    throw_errno("becoming the subreaper of what the workers leave behind");
+    log(LogLevel::info, errno_error("becoming the subreaper of what the workers leave behind").what());
   }
 }
 
 /// The system will kill this process when its parent ends. The parent is the wrapper, which ends with the launcher.
-/// Threads: the main thread, before there are others. @throws Error (usage) if no ancestor is the launcher
+/// Threads: any. A thread of a library that reads the environment meanwhile may miss a variable: glibc's unsetenv moves
+/// the others, and frees nothing. @throws Error (usage) if no ancestor is the launcher
 inline void end_with_launcher(pid_t launcher) {
   if (::unsetenv(wrapped_variable) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
     throw_errno("making this worker end with the command of --wrap");

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -80,42 +81,65 @@ inline std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
-/// Runs in the child between fork and exec, with async-signal-safe calls only. @returns errno if the start failed
-inline int exec_in_child(const SpawnRequest& request, char* const* arguments, char* const* environment, pid_t parent,
-                         const std::optional<rlimit>& files, const CpuSet& cpus) noexcept {
+/// The step of a start that failed. The child writes it to a pipe. Its text is a literal, so it is at the same address
+/// in the parent.
+struct StartError {
+  const char* call = nullptr;
+  int error = 0;  ///< errno
+};
+
+/// Gives each signal that has a handler its default action. A signal between the child's unblocking and exec would
+/// otherwise run a handler of the parent.
+inline void reset_handlers() noexcept {
+  for (int signal = 1; signal < NSIG; ++signal) {
+    struct sigaction action {};
+    if (::sigaction(signal, nullptr, &action) == 0 && action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN) {
+      action = {};
+      action.sa_handler = SIG_DFL;
+      static_cast<void>(::sigaction(signal, &action, nullptr));
+    }
+  }
+}
+
+/// Runs in the child between fork and exec, with async-signal-safe calls only: other threads of the parent may hold
+/// locks, also that of the memory allocator. Signals are blocked. @returns the step that failed
+inline StartError exec_in_child(const SpawnRequest& request, char* const* arguments, char* const* environment,
+                                pid_t parent, const std::optional<rlimit>& files, const CpuSet& cpus) noexcept {
   // A group of its own: Ctrl-C on a terminal reaches the launcher alone, which forwards it once. The launcher can kill
   // the worker and all its descendants in the group.
   if (::setpgid(0, 0) != 0) {
-    return errno;
+    return {"setpgid", errno};
   }
   if (const int error = end_with_parent(parent); error != 0) {
-    return error;
+    return {"prctl(PR_SET_PDEATHSIG)", error};
   }
   const std::pair<int, int> standard[] = {
       {request.standard_input, 0}, {request.standard_output, 1}, {request.standard_error, 2}};
   for (const auto& [from, to] : standard) {
     while (::dup2(from, to) < 0) {
       if (errno != EINTR && errno != EBUSY) {
-        return errno;
+        return {"dup2", errno};
       }
     }
   }
   if (files && ::setrlimit(RLIMIT_NOFILE, &*files) != 0) {
-    return errno;
+    return {"setrlimit", errno};
   }
-  // Refused where the launcher's own CPUs have changed since: the child then uses those.
-  if (!request.cpus.empty() && ::sched_setaffinity(0, sizeof(cpus.words), cpus.words) != 0 && errno != EINVAL) {
-    return errno;
+  // Refused where the launcher's own CPUs have changed since: the child then uses those. A system that always refuses
+  // has been asked before (cpu_binding_error).
+  if (!request.cpus.empty()) {
+    static_cast<void>(::sched_setaffinity(0, sizeof(cpus.words), cpus.words));
   }
+  reset_handlers();
   if (::sigprocmask(SIG_SETMASK, &request.signal_mask, nullptr) != 0) {
-    return errno;
+    return {"sigprocmask", errno};
   }
   ::execve(request.executable.c_str(), arguments, environment);
-  return errno;
+  return {nullptr, errno};
 }
 
-/// The errno that the child wrote to the pipe, or 0 when its exec has closed the pipe.
-inline int exec_error(int reader, const std::string& doing) {
+/// The failed step that the child wrote to the pipe; its error is 0 if the child's exec has closed the pipe.
+inline StartError start_error(int reader, const std::string& doing) {
   constexpr int start_timeout_ms = 10000;
   for (;;) {
     pollfd waiting{reader, POLLIN, 0};
@@ -123,10 +147,10 @@ inline int exec_error(int reader, const std::string& doing) {
     if (ready == 0) {
       throw_error(Errc::timeout, "{}: it did not start within 10 s; see whether the system is out of memory", {doing});
     }
-    int error = 0;
+    StartError error;
     const ssize_t count = ready < 0 ? -1 : ::read(reader, &error, sizeof error);
     if (count >= 0) {
-      return count == static_cast<ssize_t>(sizeof error) ? error : 0;
+      return count == static_cast<ssize_t>(sizeof error) ? error : StartError{};
     }
     if (errno != EINTR) {
       throw_errno(doing);
@@ -134,11 +158,43 @@ inline int exec_error(int reader, const std::string& doing) {
   }
 }
 
+/// Blocks all signals in this thread: a child that is forked meanwhile starts with all of them blocked.
+class AllSignalsBlocked {
+ public:
+  AllSignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    if (const int error = ::pthread_sigmask(SIG_SETMASK, &all, &before_); error != 0) {
+      throw_posix(error, "blocking signals");
+    }
+  }
+  AllSignalsBlocked(const AllSignalsBlocked&) = delete;
+  AllSignalsBlocked& operator=(const AllSignalsBlocked&) = delete;
+  ~AllSignalsBlocked() { static_cast<void>(::pthread_sigmask(SIG_SETMASK, &before_, nullptr)); }
+
+ private:
+  sigset_t before_{};
+};
+
+/// @returns the child's process id; -1 with errno if there is no child
+inline pid_t fork_and_exec(const SpawnRequest& request, char* const* arguments, char* const* environment, pid_t parent,
+                           const std::optional<rlimit>& files, const CpuSet& cpus, int report) {
+  const AllSignalsBlocked blocked;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const StartError failed = exec_in_child(request, arguments, environment, parent, files, cpus);
+    const ssize_t written = ::write(report, &failed, sizeof failed);
+    static_cast<void>(written);
+    ::_exit(127);
+  }
+  return child;
+}
+
 }  // namespace detail
 
 /// Starts the program and returns its process id. The system kills it when this thread ends, and therefore also when
 /// this process ends for any reason. Blocks until the program runs, at most 10 s.
-/// Threads: the main thread of a process that has no other thread.
+/// Threads: any that lives as long as the child is to. The process may have others.
 /// @throws Error (posix) if the start failed; Error (timeout). In both cases no child is left.
 inline pid_t spawn(const SpawnRequest& request) {
   const std::string doing = format_text("starting {}", {request.executable});
@@ -154,23 +210,17 @@ inline pid_t spawn(const SpawnRequest& request) {
   const std::optional<rlimit> files = open_files_for_children();
   const CpuSet cpus(request.cpus);
   const pid_t parent = ::getpid();
-  const pid_t child = ::fork();
+  const pid_t child = detail::fork_and_exec(request, argument_pointers.data(), environment_pointers.data(), parent,
+                                            files, cpus, report.writer.get());
   if (child < 0) {
     throw_errno("{}", {doing}, "raise the limit of processes (ulimit -u) or start fewer workers");
-  }
-  if (child == 0) {
-    const int error =
-        detail::exec_in_child(request, argument_pointers.data(), environment_pointers.data(), parent, files, cpus);
-    const ssize_t written = ::write(report.writer.get(), &error, sizeof error);
-    static_cast<void>(written);
-    ::_exit(127);
   }
   static_cast<void>(::setpgid(child, child));  // the child calls it, too: either may be first
   report.writer.reset();
   try {
-    const int error = detail::exec_error(report.reader.get(), doing);
-    if (error != 0) {
-      throw_posix(error, doing);
+    const detail::StartError failed = detail::start_error(report.reader.get(), doing);
+    if (failed.error != 0) {
+      throw_posix(failed.error, failed.call == nullptr ? doing : format_text("{}: {}", {doing, failed.call}));
     }
   } catch (...) {
     static_cast<void>(::kill(child, SIGKILL));

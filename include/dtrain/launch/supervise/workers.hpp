@@ -106,7 +106,7 @@ class Workers {
   }
 
   /// Reaps every child that has ended, including orphans of workers (this process is their subreaper). Kills the rest
-  /// of an ended worker's group. Blocking: no.
+  /// of an ended worker's group. Blocking: no. @throws Error (posix) if the system refuses to say which children ended
   std::vector<Ended> reap() {
     std::vector<Ended> ended;
     for (;;) {
@@ -114,6 +114,9 @@ class Workers {
       const int result = ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT);
       if (result != 0 && errno == EINTR) {
         continue;
+      }
+      if (result != 0 && errno != ECHILD) {
+        throw_errno("asking which workers have ended (waitid)");
       }
       if (result != 0 || info.si_pid == 0) {
         return ended;

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <sched.h>
 
+#include <cerrno>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -91,4 +92,27 @@ TEST_CASE("CPUs are the process's own, and written as the kernel writes them") {
   }
   CHECK(text_of({0, 1, 2, 5, 7, 8}) == "0-2,5,7-8");
   CHECK(text_of({}) == "");
+}
+
+TEST_CASE("a system that refuses to bind ends what the user asked for, and not what is automatic") {
+  const Shares both{{0}, {1}};
+  Shares cpus = both;
+  CHECK(dtrain::launch::drop_refused_binding(cpus, Binding::core, 0).empty());
+  CHECK(cpus == both);
+  CHECK(dtrain::launch::drop_refused_binding(cpus, Binding::automatic, EPERM) ==
+        "workers are not bound to CPUs: sched_setaffinity: Operation not permitted");
+  CHECK(cpus.empty());
+  CHECK(dtrain::launch::drop_refused_binding(cpus, Binding::core, EPERM).empty());  // nothing was to be bound
+  cpus = both;
+  CHECK_THROWS_WITH_AS(dtrain::launch::drop_refused_binding(cpus, Binding::numa, EACCES),
+                       "binding workers to CPUs for --bind=numa by sched_setaffinity: Permission denied; let the "
+                       "container's policy (seccomp) allow this system call, or leave --bind out",
+                       dtrain::Error);
+  CHECK(cpus == both);
+}
+
+TEST_CASE("a system without a policy lets threads be bound, and the question changes nothing") {
+  const Cpus before = dtrain::allowed_cpus();
+  CHECK(dtrain::cpu_binding_error() == 0);
+  CHECK(dtrain::allowed_cpus() == before);
 }

@@ -10,7 +10,6 @@
 
 #include "dtrain/launch/rank_process.hpp"
 #include "dtrain/launch/supervise/exit_status.hpp"
-#include "dtrain/launch/supervise/process_setup.hpp"
 #include "support/limited_child.hpp"
 
 using dtrain::Descriptor;
@@ -65,6 +64,30 @@ TEST_CASE("a program that cannot be executed is an error that says why, and leav
   CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);
 }
 
+TEST_CASE("a spawned program has the mask that it is given, and no handler of this process") {
+  const Descriptor nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  struct sigaction handled {};
+  struct sigaction before {};
+  handled.sa_handler = [](int) {};
+  REQUIRE(::sigaction(SIGUSR2, &handled, &before) == 0);
+  SpawnRequest request = shell("kill -USR2 $$; exit 1", nothing.get(), nothing.get());
+  CHECK(end_of(spawn(request)) == ExitStatus{0, SIGUSR2});
+  sigaddset(&request.signal_mask, SIGUSR2);
+  CHECK(end_of(spawn(request)) == ExitStatus{1, 0});
+  sigset_t now;
+  REQUIRE(::pthread_sigmask(SIG_BLOCK, nullptr, &now) == 0);
+  CHECK(sigismember(&now, SIGUSR2) == 0);
+  REQUIRE(::sigaction(SIGUSR2, &before, nullptr) == 0);
+}
+
+TEST_CASE("a start that the system refuses names the system call") {
+  const Descriptor nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  SpawnRequest request = shell("", nothing.get(), nothing.get());
+  request.standard_output = 1 << 30;  // no descriptor has this number
+  CHECK_THROWS_WITH_AS(static_cast<void>(spawn(request)), "starting /bin/sh: dup2: Bad file descriptor", dtrain::Error);
+  CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);
+}
+
 TEST_CASE("a process that joins a job with its standard descriptors closed gets /dev/null in their place") {
   const pid_t process = ::fork();
   REQUIRE(process >= 0);
@@ -89,10 +112,6 @@ TEST_CASE("the end of a signalled process names the signal") {
   const Descriptor nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
   const pid_t process = spawn(shell("kill -9 $$", nothing.get(), nothing.get()));
   CHECK(end_of(process) == ExitStatus{0, SIGKILL});
-}
-
-TEST_CASE("the process knows that it has a thread") {
-  CHECK(dtrain::launch::thread_count() >= 1);
 }
 
 TEST_CASE("a program has the limit of open files that its launcher had, however many the launcher may open now") {

@@ -1,0 +1,87 @@
+// ctest: TIMEOUT 120
+// A launcher to which the system refuses a system call, as the policy of a container may: each call has a replacement,
+// or a sentence that names it. tests/programs/deny sets the policy.
+
+#include <doctest/doctest.h>
+
+#include <cerrno>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/ended.hpp"
+#include "support/launch_probe.hpp"
+#include "support/program.hpp"
+#include "support/skip.hpp"
+
+using support::contains;
+using support::new_mark;
+using support::probe;
+using support::Result;
+
+namespace {
+
+const std::string deny = DTRAIN_TEST_PROGRAMS_DIR "/deny";
+
+/// @param error an errno; the job ends at once, so that a launcher that waits for ever fails the test
+Result run_without(const std::string& system_call, int error, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {system_call, std::to_string(error), probe});
+  return support::run(deny, arguments);
+}
+
+/// Whether this system has such filters; an emulator may not.
+bool can_deny() {
+  return support::run(deny, {"mlock", "1", "/bin/true"}).exit_code == 0;
+}
+
+}  // namespace
+
+TEST_CASE("what a launcher can do without, it does without") {
+  if (!can_deny()) {
+    return dtrain_test::skip("this system has no seccomp filters");
+  }
+  for (const std::string call : {"sched_setaffinity", "sched_getaffinity", "prlimit64", "pidfd_open", "close_range",
+                                 "set_mempolicy", "timerfd_create", "tgkill", "statx"}) {
+    for (const int error : {EPERM, ENOSYS}) {
+      CAPTURE(call);
+      CAPTURE(error);
+      const Result result = run_without(call, error, {"--nproc-per-node=2", "*:join", "*:stdout:here\n"});
+      CHECK(result.exit_code == 0);
+      CHECK(result.error == "");
+      CHECK(contains(result.output, "[0] here\n"));
+      CHECK(contains(result.output, "[1] here\n"));
+    }
+  }
+}
+
+TEST_CASE("what a launcher cannot do without is named, and no worker is left") {
+  if (!can_deny()) {
+    return dtrain_test::skip("this system has no seccomp filters");
+  }
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"setpgid", "starting " + probe + ": setpgid: Operation not permitted"},
+      {"prctl", "starting " + probe + ": prctl(PR_SET_PDEATHSIG): Operation not permitted"},
+      {"signalfd4", "creating a descriptor for signals (signalfd): Operation not permitted"},
+      {"waitid", "asking which workers have ended (waitid): Operation not permitted"},
+  };
+  for (const auto& [call, sentence] : cases) {
+    CAPTURE(call);
+    const std::string mark = new_mark();
+    support::check_ended(run_without(call, EPERM, {mark, "--nproc-per-node=2", "*:join"}), 2, {sentence});
+    CHECK(support::all_gone(mark, support::soon()));
+  }
+}
+
+TEST_CASE("a binding that the user asked for is an error where the system refuses it, and says so at the start") {
+  if (!can_deny()) {
+    return dtrain_test::skip("this system has no seccomp filters");
+  }
+  for (const std::string binding : {"core", "numa"}) {
+    const Result result =
+        run_without("sched_setaffinity", EPERM, {"--nproc-per-node=1", "--bind=" + binding, "*:stdout:started"});
+    support::check_ended(result, 2,
+                         {"binding workers to CPUs for --bind=" + binding +
+                          " by sched_setaffinity: Operation not permitted; let the container's policy"});
+    CHECK(result.output == "");
+  }
+}
