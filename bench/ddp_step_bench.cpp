@@ -28,7 +28,7 @@
 namespace {
 
 constexpr const char* bench_name = "ddp_step_bench";
-constexpr const char* usage_line = "[--device=host|cuda] [--ranks=2,4] [--samples=N] [--json=FILE]";
+constexpr const char* usage_line = "[--device=host|cuda] [--model=NAME] [--ranks=2,4] [--samples=N] [--json=FILE]";
 constexpr int usual_samples = 15;
 constexpr const char* transformer = "gpt2-example";
 
@@ -201,10 +201,12 @@ int run_step_rank(dtrain::ProcessGroup<bench::Policy> group, dtrain::Arguments a
 void measure_host(const bench::Options& options, bench::ResultRows& rows) {
   const int samples = options.samples > 0 ? options.samples : usual_samples;
   for (const int ranks : options.ranks.empty() ? std::vector<int>{2, 4} : options.ranks) {
-    for (const bench::ModelShapes& model : {bench::resnet50(), bench::gpt2()}) {
+    for (const bench::ModelShapes& model : bench::models_of(options.model)) {
       measure(model, ranks, samples, rows);
     }
-    measure_transformer(ranks, samples, rows);
+    if (options.model.empty()) {
+      measure_transformer(ranks, samples, rows);
+    }
   }
 }
 
@@ -220,7 +222,7 @@ int main(int argc, char** argv) {
     return dtrain::run<bench::Policy>(argc, argv, run_step_rank);
   }
   return bench::run_benchmark(bench_name, usage_line, argc, argv, [&] {
-    const bench::Options options = bench::Options::parse(argc, argv, {}, {"--device"});
+    const bench::Options options = bench::Options::parse(argc, argv, {}, {"--device", "--model"});
     bench::ResultRows rows;
     if (options.device == "cuda") {
 #if DTRAIN_BENCH_CUDA

@@ -43,6 +43,7 @@ int run_benchmark(const char* name, const char* usage, int argc, char** argv, Bo
       return 0;
     }
   }
+  static_cast<void>(std::setvbuf(stdout, nullptr, _IOLBF, 0));  // a time limit may end this program
   try {
     body();
     return 0;

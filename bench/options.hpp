@@ -43,6 +43,7 @@ struct Options {
   bool trace = false;
   std::string backend{};        ///< empty: the benchmark's own choice
   std::string timeline{};       ///< empty: none is written
+  std::string model{};          ///< empty: all that the benchmark has
   std::string device = "host";  ///< or cuda, where this program was built with it
 
   /// @param ranks those where the flag is not given @param further flags that the benchmark takes: --bytes, --trace
@@ -73,6 +74,8 @@ struct Options {
         options.timeline = value;
       } else if (taken("--device", flag)) {
         options.device = known_device(value);
+      } else if (taken("--model", flag)) {
+        options.model = value;
       } else if (taken("--trace", flag)) {
         options.trace = true;
       } else {

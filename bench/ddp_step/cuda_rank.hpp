@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "bench/cuda/model.hpp"
 #include "bench/ddp_step/bare_collectives.hpp"
 #include "bench/intervals.hpp"
+#include "bench/phase.hpp"
 #include "dtrain/backend/nccl.hpp"
 #include "dtrain/dtrain.hpp"
 
@@ -30,15 +32,20 @@ class CudaStepRank {
 
   /// The first sample of each is a warm-up, and the very first step decides how the buckets are planned.
   void measure(int samples) {
+    doing("the first step");
     model_.fill_blocking([](std::size_t) { return 0.0F; });
     step();
     synchronize();
+    doing("a communicator of NCCL alone");
     bare_.emplace(group_.store(), group_.rank(), group_.world_size(), ddp_.plan());
     for (int sample = 0; sample <= samples; ++sample) {
+      const std::string name = "sample " + std::to_string(sample);
+      doing(name + " is filled");
       const float rank = static_cast<float>(group_.rank());
       model_.fill_blocking([&](std::size_t i) { return value(sample, i, rank); });
       bare_->fill_blocking(value(sample, 0, rank));
       for (const bool step_first : {sample % 2 == 0, sample % 2 != 0}) {
+        doing(name + (step_first ? ": steps" : ": NCCL alone"));
         if (step_first) {
           time(
               "step", "host_step", sample, [this] { step(); }, [this] { synchronize(); });
@@ -47,16 +54,24 @@ class CudaStepRank {
               "bare", "host_bare", sample, [this] { bare_->reduce(); }, [this] { bare_->synchronize(); });
         }
       }
+      doing(name + " is checked");
       const float mean_rank = static_cast<float>(group_.world_size() - 1) / 2;
       model_.check_blocking([&](std::size_t i) { return value(sample, i, mean_rank); });
       bare_->check_blocking(value(sample, 0, mean_rank));
     }
+    doing("the end");
     tell_fact("buckets", static_cast<double>(ddp_.statistics().buckets));
     group_.barrier();
     bare_.reset();
   }
 
  private:
+  void doing(const std::string& phase) const {
+    if (group_.rank() == 0) {
+      tell_phase(phase);
+    }
+  }
+
   /// @param kind of the interval of many steps  @param host of what the host spends on a single one, while the device
   /// has nothing else to do: with many the host would wait where the device's queue is full
   template <class Run, class Wait>

@@ -21,6 +21,7 @@
 #include "bench/goal.hpp"
 #include "bench/launched.hpp"
 #include "bench/peer_python.hpp"
+#include "bench/phase.hpp"
 
 namespace bench {
 namespace {
@@ -51,6 +52,7 @@ class CudaSteps {
         rows_(rows) {}
 
   void run(const PeerPython& python) {
+    tell_phase(std::to_string(ranks_) + " ranks of dtrain with " + model_.name);
     Told told = told_by({own_path(), "--nproc-per-node=" + std::to_string(ranks_), launched_word, "cuda", model_.name,
                          std::to_string(samples_)});
     const double buckets = told.facts["buckets"].front();
@@ -111,6 +113,7 @@ class CudaSteps {
                   python.looked_in().c_str());
       return;
     }
+    tell_phase(std::to_string(ranks_) + " ranks of PyTorch with " + model_.name);
     std::string sizes;
     for (const std::int64_t size : model_.sizes) {
       sizes += (sizes.empty() ? "" : ",") + std::to_string(size);
@@ -175,6 +178,7 @@ void measure_cuda_steps(const char* bench_name, const Options& options, ResultRo
   }
   std::printf("%s (%d of them), %s\nlibraries: %s\n", machine.device.c_str(), machine.devices, machine.versions.c_str(),
               machine.libraries.c_str());
+  tell_phase("looking for PyTorch");
   const PeerPython python("import sys, torch; sys.exit(not torch.cuda.is_available())");
   for (const int ranks : all_ranks) {
     if (ranks > machine.devices && !ranks_may_share_a_device()) {
@@ -184,7 +188,7 @@ void measure_cuda_steps(const char* bench_name, const Options& options, ResultRo
           ranks, machine.devices);
       continue;
     }
-    for (const ModelShapes& model : {resnet50(), gpt2()}) {
+    for (const ModelShapes& model : models_of(options.model)) {
       CudaSteps(bench_name, machine, model, ranks, options.samples > 0 ? options.samples : usual_samples, rows)
           .run(python);
       rows.write_json(options.json);  // what has ended stays if a time limit ends this program

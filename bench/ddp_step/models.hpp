@@ -82,4 +82,9 @@ inline ModelShapes model_named(std::string_view name) {
   throw dtrain::Error(dtrain::Errc::usage, "no model is called " + std::string(name));
 }
 
+/// The one of that name, or both where it is empty. @throws Error (usage)
+inline std::vector<ModelShapes> models_of(std::string_view name) {
+  return name.empty() ? std::vector<ModelShapes>{resnet50(), gpt2()} : std::vector<ModelShapes>{model_named(name)};
+}
+
 }  // namespace bench

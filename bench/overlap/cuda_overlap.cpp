@@ -20,6 +20,7 @@
 #include "bench/goal.hpp"
 #include "bench/intervals.hpp"
 #include "bench/launched.hpp"
+#include "bench/phase.hpp"
 #include "dtrain/backend/staged.hpp"
 #include "dtrain/dtrain.hpp"
 
@@ -59,6 +60,9 @@ class OverlapRank {
   void run(const char* kind, int sample, std::chrono::nanoseconds layer_time) {
     const float rank = static_cast<float>(group_.rank());
     const float mean_rank = static_cast<float>(group_.world_size() - 1) / 2;
+    if (group_.rank() == 0) {
+      tell_phase("sample " + std::to_string(sample) + ": " + kind);
+    }
     model_.fill_blocking([&](std::size_t i) { return value(sample, i, rank); });
     time(kind, sample, [&] {
       dtrain::Step step = ddp_.begin();
@@ -100,6 +104,7 @@ class OverlapRank {
 };
 
 Told told_by(int ranks, int samples, std::chrono::nanoseconds layer_time) {
+  tell_phase(std::to_string(ranks) + " ranks" + (layer_time.count() > 0 ? ", which compute" : ""));
   const CommandOutput output = run_command({own_path(), "--nproc-per-node=" + std::to_string(ranks), launched_word,
                                             "cuda", std::to_string(samples), std::to_string(layer_time.count())},
                                            dtrain::Deadline::after(job_time));

@@ -20,6 +20,8 @@ import sys
 import tempfile
 import time
 
+BEGAN = time.monotonic()
+
 import torch
 import torch.distributed as dist
 
@@ -56,9 +58,15 @@ def say(line):
     sys.stdout.flush()
 
 
+def tell_phase(rank, phase):
+    if rank == 0:
+        print(f"{time.monotonic() - BEGAN:6.1f} s: PyTorch: {phase}", file=sys.stderr, flush=True)
+
+
 def measure(device, rank, ranks, samples, steps, sizes):
     on_gpu = device.type == "cuda"
     synchronize = torch.cuda.synchronize if on_gpu else lambda: None
+    tell_phase(rank, "models")
     gradients = [torch.full((size,), float(rank + 1), device=device) for size in sizes]
     plain = Model(sizes, gradients).to(device)
     ddp = torch.nn.parallel.DistributedDataParallel(
@@ -72,12 +80,14 @@ def measure(device, rank, ranks, samples, steps, sizes):
                 raise RuntimeError("a gradient is wrong")
             weight.grad.zero_()
 
+    tell_phase(rank, "the first steps")
     for model in [ddp, plain]:  # PyTorch makes its buckets anew after the first step
         for _ in range(2):
             step(model, x)
             for weight in model.parameters():
                 weight.grad.zero_()
     for sample in range(samples + 1):
+        tell_phase(rank, f"sample {sample}")
         for kind, model in [("ddp", ddp), ("plain", plain)] if sample % 2 else [("plain", plain), ("ddp", ddp)]:
             synchronize()
             dist.barrier()
@@ -106,6 +116,7 @@ def run_rank(kind, rank, ranks, samples, steps, sizes, meeting):
     device = torch.device(f"cuda:{rank % torch.cuda.device_count()}" if kind == "cuda" else "cpu")
     if kind == "cuda":
         torch.cuda.set_device(device)
+    tell_phase(rank, "a process group")
     dist.init_process_group(
         "nccl" if kind == "cuda" else "gloo",
         init_method=f"file://{meeting}",
@@ -114,6 +125,7 @@ def run_rank(kind, rank, ranks, samples, steps, sizes, meeting):
         timeout=datetime.timedelta(seconds=60),
     )
     measure(device, rank, ranks, samples, steps, sizes)
+    tell_phase(rank, "the end")
     dist.destroy_process_group()
 
 

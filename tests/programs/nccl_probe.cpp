@@ -1,5 +1,5 @@
 // A job over NCCL that does what its argument says; tests/integration/nccl_test.cpp starts it.
-//   nccl_probe --nproc-per-node=3 hello|graph|kill|throw|other_count|leave|stop|stop_once|endless|early
+//   nccl_probe --nproc-per-node=3 hello|graph|kill|throw|other_count|half_count|leave|stop|stop_once|endless|early
 // With DTRAIN_PROBE_PER_PROCESS set it is one rank, which somebody else starts, with blocking communicators where it is
 // "blocking". With the argument absent, rank 1 then stops before its first operation.
 #include <dtrain/dtrain.hpp>
@@ -139,12 +139,15 @@ int stop_once(const Group& group) {
 /// Reduces without end, and says "phase steady" on the way; rank 1 ends in the middle of it as told.
 template <class Group>
 int endless(const Group& group, std::string_view how) {
-  const std::size_t count = 100'000;
+  const std::size_t count = how == "half_count" ? 25'000'000 : 100'000;
   const Values values(count, 1);
   for (int step = 0;; ++step) {
     dtrain::BufferView view = values.view();
     if (step == 10) {
       static_cast<void>(::dprintf(STDOUT_FILENO, "phase steady\n"));
+    }
+    if (step == 11 || step == 100 || step == 10'000) {
+      static_cast<void>(::dprintf(STDOUT_FILENO, "rank %d: step %d\n", group.rank(), step));
     }
     if (step >= 10 && group.rank() == 1) {
       if (how == "kill") {
@@ -153,6 +156,8 @@ int endless(const Group& group, std::string_view how) {
         throw std::runtime_error("rank 1 has had enough");
       } else if (how == "other_count") {
         --view.count;
+      } else if (how == "half_count") {
+        view.count /= 2;
       } else if (how == "leave") {
         return 0;
       } else if (how == "stop") {
