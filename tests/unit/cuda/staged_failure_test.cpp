@@ -88,15 +88,17 @@ TEST_CASE("a CUDA stream that does not come to staged work ends it by the peers'
   std::barrier failed(2);
   run_ranks<StagedRank<>>({2, "staged", 300ms}, [&](StagedRank<>& rank, RankThread& self) {
     const BufferView view = rank.put(std::vector<float>(several_pieces, 1));
-    support::Gate gate(self.rank() != 1);
-    support::enqueue_on_host(rank.ref(), [&] { gate.pass(); });
+    dtrain::stream::cuda::ExternalEvent held;  // a host function would hold up those of both ranks' streams
+    if (self.rank() == 1) {
+      rank.ref().wait(held, Deadline::after(60s));
+    }
     reduce(rank, view);
     CHECK(support::holds_soon([&] { return rank.communicator.failure().has_value(); }));
     CHECK(rank.latch->block_until_failed(Deadline::after(20s)));
     CHECK(rank.latch->cause()->kind == CauseKind::timeout);
     CHECK(text_of(rank.latch->cause()).find("rank 1") != std::string::npos);
     failed.arrive_and_wait();
-    gate.open();
+    held.signal();
     CHECK(rank.passes());
   });
 }
@@ -104,8 +106,11 @@ TEST_CASE("a CUDA stream that does not come to staged work ends it by the peers'
 TEST_CASE("what a CUDA stream has to do before staged work does not count against its timeout") {
   run_ranks<StagedRank<>>({2, "staged", 1s}, [](StagedRank<>& rank, RankThread&) {
     const BufferView view = rank.put(std::vector<float>(several_pieces, 1));
-    support::enqueue_on_host(rank.ref(), [] { std::this_thread::sleep_for(1500ms); });
+    dtrain::stream::cuda::ExternalEvent held;
+    rank.ref().wait(held, Deadline::after(20s));
     reduce(rank, view);
+    std::this_thread::sleep_for(1500ms);
+    held.signal();
     CHECK(rank.passes());
     CHECK_FALSE(rank.communicator.failure());
   });
