@@ -124,6 +124,47 @@ def check_finiteness(name, text):
             for call in re.findall(r"\bstd::(isfinite|isinf|isnan)\b", text)]
 
 
+LOCALE_HEADERS = {"sstream", "fstream", "iomanip", "locale", "clocale", "cctype", "ctype.h", "locale.h"}
+STREAMS_OF_BYTES = {"libtorch/checkpoint.hpp"}  # LibTorch's archives take a stream; no number is written to it
+FOLLOWS_LOCALE = re.compile(
+    r"(?<![\w.>])(?:std::|::)?(strto(?:d|f|ld)|sto(?:d|f|ld)|atof|v?sscanf|setlocale|localeconv|strftime|strcoll"
+    r"|is(?:alpha|alnum|digit|xdigit|space|upper|lower|print|punct|graph|cntrl|blank)|to(?:lower|upper))\s*\(")
+PRINTS_REAL = re.compile(r"printf\s*\([^;]*?\"[^\"\n]*%[-+ #0-9.*]*[aefgAEFG]")
+DECLARES_REAL = re.compile(r"\b(?:double|float)\s+(\w+)")
+WHOLE_CAST = re.compile(r"static_cast<(?:std::)?(?:u?int\w*|std::size_t|unsigned|long)[^<>]*>\(")
+
+
+def arguments_of(text, call):
+    """What stands between the parentheses of each call."""
+    for match in re.finditer(re.escape(call) + r"\(", text):
+        depth, end = 1, match.end()
+        while end < len(text) and depth > 0:
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            end += 1
+        yield text[match.end():end - 1]
+
+
+def check_locale(name, text, reals):
+    """Ranks with different locales would compare and send different texts. @param reals the folder's names of numbers
+    that are not whole"""
+    problems = []
+    code = re.sub(r"//.*", "", text)
+    remedy = ("which follows the user's setlocale(); use core/text/number_text.hpp, std::from_chars or a comparison of "
+              "bytes")
+    for target in re.findall(r"^#\s*include <([^>]+)>", code, re.MULTILINE):
+        if target in LOCALE_HEADERS and name not in STREAMS_OF_BYTES:
+            problems.append(f"{name} includes <{target}>, {remedy}")
+    problems += [f"{name} calls {call}, {remedy}" for call in FOLLOWS_LOCALE.findall(code)]
+    if PRINTS_REAL.search(code):
+        problems.append(f"{name} prints a floating-point number by printf, {remedy}")
+    for argument in arguments_of(code, "std::to_string"):
+        is_real = re.search(r"<double|<float|\bdouble\b|\bfloat\b|\d\.\d|\de-?\d", argument)
+        is_real = is_real or reals.intersection(re.findall(r"\w+", argument))
+        if is_real and not WHOLE_CAST.match(argument):
+            problems.append(f"{name} calls std::to_string({argument}), {remedy}")
+    return problems
+
+
 def check(repository, refused=frozenset()):
     """A sentence for each broken rule."""
     root = pathlib.Path(repository) / "include"
@@ -133,8 +174,12 @@ def check(repository, refused=frozenset()):
     problems = check_folders(names)
     texts = {name: (root / "dtrain" / name).read_text(encoding="utf-8") for name in names}
     problems += check_types(texts)
+    reals = {}
+    for name, text in texts.items():
+        reals.setdefault(name.rpartition("/")[0], set()).update(DECLARES_REAL.findall(re.sub(r"//.*", "", text)))
     for name, text in texts.items():
         problems += check_words(name, text, refused)
+        problems += check_locale(name, text, reals[name.rpartition("/")[0]])
         problems += check_finiteness(name, text)
         if "/" not in name and name not in [*amalgamate.FRONT, amalgamate.UMBRELLA] and not amalgamate.component_of(name):
             problems.append(f"{name} is none of the front's files: {', '.join(amalgamate.FRONT)}")
@@ -195,6 +240,19 @@ def selftest():
         ({"core/error.hpp": head + "using L = std::source_location;\n"}, "uses std::source_location"),
         ({"core/error.hpp": head + "/// No std::source_location here.\n"}, None),
         ({"core/error.hpp": head + "std::jthread t;\n"}, "uses std::jthread"),
+        ({"core/error.hpp": head + "#include <sstream>\n"}, "includes <sstream>, which follows"),
+        ({"core/error.hpp": head + "double d = std::strtod(t, nullptr);\n"}, "calls strtod"),
+        ({"core/error.hpp": head + "bool b = isalpha(c) != 0;\n"}, "calls isalpha"),
+        ({"core/error.hpp": head + "bool b = is_digit(c) || names.isalpha(c);\n"}, None),
+        ({"core/error.hpp": head + 'std::snprintf(t, sizeof t, "%d of %.3g", n, d);\n'}, "by printf"),
+        ({"core/error.hpp": head + 'std::snprintf(t, sizeof t, "%d", n);\nf("%f1");\n'}, None),
+        ({"core/error.hpp": head + "auto t = std::to_string(std::chrono::duration<double>(f(1)).count());\n"},
+         "calls std::to_string"),
+        ({"core/error.hpp": head + "struct O { double fraction; };\n",
+          "core/log.hpp": head + "auto t = std::to_string(options.fraction);\n"}, "calls std::to_string"),
+        ({"core/error.hpp": head + "struct O { double fraction; };\n",
+          "core/log.hpp": head + '#include "dtrain/core/error.hpp"\n'
+                          "auto t = std::to_string(static_cast<int>(options.fraction));\n"}, None),
         ({"core/log.hpp": head + '#include "error.hpp"\n'}, 'named from "dtrain/"'),
         ({"core/error.hpp": head + "\n" * 298}, "has 301 lines"),
         ({"core/error.hpp": "/// @file\n/// One thing.\n"}, "does not open with"),

@@ -62,14 +62,14 @@ std::string to_string(const AlgorithmChoice& choice);
 
 #if DTRAIN_DEFINITIONS
 
-#include <cstdio>
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/number_text.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
 
 DTRAIN_DEFINED std::string to_string(const LinkCost& link) {
-  char text[80];
-  std::snprintf(text, sizeof text, "alpha %.3g s, beta %.3g s/byte", link.message_seconds, link.byte_seconds);
-  return text;
+  return format_text("alpha {} s, beta {} s/byte",
+                     {number_text(link.message_seconds, 3), number_text(link.byte_seconds, 3)});
 }
 
 DTRAIN_DEFINED std::string to_string(const AlgorithmChoice& choice) {

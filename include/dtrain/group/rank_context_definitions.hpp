@@ -16,6 +16,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/number_text.hpp"
 #include "dtrain/group/rank_context.hpp"
 #include "dtrain/rendezvous/membership/job_settings.hpp"
 
@@ -162,7 +163,7 @@ DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::
   }
   rendezvous::JobSettings settings;
   settings.add("launcher", required.launcher).add("backend", required.backend).add("topology", required.topology);
-  settings.add("DTRAIN_TIMEOUT_SECONDS", std::to_string(std::chrono::duration<double>(self.timeout).count()));
+  settings.add("DTRAIN_TIMEOUT_SECONDS", number_text(std::chrono::duration<double>(self.timeout).count()));
   settings.add("GroupOptions::accumulate", name(required.accumulate));
   settings.add("GroupOptions::algorithms", required.algorithms);
   self.settings = settings.text();

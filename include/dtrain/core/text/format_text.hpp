@@ -16,8 +16,8 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// A value for a text: characters, to which it refers, or a whole number. Two words, which a call site stores as they
-/// are: the length of a std::string is read only when the text is made.
+/// A value for a text: characters, to which it refers, or a number (number_text()). Two words, which a call site stores
+/// as they are: the length of a std::string is read only when the text is made.
 class TextValue {
  public:
   TextValue(const char* characters) noexcept : TextValue(std::string_view(characters)) {}
@@ -26,6 +26,8 @@ class TextValue {
   TextValue(std::signed_integral auto number) noexcept
       : number_(static_cast<std::uint64_t>(std::int64_t{number})), size_(is_signed) {}
   TextValue(std::unsigned_integral auto number) noexcept : number_(number), size_(is_unsigned) {}
+  TextValue(std::same_as<double> auto number) noexcept : real_(number), size_(is_double) {}
+  TextValue(std::same_as<float> auto number) noexcept : real_(double{number}), size_(is_float) {}
   TextValue(char) = delete;
   TextValue(bool) = delete;
 
@@ -37,11 +39,14 @@ class TextValue {
   static constexpr std::size_t is_text = ~std::size_t{0};
   static constexpr std::size_t is_signed = is_text - 1;
   static constexpr std::size_t is_unsigned = is_text - 2;
+  static constexpr std::size_t is_double = is_text - 3;
+  static constexpr std::size_t is_float = is_text - 4;
 
   union {
     const char* characters_;
     const std::string* text_;
-    std::uint64_t number_;  ///< the number's bits
+    std::uint64_t number_;  ///< a whole number's bits
+    double real_;
   };
   std::size_t size_;
 };
@@ -135,6 +140,8 @@ template <std::size_t Count>
 
 #include <cstring>
 
+#include "dtrain/core/text/number_text.hpp"
+
 namespace DTRAIN_NAMESPACE {
 
 DTRAIN_DEFINED void TextValue::append_to(std::string& text) const {
@@ -142,6 +149,8 @@ DTRAIN_DEFINED void TextValue::append_to(std::string& text) const {
     case is_text: text += *text_; break;
     case is_signed: text += std::to_string(static_cast<std::int64_t>(number_)); break;
     case is_unsigned: text += std::to_string(number_); break;
+    case is_double: text += number_text(real_); break;
+    case is_float: text += number_text(static_cast<float>(real_)); break;
     default: text.append(characters_, size_);
   }
 }

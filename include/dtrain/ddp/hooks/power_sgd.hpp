@@ -123,13 +123,13 @@ namespace DTRAIN_NAMESPACE::hooks {
 DTRAIN_DEFINED PowerSgd::PowerSgd(PowerSgdOptions options) : options_(options) {
   if (options.rank < 1 || !(options.min_compression >= 1)) {
     throw_error(Errc::invalid_argument, "hooks::PowerSgd has rank {} and min_compression {}; both are at least 1",
-                {options.rank, std::to_string(options.min_compression)});
+                {options.rank, options.min_compression});
   }
 }
 
 DTRAIN_DEFINED std::string PowerSgd::description() const {
   return format_text("hooks::PowerSgd with rank {}, start_after {}, min_compression {}, seed {}",
-                     {options_.rank, options_.start_after, std::to_string(options_.min_compression), options_.seed});
+                     {options_.rank, options_.start_after, options_.min_compression, options_.seed});
 }
 
 DTRAIN_DEFINED void PowerSgd::prepare(std::span<const Parameter> parameters) {

@@ -16,14 +16,12 @@ namespace DTRAIN_NAMESPACE::hooks {
 
 DTRAIN_DEFINED TopK::TopK(TopKOptions options) : options_(options) {
   if (!(options.fraction > 0 && options.fraction <= 1)) {
-    throw_error(Errc::invalid_argument, "hooks::TopK has fraction {}; it is above 0 and at most 1",
-                {std::to_string(options.fraction)});
+    throw_error(Errc::invalid_argument, "hooks::TopK has fraction {}; it is above 0 and at most 1", {options.fraction});
   }
 }
 
 DTRAIN_DEFINED std::string TopK::description() const {
-  return format_text("hooks::TopK with fraction {}, start_after {}",
-                     {std::to_string(options_.fraction), options_.start_after});
+  return format_text("hooks::TopK with fraction {}, start_after {}", {options_.fraction, options_.start_after});
 }
 
 DTRAIN_DEFINED void TopK::prepare(std::span<const Parameter> parameters) {

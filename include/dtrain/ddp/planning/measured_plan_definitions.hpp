@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -21,6 +20,7 @@
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/number_text.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/planning/measured_plan.hpp"
 #include "dtrain/ddp/planning/plan_messages.hpp"
@@ -39,9 +39,7 @@ T median(std::span<T> values) {
 
 /// "12.345 ms".
 inline std::string milliseconds(double seconds) {
-  char text[48];
-  std::snprintf(text, sizeof text, "%.5g ms", seconds * 1e3);
-  return text;
+  return number_text(seconds * 1e3, 5) + " ms";
 }
 
 inline double seconds_of(std::chrono::nanoseconds time) {

@@ -90,11 +90,10 @@ DTRAIN_DEFINED LossScaler::LossScaler(const LossScalerOptions& options)
   require_scale();
   if (!(options.growth_factor > 1 && options.backoff_factor > 0 && options.backoff_factor < 1 &&
         options.growth_interval > 0)) {
-    throw_error(
-        Errc::invalid_argument,
-        "LossScalerOptions has growth_factor {}, backoff_factor {} and growth_interval {}; the first is above "
-        "1, the second between 0 and 1, the third positive",
-        {std::to_string(options.growth_factor), std::to_string(options.backoff_factor), options.growth_interval});
+    throw_error(Errc::invalid_argument,
+                "LossScalerOptions has growth_factor {}, backoff_factor {} and growth_interval {}; the first is above "
+                "1, the second between 0 and 1, the third positive",
+                {options.growth_factor, options.backoff_factor, options.growth_interval});
   }
 }
 
@@ -105,8 +104,7 @@ DTRAIN_DEFINED std::vector<NamedTensor> LossScaler::state() {
 
 DTRAIN_DEFINED void LossScaler::require_scale() const {
   if (!(scale_ > 0 && scale_ <= std::numeric_limits<float>::max())) {
-    throw_error(Errc::invalid_argument, "a loss scale is {}; give a positive finite number, such as 65536",
-                {std::to_string(scale_)});
+    throw_error(Errc::invalid_argument, "a loss scale is {}; give a positive finite number, such as 65536", {scale_});
   }
 }
 

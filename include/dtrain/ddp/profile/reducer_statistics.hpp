@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <string>
 
 #include "dtrain/core/compressed_traffic.hpp"
@@ -67,9 +66,7 @@ namespace detail {
 
 /// A mean, in millions, with three digits.
 inline std::string millions_text(double sum, std::uint64_t steps, const char* unit) {
-  char text[48];
-  std::snprintf(text, sizeof(text), "%.3g %s", steps == 0 ? 0.0 : sum / 1e6 / static_cast<double>(steps), unit);
-  return text;
+  return format_text("{} {}", {number_text(steps == 0 ? 0.0 : sum / 1e6 / static_cast<double>(steps), 3), unit});
 }
 
 }  // namespace detail
