@@ -44,8 +44,8 @@ class ClientSession : public SessionHandler {
 
   /// The job has failed, as the store says instead of going on with the session.
   virtual void on_failure(const Cause& cause) = 0;
-  /// The store is lost, and the session closed. @param how a clause
-  virtual void on_lost(const std::string& how) = 0;
+  /// The store is lost, and the session closed. @param how a clause @param is_silent its connection had not ended
+  virtual void on_lost(const std::string& how, bool is_silent) = 0;
 
   /// Closes the connection; no virtual function is called any more.
   DTRAIN_NOT_INLINED void close() noexcept {
@@ -75,11 +75,11 @@ class ClientSession : public SessionHandler {
 
   void lose(const std::string& how) {
     close();
-    on_lost(how);
+    on_lost(how, false);
   }
 
-  /// Sends heartbeats, and ends the session if the store sends nothing for the liveness time. If this process itself
-  /// was stopped meanwhile, the liveness time begins anew.
+  /// Sends heartbeats, and ends the session if the store sends nothing for the liveness time, in which the time that
+  /// this process itself was stopped or got no processor does not count.
   async::Task<void> run_heartbeats() {
     const std::chrono::milliseconds every(std::max(accepted_.heartbeat_ms, 1U));
     const std::chrono::milliseconds liveness(std::max(accepted_.liveness_ms, 1U));
@@ -87,10 +87,10 @@ class ClientSession : public SessionHandler {
       const Deadline::Clock::time_point before = Deadline::Clock::now();
       co_await loop_.sleep_for(every);
       const Deadline::Clock::time_point now = Deadline::Clock::now();
-      if (now - before > every + liveness / 2) {
-        session_->reset_liveness_clock();
-      } else if (session_->attached() && now - session_->last_received() > liveness) {
-        lose(silence_text(liveness));
+      session_->excuse_silence(now - before - every);
+      if (session_->attached() && now - session_->last_received() > liveness) {
+        close();
+        on_lost(silence_text(liveness), true);
         co_return;
       }
       session_->send_heartbeat();

@@ -273,10 +273,10 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   }
 
   /// The store is lost: the job has failed, unless this rank is leaving or knows another cause.
-  void on_lost(const std::string& how) override {
+  void on_lost(const std::string& how, bool is_silent) override {
     if (!leaving_ && !failure_->failed()) {
-      std::string text = format_text("the store of the job at {} went away: rank 0 or its launcher ended ({})",
-                                     {address().text(), how});
+      std::string text = format_text("the store of the job at {} went away: {}{}",
+                                     {address().text(), is_silent ? "" : "rank 0 or its launcher ended: ", how});
       on_failure(Cause{CauseKind::lost, -1, {}, std::move(text)});
     }
     wake_requests();

@@ -188,12 +188,15 @@ class JobServer final : private JobSink {
 
   /// A session lost its connection. It may be resumed for a while, unless the rank has left or the job has failed.
   void disconnected(SessionId id, const std::string& how) {
-    const std::string text =
-        format_text("its process ended, or its connection broke, before it left the job ({})", {how});
     const auto found = clients_.find(id);
     if (found == clients_.end()) {
       return;
     }
+    const auto silence = Deadline::Clock::now() - found->second->session->last_received();
+    const std::string text =
+        silence > limits_.liveness / 2  // a starved rank may close its connection because it heard nothing itself
+            ? format_text("{}, and then its connection ended ({})", {silence_text(silence), how})
+            : format_text("its process ended, or its connection broke, before it left the job ({})", {how});
     const bool may_come_back = job_.has_joined(id) && !job_.cause() && limits_.reconnect_window.count() > 0;
     if (may_come_back) {
       found->second->waiting = loop_.spawn(detach_after_reconnect_window(id, text));
@@ -217,20 +220,18 @@ class JobServer final : private JobSink {
     settle();
   }
 
-  /// Ends sessions that send nothing for the liveness time. If the store's own process was stopped meanwhile, the
-  /// liveness time of every session begins anew.
+  /// Ends sessions that send nothing for the liveness time, in which the time that the store's own process was stopped
+  /// or got no processor does not count.
   async::Task<void> watch_liveness() {
     const std::chrono::milliseconds step = std::max(std::chrono::milliseconds(1), limits_.liveness / 8);
     for (;;) {
       const Deadline::Clock::time_point before = Deadline::Clock::now();
       co_await loop_.sleep_for(step);
       const Deadline::Clock::time_point now = Deadline::Clock::now();
-      const bool was_stopped = now - before > step + limits_.liveness / 2;
       std::vector<SessionId> silent;
       for (auto& [id, client] : clients_) {
-        if (was_stopped) {
-          client->session->reset_liveness_clock();
-        } else if (client->session->attached() && now - client->session->last_received() > limits_.liveness) {
+        client->session->excuse_silence(now - before - step);
+        if (client->session->attached() && now - client->session->last_received() > limits_.liveness) {
           silent.push_back(id);
         }
       }

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/core/deadline.hpp"
 #include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/framing/frame.hpp"
@@ -32,10 +33,12 @@ struct FramedConnection {
   net::FrameWriter writer;
 };
 
-/// Why a session counts as lost that has sent nothing for `liveness`.
-inline std::string silence_text(std::chrono::milliseconds liveness) {
-  return format_text("it has sent nothing for {} (it is stopped, or its host or the way to it is gone)",
-                     {duration_text(liveness)});
+/// Why a session counts as lost that has sent nothing for `time`.
+inline std::string silence_text(Deadline::Clock::duration time) {
+  return format_text(
+      "it has sent nothing for {} (it is stopped or gets too little processor time, or its host or the way to it is "
+      "gone; DTRAIN_LIVENESS_SECONDS is how long that may last)",
+      {duration_text(time)});
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -100,7 +100,8 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
 
   std::uint64_t received() const noexcept { return received_; }
   Deadline::Clock::time_point last_received() const noexcept { return last_received_; }
-  void reset_liveness_clock() noexcept { last_received_ = Deadline::Clock::now(); }
+  /// Takes from the peer's silence a time in which this process itself did not run.
+  void excuse_silence(auto time) noexcept { last_received_ = std::min(last_received_ + time, Deadline::Clock::now()); }
   std::size_t waiting_bytes() const noexcept { return queue_.waiting_bytes(); }
 
  private:

@@ -1,10 +1,15 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
 #include <future>
+#include <memory>
+#include <optional>
 #include <semaphore>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "unit/rendezvous/raw_client.hpp"
@@ -258,4 +263,59 @@ TEST_CASE("a report after the store went away changes nothing, and does not hang
   ranks.all.clear();
   latch->report(Cause{CauseKind::exception, 0, "h", "later"});
   CHECK(cause_of(*latch).find("later") == std::string::npos);
+}
+
+namespace {
+
+/// Welcomes one rank of a world of one, and answers every heartbeat at once.
+dtrain::async::Task<void> attentive_store(dtrain::net::Listener listener) {
+  std::optional<dtrain::net::Connection> connection = co_await listener.accept(soon());
+  dtrain::net::FrameReader reader(*connection);
+  dtrain::net::FrameWriter writer(*connection);
+  dtrain::net::FrameResult received = co_await reader.read_frame(soon());
+  const Frame challenge = encode(Challenge{});
+  co_await writer.write_frame(challenge, soon());
+  received = co_await reader.read_frame(soon());
+  Accepted answer;
+  answer.liveness_ms = 1000;
+  answer.heartbeat_ms = 250;
+  const Frame accepted = encode(answer);
+  const Frame welcome = encode(Welcome{});
+  co_await writer.write_frame(accepted, soon());
+  co_await writer.write_frame(welcome, soon());
+  const Frame heartbeat = encode(dtrain::rendezvous::Heartbeat{});
+  while (received.ok()) {
+    received = co_await reader.read_frame(soon());
+    co_await writer.write_frame(heartbeat, soon());
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a rank that gets little processor time does not take the store for silent") {
+  dtrain::async::LoopThread thread;
+  std::uint16_t port = 0;
+  const auto open = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<void> {
+    dtrain::net::Listener listener = dtrain::net::Listener::bind(loop, dtrain::net::SocketAddress::loopback_v4(0));
+    port = listener.port();
+    loop.spawn_detached(attentive_store(std::move(listener)));
+    co_return;
+  };
+  thread.run_blocking(open, soon());
+  dtrain::async::EventLoop loop;
+  const auto latch = std::make_shared<dtrain::FailureLatch>();
+  const auto starve = [&]() -> dtrain::async::Task<void> {
+    dtrain::rendezvous::StoreAddress address;
+    address.host = "127.0.0.1";
+    address.port = port;
+    dtrain::rendezvous::Join join = RawClient::join(0, 1);
+    auto joining = dtrain::rendezvous::StoreClient::join(loop, std::move(address), std::move(join), latch, soon());
+    const dtrain::rendezvous::StoreClient::Owner client = co_await std::move(joining);
+    for (int turn = 0; turn < 6 && !latch->failed(); ++turn) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(600));  // what the rank's own threads may take of a quota
+      co_await loop.sleep_for(std::chrono::milliseconds(0));
+    }
+  };
+  loop.run_until(starve(), soon());
+  CHECK_FALSE(latch->failed());
 }
