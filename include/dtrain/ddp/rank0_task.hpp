@@ -69,8 +69,9 @@ bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work wo
     wait_for_rank0_blocking(group, store, key, doing);
   }
   const Deadline deadline = Deadline::after(group.timeout());
-  return backend::store_broadcast({store, group.rank(), group.world_size(), rank, deadline, doing, {}}, key, run) ==
-         "yes";
+  backend::StoreRank self{store, group.rank(), group.world_size(), rank, deadline, doing, {}};
+  self.notice_after = std::chrono::milliseconds(0);  // wait_for_rank0_blocking has waited
+  return backend::store_broadcast(self, key, run) == "yes";
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp::detail

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/failure/wait_notice.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
@@ -36,6 +37,9 @@ struct StoreRank {
   std::string late = "did not come by the deadline";
   /// Called five times a second while this rank waits for others; throws if they will not come.
   std::function<void()> check{};
+  /// How long this rank waits for others until a warning in the log names them; 0: none, where a rank may work for
+  /// long.
+  std::chrono::milliseconds notice_after = std::chrono::seconds(10);
 };
 
 namespace detail {
@@ -58,8 +62,26 @@ std::string encoded_result(Make& make, int job_rank) {
   }
 }
 
-/// Takes the text that another rank sets, see StoreRank::check. @throws Error (timeout), JobFailed, as `check`
-std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline);
+/// What one exchange waits for, for the log.
+struct LateRanks {
+  /// @param says the ranks: "not come so far: rank 1"
+  LateRanks(const StoreRank& self, std::function<std::string()> says)
+      : ranks_text(self.notice_after.count() > 0 ? std::move(says) : nullptr), notice(self.notice_after) {}
+
+  std::function<std::string()> ranks_text;  ///< empty where the log is to say nothing
+  WaitNotice notice;
+  Deadline::Clock::time_point began = Deadline::Clock::now();
+};
+
+/// Waits for the text that another rank sets, see StoreRank::check and notice_after.
+/// @throws Error (timeout), JobFailed, as `check`
+std::string get(const StoreRank& self, const std::string& key, Deadline deadline, LateRanks& late);
+
+/// get(), and counts this rank as one of the `readers` of the text.
+std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline, LateRanks& late);
+
+/// Takes rank 0's result. @throws as get
+std::string take_result(const StoreRank& self, const std::string& key);
 
 /// Rank 0's half: takes the text of every other rank. @throws Error (timeout), which names all ranks that did not come
 void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts);
@@ -73,7 +95,7 @@ void take_texts(const StoreRank& self, const std::string& name, std::vector<std:
 template <class Make>
 std::string store_broadcast(const StoreRank& self, const std::string& key, Make make) {
   if (self.rank != 0) {
-    return detail::decode(detail::take(self, key, self.ranks - 1, with_grace(self.deadline)));
+    return detail::decode(detail::take_result(self, key));
   }
   const auto publish = [&](const std::string& text) {
     if (self.ranks > 1) {  // `make` may have passed the deadline
@@ -145,19 +167,23 @@ auto store_all_gather(const StoreRank& self, const std::string& name, Own own, s
 #include <cstdlib>
 #include <system_error>
 
+#include "dtrain/core/text/duration_text.hpp"
+
 namespace DTRAIN_NAMESPACE::backend {
 
 DTRAIN_DEFINED StoreRank StoreRank::of(const ChannelContext& context, Deadline deadline, std::string doing) {
   const auto name = [members = context.members](int other) {
     return "rank " + std::to_string(members.rank_in_job(other));
   };
-  return {context.store,
-          context.members.rank,
-          context.members.world_size,
-          context.reporting_rank(),
-          deadline,
-          std::move(doing),
-          name};
+  StoreRank self{context.store,
+                 context.members.rank,
+                 context.members.world_size,
+                 context.reporting_rank(),
+                 deadline,
+                 std::move(doing),
+                 name};
+  self.notice_after = context.notice_after;
+  return self;
 }
 
 namespace detail {
@@ -186,37 +212,67 @@ DTRAIN_DEFINED std::string decode(const std::string& sent) {
   throw Error(as, end + (*end == ' ' ? 1 : 0)).with_rank(rank);
 }
 
-DTRAIN_DEFINED std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline) {
-  while (self.check) {
+DTRAIN_DEFINED std::string get(const StoreRank& self, const std::string& key, Deadline deadline, LateRanks& late) {
+  for (;;) {
+    Deadline until = late.ranks_text ? earlier(deadline, Deadline::after(self.notice_after)) : deadline;
+    if (self.check) {
+      until = earlier(until, Deadline::after(std::chrono::milliseconds(200)));
+    }
     try {
-      self.store.get_blocking(key, earlier(deadline, Deadline::after(std::chrono::milliseconds(200))));
-      break;
+      return self.store.get_blocking(key, until);
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout) || deadline.passed()) throw;
     }
+    if (late.ranks_text) {
+      late.notice.update(self.job_rank, Deadline::Clock::now() - late.began, [&](std::chrono::milliseconds after) {
+        return format_text("{}, after {}; {}", {self.doing, duration_text(after), late.ranks_text()});
+      });
+    }
     try {
-      self.check();
+      if (self.check) self.check();
     } catch (const Error&) {
       // A peer that has got its result may have gone since.
       if (!self.store.has_blocking(key, Deadline::after(std::chrono::seconds(1)))) throw;
     }
   }
-  return self.store.take_blocking(key, readers, deadline);
+}
+
+DTRAIN_DEFINED std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline,
+                                LateRanks& late) {
+  std::string text = get(self, key, deadline, late);
+  if (readers > 1) {
+    return self.store.take_blocking(key, readers, deadline);
+  }
+  self.store.erase_blocking(key, later(deadline, Deadline::after(std::chrono::seconds(1))));
+  return text;
+}
+
+DTRAIN_DEFINED std::string take_result(const StoreRank& self, const std::string& key) {
+  LateRanks late(self, [&] {
+    return format_text("no result so far: {}{} has not come",
+                       {self.name_of_rank(0), self.ranks > 2 ? ", or a rank that it waits for," : ""});
+  });
+  return take(self, key, self.ranks - 1, with_grace(self.deadline), late);
 }
 
 DTRAIN_DEFINED void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts) {
   const auto key_of = [&](int rank) { return format_text("{}/{}", {name, rank}); };
-  for (int rank = 1; rank < self.ranks; ++rank) {
+  int rank = 1;  // that is taken
+  const auto missing = [&] {
+    std::string names = self.name_of_rank(rank);
+    for (int later = rank + 1; later < self.ranks; ++later) {
+      const bool came = self.store.has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
+      names += came ? "" : ", " + self.name_of_rank(later);
+    }
+    return names;
+  };
+  LateRanks late(self, [&] { return format_text("not come so far: {}", {missing()}); });
+  for (; rank < self.ranks; ++rank) {
     try {
-      texts.push_back(take(self, key_of(rank), 1, self.deadline));
+      texts.push_back(take(self, key_of(rank), 1, self.deadline, late));
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout)) throw;
-      std::string missing = self.name_of_rank(rank);
-      for (int later = rank + 1; later < self.ranks; ++later) {
-        const bool came = self.store.has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
-        missing += came ? "" : ", " + self.name_of_rank(later);
-      }
-      throw_error(Errc::timeout, "{}: {} {} ({})", {self.doing, missing, self.late, error.what()});
+      throw_error(Errc::timeout, "{}: {} {} ({})", {self.doing, missing(), self.late, error.what()});
     }
     texts.back() = decode(texts.back());  // an error is not kept until the last rank has come
   }

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/backend/channel_setup/store_ref.hpp"
 #include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/deadline.hpp"
@@ -77,11 +78,15 @@ DTRAIN_DEFINED void agree_blocking(const backend::StoreRef& store, const std::fu
     entries.emplace_back(prefix + "publisher", std::to_string(context.rank));
     entries.emplace_back(prefix + "summary", own_summary);
   }
+  const auto name = [](int other) { return "rank " + std::to_string(other); };
+  const backend::StoreRank self{store, rank, rank + 1, context.rank, deadline, "wrapping a model", name};
+  backend::detail::LateRanks late(self, [] { return std::string("rank 0 of the group has not come"); });
   try {
     for (const auto& [key, value] : entries) {
       store.set_blocking(key, value, deadline);
     }
-    const std::string summary = rank == 0 ? own_summary : store.get_blocking(prefix + "summary", deadline);
+    const std::string summary =
+        rank == 0 ? own_summary : backend::detail::get(self, prefix + "summary", deadline, late);
     if (summary != own_summary) {
       context.latch->report({CauseKind::disagreement, context.rank, context.host,
                              detail::difference_to_rank_0(store, prefix, summary, mine, context.rank, deadline)});

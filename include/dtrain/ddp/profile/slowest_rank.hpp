@@ -30,8 +30,10 @@ std::string to_string(const SlowestRank& slowest);
 
 /// Collective, blocking: rank 0 reads every rank's times and publishes the slowest. O(ranks) messages to rank 0: for
 /// reports, not for every step. @param prefix used once; `deadline` bounds each wait
+/// @param notice_after how long a rank waits for others until a warning in the log names them
 SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
-                                       const ReducerStatistics& mine, int rank, int world_size, Deadline deadline);
+                                       const ReducerStatistics& mine, int rank, int world_size, Deadline deadline,
+                                       std::chrono::milliseconds notice_after = std::chrono::seconds(10));
 
 #if DTRAIN_DEFINITIONS
 
@@ -58,7 +60,7 @@ inline std::int64_t take_number(std::string_view& text) {
 
 DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
                                                       const ReducerStatistics& mine, int rank, int world_size,
-                                                      Deadline deadline) {
+                                                      Deadline deadline, std::chrono::milliseconds notice_after) {
   const auto own = [&] {
     const auto steps = static_cast<std::int64_t>(mine.steps == 0 ? 1 : mine.steps);
     return std::to_string((mine.times.forward + mine.times.backward).count() / steps);
@@ -74,10 +76,10 @@ DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const backend::StoreRef& s
     return format_text("{} {} {}", {longest - times.begin(), *longest, static_cast<std::int64_t>(mean)});
   };
   const auto name = [](int other) { return "rank " + std::to_string(other); };
-  const std::string found =
-      backend::store_gather({store, rank, world_size, rank, deadline,
-                             "finding the slowest rank, which every rank calls (summary(), slowest_rank())", name},
-                            prefix + "computing", own, find);
+  const char* const doing = "summary() or slowest_rank(), which every rank calls";
+  backend::StoreRank self{store, rank, world_size, rank, deadline, doing, name};
+  self.notice_after = notice_after;
+  const std::string found = backend::store_gather(self, prefix + "computing", own, find);
   std::string_view rest = found;
   SlowestRank slowest;
   slowest.rank = static_cast<int>(detail::take_number(rest) % world_size);

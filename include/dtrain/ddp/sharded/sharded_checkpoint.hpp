@@ -41,14 +41,14 @@ std::string result_of_all_ranks_blocking(const Group& group, const std::string& 
   const int number = group::GroupAccess::of(group).next_number("shards");
   group.start_pending();  // other ranks may wait for this work before they call this
   const int rank = group.members().rank_in_job();
-  const backend::StoreRank self{
-      group.store().with_prefix("dtrain/shards/"),
-      group.rank(),
-      group.world_size(),
-      rank,
-      Deadline::unbounded("a file system takes its time; a rank that ends fails the job"),
-      doing,
-      [&group](int other) { return format_text("rank {}", {group.members().rank_in_job(other)}); }};
+  backend::StoreRank self{group.store().with_prefix("dtrain/shards/"),
+                          group.rank(),
+                          group.world_size(),
+                          rank,
+                          Deadline::unbounded("a file system takes its time; a rank that ends fails the job"),
+                          doing,
+                          [&group](int other) { return format_text("rank {}", {group.members().rank_in_job(other)}); }};
+  self.notice_after = std::chrono::milliseconds(0);  // a rank may write for minutes
   const auto own = [&] {
     const auto run = [&] { return with_error(doing, work); };
     return backend::detail::encoded_result(run, rank);

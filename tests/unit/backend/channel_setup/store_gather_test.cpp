@@ -10,8 +10,10 @@
 #include <memory>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <vector>
 
+#include "support/captured_stderr.hpp"
 #include "support/channel_context.hpp"
 #include "support/expect_error.hpp"
 #include "support/thread_ranks.hpp"
@@ -121,6 +123,32 @@ TEST_CASE("an error of one rank is every rank's, with its code, sentence and ran
           rank, "text", [&] { return rank.rank == 2 ? fail() : text(); }, joined);
     });
   }
+}
+
+TEST_CASE("a rank that waits long for others names them in the log") {
+  support::CapturedStderr captured;
+  const auto job = std::make_shared<FakeJob>(4);
+  std::atomic<bool> is_said{false};
+  run_thread_ranks(4, [&](RankThread& self) {
+    const Deadline deadline = Deadline::after(20s);
+    while (self.rank() == 2 && !is_said && !deadline.passed()) {
+      std::this_thread::sleep_for(1ms);
+      const std::string& text = captured.text();
+      is_said = text.find("dtrain: rank 0: still waits in comparing, after 0.1 s; not come so far: rank 2, rank 3\n") !=
+                    std::string::npos &&
+                text.find(
+                    "dtrain: rank 1: still waits in comparing, after 0.1 s; no result so far: rank 0, or a rank "
+                    "that it waits for, has not come\n") != std::string::npos;
+    }
+    while (self.rank() == 3 && !is_said && !deadline.passed()) {
+      std::this_thread::sleep_for(1ms);
+    }
+    StoreRank rank = store_rank(job, self, 40s);
+    rank.notice_after = 100ms;
+    store_gather(
+        rank, "text", [] { return std::string("x"); }, joined);
+  });
+  CHECK(is_said);
 }
 
 TEST_CASE("ranks that do not come are all named, also to the ranks that did") {

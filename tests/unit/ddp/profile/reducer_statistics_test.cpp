@@ -11,6 +11,7 @@
 
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/ddp/profile/slowest_rank.hpp"
+#include "support/captured_stderr.hpp"
 #include "support/fake_store.hpp"
 #include "support/thread_ranks.hpp"
 #include "unit/ddp/fake_rank.hpp"
@@ -135,6 +136,28 @@ TEST_CASE("communication before finish is hidden, the rest is not") {
   CHECK(times.communication - times.hidden >= 6ms);
   CHECK(times.communication - times.hidden <= times.exposed);
   CHECK(times.hidden <= times.backward);
+}
+
+TEST_CASE("a rank that is alone in summary() says so in the log, and whom it waits for") {
+  for (const int alone : {0, 1}) {
+    CAPTURE(alone);
+    support::CapturedStderr captured;
+    const auto job = std::make_shared<support::FakeJob>(2);
+    const std::string sentence = "dtrain: rank " + std::to_string(alone) +
+                                 ": still waits in summary() or slowest_rank(), which every rank calls, after 0.1 s; " +
+                                 (alone == 0 ? "not come so far: rank 1\n" : "no result so far: rank 0 has not come\n");
+    bool is_said = false;
+    support::run_thread_ranks(2, [&](support::RankThread& self) {
+      const dtrain::Deadline deadline = dtrain::Deadline::after(20s);
+      while (self.rank() != alone && !is_said && !deadline.passed()) {
+        std::this_thread::sleep_for(1ms);
+        is_said = captured.text().find(sentence) != std::string::npos;
+      }
+      static_cast<void>(dtrain::ddp::find_slowest_rank_blocking(support::FakeStore(job, self.rank()), "report/0/", {},
+                                                                self.rank(), 2, dtrain::Deadline::after(30s), 100ms));
+    });
+    CHECK(is_said);
+  }
 }
 
 TEST_CASE("every rank learns which rank computes longest") {
