@@ -85,10 +85,15 @@ inline void note_unconnected(int number, const std::string& host, std::uint16_t 
   if (backoff.connects_once && !loopback_is_down) {  // the caller has other ports, and adds how long and what to do
     throw posix_error(number, format_text("connecting to {}:{}", {host, port}));
   }
+  const char* const what_to_do =
+      loopback_is_down ? "this host's loopback interface is down; bring it up: ip link set lo up"
+      : number == EPERM || number == EACCES
+          ? "a security policy or a firewall of this machine forbids it: allow this program to connect"
+          : "check that rank 0 or its launcher runs there, MASTER_ADDR and MASTER_PORT, and DTRAIN_INTERFACE on that "
+            "host";
   const Error error = posix_error(
       number, format_text("connecting to {} port {}, tried for {}", {host, port, duration_text(now - begin)}),
-      loopback_is_down ? "this host's loopback interface is down; bring it up: ip link set lo up"
-                       : "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
+      what_to_do);
   if (loopback_is_down || !is_retriable(number) || now >= last) {
     throw error;
   }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dtrain/core/error.hpp"
@@ -46,6 +47,15 @@ inline std::vector<InterfaceAddress> interface_addresses() {
     }
   }
   return all;
+}
+
+/// Whether the interface is a bridge for the containers of one machine. Other hosts cannot reach its address.
+inline bool is_container_bridge(std::string_view name) {
+  const auto begins = [name](std::string_view start) { return name.substr(0, start.size()) == start; };
+  const bool docker_network =  // br-0123456789ab
+      name.size() == 15 && begins("br-") && name.find_first_not_of("0123456789abcdef", 3) == std::string_view::npos;
+  return docker_network || begins("docker") || begins("podman") || begins("cni") || begins("lxcbr") ||
+         begins("lxdbr") || begins("virbr");
 }
 
 /// Whether the address belongs to an interface that is down, where a listener gets no connections.

@@ -119,6 +119,12 @@ class SocketAddress {
     return is_v6() ? IN6_IS_ADDR_UNSPECIFIED(&storage_.v6.sin6_addr) != 0 : storage_.v4.sin_addr.s_addr == INADDR_ANY;
   }
 
+  /// 169.254.0.0/16 and fe80::/10: of one network, and of no use to others without an interface.
+  bool is_link_local() const noexcept {
+    return is_v6() ? IN6_IS_ADDR_LINKLOCAL(&storage_.v6.sin6_addr) != 0
+                   : (ntohl(storage_.v4.sin_addr.s_addr) >> 16) == 0xA9FE;
+  }
+
   /// The IPv4 address of an IPv4-mapped IPv6 address (::ffff:192.0.2.1), in which form a dual-stack socket reports
   /// peers; other addresses unchanged.
   SocketAddress unmapped() const noexcept {

@@ -55,15 +55,6 @@ inline std::string speed_text(std::optional<int> mbit) {
   return text + " Gbit/s";
 }
 
-/// Whether the interface is a bridge for the containers of one machine. Other hosts cannot reach its address.
-inline bool is_container_bridge(std::string_view name) {
-  const auto begins = [name](std::string_view start) { return name.substr(0, start.size()) == start; };
-  const bool docker_network =  // br-0123456789ab
-      name.size() == 15 && begins("br-") && name.find_first_not_of("0123456789abcdef", 3) == std::string_view::npos;
-  return docker_network || begins("docker") || begins("podman") || begins("cni") || begins("lxcbr") ||
-         begins("lxdbr") || begins("virbr");
-}
-
 /// An interface and the address by which other hosts reach it.
 struct LocalInterface {
   std::string name;     ///< "eth0"

@@ -82,14 +82,14 @@ inline std::vector<std::string> variables_against_infiniband(const identity::Var
 /// @param others this machine's addresses; the sentence proposes some of them
 inline std::optional<std::string> interface_without_others(const LocalInterface& own,
                                                            const std::vector<net::InterfaceAddress>& others) {
-  const bool is_bridge = is_container_bridge(own.name);
+  const bool is_bridge = net::is_container_bridge(own.name);
   if (!own.is_loopback && !is_bridge) {
     return std::nullopt;
   }
   std::string proposals;
   for (const net::InterfaceAddress& each : others) {
     const bool is_new = proposals.find(each.interface + " (") == std::string::npos;  // its first address is enough
-    if (is_new && !each.address.is_loopback() && !is_container_bridge(each.interface)) {
+    if (is_new && !each.address.is_loopback() && !net::is_container_bridge(each.interface)) {
       append_text(proposals, "{}{} ({})", {proposals.empty() ? "" : ", ", each.interface, each.address.host()});
     }
   }

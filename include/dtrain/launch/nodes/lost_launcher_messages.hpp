@@ -32,12 +32,13 @@ inline std::string node_list(const std::vector<int>& nodes) {
 
 /// @param missing the nodes whose launchers have not joined
 /// @param timeout how long the others waited: "600.0 s"
+/// @param listens_at where the store of node 0 listens
 inline std::string missing_nodes(const std::vector<int>& missing, int node_count, const std::string& timeout,
-                                 const std::string& store) {
+                                 const std::string& store, const std::string& listens_at) {
   return format_text(
       "{} of {} did not join within {}; start this program there too, with its --node-rank, the same --nnodes and the "
-      "same DTRAIN_SECRET, and see whether it can reach {}",
-      {node_list(missing), node_count, timeout, store});
+      "same DTRAIN_SECRET, and see whether it can reach node 0 at {}: {}",
+      {node_list(missing), node_count, timeout, store, listens_at});
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch

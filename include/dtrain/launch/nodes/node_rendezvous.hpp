@@ -69,11 +69,12 @@ class NodeRendezvous {
     address.role = rendezvous::ClientRole::launcher;
     address.secret = options_->secret;
     if (options_->node.node_rank == 0) {
-      const rendezvous::ListenOptions rules{options_->interface, options_->secret.has_value()};
+      const rendezvous::ListenOptions rules{options_->interface, options_->secret.has_value(), true};
       std::vector<net::Listener> listeners =
           co_await rendezvous::listen_for_ranks(*loop_, master_addr_, master_port_, deadline, rules);
       const net::SocketAddress bound = listeners.front().local();
       address.host = bound.is_any() ? "localhost" : bound.host();
+      listens_at_ = rendezvous::listens_at("its launcher", listeners, master_addr_);
       open_store(std::move(listeners), deadline);
     }
     rendezvous::Join request;
@@ -187,6 +188,11 @@ class NodeRendezvous {
     job.owner = format_text("the launcher of node 0 on host {}", {host_->name});
     job.join_deadline = deadline;
     job.on_joined = [this](int node, const std::string&) { joined_.insert(node); };
+    job.on_failure = [this](const Cause& cause) {
+      if (!has_joined()) {  // it is joining, which cannot succeed any more
+        failure_->set(cause);
+      }
+    };
     launchers_ = &server_->open(std::move(job));
     missing_nodes_task_ = loop_->spawn(watch_missing_nodes(deadline));
   }
@@ -203,11 +209,11 @@ class NodeRendezvous {
       }
     }
     if (!missing.empty()) {
-      launchers_->post_failure(Cause{
-          CauseKind::timeout,
-          -1,
-          {},
-          missing_nodes(missing, options_->node.node_count, duration_text(options_->join_timeout), store_text())});
+      launchers_->post_failure(Cause{CauseKind::timeout,
+                                     -1,
+                                     {},
+                                     missing_nodes(missing, options_->node.node_count,
+                                                   duration_text(options_->join_timeout), store_text(), listens_at_)});
     }
   }
 
@@ -240,6 +246,7 @@ class NodeRendezvous {
   std::string master_addr_;
   std::uint16_t master_port_;
   std::string drawn_secret_;
+  std::string listens_at_;  ///< for the error of a join timeout, on node 0
   std::shared_ptr<FailureLatch> failure_;
   FailureLatch::Subscription subscription_;
   std::optional<rendezvous::StoreServer> server_;  ///< on node 0 only

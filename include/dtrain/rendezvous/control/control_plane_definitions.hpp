@@ -52,6 +52,11 @@ inline Join join_request(const ControlPlaneOptions& options, const HostIdentity&
   return request;
 }
 
+/// False only if the launcher says that all ranks run on one host.
+inline bool may_span_hosts(const identity::ProcessIdentity& identity) {
+  return identity.node_count ? *identity.node_count > 1 : identity.local_world_size != identity.world_size;
+}
+
 /// @param is_alone whether the job has only this rank, at a port that the system chooses
 inline StoreAddress store_address(const ControlPlaneOptions& options, bool is_alone) {
   const identity::ProcessIdentity& identity = options.identity;
@@ -72,6 +77,7 @@ struct ControlPlane::LoopState {
   std::optional<StoreServer> server;
   JobServer* job = nullptr;  ///< the server's
   StoreClient::Owner session;
+  bool has_joined = false;  ///< also after the session's end
 };
 
 DTRAIN_DEFINED ControlPlane::ControlPlane(const ControlPlaneOptions& options, std::shared_ptr<FailureLatch> failure)
@@ -117,7 +123,8 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::join(const ControlPlaneOptions& o
     if (is_alone) {
       listeners.push_back(net::Listener::bind_loopback(loop, 0));
     } else {
-      const ListenOptions listen_options{options.interface, options.secret.has_value()};
+      const ListenOptions listen_options{options.interface, options.secret.has_value(),
+                                         detail::may_span_hosts(options.identity)};
       async::Task<std::vector<net::Listener>> listening =
           listen_or_query_holder(loop, address, listen_options, request, deadline);
       listeners = co_await std::move(listening);
@@ -128,6 +135,7 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::join(const ControlPlaneOptions& o
     async::Task<StoreClient::Owner> joining =
         StoreClient::join(loop, std::move(address), std::move(request), failure_, deadline);
     loop_state_->session = co_await std::move(joining);
+    loop_state_->has_joined = true;
   } catch (const std::exception& error) {
     if (loop_state_->server) {  // the other ranks receive the cause before the store ends
       loop_state_->job->post_failure(Cause{CauseKind::exception, options.identity.rank, host.name, error.what()});
@@ -156,9 +164,14 @@ DTRAIN_DEFINED void ControlPlane::open_store(std::vector<net::Listener> listener
   job.opener.host_id = host.id;
   job.opener.origin = options.origin;
   if (job.world_size > 1) {
-    job.opener.listens_at = listens_at(listeners, options.identity.master_addr.value_or(""));
+    job.opener.listens_at = listens_at("rank 0", listeners, options.identity.master_addr.value_or(""));
   }
   job.join_deadline = join_deadline;
+  job.on_failure = [this](const Cause& cause) {
+    if (!loop_state_->has_joined) {  // it is joining, which cannot succeed any more
+      failure_->set(cause);
+    }
+  };
   loop_state_->server.emplace(thread_.loop(), std::move(listeners), ServerOptions{options.secret, options.limits});
   loop_state_->job = &loop_state_->server->open(std::move(job));
 }

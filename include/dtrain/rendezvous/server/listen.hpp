@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Listeners of a store: their addresses, from DTRAIN_INTERFACE or the master address, and conflicts over a port.
+/// Listeners of a store, and conflicts over a port.
 
 #include <unistd.h>
 
@@ -8,13 +8,13 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/connect.hpp"
 #include "dtrain/net/interfaces.hpp"
@@ -23,13 +23,9 @@
 #include "dtrain/net/socket_address.hpp"
 #include "dtrain/rendezvous/client/client_handshake.hpp"
 #include "dtrain/rendezvous/client/slow_notice.hpp"
+#include "dtrain/rendezvous/server/listen_addresses.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
-
-struct ListenOptions {
-  std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: an interface's name, or an address
-  bool has_secret = false;                  ///< of the job: reaching the port is then not enough to join
-};
 
 namespace detail {
 
@@ -37,7 +33,8 @@ namespace detail {
 inline std::optional<net::Listener> try_listen(async::EventLoop& loop, const std::string& host,
                                                const net::SocketAddress& endpoint) {
   try {
-    return net::Listener::bind(loop, endpoint);
+    return endpoint.is_any() && endpoint.is_v6() ? net::Listener::bind_any(loop, endpoint.port())  // IPv4 as well
+                                                 : net::Listener::bind(loop, endpoint);
   } catch (const Error& error) {
     if (error.code().value() == EADDRNOTAVAIL) {
       return std::nullopt;
@@ -52,60 +49,6 @@ inline std::optional<net::Listener> try_listen(async::EventLoop& loop, const std
   }
 }
 
-/// DTRAIN_INTERFACE as an address, or the addresses of the interface that it names. @throws Error (usage) for neither
-inline std::vector<net::SocketAddress> named_addresses(const std::string& name, std::uint16_t port) {
-  if (const std::optional<net::SocketAddress> address = net::SocketAddress::from_numeric(name, port)) {
-    return {*address};
-  }
-  std::vector<net::SocketAddress> found;
-  std::string there;
-  for (const net::InterfaceAddress& each : net::interface_addresses()) {
-    if (each.interface == name) {
-      found.push_back(each.address.with_port(port));
-    }
-    append_text(there, "{}{} ({})", {there.empty() ? "" : ", ", each.interface, each.address.host()});
-  }
-  if (found.empty()) {
-    throw_error(Errc::usage,
-                "DTRAIN_INTERFACE={} is neither an address nor an interface of this machine with one; there are: {}",
-                {name, there});
-  }
-  return found;
-}
-
-/// Requires a secret for every interface. @param source for the sentence: "DTRAIN_INTERFACE=::" @throws Error (usage)
-inline void require_secret_for_any(const net::SocketAddress& endpoint, const std::string& source, bool has_secret) {
-  if (!has_secret && endpoint.unmapped().is_any()) {
-    throw_error(Errc::usage,
-                "{} means every interface of this machine, and to listen at all of them the job's store needs a "
-                "secret; name one address or interface, or set the same DTRAIN_SECRET for all of the job",
-                {source});
-  }
-}
-
-/// Listening addresses, without a secret, for a host that is none of this machine's outward addresses. Its name may
-/// mean a loopback address here and another one elsewhere (Debian's 127.0.1.1), or it is forwarded here (a service).
-/// @param outward address of the default route
-/// @throws Error (usage) if there is no candidate: the store would have to listen everywhere, for every process
-inline std::vector<net::SocketAddress> resolve_candidates(const std::string& host,
-                                                          const std::vector<net::SocketAddress>& resolved,
-                                                          const std::optional<net::SocketAddress>& outward) {
-  std::vector<net::SocketAddress> candidates;
-  if (outward) {
-    candidates.push_back(outward->with_port(resolved.front().port()));
-  }
-  std::copy_if(resolved.begin(), resolved.end(), std::back_inserter(candidates),
-               [](const net::SocketAddress& each) { return each.is_loopback(); });
-  if (candidates.empty()) {
-    throw_error(Errc::usage,
-                "the job's store is to listen at {}, which is no address of this machine, and to listen at all of its "
-                "addresses the job needs a secret; set MASTER_ADDR to an address of this machine, or DTRAIN_INTERFACE, "
-                "or the same DTRAIN_SECRET for all of the job",
-                {host});
-  }
-  return candidates;
-}
-
 /// The listeners by the rules of listen_for_ranks. @param resolved addresses of `host`; none if a setting names others
 inline std::vector<net::Listener> open_listeners(async::EventLoop& loop, const std::string& host, std::uint16_t port,
                                                  const std::vector<net::SocketAddress>& resolved,
@@ -114,32 +57,37 @@ inline std::vector<net::Listener> open_listeners(async::EventLoop& loop, const s
   const std::string source = options.interface ? format_text("DTRAIN_INTERFACE={}", {*options.interface})
                                                : format_text("the master address {}", {host});
   const auto listen = [&](const net::SocketAddress& address) {
-    const net::SocketAddress endpoint = address.with_port(port);
+    const net::SocketAddress endpoint = address.with_port(listeners.empty() ? port : listeners.front().port());
+    const bool is_new = std::none_of(listeners.begin(), listeners.end(),
+                                     [&](const net::Listener& each) { return each.local() == endpoint; });
     require_secret_for_any(endpoint, source, options.has_secret);
-    std::optional<net::Listener> listener = try_listen(loop, host, endpoint);
+    std::optional<net::Listener> listener = is_new ? try_listen(loop, host, endpoint) : std::nullopt;
     if (listener) {
       listeners.push_back(*std::move(listener));
     }
-    return !listeners.empty();
   };
   if (options.interface) {
     for (const net::SocketAddress& each : named_addresses(*options.interface, port)) {
-      if (listen(each)) {
-        return listeners;
-      }
+      listen(each);
     }
-    throw_error(Errc::usage, "{} is no address of this machine", {source});
+    if (listeners.empty()) {
+      throw_error(Errc::usage, "{} is no address of this machine", {source});
+    }
+    return listeners;
   }
   const bool loopback = net::is_loopback_host(host);
   for (const net::SocketAddress& each : resolved) {
-    if ((loopback || !each.is_loopback()) && listen(each)) {
-      return listeners;
+    if (loopback ? listeners.empty() : !each.is_loopback()) {
+      listen(each);
     }
+  }
+  if (!listeners.empty()) {
+    return listeners;
   }
   if (options.has_secret) {
     listeners.push_back(net::Listener::bind_any(loop, port));
   } else {
-    for (const net::SocketAddress& each : resolve_candidates(host, resolved, net::address_of_default_route())) {
+    for (const net::SocketAddress& each : resolve_candidates(host, resolved, outward_addresses())) {
       listen(each);
     }
   }
@@ -168,6 +116,25 @@ inline std::vector<net::Listener> open_listeners_at_free_port(async::EventLoop& 
   }
 }
 
+/// The addresses of the listeners.
+inline std::vector<net::SocketAddress> addresses_of(const std::vector<net::Listener>& listeners) {
+  std::vector<net::SocketAddress> addresses;
+  for (const net::Listener& each : listeners) {
+    addresses.push_back(each.local());
+  }
+  return addresses;
+}
+
+/// Warns if `host` means a loopback address here and other hosts may come by an address without a listener.
+inline void warn_of_loopback_name(const std::string& host, const std::vector<net::Listener>& listeners) {
+  const std::vector<net::SocketAddress> addresses = addresses_of(listeners);
+  const std::string unused = means_loopback(host, addresses) ? unused_interfaces(addresses, own_addresses()) : "";
+  if (!unused.empty()) {
+    log(LogLevel::warning, format_text("the job's store listens at {}; {} means a loopback address on this host. {}",
+                                       {places_text(addresses), host, unused_remedy(unused, "this host")}));
+  }
+}
+
 /// The sentence of a dtrain store that holds a port; empty if it gave none.
 inline std::string answer_of_holder(const HandshakeResult& result) {
   if (const Refused* refused = std::get_if<Refused>(&result)) {
@@ -180,11 +147,12 @@ inline std::string answer_of_holder(const HandshakeResult& result) {
 }  // namespace detail
 
 /// Listens for the ranks of a job. The first rule that applies decides; every address (0.0.0.0, ::) requires a secret:
-/// - DTRAIN_INTERFACE is set: its first address that is this machine's.
+/// - DTRAIN_INTERFACE is set: that address, or all addresses of that interface.
 /// - `host` is a loopback host: the loopback address.
-/// - `host` resolves to addresses of this machine that are not loopback: the first of them.
+/// - `host` resolves to addresses of this machine that are not loopback: all of them.
 /// - The job has a secret: every address.
-/// - Else: the address of the default route, and the loopback addresses to which `host` resolves here.
+/// - Else: outward_addresses(), and the loopback addresses to which `host` resolves here. If other hosts may come by
+///   another interface, a warning says so at once.
 /// @param ports number of ports, from `port` on; the first free one is taken
 /// @throws Error (posix): "port 29500 on host-a is in use ..."; Error (refused) if `host` does not resolve by the
 /// deadline; Error (usage) if it needed every address without a secret, or DTRAIN_INTERFACE is not this machine's
@@ -201,27 +169,18 @@ inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop
         net::resolve_with_backoff(loop, host, port, deadline, backoff);
     resolved = co_await std::move(lookup);
   }
-  co_return detail::open_listeners_at_free_port(loop, host, port, ports, resolved, options);
+  std::vector<net::Listener> listeners =
+      detail::open_listeners_at_free_port(loop, host, port, ports, resolved, options);
+  if (options.several_hosts) {
+    detail::warn_of_loopback_name(host, listeners);
+  }
+  co_return std::move(listeners);
 }
 
-/// Where rank 0 listens, beside the address that the ranks were given, for the error of a join timeout. The two differ
-/// where the given address is forwarded to this host, or is wrong. @pre there are listeners @throws Error (posix)
-inline std::string listens_at(const std::vector<net::Listener>& listeners, const std::string& master_host) {
-  std::string places;
-  for (const net::Listener& listener : listeners) {
-    const net::SocketAddress local = listener.local();
-    places += (places.empty() ? "" : " and ") +
-              (local.is_any() ? format_text("port {} of every address", {local.port()}) : to_string(local));
-  }
-  const std::optional<net::SocketAddress> given = net::SocketAddress::from_numeric(master_host, 0);
-  bool is_elsewhere = given && !given->is_loopback() && !given->is_any();
-  if (is_elsewhere) {
-    for (const net::InterfaceAddress& each : net::interface_addresses()) {
-      is_elsewhere = is_elsewhere && each.address.host() != given->unmapped().host();
-    }
-  }
-  return format_text("rank 0 listens at {}, and MASTER_ADDR is {}{}",
-                     {places, master_host, is_elsewhere ? ", which is no address of its host" : ""});
+/// Where a store listens, for the error of a join timeout. @pre there are listeners
+inline std::string listens_at(const std::string& who, const std::vector<net::Listener>& listeners,
+                              const std::string& master_host) {
+  return detail::listens_at(who, detail::addresses_of(listeners), master_host, detail::own_addresses());
 }
 
 /// As listen_for_ranks, for a rank. If a dtrain store holds the port, this process sends it a Join, as the process that

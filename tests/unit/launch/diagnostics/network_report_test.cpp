@@ -157,10 +157,10 @@ TEST_CASE("loopback or a bridge for containers between hosts is a slow path, wit
   CHECK(report(machine, {}, "127.0.0.1", false).warnings.empty());
   CHECK(report(machine, {{"DTRAIN_HOST_ID", "a"}}, "127.0.0.1").warnings.empty());
   for (const char* name : {"docker0", "docker_gwbridge", "br-0123456789ab", "podman1", "cni0", "virbr0", "lxdbr0"}) {
-    CHECK(launch::is_container_bridge(name));
+    CHECK(dtrain::net::is_container_bridge(name));
   }
   for (const char* name : {"eth0", "br0", "br-lan", "br-0123456789xy", "ib0", "bond0", "dock"}) {
-    CHECK(!launch::is_container_bridge(name));
+    CHECK(!dtrain::net::is_container_bridge(name));
   }
 }
 

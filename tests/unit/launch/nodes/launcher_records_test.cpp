@@ -103,5 +103,7 @@ TEST_CASE("nodes that did not join are listed") {
   CHECK(node_list({1}) == "node 1");
   CHECK(node_list({1, 2, 3, 7}) == "nodes 1-3 and 7");
   CHECK(node_list({}) == "no node");
-  CHECK(missing_nodes({1, 3}, 4, "600.0 s", "a:1").find("nodes 1 and 3 of 4 did not join within 600.0 s") == 0);
+  const std::string missing = missing_nodes({1, 3}, 4, "600.0 s", "a:1", "its launcher listens at 127.0.0.1:1");
+  CHECK(missing.find("nodes 1 and 3 of 4 did not join within 600.0 s") == 0);
+  CHECK(missing.find("whether it can reach node 0 at a:1: its launcher listens at 127.0.0.1:1") != std::string::npos);
 }

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/skip.hpp"
 #include "unit/rendezvous/store_fixture.hpp"
 
 using namespace rendezvous_test;
@@ -142,18 +143,70 @@ TEST_CASE("an address that means every interface is refused without a secret, wh
 
 TEST_CASE("a name that means the loopback address here is listened at there and at the address of the route out") {
   const std::vector<SocketAddress> debian{at("127.0.1.1", 7)};
-  CHECK(hosts(detail::resolve_candidates("host-a", debian, at("198.51.100.3"))) ==
+  CHECK(hosts(detail::resolve_candidates("host-a", debian, {at("198.51.100.3")})) ==
         std::vector<std::string>{"198.51.100.3:7", "127.0.1.1:7"});
-  CHECK(hosts(detail::resolve_candidates("host-a", debian, std::nullopt)) == std::vector<std::string>{"127.0.1.1:7"});
-  CHECK(hosts(detail::resolve_candidates("service", {at("203.0.113.9", 7)}, at("2001:db8::3"))) ==
+  CHECK(hosts(detail::resolve_candidates("host-a", debian, {})) == std::vector<std::string>{"127.0.1.1:7"});
+  CHECK(hosts(detail::resolve_candidates("service", {at("203.0.113.9", 7)}, {at("2001:db8::3")})) ==
         std::vector<std::string>{"[2001:db8::3]:7"});
-  CHECK_THROWS_WITH_AS(detail::resolve_candidates("service", {at("203.0.113.9", 7)}, std::nullopt),
+  CHECK_THROWS_WITH_AS(detail::resolve_candidates("service", {at("203.0.113.9", 7)}, {}),
                        doctest::Contains("set MASTER_ADDR to an address of this machine, or DTRAIN_INTERFACE"),
                        dtrain::Error);
 }
 
+TEST_CASE("a store listens at every address of this machine that its host has, at one port") {
+  if (!has_ipv6()) {
+    return dtrain_test::skip("this machine has no IPv6 loopback address");
+  }
+  dtrain::async::EventLoop loop;
+  // Both are loopback addresses, which the name of an interface may have; 192.0.2.77 is no address of this machine.
+  const auto both = detail::open_listeners(loop, "lo", 0, {}, {"lo", false});
+  REQUIRE(both.size() == 2);
+  CHECK(both[0].port() == both[1].port());
+  const std::vector<SocketAddress> resolved{at("::"), at("192.0.2.77"), at("::")};
+  CHECK(detail::open_listeners(loop, "everywhere", 0, resolved, {std::nullopt, true}).size() == 1);
+  CHECK(listens_at("::", {std::nullopt, true}) == "::");
+}
+
+TEST_CASE("without a default route, other hosts come by the only interface that leads outward") {
+  const std::vector<dtrain::net::InterfaceAddress> own{
+      {"lo", at("127.0.0.1")},
+      {"eth0", at("10.77.0.1")},
+      {"docker0", at("172.17.0.1")},
+      {"eth0", at("fd77::1")},
+      {"eth0", at("fe80::1")},
+      {"eth1", at("192.0.2.9"), false},
+      {"br-0123456789ab", at("172.18.0.1")},
+  };
+  CHECK(hosts(detail::outward_addresses(std::nullopt, own)) == std::vector<std::string>{"10.77.0.1:0", "[fd77::1]:0"});
+  CHECK(hosts(detail::outward_addresses(at("198.51.100.3"), own)) == std::vector<std::string>{"198.51.100.3:0"});
+  std::vector<dtrain::net::InterfaceAddress> two = own;
+  two.push_back({"ib0", at("10.78.0.1")});
+  CHECK(detail::outward_addresses(std::nullopt, two).empty());
+  CHECK(detail::outward_addresses(std::nullopt, {}).empty());
+}
+
+TEST_CASE("the error of a join timeout says where the store does not listen, and what to set") {
+  const std::vector<dtrain::net::InterfaceAddress> own{
+      {"lo", at("127.0.0.1")}, {"eth0", at("10.77.0.1")}, {"eth1", at("198.51.100.3")}, {"eth1", at("2001:db8::3")}};
+  const std::string remedy =
+      ". It does not listen at eth0 (10.77.0.1): if other hosts come by that, set DTRAIN_INTERFACE to it on its host, "
+      "or the same DTRAIN_SECRET for all of the job, with which it listens at every address";
+  CHECK(detail::listens_at("rank 0", {at("198.51.100.3", 7), at("127.0.1.1", 7)}, "node-a", own) ==
+        "rank 0 listens at 198.51.100.3:7 and 127.0.1.1:7, and MASTER_ADDR is node-a, which means a loopback address "
+        "on its host" +
+            remedy);
+  CHECK(detail::listens_at("rank 0", {at("198.51.100.3", 7)}, "192.0.2.7", own) ==
+        "rank 0 listens at 198.51.100.3:7, and MASTER_ADDR is 192.0.2.7, which is no address of its host" + remedy);
+  CHECK(detail::listens_at("rank 0", {at("127.0.0.1", 7)}, "127.0.0.1", own) ==
+        "rank 0 listens at 127.0.0.1:7, and MASTER_ADDR is 127.0.0.1");
+  for (const char* any : {"::", "0.0.0.0"}) {
+    CHECK(detail::listens_at("rank 0", {at(any, 7)}, "node-a", own) ==
+          "rank 0 listens at port 7 of every address, and MASTER_ADDR is node-a");
+  }
+}
+
 TEST_CASE("DTRAIN_INTERFACE names an interface or an address, and what is neither is refused with those there are") {
-  CHECK(listens_at("192.0.2.77", {"lo", false}) == "127.0.0.1");
+  CHECK(listens_at("192.0.2.77", {"lo", false}) == (has_ipv6() ? "127.0.0.1 ::1" : "127.0.0.1"));
   CHECK(listens_at("192.0.2.77", {"127.0.0.5", false}) == "127.0.0.5");
   const std::string none = listens_at("127.0.0.1", {"eth99", false});
   CHECK(none.find("DTRAIN_INTERFACE=eth99 is neither an address nor an interface of this machine with one; there "
