@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/process/open_files.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -60,11 +62,12 @@ class Listener {
                       "this host's loopback interface is down or has no address; bring it up: ip link set lo up");
   }
 
-  /// Returns the next connection, or nullopt at the deadline. Skips a peer that disconnects before it is accepted. If
-  /// the process or the system is out of descriptors, it logs one warning and tries again every 20 ms.
-  /// @throws Error (posix) for a programming error
+  /// Returns the next connection, or nullopt at the deadline. Skips a peer that disconnects before it is accepted.
+  /// After any other failure that may pass, such as a lack of descriptors, it tries again every 20 ms, and logs one
+  /// warning.
+  /// @throws Error (posix) for a failure that does not pass: a security policy, or a programming error
   async::Task<std::optional<Connection>> accept(Deadline deadline) {
-    for (;;) {
+    for (int failures = 0;;) {  // in sequence
       Descriptor socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       const int error = errno;
       if (socket) {
@@ -72,13 +75,12 @@ class Listener {
       }
       async::WakeReason ready = async::WakeReason::ready;
       if (error == EAGAIN || error == EWOULDBLOCK) {
+        failures = 0;
         ready = co_await loop_->readable(socket_.get(), deadline);
-      } else if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
-        warn_exhausted(error);
-        co_await loop_->sleep_for(std::chrono::milliseconds(20));
+      } else {
+        require_passing(error, ++failures);
+        co_await loop_->sleep_for(std::chrono::milliseconds(std::min(failures, 20)));
         ready = deadline.passed() ? async::WakeReason::timed_out : async::WakeReason::ready;
-      } else if (error == EBADF || error == EINVAL || error == ENOTSOCK || error == EFAULT || error == EOPNOTSUPP) {
-        throw_posix(error, "accepting a connection");
       }
       if (ready == async::WakeReason::timed_out) {
         co_return std::nullopt;
@@ -122,13 +124,47 @@ class Listener {
     return {loop, std::move(socket), local.value_or(address)};
   }
 
-  void warn_exhausted(int error) {
-    if (!std::exchange(has_warned_exhausted_, true)) {
-      const std::string remedy = format_text(
+  /// Logs one warning about a failure that accept() waits out, unless it is a peer that disconnected early.
+  /// @param failures in sequence, this one included @throws Error (posix) if the failure does not pass
+  DTRAIN_NOT_INLINED void require_passing(int error, int failures) {
+    constexpr int several = 20;
+    const bool is_exhausted = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+    if (!is_lasting(error) && (has_warned_ || (!is_exhausted && failures < several))) {
+      return;
+    }
+    const std::string doing = format_text("accepting a connection at {}", {to_string(local_)});
+    std::string what_to_do;
+    if (error == EPERM || error == EACCES || error == ENOSYS) {
+      what_to_do =
+          "a security policy of this machine (SELinux, AppArmor, a container's seccomp profile) forbids it: "
+          "allow this program to accept connections";
+    } else if (is_exhausted) {
+      what_to_do = format_text(
           "those who connect wait; this process may have {} files open: raise that (ulimit -n), or close some",
           {open_files_limit().value_or(0)});
-      log(LogLevel::warning,
-          posix_error(error, format_text("accepting a connection at {}", {to_string(local_)}), remedy).what());
+    } else {
+      what_to_do = "those who connect wait, and it is tried again";
+    }
+    const Error problem = posix_error(error, doing, what_to_do);
+    if (is_lasting(error)) {
+      throw problem;
+    }
+    has_warned_ = true;
+    log(LogLevel::warning, problem.what());
+  }
+
+  /// Whether every later call fails with this errno too.
+  static bool is_lasting(int error) noexcept {
+    switch (error) {
+      case EPERM:
+      case EACCES:
+      case ENOSYS:
+      case EBADF:
+      case EINVAL:
+      case ENOTSOCK:
+      case EFAULT:
+      case EOPNOTSUPP: return true;
+      default: return false;
     }
   }
 
@@ -150,7 +186,7 @@ class Listener {
   async::EventLoop* loop_;
   Descriptor socket_;
   SocketAddress local_;
-  bool has_warned_exhausted_ = false;
+  bool has_warned_ = false;  ///< of failures to accept
 };
 
 }  // namespace DTRAIN_NAMESPACE::net

@@ -32,7 +32,7 @@ inline void wait_descriptor(int descriptor, short events, Deadline deadline, con
     if (count < 0 && errno != EINTR) {
       throw_errno(doing);
     }
-    if (count == 0 && last) {
+    if (last) {
       throw_error(Errc::timeout, "{}: the deadline passed", {doing});
     }
   }

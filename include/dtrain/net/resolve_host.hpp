@@ -23,7 +23,7 @@
 
 namespace DTRAIN_NAMESPACE::net {
 
-/// What learns why an attempt failed which is repeated.
+/// What learns why an attempt failed which is repeated. An exception of note() ends the attempts.
 class RetryObserver {
  public:
   virtual void note(std::string why) = 0;

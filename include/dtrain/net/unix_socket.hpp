@@ -226,7 +226,9 @@ class UnixListener {
       }
       if (errno == EAGAIN) {
         wait_descriptor(socket_.get(), POLLIN, deadline, doing);
-      } else if (errno != EINTR && errno != ECONNABORTED) {
+      } else if (errno == EINTR || errno == ECONNABORTED) {
+        pause_before_retry(deadline, doing);
+      } else {
         throw_errno(doing);
       }
     }

@@ -77,6 +77,8 @@ class PostQueue {
 
 #include <cerrno>
 
+#include "dtrain/core/text/format_text.hpp"
+
 namespace DTRAIN_NAMESPACE::async {
 
 DTRAIN_DEFINED PostQueue::PostQueue() : wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -103,7 +105,10 @@ DTRAIN_DEFINED bool PostQueue::push_item(PostedFunction* pushed) {
 
 DTRAIN_DEFINED void PostQueue::run_all() {
   std::uint64_t count = 0;
-  while (::read(wakeup_.get(), &count, sizeof count) < 0 && errno == EINTR) {
+  while (::read(wakeup_.get(), &count, sizeof count) < 0 && errno != EAGAIN) {
+    if (errno != EINTR) {
+      throw_errno("reading the wake-up descriptor of an event loop");  // else the loop would find it readable for ever
+    }
   }
   {
     const std::lock_guard lock(mutex_);

@@ -31,7 +31,7 @@ struct ConnectedStore {
 
 /// Tries to join until the store answers. If the store may be at several ports, it sends its Join to each in turn, and
 /// skips a port without this job's store. Lifetime: the arguments outlive its task. Threads: the loop's.
-class StoreConnector {
+class StoreConnector final : private net::RetryObserver {
  public:
   /// @param join process and timeout are filled in
   StoreConnector(async::EventLoop& loop, StoreAddress address, Join join, FailureLatch& failure, std::string doing,
@@ -50,14 +50,15 @@ class StoreConnector {
   }
 
   /// @throws Error (refused) with the store's sentence, or if one side does not know the other's secret; the job's
-  /// first cause; Error (timeout); Error (protocol) if the peer is no store; and the errors of connecting
+  /// first cause, also if it comes from elsewhere; Error (timeout); Error (protocol) if the peer is no store; and the
+  /// errors of connecting
   async::Task<ConnectedStore> connect_and_join() {
     const std::chrono::microseconds delay_of_rank = connect_delay(join_.info.rank);
     if (delay_of_rank.count() > 0) {
       co_await loop_->sleep_until(earlier(deadline_, Deadline::after(delay_of_rank)));
     }
-    SlowNotice notice(*loop_, doing_, "nothing has answered there yet");
-    backoff_.observer = &notice;
+    notice_.emplace(*loop_, doing_, "nothing has answered there yet");
+    backoff_.observer = this;
     ConnectedStore connected;
     for (;;) {
       has_sent_request_ = false;
@@ -72,6 +73,7 @@ class StoreConnector {
             co_await handshake(*connected.connection, address_, request, doing_, earlier_of_several(port_timeout),
                                earlier_of_several(reply_timeout));
         if (take(result, connected)) {
+          notice_.reset();
           co_return std::move(connected);
         }
       } catch (const Error& error) {
@@ -79,7 +81,7 @@ class StoreConnector {
       }
       connected.connection.reset();
       const std::chrono::milliseconds delay = choose_next_try();
-      notice.note(reason());
+      note(reason());
       co_await loop_->sleep_for(delay);
     }
   }
@@ -101,6 +103,12 @@ class StoreConnector {
 
   Deadline earlier_of_several(std::chrono::milliseconds timeout) const {
     return address_.ports == 1 ? deadline_ : earlier(deadline_, Deadline::after(timeout));
+  }
+
+  /// A try has failed. @throws the job's first cause, if it is known: this process may serve the store
+  void note(std::string why) override {
+    failure_->throw_if_failed(join_.info.rank);
+    notice_->note(std::move(why));
   }
 
   /// Why the last tries failed. The refusal by another job's store explains more than what follows it.
@@ -184,6 +192,7 @@ class StoreConnector {
   std::uint16_t offset_ = 0;  ///< of the port that is tried
   std::string last_error_;
   std::string other_store_refusal_;
+  std::optional<SlowNotice> notice_;
   net::Backoff backoff_;
   std::chrono::milliseconds delay_ = backoff_.first;  ///< after all ports were tried
   bool is_again_ = false;                             ///< the port is tried a second time

@@ -35,12 +35,15 @@ class StoreServer {
  public:
   /// @param listeners at least one
   StoreServer(async::EventLoop& loop, std::vector<net::Listener> listeners, ServerOptions options)
-      : loop_(loop), listeners_(std::move(listeners)), options_(std::move(options)) {
+      : loop_(loop),
+        listeners_(std::move(listeners)),
+        local_(listeners_.front().local()),
+        options_(std::move(options)) {
     raise_open_files();
     options_.limits.pending_connections = pending_connection_limit(options_.limits.pending_connections);
     for (net::Listener& listener : listeners_) {
       accepting_.push_back(
-          loop_.spawn(accept_all(listener), [this](const std::exception_ptr& reason) { fail_all_jobs(reason); }));
+          loop_.spawn(accept_all(listener), [this](const std::exception_ptr& reason) { stop_accepting(reason); }));
     }
   }
   StoreServer(async::EventLoop& loop, net::Listener listener, ServerOptions options)
@@ -50,16 +53,19 @@ class StoreServer {
   ~StoreServer() = default;
 
   /// The first address that it listens at.
-  net::SocketAddress local() const noexcept { return listeners_.front().local(); }
+  net::SocketAddress local() const noexcept { return local_; }
 
   /// Opens a job, which replaces an earlier job of the same role. The earlier job's sessions are closed; its late ranks
-  /// are refused with a sentence. If this process may not open enough files for the job, the job has failed from the
-  /// beginning. Lifetime of the result: until the next job of its role, or the server's end. @throws as JobServer
+  /// are refused with a sentence. If this process may not open enough files for the job, or the server accepts no
+  /// connections any more, the job has failed from the beginning. Lifetime of the result: until the next job of its
+  /// role, or the server's end. @throws as JobServer
   JobServer& open(StoreJobOptions options) {
     auto job = std::make_unique<JobServer>(loop_, std::move(options), options_.limits);
     std::unique_ptr<JobServer>& place = job_of(job->options().role);
     place = std::move(job);
-    if (const std::optional<Cause> cause = too_few_files(place->options())) {
+    if (broken_) {
+      place->post_failure(*broken_);
+    } else if (const std::optional<Cause> cause = too_few_files(place->options())) {
       place->post_failure(*cause);
     }
     return *place;
@@ -254,8 +260,9 @@ class StoreServer {
     return {};
   }
 
-  /// The server itself cannot continue.
-  void fail_all_jobs(const std::exception_ptr& reason) {
+  /// The server itself cannot continue: it closes its listeners, which refuses those who wait there, and every job of
+  /// it fails, also one that is opened later.
+  void stop_accepting(const std::exception_ptr& reason) {
     std::string text = "an unknown exception";
     try {
       std::rethrow_exception(reason);
@@ -263,9 +270,12 @@ class StoreServer {
       text = error.what();
     } catch (...) {
     }
+    accepting_.clear();
+    listeners_.clear();
+    broken_ = Cause{CauseKind::exception, -1, {}, format_text("the store cannot go on: {}", {text})};
     for (const std::unique_ptr<JobServer>& job : jobs_) {
       if (job) {
-        job->post_failure(Cause{CauseKind::exception, -1, {}, format_text("the store cannot go on: {}", {text})});
+        job->post_failure(*broken_);
       }
     }
   }
@@ -274,8 +284,10 @@ class StoreServer {
 
   async::EventLoop& loop_;
   std::vector<net::Listener> listeners_;
+  net::SocketAddress local_;
   ServerOptions options_;
   std::array<std::unique_ptr<JobServer>, 2> jobs_;  ///< see job_of(); null: not opened
+  std::optional<Cause> broken_;                     ///< why no connection is accepted any more
   ConnectionId last_id_ = 0;
   PendingConnections without_hello_;
   PendingConnections with_hello_;             ///< have sent a valid Hello, and have no session yet

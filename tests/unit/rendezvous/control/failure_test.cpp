@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/rendezvous/client/store_client.hpp"
 #include "unit/rendezvous/raw_client.hpp"
 #include "unit/rendezvous/store_fixture.hpp"
 
