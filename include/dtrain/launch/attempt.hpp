@@ -119,11 +119,15 @@ class Attempt {
     Pipe output = make_pipe();
     Pipe error = make_pipe();
     const bool reads_input = local_rank == input_reader();
-    Pipe input = reads_input ? make_pipe() : Pipe{};
+    // A worker reads a file, pipe or socket itself: what it does not read stays there for others, such as the shell
+    // loop `while read line; do ./train; done < file`. Only a terminal's lines are forwarded.
+    const bool is_forwarded = reads_input && ::isatty(STDIN_FILENO) == 1;
+    Pipe input = is_forwarded ? make_pipe() : Pipe{};
     auto output_relay = relay(rank, std::move(output.reader), services_.output.output(), nullptr, "stdout");
     auto error_relay = relay(rank, std::move(error.reader), services_.output.error(), &error_, "stderr");
-    auto stdin_forwarder =
-        reads_input ? std::make_unique<StdinForwarder>(services_.loop, STDIN_FILENO, std::move(input.writer)) : nullptr;
+    auto stdin_forwarder = is_forwarded
+                               ? std::make_unique<StdinForwarder>(services_.loop, STDIN_FILENO, std::move(input.writer))
+                               : nullptr;
     const bool is_wrapped = program_->wraps(rank);
     CommandLine command = command_line_of(*program_, rank);
     SpawnRequest request;
@@ -133,7 +137,7 @@ class Attempt {
     if (is_wrapped) {
       request.environment[wrapped_variable] = "1";
     }
-    request.standard_input = reads_input ? input.reader.get() : nothing;
+    request.standard_input = is_forwarded ? input.reader.get() : reads_input ? STDIN_FILENO : nothing;
     request.standard_output = output.writer.get();
     request.standard_error = error.writer.get();
     if (!program_->cpus.empty()) {

@@ -28,6 +28,7 @@ namespace DTRAIN_NAMESPACE::launch {
 ///    lost.
 ///  - After a write error (EPIPE, a full disk) the console is broken, and drops all further output.
 ///  - On a terminal, one line may be live: the unfinished line of a worker, redrawn below all other output.
+///  - Elsewhere one line may be open: its part is written, and the rest follows unless other output comes first.
 /// Lifetime: outlives the task of write_out(). Threads: the loop's.
 class Console {
  public:
@@ -58,10 +59,33 @@ class Console {
   void line(std::string_view prefix, std::string_view text) {
     const std::string live = live_;
     erase_live();
+    close_part();
     add(prefix);
     add(is_terminal_ ? visible_part(text) : text);
     add("\n");
     draw_live(live);
+  }
+
+  /// Adds a part of a line that has no end yet, with `prefix` unless it continues the part that its owner added last.
+  /// @pre not a terminal
+  void part(const void* owner, std::string_view prefix, std::string_view text) {
+    if (open_ != owner) {
+      close_part();
+      add(prefix);
+      open_ = owner;
+    }
+    add(text);
+  }
+
+  /// Adds the rest of a line of which part() has written the beginning. If other output came in between, which has
+  /// ended the line, the rest is a line with `prefix`. @pre not a terminal
+  void end_part(const void* owner, std::string_view prefix, std::string_view rest) {
+    if (open_ == owner) {
+      add(rest);
+      close_part();
+    } else if (!rest.empty()) {
+      line(prefix, rest);
+    }
   }
 
   /// Makes `text` the live line; an empty text removes it. Skips the update if the terminal is slow.
@@ -113,6 +137,13 @@ class Console {
     if (!live_.empty()) {
       add("\r\x1b[K");
       live_.clear();
+    }
+  }
+
+  void close_part() {
+    if (open_ != nullptr) {
+      add("\n");
+      open_ = nullptr;
     }
   }
 
@@ -173,6 +204,7 @@ class Console {
   std::size_t written_ = 0;  ///< bytes of pending_ that are written
   std::uint64_t taken_bytes_ = 0;
   std::string live_;
+  const void* open_ = nullptr;  ///< owner of the part that ends the output; null if a line end does
   async::ManualResetEvent changed_;
   async::ManualResetEvent room_;
 };

@@ -75,6 +75,9 @@ class LineFold {
     }
   }
 
+  /// Emits the lines that are held for this rank, and those before them.
+  void flush(int rank) { show(held_with(rank)); }
+
   /// Emits all held lines.
   void flush() { show(held_.size()); }
 
@@ -147,6 +150,9 @@ class FoldedConsole {
     fold_.take(rank, text, LineFold::Clock::now());
     changed_.set();
   }
+
+  /// Prints the lines that are held for this rank, before other output of it is printed.
+  void flush(int rank) { fold_.flush(rank); }
 
   /// Prints held lines.
   void flush() { fold_.flush(); }

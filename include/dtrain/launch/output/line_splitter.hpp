@@ -57,6 +57,18 @@ class LineSplitter {
   std::string partial_;
 };
 
+/// The text with `prefix` after each '\r': where a progress bar begins to draw again, its prefix stays in front of it.
+inline std::string prefixed_after_returns(std::string_view text, std::string_view prefix) {
+  std::string prefixed;
+  for (const char each : text) {
+    prefixed += each;
+    if (each == '\r') {
+      prefixed += prefix;
+    }
+  }
+  return prefixed;
+}
+
 /// The text of a line after the last '\r' that is followed by another character, as a terminal shows it. Therefore a
 /// progress bar that a worker drew a hundred times is one line.
 inline std::string_view visible_part(std::string_view line) noexcept {

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -48,7 +49,8 @@ class Tail {
 /// Reads a pipe to its end. Lifetime: relay, console and folded console outlive the task of run(). Threads: the loop's.
 class OutputRelay {
  public:
-  /// @param is_live whether the console shows the unfinished line while it grows, if the console is a terminal
+  /// @param is_live whether the console shows an unfinished line (a prompt, a progress bar): on a terminal while the
+  /// line grows, elsewhere 100 ms after its last byte, or after the first byte of a progress bar, which goes on
   /// @param folded receives the lines and passes them to the console; null: the console receives them directly
   OutputRelay(async::EventLoop& loop, Descriptor pipe, Console& console, int rank, bool is_live, LogFile log,
               FoldedConsole* folded = nullptr)
@@ -59,6 +61,7 @@ class OutputRelay {
         rank_(rank),
         prefix_(format_text("[{}] ", {rank})),
         is_live_(is_live && console.is_terminal()),
+        shows_parts_(is_live && !console.is_terminal()),
         log_(std::move(log)) {
     const int flags = ::fcntl(pipe_.get(), F_GETFL);
     if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
@@ -73,7 +76,13 @@ class OutputRelay {
     std::array<char, std::size_t{16} << 10> buffer;
     while (pipe_) {
       co_await console_->room(Deadline::unbounded("a slow consumer slows the workers"));
-      co_await loop_->readable(pipe_.get(), Deadline::unbounded("the worker ends and closes the pipe"));
+      const Deadline until =
+          part_due_ ? Deadline::at(*part_due_) : Deadline::unbounded("the worker ends and closes the pipe");
+      const async::WakeReason ready = co_await loop_->readable(pipe_.get(), until);
+      if (ready == async::WakeReason::timed_out && !has_input(pipe_.get())) {
+        show_part();
+        continue;
+      }
       const ssize_t count = ::read(pipe_.get(), buffer.data(), buffer.size());
       if (count > 0) {
         take(std::string_view(buffer.data(), static_cast<std::size_t>(count)));
@@ -96,6 +105,9 @@ class OutputRelay {
   const Tail& tail() const noexcept { return tail_; }
 
  private:
+  /// How long the console waits for the rest of a line.
+  static constexpr std::chrono::milliseconds part_delay{100};
+
   void take(std::string_view bytes) {
     static_cast<void>(log_.write(bytes));  // on_lost reports errors
     show_live("");
@@ -104,10 +116,30 @@ class OutputRelay {
       const std::string_view text = visible_part(splitter_.partial());
       show_live(text.empty() ? std::string() : prefix_ + std::string(text));
     }
+    if (splitter_.partial().size() <= shown_) {
+      part_due_.reset();
+    } else if (shows_parts_ && !(part_due_ && contains_return(splitter_.partial()))) {
+      part_due_ = Deadline::Clock::now() + part_delay;
+    }
+  }
+
+  static bool contains_return(std::string_view text) noexcept { return text.find('\r') != text.npos; }
+
+  /// Writes the unfinished line, or what has been added to it since.
+  void show_part() {
+    part_due_.reset();
+    if (folded_ != nullptr) {
+      folded_->flush(rank_);
+    }
+    const std::string_view partial = splitter_.partial();
+    console_->part(this, prefix_, prefixed_after_returns(partial.substr(shown_), prefix_));
+    shown_ = partial.size();
   }
 
   void emit(std::string_view line) {
-    if (folded_ != nullptr) {
+    if (const std::size_t shown = std::exchange(shown_, 0); shown > 0) {
+      console_->end_part(this, prefix_, prefixed_after_returns(line.substr(shown), prefix_));
+    } else if (folded_ != nullptr) {
       folded_->line(rank_, line);
     } else {
       console_->line(prefix_, line);
@@ -129,6 +161,9 @@ class OutputRelay {
   int rank_;
   std::string prefix_;
   bool is_live_;
+  bool shows_parts_;
+  std::size_t shown_ = 0;  ///< bytes of the unfinished line that the console has
+  std::optional<Deadline::Clock::time_point> part_due_;
   bool has_live_line_ = false;
   LogFile log_;
   LineSplitter splitter_;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Stdin forwarder: passes the launcher's stdin to one worker.
+/// Stdin forwarder: passes the lines that are typed on the launcher's terminal to one worker.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "dtrain/async/loop/event_loop.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/launch/output/standard_stream.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -22,10 +22,10 @@ namespace DTRAIN_NAMESPACE::launch {
 /// Lifetime: outlives the task of run(). Threads: the loop's.
 class StdinForwarder {
  public:
-  /// @param source the descriptor to read; the caller still owns it
+  /// @param source a terminal's descriptor; the caller still owns it
   /// @param pipe the writing end; closed at the end of the source, or when the worker has closed the reading end
   StdinForwarder(async::EventLoop& loop, int source, Descriptor pipe)
-      : loop_(&loop), source_(source), pipe_(std::move(pipe)), can_wait_(can_be_waited_for(source)) {
+      : loop_(&loop), source_(source), pipe_(std::move(pipe)) {
     const int flags = ::fcntl(pipe_.get(), F_GETFL);
     if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
       throw_errno("preparing the pipe of a worker's input");
@@ -42,11 +42,9 @@ class StdinForwarder {
         co_await loop_->sleep_for(std::chrono::milliseconds(500));  // the shell reads the terminal now
         continue;
       }
-      if (can_wait_) {
-        const async::WakeReason ready = co_await loop_->readable(source_, Deadline::after(std::chrono::seconds(1)));
-        if (ready == async::WakeReason::timed_out || in_background()) {
-          continue;
-        }
+      const async::WakeReason ready = co_await loop_->readable(source_, Deadline::after(std::chrono::seconds(1)));
+      if (ready == async::WakeReason::timed_out || in_background()) {
+        continue;
       }
       const ssize_t count = ::read(source_, buffer.data(), buffer.size());
       const int error = count < 0 ? errno : 0;
@@ -83,7 +81,6 @@ class StdinForwarder {
   async::EventLoop* loop_;
   int source_;
   Descriptor pipe_;
-  bool can_wait_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch

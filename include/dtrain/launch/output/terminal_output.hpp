@@ -14,15 +14,16 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// If both are the same terminal, one console writes to it, so that a line on one does not break a progress bar on the
-/// other. A write error of stdout is reported on stderr. Lifetime: the loop outlives it. Threads: the loop's.
+/// If both are the same terminal, pipe or file, one console writes to it, so that a line on one does not break an
+/// unfinished line on the other. A write error of stdout is reported on stderr. Lifetime: the loop outlives it.
+/// Threads: the loop's.
 class TerminalOutput {
  public:
   TerminalOutput(async::EventLoop& loop, int output, int error)
       : loop_(&loop),
         output_(loop, output, ::isatty(output) == 1),
         error_(loop, error, ::isatty(error) == 1),
-        is_one_(output_.is_terminal() && error_.is_terminal() && same_device(output, error)),
+        is_one_(is_same_file(output, error)),
         output_task_(loop.spawn(output_.write_out())),
         error_task_(loop.spawn(error_.write_out())) {
     if (!is_one_) {
@@ -53,10 +54,15 @@ class TerminalOutput {
   }
 
  private:
-  static bool same_device(int a, int b) noexcept {
+  /// Two terminals with one device number are one, also if they were opened by different names.
+  static bool is_same_file(int a, int b) noexcept {
     struct ::stat first {};
     struct ::stat second {};
-    return ::fstat(a, &first) == 0 && ::fstat(b, &second) == 0 && first.st_rdev == second.st_rdev;
+    if (::fstat(a, &first) != 0 || ::fstat(b, &second) != 0) {
+      return false;
+    }
+    return ::isatty(a) == 1 ? ::isatty(b) == 1 && first.st_rdev == second.st_rdev
+                            : first.st_dev == second.st_dev && first.st_ino == second.st_ino;
   }
 
   std::uint64_t taken_bytes() const noexcept { return output_.taken_bytes() + error_.taken_bytes(); }

@@ -44,7 +44,8 @@ inline Pipe make_pipe() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-/// Program, environment and descriptors of a child. @pre The descriptors are above 2 and open until spawn() returns.
+/// Program, environment and descriptors of a child. @pre The descriptors are open until spawn() returns, and above 2;
+/// the standard input may be 0, which is this process's own.
 struct SpawnRequest {
   std::string executable;
   std::vector<std::string> arguments;  ///< the program's name first

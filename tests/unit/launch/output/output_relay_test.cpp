@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dtrain/launch/supervise/spawn.hpp"
+#include "support/program.hpp"
 
 using dtrain::Deadline;
 using dtrain::async::EventLoop;
@@ -51,7 +52,7 @@ TEST_CASE("lines come out whole, prefixed, the last one with an end") {
   set_non_blocking(shown.reader.get());
   Console console(loop, shown.writer.get(), false);
   const TaskHandle writing = loop.spawn(console.write_out());
-  OutputRelay relay(loop, std::move(worker.reader), console, 3, true, {});
+  OutputRelay relay(loop, std::move(worker.reader), console, 3, false, {});
   const TaskHandle relaying = loop.spawn(relay.run());
   REQUIRE(::write(worker.writer.get(), "one\ntw", 6) == 6);
   run_for(loop, milliseconds(20));
@@ -63,6 +64,66 @@ TEST_CASE("lines come out whole, prefixed, the last one with an end") {
   CHECK(relaying.done());
   CHECK(read_all(shown.reader.get()) == "[3] two\n[3] end\n");
   CHECK(relay.tail().lines().back() == "end");
+}
+
+TEST_CASE("a part of a line is shown without its end, and its rest follows unless others print first") {
+  EventLoop loop;
+  Pipe worker = make_pipe();
+  Pipe shown = make_pipe();
+  set_non_blocking(shown.reader.get());
+  Console console(loop, shown.writer.get(), false);
+  const TaskHandle writing = loop.spawn(console.write_out());
+  OutputRelay relay(loop, std::move(worker.reader), console, 0, true, {});
+  const TaskHandle relaying = loop.spawn(relay.run());
+  std::string text;
+  const auto after = [&](const std::string& bytes, const std::string& wanted) {
+    REQUIRE(::write(worker.writer.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
+    text.clear();
+    const Deadline deadline = support::soon();
+    while (text.size() < wanted.size() && !deadline.passed()) {
+      run_for(loop, milliseconds(2));
+      text += read_all(shown.reader.get());
+    }
+    return text;
+  };
+  CHECK(after("done\nName? ", "[0] done\n[0] Name? ") == "[0] done\n[0] Name? ");
+  CHECK(after("it is", "it is") == "it is");
+  CHECK(after(" x\n", " x\n") == " x\n");
+  CHECK(after("loading", "[0] loading") == "[0] loading");
+  console.line("[1] ", "other");
+  CHECK(after(" ... ", "\n[1] other\n[0]  ... ") == "\n[1] other\n[0]  ... ");
+  console.line("[1] ", "other");
+  CHECK(after("\nnext\n", "\n[1] other\n[0] next\n") == "\n[1] other\n[0] next\n");
+  CHECK(relay.tail().lines() == std::vector<std::string>{"done", "Name? it is x", "loading ... ", "next"});
+}
+
+TEST_CASE("a progress bar is shown while it is drawn, each time behind the rank's prefix") {
+  EventLoop loop;
+  Pipe worker = make_pipe();
+  Pipe shown = make_pipe();
+  set_non_blocking(shown.reader.get());
+  Console console(loop, shown.writer.get(), false);
+  const TaskHandle writing = loop.spawn(console.write_out());
+  OutputRelay relay(loop, std::move(worker.reader), console, 0, true, {});
+  const TaskHandle relaying = loop.spawn(relay.run());
+  std::string text;
+  std::string drawn;
+  const Deadline deadline = support::soon();
+  for (int step = 0; text.empty() && !deadline.passed(); ++step) {  // it never pauses for 100 ms
+    const std::string bar = "\rstep " + std::to_string(step);
+    drawn += "\r[0] step " + std::to_string(step);
+    REQUIRE(::write(worker.writer.get(), bar.data(), bar.size()) == static_cast<ssize_t>(bar.size()));
+    run_for(loop, milliseconds(5));
+    text += read_all(shown.reader.get());
+  }
+  REQUIRE(::write(worker.writer.get(), "\n", 1) == 1);
+  worker.writer.reset();
+  while (!relaying.done() && !deadline.passed()) {
+    run_for(loop, milliseconds(2));
+  }
+  run_for(loop, milliseconds(20));
+  CHECK(text.find("\n") == text.npos);
+  CHECK(text + read_all(shown.reader.get()) == "[0] " + drawn + "\n");
 }
 
 TEST_CASE("a console that takes nothing makes the worker wait, and then nothing is lost") {
