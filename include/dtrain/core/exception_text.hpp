@@ -8,7 +8,8 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// Its message; if memory ran out, with the limit that may be the cause. @pre in a catch block
+/// Its message; if memory ran out, with the limit that may be the cause. Of LibTorch's c10::Error without the frames
+/// that what() lists after the message. @pre in a catch block
 std::string exception_text();
 
 }  // namespace DTRAIN_NAMESPACE
@@ -30,7 +31,8 @@ DTRAIN_DEFINED std::string exception_text() {
   } catch (const std::bad_alloc& error) {
     return format_text("memory could not be had: {}{}", {error.what(), limit_hint(ENOMEM)});
   } catch (const std::exception& error) {
-    return error.what();
+    const std::string text = error.what();
+    return text.substr(0, text.find("\nException raised from "));
   } catch (...) {
     return "an exception that is not a std::exception";
   }
