@@ -15,9 +15,12 @@
 #include <string_view>
 #include <vector>
 
+#include "expectations.hpp"
+
 namespace {
 
-using Policy = dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
+using libtorch_probe::Policy;
+using libtorch_probe::require_error;
 
 void require_close(const torch::Tensor& a, const torch::Tensor& b, const std::string& what) {
   if (!torch::allclose(a, b, 1e-6, 1e-6)) throw std::runtime_error("not BatchNorm's within 1e-6: " + what);
@@ -53,6 +56,39 @@ void check_refused_member(const dtrain::ProcessGroup<Policy>& group) {
     return;
   }
   throw std::runtime_error("a BatchNorm that stays was not named");
+}
+
+/// Where a gradient's own derivative is asked for, whether the gradient that comes back depends on the input or not.
+void check_second_derivative(const dtrain::ProcessGroup<Policy>& group) {
+  torch::nn::Sequential net(torch::nn::Linear(4, 4), torch::nn::BatchNorm1d(4));
+  dtrain::libtorch::convert_sync_batchnorm(*net, group);
+  const torch::Tensor weights = torch::randn({3, 4});
+  for (const bool is_linear : {true, false}) {
+    const torch::Tensor x = torch::randn({3, 4}).requires_grad_();
+    const auto first = [&](bool create_graph) {
+      const torch::Tensor output = net->forward(x);
+      const torch::Tensor loss = is_linear ? (output * weights).sum() : output.pow(3).sum();
+      return torch::autograd::grad({loss}, {x}, {}, true, create_graph)[0];
+    };
+    const torch::Tensor gradient = first(true);
+    require_close(gradient, first(false), "a gradient with a graph");
+    require_error("SyncBatchNorm has no second derivative", [&] { gradient.square().sum().backward(); });
+  }
+  net->eval();
+  const torch::Tensor x = torch::randn({3, 4}).requires_grad_();
+  torch::autograd::grad({net->forward(x).pow(3).sum()}, {x}, {}, true, true)[0].square().sum().backward();
+}
+
+/// The output outlives the module.
+void check_lifetime(const dtrain::ProcessGroup<Policy>& group) {
+  torch::Tensor loss;
+  {
+    torch::nn::Sequential net(torch::nn::Linear(4, 4), torch::nn::BatchNorm1d(4));
+    dtrain::libtorch::convert_sync_batchnorm(*net, group);
+    loss = net->forward(torch::randn({3, 4})).square().sum();
+  }
+  const std::vector<torch::Tensor> reused(20, torch::full({64}, 1));  // of the memory that the module leaves
+  loss.backward();
 }
 
 /// Rank r has r + 2 samples.
@@ -94,6 +130,8 @@ int probe(dtrain::ProcessGroup<Policy> group, dtrain::Arguments) {
   require_close(mine.forward(sample), serial->forward(sample), "evaluation");
   check_conversion(group);
   check_refused_member(group);
+  check_second_derivative(group);
+  check_lifetime(group);
   if (group.rank() == 0) std::printf("holds: SyncBatchNorm is BatchNorm over all samples\n");
   return 0;
 }

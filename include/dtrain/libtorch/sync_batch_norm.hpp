@@ -44,6 +44,28 @@ void sum_over_ranks(const Group& group, const torch::Tensor& values) {
   finish_device_work(values);
 }
 
+/// Keeps the group for the backward pass, which may come after the module's end.
+template <class Group>
+struct KeptGroup final : torch::CustomClassHolder {
+  explicit KeptGroup(std::shared_ptr<Group> kept) : group(std::move(kept)) {}
+  std::shared_ptr<Group> group;
+};
+
+/// Returns `gradient`; the derivative by what it was computed from is refused.
+struct OnceDifferentiable : torch::autograd::Function<OnceDifferentiable> {
+  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& gradient, const torch::Tensor&,
+                               const torch::Tensor&) {
+    return gradient.view_as(gradient);
+  }
+  [[noreturn]] static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                              const torch::autograd::variable_list&) {
+    throw Error(
+        Errc::unsupported,
+        "SyncBatchNorm has no second derivative, and this loss has a gradient of it (torch::autograd::grad with "
+        "create_graph); use torch::nn::BatchNorm, or leave that gradient out of the loss");
+  }
+};
+
 /// (input - mean) / sqrt(variance + epsilon), with a backward pass that all-reduces once.
 template <class Group>
 struct NormalizeOverRanks : torch::autograd::Function<NormalizeOverRanks<Group>> {
@@ -54,7 +76,7 @@ struct NormalizeOverRanks : torch::autograd::Function<NormalizeOverRanks<Group>>
                                       per_channel(inverse_deviation, input.dim()).to(input.dtype()));
     context->save_for_backward({normalized, inverse_deviation});
     context->saved_data["count"] = count;
-    context->saved_data["group"] = reinterpret_cast<std::int64_t>(group.get());
+    context->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<KeptGroup<Group>>(std::move(group)));
     return normalized;
   }
 
@@ -62,16 +84,23 @@ struct NormalizeOverRanks : torch::autograd::Function<NormalizeOverRanks<Group>>
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
     const torch::autograd::variable_list saved = context->get_saved_variables();
-    const torch::Tensor& normalized = saved[0];
-    const torch::Tensor& gradient = gradients[0];
-    const auto* group = reinterpret_cast<const Group*>(context->saved_data["group"].toInt());
+    torch::Tensor result = input_gradient(*context, gradients[0], saved[0], saved[1]);
+    if (torch::GradMode::is_enabled()) result = OnceDifferentiable::apply(result, gradients[0], saved[0]);
+    return {result, {}, {}, {}, {}};
+  }
+
+ private:
+  static torch::Tensor input_gradient(torch::autograd::AutogradContext& context, const torch::Tensor& gradient,
+                                      const torch::Tensor& normalized, const torch::Tensor& inverse_deviation) {
+    const torch::NoGradGuard no_grad;
+    const auto kept = context.saved_data["group"].toCapsule();
     const torch::Tensor sums = torch::stack({channel_sums(gradient), channel_sums(gradient * normalized)});
-    sum_over_ranks(*group, sums);
-    const torch::Tensor means = sums / context->saved_data["count"].toDouble();
+    sum_over_ranks(*static_cast<const KeptGroup<Group>&>(*kept).group, sums);
+    const torch::Tensor means = sums / context.saved_data["count"].toDouble();
     const auto spread = [&](const torch::Tensor& values) {
       return per_channel(values, gradient.dim()).to(gradient.dtype());
     };
-    return {(gradient - spread(means[0]) - normalized * spread(means[1])) * spread(saved[1]), {}, {}, {}, {}};
+    return (gradient - spread(means[0]) - normalized * spread(means[1])) * spread(inverse_deviation);
   }
 };
 
@@ -80,8 +109,8 @@ struct NormalizeOverRanks : torch::autograd::Function<NormalizeOverRanks<Group>>
 /// As torch::nn::BatchNorm1d, 2d and 3d, with the options of theirs, over the samples of all ranks of `group`: one
 /// all-reduce in each forward pass and one in each backward pass. In evaluation it uses the running statistics and is a
 /// rank's own. Parameters and buffers have BatchNorm's names.
-/// Collective, blocking: forward in training, and its backward pass; every rank calls them in the same order.
-/// Lifetime: outlives the backward passes of what it returned.
+/// Collective, blocking: forward in training, and its backward pass; every rank calls them in the same order. A second
+/// derivative in training is refused: Error (unsupported) from the pass that needs it.
 template <class P>
 class SyncBatchNormImpl : public torch::nn::Module {
  public:
