@@ -135,6 +135,30 @@ inline void check_buffers(const Group& group) {
   }
 }
 
+/// Two forward passes through BatchNorm before one backward pass: as a discriminator's of real and of made samples.
+inline void check_two_passes(const Group& group) {
+  for (const BufferPolicy policy : {BufferPolicy::rank0, BufferPolicy::mean, BufferPolicy::none}) {
+    for (const bool trains : {true, false}) {
+      const auto make = [&] {
+        torch::manual_seed(3);
+        nn::Sequential net(nn::Linear(6, 4), nn::BatchNorm1d(4), nn::Linear(4, 1));
+        net->train(trains);
+        return net;
+      };
+      nn::Sequential alone = make();
+      nn::Sequential net = make();
+      DistributedDataParallel ddp{net, group, {}, policy};
+      const torch::Tensor expected = alone->forward(inputs_of(0, 0)), also = alone->forward(inputs_of(1, 1));
+      (expected.square() + also).sum().backward();
+      const torch::Tensor first = ddp(inputs_of(0, 0)), second = ddp(inputs_of(1, 1));
+      ddp.backward((first.square() + second).sum());
+      require_gradients(net, alone, "two passes");
+      for (std::size_t i = 0; i < net->buffers().size(); ++i)
+        require(are_close(net->buffers()[i], alone->buffers()[i]), "buffers are those of two passes");
+    }
+  }
+}
+
 /// The second layer takes part on rank 0 alone, and the third one nowhere.
 inline void check_unused(const Group& group) {
   using dtrain::libtorch::GraphPolicy;

@@ -64,9 +64,10 @@ struct ModuleTensor {
 
 namespace detail {
 
-/// The tensor's distinct elements: an expanded dimension counts once.
+/// The tensor's distinct elements: an expanded dimension counts once. What is written there is no change to autograd:
+/// detach() would share the version, and the backward pass of an earlier forward pass would refuse the tensor.
 inline torch::Tensor distinct_elements(const torch::Tensor& tensor) {
-  torch::Tensor distinct = tensor.detach();
+  torch::Tensor distinct = tensor.data();
   for (std::int64_t i = 0; i < distinct.dim(); ++i) {
     if (distinct.stride(i) == 0 && distinct.size(i) > 1) {
       distinct = distinct.narrow(i, 0, 1);
