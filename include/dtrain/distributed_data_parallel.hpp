@@ -133,7 +133,11 @@ class DistributedDataParallel {
     group::GroupAccess::of(group_).require_may_block();
     Step step = driver_->reducer->begin("backward()", {}, &optimizer.update());
     optimizer.inspect_with(std::move(inspect));
-    run(std::forward<F>(f), std::move(step));
+    const auto pass = [&](Ready ready) {
+      optimizer.renew_values();
+      std::forward<F>(f)(ready);
+    };
+    run(pass, std::move(step));
   }
 
   /// Begins a step, for use without backward(): call `ready` on it, then `finish`. @throws the job's first cause; Error
@@ -190,8 +194,17 @@ class DistributedDataParallel {
   void wait_for(std::size_t i) { driver_->reducer->wait_for(i); }
   /// For ShardedOptimizer.
   ddp::Reducer<Communicator>& reducer() noexcept { return *driver_->reducer; }
-  /// The model's parameters as they were at the construction. gradient(i) has the present address of a gradient.
-  const std::vector<Parameter>& parameters() const noexcept { return driver_->parameters; }
+  /// The model's parameters as they were at the construction, but values that move (ddp::MovesValues) where they are
+  /// now. gradient(i) has the present address of a gradient. @throws as the model's value_reader()
+  const std::vector<Parameter>& parameters() const { return driver_->present_parameters(); }
+  /// For ShardedOptimizer. Collective, blocking. @throws Error (disagreement) or JobFailed on every rank if two ranks
+  /// construct another one
+  void agree_on_reduction(const std::string& reduction) {
+    group::GroupAccess::of(group_).require_may_block();
+    driver_->agree_on_reduction(group::GroupAccess::of(group_), reduction);
+  }
+  /// For ShardedOptimizer: the model's value_reader(), or empty.
+  const ddp::ReadValue& read_value() const noexcept { return driver_->read_value; }
   const ddp::BucketPlan& plan() const noexcept { return driver_->reducer->plan(); }
   const ProcessGroup<P>& group() const noexcept { return group_; }
   /// Keeps the memory of bound gradients valid after this object is destroyed.

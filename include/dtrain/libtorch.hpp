@@ -36,7 +36,8 @@ enum class GraphPolicy {
 /// A parameter's .grad is a view of dtrain's memory once it has a gradient. With zero_grad(false) nothing is copied;
 /// where gradients were set to none, each is copied once. Gradients of sparse embeddings become dense. A parameter that
 /// no rank used keeps its .grad (DdpOptions::allow_unused_parameters). Second derivatives come from
-/// torch::autograd::grad in the loss. After torch::load, which every rank calls, the wrapper stays valid.
+/// torch::autograd::grad in the loss. After torch::load and set_data, which every rank calls, the wrapper stays valid,
+/// and with it sharded optimizers and hooks::LocalSgd, as long as type, shape and strides are the same.
 /// Lifetime: keeps the modules; .grad may be kept after its destruction, and the group. Threads: the one that trains.
 template <class Net, class P>
 class DistributedDataParallel {
@@ -87,8 +88,8 @@ class DistributedDataParallel {
 
   /// loss.backward(); afterwards every .grad is reduced. Collective, blocking.
   /// @throws what autograd throws; Error (invalid_argument) that names a parameter without a gradient, one that was
-  /// added, replaced or converted since the construction, or one whose use differs in a static graph; the job's first
-  /// cause.
+  /// added, replaced, converted, frozen or unfrozen since the construction, or one whose use differs in a static graph;
+  /// the job's first cause.
   void backward(const torch::Tensor& loss) { backward({loss}, {}, false); }
 
   /// Several roots with their gradients (none: scalars). @param retain_graph keeps the graph for another pass.

@@ -58,6 +58,7 @@ const std::vector<std::string> checks{
     "gradients set to none",
     "order of gradients",
     "buffers",
+    "two forward passes",
     "unused parameters",
     "gradient hooks",
     "passes under no_sync",
@@ -112,16 +113,36 @@ TEST_CASE("what dtrain does otherwise than LibTorch alone is said once") {
   }
 }
 
-TEST_CASE("a parameter that was added or converted after wrapping is named") {
+TEST_CASE("a parameter that has changed after wrapping is named, with what has changed") {
   if (!can_run()) return;
-  const Result added = run("libtorch_probe", {"--nproc-per-node=1", "added"});
-  CAPTURE(added.error);
-  CHECK(added.exit_code != 0);
-  CHECK(added.error.find("parameter 'late' was added or replaced after its module was wrapped") != std::string::npos);
-  const Result converted = run("libtorch_probe", {"--nproc-per-node=1", "converted"});
-  CAPTURE(converted.error);
-  CHECK(converted.exit_code != 0);
-  CHECK(converted.error.find("parameter 'weight' has another type, shape or device") != std::string::npos);
+  struct Change {
+    std::string act, text;
+  };
+  const auto check = [](const std::string& program, std::vector<std::string> arguments, const Change& change) {
+    CAPTURE(program);
+    CAPTURE(change.act);
+    arguments.push_back(change.act);
+    const Result result = run(program, arguments);
+    CAPTURE(result.error);
+    CHECK(result.exit_code == 1);
+    CHECK(result.error.find(change.text) != std::string::npos);
+  };
+  for (const Change& change : std::vector<Change>{
+           {"added", "parameter 'late' was added or replaced after its module was wrapped"},
+           {"converted",
+            "parameter 'weight' has another type than when it was wrapped (Double, not Float); make another"},
+           {"reshaped", "parameter 'bias' has another shape than when it was wrapped ([1], not [2])"},
+           {"frozen", "parameter 'bias' needed a gradient when it was wrapped, and needs none now"},
+           {"unfrozen", "parameter 'bias' needed no gradient when it was wrapped, and needs one now"}}) {
+    check("libtorch_probe", {"--nproc-per-node=1"}, change);
+  }
+  for (const Change& change : std::vector<Change>{
+           {"strided", "parameter '0.weight' has other strides than when it was wrapped ([1, 5], not [6, 1])"},
+           {"tied", "the values of parameter 0 '0.weight' and parameter 1 '0.bias' share memory"},
+           {"loaded", "parameter '2.bias' has another shape than when it was wrapped ([1], not [3])"},
+           {"unfrozen", "parameter '0.bias' needed no gradient when it was wrapped, and needs one now"}}) {
+    check("sharded_probe", {"--nproc-per-node=2", "unused"}, change);
+  }
 }
 
 TEST_CASE("a parameter whose use changes in a static graph is named") {
@@ -162,7 +183,9 @@ TEST_CASE("a sharded optimizer updates LibTorch modules as LibTorch's optimizers
     for (const std::string check :
          {"AdamW's updates", "Adam's updates", "SGD's updates", "unused parameters", "refused updates",
           "versions of parameters", "shares of the state", "divided gradients", "memory of divided gradients",
-          "layouts of divided gradients", "a checkpoint"}) {
+          "layouts of divided gradients", "values that moved", "values that were swapped",
+          "averages of values that moved", "bindings of values that moved", "a checkpoint of values that moved",
+          "a checkpoint"}) {
       CAPTURE(check);
       CHECK(result.output.find("[0] holds: " + check + "\n") != std::string::npos);
     }

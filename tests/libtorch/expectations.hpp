@@ -17,6 +17,7 @@ using Policy = dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::SharedMe
 using Group = dtrain::ProcessGroup<Policy>;
 using dtrain::libtorch::BufferPolicy;
 using dtrain::libtorch::DistributedDataParallel;
+using dtrain::libtorch::ShardedOptimizer;
 namespace nn = torch::nn;
 
 inline void require(bool holds, const std::string& what) {

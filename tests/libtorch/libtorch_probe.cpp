@@ -2,7 +2,8 @@
 //   libtorch_probe --nproc-per-node=N           rank 0 prints "holds: ..." for each check
 //   libtorch_probe --nproc-per-node=1 leave-out a parameter takes no part in the loss
 //   libtorch_probe --nproc-per-node=2 throw     rank 1 throws in the middle of its backward pass
-//   libtorch_probe --nproc-per-node=1 added     a parameter is added after the wrapping; converted: has another type
+//   libtorch_probe --nproc-per-node=1 added     a parameter is added after the wrapping; converted: has another type;
+//                                               reshaped: another shape; frozen, unfrozen: needs no gradient, or one
 //   libtorch_probe --nproc-per-node=1 static    the second step uses another parameter; dropped: does not use one
 // Built where LibTorch is (examples/libtorch); integration.libtorch runs it.
 
@@ -74,9 +75,13 @@ void throw_in_backward(const Group& group) {
 
 void change(const Group& group, std::string_view act) {
   nn::Linear net(6, 2);
+  if (act == "unfrozen") net->bias.requires_grad_(false);
   DistributedDataParallel ddp{net, group};
   if (act == "added") net->register_parameter("late", torch::ones({1}));
   if (act == "converted") net->to(torch::kFloat64);
+  if (act == "reshaped") net->bias.set_data(torch::zeros({1}));
+  if (act == "frozen") net->bias.requires_grad_(false);
+  if (act == "unfrozen") net->bias.requires_grad_(true);
   ddp.backward(ddp(inputs_of(0, 0).to(net->weight.dtype())).sum());
 }
 
@@ -96,6 +101,7 @@ int probe(Group group, dtrain::Arguments arguments) {
         {"gradients set to none", [](const Group& g) { check_training(g, true); }},
         {"order of gradients", check_order},
         {"buffers", check_buffers},
+        {"two forward passes", check_two_passes},
         {"unused parameters", check_unused},
         {"gradient hooks", check_hooks},
         {"passes under no_sync", check_accumulation},

@@ -18,8 +18,6 @@
 
 namespace libtorch_probe {
 
-using dtrain::libtorch::ShardedOptimizer;
-
 inline void require_near(const nn::Sequential& net, const nn::Sequential& alone, const std::string& what) {
   for (std::size_t i = 0; i < net->parameters().size(); ++i) {
     require(torch::allclose(net->parameters()[i], alone->parameters()[i], 1e-5, 1e-6),

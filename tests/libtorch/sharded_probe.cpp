@@ -1,6 +1,8 @@
 // Holds dtrain::libtorch::ShardedOptimizer to what it says, on as many ranks as are started:
 //   sharded_probe --nproc-per-node=N FILE        rank 0 prints "holds: ..." for each check; leaves the checkpoint FILE
 //   sharded_probe --nproc-per-node=N FILE load   goes on from FILE, which any number of ranks has saved
+//   sharded_probe --nproc-per-node=N FILE strided   a value gets other strides; tied: two share memory; unfrozen: a
+//                                                   parameter needs a gradient now; loaded: of another shape
 // Built where LibTorch is (examples/libtorch); integration.libtorch runs it.
 
 #include <torch/torch.h>
@@ -11,10 +13,12 @@
 #include <cstdio>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "expectations.hpp"
+#include "moved_checks.hpp"
 #include "sharded_checks.hpp"
 
 namespace {
@@ -58,12 +62,27 @@ void check_resumed(const Group& group, const std::string& file, bool same_ranks)
     require(torch::equal(resumed.net->parameters()[i], whole.net->parameters()[i]), "it has the same bits");
 }
 
+/// What a step with a sharded optimizer refuses.
+void change(const Group& group, std::string_view act) {
+  nn::Sequential net = two_layers(0);
+  std::vector<torch::Tensor> parameters = net->parameters();
+  if (act == "unfrozen") parameters[1].requires_grad_(false);
+  DistributedDataParallel ddp{net, group};
+  torch::optim::SGD described(net->parameters(), 0.5);
+  ShardedOptimizer optimizer{ddp, described};
+  if (act == "unfrozen") parameters[1].requires_grad_(true);
+  if (act == "strided") parameters[0].set_data(torch::zeros({6, 5}).t());
+  if (act == "tied") parameters[1].set_data(parameters[0].data().flatten().narrow(0, 3, 5));
+  if (act == "loaded") parameters[3].set_data(torch::zeros({1}));
+  ddp.backward(loss_of(ddp(inputs_of(0, 0))), optimizer);
+}
+
 int probe(Group group, dtrain::Arguments arguments) {
   if (arguments.size() < 2) throw std::runtime_error("give the file to write");
   const std::string file(arguments[1]);
   torch::set_num_threads(1);
   if (arguments.size() > 2) {
-    check_resumed(group, file, false);
+    arguments[2] == std::string_view("load") ? check_resumed(group, file, false) : change(group, arguments[2]);
     return 0;
   }
   using namespace torch::optim;
@@ -87,6 +106,11 @@ int probe(Group group, dtrain::Arguments arguments) {
       {"divided gradients", [](const Group& g, const std::string&) { check_divided_gradients(g); }},
       {"memory of divided gradients", [](const Group& g, const std::string&) { check_divided_memory(g); }},
       {"layouts of divided gradients", [](const Group& g, const std::string&) { check_divided_layouts(g); }},
+      {"values that moved", [](const Group& g, const std::string&) { check_moved_values(g); }},
+      {"values that were swapped", [](const Group& g, const std::string&) { check_swapped_values(g); }},
+      {"averages of values that moved", [](const Group& g, const std::string&) { check_moved_local(g); }},
+      {"bindings of values that moved", [](const Group& g, const std::string&) { check_moved_bindings(g); }},
+      {"a checkpoint of values that moved", check_saved_after_move},
       {"a checkpoint", [](const Group& g, const std::string& path) { check_resumed(g, path, true); }},
   };
   for (const auto& [name, check] : checks) {

@@ -65,6 +65,12 @@ class BucketUpdate {
   ~BucketUpdate() = default;
 };
 
+/// What an update that outlives its reducer knows of it.
+struct ReducerLifetime {
+  bool has_ended = false;
+  bool leaves_work = false;  ///< which may still use the update
+};
+
 /// The update of a step that has ended before the model had its new values; or none.
 template <class C>
 class OpenUpdate {

@@ -36,6 +36,12 @@ void add(std::vector<TensorView>& buffers, const TensorView& buffer);
 /// @throws Error (invalid_argument)
 void check_parameters(const std::vector<Parameter>& parameters, bool binds);
 
+/// A tied parameter listed twice would be reduced twice, or updated twice from the same old value.
+/// @param view_of gives the value or the gradient, which `what` names in the error
+/// @throws Error (invalid_argument) for two that overlap
+void check_apart(std::span<const Parameter> parameters, const TensorView& (*view_of)(const Parameter&),
+                 const char* what);
+
 /// The model's present parameters. Names are copied, tensors are not.
 template <Model M>
 std::vector<Parameter> collect_parameters(M& model) {
@@ -82,30 +88,30 @@ DTRAIN_DEFINED void add(std::vector<TensorView>& buffers, const TensorView& buff
   buffers.push_back(buffer);
 }
 
-/// Rejects overlapping gradients: a tied parameter listed twice would be reduced twice.
-inline void check_gradients_are_apart(std::span<const Parameter> parameters) {
+}  // namespace detail
+
+DTRAIN_DEFINED void check_apart(std::span<const Parameter> parameters, const TensorView& (*view_of)(const Parameter&),
+                                const char* what) {
   std::vector<std::size_t> by_address;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].gradient.data != nullptr && parameters[i].gradient.bytes() != 0) {
+    if (view_of(parameters[i]).data != nullptr && view_of(parameters[i]).bytes() != 0) {
       by_address.push_back(i);
     }
   }
-  std::sort(by_address.begin(), by_address.end(), [&parameters](std::size_t a, std::size_t b) {
-    return std::less<>{}(parameters[a].gradient.data, parameters[b].gradient.data);
+  std::sort(by_address.begin(), by_address.end(), [&](std::size_t a, std::size_t b) {
+    return std::less<>{}(view_of(parameters[a]).data, view_of(parameters[b]).data);
   });
   for (std::size_t next = 1; next < by_address.size(); ++next) {
     const std::size_t a = by_address[next - 1];
     const std::size_t b = by_address[next];
-    const TensorView& before = parameters[a].gradient;
-    if (std::less<>{}(parameters[b].gradient.data, before.data + before.bytes())) {
-      throw_error(Errc::invalid_argument, "the gradients of {} and {} share memory; list a tied parameter once",
-                  {describe_parameter(std::min(a, b), parameters[std::min(a, b)].name),
+    const TensorView& before = view_of(parameters[a]);
+    if (std::less<>{}(view_of(parameters[b]).data, before.data + before.bytes())) {
+      throw_error(Errc::invalid_argument, "the {} of {} and {} share memory; list a tied parameter once",
+                  {what, describe_parameter(std::min(a, b), parameters[std::min(a, b)].name),
                    describe_parameter(std::max(a, b), parameters[std::max(a, b)].name)});
     }
   }
 }
-
-}  // namespace detail
 
 DTRAIN_DEFINED void check_parameters(const std::vector<Parameter>& parameters, bool binds) {
   if (parameters.empty()) {
@@ -137,7 +143,8 @@ DTRAIN_DEFINED void check_parameters(const std::vector<Parameter>& parameters, b
                   {described});
     }
   }
-  detail::check_gradients_are_apart(parameters);
+  check_apart(
+      parameters, [](const Parameter& parameter) -> const TensorView& { return parameter.gradient; }, "gradients");
 }
 
 DTRAIN_DEFINED std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters) {

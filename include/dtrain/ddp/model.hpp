@@ -9,6 +9,7 @@
 #include "dtrain/core/types/device.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/present_value.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -52,6 +53,15 @@ concept HasBuffers = Model<M> && requires(M& model) {
   { std::size(model.buffers()) } -> std::convertible_to<std::size_t>;
   { *std::begin(model.buffers()) } -> std::convertible_to<const TensorView&>;
   std::end(model.buffers());
+};
+
+/// A Model whose values may get other memory between steps, as those of LibTorch modules do by torch::load. The values
+/// in parameters() then stay those of the construction. `value_reader()` returns a function that gives the present
+/// ones. `identity(i)` is an address that is parameter i's alone, whatever the memory of its value.
+template <class M>
+concept MovesValues = Model<M> && requires(const M& model, std::size_t index) {
+  { model.value_reader() } -> std::convertible_to<ReadValue>;
+  { model.identity(index) } -> std::convertible_to<const void*>;
 };
 
 /// Device kind of a model's parameters: host, unless the model declares `static constexpr dtrain::DeviceKind

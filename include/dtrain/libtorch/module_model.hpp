@@ -17,6 +17,7 @@
 
 #include "dtrain/libtorch/modules.hpp"
 #include "dtrain/libtorch/tensor_memory.hpp"
+#include "dtrain/libtorch/wrapped_values.hpp"
 
 #if DTRAIN_WITH_CUDA
 #include <c10/cuda/CUDAStream.h>
@@ -57,14 +58,15 @@ class ModuleModel {
       all_.push_back(named);
       if (!named.tensor.requires_grad()) {
         fixed_.push_back(named);
+        wrapped_->add_frozen(named);
         continue;
       }
       const TensorView value = view_of(named.tensor, named.name);
       Parameter parameter{named.name, value, value};
       parameter.gradient.data = nullptr;  // bind_gradient sets it
       parameters_.push_back(std::move(parameter));
-      const torch::Tensor& tensor = named.tensor;
-      entries_.push_back({tensor, {}, {}, 0, tensor.options(), tensor.sizes().vec(), false, false});
+      wrapped_->add(named.name, named.tensor, value);
+      entries_.push_back({named.tensor, {}, {}, 0, false, false});
     }
     const std::vector<ModuleTensor> present = buffers();
     fixed_.insert(fixed_.end(), present.begin(), present.end());
@@ -79,7 +81,14 @@ class ModuleModel {
       entry.accumulator->del_post_hook(entry.hook);
   }
 
+  /// With the values' addresses of when they were wrapped.
   const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
+
+  /// See ddp::MovesValues.
+  const void* identity(std::size_t i) const { return entries_.at(i).value.unsafeGetTensorImpl(); }
+  ddp::ReadValue value_reader() const {
+    return [wrapped = wrapped_](std::size_t i) { return wrapped->present(i); };
+  }
 
   /// Their tensors.
   std::vector<torch::Tensor> values() const {
@@ -100,7 +109,7 @@ class ModuleModel {
     torch::Tensor& present = entry.value.mutable_grad();
     const bool was_bound = entry.gradient.defined() && present.defined() && present.is_same(entry.gradient);
     entry.gradient = torch::from_blob(
-        view.data, entry.value.sizes(), entry.value.strides(), [arena = arena_](void*) {}, entry.options);
+        view.data, entry.value.sizes(), entry.value.strides(), [arena = arena_](void*) {}, wrapped_->options(i));
     if (was_bound) {
       present = entry.gradient;
     }
@@ -123,12 +132,13 @@ class ModuleModel {
   void keep_gradient_memory(std::shared_ptr<const void> memory) { *arena_ = std::move(memory); }
 
   /// torch::autograd::backward with `ready` for each gradient that it makes. @throws what it throws, and `ready`; Error
-  /// (invalid_argument) that names a parameter that was added, replaced or converted
+  /// (invalid_argument) that names a parameter that was added, replaced, converted, frozen or unfrozen
   /// @param reduces whether the step does; if not, gradients that are not bound stay in .grad
   /// @param alone one rank: dense gradients stay in .grad
   void backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
                 bool retain_graph, bool allow_unused, Ready ready, bool reduces = true, bool alone = false) {
-    require_same_parameters();
+    detail::require_same_parameters(modules_, all_);
+    wrapped_->require_same();
     reduces_ = reduces;
     alone_ = alone && binds_;
     for (std::size_t i = 0; i < entries_.size(); ++i) {
@@ -180,8 +190,6 @@ class ModuleModel {
     torch::Tensor gradient;   ///< the view of dtrain's memory, if gradients are bound
     Accumulator accumulator;  ///< autograd holds it weakly, and the hook with it
     std::uintptr_t hook;
-    torch::TensorOptions options;  ///< of the value when it was wrapped, as the sizes
-    std::vector<std::int64_t> sizes;
     bool used;      ///< since the last reduction
     bool is_ready;  ///< in this pass
   };
@@ -239,7 +247,8 @@ class ModuleModel {
     torch::Tensor& gradient = entry.value.mutable_grad();
     const torch::NoGradGuard no_grad;
     if (gradient.layout() != torch::kStrided || gradient.strides() != entry.value.strides()) {
-      const torch::Tensor strided = torch::empty_strided(entry.value.sizes(), entry.value.strides(), entry.options);
+      const torch::Tensor strided =
+          torch::empty_strided(entry.value.sizes(), entry.value.strides(), wrapped_->options(index));
       strided.copy_(dense(gradient, index));
       gradient = strided;
     }
@@ -268,22 +277,8 @@ class ModuleModel {
     gradient = entry.gradient;
   }
 
-  void require_same_parameters() const {
-    detail::require_same_parameters(modules_, all_);
-    for (std::size_t i = 0; i < entries_.size(); ++i) {
-      const torch::Tensor& value = entries_[i].value;
-      if (value.dtype() == entries_[i].options.dtype() && value.device() == entries_[i].options.device() &&
-          value.sizes() == entries_[i].sizes && value.requires_grad()) {
-        continue;
-      }
-      throw Error(Errc::invalid_argument,
-                  "parameter '" + parameters_[i].name +
-                      "' has another type, shape or device, or needs no gradient any more, since it was wrapped; make "
-                      "another DistributedDataParallel after to(), set_data or set_requires_grad");
-    }
-  }
-
   Modules modules_;
+  std::shared_ptr<WrappedValues> wrapped_ = std::make_shared<WrappedValues>();  ///< of the entries
   std::shared_ptr<std::shared_ptr<const void>> arena_;  ///< known once the gradients are bound, which refer to it
   std::vector<Entry> entries_;
   std::vector<Parameter> parameters_;  ///< of the entries

@@ -32,15 +32,17 @@ namespace DTRAIN_NAMESPACE::libtorch {
 /// none from then on. A rank keeps its part of the reduced gradients, which no .grad shows. Under no_sync() .grad has
 /// this rank's own sum. The wrapper then only makes steps with such an optimizer.
 ///
-/// Lifetime: `ddp` and `adamw` outlive it. Threads: the one that trains.
+/// - Values that torch::load or set_data put elsewhere are found; Half and BFloat16 ones are then taken to f32 again.
+///
+/// Lifetime: `adamw` outlives it, and `ddp` does if it is to make steps. Threads: the one that trains.
 template <class O, class C, class Stage = zero::States>
 class ShardedOptimizer {
   using Rule = typename detail::RuleOf<O>::type;
 
  public:
-  /// Collective: every rank constructs it between the same steps, with the same groups. Allocates the state.
+  /// Collective, blocking: every rank constructs it between the same steps, with the same groups. Allocates the state.
   /// @throws Error (unsupported) for Double parameters, amsgrad and dampening, and for overlap_forward and
-  /// ready_frees_value
+  /// ready_frees_value; as dtrain::ShardedOptimizer
   template <class Ddp>
   ShardedOptimizer(Ddp& ddp, O& options, Stage stage = {})
       : options_(options),
@@ -114,7 +116,10 @@ class ShardedOptimizer {
                   "is ready; leave it out");
     }
     dtrain::ddp::check_sharded_parameters(ddp.wrapped().parameters());
-    if constexpr (Stage::divides_gradients) ddp.unbind_gradients();
+    if constexpr (Stage::divides_gradients) {  // agreed on before it communicates
+      ddp.wrapped().agree_on_reduction(decltype(sharded_)::description(stage));
+      ddp.unbind_gradients();
+    }
     return ddp.wrapped();
   }
 

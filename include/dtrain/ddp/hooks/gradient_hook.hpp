@@ -20,6 +20,7 @@
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/hooks/counted_channel.hpp"
 #include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/present_value.hpp"
 #include "dtrain/ddp/reduction/gradient_table.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -68,6 +69,8 @@ struct GradientBucket {
 /// (DdpOptions::broadcast_buffers). `hook.keeps_buffers()`, the same on all ranks, is asked when a step begins: true
 /// leaves each rank its own buffers in this step.
 /// `hook.description()` is a std::string that must be the same on all ranks, and names the hook in the error if not.
+/// `hook.read_values(read)`, for a hook that uses the parameters' values, gets a ddp::ReadValue that it asks for their
+/// present addresses before each use; empty: they stay where prepare() saw them.
 template <class H, class C>
 concept GradientHook = backend::Communicator<C> && requires(H& hook, const GradientBucket<C>& bucket) {
   hook.reduce(bucket);
@@ -86,6 +89,7 @@ struct HookFunctions {
   std::function<void(std::span<const Parameter>, std::span<const TensorView>)> prepare;
   std::function<void(const GradientBucket<C>&)> reduce;
   std::function<bool()> keeps_buffers;
+  std::function<void(ReadValue)> read_values;
 };
 
 /// Borrows a variable, which then outlives the result, and keeps a temporary.
@@ -98,7 +102,7 @@ HookFunctions<C> hook_functions(H&& hook) {
   } else {
     kept = std::make_shared<Hook>(std::forward<H>(hook));
   }
-  HookFunctions<C> functions{"a hook", {}, [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); }, {}};
+  HookFunctions<C> functions{"a hook", {}, [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); }, {}, {}};
   if constexpr (requires { std::string(kept->description()); }) {
     functions.description = kept->description();
   }
@@ -113,6 +117,9 @@ HookFunctions<C> hook_functions(H&& hook) {
   }
   if constexpr (requires { static_cast<bool>(kept->keeps_buffers()); }) {
     functions.keeps_buffers = [kept] { return static_cast<bool>(kept->keeps_buffers()); };
+  }
+  if constexpr (requires(ReadValue read) { kept->read_values(std::move(read)); }) {
+    functions.read_values = [kept](ReadValue read) { kept->read_values(std::move(read)); };
   }
   return functions;
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
@@ -20,6 +21,7 @@
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/hooks/hook_ranks.hpp"
 #include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/present_value.hpp"
 #include "dtrain/kernels/copy.hpp"
 
 namespace DTRAIN_NAMESPACE::hooks {
@@ -58,6 +60,7 @@ class LocalSgd {
 
   /// Remembers the weights and buffers, and makes the memory in which small ones are averaged together.
   void prepare(std::span<const Parameter> parameters, std::span<const TensorView> buffers = {});
+  void read_values(ddp::ReadValue read) { read_value_ = std::move(read); }
 
   template <class C>
   void reduce(const ddp::GradientBucket<C>& bucket) {
@@ -81,6 +84,7 @@ class LocalSgd {
   /// Averages the weights and the buffers. Collective, blocking. @throws the job's first cause
   template <class Group>
   void average_now(const Group& group) const {
+    find_values();
     for (const Joined& joined : joined_) {
       const BufferView memory = gather(joined);
       group.all_reduce_without_cast(memory, ReduceOp::average);
@@ -118,13 +122,21 @@ class LocalSgd {
   /// Whether the next step keeps this rank's gradients.
   bool is_local() const noexcept { return steps() >= options_.start_after; }
 
+  /// Where values move: their present addresses.
+  void find_values() const {
+    for (std::size_t i = 0; read_value_ && i < weights_; ++i)
+      values_[i] = read_value_(i).view;
+  }
+
   void add(const TensorView& value);
   BufferView gather(const Joined& joined) const noexcept;
   void scatter(const Joined& joined, const std::byte* memory) const noexcept;
 
   LocalSgdOptions options_;
   std::int64_t steps_ = 0;
-  std::vector<TensorView> values_;  ///< weights, and buffers of floats
+  mutable std::vector<TensorView> values_;  ///< weights, and buffers of floats
+  std::size_t weights_ = 0;                 ///< of the values
+  ddp::ReadValue read_value_;               ///< empty: they stay
   std::vector<Joined> joined_;
   std::vector<TensorView> copied_;  ///< other buffers
   mutable std::vector<std::byte> memory_;
@@ -151,6 +163,7 @@ DTRAIN_DEFINED void LocalSgd::prepare(std::span<const Parameter> parameters, std
   for (const Parameter& parameter : parameters) {
     add(parameter.value);
   }
+  weights_ = values_.size();
   for (const TensorView& buffer : buffers) {
     if (is_float(buffer.dtype) && !is_float8(buffer.dtype)) {
       add(buffer);

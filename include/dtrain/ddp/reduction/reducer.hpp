@@ -91,6 +91,7 @@ class Reducer final : public Step::Target {
     if (open_update().is_some()) or_report([&] { open_update().wait_for(parameter, plan()); });
   }
   OpenUpdate<Communicator>& open_update() noexcept { return reduction_.open_update(); }
+  std::shared_ptr<const ReducerLifetime> lifetime() const noexcept { return lifetime_; }
   void ready(const ReadyGradient& gradient) override {
     const std::size_t parameter = gradient.parameter;
     const GradientTable& gradients = reduction_.gradients();
@@ -252,6 +253,7 @@ class Reducer final : public Step::Target {
   AddressCheck addresses_;
   std::uint64_t steps_ = 0;
   std::uint64_t bytes_reduced_ = 0;
+  std::shared_ptr<ReducerLifetime> lifetime_ = std::make_shared<ReducerLifetime>();
   bool under_way_ = false;  ///< stays true after a step that failed
 };
 
@@ -278,10 +280,12 @@ Reducer<Communicator>::Reducer(Communicator communicator, Stream stream, std::sp
 
 template <backend::Communicator Communicator>
 Reducer<Communicator>::~Reducer() {
+  *lifetime_ = {true, true};
   try {
     const bool is_idle = reduction_.end(
         under_way_, {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"},
         Deadline::after(context_.timeout));
+    lifetime_->leaves_work = !is_idle;
     if (!is_idle) {
       static_cast<void>(owner_.release());  // leaked: its memory is still in use after the wait
       log(LogLevel::warning, "a stream still runs a step that was abandoned; the memory of its gradients is kept");

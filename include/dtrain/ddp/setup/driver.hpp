@@ -26,6 +26,7 @@
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/planning/bucket_planner.hpp"
 #include "dtrain/ddp/planning/measured_plan.hpp"
+#include "dtrain/ddp/present_value.hpp"
 #include "dtrain/ddp/profile/running_bucket.hpp"
 #include "dtrain/ddp/reduction/accumulation.hpp"
 #include "dtrain/ddp/reduction/reducer.hpp"
@@ -54,12 +55,24 @@ struct Driver {
   /// @throws as DistributedDataParallel
   void construct(const Group& group, ModelFunctions model, const DdpOptions& options, HookFunctions<Communicator> hook);
 
+  /// Collective, blocking: compares what the ranks construct for this wrapper. @throws Error (disagreement) or
+  /// JobFailed on every rank, which names two ranks and what each of them reduces gradients by
+  void agree_on_reduction(const Group& group, const std::string& reduction);
+
+  /// Parameters of the model, with the present addresses of values that move. @throws as ReadValue
+  const std::vector<Parameter>& present_parameters() {
+    for (std::size_t i = 0; read_value && i < parameters.size(); ++i)
+      parameters[i].value = read_value(i).view;
+    return parameters;
+  }
+
   /// Drops the references to the group and to the model, before the group keeps this object.
   void drop_callbacks() noexcept;
 
   typename Backend::StreamOwner stream;
   std::string prefix;                 ///< of this wrapper's keys in the store
   std::vector<Parameter> parameters;  ///< as the model had them at the construction
+  ReadValue read_value;               ///< empty: values stay where they are
   std::unique_ptr<group::GradientBinding> gradient_binding;
   std::unique_ptr<Reducer<Communicator>> reducer;
   std::optional<Accumulation> accumulation;
@@ -68,6 +81,8 @@ struct Driver {
 
  private:
   static FailureContext failure_context(const Group& group);
+
+  int agreements_ = 0;
   BucketRebuild bucket_rebuild(const Group& group, const DdpOptions& options, const FailureContext& context,
                                bool binds_gradients, const Communicator& communicator) const;
 };
@@ -92,10 +107,11 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   const rendezvous::Membership& members = group.members();
   const FailureContext context = failure_context(group);
   parameters = std::move(model.parameters);
+  read_value = std::move(model.read_value);
   check_options(options);
   check_backend(abilities_of<Backend>(), parameters, model.buffers, options, stream.ref().device());
   if (model.bind_gradient) {
-    gradient_binding = register_gradient_bindings(group.gradient_bindings(), parameters);
+    gradient_binding = register_gradient_bindings(group.gradient_bindings(), parameters, model.identities);
   }
   prefix = format_text("ddp/{}/", {group.next_number("ddp")});
   group.start_pending();  // other ranks may wait for this work before they construct theirs
@@ -120,15 +136,27 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   if (options.broadcast_buffers) parts.buffers = model.buffers;
   parts.scales_averages = scales;
   const std::vector<GradientSize> sizes = gradient_sizes({parameters.data(), parameters.size()});
+  const auto read_values = std::move(hook.read_values);
   reducer = std::make_unique<Reducer<Communicator>>(std::move(communicator), stream.ref(), parameters,
                                                     plan_buckets({sizes.data(), sizes.size()}, options.caps()), options,
                                                     context, std::move(parts), std::move(hook));
+  if (read_values) read_values(read_value);
   accumulation.emplace(reducer->accumulation());
   for (std::size_t i = 0; model.bind_gradient && i < parameters.size(); ++i) {
     model.bind_gradient(i, reducer->bind(i));
   }
   reducer->remember_addresses();
   why_nothing_is_hidden = start_progress(stream, options.progress, members.local_world_size);
+}
+
+template <class Backend, class Group>
+void Driver<Backend, Group>::agree_on_reduction(const Group& group, const std::string& reduction) {
+  ModelSignature signature;
+  signature.hook = reduction;
+  const FailureContext context = failure_context(group);
+  group.start_pending();  // other ranks may wait for this work before they call this
+  agree_blocking(group.store(), format_text("{}reduction/{}/", {prefix, agreements_++}), signature,
+                 group.members().rank, context, Deadline::after(context.timeout));
 }
 
 template <class Backend, class Group>

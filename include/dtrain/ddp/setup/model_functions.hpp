@@ -12,6 +12,7 @@
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/model.hpp"
 #include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/present_value.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -21,14 +22,25 @@ struct ModelFunctions {
   std::vector<TensorView> buffers;
   AddressCheck::Read read_parameters;
   std::function<void(std::size_t, const TensorView&)> bind_gradient;  ///< empty: the model has none
+  ReadValue read_value;                                               ///< empty: values stay where they are
+  std::vector<const void*> identities;                                ///< of the parameters
 };
 
 /// @throws Error (invalid_argument) for parameters that cannot be trained, or buffers without memory
 template <Model M>
 ModelFunctions model_functions(M& model) {
-  ModelFunctions functions{collect_parameters(model), collect_buffers(model), AddressCheck::reading(model), {}};
+  ModelFunctions functions{collect_parameters(model), collect_buffers(model), AddressCheck::reading(model), {}, {}, {}};
   if constexpr (BindsGradients<M>) {
     functions.bind_gradient = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
+  }
+  if constexpr (MovesValues<M>) functions.read_value = model.value_reader();
+  for (std::size_t i = 0; i < functions.parameters.size(); ++i) {
+    if constexpr (MovesValues<M>) {
+      functions.identities.push_back(model.identity(i));
+    } else {  // an empty value has none
+      functions.identities.push_back(functions.parameters[i].value.bytes() == 0 ? nullptr
+                                                                                : functions.parameters[i].value.data);
+    }
   }
   return functions;
 }

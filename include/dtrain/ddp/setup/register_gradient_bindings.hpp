@@ -16,20 +16,21 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Identifies a parameter by the address of its value.
+/// @param identities an address for each parameter; null for one that may be in several wrappers, being empty
 /// @returns an object that prevents other wrappers from binding these gradients while it lives
 /// @throws Error (invalid_argument) if one is bound already
 std::unique_ptr<group::GradientBinding> register_gradient_bindings(
-    std::shared_ptr<group::GradientBindingRegistry> registry, std::span<const Parameter> parameters);
+    std::shared_ptr<group::GradientBindingRegistry> registry, std::span<const Parameter> parameters,
+    std::span<const void* const> identities);
 
 #if DTRAIN_DEFINITIONS
 
 DTRAIN_DEFINED std::unique_ptr<group::GradientBinding> register_gradient_bindings(
-    std::shared_ptr<group::GradientBindingRegistry> registry, std::span<const Parameter> parameters) {
+    std::shared_ptr<group::GradientBindingRegistry> registry, std::span<const Parameter> parameters,
+    std::span<const void* const> identities) {
   auto binding = std::make_unique<group::GradientBinding>(std::move(registry));
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].value.bytes() != 0 &&
-        !binding->add(parameters[i].value.data)) {  // add() accepts a tied parameter twice
+    if (identities[i] != nullptr && !binding->add(identities[i])) {  // add() accepts a tied parameter twice
       throw_error(Errc::invalid_argument,
                   "the gradient of {} lives in another DistributedDataParallel: a model with bind_gradient is wrapped "
                   "once at a time; destroy the other one first",

@@ -7,9 +7,13 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "dtrain/backend/communicator.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/ddp/bucket_update.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/reduction/reducer.hpp"
 #include "dtrain/ddp/sharded/optimizer_rule.hpp"
@@ -37,15 +41,18 @@ namespace DTRAIN_NAMESPACE {
 /// program then sets in the model do not change it. The rule gets f32 gradients.
 /// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
 ///
-/// Lifetime: `ddp` and its model outlive it. Threads: those of `ddp`'s steps; the rule runs on the thread of the
-/// communication during steps.
+/// Lifetime: the model outlives it, and `ddp` does if it is to make steps. Once `ddp` is destroyed, which waits for the
+/// last step's weights, only what it knows of its state is left, for a checkpoint too. Threads: those of `ddp`'s steps;
+/// the rule runs on the thread of the communication during steps.
 template <class R, class C, class Stage = zero::States>
 class ShardedOptimizer {
  public:
-  /// Collective: every rank constructs it between the same steps, for the same stage. From now on `ddp` keeps its
-  /// buckets; those of a wrapper that has made a step follow the order in which gradients become ready. Allocates the
-  /// state; in stage 2 also a smaller arena in place of that of `ddp`.
-  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16, and in stage 2 for bound gradients
+  /// Collective, blocking: every rank constructs it between the same steps, for the same stage. From now on `ddp` keeps
+  /// its buckets; those of a wrapper that has made a step follow the order in which gradients become ready. Allocates
+  /// the state; in stage 2 also a smaller arena in place of that of `ddp`.
+  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16, and in stage 2 for bound gradients;
+  /// (invalid_argument) for two parameters whose values share memory; (disagreement) or JobFailed on every rank if two
+  /// ranks construct another stage, or a rule with other state: both ranks and what they construct
   template <class Ddp>
   explicit ShardedOptimizer(Ddp& ddp, R rule, Stage stage = {}) : rule_(std::make_shared<R>(std::move(rule))) {
     static_assert(ddp::OptimizerRule<R>,
@@ -61,20 +68,31 @@ class ShardedOptimizer {
     ddp::Reducer<C>& reducer = ddp.reducer();
     reducer.throw_if_unusable("ShardedOptimizer");
     ddp::check_sharded_parameters(ddp.parameters());
+    ddp.agree_on_reduction(description(stage));
     reducer.keep_plan();
     if constexpr (Stage::divides_gradients) reducer.reuse_memory();
     reduction_ = {
         new Reduction(ddp::ShardedParameters(ddp.parameters(), ddp.plan(), ddp.group().rank(), ddp.group().world_size(),
-                                             ddp::state_arrays<R>, rule_functions()),
+                                             ddp::state_arrays<R>, rule_functions(), ddp.read_value()),
                       ddp.plan(), stage),
-        Completion{&reducer, group::GroupAccess::of(ddp.group()).rank_context()->pending_weights}};
+        Completion{&reducer, reducer.lifetime(), group::GroupAccess::of(ddp.group()).rank_context()->pending_weights}};
     arena_bytes_ = ddp.plan().arena_bytes;
     if (stage.overlap_forward) {
-      reduction_.get_deleter().pending->add(reduction_.get(), [&reducer, &parameters = reduction_->parameters()](
-                                                                  const std::byte* begin, std::size_t bytes) {
-        if (parameters.has_weights_in(begin, bytes)) reducer.wait_for();
-      });
+      reduction_.get_deleter().pending->add(
+          reduction_.get(), [completion = reduction_.get_deleter(), &parameters = reduction_->parameters()](
+                                const std::byte* begin, std::size_t bytes) {
+            if (parameters.has_weights_in(begin, bytes)) completion.wait();
+          });
     }
+  }
+
+  /// What must be the same on all ranks, because it decides which collectives a step calls.
+  static std::string description(const Stage& stage) {
+    return format_text(
+        "a ShardedOptimizer with zero::{}{}{}, whose rule has {} state arrays{}",
+        {Stage::divides_gradients ? "Gradients" : "States", stage.overlap_forward ? ", overlap_forward" : "",
+         stage.ready_frees_value ? ", ready_frees_value" : "", ddp::state_arrays<R>,
+         ddp::NormedRule<R> ? " and measures norms" : ""});
   }
 
   /// To be changed between steps.
@@ -91,13 +109,30 @@ class ShardedOptimizer {
   std::size_t gradient_bytes() const noexcept { return arena_bytes_ + reduction_->gradient_bytes(); }
 
   /// Blocking: with overlap_forward, until the model has all new weights of the last step. @throws as backward()
-  void wait() { reduction_.get_deleter().reducer->wait_for(); }
+  void wait() { reduction_.get_deleter().wait(); }
 
-  /// For checkpoints.
-  ddp::ShardedParameters& shares() noexcept { return reduction_->parameters(); }
+  /// For checkpoints, with the present weights. @throws as renew_values
+  ddp::ShardedParameters& shares() {
+    renew_values();
+    return reduction_->parameters();
+  }
 
-  /// For DistributedDataParallel::backward, which calls inspect_with once it has begun a step with update().
-  ddp::BucketUpdate<C>& update() noexcept { return *reduction_; }
+  /// Finds the model's values if they move, as those of LibTorch modules. Between steps, and before a step's first
+  /// ready(). @throws Error (invalid_argument) for a value that has become another kind of tensor, and for two that
+  /// share memory now
+  void renew_values() { reduction_->parameters().renew_values(); }
+
+  /// For DistributedDataParallel::backward, which calls renew_values and inspect_with once it has begun a step with
+  /// update(). @throws Error (invalid_argument) if the wrapper is destroyed
+  ddp::BucketUpdate<C>& update() {
+    if (reduction_.get_deleter().lifetime->has_ended) {
+      throw_error(Errc::invalid_argument,
+                  "the DistributedDataParallel that this ShardedOptimizer was constructed from is destroyed; construct "
+                  "another one from the present wrapper",
+                  {});
+    }
+    return *reduction_;
+  }
   void inspect_with(ddp::GradientInspection inspect) { reduction_->inspect_with(std::move(inspect)); }
 
  private:
@@ -105,11 +140,16 @@ class ShardedOptimizer {
 
   /// Destroys it once no work uses it.
   struct Completion {
-    ddp::Reducer<C>* reducer = nullptr;
+    ddp::Reducer<C>* reducer = nullptr;  ///< until the end of its lifetime
+    std::shared_ptr<const ddp::ReducerLifetime> lifetime{};
     std::shared_ptr<group::PendingWeights> pending{};
+    void wait() const {
+      if (!lifetime->has_ended) reducer->wait_for();
+    }
     void operator()(Reduction* reduction) const noexcept {
       pending->remove(reduction);
-      if (reducer->open_update().is(*reduction)) {
+      if (lifetime->leaves_work) return;  // which uses it
+      if (!lifetime->has_ended && reducer->open_update().is(*reduction)) {
         try {
           reducer->wait_for();
         } catch (...) {

@@ -13,12 +13,14 @@
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/present_value.hpp"
 #include "dtrain/ddp/sharded/optimizer_rule.hpp"
 #include "dtrain/ddp/sharded/shard_layout.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in host memory
+/// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in host memory; (invalid_argument) for two
+/// whose values share memory
 void check_sharded_parameters(std::span<const Parameter> parameters);
 
 /// update() replaces this rank's part of a bucket's reduced gradients by new weights, in the model's type, and store()
@@ -38,10 +40,14 @@ class ShardedParameters {
         measure;  ///< null for a rule without norms
   };
 
-  /// Allocates the state. @param arrays number of state arrays of the rule
-  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in host memory
+  /// Allocates the state. @param arrays number of state arrays of the rule @param read_value empty: values stay
+  /// @pre check_sharded_parameters(parameters)
   ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t arrays,
-                    Rule rule);
+                    Rule rule, ReadValue read_value = {});
+
+  /// Finds values that have moved, and takes those of 16 bits to f32 again. @throws as ReadValue and
+  /// check_sharded_parameters: then nothing has changed
+  void renew_values();
 
   bool is_for(const BucketPlan& plan) const noexcept { return plan_ == &plan; }
   std::size_t buckets() const noexcept { return layout_.buckets.size(); }
@@ -112,12 +118,15 @@ class ShardedParameters {
  private:
   enum class Pass { measure, update, update_and_store };
 
+  void load_weights(const std::vector<bool>& wanted);
   void run_rule(std::size_t bucket, const ShardMemory& memory, Pass pass) noexcept;
   void keep_weights(std::size_t bucket, const ShardMemory& memory) const noexcept;
   void run_rule_on(const ShardPiece& piece, DType dtype, std::byte* memory, Pass pass, bool is_counted);
 
   const BucketPlan* plan_;
   std::vector<Parameter> parameters_;
+  ReadValue read_value_;
+  std::vector<std::uint64_t> moves_;  ///< of the values in parameters_, if these move
   ShardLayout layout_;
   bool counts_rest_;  ///< on one rank, because all ranks have the rest of a bucket
   std::size_t rule_arrays_;

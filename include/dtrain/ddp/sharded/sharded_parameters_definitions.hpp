@@ -36,12 +36,15 @@ DTRAIN_DEFINED void check_sharded_parameters(std::span<const Parameter> paramete
                   {describe_parameter(i, parameters[i].name), name(value.dtype), to_string(value.device)});
     }
   }
+  check_apart(
+      parameters, [](const Parameter& parameter) -> const TensorView& { return parameter.value; }, "values");
 }
 
 DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank,
-                                                    int ranks, std::size_t arrays, Rule rule)
+                                                    int ranks, std::size_t arrays, Rule rule, ReadValue read_value)
     : plan_(&plan),
       parameters_(std::move(parameters)),
+      read_value_(std::move(read_value)),
       layout_(shard_layout(plan, gradient_sizes(parameters_), rank, ranks)),
       counts_rest_(rank == 0),
       rule_arrays_(arrays),
@@ -52,11 +55,39 @@ DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> param
     return detail::is_half(parameter.value.dtype);
   });
   arrays_.assign(arrays + (has_halves ? 1 : 0), std::vector<float>(layout_.state_elements));
-  if (!has_halves) return;
+  for (std::size_t i = 0; read_value_ && i < parameters_.size(); ++i)
+    moves_.push_back(read_value_(i).moves);
+  load_weights(std::vector<bool>(parameters_.size(), true));
+}
+
+DTRAIN_DEFINED void ShardedParameters::renew_values() {
+  if (!read_value_) return;
+  std::vector<bool> moved(parameters_.size());
+  std::vector<Parameter> parameters;
+  std::vector<std::uint64_t> moves = moves_;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const PresentValue present = read_value_(i);
+    if (present.moves == moves_[i]) continue;
+    if (parameters.empty()) parameters = parameters_;
+    parameters[i].value = present.view;
+    moves[i] = present.moves;
+    moved[i] = true;
+  }
+  if (parameters.empty()) return;
+  check_sharded_parameters(parameters);
+  parameters_ = std::move(parameters);
+  moves_ = std::move(moves);
+  load_weights(moved);
+}
+
+/// 16-bit values to the f32 weights.
+DTRAIN_DEFINED void ShardedParameters::load_weights(const std::vector<bool>& wanted) {
+  if (arrays_.size() == rule_arrays_) return;
   const kernels::DefaultFloatEnvironment environment;
   for (const BucketShard& shard : layout_.buckets) {
     for (const std::vector<ShardPiece>* pieces : {&shard.own, &shard.rest}) {
       for (const ShardPiece& piece : *pieces) {
+        if (!wanted[piece.parameter]) continue;
         const TensorView& value = parameters_[piece.parameter].value;
         kernels::convert(value.dtype, value.data + piece.offset * size_bytes(value.dtype), DType::f32,
                          reinterpret_cast<std::byte*>(arrays_.back().data() + piece.in_state), piece.count);

@@ -1,0 +1,182 @@
+// ShardedOptimizer: ranks that construct different ones, values that share memory, and the end of the wrapper.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/ddp/sharded/optimizers.hpp"
+#include "dtrain/ddp/sharded/sharded_checkpoint.hpp"
+#include "dtrain/ddp/sharded/sharded_optimizer.hpp"
+#include "support/temporary_directory.hpp"
+#include "unit/public_interface/shared_memory_job.hpp"
+
+using dtrain::DistributedDataParallel;
+using dtrain::Ready;
+using dtrain::ShardedOptimizer;
+using front_test::BindingModel;
+using front_test::Group;
+using front_test::Model;
+using front_test::run_well;
+namespace optimizers = dtrain::optimizers;
+namespace zero = dtrain::zero;
+
+namespace sharded_lifetime_test {
+
+/// Both ranks' ends where each constructs its own.
+template <class R0, class Stage0, class R1, class Stage1>
+std::string texts(R0 rule_0, Stage0 stage_0, R1 rule_1, Stage1 stage_1) {
+  const std::vector<support::RankEnd> ends = support::run_groups<front_test::Policy>(2, [&](const Group& group) {
+    Model model({10, 3000});
+    DistributedDataParallel ddp{model, group};
+    if (group.rank() == 0) {
+      ShardedOptimizer optimizer{ddp, rule_0, stage_0};
+    } else {
+      ShardedOptimizer optimizer{ddp, rule_1, stage_1};
+    }
+  });
+  CHECK(ends[0].text.find("rank 1 reduces gradients by a ShardedOptimizer with zero::") != std::string::npos);
+  CHECK(ends[1].text.find(", rank 0 by a ShardedOptimizer with zero::") != std::string::npos);
+  return ends[0].text + "\n" + ends[1].text;
+}
+
+TEST_CASE("ranks that construct different sharded optimizers fail at once with a sentence that names both") {
+  const optimizers::Sgd sgd;
+  const std::string stages = texts(sgd, zero::States{}, sgd, zero::Gradients{});
+  CHECK(stages.find("zero::States, whose rule has 0 state arrays") != std::string::npos);
+  CHECK(stages.find("zero::Gradients, whose rule has 0 state arrays") != std::string::npos);
+  CHECK(texts(sgd, zero::Gradients{}, sgd, zero::States{}).find("zero::Gradients,") != std::string::npos);
+  for (const bool frees : {false, true}) {
+    CHECK(texts(sgd, zero::Gradients{.ready_frees_value = frees}, sgd, zero::Gradients{.ready_frees_value = !frees})
+              .find("zero::Gradients, ready_frees_value, whose") != std::string::npos);
+  }
+  CHECK(texts(sgd, zero::States{.overlap_forward = true}, sgd, zero::States{})
+            .find("zero::States, overlap_forward, whose") != std::string::npos);
+  CHECK(texts(sgd, zero::States{}, optimizers::AdamW{}, zero::States{}).find("2 state arrays") != std::string::npos);
+  CHECK(texts(optimizers::AdamW{}, zero::States{}, optimizers::Lamb{}, zero::States{}).find("and measures norms") !=
+        std::string::npos);
+}
+
+TEST_CASE("parameters whose values share memory are refused, and train without a sharded optimizer") {
+  run_well(2, [](const Group& group) {
+    for (const std::size_t overlap : {std::size_t{1}, std::size_t{100}}) {
+      Model model({100, 100, 0});
+      std::vector<float> memory(200);
+      model.list[0].value.data = reinterpret_cast<std::byte*>(memory.data());
+      model.list[1].value.data = reinterpret_cast<std::byte*>(memory.data() + 100 - overlap);
+      DistributedDataParallel ddp{model, group};
+      for (const bool divides : {false, true}) {
+        const auto construct = [&] {
+          if (divides) {
+            ShardedOptimizer refused{ddp, optimizers::Sgd{}, zero::Gradients{}};
+          } else {
+            ShardedOptimizer refused{ddp, optimizers::Sgd{}};
+          }
+        };
+        CHECK_THROWS_WITH_AS(construct(),
+                             "the values of parameter 0 'layer0' and parameter 1 'layer1' share memory; list a tied "
+                             "parameter once",
+                             dtrain::Error);
+      }
+      ddp.backward([&](Ready ready) {
+        for (std::size_t i = 0; i < 3; ++i) {
+          std::fill(model.gradients[i].begin(), model.gradients[i].end(), 1.0F + static_cast<float>(i));
+          ready(i);
+        }
+      });
+      CHECK(model.gradients[1][0] == 2);
+    }
+  });
+}
+
+/// The weights after a step whose wrapper is destroyed before its optimizer, and what that says then.
+template <class Stage>
+int wrong_ends(const Group& group, Stage stage, const std::string& path) {
+  int wrong = 0;
+  Model model({10, 3000, 700});
+  const auto pass = [&](Ready ready) {
+    for (std::size_t i = 3; i-- > 0;) {
+      std::fill(model.gradients[i].begin(), model.gradients[i].end(), 1.0F);
+      ready(i);
+    }
+  };
+  const auto all_are = [&](float value) {
+    return std::all_of(model.values.begin(), model.values.end(), [value](const std::vector<float>& values) {
+      return std::all_of(values.begin(), values.end(), [value](float element) { return element == value; });
+    });
+  };
+  auto ddp = std::make_unique<DistributedDataParallel<Model, front_test::Policy>>(model, group);
+  auto optimizer = std::make_unique<decltype(ShardedOptimizer{*ddp, optimizers::Momentum{}, stage})>(
+      *ddp, optimizers::Momentum{.rate = 1}, stage);
+  ddp->backward(pass, *optimizer);
+  ddp.reset();
+  wrong += all_are(-1) && optimizer->steps() == 1 ? 0 : 1;
+  optimizer->wait();
+  const std::vector<dtrain::NamedTensor> values = dtrain::parameter_values(model.list);
+  dtrain::save_checkpoint(group, path, values, *optimizer);
+  {
+    DistributedDataParallel again{model, group};
+    CHECK_THROWS_WITH_AS(again.backward(pass, *optimizer), doctest::Contains("was constructed from is destroyed"),
+                         dtrain::Error);
+    ShardedOptimizer next{again, optimizers::Momentum{.rate = 1}, stage};
+    wrong += dtrain::load_checkpoint(group, path, values, next) && next.steps() == 1 ? 0 : 1;
+    optimizer.reset();
+    again.backward(pass, next);
+    next.wait();
+  }
+  return wrong + (all_are(-2.9F) ? 0 : 1);  // momentum 0.9 of the first step
+}
+
+TEST_CASE("a sharded optimizer that outlives its wrapper keeps its state, makes no step, and ends quietly") {
+  std::atomic<int> wrong{0};
+  for (const int ranks : {1, 3}) {
+    const support::TemporaryDirectory files;
+    run_well(ranks, [&](const Group& group) {
+      for (const bool overlaps : {false, true}) {
+        for (const bool frees : {false, true}) {
+          const zero::States states{.overlap_forward = overlaps, .ready_frees_value = frees};
+          const zero::Gradients gradients{.overlap_forward = overlaps, .ready_frees_value = frees};
+          wrong += wrong_ends(group, states, files.path + "/states");
+          wrong += wrong_ends(group, gradients, files.path + "/gradients");
+        }
+      }
+    });
+  }
+  CHECK(wrong == 0);
+}
+
+/// An exception that leaves a step destroys the wrapper first, too.
+struct Training {
+  explicit Training(const Group& group) : model({10, 3000}), ddp(std::in_place, model, group) {}
+  Model model;
+  using Wrapper = DistributedDataParallel<Model, front_test::Policy>;
+  std::unique_ptr<ShardedOptimizer<optimizers::Sgd, front_test::Policy::ChannelBackend::Communicator, zero::Gradients>>
+      optimizer;
+  std::optional<Wrapper> ddp;
+};
+
+TEST_CASE("so does one whose wrapper is destroyed after a step that failed") {
+  const std::vector<support::RankEnd> ends = support::run_groups<front_test::Policy>(2, [](const Group& group) {
+    Training training(group);
+    training.optimizer = std::make_unique<decltype(training.optimizer)::element_type>(*training.ddp, optimizers::Sgd{},
+                                                                                      zero::Gradients{});
+    training.ddp->backward(
+        [&](Ready ready) {
+          ready(1);
+          if (group.rank() == 1) throw std::runtime_error("the loss is not a number");
+          ready(0);
+        },
+        *training.optimizer);
+  });
+  for (const support::RankEnd& end : ends)
+    CHECK(end.text.find("the loss is not a number") != std::string::npos);
+}
+
+}  // namespace sharded_lifetime_test
