@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -102,12 +101,19 @@ class WrappedValues {
     }
   }
 
+  static std::string text_of(torch::ScalarType type) { return c10::toString(type); }
+  static std::string text_of(const torch::Device& device) { return device.str(); }
+  static std::string text_of(torch::IntArrayRef numbers) {
+    std::string text;
+    for (const std::int64_t number : numbers)
+      text += (text.empty() ? "" : ", ") + std::to_string(number);
+    return "[" + text + "]";
+  }
+
   template <class Trait>
   [[noreturn]] static void refuse(const std::string& name, const std::string& what, const Trait& now,
                                   const Trait& before) {
-    std::ostringstream both;
-    both << what << " than when it was wrapped (" << now << ", not " << before << ")";
-    refuse(name, both.str());
+    refuse(name, what + " than when it was wrapped (" + text_of(now) + ", not " + text_of(before) + ")");
   }
   [[noreturn]] static void refuse(const std::string& name, const std::string& what) {
     throw Error(Errc::invalid_argument, "parameter '" + name + "' " + what +
