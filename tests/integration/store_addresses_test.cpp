@@ -91,6 +91,22 @@ TEST_CASE("a name that means loopback on rank 0's host is listened at on the onl
   hosts.check_trains();
 }
 
+TEST_CASE("a name that has all addresses of its host is not listened at on a bridge for containers") {
+  const TwoHosts hosts({"10.77.0.1 node-a\n172.17.0.1 node-a\n", "10.77.0.1 node-a\n"});
+  if (!hosts.is_there) return;
+  const Result bridge = hosts.on_host(0,
+                                      "ip link add docker0 type veth peer name other && ip link set docker0 up && "
+                                      "ip link set other up && ip address add 172.17.0.1/16 dev docker0");
+  INFO(bridge.error);
+  REQUIRE(bridge.exit_code == 0);
+  const Result alone = hosts.start(0, {{"DTRAIN_TIMEOUT_SECONDS", "1"}})->wait();
+  INFO(alone.error);
+  CHECK(contains(alone.error, "rank 0 listens at 10.77.0.1:29500, and MASTER_ADDR is node-a"));
+  const Result inside = hosts.start(0, {{"DTRAIN_TIMEOUT_SECONDS", "1"}, {"MASTER_ADDR", "172.17.0.1"}})->wait();
+  INFO(inside.error);
+  CHECK(contains(inside.error, "rank 0 listens at 172.17.0.1:29500, and MASTER_ADDR is 172.17.0.1"));
+}
+
 TEST_CASE("if the default route leads elsewhere, rank 0 says at once what to set, and so does the timeout's sentence") {
   const TwoHosts hosts({"127.0.1.1 node-a\n", "10.77.0.1 node-a\n"});
   if (!hosts.is_there) return;

@@ -76,13 +76,16 @@ inline std::vector<net::Listener> open_listeners(async::EventLoop& loop, const s
     return listeners;
   }
   const bool loopback = net::is_loopback_host(host);
-  for (const net::SocketAddress& each : resolved) {
-    if (loopback ? listeners.empty() : !each.is_loopback()) {
-      listen(each);
+  const std::vector<net::InterfaceAddress> own = own_addresses();
+  for (const bool bridges : {false, true}) {  // systemd's resolver gives every address of the host as its name's
+    for (const net::SocketAddress& each : resolved) {
+      if (loopback ? listeners.empty() : !each.is_loopback() && is_of_bridge(each, own) == bridges) {
+        listen(each);
+      }
     }
-  }
-  if (!listeners.empty()) {
-    return listeners;
+    if (!listeners.empty()) {
+      return listeners;
+    }
   }
   if (options.has_secret) {
     listeners.push_back(net::Listener::bind_any(loop, port));
@@ -149,7 +152,8 @@ inline std::string answer_of_holder(const HandshakeResult& result) {
 /// Listens for the ranks of a job. The first rule that applies decides; every address (0.0.0.0, ::) requires a secret:
 /// - DTRAIN_INTERFACE is set: that address, or all addresses of that interface.
 /// - `host` is a loopback host: the loopback address.
-/// - `host` resolves to addresses of this machine that are not loopback: all of them.
+/// - `host` resolves to addresses of this machine that are not loopback: all of them, and those of a bridge for its
+///   containers only if there are no others.
 /// - The job has a secret: every address.
 /// - Else: outward_addresses(), and the loopback addresses to which `host` resolves here. If other hosts may come by
 ///   another interface, a warning says so at once.

@@ -64,6 +64,13 @@ inline std::vector<net::InterfaceAddress> own_addresses() {
   }
 }
 
+/// Whether this is an address of a bridge for this machine's containers.
+inline bool is_of_bridge(const net::SocketAddress& address, const std::vector<net::InterfaceAddress>& own) {
+  return std::any_of(own.begin(), own.end(), [&](const net::InterfaceAddress& each) {
+    return each.address == address.with_port(0) && net::is_container_bridge(each.interface);
+  });
+}
+
 /// Whether other hosts may come by this address of this machine.
 inline bool leads_outward(const net::InterfaceAddress& own) {
   return own.is_up && !own.address.is_loopback() && !own.address.is_link_local() &&

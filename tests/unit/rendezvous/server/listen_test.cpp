@@ -183,6 +183,8 @@ TEST_CASE("without a default route, other hosts come by the only interface that 
   two.push_back({"ib0", at("10.78.0.1")});
   CHECK(detail::outward_addresses(std::nullopt, two).empty());
   CHECK(detail::outward_addresses(std::nullopt, {}).empty());
+  CHECK(detail::is_of_bridge(at("172.17.0.1", 7), own));
+  CHECK(!detail::is_of_bridge(at("10.77.0.1", 7), own));
 }
 
 TEST_CASE("the error of a join timeout says where the store does not listen, and what to set") {
