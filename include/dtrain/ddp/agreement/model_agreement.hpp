@@ -17,22 +17,23 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// @param reach_barrier blocks until every rank has called it; as agree_blocking below
 void agree_blocking(const backend::StoreRef& store, const std::function<void()>& reach_barrier,
                     const std::string& prefix, const ModelSignature& mine, int rank, const FailureContext& context,
-                    Deadline deadline);
+                    Deadline deadline, const std::string& doing = "wrapping a model");
 
 /// Collective, blocking: rank 0 publishes its signature and the other ranks compare. O(1) messages a rank if all agree.
-/// Each instance in a job uses its own `prefix`, the same on all ranks. @param rank rank in the group
+/// Each instance in a job uses its own `prefix`, the same on all ranks. @param rank rank in the group @param doing for
+/// the warning of a rank that waits alone: "wrapping a model"
 /// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
 /// difference and both ranks; Error (limit) for a model whose signature is beyond max_signature_bytes.
 template <class Store>
 void agree_blocking(Store store, const std::string& prefix, const ModelSignature& mine, int rank,
-                    const FailureContext& context, Deadline deadline) {
+                    const FailureContext& context, Deadline deadline, const std::string& doing = "wrapping a model") {
   agree_blocking(
-      store, [&] { store.barrier(prefix + "agreed", deadline).wait(); }, prefix, mine, rank, context, deadline);
+      store, [&] { store.barrier(prefix + "agreed", deadline).wait(); }, prefix, mine, rank, context, deadline, doing);
 }
 
 /// The same over the job's store.
 void agree_blocking(const rendezvous::Store& store, const std::string& prefix, const ModelSignature& mine, int rank,
-                    const FailureContext& context, Deadline deadline);
+                    const FailureContext& context, Deadline deadline, const std::string& doing = "wrapping a model");
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 

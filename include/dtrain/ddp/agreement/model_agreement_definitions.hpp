@@ -64,7 +64,7 @@ inline std::string difference_to_rank_0(const backend::StoreRef& store, const st
 
 DTRAIN_DEFINED void agree_blocking(const backend::StoreRef& store, const std::function<void()>& reach_barrier,
                                    const std::string& prefix, const ModelSignature& mine, int rank,
-                                   const FailureContext& context, Deadline deadline) {
+                                   const FailureContext& context, Deadline deadline, const std::string& doing) {
   const std::string bytes = to_bytes(mine);
   if (bytes.size() > max_signature_bytes) {
     throw_error(Errc::limit,
@@ -79,7 +79,7 @@ DTRAIN_DEFINED void agree_blocking(const backend::StoreRef& store, const std::fu
     entries.emplace_back(prefix + "summary", own_summary);
   }
   const auto name = [](int other) { return "rank " + std::to_string(other); };
-  const backend::StoreRank self{store, rank, rank + 1, context.rank, deadline, "wrapping a model", name};
+  const backend::StoreRank self{store, rank, rank + 1, context.rank, deadline, doing, name};
   backend::detail::LateRanks late(self, [] { return std::string("rank 0 of the group has not come"); });
   try {
     for (const auto& [key, value] : entries) {
@@ -105,8 +105,8 @@ DTRAIN_DEFINED void agree_blocking(const backend::StoreRef& store, const std::fu
 
 DTRAIN_DEFINED void agree_blocking(const rendezvous::Store& store, const std::string& prefix,
                                    const ModelSignature& mine, int rank, const FailureContext& context,
-                                   Deadline deadline) {
-  agree_blocking<rendezvous::Store>(store, prefix, mine, rank, context, deadline);
+                                   Deadline deadline, const std::string& doing) {
+  agree_blocking<rendezvous::Store>(store, prefix, mine, rank, context, deadline, doing);
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

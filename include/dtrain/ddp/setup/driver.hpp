@@ -156,7 +156,7 @@ void Driver<Backend, Group>::agree_on_reduction(const Group& group, const std::s
   const FailureContext context = failure_context(group);
   group.start_pending();  // other ranks may wait for this work before they call this
   agree_blocking(group.store(), format_text("{}reduction/{}/", {prefix, agreements_++}), signature,
-                 group.members().rank, context, Deadline::after(context.timeout));
+                 group.members().rank, context, Deadline::after(context.timeout), "constructing a ShardedOptimizer");
 }
 
 template <class Backend, class Group>
