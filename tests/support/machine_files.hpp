@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The files of a made-up machine, below a folder: CPUs, NUMA nodes and GPUs.
+/// The files of a made-up machine, below a folder: CPUs, NUMA nodes, GPUs, and any other.
 
 #include <filesystem>
 #include <fstream>
@@ -35,12 +35,12 @@ class Machine {
   }
   dtrain::launch::SystemFiles files() const { return dtrain::launch::SystemFiles(folder_.path); }
 
- private:
   void write(const std::string& path, const std::string& text) const {
     std::filesystem::create_directories(std::filesystem::path(folder_.path + path).parent_path());
     std::ofstream(folder_.path + path, std::ios::binary) << text << "\n";
   }
 
+ private:
   TemporaryDirectory folder_;
 };
 

@@ -74,8 +74,9 @@ class Attempt {
   /// @param liveness how long a worker that has not joined may be stopped
   /// @returns the end on this node, without node, host and signals
   async::Task<NodeEnd> supervise(ShutdownSchedule schedule, std::chrono::nanoseconds liveness, std::string host) {
-    Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, services_.output.error(),
-                          services_.coordinator, std::move(schedule), liveness, std::move(host));
+    Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, memory_kills_,
+                          services_.output.error(), services_.coordinator, std::move(schedule), liveness,
+                          std::move(host));
     co_await supervisor.watch();
     services_.forwarder.forward_to(nullptr);
     stops_before_end_ = services_.forwarder.stop_requests();
@@ -183,6 +184,7 @@ class Attempt {
   bool has_lost_log_ = false;
   FoldedConsole error_;
   Workers workers_;
+  MemoryKills memory_kills_;  ///< since before the workers' start
   int stops_before_end_ = 0;
 };
 

@@ -82,7 +82,7 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     }
     refuse_initialised_runtimes();
     NodeLauncherOptions options = node_launcher_options(std::move(flags), without_outer_job(environment),
-                                                        stream::host::cores_by_affinity(), backend.visible_devices);
+                                                        stream::host::available_cores(), backend.visible_devices);
     check_most_workers(options.workers, backend);
     const bool by_gpu = backend.visible_devices != nullptr && options.binding == Binding::automatic;
     options.program.cpus =

@@ -44,15 +44,15 @@ TEST_CASE("cores are counted by affinity") {
     CPU_ZERO(&one);
     CPU_SET(static_cast<std::size_t>(sched_getcpu()), &one);
     REQUIRE(sched_setaffinity(0, sizeof(one), &one) == 0);
-    cores = dtrain::stream::host::cores_by_affinity();
+    cores = dtrain::stream::host::available_cores();
   });
   pinned.join();
   CHECK(cores == 1);
-  CHECK(dtrain::stream::host::cores_by_affinity() >= 1);
+  CHECK(dtrain::stream::host::available_cores() >= 1);
 }
 
 TEST_CASE("a launcher that binds its ranks says how many cores they have together") {
-  const int own = dtrain::stream::host::cores_by_affinity();
+  const int own = dtrain::stream::host::available_cores();
   const auto with = [](const char* text) {
     REQUIRE(::setenv("DTRAIN_NODE_CORES", text, 1) == 0);
     const int cores = dtrain::stream::host::cores_of_all_ranks();

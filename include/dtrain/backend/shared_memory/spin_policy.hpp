@@ -22,7 +22,7 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 /// sleep moves no thread, and a wake-up costs more than a yield. Threads: the one that runs the channel's work.
 class SpinPolicy {
  public:
-  explicit SpinPolicy(int ranks) noexcept
+  explicit SpinPolicy(int ranks)
       : cores_suffice_(stream::host::cores_of_all_ranks() >= ranks), spins_(cores_suffice_ ? 200 : 5) {}
 
   /// Spins or yields once. @param turn from 0, counted by the caller @returns false if the caller is to sleep

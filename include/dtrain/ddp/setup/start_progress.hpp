@@ -15,7 +15,7 @@ const char* start_progress([[maybe_unused]] StreamOwner& owner, [[maybe_unused]]
                            [[maybe_unused]] int local_ranks) {
   if constexpr (requires { owner.start_helper(); }) {
     using stream::host::Progress;
-    if (stream::host::decide(wanted, stream::host::cores_of_all_ranks(), stream::host::cores_by_affinity(),
+    if (stream::host::decide(wanted, stream::host::cores_of_all_ranks(), stream::host::available_cores(),
                              local_ranks) != Progress::thread) {
       return wanted == Progress::automatic ? "no free core; progress = thread starts a thread all the same"
                                            : "progress = caller";

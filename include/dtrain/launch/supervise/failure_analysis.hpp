@@ -21,8 +21,9 @@ namespace DTRAIN_NAMESPACE::launch {
 struct WorkerEnd {
   int rank = 0;
   ExitStatus status;
-  bool left = true;      ///< it had left the job before it ended
-  bool stopped = false;  ///< it ended after the launcher had sent it SIGTERM or SIGKILL
+  bool left = true;           ///< it had left the job before it ended
+  bool stopped = false;       ///< it ended after the launcher had sent it SIGTERM or SIGKILL
+  std::string explanation{};  ///< of the status, such as that of MemoryKills; usually empty
 
   /// False only for a worker that left the job and ended with exit code 0. Exit code 0 without leaving is a loss.
   bool failed() const noexcept { return status != ExitStatus{} || !left; }
@@ -37,7 +38,7 @@ struct WorkerEnd {
   int exit_code() const noexcept { return status == ExitStatus{} && !left ? 1 : status.exit_code(); }
 
   std::string text() const {
-    return status == ExitStatus{} && !left ? "exit code 0 before it had left the job" : status.text();
+    return status == ExitStatus{} && !left ? "exit code 0 before it had left the job" : status.text() + explanation;
   }
 };
 
@@ -47,6 +48,7 @@ inline void fields(Serializer& of, WorkerEnd& end) {
   of.number(end.status.signal);
   of.flag(end.left);
   of.flag(end.stopped);
+  of.text(end.explanation, 128);
 }
 
 /// The end that caused the job's failure, or nullopt if no worker failed. The first match counts:

@@ -16,6 +16,7 @@
 #include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/launch/nodes/job_coordinator.hpp"
+#include "dtrain/launch/supervise/memory_kills.hpp"
 #include "dtrain/launch/supervise/shutdown_schedule.hpp"
 #include "dtrain/launch/supervise/signal_forwarder.hpp"
 #include "dtrain/launch/supervise/workers.hpp"
@@ -37,12 +38,13 @@ class Supervisor {
   /// @param changed the forwarder and the coordinator set it
   /// @param console the launcher prints there that it waits for killed workers
   Supervisor(async::EventLoop& loop, async::AutoResetEvent& changed, const SignalForwarder& forwarder, Workers& workers,
-             Console& console, JobCoordinator& coordinator, ShutdownSchedule schedule,
+             MemoryKills& memory_kills, Console& console, JobCoordinator& coordinator, ShutdownSchedule schedule,
              std::chrono::nanoseconds liveness, std::string host)
       : loop_(&loop),
         changed_(&changed),
         forwarder_(&forwarder),
         workers_(&workers),
+        memory_kills_(&memory_kills),
         console_(&console),
         coordinator_(&coordinator),
         host_(std::move(host)),
@@ -109,6 +111,9 @@ class Supervisor {
     end.rank = ended.rank;
     end.status = ended.status;
     end.stopped = schedule_.has_acted();
+    if (ended.status.signal == SIGKILL && !end.stopped) {
+      end.explanation = memory_kills_->explain();
+    }
     if (ended.status == ExitStatus{}) {
       end.left = co_await coordinator_->has_left(ended.rank);
     }
@@ -154,6 +159,7 @@ class Supervisor {
   async::AutoResetEvent* changed_;
   const SignalForwarder* forwarder_;
   Workers* workers_;
+  MemoryKills* memory_kills_;
   Console* console_;
   JobCoordinator* coordinator_;
   std::string host_;

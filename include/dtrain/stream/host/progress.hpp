@@ -35,12 +35,13 @@ constexpr Progress decide(Progress wanted, int cores, int own_cores, int local_w
   return cores > local_world_size && own_cores > 1 ? Progress::thread : Progress::caller;
 }
 
-/// Number of cores that the calling thread may use; if the system cannot answer, the number of cores online.
-int cores_by_affinity() noexcept;
+/// Number of cores that the calling thread may use by its affinity, at most the CPU quota of its control groups. If the
+/// system cannot answer, the number of cores online. Reads some small files.
+int available_cores();
 
 /// Number of cores that the ranks of this host may use together. A launcher that binds each rank to some of them says
-/// so in DTRAIN_NODE_CORES; else cores_by_affinity().
-int cores_of_all_ranks() noexcept;
+/// so in DTRAIN_NODE_CORES; else available_cores().
+int cores_of_all_ranks();
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
 
@@ -56,6 +57,7 @@ int cores_of_all_ranks() noexcept;
 #include <system_error>
 
 #include "dtrain/core/process/cpu_affinity.hpp"
+#include "dtrain/core/process/cpu_quota.hpp"
 #include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::host {
@@ -68,17 +70,19 @@ DTRAIN_DEFINED Progress progress_from(std::string_view text) {
               {text.substr(0, 64)});
 }
 
-DTRAIN_DEFINED int cores_by_affinity() noexcept {
+DTRAIN_DEFINED int available_cores() {
   CpuSet allowed;
-  if (::sched_getaffinity(0, sizeof(allowed.words), allowed.words) != 0) {
-    const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
-    return online > 0 ? static_cast<int>(online) : 1;
+  long cores = 0;
+  if (::sched_getaffinity(0, sizeof(allowed.words), allowed.words) == 0) {
+    cores = CPU_COUNT_S(sizeof(allowed.words), allowed.words);
+  } else {
+    cores = ::sysconf(_SC_NPROCESSORS_ONLN);
   }
-  const int cores = CPU_COUNT_S(sizeof(allowed.words), allowed.words);
-  return cores > 0 ? cores : 1;
+  const int most = std::max(1, static_cast<int>(cores));
+  return std::min(most, cpu_quota().value_or(most));
 }
 
-DTRAIN_DEFINED int cores_of_all_ranks() noexcept {
+DTRAIN_DEFINED int cores_of_all_ranks() {
   const char* const given = std::getenv("DTRAIN_NODE_CORES");
   int cores = 0;
   if (given != nullptr) {
@@ -86,7 +90,7 @@ DTRAIN_DEFINED int cores_of_all_ranks() noexcept {
     const auto [read, error] = std::from_chars(given, end, cores);
     cores = read == end && error == std::errc{} ? cores : 0;
   }
-  return std::max(cores, cores_by_affinity());
+  return std::max(cores, available_cores());
 }
 
 }  // namespace DTRAIN_NAMESPACE::stream::host

@@ -52,7 +52,7 @@ struct TwoRanks {
 };
 
 bool two_cores() {
-  return dtrain::stream::host::cores_by_affinity() >= 2;
+  return dtrain::stream::host::available_cores() >= 2;
 }
 
 }  // namespace

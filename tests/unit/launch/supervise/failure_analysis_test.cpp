@@ -37,6 +37,7 @@ TEST_CASE("exit codes are a shell's, and 0 before leaving is not 0") {
   CHECK(left_nothing.failed());
   CHECK(left_nothing.exit_code() == 1);
   CHECK(killed.text() == "killed by signal 9 (SIGKILL)");
+  CHECK(WorkerEnd{2, {0, SIGKILL}, false, false, " (why)"}.text() == "killed by signal 9 (SIGKILL) (why)");
   CHECK(ExitStatus{3, 0}.text() == "exit code 3");
   CHECK(ExitStatus{0, 60}.text() == "killed by signal 60 (signal 60)");
 }
