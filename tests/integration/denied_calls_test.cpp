@@ -64,10 +64,11 @@ TEST_CASE("what a launcher cannot do without is named, and no worker is left") {
       {"signalfd4", "creating a descriptor for signals (signalfd): Operation not permitted"},
       {"waitid", "asking which workers have ended (waitid): Operation not permitted"},
   };
-  for (const auto& [call, sentence] : cases) {
+  for (const auto& each : cases) {
+    const std::string& call = each.first;
     CAPTURE(call);
     const std::string mark = new_mark();
-    support::check_ended(run_without(call, EPERM, {mark, "--nproc-per-node=2", "*:join"}), 2, {sentence});
+    support::check_ended(run_without(call, EPERM, {mark, "--nproc-per-node=2", "*:join"}), 2, {each.second});
     CHECK(support::all_gone(mark, support::soon()));
   }
 }

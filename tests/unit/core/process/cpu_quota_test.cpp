@@ -22,14 +22,14 @@ void write(const std::string& path, const std::string& text) {
 
 TEST_CASE("a quota is a number of whole cores, at least one") {
   const support::TemporaryDirectory root;
-  for (const auto& [text, cores] : {std::pair{"400000 100000", 4},
-                                    {"250000 100000", 2},
-                                    {"10000 100000", 1},
-                                    {"100000 50000", 2},
-                                    {"99999999999999999 1", 1 << 20}}) {
-    CAPTURE(text);
-    write(root.path + "/cpu.max", text);
-    CHECK(cpu_quota_of_groups("0::/\n", root.path) == cores);
+  for (const std::pair<const char*, int>& each : {std::pair{"400000 100000", 4},
+                                                  {"250000 100000", 2},
+                                                  {"10000 100000", 1},
+                                                  {"100000 50000", 2},
+                                                  {"99999999999999999 1", 1 << 20}}) {
+    CAPTURE(each.first);
+    write(root.path + "/cpu.max", each.first);
+    CHECK(cpu_quota_of_groups("0::/\n", root.path) == each.second);
   }
   for (const std::string text : {"max 100000", "", "nonsense", "100000 0"}) {
     CAPTURE(text);
