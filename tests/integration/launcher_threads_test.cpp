@@ -128,7 +128,8 @@ TEST_CASE("a thread other than main becomes the launcher") {
 
 TEST_CASE("a process in which CUDA has a context does not become a launcher") {
   const Result result =
-      support::run(probe, {"0:stdout:started"}, {{"PROBE_EARLY_LIBRARY", DTRAIN_TEST_PROGRAMS_DIR "/libcuda.so.1"}});
+      support::run(probe, {"0:stdout:started"},
+                   {{"PROBE_EARLY_LIBRARY", DTRAIN_TEST_PROGRAMS_DIR "/fake_cuda_driver/libcuda.so.1"}});
   support::check_ended(result, 2, {"CUDA has a context in this process already", "first statement of main"});
   CHECK(result.output == "");
 }
