@@ -15,10 +15,11 @@
 #include <string>
 #include <vector>
 
+#include "dtrain/ddp/checkpoint/checkpoint.hpp"
 #include "dtrain/ddp/hooks/largest_elements.hpp"
 #include "dtrain/ddp/hooks/top_k.hpp"
-#include "dtrain/ddp/precision/loss_scaler.hpp"
 #include "support/allocation_count.hpp"
+#include "support/temporary_directory.hpp"
 #include "unit/public_interface/shared_memory_job.hpp"
 
 using dtrain::DistributedDataParallel;
@@ -217,6 +218,43 @@ TEST_CASE("with start_after, a gradient without elements delays no compression, 
                                       [](float element) { return element != 0; });
       wrong += (step < 2 ? sent == 90 : sent == 9) ? 0 : 1;
     }
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("a training that goes on from a checkpoint begins to compress in the same step, with an empty gradient too") {
+  const support::TemporaryDirectory folder;
+  std::atomic<int> wrong{0};
+  run_well(2, [&](const Group& group) {
+    const auto steps = [&](auto& ddp, Model& model, int first, int last) {
+      std::vector<std::vector<float>> gradients;
+      for (int step = first; step < last; ++step) {
+        ddp.backward([&](Ready ready) {
+          for (const std::size_t i : {1U, 2U, 0U}) {
+            for (std::size_t k = 0; k < model.gradients[i].size(); ++k)
+              model.gradients[i][k] = element(step, group.rank(), i, k);
+            ready(i);
+          }
+        });
+        gradients.insert(gradients.end(), model.gradients.begin(), model.gradients.end());
+      }
+      return gradients;
+    };
+    const dtrain::DdpOptions options{.bucket_bytes = 1000, .first_bucket_bytes = 1000};
+    const dtrain::ddp::TopKOptions sparse{.fraction = 0.1, .start_after = 4};
+    Model model({90, 400, 0});
+    dtrain::hooks::TopK hook{sparse};
+    DistributedDataParallel ddp{model, group, options, hook};
+    steps(ddp, model, 0, 2);
+    const auto saved = hook.state(group);
+    dtrain::save_checkpoint(group, folder.path + "/state", saved);
+    const auto expected = steps(ddp, model, 2, 8);
+    Model next({90, 400, 0});
+    dtrain::hooks::TopK next_hook{sparse};
+    DistributedDataParallel next_ddp{next, group, options, next_hook};
+    const auto loaded = next_hook.state(group);
+    wrong += dtrain::load_checkpoint(group, folder.path + "/state", loaded) ? 0 : 1;
+    wrong += steps(next_ddp, next, 2, 8) == expected ? 0 : 1;
   });
   CHECK(wrong == 0);
 }
