@@ -2,19 +2,17 @@
 // security policy (SELinux, AppArmor, a container's seccomp profile) makes it fail. Exits with 77 where this machine
 // installs no seccomp filter.
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <string>
+
+#include "support/denied_call.hpp"
 
 namespace {
 
@@ -47,17 +45,6 @@ const std::map<std::string, long> numbers{
     {"waitid", SYS_waitid},
 };
 
-bool install(long number, int error) {
-  sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<__u32>(number), 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (static_cast<__u32>(error) & SECCOMP_RET_DATA)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  sock_fprog program{sizeof filter / sizeof *filter, filter};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -71,7 +58,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "\n");
     return 2;
   }
-  if (!install(known->second, error)) {
+  if (!support::deny_call(known->second, error)) {
     std::fprintf(stderr, "deny: no seccomp filter: %s\n", std::strerror(errno));
     return 77;
   }

@@ -23,7 +23,8 @@ namespace detail {
 /// The system would read the name only up to its first zero byte. @throws Error (invalid_argument)
 void require_file_name(const std::string& path);
 
-/// The final target of a symbolic link, which is written instead of the link; any other path unchanged.
+/// The final target of a symbolic link, which is written instead of the link, and need not exist; any other path, and
+/// links in a circle, unchanged.
 std::string behind_link(const std::string& path);
 
 }  // namespace detail
@@ -31,6 +32,8 @@ std::string behind_link(const std::string& path);
 /// Writes PATH.part and replaces `path` by it in commit().
 /// - Until commit() `path` is unchanged. A kill, a full disk or a power loss leaves the old content or the new one.
 /// - A symbolic link stays; its target is replaced. The permissions stay, and if possible the owner and the group.
+/// - Where chmod is refused, as on some mounts, the permissions are those that the mount and the umask give. Where
+/// fsync is refused, the file system alone decides when the bytes are on the disk.
 /// - Without commit() no file remains. Only a killed process leaves PATH.part, which no other user may read and which
 /// its owner's next writer removes.
 /// - A writer locks PATH.part while it lives, so that two writers do not mix.
@@ -66,6 +69,10 @@ class AtomicFile {
   /// Creates PATH.part, which no process has opened and only this user may open. @returns false if a retry may succeed
   bool create_and_lock();
 
+  /// Lets only this user open PATH.part until commit(), if the file system allows chmod. @returns false if the file was
+  /// removed, to be created with its final permissions
+  bool narrow();
+
   /// Removes a killed writer's PATH.part. It is not reused: a process that has it open could read or write new content.
   void remove_leftover();
 
@@ -89,6 +96,7 @@ class AtomicFile {
 
   void abandon() noexcept;
 
+  [[noreturn]] void fail_renaming(int number);
   [[noreturn]] void fail(int number);
 
   std::string path_;
@@ -99,6 +107,7 @@ class AtomicFile {
   };
   std::optional<FileOwner> replaced_;  ///< owner of the file that exists already
   mode_t mode_ = 0;                    ///< permissions of the file after commit()
+  bool can_chmod_ = true;              ///< false once the file system has refused it
   Descriptor descriptor_;
   bool has_name_ = false;
 };

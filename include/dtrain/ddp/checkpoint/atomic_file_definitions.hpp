@@ -3,7 +3,7 @@
 /// Member function definitions of AtomicFile.
 
 #include <fcntl.h>
-#include <stdlib.h>
+#include <limits.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,8 +11,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
-#include <cstdlib>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,11 +35,27 @@ DTRAIN_DEFINED void detail::require_file_name(const std::string& path) {
 }
 
 DTRAIN_DEFINED std::string detail::behind_link(const std::string& path) {
-  struct stat status {};
-  if (::lstat(path.c_str(), &status) != 0 || !S_ISLNK(status.st_mode)) return path;
-  const std::unique_ptr<char, void (*)(void*)> target(::realpath(path.c_str(), nullptr), &std::free);
-  return target ? std::string(target.get()) : path;  // dangling: the file replaces the link
+  constexpr int most_links = 40;  // Linux's own bound
+  std::string name = path;
+  for (int links = 0; links < most_links; ++links) {
+    char target[PATH_MAX];
+    const ssize_t length = ::readlink(name.c_str(), target, sizeof target);
+    if (length <= 0 || length == static_cast<ssize_t>(sizeof target)) return name;  // no link, or none that can be read
+    const std::string_view next(target, static_cast<std::size_t>(length));
+    const std::size_t folder = next.front() == '/' ? 0 : name.rfind('/') + 1;  // 0 without '/'
+    name = name.substr(0, folder).append(next);
+  }
+  return path;  // links in a circle, which open() refuses
 }
+
+namespace detail {
+
+/// Whether a file system without this call answers so, or a policy forbids the call.
+inline bool is_refused_call(int number) noexcept {
+  return number == EPERM || number == EACCES || number == ENOSYS || number == EINVAL || number == EOPNOTSUPP;
+}
+
+}  // namespace detail
 
 DTRAIN_DEFINED AtomicFile::AtomicFile(const std::string& path)
     : path_(detail::behind_link(path)), part_(path_ + ".part") {
@@ -65,13 +79,17 @@ DTRAIN_DEFINED void AtomicFile::write(std::span<const std::byte> bytes) {
 }
 
 DTRAIN_DEFINED void AtomicFile::sync() {
-  if (::fsync(descriptor_.get()) != 0) fail(errno);
+  if (::fsync(descriptor_.get()) == 0) return;
+  if (!detail::is_refused_call(errno)) fail(errno);
+  // Without fsync, a file system tells of a write that failed when a descriptor is closed.
+  const int copy = ::fcntl(descriptor_.get(), F_DUPFD_CLOEXEC, 0);
+  if (copy < 0 || (::close(copy) != 0 && errno != EINTR)) fail(errno);
 }
 
 DTRAIN_DEFINED void AtomicFile::commit() {
   give_permissions();
   sync();
-  if (std::rename(part_.c_str(), path_.c_str()) != 0) fail(errno);
+  if (std::rename(part_.c_str(), path_.c_str()) != 0) fail_renaming(errno);
   has_name_ = true;
   descriptor_.reset();
   sync_folder();
@@ -79,7 +97,10 @@ DTRAIN_DEFINED void AtomicFile::commit() {
 
 DTRAIN_DEFINED void AtomicFile::inspect_replaced() {
   struct stat there {};
-  if (::stat(path_.c_str(), &there) != 0) return;
+  if (::stat(path_.c_str(), &there) != 0) {
+    if (errno == ELOOP) fail(errno);
+    return;
+  }
   if (!S_ISREG(there.st_mode)) {
     refuse(Errc::invalid_argument, "it is no regular file, and would be replaced by one; name another");
   }
@@ -88,7 +109,8 @@ DTRAIN_DEFINED void AtomicFile::inspect_replaced() {
 }
 
 DTRAIN_DEFINED bool AtomicFile::create_and_lock() {
-  const mode_t created = replaced_ ? 0600 : 0666;  // a new file gets the permissions that the umask leaves
+  // A new file gets the permissions that the umask leaves.
+  const mode_t created = !replaced_ ? 0666 : can_chmod_ ? 0600 : mode_;
   descriptor_ = Descriptor(::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, created));
   if (!descriptor_) {
     if (errno == EEXIST) {
@@ -103,11 +125,20 @@ DTRAIN_DEFINED bool AtomicFile::create_and_lock() {
     descriptor_.reset();
     return false;
   }
-  if (!replaced_) {
-    mode_ = status_of(descriptor_).st_mode & 0777;
-    if (::fchmod(descriptor_.get(), 0600) != 0) fail(errno);
-  }
-  return true;
+  return narrow();
+}
+
+DTRAIN_DEFINED bool AtomicFile::narrow() {
+  const struct stat status = status_of(descriptor_);
+  if (!replaced_) mode_ = status.st_mode & 0777;
+  if (!can_chmod_ || ::fchmod(descriptor_.get(), 0600) == 0) return true;
+  if (!detail::is_refused_call(errno)) fail(errno);
+  can_chmod_ = false;
+  if (!replaced_) return true;
+  // commit() cannot widen the permissions, so the file is created again with those that it is to have.
+  if (status.st_gid != replaced_->group) mode_ &= ~static_cast<mode_t>(S_IRWXG);
+  abandon();
+  return false;
 }
 
 DTRAIN_DEFINED void AtomicFile::remove_leftover() {
@@ -162,7 +193,7 @@ DTRAIN_DEFINED void AtomicFile::give_permissions() {
       ::fchown(descriptor_.get(), static_cast<uid_t>(-1), replaced_->group) != 0) {
     mode &= ~static_cast<mode_t>(S_IRWXG);
   }
-  if (::fchmod(descriptor_.get(), mode) != 0) fail(errno);
+  if (::fchmod(descriptor_.get(), mode) != 0 && !detail::is_refused_call(errno)) fail(errno);
   if (replaced_ && status_of(descriptor_).st_uid != replaced_->owner) {
     // Last, because a process that has given a file away may not change its permissions. Only root can give it away.
     static_cast<void>(::fchown(descriptor_.get(), replaced_->owner, static_cast<gid_t>(-1)) == 0);
@@ -173,7 +204,8 @@ DTRAIN_DEFINED void AtomicFile::sync_folder() {
   const std::size_t slash = path_.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
   const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (opened && ::fsync(opened.get()) != 0 && errno != EINVAL) {
+  // EBADF: some network file systems do not sync what is open for reading alone.
+  if (opened && ::fsync(opened.get()) != 0 && errno != EBADF && !detail::is_refused_call(errno)) {
     throw posix_error(errno, format_text("writing the folder of the file {} to its disk failed", {path_}));
   }
 }
@@ -183,6 +215,16 @@ DTRAIN_DEFINED void AtomicFile::abandon() noexcept {
     static_cast<void>(::unlink(part_.c_str()));
     descriptor_.reset();
   }
+}
+
+DTRAIN_DEFINED void AtomicFile::fail_renaming(int number) {
+  abandon();
+  const bool is_mount_point = number == EBUSY || number == EXDEV;
+  throw posix_error(number, format_text("writing the file {} failed: renaming {}", {path_, part_}),
+                    is_mount_point
+                        ? "what was there is unchanged; the file itself seems to be mounted (into a container), and "
+                          "such a file cannot be replaced: mount its folder"
+                        : "what was there is unchanged; name a file in a folder whose files can be renamed");
 }
 
 DTRAIN_DEFINED void AtomicFile::fail(int number) {

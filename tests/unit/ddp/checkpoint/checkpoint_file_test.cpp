@@ -5,11 +5,13 @@
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
@@ -18,8 +20,12 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "support/denied_call.hpp"
+#include "support/in_child.hpp"
+#include "support/skip.hpp"
 #include "support/summary_file.hpp"
 #include "support/temporary_directory.hpp"
 
@@ -332,11 +338,140 @@ TEST_CASE("a symbolic link stays one, and what it names is replaced") {
   Training loaded;
   CHECK(read_checkpoint_file(folder.path + "/run", loaded.state()));
   CHECK(loaded == after(2));
+}
 
-  REQUIRE(::unlink((folder.path + "/run").c_str()) == 0);  // a link to nothing becomes the file
-  write_checkpoint_file(link, (training = after(3)).state());
-  CHECK(read_checkpoint_file(link, loaded.state()));
-  CHECK(loaded == after(3));
+TEST_CASE("a symbolic link to a file that is yet to be written stays a link, and what it names is written") {
+  const support::TemporaryDirectory folder;
+  const std::string link = folder.path + "/latest";
+  REQUIRE(::mkdir((folder.path + "/runs").c_str(), 0700) == 0);
+  REQUIRE(::symlink("runs/newest", link.c_str()) == 0);
+  REQUIRE(::symlink("../third", (folder.path + "/runs/newest").c_str()) == 0);
+  Training training = after(3);
+  for (int written = 0; written < 2; ++written) {
+    write_checkpoint_file(link, training.state());
+    for (const std::string& each : {link, folder.path + "/runs/newest"}) {
+      struct stat status {};
+      REQUIRE(::lstat(each.c_str(), &status) == 0);
+      CHECK(S_ISLNK(status.st_mode));
+    }
+    Training loaded;
+    CHECK(read_checkpoint_file(folder.path + "/third", loaded.state()));
+    CHECK(loaded == after(3));
+  }
+  REQUIRE(::symlink("circle", (folder.path + "/circle").c_str()) == 0);
+  CHECK_THROWS_WITH_AS(write_checkpoint_file(folder.path + "/circle", training.state()),
+                       doctest::Contains("Too many levels of symbolic links"), dtrain::Error);
+}
+
+namespace {
+
+/// What write_checkpoint_file does in a process for which system calls fail: the exit code of a child, and its Error.
+struct Denied {
+  int exit_code;  ///< 0: written, 1: an Error, 77: this machine denies no calls
+  std::string sentence;
+};
+
+Denied write_denied(const std::string& path, const std::vector<std::pair<long, int>>& calls) {
+  const support::TemporaryDirectory folder;
+  const int code = support::in_child([&] {
+    ::umask(022);
+    for (const auto& [number, error] : calls) {
+      if (!support::deny_call(number, error)) return 77;
+    }
+    Training training = after(4);
+    try {
+      write_checkpoint_file(path, training.state());
+    } catch (const dtrain::Error& error) {
+      put(folder.path + "/sentence", error.what());
+      return 1;
+    }
+    return 0;
+  });
+  return {code, file_content(folder.path + "/sentence")};
+}
+
+mode_t permissions_of(const std::string& path) {
+  struct stat status {};
+  REQUIRE(::stat(path.c_str(), &status) == 0);
+  return status.st_mode & 0777;
+}
+
+}  // namespace
+
+TEST_CASE("where chmod or fsync is refused, as on some mounts, a checkpoint is written with the mode of the mount") {
+  for (const long number : {SYS_fchmod, SYS_fsync}) {
+    for (const int error : {EPERM, EACCES, ENOSYS, EINVAL, EOPNOTSUPP}) {
+      CAPTURE(number);
+      CAPTURE(error);
+      const support::TemporaryDirectory folder;
+      const std::string path = folder.path + "/checkpoint";
+      for (const mode_t mode : {mode_t{0644}, mode_t{0640}}) {  // of a new file, and of one that is replaced
+        const Denied denied = write_denied(path, {{number, error}});
+        if (denied.exit_code == 77) return dtrain_test::skip("this machine installs no seccomp filter");
+        CHECK(denied.exit_code == 0);
+        CHECK(denied.sentence == "");
+        CHECK(permissions_of(path) == mode);
+        Training loaded;
+        CHECK(read_checkpoint_file(path, loaded.state()));
+        CHECK(loaded == after(4));
+        CHECK(!exists(path + ".part"));
+        REQUIRE(::chmod(path.c_str(), 0640) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("where neither chmod nor chown works, no other group may read what replaces a group's file" *
+          doctest::skip(::geteuid() != 0)) {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  put(path, "old");
+  REQUIRE(::chown(path.c_str(), 0, 2345) == 0);
+  REQUIRE(::chmod(path.c_str(), 0660) == 0);
+  const Denied denied = write_denied(path, {{SYS_fchmod, EPERM}, {SYS_fchown, EPERM}});
+  if (denied.exit_code == 77) return dtrain_test::skip("this machine installs no seccomp filter");
+  CHECK(denied.exit_code == 0);
+  CHECK(permissions_of(path) == 0600);
+}
+
+TEST_CASE("without fsync, a write that fails when the file is closed is an error") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  put(path, "old");
+  const Denied denied = write_denied(path, {{SYS_fsync, ENOSYS}, {SYS_close, ENOSPC}});
+  if (denied.exit_code == 77) return dtrain_test::skip("this machine installs no seccomp filter");
+  CHECK(denied.exit_code == 1);
+  CHECK(denied.sentence.find("No space left on device") != std::string::npos);
+  CHECK(file_content(path) == "old");
+}
+
+TEST_CASE("an fsync that fails, rather than is refused, is an error") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  const Denied denied = write_denied(path, {{SYS_fsync, EIO}});
+  if (denied.exit_code == 77) return dtrain_test::skip("this machine installs no seccomp filter");
+  CHECK(denied.exit_code == 1);
+  CHECK(!exists(path));
+  CHECK(!exists(path + ".part"));
+}
+
+TEST_CASE("a file that is mounted itself cannot be replaced, and the sentence says to mount its folder") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  for (const auto& [error, remedy] :
+       std::vector<std::pair<int, std::string>>{{EBUSY, "such a file cannot be replaced: mount its folder"},
+                                                {EXDEV, "such a file cannot be replaced: mount its folder"},
+                                                {ENOSYS, "name a file in a folder whose files can be renamed"}}) {
+    put(path, "old");
+    const Denied denied = write_denied(path, {{SYS_rename, error}, {SYS_renameat, error}, {SYS_renameat2, error}});
+    if (denied.exit_code == 77) return dtrain_test::skip("this machine installs no seccomp filter");
+    CAPTURE(denied.sentence);
+    CHECK(denied.exit_code == 1);
+    CHECK(denied.sentence.starts_with("writing the file " + path + " failed: renaming " + path + ".part: "));
+    CHECK(denied.sentence.find(remedy) != std::string::npos);
+    CHECK(file_content(path) == "old");
+    CHECK(!exists(path + ".part"));
+  }
 }
 
 TEST_CASE("who may read a checkpoint may read the one that replaces it, and nobody else") {
