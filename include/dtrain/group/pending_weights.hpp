@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -15,15 +16,18 @@ namespace DTRAIN_NAMESPACE::group {
 /// Threads: all members from any thread.
 class PendingWeights {
  public:
+  /// Memory, as ranges that may overlap, some without bytes.
+  using Ranges = std::span<const std::span<const std::byte>>;
+
   /// Blocking: until the optimizer's weights in that memory have come, if it has some there.
-  using Wait = std::function<void(const std::byte* begin, std::size_t bytes)>;
+  using Wait = std::function<void(Ranges memory)>;
 
   void add(const void* owner, Wait wait);
   /// Blocking: until no `wait` runs.
   void remove(const void* owner) noexcept;
 
-  /// Blocking: until all weights in that memory have come. @throws as `wait`
-  void wait_for(const std::byte* begin, std::size_t bytes);
+  /// Blocking: until all weights in that memory have come. Calls each optimizer's `wait` once. @throws as `wait`
+  void wait_for(Ranges memory);
 
  private:
   std::mutex mutex_;
@@ -42,10 +46,10 @@ DTRAIN_DEFINED void PendingWeights::remove(const void* owner) noexcept {
   std::erase_if(optimizers_, [owner](const auto& optimizer) { return optimizer.first == owner; });
 }
 
-DTRAIN_DEFINED void PendingWeights::wait_for(const std::byte* begin, std::size_t bytes) {
+DTRAIN_DEFINED void PendingWeights::wait_for(Ranges memory) {
   const std::lock_guard lock(mutex_);
   for (const auto& optimizer : optimizers_) {
-    optimizer.second(begin, bytes);
+    optimizer.second(memory);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
@@ -46,9 +47,11 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
 /// Blocking: until weights that a step with overlap_forward has left to come are there. @throws the job's first cause
 template <class Group>
 void wait_for_weights(const Group& group, std::span<const NamedTensor> tensors) {
+  std::vector<std::span<const std::byte>> memory;
   for (const NamedTensor& tensor : tensors) {
-    group::GroupAccess::of(group).rank_context()->pending_weights->wait_for(tensor.value.data, tensor.value.bytes());
+    memory.emplace_back(tensor.value.data, tensor.value.bytes());
   }
+  group::GroupAccess::of(group).rank_context()->pending_weights->wait_for(memory);
 }
 
 /// The barrier of save_checkpoint. A rank that does not come may have been kept from it by `if (rank == 0)`.

@@ -79,9 +79,9 @@ class ShardedOptimizer {
     arena_bytes_ = ddp.plan().arena_bytes;
     if (stage.overlap_forward) {
       reduction_.get_deleter().pending->add(
-          reduction_.get(), [completion = reduction_.get_deleter(), &parameters = reduction_->parameters()](
-                                const std::byte* begin, std::size_t bytes) {
-            if (parameters.has_weights_in(begin, bytes)) completion.wait();
+          reduction_.get(),
+          [completion = reduction_.get_deleter(), &reduction = *reduction_](group::PendingWeights::Ranges memory) {
+            if (completion.is_open(reduction) && reduction.parameters().has_weights_in(memory)) completion.wait();
           });
     }
   }
@@ -146,10 +146,14 @@ class ShardedOptimizer {
     void wait() const {
       if (!lifetime->has_ended) reducer->wait_for();
     }
+    /// Whether a step has left weights to come.
+    bool is_open(const Reduction& reduction) const noexcept {
+      return !lifetime->has_ended && reducer->open_update().is(reduction);
+    }
     void operator()(Reduction* reduction) const noexcept {
       pending->remove(reduction);
       if (lifetime->leaves_work) return;  // which uses it
-      if (!lifetime->has_ended && reducer->open_update().is(*reduction)) {
+      if (is_open(*reduction)) {
         try {
           reducer->wait_for();
         } catch (...) {

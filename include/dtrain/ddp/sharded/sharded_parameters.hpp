@@ -19,6 +19,14 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+namespace detail {
+
+/// Whether a parameter's value has a byte in one of the ranges, which may overlap. Sorts both: with 20,000 of each,
+/// half a million comparisons.
+bool share_memory(std::span<const std::span<const std::byte>> memory, std::span<const Parameter> parameters);
+
+}  // namespace detail
+
 /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in host memory; (invalid_argument) for two
 /// whose values share memory
 void check_sharded_parameters(std::span<const Parameter> parameters);
@@ -55,8 +63,10 @@ class ShardedParameters {
   std::size_t element_bytes(std::size_t bucket) const noexcept { return size_bytes(plan_->buckets[bucket].dtype); }
 
   std::span<const Parameter> parameters() const noexcept { return {parameters_.data(), parameters_.size()}; }
-  /// Whether a weight shares memory with `bytes` from `begin` on.
-  bool has_weights_in(const std::byte* begin, std::size_t bytes) const noexcept;
+  /// Whether a weight is in that memory; see share_memory.
+  bool has_weights_in(std::span<const std::span<const std::byte>> memory) const {
+    return detail::share_memory(memory, parameters());
+  }
   const ShardLayout& layout() const noexcept { return layout_; }
 
   /// Updates that were made.

@@ -96,12 +96,26 @@ DTRAIN_DEFINED void ShardedParameters::load_weights(const std::vector<bool>& wan
   }
 }
 
-DTRAIN_DEFINED bool ShardedParameters::has_weights_in(const std::byte* begin, std::size_t bytes) const noexcept {
+DTRAIN_DEFINED bool detail::share_memory(std::span<const std::span<const std::byte>> memory,
+                                         std::span<const Parameter> parameters) {
+  using Range = std::pair<std::span<const std::byte>, bool>;  // and whether it is a parameter's
+  std::vector<Range> ranges;
+  for (const std::span<const std::byte> range : memory) {
+    if (!range.empty()) ranges.emplace_back(range, false);
+  }
+  for (const Parameter& parameter : parameters) {
+    if (parameter.value.bytes() != 0) ranges.push_back({{parameter.value.data, parameter.value.bytes()}, true});
+  }
   const std::less<> before;
-  return std::any_of(parameters_.begin(), parameters_.end(), [&](const Parameter& parameter) {
-    const TensorView& value = parameter.value;
-    return before(value.data, begin + bytes) && before(begin, value.data + value.bytes());
-  });
+  std::sort(ranges.begin(), ranges.end(),
+            [before](const Range& a, const Range& b) { return before(a.first.data(), b.first.data()); });
+  std::array<const std::byte*, 2> ends{};  // of each kind's ranges so far, the last
+  for (const auto& [range, is_parameter] : ranges) {
+    if (before(range.data(), ends[is_parameter ? 0 : 1])) return true;
+    const std::byte*& end = ends[is_parameter ? 1 : 0];
+    end = std::max(end, range.data() + range.size(), before);
+  }
+  return false;
 }
 
 DTRAIN_DEFINED void ShardedParameters::begin_step() noexcept {
