@@ -2,8 +2,11 @@
 /// @file
 /// Rank 0 task: a file operation that rank 0 runs and whose result every rank gets.
 
+#include <cstddef>
 #include <exception>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/core/deadline.hpp"
@@ -46,15 +49,47 @@ auto with_error(const std::string& doing, Work& work) {
   }
 }
 
-/// Runs `work()` on rank 0. Every rank gets its result or its Error, which names rank 0 and its host.
-/// Collective, blocking: as long as rank 0 works. @param doing for sentences: "writing the file x"
+/// The Error of ranks that are doing different things; nullopt if all do the same. @param doing of each rank
+template <class Group>
+std::optional<Error> different_work(const Group& group, const std::vector<std::string>& doing) {
+  for (std::size_t other = 1; other < doing.size(); ++other) {
+    if (doing[other] != doing[0]) {
+      const int rank = group.members().rank_in_job(static_cast<int>(other));
+      return Error(
+                 make_error_code(Errc::disagreement),
+                 format_text("rank {} is {}, but rank {} is {}; give the same name on every rank, and wait for pending "
+                             "checkpoints in the same order",
+                             {group.members().rank_in_job(0), doing[0], rank, doing[other]}))
+          .with_rank(rank);
+    }
+  }
+  return std::nullopt;
+}
+
+/// Runs `work()` on rank 0, once every rank has called this with the same `doing`. Every rank gets its result or its
+/// Error, which names rank 0 and its host. Collective, blocking: as long as rank 0 works.
+/// @param doing for sentences: "writing the file x"
+/// @throws Error (disagreement) on every rank, with the same sentence, if a rank is doing something else;
+/// (timeout) if a rank does not come
 template <class Group, class Work>
 bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work work) {
   const backend::StoreRef store = group.store().with_prefix("dtrain/rank 0/");
   const std::string key = std::to_string(group::GroupAccess::of(group).next_number("rank 0"));
   group.start_pending();  // other ranks may wait for this work before they call this
   const int rank = group.members().rank_in_job();
+  if (group.rank() != 0) {
+    store.set_blocking(format_text("{}/{}", {key, group.rank()}), "=" + doing, Deadline::after(group.timeout()));
+    wait_for_rank0_blocking(group, store, key, doing);
+  }
+  backend::StoreRank self{
+      store, group.rank(), group.world_size(), rank, Deadline::after(group.timeout()), doing, [&group](int other) {
+        return format_text("rank {}", {group.members().rank_in_job(other)});
+      }};
+  if (group.rank() != 0) self.notice_after = std::chrono::milliseconds(0);  // wait_for_rank0_blocking has waited
   const auto run = [&]() -> std::string {
+    std::vector<std::string> all{doing};
+    backend::detail::take_texts(self, key, all);
+    if (const std::optional<Error> difference = different_work(group, all)) throw *difference;
     const std::string where =
         group.world_size() == 1
             ? std::string()
@@ -65,12 +100,6 @@ bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work wo
       throw Error(error.code(), error.what() + where).with_rank(rank);
     }
   };
-  if (group.rank() != 0) {
-    wait_for_rank0_blocking(group, store, key, doing);
-  }
-  const Deadline deadline = Deadline::after(group.timeout());
-  backend::StoreRank self{store, group.rank(), group.world_size(), rank, deadline, doing, {}};
-  self.notice_after = std::chrono::milliseconds(0);  // wait_for_rank0_blocking has waited
   return backend::store_broadcast(self, key, run) == "yes";
 }
 

@@ -24,12 +24,12 @@ namespace {
 using namespace std::chrono_literals;
 using namespace rendezvous_test;
 
-/// What run_on_rank0_blocking needs of a group, whose calls take 200 ms at most.
+/// What run_on_rank0_blocking needs of a group, whose calls take 2 s at most.
 struct HastyGroup {
   int rank() const { return control_plane.membership().rank; }
   int world_size() const { return control_plane.membership().world_size; }
   const Membership& members() const { return control_plane.membership(); }
-  std::chrono::nanoseconds timeout() const { return 200ms; }
+  std::chrono::nanoseconds timeout() const { return 2s; }
   Store store() const { return control_plane.store().with_timeout(timeout()); }
   int next_number(const std::string&) const { return ++*number; }
   const HastyGroup& internals() const { return *this; }
@@ -134,4 +134,25 @@ TEST_CASE("an Error of rank 0's work has the same code, sentence and rank on all
     }
     control_plane.store().barrier("done", soon()).wait();
   });
+}
+
+TEST_CASE("ranks that do different things have an Error that names both, and rank 0 does nothing") {
+  std::atomic<int> done{0};
+  run_job(3, [&](ControlPlane& control_plane) {
+    const HastyGroup group{control_plane};
+    const std::string doing = "writing the file " + std::string(group.rank() == 2 ? "other" : "x");
+    try {
+      dtrain::ddp::detail::run_on_rank0_blocking(group, doing, [&] { return ++done > 0; });
+      CHECK_MESSAGE(false, "nothing was thrown");
+    } catch (const dtrain::Error& error) {
+      CHECK(error.code() == make_error_code(dtrain::Errc::disagreement));
+      CHECK(error.rank() == 2);
+      CHECK(std::string(error.what()) ==
+            "rank 0 is writing the file x, but rank 2 is writing the file other; give the same name on every rank, and "
+            "wait for pending checkpoints in the same order");
+    }
+    CHECK(dtrain::ddp::detail::run_on_rank0_blocking(group, "writing the file x", [&] { return ++done > 0; }));
+    control_plane.store().barrier("done", soon()).wait();
+  });
+  CHECK(done == 1);
 }

@@ -205,4 +205,51 @@ TEST_CASE("a sharded optimizer is saved while the training goes on, and resumes 
   CHECK(resumed(2, path) == expected);
 }
 
+TEST_CASE("pending checkpoints that ranks wait for in another order are an error on every rank, and replace nothing") {
+  const TemporaryDirectory folder;
+  Sentences first;
+  Sentences second;
+  run_well(2, [&](const Group& group) {
+    Model model(sizes);
+    DistributedDataParallel ddp{model, group};
+    ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{}};
+    const auto values = dtrain::parameter_values(model.list);
+    const std::string one = folder.path + "/one";
+    fill(model, 1);
+    dtrain::save_checkpoint(group, one, values, optimizer);
+    fill(model, 2);
+    PendingCheckpoint of_one = dtrain::save_checkpoint_async(group, one, values, optimizer);
+    PendingCheckpoint of_two = dtrain::save_checkpoint_async(group, folder.path + "/two", values, optimizer);
+    first.note([&] { (group.rank() == 0 ? of_one : of_two).wait(); });
+    second.note([&] { (group.rank() == 0 ? of_two : of_one).wait(); });
+    CHECK(dtrain::load_checkpoint(group, one, values, optimizer));
+    CHECK(all_are(model, 1));
+    CHECK_FALSE(dtrain::load_checkpoint(group, folder.path + "/two", values, optimizer));
+  });
+  CHECK(first.all_say(2, "wait for pending checkpoints in the same order"));
+  CHECK(second.all_say(2, "wait for pending checkpoints in the same order"));
+  CHECK(files_in(folder) == 3);
+}
+
+TEST_CASE("ranks that give an asynchronous checkpoint different names are told on every rank") {
+  const TemporaryDirectory folder;
+  Sentences plain;
+  Sentences sharded;
+  run_well(3, [&](const Group& group) {
+    Model model(sizes);
+    DistributedDataParallel ddp{model, group};
+    ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{}};
+    const auto values = dtrain::parameter_values(model.list);
+    const std::string own = folder.path + "/m." + std::to_string(group.rank());
+    PendingCheckpoint pending = dtrain::save_checkpoint_async(group, own, values);
+    plain.note([&] { pending.wait(); });
+    sharded.note([&] { pending = dtrain::save_checkpoint_async(group, own, values, optimizer); });
+    pending.wait();
+    group.barrier();
+  });
+  CHECK(plain.all_say(3, "rank 0 is writing the file " + folder.path + "/m.0, but rank 1 is writing the file " +
+                             folder.path + "/m.1; give the same name on every rank"));
+  CHECK(sharded.all_say(3, "/m.1; give the same name on every rank"));
+}
+
 }  // namespace async_checkpoint_test

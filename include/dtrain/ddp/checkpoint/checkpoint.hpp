@@ -77,14 +77,15 @@ void barrier_of_save(const Group& group, const std::string& path) {
 
 }  // namespace detail
 
-/// Rank 0 writes its values of `tensors` to `path`, after every rank has called this and none has failed. The other
-/// ranks' values are not read: save values that all ranks share.
+/// Rank 0 writes its values of `tensors` to `path`, after every rank has called this with the same `path` and none has
+/// failed. The other ranks' values are not read: save values that all ranks share.
 /// - `path` has the old content or the new one at any moment, also after a kill (see AtomicFile).
 /// - Tensors are in host memory or, with a backend of device memory, on the device. The work that writes them has run,
 /// or is enqueued on the group's stream.
 /// Collective, blocking: until the file is on the disk, without a time limit while rank 0 is alive.
 /// @throws Error on every rank, with the same sentence, which names the writing rank, if the file cannot be written
-/// (the job has not failed: a caller may catch it and continue);
+/// (the job has not failed: a caller may catch it and continue); Error (disagreement) likewise, before anything is
+/// written, for ranks that give different names;
 /// Error (unsupported) for tensors of another device than the group's and the host; the job's first cause
 template <class Group>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
@@ -99,7 +100,8 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
 /// Every rank's `tensors` get the values of rank 0's file at `path`. Only rank 0 needs access to the file. Call it
 /// before or after wrapping the model. Collective, blocking: as save_checkpoint.
 /// @returns false on every rank if rank 0 has no such file
-/// @throws Error (disagreement) or JobFailed if the ranks' tensors differ: the first difference and both ranks;
+/// @throws Error (disagreement) or JobFailed if the ranks' tensors differ: the first difference and both ranks; Error
+/// (disagreement) on every rank for ranks that give different names;
 /// Error (protocol) on every rank, with the same sentence, for a file that is damaged or has other tensors; the values
 /// stay as they were, unless the file changes during the read; the job's first cause
 template <class Group>

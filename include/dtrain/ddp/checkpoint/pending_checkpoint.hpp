@@ -70,7 +70,8 @@ class PendingCheckpoint {
   ~PendingCheckpoint() = default;
 
   /// Collective, blocking: until the checkpoint is on the disk, without a time limit while the writing ranks are alive.
-  /// A second call returns at once. @throws as save_checkpoint, on every rank
+  /// Ranks with several pending checkpoints wait for them in the same order. A second call returns at once.
+  /// @throws as save_checkpoint, on every rank, also for ranks that wait for different checkpoints
   void wait();
 
  private:

@@ -35,7 +35,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 namespace detail {
 
 /// Runs `work()` on every rank. Collective, blocking: as long as a rank works.
-/// @returns rank 0's text or, if it threw on a rank, an error, for backend::detail::decode
+/// @returns rank 0's text or, if it threw on a rank, or a rank is doing something else, an error, for
+/// backend::detail::decode
 template <class Group, class Work>
 std::string result_of_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
   const int number = group::GroupAccess::of(group).next_number("shards");
@@ -51,9 +52,19 @@ std::string result_of_all_ranks_blocking(const Group& group, const std::string& 
   self.notice_after = std::chrono::milliseconds(0);  // a rank may write for minutes
   const auto own = [&] {
     const auto run = [&] { return with_error(doing, work); };
-    return backend::detail::encoded_result(run, rank);
+    return format_text("{}\n{}", {doing, backend::detail::encoded_result(run, rank)});
   };
-  return backend::store_gather(self, std::to_string(number), own, [](const std::vector<std::string>& results) {
+  return backend::store_gather(self, std::to_string(number), own, [&](const std::vector<std::string>& texts) {
+    std::vector<std::string> all;
+    std::vector<std::string> results;
+    for (const std::string& text : texts) {
+      const std::size_t end = std::min(text.find('\n'), text.size());
+      all.push_back(text.substr(0, end));
+      results.push_back(text.substr(std::min(end + 1, text.size())));
+    }
+    if (const std::optional<Error> difference = different_work(group, all)) {
+      return backend::detail::encode(*difference, rank);
+    }
     const auto failed = std::find_if(results.begin(), results.end(), [](const auto& one) { return one[0] != '='; });
     return failed == results.end() ? results.front() : *failed;
   });
@@ -90,14 +101,14 @@ class ShardedSave {
   template <class Group>
   void finish(const Group& group, const std::function<void()>& require_written) {
     const std::string result =
-        result_of_all_ranks_blocking(group, "writing the shard files of " + sanitize(path_), [&] {
+        result_of_all_ranks_blocking(group, "writing the shard files of " + sanitize(call_), [&] {
           require_written();
           may_be_whole_ = true;  // from here on rank 0 may have named this file, even if the job then fails
           return std::string();
         });
     may_be_whole_ = result == "=";
     static_cast<void>(backend::detail::decode(result));
-    static_cast<void>(run_on_rank0_blocking(group, "writing the file " + sanitize(path_), [&] {
+    static_cast<void>(run_on_rank0_blocking(group, "writing the file " + sanitize(call_), [&] {
       commit();
       return true;
     }));
@@ -107,6 +118,7 @@ class ShardedSave {
   void commit();
 
   std::string path_;
+  std::string call_;  ///< the name as it was given, and what tells this call from another with that name
   ShardIndex index_;
   std::vector<NamedTensor> tensors_;
   std::vector<NamedTensor> state_;
@@ -208,6 +220,7 @@ DTRAIN_DEFINED std::vector<NamedTensor> with_index(std::span<const NamedTensor> 
 DTRAIN_DEFINED ShardedSave::ShardedSave(const std::string& path, const ShardIndex& index,
                                         std::span<const NamedTensor> tensors, ShardedParameters& shares, int rank)
     : path_(behind_link(path)),
+      call_(format_text("{} with id {}", {path, index.id})),
       index_(index),
       tensors_(rank == 0 ? with_index(tensors, index_) : std::vector<NamedTensor>()),
       state_(shard_entries(shares, rank)),
