@@ -17,8 +17,9 @@ struct Traffic {
   std::size_t reduce_scattered = 0;
   std::size_t gathered = 0;
   std::size_t all_reduced = 0;
-  std::size_t norms = 0;  ///< f64, beside the gradients
-  std::size_t bytes = 0;  ///< of them all
+  std::size_t norms = 0;       ///< f64, beside the gradients
+  std::size_t broadcasts = 0;  ///< calls
+  std::size_t bytes = 0;       ///< of them all
 };
 
 /// Runs work when it is enqueued.
@@ -63,7 +64,7 @@ class CountingCommunicator {
     (output.dtype == dtrain::DType::f64 ? traffic_->norms : traffic_->all_reduced) += output.count;
     traffic_->bytes += output.bytes();
   }
-  void broadcast(dtrain::BufferView, int, Stream) {}
+  void broadcast(dtrain::BufferView, int, Stream) { ++traffic_->broadcasts; }
   void barrier(Stream) {}
   Allocation allocate_blocking(std::size_t bytes, dtrain::Deadline) { return Allocation(bytes); }
   void abort(const dtrain::Cause&) noexcept {}

@@ -2,6 +2,7 @@
 /// @file
 /// Rank 0 task: a file operation that rank 0 runs and whose result every rank gets.
 
+#include <chrono>
 #include <cstddef>
 #include <exception>
 #include <optional>

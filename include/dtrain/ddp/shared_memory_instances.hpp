@@ -2,8 +2,6 @@
 /// @file
 /// Instantiations for backend::SharedMemory, which separate compilation compiles with the definitions.
 
-#include <span>
-
 #include "dtrain/backend/channel_setup/store_ref.hpp"
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/core/config.hpp"
@@ -35,8 +33,8 @@ DTRAIN_INSTANTIATE class ddp::Reducer<backend::SharedMemory::Communicator>;
 DTRAIN_INSTANTIATE struct ddp::Driver<backend::SharedMemory,
                                       group::GroupInternals<group::GroupState<backend::SharedMemory>>>;
 DTRAIN_INSTANTIATE void ddp::broadcast_values(backend::SharedMemory::Communicator&,
-                                              backend::SharedMemory::Communicator::Stream, std::span<const Parameter>,
-                                              std::span<const TensorView>, const ddp::FailureContext&);
+                                              backend::SharedMemory::Communicator::Stream, ddp::PackedBroadcast&,
+                                              const ddp::FailureContext&);
 
 }  // namespace DTRAIN_NAMESPACE
 

@@ -180,6 +180,57 @@ TEST_CASE("ranks that load other tensors end with the first difference and both 
   }
 }
 
+TEST_CASE("ranks that give a checkpoint different names have the same Error on every rank, and nothing is written") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/m.";
+  Sentences saving;
+  Sentences loading;
+  const auto ends = support::run_groups<Policy>(3, [&](const dtrain::ProcessGroup<Policy>& group) {
+    Training training = trained(group.rank(), 1);
+    const std::string own = path + std::to_string(group.rank());
+    saving.note([&] { dtrain::save_checkpoint(group, own, training.state()); });
+    loading.note([&] { dtrain::load_checkpoint(group, own, training.state()); });
+    if (dtrain::load_checkpoint(group, path + "0", training.state())) throw std::logic_error("a file was written");
+    dtrain::save_checkpoint(group, path, training.state());
+  });
+  CHECK(all_ended_well(ends));
+  const auto expected = [&](const std::string& doing) {
+    const std::string sentence = "rank 0 is " + doing + path + "0, but rank 1 is " + doing + path +
+                                 "1; give the same name on every rank, and wait for pending checkpoints in the same "
+                                 "order";
+    return std::vector<std::string>(3, make_error_code(dtrain::Errc::disagreement).message() + ": " + sentence);
+  };
+  CHECK(saving.texts() == expected("writing the file "));
+  CHECK(loading.texts() == expected("reading the checkpoint "));
+}
+
+TEST_CASE("tensors of all sizes come to every rank, those that share a broadcast and those that do not") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  const std::vector<std::size_t> sizes{1, 0, 4096, 4097, 3, 100000, 7};
+  const auto values_of = [&](int rank) {
+    std::vector<std::vector<float>> values;
+    for (std::size_t i = 0; i < 300; ++i) {
+      values.emplace_back(sizes[i % sizes.size()], static_cast<float>(i) + 1000.0F * static_cast<float>(rank));
+    }
+    return values;
+  };
+  const auto ends = support::run_groups<Policy>(2, [&](const dtrain::ProcessGroup<Policy>& group) {
+    std::vector<std::vector<float>> values = values_of(group.rank());
+    std::vector<dtrain::NamedTensor> tensors;
+    for (std::vector<float>& value : values) {
+      tensors.push_back({std::to_string(tensors.size()), dtrain::tensor_view(value)});
+    }
+    dtrain::save_checkpoint(group, path, tensors);
+    for (std::vector<float>& value : values) {
+      value.assign(value.size(), -1.0F);
+    }
+    if (!dtrain::load_checkpoint(group, path, tensors)) throw std::logic_error("there is a file");
+    if (values != values_of(0)) throw std::logic_error("other values");
+  });
+  CHECK(all_ended_well(ends));
+}
+
 TEST_CASE("once a rank has failed no checkpoint is written") {
   const support::TemporaryDirectory folder;
   const std::string path = folder.path + "/checkpoint";

@@ -13,6 +13,7 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/agreement/model_agreement.hpp"
+#include "dtrain/ddp/broadcast/packed_broadcast.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint_file.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/checkpoint/tensor_access.hpp"
@@ -112,11 +113,13 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
   if (!detail::run_on_rank0_blocking(group, "reading the checkpoint " + sanitize(path), read)) {
     return false;
   }
+  std::vector<TensorView> values;
   for (const NamedTensor& tensor : tensors) {
-    if (tensor.value.bytes() != 0) {
-      group.broadcast(tensor.value.flat(), 0);
-    }
+    values.push_back(tensor.value);
   }
+  PackedBroadcast packed(values, group.world_size() > 1);
+  packed.launch(
+      group.rank() == 0, [&](const BufferView& value) { group.broadcast(value, 0); }, [](auto copy) { copy(); });
   return true;
 }
 

@@ -2,8 +2,10 @@
 /// @file
 /// Driver: stream, reducer and counters of a DistributedDataParallel, whatever its model's type.
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +20,7 @@
 #include "dtrain/ddp/agreement/model_agreement.hpp"
 #include "dtrain/ddp/broadcast/broadcast_values.hpp"
 #include "dtrain/ddp/broadcast/bucket_order_broadcast.hpp"
+#include "dtrain/ddp/broadcast/packed_broadcast.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
@@ -120,6 +123,11 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   agree_blocking(group.store(), prefix, model_signature(parameters, options, model.buffers, scales, hook.description),
                  members.rank, context, Deadline::after(context.timeout));
 
+  std::vector<TensorView> values = model.buffers;
+  std::transform(parameters.begin(), parameters.end(), std::back_inserter(values),
+                 [](const Parameter& parameter) { return parameter.value; });
+  // Before the communicator: see broadcast_values.
+  PackedBroadcast packed(values, RunsHostWork<typename Communicator::Stream> && members.world_size > 1);
   ReducerParts parts;
   parts.running = std::make_shared<RunningBucket>();
   auto communicator = group.open_channel(
@@ -129,7 +137,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   if constexpr (Reducer<Communicator>::GradientCopier::copies_on_stream) {
     Reducer<Communicator>::GradientCopier::order_behind(stream.ref(), options.producer_stream);
   }
-  broadcast_values(communicator, stream.ref(), parameters, model.buffers, context);
+  broadcast_values(communicator, stream.ref(), packed, context);
   parts.read_parameters = model.read_parameters;
   parts.rebuild = bucket_rebuild(group, options, context, model.bind_gradient != nullptr, communicator);
   parts.rebuild.bind = model.bind_gradient;

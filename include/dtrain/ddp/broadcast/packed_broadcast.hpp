@@ -1,0 +1,103 @@
+#pragma once
+/// @file
+/// PackedBroadcast: broadcasts of rank 0's tensors, of which small ones share a broadcast.
+
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The largest tensor that shares a broadcast, and the most bytes of such a broadcast.
+inline constexpr std::size_t largest_packed_tensor = std::size_t{16} << 10;
+inline constexpr std::size_t largest_pack = std::size_t{1} << 20;
+
+/// Small tensors in host memory are copied into packs, each of which is one broadcast of bytes; a model of thousands of
+/// biases would otherwise need a broadcast, with its latency, for each. Every other tensor has a broadcast of its own.
+/// Allocates memory for one pack. Lifetime: it and the tensors' memory outlive the broadcasts. Pinned.
+class PackedBroadcast {
+ public:
+  /// @param tensors equal in number, size and kind of device on every rank
+  /// @param packs whether tensors in host memory may be packed; the same on every rank
+  PackedBroadcast(std::span<const TensorView> tensors, bool packs);
+  PackedBroadcast(PackedBroadcast&&) = delete;
+  PackedBroadcast& operator=(PackedBroadcast&&) = delete;
+
+  /// Collective. Blocking: if `send` or `run` is.
+  /// @param send `send(view)` broadcasts rank 0's bytes to the others, now or in order on a stream
+  /// @param run `run(work)` runs a copy, now or in the same order
+  template <class Send, class Run>
+  void launch(bool is_root, Send send, Run run) {
+    for (const BufferView& tensor : alone_) {
+      send(tensor);
+    }
+    for (const Pack& pack : packs_) {
+      if (is_root) run([this, &pack]() noexcept { copy(pack, true); });
+      send(BufferView{memory_.get(), pack.bytes, DType::u8, {}});
+      if (!is_root) run([this, &pack]() noexcept { copy(pack, false); });
+    }
+  }
+
+ private:
+  /// Tensors [first, end) of small_.
+  struct Pack {
+    std::size_t first = 0;
+    std::size_t end = 0;
+    std::size_t bytes = 0;
+  };
+
+  /// Copies the tensors of a pack into the memory, or from there.
+  void copy(const Pack& pack, bool gathers) const noexcept;
+
+  std::vector<BufferView> alone_;
+  std::vector<BufferView> small_;
+  std::vector<Pack> packs_;
+  std::unique_ptr<std::byte[]> memory_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#if DTRAIN_DEFINITIONS
+
+#include <algorithm>
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED PackedBroadcast::PackedBroadcast(std::span<const TensorView> tensors, bool packs) {
+  std::size_t most = 0;
+  for (const TensorView& tensor : tensors) {
+    const std::size_t bytes = tensor.bytes();
+    if (bytes == 0) continue;
+    if (!packs || bytes > largest_packed_tensor || tensor.device.kind != DeviceKind::host) {
+      alone_.push_back(tensor.flat());
+      continue;
+    }
+    if (packs_.empty() || packs_.back().bytes + bytes > largest_pack) {
+      packs_.push_back({small_.size(), small_.size(), 0});
+    }
+    small_.push_back(tensor.flat());
+    packs_.back().end += 1;
+    packs_.back().bytes += bytes;
+    most = std::max(most, packs_.back().bytes);
+  }
+  if (most != 0) memory_.reset(new std::byte[most]);
+}
+
+DTRAIN_DEFINED void PackedBroadcast::copy(const Pack& pack, bool gathers) const noexcept {
+  std::byte* at = memory_.get();
+  for (std::size_t i = pack.first; i < pack.end; ++i) {
+    const BufferView& tensor = small_[i];
+    std::memcpy(gathers ? at : tensor.data, gathers ? tensor.data : at, tensor.bytes());
+    at += tensor.bytes();
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_DEFINITIONS

@@ -1,0 +1,96 @@
+#include "dtrain/ddp/broadcast/packed_broadcast.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "dtrain/ddp/broadcast/broadcast_values.hpp"
+#include "support/counting_communicator.hpp"
+
+namespace packed_broadcast_test {
+
+using dtrain::BufferView;
+using dtrain::ddp::PackedBroadcast;
+
+/// Tensors of these numbers of floats, in one memory.
+struct Tensors {
+  explicit Tensors(const std::vector<std::size_t>& counts)
+      : memory(std::accumulate(counts.begin(), counts.end(), std::size_t{0})) {
+    float* at = memory.data();
+    for (const std::size_t count : counts) {
+      views.push_back(dtrain::tensor_view(at, {static_cast<std::int64_t>(count)}));
+      at += count;
+    }
+  }
+  std::vector<float> memory;
+  std::vector<dtrain::TensorView> views;
+};
+
+/// Number of broadcasts with which broadcast_values sends the tensors.
+std::size_t broadcasts_of(const Tensors& tensors, bool packs) {
+  support::Traffic traffic;
+  support::CountingCommunicator communicator(traffic, 2);
+  PackedBroadcast values(tensors.views, packs);
+  const dtrain::ddp::FailureContext context{
+      std::make_shared<dtrain::FailureLatch>(), 1, "vm", std::chrono::seconds(1), {}};
+  dtrain::ddp::broadcast_values(communicator, {}, values, context);
+  return traffic.broadcasts;
+}
+
+TEST_CASE("thousands of small tensors need a broadcast for each MiB, and large ones a broadcast each") {
+  CHECK(broadcasts_of(Tensors(std::vector<std::size_t>(20000, 4)), true) == 1);
+  CHECK(broadcasts_of(Tensors(std::vector<std::size_t>(20000, 4)), false) == 20000);
+  CHECK(broadcasts_of(Tensors(std::vector<std::size_t>(1024, 1024)), true) == 4);
+  CHECK(broadcasts_of(Tensors({5000, 1, 5000, 1, 0, 4097, 4096}), true) == 4);  // three alone, and one pack
+  CHECK(broadcasts_of(Tensors({0, 0}), true) == 0);
+  CHECK(broadcasts_of(Tensors({}), true) == 0);
+}
+
+TEST_CASE("every tensor of the other ranks gets rank 0's bytes, also where the copies run later, in order") {
+  std::vector<std::size_t> counts(3000, 1000);
+  for (std::size_t i = 0; i < counts.size(); i += 7) {
+    counts[i] = i % 5000;
+  }
+  Tensors root(counts);
+  Tensors other(counts);
+  std::iota(root.memory.begin(), root.memory.end(), 1.0F);
+  PackedBroadcast sends(root.views, true);
+  PackedBroadcast receives(other.views, true);
+  std::vector<std::function<void()>> of_root;
+  std::vector<std::function<void()>> of_other;
+  std::vector<BufferView> sent;
+  std::size_t received = 0;
+  std::vector<std::byte> wire;
+  sends.launch(
+      true, [&](const BufferView& view) { of_root.emplace_back([&sent, view] { sent.push_back(view); }); },
+      [&](auto copy) { of_root.emplace_back(copy); });
+  receives.launch(
+      false,
+      [&](const BufferView& view) {
+        of_other.emplace_back([&, view] {
+          while (sent.size() <= received) {  // rank 0's work up to this broadcast
+            of_root.front()();
+            of_root.erase(of_root.begin());
+          }
+          REQUIRE(sent[received].bytes() == view.bytes());
+          std::memcpy(view.data, sent[received].data, view.bytes());
+          ++received;
+        });
+      },
+      [&](auto copy) { of_other.emplace_back(copy); });
+  CHECK(other.memory != root.memory);
+  for (const std::function<void()>& work : of_other) {
+    work();
+  }
+  CHECK(other.memory == root.memory);
+  CHECK(received == sent.size());
+}
+
+}  // namespace packed_broadcast_test
