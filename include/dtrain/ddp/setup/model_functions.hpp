@@ -23,7 +23,7 @@ struct ModelFunctions {
   AddressCheck::Read read_parameters;
   std::function<void(std::size_t, const TensorView&)> bind_gradient;  ///< empty: the model has none
   ReadValue read_value;                                               ///< empty: values stay where they are
-  std::vector<const void*> identities;                                ///< of the parameters
+  std::vector<const void*> identities;  ///< of the parameters; empty: their values' addresses
 };
 
 /// @throws Error (invalid_argument) for parameters that cannot be trained, or buffers without memory
@@ -33,13 +33,10 @@ ModelFunctions model_functions(M& model) {
   if constexpr (BindsGradients<M>) {
     functions.bind_gradient = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
   }
-  if constexpr (MovesValues<M>) functions.read_value = model.value_reader();
-  for (std::size_t i = 0; i < functions.parameters.size(); ++i) {
-    if constexpr (MovesValues<M>) {
+  if constexpr (MovesValues<M>) {
+    functions.read_value = model.value_reader();
+    for (std::size_t i = 0; i < functions.parameters.size(); ++i) {
       functions.identities.push_back(model.identity(i));
-    } else {  // an empty value has none
-      functions.identities.push_back(functions.parameters[i].value.bytes() == 0 ? nullptr
-                                                                                : functions.parameters[i].value.data);
     }
   }
   return functions;
