@@ -537,7 +537,8 @@ bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>&
 
 namespace DTRAIN_NAMESPACE {
 
-/// Its message; if memory ran out, with the limit that may be the cause. @pre in a catch block
+/// Its message; if memory ran out, with the limit that may be the cause. Of LibTorch's c10::Error without the frames
+/// that what() lists after the message. @pre in a catch block
 std::string exception_text();
 
 }  // namespace DTRAIN_NAMESPACE
@@ -638,12 +639,6 @@ void log(LogLevel level, std::string_view text);
 /// Available memory: how much this process may still allocate, by the kernel's estimate and control-group limits.
 
 namespace DTRAIN_NAMESPACE {
-
-/// The first 4096 bytes of a kernel file; empty if it cannot be read.
-std::string read_start(const std::string& path);
-
-/// The number after `label` in `text`; `otherwise` if there is none.
-std::uint64_t number_after(std::string_view text, std::string_view label, std::uint64_t otherwise) noexcept;
 
 /// Bytes that the control group in `folder` may still take: its limit minus its use, without file pages, which the
 /// kernel reclaims. No bound if the folder has no limit or does not exist.
@@ -897,22 +892,6 @@ class Error : public std::system_error {
 template <>
 struct std::is_error_code_enum<dtrain::Errc> : std::true_type {};
 
-// ---- dtrain/core/text/duration_text.hpp
-
-/// @file
-/// duration_text(): durations as text, for messages.
-
-namespace DTRAIN_NAMESPACE {
-
-/// "0.3 s", "600.0 s".
-inline std::string duration_text(Deadline::Clock::duration time) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
-  return text;
-}
-
-}  // namespace DTRAIN_NAMESPACE
-
 // ---- dtrain/core/text/format_text.hpp
 
 /// @file
@@ -920,8 +899,8 @@ inline std::string duration_text(Deadline::Clock::duration time) {
 
 namespace DTRAIN_NAMESPACE {
 
-/// A value for a text: characters, to which it refers, or a whole number. Two words, which a call site stores as they
-/// are: the length of a std::string is read only when the text is made.
+/// A value for a text: characters, to which it refers, or a number (number_text()). Two words, which a call site stores
+/// as they are: the length of a std::string is read only when the text is made.
 class TextValue {
  public:
   TextValue(const char* characters) noexcept : TextValue(std::string_view(characters)) {}
@@ -930,6 +909,8 @@ class TextValue {
   TextValue(std::signed_integral auto number) noexcept
       : number_(static_cast<std::uint64_t>(std::int64_t{number})), size_(is_signed) {}
   TextValue(std::unsigned_integral auto number) noexcept : number_(number), size_(is_unsigned) {}
+  TextValue(std::same_as<double> auto number) noexcept : real_(number), size_(is_double) {}
+  TextValue(std::same_as<float> auto number) noexcept : real_(double{number}), size_(is_float) {}
   TextValue(char) = delete;
   TextValue(bool) = delete;
 
@@ -941,11 +922,14 @@ class TextValue {
   static constexpr std::size_t is_text = ~std::size_t{0};
   static constexpr std::size_t is_signed = is_text - 1;
   static constexpr std::size_t is_unsigned = is_text - 2;
+  static constexpr std::size_t is_double = is_text - 3;
+  static constexpr std::size_t is_float = is_text - 4;
 
   union {
     const char* characters_;
     const std::string* text_;
-    std::uint64_t number_;  ///< the number's bits
+    std::uint64_t number_;  ///< a whole number's bits
+    double real_;
   };
   std::size_t size_;
 };
@@ -1202,6 +1186,44 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
   Reporter reporter_;
   const OwningProcess process_;
 };
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/text/number_text.hpp
+
+/// @file
+/// number_text(): floating-point numbers as text, the same in every locale.
+
+namespace DTRAIN_NAMESPACE {
+
+/// @name Numbers that ranks compare, send or print. printf's %f and %g and std::to_string follow setlocale(), so that
+/// two ranks with different locales would write one number in two ways ("0.5" and "0,5").
+/// @{
+
+/// The shortest text that means this number and no other: "0.01", "20", "1e-10".
+std::string number_text(double number);
+std::string number_text(float number);
+
+/// @param digits at most this many significant ones, without zeros at the end: "%.3g" of the C locale
+std::string number_text(double number, int digits);
+
+/// @param decimals as many, also if they are zeros: "%.1f" of the C locale
+std::string fixed_text(double number, int decimals);
+/// @}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/text/duration_text.hpp
+
+/// @file
+/// duration_text(): durations as text, for messages.
+
+namespace DTRAIN_NAMESPACE {
+
+/// "0.3 s", "600.0 s".
+inline std::string duration_text(Deadline::Clock::duration time) {
+  return fixed_text(std::chrono::duration<double>(time).count(), 1) + " s";
+}
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -2346,6 +2368,44 @@ class BlockedSignals {
 
 }  // namespace DTRAIN_NAMESPACE::async
 
+// ---- dtrain/async/joining_thread.hpp
+
+/// @file
+/// async::JoiningThread: a std::thread that its destructor joins.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// std::jthread without a stop token: libc++ has std::jthread since version 18, and only as an experimental part before
+/// version 20. Destruction and assignment to it block until the thread has ended; the owner makes the thread end.
+class JoiningThread {
+ public:
+  JoiningThread() noexcept = default;
+  explicit JoiningThread(std::thread thread) noexcept : thread_(std::move(thread)) {}
+  JoiningThread(JoiningThread&&) noexcept = default;
+  JoiningThread& operator=(JoiningThread&& other) noexcept {
+    std::thread next = std::move(other.thread_);
+    join();
+    thread_ = std::move(next);
+    return *this;
+  }
+  ~JoiningThread() { join(); }
+
+  /// Ends the ownership: the thread runs on by itself.
+  void detach() { thread_.detach(); }
+
+  /// Blocking: until the thread has ended. Does nothing if there is none.
+  void join() noexcept {
+    if (thread_.joinable()) {
+      thread_.join();
+    }
+  }
+
+ private:
+  std::thread thread_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::async
+
 // ---- dtrain/async/loop/intrusive_list.hpp
 
 /// @file
@@ -2648,7 +2708,7 @@ namespace DTRAIN_NAMESPACE::async {
 /// Runs `main()` on a new thread with all signals blocked, so that the program's handlers run in the program's threads.
 /// @param what names the thread in the error: "a channel's thread"
 /// @throws Error (posix) if the system cannot start a thread
-std::jthread start_thread(std::string_view what, std::function<void()> main);
+JoiningThread start_thread(std::string_view what, std::function<void()> main);
 
 }  // namespace DTRAIN_NAMESPACE::async
 
@@ -3566,7 +3626,7 @@ class LoopThread {
  private:
   const std::shared_ptr<EventLoop> loop_;
   const std::shared_ptr<LoopHandle> handle_;
-  std::jthread thread_;  ///< last: joined before the rest is destroyed
+  JoiningThread thread_;  ///< last: joined before the rest is destroyed
 };
 
 }  // namespace DTRAIN_NAMESPACE::async
@@ -3739,7 +3799,7 @@ class WorkerThread {
   void* object_ = nullptr;
   std::atomic<std::uint32_t> started_{0};
   std::atomic<std::uint32_t> done_{0};
-  std::jthread thread_;  ///< last: joined before the other members are destroyed
+  JoiningThread thread_;  ///< last: joined before the other members are destroyed
 };
 
 }  // namespace DTRAIN_NAMESPACE::async
@@ -3847,6 +3907,12 @@ class SocketAddress {
   /// 0.0.0.0 or ::.
   bool is_any() const noexcept {
     return is_v6() ? IN6_IS_ADDR_UNSPECIFIED(&storage_.v6.sin6_addr) != 0 : storage_.v4.sin_addr.s_addr == INADDR_ANY;
+  }
+
+  /// 169.254.0.0/16 and fe80::/10: of one network, and of no use to others without an interface.
+  bool is_link_local() const noexcept {
+    return is_v6() ? IN6_IS_ADDR_LINKLOCAL(&storage_.v6.sin6_addr) != 0
+                   : (ntohl(storage_.v4.sin_addr.s_addr) >> 16) == 0xA9FE;
   }
 
   /// The IPv4 address of an IPv4-mapped IPv6 address (::ffff:192.0.2.1), in which form a dual-stack socket reports
@@ -3959,6 +4025,15 @@ inline std::vector<InterfaceAddress> interface_addresses() {
     }
   }
   return all;
+}
+
+/// Whether the interface is a bridge for the containers of one machine. Other hosts cannot reach its address.
+inline bool is_container_bridge(std::string_view name) {
+  const auto begins = [name](std::string_view start) { return name.substr(0, start.size()) == start; };
+  const bool docker_network =  // br-0123456789ab
+      name.size() == 15 && begins("br-") && name.find_first_not_of("0123456789abcdef", 3) == std::string_view::npos;
+  return docker_network || begins("docker") || begins("podman") || begins("cni") || begins("lxcbr") ||
+         begins("lxdbr") || begins("virbr");
 }
 
 /// Whether the address belongs to an interface that is down, where a listener gets no connections.
@@ -4146,6 +4221,13 @@ inline bool has_context(int device) noexcept {
   unsigned int flags = 0;
   int active = 0;
   return state == nullptr || state(device, &flags, &active) != 0 || active != 0;
+}
+
+/// Makes the context of the thread's current device the driver's, too. The runtime does that at a thread's first call
+/// that needs the device, and a function of the driver that is called before then fails (201, invalid device context).
+/// @param device the thread's current device @throws Error (cuda)
+inline void bind_context(int device) {
+  check(cudaSetDevice(device), "cudaSetDevice");
 }
 
 /// Makes `device` the thread's current device, and restores the previous one at its end. It does not restore a device
@@ -4699,12 +4781,13 @@ constexpr Progress decide(Progress wanted, int cores, int own_cores, int local_w
   return cores > local_world_size && own_cores > 1 ? Progress::thread : Progress::caller;
 }
 
-/// Number of cores that the calling thread may use; if the system cannot answer, the number of cores online.
-int cores_by_affinity() noexcept;
+/// Number of cores that the calling thread may use by its affinity, at most the CPU quota of its control groups. If the
+/// system cannot answer, the number of cores online. Reads some small files.
+int available_cores();
 
 /// Number of cores that the ranks of this host may use together. A launcher that binds each rank to some of them says
-/// so in DTRAIN_NODE_CORES; else cores_by_affinity().
-int cores_of_all_ranks() noexcept;
+/// so in DTRAIN_NODE_CORES; else available_cores().
+int cores_of_all_ranks();
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
 
@@ -5042,7 +5125,7 @@ class ExternalEvent {
     }
     watch_.reset();  // the previous watch has ended, as its round has
     const async::BlockedSignals blocked;
-    watch_.emplace([this, waited_round, deadline] { expire_at(waited_round, deadline); });
+    watch_.emplace(std::thread([this, waited_round, deadline] { expire_at(waited_round, deadline); }));
     watched_round_ = waited_round;
   }
 
@@ -5097,7 +5180,7 @@ class ExternalEvent {
   std::atomic<std::uint32_t>* word_ = nullptr;  ///< the last round that is over; read by devices
   mutable std::atomic<std::uint32_t> state_{one_round};
   std::uint32_t watched_round_ = 0;
-  std::optional<std::jthread> watch_;
+  std::optional<async::JoiningThread> watch_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda
@@ -5194,6 +5277,7 @@ static_assert(CanWaitExternal<StreamRef>);
 
 #if DTRAIN_WITH_CUDA
 
+#include <atomic>
 #include <cstddef>
 #include <vector>
 
@@ -5241,7 +5325,7 @@ class CopyBatch {
   }
 
  private:
-  /// @returns false if that is impossible, with nothing enqueued
+  /// @returns false if that is impossible: the copies are then to be enqueued one by one
   bool enqueue_together([[maybe_unused]] StreamRef stream) {
 #if CUDART_VERSION >= 12080
     // Neither name of the default stream accepts batches; graphs accept them from some drivers only.
@@ -5260,15 +5344,24 @@ class CopyBatch {
     const cudaError_t code = cudaMemcpyBatchAsync(to_.data(), const_cast<void**>(from_.data()), bytes_.data(), size(),
                                                   &attributes, &first_copy, 1, &failed, stream.native());
 #endif
-    if (code == cudaErrorNotSupported || code == cudaErrorCallRequiresNewerDriver) {
-      has_batches_ = false;
-      return quiet(code);
+    if (code != cudaSuccess) {
+      refuse_batches(code);
     }
-    check(code, "cudaMemcpyBatchAsync");
-    return true;
+    return has_batches_;
 #else
     return false;
 #endif
+  }
+
+  /// Later copies go one by one; if the error is not of this call but of earlier work, the next call throws it.
+  void refuse_batches(cudaError_t code) {
+    has_batches_ = false;
+    const Error error = cuda_error(code, "cudaMemcpyBatchAsync");
+    static std::atomic<bool> is_logged{false};
+    if (code != cudaErrorNotSupported && code != cudaErrorCallRequiresNewerDriver &&
+        !is_logged.exchange(true, std::memory_order_relaxed)) {
+      log(LogLevel::warning, format_text("{}; gradients are copied one by one from now on", {error.what()}));
+    }
   }
 
   std::vector<void*> to_;
@@ -5390,14 +5483,29 @@ using LaunchKernel = int (*)(void* kernel, unsigned int blocks_x, unsigned int b
 
 }  // namespace driver
 
+/// Logs why the driver did not load a kernel, unless the reason is the one logged last: the next kernels have the same.
+/// Threads: any.
+inline void log_unloaded_kernel(const std::string& why) {
+  static std::mutex mutex;
+  static std::string& last = *new std::string;  // threads may log until the process ends
+  const std::lock_guard lock(mutex);
+  if (why != last) {
+    last = why;
+    log(LogLevel::warning,
+        format_text("the CUDA driver does not load dtrain's kernels ({}): averages are left to NCCL, and measure_norm "
+                    "and hooks::Cast are refused on this device",
+                    {why}));
+  }
+}
+
 /// Trivially copyable; valid until the process ends.
 class DriverKernel {
  public:
   /// No kernel.
   DriverKernel() = default;
 
-  /// The entry `name` of the text; none if the driver does not load it. The driver may compile the text as late as at
-  /// the first launch on a device, and fail then.
+  /// The entry `name` of the text; none if the driver does not load it, which is logged. The driver may compile the
+  /// text as late as at the first launch on a device, and fail then.
   static DriverKernel load(const std::string& text, const char* name) {
     constexpr unsigned int version = 12000;
     const auto load_data = reinterpret_cast<driver::LibraryLoadData>(driver_function("cuLibraryLoadData", version));
@@ -5405,12 +5513,16 @@ class DriverKernel {
     const auto launch = reinterpret_cast<driver::LaunchKernel>(driver_function("cuLaunchKernel", 4000));
     DriverKernel kernel;
     if (load_data == nullptr || get_kernel == nullptr || launch == nullptr) {
+      log_unloaded_kernel("it is older than CUDA 12");
       return kernel;
     }
     void* library = nullptr;
     void* loaded = nullptr;
-    if (load_data(&library, text.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0) == 0 &&
-        get_kernel(&loaded, library, name) == 0) {
+    if (const int code = load_data(&library, text.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0)) {
+      log_unloaded_kernel(cuda_error(static_cast<cudaError_t>(code), "cuLibraryLoadData").what());
+    } else if (const int missing = get_kernel(&loaded, library, name)) {
+      log_unloaded_kernel(cuda_error(static_cast<cudaError_t>(missing), "cuLibraryGetKernel").what());
+    } else {
       kernel.kernel_ = loaded;
       kernel.launch_ = launch;
     }
@@ -5422,6 +5534,7 @@ class DriverKernel {
   /// Enqueued. Requires: a kernel; the stream's device is the thread's current one.
   /// @param arguments addresses of the parameters, which the launch copies @throws Error (cuda)
   void launch(std::uint32_t blocks, std::uint32_t threads, void** arguments, StreamRef stream) const {
+    bind_context(stream.device().index);
     const int code = launch_(kernel_, blocks, 1, 1, threads, 1, 1, 0, stream.native(), arguments, nullptr);
     check(static_cast<cudaError_t>(code), "cuLaunchKernel");  // the numbers are the same
   }
@@ -5530,7 +5643,8 @@ class ScaledCopyBatch {
     const ScaleKernelEntry nothing{};
     try {
       batch.kernel_.launch(&nothing, 1, 1, 1, stream);
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      log_unloaded_kernel(error.what());
       return false;
     }
     return true;
@@ -5619,7 +5733,8 @@ class SquareSumKernel {
     }
     try {
       kernel.launch(nullptr, 0, 1, sums, stream);
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      log_unloaded_kernel(error.what());
       return false;
     }
     return true;
@@ -6053,7 +6168,7 @@ class HelperThread {
   void main() noexcept;
 
   Queue& queue_;
-  std::jthread thread_;
+  async::JoiningThread thread_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
@@ -6086,7 +6201,7 @@ class OnDemandRunner {
   Queue& queue_;
   std::atomic<bool> running_{false};
   std::atomic<bool> stops_{false};
-  std::jthread thread_;  ///< last: joined before the other members are destroyed
+  async::JoiningThread thread_;  ///< last: joined before the other members are destroyed
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
@@ -6410,6 +6525,9 @@ class Variables {
   std::optional<std::string_view> text(std::string_view variable) const;
 
   bool has(std::string_view variable) const;
+
+  /// The names of the set variables that begin with `prefix`, in the order of their bytes.
+  std::vector<std::string_view> names_with_prefix(std::string_view prefix) const;
 
   /// nullopt if unset. @throws IdentityError (bad-integer) for a value that is not decimal digits, or above 2147483647
   std::optional<int> integer(std::string_view variable) const;
@@ -9892,7 +10010,7 @@ struct NcclOptions {
 // ---- dtrain/backend/nccl/library.hpp
 
 /// @file
-/// Compatibility with NCCL versions 2.18 to 2.30.
+/// Compatibility with NCCL versions 2.18 to 2.32.
 
 #if DTRAIN_WITH_NCCL
 
@@ -10171,8 +10289,9 @@ constexpr bool averages(DType dtype) noexcept {
   return dtype != DType::i64 && dtype != DType::i32 && dtype != DType::u8;
 }
 
+/// One rank's average is its sum: NCCL would run a kernel that multiplies by 1, and does nothing for a sum in place.
 /// @throws Error (unsupported) for an average that would be wrong; (invalid_argument) for a value that is no ReduceOp
-inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype) {
+inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype, int ranks) {
   switch (op) {
     case ReduceOp::sum: return ncclSum;
     case ReduceOp::min: return ncclMin;
@@ -10185,7 +10304,7 @@ inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype) {
                     "type that holds it, and divide",
                     {name(dtype)});
       }
-      return ncclAvg;
+      return ranks == 1 ? ncclSum : ncclAvg;
   }
   throw_error(Errc::invalid_argument, "NCCL does not know the reduction {}", {name(op)});
 }
@@ -10236,6 +10355,8 @@ inline const std::error_category& nccl_category() noexcept {
 }
 
 inline std::string name_of(ncclResult_t code) {
+  constexpr int timeout = 8;  // of NCCL 2.31; the header may be older than the library
+  if (static_cast<int>(code) == timeout) return "ncclTimeout";
   switch (code) {
     case ncclSuccess: return "ncclSuccess";
     case ncclUnhandledCudaError: return "ncclUnhandledCudaError";
@@ -10582,6 +10703,9 @@ struct StoreRank {
   std::string late = "did not come by the deadline";
   /// Called five times a second while this rank waits for others; throws if they will not come.
   std::function<void()> check{};
+  /// How long this rank waits for others until a warning in the log names them; 0: none, where a rank may work for
+  /// long.
+  std::chrono::milliseconds notice_after = std::chrono::seconds(10);
 };
 
 namespace detail {
@@ -10604,8 +10728,26 @@ std::string encoded_result(Make& make, int job_rank) {
   }
 }
 
-/// Takes the text that another rank sets, see StoreRank::check. @throws Error (timeout), JobFailed, as `check`
-std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline);
+/// What one exchange waits for, for the log.
+struct LateRanks {
+  /// @param says the ranks: "not come so far: rank 1"
+  LateRanks(const StoreRank& self, std::function<std::string()> says)
+      : ranks_text(self.notice_after.count() > 0 ? std::move(says) : nullptr), notice(self.notice_after) {}
+
+  std::function<std::string()> ranks_text;  ///< empty where the log is to say nothing
+  WaitNotice notice;
+  Deadline::Clock::time_point began = Deadline::Clock::now();
+};
+
+/// Waits for the text that another rank sets, see StoreRank::check and notice_after.
+/// @throws Error (timeout), JobFailed, as `check`
+std::string get(const StoreRank& self, const std::string& key, Deadline deadline, LateRanks& late);
+
+/// get(), and counts this rank as one of the `readers` of the text.
+std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline, LateRanks& late);
+
+/// Takes rank 0's result. @throws as get
+std::string take_result(const StoreRank& self, const std::string& key);
 
 /// Rank 0's half: takes the text of every other rank. @throws Error (timeout), which names all ranks that did not come
 void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts);
@@ -10619,7 +10761,7 @@ void take_texts(const StoreRank& self, const std::string& name, std::vector<std:
 template <class Make>
 std::string store_broadcast(const StoreRank& self, const std::string& key, Make make) {
   if (self.rank != 0) {
-    return detail::decode(detail::take(self, key, self.ranks - 1, with_grace(self.deadline)));
+    return detail::decode(detail::take_result(self, key));
   }
   const auto publish = [&](const std::string& text) {
     if (self.ranks > 1) {  // `make` may have passed the deadline
@@ -10978,6 +11120,15 @@ concept CanSumSquares =
       { c.all_reduce(input, output, op, stream, squares) } -> std::same_as<void>;
     };
 
+/// The all_reduce of a topology with a wire type sends f32 elements in 16 bits; all_reduce_without_cast sends them as
+/// they are. For values that are not gradients, such as weights.
+template <class C>
+concept CanReduceWithoutCast =
+    CanAllReduce<C> &&
+    requires(C c, ConstBufferView input, BufferView output, ReduceOp op, typename C::Stream stream) {
+      { c.all_reduce_without_cast(input, output, op, stream) } -> std::same_as<void>;
+    };
+
 /// Every rank's `buffer` gets the content of rank `root`'s.
 template <class C>
 concept CanBroadcast = HasRanks<C> && requires(C c, BufferView buffer, int root, typename C::Stream stream) {
@@ -11091,9 +11242,10 @@ template <class C>
 concept PrefersSums = requires { requires C::prefers_sums; };
 
 /// Threads: any, at any time. Running and later work ends within milliseconds and touches no peer's memory afterwards.
-/// `failure()` is the communicator's first cause; nullopt while it has not failed. An abort is final. A job that goes on
-/// with fewer ranks needs two more abilities, which NCCL has since 2.28 and no backend here offers: to stop running work
-/// and keep the communicator (ncclCommRevoke), and to make one of the ranks that are left (ncclCommShrink, since 2.27).
+/// `failure()` is the communicator's first cause; nullopt while it has not failed. An abort is final. A job that goes
+/// on with fewer ranks needs two more abilities, which NCCL has since 2.28 and no backend here offers: to stop running
+/// work and keep the communicator (ncclCommRevoke), and to make one of the ranks that are left (ncclCommShrink, since
+/// 2.27).
 template <class C>
 concept CanAbort = requires(C c, const C& view, const Cause& cause) {
   { c.abort(cause) } noexcept -> std::same_as<void>;
@@ -11101,7 +11253,8 @@ concept CanAbort = requires(C c, const C& view, const Cause& cause) {
 };
 
 /// Operations that DistributedDataParallel with topology::Flat needs. Other topologies require further concepts:
-/// CanReduceScatter, CanAllGather, CanSendRecv, CanSplit. Groups use CanExchangeBlocks and CanReduceBlocks. A Communicator is a movable owner of its channel.
+/// CanReduceScatter, CanAllGather, CanSendRecv, CanSplit. Groups use CanExchangeBlocks and CanReduceBlocks.
+/// A Communicator is a movable owner of its channel.
 template <class C>
 concept Communicator = std::movable<C> && HasRanks<C> && CanAllReduce<C> && CanBroadcast<C> && CanBarrier<C> &&
                        CanAllocate<C> && CanAbort<C>;
@@ -13910,7 +14063,8 @@ class AlgorithmTable {
 
   /// Of an algorithm that can_run().
   AllReduceAlgorithm at(const CollectiveShape& shape, const Tuning& tuning) const noexcept {
-    const auto entry = std::min<std::size_t>(lengths - 1, shape.bytes() < 2 ? 0 : std::bit_width(shape.bytes() - 1));
+    const auto width = static_cast<std::size_t>(shape.bytes() < 2 ? 0 : std::bit_width(shape.bytes() - 1));
+    const std::size_t entry = std::min(lengths - 1, width);
     const AllReduceAlgorithm algorithm = entries_[shape.partial == shape.dtype ? 0 : 1][entry];
     return can_run(algorithm, shape, tuning) ? algorithm : AllReduceAlgorithm::halving_doubling;
   }
@@ -14103,7 +14257,8 @@ namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 /// An Endpoint that implements some collectives itself, the same ones on every rank.
 template <class E>
-concept CarriesCollectives = Endpoint<E> && requires(E& endpoint, OperationContext<E>& context, const Buffers& buffers) {
+concept CarriesCollectives =
+    Endpoint<E> && requires(E& endpoint, OperationContext<E>& context, const Buffers& buffers) {
   { endpoint.carries(context.operation) } noexcept -> std::same_as<bool>;
   { endpoint.collective(context, buffers) } -> std::same_as<Routine>;
 };
@@ -16043,7 +16198,7 @@ class Communicator {
   /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call, as do the others.
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_all_reduce(input, output);
-    const ncclRedOp_t reduction = reduction_of(op, input.dtype);
+    const ncclRedOp_t reduction = reduction_of(op, input.dtype, size());
     collective(OperationKind::all_reduce, "ncclAllReduce", input, output, {.op = op}, stream, [&](ncclComm_t to) {
       return ncclAllReduce(input.data, output.data, input.count, type_of(input.dtype), reduction, to, stream.native());
     });
@@ -16060,7 +16215,7 @@ class Communicator {
   /// See CanReduceScatter. `output` may be this rank's block of `input`.
   void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
     check_reduce_scatter(input, output, rank(), size());
-    const ncclRedOp_t reduction = reduction_of(op, input.dtype);
+    const ncclRedOp_t reduction = reduction_of(op, input.dtype, size());
     collective(OperationKind::reduce_scatter, "ncclReduceScatter", output, input, {.op = op}, stream,
                [&](ncclComm_t to) {
                  return ncclReduceScatter(input.data, output.data, output.count, type_of(input.dtype), reduction, to,
@@ -16113,7 +16268,7 @@ class Communicator {
                      Stream stream) {
     check_block_reduction(blocks, input, output, rank(), size());
     const ConstBufferView shown = described_view(blocks, input);
-    const ncclRedOp_t reduction = reduction_of(op, input.dtype);
+    const ncclRedOp_t reduction = reduction_of(op, input.dtype, size());
     collective(blocks.kind, "ncclReduce", shown, output, {blocks.root, op}, stream, [&](ncclComm_t by) {
       return nccl::reduce_blocks(blocks, input, output, reduction, {by, rank(), stream});
     });
@@ -18991,10 +19146,11 @@ class AlgorithmCommunicator {
 
   /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    if (!state_->variant.is_by_algorithm) return inner().all_reduce(input, output, op, stream);
-    backend::check_all_reduce_memory(Algorithm::name(), "", input, output);
-    backend::check_all_reduce(input, output);
-    enqueue(AlgorithmAllReduce{input, output, op, state_->variant.casts}, stream);
+    all_reduce(input, output, op, state_->variant.casts, stream);
+  }
+  /// See CanReduceWithoutCast. @throws as all_reduce
+  void all_reduce_without_cast(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
+    all_reduce(input, output, op, false, stream);
   }
 
   /// See CanBroadcast.
@@ -19139,6 +19295,13 @@ class AlgorithmCommunicator {
     }
     void drop() noexcept { order->release(); }
   };
+
+  void all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op, bool casts, Stream stream) {
+    if (!state_->variant.is_by_algorithm) return inner().all_reduce(input, output, op, stream);
+    backend::check_all_reduce_memory(Algorithm::name(), "", input, output);
+    backend::check_all_reduce(input, output);
+    enqueue(AlgorithmAllReduce{input, output, op, casts}, stream);
+  }
 
   template <class Operation>
   void enqueue(const Operation& operation, Stream stream) {
@@ -20415,7 +20578,9 @@ struct PerNode {
   /// @returns in a worker, its RankProcess; in the launcher, an exit code:
   ///   - 0, or the code of the worker that failed first (128 + signal number for a signal)
   ///   - 2, with a sentence on stderr, if no worker could be started
-  /// @pre It is main's first statement. Threads: the main thread of a process that has no other thread.
+  ///   - 2 as well if MPI is initialised in this process, or CUDA has a context in it
+  /// @pre It is main's first statement. Threads: usually the main thread. Other threads may run, such as those that a
+  /// library starts when it is loaded (OpenBLAS).
   /// Blocking: in the launcher, until all workers have ended.
   /// @param backend its devices, or the cores, are counted for --nproc-per-node=auto; it limits the number of workers
   static StartResult start(int argc, char** argv, const BackendFacts& backend = {});
@@ -20750,15 +20915,18 @@ namespace DTRAIN_NAMESPACE::group {
 /// Threads: all members from any thread.
 class PendingWeights {
  public:
+  /// Memory, as ranges that may overlap, some without bytes.
+  using Ranges = std::span<const std::span<const std::byte>>;
+
   /// Blocking: until the optimizer's weights in that memory have come, if it has some there.
-  using Wait = std::function<void(const std::byte* begin, std::size_t bytes)>;
+  using Wait = std::function<void(Ranges memory)>;
 
   void add(const void* owner, Wait wait);
   /// Blocking: until no `wait` runs.
   void remove(const void* owner) noexcept;
 
-  /// Blocking: until all weights in that memory have come. @throws as `wait`
-  void wait_for(const std::byte* begin, std::size_t bytes);
+  /// Blocking: until all weights in that memory have come. Calls each optimizer's `wait` once. @throws as `wait`
+  void wait_for(Ranges memory);
 
  private:
   std::mutex mutex_;
@@ -20777,10 +20945,10 @@ DTRAIN_DEFINED void PendingWeights::remove(const void* owner) noexcept {
   std::erase_if(optimizers_, [owner](const auto& optimizer) { return optimizer.first == owner; });
 }
 
-DTRAIN_DEFINED void PendingWeights::wait_for(const std::byte* begin, std::size_t bytes) {
+DTRAIN_DEFINED void PendingWeights::wait_for(Ranges memory) {
   const std::lock_guard lock(mutex_);
   for (const auto& optimizer : optimizers_) {
-    optimizer.second(begin, bytes);
+    optimizer.second(memory);
   }
 }
 
@@ -21551,6 +21719,25 @@ class Collectives : public BlockCollectives<Group, State> {
   }
   void all_reduce(WriteBuffer values, ReduceOp op = ReduceOp::sum) const { all_reduce(values, values, op); }
 
+  /// all_reduce in place of values that are not gradients, such as weights or an optimizer's state: a topology with a
+  /// wire type (FlatOver, Hierarchical) does not round them to 16 bits. With others it is all_reduce.
+  Work all_reduce_without_cast(WriteBuffer values, ReduceOp op, Stream stream) const {
+    if constexpr (backend::CanReduceWithoutCast<Communicator>) {
+      backend::check_all_reduce(values, values);
+      live().all_reduce_without_cast(values, values, op, stream);
+      return work(stream);
+    } else {
+      return all_reduce(values, op, stream);
+    }
+  }
+  void all_reduce_without_cast(WriteBuffer values, ReduceOp op = ReduceOp::sum) const {
+    if constexpr (backend::CanReduceWithoutCast<Communicator>) {
+      all_reduce_without_cast(values, op, stream()).wait();
+    } else {
+      all_reduce(values, op);
+    }
+  }
+
   /// Collective, blocking. Reduces one number: `loss = group.all_reduce(loss, dtrain::ReduceOp::average)`.
   /// @returns the reduction of every rank's `value`
   template <class Number>
@@ -21671,6 +21858,62 @@ class Collectives : public BlockCollectives<Group, State> {
 };
 
 }  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/ddp/broadcast/packed_broadcast.hpp
+
+/// @file
+/// PackedBroadcast: broadcasts of rank 0's tensors, of which small ones share a broadcast.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The largest tensor that shares a broadcast, and the most bytes of such a broadcast.
+inline constexpr std::size_t largest_packed_tensor = std::size_t{16} << 10;
+inline constexpr std::size_t largest_pack = std::size_t{1} << 20;
+
+/// Small tensors in host memory are copied into packs, each of which is one broadcast of bytes; a model of thousands of
+/// biases would otherwise need a broadcast, with its latency, for each. Every other tensor has a broadcast of its own.
+/// Allocates memory for one pack. Lifetime: it and the tensors' memory outlive the broadcasts. Pinned.
+class PackedBroadcast {
+ public:
+  /// @param tensors equal in number, size and kind of device on every rank
+  /// @param packs whether tensors in host memory may be packed; the same on every rank
+  PackedBroadcast(std::span<const TensorView> tensors, bool packs);
+  PackedBroadcast(PackedBroadcast&&) = delete;
+  PackedBroadcast& operator=(PackedBroadcast&&) = delete;
+
+  /// Collective. Blocking: if `send` or `run` is.
+  /// @param send `send(view)` broadcasts rank 0's bytes to the others, now or in order on a stream
+  /// @param run `run(work)` runs a copy, now or in the same order
+  template <class Send, class Run>
+  void launch(bool is_root, Send send, Run run) {
+    for (const BufferView& tensor : alone_) {
+      send(tensor);
+    }
+    for (const Pack& pack : packs_) {
+      if (is_root) run([this, &pack]() noexcept { copy(pack, true); });
+      send(BufferView{memory_.get(), pack.bytes, DType::u8, {}});
+      if (!is_root) run([this, &pack]() noexcept { copy(pack, false); });
+    }
+  }
+
+ private:
+  /// Tensors [first, end) of small_.
+  struct Pack {
+    std::size_t first = 0;
+    std::size_t end = 0;
+    std::size_t bytes = 0;
+  };
+
+  /// Copies the tensors of a pack into the memory, or from there.
+  void copy(const Pack& pack, bool gathers) const noexcept;
+
+  std::vector<BufferView> alone_;
+  std::vector<BufferView> small_;
+  std::vector<Pack> packs_;
+  std::unique_ptr<std::byte[]> memory_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/bucket_plan.hpp
 
@@ -21932,7 +22175,8 @@ namespace detail {
 /// The system would read the name only up to its first zero byte. @throws Error (invalid_argument)
 void require_file_name(const std::string& path);
 
-/// The final target of a symbolic link, which is written instead of the link; any other path unchanged.
+/// The final target of a symbolic link, which is written instead of the link, and need not exist; any other path, and
+/// links in a circle, unchanged.
 std::string behind_link(const std::string& path);
 
 }  // namespace detail
@@ -21940,6 +22184,8 @@ std::string behind_link(const std::string& path);
 /// Writes PATH.part and replaces `path` by it in commit().
 /// - Until commit() `path` is unchanged. A kill, a full disk or a power loss leaves the old content or the new one.
 /// - A symbolic link stays; its target is replaced. The permissions stay, and if possible the owner and the group.
+/// - Where chmod is refused, as on some mounts, the permissions are those that the mount and the umask give. Where
+/// fsync is refused, the file system alone decides when the bytes are on the disk.
 /// - Without commit() no file remains. Only a killed process leaves PATH.part, which no other user may read and which
 /// its owner's next writer removes.
 /// - A writer locks PATH.part while it lives, so that two writers do not mix.
@@ -21975,6 +22221,10 @@ class AtomicFile {
   /// Creates PATH.part, which no process has opened and only this user may open. @returns false if a retry may succeed
   bool create_and_lock();
 
+  /// Lets only this user open PATH.part until commit(), if the file system allows chmod. @returns false if the file was
+  /// removed, to be created with its final permissions
+  bool narrow();
+
   /// Removes a killed writer's PATH.part. It is not reused: a process that has it open could read or write new content.
   void remove_leftover();
 
@@ -21998,6 +22248,7 @@ class AtomicFile {
 
   void abandon() noexcept;
 
+  [[noreturn]] void fail_renaming(int number);
   [[noreturn]] void fail(int number);
 
   std::string path_;
@@ -22008,6 +22259,7 @@ class AtomicFile {
   };
   std::optional<FileOwner> replaced_;  ///< owner of the file that exists already
   mode_t mode_ = 0;                    ///< permissions of the file after commit()
+  bool can_chmod_ = true;              ///< false once the file system has refused it
   Descriptor descriptor_;
   bool has_name_ = false;
 };
@@ -22464,6 +22716,32 @@ void end_borrowed_work(Reduction& reduction, const FailureContext& context) noex
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/broadcast/broadcast_values.hpp
+
+/// @file
+/// Broadcast of rank 0's parameter values and buffers to every rank, once, before training.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Collective, blocking: returns when all of `values` are rank 0's, in the model's own memory.
+/// Precondition: the work that wrote them has run, or `stream` runs after it. Lifetime: `values` outlives
+/// `communicator`, which may still use its memory after an exception.
+/// @throws the job's first cause; Error (timeout).
+template <backend::Communicator Communicator>
+void broadcast_values(Communicator& communicator, typename Communicator::Stream stream, PackedBroadcast& values,
+                      const FailureContext& context) {
+  values.launch(
+      communicator.rank() == 0, [&](const BufferView& value) { communicator.broadcast(value, 0, stream); },
+      [&](auto copy) {
+        if constexpr (requires { stream.enqueue(copy); }) stream.enqueue(copy);  // else nothing was packed
+      });
+  typename Communicator::Stream::Event received;
+  stream.record(received);
+  backend::block_until_complete(received, communicator, *context.latch, context.timeout, context.rank);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/hooks/counted_channel.hpp
 
 /// @file
@@ -22633,6 +22911,38 @@ class DeviceCast<stream::cuda::StreamRef> {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/hooks/hook_ranks.hpp
+
+/// @file
+/// HookRanks: the number of ranks that a hook's steps reduce over, which the group given to its state() must have.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A hook gets to know its wrapper's group in the first step; state() may be called before that. Threads: one at a
+/// time.
+class HookRanks {
+ public:
+  /// In each reduce(). @param ranks of the wrapper's group @throws Error (invalid_argument) if state() had others
+  void step_is_for(const char* hook, int ranks) {
+    if (of_state_ != 0 && of_state_ != ranks) refuse_state(hook, of_state_, ranks);
+    of_steps_ = ranks;
+  }
+
+  /// In state(). @param ranks of its group @throws Error (invalid_argument) if the steps had others
+  void state_is_for(const char* hook, int ranks) {
+    if (of_steps_ != 0 && of_steps_ != ranks) refuse_state(hook, ranks, of_steps_);
+    of_state_ = ranks;
+  }
+
+ private:
+  [[noreturn]] static void refuse_state(const char* hook, int of_state, int of_steps);
+
+  int of_steps_ = 0;  ///< 0: not known yet, as below
+  int of_state_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/hooks/largest_elements.hpp
 
 /// @file
@@ -22689,34 +22999,275 @@ namespace DTRAIN_NAMESPACE {
 using ddp::Parameter;
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/ddp/broadcast/broadcast_values.hpp
+// ---- dtrain/ddp/planning/plan_choice.hpp
 
 /// @file
-/// Broadcast of rank 0's parameter values and buffers to every rank, once, before training.
+/// PlanChoice: whether the sizes of buckets and the way to reduce them are given, or chosen from measurements of the
+/// first steps.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Collective, blocking: returns when all values and buffers are rank 0's, in the model's own memory.
-/// Precondition: the work that wrote them has run, or `stream` runs after it.
-/// @throws the job's first cause; Error (timeout).
-template <backend::Communicator Communicator>
-void broadcast_values(Communicator& communicator, typename Communicator::Stream stream,
-                      std::span<const Parameter> parameters, std::span<const TensorView> buffers,
-                      const FailureContext& context) {
-  for (const Parameter& parameter : parameters) {
-    if (parameter.value.shape.element_count() != 0) {
-      communicator.broadcast(parameter.value.flat(), 0, stream);
-    }
+class BucketPlanner;
+struct PlannerSetup;
+
+/// A planner that measures; see measured_plan.hpp. @throws Error (invalid_argument) beside DdpOptions::deterministic,
+/// (unsupported) for gradients that are not in host memory
+std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSetup& setup);
+
+/// The choice has the function that makes its planner: a program that measures nothing has no code for it.
+class PlanChoice {
+ public:
+  using Make = std::shared_ptr<BucketPlanner> (*)(const PlannerSetup&);
+
+  /// Buckets of the sizes in DdpOptions, reduced as the policy and GroupOptions say.
+  constexpr PlanChoice() noexcept = default;
+
+  /// The sizes, and of a policy with several ways the way, with the shortest step by the measurements of the first
+  /// steps. DdpOptions::plan has the conditions.
+  static constexpr PlanChoice measured() noexcept {
+    PlanChoice choice;
+    choice.make_ = &make_measured_plan;
+    return choice;
   }
-  for (const TensorView& buffer : buffers) {
-    if (buffer.shape.element_count() != 0) {
-      communicator.broadcast(buffer.flat(), 0, stream);
-    }
+
+  constexpr bool is_measured() const noexcept { return make_ != nullptr; }
+  /// Null unless is_measured().
+  constexpr Make make() const noexcept { return make_; }
+
+ private:
+  Make make_ = nullptr;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::PlanChoice;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/ddp_options.hpp
+
+/// @file
+/// DdpOptions: options of DistributedDataParallel.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Must be the same on every rank, except for `timeline`, `device_times`, `check_addresses`, `progress` and
+/// `producer_stream`. A difference is an error on all ranks.
+struct DdpOptions {
+  std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
+  std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< above bucket_bytes it counts as bucket_bytes
+  ReduceOp reduce_op = ReduceOp::average;                            ///< or sum
+  Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16, even if GroupOptions do not request it
+  /// Keeps the first bucket plan, so that every run with the same model, options, ranks and nodes gives the same bits.
+  /// A backend that does not promise that (backend::Determinism) is rejected.
+  bool deterministic = false;
+  /// Rebuilds the buckets at the end of the first step, in rank 0's ready order. Bound gradients may then move, with
+  /// their content. Has no effect with `deterministic`, or if the first step is captured in a CUDA graph.
+  bool reorder_gradients = true;
+  /// PlanChoice::measured(): the first 29 steps measure, and choose, the same on every rank; log level info has the
+  /// reasons. What is given comes back if a step is not shorter with what they chose.
+  /// - The sizes of buckets, in place of the two above.
+  /// - With topology::Hierarchical on several hosts, one of them with several ranks: it or Flat. With a wire type,
+  ///   FlatOver's too: 16 bits or f32. The policy's own way stays unless another is expected to shorten the step by
+  ///   more than 1%. Each further way takes two steps more. Only all_reduce changes; a hook's too.
+  /// - The thresholds of Mpi's and Gloo's all_reduce: as GroupOptions::algorithms, which default to measured() here.
+  /// For gradients in host memory, and not with `deterministic`. Steps under no_sync() do not count. Bits may differ
+  /// from run to run where a sum's bits depend on what is chosen (see backend::Determinism). In a model of several
+  /// element types, bound gradients may move up to eight times. If a program has other wrappers too, every rank must
+  /// finish their steps in one order.
+  PlanChoice plan{};
+  /// A parameter without ready() in a step contributes zeros on that rank, or the gradient that steps under no_sync()
+  /// have left since the last reduced step. Without this option, finish() names such parameters in an error. Unused
+  /// parameters are detected in finish(): if a program has several such wrappers, every rank must finish their steps in
+  /// the same order. On CUDA, streams passed to ready() must then outlive the wrapper.
+  bool allow_unused_parameters = false;
+  /// Each step broadcasts rank 0's buffers, if the model has buffers(). The program leaves them untouched from the last
+  /// ready() to finish(). A hook may leave each rank its own in some steps, as hooks::LocalSgd in local ones.
+  bool broadcast_buffers = true;
+  /// Reads parameters() again at the beginning and at the end of a step, to detect values and gradients that have moved
+  /// since the construction. True: in every step; false: in the first two and every 64th; not set: in every step with
+  /// at most 1,000 parameters, or if the readings take less than 1 us a parameter and step, else as false.
+  std::optional<bool> check_addresses{};
+  /// Also records every ready(), and on CUDA the times at which the device started and finished each bucket, which
+  /// costs some microseconds a bucket. Keeps records of more steps.
+  bool timeline = false;
+  /// On CUDA, statistics() has the time of communication and the part of it that backward hid, measured by events that
+  /// cost some microseconds a bucket. `timeline` implies this option; on host streams it is always on.
+  bool device_times = false;
+  /// On CUDA: the stream that wrote values, gradients and buffers before the construction. The default is the device's
+  /// default stream, which also covers all streams that were not created as non-blocking.
+  StreamHandle producer_stream{};
+  stream::host::Progress progress = stream::host::Progress::automatic;  ///< the thread that runs the communication
+
+  BucketCaps caps() const noexcept { return {first_bucket_bytes, bucket_bytes}; }
+  backend::AlgorithmPreference algorithms() const noexcept {
+    using Preference = backend::AlgorithmPreference;
+    return deterministic ? Preference::reproducible : plan.is_measured() ? Preference::measured : Preference::as_chosen;
   }
-  typename Communicator::Stream::Event received;
-  stream.record(received);
-  backend::block_until_complete(received, communicator, *context.latch, context.timeout, context.rank);
+};
+
+/// @throws Error (invalid_argument).
+void check_options(const DdpOptions& options);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void check_options(const DdpOptions& options) {
+  if (options.reduce_op != ReduceOp::average && options.reduce_op != ReduceOp::sum) {
+    throw_error(Errc::invalid_argument, "DdpOptions::reduce_op is {}; gradients are combined by average or sum",
+                {name(options.reduce_op)});
+  }
 }
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::DdpOptions;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/precision/gradient_norm.hpp
+
+/// @file
+/// Global L2 norm of the reduced gradients, measured in each bucket's collective or behind it.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// L2 norm of all gradients of a model, as one vector.
+struct GradientNorm {
+  double norm = 0;
+  /// Whether the norm is finite: if no element is infinite or NaN and, for f64, no square is beyond the largest value.
+  bool finite = true;
+
+  /// Of the gradients multiplied by `factor`.
+  GradientNorm times(double factor) const noexcept { return {norm * (factor < 0 ? -factor : factor), finite}; }
+
+  /// @param sum of the squares of all elements
+  static GradientNorm of_squares(double sum) noexcept;
+};
+
+/// Options of one step.
+struct StepOptions {
+  /// Measures the norm of the reduced gradients in this step. A rank without it has no norm. Neither the gradients nor
+  /// the other ranks' norm depend on it.
+  bool measure_norm = false;
+};
+
+/// Sums of squares of a step's reduced buckets, in f64. A communicator that CanSumSquares gives each with the bucket's
+/// reduction. Behind any other's, SquareSum reads the bucket, which has the same bits on all ranks. The sums are added
+/// in bucket order: so all ranks have the same norm without another collective.
+/// Steady state: allocates nothing. Threads: a bucket's work on the communication stream; everything else between
+/// steps. Lifetime: outlives the work.
+class BucketNorms {
+ public:
+  /// Work for a stream: adds up the squares of a bucket, padding included, which is zero.
+  struct SquareSum {
+    double* sum;
+    BufferView bucket;
+    void operator()() const noexcept;
+  };
+
+  /// Adopts the plan. The measured norm stays valid.
+  template <class Stream>
+  void plan(const BucketPlan& plan, const Stream&) {
+    sums_.assign(plan.buckets.size(), 0);
+  }
+
+  void begin_step(bool wanted) noexcept {
+    is_wanted_ = wanted;
+    norm_.reset();
+  }
+
+  /// Where the bucket's sum is to be stored in this step; null if the step does not measure.
+  double* sum_of(std::size_t bucket) noexcept { return is_wanted_ ? &sums_[bucket] : nullptr; }
+
+  /// Adds up the squares of a reduced bucket, by work on the stream.
+  template <class Stream>
+  requires requires(Stream stream, SquareSum work) { stream.enqueue(work); }
+  static void enqueue(double* sum, const BufferView& bucket, Stream stream) { stream.enqueue(SquareSum{sum, bucket}); }
+
+  /// Call when the work of all buckets has run.
+  void finish_step() noexcept;
+
+  bool is_measured() const noexcept { return norm_.has_value(); }
+
+  /// @throws Error (invalid_argument) if the last step did not measure.
+  const GradientNorm& norm() const {
+    if (!norm_) {
+      refuse_unmeasured();
+    }
+    return *norm_;
+  }
+
+  /// @throws Error (unsupported) for a step whose stream neither is CUDA's nor runs work of the host
+  [[noreturn]] static void refuse_stream(const char* caller);
+
+  /// The gradients were multiplied by `factor`.
+  void multiply(double factor) noexcept {
+    if (norm_) {
+      norm_ = norm_->times(factor);
+    }
+  }
+
+  [[noreturn]] static void refuse_unmeasured();
+
+ private:
+  std::vector<double> sums_;
+  std::optional<GradientNorm> norm_;
+  bool is_wanted_ = false;
+};
+
+/// Multiplies floats in host memory by `factor`, rounded to f32 except for f64; each product is rounded once to the
+/// element type, to nearest even.
+void multiply_elements(const BufferView& elements, double factor) noexcept;
+
+/// `gradients` of DistributedDataParallel or MasterWeights: scales them so that their norm is at most `max_norm`.
+/// The factor is min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_'s. Gradients whose norm is not
+/// finite stay as they are: skip the optimizer's step for them (LossScaler::step says so). The same on all ranks.
+/// Blocking: no; reads and writes the gradients only if the factor is below 1.
+/// @returns the norm before
+/// @throws Error (invalid_argument) if the last step did not measure the norm, or `max_norm` is not positive
+template <class Gradients>
+requires requires(Gradients& gradients) {
+  gradients.gradient_norm();
+  gradients.scale_gradients(1.0);
+}
+GradientNorm clip_gradients(Gradients& gradients, double max_norm) {
+  if (!(max_norm > 0)) {
+    throw_error(Errc::invalid_argument, "clip_gradients has a max_norm that is not positive; give a positive one");
+  }
+  const GradientNorm before = gradients.gradient_norm();
+  const double factor = max_norm / (before.norm + 1e-6);
+  if (before.finite && factor < 1) {
+    gradients.scale_gradients(factor);
+  }
+  return before;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::clip_gradients;
+using ddp::GradientNorm;
+using ddp::StepOptions;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/present_value.hpp
+
+/// @file
+/// PresentValue: where the value of a parameter is, in models whose values move.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The value of a parameter in its present memory.
+struct PresentValue {
+  TensorView view;
+  std::uint64_t moves = 0;  ///< changes with each move, even if the other memory has the same address
+};
+
+/// Gives the present value of parameter i. May outlive the model. Threads: those of the model's steps. @throws Error
+/// for a value that has become another kind of tensor
+using ReadValue = std::function<PresentValue(std::size_t parameter)>;
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -22769,6 +23320,15 @@ concept HasBuffers = Model<M> && requires(M& model) {
   std::end(model.buffers());
 };
 
+/// A Model whose values may get other memory between steps, as those of LibTorch modules do by torch::load. The values
+/// in parameters() then stay those of the construction. `value_reader()` returns a function that gives the present
+/// ones. `identity(i)` is an address that is parameter i's alone, whatever the memory of its value.
+template <class M>
+concept MovesValues = Model<M> && requires(const M& model, std::size_t index) {
+  { model.value_reader() } -> std::convertible_to<ReadValue>;
+  { model.identity(index) } -> std::convertible_to<const void*>;
+};
+
 /// Device kind of a model's parameters: host, unless the model declares `static constexpr dtrain::DeviceKind
 /// device_kind = dtrain::DeviceKind::cuda;`.
 template <class M>
@@ -22809,6 +23369,12 @@ void add(std::vector<TensorView>& buffers, const TensorView& buffer);
 /// Gradients need memory of their own unless all lack it (see Parameter), or the model has bind_gradient.
 /// @throws Error (invalid_argument)
 void check_parameters(const std::vector<Parameter>& parameters, bool binds);
+
+/// A tied parameter listed twice would be reduced twice, or updated twice from the same old value.
+/// @param view_of gives the value or the gradient, which `what` names in the error
+/// @throws Error (invalid_argument) for two that overlap
+void check_apart(std::span<const Parameter> parameters, const TensorView& (*view_of)(const Parameter&),
+                 const char* what);
 
 /// The model's present parameters. Names are copied, tensors are not.
 template <Model M>
@@ -22856,30 +23422,30 @@ DTRAIN_DEFINED void add(std::vector<TensorView>& buffers, const TensorView& buff
   buffers.push_back(buffer);
 }
 
-/// Rejects overlapping gradients: a tied parameter listed twice would be reduced twice.
-inline void check_gradients_are_apart(std::span<const Parameter> parameters) {
+}  // namespace detail
+
+DTRAIN_DEFINED void check_apart(std::span<const Parameter> parameters, const TensorView& (*view_of)(const Parameter&),
+                                const char* what) {
   std::vector<std::size_t> by_address;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].gradient.data != nullptr && parameters[i].gradient.bytes() != 0) {
+    if (view_of(parameters[i]).data != nullptr && view_of(parameters[i]).bytes() != 0) {
       by_address.push_back(i);
     }
   }
-  std::sort(by_address.begin(), by_address.end(), [&parameters](std::size_t a, std::size_t b) {
-    return std::less<>{}(parameters[a].gradient.data, parameters[b].gradient.data);
+  std::sort(by_address.begin(), by_address.end(), [&](std::size_t a, std::size_t b) {
+    return std::less<>{}(view_of(parameters[a]).data, view_of(parameters[b]).data);
   });
   for (std::size_t next = 1; next < by_address.size(); ++next) {
     const std::size_t a = by_address[next - 1];
     const std::size_t b = by_address[next];
-    const TensorView& before = parameters[a].gradient;
-    if (std::less<>{}(parameters[b].gradient.data, before.data + before.bytes())) {
-      throw_error(Errc::invalid_argument, "the gradients of {} and {} share memory; list a tied parameter once",
-                  {describe_parameter(std::min(a, b), parameters[std::min(a, b)].name),
+    const TensorView& before = view_of(parameters[a]);
+    if (std::less<>{}(view_of(parameters[b]).data, before.data + before.bytes())) {
+      throw_error(Errc::invalid_argument, "the {} of {} and {} share memory; list a tied parameter once",
+                  {what, describe_parameter(std::min(a, b), parameters[std::min(a, b)].name),
                    describe_parameter(std::max(a, b), parameters[std::max(a, b)].name)});
     }
   }
 }
-
-}  // namespace detail
 
 DTRAIN_DEFINED void check_parameters(const std::vector<Parameter>& parameters, bool binds) {
   if (parameters.empty()) {
@@ -22911,7 +23477,8 @@ DTRAIN_DEFINED void check_parameters(const std::vector<Parameter>& parameters, b
                   {described});
     }
   }
-  detail::check_gradients_are_apart(parameters);
+  check_apart(
+      parameters, [](const Parameter& parameter) -> const TensorView& { return parameter.gradient; }, "gradients");
 }
 
 DTRAIN_DEFINED std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters) {
@@ -23111,133 +23678,6 @@ DTRAIN_DEFINED std::string AddressCheck::text(const MemoryRange& range) {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/planning/plan_choice.hpp
-
-/// @file
-/// PlanChoice: whether the sizes of buckets and the way to reduce them are given, or chosen from measurements of the
-/// first steps.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-class BucketPlanner;
-struct PlannerSetup;
-
-/// A planner that measures; see measured_plan.hpp. @throws Error (invalid_argument) beside DdpOptions::deterministic,
-/// (unsupported) for gradients that are not in host memory
-std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSetup& setup);
-
-/// The choice has the function that makes its planner: a program that measures nothing has no code for it.
-class PlanChoice {
- public:
-  using Make = std::shared_ptr<BucketPlanner> (*)(const PlannerSetup&);
-
-  /// Buckets of the sizes in DdpOptions, reduced as the policy and GroupOptions say.
-  constexpr PlanChoice() noexcept = default;
-
-  /// The sizes, and of a policy with several ways the way, with the shortest step by the measurements of the first
-  /// steps. DdpOptions::plan has the conditions.
-  static constexpr PlanChoice measured() noexcept {
-    PlanChoice choice;
-    choice.make_ = &make_measured_plan;
-    return choice;
-  }
-
-  constexpr bool is_measured() const noexcept { return make_ != nullptr; }
-  /// Null unless is_measured().
-  constexpr Make make() const noexcept { return make_; }
-
- private:
-  Make make_ = nullptr;
-};
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::PlanChoice;
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/ddp/ddp_options.hpp
-
-/// @file
-/// DdpOptions: options of DistributedDataParallel.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Must be the same on every rank, except for `timeline`, `device_times`, `check_addresses`, `progress` and
-/// `producer_stream`. A difference is an error on all ranks.
-struct DdpOptions {
-  std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
-  std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< above bucket_bytes it counts as bucket_bytes
-  ReduceOp reduce_op = ReduceOp::average;                            ///< or sum
-  Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16, even if GroupOptions do not request it
-  /// Keeps the first bucket plan, so that every run with the same model, options, ranks and nodes gives the same bits.
-  /// A backend that does not promise that (backend::Determinism) is rejected.
-  bool deterministic = false;
-  /// Rebuilds the buckets at the end of the first step, in rank 0's ready order. Bound gradients may then move, with
-  /// their content. Has no effect with `deterministic`, or if the first step is captured in a CUDA graph.
-  bool reorder_gradients = true;
-  /// PlanChoice::measured(): the first 29 steps measure, and choose, the same on every rank; log level info has the
-  /// reasons. What is given comes back if a step is not shorter with what they chose.
-  /// - The sizes of buckets, in place of the two above.
-  /// - With topology::Hierarchical on several hosts, one of them with several ranks: it or Flat. With a wire type,
-  ///   FlatOver's too: 16 bits or f32. The policy's own way stays unless another is expected to shorten the step by
-  ///   more than 1%. Each further way takes two steps more. Only all_reduce changes; a hook's too.
-  /// - The thresholds of Mpi's and Gloo's all_reduce: as GroupOptions::algorithms, which default to measured() here.
-  /// For gradients in host memory, and not with `deterministic`. Steps under no_sync() do not count. Bits may differ
-  /// from run to run where a sum's bits depend on what is chosen (see backend::Determinism). In a model of several
-  /// element types, bound gradients may move up to eight times. If a program has other wrappers too, every rank must
-  /// finish their steps in one order.
-  PlanChoice plan{};
-  /// A parameter without ready() in a step contributes zeros on that rank, or the gradient that steps under no_sync()
-  /// have left since the last reduced step. Without this option, finish() names such parameters in an error. Unused
-  /// parameters are detected in finish(): if a program has several such wrappers, every rank must finish their steps in
-  /// the same order. On CUDA, streams passed to ready() must then outlive the wrapper.
-  bool allow_unused_parameters = false;
-  /// Each step broadcasts rank 0's buffers, if the model has buffers(). The program leaves them untouched from the last
-  /// ready() to finish().
-  bool broadcast_buffers = true;
-  /// Reads parameters() again at the beginning and at the end of a step, to detect values and gradients that have moved
-  /// since the construction. True: in every step; false: in the first two and every 64th; not set: in every step with
-  /// at most 1,000 parameters, or if the readings take less than 1 us a parameter and step, else as false.
-  std::optional<bool> check_addresses{};
-  /// Also records every ready(), and on CUDA the times at which the device started and finished each bucket, which
-  /// costs some microseconds a bucket. Keeps records of more steps.
-  bool timeline = false;
-  /// On CUDA, statistics() has the time of communication and the part of it that backward hid, measured by events that
-  /// cost some microseconds a bucket. `timeline` implies this option; on host streams it is always on.
-  bool device_times = false;
-  /// On CUDA: the stream that wrote values, gradients and buffers before the construction. The default is the device's
-  /// default stream, which also covers all streams that were not created as non-blocking.
-  StreamHandle producer_stream{};
-  stream::host::Progress progress = stream::host::Progress::automatic;  ///< the thread that runs the communication
-
-  BucketCaps caps() const noexcept { return {first_bucket_bytes, bucket_bytes}; }
-  backend::AlgorithmPreference algorithms() const noexcept {
-    using Preference = backend::AlgorithmPreference;
-    return deterministic ? Preference::reproducible : plan.is_measured() ? Preference::measured : Preference::as_chosen;
-  }
-};
-
-/// @throws Error (invalid_argument).
-void check_options(const DdpOptions& options);
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void check_options(const DdpOptions& options) {
-  if (options.reduce_op != ReduceOp::average && options.reduce_op != ReduceOp::sum) {
-    throw_error(Errc::invalid_argument, "DdpOptions::reduce_op is {}; gradients are combined by average or sum",
-                {name(options.reduce_op)});
-  }
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::DdpOptions;
-}  // namespace DTRAIN_NAMESPACE
-
 // ---- dtrain/ddp/agreement/model_signature.hpp
 
 /// @file
@@ -23373,22 +23813,23 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// @param reach_barrier blocks until every rank has called it; as agree_blocking below
 void agree_blocking(const backend::StoreRef& store, const std::function<void()>& reach_barrier,
                     const std::string& prefix, const ModelSignature& mine, int rank, const FailureContext& context,
-                    Deadline deadline);
+                    Deadline deadline, const std::string& doing = "wrapping a model");
 
 /// Collective, blocking: rank 0 publishes its signature and the other ranks compare. O(1) messages a rank if all agree.
-/// Each instance in a job uses its own `prefix`, the same on all ranks. @param rank rank in the group
+/// Each instance in a job uses its own `prefix`, the same on all ranks. @param rank rank in the group @param doing for
+/// the warning of a rank that waits alone: "wrapping a model"
 /// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
 /// difference and both ranks; Error (limit) for a model whose signature is beyond max_signature_bytes.
 template <class Store>
 void agree_blocking(Store store, const std::string& prefix, const ModelSignature& mine, int rank,
-                    const FailureContext& context, Deadline deadline) {
+                    const FailureContext& context, Deadline deadline, const std::string& doing = "wrapping a model") {
   agree_blocking(
-      store, [&] { store.barrier(prefix + "agreed", deadline).wait(); }, prefix, mine, rank, context, deadline);
+      store, [&] { store.barrier(prefix + "agreed", deadline).wait(); }, prefix, mine, rank, context, deadline, doing);
 }
 
 /// The same over the job's store.
 void agree_blocking(const rendezvous::Store& store, const std::string& prefix, const ModelSignature& mine, int rank,
-                    const FailureContext& context, Deadline deadline);
+                    const FailureContext& context, Deadline deadline, const std::string& doing = "wrapping a model");
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -23683,13 +24124,12 @@ class Residuals {
     return is_empty() ? std::span<float>() : std::span<float>(errors_[parameter]);
   }
 
-  /// Each rank's residuals become their average, which the gradients still get as a whole, but for rounding
-  /// where the topology has a wire type. Collective, blocking.
+  /// Each rank's residuals become their average, which the gradients still get as a whole. Collective, blocking.
   /// @throws the job's first cause
   template <class Group>
   void average(const Group& group) {
     for (std::vector<float>& error : errors_) {
-      if (!error.empty()) group.all_reduce(buffer_view(std::span(error)), ReduceOp::average);
+      if (!error.empty()) group.all_reduce_without_cast(std::span(error), ReduceOp::average);
     }
   }
 
@@ -23718,132 +24158,6 @@ DTRAIN_DEFINED void Residuals::add_to(std::vector<NamedTensor>& tensors, std::st
 #endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/precision/gradient_norm.hpp
-
-/// @file
-/// Global L2 norm of the reduced gradients, measured in each bucket's collective or behind it.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// L2 norm of all gradients of a model, as one vector.
-struct GradientNorm {
-  double norm = 0;
-  /// Whether the norm is finite: if no element is infinite or NaN and, for f64, no square is beyond the largest value.
-  bool finite = true;
-
-  /// Of the gradients multiplied by `factor`.
-  GradientNorm times(double factor) const noexcept { return {norm * (factor < 0 ? -factor : factor), finite}; }
-
-  /// @param sum of the squares of all elements
-  static GradientNorm of_squares(double sum) noexcept;
-};
-
-/// Options of one step.
-struct StepOptions {
-  /// Measures the norm of the reduced gradients in this step. A rank without it has no norm. Neither the gradients nor
-  /// the other ranks' norm depend on it.
-  bool measure_norm = false;
-};
-
-/// Sums of squares of a step's reduced buckets, in f64. A communicator that CanSumSquares gives each with the bucket's
-/// reduction. Behind any other's, SquareSum reads the bucket, which has the same bits on all ranks. The sums are added
-/// in bucket order: so all ranks have the same norm without another collective.
-/// Steady state: allocates nothing. Threads: a bucket's work on the communication stream; everything else between
-/// steps. Lifetime: outlives the work.
-class BucketNorms {
- public:
-  /// Work for a stream: adds up the squares of a bucket, padding included, which is zero.
-  struct SquareSum {
-    double* sum;
-    BufferView bucket;
-    void operator()() const noexcept;
-  };
-
-  /// Adopts the plan. The measured norm stays valid.
-  template <class Stream>
-  void plan(const BucketPlan& plan, const Stream&) {
-    sums_.assign(plan.buckets.size(), 0);
-  }
-
-  void begin_step(bool wanted) noexcept {
-    is_wanted_ = wanted;
-    norm_.reset();
-  }
-
-  /// Where the bucket's sum is to be stored in this step; null if the step does not measure.
-  double* sum_of(std::size_t bucket) noexcept { return is_wanted_ ? &sums_[bucket] : nullptr; }
-
-  /// Adds up the squares of a reduced bucket, by work on the stream.
-  template <class Stream>
-  requires requires(Stream stream, SquareSum work) { stream.enqueue(work); }
-  static void enqueue(double* sum, const BufferView& bucket, Stream stream) { stream.enqueue(SquareSum{sum, bucket}); }
-
-  /// Call when the work of all buckets has run.
-  void finish_step() noexcept;
-
-  bool is_measured() const noexcept { return norm_.has_value(); }
-
-  /// @throws Error (invalid_argument) if the last step did not measure.
-  const GradientNorm& norm() const {
-    if (!norm_) {
-      refuse_unmeasured();
-    }
-    return *norm_;
-  }
-
-  /// @throws Error (unsupported) for a step whose stream neither is CUDA's nor runs work of the host
-  [[noreturn]] static void refuse_stream(const char* caller);
-
-  /// The gradients were multiplied by `factor`.
-  void multiply(double factor) noexcept {
-    if (norm_) {
-      norm_ = norm_->times(factor);
-    }
-  }
-
-  [[noreturn]] static void refuse_unmeasured();
-
- private:
-  std::vector<double> sums_;
-  std::optional<GradientNorm> norm_;
-  bool is_wanted_ = false;
-};
-
-/// Multiplies floats in host memory by `factor`, rounded to f32 except for f64; each product is rounded once to the
-/// element type, to nearest even.
-void multiply_elements(const BufferView& elements, double factor) noexcept;
-
-/// `gradients` of DistributedDataParallel or MasterWeights: scales them so that their norm is at most `max_norm`.
-/// The factor is min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_'s. Gradients whose norm is not
-/// finite stay as they are: skip the optimizer's step for them (LossScaler::step says so). The same on all ranks.
-/// Blocking: no; reads and writes the gradients only if the factor is below 1.
-/// @returns the norm before
-/// @throws Error (invalid_argument) if the last step did not measure the norm, or `max_norm` is not positive
-template <class Gradients>
-requires requires(Gradients& gradients) {
-  gradients.gradient_norm();
-  gradients.scale_gradients(1.0);
-}
-GradientNorm clip_gradients(Gradients& gradients, double max_norm) {
-  if (!(max_norm > 0)) {
-    throw_error(Errc::invalid_argument, "clip_gradients has a max_norm that is not positive; give a positive one");
-  }
-  const GradientNorm before = gradients.gradient_norm();
-  const double factor = max_norm / (before.norm + 1e-6);
-  if (before.finite && factor < 1) {
-    gradients.scale_gradients(factor);
-  }
-  return before;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::clip_gradients;
-using ddp::GradientNorm;
-using ddp::StepOptions;
-}  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/ddp/precision/loss_scaler.hpp
 
@@ -23926,11 +24240,10 @@ DTRAIN_DEFINED LossScaler::LossScaler(const LossScalerOptions& options)
   require_scale();
   if (!(options.growth_factor > 1 && options.backoff_factor > 0 && options.backoff_factor < 1 &&
         options.growth_interval > 0)) {
-    throw_error(
-        Errc::invalid_argument,
-        "LossScalerOptions has growth_factor {}, backoff_factor {} and growth_interval {}; the first is above "
-        "1, the second between 0 and 1, the third positive",
-        {std::to_string(options.growth_factor), std::to_string(options.backoff_factor), options.growth_interval});
+    throw_error(Errc::invalid_argument,
+                "LossScalerOptions has growth_factor {}, backoff_factor {} and growth_interval {}; the first is above "
+                "1, the second between 0 and 1, the third positive",
+                {options.growth_factor, options.backoff_factor, options.growth_interval});
   }
 }
 
@@ -23941,8 +24254,7 @@ DTRAIN_DEFINED std::vector<NamedTensor> LossScaler::state() {
 
 DTRAIN_DEFINED void LossScaler::require_scale() const {
   if (!(scale_ > 0 && scale_ <= std::numeric_limits<float>::max())) {
-    throw_error(Errc::invalid_argument, "a loss scale is {}; give a positive finite number, such as 65536",
-                {std::to_string(scale_)});
+    throw_error(Errc::invalid_argument, "a loss scale is {}; give a positive finite number, such as 65536", {scale_});
   }
 }
 
@@ -25124,9 +25436,7 @@ namespace detail {
 
 /// A mean, in millions, with three digits.
 inline std::string millions_text(double sum, std::uint64_t steps, const char* unit) {
-  char text[48];
-  std::snprintf(text, sizeof(text), "%.3g %s", steps == 0 ? 0.0 : sum / 1e6 / static_cast<double>(steps), unit);
-  return text;
+  return format_text("{} {}", {number_text(steps == 0 ? 0.0 : sum / 1e6 / static_cast<double>(steps), 3), unit});
 }
 
 }  // namespace detail
@@ -25198,8 +25508,10 @@ std::string to_string(const SlowestRank& slowest);
 
 /// Collective, blocking: rank 0 reads every rank's times and publishes the slowest. O(ranks) messages to rank 0: for
 /// reports, not for every step. @param prefix used once; `deadline` bounds each wait
+/// @param notice_after how long a rank waits for others until a warning in the log names them
 SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
-                                       const ReducerStatistics& mine, int rank, int world_size, Deadline deadline);
+                                       const ReducerStatistics& mine, int rank, int world_size, Deadline deadline,
+                                       std::chrono::milliseconds notice_after = std::chrono::seconds(10));
 
 #if DTRAIN_DEFINITIONS
 
@@ -25226,7 +25538,7 @@ inline std::int64_t take_number(std::string_view& text) {
 
 DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
                                                       const ReducerStatistics& mine, int rank, int world_size,
-                                                      Deadline deadline) {
+                                                      Deadline deadline, std::chrono::milliseconds notice_after) {
   const auto own = [&] {
     const auto steps = static_cast<std::int64_t>(mine.steps == 0 ? 1 : mine.steps);
     return std::to_string((mine.times.forward + mine.times.backward).count() / steps);
@@ -25242,10 +25554,10 @@ DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const backend::StoreRef& s
     return format_text("{} {} {}", {longest - times.begin(), *longest, static_cast<std::int64_t>(mean)});
   };
   const auto name = [](int other) { return "rank " + std::to_string(other); };
-  const std::string found =
-      backend::store_gather({store, rank, world_size, rank, deadline,
-                             "finding the slowest rank, which every rank calls (summary(), slowest_rank())", name},
-                            prefix + "computing", own, find);
+  const char* const doing = "summary() or slowest_rank(), which every rank calls";
+  backend::StoreRank self{store, rank, world_size, rank, deadline, doing, name};
+  self.notice_after = notice_after;
+  const std::string found = backend::store_gather(self, prefix + "computing", own, find);
   std::string_view rest = found;
   SlowestRank slowest;
   slowest.rank = static_cast<int>(detail::take_number(rest) % world_size);
@@ -25310,15 +25622,47 @@ auto with_error(const std::string& doing, Work& work) {
   }
 }
 
-/// Runs `work()` on rank 0. Every rank gets its result or its Error, which names rank 0 and its host.
-/// Collective, blocking: as long as rank 0 works. @param doing for sentences: "writing the file x"
+/// The Error of ranks that are doing different things; nullopt if all do the same. @param doing of each rank
+template <class Group>
+std::optional<Error> different_work(const Group& group, const std::vector<std::string>& doing) {
+  for (std::size_t other = 1; other < doing.size(); ++other) {
+    if (doing[other] != doing[0]) {
+      const int rank = group.members().rank_in_job(static_cast<int>(other));
+      return Error(
+                 make_error_code(Errc::disagreement),
+                 format_text("rank {} is {}, but rank {} is {}; give the same name on every rank, and wait for pending "
+                             "checkpoints in the same order",
+                             {group.members().rank_in_job(0), doing[0], rank, doing[other]}))
+          .with_rank(rank);
+    }
+  }
+  return std::nullopt;
+}
+
+/// Runs `work()` on rank 0, once every rank has called this with the same `doing`. Every rank gets its result or its
+/// Error, which names rank 0 and its host. Collective, blocking: as long as rank 0 works.
+/// @param doing for sentences: "writing the file x"
+/// @throws Error (disagreement) on every rank, with the same sentence, if a rank is doing something else;
+/// (timeout) if a rank does not come
 template <class Group, class Work>
 bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work work) {
   const backend::StoreRef store = group.store().with_prefix("dtrain/rank 0/");
   const std::string key = std::to_string(group::GroupAccess::of(group).next_number("rank 0"));
   group.start_pending();  // other ranks may wait for this work before they call this
   const int rank = group.members().rank_in_job();
+  if (group.rank() != 0) {
+    store.set_blocking(format_text("{}/{}", {key, group.rank()}), "=" + doing, Deadline::after(group.timeout()));
+    wait_for_rank0_blocking(group, store, key, doing);
+  }
+  backend::StoreRank self{
+      store, group.rank(), group.world_size(), rank, Deadline::after(group.timeout()), doing, [&group](int other) {
+        return format_text("rank {}", {group.members().rank_in_job(other)});
+      }};
+  if (group.rank() != 0) self.notice_after = std::chrono::milliseconds(0);  // wait_for_rank0_blocking has waited
   const auto run = [&]() -> std::string {
+    std::vector<std::string> all{doing};
+    backend::detail::take_texts(self, key, all);
+    if (const std::optional<Error> difference = different_work(group, all)) throw *difference;
     const std::string where =
         group.world_size() == 1
             ? std::string()
@@ -25329,12 +25673,7 @@ bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work wo
       throw Error(error.code(), error.what() + where).with_rank(rank);
     }
   };
-  if (group.rank() != 0) {
-    wait_for_rank0_blocking(group, store, key, doing);
-  }
-  const Deadline deadline = Deadline::after(group.timeout());
-  return backend::store_broadcast({store, group.rank(), group.world_size(), rank, deadline, doing, {}}, key, run) ==
-         "yes";
+  return backend::store_broadcast(self, key, run) == "yes";
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp::detail
@@ -25371,9 +25710,11 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
 /// Blocking: until weights that a step with overlap_forward has left to come are there. @throws the job's first cause
 template <class Group>
 void wait_for_weights(const Group& group, std::span<const NamedTensor> tensors) {
+  std::vector<std::span<const std::byte>> memory;
   for (const NamedTensor& tensor : tensors) {
-    group::GroupAccess::of(group).rank_context()->pending_weights->wait_for(tensor.value.data, tensor.value.bytes());
+    memory.emplace_back(tensor.value.data, tensor.value.bytes());
   }
+  group::GroupAccess::of(group).rank_context()->pending_weights->wait_for(memory);
 }
 
 /// The barrier of save_checkpoint. A rank that does not come may have been kept from it by `if (rank == 0)`.
@@ -25399,14 +25740,15 @@ void barrier_of_save(const Group& group, const std::string& path) {
 
 }  // namespace detail
 
-/// Rank 0 writes its values of `tensors` to `path`, after every rank has called this and none has failed. The other
-/// ranks' values are not read: save values that all ranks share.
+/// Rank 0 writes its values of `tensors` to `path`, after every rank has called this with the same `path` and none has
+/// failed. The other ranks' values are not read: save values that all ranks share.
 /// - `path` has the old content or the new one at any moment, also after a kill (see AtomicFile).
 /// - Tensors are in host memory or, with a backend of device memory, on the device. The work that writes them has run,
 /// or is enqueued on the group's stream.
 /// Collective, blocking: until the file is on the disk, without a time limit while rank 0 is alive.
 /// @throws Error on every rank, with the same sentence, which names the writing rank, if the file cannot be written
-/// (the job has not failed: a caller may catch it and continue);
+/// (the job has not failed: a caller may catch it and continue); Error (disagreement) likewise, before anything is
+/// written, for ranks that give different names;
 /// Error (unsupported) for tensors of another device than the group's and the host; the job's first cause
 template <class Group>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
@@ -25421,7 +25763,8 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
 /// Every rank's `tensors` get the values of rank 0's file at `path`. Only rank 0 needs access to the file. Call it
 /// before or after wrapping the model. Collective, blocking: as save_checkpoint.
 /// @returns false on every rank if rank 0 has no such file
-/// @throws Error (disagreement) or JobFailed if the ranks' tensors differ: the first difference and both ranks;
+/// @throws Error (disagreement) or JobFailed if the ranks' tensors differ: the first difference and both ranks; Error
+/// (disagreement) on every rank for ranks that give different names;
 /// Error (protocol) on every rank, with the same sentence, for a file that is damaged or has other tensors; the values
 /// stay as they were, unless the file changes during the read; the job's first cause
 template <class Group>
@@ -25432,11 +25775,13 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
   if (!detail::run_on_rank0_blocking(group, "reading the checkpoint " + sanitize(path), read)) {
     return false;
   }
+  std::vector<TensorView> values;
   for (const NamedTensor& tensor : tensors) {
-    if (tensor.value.bytes() != 0) {
-      group.broadcast(tensor.value.flat(), 0);
-    }
+    values.push_back(tensor.value);
   }
+  PackedBroadcast packed(values, group.world_size() > 1);
+  packed.launch(
+      group.rank() == 0, [&](const BufferView& value) { group.broadcast(value, 0); }, [](auto copy) { copy(); });
   return true;
 }
 
@@ -25500,13 +25845,14 @@ class PendingCheckpoint {
   ~PendingCheckpoint() = default;
 
   /// Collective, blocking: until the checkpoint is on the disk, without a time limit while the writing ranks are alive.
-  /// A second call returns at once. @throws as save_checkpoint, on every rank
+  /// Ranks with several pending checkpoints wait for them in the same order. A second call returns at once.
+  /// @throws as save_checkpoint, on every rank, also for ranks that wait for different checkpoints
   void wait();
 
  private:
   struct Writing {
     std::exception_ptr failure;
-    std::jthread thread;  ///< last: destroyed, and so joined, first
+    async::JoiningThread thread;  ///< last: destroyed, and so joined, first
   };
 
   std::function<void(const std::function<void()>&)> finish_;
@@ -26362,7 +26708,7 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_memory(std::size_t 
 // ---- dtrain/ddp/broadcast/buffer_broadcast.hpp
 
 /// @file
-/// Broadcast of rank 0's buffers to every rank, in one collective at the end of each step.
+/// Broadcast of rank 0's buffers to every rank, in one collective at the end of each step that does not keep them.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26389,10 +26735,13 @@ class BufferBroadcast {
     }
   }
 
+  /// @param keeps whether this step leaves each rank its own buffers; the same on all ranks
+  void begin_step(bool keeps) noexcept { keeps_ = keeps; }
+
   /// Enqueues the broadcast, after the copier's earlier work, which has waited for the streams that wrote the buffers.
   template <class Copier>
   void launch(Communicator& communicator, Copier& copier) {
-    if (!memory_) {
+    if (!memory_ || keeps_) {
       return;
     }
     if (is_root_) {
@@ -26408,7 +26757,7 @@ class BufferBroadcast {
   template <class Copier>
   void finish(Copier& copier) {
     if constexpr (!Copier::copies_on_stream) {
-      scatter(copier);
+      if (!keeps_) scatter(copier);
     }
   }
 
@@ -26421,6 +26770,7 @@ class BufferBroadcast {
   }
 
   bool is_root_;
+  bool keeps_ = false;
   std::optional<typename Communicator::Allocation> memory_;
   BufferView all_{};
   std::vector<GradientSlot> slots_;
@@ -26481,6 +26831,12 @@ class BucketUpdate {
 
  protected:
   ~BucketUpdate() = default;
+};
+
+/// What an update that outlives its reducer knows of it.
+struct ReducerLifetime {
+  bool has_ended = false;
+  bool leaves_work = false;  ///< which may still use the update
 };
 
 /// The update of a step that has ended before the model had its new values; or none.
@@ -26660,8 +27016,13 @@ struct GradientBucket {
 /// - It does not wait for the work, and allocates nothing in later steps.
 /// - An exception ends the job, as one of the backward pass does.
 /// Optional: `hook.prepare(parameters)` gets the model's parameters once, before the first step, and may allocate. It
-/// may be a template of the communicator: `template <class C> void prepare(std::span<const Parameter> parameters)`.
+/// may be a template of the communicator: `template <class C> void prepare(std::span<const Parameter> parameters)`, or
+/// have a second parameter, `std::span<const TensorView> buffers`: those that steps broadcast
+/// (DdpOptions::broadcast_buffers). `hook.keeps_buffers()`, the same on all ranks, is asked when a step begins: true
+/// leaves each rank its own buffers in this step.
 /// `hook.description()` is a std::string that must be the same on all ranks, and names the hook in the error if not.
+/// `hook.read_values(read)`, for a hook that uses the parameters' values, gets a ddp::ReadValue that it asks for their
+/// present addresses before each use; empty: they stay where prepare() saw them.
 template <class H, class C>
 concept GradientHook = backend::Communicator<C> && requires(H& hook, const GradientBucket<C>& bucket) {
   hook.reduce(bucket);
@@ -26677,8 +27038,10 @@ concept RunsHostWork = requires(S stream, void (*work)() noexcept) {
 template <backend::Communicator C>
 struct HookFunctions {
   std::string description;
-  std::function<void(std::span<const Parameter>)> prepare;
+  std::function<void(std::span<const Parameter>, std::span<const TensorView>)> prepare;
   std::function<void(const GradientBucket<C>&)> reduce;
+  std::function<bool()> keeps_buffers;
+  std::function<void(ReadValue)> read_values;
 };
 
 /// Borrows a variable, which then outlives the result, and keeps a temporary.
@@ -26691,14 +27054,24 @@ HookFunctions<C> hook_functions(H&& hook) {
   } else {
     kept = std::make_shared<Hook>(std::forward<H>(hook));
   }
-  HookFunctions<C> functions{"a hook", {}, [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); }};
+  HookFunctions<C> functions{"a hook", {}, [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); }, {}, {}};
   if constexpr (requires { std::string(kept->description()); }) {
     functions.description = kept->description();
   }
-  if constexpr (requires(std::span<const Parameter> parameters) { kept->template prepare<C>(parameters); }) {
-    functions.prepare = [kept](std::span<const Parameter> parameters) { kept->template prepare<C>(parameters); };
-  } else if constexpr (requires(std::span<const Parameter> parameters) { kept->prepare(parameters); }) {
-    functions.prepare = [kept](std::span<const Parameter> parameters) { kept->prepare(parameters); };
+  using Parameters = std::span<const Parameter>;
+  using Buffers = std::span<const TensorView>;
+  if constexpr (requires(Parameters parameters, Buffers buffers) { kept->prepare(parameters, buffers); }) {
+    functions.prepare = [kept](Parameters parameters, Buffers buffers) { kept->prepare(parameters, buffers); };
+  } else if constexpr (requires(Parameters parameters) { kept->template prepare<C>(parameters); }) {
+    functions.prepare = [kept](Parameters parameters, Buffers) { kept->template prepare<C>(parameters); };
+  } else if constexpr (requires(Parameters parameters) { kept->prepare(parameters); }) {
+    functions.prepare = [kept](Parameters parameters, Buffers) { kept->prepare(parameters); };
+  }
+  if constexpr (requires { static_cast<bool>(kept->keeps_buffers()); }) {
+    functions.keeps_buffers = [kept] { return static_cast<bool>(kept->keeps_buffers()); };
+  }
+  if constexpr (requires(ReadValue read) { kept->read_values(std::move(read)); }) {
+    functions.read_values = [kept](ReadValue read) { kept->read_values(std::move(read)); };
   }
   return functions;
 }
@@ -26710,11 +27083,15 @@ std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan
 template <backend::Communicator C>
 class HookedBuckets {
  public:
-  HookedBuckets(HookFunctions<C> hook, std::span<const Parameter> parameters) : reduce_(std::move(hook.reduce)) {
-    if (hook.prepare) hook.prepare(parameters);
+  HookedBuckets(HookFunctions<C> hook, std::span<const Parameter> parameters, std::span<const TensorView> buffers)
+      : reduce_(std::move(hook.reduce)), keeps_buffers_(std::move(hook.keeps_buffers)) {
+    if (hook.prepare) hook.prepare(parameters, buffers);
   }
 
   bool has_hook() const noexcept { return reduce_ != nullptr; }
+
+  /// Whether the step that begins now leaves each rank its own buffers.
+  bool keeps_buffers() const { return keeps_buffers_ && keeps_buffers_(); }
 
   /// Sets the buckets. Between steps.
   void plan(const BucketPlan& plan, const GradientTable& table) {
@@ -26732,6 +27109,7 @@ class HookedBuckets {
 
  private:
   std::function<void(const GradientBucket<C>&)> reduce_;
+  std::function<bool()> keeps_buffers_;
   std::vector<std::vector<BucketGradient>> gradients_;  ///< of each bucket
   TrafficCounter traffic_;
 };
@@ -26950,6 +27328,7 @@ class Cast {
   template <class C>
   void reduce(const ddp::GradientBucket<C>& bucket) {
     const BufferView& all = bucket.values;
+    ranks_.step_is_for("hooks::Cast", bucket.channel.size());
     if (all.dtype != DType::f32) {
       bucket.channel.all_reduce(all, all, bucket.op, bucket.stream);
       return;
@@ -26961,10 +27340,12 @@ class Cast {
 
   /// What a checkpoint needs of the errors, for save_checkpoint and load_checkpoint: each rank's become their average,
   /// which the gradients still get as a whole. A training that goes on from the file is bit for bit the one that wrote
-  /// it, on as many ranks. Collective, blocking: every rank calls it between the same steps, once the model is wrapped.
-  /// Lifetime: the views are those of this object. @throws the job's first cause
+  /// it, on as many ranks. Collective, blocking: every rank calls it between the same steps, once the model is wrapped,
+  /// with the wrapper's group. Lifetime: the views are those of this object. @throws Error (invalid_argument) for a
+  /// group of another number of ranks than the wrapper's, in the next step if none has run; the job's first cause
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
+    ranks_.state_is_for("hooks::Cast", group.world_size());
     errors_.average(group);
     std::vector<ddp::NamedTensor> tensors;
     errors_.add_to(tensors, "cast");
@@ -27006,6 +27387,7 @@ class Cast {
 
   CastOptions options_;
   ddp::Residuals errors_;
+  ddp::HookRanks ranks_;
   std::shared_ptr<void> device_;  ///< a DeviceCast, for a communicator that runs no work of the host
 };
 
@@ -27058,7 +27440,8 @@ struct LocalSgdOptions {
 };
 
 /// A GradientHook for post-local SGD: after `start_after` steps a rank keeps its own gradients and updates its own
-/// weights by them, and every `every` steps the weights of all ranks are averaged.
+/// weights by them, and every `every` steps the weights of all ranks are averaged, as f32 where they are f32, whatever
+/// the topology's wire type. Local steps communicate nothing: no rank waits for another one.
 ///
 ///   dtrain::hooks::LocalSgd local{{.every = 8, .start_after = 100}};
 ///   dtrain::DistributedDataParallel ddp{model, group, {}, local};
@@ -27072,7 +27455,9 @@ struct LocalSgdOptions {
 /// - Between two averages the ranks' weights differ: evaluate after average_now(), and take checkpoints with state().
 /// - StepOptions::measure_norm then gives the norm of this rank's gradients, and LossScaler may decide otherwise on
 ///   another rank: use bf16 or f32.
-/// - The optimizer's state and the buffers stay those of each rank.
+/// - The optimizer's state stays that of each rank.
+/// - Buffers that steps broadcast (DdpOptions::broadcast_buffers) are not broadcast in local steps: each rank has its
+///   own. An average of the weights also averages buffers of f64, f32, f16 and bf16; others become rank 0's.
 /// Lifetime: one model, which outlives it; outlives its wrapper. Threads: those of the steps.
 class LocalSgd {
  public:
@@ -27081,15 +27466,16 @@ class LocalSgd {
 
   std::string description() const;
 
-  /// Remembers the weights, and makes the memory in which small ones are averaged together.
-  void prepare(std::span<const Parameter> parameters);
+  /// Remembers the weights and buffers, and makes the memory in which small ones are averaged together.
+  void prepare(std::span<const Parameter> parameters, std::span<const TensorView> buffers = {});
+  void read_values(ddp::ReadValue read) { read_value_ = std::move(read); }
 
   template <class C>
   void reduce(const ddp::GradientBucket<C>& bucket) {
-    if (steps() < options_.start_after) {
-      bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
-    }
+    ranks_.step_is_for("hooks::LocalSgd", bucket.channel.size());
+    if (!is_local()) bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
   }
+  bool keeps_buffers() const noexcept { return is_local(); }
 
   /// Counts a step, and averages the weights if it is the turn. Collective, blocking: every rank calls it after each
   /// step of its optimizer. @returns whether it averaged @throws the job's first cause
@@ -27103,24 +27489,30 @@ class LocalSgd {
     return is_turn;
   }
 
-  /// Averages the weights. Collective, blocking. @throws the job's first cause
+  /// Averages the weights and the buffers. Collective, blocking. @throws the job's first cause
   template <class Group>
   void average_now(const Group& group) const {
+    find_values();
     for (const Joined& joined : joined_) {
       const BufferView memory = gather(joined);
-      group.all_reduce(memory, ReduceOp::average);
+      group.all_reduce_without_cast(memory, ReduceOp::average);
       scatter(joined, memory.data);
     }
+    for (const TensorView& buffer : copied_)
+      group.broadcast(buffer.flat(), 0);
   }
 
   /// Calls of average() so far, the same on all ranks.
   std::uint64_t steps() const noexcept { return static_cast<std::uint64_t>(steps_); }
   void set_steps(std::uint64_t steps) noexcept { steps_ = static_cast<std::int64_t>(steps); }
 
-  /// What a checkpoint needs besides the weights, which this averages: the number of steps. Collective, blocking, as
-  /// average_now(). Lifetime: the view is that of this object.
+  /// What a checkpoint needs besides the weights and buffers, which this averages: the number of steps. Collective,
+  /// blocking, as average_now(), with the wrapper's group. Lifetime: the view is that of this object.
+  /// @throws Error (invalid_argument) for a group of another number of ranks than the wrapper's, in the next step if
+  /// none has run; the job's first cause
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
+    ranks_.state_is_for("hooks::LocalSgd", group.world_size());
     average_now(group);
     return {{"local_sgd/steps", tensor_view(&steps_, {})}};
   }
@@ -27128,21 +27520,35 @@ class LocalSgd {
  private:
   static constexpr std::size_t joined_bytes = std::size_t{1} << 20;
 
-  /// Weights of one type that are reduced together: a single one in place, several in `memory_`.
+  /// Weights, or buffers, of one type that are reduced together: a single one in place, several in `memory_`.
   struct Joined {
     std::size_t first = 0;
     std::size_t count = 0;
     std::size_t elements = 0;
   };
 
+  /// Whether the next step keeps this rank's gradients.
+  bool is_local() const noexcept { return steps() >= options_.start_after; }
+
+  /// Where values move: their present addresses.
+  void find_values() const {
+    for (std::size_t i = 0; read_value_ && i < weights_; ++i)
+      values_[i] = read_value_(i).view;
+  }
+
+  void add(const TensorView& value);
   BufferView gather(const Joined& joined) const noexcept;
   void scatter(const Joined& joined, const std::byte* memory) const noexcept;
 
   LocalSgdOptions options_;
   std::int64_t steps_ = 0;
-  std::vector<TensorView> values_;
+  mutable std::vector<TensorView> values_;  ///< weights, and buffers of floats
+  std::size_t weights_ = 0;                 ///< of the values
+  ddp::ReadValue read_value_;               ///< empty: they stay
   std::vector<Joined> joined_;
+  std::vector<TensorView> copied_;  ///< other buffers
   mutable std::vector<std::byte> memory_;
+  ddp::HookRanks ranks_;
 };
 
 #if DTRAIN_DEFINITIONS
@@ -27157,29 +27563,41 @@ DTRAIN_DEFINED std::string LocalSgd::description() const {
   return format_text("hooks::LocalSgd every {} steps after {}", {options_.every, options_.start_after});
 }
 
-DTRAIN_DEFINED void LocalSgd::prepare(std::span<const Parameter> parameters) {
+DTRAIN_DEFINED void LocalSgd::prepare(std::span<const Parameter> parameters, std::span<const TensorView> buffers) {
   values_.clear();
   joined_.clear();
-  std::size_t largest = 0;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const TensorView& value = parameters[i].value;
-    values_.push_back(value);
-    if (value.bytes() == 0) {
-      continue;
-    }
-    Joined* const last = joined_.empty() ? nullptr : &joined_.back();
-    const bool joins = last != nullptr && last->first + last->count == i && values_[last->first].dtype == value.dtype &&
-                       value.device.kind == DeviceKind::host &&
-                       last->elements * size_bytes(value.dtype) + value.bytes() <= joined_bytes;
-    if (!joins) {
-      joined_.push_back({i, 1, value.flat().count});
-      continue;
-    }
-    ++last->count;
-    last->elements += value.flat().count;
-    largest = std::max(largest, last->elements * size_bytes(value.dtype));
+  copied_.clear();
+  memory_.clear();
+  for (const Parameter& parameter : parameters) {
+    add(parameter.value);
   }
-  memory_.resize(largest);
+  weights_ = values_.size();
+  for (const TensorView& buffer : buffers) {
+    if (is_float(buffer.dtype) && !is_float8(buffer.dtype)) {
+      add(buffer);
+    } else if (buffer.bytes() != 0) {
+      copied_.push_back(buffer);
+    }
+  }
+}
+
+DTRAIN_DEFINED void LocalSgd::add(const TensorView& value) {
+  values_.push_back(value);
+  if (value.bytes() == 0) {
+    return;
+  }
+  const std::size_t i = values_.size() - 1;
+  Joined* const last = joined_.empty() ? nullptr : &joined_.back();
+  const bool joins = last != nullptr && last->first + last->count == i && values_[last->first].dtype == value.dtype &&
+                     value.device.kind == DeviceKind::host &&
+                     last->elements * size_bytes(value.dtype) + value.bytes() <= joined_bytes;
+  if (!joins) {
+    joined_.push_back({i, 1, value.flat().count});
+    return;
+  }
+  ++last->count;
+  last->elements += value.flat().count;
+  memory_.resize(std::max(memory_.size(), last->elements * size_bytes(value.dtype)));
 }
 
 DTRAIN_DEFINED BufferView LocalSgd::gather(const Joined& joined) const noexcept {
@@ -27292,6 +27710,7 @@ using ddp::PowerSgdOptions;
 /// - Gradients that are not finite stay so in that step; the matrix's errors and vectors then start anew.
 /// - Memory: a copy of each compressed gradient on every rank.
 /// - A program that starts again from a checkpoint without state() starts with errors of zero.
+/// - With a LossScaler errors have the scale of their step: where the scale halves, they then count twice.
 /// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
 class PowerSgd {
  public:
@@ -27312,6 +27731,7 @@ class PowerSgd {
     static_assert(ddp::RunsHostWork<typename C::Stream>,
                   "dtrain: hooks::PowerSgd runs on the host: use it with a backend of host memory");
     const BufferView& all = bucket.values;
+    ranks_.step_is_for("hooks::PowerSgd", bucket.channel.size());
     if (!begin_step(bucket.gradients)) {
       bucket.channel.all_reduce(all, all, bucket.op, bucket.stream);
       return;
@@ -27332,13 +27752,16 @@ class PowerSgd {
   /// become their average, which the gradients still get as a whole.
   /// A training that goes on from the file is bit for bit the one that wrote it, on as many ranks; on another number
   /// it goes on with the same errors.
-  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped. Lifetime: the views
-  /// are those of this object. @throws the job's first cause
+  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped, with the wrapper's
+  /// group. Lifetime: the views are those of this object. @throws Error (invalid_argument) for a group of another
+  /// number of ranks than the wrapper's, in the next step if none has run; the job's first cause
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
+    ranks_.state_is_for("hooks::PowerSgd", group.world_size());
     for (ddp::CompressedGradient& one : states_) {
-      if (one.rank != 0)
-        group.all_reduce(buffer_view(std::span(one.error.data(), one.error.size())), ReduceOp::average);
+      if (one.rank != 0) {
+        group.all_reduce_without_cast(std::span<float>(one.error.data(), one.error.size()), ReduceOp::average);
+      }
     }
     return tensors();
   }
@@ -27351,6 +27774,7 @@ class PowerSgd {
 
   PowerSgdOptions options_;
   std::vector<ddp::CompressedGradient> states_;
+  ddp::HookRanks ranks_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::hooks
@@ -27386,9 +27810,11 @@ using ddp::TopKOptions;
 /// 1 / fraction elements, is reduced as it is.
 /// Source: S. U. Stich, J.-B. Cordonnier and M. Jaggi, "Sparsified SGD with Memory", NeurIPS 2018, algorithm 1.
 /// - The element that an error keeps back arrives some steps late: use it with a warm-up (start_after).
-/// - Elements that are not finite count as the largest ones.
+/// - Elements that are not finite count as the largest ones. At least one travels, so every rank learns of them; those
+///   that do not travel are dropped, so that the next step begins without them.
 /// - Memory: a copy of each compressed gradient, and what travels, on every rank.
 /// - A program that starts again from a checkpoint without state() starts with errors of zero.
+/// - With a LossScaler errors have the scale of their step: where the scale halves, they then count twice.
 /// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
 class TopK {
  public:
@@ -27427,10 +27853,12 @@ class TopK {
   /// become their average, which the gradients still get as a whole.
   /// A training that goes on from the file is bit for bit the one that wrote it, on as many ranks; on another number
   /// it goes on with the same errors, if the same gradients are worth compressing there (else loading says so).
-  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped. Lifetime: the views
-  /// are those of this object. @throws the job's first cause
+  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped, with the wrapper's
+  /// group. Lifetime: the views are those of this object. @throws Error (invalid_argument) for a group of another
+  /// number of ranks than the wrapper's, in the next step if none has run; the job's first cause
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
+    ranks_.state_is_for("hooks::TopK", group.world_size());
     if (sent_.empty()) choose_compressed(group.world_size());
     errors_.average(group);
     std::vector<ddp::NamedTensor> tensors{{"top_k/steps", tensor_view(steps_)}};
@@ -27459,7 +27887,7 @@ class TopK {
 
   TopKOptions options_;
   std::vector<std::size_t> sizes_;     ///< elements of each f32 gradient; 0 for others
-  std::vector<std::int64_t> steps_;    ///< of each parameter
+  std::vector<std::int64_t> steps_;    ///< of each gradient with elements
   std::vector<std::size_t> sent_;      ///< elements of each gradient; 0: it is not compressed
   ddp::Residuals errors_;              ///< of the compressed ones
   std::vector<ddp::SentElement> own_;  ///< of one bucket, as the two below: the stream runs the buckets in order
@@ -27467,6 +27895,7 @@ class TopK {
   std::vector<float> plain_;
   std::vector<std::uint32_t> indices_;
   ddp::LargestElements largest_;
+  ddp::HookRanks ranks_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::hooks
@@ -28585,7 +29014,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
         pending_(parameter_counts(this->plan())),
         meter_(parameters.size(), options, std::move(running)),
         copier_(stream, gradients_, this->plan(), meter_),
-        hook_(std::move(hook), parameters) {
+        hook_(std::move(hook), parameters, buffers) {
     meter_.plan(this->plan());
     norms_.plan(this->plan(), copier_.stream());
     hook_.plan(this->plan(), gradients_);
@@ -28636,7 +29065,6 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
     if constexpr (GradientCopier::copies_on_stream) norms_.read([this] { for_event(copier_.step_end()); });
   }
 
-  /// Whether a hook reduces the buckets.
   bool has_hook() const noexcept { return hook_.has_hook(); }
 
   /// Whether this step's work uses memory of a hook or an update.
@@ -28652,6 +29080,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
     }
     update_ = update;
     if (update_ != nullptr) update_->begin(*this);
+    buffers_.begin_step(hook_.keeps_buffers());
     meter_.begin();
     norms_.begin_step(measures_norm);
     pending_.begin_step();
@@ -28963,14 +29392,22 @@ struct ModelFunctions {
   std::vector<TensorView> buffers;
   AddressCheck::Read read_parameters;
   std::function<void(std::size_t, const TensorView&)> bind_gradient;  ///< empty: the model has none
+  ReadValue read_value;                                               ///< empty: values stay where they are
+  std::vector<const void*> identities;  ///< of the parameters; empty: their values' addresses
 };
 
 /// @throws Error (invalid_argument) for parameters that cannot be trained, or buffers without memory
 template <Model M>
 ModelFunctions model_functions(M& model) {
-  ModelFunctions functions{collect_parameters(model), collect_buffers(model), AddressCheck::reading(model), {}};
+  ModelFunctions functions{collect_parameters(model), collect_buffers(model), AddressCheck::reading(model), {}, {}, {}};
   if constexpr (BindsGradients<M>) {
     functions.bind_gradient = [&model](std::size_t i, const TensorView& view) { model.bind_gradient(i, view); };
+  }
+  if constexpr (MovesValues<M>) {
+    functions.read_value = model.value_reader();
+    for (std::size_t i = 0; i < functions.parameters.size(); ++i) {
+      functions.identities.push_back(model.identity(i));
+    }
   }
   return functions;
 }
@@ -29002,20 +29439,24 @@ struct ReducerParts {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Identifies a parameter by the address of its value.
+/// @param identities an address for each parameter, null for one that may be in several wrappers, being empty; or
+/// nothing: the addresses of the values are taken
 /// @returns an object that prevents other wrappers from binding these gradients while it lives
 /// @throws Error (invalid_argument) if one is bound already
 std::unique_ptr<group::GradientBinding> register_gradient_bindings(
-    std::shared_ptr<group::GradientBindingRegistry> registry, std::span<const Parameter> parameters);
+    std::shared_ptr<group::GradientBindingRegistry> registry, std::span<const Parameter> parameters,
+    std::span<const void* const> identities);
 
 #if DTRAIN_DEFINITIONS
 
 DTRAIN_DEFINED std::unique_ptr<group::GradientBinding> register_gradient_bindings(
-    std::shared_ptr<group::GradientBindingRegistry> registry, std::span<const Parameter> parameters) {
+    std::shared_ptr<group::GradientBindingRegistry> registry, std::span<const Parameter> parameters,
+    std::span<const void* const> identities) {
   auto binding = std::make_unique<group::GradientBinding>(std::move(registry));
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].value.bytes() != 0 &&
-        !binding->add(parameters[i].value.data)) {  // add() accepts a tied parameter twice
+    const TensorView& value = parameters[i].value;
+    const void* const identity = !identities.empty() ? identities[i] : value.bytes() != 0 ? value.data : nullptr;
+    if (identity != nullptr && !binding->add(identity)) {  // add() accepts a tied parameter twice
       throw_error(Errc::invalid_argument,
                   "the gradient of {} lives in another DistributedDataParallel: a model with bind_gradient is wrapped "
                   "once at a time; destroy the other one first",
@@ -29044,7 +29485,7 @@ const char* start_progress([[maybe_unused]] StreamOwner& owner, [[maybe_unused]]
                            [[maybe_unused]] int local_ranks) {
   if constexpr (requires { owner.start_helper(); }) {
     using stream::host::Progress;
-    if (stream::host::decide(wanted, stream::host::cores_of_all_ranks(), stream::host::cores_by_affinity(),
+    if (stream::host::decide(wanted, stream::host::cores_of_all_ranks(), stream::host::available_cores(),
                              local_ranks) != Progress::thread) {
       return wanted == Progress::automatic ? "no free core; progress = thread starts a thread all the same"
                                            : "progress = caller";
@@ -29609,7 +30050,16 @@ using ddp::ShardedGradients;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in host memory
+namespace detail {
+
+/// Whether a parameter's value has a byte in one of the ranges, which may overlap. Sorts both: with 20,000 of each,
+/// half a million comparisons.
+bool share_memory(std::span<const std::span<const std::byte>> memory, std::span<const Parameter> parameters);
+
+}  // namespace detail
+
+/// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in host memory; (invalid_argument) for two
+/// whose values share memory
 void check_sharded_parameters(std::span<const Parameter> parameters);
 
 /// update() replaces this rank's part of a bucket's reduced gradients by new weights, in the model's type, and store()
@@ -29629,10 +30079,14 @@ class ShardedParameters {
         measure;  ///< null for a rule without norms
   };
 
-  /// Allocates the state. @param arrays number of state arrays of the rule
-  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in host memory
+  /// Allocates the state. @param arrays number of state arrays of the rule @param read_value empty: values stay
+  /// @pre check_sharded_parameters(parameters)
   ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t arrays,
-                    Rule rule);
+                    Rule rule, ReadValue read_value = {});
+
+  /// Finds values that have moved, and takes those of 16 bits to f32 again. @throws as ReadValue and
+  /// check_sharded_parameters: then nothing has changed
+  void renew_values();
 
   bool is_for(const BucketPlan& plan) const noexcept { return plan_ == &plan; }
   std::size_t buckets() const noexcept { return layout_.buckets.size(); }
@@ -29640,8 +30094,10 @@ class ShardedParameters {
   std::size_t element_bytes(std::size_t bucket) const noexcept { return size_bytes(plan_->buckets[bucket].dtype); }
 
   std::span<const Parameter> parameters() const noexcept { return {parameters_.data(), parameters_.size()}; }
-  /// Whether a weight shares memory with `bytes` from `begin` on.
-  bool has_weights_in(const std::byte* begin, std::size_t bytes) const noexcept;
+  /// Whether a weight is in that memory; see share_memory.
+  bool has_weights_in(std::span<const std::span<const std::byte>> memory) const {
+    return detail::share_memory(memory, parameters());
+  }
   const ShardLayout& layout() const noexcept { return layout_; }
 
   /// Updates that were made.
@@ -29703,12 +30159,15 @@ class ShardedParameters {
  private:
   enum class Pass { measure, update, update_and_store };
 
+  void load_weights(const std::vector<bool>& wanted);
   void run_rule(std::size_t bucket, const ShardMemory& memory, Pass pass) noexcept;
   void keep_weights(std::size_t bucket, const ShardMemory& memory) const noexcept;
   void run_rule_on(const ShardPiece& piece, DType dtype, std::byte* memory, Pass pass, bool is_counted);
 
   const BucketPlan* plan_;
   std::vector<Parameter> parameters_;
+  ReadValue read_value_;
+  std::vector<std::uint64_t> moves_;  ///< of the values in parameters_, if these move
   ShardLayout layout_;
   bool counts_rest_;  ///< on one rank, because all ranks have the rest of a bucket
   std::size_t rule_arrays_;
@@ -30264,6 +30723,7 @@ class Reducer final : public Step::Target {
     if (open_update().is_some()) or_report([&] { open_update().wait_for(parameter, plan()); });
   }
   OpenUpdate<Communicator>& open_update() noexcept { return reduction_.open_update(); }
+  std::shared_ptr<const ReducerLifetime> lifetime() const noexcept { return lifetime_; }
   void ready(const ReadyGradient& gradient) override {
     const std::size_t parameter = gradient.parameter;
     const GradientTable& gradients = reduction_.gradients();
@@ -30425,6 +30885,7 @@ class Reducer final : public Step::Target {
   AddressCheck addresses_;
   std::uint64_t steps_ = 0;
   std::uint64_t bytes_reduced_ = 0;
+  std::shared_ptr<ReducerLifetime> lifetime_ = std::make_shared<ReducerLifetime>();
   bool under_way_ = false;  ///< stays true after a step that failed
 };
 
@@ -30451,10 +30912,12 @@ Reducer<Communicator>::Reducer(Communicator communicator, Stream stream, std::sp
 
 template <backend::Communicator Communicator>
 Reducer<Communicator>::~Reducer() {
+  *lifetime_ = {true, true};
   try {
     const bool is_idle = reduction_.end(
         under_way_, {CauseKind::exception, context_.rank, context_.host, "a step was abandoned without finish()"},
         Deadline::after(context_.timeout));
+    lifetime_->leaves_work = !is_idle;
     if (!is_idle) {
       static_cast<void>(owner_.release());  // leaked: its memory is still in use after the wait
       log(LogLevel::warning, "a stream still runs a step that was abandoned; the memory of its gradients is kept");
@@ -30487,12 +30950,24 @@ struct Driver {
   /// @throws as DistributedDataParallel
   void construct(const Group& group, ModelFunctions model, const DdpOptions& options, HookFunctions<Communicator> hook);
 
+  /// Collective, blocking: compares what the ranks construct for this wrapper. @throws Error (disagreement) or
+  /// JobFailed on every rank, which names two ranks and what each of them reduces gradients by
+  void agree_on_reduction(const Group& group, const std::string& reduction);
+
+  /// Parameters of the model, with the present addresses of values that move. @throws as ReadValue
+  const std::vector<Parameter>& present_parameters() {
+    for (std::size_t i = 0; read_value && i < parameters.size(); ++i)
+      parameters[i].value = read_value(i).view;
+    return parameters;
+  }
+
   /// Drops the references to the group and to the model, before the group keeps this object.
   void drop_callbacks() noexcept;
 
   typename Backend::StreamOwner stream;
   std::string prefix;                 ///< of this wrapper's keys in the store
   std::vector<Parameter> parameters;  ///< as the model had them at the construction
+  ReadValue read_value;               ///< empty: values stay where they are
   std::unique_ptr<group::GradientBinding> gradient_binding;
   std::unique_ptr<Reducer<Communicator>> reducer;
   std::optional<Accumulation> accumulation;
@@ -30501,6 +30976,8 @@ struct Driver {
 
  private:
   static FailureContext failure_context(const Group& group);
+
+  int agreements_ = 0;
   BucketRebuild bucket_rebuild(const Group& group, const DdpOptions& options, const FailureContext& context,
                                bool binds_gradients, const Communicator& communicator) const;
 };
@@ -30525,10 +31002,11 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   const rendezvous::Membership& members = group.members();
   const FailureContext context = failure_context(group);
   parameters = std::move(model.parameters);
+  read_value = std::move(model.read_value);
   check_options(options);
   check_backend(abilities_of<Backend>(), parameters, model.buffers, options, stream.ref().device());
   if (model.bind_gradient) {
-    gradient_binding = register_gradient_bindings(group.gradient_bindings(), parameters);
+    gradient_binding = register_gradient_bindings(group.gradient_bindings(), parameters, model.identities);
   }
   prefix = format_text("ddp/{}/", {group.next_number("ddp")});
   group.start_pending();  // other ranks may wait for this work before they construct theirs
@@ -30537,6 +31015,11 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   agree_blocking(group.store(), prefix, model_signature(parameters, options, model.buffers, scales, hook.description),
                  members.rank, context, Deadline::after(context.timeout));
 
+  std::vector<TensorView> values = model.buffers;
+  std::transform(parameters.begin(), parameters.end(), std::back_inserter(values),
+                 [](const Parameter& parameter) { return parameter.value; });
+  // Before the communicator: see broadcast_values.
+  PackedBroadcast packed(values, RunsHostWork<typename Communicator::Stream> && members.world_size > 1);
   ReducerParts parts;
   parts.running = std::make_shared<RunningBucket>();
   auto communicator = group.open_channel(
@@ -30546,22 +31029,34 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   if constexpr (Reducer<Communicator>::GradientCopier::copies_on_stream) {
     Reducer<Communicator>::GradientCopier::order_behind(stream.ref(), options.producer_stream);
   }
-  broadcast_values(communicator, stream.ref(), parameters, model.buffers, context);
+  broadcast_values(communicator, stream.ref(), packed, context);
   parts.read_parameters = model.read_parameters;
   parts.rebuild = bucket_rebuild(group, options, context, model.bind_gradient != nullptr, communicator);
   parts.rebuild.bind = model.bind_gradient;
   if (options.broadcast_buffers) parts.buffers = model.buffers;
   parts.scales_averages = scales;
   const std::vector<GradientSize> sizes = gradient_sizes({parameters.data(), parameters.size()});
+  const auto read_values = std::move(hook.read_values);
   reducer = std::make_unique<Reducer<Communicator>>(std::move(communicator), stream.ref(), parameters,
                                                     plan_buckets({sizes.data(), sizes.size()}, options.caps()), options,
                                                     context, std::move(parts), std::move(hook));
+  if (read_values) read_values(read_value);
   accumulation.emplace(reducer->accumulation());
   for (std::size_t i = 0; model.bind_gradient && i < parameters.size(); ++i) {
     model.bind_gradient(i, reducer->bind(i));
   }
   reducer->remember_addresses();
   why_nothing_is_hidden = start_progress(stream, options.progress, members.local_world_size);
+}
+
+template <class Backend, class Group>
+void Driver<Backend, Group>::agree_on_reduction(const Group& group, const std::string& reduction) {
+  ModelSignature signature;
+  signature.hook = reduction;
+  const FailureContext context = failure_context(group);
+  group.start_pending();  // other ranks may wait for this work before they call this
+  agree_blocking(group.store(), format_text("{}reduction/{}/", {prefix, agreements_++}), signature,
+                 group.members().rank, context, Deadline::after(context.timeout), "constructing a ShardedOptimizer");
 }
 
 template <class Backend, class Group>
@@ -30617,15 +31112,18 @@ namespace DTRAIN_NAMESPACE {
 /// program then sets in the model do not change it. The rule gets f32 gradients.
 /// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
 ///
-/// Lifetime: `ddp` and its model outlive it. Threads: those of `ddp`'s steps; the rule runs on the thread of the
-/// communication during steps.
+/// Lifetime: the model outlives it, and `ddp` does if it is to make steps. Once `ddp` is destroyed, which waits for the
+/// last step's weights, only what it knows of its state is left, for a checkpoint too. Threads: those of `ddp`'s steps;
+/// the rule runs on the thread of the communication during steps.
 template <class R, class C, class Stage = zero::States>
 class ShardedOptimizer {
  public:
-  /// Collective: every rank constructs it between the same steps, for the same stage. From now on `ddp` keeps its
-  /// buckets; those of a wrapper that has made a step follow the order in which gradients become ready. Allocates the
-  /// state; in stage 2 also a smaller arena in place of that of `ddp`.
-  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16, and in stage 2 for bound gradients
+  /// Collective, blocking: every rank constructs it between the same steps, for the same stage. From now on `ddp` keeps
+  /// its buckets; those of a wrapper that has made a step follow the order in which gradients become ready. Allocates
+  /// the state; in stage 2 also a smaller arena in place of that of `ddp`.
+  /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16, and in stage 2 for bound gradients;
+  /// (invalid_argument) for two parameters whose values share memory; (disagreement) or JobFailed on every rank if two
+  /// ranks construct another stage, or a rule with other state: both ranks and what they construct
   template <class Ddp>
   explicit ShardedOptimizer(Ddp& ddp, R rule, Stage stage = {}) : rule_(std::make_shared<R>(std::move(rule))) {
     static_assert(ddp::OptimizerRule<R>,
@@ -30641,20 +31139,31 @@ class ShardedOptimizer {
     ddp::Reducer<C>& reducer = ddp.reducer();
     reducer.throw_if_unusable("ShardedOptimizer");
     ddp::check_sharded_parameters(ddp.parameters());
+    ddp.agree_on_reduction(description(stage));
     reducer.keep_plan();
     if constexpr (Stage::divides_gradients) reducer.reuse_memory();
     reduction_ = {
         new Reduction(ddp::ShardedParameters(ddp.parameters(), ddp.plan(), ddp.group().rank(), ddp.group().world_size(),
-                                             ddp::state_arrays<R>, rule_functions()),
+                                             ddp::state_arrays<R>, rule_functions(), ddp.read_value()),
                       ddp.plan(), stage),
-        Completion{&reducer, group::GroupAccess::of(ddp.group()).rank_context()->pending_weights}};
+        Completion{&reducer, reducer.lifetime(), group::GroupAccess::of(ddp.group()).rank_context()->pending_weights}};
     arena_bytes_ = ddp.plan().arena_bytes;
     if (stage.overlap_forward) {
-      reduction_.get_deleter().pending->add(reduction_.get(), [&reducer, &parameters = reduction_->parameters()](
-                                                                  const std::byte* begin, std::size_t bytes) {
-        if (parameters.has_weights_in(begin, bytes)) reducer.wait_for();
-      });
+      reduction_.get_deleter().pending->add(
+          reduction_.get(),
+          [completion = reduction_.get_deleter(), &reduction = *reduction_](group::PendingWeights::Ranges memory) {
+            if (completion.is_open(reduction) && reduction.parameters().has_weights_in(memory)) completion.wait();
+          });
     }
+  }
+
+  /// What must be the same on all ranks, because it decides which collectives a step calls.
+  static std::string description(const Stage& stage) {
+    return format_text(
+        "a ShardedOptimizer with zero::{}{}{}, whose rule has {} state arrays{}",
+        {Stage::divides_gradients ? "Gradients" : "States", stage.overlap_forward ? ", overlap_forward" : "",
+         stage.ready_frees_value ? ", ready_frees_value" : "", ddp::state_arrays<R>,
+         ddp::NormedRule<R> ? " and measures norms" : ""});
   }
 
   /// To be changed between steps.
@@ -30671,13 +31180,30 @@ class ShardedOptimizer {
   std::size_t gradient_bytes() const noexcept { return arena_bytes_ + reduction_->gradient_bytes(); }
 
   /// Blocking: with overlap_forward, until the model has all new weights of the last step. @throws as backward()
-  void wait() { reduction_.get_deleter().reducer->wait_for(); }
+  void wait() { reduction_.get_deleter().wait(); }
 
-  /// For checkpoints.
-  ddp::ShardedParameters& shares() noexcept { return reduction_->parameters(); }
+  /// For checkpoints, with the present weights. @throws as renew_values
+  ddp::ShardedParameters& shares() {
+    renew_values();
+    return reduction_->parameters();
+  }
 
-  /// For DistributedDataParallel::backward, which calls inspect_with once it has begun a step with update().
-  ddp::BucketUpdate<C>& update() noexcept { return *reduction_; }
+  /// Finds the model's values if they move, as those of LibTorch modules. Between steps, and before a step's first
+  /// ready(). @throws Error (invalid_argument) for a value that has become another kind of tensor, and for two that
+  /// share memory now
+  void renew_values() { reduction_->parameters().renew_values(); }
+
+  /// For DistributedDataParallel::backward, which calls renew_values and inspect_with once it has begun a step with
+  /// update(). @throws Error (invalid_argument) if the wrapper is destroyed
+  ddp::BucketUpdate<C>& update() {
+    if (reduction_.get_deleter().lifetime->has_ended) {
+      throw_error(Errc::invalid_argument,
+                  "the DistributedDataParallel that this ShardedOptimizer was constructed from is destroyed; construct "
+                  "another one from the present wrapper",
+                  {});
+    }
+    return *reduction_;
+  }
   void inspect_with(ddp::GradientInspection inspect) { reduction_->inspect_with(std::move(inspect)); }
 
  private:
@@ -30685,11 +31211,20 @@ class ShardedOptimizer {
 
   /// Destroys it once no work uses it.
   struct Completion {
-    ddp::Reducer<C>* reducer = nullptr;
+    ddp::Reducer<C>* reducer = nullptr;  ///< until the end of its lifetime
+    std::shared_ptr<const ddp::ReducerLifetime> lifetime{};
     std::shared_ptr<group::PendingWeights> pending{};
+    void wait() const {
+      if (!lifetime->has_ended) reducer->wait_for();
+    }
+    /// Whether a step has left weights to come.
+    bool is_open(const Reduction& reduction) const noexcept {
+      return !lifetime->has_ended && reducer->open_update().is(reduction);
+    }
     void operator()(Reduction* reduction) const noexcept {
       pending->remove(reduction);
-      if (reducer->open_update().is(*reduction)) {
+      if (lifetime->leaves_work) return;  // which uses it
+      if (is_open(*reduction)) {
         try {
           reducer->wait_for();
         } catch (...) {
@@ -30736,25 +31271,36 @@ namespace DTRAIN_NAMESPACE::ddp {
 namespace detail {
 
 /// Runs `work()` on every rank. Collective, blocking: as long as a rank works.
-/// @returns rank 0's text or, if it threw on a rank, an error, for backend::detail::decode
+/// @returns rank 0's text or, if it threw on a rank, or a rank is doing something else, an error, for
+/// backend::detail::decode
 template <class Group, class Work>
 std::string result_of_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
   const int number = group::GroupAccess::of(group).next_number("shards");
   group.start_pending();  // other ranks may wait for this work before they call this
   const int rank = group.members().rank_in_job();
-  const backend::StoreRank self{
-      group.store().with_prefix("dtrain/shards/"),
-      group.rank(),
-      group.world_size(),
-      rank,
-      Deadline::unbounded("a file system takes its time; a rank that ends fails the job"),
-      doing,
-      [&group](int other) { return format_text("rank {}", {group.members().rank_in_job(other)}); }};
+  backend::StoreRank self{group.store().with_prefix("dtrain/shards/"),
+                          group.rank(),
+                          group.world_size(),
+                          rank,
+                          Deadline::unbounded("a file system takes its time; a rank that ends fails the job"),
+                          doing,
+                          [&group](int other) { return format_text("rank {}", {group.members().rank_in_job(other)}); }};
+  self.notice_after = std::chrono::milliseconds(0);  // a rank may write for minutes
   const auto own = [&] {
     const auto run = [&] { return with_error(doing, work); };
-    return backend::detail::encoded_result(run, rank);
+    return format_text("{}\n{}", {doing, backend::detail::encoded_result(run, rank)});
   };
-  return backend::store_gather(self, std::to_string(number), own, [](const std::vector<std::string>& results) {
+  return backend::store_gather(self, std::to_string(number), own, [&](const std::vector<std::string>& texts) {
+    std::vector<std::string> all;
+    std::vector<std::string> results;
+    for (const std::string& text : texts) {
+      const std::size_t end = std::min(text.find('\n'), text.size());
+      all.push_back(text.substr(0, end));
+      results.push_back(text.substr(std::min(end + 1, text.size())));
+    }
+    if (const std::optional<Error> difference = different_work(group, all)) {
+      return backend::detail::encode(*difference, rank);
+    }
     const auto failed = std::find_if(results.begin(), results.end(), [](const auto& one) { return one[0] != '='; });
     return failed == results.end() ? results.front() : *failed;
   });
@@ -30791,14 +31337,14 @@ class ShardedSave {
   template <class Group>
   void finish(const Group& group, const std::function<void()>& require_written) {
     const std::string result =
-        result_of_all_ranks_blocking(group, "writing the shard files of " + sanitize(path_), [&] {
+        result_of_all_ranks_blocking(group, "writing the shard files of " + sanitize(call_), [&] {
           require_written();
           may_be_whole_ = true;  // from here on rank 0 may have named this file, even if the job then fails
           return std::string();
         });
     may_be_whole_ = result == "=";
     static_cast<void>(backend::detail::decode(result));
-    static_cast<void>(run_on_rank0_blocking(group, "writing the file " + sanitize(path_), [&] {
+    static_cast<void>(run_on_rank0_blocking(group, "writing the file " + sanitize(call_), [&] {
       commit();
       return true;
     }));
@@ -30808,6 +31354,7 @@ class ShardedSave {
   void commit();
 
   std::string path_;
+  std::string call_;  ///< the name as it was given, and what tells this call from another with that name
   ShardIndex index_;
   std::vector<NamedTensor> tensors_;
   std::vector<NamedTensor> state_;
@@ -30909,6 +31456,7 @@ DTRAIN_DEFINED std::vector<NamedTensor> with_index(std::span<const NamedTensor> 
 DTRAIN_DEFINED ShardedSave::ShardedSave(const std::string& path, const ShardIndex& index,
                                         std::span<const NamedTensor> tensors, ShardedParameters& shares, int rank)
     : path_(behind_link(path)),
+      call_(format_text("{} with id {}", {path, index.id})),
       index_(index),
       tensors_(rank == 0 ? with_index(tensors, index_) : std::vector<NamedTensor>()),
       state_(shard_entries(shares, rank)),
@@ -30978,8 +31526,8 @@ DTRAIN_INSTANTIATE class ddp::Reducer<backend::SharedMemory::Communicator>;
 DTRAIN_INSTANTIATE struct ddp::Driver<backend::SharedMemory,
                                       group::GroupInternals<group::GroupState<backend::SharedMemory>>>;
 DTRAIN_INSTANTIATE void ddp::broadcast_values(backend::SharedMemory::Communicator&,
-                                              backend::SharedMemory::Communicator::Stream, std::span<const Parameter>,
-                                              std::span<const TensorView>, const ddp::FailureContext&);
+                                              backend::SharedMemory::Communicator::Stream, ddp::PackedBroadcast&,
+                                              const ddp::FailureContext&);
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -31287,7 +31835,11 @@ class DistributedDataParallel {
     group::GroupAccess::of(group_).require_may_block();
     Step step = driver_->reducer->begin("backward()", {}, &optimizer.update());
     optimizer.inspect_with(std::move(inspect));
-    run(std::forward<F>(f), std::move(step));
+    const auto pass = [&](Ready ready) {
+      optimizer.renew_values();
+      std::forward<F>(f)(ready);
+    };
+    run(pass, std::move(step));
   }
 
   /// Begins a step, for use without backward(): call `ready` on it, then `finish`. @throws the job's first cause; Error
@@ -31344,8 +31896,17 @@ class DistributedDataParallel {
   void wait_for(std::size_t i) { driver_->reducer->wait_for(i); }
   /// For ShardedOptimizer.
   ddp::Reducer<Communicator>& reducer() noexcept { return *driver_->reducer; }
-  /// The model's parameters as they were at the construction. gradient(i) has the present address of a gradient.
-  const std::vector<Parameter>& parameters() const noexcept { return driver_->parameters; }
+  /// The model's parameters as they were at the construction, but values that move (ddp::MovesValues) where they are
+  /// now. gradient(i) has the present address of a gradient. @throws as the model's value_reader()
+  const std::vector<Parameter>& parameters() const { return driver_->present_parameters(); }
+  /// For ShardedOptimizer. Collective, blocking. @throws Error (disagreement) or JobFailed on every rank if two ranks
+  /// construct another one
+  void agree_on_reduction(const std::string& reduction) {
+    group::GroupAccess::of(group_).require_may_block();
+    driver_->agree_on_reduction(group::GroupAccess::of(group_), reduction);
+  }
+  /// For ShardedOptimizer: the model's value_reader(), or empty.
+  const ddp::ReadValue& read_value() const noexcept { return driver_->read_value; }
   const ddp::BucketPlan& plan() const noexcept { return driver_->reducer->plan(); }
   const ProcessGroup<P>& group() const noexcept { return group_; }
   /// Keeps the memory of bound gradients valid after this object is destroyed.
@@ -31510,6 +32071,7 @@ ProcessGroup<P> init_process_group(launch::JoinOptions options = {}, const Group
 #if DTRAIN_DEFINITIONS
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -31597,7 +32159,9 @@ class HmacSha256 {
     inner_.update(bytes);
     return *this;
   }
-  HmacSha256& update(std::string_view text) noexcept { return update(std::as_bytes(std::span(text))); }
+  HmacSha256& update(std::string_view text) noexcept {
+    return update(std::as_bytes(std::span(text.data(), text.size())));
+  }
 
   /// The digest of the bytes so far; more may follow.
   Sha256Digest digest() const noexcept {
@@ -31775,7 +32339,8 @@ DTRAIN_DEFINED std::string exception_text() {
   } catch (const std::bad_alloc& error) {
     return format_text("memory could not be had: {}{}", {error.what(), limit_hint(ENOMEM)});
   } catch (const std::exception& error) {
-    return error.what();
+    const std::string text = error.what();
+    return text.substr(0, text.find("\nException raised from "));
   } catch (...) {
     return "an exception that is not a std::exception";
   }
@@ -31929,6 +32494,73 @@ DTRAIN_DEFINED void log(LogLevel level, std::string_view text) {
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/core/process/control_groups.hpp
+
+/// @file
+/// Control groups (cgroups) of this process, in versions 1 and 2 of the kernel's interface.
+
+namespace DTRAIN_NAMESPACE {
+
+/// The folder of a control group's files.
+struct ControlGroup {
+  std::string folder;
+  bool is_first_version = false;
+};
+
+/// A process's control group of a controller, then its ancestors up to the root that the process sees. The folders may
+/// not exist: in a container, the path in /proc/self/cgroup may be the host's.
+/// @param groups content of /proc/self/cgroup: lines "0::/path" or "4:cpu,cpuacct:/path"
+/// @param controller "memory" or "cpu"
+std::vector<ControlGroup> control_groups(std::string_view groups, std::string_view controller,
+                                         const std::string& root = "/sys/fs/cgroup");
+
+/// The first 4096 bytes of a kernel file; empty if it cannot be read.
+std::string read_start(const std::string& path);
+
+/// The number after `label` in `text`; `otherwise` if there is none.
+std::uint64_t number_after(std::string_view text, std::string_view label, std::uint64_t otherwise) noexcept;
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/process/available_memory.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
+                                                const std::string& files) {
+  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t most = number_after(read_start(folder + limit), "", unknown);
+  if (most == unknown) {
+    return unknown;
+  }
+  const std::uint64_t used = number_after(read_start(folder + usage), "", 0);
+  const std::string statistics = format_text("\n{}", {read_start(folder + "/memory.stat")});
+  const std::uint64_t reclaimable = number_after(statistics, format_text("\n{}inactive_file ", {files}), 0) +
+                                    number_after(statistics, format_text("\n{}active_file ", {files}), 0);
+  const std::uint64_t held = used - std::min(used, reclaimable);
+  return most - std::min(most, held);
+}
+
+DTRAIN_DEFINED std::uint64_t available_in_groups(std::string_view groups, const std::string& root) {
+  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
+  for (const ControlGroup& group : control_groups(groups, "memory", root)) {
+    available = std::min(
+        available, group.is_first_version
+                       ? available_in_group(group.folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_")
+                       : available_in_group(group.folder, "/memory.max", "/memory.current", ""));
+  }
+  return available;
+}
+
+DTRAIN_DEFINED std::uint64_t available_memory_bytes() {
+  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t kibibytes = number_after(read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
+  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024,
+                  available_in_groups(read_start("/proc/self/cgroup")));
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/core/process/cpu_affinity.hpp
 
 /// @file
@@ -31967,6 +32599,63 @@ inline Cpus allowed_cpus() {
     }
   }
   return cpus;
+}
+
+/// Why the system refuses to bind threads of this process to CPUs, as the policy of a container may (seccomp).
+/// @returns 0, or errno. Changes nothing: no thread can run on no CPU, so a system without such a policy answers EINVAL
+inline int cpu_binding_error() noexcept {
+  const CpuSet none;
+  return ::sched_setaffinity(0, sizeof(none.words), none.words) == 0 || errno == EINVAL ? 0 : errno;
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/process/cpu_quota.hpp
+
+/// @file
+/// CPU quota: how many cores the control groups of this process let it use, as Kubernetes and docker --cpus limit it.
+
+namespace DTRAIN_NAMESPACE {
+
+/// The smallest quota of this process's control group and its ancestors (cpu.max; cpu.cfs_quota_us in version 1) in
+/// whole cores, at least 1: 2.5 cores serve two ranks that always compute. nullopt if no group has a quota.
+/// @param groups content of /proc/self/cgroup
+std::optional<int> cpu_quota_of_groups(std::string_view groups, const std::string& root = "/sys/fs/cgroup");
+
+/// cpu_quota_of_groups() of this process.
+std::optional<int> cpu_quota();
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/process/cpu_quota.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED std::optional<int> cpu_quota_of_groups(std::string_view groups, const std::string& root) {
+  constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
+  constexpr std::uint64_t usual_period = 100000;  // microseconds
+  constexpr std::uint64_t most_cores = 1 << 20;
+  std::uint64_t cores = none;
+  for (const ControlGroup& group : control_groups(groups, "cpu", root)) {
+    std::uint64_t quota = none;
+    std::uint64_t period = usual_period;
+    if (group.is_first_version) {  // the quota is -1 if there is none
+      quota = number_after(read_start(group.folder + "/cpu.cfs_quota_us"), "", none);
+      period = number_after(read_start(group.folder + "/cpu.cfs_period_us"), "", usual_period);
+    } else {  // "250000 100000" or "max 100000"
+      const std::string text = read_start(group.folder + "/cpu.max");
+      quota = number_after(text, "", none);
+      period = number_after(text, " ", usual_period);
+    }
+    if (quota != none && period != 0) {
+      cores = std::min(cores, std::clamp<std::uint64_t>(quota / period, 1, most_cores));
+    }
+  }
+  return cores == none ? std::nullopt : std::optional(static_cast<int>(cores));
+}
+
+DTRAIN_DEFINED std::optional<int> cpu_quota() {
+  return cpu_quota_of_groups(read_start("/proc/self/cgroup"));
 }
 
 }  // namespace DTRAIN_NAMESPACE
@@ -32067,9 +32756,53 @@ std::optional<std::string> read_small_file(const std::string& path, std::size_t 
 
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/core/process/available_memory.hpp (definitions)
+// ---- dtrain/core/process/control_groups.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE {
+
+namespace detail {
+
+/// Whether a list "cpu,cpuacct" has the name.
+inline bool lists(std::string_view names, std::string_view name) noexcept {
+  while (!names.empty()) {
+    const std::size_t end = std::min(names.find(','), names.size());
+    if (names.substr(0, end) == name) {
+      return true;
+    }
+    names.remove_prefix(std::min(names.size(), end + 1));
+  }
+  return false;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::vector<ControlGroup> control_groups(std::string_view groups, std::string_view controller,
+                                                        const std::string& root) {
+  std::vector<ControlGroup> found;
+  while (!groups.empty()) {
+    const std::size_t end = std::min(groups.find('\n'), groups.size());
+    const std::string_view line = groups.substr(0, end);
+    groups.remove_prefix(std::min(groups.size(), end + 1));
+    const std::size_t name = line.find(':');
+    const std::size_t path_at = name == std::string_view::npos ? name : line.find(':', name + 1);
+    if (path_at == std::string_view::npos) {
+      continue;
+    }
+    const bool is_first_version = detail::lists(line.substr(name + 1, path_at - name - 1), controller);
+    if (!is_first_version && !line.starts_with("0::")) {
+      continue;
+    }
+    const std::string top = is_first_version ? format_text("{}/{}", {root, controller}) : root;
+    std::string path(line.substr(path_at + 1));
+    for (;; path.erase(path.rfind('/'))) {
+      found.push_back({path == "/" ? top : top + path, is_first_version});
+      if (path.find('/') == std::string::npos) {
+        break;
+      }
+    }
+  }
+  return found;
+}
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED std::string read_start(const std::string& path) {
   return read_small_file(path, 4096).value_or("");
@@ -32086,59 +32819,6 @@ DTRAIN_DEFINED std::uint64_t number_after(std::string_view text, std::string_vie
   std::uint64_t number = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
   return result.ec == std::errc() ? number : otherwise;
-}
-
-DTRAIN_DEFINED std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
-                                                const std::string& files) {
-  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t most = number_after(read_start(folder + limit), "", unknown);
-  if (most == unknown) {
-    return unknown;
-  }
-  const std::uint64_t used = number_after(read_start(folder + usage), "", 0);
-  const std::string statistics = format_text("\n{}", {read_start(folder + "/memory.stat")});
-  const std::uint64_t reclaimable = number_after(statistics, format_text("\n{}inactive_file ", {files}), 0) +
-                                    number_after(statistics, format_text("\n{}active_file ", {files}), 0);
-  const std::uint64_t held = used - std::min(used, reclaimable);
-  return most - std::min(most, held);
-}
-
-DTRAIN_DEFINED std::uint64_t available_in_groups(std::string_view groups, const std::string& root) {
-  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
-  while (!groups.empty()) {
-    const std::size_t end = std::min(groups.find('\n'), groups.size());
-    const std::string_view line = groups.substr(0, end);
-    groups.remove_prefix(std::min(groups.size(), end + 1));
-    const std::size_t name = line.find(':');
-    const std::size_t path_at = name == std::string_view::npos ? name : line.find(':', name + 1);
-    if (path_at == std::string_view::npos) {
-      continue;
-    }
-    const bool first_version = line.substr(name + 1, path_at - name - 1) == "memory";
-    if (!first_version && !line.starts_with("0::")) {
-      continue;
-    }
-    // In a container, the path may be the host's; the loop ends at the container's own root in any case.
-    std::string path(line.substr(path_at + 1));
-    for (;; path.erase(path.rfind('/'))) {
-      const std::string folder =
-          format_text("{}{}{}", {root, first_version ? "/memory" : "", path == "/" ? "" : std::string_view(path)});
-      available = std::min(available, first_version ? available_in_group(folder, "/memory.limit_in_bytes",
-                                                                         "/memory.usage_in_bytes", "total_")
-                                                    : available_in_group(folder, "/memory.max", "/memory.current", ""));
-      if (path.find('/') == std::string::npos) {
-        break;
-      }
-    }
-  }
-  return available;
-}
-
-DTRAIN_DEFINED std::uint64_t available_memory_bytes() {
-  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t kibibytes = number_after(read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
-  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024,
-                  available_in_groups(read_start("/proc/self/cgroup")));
 }
 
 }  // namespace DTRAIN_NAMESPACE
@@ -32261,7 +32941,7 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED std::uint64_t Serializer::out_of_bounds(std::u
 }
 
 DTRAIN_DEFINED void Serializer::append(std::string_view written) {
-  const auto from = std::as_bytes(std::span(written));
+  const auto from = std::as_bytes(std::span(written.data(), written.size()));
   out_.insert(out_.end(), from.begin(), from.end());
 }
 
@@ -32296,6 +32976,8 @@ DTRAIN_DEFINED void TextValue::append_to(std::string& text) const {
     case is_text: text += *text_; break;
     case is_signed: text += std::to_string(static_cast<std::int64_t>(number_)); break;
     case is_unsigned: text += std::to_string(number_); break;
+    case is_double: text += number_text(real_); break;
+    case is_float: text += number_text(static_cast<float>(real_)); break;
     default: text.append(characters_, size_);
   }
 }
@@ -32329,6 +33011,40 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted_posix(int number, const c
 }
 
 }  // namespace detail
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/text/number_text.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE {
+
+namespace detail {
+
+/// @param how what std::to_chars takes after the number
+template <class Number, class... How>
+std::string characters_of(Number number, How... how) {
+  char text[400];  // the largest double with one decimal has 311
+  const std::to_chars_result result = std::to_chars(text, text + sizeof text, number, how...);
+  return std::string(text, result.ec == std::errc{} ? result.ptr : text);
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::string number_text(double number) {
+  return detail::characters_of(number);
+}
+
+DTRAIN_DEFINED std::string number_text(float number) {
+  return detail::characters_of(number);
+}
+
+DTRAIN_DEFINED std::string number_text(double number, int digits) {
+  return detail::characters_of(number, std::chars_format::general, digits);
+}
+
+DTRAIN_DEFINED std::string fixed_text(double number, int decimals) {
+  return detail::characters_of(number, std::chars_format::fixed, decimals);
+}
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -33127,15 +33843,16 @@ DTRAIN_OPTIMIZED void widen_halves(std::byte* to, const std::byte* from, std::si
     Format::widen(floats, __builtin_convertvector(halves, typename Format::Packed));
     store(target, floats);
   };
-  std::size_t i = 0;
-  for (; i + step <= count; i += step) {
+  const std::size_t left = count % step;  // as a remainder: g++ 14 does not see that count - i is less than step
+  const std::size_t whole = count - left;
+  for (std::size_t i = 0; i < whole; i += step) {
     widen(to + 4 * i, from + 2 * i);
   }
-  if (i < count) {
+  if (left > 0) {
     std::byte rest[4 * step] = {};
-    std::memcpy(rest, from + 2 * i, 2 * (count - i));
+    std::memcpy(rest, from + 2 * whole, 2 * left);
     widen(rest, rest);
-    std::memcpy(to + 4 * i, rest, 4 * (count - i));
+    std::memcpy(to + 4 * whole, rest, 4 * left);
   }
 }
 
@@ -33152,15 +33869,16 @@ DTRAIN_OPTIMIZED void narrow_floats(std::byte* to, const std::byte* from, std::s
     const auto halves = __builtin_convertvector(words, Vector<std::uint16_t, 2 * step>);
     store(target, halves);
   };
-  std::size_t i = 0;
-  for (; i + step <= count; i += step) {
+  const std::size_t left = count % step;  // as in widen_halves
+  const std::size_t whole = count - left;
+  for (std::size_t i = 0; i < whole; i += step) {
     narrow(to + 2 * i, from + 4 * i);
   }
-  if (i < count) {
+  if (left > 0) {
     std::byte rest[4 * step] = {};
-    std::memcpy(rest, from + 4 * i, 4 * (count - i));
+    std::memcpy(rest, from + 4 * whole, 4 * left);
     narrow(rest, rest);
-    std::memcpy(to + 2 * i, rest, 2 * (count - i));
+    std::memcpy(to + 2 * whole, rest, 2 * left);
   }
 }
 
@@ -34177,7 +34895,10 @@ DTRAIN_DEFINED bool PostQueue::push_item(PostedFunction* pushed) {
 
 DTRAIN_DEFINED void PostQueue::run_all() {
   std::uint64_t count = 0;
-  while (::read(wakeup_.get(), &count, sizeof count) < 0 && errno == EINTR) {
+  while (::read(wakeup_.get(), &count, sizeof count) < 0 && errno != EAGAIN) {
+    if (errno != EINTR) {
+      throw_errno("reading the wake-up descriptor of an event loop");  // else the loop would find it readable for ever
+    }
   }
   {
     const std::lock_guard lock(mutex_);
@@ -34503,10 +35224,10 @@ DTRAIN_DEFINED bool SpawnState::wait_until_gone(Deadline deadline) const {
 
 namespace DTRAIN_NAMESPACE::async {
 
-DTRAIN_DEFINED std::jthread start_thread(std::string_view what, std::function<void()> main) {
+DTRAIN_DEFINED JoiningThread start_thread(std::string_view what, std::function<void()> main) {
   const BlockedSignals blocked;
   try {
-    return std::jthread(std::move(main));
+    return JoiningThread(std::thread(std::move(main)));
   } catch (const std::system_error& failure) {
     throw Error(failure.code(), format_text("starting {}: {}{}", {what, failure.what(), limit_hint(ENOMEM)}));
   }
@@ -35168,11 +35889,12 @@ class Listener {
                       "this host's loopback interface is down or has no address; bring it up: ip link set lo up");
   }
 
-  /// Returns the next connection, or nullopt at the deadline. Skips a peer that disconnects before it is accepted. If
-  /// the process or the system is out of descriptors, it logs one warning and tries again every 20 ms.
-  /// @throws Error (posix) for a programming error
+  /// Returns the next connection, or nullopt at the deadline. Skips a peer that disconnects before it is accepted.
+  /// After any other failure that may pass, such as a lack of descriptors, it tries again every 20 ms, and logs one
+  /// warning.
+  /// @throws Error (posix) for a failure that does not pass: a security policy, or a programming error
   async::Task<std::optional<Connection>> accept(Deadline deadline) {
-    for (;;) {
+    for (int failures = 0;;) {  // in sequence
       Descriptor socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       const int error = errno;
       if (socket) {
@@ -35180,13 +35902,12 @@ class Listener {
       }
       async::WakeReason ready = async::WakeReason::ready;
       if (error == EAGAIN || error == EWOULDBLOCK) {
+        failures = 0;
         ready = co_await loop_->readable(socket_.get(), deadline);
-      } else if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
-        warn_exhausted(error);
-        co_await loop_->sleep_for(std::chrono::milliseconds(20));
+      } else {
+        require_passing(error, ++failures);
+        co_await loop_->sleep_for(std::chrono::milliseconds(std::min(failures, 20)));
         ready = deadline.passed() ? async::WakeReason::timed_out : async::WakeReason::ready;
-      } else if (error == EBADF || error == EINVAL || error == ENOTSOCK || error == EFAULT || error == EOPNOTSUPP) {
-        throw_posix(error, "accepting a connection");
       }
       if (ready == async::WakeReason::timed_out) {
         co_return std::nullopt;
@@ -35230,13 +35951,47 @@ class Listener {
     return {loop, std::move(socket), local.value_or(address)};
   }
 
-  void warn_exhausted(int error) {
-    if (!std::exchange(has_warned_exhausted_, true)) {
-      const std::string remedy = format_text(
+  /// Logs one warning about a failure that accept() waits out, unless it is a peer that disconnected early.
+  /// @param failures in sequence, this one included @throws Error (posix) if the failure does not pass
+  DTRAIN_NOT_INLINED void require_passing(int error, int failures) {
+    constexpr int several = 20;
+    const bool is_exhausted = error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+    if (!is_lasting(error) && (has_warned_ || (!is_exhausted && failures < several))) {
+      return;
+    }
+    const std::string doing = format_text("accepting a connection at {}", {to_string(local_)});
+    std::string what_to_do;
+    if (error == EPERM || error == EACCES || error == ENOSYS) {
+      what_to_do =
+          "a security policy of this machine (SELinux, AppArmor, a container's seccomp profile) forbids it: "
+          "allow this program to accept connections";
+    } else if (is_exhausted) {
+      what_to_do = format_text(
           "those who connect wait; this process may have {} files open: raise that (ulimit -n), or close some",
           {open_files_limit().value_or(0)});
-      log(LogLevel::warning,
-          posix_error(error, format_text("accepting a connection at {}", {to_string(local_)}), remedy).what());
+    } else {
+      what_to_do = "those who connect wait, and it is tried again";
+    }
+    const Error problem = posix_error(error, doing, what_to_do);
+    if (is_lasting(error)) {
+      throw problem;
+    }
+    has_warned_ = true;
+    log(LogLevel::warning, problem.what());
+  }
+
+  /// Whether every later call fails with this errno too.
+  static bool is_lasting(int error) noexcept {
+    switch (error) {
+      case EPERM:
+      case EACCES:
+      case ENOSYS:
+      case EBADF:
+      case EINVAL:
+      case ENOTSOCK:
+      case EFAULT:
+      case EOPNOTSUPP: return true;
+      default: return false;
     }
   }
 
@@ -35258,7 +36013,7 @@ class Listener {
   async::EventLoop* loop_;
   Descriptor socket_;
   SocketAddress local_;
-  bool has_warned_exhausted_ = false;
+  bool has_warned_ = false;  ///< of failures to accept
 };
 
 }  // namespace DTRAIN_NAMESPACE::net
@@ -35286,7 +36041,7 @@ inline void wait_descriptor(int descriptor, short events, Deadline deadline, con
     if (count < 0 && errno != EINTR) {
       throw_errno(doing);
     }
-    if (count == 0 && last) {
+    if (last) {
       throw_error(Errc::timeout, "{}: the deadline passed", {doing});
     }
   }
@@ -35311,7 +36066,7 @@ inline void pause_before_retry(Deadline deadline, const std::string& doing) {
 
 namespace DTRAIN_NAMESPACE::net {
 
-/// What learns why an attempt failed which is repeated.
+/// What learns why an attempt failed which is repeated. An exception of note() ends the attempts.
 class RetryObserver {
  public:
   virtual void note(std::string why) = 0;
@@ -35601,10 +36356,15 @@ inline void note_unconnected(int number, const std::string& host, std::uint16_t 
   if (backoff.connects_once && !loopback_is_down) {  // the caller has other ports, and adds how long and what to do
     throw posix_error(number, format_text("connecting to {}:{}", {host, port}));
   }
+  const char* const what_to_do =
+      loopback_is_down ? "this host's loopback interface is down; bring it up: ip link set lo up"
+      : number == EPERM || number == EACCES
+          ? "a security policy or a firewall of this machine forbids it: allow this program to connect"
+          : "check that rank 0 or its launcher runs there, MASTER_ADDR and MASTER_PORT, and DTRAIN_INTERFACE on that "
+            "host";
   const Error error = posix_error(
       number, format_text("connecting to {} port {}, tried for {}", {host, port, duration_text(now - begin)}),
-      loopback_is_down ? "this host's loopback interface is down; bring it up: ip link set lo up"
-                       : "check that rank 0 or its launcher runs there, and MASTER_ADDR and MASTER_PORT");
+      what_to_do);
   if (loopback_is_down || !is_retriable(number) || now >= last) {
     throw error;
   }
@@ -35866,7 +36626,9 @@ class UnixListener {
       }
       if (errno == EAGAIN) {
         wait_descriptor(socket_.get(), POLLIN, deadline, doing);
-      } else if (errno != EINTR && errno != ECONNABORTED) {
+      } else if (errno == EINTR || errno == ECONNABORTED) {
+        pause_before_retry(deadline, doing);
+      } else {
         throw_errno(doing);
       }
     }
@@ -35930,8 +36692,8 @@ DTRAIN_DEFINED void OnDemandRunner::start_if_idle() noexcept {
   }
   running_.store(true);
   try {
-    const async::BlockedSignals blocked;         // the user's signal handlers run in the user's threads
-    thread_ = std::jthread([this] { main(); });  // the previous thread has ended
+    const async::BlockedSignals blocked;  // the user's signal handlers run in the user's threads
+    thread_ = async::JoiningThread(std::thread([this] { main(); }));  // the previous thread has ended
   } catch (...) {
     running_.store(false);
   }
@@ -35956,17 +36718,19 @@ DTRAIN_DEFINED Progress progress_from(std::string_view text) {
               {text.substr(0, 64)});
 }
 
-DTRAIN_DEFINED int cores_by_affinity() noexcept {
+DTRAIN_DEFINED int available_cores() {
   CpuSet allowed;
-  if (::sched_getaffinity(0, sizeof(allowed.words), allowed.words) != 0) {
-    const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
-    return online > 0 ? static_cast<int>(online) : 1;
+  long cores = 0;
+  if (::sched_getaffinity(0, sizeof(allowed.words), allowed.words) == 0) {
+    cores = CPU_COUNT_S(sizeof(allowed.words), allowed.words);
+  } else {
+    cores = ::sysconf(_SC_NPROCESSORS_ONLN);
   }
-  const int cores = CPU_COUNT_S(sizeof(allowed.words), allowed.words);
-  return cores > 0 ? cores : 1;
+  const int most = std::max(1, static_cast<int>(cores));
+  return std::min(most, cpu_quota().value_or(most));
 }
 
-DTRAIN_DEFINED int cores_of_all_ranks() noexcept {
+DTRAIN_DEFINED int cores_of_all_ranks() {
   const char* const given = std::getenv("DTRAIN_NODE_CORES");
   int cores = 0;
   if (given != nullptr) {
@@ -35974,7 +36738,7 @@ DTRAIN_DEFINED int cores_of_all_ranks() noexcept {
     const auto [read, error] = std::from_chars(given, end, cores);
     cores = read == end && error == std::errc{} ? cores : 0;
   }
-  return std::max(cores, cores_by_affinity());
+  return std::max(cores, available_cores());
 }
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
@@ -36367,6 +37131,16 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<std::uint64_t> Variables::wide_i
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED bool Variables::has(std::string_view variable) const {
   return text(variable).has_value();
+}
+
+DTRAIN_DEFINED std::vector<std::string_view> Variables::names_with_prefix(std::string_view prefix) const {
+  std::vector<std::string_view> names;
+  for (auto at = environment_->lower_bound(prefix); at != environment_->end() && at->first.starts_with(prefix); ++at) {
+    if (!at->second.empty()) {
+      names.push_back(at->first);
+    }
+  }
+  return names;
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<int> Variables::count(std::string_view variable) const {
@@ -36990,60 +37764,112 @@ inline bool is_digit(char byte) noexcept {
   return byte >= '0' && byte <= '9';
 }
 
+/// The most hosts that are read from one list, and the longest name of a host, in bytes.
+inline constexpr std::size_t most_slurm_hosts = 65536;
+inline constexpr std::size_t longest_slurm_host = 255;
+
 /// Reads a list from its beginning to its end. Each function consumes the element that it is named after, or throws.
 class HostListReader {
  public:
   HostListReader(std::string_view variable, std::string_view list) noexcept : variable_(variable), list_(list) {}
 
   std::string first_host() {
-    std::string first = host();
+    std::string first = std::move(entry().front());
     while (at_ != list_.size()) {
       take(',', "a comma between hosts");
-      host();
+      entry();
     }
     return first;
   }
 
+  std::vector<std::string> hosts() {
+    all_ = true;
+    std::vector<std::string> hosts = entry();
+    while (at_ != list_.size()) {
+      take(',', "a comma between hosts");
+      for (std::string& host : entry()) {
+        require_room(hosts.size());
+        hosts.push_back(std::move(host));
+      }
+    }
+    return hosts;
+  }
+
  private:
-  /// One entry, with any number of brackets. @returns its first host
-  std::string host() {
-    std::string name;
+  /// One entry, with any number of brackets. @returns its hosts; unless all_, the first one
+  std::vector<std::string> entry() {
+    std::vector<std::string> names(1);
     while (at_ != list_.size() && peek() != ',') {
+      if (all_ && names.front().size() > longest_slurm_host) {
+        fail("a name that is too long");
+      }
       if (peek() == '[') {
-        name += ranges();
+        names = with_numbers(names, ranges());
       } else if (is_host_name_byte(peek())) {
-        name += list_[at_++];
+        for (std::string& name : names) {
+          name += peek();
+        }
+        ++at_;
       } else {
         fail("a byte that no host's name has");
       }
     }
-    if (name.empty()) {
+    if (names.front().empty()) {
       fail("an empty name");
     }
-    return name;
+    return names;
   }
 
-  std::string ranges() {
+  std::vector<std::string> with_numbers(const std::vector<std::string>& names,
+                                        const std::vector<std::string>& numbers) const {
+    std::vector<std::string> all;
+    for (const std::string& name : names) {
+      for (const std::string& number : numbers) {
+        require_room(all.size());
+        all.push_back(name + number);
+      }
+    }
+    return all;
+  }
+
+  std::vector<std::string> ranges() {
+    std::vector<std::string> numbers;
     take('[', "a '['");
-    std::string first = range();
+    range(numbers);
     while (peek() == ',') {
       ++at_;
-      range();
+      range(numbers);
     }
     take(']', "a ']'");
-    return first;
+    return numbers;
   }
 
-  /// "7", or "001-003". @returns the first number, with leading zeros
-  std::string range() {
+  /// "7", or "001-003". Appends the numbers with their leading zeros; unless all_, the first number of the first range.
+  void range(std::vector<std::string>& numbers) {
     const std::string_view low = digits();
+    std::string_view high = low;
     if (peek() == '-') {
       ++at_;
-      if (is_less(digits(), low)) {
+      high = digits();
+      if (is_less(high, low)) {
         fail("a range that runs backwards");
       }
     }
-    return std::string(low);
+    if (all_ || numbers.empty()) {
+      std::string number(low);
+      numbers.push_back(number);
+      while (all_ && is_less(number, high)) {
+        require_room(numbers.size());
+        increment(number);
+        numbers.push_back(number);
+      }
+    }
+  }
+
+  void require_room(std::size_t hosts) const {
+    if (hosts >= most_slurm_hosts) {
+      fail(format_text("more than host {}, the last that is read", {most_slurm_hosts}));
+    }
   }
 
   std::string_view digits() {
@@ -37062,6 +37888,18 @@ class HostListReader {
     a.remove_prefix(std::min(a.find_first_not_of('0'), a.size()));
     b.remove_prefix(std::min(b.find_first_not_of('0'), b.size()));
     return a.size() != b.size() ? a.size() < b.size() : a < b;
+  }
+
+  /// "009" becomes "010", and "99" becomes "100".
+  static void increment(std::string& number) {
+    for (std::size_t at = number.size(); at > 0; --at) {
+      if (number[at - 1] != '9') {
+        ++number[at - 1];
+        return;
+      }
+      number[at - 1] = '0';
+    }
+    number.insert(number.begin(), '1');
   }
 
   char peek() const noexcept { return at_ < list_.size() ? list_[at_] : '\0'; }
@@ -37083,6 +37921,7 @@ class HostListReader {
   std::string_view variable_;
   std::string_view list_;
   std::size_t at_ = 0;
+  bool all_ = false;  ///< whether entries are read with all of their hosts
 };
 
 }  // namespace detail
@@ -37092,6 +37931,13 @@ class HostListReader {
 /// @throws IdentityError (bad-hostlist) if any entry of the list is invalid
 inline std::string first_slurm_host(std::string_view variable, std::string_view list) {
   return detail::HostListReader(variable, list).first_host();
+}
+
+/// All hosts of `list`, the value of `variable`, in the list's order.
+/// Example: "r[0-1]n[09-10],a" gives r0n09, r0n10, r1n09, r1n10 and a.
+/// @throws IdentityError (bad-hostlist) as first_slurm_host, and for more than 65,536 hosts
+inline std::vector<std::string> slurm_hosts(std::string_view variable, std::string_view list) {
+  return detail::HostListReader(variable, list).hosts();
 }
 
 namespace detail {
@@ -37186,17 +38032,97 @@ inline std::optional<RankAndSize> slurm_step_rank_and_size(const Variables& vari
                                   : std::nullopt;
 }
 
-/// Number of the step's tasks on this node; nullopt if Slurm's variables do not contain it.
+namespace detail {
+
+/// The variable `base` of component `component` of a heterogeneous job. Slurm 22.05, and srun without salloc or sbatch,
+/// call a component a pack. Empty if neither is set.
+inline std::string slurm_component_variable(const Variables& variables, std::string_view base, int component) {
+  for (const char* kind : {"HET", "PACK"}) {
+    std::string variable = format_text("{}_{}_GROUP_{}", {base, kind, component});
+    if (variables.has(variable)) {
+      return variable;
+    }
+  }
+  return {};
+}
+
+/// Slurm's own bound.
+inline constexpr int most_slurm_components = 128;
+
+/// Whether the variables of components are of this job. A job that is submitted in a heterogeneous job inherits the
+/// variables of that job.
+inline bool are_components_current(const Variables& variables) {
+  const std::optional<std::string_view> job = variables.text("SLURM_JOB_ID");
+  bool any = false;
+  for (int component = 0; job && component < most_slurm_components; ++component) {
+    const std::string id = slurm_component_variable(variables, "SLURM_JOB_ID", component);
+    if (!id.empty() && variables.text(id) == job) {
+      return true;
+    }
+    any = any || !id.empty();
+  }
+  return !any;
+}
+
+/// The variables with the node lists of the components of this job, in the order of the components.
+inline std::vector<std::string> slurm_component_lists(const Variables& variables) {
+  std::vector<std::string> lists;
+  for (int component = 0; component < most_slurm_components; ++component) {
+    const std::string list = slurm_component_variable(variables, "SLURM_JOB_NODELIST", component);
+    if (!list.empty()) {
+      lists.push_back(list);
+    }
+  }
+  return lists.empty() || are_components_current(variables) ? lists : std::vector<std::string>();
+}
+
+}  // namespace detail
+
+/// The variable with the id of this job. Each component of a heterogeneous job has an id, and all its ranks use the id
+/// of the first component.
+inline std::string slurm_job_id_variable(const Variables& variables) {
+  if (variables.has("SLURM_HET_JOB_ID")) {
+    return "SLURM_HET_JOB_ID";
+  }
+  const std::string first = detail::slurm_component_variable(variables, "SLURM_JOB_ID", 0);
+  return first.empty() || !detail::are_components_current(variables) ? "SLURM_JOB_ID" : first;
+}
+
+/// The host with SLURM_NODEID 0, from the step's node list, the value of `variable`. The list of a heterogeneous step
+/// is sorted, but the node ids count the nodes of its first component, then those of its second, ...
+/// Example: "n[1,3]", where component 0 has node n3 and component 1 has node n1, gives n3.
+/// @pre `variable` is set. @throws IdentityError (bad-hostlist)
+inline std::string first_slurm_node(const Variables& variables, const char* variable) {
+  const std::string_view list = *variables.text(variable);
+  const std::vector<std::string> components = detail::slurm_component_lists(variables);
+  if (components.empty()) {
+    return first_slurm_host(variable, list);
+  }
+  std::vector<std::string> nodes = slurm_hosts(variable, list);
+  const std::string first = nodes.front();
+  std::sort(nodes.begin(), nodes.end());
+  for (const std::string& component : components) {
+    for (std::string& host : slurm_hosts(component, *variables.text(component))) {
+      if (std::binary_search(nodes.begin(), nodes.end(), host)) {  // a step may have some of the job's nodes
+        return host;
+      }
+    }
+  }
+  return first;
+}
+
+/// Number of the step's tasks on this node; nullopt if Slurm's variables do not contain it. SLURM_GTIDS is right in
+/// every step. SLURM_STEP_TASKS_PER_NODE has the order of the node list, which is that of the node ids unless the job
+/// is heterogeneous.
 /// @throws IdentityError: bad-tasks-per-node, bad-integer
 inline std::optional<int> slurm_local_size(const Variables& variables) {
-  const std::optional<std::string_view> list = variables.text("SLURM_STEP_TASKS_PER_NODE");
-  const std::optional<int> node = variables.integer("SLURM_NODEID");
-  if (list && node) {
-    return slurm_tasks_on_node("SLURM_STEP_TASKS_PER_NODE", *list, *node);
-  }
   const std::optional<std::string_view> ranks = variables.text("SLURM_GTIDS");
   if (!ranks) {
-    return std::nullopt;
+    const std::optional<std::string_view> list = variables.text("SLURM_STEP_TASKS_PER_NODE");
+    const std::optional<int> node = variables.integer("SLURM_NODEID");
+    return list && node && detail::slurm_component_lists(variables).empty()
+               ? std::optional(slurm_tasks_on_node("SLURM_STEP_TASKS_PER_NODE", *list, *node))
+               : std::nullopt;
   }
   const bool is_list =
       std::all_of(ranks->begin(), ranks->end(), [](char c) { return c == ',' || (c >= '0' && c <= '9'); });
@@ -37328,6 +38254,67 @@ inline void check_local_half(const Variables& variables) {
   }
 }
 
+/// A system that starts a process on each of several nodes, and states the nodes in variables with names of its own.
+struct NodeScheduler {
+  const char* rank;
+  const char* count;
+  const char* master;  ///< the address of node 0, in shell
+};
+
+inline constexpr std::array<NodeScheduler, 4> node_schedulers{{
+    {"SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", "$(echo \"$SKYPILOT_NODE_IPS\" | head -n1)"},
+    {"LWS_WORKER_INDEX", "LWS_GROUP_SIZE", "$LWS_LEADER_ADDRESS"},  // Kubernetes' LeaderWorkerSet
+    {"DSTACK_NODE_RANK", "DSTACK_NODES_NUM", "$DSTACK_MASTER_NODE_IP"},
+    {"AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_NUM_NODES", "the address of the main node"},
+}};
+
+/// @param node_rank, node_count, master_addr in shell
+[[noreturn]] inline void refuse_scheduled(const std::string& stated, const std::string& node_rank,
+                                          const std::string& node_count, const std::string& master_addr) {
+  refuse_half(stated, "NODE_RANK and NNODES are",
+              format_text("set NODE_RANK={}, NNODES={} and MASTER_ADDR={} for a launch::PerNode program, or RANK, "
+                          "WORLD_SIZE and MASTER_ADDR for every process of another",
+                          {node_rank, node_count, master_addr}));
+}
+
+/// These systems set their variables for jobs of one node, too. LeaderWorkerSet has LWS_WORKER_INDEX since version 0.6.
+inline void check_scheduler_half(const Variables& variables) {
+  for (const auto& [rank, count, master] : node_schedulers) {
+    const std::optional<int> nodes = variables.integer(count);
+    if (nodes ? *nodes > 1 : variables.integer(rank).value_or(0) > 0) {
+      refuse_scheduled(variables.stated({rank, count}), format_text("${}", {rank}), format_text("${}", {count}),
+                       master);
+    }
+  }
+}
+
+/// Volcano's plugin svc, for pods that talk to each other, sets VC_TASK_NUM and VC_TASK_HOSTS for each task, whose name
+/// the user chooses: often "worker" alone, or "master" and "worker". Plugin env sets a pod's index in its task, which
+/// alone says nothing: the pods of a sweep are independent.
+inline void check_volcano_half(const Variables& variables) {
+  constexpr std::string_view suffix = "_NUM";
+  std::string stated = variables.stated({"VC_TASK_INDEX"});
+  std::string task;
+  int tasks = 0;
+  long long pods = 0;
+  for (const std::string_view name : variables.names_with_prefix("VC_")) {
+    if (name.ends_with(suffix)) {
+      task = name.substr(0, name.size() - suffix.size());
+      tasks += 1;
+      pods += parse_integer(*variables.text(name)).value_or(0);
+      append_text(stated, "{}{}", {stated.empty() ? "" : ", ", variables.stated({name})});
+    }
+  }
+  if (pods < 2 || (!variables.has("VC_TASK_INDEX") && !variables.has(task + "_HOSTS"))) {
+    return;
+  }
+  if (tasks == 1) {
+    refuse_scheduled(stated, "$VC_TASK_INDEX", format_text("${}_NUM", {task}), format_text("${{}_HOSTS%%,*}", {task}));
+  }
+  refuse_scheduled(stated, format_text("0..{} (another in each pod)", {pods - 1}), std::to_string(pods),
+                   "the host of node 0");
+}
+
 }  // namespace detail
 
 /// The error's sentence names the variable, the missing variables, and DTRAIN_LAUNCHER=none. @pre no source is
@@ -37339,6 +38326,8 @@ inline void check_half_identity(const Variables& variables) {
   detail::check_sagemaker_half(variables);
   detail::check_node_half(variables);
   detail::check_local_half(variables);
+  detail::check_scheduler_half(variables);
+  detail::check_volcano_half(variables);
 }
 
 namespace detail {
@@ -37555,6 +38544,12 @@ struct SingleSource {
           " is set without WORLD_SIZE: this is one process; set WORLD_SIZE and MASTER_ADDR in the "
           "manifest to make the pods one job");
     }
+    if (parse_integer(variables.text("VC_TASK_INDEX").value_or("")).value_or(0) > 0) {
+      identity.warnings.push_back(
+          variables.stated({"VC_TASK_INDEX"}) +
+          " is set without RANK and WORLD_SIZE: this is one process; add Volcano's plugin pytorch, or set RANK, "
+          "WORLD_SIZE and MASTER_ADDR, to make the pods one job");
+    }
     warn_of_first_node(variables, identity.warnings);
     warn_of_first_local_rank(variables, identity.warnings);
   }
@@ -37603,7 +38598,7 @@ inline std::optional<std::uint64_t> job_number(const Variables& variables, Slurm
     return job;
   }
   if (slurm != SlurmNumbers::none) {
-    if (const std::optional<std::uint64_t> job = variables.wide_integer("SLURM_JOB_ID")) {
+    if (const std::optional<std::uint64_t> job = variables.wide_integer(slurm_job_id_variable(variables))) {
       constexpr std::uint64_t between_steps = 257;
       const std::uint64_t step = variables.wide_integer("SLURM_STEP_ID").value_or(0);
       return *job + (slurm == SlurmNumbers::step ? between_steps * step : 0);
@@ -37695,9 +38690,8 @@ inline void complete_identity(const Variables& variables, const MasterHints& hin
     identity.master_addr = loopback_address;
     return;
   }
-  const std::optional<std::string_view> nodes = variables.text("SLURM_JOB_NODELIST");
-  if (hints.slurm_allocation && nodes) {
-    identity.master_addr = first_slurm_host("SLURM_JOB_NODELIST", *nodes);
+  if (hints.slurm_allocation && variables.has("SLURM_JOB_NODELIST")) {
+    identity.master_addr = first_slurm_node(variables, "SLURM_JOB_NODELIST");
   } else if (!hints.open_mpi || !detail::guess_mpirun_host(variables, identity)) {
     throw_identity_error(
         IdentityErrc::no_master_addr,
@@ -37889,16 +38883,6 @@ inline std::optional<std::string> named_by(const Variables& variables, std::init
   return format_text("{}={}", {left, right});
 }
 
-/// Each component of a heterogeneous job has its own job id; the id of the first component is used for all.
-inline std::optional<std::string> slurm_job_name(const Variables& variables) {
-  for (const char* leader : {"SLURM_HET_JOB_ID", "SLURM_JOB_ID_HET_GROUP_0", "SLURM_JOB_ID"}) {
-    if (variables.has(leader)) {
-      return named_by(variables, {leader, "SLURM_STEP_ID"});
-    }
-  }
-  return std::nullopt;
-}
-
 inline std::optional<std::string> openmpi_job_name(const Variables& variables) {
   const auto hnp = parse_orte_uri(variables.text("OMPI_MCA_orte_hnp_uri").value_or(""));
   const std::optional<std::string> space = named_by(variables, {"PMIX_NAMESPACE"});
@@ -37907,7 +38891,7 @@ inline std::optional<std::string> openmpi_job_name(const Variables& variables) {
 
 /// The launcher's name of this start of the program; another start has another name.
 inline std::optional<std::string> launch_name(const Variables& variables, std::string_view launcher) {
-  return launcher == "slurm"     ? slurm_job_name(variables)
+  return launcher == "slurm"     ? named_by(variables, {slurm_job_id_variable(variables).c_str(), "SLURM_STEP_ID"})
          : launcher == "openmpi" ? openmpi_job_name(variables)
          : launcher == "jsrun"   ? named_by(variables, {"PMIX_NAMESPACE"})
          : launcher == "flux"    ? named_by(variables, {"FLUX_JOB_ID"})
@@ -38014,7 +38998,7 @@ struct SlurmSource {
     check_ranges(identity, stated(variables));
     identity.master_addr = variables.text("MASTER_ADDR");
     if (!identity.master_addr) {
-      identity.master_addr = on_one_node(identity) ? loopback_address : first_host(variables);
+      identity.master_addr = on_one_node(identity) ? loopback_address : first_host(variables, identity.rank);
     }
     identity.master_port = job_port(variables, SlurmNumbers::step);
     return identity;
@@ -38026,14 +39010,23 @@ struct SlurmSource {
   }
 
  private:
-  /// Task 0 runs on the first node of the step's list, unless the user placed the tasks. SLURM_LAUNCH_NODE_IPADDR is
-  /// not used: it is srun's host.
-  static std::string first_host(const Variables& variables) {
+  /// Task 0 runs on the step's node 0, unless the user placed the tasks. Only task 0 can verify that: its own node is
+  /// in SLURMD_NODENAME. SLURM_LAUNCH_NODE_IPADDR is not used: it is srun's host.
+  static std::string first_host(const Variables& variables, int rank) {
     const std::string_view distribution = variables.text("SLURM_DISTRIBUTION").value_or("");
     const std::optional<std::string_view> nodes = variables.text("SLURM_STEP_NODELIST");
     const bool placed_by_hand = distribution.substr(0, distribution.find_first_of(",:")) == "arbitrary";
     if (nodes && !placed_by_hand) {
-      return first_slurm_host("SLURM_STEP_NODELIST", *nodes);
+      std::string first = first_slurm_node(variables, "SLURM_STEP_NODELIST");
+      const std::string_view own = variables.text("SLURMD_NODENAME").value_or(first);
+      if (rank == 0 && own != first) {
+        throw_identity_error(
+            IdentityErrc::no_master_addr,
+            "MASTER_ADDR is not set, and task 0 runs on another node than the first of the step ({}, {}); set "
+            "MASTER_ADDR on every task to the host of task 0",
+            {variables.stated({"SLURMD_NODENAME", "SLURM_STEP_NODELIST"}), stated(variables)});
+      }
+      return first;
     }
     const std::string why =
         placed_by_hand ? format_text("with {} (srun -m arbitrary)", {quoted("SLURM_DISTRIBUTION", distribution)})
@@ -38328,6 +39321,10 @@ inline constexpr std::array<IdentitySource, 14> sources{{
 
 namespace detail {
 
+/// The source that is always present, as refuse_launcher() lists it.
+inline constexpr std::string_view no_launcher = "single, ";
+static_assert(no_launcher.starts_with(SingleSource::name));
+
 /// Names what a known launcher lacks, or all known launchers.
 /// @param there the names of launchers that are present, each followed by ", "
 [[noreturn]] inline void refuse_launcher(const Variables& variables, std::string_view wanted,
@@ -38351,11 +39348,26 @@ namespace detail {
   }
   add("node", {"NODE_RANK", "NNODES"});  // the pairs of node_sources.hpp
   add("pet", {"PET_NODE_RANK", "PET_NNODES"});
+  const std::string own = quoted("DTRAIN_LAUNCHER", wanted);
+  if (is_known && there == no_launcher) {
+    throw_identity_error(
+        IdentityErrc::unknown_launcher,
+        "{} names a launcher, but its variables are not set, and no other launcher's are; set {}, or unset "
+        "DTRAIN_LAUNCHER",
+        {own, missing.empty() ? "them for every process" : missing});
+  }
+  if (there == no_launcher) {
+    throw_identity_error(
+        IdentityErrc::unknown_launcher,
+        "{} names no launcher that dtrain knows ({}single, none), and no launcher's variables are set; "
+        "unset DTRAIN_LAUNCHER",
+        {own, known});
+  }
   const std::string why = is_known ? "" : format_text(", nor one that dtrain knows ({}single, none)", {known});
   throw_identity_error(
       IdentityErrc::unknown_launcher,
       "{} names no launcher whose variables are set{}{}{}; there are: {}none; set one of them, or unset it",
-      {quoted("DTRAIN_LAUNCHER", wanted), why, missing.empty() ? "" : ": not set for it: ", missing, there});
+      {own, why, missing.empty() ? "" : ": not set for it: ", missing, there});
 }
 
 inline std::string names_of_present(const Variables& variables) {
@@ -39578,6 +40590,193 @@ class Transcript {
 
   Sha256 hash_;
 };
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server/listen_addresses.hpp
+
+/// @file
+/// Listening addresses of a store, from DTRAIN_INTERFACE, the master address and the machine's interfaces.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+struct ListenOptions {
+  std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: an interface's name, or an address
+  bool has_secret = false;                  ///< of the job: reaching the port is then not enough to join
+  bool several_hosts = false;               ///< ranks of other hosts may come
+};
+
+namespace detail {
+
+/// DTRAIN_INTERFACE as an address, or the addresses of the interface that it names. @throws Error (usage) for neither
+inline std::vector<net::SocketAddress> named_addresses(const std::string& name, std::uint16_t port) {
+  if (const std::optional<net::SocketAddress> address = net::SocketAddress::from_numeric(name, port)) {
+    return {*address};
+  }
+  std::vector<net::SocketAddress> found;
+  std::string there;
+  for (const net::InterfaceAddress& each : net::interface_addresses()) {
+    if (each.interface == name) {
+      found.push_back(each.address.with_port(port));
+    }
+    append_text(there, "{}{} ({})", {there.empty() ? "" : ", ", each.interface, each.address.host()});
+  }
+  if (found.empty()) {
+    throw_error(Errc::usage,
+                "DTRAIN_INTERFACE={} is neither an address nor an interface of this machine with one; there are: {}",
+                {name, there});
+  }
+  return found;
+}
+
+/// Requires a secret for every interface. @param source for the sentence: "DTRAIN_INTERFACE=::" @throws Error (usage)
+inline void require_secret_for_any(const net::SocketAddress& endpoint, const std::string& source, bool has_secret) {
+  if (!has_secret && endpoint.unmapped().is_any()) {
+    throw_error(Errc::usage,
+                "{} means every interface of this machine, and to listen at all of them the job's store needs a "
+                "secret; name one address or interface, or set the same DTRAIN_SECRET for all of the job",
+                {source});
+  }
+}
+
+/// This machine's addresses; none on a system that does not list them.
+inline std::vector<net::InterfaceAddress> own_addresses() {
+  try {
+    return net::interface_addresses();
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+/// Whether this is an address of a bridge for this machine's containers.
+inline bool is_of_bridge(const net::SocketAddress& address, const std::vector<net::InterfaceAddress>& own) {
+  return std::any_of(own.begin(), own.end(), [&](const net::InterfaceAddress& each) {
+    return each.address == address.with_port(0) && net::is_container_bridge(each.interface);
+  });
+}
+
+/// Whether other hosts may come by this address of this machine.
+inline bool leads_outward(const net::InterfaceAddress& own) {
+  return own.is_up && !own.address.is_loopback() && !own.address.is_link_local() &&
+         !net::is_container_bridge(own.interface);
+}
+
+/// The addresses by which other hosts most probably come: that of the default route, or without one those of the only
+/// interface that leads outward. Empty if there are several such interfaces, or none.
+inline std::vector<net::SocketAddress> outward_addresses(const std::optional<net::SocketAddress>& default_route,
+                                                         const std::vector<net::InterfaceAddress>& own) {
+  std::vector<net::SocketAddress> found;
+  std::string interface;
+  if (default_route) {
+    return {*default_route};
+  }
+  for (const net::InterfaceAddress& each : own) {
+    if (!leads_outward(each)) {
+      continue;
+    }
+    if (!interface.empty() && each.interface != interface) {
+      return {};
+    }
+    interface = each.interface;
+    found.push_back(each.address);
+  }
+  return found;
+}
+inline std::vector<net::SocketAddress> outward_addresses() {
+  return outward_addresses(net::address_of_default_route(), own_addresses());
+}
+
+/// Listening addresses, without a secret, for a host that is none of this machine's outward addresses. Its name may
+/// mean a loopback address here and another one elsewhere (Debian's 127.0.1.1), or it is forwarded here (a service).
+/// @param outward outward_addresses()
+/// @throws Error (usage) if there is no candidate: the store would have to listen everywhere, for every process
+inline std::vector<net::SocketAddress> resolve_candidates(const std::string& host,
+                                                          const std::vector<net::SocketAddress>& resolved,
+                                                          const std::vector<net::SocketAddress>& outward) {
+  std::vector<net::SocketAddress> candidates;
+  for (const net::SocketAddress& each : outward) {
+    candidates.push_back(each.with_port(resolved.front().port()));
+  }
+  std::copy_if(resolved.begin(), resolved.end(), std::back_inserter(candidates),
+               [](const net::SocketAddress& each) { return each.is_loopback(); });
+  if (candidates.empty()) {
+    throw_error(Errc::usage,
+                "the job's store is to listen at {}, which is no address of this machine, and to listen at all of its "
+                "addresses the job needs a secret; set MASTER_ADDR to an address of this machine, or DTRAIN_INTERFACE, "
+                "or the same DTRAIN_SECRET for all of the job",
+                {host});
+  }
+  return candidates;
+}
+
+/// Whether `host` is a name that means a loopback address on this machine, of a store that listens at `listening`.
+inline bool means_loopback(const std::string& host, const std::vector<net::SocketAddress>& listening) {
+  return !net::is_loopback_host(host) &&
+         std::any_of(listening.begin(), listening.end(), [](const auto& each) { return each.is_loopback(); });
+}
+
+/// The interfaces by which other hosts may come and at which a store does not listen: "eth1 (10.77.0.1), ib0 (...)".
+inline std::string unused_interfaces(const std::vector<net::SocketAddress>& listening,
+                                     const std::vector<net::InterfaceAddress>& own) {
+  const auto listens_there = [&](const std::string& interface) {
+    return std::any_of(own.begin(), own.end(), [&](const net::InterfaceAddress& each) {
+      return each.interface == interface &&
+             std::any_of(listening.begin(), listening.end(), [&](const net::SocketAddress& at) {
+               return at.unmapped().is_any() || at.unmapped().with_port(0) == each.address;
+             });
+    });
+  };
+  std::string text;
+  std::string last;
+  for (const net::InterfaceAddress& each : own) {
+    if (each.interface != last && leads_outward(each) && !listens_there(each.interface)) {
+      append_text(text, "{}{} ({})", {text.empty() ? "" : ", ", each.interface, each.address.host()});
+      last = each.interface;
+    }
+  }
+  return text;
+}
+
+/// @param where "this host"
+inline std::string unused_remedy(const std::string& unused, const char* where) {
+  return format_text(
+      "It does not listen at {}: if other hosts come by that, set DTRAIN_INTERFACE to it on {}, or the same "
+      "DTRAIN_SECRET for all of the job, with which it listens at every address",
+      {unused, where});
+}
+
+/// "10.0.0.2:29500 and [fd00::2]:29500", "port 29500 of every address"
+inline std::string places_text(const std::vector<net::SocketAddress>& listening) {
+  std::string places;
+  for (const net::SocketAddress& each : listening) {
+    places += (places.empty() ? "" : " and ") +
+              (each.is_any() ? format_text("port {} of every address", {each.port()}) : to_string(each));
+  }
+  return places;
+}
+
+/// Where a store listens, beside the address that the ranks were given. The two differ where that address is forwarded
+/// to this host, or means another address here than elsewhere, or is wrong.
+/// @param who "rank 0"
+/// @param own this machine's addresses
+inline std::string listens_at(const std::string& who, const std::vector<net::SocketAddress>& listening,
+                              const std::string& master_host, const std::vector<net::InterfaceAddress>& own) {
+  const std::optional<net::SocketAddress> given = net::SocketAddress::from_numeric(master_host, 0);
+  const bool is_elsewhere = given && !given->is_loopback() && !given->is_any() &&
+                            std::none_of(own.begin(), own.end(), [&](const net::InterfaceAddress& each) {
+                              return each.address.host() == given->unmapped().host();
+                            });
+  const char* what = is_elsewhere                             ? ", which is no address of its host"
+                     : means_loopback(master_host, listening) ? ", which means a loopback address on its host"
+                                                              : "";
+  const bool is_here = net::is_loopback_host(master_host);  // no other host can come
+  const std::string unused = is_here ? "" : unused_interfaces(listening, own);
+  return format_text("{} listens at {}, and MASTER_ADDR is {}{}{}{}",
+                     {who, places_text(listening), master_host, what, unused.empty() ? "" : ". ",
+                      unused.empty() ? "" : unused_remedy(unused, "its host")});
+}
+
+}  // namespace detail
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -40979,10 +42178,12 @@ struct FramedConnection {
   net::FrameWriter writer;
 };
 
-/// Why a session counts as lost that has sent nothing for `liveness`.
-inline std::string silence_text(std::chrono::milliseconds liveness) {
-  return format_text("it has sent nothing for {} (it is stopped, or its host or the way to it is gone)",
-                     {duration_text(liveness)});
+/// Why a session counts as lost that has sent nothing for `time`.
+inline std::string silence_text(Deadline::Clock::duration time) {
+  return format_text(
+      "it has sent nothing for {} (it is stopped or gets too little processor time, or its host or the way to it is "
+      "gone; DTRAIN_LIVENESS_SECONDS is how long that may last)",
+      {duration_text(time)});
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -41146,7 +42347,7 @@ struct ConnectedStore {
 
 /// Tries to join until the store answers. If the store may be at several ports, it sends its Join to each in turn, and
 /// skips a port without this job's store. Lifetime: the arguments outlive its task. Threads: the loop's.
-class StoreConnector {
+class StoreConnector final : private net::RetryObserver {
  public:
   /// @param join process and timeout are filled in
   StoreConnector(async::EventLoop& loop, StoreAddress address, Join join, FailureLatch& failure, std::string doing,
@@ -41165,14 +42366,15 @@ class StoreConnector {
   }
 
   /// @throws Error (refused) with the store's sentence, or if one side does not know the other's secret; the job's
-  /// first cause; Error (timeout); Error (protocol) if the peer is no store; and the errors of connecting
+  /// first cause, also if it comes from elsewhere; Error (timeout); Error (protocol) if the peer is no store; and the
+  /// errors of connecting
   async::Task<ConnectedStore> connect_and_join() {
     const std::chrono::microseconds delay_of_rank = connect_delay(join_.info.rank);
     if (delay_of_rank.count() > 0) {
       co_await loop_->sleep_until(earlier(deadline_, Deadline::after(delay_of_rank)));
     }
-    SlowNotice notice(*loop_, doing_, "nothing has answered there yet");
-    backoff_.observer = &notice;
+    notice_.emplace(*loop_, doing_, "nothing has answered there yet");
+    backoff_.observer = this;
     ConnectedStore connected;
     for (;;) {
       has_sent_request_ = false;
@@ -41187,6 +42389,7 @@ class StoreConnector {
             co_await handshake(*connected.connection, address_, request, doing_, earlier_of_several(port_timeout),
                                earlier_of_several(reply_timeout));
         if (take(result, connected)) {
+          notice_.reset();
           co_return std::move(connected);
         }
       } catch (const Error& error) {
@@ -41194,7 +42397,7 @@ class StoreConnector {
       }
       connected.connection.reset();
       const std::chrono::milliseconds delay = choose_next_try();
-      notice.note(reason());
+      note(reason());
       co_await loop_->sleep_for(delay);
     }
   }
@@ -41216,6 +42419,12 @@ class StoreConnector {
 
   Deadline earlier_of_several(std::chrono::milliseconds timeout) const {
     return address_.ports == 1 ? deadline_ : earlier(deadline_, Deadline::after(timeout));
+  }
+
+  /// A try has failed. @throws the job's first cause, if it is known: this process may serve the store
+  void note(std::string why) override {
+    failure_->throw_if_failed(join_.info.rank);
+    notice_->note(std::move(why));
   }
 
   /// Why the last tries failed. The refusal by another job's store explains more than what follows it.
@@ -41299,6 +42508,7 @@ class StoreConnector {
   std::uint16_t offset_ = 0;  ///< of the port that is tried
   std::string last_error_;
   std::string other_store_refusal_;
+  std::optional<SlowNotice> notice_;
   net::Backoff backoff_;
   std::chrono::milliseconds delay_ = backoff_.first;  ///< after all ports were tried
   bool is_again_ = false;                             ///< the port is tried a second time
@@ -41311,14 +42521,9 @@ class StoreConnector {
 // ---- dtrain/rendezvous/server/listen.hpp
 
 /// @file
-/// Listeners of a store: their addresses, from DTRAIN_INTERFACE or the master address, and conflicts over a port.
+/// Listeners of a store, and conflicts over a port.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
-
-struct ListenOptions {
-  std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: an interface's name, or an address
-  bool has_secret = false;                  ///< of the job: reaching the port is then not enough to join
-};
 
 namespace detail {
 
@@ -41326,7 +42531,8 @@ namespace detail {
 inline std::optional<net::Listener> try_listen(async::EventLoop& loop, const std::string& host,
                                                const net::SocketAddress& endpoint) {
   try {
-    return net::Listener::bind(loop, endpoint);
+    return endpoint.is_any() && endpoint.is_v6() ? net::Listener::bind_any(loop, endpoint.port())  // IPv4 as well
+                                                 : net::Listener::bind(loop, endpoint);
   } catch (const Error& error) {
     if (error.code().value() == EADDRNOTAVAIL) {
       return std::nullopt;
@@ -41341,60 +42547,6 @@ inline std::optional<net::Listener> try_listen(async::EventLoop& loop, const std
   }
 }
 
-/// DTRAIN_INTERFACE as an address, or the addresses of the interface that it names. @throws Error (usage) for neither
-inline std::vector<net::SocketAddress> named_addresses(const std::string& name, std::uint16_t port) {
-  if (const std::optional<net::SocketAddress> address = net::SocketAddress::from_numeric(name, port)) {
-    return {*address};
-  }
-  std::vector<net::SocketAddress> found;
-  std::string there;
-  for (const net::InterfaceAddress& each : net::interface_addresses()) {
-    if (each.interface == name) {
-      found.push_back(each.address.with_port(port));
-    }
-    append_text(there, "{}{} ({})", {there.empty() ? "" : ", ", each.interface, each.address.host()});
-  }
-  if (found.empty()) {
-    throw_error(Errc::usage,
-                "DTRAIN_INTERFACE={} is neither an address nor an interface of this machine with one; there are: {}",
-                {name, there});
-  }
-  return found;
-}
-
-/// Requires a secret for every interface. @param source for the sentence: "DTRAIN_INTERFACE=::" @throws Error (usage)
-inline void require_secret_for_any(const net::SocketAddress& endpoint, const std::string& source, bool has_secret) {
-  if (!has_secret && endpoint.unmapped().is_any()) {
-    throw_error(Errc::usage,
-                "{} means every interface of this machine, and to listen at all of them the job's store needs a "
-                "secret; name one address or interface, or set the same DTRAIN_SECRET for all of the job",
-                {source});
-  }
-}
-
-/// Listening addresses, without a secret, for a host that is none of this machine's outward addresses. Its name may
-/// mean a loopback address here and another one elsewhere (Debian's 127.0.1.1), or it is forwarded here (a service).
-/// @param outward address of the default route
-/// @throws Error (usage) if there is no candidate: the store would have to listen everywhere, for every process
-inline std::vector<net::SocketAddress> resolve_candidates(const std::string& host,
-                                                          const std::vector<net::SocketAddress>& resolved,
-                                                          const std::optional<net::SocketAddress>& outward) {
-  std::vector<net::SocketAddress> candidates;
-  if (outward) {
-    candidates.push_back(outward->with_port(resolved.front().port()));
-  }
-  std::copy_if(resolved.begin(), resolved.end(), std::back_inserter(candidates),
-               [](const net::SocketAddress& each) { return each.is_loopback(); });
-  if (candidates.empty()) {
-    throw_error(Errc::usage,
-                "the job's store is to listen at {}, which is no address of this machine, and to listen at all of its "
-                "addresses the job needs a secret; set MASTER_ADDR to an address of this machine, or DTRAIN_INTERFACE, "
-                "or the same DTRAIN_SECRET for all of the job",
-                {host});
-  }
-  return candidates;
-}
-
 /// The listeners by the rules of listen_for_ranks. @param resolved addresses of `host`; none if a setting names others
 inline std::vector<net::Listener> open_listeners(async::EventLoop& loop, const std::string& host, std::uint16_t port,
                                                  const std::vector<net::SocketAddress>& resolved,
@@ -41403,32 +42555,40 @@ inline std::vector<net::Listener> open_listeners(async::EventLoop& loop, const s
   const std::string source = options.interface ? format_text("DTRAIN_INTERFACE={}", {*options.interface})
                                                : format_text("the master address {}", {host});
   const auto listen = [&](const net::SocketAddress& address) {
-    const net::SocketAddress endpoint = address.with_port(port);
+    const net::SocketAddress endpoint = address.with_port(listeners.empty() ? port : listeners.front().port());
+    const bool is_new = std::none_of(listeners.begin(), listeners.end(),
+                                     [&](const net::Listener& each) { return each.local() == endpoint; });
     require_secret_for_any(endpoint, source, options.has_secret);
-    std::optional<net::Listener> listener = try_listen(loop, host, endpoint);
+    std::optional<net::Listener> listener = is_new ? try_listen(loop, host, endpoint) : std::nullopt;
     if (listener) {
       listeners.push_back(*std::move(listener));
     }
-    return !listeners.empty();
   };
   if (options.interface) {
     for (const net::SocketAddress& each : named_addresses(*options.interface, port)) {
-      if (listen(each)) {
-        return listeners;
-      }
+      listen(each);
     }
-    throw_error(Errc::usage, "{} is no address of this machine", {source});
+    if (listeners.empty()) {
+      throw_error(Errc::usage, "{} is no address of this machine", {source});
+    }
+    return listeners;
   }
   const bool loopback = net::is_loopback_host(host);
-  for (const net::SocketAddress& each : resolved) {
-    if ((loopback || !each.is_loopback()) && listen(each)) {
+  const std::vector<net::InterfaceAddress> own = own_addresses();
+  for (const bool bridges : {false, true}) {  // systemd's resolver gives every address of the host as its name's
+    for (const net::SocketAddress& each : resolved) {
+      if (loopback ? listeners.empty() : !each.is_loopback() && is_of_bridge(each, own) == bridges) {
+        listen(each);
+      }
+    }
+    if (!listeners.empty()) {
       return listeners;
     }
   }
   if (options.has_secret) {
     listeners.push_back(net::Listener::bind_any(loop, port));
   } else {
-    for (const net::SocketAddress& each : resolve_candidates(host, resolved, net::address_of_default_route())) {
+    for (const net::SocketAddress& each : resolve_candidates(host, resolved, outward_addresses())) {
       listen(each);
     }
   }
@@ -41457,6 +42617,25 @@ inline std::vector<net::Listener> open_listeners_at_free_port(async::EventLoop& 
   }
 }
 
+/// The addresses of the listeners.
+inline std::vector<net::SocketAddress> addresses_of(const std::vector<net::Listener>& listeners) {
+  std::vector<net::SocketAddress> addresses;
+  for (const net::Listener& each : listeners) {
+    addresses.push_back(each.local());
+  }
+  return addresses;
+}
+
+/// Warns if `host` means a loopback address here and other hosts may come by an address without a listener.
+inline void warn_of_loopback_name(const std::string& host, const std::vector<net::Listener>& listeners) {
+  const std::vector<net::SocketAddress> addresses = addresses_of(listeners);
+  const std::string unused = means_loopback(host, addresses) ? unused_interfaces(addresses, own_addresses()) : "";
+  if (!unused.empty()) {
+    log(LogLevel::warning, format_text("the job's store listens at {}; {} means a loopback address on this host. {}",
+                                       {places_text(addresses), host, unused_remedy(unused, "this host")}));
+  }
+}
+
 /// The sentence of a dtrain store that holds a port; empty if it gave none.
 inline std::string answer_of_holder(const HandshakeResult& result) {
   if (const Refused* refused = std::get_if<Refused>(&result)) {
@@ -41469,11 +42648,13 @@ inline std::string answer_of_holder(const HandshakeResult& result) {
 }  // namespace detail
 
 /// Listens for the ranks of a job. The first rule that applies decides; every address (0.0.0.0, ::) requires a secret:
-/// - DTRAIN_INTERFACE is set: its first address that is this machine's.
+/// - DTRAIN_INTERFACE is set: that address, or all addresses of that interface.
 /// - `host` is a loopback host: the loopback address.
-/// - `host` resolves to addresses of this machine that are not loopback: the first of them.
+/// - `host` resolves to addresses of this machine that are not loopback: all of them, and those of a bridge for its
+///   containers only if there are no others.
 /// - The job has a secret: every address.
-/// - Else: the address of the default route, and the loopback addresses to which `host` resolves here.
+/// - Else: outward_addresses(), and the loopback addresses to which `host` resolves here. If other hosts may come by
+///   another interface, a warning says so at once.
 /// @param ports number of ports, from `port` on; the first free one is taken
 /// @throws Error (posix): "port 29500 on host-a is in use ..."; Error (refused) if `host` does not resolve by the
 /// deadline; Error (usage) if it needed every address without a secret, or DTRAIN_INTERFACE is not this machine's
@@ -41490,27 +42671,18 @@ inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop
         net::resolve_with_backoff(loop, host, port, deadline, backoff);
     resolved = co_await std::move(lookup);
   }
-  co_return detail::open_listeners_at_free_port(loop, host, port, ports, resolved, options);
+  std::vector<net::Listener> listeners =
+      detail::open_listeners_at_free_port(loop, host, port, ports, resolved, options);
+  if (options.several_hosts) {
+    detail::warn_of_loopback_name(host, listeners);
+  }
+  co_return std::move(listeners);
 }
 
-/// Where rank 0 listens, beside the address that the ranks were given, for the error of a join timeout. The two differ
-/// where the given address is forwarded to this host, or is wrong. @pre there are listeners @throws Error (posix)
-inline std::string listens_at(const std::vector<net::Listener>& listeners, const std::string& master_host) {
-  std::string places;
-  for (const net::Listener& listener : listeners) {
-    const net::SocketAddress local = listener.local();
-    places += (places.empty() ? "" : " and ") +
-              (local.is_any() ? format_text("port {} of every address", {local.port()}) : to_string(local));
-  }
-  const std::optional<net::SocketAddress> given = net::SocketAddress::from_numeric(master_host, 0);
-  bool is_elsewhere = given && !given->is_loopback() && !given->is_any();
-  if (is_elsewhere) {
-    for (const net::InterfaceAddress& each : net::interface_addresses()) {
-      is_elsewhere = is_elsewhere && each.address.host() != given->unmapped().host();
-    }
-  }
-  return format_text("rank 0 listens at {}, and MASTER_ADDR is {}{}",
-                     {places, master_host, is_elsewhere ? ", which is no address of its host" : ""});
+/// Where a store listens, for the error of a join timeout. @pre there are listeners
+inline std::string listens_at(const std::string& who, const std::vector<net::Listener>& listeners,
+                              const std::string& master_host) {
+  return detail::listens_at(who, detail::addresses_of(listeners), master_host, detail::own_addresses());
 }
 
 /// As listen_for_ranks, for a rank. If a dtrain store holds the port, this process sends it a Join, as the process that
@@ -41722,7 +42894,8 @@ class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
 
   std::uint64_t received() const noexcept { return received_; }
   Deadline::Clock::time_point last_received() const noexcept { return last_received_; }
-  void reset_liveness_clock() noexcept { last_received_ = Deadline::Clock::now(); }
+  /// Takes from the peer's silence a time in which this process itself did not run.
+  void excuse_silence(auto time) noexcept { last_received_ = std::min(last_received_ + time, Deadline::Clock::now()); }
   std::size_t waiting_bytes() const noexcept { return queue_.waiting_bytes(); }
 
  private:
@@ -41949,8 +43122,8 @@ class ClientSession : public SessionHandler {
 
   /// The job has failed, as the store says instead of going on with the session.
   virtual void on_failure(const Cause& cause) = 0;
-  /// The store is lost, and the session closed. @param how a clause
-  virtual void on_lost(const std::string& how) = 0;
+  /// The store is lost, and the session closed. @param how a clause @param is_silent its connection had not ended
+  virtual void on_lost(const std::string& how, bool is_silent) = 0;
 
   /// Closes the connection; no virtual function is called any more.
   DTRAIN_NOT_INLINED void close() noexcept {
@@ -41980,11 +43153,11 @@ class ClientSession : public SessionHandler {
 
   void lose(const std::string& how) {
     close();
-    on_lost(how);
+    on_lost(how, false);
   }
 
-  /// Sends heartbeats, and ends the session if the store sends nothing for the liveness time. If this process itself
-  /// was stopped meanwhile, the liveness time begins anew.
+  /// Sends heartbeats, and ends the session if the store sends nothing for the liveness time, in which the time that
+  /// this process itself was stopped or got no processor does not count.
   async::Task<void> run_heartbeats() {
     const std::chrono::milliseconds every(std::max(accepted_.heartbeat_ms, 1U));
     const std::chrono::milliseconds liveness(std::max(accepted_.liveness_ms, 1U));
@@ -41992,10 +43165,10 @@ class ClientSession : public SessionHandler {
       const Deadline::Clock::time_point before = Deadline::Clock::now();
       co_await loop_.sleep_for(every);
       const Deadline::Clock::time_point now = Deadline::Clock::now();
-      if (now - before > every + liveness / 2) {
-        session_->reset_liveness_clock();
-      } else if (session_->attached() && now - session_->last_received() > liveness) {
-        lose(silence_text(liveness));
+      session_->excuse_silence(now - before - every);
+      if (session_->attached() && now - session_->last_received() > liveness) {
+        close();
+        on_lost(silence_text(liveness), true);
         co_return;
       }
       session_->send_heartbeat();
@@ -42352,10 +43525,10 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   }
 
   /// The store is lost: the job has failed, unless this rank is leaving or knows another cause.
-  void on_lost(const std::string& how) override {
+  void on_lost(const std::string& how, bool is_silent) override {
     if (!leaving_ && !failure_->failed()) {
-      std::string text = format_text("the store of the job at {} went away: rank 0 or its launcher ended ({})",
-                                     {address().text(), how});
+      std::string text = format_text("the store of the job at {} went away: {}{}",
+                                     {address().text(), is_silent ? "" : "rank 0 or its launcher ended: ", how});
       on_failure(Cause{CauseKind::lost, -1, {}, std::move(text)});
     }
     wake_requests();
@@ -42784,12 +43957,15 @@ class JobServer final : private JobSink {
 
   /// A session lost its connection. It may be resumed for a while, unless the rank has left or the job has failed.
   void disconnected(SessionId id, const std::string& how) {
-    const std::string text =
-        format_text("its process ended, or its connection broke, before it left the job ({})", {how});
     const auto found = clients_.find(id);
     if (found == clients_.end()) {
       return;
     }
+    const auto silence = Deadline::Clock::now() - found->second->session->last_received();
+    const std::string text =
+        silence > limits_.liveness / 2  // a starved rank may close its connection because it heard nothing itself
+            ? format_text("{}, and then its connection ended ({})", {silence_text(silence), how})
+            : format_text("its process ended, or its connection broke, before it left the job ({})", {how});
     const bool may_come_back = job_.has_joined(id) && !job_.cause() && limits_.reconnect_window.count() > 0;
     if (may_come_back) {
       found->second->waiting = loop_.spawn(detach_after_reconnect_window(id, text));
@@ -42813,20 +43989,18 @@ class JobServer final : private JobSink {
     settle();
   }
 
-  /// Ends sessions that send nothing for the liveness time. If the store's own process was stopped meanwhile, the
-  /// liveness time of every session begins anew.
+  /// Ends sessions that send nothing for the liveness time, in which the time that the store's own process was stopped
+  /// or got no processor does not count.
   async::Task<void> watch_liveness() {
     const std::chrono::milliseconds step = std::max(std::chrono::milliseconds(1), limits_.liveness / 8);
     for (;;) {
       const Deadline::Clock::time_point before = Deadline::Clock::now();
       co_await loop_.sleep_for(step);
       const Deadline::Clock::time_point now = Deadline::Clock::now();
-      const bool was_stopped = now - before > step + limits_.liveness / 2;
       std::vector<SessionId> silent;
       for (auto& [id, client] : clients_) {
-        if (was_stopped) {
-          client->session->reset_liveness_clock();
-        } else if (client->session->attached() && now - client->session->last_received() > limits_.liveness) {
+        client->session->excuse_silence(now - before - step);
+        if (client->session->attached() && now - client->session->last_received() > limits_.liveness) {
           silent.push_back(id);
         }
       }
@@ -42897,12 +44071,15 @@ class StoreServer {
  public:
   /// @param listeners at least one
   StoreServer(async::EventLoop& loop, std::vector<net::Listener> listeners, ServerOptions options)
-      : loop_(loop), listeners_(std::move(listeners)), options_(std::move(options)) {
+      : loop_(loop),
+        listeners_(std::move(listeners)),
+        local_(listeners_.front().local()),
+        options_(std::move(options)) {
     raise_open_files();
     options_.limits.pending_connections = pending_connection_limit(options_.limits.pending_connections);
     for (net::Listener& listener : listeners_) {
       accepting_.push_back(
-          loop_.spawn(accept_all(listener), [this](const std::exception_ptr& reason) { fail_all_jobs(reason); }));
+          loop_.spawn(accept_all(listener), [this](const std::exception_ptr& reason) { stop_accepting(reason); }));
     }
   }
   StoreServer(async::EventLoop& loop, net::Listener listener, ServerOptions options)
@@ -42912,16 +44089,19 @@ class StoreServer {
   ~StoreServer() = default;
 
   /// The first address that it listens at.
-  net::SocketAddress local() const noexcept { return listeners_.front().local(); }
+  net::SocketAddress local() const noexcept { return local_; }
 
   /// Opens a job, which replaces an earlier job of the same role. The earlier job's sessions are closed; its late ranks
-  /// are refused with a sentence. If this process may not open enough files for the job, the job has failed from the
-  /// beginning. Lifetime of the result: until the next job of its role, or the server's end. @throws as JobServer
+  /// are refused with a sentence. If this process may not open enough files for the job, or the server accepts no
+  /// connections any more, the job has failed from the beginning. Lifetime of the result: until the next job of its
+  /// role, or the server's end. @throws as JobServer
   JobServer& open(StoreJobOptions options) {
     auto job = std::make_unique<JobServer>(loop_, std::move(options), options_.limits);
     std::unique_ptr<JobServer>& place = job_of(job->options().role);
     place = std::move(job);
-    if (const std::optional<Cause> cause = too_few_files(place->options())) {
+    if (broken_) {
+      place->post_failure(*broken_);
+    } else if (const std::optional<Cause> cause = too_few_files(place->options())) {
       place->post_failure(*cause);
     }
     return *place;
@@ -43116,8 +44296,9 @@ class StoreServer {
     return {};
   }
 
-  /// The server itself cannot continue.
-  void fail_all_jobs(const std::exception_ptr& reason) {
+  /// The server itself cannot continue: it closes its listeners, which refuses those who wait there, and every job of
+  /// it fails, also one that is opened later.
+  void stop_accepting(const std::exception_ptr& reason) {
     std::string text = "an unknown exception";
     try {
       std::rethrow_exception(reason);
@@ -43125,9 +44306,12 @@ class StoreServer {
       text = error.what();
     } catch (...) {
     }
+    accepting_.clear();
+    listeners_.clear();
+    broken_ = Cause{CauseKind::exception, -1, {}, format_text("the store cannot go on: {}", {text})};
     for (const std::unique_ptr<JobServer>& job : jobs_) {
       if (job) {
-        job->post_failure(Cause{CauseKind::exception, -1, {}, format_text("the store cannot go on: {}", {text})});
+        job->post_failure(*broken_);
       }
     }
   }
@@ -43136,8 +44320,10 @@ class StoreServer {
 
   async::EventLoop& loop_;
   std::vector<net::Listener> listeners_;
+  net::SocketAddress local_;
   ServerOptions options_;
   std::array<std::unique_ptr<JobServer>, 2> jobs_;  ///< see job_of(); null: not opened
+  std::optional<Cause> broken_;                     ///< why no connection is accepted any more
   ConnectionId last_id_ = 0;
   PendingConnections without_hello_;
   PendingConnections with_hello_;             ///< have sent a valid Hello, and have no session yet
@@ -43180,6 +44366,11 @@ inline Join join_request(const ControlPlaneOptions& options, const HostIdentity&
   return request;
 }
 
+/// False only if the launcher says that all ranks run on one host.
+inline bool may_span_hosts(const identity::ProcessIdentity& identity) {
+  return identity.node_count ? *identity.node_count > 1 : identity.local_world_size != identity.world_size;
+}
+
 /// @param is_alone whether the job has only this rank, at a port that the system chooses
 inline StoreAddress store_address(const ControlPlaneOptions& options, bool is_alone) {
   const identity::ProcessIdentity& identity = options.identity;
@@ -43200,6 +44391,7 @@ struct ControlPlane::LoopState {
   std::optional<StoreServer> server;
   JobServer* job = nullptr;  ///< the server's
   StoreClient::Owner session;
+  bool has_joined = false;  ///< also after the session's end
 };
 
 DTRAIN_DEFINED ControlPlane::ControlPlane(const ControlPlaneOptions& options, std::shared_ptr<FailureLatch> failure)
@@ -43245,7 +44437,8 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::join(const ControlPlaneOptions& o
     if (is_alone) {
       listeners.push_back(net::Listener::bind_loopback(loop, 0));
     } else {
-      const ListenOptions listen_options{options.interface, options.secret.has_value()};
+      const ListenOptions listen_options{options.interface, options.secret.has_value(),
+                                         detail::may_span_hosts(options.identity)};
       async::Task<std::vector<net::Listener>> listening =
           listen_or_query_holder(loop, address, listen_options, request, deadline);
       listeners = co_await std::move(listening);
@@ -43256,6 +44449,7 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::join(const ControlPlaneOptions& o
     async::Task<StoreClient::Owner> joining =
         StoreClient::join(loop, std::move(address), std::move(request), failure_, deadline);
     loop_state_->session = co_await std::move(joining);
+    loop_state_->has_joined = true;
   } catch (const std::exception& error) {
     if (loop_state_->server) {  // the other ranks receive the cause before the store ends
       loop_state_->job->post_failure(Cause{CauseKind::exception, options.identity.rank, host.name, error.what()});
@@ -43284,9 +44478,14 @@ DTRAIN_DEFINED void ControlPlane::open_store(std::vector<net::Listener> listener
   job.opener.host_id = host.id;
   job.opener.origin = options.origin;
   if (job.world_size > 1) {
-    job.opener.listens_at = listens_at(listeners, options.identity.master_addr.value_or(""));
+    job.opener.listens_at = listens_at("rank 0", listeners, options.identity.master_addr.value_or(""));
   }
   job.join_deadline = join_deadline;
+  job.on_failure = [this](const Cause& cause) {
+    if (!loop_state_->has_joined) {  // it is joining, which cannot succeed any more
+      failure_->set(cause);
+    }
+  };
   loop_state_->server.emplace(thread_.loop(), std::move(listeners), ServerOptions{options.secret, options.limits});
   loop_state_->job = &loop_state_->server->open(std::move(job));
 }
@@ -43349,9 +44548,8 @@ DTRAIN_DEFINED void ControlPlane::close() noexcept {
 namespace DTRAIN_NAMESPACE::backend {
 
 DTRAIN_DEFINED std::string to_string(const LinkCost& link) {
-  char text[80];
-  std::snprintf(text, sizeof text, "alpha %.3g s, beta %.3g s/byte", link.message_seconds, link.byte_seconds);
-  return text;
+  return format_text("alpha {} s, beta {} s/byte",
+                     {number_text(link.message_seconds, 3), number_text(link.byte_seconds, 3)});
 }
 
 DTRAIN_DEFINED std::string to_string(const AlgorithmChoice& choice) {
@@ -43421,13 +44619,15 @@ DTRAIN_DEFINED StoreRank StoreRank::of(const ChannelContext& context, Deadline d
   const auto name = [members = context.members](int other) {
     return "rank " + std::to_string(members.rank_in_job(other));
   };
-  return {context.store,
-          context.members.rank,
-          context.members.world_size,
-          context.reporting_rank(),
-          deadline,
-          std::move(doing),
-          name};
+  StoreRank self{context.store,
+                 context.members.rank,
+                 context.members.world_size,
+                 context.reporting_rank(),
+                 deadline,
+                 std::move(doing),
+                 name};
+  self.notice_after = context.notice_after;
+  return self;
 }
 
 namespace detail {
@@ -43456,37 +44656,67 @@ DTRAIN_DEFINED std::string decode(const std::string& sent) {
   throw Error(as, end + (*end == ' ' ? 1 : 0)).with_rank(rank);
 }
 
-DTRAIN_DEFINED std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline) {
-  while (self.check) {
+DTRAIN_DEFINED std::string get(const StoreRank& self, const std::string& key, Deadline deadline, LateRanks& late) {
+  for (;;) {
+    Deadline until = late.ranks_text ? earlier(deadline, Deadline::after(self.notice_after)) : deadline;
+    if (self.check) {
+      until = earlier(until, Deadline::after(std::chrono::milliseconds(200)));
+    }
     try {
-      self.store.get_blocking(key, earlier(deadline, Deadline::after(std::chrono::milliseconds(200))));
-      break;
+      return self.store.get_blocking(key, until);
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout) || deadline.passed()) throw;
     }
+    if (late.ranks_text) {
+      late.notice.update(self.job_rank, Deadline::Clock::now() - late.began, [&](std::chrono::milliseconds after) {
+        return format_text("{}, after {}; {}", {self.doing, duration_text(after), late.ranks_text()});
+      });
+    }
     try {
-      self.check();
+      if (self.check) self.check();
     } catch (const Error&) {
       // A peer that has got its result may have gone since.
       if (!self.store.has_blocking(key, Deadline::after(std::chrono::seconds(1)))) throw;
     }
   }
-  return self.store.take_blocking(key, readers, deadline);
+}
+
+DTRAIN_DEFINED std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline,
+                                LateRanks& late) {
+  std::string text = get(self, key, deadline, late);
+  if (readers > 1) {
+    return self.store.take_blocking(key, readers, deadline);
+  }
+  self.store.erase_blocking(key, later(deadline, Deadline::after(std::chrono::seconds(1))));
+  return text;
+}
+
+DTRAIN_DEFINED std::string take_result(const StoreRank& self, const std::string& key) {
+  LateRanks late(self, [&] {
+    return format_text("no result so far: {}{} has not come",
+                       {self.name_of_rank(0), self.ranks > 2 ? ", or a rank that it waits for," : ""});
+  });
+  return take(self, key, self.ranks - 1, with_grace(self.deadline), late);
 }
 
 DTRAIN_DEFINED void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts) {
   const auto key_of = [&](int rank) { return format_text("{}/{}", {name, rank}); };
-  for (int rank = 1; rank < self.ranks; ++rank) {
+  int rank = 1;  // that is taken
+  const auto missing = [&] {
+    std::string names = self.name_of_rank(rank);
+    for (int later = rank + 1; later < self.ranks; ++later) {
+      const bool came = self.store.has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
+      names += came ? "" : ", " + self.name_of_rank(later);
+    }
+    return names;
+  };
+  LateRanks late(self, [&] { return format_text("not come so far: {}", {missing()}); });
+  for (; rank < self.ranks; ++rank) {
     try {
-      texts.push_back(take(self, key_of(rank), 1, self.deadline));
+      texts.push_back(take(self, key_of(rank), 1, self.deadline, late));
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout)) throw;
-      std::string missing = self.name_of_rank(rank);
-      for (int later = rank + 1; later < self.ranks; ++later) {
-        const bool came = self.store.has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
-        missing += came ? "" : ", " + self.name_of_rank(later);
-      }
-      throw_error(Errc::timeout, "{}: {} {} ({})", {self.doing, missing, self.late, error.what()});
+      throw_error(Errc::timeout, "{}: {} {} ({})", {self.doing, missing(), self.late, error.what()});
     }
     texts.back() = decode(texts.back());  // an error is not kept until the last rank has come
   }
@@ -44850,7 +46080,7 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 /// sleep moves no thread, and a wake-up costs more than a yield. Threads: the one that runs the channel's work.
 class SpinPolicy {
  public:
-  explicit SpinPolicy(int ranks) noexcept
+  explicit SpinPolicy(int ranks)
       : cores_suffice_(stream::host::cores_of_all_ranks() >= ranks), spins_(cores_suffice_ ? 200 : 5) {}
 
   /// Spins or yields once. @param turn from 0, counted by the caller @returns false if the caller is to sleep
@@ -46830,6 +48060,35 @@ namespace DTRAIN_NAMESPACE::launch {
 inline constexpr std::chrono::seconds default_timeout{600};
 inline constexpr std::chrono::seconds default_liveness{5};
 
+/// "12", "0.25", ".5": decimal digits with at most one point, in every locale; nullopt for any other text, and beyond
+/// 10,000,000 seconds. Digits below a nanosecond are dropped. libc++ has no std::from_chars(double) before version 20.
+inline std::optional<std::chrono::nanoseconds> decimal_seconds(std::string_view text) noexcept {
+  constexpr std::int64_t per_second = 1'000'000'000;
+  constexpr std::int64_t most = 10'000'000 * per_second;
+  std::int64_t total = 0;
+  std::int64_t unit = 0;  // nanoseconds of the next digit behind the point; 0 before the point
+  bool has_point = false;
+  bool has_digit = false;
+  for (const char character : text) {
+    if (character == '.' && !has_point) {
+      has_point = true;
+      unit = per_second / 10;
+      continue;
+    }
+    if (character < '0' || character > '9') {
+      return std::nullopt;
+    }
+    has_digit = true;
+    const std::int64_t digit = character - '0';
+    total = has_point ? total + digit * unit : total * 10 + digit * per_second;
+    unit /= 10;
+    if (total > most) {
+      return std::nullopt;
+    }
+  }
+  return has_digit ? std::optional(std::chrono::nanoseconds(total)) : std::nullopt;
+}
+
 /// A variable's seconds, which may have a fraction; `otherwise` if it is unset.
 /// @throws Error (usage) for a value that is not a number from 0.001 to 10,000,000
 inline std::chrono::nanoseconds seconds_setting(const identity::Variables& variables, const char* variable,
@@ -46838,14 +48097,12 @@ inline std::chrono::nanoseconds seconds_setting(const identity::Variables& varia
   if (!value) {
     return otherwise;
   }
-  double seconds = 0;
-  const char* const end = value->data() + value->size();
-  const auto [stopped, error] = std::from_chars(value->data(), end, seconds, std::chars_format::fixed);
-  if (error != std::errc{} || stopped != end || !(seconds >= 0.001 && seconds <= 1e7)) {
+  const std::optional<std::chrono::nanoseconds> seconds = decimal_seconds(*value);
+  if (!seconds || *seconds < std::chrono::milliseconds(1)) {
     throw_error(Errc::usage, "{} is not a number of seconds from 0.001 to 10000000; correct it or unset it",
                 {identity::quoted(variable, *value)});
   }
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+  return *seconds;
 }
 
 /// Rounds up to milliseconds; at most 100 years, so that sums with it do not overflow.
@@ -47212,6 +48469,22 @@ inline std::vector<Cpus> cpus_of_workers(Binding binding, int workers, const Cpu
   return detail::shared_out(cores, workers);
 }
 
+/// Drops an automatic binding that the system refuses to all processes. @param error of cpu_binding_error()
+/// @returns a sentence for the log; empty if the workers can be bound, or are not to be
+/// @throws Error (posix) if the user has asked for the binding (--bind=core, --bind=numa)
+inline std::string drop_refused_binding(std::vector<Cpus>& cpus, Binding binding, int error) {
+  if (cpus.empty() || error == 0) {
+    return {};
+  }
+  if (binding != Binding::automatic) {
+    throw_posix(error, "binding workers to CPUs for --bind={} by sched_setaffinity",
+                {binding == Binding::core ? "core" : "numa"},
+                "let the container's policy (seccomp) allow this system call, or leave --bind out");
+  }
+  cpus.clear();
+  return format_text("workers are not bound to CPUs: sched_setaffinity: {}", {std::generic_category().message(error)});
+}
+
 /// "0-3,8": CPUs as the kernel writes them. @pre sorted
 inline std::string text_of(const Cpus& cpus) {
   std::string text;
@@ -47499,15 +48772,6 @@ inline std::string speed_text(std::optional<int> mbit) {
   return text + " Gbit/s";
 }
 
-/// Whether the interface is a bridge for the containers of one machine. Other hosts cannot reach its address.
-inline bool is_container_bridge(std::string_view name) {
-  const auto begins = [name](std::string_view start) { return name.substr(0, start.size()) == start; };
-  const bool docker_network =  // br-0123456789ab
-      name.size() == 15 && begins("br-") && name.find_first_not_of("0123456789abcdef", 3) == std::string_view::npos;
-  return docker_network || begins("docker") || begins("podman") || begins("cni") || begins("lxcbr") ||
-         begins("lxdbr") || begins("virbr");
-}
-
 /// An interface and the address by which other hosts reach it.
 struct LocalInterface {
   std::string name;     ///< "eth0"
@@ -47656,14 +48920,14 @@ inline std::vector<std::string> variables_against_infiniband(const identity::Var
 /// @param others this machine's addresses; the sentence proposes some of them
 inline std::optional<std::string> interface_without_others(const LocalInterface& own,
                                                            const std::vector<net::InterfaceAddress>& others) {
-  const bool is_bridge = is_container_bridge(own.name);
+  const bool is_bridge = net::is_container_bridge(own.name);
   if (!own.is_loopback && !is_bridge) {
     return std::nullopt;
   }
   std::string proposals;
   for (const net::InterfaceAddress& each : others) {
     const bool is_new = proposals.find(each.interface + " (") == std::string::npos;  // its first address is enough
-    if (is_new && !each.address.is_loopback() && !is_container_bridge(each.interface)) {
+    if (is_new && !each.address.is_loopback() && !net::is_container_bridge(each.interface)) {
       append_text(proposals, "{}{} ({})", {proposals.empty() ? "" : ", ", each.interface, each.address.host()});
     }
   }
@@ -47952,12 +49216,13 @@ inline std::string node_list(const std::vector<int>& nodes) {
 
 /// @param missing the nodes whose launchers have not joined
 /// @param timeout how long the others waited: "600.0 s"
+/// @param listens_at where the store of node 0 listens
 inline std::string missing_nodes(const std::vector<int>& missing, int node_count, const std::string& timeout,
-                                 const std::string& store) {
+                                 const std::string& store, const std::string& listens_at) {
   return format_text(
       "{} of {} did not join within {}; start this program there too, with its --node-rank, the same --nnodes and the "
-      "same DTRAIN_SECRET, and see whether it can reach {}",
-      {node_list(missing), node_count, timeout, store});
+      "same DTRAIN_SECRET, and see whether it can reach node 0 at {}: {}",
+      {node_list(missing), node_count, timeout, store, listens_at});
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -48095,6 +49360,18 @@ class LineSplitter {
   std::size_t max_line_bytes_;
   std::string partial_;
 };
+
+/// The text with `prefix` after each '\r': where a progress bar begins to draw again, its prefix stays in front of it.
+inline std::string prefixed_after_returns(std::string_view text, std::string_view prefix) {
+  std::string prefixed;
+  for (const char each : text) {
+    prefixed += each;
+    if (each == '\r') {
+      prefixed += prefix;
+    }
+  }
+  return prefixed;
+}
 
 /// The text of a line after the last '\r' that is followed by another character, as a terminal shows it. Therefore a
 /// progress bar that a worker drew a hundred times is one line.
@@ -48239,6 +49516,7 @@ namespace DTRAIN_NAMESPACE::launch {
 ///    lost.
 ///  - After a write error (EPIPE, a full disk) the console is broken, and drops all further output.
 ///  - On a terminal, one line may be live: the unfinished line of a worker, redrawn below all other output.
+///  - Elsewhere one line may be open: its part is written, and the rest follows unless other output comes first.
 /// Lifetime: outlives the task of write_out(). Threads: the loop's.
 class Console {
  public:
@@ -48269,10 +49547,33 @@ class Console {
   void line(std::string_view prefix, std::string_view text) {
     const std::string live = live_;
     erase_live();
+    close_part();
     add(prefix);
     add(is_terminal_ ? visible_part(text) : text);
     add("\n");
     draw_live(live);
+  }
+
+  /// Adds a part of a line that has no end yet, with `prefix` unless it continues the part that its owner added last.
+  /// @pre not a terminal
+  void part(const void* owner, std::string_view prefix, std::string_view text) {
+    if (open_ != owner) {
+      close_part();
+      add(prefix);
+      open_ = owner;
+    }
+    add(text);
+  }
+
+  /// Adds the rest of a line of which part() has written the beginning. If other output came in between, which has
+  /// ended the line, the rest is a line with `prefix`. @pre not a terminal
+  void end_part(const void* owner, std::string_view prefix, std::string_view rest) {
+    if (open_ == owner) {
+      add(rest);
+      close_part();
+    } else if (!rest.empty()) {
+      line(prefix, rest);
+    }
   }
 
   /// Makes `text` the live line; an empty text removes it. Skips the update if the terminal is slow.
@@ -48324,6 +49625,13 @@ class Console {
     if (!live_.empty()) {
       add("\r\x1b[K");
       live_.clear();
+    }
+  }
+
+  void close_part() {
+    if (open_ != nullptr) {
+      add("\n");
+      open_ = nullptr;
     }
   }
 
@@ -48384,6 +49692,7 @@ class Console {
   std::size_t written_ = 0;  ///< bytes of pending_ that are written
   std::uint64_t taken_bytes_ = 0;
   std::string live_;
+  const void* open_ = nullptr;  ///< owner of the part that ends the output; null if a line end does
   async::ManualResetEvent changed_;
   async::ManualResetEvent room_;
 };
@@ -48393,7 +49702,7 @@ class Console {
 // ---- dtrain/launch/output/stdin_forwarder.hpp
 
 /// @file
-/// Stdin forwarder: passes the launcher's stdin to one worker.
+/// Stdin forwarder: passes the lines that are typed on the launcher's terminal to one worker.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -48401,10 +49710,10 @@ namespace DTRAIN_NAMESPACE::launch {
 /// Lifetime: outlives the task of run(). Threads: the loop's.
 class StdinForwarder {
  public:
-  /// @param source the descriptor to read; the caller still owns it
+  /// @param source a terminal's descriptor; the caller still owns it
   /// @param pipe the writing end; closed at the end of the source, or when the worker has closed the reading end
   StdinForwarder(async::EventLoop& loop, int source, Descriptor pipe)
-      : loop_(&loop), source_(source), pipe_(std::move(pipe)), can_wait_(can_be_waited_for(source)) {
+      : loop_(&loop), source_(source), pipe_(std::move(pipe)) {
     const int flags = ::fcntl(pipe_.get(), F_GETFL);
     if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
       throw_errno("preparing the pipe of a worker's input");
@@ -48421,11 +49730,9 @@ class StdinForwarder {
         co_await loop_->sleep_for(std::chrono::milliseconds(500));  // the shell reads the terminal now
         continue;
       }
-      if (can_wait_) {
-        const async::WakeReason ready = co_await loop_->readable(source_, Deadline::after(std::chrono::seconds(1)));
-        if (ready == async::WakeReason::timed_out || in_background()) {
-          continue;
-        }
+      const async::WakeReason ready = co_await loop_->readable(source_, Deadline::after(std::chrono::seconds(1)));
+      if (ready == async::WakeReason::timed_out || in_background()) {
+        continue;
       }
       const ssize_t count = ::read(source_, buffer.data(), buffer.size());
       const int error = count < 0 ? errno : 0;
@@ -48462,7 +49769,6 @@ class StdinForwarder {
   async::EventLoop* loop_;
   int source_;
   Descriptor pipe_;
-  bool can_wait_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -48474,15 +49780,16 @@ class StdinForwarder {
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// If both are the same terminal, one console writes to it, so that a line on one does not break a progress bar on the
-/// other. A write error of stdout is reported on stderr. Lifetime: the loop outlives it. Threads: the loop's.
+/// If both are the same terminal, pipe or file, one console writes to it, so that a line on one does not break an
+/// unfinished line on the other. A write error of stdout is reported on stderr. Lifetime: the loop outlives it.
+/// Threads: the loop's.
 class TerminalOutput {
  public:
   TerminalOutput(async::EventLoop& loop, int output, int error)
       : loop_(&loop),
         output_(loop, output, ::isatty(output) == 1),
         error_(loop, error, ::isatty(error) == 1),
-        is_one_(output_.is_terminal() && error_.is_terminal() && same_device(output, error)),
+        is_one_(is_same_file(output, error)),
         output_task_(loop.spawn(output_.write_out())),
         error_task_(loop.spawn(error_.write_out())) {
     if (!is_one_) {
@@ -48513,10 +49820,15 @@ class TerminalOutput {
   }
 
  private:
-  static bool same_device(int a, int b) noexcept {
+  /// Two terminals with one device number are one, also if they were opened by different names.
+  static bool is_same_file(int a, int b) noexcept {
     struct ::stat first {};
     struct ::stat second {};
-    return ::fstat(a, &first) == 0 && ::fstat(b, &second) == 0 && first.st_rdev == second.st_rdev;
+    if (::fstat(a, &first) != 0 || ::fstat(b, &second) != 0) {
+      return false;
+    }
+    return ::isatty(a) == 1 ? ::isatty(b) == 1 && first.st_rdev == second.st_rdev
+                            : first.st_dev == second.st_dev && first.st_ino == second.st_ino;
   }
 
   std::uint64_t taken_bytes() const noexcept { return output_.taken_bytes() + error_.taken_bytes(); }
@@ -48627,8 +49939,9 @@ namespace DTRAIN_NAMESPACE::launch {
 struct WorkerEnd {
   int rank = 0;
   ExitStatus status;
-  bool left = true;      ///< it had left the job before it ended
-  bool stopped = false;  ///< it ended after the launcher had sent it SIGTERM or SIGKILL
+  bool left = true;           ///< it had left the job before it ended
+  bool stopped = false;       ///< it ended after the launcher had sent it SIGTERM or SIGKILL
+  std::string explanation{};  ///< of the status, such as that of MemoryKills; usually empty
 
   /// False only for a worker that left the job and ended with exit code 0. Exit code 0 without leaving is a loss.
   bool failed() const noexcept { return status != ExitStatus{} || !left; }
@@ -48643,7 +49956,7 @@ struct WorkerEnd {
   int exit_code() const noexcept { return status == ExitStatus{} && !left ? 1 : status.exit_code(); }
 
   std::string text() const {
-    return status == ExitStatus{} && !left ? "exit code 0 before it had left the job" : status.text();
+    return status == ExitStatus{} && !left ? "exit code 0 before it had left the job" : status.text() + explanation;
   }
 };
 
@@ -48653,6 +49966,7 @@ inline void fields(Serializer& of, WorkerEnd& end) {
   of.number(end.status.signal);
   of.flag(end.left);
   of.flag(end.stopped);
+  of.text(end.explanation, 128);
 }
 
 /// The end that caused the job's failure, or nullopt if no worker failed. The first match counts:
@@ -49096,6 +50410,155 @@ inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
+// ---- dtrain/launch/supervise/initialised_runtimes.hpp
+
+/// @file
+/// Initialised runtimes: whether MPI or CUDA was used in this process before it became a launcher.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+namespace detail {
+
+// In glibc before 2.34, dlsym() is in a library of its own, which a program would have to be linked with.
+#if defined(__GLIBC__) && __GLIBC__ * 100 + __GLIBC_MINOR__ < 234
+inline bool mpi_says(const char*) noexcept {
+  return false;
+}
+inline bool has_cuda_context() noexcept {
+  return false;
+}
+#else
+
+/// Calls `int NAME(int*)` of MPI. @returns false if the process has no such function (it has no MPI, or a static one)
+inline bool mpi_says(const char* name) noexcept {
+  using Question = int (*)(int*);
+  const auto ask = reinterpret_cast<Question>(::dlsym(RTLD_DEFAULT, name));
+  int answer = 0;
+  return ask != nullptr && ask(&answer) == 0 && answer != 0;
+}
+
+/// Whether a device has this process's primary context, which takes memory there. Counting devices creates none.
+/// Initialises nothing: it asks a driver that is loaded already. Source: CUDA Driver API, cuDevicePrimaryCtxGetState.
+inline bool has_cuda_context() noexcept {
+  void* const driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  if (driver == nullptr) {
+    return false;
+  }
+  const auto count_devices = reinterpret_cast<int (*)(int*)>(::dlsym(driver, "cuDeviceGetCount"));
+  const auto context_state =
+      reinterpret_cast<int (*)(int, unsigned*, int*)>(::dlsym(driver, "cuDevicePrimaryCtxGetState"));
+  int devices = 0;
+  bool has_context = false;
+  if (count_devices != nullptr && context_state != nullptr && count_devices(&devices) == 0) {
+    for (int device = 0; device < devices && !has_context; ++device) {
+      unsigned flags = 0;
+      int active = 0;
+      has_context = context_state(device, &flags, &active) == 0 && active != 0;
+    }
+  }
+  static_cast<void>(::dlclose(driver));  // it stays loaded: this handle only counted
+  return has_context;
+}
+
+#endif
+
+}  // namespace detail
+
+/// A launcher starts each rank as a process of its own, so what MPI and CUDA hold in the launcher serves no rank.
+/// Threads that other libraries have started are no obstacle.
+/// @throws Error (usage) if MPI is initialised and not finalised, or CUDA has a context
+inline void refuse_initialised_runtimes() {
+  if (detail::mpi_says("MPI_Initialized") && !detail::mpi_says("MPI_Finalized")) {
+    throw_error(Errc::usage,
+                "MPI is initialised in this process already, but launch::PerNode starts each rank as a process of its "
+                "own; make dtrain::run the first statement of main, before MPI_Init, or use launch::PerProcess where "
+                "mpirun starts the ranks");
+  }
+  if (detail::has_cuda_context()) {
+    throw_error(Errc::usage,
+                "CUDA has a context in this process already, but launch::PerNode starts each rank as a process of its "
+                "own, and the context would take device memory from the ranks; make dtrain::run the first statement "
+                "of main, before anything that uses CUDA");
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+// ---- dtrain/launch/supervise/memory_kills.hpp
+
+/// @file
+/// Memory kills: whether the kernel killed a worker because its control group was out of memory.
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// Compares the counter of kills of this process's control group, which its workers are in, with that at construction.
+/// The kernel adds to it before the signal. Source: Documentation/admin-guide/cgroup-v2 (memory.events) in Linux, and
+/// memory.oom_control of version 1.
+class MemoryKills {
+ public:
+  explicit MemoryKills(SystemFiles files = SystemFiles())
+      : files_(std::move(files)),
+        groups_(control_groups(files_.text("/proc/self/cgroup").value_or(""), "memory")),
+        explained_(count()) {}
+
+  /// Call it for each worker that SIGKILL ended. @returns " (out of memory: the cgroup's limit is 4 GiB)" if there was
+  /// a kill that no earlier call explained; else an empty text
+  std::string explain() {
+    if (count() <= explained_) {
+      return {};
+    }
+    ++explained_;
+    const std::uint64_t limit = limit_bytes();
+    return limit == no_limit ? std::string(" (out of memory: the host has no more)")
+                             : format_text(" (out of memory: the cgroup's limit is {})", {size_text(limit)});
+  }
+
+  /// "4 GiB"; in the largest unit of which the size is a multiple.
+  static std::string size_text(std::uint64_t bytes) {
+    const char* const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+    std::size_t unit = 0;
+    for (; unit + 1 < std::size(units) && bytes >= 1024 && bytes % 1024 == 0; ++unit) {
+      bytes /= 1024;
+    }
+    return format_text("{} {}", {bytes, units[unit]});
+  }
+
+ private:
+  static constexpr std::uint64_t no_limit = std::uint64_t{1}
+                                            << 60;  ///< version 1 writes more than this, version 2 "max"
+
+  std::string text(const ControlGroup& group, const char* second_version, const char* first_version) const {
+    return files_.text(group.folder + (group.is_first_version ? first_version : second_version)).value_or("");
+  }
+
+  /// Of the closest group that has the file: its counter includes the groups below it. 0 if the kernel does not count.
+  std::uint64_t count() const {
+    constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
+    for (const ControlGroup& group : groups_) {
+      const std::string events = "\n" + text(group, "/memory.events", "/memory.oom_control");
+      const std::uint64_t kills = number_after(events, "\noom_kill ", unknown);
+      if (kills != unknown) {
+        return kills;
+      }
+    }
+    return 0;
+  }
+
+  std::uint64_t limit_bytes() const {
+    std::uint64_t limit = no_limit;
+    for (const ControlGroup& group : groups_) {
+      limit = std::min(limit, number_after(text(group, "/memory.max", "/memory.limit_in_bytes"), "", no_limit));
+    }
+    return limit;
+  }
+
+  SystemFiles files_;
+  std::vector<ControlGroup> groups_;
+  std::uint64_t explained_;  ///< kills that need no explanation any more
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
 // ---- dtrain/launch/supervise/process_tree.hpp
 
 /// @file
@@ -49324,36 +50787,9 @@ inline JobIdentity job_identity(const identity::Variables& variables, const iden
 // ---- dtrain/launch/supervise/process_setup.hpp
 
 /// @file
-/// Process setup of a launcher or worker: one thread, open standard descriptors, signals, subreaper, end with others.
+/// Process setup of a launcher or worker: open standard descriptors, signals, subreaper, end with others.
 
 namespace DTRAIN_NAMESPACE::launch {
-
-/// Number of threads of this process. @throws Error (posix) if /proc cannot be read
-inline std::size_t thread_count() {
-  DIR* tasks = ::opendir("/proc/self/task");
-  if (tasks == nullptr) {
-    throw errno_error("counting the threads of this process in /proc/self/task", "mount /proc");
-  }
-  std::size_t count = 0;
-  while (const dirent* entry = ::readdir(tasks)) {
-    count += entry->d_name[0] != '.' ? 1 : 0;
-  }
-  static_cast<void>(::closedir(tasks));  // read only: an error loses no data
-  return count;
-}
-
-/// Checks that the launcher has one thread. Workers end with the thread that started them, and fork copies locks that
-/// other threads hold. MPI and CUDA start threads when they are initialised. @throws Error (usage)
-inline void require_single_thread() {
-  constexpr std::size_t expected = DTRAIN_THREAD_SANITIZER ? 2 : 1;  // the sanitizer has its own thread
-  const std::size_t count = thread_count();
-  if (count > expected || ::gettid() != ::getpid()) {
-    throw_error(Errc::usage,
-                "this process has {} threads already; make dtrain::run the first statement of main, before anything "
-                "that starts threads, MPI or CUDA",
-                {count});
-  }
-}
 
 /// Opens /dev/null as each of stdin, stdout and stderr that is closed. Otherwise a pipe or socket could get its number,
 /// and then receive the program's output.
@@ -49381,15 +50817,17 @@ inline void survive_file_size_limit() {
   }
 }
 
-/// Makes this process the parent of workers' orphans, so that it can reap them, also as PID 1 of a container.
+/// Makes this process the parent of workers' orphans, so that it can reap them. If the system refuses, a process that a
+/// worker leaves behind becomes a child of init, which reaps it; it is killed with the worker's group all the same.
 inline void become_subreaper() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
-    throw_errno("becoming the subreaper of what the workers leave behind");
+    log(LogLevel::info, errno_error("becoming the subreaper of what the workers leave behind").what());
   }
 }
 
 /// The system will kill this process when its parent ends. The parent is the wrapper, which ends with the launcher.
-/// Threads: the main thread, before there are others. @throws Error (usage) if no ancestor is the launcher
+/// Threads: any. A thread of a library that reads the environment meanwhile may miss a variable: glibc's unsetenv moves
+/// the others, and frees nothing. @throws Error (usage) if no ancestor is the launcher
 inline void end_with_launcher(pid_t launcher) {
   if (::unsetenv(wrapped_variable) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
     throw_errno("making this worker end with the command of --wrap");
@@ -49814,11 +51252,12 @@ class NodeRendezvous {
     address.role = rendezvous::ClientRole::launcher;
     address.secret = options_->secret;
     if (options_->node.node_rank == 0) {
-      const rendezvous::ListenOptions rules{options_->interface, options_->secret.has_value()};
+      const rendezvous::ListenOptions rules{options_->interface, options_->secret.has_value(), true};
       std::vector<net::Listener> listeners =
           co_await rendezvous::listen_for_ranks(*loop_, master_addr_, master_port_, deadline, rules);
       const net::SocketAddress bound = listeners.front().local();
       address.host = bound.is_any() ? "localhost" : bound.host();
+      listens_at_ = rendezvous::listens_at("its launcher", listeners, master_addr_);
       open_store(std::move(listeners), deadline);
     }
     rendezvous::Join request;
@@ -49932,6 +51371,11 @@ class NodeRendezvous {
     job.owner = format_text("the launcher of node 0 on host {}", {host_->name});
     job.join_deadline = deadline;
     job.on_joined = [this](int node, const std::string&) { joined_.insert(node); };
+    job.on_failure = [this](const Cause& cause) {
+      if (!has_joined()) {  // it is joining, which cannot succeed any more
+        failure_->set(cause);
+      }
+    };
     launchers_ = &server_->open(std::move(job));
     missing_nodes_task_ = loop_->spawn(watch_missing_nodes(deadline));
   }
@@ -49948,11 +51392,11 @@ class NodeRendezvous {
       }
     }
     if (!missing.empty()) {
-      launchers_->post_failure(Cause{
-          CauseKind::timeout,
-          -1,
-          {},
-          missing_nodes(missing, options_->node.node_count, duration_text(options_->join_timeout), store_text())});
+      launchers_->post_failure(Cause{CauseKind::timeout,
+                                     -1,
+                                     {},
+                                     missing_nodes(missing, options_->node.node_count,
+                                                   duration_text(options_->join_timeout), store_text(), listens_at_)});
     }
   }
 
@@ -49985,6 +51429,7 @@ class NodeRendezvous {
   std::string master_addr_;
   std::uint16_t master_port_;
   std::string drawn_secret_;
+  std::string listens_at_;  ///< for the error of a join timeout, on node 0
   std::shared_ptr<FailureLatch> failure_;
   FailureLatch::Subscription subscription_;
   std::optional<rendezvous::StoreServer> server_;  ///< on node 0 only
@@ -50335,6 +51780,9 @@ class LineFold {
     }
   }
 
+  /// Emits the lines that are held for this rank, and those before them.
+  void flush(int rank) { show(held_with(rank)); }
+
   /// Emits all held lines.
   void flush() { show(held_.size()); }
 
@@ -50408,6 +51856,9 @@ class FoldedConsole {
     changed_.set();
   }
 
+  /// Prints the lines that are held for this rank, before other output of it is printed.
+  void flush(int rank) { fold_.flush(rank); }
+
   /// Prints held lines.
   void flush() { fold_.flush(); }
 
@@ -50460,7 +51911,8 @@ class Tail {
 /// Reads a pipe to its end. Lifetime: relay, console and folded console outlive the task of run(). Threads: the loop's.
 class OutputRelay {
  public:
-  /// @param is_live whether the console shows the unfinished line while it grows, if the console is a terminal
+  /// @param is_live whether the console shows an unfinished line (a prompt, a progress bar): on a terminal while the
+  /// line grows, elsewhere 100 ms after its last byte, or after the first byte of a progress bar, which goes on
   /// @param folded receives the lines and passes them to the console; null: the console receives them directly
   OutputRelay(async::EventLoop& loop, Descriptor pipe, Console& console, int rank, bool is_live, LogFile log,
               FoldedConsole* folded = nullptr)
@@ -50471,6 +51923,7 @@ class OutputRelay {
         rank_(rank),
         prefix_(format_text("[{}] ", {rank})),
         is_live_(is_live && console.is_terminal()),
+        shows_parts_(is_live && !console.is_terminal()),
         log_(std::move(log)) {
     const int flags = ::fcntl(pipe_.get(), F_GETFL);
     if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
@@ -50485,7 +51938,13 @@ class OutputRelay {
     std::array<char, std::size_t{16} << 10> buffer;
     while (pipe_) {
       co_await console_->room(Deadline::unbounded("a slow consumer slows the workers"));
-      co_await loop_->readable(pipe_.get(), Deadline::unbounded("the worker ends and closes the pipe"));
+      const Deadline until =
+          part_due_ ? Deadline::at(*part_due_) : Deadline::unbounded("the worker ends and closes the pipe");
+      const async::WakeReason ready = co_await loop_->readable(pipe_.get(), until);
+      if (ready == async::WakeReason::timed_out && !has_input(pipe_.get())) {
+        show_part();
+        continue;
+      }
       const ssize_t count = ::read(pipe_.get(), buffer.data(), buffer.size());
       if (count > 0) {
         take(std::string_view(buffer.data(), static_cast<std::size_t>(count)));
@@ -50508,6 +51967,9 @@ class OutputRelay {
   const Tail& tail() const noexcept { return tail_; }
 
  private:
+  /// How long the console waits for the rest of a line.
+  static constexpr std::chrono::milliseconds part_delay{100};
+
   void take(std::string_view bytes) {
     static_cast<void>(log_.write(bytes));  // on_lost reports errors
     show_live("");
@@ -50516,10 +51978,30 @@ class OutputRelay {
       const std::string_view text = visible_part(splitter_.partial());
       show_live(text.empty() ? std::string() : prefix_ + std::string(text));
     }
+    if (splitter_.partial().size() <= shown_) {
+      part_due_.reset();
+    } else if (shows_parts_ && !(part_due_ && contains_return(splitter_.partial()))) {
+      part_due_ = Deadline::Clock::now() + part_delay;
+    }
+  }
+
+  static bool contains_return(std::string_view text) noexcept { return text.find('\r') != text.npos; }
+
+  /// Writes the unfinished line, or what has been added to it since.
+  void show_part() {
+    part_due_.reset();
+    if (folded_ != nullptr) {
+      folded_->flush(rank_);
+    }
+    const std::string_view partial = splitter_.partial();
+    console_->part(this, prefix_, prefixed_after_returns(partial.substr(shown_), prefix_));
+    shown_ = partial.size();
   }
 
   void emit(std::string_view line) {
-    if (folded_ != nullptr) {
+    if (const std::size_t shown = std::exchange(shown_, 0); shown > 0) {
+      console_->end_part(this, prefix_, prefixed_after_returns(line.substr(shown), prefix_));
+    } else if (folded_ != nullptr) {
       folded_->line(rank_, line);
     } else {
       console_->line(prefix_, line);
@@ -50541,6 +52023,9 @@ class OutputRelay {
   int rank_;
   std::string prefix_;
   bool is_live_;
+  bool shows_parts_;
+  std::size_t shown_ = 0;  ///< bytes of the unfinished line that the console has
+  std::optional<Deadline::Clock::time_point> part_due_;
   bool has_live_line_ = false;
   LogFile log_;
   LineSplitter splitter_;
@@ -50552,7 +52037,7 @@ class OutputRelay {
 // ---- dtrain/launch/supervise/signals.hpp
 
 /// @file
-/// Signals of the launcher: blocked in the process and read from a signalfd.
+/// Signals of the launcher: read from a signalfd in the launcher's thread, whichever thread the system picks for them.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -50560,60 +52045,70 @@ namespace DTRAIN_NAMESPACE::launch {
 inline constexpr std::array<int, 8> forwarded_signals{SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
                                                       SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
 
-/// Blocks signals in this thread from its construction to its destruction:
+namespace detail {
+
+/// The thread of this process's SignalReader; 0 if there is none.
+inline std::atomic<pid_t> signal_reader_thread{0};
+/// Number of threads that run redirect_signal().
+inline std::atomic<int> redirecting_threads{0};
+static_assert(std::atomic<pid_t>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+
+/// Signal handler. Only a thread that does not block the signal runs it: one of a library (OpenBLAS, a profiler). It
+/// sends the signal to the reader's thread, where it stays pending until the reader reads it.
+inline void redirect_signal(int signal) noexcept {
+  const int error = errno;
+  redirecting_threads.fetch_add(1);
+  if (const pid_t thread = signal_reader_thread.load(); thread != 0) {
+    static_cast<void>(::syscall(SYS_tgkill, ::getpid(), thread, signal));
+  }
+  redirecting_threads.fetch_sub(1);
+  errno = error;
+}
+
+}  // namespace detail
+
+/// Reads signals from its construction to its destruction:
 ///  - the forwarded signals and SIGCHLD, which next() returns. A forwarded signal that the launcher inherited as
 ///    ignored (nohup, a background job of a script) stays ignored, and is not forwarded;
-///  - SIGPIPE and SIGXFSZ, so that a closed reader and a file at its limit are write errors;
-///  - SIGTTIN and SIGTTOU, so that relaying stdin and output does not stop a launcher in the background.
-/// Threads: for a process with one thread.
+///  - SIGPIPE and SIGXFSZ are blocked, so that a closed reader and a file at its limit are write errors;
+///  - SIGTTIN and SIGTTOU are blocked, so that relaying stdin and output does not stop a launcher in the background.
+/// The signals are blocked in this thread only. Other threads, which libraries start before main, may not block them:
+/// for a signal to the process the system then picks such a thread. It runs a handler, which sends a signal of the
+/// first kind to this thread, and ignores the others.
+/// Threads: one reader at a time; next() is called, and descriptor() is waited for, in the constructor's thread.
 class SignalReader {
  public:
   SignalReader() {
     sigset_t wanted;
     sigemptyset(&wanted);
-    sigaddset(&wanted, SIGCHLD);
     for (const int signal : forwarded_signals) {
-      struct sigaction now {};
-      if (::sigaction(signal, nullptr, &now) != 0) {
-        throw_errno("asking how a signal is handled");
-      }
-      if (now.sa_handler != SIG_IGN) {
+      if (action_of(signal).sa_handler != SIG_IGN) {
         sigaddset(&wanted, signal);
       }
     }
-    // If SIGCHLD were inherited as ignored, the launcher would receive no signal for a child's end.
-    struct sigaction standard {};
-    standard.sa_handler = SIG_DFL;
-    if (::sigaction(SIGCHLD, &standard, nullptr) != 0) {
-      throw_errno("setting how SIGCHLD is handled");
-    }
+    sigaddset(&wanted, SIGCHLD);
     sigset_t blocked = wanted;
-    for (const int signal : {SIGPIPE, SIGXFSZ, SIGTTIN, SIGTTOU}) {
+    for (const int signal : ignored) {
       sigaddset(&blocked, signal);
     }
     descriptor_ = Descriptor(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
     if (!descriptor_) {
-      throw_errno("creating a descriptor for signals");
+      throw_errno("creating a descriptor for signals (signalfd)");
     }
     const int error = ::pthread_sigmask(SIG_BLOCK, &blocked, &original_mask_);
     if (error != 0) {
       throw_posix(error, "blocking signals");
     }
+    try {
+      install_handlers(wanted);
+    } catch (...) {
+      stop();
+      throw;
+    }
   }
   SignalReader(const SignalReader&) = delete;
   SignalReader& operator=(const SignalReader&) = delete;
-  ~SignalReader() {
-    while (next()) {  // a pending signal must not reach the process when the mask is restored
-    }
-    const timespec at_once{};
-    sigset_t of_writes;
-    sigemptyset(&of_writes);
-    sigaddset(&of_writes, SIGPIPE);
-    sigaddset(&of_writes, SIGXFSZ);
-    while (::sigtimedwait(&of_writes, nullptr, &at_once) > 0) {
-    }
-    static_cast<void>(::pthread_sigmask(SIG_SETMASK, &original_mask_, nullptr));
-  }
+  ~SignalReader() { stop(); }
 
   /// A signal that has arrived; nullopt if none has, or if the read failed. Blocking: no.
   std::optional<int> next() noexcept {
@@ -50632,7 +52127,72 @@ class SignalReader {
   const sigset_t& original_mask() const noexcept { return original_mask_; }
 
  private:
+  static constexpr std::array<int, 4> ignored{SIGPIPE, SIGXFSZ, SIGTTIN, SIGTTOU};
+
+  static struct sigaction action_of(int signal) {
+    struct sigaction now {};
+    if (::sigaction(signal, nullptr, &now) != 0) {
+      throw_errno("asking how a signal is handled");
+    }
+    return now;
+  }
+
+  /// Other threads' calls go on after a signal (SA_RESTART). exec resets handlers, so workers have none of them.
+  /// SIGCHLD needs one even if it was inherited as ignored: the system would reap children, and tell nobody.
+  void install_handlers(const sigset_t& wanted) {
+    replaced_.reserve(forwarded_signals.size() + ignored.size() + 1);
+    detail::signal_reader_thread.store(::gettid());
+    struct sigaction redirected {};
+    redirected.sa_handler = &detail::redirect_signal;
+    redirected.sa_flags = SA_RESTART | SA_ONSTACK;
+    sigfillset(&redirected.sa_mask);
+    install(SIGCHLD, redirected);
+    for (const int signal : forwarded_signals) {
+      if (sigismember(&wanted, signal) == 1) {
+        install(signal, redirected);
+      }
+    }
+    struct sigaction without_effect = redirected;
+    without_effect.sa_handler = [](int) {};
+    for (const int signal : ignored) {
+      if (action_of(signal).sa_handler == SIG_DFL) {
+        install(signal, without_effect);
+      }
+    }
+  }
+
+  void install(int signal, const struct sigaction& action) {
+    struct sigaction before {};
+    if (::sigaction(signal, &action, &before) != 0) {
+      throw_errno("setting how a signal is handled");
+    }
+    replaced_.emplace_back(signal, before);
+  }
+
+  /// Restores all handlers and the mask, after it has taken the signals that are pending for this thread.
+  void stop() noexcept {
+    for (const auto& [signal, action] : replaced_) {
+      static_cast<void>(::sigaction(signal, &action, nullptr));
+    }
+    detail::signal_reader_thread.store(0);
+    while (detail::redirecting_threads.load() != 0) {  // another thread may be about to send a signal here
+      static_cast<void>(::sched_yield());
+    }
+    while (next()) {  // a pending signal must not reach the process when the mask is restored
+    }
+    const timespec at_once{};
+    sigset_t without_effect;
+    sigemptyset(&without_effect);
+    for (const int signal : ignored) {
+      sigaddset(&without_effect, signal);
+    }
+    while (::sigtimedwait(&without_effect, nullptr, &at_once) > 0) {
+    }
+    static_cast<void>(::pthread_sigmask(SIG_SETMASK, &original_mask_, nullptr));
+  }
+
   Descriptor descriptor_;
+  std::vector<std::pair<int, struct sigaction>> replaced_;  ///< the handlers before construction
   sigset_t original_mask_{};
 };
 
@@ -50661,7 +52221,8 @@ inline Pipe make_pipe() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-/// Program, environment and descriptors of a child. @pre The descriptors are above 2 and open until spawn() returns.
+/// Program, environment and descriptors of a child. @pre The descriptors are open until spawn() returns, and above 2;
+/// the standard input may be 0, which is this process's own.
 struct SpawnRequest {
   std::string executable;
   std::vector<std::string> arguments;  ///< the program's name first
@@ -50698,42 +52259,65 @@ inline std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
-/// Runs in the child between fork and exec, with async-signal-safe calls only. @returns errno if the start failed
-inline int exec_in_child(const SpawnRequest& request, char* const* arguments, char* const* environment, pid_t parent,
-                         const std::optional<rlimit>& files, const CpuSet& cpus) noexcept {
+/// The step of a start that failed. The child writes it to a pipe. Its text is a literal, so it is at the same address
+/// in the parent.
+struct StartError {
+  const char* call = nullptr;
+  int error = 0;  ///< errno
+};
+
+/// Gives each signal that has a handler its default action. A signal between the child's unblocking and exec would
+/// otherwise run a handler of the parent.
+inline void reset_handlers() noexcept {
+  for (int signal = 1; signal < NSIG; ++signal) {
+    struct sigaction action {};
+    if (::sigaction(signal, nullptr, &action) == 0 && action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN) {
+      action = {};
+      action.sa_handler = SIG_DFL;
+      static_cast<void>(::sigaction(signal, &action, nullptr));
+    }
+  }
+}
+
+/// Runs in the child between fork and exec, with async-signal-safe calls only: other threads of the parent may hold
+/// locks, also that of the memory allocator. Signals are blocked. @returns the step that failed
+inline StartError exec_in_child(const SpawnRequest& request, char* const* arguments, char* const* environment,
+                                pid_t parent, const std::optional<rlimit>& files, const CpuSet& cpus) noexcept {
   // A group of its own: Ctrl-C on a terminal reaches the launcher alone, which forwards it once. The launcher can kill
   // the worker and all its descendants in the group.
   if (::setpgid(0, 0) != 0) {
-    return errno;
+    return {"setpgid", errno};
   }
   if (const int error = end_with_parent(parent); error != 0) {
-    return error;
+    return {"prctl(PR_SET_PDEATHSIG)", error};
   }
   const std::pair<int, int> standard[] = {
       {request.standard_input, 0}, {request.standard_output, 1}, {request.standard_error, 2}};
   for (const auto& [from, to] : standard) {
     while (::dup2(from, to) < 0) {
       if (errno != EINTR && errno != EBUSY) {
-        return errno;
+        return {"dup2", errno};
       }
     }
   }
   if (files && ::setrlimit(RLIMIT_NOFILE, &*files) != 0) {
-    return errno;
+    return {"setrlimit", errno};
   }
-  // Refused where the launcher's own CPUs have changed since: the child then uses those.
-  if (!request.cpus.empty() && ::sched_setaffinity(0, sizeof(cpus.words), cpus.words) != 0 && errno != EINVAL) {
-    return errno;
+  // Refused where the launcher's own CPUs have changed since: the child then uses those. A system that always refuses
+  // has been asked before (cpu_binding_error).
+  if (!request.cpus.empty()) {
+    static_cast<void>(::sched_setaffinity(0, sizeof(cpus.words), cpus.words));
   }
+  reset_handlers();
   if (::sigprocmask(SIG_SETMASK, &request.signal_mask, nullptr) != 0) {
-    return errno;
+    return {"sigprocmask", errno};
   }
   ::execve(request.executable.c_str(), arguments, environment);
-  return errno;
+  return {nullptr, errno};
 }
 
-/// The errno that the child wrote to the pipe, or 0 when its exec has closed the pipe.
-inline int exec_error(int reader, const std::string& doing) {
+/// The failed step that the child wrote to the pipe; its error is 0 if the child's exec has closed the pipe.
+inline StartError start_error(int reader, const std::string& doing) {
   constexpr int start_timeout_ms = 10000;
   for (;;) {
     pollfd waiting{reader, POLLIN, 0};
@@ -50741,10 +52325,10 @@ inline int exec_error(int reader, const std::string& doing) {
     if (ready == 0) {
       throw_error(Errc::timeout, "{}: it did not start within 10 s; see whether the system is out of memory", {doing});
     }
-    int error = 0;
+    StartError error;
     const ssize_t count = ready < 0 ? -1 : ::read(reader, &error, sizeof error);
     if (count >= 0) {
-      return count == static_cast<ssize_t>(sizeof error) ? error : 0;
+      return count == static_cast<ssize_t>(sizeof error) ? error : StartError{};
     }
     if (errno != EINTR) {
       throw_errno(doing);
@@ -50752,11 +52336,43 @@ inline int exec_error(int reader, const std::string& doing) {
   }
 }
 
+/// Blocks all signals in this thread: a child that is forked meanwhile starts with all of them blocked.
+class AllSignalsBlocked {
+ public:
+  AllSignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    if (const int error = ::pthread_sigmask(SIG_SETMASK, &all, &before_); error != 0) {
+      throw_posix(error, "blocking signals");
+    }
+  }
+  AllSignalsBlocked(const AllSignalsBlocked&) = delete;
+  AllSignalsBlocked& operator=(const AllSignalsBlocked&) = delete;
+  ~AllSignalsBlocked() { static_cast<void>(::pthread_sigmask(SIG_SETMASK, &before_, nullptr)); }
+
+ private:
+  sigset_t before_{};
+};
+
+/// @returns the child's process id; -1 with errno if there is no child
+inline pid_t fork_and_exec(const SpawnRequest& request, char* const* arguments, char* const* environment, pid_t parent,
+                           const std::optional<rlimit>& files, const CpuSet& cpus, int report) {
+  const AllSignalsBlocked blocked;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const StartError failed = exec_in_child(request, arguments, environment, parent, files, cpus);
+    const ssize_t written = ::write(report, &failed, sizeof failed);
+    static_cast<void>(written);
+    ::_exit(127);
+  }
+  return child;
+}
+
 }  // namespace detail
 
 /// Starts the program and returns its process id. The system kills it when this thread ends, and therefore also when
 /// this process ends for any reason. Blocks until the program runs, at most 10 s.
-/// Threads: the main thread of a process that has no other thread.
+/// Threads: any that lives as long as the child is to. The process may have others.
 /// @throws Error (posix) if the start failed; Error (timeout). In both cases no child is left.
 inline pid_t spawn(const SpawnRequest& request) {
   const std::string doing = format_text("starting {}", {request.executable});
@@ -50772,23 +52388,17 @@ inline pid_t spawn(const SpawnRequest& request) {
   const std::optional<rlimit> files = open_files_for_children();
   const CpuSet cpus(request.cpus);
   const pid_t parent = ::getpid();
-  const pid_t child = ::fork();
+  const pid_t child = detail::fork_and_exec(request, argument_pointers.data(), environment_pointers.data(), parent,
+                                            files, cpus, report.writer.get());
   if (child < 0) {
     throw_errno("{}", {doing}, "raise the limit of processes (ulimit -u) or start fewer workers");
-  }
-  if (child == 0) {
-    const int error =
-        detail::exec_in_child(request, argument_pointers.data(), environment_pointers.data(), parent, files, cpus);
-    const ssize_t written = ::write(report.writer.get(), &error, sizeof error);
-    static_cast<void>(written);
-    ::_exit(127);
   }
   static_cast<void>(::setpgid(child, child));  // the child calls it, too: either may be first
   report.writer.reset();
   try {
-    const int error = detail::exec_error(report.reader.get(), doing);
-    if (error != 0) {
-      throw_posix(error, doing);
+    const detail::StartError failed = detail::start_error(report.reader.get(), doing);
+    if (failed.error != 0) {
+      throw_posix(failed.error, failed.call == nullptr ? doing : format_text("{}: {}", {doing, failed.call}));
     }
   } catch (...) {
     static_cast<void>(::kill(child, SIGKILL));
@@ -50968,7 +52578,7 @@ class Workers {
   }
 
   /// Reaps every child that has ended, including orphans of workers (this process is their subreaper). Kills the rest
-  /// of an ended worker's group. Blocking: no.
+  /// of an ended worker's group. Blocking: no. @throws Error (posix) if the system refuses to say which children ended
   std::vector<Ended> reap() {
     std::vector<Ended> ended;
     for (;;) {
@@ -50976,6 +52586,9 @@ class Workers {
       const int result = ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT);
       if (result != 0 && errno == EINTR) {
         continue;
+      }
+      if (result != 0 && errno != ECHILD) {
+        throw_errno("asking which workers have ended (waitid)");
       }
       if (result != 0 || info.si_pid == 0) {
         return ended;
@@ -51197,12 +52810,13 @@ class Supervisor {
   /// @param changed the forwarder and the coordinator set it
   /// @param console the launcher prints there that it waits for killed workers
   Supervisor(async::EventLoop& loop, async::AutoResetEvent& changed, const SignalForwarder& forwarder, Workers& workers,
-             Console& console, JobCoordinator& coordinator, ShutdownSchedule schedule,
+             MemoryKills& memory_kills, Console& console, JobCoordinator& coordinator, ShutdownSchedule schedule,
              std::chrono::nanoseconds liveness, std::string host)
       : loop_(&loop),
         changed_(&changed),
         forwarder_(&forwarder),
         workers_(&workers),
+        memory_kills_(&memory_kills),
         console_(&console),
         coordinator_(&coordinator),
         host_(std::move(host)),
@@ -51269,6 +52883,9 @@ class Supervisor {
     end.rank = ended.rank;
     end.status = ended.status;
     end.stopped = schedule_.has_acted();
+    if (ended.status.signal == SIGKILL && !end.stopped) {
+      end.explanation = memory_kills_->explain();
+    }
     if (ended.status == ExitStatus{}) {
       end.left = co_await coordinator_->has_left(ended.rank);
     }
@@ -51314,6 +52931,7 @@ class Supervisor {
   async::AutoResetEvent* changed_;
   const SignalForwarder* forwarder_;
   Workers* workers_;
+  MemoryKills* memory_kills_;
   Console* console_;
   JobCoordinator* coordinator_;
   std::string host_;
@@ -51350,7 +52968,7 @@ struct AttemptServices {
   JobCoordinator& coordinator;
 };
 
-/// Threads: the loop's, which is the main thread and the process's only thread.
+/// Threads: the loop's.
 class Attempt {
  public:
   /// @throws Error (posix) if the directory of --log-dir cannot be created
@@ -51388,8 +53006,9 @@ class Attempt {
   /// @param liveness how long a worker that has not joined may be stopped
   /// @returns the end on this node, without node, host and signals
   async::Task<NodeEnd> supervise(ShutdownSchedule schedule, std::chrono::nanoseconds liveness, std::string host) {
-    Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, services_.output.error(),
-                          services_.coordinator, std::move(schedule), liveness, std::move(host));
+    Supervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, memory_kills_,
+                          services_.output.error(), services_.coordinator, std::move(schedule), liveness,
+                          std::move(host));
     co_await supervisor.watch();
     services_.forwarder.forward_to(nullptr);
     stops_before_end_ = services_.forwarder.stop_requests();
@@ -51433,11 +53052,15 @@ class Attempt {
     Pipe output = make_pipe();
     Pipe error = make_pipe();
     const bool reads_input = local_rank == input_reader();
-    Pipe input = reads_input ? make_pipe() : Pipe{};
+    // A worker reads a file, pipe or socket itself: what it does not read stays there for others, such as the shell
+    // loop `while read line; do ./train; done < file`. Only a terminal's lines are forwarded.
+    const bool is_forwarded = reads_input && ::isatty(STDIN_FILENO) == 1;
+    Pipe input = is_forwarded ? make_pipe() : Pipe{};
     auto output_relay = relay(rank, std::move(output.reader), services_.output.output(), nullptr, "stdout");
     auto error_relay = relay(rank, std::move(error.reader), services_.output.error(), &error_, "stderr");
-    auto stdin_forwarder =
-        reads_input ? std::make_unique<StdinForwarder>(services_.loop, STDIN_FILENO, std::move(input.writer)) : nullptr;
+    auto stdin_forwarder = is_forwarded
+                               ? std::make_unique<StdinForwarder>(services_.loop, STDIN_FILENO, std::move(input.writer))
+                               : nullptr;
     const bool is_wrapped = program_->wraps(rank);
     CommandLine command = command_line_of(*program_, rank);
     SpawnRequest request;
@@ -51447,7 +53070,7 @@ class Attempt {
     if (is_wrapped) {
       request.environment[wrapped_variable] = "1";
     }
-    request.standard_input = reads_input ? input.reader.get() : nothing;
+    request.standard_input = is_forwarded ? input.reader.get() : reads_input ? STDIN_FILENO : nothing;
     request.standard_output = output.writer.get();
     request.standard_error = error.writer.get();
     if (!program_->cpus.empty()) {
@@ -51493,6 +53116,7 @@ class Attempt {
   bool has_lost_log_ = false;
   FoldedConsole error_;
   Workers workers_;
+  MemoryKills memory_kills_;  ///< since before the workers' start
   int stops_before_end_ = 0;
 };
 
@@ -51505,7 +53129,7 @@ class Attempt {
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Call run() once. Threads: the main thread of a process that has no other thread.
+/// Call run() once. Threads: the one that constructs it. Other threads of the process do not matter.
 class NodeLauncher {
  public:
   /// Starts no worker. @throws Error (posix) for an invalid log directory
@@ -51743,15 +53367,20 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     if (flags.in_process) {
       return StartResult(rank_process_alone(identity::Variables(environment), std::move(flags.program)));
     }
-    require_single_thread();
+    refuse_initialised_runtimes();
     NodeLauncherOptions options = node_launcher_options(std::move(flags), without_outer_job(environment),
-                                                        stream::host::cores_by_affinity(), backend.visible_devices);
+                                                        stream::host::available_cores(), backend.visible_devices);
     check_most_workers(options.workers, backend);
     const bool by_gpu = backend.visible_devices != nullptr && options.binding == Binding::automatic;
     options.program.cpus =
         by_gpu ? cpus_by_gpu(options.workers, allowed_cpus(), identity::Variables(environment), backend.visible_devices)
                : cpus_of_workers(options.binding, options.workers, allowed_cpus());
-    log_binding(options.program.cpus, by_gpu);
+    if (const std::string refused = drop_refused_binding(options.program.cpus, options.binding, cpu_binding_error());
+        refused.empty()) {
+      log_binding(options.program.cpus, by_gpu);
+    } else {
+      log(LogLevel::info, refused);
+    }
     survive_file_size_limit();
     options.program.loader = own_loader(arguments);
     if (!options.program.wrapper.empty()) {
@@ -52091,7 +53720,7 @@ DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::
   }
   rendezvous::JobSettings settings;
   settings.add("launcher", required.launcher).add("backend", required.backend).add("topology", required.topology);
-  settings.add("DTRAIN_TIMEOUT_SECONDS", std::to_string(std::chrono::duration<double>(self.timeout).count()));
+  settings.add("DTRAIN_TIMEOUT_SECONDS", number_text(std::chrono::duration<double>(self.timeout).count()));
   settings.add("GroupOptions::accumulate", name(required.accumulate));
   settings.add("GroupOptions::algorithms", required.algorithms);
   self.settings = settings.text();
@@ -52252,7 +53881,7 @@ inline std::string difference_to_rank_0(const backend::StoreRef& store, const st
 
 DTRAIN_DEFINED void agree_blocking(const backend::StoreRef& store, const std::function<void()>& reach_barrier,
                                    const std::string& prefix, const ModelSignature& mine, int rank,
-                                   const FailureContext& context, Deadline deadline) {
+                                   const FailureContext& context, Deadline deadline, const std::string& doing) {
   const std::string bytes = to_bytes(mine);
   if (bytes.size() > max_signature_bytes) {
     throw_error(Errc::limit,
@@ -52266,11 +53895,15 @@ DTRAIN_DEFINED void agree_blocking(const backend::StoreRef& store, const std::fu
     entries.emplace_back(prefix + "publisher", std::to_string(context.rank));
     entries.emplace_back(prefix + "summary", own_summary);
   }
+  const auto name = [](int other) { return "rank " + std::to_string(other); };
+  const backend::StoreRank self{store, rank, rank + 1, context.rank, deadline, doing, name};
+  backend::detail::LateRanks late(self, [] { return std::string("rank 0 of the group has not come"); });
   try {
     for (const auto& [key, value] : entries) {
       store.set_blocking(key, value, deadline);
     }
-    const std::string summary = rank == 0 ? own_summary : store.get_blocking(prefix + "summary", deadline);
+    const std::string summary =
+        rank == 0 ? own_summary : backend::detail::get(self, prefix + "summary", deadline, late);
     if (summary != own_summary) {
       context.latch->report({CauseKind::disagreement, context.rank, context.host,
                              detail::difference_to_rank_0(store, prefix, summary, mine, context.rank, deadline)});
@@ -52289,8 +53922,8 @@ DTRAIN_DEFINED void agree_blocking(const backend::StoreRef& store, const std::fu
 
 DTRAIN_DEFINED void agree_blocking(const rendezvous::Store& store, const std::string& prefix,
                                    const ModelSignature& mine, int rank, const FailureContext& context,
-                                   Deadline deadline) {
-  agree_blocking<rendezvous::Store>(store, prefix, mine, rank, context, deadline);
+                                   Deadline deadline, const std::string& doing) {
+  agree_blocking<rendezvous::Store>(store, prefix, mine, rank, context, deadline, doing);
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -52371,6 +54004,41 @@ DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild, const backend
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/broadcast/packed_broadcast.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED PackedBroadcast::PackedBroadcast(std::span<const TensorView> tensors, bool packs) {
+  std::size_t most = 0;
+  for (const TensorView& tensor : tensors) {
+    const std::size_t bytes = tensor.bytes();
+    if (bytes == 0) continue;
+    if (!packs || bytes > largest_packed_tensor || tensor.device.kind != DeviceKind::host) {
+      alone_.push_back(tensor.flat());
+      continue;
+    }
+    if (packs_.empty() || packs_.back().bytes + bytes > largest_pack) {
+      packs_.push_back({small_.size(), small_.size(), 0});
+    }
+    small_.push_back(tensor.flat());
+    packs_.back().end += 1;
+    packs_.back().bytes += bytes;
+    most = std::max(most, packs_.back().bytes);
+  }
+  if (most != 0) memory_.reset(new std::byte[most]);
+}
+
+DTRAIN_DEFINED void PackedBroadcast::copy(const Pack& pack, bool gathers) const noexcept {
+  std::byte* at = memory_.get();
+  for (std::size_t i = pack.first; i < pack.end; ++i) {
+    const BufferView& tensor = small_[i];
+    std::memcpy(gathers ? at : tensor.data, gathers ? tensor.data : at, tensor.bytes());
+    at += tensor.bytes();
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/checkpoint/atomic_file_definitions.hpp
 
 /// @file
@@ -52387,11 +54055,27 @@ DTRAIN_DEFINED void detail::require_file_name(const std::string& path) {
 }
 
 DTRAIN_DEFINED std::string detail::behind_link(const std::string& path) {
-  struct stat status {};
-  if (::lstat(path.c_str(), &status) != 0 || !S_ISLNK(status.st_mode)) return path;
-  const std::unique_ptr<char, void (*)(void*)> target(::realpath(path.c_str(), nullptr), &std::free);
-  return target ? std::string(target.get()) : path;  // dangling: the file replaces the link
+  constexpr int most_links = 40;  // Linux's own bound
+  std::string name = path;
+  for (int links = 0; links < most_links; ++links) {
+    char target[PATH_MAX];
+    const ssize_t length = ::readlink(name.c_str(), target, sizeof target);
+    if (length <= 0 || length == static_cast<ssize_t>(sizeof target)) return name;  // no link, or none that can be read
+    const std::string_view next(target, static_cast<std::size_t>(length));
+    const std::size_t folder = next.front() == '/' ? 0 : name.rfind('/') + 1;  // 0 without '/'
+    name = name.substr(0, folder).append(next);
+  }
+  return path;  // links in a circle, which open() refuses
 }
+
+namespace detail {
+
+/// Whether a file system without this call answers so, or a policy forbids the call.
+inline bool is_refused_call(int number) noexcept {
+  return number == EPERM || number == EACCES || number == ENOSYS || number == EINVAL || number == EOPNOTSUPP;
+}
+
+}  // namespace detail
 
 DTRAIN_DEFINED AtomicFile::AtomicFile(const std::string& path)
     : path_(detail::behind_link(path)), part_(path_ + ".part") {
@@ -52415,13 +54099,17 @@ DTRAIN_DEFINED void AtomicFile::write(std::span<const std::byte> bytes) {
 }
 
 DTRAIN_DEFINED void AtomicFile::sync() {
-  if (::fsync(descriptor_.get()) != 0) fail(errno);
+  if (::fsync(descriptor_.get()) == 0) return;
+  if (!detail::is_refused_call(errno)) fail(errno);
+  // Without fsync, a file system tells of a write that failed when a descriptor is closed.
+  const int copy = ::fcntl(descriptor_.get(), F_DUPFD_CLOEXEC, 0);
+  if (copy < 0 || (::close(copy) != 0 && errno != EINTR)) fail(errno);
 }
 
 DTRAIN_DEFINED void AtomicFile::commit() {
   give_permissions();
   sync();
-  if (std::rename(part_.c_str(), path_.c_str()) != 0) fail(errno);
+  if (std::rename(part_.c_str(), path_.c_str()) != 0) fail_renaming(errno);
   has_name_ = true;
   descriptor_.reset();
   sync_folder();
@@ -52429,7 +54117,10 @@ DTRAIN_DEFINED void AtomicFile::commit() {
 
 DTRAIN_DEFINED void AtomicFile::inspect_replaced() {
   struct stat there {};
-  if (::stat(path_.c_str(), &there) != 0) return;
+  if (::stat(path_.c_str(), &there) != 0) {
+    if (errno == ELOOP) fail(errno);
+    return;
+  }
   if (!S_ISREG(there.st_mode)) {
     refuse(Errc::invalid_argument, "it is no regular file, and would be replaced by one; name another");
   }
@@ -52438,7 +54129,8 @@ DTRAIN_DEFINED void AtomicFile::inspect_replaced() {
 }
 
 DTRAIN_DEFINED bool AtomicFile::create_and_lock() {
-  const mode_t created = replaced_ ? 0600 : 0666;  // a new file gets the permissions that the umask leaves
+  // A new file gets the permissions that the umask leaves.
+  const mode_t created = !replaced_ ? 0666 : can_chmod_ ? 0600 : mode_;
   descriptor_ = Descriptor(::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, created));
   if (!descriptor_) {
     if (errno == EEXIST) {
@@ -52453,11 +54145,20 @@ DTRAIN_DEFINED bool AtomicFile::create_and_lock() {
     descriptor_.reset();
     return false;
   }
-  if (!replaced_) {
-    mode_ = status_of(descriptor_).st_mode & 0777;
-    if (::fchmod(descriptor_.get(), 0600) != 0) fail(errno);
-  }
-  return true;
+  return narrow();
+}
+
+DTRAIN_DEFINED bool AtomicFile::narrow() {
+  const struct stat status = status_of(descriptor_);
+  if (!replaced_) mode_ = status.st_mode & 0777;
+  if (!can_chmod_ || ::fchmod(descriptor_.get(), 0600) == 0) return true;
+  if (!detail::is_refused_call(errno)) fail(errno);
+  can_chmod_ = false;
+  if (!replaced_) return true;
+  // commit() cannot widen the permissions, so the file is created again with those that it is to have.
+  if (status.st_gid != replaced_->group) mode_ &= ~static_cast<mode_t>(S_IRWXG);
+  abandon();
+  return false;
 }
 
 DTRAIN_DEFINED void AtomicFile::remove_leftover() {
@@ -52512,7 +54213,7 @@ DTRAIN_DEFINED void AtomicFile::give_permissions() {
       ::fchown(descriptor_.get(), static_cast<uid_t>(-1), replaced_->group) != 0) {
     mode &= ~static_cast<mode_t>(S_IRWXG);
   }
-  if (::fchmod(descriptor_.get(), mode) != 0) fail(errno);
+  if (::fchmod(descriptor_.get(), mode) != 0 && !detail::is_refused_call(errno)) fail(errno);
   if (replaced_ && status_of(descriptor_).st_uid != replaced_->owner) {
     // Last, because a process that has given a file away may not change its permissions. Only root can give it away.
     static_cast<void>(::fchown(descriptor_.get(), replaced_->owner, static_cast<gid_t>(-1)) == 0);
@@ -52523,7 +54224,8 @@ DTRAIN_DEFINED void AtomicFile::sync_folder() {
   const std::size_t slash = path_.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
   const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (opened && ::fsync(opened.get()) != 0 && errno != EINVAL) {
+  // EBADF: some network file systems do not sync what is open for reading alone.
+  if (opened && ::fsync(opened.get()) != 0 && errno != EBADF && !detail::is_refused_call(errno)) {
     throw posix_error(errno, format_text("writing the folder of the file {} to its disk failed", {path_}));
   }
 }
@@ -52533,6 +54235,16 @@ DTRAIN_DEFINED void AtomicFile::abandon() noexcept {
     static_cast<void>(::unlink(part_.c_str()));
     descriptor_.reset();
   }
+}
+
+DTRAIN_DEFINED void AtomicFile::fail_renaming(int number) {
+  abandon();
+  const bool is_mount_point = number == EBUSY || number == EXDEV;
+  throw posix_error(number, format_text("writing the file {} failed: renaming {}", {path_, part_}),
+                    is_mount_point
+                        ? "what was there is unchanged; the file itself seems to be mounted (into a container), and "
+                          "such a file cannot be replaced: mount its folder"
+                        : "what was there is unchanged; name a file in a folder whose files can be renamed");
 }
 
 DTRAIN_DEFINED void AtomicFile::fail(int number) {
@@ -52722,6 +54434,19 @@ DTRAIN_DEFINED void Adasum::require_usable(int ranks, const BufferView& values) 
 
 }  // namespace DTRAIN_NAMESPACE::hooks
 
+// ---- dtrain/ddp/hooks/hook_ranks.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED void HookRanks::refuse_state(const char* hook, int of_state, int of_steps) {
+  throw_error(Errc::invalid_argument,
+              "{}: state() was given a group of world size {}, but the model is wrapped in one of world size {}; give "
+              "state() the wrapper's group",
+              {hook, of_state, of_steps});
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/hooks/largest_elements.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -52897,13 +54622,13 @@ namespace DTRAIN_NAMESPACE::hooks {
 DTRAIN_DEFINED PowerSgd::PowerSgd(PowerSgdOptions options) : options_(options) {
   if (options.rank < 1 || !(options.min_compression >= 1)) {
     throw_error(Errc::invalid_argument, "hooks::PowerSgd has rank {} and min_compression {}; both are at least 1",
-                {options.rank, std::to_string(options.min_compression)});
+                {options.rank, options.min_compression});
   }
 }
 
 DTRAIN_DEFINED std::string PowerSgd::description() const {
   return format_text("hooks::PowerSgd with rank {}, start_after {}, min_compression {}, seed {}",
-                     {options_.rank, options_.start_after, std::to_string(options_.min_compression), options_.seed});
+                     {options_.rank, options_.start_after, options_.min_compression, options_.seed});
 }
 
 DTRAIN_DEFINED void PowerSgd::prepare(std::span<const Parameter> parameters) {
@@ -53083,14 +54808,12 @@ namespace DTRAIN_NAMESPACE::hooks {
 
 DTRAIN_DEFINED TopK::TopK(TopKOptions options) : options_(options) {
   if (!(options.fraction > 0 && options.fraction <= 1)) {
-    throw_error(Errc::invalid_argument, "hooks::TopK has fraction {}; it is above 0 and at most 1",
-                {std::to_string(options.fraction)});
+    throw_error(Errc::invalid_argument, "hooks::TopK has fraction {}; it is above 0 and at most 1", {options.fraction});
   }
 }
 
 DTRAIN_DEFINED std::string TopK::description() const {
-  return format_text("hooks::TopK with fraction {}, start_after {}",
-                     {std::to_string(options_.fraction), options_.start_after});
+  return format_text("hooks::TopK with fraction {}, start_after {}", {options_.fraction, options_.start_after});
 }
 
 DTRAIN_DEFINED void TopK::prepare(std::span<const Parameter> parameters) {
@@ -53130,10 +54853,14 @@ DTRAIN_DEFINED void TopK::choose_compressed(int ranks) {
 }
 
 DTRAIN_DEFINED TopK::Counts TopK::begin_step(std::span<const ddp::BucketGradient> gradients, int ranks) {
+  ranks_.step_is_for("hooks::TopK", ranks);
   if (sent_.empty()) choose_compressed(ranks);
   Counts counts;
   bool starts = true;
   for (const ddp::BucketGradient& gradient : gradients) {
+    // One without elements decides nothing: in a bucket of its own its steps are not counted, because the bucket is not
+    // reduced.
+    if (gradient.view.bytes() == 0) continue;
     const std::size_t sent = sent_[gradient.parameter];
     starts = static_cast<std::uint64_t>(steps_[gradient.parameter]++) >= options_.start_after && starts;
     counts.sent += sent;
@@ -53157,8 +54884,14 @@ DTRAIN_DEFINED void TopK::compress(std::span<const ddp::BucketGradient> gradient
     std::transform(values.begin(), values.end(), error.begin(), error.begin(),
                    [](float value, float kept) { return value + kept; });
     largest_.select(error, count, indices_.data());
+    std::size_t not_finite = 0;
     for (std::size_t k = 0; k < count; ++k) {
-      *to++ = {indices_[k], std::exchange(error[indices_[k]], 0.0F)};
+      *to = {indices_[k], std::exchange(error[indices_[k]], 0.0F)};
+      not_finite += kernels::is_finite(to++->value) ? 0 : 1;
+    }
+    if (not_finite == count) {  // there may be more of them, and each would spoil a later step
+      std::replace_if(
+          error.begin(), error.end(), [](float kept) { return !kernels::is_finite(kept); }, 0.0F);
     }
   }
 }
@@ -53580,9 +55313,7 @@ T median(std::span<T> values) {
 
 /// "12.345 ms".
 inline std::string milliseconds(double seconds) {
-  char text[48];
-  std::snprintf(text, sizeof text, "%.5g ms", seconds * 1e3);
-  return text;
+  return number_text(seconds * 1e3, 5) + " ms";
 }
 
 inline double seconds_of(std::chrono::nanoseconds time) {
@@ -54144,12 +55875,12 @@ DTRAIN_OPTIMIZED DTRAIN_DEFINED void AdamStep::operator()(float* weights, const 
     std::memcpy(means + i, &mean, bytes);
     std::memcpy(squares + i, &square, bytes);
   };
-  std::size_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
+  const std::size_t left = count % lanes;
+  for (std::size_t i = 0; i < count - left; i += lanes) {
     update(i, sizeof(Lanes));
   }
-  if (i < count) {
-    update(i, (count - i) * sizeof(float));
+  if (left > 0) {
+    update(count - left, left * sizeof(float));
   }
 }
 
@@ -54452,12 +56183,15 @@ DTRAIN_DEFINED void check_sharded_parameters(std::span<const Parameter> paramete
                   {describe_parameter(i, parameters[i].name), name(value.dtype), to_string(value.device)});
     }
   }
+  check_apart(
+      parameters, [](const Parameter& parameter) -> const TensorView& { return parameter.value; }, "values");
 }
 
 DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank,
-                                                    int ranks, std::size_t arrays, Rule rule)
+                                                    int ranks, std::size_t arrays, Rule rule, ReadValue read_value)
     : plan_(&plan),
       parameters_(std::move(parameters)),
+      read_value_(std::move(read_value)),
       layout_(shard_layout(plan, gradient_sizes(parameters_), rank, ranks)),
       counts_rest_(rank == 0),
       rule_arrays_(arrays),
@@ -54468,11 +56202,39 @@ DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> param
     return detail::is_half(parameter.value.dtype);
   });
   arrays_.assign(arrays + (has_halves ? 1 : 0), std::vector<float>(layout_.state_elements));
-  if (!has_halves) return;
+  for (std::size_t i = 0; read_value_ && i < parameters_.size(); ++i)
+    moves_.push_back(read_value_(i).moves);
+  load_weights(std::vector<bool>(parameters_.size(), true));
+}
+
+DTRAIN_DEFINED void ShardedParameters::renew_values() {
+  if (!read_value_) return;
+  std::vector<bool> moved(parameters_.size());
+  std::vector<Parameter> parameters;
+  std::vector<std::uint64_t> moves = moves_;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const PresentValue present = read_value_(i);
+    if (present.moves == moves_[i]) continue;
+    if (parameters.empty()) parameters = parameters_;
+    parameters[i].value = present.view;
+    moves[i] = present.moves;
+    moved[i] = true;
+  }
+  if (parameters.empty()) return;
+  check_sharded_parameters(parameters);
+  parameters_ = std::move(parameters);
+  moves_ = std::move(moves);
+  load_weights(moved);
+}
+
+/// 16-bit values to the f32 weights.
+DTRAIN_DEFINED void ShardedParameters::load_weights(const std::vector<bool>& wanted) {
+  if (arrays_.size() == rule_arrays_) return;
   const kernels::DefaultFloatEnvironment environment;
   for (const BucketShard& shard : layout_.buckets) {
     for (const std::vector<ShardPiece>* pieces : {&shard.own, &shard.rest}) {
       for (const ShardPiece& piece : *pieces) {
+        if (!wanted[piece.parameter]) continue;
         const TensorView& value = parameters_[piece.parameter].value;
         kernels::convert(value.dtype, value.data + piece.offset * size_bytes(value.dtype), DType::f32,
                          reinterpret_cast<std::byte*>(arrays_.back().data() + piece.in_state), piece.count);
@@ -54481,12 +56243,26 @@ DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> param
   }
 }
 
-DTRAIN_DEFINED bool ShardedParameters::has_weights_in(const std::byte* begin, std::size_t bytes) const noexcept {
+DTRAIN_DEFINED bool detail::share_memory(std::span<const std::span<const std::byte>> memory,
+                                         std::span<const Parameter> parameters) {
+  using Range = std::pair<std::span<const std::byte>, bool>;  // and whether it is a parameter's
+  std::vector<Range> ranges;
+  for (const std::span<const std::byte> range : memory) {
+    if (!range.empty()) ranges.emplace_back(range, false);
+  }
+  for (const Parameter& parameter : parameters) {
+    if (parameter.value.bytes() != 0) ranges.push_back({{parameter.value.data, parameter.value.bytes()}, true});
+  }
   const std::less<> before;
-  return std::any_of(parameters_.begin(), parameters_.end(), [&](const Parameter& parameter) {
-    const TensorView& value = parameter.value;
-    return before(value.data, begin + bytes) && before(begin, value.data + value.bytes());
-  });
+  std::sort(ranges.begin(), ranges.end(),
+            [before](const Range& a, const Range& b) { return before(a.first.data(), b.first.data()); });
+  std::array<const std::byte*, 2> ends{};  // of each kind's ranges so far, the last
+  for (const auto& [range, is_parameter] : ranges) {
+    if (before(range.data(), ends[is_parameter ? 0 : 1])) return true;
+    const std::byte*& end = ends[is_parameter ? 1 : 0];
+    end = std::max(end, range.data() + range.size(), before);
+  }
+  return false;
 }
 
 DTRAIN_DEFINED void ShardedParameters::begin_step() noexcept {
