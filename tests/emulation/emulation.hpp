@@ -80,7 +80,13 @@ void init_never_completes(bool never, int device = any_device);
 /// Whether it ends with ncclSystemError there, after the ranks have connected; the other ranks' succeed.
 void init_fails(bool fails, int device = any_device);
 
-/// What becomes of ranks that call different collectives, or with different counts, types or operations.
+/// Whether streams made from now on share hardware queues: a device has 8, or CUDA_DEVICE_MAX_CONNECTIONS, at most 32.
+/// What stands behind work that waits in the same queue waits, too, as on a GPU; stricter than there, a queue does one
+/// thing at a time. Else each stream runs by itself.
+void set_hardware_queues(bool shared);
+
+/// What becomes of ranks that call different collectives, or with different types or operations. As NCCL does, ranks
+/// with different counts go on, where these take the same number of steps, with values that mean nothing.
 enum class Mismatch {
   hang,    ///< nobody's operation ends, as with NCCL
   report,  ///< each rank's communicator reports ncclInvalidUsage

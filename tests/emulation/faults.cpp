@@ -145,6 +145,7 @@ void reset() {
   ignore_record(0);
   host_wait_count.store(0, std::memory_order_relaxed);
   host_byte_count.store(0, std::memory_order_relaxed);
+  set_hardware_queues(false);
   reset_devices();
   reset_nccl();
 }

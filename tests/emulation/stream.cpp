@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -20,7 +22,52 @@
 #include "futex.hpp"
 
 namespace emulation {
+
+/// What the streams of a hardware queue were given runs in the order in which it was given, one after the other.
+struct HardwareQueue {
+  int streams = 0;     ///< that have it now
+  std::mutex issuing;  ///< a stream's own order is the queue's
+  std::uint64_t issued = 0;
+  std::atomic<std::uint64_t> done{0};
+  std::atomic<std::uint32_t> counter{0};
+};
+
 namespace {
+
+std::atomic<bool> has_hardware_queues{false};
+
+struct HardwareQueues {
+  std::mutex mutex;
+  std::array<std::vector<HardwareQueue*>, most_devices> queues;  ///< since a test asked for them
+  std::vector<std::unique_ptr<HardwareQueue>> made;              ///< streams hold them as long as they run
+};
+HardwareQueues& hardware_queues() {
+  static HardwareQueues* const only = new HardwareQueues;
+  return *only;
+}
+
+/// Of the device's queues the first that the fewest streams have; there are as many as CUDA_DEVICE_MAX_CONNECTIONS
+/// says, 8 where it says nothing.
+HardwareQueue* take_hardware_queue(int device) {
+  if (!has_hardware_queues.load(std::memory_order_relaxed)) return nullptr;
+  const char* const text = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  const auto count = static_cast<std::size_t>(text == nullptr ? 8 : std::clamp(std::atoi(text), 1, 32));
+  HardwareQueues& all = hardware_queues();
+  const std::lock_guard lock(all.mutex);
+  std::vector<HardwareQueue*>& queues = all.queues[static_cast<std::size_t>(device)];
+  while (queues.size() < count)
+    queues.push_back(all.made.emplace_back(std::make_unique<HardwareQueue>()).get());
+  HardwareQueue* const queue = *std::min_element(
+      queues.begin(), queues.end(), [](const auto* one, const auto* other) { return one->streams < other->streams; });
+  ++queue->streams;
+  return queue;
+}
+
+void return_hardware_queue(HardwareQueue* queue) {
+  if (queue == nullptr) return;
+  const std::lock_guard lock(hardware_queues().mutex);
+  --queue->streams;
+}
 
 thread_local bool is_stream_thread = false;
 
@@ -69,12 +116,25 @@ class SignalsBlocked {
 
 }  // namespace
 
+void set_hardware_queues(bool shared) {
+  HardwareQueues& all = hardware_queues();
+  const std::lock_guard lock(all.mutex);
+  for (auto& each : all.queues)
+    each.clear();
+  has_hardware_queues.store(shared, std::memory_order_relaxed);
+}
+
 bool in_stream_thread() noexcept {
   return is_stream_thread;
 }
 
 Stream::Stream(int device, unsigned int flags, int priority)
-    : device_(device), flags_(flags), priority_(priority), newest_(new Item), oldest_(newest_.load()) {
+    : device_(device),
+      flags_(flags),
+      priority_(priority),
+      queue_(take_hardware_queue(device)),
+      newest_(new Item),
+      oldest_(newest_.load()) {
   make_context(device);
   const SignalsBlocked blocked;
   std::thread([this] { run(); }).detach();
@@ -110,7 +170,18 @@ void Stream::enqueue(Work work) {
 void Stream::enqueue_beyond(Work work) {
   issued_.fetch_add(1, std::memory_order_relaxed);
   auto* const item = new Item;
-  item->work = std::move(work);
+  if (queue_ == nullptr) {
+    item->work = std::move(work);
+    return push(item);
+  }
+  const std::lock_guard lock(queue_->issuing);
+  item->work = [queue = queue_, place = queue_->issued++, work = std::move(work)]() mutable {
+    wait_until(queue->counter, [&] { return queue->done.load(std::memory_order_acquire) == place; });
+    work();
+    work = nullptr;
+    queue->done.store(place + 1, std::memory_order_release);
+    notify(queue->counter);
+  };
   push(item);
 }
 
@@ -169,6 +240,7 @@ void Stream::block_until_complete() const noexcept {
 }
 
 void Stream::end() {
+  return_hardware_queue(queue_);
   {
     const std::lock_guard lock(registry().mutex);
     std::erase(registry().streams, this);

@@ -11,6 +11,7 @@
 namespace emulation {
 
 class Capture;
+struct HardwareQueue;
 struct Record;
 
 using Work = std::function<void()>;
@@ -71,6 +72,7 @@ class Stream {
   const int device_;
   const unsigned int flags_;
   const int priority_;
+  HardwareQueue* const queue_;  // null where each stream runs by itself
   std::atomic<Capture*> capture_{nullptr};
   int lane_ = 0;
   std::atomic<Item*> newest_;

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdlib>
 #include <functional>
 #include <thread>
 #include <utility>
@@ -19,6 +20,10 @@
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
 namespace support {
+
+/// backend::Staged asks for hardware queues when a rank begins. Ranks of a test are threads, beside which no variable
+/// may be set, and an earlier test has made the context.
+inline const bool has_asked_for_queues = ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) == 0;
 
 using dtrain::stream::cuda::check;
 using dtrain::stream::cuda::DeviceBuffer;

@@ -19,10 +19,8 @@
 #include "dtrain/backend/on_host_streams.hpp"
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/backend/staged/communicator.hpp"
-#include "dtrain/core/log.hpp"
+#include "dtrain/backend/staged/environment_setup.hpp"
 #include "dtrain/core/types/dtype.hpp"
-#include "dtrain/identity/environment/environment_snapshot.hpp"
-#include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/stream/cuda/communication_stream.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
@@ -30,6 +28,9 @@ namespace DTRAIN_NAMESPACE::backend {
 /// `Policy<launch::PerNode, backend::Staged<backend::SharedMemory>>`: for CUDA gradients without NCCL, or with several
 /// ranks on one device (DTRAIN_SHARE_DEVICES=1). Chunks are pipelined: while the host reduces chunk k, the device
 /// copies chunk k+1 to the host and chunk k-1 back. A topology is applied to `Inner`. Reductions have Inner's bits.
+///
+/// A rank gets 32 hardware queues (CUDA_DEVICE_MAX_CONNECTIONS), unless the variable is set: a copy that waits for the
+/// host holds up all streams of its queue.
 ///
 /// On a device without stream memory operations (cuStreamWaitValue32), host functions wait in streams, and CUDA may run
 /// these one at a time in a process. There, a process has one rank, and one channel with running work at a time.
@@ -64,24 +65,13 @@ struct Staged {
   /// Default number of ranks on a node.
   static int visible_devices() { return cuda::visible_devices(); }
 
-  /// A warning about the environment; null if it is in order.
-  static const char* warning_about(const identity::Environment& environment) {
-    return identity::Variables(environment).text("CUDA_DEVICE_MAX_CONNECTIONS") != "1"
-               ? nullptr
-               : "CUDA_DEVICE_MAX_CONNECTIONS=1 gives all streams one hardware queue, where a copy of backend::Staged "
-                 "that waits for the host holds up other streams; if ranks use several channels in different orders, "
-                 "they end by the timeout; unset it, or set it to 8";
-  }
-
-  /// Blocking; collective if `Inner`'s is. Selects this rank's device.
+  /// Blocking; collective if `Inner`'s is. Selects this rank's device, before any other CUDA call.
   /// @throws Error (unsupported, usage, cuda), and as Inner::pre_join_blocking
   static std::shared_ptr<void> pre_join_blocking(const identity::ProcessIdentity& identity,
                                                  [[maybe_unused]] std::optional<rendezvous::Secret>& secret,
                                                  [[maybe_unused]] Deadline deadline) {
+    staged::prepare_environment();
     cuda::take_device(identity, cuda::shares_devices());
-    if (const char* const warning = warning_about(identity::snapshot_environment())) {
-      log(LogLevel::warning, warning);
-    }
     if constexpr (HasPreJoin<Inner>) {
       return Inner::pre_join_blocking(identity, secret, deadline);
     } else {

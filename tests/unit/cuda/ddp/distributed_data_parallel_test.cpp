@@ -226,6 +226,22 @@ TEST_CASE("ranks that share a GPU train over the host's memory") {
   ::unsetenv("DTRAIN_SHARE_DEVICES");
 }
 
+#if DTRAIN_EMULATED_CUDA
+TEST_CASE("ranks that share a GPU and its hardware queues train over the host's memory") {
+  emulation::reset();
+  REQUIRE(support::enough_devices(1));
+  const char* const before = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  const std::string queues = before == nullptr ? "" : before;
+  ::unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  ::setenv("DTRAIN_SHARE_DEVICES", "1", 1);
+  emulation::set_hardware_queues(true);
+  expect_training<StagedPolicy, Model>(4);
+  emulation::reset();
+  ::unsetenv("DTRAIN_SHARE_DEVICES");
+  if (!queues.empty()) ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", queues.c_str(), 1);
+}
+#endif
+
 TEST_CASE("a parameter of the host in a model on a GPU is refused by its name") {
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
   struct Mixed : Model {
