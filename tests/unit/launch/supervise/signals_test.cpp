@@ -89,6 +89,15 @@ TEST_CASE("a descriptor waits for the signals that another thread takes") {
   CHECK(signals.next() == SIGTERM);
 }
 
+TEST_CASE("a thread that starts after the reader, and blocks nothing, takes no signal away") {
+  SignalReader signals;
+  OpenThread later;
+  for (const int signal : {SIGCHLD, SIGTERM, SIGCHLD}) {
+    send(signal);
+    CHECK(next_of(signals) == signal);
+  }
+}
+
 TEST_CASE("signals of closed pipes, full files and terminals neither end nor stop the process") {
   OpenThread other;
   SignalReader signals;
