@@ -55,8 +55,7 @@ class Collective {
   }
 
   CallMade call() const {
-    return {static_cast<std::uint32_t>(operation_.kind), operation_.type, operation_.named_reduction, operation_.root,
-            operation_.count};
+    return {static_cast<std::uint32_t>(operation_.kind), operation_.type, operation_.named_reduction, operation_.root};
   }
 
   void write(std::size_t offset, std::size_t length) {

@@ -23,7 +23,6 @@ struct CallMade {
   std::int32_t type;
   std::int32_t reduction;
   std::int32_t root;
-  std::uint64_t count;
   friend bool operator==(const CallMade&, const CallMade&) = default;
 };
 

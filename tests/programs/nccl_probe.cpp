@@ -1,5 +1,5 @@
 // A job over NCCL that does what its argument says; tests/integration/nccl_test.cpp starts it.
-//   nccl_probe --nproc-per-node=3 hello|graph|kill|throw|other_count|half_count|leave|stop|stop_once|endless|early
+//   nccl_probe --nproc-per-node=3 hello|graph|kill|throw|late|leave|stop|stop_once|endless|early
 // With DTRAIN_PROBE_PER_PROCESS set it is one rank, which somebody else starts, with blocking communicators where it is
 // "blocking". With the argument absent, rank 1 then stops before its first operation.
 #include <dtrain/dtrain.hpp>
@@ -139,10 +139,8 @@ int stop_once(const Group& group) {
 /// Reduces without end, and says "phase steady" on the way; rank 1 ends in the middle of it as told.
 template <class Group>
 int endless(const Group& group, std::string_view how) {
-  const std::size_t count = how == "half_count" ? 25'000'000 : 100'000;
-  const Values values(count, 1);
+  const Values values(100'000, 1);
   for (int step = 0;; ++step) {
-    dtrain::BufferView view = values.view();
     if (step == 10) {
       static_cast<void>(::dprintf(STDOUT_FILENO, "phase steady\n"));
     }
@@ -154,17 +152,15 @@ int endless(const Group& group, std::string_view how) {
         static_cast<void>(::kill(::getpid(), SIGKILL));
       } else if (how == "throw") {
         throw std::runtime_error("rank 1 has had enough");
-      } else if (how == "other_count") {
-        --view.count;
-      } else if (how == "half_count") {
-        view.count /= 2;
+      } else if (how == "late") {
+        std::this_thread::sleep_for(std::chrono::minutes(10));
       } else if (how == "leave") {
         return 0;
       } else if (how == "stop") {
         static_cast<void>(::kill(::getpid(), SIGSTOP));
       }
     }
-    group.all_reduce(view, dtrain::ReduceOp::average);
+    group.all_reduce(values.view(), dtrain::ReduceOp::average);
   }
 }
 

@@ -18,6 +18,14 @@ struct Reset {
   ~Reset() { emulation::reset(); }
 };
 
+/// Rank 0 reduces, rank 1 broadcasts.
+void disagree(EmulatedRank& rank) {
+  float* const data = rank.on_device(std::vector<float>(10, 1));
+  static_cast<void>(rank.rank == 0 ? ncclAllReduce(data, data, 10, ncclFloat32, ncclSum, rank.communicator, rank.stream)
+                                   : ncclBroadcast(data, data, 10, ncclFloat32, 0, rank.communicator, rank.stream));
+  static_cast<void>(settled(rank.communicator));  // an error may have come already
+}
+
 /// Issues an all_reduce of `count` elements; what becomes of it shows later.
 void reduce(EmulatedRank& rank, std::size_t count) {
   float* const data = rank.on_device(std::vector<float>(count, 1));
@@ -87,9 +95,19 @@ TEST_CASE("an asynchronous error is reported by its rank, and all hang until the
 TEST_CASE("emulated collectives that do not fit together hang, as NCCL's do") {
   const Reset reset;
   run_emulated_ranks(2, [](EmulatedRank& rank) {
-    reduce(rank, rank.rank == 0 ? 10 : 11);
+    disagree(rank);
     CHECK(stays_busy(rank));
     abort(rank);
+  });
+}
+
+TEST_CASE("emulated ranks that reduce different counts go on, as NCCL's do") {
+  const Reset reset;
+  run_emulated_ranks(2, [](EmulatedRank& rank) {
+    for (int step = 0; step < 3; ++step)
+      reduce(rank, rank.rank == 0 ? 10 : 11);
+    EXPECT_SUCCESS(cudaStreamSynchronize(rank.stream));
+    rank.finalize();
   });
 }
 
@@ -97,7 +115,7 @@ TEST_CASE("emulated collectives that do not fit together are reported where a te
   const Reset reset;
   emulation::set_mismatch(emulation::Mismatch::report);
   run_emulated_ranks(2, [](EmulatedRank& rank) {
-    reduce(rank, rank.rank == 0 ? 10 : 11);
+    disagree(rank);
     CHECK(error_of(rank) == ncclInvalidUsage);
     abort(rank);
   });

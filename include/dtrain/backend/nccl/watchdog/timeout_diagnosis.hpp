@@ -36,7 +36,8 @@ inline std::chrono::nanoseconds grace_period(std::chrono::nanoseconds timeout) {
   return std::min<std::chrono::nanoseconds>(timeout / 3, std::chrono::seconds(5));
 }
 
-/// Blocking: at most twice grace_period(timeout). @returns why `operation` has not ended; empty once the job has failed
+/// Blocking: at most three times grace_period(timeout). @returns why `operation` has not ended; empty once the job has
+/// failed
 inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& context, const Operation& operation) {
   const std::string ordinal = operation.sequence == 0 ? "" : " as operation " + std::to_string(operation.sequence);
   const std::string called = format_text(" called {}{}", {to_string(operation), ordinal});
@@ -57,8 +58,8 @@ inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& cont
     }
     if (!other.ends_with(called)) {  // it has left, or is in another operation, maybe an earlier one
       detail = other + "; every rank calls the same collectives in the same order";
-    } else if (context.failure->block_until_failed(Deadline::after(grace_period(context.timeout)))) {
-      return std::nullopt;  // other ranks differ
+    } else if (context.failure->block_until_failed(Deadline::after(2 * grace_period(context.timeout)))) {
+      return std::nullopt;  // other ranks differ; one that timed out later may still wait for its next rank
     }
   } catch (const JobFailed&) {
     return std::nullopt;
