@@ -17,14 +17,19 @@ namespace DTRAIN_NAMESPACE::ddp {
 template <backend::Communicator Communicator>
 void broadcast_values(Communicator& communicator, typename Communicator::Stream stream, PackedBroadcast& values,
                       const FailureContext& context) {
+  const auto wait = [&] {
+    typename Communicator::Stream::Event done;
+    stream.record(done);
+    backend::block_until_complete(done, communicator, *context.latch, context.timeout, context.rank);
+  };
+  // This thread copies: work of the stream that an exception leaves behind would copy after the end of `values`.
   values.launch(
       communicator.rank() == 0, [&](const BufferView& value) { communicator.broadcast(value, 0, stream); },
       [&](auto copy) {
-        if constexpr (requires { stream.enqueue(copy); }) stream.enqueue(copy);  // else nothing was packed
+        wait();
+        copy();
       });
-  typename Communicator::Stream::Event received;
-  stream.record(received);
-  backend::block_until_complete(received, communicator, *context.latch, context.timeout, context.rank);
+  wait();
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

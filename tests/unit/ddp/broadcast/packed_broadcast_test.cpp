@@ -9,9 +9,13 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <thread>
 #include <vector>
 
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/failure_latch.hpp"
 #include "dtrain/ddp/broadcast/broadcast_values.hpp"
+#include "dtrain/stream/host/stream_ref.hpp"
 #include "support/counting_communicator.hpp"
 
 namespace packed_broadcast_test {
@@ -91,6 +95,40 @@ TEST_CASE("every tensor of the other ranks gets rank 0's bytes, also where the c
   }
   CHECK(other.memory == root.memory);
   CHECK(received == sent.size());
+}
+
+/// A rank whose broadcasts end after the time limit of the wait for them, because the job has failed.
+class LateCommunicator : public support::CountingCommunicator {
+ public:
+  using Stream = dtrain::stream::host::StreamRef;
+  LateCommunicator(support::Traffic& traffic, dtrain::FailureLatch& latch)
+      : CountingCommunicator(traffic, 2), latch_(&latch) {}
+
+  void all_reduce(dtrain::ConstBufferView, BufferView, dtrain::ReduceOp, Stream) {}
+  void broadcast(BufferView, int, Stream stream) {
+    stream.enqueue([latch = latch_]() noexcept {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      latch->report({dtrain::CauseKind::exception, 0, "vm", "rank 0 has ended"});
+    });
+  }
+  void barrier(Stream) {}
+
+ private:
+  dtrain::FailureLatch* latch_;
+};
+
+TEST_CASE("a broadcast that fails leaves no copy in the stream, which would run after the end of the packs") {
+  Tensors tensors(std::vector<std::size_t>(600, 1024));  // three packs
+  support::Traffic traffic;
+  dtrain::stream::host::Queue queue;
+  const auto latch = std::make_shared<dtrain::FailureLatch>();
+  {
+    PackedBroadcast values(tensors.views, true);
+    LateCommunicator communicator(traffic, *latch);
+    const dtrain::ddp::FailureContext context{latch, 1, "vm", std::chrono::milliseconds(1), {}};
+    CHECK_THROWS_AS(dtrain::ddp::broadcast_values(communicator, queue.ref(), values, context), dtrain::Error);
+  }
+  CHECK(queue.completed() == queue.published());
 }
 
 }  // namespace packed_broadcast_test
