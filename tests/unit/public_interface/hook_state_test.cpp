@@ -237,4 +237,34 @@ TEST_CASE("state() with a group of another number of ranks than the wrapper's is
   }
 }
 
+TEST_CASE("a cast without error feedback serves models of groups of different sizes, and asks for no group's state") {
+  run_well(2, [](const Group& group) {
+    dtrain::hooks::Cast<dtrain::bfloat16> hook;
+    Matrices model;
+    DistributedDataParallel ddp{model, group, {}, hook};
+    CHECK(hook.state(group).empty());
+    const Group alone = group.split(group.rank(), 0);
+    Matrices own;
+    DistributedDataParallel own_ddp{own, alone, {}, hook};
+    train(own_ddp, own, 0, group.rank());
+    train(ddp, model, 0, group.rank());
+    CHECK(hook.state(alone).empty());
+  });
+}
+
+TEST_CASE("a LocalSgd serves a later wrapper of its model, in a group of another size") {
+  run_well(2, [](const Group& group) {
+    const Group alone = group.split(group.rank(), 0);
+    dtrain::hooks::LocalSgd hook{{.every = 1}};
+    Matrices model;
+    for (const Group& each : {group, alone, group}) {
+      DistributedDataParallel ddp{model, each, {}, hook};
+      train(ddp, model, 0, group.rank());
+      CHECK(hook.average(each));
+      CHECK(hook.state(each).size() == 1);
+    }
+    CHECK(hook.steps() == 3);
+  });
+}
+
 }  // namespace hook_state_test

@@ -97,7 +97,7 @@ class Cast {
   template <class C>
   void reduce(const ddp::GradientBucket<C>& bucket) {
     const BufferView& all = bucket.values;
-    ranks_.step_is_for("hooks::Cast", bucket.channel.size());
+    if (options_.error_feedback) ranks_.step_is_for("hooks::Cast", bucket.channel.size());
     if (all.dtype != DType::f32) {
       bucket.channel.all_reduce(all, all, bucket.op, bucket.stream);
       return;
@@ -114,7 +114,7 @@ class Cast {
   /// group of another number of ranks than the wrapper's, in the next step if none has run; the job's first cause
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
-    ranks_.state_is_for("hooks::Cast", group.world_size());
+    if (options_.error_feedback) ranks_.state_is_for("hooks::Cast", group.world_size());
     errors_.average(group);
     std::vector<ddp::NamedTensor> tensors;
     errors_.add_to(tensors, "cast");

@@ -33,7 +33,8 @@ struct LocalSgdOptions {
 
 /// A GradientHook for post-local SGD: after `start_after` steps a rank keeps its own gradients and updates its own
 /// weights by them, and every `every` steps the weights of all ranks are averaged, as f32 where they are f32, whatever
-/// the topology's wire type. Local steps communicate nothing: no rank waits for another one.
+/// the topology's wire type. Local steps communicate nothing: no rank waits for another one, but after the first step
+/// for rank 0's order of the buckets (DdpOptions::reorder_gradients).
 ///
 ///   dtrain::hooks::LocalSgd local{{.every = 8, .start_after = 100}};
 ///   dtrain::DistributedDataParallel ddp{model, group, {}, local};
@@ -160,6 +161,7 @@ DTRAIN_DEFINED void LocalSgd::prepare(std::span<const Parameter> parameters, std
   joined_.clear();
   copied_.clear();
   memory_.clear();
+  ranks_ = {};
   for (const Parameter& parameter : parameters) {
     add(parameter.value);
   }
