@@ -40,7 +40,11 @@ DTRAIN_DEFINED std::string detail::behind_link(const std::string& path) {
   for (int links = 0; links < most_links; ++links) {
     char target[PATH_MAX];
     const ssize_t length = ::readlink(name.c_str(), target, sizeof target);
-    if (length <= 0 || length == static_cast<ssize_t>(sizeof target)) return name;  // no link, or none that can be read
+    if (length <= 0 || length == static_cast<ssize_t>(sizeof target)) {  // no link, or none that can be read
+      struct stat there {};
+      const bool is_no_name = ::stat(name.c_str(), &there) != 0 && ::stat(path.c_str(), &there) == 0;
+      return is_no_name ? path : name;  // "pipe:[7]", the link of a process to its pipe
+    }
     const std::string_view next(target, static_cast<std::size_t>(length));
     const std::size_t folder = next.front() == '/' ? 0 : name.rfind('/') + 1;  // 0 without '/'
     name = name.substr(0, folder).append(next);

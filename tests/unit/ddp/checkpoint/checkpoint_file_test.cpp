@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/process/descriptor.hpp"
 #include "support/denied_call.hpp"
 #include "support/in_child.hpp"
 #include "support/skip.hpp"
@@ -311,8 +312,13 @@ TEST_CASE("what is no regular file is not replaced by one") {
   const support::TemporaryDirectory folder;
   const std::string pipe = folder.path + "/pipe";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  int unnamed[2];
+  REQUIRE(::pipe2(unnamed, O_CLOEXEC) == 0);
+  const dtrain::Descriptor reads(unnamed[0]);
+  const dtrain::Descriptor writes(unnamed[1]);
+  const std::string descriptor = "/proc/self/fd/" + std::to_string(writes.get());  // what /dev/stdout may be
   Training training = after(1);
-  for (const std::string& path : {pipe, folder.path}) {
+  for (const std::string& path : {pipe, folder.path, descriptor}) {
     CHECK_THROWS_WITH_AS(
         write_checkpoint_file(path, training.state()),
         ("writing the file " + path + " failed: it is no regular file, and would be " + "replaced by one; name another")
