@@ -36,7 +36,8 @@ std::string behind_link(const std::string& path);
 /// fsync is refused, the file system alone decides when the bytes are on the disk.
 /// - Without commit() no file remains. Only a killed process leaves PATH.part, which no other user may read and which
 /// its owner's next writer removes.
-/// - A writer locks PATH.part while it lives, so that two writers do not mix.
+/// - A writer locks PATH.part while it lives, so that two writers do not mix. On a file system without locks a second
+/// writer replaces PATH.part, and commit() of the first one throws Error (refused).
 /// Blocking: the file system. Threads: one.
 class AtomicFile {
  public:

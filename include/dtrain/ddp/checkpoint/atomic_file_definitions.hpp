@@ -93,6 +93,7 @@ DTRAIN_DEFINED void AtomicFile::sync() {
 DTRAIN_DEFINED void AtomicFile::commit() {
   give_permissions();
   sync();
+  if (!is_named(descriptor_)) refuse_second_writer();  // which found no lock
   if (std::rename(part_.c_str(), path_.c_str()) != 0) fail_renaming(errno);
   has_name_ = true;
   descriptor_.reset();

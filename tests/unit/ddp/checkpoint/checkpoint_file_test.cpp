@@ -18,7 +18,9 @@
 #include <cstdint>
 #include <fstream>
 #include <random>
+#include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -438,6 +440,32 @@ TEST_CASE("where neither chmod nor chown works, no other group may read what rep
   if (denied.exit_code == 77) return dtrain_test::skip("this machine installs no seccomp filter");
   CHECK(denied.exit_code == 0);
   CHECK(permissions_of(path) == 0600);
+}
+
+TEST_CASE("where locks are refused, as on some mounts, no writer puts another one's half file under its name") {
+  const support::TemporaryDirectory folder;
+  const std::string path = folder.path + "/checkpoint";
+  put(path, "old");
+  const int code = support::in_child([&] {
+    if (!support::deny_call(SYS_flock, ENOSYS)) return 77;
+    const auto bytes = [](std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); };
+    AtomicFile first(path);
+    first.write(bytes("first"));
+    AtomicFile second(path);
+    second.write(bytes("sec"));
+    try {
+      first.commit();
+      return 1;
+    } catch (const dtrain::Error& error) {
+      if (error.code() != make_error_code(dtrain::Errc::refused) || file_content(path) != "old") return 2;
+    }
+    second.write(bytes("ond"));
+    second.commit();
+    return 0;
+  });
+  if (code == 77) return dtrain_test::skip("this machine installs no seccomp filter");
+  CHECK(code == 0);
+  CHECK(file_content(path) == "second");
 }
 
 TEST_CASE("without fsync, a write that fails when the file is closed is an error") {
