@@ -118,8 +118,7 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_update(const char* caller, UpdateP
       "a ShardedOptimizer, but a gradient hook reduces the buckets; construct DistributedDataParallel without the hook",
       "a ShardedOptimizer, but that of another DistributedDataParallel; give the one that was constructed from this",
       "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; call backward(f), and give the optimizer "
-      "to "
-      "the step after it",
+      "to the step after it",
       "a ShardedOptimizer that needs the memory of all gradients, but another one, with zero::Gradients, has left none "
       "for them; give that",
       "no ShardedOptimizer, but one with zero::Gradients has left no memory for all gradients; give it to each step "
