@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -149,6 +150,36 @@ TEST_CASE("a rank that waits long for others names them in the log") {
         rank, "text", [] { return std::string("x"); }, joined);
   });
   CHECK(is_said);
+}
+
+/// A store that does not say in time whether a key is there.
+struct SlowStore : FakeStore {
+  using FakeStore::FakeStore;
+  support::FinishedCall<std::optional<std::string>> try_get(const std::string&, Deadline) const {
+    dtrain::throw_error(Errc::timeout, "the store did not answer", {});
+  }
+};
+
+TEST_CASE("a store that does not say in time who has come ends no wait") {
+  support::CapturedStderr captured;
+  const auto job = std::make_shared<FakeJob>(4);
+  std::atomic<int> right{0};
+  run_thread_ranks(4, [&](RankThread& self) {
+    StoreRank rank = store_rank(job, self, 40s);
+    if (self.rank() == 0) {
+      rank.store = SlowStore(job, 0);
+      rank.notice_after = 50ms;
+    }
+    const Deadline deadline = Deadline::after(20s);
+    while (self.rank() == 1 && !deadline.passed() &&
+           captured.text().find("not come so far: rank 1 and maybe others\n") == std::string::npos) {
+      std::this_thread::sleep_for(1ms);
+    }
+    const std::string all = store_gather(
+        rank, "text", [] { return std::string("x"); }, joined);
+    right += !deadline.passed() && all == "x;x;x;x;" ? 1 : 0;
+  });
+  CHECK(right == 4);
 }
 
 TEST_CASE("ranks that do not come are all named, also to the ranks that did") {
