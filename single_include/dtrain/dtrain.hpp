@@ -15403,7 +15403,8 @@ inline std::chrono::nanoseconds grace_period(std::chrono::nanoseconds timeout) {
   return std::min<std::chrono::nanoseconds>(timeout / 3, std::chrono::seconds(5));
 }
 
-/// Blocking: at most twice grace_period(timeout). @returns why `operation` has not ended; empty once the job has failed
+/// Blocking: at most three times grace_period(timeout). @returns why `operation` has not ended; empty once the job has
+/// failed
 inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& context, const Operation& operation) {
   const std::string ordinal = operation.sequence == 0 ? "" : " as operation " + std::to_string(operation.sequence);
   const std::string called = format_text(" called {}{}", {to_string(operation), ordinal});
@@ -15424,8 +15425,8 @@ inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& cont
     }
     if (!other.ends_with(called)) {  // it has left, or is in another operation, maybe an earlier one
       detail = other + "; every rank calls the same collectives in the same order";
-    } else if (context.failure->block_until_failed(Deadline::after(grace_period(context.timeout)))) {
-      return std::nullopt;  // other ranks differ
+    } else if (context.failure->block_until_failed(Deadline::after(2 * grace_period(context.timeout)))) {
+      return std::nullopt;  // other ranks differ; one that timed out later may still wait for its next rank
     }
   } catch (const JobFailed&) {
     return std::nullopt;
@@ -17898,6 +17899,51 @@ class ReductionChunks {
 
 #endif  // DTRAIN_WITH_CUDA
 
+// ---- dtrain/backend/staged/environment_setup.hpp
+
+/// @file
+/// CUDA's hardware queues, asked for and checked before the device is used.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::backend::staged {
+
+/// As many hardware queues as CUDA gives a process on a device. Its default is 8, which all streams share: what a
+/// stream has enqueued behind a copy that waits for the host then holds up other streams of its queue. Source: CUDA C++
+/// Programming Guide, "CUDA Environment Variables", CUDA_DEVICE_MAX_CONNECTIONS.
+inline constexpr int hardware_queues = 32;
+inline constexpr const char* queues_variable = "CUDA_DEVICE_MAX_CONNECTIONS";
+
+/// A warning about fewer queues; empty if the variable is in order.
+inline std::string warning_about(const identity::Environment& environment) {
+  const std::optional<std::string_view> text = identity::Variables(environment).text(queues_variable);
+  const std::optional<int> queues = text ? identity::parse_integer(*text) : std::nullopt;
+  if (!queues || *queues >= hardware_queues) {
+    return {};
+  }
+  return format_text(
+      "{}={} lets streams share hardware queues, where a copy of backend::Staged that waits for the host holds up "
+      "other streams, also those that the host or another rank waits for; then they end by the timeout; unset it "
+      "(dtrain sets it to {}), or set it to {}",
+      {queues_variable, *queues, hardware_queues, hardware_queues});
+}
+
+/// Sets CUDA_DEVICE_MAX_CONNECTIONS=32 unless the user has set it. CUDA reads it when it makes its context: a program
+/// that has used CUDA before keeps what it had. Logs a warning about fewer queues.
+/// Threads: no other thread reads the environment meanwhile. @throws Error if the variable cannot be set
+inline void prepare_environment() {
+  if (::setenv(queues_variable, "32", 0) != 0) {
+    throw Error(std::error_code(errno, std::generic_category()), "setting CUDA_DEVICE_MAX_CONNECTIONS");
+  }
+  if (const std::string warning = warning_about(identity::snapshot_environment()); !warning.empty()) {
+    log(LogLevel::warning, warning);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::staged
+
+#endif  // DTRAIN_WITH_CUDA
+
 // ---- dtrain/backend/staged/staged_chunk.hpp
 
 /// @file
@@ -18842,6 +18888,9 @@ namespace DTRAIN_NAMESPACE::backend {
 /// ranks on one device (DTRAIN_SHARE_DEVICES=1). Chunks are pipelined: while the host reduces chunk k, the device
 /// copies chunk k+1 to the host and chunk k-1 back. A topology is applied to `Inner`. Reductions have Inner's bits.
 ///
+/// A rank gets 32 hardware queues (CUDA_DEVICE_MAX_CONNECTIONS), unless the variable is set: a copy that waits for the
+/// host holds up all streams of its queue.
+///
 /// On a device without stream memory operations (cuStreamWaitValue32), host functions wait in streams, and CUDA may run
 /// these one at a time in a process. There, a process has one rank, and one channel with running work at a time.
 template <class Inner>
@@ -18875,24 +18924,13 @@ struct Staged {
   /// Default number of ranks on a node.
   static int visible_devices() { return cuda::visible_devices(); }
 
-  /// A warning about the environment; null if it is in order.
-  static const char* warning_about(const identity::Environment& environment) {
-    return identity::Variables(environment).text("CUDA_DEVICE_MAX_CONNECTIONS") != "1"
-               ? nullptr
-               : "CUDA_DEVICE_MAX_CONNECTIONS=1 gives all streams one hardware queue, where a copy of backend::Staged "
-                 "that waits for the host holds up other streams; if ranks use several channels in different orders, "
-                 "they end by the timeout; unset it, or set it to 8";
-  }
-
-  /// Blocking; collective if `Inner`'s is. Selects this rank's device.
+  /// Blocking; collective if `Inner`'s is. Selects this rank's device, before any other CUDA call.
   /// @throws Error (unsupported, usage, cuda), and as Inner::pre_join_blocking
   static std::shared_ptr<void> pre_join_blocking(const identity::ProcessIdentity& identity,
                                                  [[maybe_unused]] std::optional<rendezvous::Secret>& secret,
                                                  [[maybe_unused]] Deadline deadline) {
+    staged::prepare_environment();
     cuda::take_device(identity, cuda::shares_devices());
-    if (const char* const warning = warning_about(identity::snapshot_environment())) {
-      log(LogLevel::warning, warning);
-    }
     if constexpr (HasPreJoin<Inner>) {
       return Inner::pre_join_blocking(identity, secret, deadline);
     } else {
@@ -22188,7 +22226,8 @@ std::string behind_link(const std::string& path);
 /// fsync is refused, the file system alone decides when the bytes are on the disk.
 /// - Without commit() no file remains. Only a killed process leaves PATH.part, which no other user may read and which
 /// its owner's next writer removes.
-/// - A writer locks PATH.part while it lives, so that two writers do not mix.
+/// - A writer locks PATH.part while it lives, so that two writers do not mix. On a file system without locks a second
+/// writer replaces PATH.part, and commit() of the first one throws Error (refused).
 /// Blocking: the file system. Threads: one.
 class AtomicFile {
  public:
@@ -22730,14 +22769,19 @@ namespace DTRAIN_NAMESPACE::ddp {
 template <backend::Communicator Communicator>
 void broadcast_values(Communicator& communicator, typename Communicator::Stream stream, PackedBroadcast& values,
                       const FailureContext& context) {
+  const auto wait = [&] {
+    typename Communicator::Stream::Event done;
+    stream.record(done);
+    backend::block_until_complete(done, communicator, *context.latch, context.timeout, context.rank);
+  };
+  // This thread copies: work of the stream that an exception leaves behind would copy after the end of `values`.
   values.launch(
       communicator.rank() == 0, [&](const BufferView& value) { communicator.broadcast(value, 0, stream); },
       [&](auto copy) {
-        if constexpr (requires { stream.enqueue(copy); }) stream.enqueue(copy);  // else nothing was packed
+        wait();
+        copy();
       });
-  typename Communicator::Stream::Event received;
-  stream.record(received);
-  backend::block_until_complete(received, communicator, *context.latch, context.timeout, context.rank);
+  wait();
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -26886,8 +26930,7 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_update(const char* caller, UpdateP
       "a ShardedOptimizer, but a gradient hook reduces the buckets; construct DistributedDataParallel without the hook",
       "a ShardedOptimizer, but that of another DistributedDataParallel; give the one that was constructed from this",
       "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; call backward(f), and give the optimizer "
-      "to "
-      "the step after it",
+      "to the step after it",
       "a ShardedOptimizer that needs the memory of all gradients, but another one, with zero::Gradients, has left none "
       "for them; give that",
       "no ShardedOptimizer, but one with zero::Gradients has left no memory for all gradients; give it to each step "
@@ -27328,7 +27371,7 @@ class Cast {
   template <class C>
   void reduce(const ddp::GradientBucket<C>& bucket) {
     const BufferView& all = bucket.values;
-    ranks_.step_is_for("hooks::Cast", bucket.channel.size());
+    if (options_.error_feedback) ranks_.step_is_for("hooks::Cast", bucket.channel.size());
     if (all.dtype != DType::f32) {
       bucket.channel.all_reduce(all, all, bucket.op, bucket.stream);
       return;
@@ -27345,7 +27388,7 @@ class Cast {
   /// group of another number of ranks than the wrapper's, in the next step if none has run; the job's first cause
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
-    ranks_.state_is_for("hooks::Cast", group.world_size());
+    if (options_.error_feedback) ranks_.state_is_for("hooks::Cast", group.world_size());
     errors_.average(group);
     std::vector<ddp::NamedTensor> tensors;
     errors_.add_to(tensors, "cast");
@@ -27441,7 +27484,8 @@ struct LocalSgdOptions {
 
 /// A GradientHook for post-local SGD: after `start_after` steps a rank keeps its own gradients and updates its own
 /// weights by them, and every `every` steps the weights of all ranks are averaged, as f32 where they are f32, whatever
-/// the topology's wire type. Local steps communicate nothing: no rank waits for another one.
+/// the topology's wire type. Local steps communicate nothing: no rank waits for another one, but after the first step
+/// for rank 0's order of the buckets (DdpOptions::reorder_gradients).
 ///
 ///   dtrain::hooks::LocalSgd local{{.every = 8, .start_after = 100}};
 ///   dtrain::DistributedDataParallel ddp{model, group, {}, local};
@@ -27568,6 +27612,7 @@ DTRAIN_DEFINED void LocalSgd::prepare(std::span<const Parameter> parameters, std
   joined_.clear();
   copied_.clear();
   memory_.clear();
+  ranks_ = {};
   for (const Parameter& parameter : parameters) {
     add(parameter.value);
   }
@@ -44704,9 +44749,14 @@ DTRAIN_DEFINED void take_texts(const StoreRank& self, const std::string& name, s
   int rank = 1;  // that is taken
   const auto missing = [&] {
     std::string names = self.name_of_rank(rank);
-    for (int later = rank + 1; later < self.ranks; ++later) {
-      const bool came = self.store.has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
-      names += came ? "" : ", " + self.name_of_rank(later);
+    try {
+      for (int later = rank + 1; later < self.ranks; ++later) {
+        const bool came = self.store.has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
+        names += came ? "" : ", " + self.name_of_rank(later);
+      }
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::timeout)) throw;
+      names += " and maybe others";  // a store that does not answer now ends no wait
     }
     return names;
   };
@@ -54060,7 +54110,11 @@ DTRAIN_DEFINED std::string detail::behind_link(const std::string& path) {
   for (int links = 0; links < most_links; ++links) {
     char target[PATH_MAX];
     const ssize_t length = ::readlink(name.c_str(), target, sizeof target);
-    if (length <= 0 || length == static_cast<ssize_t>(sizeof target)) return name;  // no link, or none that can be read
+    if (length <= 0 || length == static_cast<ssize_t>(sizeof target)) {  // no link, or none that can be read
+      struct stat there {};
+      const bool is_no_name = ::stat(name.c_str(), &there) != 0 && ::stat(path.c_str(), &there) == 0;
+      return is_no_name ? path : name;  // "pipe:[7]", the link of a process to its pipe
+    }
     const std::string_view next(target, static_cast<std::size_t>(length));
     const std::size_t folder = next.front() == '/' ? 0 : name.rfind('/') + 1;  // 0 without '/'
     name = name.substr(0, folder).append(next);
@@ -54109,6 +54163,7 @@ DTRAIN_DEFINED void AtomicFile::sync() {
 DTRAIN_DEFINED void AtomicFile::commit() {
   give_permissions();
   sync();
+  if (!is_named(descriptor_)) refuse_second_writer();  // which found no lock
   if (std::rename(part_.c_str(), path_.c_str()) != 0) fail_renaming(errno);
   has_name_ = true;
   descriptor_.reset();
