@@ -65,7 +65,7 @@ class BucketUpdate {
   ~BucketUpdate() = default;
 };
 
-/// What an update that outlives its reducer knows of it.
+/// State of a reducer, for an update that may outlive it.
 struct ReducerLifetime {
   bool has_ended = false;
   bool leaves_work = false;  ///< which may still use the update

@@ -21,7 +21,7 @@ void agree_blocking(const backend::StoreRef& store, const std::function<void()>&
 
 /// Collective, blocking: rank 0 publishes its signature and the other ranks compare. O(1) messages a rank if all agree.
 /// Each instance in a job uses its own `prefix`, the same on all ranks. @param rank rank in the group @param doing for
-/// the warning of a rank that waits alone: "wrapping a model"
+/// the warning of a rank that waits long for rank 0: "wrapping a model"
 /// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
 /// difference and both ranks; Error (limit) for a model whose signature is beyond max_signature_bytes.
 template <class Store>

@@ -41,9 +41,9 @@ namespace DTRAIN_NAMESPACE {
 /// program then sets in the model do not change it. The rule gets f32 gradients.
 /// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
 ///
-/// Lifetime: the model outlives it, and `ddp` does if it is to make steps. Once `ddp` is destroyed, which waits for the
-/// last step's weights, only what it knows of its state is left, for a checkpoint too. Threads: those of `ddp`'s steps;
-/// the rule runs on the thread of the communication during steps.
+/// Lifetime: the model outlives it, and `ddp` does if it is to make steps. The destructor of `ddp` waits for the last
+/// step's weights. After it the optimizer makes no steps, but save_checkpoint and load_checkpoint still take its state.
+/// Threads: those of `ddp`'s steps; the rule runs on the thread of the communication during steps.
 template <class R, class C, class Stage = zero::States>
 class ShardedOptimizer {
  public:
