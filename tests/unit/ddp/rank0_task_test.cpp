@@ -24,18 +24,19 @@ namespace {
 using namespace std::chrono_literals;
 using namespace rendezvous_test;
 
-/// What run_on_rank0_blocking needs of a group, whose calls take 2 s at most.
-struct HastyGroup {
+/// What run_on_rank0_blocking needs of a group.
+struct StoreGroup {
   int rank() const { return control_plane.membership().rank; }
   int world_size() const { return control_plane.membership().world_size; }
   const Membership& members() const { return control_plane.membership(); }
-  std::chrono::nanoseconds timeout() const { return 2s; }
+  std::chrono::nanoseconds timeout() const { return longest; }
   Store store() const { return control_plane.store().with_timeout(timeout()); }
   int next_number(const std::string&) const { return ++*number; }
-  const HastyGroup& internals() const { return *this; }
+  const StoreGroup& internals() const { return *this; }
   void start_pending() const {}
 
   ControlPlane& control_plane;
+  std::chrono::nanoseconds longest = 20s;
   std::shared_ptr<int> number = std::make_shared<int>(0);
 };
 
@@ -73,7 +74,7 @@ TEST_CASE("rank 0 may write for longer than the timeout: the others wait, and sa
   {
     const StandardError error(folder.path + "/stderr");
     run_job(3, [&](ControlPlane& control_plane) {
-      const HastyGroup group{control_plane};
+      const StoreGroup group{control_plane, 2s};
       for (const bool result : {true, false}) {
         const bool outcome = dtrain::ddp::detail::run_on_rank0_blocking(group, "writing the file /slow/disk", [&] {
           const Deadline deadline = soon();
@@ -108,7 +109,7 @@ TEST_CASE("who waits for rank 0's work hears that rank 0 was lost") {
       return control_plane.reset();
     }
     works = true;
-    const HastyGroup group{*control_plane};
+    const StoreGroup group{*control_plane};
     dtrain::ddp::detail::run_on_rank0_blocking(group, "writing the file x", [] { return true; });
   });
   CHECK(errors[0] == "");
@@ -118,7 +119,7 @@ TEST_CASE("who waits for rank 0's work hears that rank 0 was lost") {
 
 TEST_CASE("an Error of rank 0's work has the same code, sentence and rank on all ranks") {
   run_job(2, [](ControlPlane& control_plane) {
-    const HastyGroup group{control_plane};
+    const StoreGroup group{control_plane};
     for (const std::error_code code :
          {std::error_code(ENOSPC, std::generic_category()), make_error_code(dtrain::Errc::protocol)}) {
       try {
@@ -139,7 +140,7 @@ TEST_CASE("an Error of rank 0's work has the same code, sentence and rank on all
 TEST_CASE("ranks that do different things have an Error that names both, and rank 0 does nothing") {
   std::atomic<int> done{0};
   run_job(3, [&](ControlPlane& control_plane) {
-    const HastyGroup group{control_plane};
+    const StoreGroup group{control_plane};
     const std::string doing = "writing the file " + std::string(group.rank() == 2 ? "other" : "x");
     try {
       dtrain::ddp::detail::run_on_rank0_blocking(group, doing, [&] { return ++done > 0; });
