@@ -138,6 +138,9 @@ class HostListReader {
     if (at_ == begin) {
       fail("no number where one belongs");
     }
+    if (all_ && at_ - begin > longest_slurm_host) {
+      fail("a number that is too long");
+    }
     return list_.substr(begin, at_ - begin);
   }
 

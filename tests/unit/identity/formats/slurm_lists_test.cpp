@@ -53,8 +53,9 @@ TEST_CASE("a host list stands for its hosts, in its order") {
 }
 
 TEST_CASE("a list of more hosts than are read, or with too long a name, is refused at once") {
-  for (const std::string& list : {std::string("n[1-99999999999]"), std::string("n[1-65536],a"),
-                                  std::string("r[1-300]n[1-300]"), "n[1-2]" + std::string(300, 'x')}) {
+  for (const std::string& list :
+       {std::string("n[1-99999999999]"), std::string("n[1-65536],a"), std::string("r[1-300]n[1-300]"),
+        "n[1-2]" + std::string(300, 'x'), "n[1-" + std::string(300, '0') + "2]", "n[" + std::string(300, '0') + "1]"}) {
     CAPTURE(list);
     const Refusal refused = refusal([&] { static_cast<void>(identity::slurm_hosts("SLURM_STEP_NODELIST", list)); });
     CHECK(refused.code == "bad-hostlist");
