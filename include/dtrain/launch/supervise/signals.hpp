@@ -117,7 +117,8 @@ class SignalReader {
     return now;
   }
 
-  /// Other threads' calls go on after a signal (SA_RESTART). exec resets handlers, so workers have none of them.
+  /// Other threads' calls go on after a signal (SA_RESTART), except calls on the terminal in the background: the system
+  /// would repeat such a call, and its signal, without a pause. exec resets handlers, so workers have none of them.
   /// SIGCHLD needs one even if it was inherited as ignored: the system would reap children, and tell nobody.
   void install_handlers(const sigset_t& wanted) {
     replaced_.reserve(forwarded_signals.size() + ignored.size() + 1);
@@ -136,6 +137,8 @@ class SignalReader {
     without_effect.sa_handler = [](int) {};
     for (const int signal : ignored) {
       if (action_of(signal).sa_handler == SIG_DFL) {
+        const bool is_of_terminal = signal == SIGTTIN || signal == SIGTTOU;
+        without_effect.sa_flags = SA_ONSTACK | (is_of_terminal ? 0 : SA_RESTART);
         install(signal, without_effect);
       }
     }

@@ -1,11 +1,17 @@
 #include "dtrain/launch/supervise/signals.hpp"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include "dtrain/core/deadline.hpp"
@@ -62,6 +68,36 @@ struct sigaction action_of(int signal) {
   return action;
 }
 
+/// Reads a terminal of which another process is in the foreground, in a thread that blocks no signal.
+/// @returns errno of the read
+int read_in_background(const std::string& terminal) {
+  SignalReader signals;
+  int error = 0;
+  std::thread([&] {
+    sigset_t none;
+    sigemptyset(&none);
+    ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
+    const int descriptor = ::open(terminal.c_str(), O_RDONLY | O_NOCTTY);
+    char byte = 0;
+    error = descriptor >= 0 && ::read(descriptor, &byte, 1) < 0 ? errno : 0;
+  }).join();
+  return error;
+}
+
+/// Kills the process at the deadline. @returns its exit code; -1 for a signal
+int exit_code_of(pid_t process) {
+  int status = 0;
+  for (const dtrain::Deadline deadline = support::soon(); ::waitpid(process, &status, WNOHANG) == 0;) {
+    if (deadline.passed()) {
+      ::kill(process, SIGKILL);
+      ::waitpid(process, &status, 0);
+      break;
+    }
+    ::poll(nullptr, 0, 1);
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
 }  // namespace
 
 TEST_CASE("the reader's thread reads a signal to the process, also while other threads block none") {
@@ -107,6 +143,29 @@ TEST_CASE("signals of closed pipes, full files and terminals neither end nor sto
   send(SIGUSR1);
   CHECK(next_of(signals) == SIGUSR1);
   CHECK(!signals.next());
+}
+
+TEST_CASE("another thread that reads the terminal in the background fails, and does not try for ever") {
+  const int controller = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  REQUIRE(controller >= 0);
+  REQUIRE(::grantpt(controller) == 0);
+  REQUIRE(::unlockpt(controller) == 0);
+  const std::string terminal = ::ptsname(controller);
+  const pid_t foreground = ::fork();
+  REQUIRE(foreground >= 0);
+  if (foreground == 0) {
+    ::setsid();
+    static_cast<void>(::open(terminal.c_str(), O_RDWR));  // the terminal of this session, of which this is in front
+    const pid_t background = ::fork();
+    if (background == 0) {
+      static_cast<void>(::alarm(60));  // it may outlive the other, and then waits for input
+      ::setpgid(0, 0);
+      ::_exit(read_in_background(terminal));
+    }
+    ::_exit(background > 0 ? exit_code_of(background) : 127);
+  }
+  CHECK(exit_code_of(foreground) == EINTR);
+  ::close(controller);
 }
 
 TEST_CASE("a signal that was ignored before stays ignored") {
