@@ -122,6 +122,10 @@ inline StartError exec_in_child(const SpawnRequest& request, char* const* argume
         return {"dup2", errno};
       }
     }
+    // dup2 leaves a descriptor alone that has its number already. A library that opened 0 may have set FD_CLOEXEC.
+    if (from == to && ::fcntl(to, F_SETFD, 0) != 0) {
+      return {"fcntl(F_SETFD)", errno};
+    }
   }
   if (files && ::setrlimit(RLIMIT_NOFILE, &*files) != 0) {
     return {"setrlimit", errno};

@@ -55,6 +55,16 @@ TEST_CASE("a spawned program has its arguments, environment, descriptors and a g
   CHECK(std::string(bytes, 6) == "hello\n");
 }
 
+TEST_CASE("a program that has this process's standard input keeps it, though exec was to close it here") {
+  const Descriptor nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  const int before = ::fcntl(STDIN_FILENO, F_GETFD);
+  REQUIRE(before >= 0);
+  REQUIRE(::fcntl(STDIN_FILENO, F_SETFD, FD_CLOEXEC) == 0);
+  CHECK(end_of(spawn(shell("test -e /proc/$$/fd/0", STDIN_FILENO, nothing.get()))) == ExitStatus{0, 0});
+  CHECK(::fcntl(STDIN_FILENO, F_GETFD) == FD_CLOEXEC);
+  REQUIRE(::fcntl(STDIN_FILENO, F_SETFD, before) == 0);
+}
+
 TEST_CASE("a program that cannot be executed is an error that says why, and leaves no child") {
   const Descriptor nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
   SpawnRequest request = shell("", nothing.get(), nothing.get());
