@@ -95,6 +95,14 @@ TEST_CASE("stdin goes to the rank that --wrap-rank names, for its debugger") {
   CHECK(program.wait().exit_code == 0);
 }
 
+TEST_CASE("a debugger's prompt is shown, whichever rank it is") {
+  Program program(probe, {"--nproc-per-node=2", "--wrap=env", "--wrap-rank=1", "*:join", "1:stdout:(gdb) ", "*:cat"});
+  CHECK(program.wait_for("[1] (gdb) "));
+  program.write_input("continue\n");
+  program.close_input();
+  CHECK(program.wait().exit_code == 0);
+}
+
 TEST_CASE("mpirun's flag for the number of ranks is the program's, with a warning where one rank runs") {
   const std::string said = "-np 2 was passed to the program, which runs on 1 rank of this node; --nproc-per-node=N";
   const Result alone = support::run(probe, {"-np", "2", "*:arguments", "*:join"});
