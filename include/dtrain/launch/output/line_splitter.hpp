@@ -58,11 +58,12 @@ class LineSplitter {
 };
 
 /// The text with `prefix` after each '\r': where a progress bar begins to draw again, its prefix stays in front of it.
-inline std::string prefixed_after_returns(std::string_view text, std::string_view prefix) {
+/// @param ends_line whether the line ends after the text: a '\r' there ("\r\n") draws nothing again
+inline std::string prefixed_after_returns(std::string_view text, std::string_view prefix, bool ends_line) {
   std::string prefixed;
-  for (const char each : text) {
-    prefixed += each;
-    if (each == '\r') {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    prefixed += text[i];
+    if (text[i] == '\r' && !(ends_line && i + 1 == text.size())) {
       prefixed += prefix;
     }
   }

@@ -132,13 +132,13 @@ class OutputRelay {
       folded_->flush(rank_);
     }
     const std::string_view partial = splitter_.partial();
-    console_->part(this, prefix_, prefixed_after_returns(partial.substr(shown_), prefix_));
+    console_->part(this, prefix_, prefixed_after_returns(partial.substr(shown_), prefix_, false));
     shown_ = partial.size();
   }
 
   void emit(std::string_view line) {
     if (const std::size_t shown = std::exchange(shown_, 0); shown > 0) {
-      console_->end_part(this, prefix_, prefixed_after_returns(line.substr(shown), prefix_));
+      console_->end_part(this, prefix_, prefixed_after_returns(line.substr(shown), prefix_, true));
     } else if (folded_ != nullptr) {
       folded_->line(rank_, line);
     } else {
