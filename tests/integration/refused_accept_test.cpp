@@ -84,7 +84,7 @@ TEST_CASE("so does a rank that hosts the store, and the launcher of the first of
 
 TEST_CASE("a failure that may pass is waited out with one warning, until the job's deadline") {
   if (!can_deny()) return;
-  for (const int error : {EPROTO, ENFILE, ECONNABORTED}) {
+  for (const int error : {EPROTO, ENFILE, ECONNABORTED, EOPNOTSUPP}) {
     const Result result = support::run(deny, with_failing_accept(error, {"--nproc-per-node=2", "*:join"}),
                                        {{"DTRAIN_TIMEOUT_SECONDS", "2"}});
     INFO(result.error);

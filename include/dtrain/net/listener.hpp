@@ -63,8 +63,8 @@ class Listener {
   }
 
   /// Returns the next connection, or nullopt at the deadline. Skips a peer that disconnects before it is accepted.
-  /// After any other failure that may pass, such as a lack of descriptors, it tries again every 20 ms, and logs one
-  /// warning.
+  /// After any other failure that may pass, such as a lack of descriptors or an error of the new connection's network,
+  /// it tries again at least every 20 ms, and logs one warning.
   /// @throws Error (posix) for a failure that does not pass: a security policy, or a programming error
   async::Task<std::optional<Connection>> accept(Deadline deadline) {
     for (int failures = 0;;) {  // in sequence
@@ -92,6 +92,12 @@ class Listener {
   SocketAddress local() const noexcept { return local_; }
   std::uint16_t port() const noexcept { return local_.port(); }
   int descriptor() const noexcept { return socket_.get(); }
+
+  /// Whether bind() failed because this machine or its kernel lacks the address.
+  static bool is_missing(const Error& error) noexcept {
+    const int reason = error.code().value();
+    return reason == EAFNOSUPPORT || reason == EADDRNOTAVAIL || reason == EPROTONOSUPPORT;
+  }
 
  private:
   static constexpr int default_backlog = 4096;  // the system lowers it to its own bound
@@ -153,7 +159,8 @@ class Listener {
     log(LogLevel::warning, problem.what());
   }
 
-  /// Whether every later call fails with this errno too.
+  /// Whether every later call fails with this errno too. EOPNOTSUPP is not such: it is one of the errors of a new
+  /// connection that accept() passes on. Source: accept(2) in Linux, "Error handling".
   static bool is_lasting(int error) noexcept {
     switch (error) {
       case EPERM:
@@ -162,16 +169,9 @@ class Listener {
       case EBADF:
       case EINVAL:
       case ENOTSOCK:
-      case EFAULT:
-      case EOPNOTSUPP: return true;
+      case EFAULT: return true;
       default: return false;
     }
-  }
-
-  /// Whether this machine or its kernel lacks the address.
-  static bool is_missing(const Error& error) noexcept {
-    const int reason = error.code().value();
-    return reason == EAFNOSUPPORT || reason == EADDRNOTAVAIL || reason == EPROTONOSUPPORT;
   }
 
   static const char* remedy(int error) noexcept {

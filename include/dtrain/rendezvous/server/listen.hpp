@@ -29,14 +29,17 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 namespace detail {
 
-/// A listener; nothing if the address is not this machine's. @throws Error (posix) with a sentence about the port
+/// A listener; nothing if the address is not this machine's, or is one of a kind that its kernel lacks (IPv6), or is an
+/// address of `host`, a name, that no socket can have: an IPv6 link-local address without an interface.
+/// @throws Error (posix) with a sentence about the port
 inline std::optional<net::Listener> try_listen(async::EventLoop& loop, const std::string& host,
                                                const net::SocketAddress& endpoint) {
   try {
     return endpoint.is_any() && endpoint.is_v6() ? net::Listener::bind_any(loop, endpoint.port())  // IPv4 as well
                                                  : net::Listener::bind(loop, endpoint);
   } catch (const Error& error) {
-    if (error.code().value() == EADDRNOTAVAIL) {
+    const bool is_numeric = net::SocketAddress::from_numeric(host, 0).has_value();
+    if (net::Listener::is_missing(error) || (error.code().value() == EINVAL && endpoint.is_v6() && !is_numeric)) {
       return std::nullopt;
     }
     if (error.code().value() == EADDRINUSE) {

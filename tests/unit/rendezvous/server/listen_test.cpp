@@ -1,7 +1,10 @@
 #include "dtrain/rendezvous/server/listen.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 
+#include <cerrno>
 #include <chrono>
 #include <optional>
 #include <semaphore>
@@ -10,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "support/denied_call.hpp"
+#include "support/limited_child.hpp"
 #include "support/skip.hpp"
 #include "unit/rendezvous/store_fixture.hpp"
 
@@ -165,6 +170,25 @@ TEST_CASE("a store listens at every address of this machine that its host has, a
   const std::vector<SocketAddress> resolved{at("::"), at("192.0.2.77"), at("::")};
   CHECK(detail::open_listeners(loop, "everywhere", 0, resolved, {std::nullopt, true}).size() == 1);
   CHECK(listens_at("::", {std::nullopt, true}) == "::");
+  // The address of a name in /etc/hosts has no interface, which a link-local address needs.
+  const std::vector<SocketAddress> link_local{at("::"), at("fe80::77")};
+  CHECK(detail::open_listeners(loop, "everywhere", 0, link_local, {std::nullopt, true}).size() == 1);
+}
+
+TEST_CASE("a kernel without IPv6 listens at the IPv4 address of a host that has both") {
+  const std::string said = support::with_open_files(64, 64, []() -> std::string {
+    if (!support::deny_call(SYS_socket, EAFNOSUPPORT, AF_INET6)) {
+      return "no filter";
+    }
+    dtrain::async::EventLoop loop;
+    const std::vector<SocketAddress> both{at("0.0.0.0"), at("fd77::1")};
+    const auto found = detail::open_listeners(loop, "everywhere", 0, both, {std::nullopt, true});
+    return std::to_string(found.size()) + " at " + found.front().local().host();
+  });
+  if (said == "no filter") {
+    return dtrain_test::skip("this machine installs no seccomp filter");
+  }
+  CHECK(said == "1 at 0.0.0.0");
 }
 
 TEST_CASE("without a default route, other hosts come by the only interface that leads outward") {
