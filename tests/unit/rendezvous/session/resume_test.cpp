@@ -287,16 +287,16 @@ TEST_CASE("a rank that says nothing is lost after the liveness time, though its 
 
 TEST_CASE("a rank that was silent before its connection ended is said to have been silent") {
   StoreOptions options = StoreProcess::with_world_size(2);
-  options.limits.liveness = std::chrono::milliseconds(900);
+  options.limits.liveness = std::chrono::milliseconds(4000);
   StoreProcess store(options);
   RawClient starved(store.port());
   REQUIRE(starved.enter(1, 2));
   ControlPlane control_plane(rank_options(0, 2, store.port()));
-  std::this_thread::sleep_for(std::chrono::milliseconds(600));  // above half the liveness time, or all of it
+  std::this_thread::sleep_for(std::chrono::milliseconds(3000));  // above half the liveness time, or all of it
   starved.close();
   const std::string cause = cause_of(*control_plane.failure());
   CAPTURE(cause);
-  CHECK(cause.find("rank 1 on host raw-host was lost: it has sent nothing for 0.") == 0);
+  CHECK(cause.find("rank 1 on host raw-host was lost: it has sent nothing for ") == 0);
   CHECK(cause.find("too little processor time") != std::string::npos);
   CHECK(cause.find("DTRAIN_LIVENESS_SECONDS") != std::string::npos);
   CHECK(cause.find("its process ended") == std::string::npos);
