@@ -8,8 +8,8 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// Its message; if memory ran out, with the limit that may be the cause. Of LibTorch's c10::Error without the frames
-/// that what() lists after the message. @pre in a catch block
+/// Message of the exception that is being handled; if memory ran out, with the limit that may be the cause. The frames
+/// that what() of LibTorch's c10::Error lists after its message are left out. @pre in a catch block
 std::string exception_text();
 
 }  // namespace DTRAIN_NAMESPACE
