@@ -537,8 +537,8 @@ bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>&
 
 namespace DTRAIN_NAMESPACE {
 
-/// Its message; if memory ran out, with the limit that may be the cause. Of LibTorch's c10::Error without the frames
-/// that what() lists after the message. @pre in a catch block
+/// Message of the exception that is being handled; if memory ran out, with the limit that may be the cause. The frames
+/// that what() of LibTorch's c10::Error lists after its message are left out. @pre in a catch block
 std::string exception_text();
 
 }  // namespace DTRAIN_NAMESPACE
@@ -23861,7 +23861,7 @@ void agree_blocking(const backend::StoreRef& store, const std::function<void()>&
 
 /// Collective, blocking: rank 0 publishes its signature and the other ranks compare. O(1) messages a rank if all agree.
 /// Each instance in a job uses its own `prefix`, the same on all ranks. @param rank rank in the group @param doing for
-/// the warning of a rank that waits alone: "wrapping a model"
+/// the warning of a rank that waits long for rank 0: "wrapping a model"
 /// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
 /// difference and both ranks; Error (limit) for a model whose signature is beyond max_signature_bytes.
 template <class Store>
@@ -26877,7 +26877,7 @@ class BucketUpdate {
   ~BucketUpdate() = default;
 };
 
-/// What an update that outlives its reducer knows of it.
+/// State of a reducer, for an update that may outlive it.
 struct ReducerLifetime {
   bool has_ended = false;
   bool leaves_work = false;  ///< which may still use the update
@@ -31157,9 +31157,9 @@ namespace DTRAIN_NAMESPACE {
 /// program then sets in the model do not change it. The rule gets f32 gradients.
 /// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
 ///
-/// Lifetime: the model outlives it, and `ddp` does if it is to make steps. Once `ddp` is destroyed, which waits for the
-/// last step's weights, only what it knows of its state is left, for a checkpoint too. Threads: those of `ddp`'s steps;
-/// the rule runs on the thread of the communication during steps.
+/// Lifetime: the model outlives it, and `ddp` does if it is to make steps. The destructor of `ddp` waits for the last
+/// step's weights. After it the optimizer makes no steps, but save_checkpoint and load_checkpoint still take its state.
+/// Threads: those of `ddp`'s steps; the rule runs on the thread of the communication during steps.
 template <class R, class C, class Stage = zero::States>
 class ShardedOptimizer {
  public:
@@ -35935,8 +35935,8 @@ class Listener {
   }
 
   /// Returns the next connection, or nullopt at the deadline. Skips a peer that disconnects before it is accepted.
-  /// After any other failure that may pass, such as a lack of descriptors, it tries again every 20 ms, and logs one
-  /// warning.
+  /// After any other failure that may pass, such as a lack of descriptors or an error of the new connection's network,
+  /// it tries again at least every 20 ms, and logs one warning.
   /// @throws Error (posix) for a failure that does not pass: a security policy, or a programming error
   async::Task<std::optional<Connection>> accept(Deadline deadline) {
     for (int failures = 0;;) {  // in sequence
@@ -35964,6 +35964,12 @@ class Listener {
   SocketAddress local() const noexcept { return local_; }
   std::uint16_t port() const noexcept { return local_.port(); }
   int descriptor() const noexcept { return socket_.get(); }
+
+  /// Whether bind() failed because this machine or its kernel lacks the address.
+  static bool is_missing(const Error& error) noexcept {
+    const int reason = error.code().value();
+    return reason == EAFNOSUPPORT || reason == EADDRNOTAVAIL || reason == EPROTONOSUPPORT;
+  }
 
  private:
   static constexpr int default_backlog = 4096;  // the system lowers it to its own bound
@@ -36025,7 +36031,8 @@ class Listener {
     log(LogLevel::warning, problem.what());
   }
 
-  /// Whether every later call fails with this errno too.
+  /// Whether every later call fails with this errno too. EOPNOTSUPP is not such: it is one of the errors of a new
+  /// connection that accept() passes on. Source: accept(2) in Linux, "Error handling".
   static bool is_lasting(int error) noexcept {
     switch (error) {
       case EPERM:
@@ -36034,16 +36041,9 @@ class Listener {
       case EBADF:
       case EINVAL:
       case ENOTSOCK:
-      case EFAULT:
-      case EOPNOTSUPP: return true;
+      case EFAULT: return true;
       default: return false;
     }
-  }
-
-  /// Whether this machine or its kernel lacks the address.
-  static bool is_missing(const Error& error) noexcept {
-    const int reason = error.code().value();
-    return reason == EAFNOSUPPORT || reason == EADDRNOTAVAIL || reason == EPROTONOSUPPORT;
   }
 
   static const char* remedy(int error) noexcept {
@@ -37924,6 +37924,9 @@ class HostListReader {
     }
     if (at_ == begin) {
       fail("no number where one belongs");
+    }
+    if (all_ && at_ - begin > longest_slurm_host) {
+      fail("a number that is too long");
     }
     return list_.substr(begin, at_ - begin);
   }
@@ -42572,14 +42575,17 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 namespace detail {
 
-/// A listener; nothing if the address is not this machine's. @throws Error (posix) with a sentence about the port
+/// A listener; nothing if the address is not this machine's, or is one of a kind that its kernel lacks (IPv6), or is an
+/// address of `host`, a name, that no socket can have: an IPv6 link-local address without an interface.
+/// @throws Error (posix) with a sentence about the port
 inline std::optional<net::Listener> try_listen(async::EventLoop& loop, const std::string& host,
                                                const net::SocketAddress& endpoint) {
   try {
     return endpoint.is_any() && endpoint.is_v6() ? net::Listener::bind_any(loop, endpoint.port())  // IPv4 as well
                                                  : net::Listener::bind(loop, endpoint);
   } catch (const Error& error) {
-    if (error.code().value() == EADDRNOTAVAIL) {
+    const bool is_numeric = net::SocketAddress::from_numeric(host, 0).has_value();
+    if (net::Listener::is_missing(error) || (error.code().value() == EINVAL && endpoint.is_v6() && !is_numeric)) {
       return std::nullopt;
     }
     if (error.code().value() == EADDRINUSE) {
@@ -49412,11 +49418,12 @@ class LineSplitter {
 };
 
 /// The text with `prefix` after each '\r': where a progress bar begins to draw again, its prefix stays in front of it.
-inline std::string prefixed_after_returns(std::string_view text, std::string_view prefix) {
+/// @param ends_line whether the line ends after the text: a '\r' there ("\r\n") draws nothing again
+inline std::string prefixed_after_returns(std::string_view text, std::string_view prefix, bool ends_line) {
   std::string prefixed;
-  for (const char each : text) {
-    prefixed += each;
-    if (each == '\r') {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    prefixed += text[i];
+    if (text[i] == '\r' && !(ends_line && i + 1 == text.size())) {
       prefixed += prefix;
     }
   }
@@ -52044,13 +52051,13 @@ class OutputRelay {
       folded_->flush(rank_);
     }
     const std::string_view partial = splitter_.partial();
-    console_->part(this, prefix_, prefixed_after_returns(partial.substr(shown_), prefix_));
+    console_->part(this, prefix_, prefixed_after_returns(partial.substr(shown_), prefix_, false));
     shown_ = partial.size();
   }
 
   void emit(std::string_view line) {
     if (const std::size_t shown = std::exchange(shown_, 0); shown > 0) {
-      console_->end_part(this, prefix_, prefixed_after_returns(line.substr(shown), prefix_));
+      console_->end_part(this, prefix_, prefixed_after_returns(line.substr(shown), prefix_, true));
     } else if (folded_ != nullptr) {
       folded_->line(rank_, line);
     } else {
@@ -52187,7 +52194,8 @@ class SignalReader {
     return now;
   }
 
-  /// Other threads' calls go on after a signal (SA_RESTART). exec resets handlers, so workers have none of them.
+  /// Other threads' calls go on after a signal (SA_RESTART), except calls on the terminal in the background: the system
+  /// would repeat such a call, and its signal, without a pause. exec resets handlers, so workers have none of them.
   /// SIGCHLD needs one even if it was inherited as ignored: the system would reap children, and tell nobody.
   void install_handlers(const sigset_t& wanted) {
     replaced_.reserve(forwarded_signals.size() + ignored.size() + 1);
@@ -52206,6 +52214,8 @@ class SignalReader {
     without_effect.sa_handler = [](int) {};
     for (const int signal : ignored) {
       if (action_of(signal).sa_handler == SIG_DFL) {
+        const bool is_of_terminal = signal == SIGTTIN || signal == SIGTTOU;
+        without_effect.sa_flags = SA_ONSTACK | (is_of_terminal ? 0 : SA_RESTART);
         install(signal, without_effect);
       }
     }
@@ -52348,6 +52358,10 @@ inline StartError exec_in_child(const SpawnRequest& request, char* const* argume
       if (errno != EINTR && errno != EBUSY) {
         return {"dup2", errno};
       }
+    }
+    // dup2 leaves a descriptor alone that has its number already. A library that opened 0 may have set FD_CLOEXEC.
+    if (from == to && ::fcntl(to, F_SETFD, 0) != 0) {
+      return {"fcntl(F_SETFD)", errno};
     }
   }
   if (files && ::setrlimit(RLIMIT_NOFILE, &*files) != 0) {
@@ -53145,7 +53159,7 @@ class Attempt {
       log = LogFile(format_text("{}/rank-{}.{}", {*log_directory_, rank, stream}),
                     [this](const std::string& what) { report_lost_log(what); });
     }
-    const bool is_live = rank == plan_->first_rank;
+    const bool is_live = rank - plan_->first_rank == input_reader();  // it may ask for input: a debugger's prompt
     return std::make_unique<OutputRelay>(services_.loop, std::move(pipe), console, rank, is_live, std::move(log),
                                          folded);
   }
