@@ -52229,16 +52229,9 @@ class SignalReader {
     replaced_.emplace_back(signal, before);
   }
 
-  /// Restores all handlers and the mask, after it has taken the signals that are pending for this thread.
-  void stop() noexcept {
-    for (const auto& [signal, action] : replaced_) {
-      static_cast<void>(::sigaction(signal, &action, nullptr));
-    }
-    detail::signal_reader_thread.store(0);
-    while (detail::redirecting_threads.load() != 0) {  // another thread may be about to send a signal here
-      static_cast<void>(::sched_yield());
-    }
-    while (next()) {  // a pending signal must not reach the process when the mask is restored
+  /// Takes the signals that are pending for this thread or the process, so that they have no effect.
+  void take_pending() noexcept {
+    while (next()) {
     }
     const timespec at_once{};
     sigset_t without_effect;
@@ -52248,6 +52241,19 @@ class SignalReader {
     }
     while (::sigtimedwait(&without_effect, nullptr, &at_once) > 0) {
     }
+  }
+
+  /// Restores all handlers and the mask, after it has taken the signals that are pending for this thread.
+  void stop() noexcept {
+    take_pending();  // else another thread would meet a restored handler
+    for (const auto& [signal, action] : replaced_) {
+      static_cast<void>(::sigaction(signal, &action, nullptr));
+    }
+    detail::signal_reader_thread.store(0);
+    while (detail::redirecting_threads.load() != 0) {  // another thread may be about to send a signal here
+      static_cast<void>(::sched_yield());
+    }
+    take_pending();  // what other threads have sent meanwhile
     static_cast<void>(::pthread_sigmask(SIG_SETMASK, &original_mask_, nullptr));
   }
 
