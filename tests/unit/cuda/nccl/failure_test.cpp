@@ -48,7 +48,8 @@ constexpr auto slack = DTRAIN_THREAD_SANITIZER ? 20s : 8s;
 
 /// Reduces until that fails. @param delay what each operation waits for in the stream, the host elsewhere
 /// @returns why
-std::string reduce_until_failure(NcclRank& self, std::size_t count = 8, std::chrono::milliseconds delay = 0ms) {
+std::string reduce_until_failure(NcclRank& self, std::chrono::milliseconds delay = 0ms) {
+  constexpr std::size_t count = 8;
   const DeviceBuffer memory = on_device(std::vector<float>(count, 1));
   const auto view = self.view(memory, count, DType::f32);
   const Deadline deadline = Deadline::after(20s);
@@ -154,7 +155,7 @@ TEST_CASE("an error that NCCL finds while an operation runs ends all ranks long 
         emulation::fault_in_operation(Fault::async_error, 5, 1);
       }
       const auto began = Deadline::Clock::now();
-      const std::string why = reduce_until_failure(self, 8, 30ms);
+      const std::string why = reduce_until_failure(self, 30ms);
       CAPTURE(why);
       CHECK(contains(why, "on channel 'group' that ran on rank 1, device 1: ncclRemoteError"));
       named += contains(why, "last error") || contains(why, "remote process exited") ? 1 : 0;
@@ -183,10 +184,19 @@ TEST_CASE("an operation that never ends is aborted after the timeout, and the st
 TEST_CASE("ranks that call different collectives learn what each called") {
   const EmulatedDevices faults(3);
   run_ranks<NcclRank>({3, "group", 1s}, [&](NcclRank& self, RankThread& thread) {
-    const std::string why = reduce_until_failure(self, thread.rank() == 1 ? 9 : 8);
+    const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
+    const auto view = self.view(memory, 8, DType::f32);
+    if (thread.rank() == 1) {
+      self.communicator.broadcast(view, 0, self.stream.ref());
+    } else {
+      self.communicator.all_reduce(view, view, ReduceOp::average, self.stream.ref());
+    }
+    CHECK_FALSE(self.wait());
+    REQUIRE(self.communicator.failure());
+    const std::string why = self.communicator.failure()->sentence();
     CAPTURE(why);
     CHECK(contains(why, "ranks disagree: on channel 'group', rank "));
-    CHECK(contains(why, "rank 1 called all_reduce (average) of 9 f32 as operation 1"));
+    CHECK(contains(why, "rank 1 called broadcast of 8 f32 from rank 0 as operation 1"));
     CHECK(contains(why, "called all_reduce (average) of 8 f32 as operation 1"));
   });
 }
