@@ -312,7 +312,7 @@ TEST_CASE("what a rank is late in stays in the store while nobody can look wheth
     nccl::connect_blocking(*channel, Deadline::after(10s));
     const support::FakeStore store(job, thread.rank());
     const dtrain::stream::cuda::CommunicationStream stream;
-    const DeviceBuffer memory = on_device(std::vector<float>(9, 1));
+    const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
     {
       const nccl::Watchdog watchdog(channel);
       const Deadline deadline = Deadline::after(20s);
@@ -321,13 +321,17 @@ TEST_CASE("what a rank is late in stays in the store while nobody can look wheth
         wait_for_rank_0();
       }
       dtrain::backend::Operation operation;
-      operation.kind = dtrain::backend::OperationKind::all_reduce;
-      operation.count = thread.rank() == 1 ? 9 : 8;
+      const bool broadcasts = thread.rank() == 1;
+      operation.kind =
+          broadcasts ? dtrain::backend::OperationKind::broadcast : dtrain::backend::OperationKind::all_reduce;
+      operation.count = 8;
       operation.dtype = DType::f32;
       operation.sequence = 1;
-      channel->issue(operation, "ncclAllReduce", stream.ref(), [&](ncclComm_t to) {
-        return ncclAllReduce(memory.data(), memory.data(), operation.count, ncclFloat32, ncclSum, to,
-                             stream.ref().native());
+      channel->issue(operation, broadcasts ? "ncclBroadcast" : "ncclAllReduce", stream.ref(), [&](ncclComm_t to) {
+        return broadcasts ? ncclBroadcast(memory.data(), memory.data(), operation.count, ncclFloat32, 0, to,
+                                          stream.ref().native())
+                          : ncclAllReduce(memory.data(), memory.data(), operation.count, ncclFloat32, ncclSum, to,
+                                          stream.ref().native());
       });
       if (thread.rank() == 0) {
         wait_for_rank_0();
@@ -340,7 +344,7 @@ TEST_CASE("what a rank is late in stays in the store while nobody can look wheth
       REQUIRE(job->latch(thread.rank())->block_until_failed(deadline));
       const std::string why = job->latch(thread.rank())->cause()->sentence();
       CAPTURE(why);
-      CHECK(contains(why, "ranks disagree: on channel 'group', rank 1 called all_reduce (sum) of 9 f32"));
+      CHECK(contains(why, "ranks disagree: on channel 'group', rank 1 called broadcast of 8 f32"));
       CHECK(contains(why, "rank 0 called all_reduce (sum) of 8 f32 as operation 1"));
       channel->status.abort(*job->latch(thread.rank())->cause());
     }
