@@ -34,6 +34,7 @@ class HookRanks {
 #if DTRAIN_DEFINITIONS
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 

@@ -7,6 +7,7 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
