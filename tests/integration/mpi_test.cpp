@@ -42,10 +42,13 @@ Result job(int ranks, const std::string& what, const Program::Variables& variabl
 
 /// The major version of Open MPI; 0 for another MPI.
 int open_mpi_version() {
-  const std::string name = "(Open MPI) ";
   const std::string version = started(mpirun, {"--version"}).output;
-  const std::size_t at = version.find(name);
-  return at == std::string::npos ? 0 : std::stoi(version.substr(at + name.size()));
+  for (const std::string name : {"(Open MPI) ", "(OpenRTE) "}) {  // OpenRTE: mpiexec of Open MPI 4
+    if (const std::size_t at = version.find(name); at != std::string::npos) {
+      return std::stoi(version.substr(at + name.size()));
+    }
+  }
+  return 0;
 }
 
 /// As job(), for a job in which a rank fails. Open MPI 5's launcher would end the other ranks 250 ms later, before each
