@@ -39,7 +39,12 @@ const std::map<std::string, Opcode>& opcodes() {
                                                  {"setp.ne.u32", Opcode::set_ne_u32},
                                                  {"setp.ne.u64", Opcode::set_ne_u64},
                                                  {"setp.nan.f32", Opcode::set_nan_f32},
+                                                 {"setp.eq.f32", Opcode::set_eq_f32},
+                                                 {"setp.eq.f64", Opcode::set_eq_f64},
+                                                 {"selp.b16", Opcode::select},
                                                  {"selp.b32", Opcode::select},
+                                                 {"selp.f32", Opcode::select},
+                                                 {"selp.f64", Opcode::select},
                                                  {"cvt.f32.f16", Opcode::f32_of_f16},
                                                  {"cvt.rn.f16.f32", Opcode::f16_of_f32},
                                                  {"cvt.f64.f32", Opcode::f64_of_f32},
@@ -209,8 +214,8 @@ PtxKernel::Operand PtxKernel::operand_of(const std::string& text) {
     operand.kind = Operand::Kind::reg;
     operand.value = register_of(text);
     operand.lanes = {operand.value};
-  } else if (text.rfind("0d", 0) == 0) {
-    operand.kind = Operand::Kind::immediate;  // the bits of a double
+  } else if (text.rfind("0d", 0) == 0 || text.rfind("0f", 0) == 0) {
+    operand.kind = Operand::Kind::immediate;  // the bits of a double, or of a float
     operand.value = std::stoull(text.substr(2), nullptr, 16);
   } else if (text[0] >= '0' && text[0] <= '9') {
     operand.kind = Operand::Kind::immediate;
@@ -254,7 +259,17 @@ void PtxKernel::add_instruction(std::string line) {
       instruction.operands[i++] = operand_of(part);
     }
   }
+  if (!is_memory) name_vector_move(instruction, line);
   instructions_.push_back(std::move(instruction));
+}
+
+// "mov.b32 {%low, %high}, %word;" or "mov.b32 %word, {%low, %high};"
+void PtxKernel::name_vector_move(Instruction& instruction, const std::string& line) {
+  const std::size_t to = instruction.operands[0].lanes.size();
+  const std::size_t from = instruction.operands[1].lanes.size();
+  if (to < 2 && from < 2) return;
+  if (line.rfind("mov.b32 ", 0) != 0 || to + from != 3) return refuse("not understood: " + line);
+  instruction.opcode = to == 2 ? Opcode::unpack : Opcode::pack;
 }
 
 std::vector<std::byte> PtxKernel::packed(void* const* arguments) const {

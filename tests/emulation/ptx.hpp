@@ -16,6 +16,8 @@ class PtxKernel {
  public:
   enum class Opcode : std::uint8_t {
     move,
+    pack,
+    unpack,
     add_u32,
     add_u64,
     sub_u32,
@@ -34,6 +36,8 @@ class PtxKernel {
     set_ne_u32,
     set_ne_u64,
     set_nan_f32,
+    set_eq_f32,
+    set_eq_f64,
     select,
     f32_of_f16,
     f64_of_f32,
@@ -99,6 +103,8 @@ class PtxKernel {
   void declare_registers(const std::string& line);
   void declare_shared(const std::string& line);
   void add_instruction(std::string line);
+  /// Gives a move of two halves its opcode, and refuses other vectors outside of memory.
+  void name_vector_move(Instruction& instruction, const std::string& line);
   Operand operand_of(const std::string& text);
   std::uint64_t register_of(const std::string& name);
   /// To the next barrier, or to the end.

@@ -104,6 +104,17 @@ void PtxKernel::run_thread(Thread& thread, const std::vector<std::byte>& paramet
     const auto set = [&](std::uint64_t result) { registers[now.operands[0].value] = result; };
     switch (now.opcode) {
       case Opcode::move: set(a()); break;
+      case Opcode::pack: {
+        const std::vector<std::uint64_t>& halves = now.operands[1].lanes;
+        set((registers[halves[0]] & 0xffffU) | (registers[halves[1]] & 0xffffU) << 16U);
+        break;
+      }
+      case Opcode::unpack: {
+        const std::uint64_t word = a();
+        registers[now.operands[0].lanes[0]] = word & 0xffffU;
+        registers[now.operands[0].lanes[1]] = word >> 16U & 0xffffU;
+        break;
+      }
       case Opcode::add_u32: set(low(a() + b())); break;
       case Opcode::add_u64: set(a() + b()); break;
       case Opcode::sub_u32: set(low(a() - b())); break;
@@ -122,6 +133,8 @@ void PtxKernel::run_thread(Thread& thread, const std::vector<std::byte>& paramet
       case Opcode::set_gt_u32: set(low(a()) > low(b()) ? 1 : 0); break;
       case Opcode::set_ne_u64: set(a() != b() ? 1 : 0); break;
       case Opcode::set_nan_f32: set(std::isnan(float_of(a())) || std::isnan(float_of(b())) ? 1 : 0); break;
+      case Opcode::set_eq_f32: set(float_of(a()) == float_of(b()) ? 1 : 0); break;
+      case Opcode::set_eq_f64: set(double_of(a()) == double_of(b()) ? 1 : 0); break;
       case Opcode::select: set(c() != 0 ? a() : b()); break;
       case Opcode::f32_of_f16: set(bits_of(static_cast<float>(value_of_half(a())))); break;
       case Opcode::f16_of_f32: set(half_of(float_of(a()))); break;

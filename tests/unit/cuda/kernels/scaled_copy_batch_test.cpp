@@ -17,6 +17,8 @@
 
 #include "dtrain/core/types/bfloat16.hpp"
 #include "dtrain/core/types/float16.hpp"
+#include "dtrain/stream/cuda/kernels/square_sum_text.hpp"
+#include "support/contains.hpp"
 #include "support/cuda_memory.hpp"
 #include "support/ptxas.hpp"
 #if DTRAIN_EMULATED_CUDA
@@ -50,9 +52,12 @@ template <class T>
 using Bits =
     std::conditional_t<sizeof(T) == 8, std::uint64_t, std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>>;
 
-/// The host's arithmetic: in f32, or f64 for f64, rounded once.
+/// The host's arithmetic: in f32, or f64 for f64, rounded once; a copy for a factor of 1.
 template <class To, class From>
 To scaled(From value, double factor) {
+  if constexpr (std::is_same_v<From, To>) {
+    if (factor == 1) return value;
+  }
   if constexpr (std::is_same_v<From, double>) {
     return value * factor;
   } else {
@@ -85,14 +90,20 @@ std::vector<T> any_values(std::size_t count, unsigned seed) {
   return values;
 }
 
-/// Copies arrays of these sizes, each `shift` elements behind a multiple of 16 bytes, and compares each bit; what lies
-/// between the arrays stays as it was.
+/// Elements that an array's source and target lie behind a multiple of 16 bytes; at most 16.
+struct Shifts {
+  std::size_t source = 0;
+  std::size_t target = 0;
+};
+
+/// Copies arrays of these sizes and compares each bit; what lies between the arrays stays as it was.
 template <class From, class To>
-void expect_copies(const std::vector<std::size_t>& sizes, std::size_t shift, double factor) {
+void expect_copies(const std::vector<std::size_t>& sizes, Shifts shifts, double factor) {
   constexpr std::size_t gap = 16;
+  const auto room = [](std::size_t size) { return (size + 3 * gap - 1) / gap * gap; };
   std::size_t count = 0;
   for (const std::size_t size : sizes) {
-    count += (shift + size + 2 * gap - 1) / gap * gap;
+    count += room(size);
   }
   const std::vector<From> values = any_values<From>(count, 7);
   const To untouched = To(42.0F);
@@ -107,12 +118,13 @@ void expect_copies(const std::vector<std::size_t>& sizes, std::size_t shift, dou
   std::vector<To> expected(count, untouched);
   std::size_t begin = 0;
   for (const std::size_t size : sizes) {
-    const std::size_t first = begin + shift;
-    batch.add(to.data() + first * sizeof(To), from.data() + first * sizeof(From), size);
-    for (std::size_t i = first; i < first + size; ++i) {
-      expected[i] = scaled<To>(values[i], factor);
+    const std::size_t source = begin + shifts.source;
+    const std::size_t target = begin + shifts.target;
+    batch.add(to.data() + target * sizeof(To), from.data() + source * sizeof(From), size);
+    for (std::size_t i = 0; i < size; ++i) {
+      expected[target + i] = scaled<To>(values[source + i], factor);
     }
-    begin += (shift + size + 2 * gap - 1) / gap * gap;
+    begin += room(size);
   }
   batch.enqueue(factor, stream.ref());
   CHECK(batch.empty());
@@ -121,7 +133,8 @@ void expect_copies(const std::vector<std::size_t>& sizes, std::size_t shift, dou
   std::size_t wrong = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const bool is_same = std::bit_cast<Bits<To>>(result[i]) == std::bit_cast<Bits<To>>(expected[i]);
-    wrong += is_same || (is_nan(result[i]) && is_nan(expected[i])) ? 0 : 1;
+    const bool is_copied = std::is_same_v<From, To> && factor == 1;
+    wrong += is_same || (!is_copied && is_nan(result[i]) && is_nan(expected[i])) ? 0 : 1;
   }
   CHECK(wrong == 0);
 }
@@ -177,12 +190,30 @@ TEST_CASE_TEMPLATE(
     Types<bfloat16, bfloat16>) {
   using From = typename Way::From;
   using To = typename Way::To;
+  const std::vector<std::size_t> sizes{1, 2, 7, 8, 9, 15, 16, 17, 255, 256, 257};
   for (const double factor : {1.0, 1.0 / 3.0, 4096.0}) {
-    expect_copies<From, To>({1, 2, 7, 8, 9, 255, 256, 257, 2049}, 0, factor);
-    expect_copies<From, To>({1, 2, 7, 8, 9, 255, 256, 257}, 1, factor);
+    expect_copies<From, To>({1, 2, 7, 8, 9, 255, 256, 257, 2049}, {}, factor);
+    expect_copies<From, To>(sizes, {1, 1}, factor);
   }
-  expect_copies<From, To>({8191, 8192, 8193, 3, 20'000}, 0, 1.0 / 7.0);
-  expect_copies<From, To>(std::vector<std::size_t>(300, 5), 0, 0.1);  // three launches
+  for (const Shifts shifts : {Shifts{0, 1}, Shifts{1, 0}, Shifts{0, 2}, Shifts{4, 0}, Shifts{8, 8}, Shifts{8, 4}}) {
+    CAPTURE(shifts.source);
+    CAPTURE(shifts.target);
+    expect_copies<From, To>(sizes, shifts, 1);
+  }
+  expect_copies<From, To>({8191, 8192, 8193, 3, 20'000}, {}, 1.0 / 7.0);
+  expect_copies<From, To>(std::vector<std::size_t>(300, 5), {}, 0.1);  // three launches
+}
+
+TEST_CASE("elements of 16 bits move 16 bytes at a time, as those of 32 and 64 do") {
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    const std::string scale = scale_kernel_text(dtype, dtype);
+    const std::string squares = dtrain::stream::cuda::square_sum_text(dtype);
+    const std::string vector = dtype == DType::f64 ? "v2.f64" : dtype == DType::f32 ? "v4.f32" : "v4.b32";
+    CAPTURE(vector);
+    CHECK(support::contains(scale, "ld.global." + vector + " "));
+    CHECK(support::contains(scale, "st.global." + vector + " "));
+    CHECK(support::contains(squares, "ld.global." + vector + " "));
+  }
 }
 
 TEST_CASE("an array is scaled in its own place") {

@@ -2,7 +2,7 @@
 /// @file
 /// PTX text that reads, writes and widens the elements of an array.
 
-#include <cstddef>
+#include <algorithm>
 #include <string>
 
 #include "dtrain/core/config.hpp"
@@ -21,33 +21,55 @@ inline std::string memory_type(DType dtype) {
   return dtype == DType::f64 ? "f64" : dtype == DType::f32 ? "f32" : "b16";
 }
 
-/// Elements that one instruction reads or writes: up to 16 bytes.
-constexpr unsigned lanes(DType dtype) noexcept {
-  return dtype == DType::f64 ? 2 : 4;
-}
-
-/// "{%h0, %h1, %h2, %h3}", registers `first` and following.
-inline std::string registers(DType dtype, char letter, unsigned first, unsigned count) {
+/// "{%sw0, %sw1}": the registers `prefix`, `first` and following.
+inline std::string numbered(const std::string& prefix, unsigned first, unsigned count) {
   std::string text;
   for (unsigned i = first; i < first + count; ++i) {
-    text += (text.empty() ? "%" : ", %") + std::string(1, letter) + memory_type(dtype)[0] + std::to_string(i);
+    text += (text.empty() ? "%" : ", %") + prefix + std::to_string(i);
   }
   return count == 1 ? text : "{" + text + "}";
 }
 
-/// Reads or writes `count` elements at `address`.
+/// "sf" of f32, "sb" of 16 bits, for the letter s.
+inline std::string prefix(DType dtype, char letter) {
+  return std::string(1, letter) + memory_type(dtype)[0];
+}
+
+/// The registers of elements `first` and following.
+inline std::string registers(DType dtype, char letter, unsigned first, unsigned count) {
+  return numbered(prefix(dtype, letter), first, count);
+}
+
+/// Declares registers for `count` elements, and for transfer() of them.
+inline std::string declaration(DType dtype, char letter, unsigned count) {
+  const std::string words =
+      size_bytes(dtype) == 2 ? format_text(".reg .b32 %{}w<{}>;\n", {std::string(1, letter), count / 2}) : "";
+  return format_text(".reg .{} %{}<{}>;\n{}", {memory_type(dtype), prefix(dtype, letter), count, words});
+}
+
+/// Reads ("ld") or writes ("st") `count` elements at `address`, 16 bytes at a time if there are as many. Two elements
+/// of 16 bits are then one word of 32, the first one its lower half: an instruction moves four registers at most.
 inline std::string transfer(DType dtype, char letter, const char* instruction, const char* address, unsigned count) {
-  std::string text;
-  const unsigned width = count < lanes(dtype) ? count : lanes(dtype);
-  for (unsigned first = 0; first < count; first += width) {
-    const std::string names = registers(dtype, letter, first, width);
-    const std::string place = format_text("[{}+{}]", {address, first * size_bytes(dtype)});
-    const bool loads = instruction[0] == 'l';
-    const std::string vector = width == 1 ? "" : ".v" + std::to_string(width);
-    text += format_text("{}.global{}.{} {}, {};\n",
-                        {instruction, vector, memory_type(dtype), loads ? names : place, loads ? place : names});
+  const bool loads = instruction[0] == 'l';
+  const bool in_words = size_bytes(dtype) == 2 && count > 1;
+  const auto bytes = static_cast<unsigned>(in_words ? 4 : size_bytes(dtype));
+  const unsigned moved = in_words ? count / 2 : count;
+  const unsigned width = std::min(moved, 16 / bytes);
+  std::string halves;
+  for (unsigned i = 0; in_words && i < moved; ++i) {
+    const std::string word = numbered(std::string(1, letter) + "w", i, 1);
+    const std::string pair = registers(dtype, letter, 2 * i, 2);
+    halves += format_text("mov.b32 {}, {};\n", {loads ? pair : word, loads ? word : pair});
   }
-  return text;
+  std::string moves;
+  for (unsigned first = 0; first < moved; first += width) {
+    const std::string names = numbered(in_words ? std::string(1, letter) + "w" : prefix(dtype, letter), first, width);
+    const std::string place = format_text("[{}+{}]", {address, first * bytes});
+    moves += format_text("{}.global{}.{} {}, {};\n",
+                         {instruction, width == 1 ? "" : ".v" + std::to_string(width),
+                          in_words ? "b32" : memory_type(dtype), loads ? names : place, loads ? place : names});
+  }
+  return loads ? moves + halves : halves + moves;
 }
 
 /// Sets %value to element `i` of f32, f16 or bf16; uses %bits.

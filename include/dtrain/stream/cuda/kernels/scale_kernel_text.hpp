@@ -40,7 +40,7 @@ namespace ptx {
 
 /// Converts element `i` to the type of the product, multiplies, and rounds it once to the target's type. Integers round
 /// to bf16, because sm_70 and sm_75 have no instruction for that.
-inline std::string scale_element(DType from, DType to, unsigned i) {
+inline std::string scaled_element(DType from, DType to, unsigned i) {
   const std::string source = registers(from, 's', i, 1);
   const std::string target = registers(to, 't', i, 1);
   if (from == DType::f64) {
@@ -66,6 +66,14 @@ inline std::string scale_element(DType from, DType to, unsigned i) {
          target + ", %bits;\n";
 }
 
+/// scaled_element(), but with %copies the bits of the source, which a product of a NaN would not have.
+inline std::string scale_element(DType from, DType to, unsigned i) {
+  const std::string source = registers(from, 's', i, 1);
+  const std::string target = registers(to, 't', i, 1);
+  return scaled_element(from, to, i) +
+         (from != to ? "" : format_text("selp.{} {}, {}, {}, %copies;\n", {memory_type(to), target, source, target}));
+}
+
 /// A loop of one thread over elements from %index to `end`, `count` at a time.
 inline std::string loop(DType from, DType to, const std::string& label, const char* end, unsigned count) {
   std::string text = format_text(
@@ -86,9 +94,10 @@ inline std::string loop(DType from, DType to, const std::string& label, const ch
 
 /// The kernel `scale_kernel_name`(entries, number of entries, factor): each element of each target becomes the source's
 /// element times the factor, computed in f32 (f64 for f64) and rounded once to nearest even. Subnormals are kept, NaNs
-/// stay NaNs. One array of `n` elements takes ceil(n / scale_block_elements) blocks of scale_block_threads threads.
-/// A block finds its entry by binary search. Where both addresses are multiples of 16 bytes, a thread moves 16 or 32
-/// bytes at a time. Target and source are the same memory or disjoint.
+/// stay NaNs. Between equal types the factor 1 copies all bits, also a NaN's. One array of `n` elements takes ceil(n /
+/// scale_block_elements) blocks of scale_block_threads threads. A block finds its entry by binary search. Where both
+/// addresses are multiples of 16 bytes, a thread moves 16 or 32 bytes at a time. Target and source are the same memory
+/// or disjoint.
 inline std::string scale_kernel_text(DType from, DType to) {
   const std::string float_type = from == DType::f64 ? "f64" : "f32";
   const unsigned at_a_time = from == DType::f64 ? 2 : size_bytes(from) == 4 && size_bytes(to) == 4 ? 4 : 8;
@@ -98,17 +107,15 @@ inline std::string scale_kernel_text(DType from, DType to) {
          std::to_string(max_scale_entries * sizeof(ScaleKernelEntry)) + "],\n.param .u32 entry_count,\n.param ." +
          float_type +
          " factor)\n{\n"
-         ".reg .pred %is_done, %is_nan;\n"
+         ".reg .pred %is_done, %is_nan, %copies;\n"
          ".reg .u32 %block, %thread, %low, %high, %middle, %first, %elements, %begin, %end, %whole, %index;\n"
          ".reg .u32 %bits, %odd;\n"
          ".reg .u64 %table, %entry, %source, %target, %read, %written, %misaligned;\n"
          ".reg .f32 %value;\n.reg ." +
-         float_type + " %factor;\n.reg ." + ptx::memory_type(from) + " %s" + ptx::memory_type(from)[0] +
-         "<8>;\n.reg ." + ptx::memory_type(to) + " %t" + ptx::memory_type(to)[0] +
-         "<8>;\n"
-         "ld.param." +
-         float_type +
-         " %factor, [factor];\n"
+         float_type + " %factor;\n" + ptx::declaration(from, 's', at_a_time) + ptx::declaration(to, 't', at_a_time) +
+         "ld.param." + float_type + " %factor, [factor];\n" +
+         format_text("setp.eq.{} %copies, %factor, {};\n",
+                     {float_type, from == DType::f64 ? "0d3FF0000000000000" : "0f3F800000"}) +
          "ld.param.u32 %high, [entry_count];\n"
          "mov.b64 %table, entries;\n"
          "mov.u32 %block, %ctaid.x;\n"

@@ -56,9 +56,9 @@ inline std::string square_sum_text(DType dtype) {
              ".reg .u64 %read, %end, %step, %written;\n"
              ".reg .f32 %value;\n"
              ".reg .f64 %sum, %wide;\n"
-             ".reg .{} %s{}<{}>;\n"
+             "{}"
              ".shared .align 8 .b8 partial[{}];\n",
-             {ptx::memory_type(dtype), std::string(1, ptx::memory_type(dtype)[0]), count, 8 * square_sum_threads}) +
+             {ptx::declaration(dtype, 's', count), 8 * square_sum_threads}) +
          format_text(
              "mov.u32 %block, %ctaid.x;\n"
              "mov.u32 %blocks, %nctaid.x;\n"
