@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "dtrain/stream/cuda/copy_batch.hpp"
+#include "dtrain/stream/cuda/kernels/scaled_copy_batch.hpp"
 #include "dtrain/stream/cuda/kernels/square_sum_kernel.hpp"
 #include "dtrain/stream/cuda/pinned_buffer.hpp"
 #include "support/allocation_count.hpp"
@@ -21,8 +21,8 @@
 namespace {
 
 using dtrain::Step;
-using dtrain::stream::cuda::CopyBatch;
 using dtrain::stream::cuda::Event;
+using dtrain::stream::cuda::ScaledCopyBatch;
 using dtrain::stream::cuda::SquareSumKernel;
 using support::CudaTrainingRank;
 using support::FakeJob;
@@ -97,8 +97,8 @@ class BareStep {
   /// From memory of its own to memory of its own, which other streams do not use.
   void copy(std::size_t place, std::size_t i, support::StreamRef stream) {
     std::byte* const from = memory_.data() + place * most_bytes;
-    copies_.add(from + most_bytes, from, rank_.size(i) * sizeof(float));
-    copies_.enqueue(stream);
+    copies_.add(from + most_bytes, from, rank_.size(i));
+    copies_.enqueue(1, stream);
   }
 
   CudaTrainingRank& rank_;
@@ -114,7 +114,7 @@ class BareStep {
   Event reduced_;
   Event unpacked_;
   Event done_;
-  CopyBatch copies_;
+  ScaledCopyBatch copies_{dtrain::DType::f32, dtrain::DType::f32};
 };
 
 /// The calls to the runtime of an all_reduce through host memory of one or more pieces, without the host's part.

@@ -15,13 +15,13 @@
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/profile/device_times.hpp"
 #include "dtrain/ddp/profile/step_meter.hpp"
+#include "dtrain/ddp/reduction/cuda/bucket_copies.hpp"
 #include "dtrain/ddp/reduction/cuda/copy_streams.hpp"
 #include "dtrain/ddp/reduction/cuda/gradient_scaling.hpp"
 #include "dtrain/ddp/reduction/cuda/producer_events.hpp"
 #include "dtrain/ddp/reduction/gradient_table.hpp"
 #include "dtrain/stream/cuda/copy_batch.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
-#include "dtrain/stream/cuda/kernels/scaled_copy_batch.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
 #if DTRAIN_WITH_CUDA
@@ -69,12 +69,7 @@ class CudaGradientCopier {
   }
 
   void rebuild_buckets() {
-    scaled_copies_.clear();
-    if (factor_ != 1) {
-      for (const PlannedBucket& bucket : plan_->buckets) {
-        scaled_copies_.emplace_back(bucket.dtype, bucket.dtype).reserve(bucket.parameters.size());
-      }
-    }
+    bucket_copies_.plan(*plan_, factor_ != 1, stream_);
     producer_events_ = std::vector<ProducerEvents>(plan_->buckets.size());
     copies_.reserve(gradients_->size());
     times_.plan(plan_->buckets.size());
@@ -128,11 +123,8 @@ class CudaGradientCopier {
       const GradientSlot& slot = (*gradients_)[parameter];
       const AnnouncedGradient& announced = announced_[parameter];
       if (announced.is_zero_filled) continue;  // cleared below
-      if (factor_ != 1) {
-        scaled_copies_[bucket].add(slot.place, announced.gradient,
-                                   slot.bytes / size_bytes(plan_->buckets[bucket].dtype));
-      } else if (announced.gradient != slot.place) {
-        copies_.add(slot.place, announced.gradient, slot.bytes);
+      if (factor_ != 1 || announced.gradient != slot.place) {
+        bucket_copies_.add(bucket, slot.place, announced.gradient, slot.bytes);
       }
     }
     enqueue_packing(bucket);
@@ -150,11 +142,9 @@ class CudaGradientCopier {
     stamp(bucket, StepEvent::reduced);
     for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
       const GradientSlot& slot = (*gradients_)[parameter];
-      if (!slot.is_bound()) copies_.add(slot.own, slot.place, slot.bytes);
+      if (!slot.is_bound()) bucket_copies_.add(bucket, slot.own, slot.place, slot.bytes);
     }
-    if (!copies_.empty()) {
-      copies_.enqueue(copy_streams_.unpacking());
-    }
+    if (!bucket_copies_.empty(bucket)) bucket_copies_.enqueue(bucket, 1, copy_streams_.unpacking());
   }
 
   /// Makes later work of every stream that produced a gradient of this step run after the last bucket, and the next
@@ -256,11 +246,10 @@ class CudaGradientCopier {
 
   /// Behind the bucket's producers, for whom the communication stream waits itself if there is nothing to pack.
   void enqueue_packing(std::size_t bucket) {
-    const bool scales = factor_ != 1 && !scaled_copies_[bucket].empty();
-    const Stream packing = scales || !copies_.empty() ? copy_streams_.packing() : stream_;
+    const bool packs = !bucket_copies_.empty(bucket);
+    const Stream packing = packs ? copy_streams_.packing() : stream_;
     producer_events_[bucket].make_wait(packing);
-    copies_.enqueue(packing);
-    if (scales) scaled_copies_[bucket].enqueue(factor_, packing);
+    if (packs) bucket_copies_.enqueue(bucket, factor_, packing);
     copy_streams_.make_communication_wait();
   }
 
@@ -285,9 +274,9 @@ class CudaGradientCopier {
   std::vector<AnnouncedGradient> announced_;
   std::vector<ProducerEvents> producer_events_;  ///< of each bucket
   ProducerStreams producers_;                    ///< of the step so far
-  stream::cuda::CopyBatch copies_;
-  double factor_ = 1;                                         ///< 1: gradients are packed as they are
-  std::vector<stream::cuda::ScaledCopyBatch> scaled_copies_;  ///< of each bucket, unless the factor is 1
+  BucketCopies bucket_copies_;
+  stream::cuda::CopyBatch copies_;  ///< between steps
+  double factor_ = 1;               ///< 1: gradients are packed as they are
   GradientScaling scaling_;
   stream::cuda::Event done_;
   bool is_captured_ = false;  ///< the last step
