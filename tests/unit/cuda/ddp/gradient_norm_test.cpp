@@ -29,6 +29,7 @@
 #include "dtrain/distributed_data_parallel.hpp"
 #include "dtrain/kernels/sum_of_squares.hpp"
 #include "dtrain/launch/per_process.hpp"
+#include "support/gate.hpp"
 #include "support/graph_replays.hpp"
 #include "support/nccl_rank.hpp"
 #include "support/thread_group.hpp"
@@ -407,6 +408,71 @@ TEST_CASE("each replay of a captured step measures") {
   }
 }
 
+TEST_CASE("a step behind a replay that still runs has its own norm, or none if it does not measure") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  for (const bool warms_up : {false, true}) {
+    CAPTURE(warms_up);
+    support::CudaTrainingRank rank(std::make_shared<support::FakeJob>(1), 0, 1, {.caps = {256, 2048}});
+    double elements = 0;
+    std::vector<DeviceBuffer> sevens;
+    for (std::size_t i = 0; i < rank.count(); ++i) {
+      elements += static_cast<double>(rank.size(i));
+      sevens.push_back(support::on_device(std::vector<float>(rank.size(i), 7.0F)));
+    }
+    const auto norm_is = [&](float value) {
+      const double expected = static_cast<double>(value) * std::sqrt(elements);
+      return std::abs(rank.reducer->gradient_norm().norm / expected - 1) < 1e-12;
+    };
+    const auto captured_step = [&] {
+      dtrain::Step open = rank.reducer->begin("begin()", measured);
+      for (std::size_t i = rank.count(); i-- > 0;) {
+        rank.compute(i, rank.stream());
+        open.ready(i, rank.stream().handle());
+      }
+      open.finish();
+    };
+    const auto step_of_sevens = [&](StepOptions options) {
+      dtrain::Step open = rank.reducer->begin("begin()", options);
+      for (std::size_t i = rank.count(); i-- > 0;) {
+        TensorView gradient = rank.parameters[i].gradient;
+        gradient.data = sevens[i].data();
+        open.ready(i, gradient, rank.stream().handle());
+      }
+      open.finish();
+    };
+    if (warms_up) step_of_sevens({});
+    REQUIRE(rank.wait());
+    for (std::size_t i = 0; i < rank.count(); ++i)
+      rank.prepare(i, 2.0F);
+    check(cudaStreamBeginCapture(rank.stream().native(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    captured_step();
+    cudaGraph_t captured = nullptr;
+    check(cudaStreamEndCapture(rank.stream().native(), &captured), "cudaStreamEndCapture");
+    const support::Graph graph(captured);
+    for (const bool measures : {true, false, true}) {
+      CAPTURE(measures);
+      support::Gate gate;
+      support::enqueue_on_host(rank.stream(), [&] { gate.pass(); });
+      graph.launch(rank.stream());
+      step_of_sevens({.measure_norm = measures});
+      CHECK(rank.reducer->has_gradient_norm() == measures);  // the replay has not begun
+      gate.open();
+      if (measures) CHECK(norm_is(7));
+      REQUIRE(rank.wait());
+      CHECK(rank.reducer->has_gradient_norm() == measures);
+      if (measures) {
+        CHECK(norm_is(7));
+      } else {
+        CHECK_THROWS_WITH_AS(rank.reducer->gradient_norm(), doctest::Contains("measure_norm = true"), dtrain::Error);
+      }
+      graph.launch(rank.stream());  // behind the step
+      REQUIRE(rank.wait());
+      CHECK(rank.reducer->has_gradient_norm());
+      CHECK(norm_is(2));
+    }
+  }
+}
+
 #if DTRAIN_EMULATED_CUDA
 
 TEST_CASE("a driver that does not load the kernel refuses the measurement before the step, which then works without") {
@@ -414,7 +480,8 @@ TEST_CASE("a driver that does not load the kernel refuses the measurement before
   run_ranks<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
     Model model;
     {
-      emulation::fail("cuLaunchKernel", 1, 209);  // CUDA_ERROR_NO_BINARY_FOR_GPU
+      constexpr int copies = 4;                            // of each type, launched first
+      emulation::fail("cuLaunchKernel", copies + 1, 209);  // CUDA_ERROR_NO_BINARY_FOR_GPU
       DistributedDataParallel ddp{model, group};
       CHECK_THROWS_WITH_AS(ddp.backward([](Ready) { FAIL("the step was opened"); }, measured),
                            doctest::Contains("backward() has measure_norm, but there is no kernel for gradients of"),
@@ -430,7 +497,7 @@ TEST_CASE("a driver that does not load the kernel refuses the measurement before
 
 TEST_CASE("a step launches a kernel for each bucket if it measures, else none, and waits no more for it") {
   REQUIRE(support::enough_devices(1));
-  support::CudaTrainingRank rank(std::make_shared<support::FakeJob>(1), 0, 1, {});
+  support::CudaTrainingRank rank(std::make_shared<support::FakeJob>(1), 0, 1, {.bound = true});  // nothing is copied
   const int buckets = static_cast<int>(rank.reducer->plan().buckets.size());
   struct Calls {
     int waits;

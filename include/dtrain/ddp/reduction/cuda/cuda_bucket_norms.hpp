@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <numeric>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
@@ -18,6 +17,8 @@
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
+#include "dtrain/stream/cuda/check.hpp"
+#include "dtrain/stream/cuda/event.hpp"
 #include "dtrain/stream/cuda/kernels/scaled_copy_batch.hpp"
 #include "dtrain/stream/cuda/kernels/square_sum_kernel.hpp"
 #include "dtrain/stream/cuda/pinned_buffer.hpp"
@@ -29,9 +30,12 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// As BucketNorms, whose members have their meaning here. A kernel behind each bucket's collective writes the sums of
 /// its blocks of threads to pinned memory. The host adds them in order when the norm is asked for, so that a step
-/// itself waits for nothing. A step captured in a graph measures in each replay, to memory of its own: the host marks
-/// the sums that it has read there, and the next replay writes others. Threads: enqueue one at a time; everything else
-/// between steps. Lifetime: outlives the work, and graphs of it.
+/// itself waits for nothing. A step captured in a graph measures in each replay, to memory of its own. A mark there
+/// says that the replays' sums are not those of the last step: the host writes it once it has read them, and a later
+/// step that is no such graph's writes it on the device, where a replay that still runs comes first. Example: a replay,
+/// and a step behind it without a wait between them. The replay overwrites the mark, then the step marks its sums
+/// again, so that gradient_norm() gives the step's norm. Threads: enqueue one at a time; everything else between steps.
+/// Lifetime: outlives the work, and graphs of it.
 class CudaBucketNorms {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -58,7 +62,6 @@ class CudaBucketNorms {
     is_wanted_ = wanted;
     is_captured_ = false;
     state_ = State::none;
-    if (has_graph_) mark_read();
     norms_.begin_step(false);
   }
 
@@ -66,25 +69,36 @@ class CudaBucketNorms {
   double* sum_of(std::size_t bucket) noexcept { return is_wanted_ ? sums() + first_sums_[bucket] : nullptr; }
 
   void enqueue(double* sum, const BufferView& bucket, Stream stream) {
-    is_captured_ = stream.is_capturing();
-    stream::cuda::SquareSumKernel::find(bucket.dtype).enqueue(bucket, is_captured_ ? sum + most_ : sum, stream);
+    const bool is_captured = stream.is_capturing();
+    stream::cuda::SquareSumKernel::find(bucket.dtype).enqueue(bucket, is_captured ? sum + most_ : sum, stream);
   }
 
-  /// The work of all buckets is enqueued.
+  /// Enqueued behind the work of all buckets, and so behind what their gradients' streams held, such as a replay.
+  /// @throws Error (cuda)
+  void end_buckets(Stream stream) {
+    is_captured_ = stream.is_capturing();
+    if (!has_graph_ || (is_wanted_ && is_captured_)) return;
+    stream::cuda::check(cudaMemsetAsync(&last_replayed_sum(), mark_byte, sizeof(double), stream.native()),
+                        "cudaMemsetAsync");
+    if (!is_captured_) stream.record(marked_);
+  }
+
+  /// Behind end_buckets().
   void finish_step() noexcept {
     if (!is_wanted_) return;
-    state_ = is_captured_ ? State::captured : State::enqueued;
-    if (!is_captured_) return;
+    const bool measures_replays = is_captured_ && first_sums_.back() != 0;
+    state_ = measures_replays ? State::captured : State::enqueued;
+    if (!measures_replays) return;
     has_graph_ = true;
-    mark_read();
+    mark_replayed_sums();
   }
 
   bool is_measured() const noexcept { return state_ != State::none || was_replayed(); }
 
-  /// Blocking: `wait()` until the step's work has run; not for a replay, which has run.
+  /// Blocking: `wait()` until the last step's work has run, if it measures; not for a replay, which has run.
   template <class Wait>
   void read(Wait&& wait) {
-    if (!was_replayed() && state_ == State::enqueued && first_sums_.back() != 0) wait();
+    if (state_ == State::enqueued && first_sums_.back() != 0) wait();
     add_sums();
   }
 
@@ -101,7 +115,9 @@ class CudaBucketNorms {
   /// What the host knows of the sums of the latest step.
   enum class State { none, enqueued, captured, added };
 
-  static constexpr double read_mark = -1;  ///< no sum of squares
+  /// Of each byte of the mark in the last sum: the number is negative, which no sum of squares is.
+  static constexpr int mark_byte = 0x80;
+  static constexpr std::uint64_t mark = 0x8080'8080'8080'8080;
 
   void prepare(const BucketPlan& plan, Stream stream) {
     // A bucket has at least one parameter, and for each one block more than its bytes fill at most.
@@ -120,26 +136,29 @@ class CudaBucketNorms {
 
   double* sums() const noexcept { return reinterpret_cast<double*>(memory_.data()); }
   /// Of captured steps.
-  std::span<double> replayed_sums() const noexcept { return {sums() + most_, first_sums_.back()}; }
+  double* replayed_sums() const noexcept { return sums() + most_; }
+  double& last_replayed_sum() const noexcept { return replayed_sums()[first_sums_.back() - 1]; }
 
-  void mark_read() noexcept { std::fill(replayed_sums().begin(), replayed_sums().end(), read_mark); }
-  /// Whether a replay has written sums that were not read. By bits: -ffast-math takes a NaN for equal.
+  void mark_replayed_sums() noexcept { last_replayed_sum() = std::bit_cast<double>(mark); }
+
+  /// Whether a replay behind the last step has written sums that were not read. By bits: -ffast-math takes a NaN for
+  /// equal.
   bool was_replayed() const noexcept {
-    return has_graph_ &&
-           std::bit_cast<std::uint64_t>(replayed_sums().back()) != std::bit_cast<std::uint64_t>(read_mark);
+    return has_graph_ && (is_captured_ || marked_.is_complete_beside_capture()) &&
+           std::bit_cast<std::uint64_t>(last_replayed_sum()) != mark;
   }
 
   /// Adds the sums, unless they were added before.
   void add_sums() noexcept {
     const bool is_replay = was_replayed();
     if (!is_replay && state_ != State::enqueued) return;
-    const double* const from = is_replay ? replayed_sums().data() : sums();
+    const double* const from = is_replay ? replayed_sums() : sums();
     norms_.begin_step(true);
     for (std::size_t bucket = 0; bucket + 1 < first_sums_.size(); ++bucket) {
       *norms_.sum_of(bucket) = std::accumulate(from + first_sums_[bucket], from + first_sums_[bucket + 1], 0.0);
     }
     norms_.finish_step();
-    if (is_replay) mark_read();
+    if (is_replay) mark_replayed_sums();
     state_ = State::added;
   }
 
@@ -158,15 +177,16 @@ class CudaBucketNorms {
   }
 
   stream::cuda::PinnedBuffer memory_;
-  std::size_t most_ =
-      0;  ///< sums of a plan; then those of captured steps, and one that is written when kernels are loaded
+  /// Sums of a plan; then those of captured steps, and one that is written when kernels are loaded.
+  std::size_t most_ = 0;
   std::optional<DType> without_kernel_;
   std::vector<std::size_t> first_sums_{0};  ///< of each bucket, and the end
   BucketNorms norms_;
   State state_ = State::none;
   bool is_wanted_ = false;
-  bool is_captured_ = false;  ///< the step
-  bool has_graph_ = false;    ///< a step with sums was captured
+  stream::cuda::Event marked_;  ///< the replayed sums, by the last step
+  bool is_captured_ = false;    ///< the last step
+  bool has_graph_ = false;      ///< a step with sums was captured
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
