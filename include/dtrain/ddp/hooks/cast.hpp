@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/bfloat16.hpp"
@@ -20,6 +21,7 @@
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/float16.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/hooks/device_cast.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
@@ -58,8 +60,8 @@ void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gra
 /// before it rounds, so that the sum of gradients in range is in range, but for the last 0.1% of f16's. For f16,
 /// elements below 6e-8 times the number of ranks become zero: scale the loss (LossScaler).
 ///
-/// On a CUDA device it works for one model, has memory for the 16-bit values of the largest bucket and of smaller ones
-/// that came before it, and its time is not measured.
+/// On a CUDA device it works for one model, has memory for the 16-bit values of the largest bucket, which the channel
+/// allocates, and its time is not measured.
 ///
 /// With error feedback, `hooks::Cast<dtrain::bfloat16> cast{{.error_feedback = dtrain::hooks::every_parameter}}`, a
 /// rank adds to a parameter's next gradient what rounding took from this one, so that over many steps it sends the
@@ -88,10 +90,18 @@ class Cast {
       if (!parameters.empty()) static_cast<void>(on_device<C>(parameters.front().gradient.device));
     }
   }
-  /// Without what a device needs, which the first reduce() then makes, blocking: for hooks of host memory that pass
-  /// their calls on. Those of a device call prepare<C>().
+  /// Without what a device needs: for hooks of host memory that pass their calls on. Those of a device call
+  /// prepare<C>() and plan().
   void prepare(std::span<const Parameter> parameters) {
     if (options_.error_feedback) detail::allocate_errors(errors_, parameters, options_);
+  }
+
+  /// Collective, blocking: on a device, memory for the 16-bit values. @throws as the channel's allocate_blocking
+  template <class C>
+  void plan(C& channel, const ddp::BucketPlan& plan, Deadline deadline) {
+    if constexpr (!ddp::RunsHostWork<typename C::Stream>) {
+      if (!plan.buckets.empty()) on_device<C>(plan.buckets.front().device).plan(channel, plan, deadline);
+    }
   }
 
   template <class C>

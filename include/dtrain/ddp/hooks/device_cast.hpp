@@ -4,15 +4,20 @@
 
 #include "dtrain/core/config.hpp"
 
+#include <algorithm>
 #include <cstddef>
+#include <memory>
+#include <utility>
 #include <vector>
 
+#include "dtrain/backend/communicator.hpp"
+#include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/device.hpp"
 #include "dtrain/core/types/dtype.hpp"
-#include "dtrain/stream/cuda/device_buffer.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/stream/cuda/kernels/scaled_copy_batch.hpp"
 #include "dtrain/stream/cuda/relaxed_capture.hpp"
 #include "dtrain/stream/cuda/stream.hpp"
@@ -27,7 +32,8 @@ class DeviceCast;
 #if DTRAIN_WITH_CUDA
 
 /// The 16-bit values are in memory of this object, because threads that narrow an array in its own place overwrite what
-/// others have not read. Work of one stream. Threads: one at a time.
+/// others have not read. The channel allocates it, as the arena: memory that NCCL has registered is reduced without a
+/// copy. Work of one stream. Threads: one at a time.
 template <>
 class DeviceCast<stream::cuda::StreamRef> {
  public:
@@ -36,11 +42,26 @@ class DeviceCast<stream::cuda::StreamRef> {
   DeviceCast(DType narrowed, const Device& device)
       : dtype_(loaded(narrowed, device)), narrow_(DType::f32, narrowed), widen_(narrowed, DType::f32) {}
 
-  /// Enqueued. Allocates if no earlier bucket was as large. Lifetime: until the next call's work runs.
-  /// @returns the values times `factor`, rounded once to nearest even @throws Error (cuda)
+  /// Collective, blocking: makes room for the values of the largest bucket. Between steps; smaller memory stays,
+  /// because graphs use it. @throws as the channel's allocate_blocking
+  template <backend::CanAllocate C>
+  void plan(C& channel, const BucketPlan& plan, Deadline deadline) {
+    std::size_t bytes = 0;
+    for (const PlannedBucket& bucket : plan.buckets) {
+      if (bucket.dtype == DType::f32) bytes = std::max(bytes, bucket.bytes / sizeof(float) * size_bytes(dtype_));
+    }
+    if (bytes <= bytes_) return;
+    auto memory = std::make_shared<typename C::Allocation>(channel.allocate_blocking(bytes, deadline));
+    data_ = memory->data();
+    bytes_ = bytes;
+    memory_.push_back(std::move(memory));
+  }
+
+  /// Enqueued. Lifetime: until the next call's work runs. @returns the values times `factor`, rounded once to nearest
+  /// even @throws Error (invalid_argument) without room for them; (cuda)
   BufferView narrow(const BufferView& values, float factor, stream::cuda::StreamRef stream) {
-    const BufferView halves{at_least(values.count * size_bytes(dtype_), values.device.index), values.count, dtype_,
-                            values.device};
+    const BufferView halves{data_, values.count, dtype_, values.device};
+    if (halves.bytes() > bytes_) refuse_unplanned(values);
     narrow_.add(halves.data, values.data, values.count);
     narrow_.enqueue(factor, stream);
     return halves;
@@ -67,19 +88,20 @@ class DeviceCast<stream::cuda::StreamRef> {
     return narrowed;
   }
 
-  /// Smaller memory stays: enqueued work and graphs use it.
-  std::byte* at_least(std::size_t bytes, int device) {
-    if (memory_.empty() || memory_.back().bytes() < bytes) {
-      const stream::cuda::RelaxedCapture relaxed;  // the step may be captured
-      memory_.emplace_back(bytes, device);
-    }
-    return memory_.back().data();
+  [[noreturn]] DTRAIN_NOT_INLINED static void refuse_unplanned(const BufferView& values) {
+    throw_error(
+        Errc::invalid_argument,
+        "hooks::Cast has no memory on {} for a bucket of {} values; a hook that passes its calls on also passes "
+        "plan(channel, plan, deadline)",
+        {to_string(values.device), values.count});
   }
 
   DType dtype_;
   stream::cuda::ScaledCopyBatch narrow_;
   stream::cuda::ScaledCopyBatch widen_;
-  std::vector<stream::cuda::DeviceBuffer> memory_;
+  std::vector<std::shared_ptr<const void>> memory_;  ///< allocations of the channel; the last one is in use
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
 };
 
 #endif  // DTRAIN_WITH_CUDA

@@ -14,6 +14,7 @@
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/compressed_traffic.hpp"
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
@@ -68,9 +69,11 @@ struct GradientBucket {
 /// have a second parameter, `std::span<const TensorView> buffers`: those that steps broadcast
 /// (DdpOptions::broadcast_buffers). `hook.keeps_buffers()`, the same on all ranks, is asked when a step begins: true
 /// leaves each rank its own buffers in this step.
-/// `hook.description()` is a std::string that must be the same on all ranks, and names the hook in the error if not.
-/// `hook.read_values(read)`, for a hook that uses the parameters' values, gets a ddp::ReadValue that it asks for their
-/// present addresses before each use; empty: they stay where prepare() saw them.
+/// `hook.plan(channel, plan, deadline)` gets the communicator and the ddp::BucketPlan before the first step, and
+/// whenever the buckets change, between steps. All ranks call it alike, so that it may allocate by
+/// channel.allocate_blocking(). `hook.description()` is a std::string that must be the same on all ranks, and names the
+/// hook in the error if not. `hook.read_values(read)`, for a hook that uses the parameters' values, gets a
+/// ddp::ReadValue that it asks for their present addresses before each use; empty: they stay where prepare() saw them.
 template <class H, class C>
 concept GradientHook = backend::Communicator<C> && requires(H& hook, const GradientBucket<C>& bucket) {
   hook.reduce(bucket);
@@ -90,6 +93,7 @@ struct HookFunctions {
   std::function<void(const GradientBucket<C>&)> reduce;
   std::function<bool()> keeps_buffers;
   std::function<void(ReadValue)> read_values;
+  std::function<void(C&, const BucketPlan&, Deadline)> plan;
 };
 
 /// Borrows a variable, which then outlives the result, and keeps a temporary.
@@ -102,7 +106,8 @@ HookFunctions<C> hook_functions(H&& hook) {
   } else {
     kept = std::make_shared<Hook>(std::forward<H>(hook));
   }
-  HookFunctions<C> functions{"a hook", {}, [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); }, {}, {}};
+  HookFunctions<C> functions{"a hook", {}, [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); },
+                             {},       {}, {}};
   if constexpr (requires { std::string(kept->description()); }) {
     functions.description = kept->description();
   }
@@ -118,6 +123,13 @@ HookFunctions<C> hook_functions(H&& hook) {
   if constexpr (requires { static_cast<bool>(kept->keeps_buffers()); }) {
     functions.keeps_buffers = [kept] { return static_cast<bool>(kept->keeps_buffers()); };
   }
+  if constexpr (requires(C & channel, const BucketPlan& plan, Deadline deadline) {
+                  kept->plan(channel, plan, deadline);
+                }) {
+    functions.plan = [kept](C& channel, const BucketPlan& plan, Deadline deadline) {
+      kept->plan(channel, plan, deadline);
+    };
+  }
   if constexpr (requires(ReadValue read) { kept->read_values(std::move(read)); }) {
     functions.read_values = [kept](ReadValue read) { kept->read_values(std::move(read)); };
   }
@@ -132,7 +144,7 @@ template <backend::Communicator C>
 class HookedBuckets {
  public:
   HookedBuckets(HookFunctions<C> hook, std::span<const Parameter> parameters, std::span<const TensorView> buffers)
-      : reduce_(std::move(hook.reduce)), keeps_buffers_(std::move(hook.keeps_buffers)) {
+      : reduce_(std::move(hook.reduce)), keeps_buffers_(std::move(hook.keeps_buffers)), plan_(std::move(hook.plan)) {
     if (hook.prepare) hook.prepare(parameters, buffers);
   }
 
@@ -141,9 +153,10 @@ class HookedBuckets {
   /// Whether the step that begins now leaves each rank its own buffers.
   bool keeps_buffers() const { return keeps_buffers_ && keeps_buffers_(); }
 
-  /// Sets the buckets. Between steps.
-  void plan(const BucketPlan& plan, const GradientTable& table) {
+  /// Sets the buckets. Collective, blocking if the hook is. Between steps.
+  void plan(C& channel, const BucketPlan& plan, const GradientTable& table, Deadline deadline) {
     if (has_hook()) gradients_ = bucket_gradients(plan, table);
+    if (plan_) plan_(channel, plan, deadline);
   }
 
   /// @pre has_hook()
@@ -158,6 +171,7 @@ class HookedBuckets {
  private:
   std::function<void(const GradientBucket<C>&)> reduce_;
   std::function<bool()> keeps_buffers_;
+  std::function<void(C&, const BucketPlan&, Deadline)> plan_;
   std::vector<std::vector<BucketGradient>> gradients_;  ///< of each bucket
   TrafficCounter traffic_;
 };

@@ -61,7 +61,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
         hook_(std::move(hook), parameters, buffers) {
     meter_.plan(this->plan());
     norms_.plan(this->plan(), copier_.stream());
-    hook_.plan(this->plan(), gradients_);
+    hook_.plan(communicator_, this->plan(), gradients_, Deadline::after(context.timeout));
     if constexpr (requires { copier_.scale_gradients(1.0); }) {
       if (scales_averages) {
         copier_.scale_gradients(1.0 / communicator_.size());
@@ -176,6 +176,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   /// Collective. Blocking on host streams: until all gradients are reduced and unpacked. On CUDA, later work of the
   /// producers' streams waits instead. @throws the job's first cause; Error (timeout)
   void finish() {
+    if constexpr (GradientCopier::copies_on_stream) norms_.end_buckets(copier_.stream());
     if (update_ == nullptr) {
       copier_.finish(waiting());
     } else if constexpr (!GradientCopier::copies_on_stream) {
@@ -205,7 +206,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
     pending_.plan(parameter_counts(plan()));
     meter_.plan(plan());
     norms_.plan(plan(), copier_.stream());
-    hook_.plan(plan(), gradients_);
+    hook_.plan(communicator_, plan(), gradients_, Deadline::after(context_.timeout));
     copier_.rebuild_buckets();
     return moves;
   }
@@ -245,9 +246,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
 
   /// Requires PendingBuckets' mutex, as launch does.
   void complete([[maybe_unused]] std::size_t bucket) {
-    if constexpr (GradientCopier::copies_on_stream) {
-      copier_.complete(bucket);
-    }
+    if constexpr (GradientCopier::copies_on_stream) copier_.complete(bucket);
   }
 
   /// Requires PendingBuckets' mutex: only one thread enqueues at a time.

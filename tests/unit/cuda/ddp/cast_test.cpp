@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "dtrain/backend/nccl.hpp"
 #include "dtrain/backend/staged.hpp"
 #include "dtrain/distributed_data_parallel.hpp"
+#include "support/cuda_training_rank.hpp"
 #include "support/nccl_rank.hpp"
 #include "support/thread_group.hpp"
 
@@ -219,10 +221,68 @@ TEST_CASE("a hooks::Cast on a device is for one model, and says so") {
   });
 }
 
+TEST_CASE("a hooks::Cast on a device that was told no plan says so") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  support::NcclRank rank(std::make_shared<support::FakeJob>(1), 0, 1);
+  const support::DeviceBuffer memory = support::on_device(std::vector<float>(64, 1.0F));
+  const dtrain::ddp::GradientBucket<support::NcclRank::Communicator> bucket{
+      rank.view(memory, 64, dtrain::DType::f32), {}, {rank.communicator}, rank.stream.ref(), ReduceOp::sum};
+  Cast<bfloat16> hook;
+  CHECK_THROWS_WITH_AS(hook.reduce(bucket),
+                       "hooks::Cast has no memory on cuda:0 for a bucket of 64 values; a hook that passes its calls on "
+                       "also passes plan(channel, plan, deadline)",
+                       dtrain::Error);
+}
+
 #if DTRAIN_EMULATED_CUDA
+TEST_CASE("hooks::Cast on a device has its memory from the channel before the first step, and steps allocate none") {
+  REQUIRE(support::enough_devices(1));
+  for (const bool captured : {false, true}) {
+    CAPTURE(captured);
+    support::NcclRank opened(std::make_shared<support::FakeJob>(1), 0, 1, "ddp");
+    const std::size_t before = emulation::allocated_device_bytes();
+    std::vector<dtrain::Parameter>* parameters = nullptr;
+    // Two buckets, then one of both: the second plan's is larger.
+    support::CudaTrainingRank::Wanted wanted{
+        .sizes = {3000, 1000}, .caps = {0, 0}, .options = {.bucket_bytes = 1 << 20}};
+    wanted.hook = dtrain::ddp::hook_functions<support::NcclRank::Communicator>(Cast<bfloat16>());
+    wanted.parts.rebuild = {[](const std::vector<std::size_t>& order) { return order; },
+                            [&](std::size_t i, const dtrain::TensorView& view) { (*parameters)[i].gradient = view; }};
+    support::CudaTrainingRank rank(std::move(opened), std::move(wanted));
+    parameters = &rank.parameters;
+    const std::size_t gradients = 4000 * sizeof(float);
+    const std::size_t wrapped = emulation::allocated_device_bytes() - before;
+    CHECK(wrapped >= 2 * gradients + 3000 * sizeof(bfloat16));  // own gradients, arena, 16-bit values
+    const auto step = [&] {
+      dtrain::Step open = rank.reducer->begin();
+      for (std::size_t i = rank.count(); i-- > 0;)
+        open.ready(i, rank.stream().handle());
+      open.finish();
+    };
+    CHECK(rank.reducer->plan().buckets.size() == 2);
+    step();  // and the second plan
+    REQUIRE(rank.wait());
+    CHECK(rank.reducer->plan().buckets.size() == 1);
+    const std::size_t planned = emulation::allocated_device_bytes();
+    for (const char* const call : {"cudaMalloc", "cudaMallocAsync", "ncclMemAlloc", "ncclCommRegister"})
+      emulation::fail(call, 1, cudaErrorMemoryAllocation);  // a step that called one would fail
+    if (captured) support::check(cudaStreamBeginCapture(rank.stream().native(), cudaStreamCaptureModeGlobal), "begin");
+    step();
+    cudaGraph_t graph = nullptr;
+    if (captured) support::check(cudaStreamEndCapture(rank.stream().native(), &graph), "end");
+    if (captured) support::check(cudaGraphDestroy(graph), "destroy");
+    step();
+    REQUIRE(rank.wait());
+    CHECK(emulation::allocated_device_bytes() == planned);
+    emulation::reset();
+    REQUIRE(support::enough_devices(1));
+  }
+}
+
 TEST_CASE("a driver that does not load the kernel of hooks::Cast is named") {
   REQUIRE(support::enough_devices(1));
-  emulation::fail("cuLaunchKernel", 1, 209);  // CUDA_ERROR_NO_BINARY_FOR_GPU
+  constexpr int copies = 2;                            // of f32 and f64, launched first
+  emulation::fail("cuLaunchKernel", copies + 1, 209);  // CUDA_ERROR_NO_BINARY_FOR_GPU
   CHECK(error_with(Cast<bfloat16>()) ==
         "the CUDA driver does not load the kernel with which hooks::Cast rounds gradients on cuda:0: it is older than "
         "CUDA 12, or cannot compile PTX; update it, or leave the hook out");
