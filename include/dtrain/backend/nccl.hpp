@@ -40,8 +40,11 @@ namespace DTRAIN_NAMESPACE::backend {
 /// Order: channels of one device share its processors. Therefore all ranks enqueue the operations of all channels in
 /// one order; a program with one enqueuing thread does so. A different order ends by the timeout, with an error that
 /// names each rank's call.
-/// - NCCL 2.26 and newer: that order suffices under any load, because dtrain sets NCCL_LAUNCH_ORDER_IMPLICIT to 1
-///   unless the user has set it. With NCCL_LAUNCH_RACE_FATAL=1, racing threads are an error.
+/// - NCCL 2.26 and newer: that order suffices under any load, because dtrain turns NCCL's implicit launch order on, in
+///   the communicators' configuration from NCCL 2.31 on, before by NCCL_LAUNCH_ORDER_IMPLICIT=1; the user's own value
+///   of that variable decides. With NCCL_LAUNCH_RACE_FATAL=1, racing threads are an error. Ranks that are threads of
+///   one process need a device each: NCCL would order the operations of both ranks on it, so that the ranks would wait
+///   for each other. Opening such a channel throws.
 /// - Before 2.26: each operation waits on the device for the one enqueued before it on any channel. Captured graphs are
 /// not
 ///   ordered: the program orders them.
@@ -96,10 +99,17 @@ struct NcclWith {
   /// The communicator, opened with the options.
   struct Opened : nccl::Communicator {
     static Opened open_blocking(const ChannelContext& context, Deadline deadline) {
-      cuda::compare_devices_blocking(context, may_share(), deadline);
+      cuda::compare_devices_blocking(context, sharing(), deadline);
       return {nccl::Communicator::open_blocking(context, options, deadline)};
     }
   };
+
+  /// Ranks with one CUDA context have one implicit order, in which one rank's operation would wait for the next one of
+  /// a rank that waits for it.
+  static cuda::DeviceSharing sharing() {
+    if (!may_share()) return cuda::DeviceSharing::none;
+    return nccl::has_implicit_launch_order() ? cuda::DeviceSharing::processes : cuda::DeviceSharing::any;
+  }
 
   /// NCCL since 2.30.3 lets ranks share a device if NCCL_MULTI_RANK_GPU_ENABLE is 1; older ones fail with their own
   /// error.

@@ -82,7 +82,8 @@ struct Staged {
   /// Collective, blocking. See CanOpen. The device is the thread's current one.
   /// @throws Error (unsupported: two ranks on one device; cuda), and as Inner::open_blocking
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
-    reporting_failure(context, [&] { cuda::compare_devices_blocking(context, cuda::shares_devices(), deadline); });
+    reporting_failure(
+        context, [&] { cuda::compare_devices_blocking(context, cuda::sharing(cuda::shares_devices()), deadline); });
     auto inner = Inner::open_blocking(context, deadline);  // reports its own failures
     return reporting_failure(context, [&] { return Communicator(context, std::move(inner), deadline); });
   }

@@ -37,8 +37,8 @@ using namespace std::chrono_literals;
 
 void compare(const std::shared_ptr<FakeJob>& job, const RankThread& self, bool may_share,
              const std::string& name = "group") {
-  cuda::compare_devices_blocking(support::channel_context(job, self.rank(), self.size(), name, 20s), may_share,
-                                 Deadline::after(20s));
+  cuda::compare_devices_blocking(support::channel_context(job, self.rank(), self.size(), name, 20s),
+                                 cuda::sharing(may_share), Deadline::after(20s));
 }
 
 }  // namespace
@@ -63,6 +63,29 @@ TEST_CASE("ranks that were asked to share a device may, if all were") {
   run_thread_ranks(2, [job = std::make_shared<FakeJob>(2)](RankThread& self) {
     CHECK_THROWS_WITH_AS(compare(job, self, self.rank() == 0), doctest::Contains("DTRAIN_SHARE_DEVICES=1"), Error);
   });
+}
+
+TEST_CASE("ranks that may share a device only as processes are refused as threads, whatever stands between them") {
+  using cuda::DeviceSharing;
+  using cuda::detail::DeviceAssignment;
+  const auto rank = [](int number, DeviceSharing sharing, const std::string& process,
+                       const std::string& device = "GPU-1") {
+    return DeviceAssignment{sharing, device, number, "node", process};
+  };
+  const auto processes = DeviceSharing::processes;
+  using cuda::detail::first_conflict;
+  CHECK(first_conflict({rank(0, processes, "a"), rank(1, processes, "b")}).empty());
+  CHECK(first_conflict({rank(0, processes, "a"), rank(1, processes, "a", "GPU-2")}).empty());
+  CHECK(first_conflict({rank(0, DeviceSharing::any, "a"), rank(1, DeviceSharing::any, "a")}).empty());
+  for (const DeviceSharing other : {processes, DeviceSharing::any}) {
+    CHECK(first_conflict({rank(0, processes, "a"), rank(1, processes, "b"), rank(2, other, "a")}) ==
+          "ranks 0 and 2 on host node are threads of one process and both compute on device GPU-1, where each would "
+          "wait for the other in NCCL's implicit launch order; make each rank a process, or set "
+          "NCCL_LAUNCH_ORDER_IMPLICIT=0 for the process");
+  }
+  CHECK(first_conflict({rank(0, processes, "a"), rank(1, DeviceSharing::none, "a")}) ==
+        "ranks 0 and 1 on host node both compute on device GPU-1; give each rank its own (LOCAL_RANK, "
+        "CUDA_VISIBLE_DEVICES), or let them share one by DTRAIN_SHARE_DEVICES=1");
 }
 
 TEST_CASE("devices are compared when a job's first channel opens, and not again") {

@@ -9,15 +9,18 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/channel_setup/store_gather.hpp"
+#include "dtrain/core/crypto/random.hpp"
 #include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
@@ -31,6 +34,18 @@
 #include "dtrain/stream/cuda/device_guard.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::cuda {
+
+/// Which ranks may compute on one device.
+enum class DeviceSharing : std::uint8_t {
+  none,       ///< a device is one rank's
+  processes,  ///< ranks that are processes: those of one process wait for each other in NCCL's implicit launch order
+  any,
+};
+
+/// @param allowed by the user
+constexpr DeviceSharing sharing(bool allowed) noexcept {
+  return allowed ? DeviceSharing::any : DeviceSharing::none;
+}
 
 /// DTRAIN_SHARE_DEVICES: whether several ranks may compute on one device. @throws Error (usage) unless it is 0 or 1
 inline bool shares_devices(const identity::Environment& environment = identity::snapshot_environment()) {
@@ -84,35 +99,59 @@ namespace detail {
 
 /// A rank's device, as it tells the other ranks of its node.
 struct DeviceAssignment {
-  bool may_share = false;
+  DeviceSharing sharing = DeviceSharing::none;
   std::string device;
   int rank = 0;  ///< in the job
   std::string host;
+  std::string process;  ///< the same for the ranks of one process
 };
 
 inline void fields(Serializer& of, DeviceAssignment& assignment) {
-  of.flag(assignment.may_share);
+  of.choice(assignment.sharing, DeviceSharing::none, DeviceSharing::any);
   of.text(assignment.device, 128);
   of.number(assignment.rank);
   of.text(assignment.host, 256);
+  of.text(assignment.process, 64);
 }
 
-/// The error for the first device that two ranks use, unless both allow that; empty if there is none.
+/// Random, because containers of a host may have the same process ids.
+inline const std::string& process_name() {
+  static const std::string& name = *new std::string(random_job_id());  // threads may outlive main()
+  return name;
+}
+
+/// The error for the first device that two ranks use and may not; empty if there is none.
 inline std::string first_conflict(std::vector<DeviceAssignment> assignments) {
-  std::stable_sort(assignments.begin(), assignments.end(),
-                   [](const DeviceAssignment& a, const DeviceAssignment& b) { return a.device < b.device; });
-  const auto found = std::adjacent_find(assignments.begin(), assignments.end(),
-                                        [](const DeviceAssignment& a, const DeviceAssignment& b) {
-                                          return a.device == b.device && !(a.may_share && b.may_share);
-                                        });
-  if (found == assignments.end()) {
+  const auto first_pair = [&](auto is_less, auto collide) {
+    std::stable_sort(assignments.begin(), assignments.end(), is_less);
+    return std::adjacent_find(assignments.begin(), assignments.end(), collide);
+  };
+  const auto both = first_pair([](const DeviceAssignment& a, const DeviceAssignment& b) { return a.device < b.device; },
+                               [](const DeviceAssignment& a, const DeviceAssignment& b) {
+                                 return a.device == b.device && std::min(a.sharing, b.sharing) == DeviceSharing::none;
+                               });
+  if (both != assignments.end()) {
+    return format_text(
+        "ranks {} and {} on host {} both compute on device {}; give each rank its own (LOCAL_RANK, "
+        "CUDA_VISIBLE_DEVICES), or let them share one by DTRAIN_SHARE_DEVICES=1",
+        {both->rank, (both + 1)->rank, both->host, both->device});
+  }
+  const auto threads = first_pair(
+      [](const DeviceAssignment& a, const DeviceAssignment& b) {
+        return std::tie(a.device, a.process) < std::tie(b.device, b.process);
+      },
+      [](const DeviceAssignment& a, const DeviceAssignment& b) {
+        return a.device == b.device && a.process == b.process && std::min(a.sharing, b.sharing) != DeviceSharing::any;
+      });
+  if (threads == assignments.end()) {
     return {};
   }
   return format_text(
-      "ranks {} and {} on host {} both compute on device {}; give each rank its own (LOCAL_RANK, "
-      "CUDA_VISIBLE_DEVICES), "
-      "or let them share one by DTRAIN_SHARE_DEVICES=1",
-      {found->rank, (found + 1)->rank, found->host, found->device});
+      "ranks {} and {} on host {} are threads of one process and both compute on device {}, where each would wait for "
+      "the other in NCCL's implicit launch order; make each rank a process, or set NCCL_LAUNCH_ORDER_IMPLICIT=0 for "
+      "the "
+      "process",
+      {threads->rank, (threads + 1)->rank, threads->host, threads->device});
 }
 
 }  // namespace detail
@@ -122,15 +161,16 @@ inline constexpr std::string_view first_channel = "group";
 
 /// Collective over the ranks of a node, blocking. Throws if two ranks use one device and may not share it. Every
 /// rank compares the same list, and so throws the same. Does nothing for later channels than the job's first.
-/// @throws Error (unsupported), naming both ranks, on every rank of the node; (timeout, protocol, cuda), JobFailed
-inline void compare_devices_blocking(const ChannelContext& context, bool may_share, Deadline deadline) {
+/// @param sharing what this rank allows; two ranks may what both allow @throws Error (unsupported), naming both ranks,
+/// on every rank of the node; (timeout, protocol, cuda), JobFailed
+inline void compare_devices_blocking(const ChannelContext& context, DeviceSharing sharing, Deadline deadline) {
   const rendezvous::Membership& members = context.members;
   if (context.name != first_channel || members.local_world_size == 1) {
     return;
   }
   const auto own = [&] {
-    return detail::DeviceAssignment{may_share, device_name(stream::cuda::current_device()), members.rank_in_job(),
-                                    members.host};
+    return detail::DeviceAssignment{sharing, device_name(stream::cuda::current_device()), members.rank_in_job(),
+                                    members.host, detail::process_name()};
   };
   const auto name = [](int local_rank) { return "local rank " + std::to_string(local_rank); };
   const StoreRank self{context.store,

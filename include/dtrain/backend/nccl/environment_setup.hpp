@@ -4,9 +4,10 @@
 
 #include <cerrno>
 #include <cstdlib>
-#include <string>
+#include <string_view>
 #include <system_error>
 
+#include "dtrain/backend/nccl/library.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
@@ -25,11 +26,21 @@ inline const char* warning_about(const identity::Environment& environment) {
                "to measure, or set NcclOptions::blocking instead";
 }
 
+/// Whether NCCL itself orders the operations of a device's channels: see prepare_environment(), which was called, and
+/// config_of(). Threads: nobody changes the environment meanwhile.
+inline bool has_implicit_launch_order() noexcept {
+  const char* const chosen = chosen_launch_order();
+  return library_version() >= first_that_orders &&
+         (chosen != nullptr ? std::string_view(chosen) != "0" : config_has_launch_order());
+}
+
 /// Sets NCCL_LAUNCH_ORDER_IMPLICIT unless the user has: the device then runs operations in the order of the program's
-/// calls, for all its communicators (from NCCL 2.26 on). Logs a warning if a variable breaks a guarantee of dtrain.
+/// calls, for all communicators of the process (from NCCL 2.26 on). Leaves it alone where each communicator's
+/// configuration has that order (2.31): it would change those of others, such as PyTorch's, too. Logs a warning if a
+/// variable breaks a guarantee of dtrain.
 /// Threads: no other thread reads the environment meanwhile. @throws Error if the variable cannot be set
 inline void prepare_environment() {
-  if (::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0) != 0) {
+  if (!config_has_launch_order() && ::setenv(launch_order_variable, "1", 0) != 0) {
     throw Error(std::error_code(errno, std::generic_category()), "setting NCCL_LAUNCH_ORDER_IMPLICIT");
   }
   if (const char* const warning = warning_about(identity::snapshot_environment())) {

@@ -22,8 +22,8 @@ namespace DTRAIN_NAMESPACE::backend::nccl {
 
 /// Makes each operation wait for the one enqueued before it on any channel of the device. Otherwise two devices may run
 /// two channels' operations in different orders and wait for each other for ever, although all ranks enqueue in one
-/// order (NCCL's user guide, "Using multiple NCCL communicators concurrently"). From 2.26 on
-/// NCCL_LAUNCH_ORDER_IMPLICIT does this inside NCCL. Operations of a captured graph are not ordered: a graph cannot
+/// order (NCCL's user guide, "Using multiple NCCL communicators concurrently"). From 2.26 on the implicit launch order
+/// does this inside NCCL. Operations of a captured graph are not ordered: a graph cannot
 /// wait for events outside it.
 class LaunchOrder {
  public:
@@ -31,10 +31,8 @@ class LaunchOrder {
   /// group share it.
   static LaunchOrder* of_device(int device) noexcept {
     static auto& all = *new std::array<LaunchOrder, max_devices>;  // never destroyed: threads may outlive main()
-    int library = 0;
-    const bool orders_itself = ncclGetVersion(&library) == ncclSuccess && library >= first_that_orders;
     const auto index = static_cast<std::size_t>(device);
-    return orders_itself || index >= all.size() ? nullptr : &all[index];
+    return library_version() >= first_that_orders || index >= all.size() ? nullptr : &all[index];
   }
 
   /// One operation, from before to after it is enqueued.
@@ -75,7 +73,6 @@ class LaunchOrder {
   };
 
  private:
-  static constexpr int first_that_orders = 22600;
   static constexpr std::size_t max_devices = 64;
 
   std::mutex mutex_;

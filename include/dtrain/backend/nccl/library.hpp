@@ -3,6 +3,7 @@
 /// Compatibility with NCCL versions 2.18 to 2.32.
 
 #include <cstddef>
+#include <cstdlib>
 #include <string>
 
 #include "dtrain/backend/nccl/nccl_options.hpp"
@@ -19,17 +20,43 @@ namespace DTRAIN_NAMESPACE::backend::nccl {
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0),
               "dtrain: backend::Nccl needs NCCL 2.18 or newer (ncclCommSplit)");
 
+/// Whether NCCL keeps the program's order between the operations of all communicators of a device, and the first
+/// version that does.
+/// @{
+inline constexpr const char* launch_order_variable = "NCCL_LAUNCH_ORDER_IMPLICIT";
+inline constexpr int first_that_orders = 22600;
+/// @}
+
+/// The variable's value; null if it is not set or empty. Threads: nobody changes the environment meanwhile.
+inline const char* chosen_launch_order() noexcept {
+  const char* const text = std::getenv(launch_order_variable);
+  return text == nullptr || *text == '\0' ? nullptr : text;
+}
+
 /// "2.28.9".
 inline std::string version_text(int code) {
   return format_text("{}.{}.{}", {code / 10000, code / 100 % 100, code % 100});
 }
 
+/// Version of the library that runs, which may be newer than the header; 0 if it does not say.
+inline int library_version() noexcept {
+  int version = 0;
+  return ncclGetVersion(&version) == ncclSuccess ? version : 0;
+}
+
+/// Whether each communicator has its order of launches in its configuration: since 2.31, and NCCL reads the field only
+/// from programs that were compiled with such a header. Otherwise NCCL_LAUNCH_ORDER_IMPLICIT has it for the process.
+inline bool config_has_launch_order() noexcept {
+  constexpr int first = 23100;
+  return NCCL_VERSION_CODE >= first && library_version() >= first;
+}
+
 /// Checks that the library is at least as new as the header, apart from the patch number; an older one
 /// lacks functions of the header.
 inline void require_library() {
-  int library = 0;
+  const int library = library_version();
   const int header = NCCL_VERSION_CODE;
-  if (ncclGetVersion(&library) != ncclSuccess || library / 100 < header / 100) {
+  if (library / 100 < header / 100) {
     throw_error(Errc::unsupported,
                 "the program was compiled with NCCL {} and runs with NCCL {}; put a libnccl.so.2 at least as new first "
                 "on the library path",
@@ -37,7 +64,9 @@ inline void require_library() {
   }
 }
 
-/// Configuration of a communicator. Unless it is to be blocking, none of its calls waits for another rank.
+/// Configuration of a communicator. Unless it is to be blocking, none of its calls waits for another rank. From 2.31 on
+/// the device runs operations in the order of the program's calls, unless NCCL_LAUNCH_ORDER_IMPLICIT is set, which then
+/// decides; before, see prepare_environment().
 /// @param name for NCCL's profilers, since 2.27; it outlives the communicator
 inline ncclConfig_t config_of(const NcclOptions& options, [[maybe_unused]] const char* name) noexcept {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -70,6 +99,9 @@ inline ncclConfig_t config_of(const NcclOptions& options, [[maybe_unused]] const
 #endif
 #if NCCL_VERSION_CODE >= 22902
   choose(config.graphUsageMode, options.graph_usage_mode, -1);
+#endif
+#if NCCL_VERSION_CODE >= 23100
+  if (chosen_launch_order() == nullptr) config.launchOrderImplicit = 1;
 #endif
   return config;
 }

@@ -1,21 +1,93 @@
-#include "dtrain/backend/nccl.hpp"
+#include "dtrain/backend/nccl/environment_setup.hpp"
+
+#include "dtrain/core/config.hpp"
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <memory>
+#include <optional>
 #include <string>
 
+#include "support/expect_error.hpp"
+#include "support/nccl_rank.hpp"
+
+namespace {
+
+using dtrain::backend::nccl::config_has_launch_order;
+using dtrain::backend::nccl::config_of;
+using dtrain::backend::nccl::has_implicit_launch_order;
 using dtrain::backend::nccl::prepare_environment;
 
+/// Sets a variable, or unsets it, for a scope.
+class Variable {
+ public:
+  explicit Variable(const char* name, const char* value = nullptr) : name_(name) {
+    const char* const before = std::getenv(name);
+    if (before != nullptr) before_ = before;
+    set(value);
+  }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+  ~Variable() { set(before_ ? before_->c_str() : nullptr); }
+
+  void set(const char* value) { value != nullptr ? ::setenv(name_, value, 1) : ::unsetenv(name_); }
+  std::string text() const {
+    const char* const value = std::getenv(name_);
+    return value != nullptr ? value : "not set";
+  }
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
+}  // namespace
+
 TEST_CASE("NCCL launches in the order of the program's calls, unless the user says otherwise") {
-  ::unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  Variable order("NCCL_LAUNCH_ORDER_IMPLICIT");
+  const bool is_configured = config_has_launch_order();
+  CHECK(has_implicit_launch_order() == is_configured);
   prepare_environment();
-  CHECK(std::string(std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT")) == "1");
-  ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "0", 1);
+  CHECK(order.text() == (is_configured ? "not set" : "1"));
+  CHECK(has_implicit_launch_order());
+  order.set("0");
   prepare_environment();
-  CHECK(std::string(std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT")) == "0");
-  ::unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  CHECK(order.text() == "0");
+  CHECK_FALSE(has_implicit_launch_order());
+  order.set("1");
+  CHECK(has_implicit_launch_order());
 }
+
+#if NCCL_VERSION_CODE >= 23100
+
+TEST_CASE("from NCCL 2.31 on each communicator has its order of launches, unless the variable is set") {
+  Variable order("NCCL_LAUNCH_ORDER_IMPLICIT");
+  CHECK(config_has_launch_order());
+  CHECK(config_of({}, "").launchOrderImplicit == 1);
+  for (const char* const chosen : {"0", "1"}) {
+    order.set(chosen);
+    CHECK(config_of({}, "").launchOrderImplicit == NCCL_CONFIG_UNDEF_INT);
+  }
+}
+
+#if DTRAIN_EMULATED_CUDA
+TEST_CASE("a library that does not know the configuration's order gets it by the environment") {
+  Variable order("NCCL_LAUNCH_ORDER_IMPLICIT");
+  emulation::fail("ncclGetVersion", 1, ncclSystemError);
+  prepare_environment();
+  CHECK(order.text() == "1");
+}
+#endif
+
+#else
+
+TEST_CASE("before NCCL 2.31 the environment has the order of launches, also if the library is newer than the header") {
+  CHECK_FALSE(config_has_launch_order());
+}
+
+#endif
 
 TEST_CASE("a variable that makes NCCL block is warned of") {
   using dtrain::backend::nccl::warning_about;
@@ -25,3 +97,42 @@ TEST_CASE("a variable that makes NCCL block is warned of") {
   CHECK(warning_about({{"NCCL_COMM_BLOCKING", "0"}}) == nullptr);
   CHECK(warning_about({}) == nullptr);
 }
+
+#if DTRAIN_EMULATED_CUDA
+
+// On a GPU the first test of these would end at the timeout if it failed, and other tests' NCCL has read the variable.
+TEST_CASE("ranks that are threads and share a device are refused in the implicit order of launches, and run without") {
+  using dtrain::backend::Nccl;
+  const Variable shares("NCCL_MULTI_RANK_GPU_ENABLE", "1");
+  Variable order("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
+  REQUIRE(support::enough_devices(1));
+  const auto open = [](const std::shared_ptr<support::FakeJob>& job, const support::RankThread& self) {
+    using namespace std::chrono_literals;
+    return Nccl::open_blocking(support::channel_context(job, self.rank(), 2, "group", 20s),
+                               dtrain::Deadline::after(20s));
+  };
+  support::run_thread_ranks(2, [&, job = std::make_shared<support::FakeJob>(2)](support::RankThread& self) {
+    const std::string text = support::error_of([&] { static_cast<void>(open(job, self)); }).what();
+    CHECK_MESSAGE(
+        text.find("ranks 0 and 1 on host host-0 are threads of one process and both compute on device GPU-") !=
+            std::string::npos,
+        text);
+    CHECK_MESSAGE(text.find("make each rank a process, or set NCCL_LAUNCH_ORDER_IMPLICIT=0") != std::string::npos,
+                  text);
+  });
+  order.set("0");
+  support::run_thread_ranks(2, [&, job = std::make_shared<support::FakeJob>(2)](support::RankThread& self) {
+    Nccl::StreamOwner stream;
+    Nccl::Communicator communicator = open(job, self);
+    const support::DeviceBuffer memory = support::on_device(std::vector<float>(8, 1.0F));
+    const dtrain::BufferView view{memory.data(), 8, dtrain::DType::f32, {dtrain::DeviceKind::cuda, 0}};
+    communicator.all_reduce(view, view, dtrain::ReduceOp::sum, stream.ref());
+    dtrain::stream::cuda::Event done;
+    stream.ref().record(done);
+    CHECK(done.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(20))) ==
+          dtrain::stream::WaitResult::complete);
+    CHECK(support::on_host<float>(memory.data(), 8) == std::vector<float>(8, 2.0F));
+  });
+}
+
+#endif
