@@ -54,22 +54,41 @@ inline std::uint64_t awkward_float(FloatLayout layout, std::uint64_t random) {
   return sign | exponent << layout.digits | (no_digits ? 0 : digits);
 }
 
-inline std::vector<std::byte> awkward_bytes(dtrain::DType dtype, std::size_t count, std::uint64_t seed) {
+/// 1 to 2, of both signs: the sum of many is finite, and rounds. Of awkward values nearly every sum of 100 is a NaN or
+/// an infinity, whatever is added.
+inline std::uint64_t near_one(FloatLayout layout, std::uint64_t random) {
+  const std::uint64_t sign = (random & 1U) << (layout.bits - 1);
+  const std::uint64_t digits = random >> 1U & ((std::uint64_t{1} << layout.digits) - 1);
+  const std::uint64_t exponent = (std::uint64_t{1} << (layout.bits - 2 - layout.digits)) - 1;
+  return sign | exponent << layout.digits | digits;
+}
+
+/// @param make a float's bits from random ones; integers are any
+template <class Make>
+std::vector<std::byte> random_bytes(dtrain::DType dtype, std::size_t count, std::uint64_t seed, Make make) {
   const std::size_t width = dtrain::size_bytes(dtype);
   std::vector<std::byte> bytes(count * width);
   Random random(seed);
   for (std::size_t i = 0; i < bytes.size(); i += width) {
     std::uint64_t bits = random();
     switch (dtype) {
-      case dtrain::DType::f64: bits = awkward_float({64, 52}, bits); break;
-      case dtrain::DType::f32: bits = awkward_float({32, 23}, bits); break;
-      case dtrain::DType::f16: bits = awkward_float({16, 10}, bits); break;
-      case dtrain::DType::bf16: bits = awkward_float({16, 7}, bits); break;
+      case dtrain::DType::f64: bits = make(FloatLayout{64, 52}, bits); break;
+      case dtrain::DType::f32: bits = make(FloatLayout{32, 23}, bits); break;
+      case dtrain::DType::f16: bits = make(FloatLayout{16, 10}, bits); break;
+      case dtrain::DType::bf16: bits = make(FloatLayout{16, 7}, bits); break;
       default: break;
     }
     std::memcpy(bytes.data() + i, &bits, width);  // little endian
   }
   return bytes;
+}
+
+inline std::vector<std::byte> awkward_bytes(dtrain::DType dtype, std::size_t count, std::uint64_t seed) {
+  return random_bytes(dtype, count, seed, &awkward_float);
+}
+
+inline std::vector<std::byte> bytes_near_one(dtrain::DType dtype, std::size_t count, std::uint64_t seed) {
+  return random_bytes(dtype, count, seed, &near_one);
 }
 
 }  // namespace support

@@ -109,8 +109,10 @@ TEST_CASE("a rank that never comes is named by every rank that waits for it, wit
     const Cause cause = self.communicator.failure().value();
     CHECK(cause.kind == CauseKind::timeout);
     CHECK(contains(cause.text, "all_reduce (sum) of 5000 f32"));
-    CHECK(contains(cause.text, "had not arrived after 100 ms; rank"));
-    CHECK(contains(cause.text, " 0"));  // who waited is named, too
+    const auto says = [&cause](const char* missing, const char* here) {
+      return contains(cause.text, std::string(": ") + missing + " had not arrived after 100 ms; " + here + " had; ");
+    };
+    CHECK((says("rank 1", "ranks 0 and 2") || says("ranks 0-1", "rank 2") || says("ranks 1-2", "rank 0")));  // so far
   });
 }
 

@@ -60,6 +60,23 @@ class BlockedOperation final : public MonitoredOperation {
   std::atomic<std::uint32_t> stalls_{0};
 };
 
+/// Notes whether the monitor looks at it when it is younger than the monitor's shortest interval.
+class NewOperation final : public MonitoredOperation {
+ public:
+  bool end_if_cancelled() noexcept override {
+    was_early_ = was_early_ || age() < 2ms;
+    return false;
+  }
+  void stalled() noexcept override {}
+
+  std::chrono::nanoseconds age() const noexcept { return Deadline::Clock::now() - begin_; }
+  bool was_early() const noexcept { return was_early_; }  ///< after OperationMonitor::end()
+
+ private:
+  const Deadline::Clock::time_point begin_ = Deadline::Clock::now();
+  bool was_early_ = false;
+};
+
 }  // namespace
 
 TEST_CASE("an operation that blocks is looked at again and again, and called stalled unless it is cancelled") {
@@ -98,6 +115,23 @@ TEST_CASE(
   }
   monitor.stop();
   CHECK(worker.wait(Deadline::after(1min)));
+}
+
+TEST_CASE("the monitor looks at no operation before it has seen it for an interval") {
+  WorkerThread worker;
+  OperationMonitor monitor(worker);
+  bool was_early = false;
+  const Deadline deadline = Deadline::after(300ms);
+  while (!deadline.passed()) {
+    NewOperation operation;
+    monitor.begin(operation);
+    while (operation.age() < 300us) {
+    }
+    monitor.end();
+    was_early = was_early || operation.was_early();
+  }
+  CHECK_FALSE(was_early);
+  monitor.stop();
 }
 
 TEST_CASE("SIGPIPE of a write in the scope ends nothing, and the thread's mask is as before") {

@@ -30,6 +30,7 @@ const Row rows[] = {
     {{unknown, 4, 4, false}, -1, "LOCAL_RANK"},
     {{unknown, unknown, 2, true}, -1, "LOCAL_RANK"},
     {{0, 4, 2, false}, -1, "rank 0 of the 4 on this node finds 2 devices"},
+    {{0, 3, 2, false}, -1, "rank 0 of the 3"},  // not the last rank alone
     {{3, 4, 2, false}, -1, "DTRAIN_SHARE_DEVICES=1"},
     {{4, unknown, 4, false}, -1, "rank 4 of the 5"},
     {{0, 4, 2, true}, 0, ""},

@@ -113,6 +113,19 @@ TEST_CASE("one Azure node makes the local size certain, several leave it a guess
   CHECK(error_code_of(job) == "bad-integer");
 }
 
+TEST_CASE("mpirun's node is a guess where local ranks follow the ranks, and none where ranks go round the nodes") {
+  const auto on_two_nodes = [](int rank, int local_rank) {
+    Environment job = variables("OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=2 MASTER_ADDR=h");
+    job["OMPI_MCA_orte_num_nodes"] = "2";
+    job["OMPI_COMM_WORLD_RANK"] = std::to_string(rank);
+    job["OMPI_COMM_WORLD_LOCAL_RANK"] = std::to_string(local_rank);
+    return identity::process_identity(job);
+  };
+  CHECK(on_two_nodes(2, 0).node_rank == 1);
+  CHECK(on_two_nodes(2, 0).is_provisional("node_rank"));
+  CHECK(!on_two_nodes(2, 1).node_rank);  // mpirun --map-by node: ranks 0 and 2 are on the first node
+}
+
 TEST_CASE("DTRAIN_LAUNCHER forces a source that is there, or none") {
   Environment job = variables("RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 DTRAIN_RANK=0 DTRAIN_WORLD_SIZE=1");
   CHECK(identity::process_identity(job).launcher == "dtrain");

@@ -212,4 +212,20 @@ TEST_CASE("in stage 2 a gradient waits for the bucket two before its own, and fo
   CHECK(rank.weights() == Weights{-1, -1, -1, -1, -1, -1});
 }
 
+TEST_CASE("in stage 2 a gradient whose bucket is two behind the next one to be launched is copied, too") {
+  Rank<dtrain::zero::Gradients> rank({});
+  dtrain::Step step = rank.begin();
+  step.ready(5);
+  step.ready(4);
+  const std::size_t bytes = rank.update->gradient_bytes();
+  step.ready(1);  // bucket 4 shares memory with bucket 2, which is the next one to be launched
+  CHECK(rank.update->gradient_bytes() == bytes + 32 * sizeof(float));
+  step.ready(2);  // bucket 3 shares memory with bucket 1, which is launched
+  CHECK(rank.update->gradient_bytes() == bytes + 32 * sizeof(float));
+  step.ready(3);
+  step.ready(0);
+  step.finish();
+  CHECK(rank.weights() == Weights{-1, -1, -1, -1, -1, -1});
+}
+
 }  // namespace overlap_forward_test

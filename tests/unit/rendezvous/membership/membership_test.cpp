@@ -67,6 +67,18 @@ TEST_CASE("right statements are accepted") {
   CHECK(disagreement(ranks) == "");
 }
 
+TEST_CASE("a rank in a part of a part still has its number in the job") {
+  const auto formed = form_membership(ranks_on({"a", "a", "b", "b"}), "job");
+  const Membership part = std::get<std::vector<Membership>>(formed)[3].in_part_of({3, 1, 2});
+  CHECK(part.rank == 0);
+  CHECK(part.ranks_in_job() == std::vector<int>{3, 1, 2});
+  const Membership part_of_part = part.in_part_of({2, 0});
+  CHECK(part_of_part.rank == 1);
+  CHECK(part_of_part.world_size == 2);
+  CHECK(part_of_part.rank_in_job() == 3);
+  CHECK(part_of_part.ranks_in_job() == std::vector<int>{2, 3});
+}
+
 TEST_CASE("two host ids with one host name are named where a statement is wrong, with DTRAIN_HOST_ID") {
   auto ranks = ranks_on({"a", "b"});
   ranks[1].host = "a";

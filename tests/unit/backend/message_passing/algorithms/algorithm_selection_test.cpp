@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "support/element_bytes.hpp"
@@ -312,6 +313,38 @@ TEST_CASE("messages go round a ring of ranks that all send and receive at once")
         CHECK(output == given[static_cast<std::size_t>(previous)]);
       });
     }
+  }
+}
+
+TEST_CASE("a message of another length or type than is received fails with a sentence that names both") {
+  Operation sent = operation(OperationKind::send, 100);
+  sent.sequence = 0;
+  for (const auto& [count, dtype, text] :
+       {std::tuple(std::size_t{100}, DType::i32, "100 i32"), std::tuple(std::size_t{99}, DType::f32, "99 f32")}) {
+    CAPTURE(text);
+    const auto network = std::make_shared<MemoryNetwork>();
+    const passing::ChannelInfo where = channel_info(fine(), 2);
+    Operation expected = operation(OperationKind::recv, count, dtype);
+    expected.sequence = 0;
+    std::string sentence;
+    run_thread_ranks(2, [&](RankThread& thread) {
+      passing::Scratch scratch;
+      MemoryEndpoint endpoint(network, thread.rank(), 2);
+      const Operation& what = thread.rank() == 0 ? sent : expected;
+      OperationContext<MemoryEndpoint> context{endpoint, scratch, where, what};
+      Bytes memory(what.count * 4);
+      if (thread.rank() == 0) {
+        run(passing::point_to_point(context, passing::PointToPoint{memory, {}, 1, -1, what}));
+        return;
+      }
+      try {
+        run(passing::point_to_point(context, passing::PointToPoint{{}, memory, -1, 0, what}));
+      } catch (const dtrain::Error& error) {
+        CHECK(error.code() == make_error_code(dtrain::Errc::disagreement));
+        sentence = error.what();
+      }
+    });
+    CHECK(sentence.find(std::string("rank 0 sends 100 f32 and rank 1 receives ") + text) != std::string::npos);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtrain/backend/shared_memory.hpp"
@@ -113,19 +114,25 @@ std::vector<dtrain::Cause> causes_after(const std::function<void(SharedMemoryRan
 }
 
 TEST_CASE("a message of another length or type than is received is an error that names both, on both ranks") {
-  const auto causes = causes_after([](SharedMemoryRank& self) {
-    static std::vector<std::int32_t> values(100'000);
-    std::vector<std::int32_t> got(70'000);
-    if (self.communicator.rank() == 0) {
-      self.communicator.send(view(values), 1, self.stream.ref());  // longer than the outbox: it has to wait
-    } else {
-      self.communicator.recv(view(got), 0, self.stream.ref());
+  static std::vector<std::int32_t> values(100'000);  // longer than the outbox: it has to wait
+  std::vector<std::int32_t> memory(100'000);
+  BufferView floats = view(memory);
+  floats.dtype = DType::f32;
+  BufferView fewer = view(memory);
+  fewer.count = 70'000;
+  for (const auto& [received, text] : {std::pair(fewer, "70000 i32"), std::pair(floats, "100000 f32")}) {
+    const auto causes = causes_after([&into = received](SharedMemoryRank& self) {
+      if (self.communicator.rank() == 0) {
+        self.communicator.send(view(values), 1, self.stream.ref());
+      } else {
+        self.communicator.recv(into, 0, self.stream.ref());
+      }
+      self.wait();
+    });
+    for (const dtrain::Cause& cause : causes) {
+      CHECK(cause.kind == dtrain::CauseKind::disagreement);
+      CHECK(cause.text.find(std::string("rank 0 sends 100000 i32 and rank 1 receives ") + text) != std::string::npos);
     }
-    self.wait();
-  });
-  for (const dtrain::Cause& cause : causes) {
-    CHECK(cause.kind == dtrain::CauseKind::disagreement);
-    CHECK(cause.text.find("rank 0 sends 100000 i32 and rank 1 receives 70000 i32") != std::string::npos);
   }
 }
 
