@@ -45,9 +45,8 @@ namespace DTRAIN_NAMESPACE::backend {
 ///   of that variable decides. With NCCL_LAUNCH_RACE_FATAL=1, racing threads are an error. Ranks that are threads of
 ///   one process need a device each: NCCL would order the operations of both ranks on it, so that the ranks would wait
 ///   for each other. Opening such a channel throws.
-/// - Before 2.26: each operation waits on the device for the one enqueued before it on any channel. Captured graphs are
-/// not
-///   ordered: the program orders them.
+/// - Before 2.26: each operation waits on the device for the one enqueued before it on any channel. The program orders
+///   captured graphs.
 ///
 /// Close: NCCL destroys a communicator once all ranks of the node close theirs. The first to close waits at most ten
 /// seconds, then leaves NCCL's call in a thread. If that call still runs at the end of the process, the process ends as
