@@ -174,6 +174,11 @@ concept HasVariants = requires(C c, const C& view, std::size_t variant) {
 template <class C>
 concept PrefersSums = requires { requires C::prefers_sums; };
 
+/// The first operation of some size or kind waits on the host until all ranks have called it, and allocates, which a
+/// capture of a CUDA graph may forbid: DistributedDataParallel makes such operations when it is constructed.
+template <class C>
+concept ConnectsAtFirstUse = requires { requires C::connects_at_first_use; };
+
 /// Threads: any, at any time. Running and later work ends within milliseconds and touches no peer's memory afterwards.
 /// `failure()` is the communicator's first cause; nullopt while it has not failed. An abort is final. A job that goes
 /// on with fewer ranks needs two more abilities, which NCCL has since 2.28 and no backend here offers: to stop running

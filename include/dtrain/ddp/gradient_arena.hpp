@@ -12,6 +12,8 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/device.hpp"
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/reduction/gradient_table.hpp"
@@ -43,6 +45,22 @@ class GradientArena {
   /// Null only if it has 0 bytes.
   std::byte* data() const noexcept { return memory_ ? memory_->data() : nullptr; }
   std::shared_ptr<const void> memory() const noexcept { return memory_; }
+
+  /// Collective, enqueued: reduces the smallest and the largest bucket, so that the communicator connects its ranks for
+  /// these sizes. Nothing with one rank. Precondition: the content is zeros, which stay. @throws as all_reduce
+  void reduce_extremes(Communicator& communicator, ReduceOp op, typename Communicator::Stream stream) const {
+    const BufferView* smallest = nullptr;
+    const BufferView* largest = nullptr;
+    const auto bytes = [](const BufferView& range) { return range.count * size_bytes(range.dtype); };
+    for (const BufferView& range : ranges_) {
+      if (range.count == 0) continue;
+      if (smallest == nullptr || bytes(range) < bytes(*smallest)) smallest = &range;
+      if (largest == nullptr || bytes(range) > bytes(*largest)) largest = &range;
+    }
+    if (smallest == nullptr || communicator.size() == 1) return;
+    communicator.all_reduce(*smallest, *smallest, op, stream);
+    if (largest != smallest) communicator.all_reduce(*largest, *largest, op, stream);
+  }
 
   /// Adopts another plan of the same bytes, by which the table's gradients have been moved.
   void set_plan(BucketPlan plan) {

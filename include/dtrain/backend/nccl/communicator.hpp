@@ -45,6 +45,9 @@ class Communicator {
   /// ncclNvlsSupported) and, before 2.30.3, kernels for symmetric memory.
   static constexpr bool prefers_sums = true;
 
+  /// NCCL chooses an algorithm by the operation and its size, and connects each when it is first used, from 2.22 on.
+  static constexpr bool connects_at_first_use = true;
+
   /// Collective, blocking. @throws the job's first cause; Error (unsupported, timeout, protocol, nccl, cuda)
   static Communicator open_blocking(const ChannelContext& context, const NcclOptions& options, Deadline deadline) {
     require_library();

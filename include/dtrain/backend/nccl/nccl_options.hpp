@@ -33,9 +33,9 @@ struct NcclOptions {
   /// or graphs beside other operations; -1: NCCL's choice, which is 2. Lower values save work in each operation.
   int graph_usage_mode = -1;
   /// NCCL launches operations in the calling thread, which saves host time: otherwise it starts a thread for each.
-  /// Then a channel's first operations, its opening and its splits wait inside NCCL for all ranks, where NCCL allows no
-  /// abort (user guide, Fault Tolerance): if such a call has not returned 5 s after a timeout or the job's failure, the
-  /// process ends with exit code 75.
+  /// Then a channel's opening, its splits and its first operations, which a wrapper's constructor makes, wait inside
+  /// NCCL for all ranks, where NCCL allows no abort (user guide, Fault Tolerance): if such a call has not returned 5 s
+  /// after a timeout or the job's failure, the process ends with exit code 75.
   bool blocking = false;
   /// Channels that are opened from another one, by a wrapper or by ProcessGroup::split, use its buffers and connections
   /// (ncclConfig_t::splitShare). This saves device memory. But operations of channels that share run one after the

@@ -44,7 +44,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   using GradientCopier = GradientCopierFor<Stream>;
   using Norms = BucketNormsFor<Stream>;
 
-  /// Collective, blocking: allocates. @throws as Reducer.
+  /// Collective, blocking: allocates, and connects the ranks. @throws as Reducer.
   BucketReduction(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
                   std::span<const TensorView> buffers, BucketPlan plan, const DdpOptions& options,
                   const FailureContext& context, std::shared_ptr<RunningBucket> running, bool scales_averages,
@@ -67,6 +67,11 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
         copier_.scale_gradients(1.0 / communicator_.size());
         op_ = ReduceOp::sum;
       }
+    }
+    if constexpr (backend::ConnectsAtFirstUse<Communicator>) {
+      // What a hook calls is not known; most add up.
+      arena_.reduce_extremes(communicator_, has_hook() ? ReduceOp::sum : op_, copier_.stream());
+      copier_.synchronize(waiting());
     }
   }
 
@@ -93,9 +98,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   TensorView bind(std::size_t parameter) {
     if (parameter >= gradients_.size()) gradients_.names().refuse_index(parameter);
     const GradientSlot slot = gradients_[parameter];
-    if (slot.own != nullptr && !slot.is_bound()) {
-      copier_.copy(slot.place, slot.own, slot.bytes, waiting());
-    }
+    if (slot.own != nullptr && !slot.is_bound()) copier_.copy(slot.place, slot.own, slot.bytes, waiting());
     return gradients_.bind(parameter);
   }
 
@@ -218,9 +221,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   /// @returns false if the work has not ended within 5 s after the abort: this object must then outlive it
   bool end(bool now, const Cause& cause, Deadline deadline) {
     stop_launching();
-    if (!now && copier_.block_until_idle(deadline)) {
-      return true;
-    }
+    if (!now && copier_.block_until_idle(deadline)) return true;
     communicator_.abort(cause);
     return copier_.block_until_idle(Deadline::after(std::chrono::seconds(5)));
   }
