@@ -42,6 +42,7 @@ bool has_stream_memory_operations() noexcept;
 bool wait_is_ignored() noexcept;
 bool record_is_ignored() noexcept;
 void count_host_wait() noexcept;
+void count_device_wait() noexcept;
 void count_bytes_to_host(std::size_t bytes) noexcept;
 
 /// Set faults and settings back.

@@ -6,11 +6,19 @@
 #include <cstdio>
 
 #include "api.hpp"
+#include "capture.hpp"
+#include "device_memory.hpp"
+#include "launch_order.hpp"
 
 namespace emulation {
 
 Communicator::Communicator(int rank, int size, int device, bool blocking)
-    : rank_(rank), size_(size), device_(device), blocking_(blocking), never_completes_(init_is_to_hang(device)) {}
+    : rank_(rank),
+      size_(size),
+      device_(device),
+      blocking_(blocking),
+      orders_launches_(orders_launches_by_environment()),
+      never_completes_(init_is_to_hang(device)) {}
 
 Communicator::~Communicator() {
   if (segment_ != nullptr) unmap_segment(segment_);
@@ -39,18 +47,33 @@ void Communicator::take_device() noexcept {
   set_current_device(device_);
 }
 
-bool Communicator::connect(std::uint32_t algorithm) noexcept {
-  if (algorithm == 0 || (own().algorithms.fetch_or(algorithm) & algorithm) != 0) return true;
+bool Communicator::connect(std::uint32_t algorithms) {
+  if ((own().algorithms.fetch_or(algorithms) & algorithms) == algorithms) return true;
   notify_ranks();
-  return wait_for_all([algorithm](RankCell& cell) { return (cell.algorithms.load() & algorithm) != 0; });
+  const auto has_come = [algorithms](RankCell& cell) { return (cell.algorithms.load() & algorithms) == algorithms; };
+  return wait_for_all(has_come) && allocate_connections();
+}
+
+// NCCL's own threads allocate in relaxed mode, but those of network plugins did not always (aws-ofi-nccl#1342).
+bool Communicator::allocate_connections() {
+  constexpr std::size_t bytes = 4096;
+  void* memory = nullptr;
+  std::thread([&] {
+    take_device();
+    if (refused_while_capturing() == cudaSuccess) memory = allocate_device_memory(bytes, device_);
+  }).join();
+  if (memory == nullptr) {
+    fail(ncclUnhandledCudaError, "a thread that connects ranks could not allocate");
+    return false;
+  }
+  connections_.push_back(memory);
+  return true;
 }
 
 ncclResult_t Communicator::in_progress_for_a_while() noexcept {
-  if (blocking_) return state();
-  if (launches_in_threads()) return polled();
+  if (blocking_ || size_ == 1) return state();
   polls_left_.store(polls_in_progress(), std::memory_order_relaxed);
-  if (state() != ncclSuccess) return state();
-  return polls_in_progress() > 0 ? ncclInProgress : ncclSuccess;
+  return ncclInProgress;
 }
 
 ncclResult_t Communicator::polled() noexcept {
@@ -108,6 +131,8 @@ void Communicator::release() {
   say_closing();
   wait_for_node();
   forget_registrations(*this);
+  for (void* each : connections_)
+    free_device_memory(each);
   unreference();
 }
 

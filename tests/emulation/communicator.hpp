@@ -25,9 +25,6 @@ struct UserOperator {
   const void* scalar_address = nullptr;  // read when the operation runs, where it is not null
 };
 
-/// Whether a test wants it.
-bool launches_in_threads() noexcept;
-
 /// Lives until it has been destroyed or aborted and the last operation that was issued has come to its place.
 class Communicator {
  public:
@@ -39,6 +36,9 @@ class Communicator {
   int size() const noexcept { return size_; }
   int device() const noexcept { return device_; }
   bool is_blocking() const noexcept { return blocking_; }
+  /// Whether its operations start in the device's order.
+  bool orders_launches() const noexcept { return orders_launches_; }
+  void set_orders_launches(bool orders) noexcept { orders_launches_ = orders; }
 
   /// Joins the other ranks on a thread of its own; state() tells how it ended.
   void begin_init(const ncclUniqueId& id);
@@ -63,21 +63,23 @@ class Communicator {
   bool is_aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
   bool is_finalized() const noexcept { return finalized_; }
 
-  /// Where NCCL launches in threads of its own, runs `enqueue` in one, of a blocking communicator in the caller's, with
-  /// the communicator's device and, the first time of an algorithm, once all ranks have come to it; else at once.
+  /// Runs `enqueue` as NCCL launches (src/group.cc, ncclGroupEndInternal): in a thread of its own with the
+  /// communicator's device, in progress until then; of a blocking communicator, or one rank, in the caller's. The first
+  /// time of an algorithm it connects: waits until all ranks have come to it, and allocates.
+  /// @param algorithms a bit for each
   template <class Enqueue>
-  void launch(std::uint32_t algorithm, Enqueue enqueue) {
-    if (!launches_in_threads()) return enqueue();
+  void launch(std::uint32_t algorithms, Enqueue enqueue) {
+    if (size_ == 1) return enqueue();
     if (blocking_) {
-      if (connect(algorithm)) enqueue();
+      if (connect(algorithms)) enqueue();
       return;
     }
     for (std::thread& ended : helpers_)
       ended.join();
     helpers_.clear();
-    const auto body = [this, algorithm, enqueue] {
+    const auto body = [this, algorithms, enqueue] {
       take_device();
-      if (connect(algorithm)) enqueue();
+      if (connect(algorithms)) enqueue();
     };
     begin(body, [] {});
   }
@@ -143,7 +145,8 @@ class Communicator {
     });
   }
   void take_device() noexcept;
-  bool connect(std::uint32_t algorithm) noexcept;
+  bool connect(std::uint32_t algorithms);
+  bool allocate_connections();
   void join(const ncclUniqueId& id);
   void say_closing() noexcept;
   void wait_for_node() noexcept;
@@ -159,12 +162,14 @@ class Communicator {
   int size_;
   const int device_;
   const bool blocking_;
+  bool orders_launches_;
   bool finalized_ = false;
   bool never_completes_ = false;
   std::uint32_t splits_ = 0;
   std::uint32_t windows_ = 0;
   Segment* segment_ = nullptr;
   std::vector<std::thread> helpers_;
+  std::vector<void*> connections_;  // device memory
   std::array<char, 256> text_{};
   std::atomic<int> state_{ncclInProgress};
   std::atomic<int> helpers_running_{0};

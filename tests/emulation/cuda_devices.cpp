@@ -106,6 +106,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
 cudaError_t cudaDeviceSynchronize() {
   return call("cudaDeviceSynchronize", [&] {
     count_host_wait();
+    count_device_wait();
     block_until_device_complete(current_device());
     return cudaSuccess;
   });

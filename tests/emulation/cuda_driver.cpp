@@ -79,6 +79,7 @@ CUresult CUDAAPI load_library(CUlibrary* library, const void* text, CUjit_option
                               CUlibraryOption*, void**, unsigned int) {
   const int refused = admitted("cuLibraryLoadData");
   if (refused != 0) return static_cast<CUresult>(refused);
+  count_device_wait();
   auto kernel = std::make_unique<PtxKernel>(static_cast<const char*>(text));
   if (!kernel->is_valid()) {
     std::fprintf(stderr, "emulated driver: invalid PTX: %s\n", kernel->error().c_str());
@@ -113,6 +114,7 @@ CUresult CUDAAPI launch_kernel(CUfunction function, unsigned int blocks, unsigne
     return CUDA_ERROR_INVALID_VALUE;
   }
   const auto* const kernel = reinterpret_cast<const PtxKernel*>(function);
+  if (kernel->is_first_launch()) count_device_wait();
   where->submit([kernel, blocks, threads, parameters = kernel->packed(arguments)] {
     return [kernel, blocks, threads, parameters] { kernel->run(blocks, threads, parameters); };
   });

@@ -13,6 +13,7 @@ using namespace emulation;
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   return call("cudaMalloc", [&] {
+    count_device_wait();
     if (pointer == nullptr) return cudaErrorInvalidValue;
     if (device_count() == 0) return cudaErrorNoDevice;
     if (const cudaError_t refused = refused_while_capturing()) return refused;
@@ -23,6 +24,7 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
 
 cudaError_t cudaFree(void* pointer) {
   return call("cudaFree", [&] {
+    count_device_wait();
     if (const cudaError_t refused = refused_while_capturing()) return refused;
     if (pointer == nullptr) return cudaSuccess;
     if (!is_device_address(pointer)) return cudaErrorInvalidValue;
@@ -62,6 +64,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned int) {
   return call("cudaHostAlloc", [&] {
+    count_device_wait();
     if (pointer == nullptr) return cudaErrorInvalidValue;
     if (device_count() == 0) return cudaErrorNoDevice;
     if (const cudaError_t refused = refused_while_capturing()) return refused;
@@ -76,6 +79,7 @@ cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
 
 cudaError_t cudaFreeHost(void* pointer) {
   return call("cudaFreeHost", [&] {
+    count_device_wait();
     if (pointer == nullptr) return cudaSuccess;
     if (!is_pinned(pointer)) return cudaErrorInvalidValue;
     block_until_device_complete(current_device());
@@ -85,14 +89,17 @@ cudaError_t cudaFreeHost(void* pointer) {
 
 cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned int) {
   return call("cudaHostRegister", [&] {
+    count_device_wait();
     if (pointer == nullptr || bytes == 0 || is_device_address(pointer)) return cudaErrorInvalidValue;
     return register_pinned_memory(pointer, bytes) ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered;
   });
 }
 
 cudaError_t cudaHostUnregister(void* pointer) {
-  return call("cudaHostUnregister",
-              [&] { return unregister_pinned_memory(pointer) ? cudaSuccess : cudaErrorHostMemoryNotRegistered; });
+  return call("cudaHostUnregister", [&] {
+    count_device_wait();
+    return unregister_pinned_memory(pointer) ? cudaSuccess : cudaErrorHostMemoryNotRegistered;
+  });
 }
 
 cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned int) {

@@ -1,11 +1,35 @@
 /// @file
 /// Calls about streams, host functions among them.
 
+#include <array>
+#include <atomic>
+#include <cstddef>
+
 #include "api.hpp"
 #include "capture.hpp"
+#include "futex.hpp"
 #include "stream.hpp"
 
 using namespace emulation;
+
+namespace {
+
+/// Of a device's context, which runs one host function at a time. Relaxed: one host function is no order for another.
+struct HostFunctions {
+  std::atomic<bool> is_running{false};
+  std::atomic<std::uint32_t> ended{0};
+};
+std::array<HostFunctions, most_devices> host_functions{};
+
+void run_host_function(int device, cudaHostFn_t function, void* data) {
+  HostFunctions& context = host_functions[static_cast<std::size_t>(device)];
+  wait_until(context.ended, [&] { return !context.is_running.exchange(true, std::memory_order_relaxed); });
+  function(data);
+  context.is_running.store(false, std::memory_order_relaxed);
+  notify(context.ended);
+}
+
+}  // namespace
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int priority) {
   return call("cudaStreamCreateWithPriority", [&] {
@@ -85,9 +109,12 @@ cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned int* flags) {
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
   return call("cudaLaunchHostFunc", [&] {
-    if (stream_of(stream) == nullptr) return cudaErrorInvalidResourceHandle;
+    Stream* const where = stream_of(stream);
+    if (where == nullptr) return cudaErrorInvalidResourceHandle;
     if (function == nullptr) return cudaErrorInvalidValue;
-    stream_of(stream)->submit([function, data] { return [function, data] { function(data); }; });
+    where->submit([device = where->device(), function, data] {
+      return [device, function, data] { run_host_function(device, function, data); };
+    });
     return cudaSuccess;
   });
 }

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "api.hpp"
+#include "delays.hpp"
 #include "emulation.hpp"
+#include "futex.hpp"
 
 namespace emulation {
 namespace {
@@ -17,7 +19,17 @@ namespace {
 std::atomic<int> wanted_count{-1};
 std::array<std::atomic<int>, most_devices> uuids{};  // plus 1; 0: the device's own
 std::atomic<bool> memory_operations{true};
-std::array<std::atomic<bool>, most_devices> contexts{};
+
+enum class Context : std::uint32_t { none, being_made, made };
+struct DeviceContext {
+  std::atomic<Context> state{Context::none};
+  std::atomic<std::uint32_t> changes{0};
+};
+std::array<DeviceContext, most_devices> contexts{};
+DeviceContext& context_of(int device) noexcept {
+  return contexts[static_cast<std::size_t>(device)];
+}
+
 thread_local int chosen_device = 0;
 
 int machine_devices() noexcept {
@@ -83,14 +95,24 @@ void set_current_device(int device) noexcept {
   chosen_device = device;
 }
 
+// Relaxed: a context is no order for who uses it.
 void make_context(int device) noexcept {
-  contexts[static_cast<std::size_t>(device)].store(true, std::memory_order_relaxed);
+  DeviceContext& context = context_of(device);
+  Context seen = Context::none;
+  if (context.state.compare_exchange_strong(seen, Context::being_made, std::memory_order_relaxed)) {
+    delay(Slow::context, device);
+    delay_exit(device);
+    context.state.store(Context::made, std::memory_order_relaxed);
+    notify(context.changes);
+  } else if (seen == Context::being_made) {
+    wait_until(context.changes, [&] { return context.state.load(std::memory_order_relaxed) == Context::made; });
+  }
 }
 void drop_context(int device) {
-  contexts[static_cast<std::size_t>(device)].store(false, std::memory_order_relaxed);
+  context_of(device).state.store(Context::none, std::memory_order_relaxed);
 }
 bool has_context(int device) {
-  return contexts[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
+  return context_of(device).state.load(std::memory_order_relaxed) == Context::made;
 }
 
 void set_device_count(int devices) {

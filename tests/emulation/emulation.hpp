@@ -9,6 +9,7 @@
 #include <functional>
 #include <string>
 
+/// DTRAIN_EMULATED_DELAYS=SEED makes contexts, communicators, aborts and exits take random times: see delays.hpp.
 namespace emulation {
 
 /// What this is, for whoever asks; the emulated devices have it as their name.
@@ -52,6 +53,12 @@ int waits();
 int records();
 /// Calls that block the host until a device has done something: synchronisations, and copies of pageable memory.
 int host_waits();
+/// Calls that wait for all streams of a device, or may: cudaDeviceSynchronize; calls that allocate, free, register or
+/// deregister device or pinned memory, those of cudaMallocAsync and cudaFreeAsync apart; the loading of a kernel, and
+/// its first launch. Since the last call of reset.
+int device_waits();
+/// Whether a failure that fail() planned for the function has not come yet.
+bool is_failure_pending(const std::string& function);
 
 /// Bytes that copies were to bring from devices to the host.
 std::size_t bytes_to_host();
@@ -95,12 +102,9 @@ void set_mismatch(Mismatch mismatch);
 /// Whether a rank whose process has died is reported as ncclRemoteError; else the others hang, as they may with NCCL.
 void set_dead_ranks_reported(bool reported);
 
-/// How often ncclCommGetAsyncError says ncclInProgress after each call on a non-blocking communicator: 1.
+/// How often ncclCommGetAsyncError says ncclInProgress after an operation of a non-blocking communicator has been
+/// launched: 1. As by NCCL, a thread launches each: see Communicator::launch.
 void set_polls_in_progress(int polls);
-/// Whether operations of non-blocking communicators are launched as by NCCL: each by a thread of its own, with its own
-/// current device, in progress until then, and the first of each kind once all ranks have called it. The first of each
-/// kind on a blocking communicator then blocks its caller so long. DTRAIN_EMULATED_LAUNCHES=threads says the same.
-void set_launches_in_threads(bool in_threads);
 /// Collectives of one rank that NCCL runs a kernel for, because they multiply, since the last call of reset.
 int kernels_of_one_rank();
 /// Calls on one communicator that ran at once in two threads, which NCCL forbids.

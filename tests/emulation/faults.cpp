@@ -43,6 +43,7 @@ std::atomic<int> ignored_record{0};
 std::atomic<int> wait_count{0};
 std::atomic<int> record_count{0};
 std::atomic<int> host_wait_count{0};
+std::atomic<int> device_wait_count{0};
 std::atomic<std::size_t> host_byte_count{0};
 
 int planned_failure(const char* function) noexcept {
@@ -100,6 +101,13 @@ void fail(const std::string& function, int nth, int error, int device) {
   planned.store(true, std::memory_order_relaxed);
 }
 
+bool is_failure_pending(const std::string& function) {
+  const std::lock_guard lock(plan().mutex);
+  return std::any_of(plan().failures.begin(), plan().failures.end(), [&](const PlannedFailure& failure) {
+    return failure.function == function && failure.calls_left > 0;
+  });
+}
+
 bool wait_is_ignored() noexcept {
   return is_next(wait_count, ignored_wait);
 }
@@ -108,6 +116,10 @@ bool record_is_ignored() noexcept {
 }
 void count_host_wait() noexcept {
   host_wait_count.fetch_add(1, std::memory_order_relaxed);
+}
+
+void count_device_wait() noexcept {
+  device_wait_count.fetch_add(1, std::memory_order_relaxed);
 }
 
 void count_bytes_to_host(std::size_t bytes) noexcept {
@@ -131,6 +143,9 @@ int records() {
 int host_waits() {
   return host_wait_count.load(std::memory_order_relaxed);
 }
+int device_waits() {
+  return device_wait_count.load(std::memory_order_relaxed);
+}
 std::size_t bytes_to_host() {
   return host_byte_count.load(std::memory_order_relaxed);
 }
@@ -144,6 +159,7 @@ void reset() {
   ignore_wait(0);
   ignore_record(0);
   host_wait_count.store(0, std::memory_order_relaxed);
+  device_wait_count.store(0, std::memory_order_relaxed);
   host_byte_count.store(0, std::memory_order_relaxed);
   set_hardware_queues(false);
   reset_devices();

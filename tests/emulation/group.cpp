@@ -31,12 +31,21 @@ void enqueue(const Pending& pending) {
   });
 }
 
-/// Messages connect pairs of ranks only, who wait for each other anyway.
+/// The algorithm of an operation, as a bit: each kind of collective has one, and large all-reduces another. Messages
+/// connect pairs of ranks only, who wait for each other anyway.
+std::uint32_t algorithm_of(const Operation& operation) {
+  constexpr std::size_t large_bytes = std::size_t{64} << 10;
+  constexpr std::uint32_t of_large_all_reduces = 1U << 31;
+  if (operation.kind == Operation::Kind::messages) return 0;
+  const std::size_t bytes = operation.count * element_bytes(operation.type);
+  if (operation.kind == Operation::Kind::all_reduce && bytes > large_bytes) return of_large_all_reduces;
+  return 1U << static_cast<std::uint32_t>(operation.kind);
+}
+
 std::uint32_t algorithms_of(const std::vector<Pending>& operations) {
   std::uint32_t bits = 0;
-  for (const Pending& each : operations) {
-    if (each.operation.kind != Operation::Kind::messages) bits |= 1U << static_cast<std::uint32_t>(each.operation.kind);
-  }
+  for (const Pending& each : operations)
+    bits |= algorithm_of(each.operation);
   return bits;
 }
 

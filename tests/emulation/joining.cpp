@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -14,6 +15,7 @@
 
 #include "api.hpp"
 #include "communicator.hpp"
+#include "delays.hpp"
 
 namespace emulation {
 namespace {
@@ -39,6 +41,8 @@ void Communicator::begin_init(const ncclUniqueId& id) {
 
 void Communicator::join(const ncclUniqueId& id) {
   if (never_completes_) return hang();
+  static std::atomic<bool> has_communicator{false};
+  if (!has_communicator.exchange(true, std::memory_order_relaxed)) delay(Slow::first_communicator, device_);
   segment_ = map_segment(id);
   if (segment_ == nullptr) return fail(ncclSystemError, "the process that made the unique id cannot be reached");
   std::int32_t agreed = 0;

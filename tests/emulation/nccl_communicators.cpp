@@ -2,8 +2,11 @@
 /// Calls that make, ask and end communicators.
 
 #include <climits>
+#include <cstdlib>
+#include <cstring>
 
 #include "api.hpp"
+#include "delays.hpp"
 #include "group.hpp"
 
 namespace emulation {
@@ -22,6 +25,24 @@ namespace {
 bool is_valid(const ncclConfig_t& config) {
   const bool is_known = config.magic == 0xcafebeef && config.size >= sizeof(std::size_t) + 2 * sizeof(unsigned int);
   return is_known && (config.blocking == NCCL_CONFIG_UNDEF_INT || config.blocking == 0 || config.blocking == 1);
+}
+
+/// NCCL_COMM_BLOCKING, where it is 0 or 1, takes the place of what the program wants.
+bool is_blocking(bool wanted) {
+  const char* const text = std::getenv("NCCL_COMM_BLOCKING");
+  if (text == nullptr || (std::strcmp(text, "0") != 0 && std::strcmp(text, "1") != 0)) return wanted;
+  return *text == '1';
+}
+
+/// Takes over what the program has set.
+void configure(Communicator& communicator, [[maybe_unused]] const ncclConfig_t* config) {
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 31, 0)
+  if (config != nullptr && config->launchOrderImplicit != NCCL_CONFIG_UNDEF_INT) {
+    communicator.set_orders_launches(config->launchOrderImplicit != 0);
+  }
+#else
+  static_cast<void>(communicator);
+#endif
 }
 
 }  // namespace
@@ -45,8 +66,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* communicator, int size, ncclUniq
   if (size < 1 || size > most_ranks || rank < 0 || rank >= size) return ncclInvalidArgument;
   if (config != nullptr && !is_valid(*config)) return ncclInvalidArgument;
   if (device_count() == 0) return ncclUnhandledCudaError;
-  const bool blocking = config == nullptr || config->blocking != 0;
+  const bool blocking = is_blocking(config == nullptr || config->blocking != 0);
   auto* const made = new Communicator(rank, size, current_device(), blocking);
+  configure(*made, config);
   *communicator = handle_of(made);
   made->begin_init(id);
   return await_init(*made);
@@ -66,9 +88,13 @@ ncclResult_t ncclCommSplit(ncclComm_t communicator, int color, int key, ncclComm
   if (parent.polled() != ncclSuccess) return ncclInvalidArgument;
   if (config != nullptr && !is_valid(*config)) return ncclInvalidArgument;
   const bool inherits = config == nullptr || config->blocking == NCCL_CONFIG_UNDEF_INT;
-  const bool blocking = inherits ? parent.is_blocking() : config->blocking != 0;
+  const bool blocking = is_blocking(inherits ? parent.is_blocking() : config->blocking != 0);
   Communicator* made = nullptr;
-  if (color != NCCL_SPLIT_NOCOLOR) made = new Communicator(0, 1, parent.device(), blocking);
+  if (color != NCCL_SPLIT_NOCOLOR) {
+    made = new Communicator(0, 1, parent.device(), blocking);
+    made->set_orders_launches(parent.orders_launches());
+    configure(*made, config);
+  }
   *child = nullptr;
   Communicator::begin_split(parent, made, child, color, key);
   if (!parent.is_blocking()) return ncclSuccess;  // while the parent is in progress (src/init.cc, ncclCommSplit)
@@ -110,6 +136,7 @@ ncclResult_t ncclCommAbort(ncclComm_t communicator) {
   Communicator& ending = *communicator_of(communicator);
   {
     const InsideCall inside(ending);
+    delay(Slow::abort, ending.device());
     ending.abort();
   }
   ending.release();

@@ -22,7 +22,6 @@ std::atomic<int> hanging_device{any_device};
 std::atomic<bool> reported_mismatches{false};
 std::atomic<bool> reported_deaths{false};
 std::atomic<int> polls{1};
-std::atomic<bool> launching_threads{false};
 std::atomic<int> calls_at_once{0};
 std::atomic<int> init_count{0};
 std::atomic<int> one_rank_kernels{0};
@@ -103,14 +102,6 @@ int polls_in_progress() noexcept {
   return polls.load(relaxed);
 }
 
-void set_launches_in_threads(bool in_threads) {
-  launching_threads.store(in_threads, relaxed);
-}
-bool launches_in_threads() noexcept {
-  static const bool all_do = variable_is("DTRAIN_EMULATED_LAUNCHES", "threads");
-  return all_do || launching_threads.load(relaxed);
-}
-
 int concurrent_calls() {
   return calls_at_once.load(relaxed);
 }
@@ -125,7 +116,6 @@ void reset_nccl() noexcept {
   reported_mismatches.store(false, relaxed);
   reported_deaths.store(false, relaxed);
   polls.store(1, relaxed);
-  launching_threads.store(false, relaxed);
   calls_at_once.store(0, relaxed);
   failing_init.store(false, relaxed);
   init_count.store(0, relaxed);

@@ -64,6 +64,7 @@ void emulation::forget_registrations(const Communicator& communicator) noexcept 
 ncclResult_t ncclMemAlloc(void** pointer, size_t bytes) {
   if (const ncclResult_t refused = nccl_admitted("ncclMemAlloc")) return refused;
   if (pointer == nullptr || bytes == 0) return ncclInvalidArgument;
+  count_device_wait();
   *pointer = allocate_device_memory(bytes, current_device());
   return *pointer == nullptr ? ncclUnhandledCudaError : ncclSuccess;
 }
@@ -78,6 +79,7 @@ ncclResult_t ncclMemFree(void* pointer) {
       if (each.second == pointer) mistakes.fetch_add(1);
     }
   }
+  count_device_wait();
   block_until_device_complete(device_of(pointer));
   return free_device_memory(pointer) ? ncclSuccess : ncclInvalidArgument;
 }

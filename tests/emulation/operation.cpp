@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "emulation.hpp"
+#include "launch_order.hpp"
 
 namespace emulation {
 namespace {
@@ -33,7 +34,10 @@ void mismatched(Communicator& communicator) {
 
 Work issued(Communicator& communicator, const Operation& operation) {
   const std::uint64_t place = communicator.issue();
-  return [&communicator, operation, place] {
+  const bool has_turn = communicator.orders_launches() && communicator.size() > 1;  // NCCL runs one rank's apart
+  const LaunchTurn turn = has_turn ? LaunchTurn::next(communicator.device()) : LaunchTurn();
+  return [&communicator, operation, place, turn] {
+    turn.start();
     if (communicator.start(place) && survives_fault(communicator)) {
       if (operation.kind == Operation::Kind::messages)
         run_messages(communicator, operation.messages);

@@ -3,6 +3,7 @@
 /// PTX on the CPU: the kernels that dtrain writes as text are parsed and run, thread after thread, each to the next
 /// barrier of its block.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -66,6 +67,8 @@ class PtxKernel {
 
   /// The values that the addresses in `arguments` point to, as a launch takes them.
   std::vector<std::byte> packed(void* const* arguments) const;
+  /// Whether this is the first call, of any thread: then a GPU loads the kernel.
+  bool is_first_launch() const noexcept { return !is_launched_.exchange(true, std::memory_order_relaxed); }
   /// Ends the process at an address that is not the device's, as a GPU ends the context.
   void run(std::uint32_t blocks, std::uint32_t threads, const std::vector<std::byte>& parameters) const;
 
@@ -115,6 +118,7 @@ class PtxKernel {
 
   std::string name_;
   std::string error_;
+  mutable std::atomic<bool> is_launched_{false};
   std::map<std::string, std::uint64_t> registers_;
   std::map<std::string, Parameter> parameters_;
   std::vector<Parameter> parameter_order_;

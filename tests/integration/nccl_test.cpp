@@ -55,10 +55,9 @@ bool can_run(int ranks) {
   return true;
 }
 
-/// Variables of a rank of two that somebody else starts. NCCL launches as a real one does.
+/// Variables of a rank of two that somebody else starts.
 Program::Variables one_of_two(int rank, const std::string& kind) {
   return {{"DTRAIN_EMULATED_DEVICES", "2"},
-          {"DTRAIN_EMULATED_LAUNCHES", "threads"},
           {"DTRAIN_PROBE_PER_PROCESS", kind},
           {"DTRAIN_RANK", std::to_string(rank)},
           {"DTRAIN_WORLD_SIZE", "2"},
@@ -103,6 +102,18 @@ TEST_CASE("ranks that are processes capture a step in a CUDA graph, and every re
       CHECK(contains(result.output, self + ": bound, 1 steps before it: 0 wrong, planned 1 times again"));
       CHECK(contains(result.output, self + ": bound, 0 steps before it: 0 wrong, planned 0 times again"));
     }
+  }
+}
+
+TEST_CASE("a captured step reduces without NCCL's order of launches, and with blocking communicators") {
+  if (!can_run(2)) return;
+  for (const char* const variable : {"NCCL_LAUNCH_ORDER_IMPLICIT", "NCCL_COMM_BLOCKING"}) {
+    CAPTURE(variable);
+    const Result result = job(2, "graph", {{variable, std::string(variable) == "NCCL_COMM_BLOCKING" ? "1" : "0"}});
+    CAPTURE(result.output);
+    CAPTURE(result.error);
+    CHECK(result.exit_code == 0);
+    CHECK(contains(result.output, "rank 1 of 2: bound, 0 steps before it: 0 wrong"));
   }
 }
 

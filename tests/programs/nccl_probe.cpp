@@ -109,8 +109,9 @@ int graph(const Group& group) {
                              dtrain::group::GroupAccess::of(group).open_channel("graph"));
   };
   int wrong = 0;
-  for (const support::GraphReplays replays :
-       {support::GraphReplays{}, support::GraphReplays{.bound = true}, {.bound = true, .warm_up = 0}}) {
+  for (const support::GraphReplays replays : {support::GraphReplays{},
+                                              support::GraphReplays{.bound = true},
+                                              {.bound = true, .warm_up = 0, .mode = cudaStreamCaptureModeGlobal}}) {
     const auto outcome = replays.run(group.rank(), group.world_size(), open, [](const char*) {});
     std::printf("rank %d of %d: %s, %d steps before it: %d wrong, planned %d times again\n", group.rank(),
                 group.world_size(), replays.bound ? "bound" : "not bound", replays.warm_up, outcome.wrong,

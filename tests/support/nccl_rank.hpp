@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,6 +20,9 @@
 #endif
 
 namespace support {
+
+/// backend::Nccl asks for NCCL's launch order when a rank begins; see has_asked_for_queues.
+inline const bool has_asked_for_order = ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0) == 0;
 
 /// Whether so many ranks can have a device each; the emulation makes them.
 inline bool enough_devices(int ranks) {
@@ -90,6 +94,15 @@ struct NcclRank {
     stream.ref().record(event);
     const auto result = event.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(30)));
     return result == dtrain::stream::WaitResult::complete && !communicator.failure();
+  }
+
+  /// Collective, blocking: a small all_reduce and a broadcast, which connect the ranks. Later ones return when they are
+  /// enqueued, whether other ranks call them or not.
+  void connect() {
+    const Memory value = put<float>({1});
+    communicator.all_reduce(value.view(), value.view(), dtrain::ReduceOp::sum, stream.ref());
+    communicator.broadcast(value.view(), 0, stream.ref());
+    if (!wait()) throw dtrain::Error(dtrain::Errc::timeout, "a test's ranks did not connect");
   }
 
   const int device;

@@ -143,6 +143,47 @@ struct Counts {
   Stream stream;
 };
 
+/// Two parameters of i32, which a step copies as they are.
+class PairOfCounts {
+ public:
+  static constexpr DeviceKind device_kind = DeviceKind::cuda;
+  PairOfCounts() {
+    for (int i = 0; i < 2; ++i) {
+      values_.push_back(support::on_device(std::vector<std::int32_t>(3)));
+      gradients_.push_back(support::on_device(std::vector<std::int32_t>(3)));
+    }
+  }
+  std::vector<dtrain::Parameter> parameters() const {
+    const dtrain::Device device{DeviceKind::cuda, dtrain::stream::cuda::current_device()};
+    return {{"rows", {values_[0].data(), {3}, DType::i32, device}, {gradients_[0].data(), {3}, DType::i32, device}},
+            {"columns", {values_[1].data(), {3}, DType::i32, device}, {gradients_[1].data(), {3}, DType::i32, device}}};
+  }
+
+  /// Blocking. Gradients whose every element is `value`.
+  void backward(std::int32_t value, Ready ready) {
+    for (const std::size_t i : {1u, 0u}) {
+      support::write(gradients_[i].data(), std::vector<std::int32_t>(3, value));
+      ready(i, stream_.ref().handle());
+    }
+  }
+
+  /// Blocking: whether every gradient is `value` for what comes next on the stream.
+  bool holds(std::int32_t value) const {
+    dtrain::stream::cuda::Event reduced;
+    stream_.ref().record(reduced);
+    const bool complete = reduced.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(20))) ==
+                          dtrain::stream::WaitResult::complete;
+    const std::vector<std::int32_t> wanted(3, value);
+    return complete && support::on_host<std::int32_t>(gradients_[0].data(), 3) == wanted &&
+           support::on_host<std::int32_t>(gradients_[1].data(), 3) == wanted;
+  }
+
+ private:
+  std::vector<DeviceBuffer> values_;
+  std::vector<DeviceBuffer> gradients_;
+  Stream stream_;
+};
+
 /// Whole numbers, whose sums over 1, 2 or 4 ranks and halves are exact on every backend.
 template <class Policy, class M>
 void expect_training(int ranks) {
@@ -205,9 +246,6 @@ TEST_CASE("two wrappers of a group train beside it, and each rank initialises NC
 
 TEST_CASE("a model on a GPU is trained with NCCL's blocking communicators") {
   if (!support::enough_devices(2)) return dtrain_test::skip("there are no two devices");
-#if DTRAIN_EMULATED_CUDA
-  emulation::set_launches_in_threads(true);
-#endif
   expect_training<BlockingPolicy, Model>(2);
 #if DTRAIN_EMULATED_CUDA
   CHECK(emulation::concurrent_calls() == 0);
@@ -239,6 +277,32 @@ TEST_CASE("ranks that share a GPU and its hardware queues train over the host's 
   emulation::reset();
   ::unsetenv("DTRAIN_SHARE_DEVICES");
   if (!queues.empty()) ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", queues.c_str(), 1);
+}
+#endif
+
+#if DTRAIN_EMULATED_CUDA
+TEST_CASE("training goes on where CUDA refuses a batch of copies, in whichever call") {
+  for (const int nth : {1, 2, 3}) {
+    CAPTURE(nth);
+    emulation::reset();
+    REQUIRE(support::enough_devices(2));
+    emulation::fail("cudaMemcpyBatchAsync", nth, cudaErrorInvalidValue, 1);
+    std::atomic<int> wrong{0};
+    const std::vector<RankEnd> ends = run_groups<NcclPolicy>(2, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+      PairOfCounts model;
+      DistributedDataParallel ddp{model, group, {.reduce_op = dtrain::ReduceOp::sum}};
+      for (const std::int32_t step : {1, 2, 3, 4}) {
+        ddp.backward([&](Ready ready) { model.backward(step + group.rank(), ready); });
+        wrong += model.holds(2 * step + 1) ? 0 : 1;
+      }
+    });
+    CHECK(wrong == 0);
+    for (const RankEnd& end : ends)
+      CHECK(end.text == "");
+    CHECK_FALSE(emulation::is_failure_pending("cudaMemcpyBatchAsync"));
+    CHECK(cudaPeekAtLastError() == cudaSuccess);
+  }
+  emulation::reset();
 }
 #endif
 

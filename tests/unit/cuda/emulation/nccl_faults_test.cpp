@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <string>
@@ -18,9 +19,11 @@ struct Reset {
   ~Reset() { emulation::reset(); }
 };
 
-/// Rank 0 reduces, rank 1 broadcasts.
+/// Both ranks reduce and broadcast, which connects them; then rank 0 reduces, rank 1 broadcasts.
 void disagree(EmulatedRank& rank) {
   float* const data = rank.on_device(std::vector<float>(10, 1));
+  rank.taken(ncclAllReduce(data, data, 10, ncclFloat32, ncclSum, rank.communicator, rank.stream));
+  rank.taken(ncclBroadcast(data, data, 10, ncclFloat32, 0, rank.communicator, rank.stream));
   static_cast<void>(rank.rank == 0 ? ncclAllReduce(data, data, 10, ncclFloat32, ncclSum, rank.communicator, rank.stream)
                                    : ncclBroadcast(data, data, 10, ncclFloat32, 0, rank.communicator, rank.stream));
   static_cast<void>(settled(rank.communicator));  // an error may have come already
@@ -144,7 +147,7 @@ TEST_CASE("two emulated ranks on one device are refused, unless NCCL is told to 
 TEST_CASE("a call before the last one has been taken is refused") {
   const Reset reset;
   emulation::set_polls_in_progress(3);
-  run_emulated_ranks(1, [](EmulatedRank& rank) {
+  run_emulated_ranks(2, [](EmulatedRank& rank) {
     float* const data = rank.on_device(std::vector<float>{1});
     const auto call = [&] {
       return ncclAllReduce(data, data, 1, ncclFloat32, ncclSum, rank.communicator, rank.stream);
@@ -155,6 +158,73 @@ TEST_CASE("a call before the last one has been taken is refused") {
     rank.taken(call());
     rank.finalize();
   });
+}
+
+TEST_CASE("an emulated non-blocking operation is in progress until all ranks have called the first of its algorithm") {
+  const Reset reset;
+  constexpr std::size_t large = 100'000;
+  std::atomic<int> called{0};
+  run_emulated_ranks(2, [&](EmulatedRank& rank) {
+    float* const data = rank.on_device(std::vector<float>(large, 1));
+    for (const std::size_t count : {std::size_t{10}, large}) {  // two algorithms
+      if (rank.rank == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        ++called;
+      }
+      const auto call = [&] {
+        return ncclAllReduce(data, data, count, ncclFloat32, ncclSum, rank.communicator, rank.stream);
+      };
+      CHECK(call() == ncclInProgress);
+      CHECK(settled(rank.communicator) == ncclSuccess);
+      CHECK(called.load() >= (count == large ? 2 : 1));
+      EXPECT_SUCCESS(cudaStreamSynchronize(rank.stream));
+    }
+    if (rank.rank == 0) {  // alone: nobody needs to be waited for
+      rank.taken(ncclAllReduce(data, data, 10, ncclFloat32, ncclSum, rank.communicator, rank.stream));
+      CHECK(stays_busy(rank));
+      ++called;
+    }
+    while (called.load() < 3)
+      std::this_thread::yield();
+    abort(rank);
+  });
+}
+
+TEST_CASE("the first of an emulated algorithm allocates, which a capture in global mode forbids") {
+  const Reset reset;
+  for (const auto mode :
+       {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}) {
+    CAPTURE(static_cast<int>(mode));
+    std::atomic<int> ready{0};
+    run_emulated_ranks(2, [&](EmulatedRank& rank) {
+      float* const data = rank.on_device(std::vector<float>(10, 1));
+      ++ready;
+      while (ready.load() < 2)
+        std::this_thread::yield();
+      const auto call = [&] {
+        return ncclAllReduce(data, data, 10, ncclFloat32, ncclSum, rank.communicator, rank.stream);
+      };
+      cudaGraph_t graph = nullptr;
+      if (rank.rank == 0) EXPECT_SUCCESS(cudaStreamBeginCapture(rank.stream, mode));
+      ++ready;
+      while (ready.load() < 4)
+        std::this_thread::yield();
+      const ncclResult_t result = call() == ncclInProgress ? settled(rank.communicator) : ncclInternalError;
+      ++ready;
+      while (ready.load() < 6)
+        std::this_thread::yield();
+      if (mode == cudaStreamCaptureModeGlobal) {
+        if (rank.rank == 0) CHECK(result == ncclUnhandledCudaError);
+        if (rank.rank == 0) CHECK(cudaStreamEndCapture(rank.stream, &graph) == cudaErrorStreamCaptureInvalidated);
+      } else {
+        CHECK(result == ncclSuccess);
+        if (rank.rank == 0) EXPECT_SUCCESS(cudaStreamEndCapture(rank.stream, &graph));
+        if (graph != nullptr) EXPECT_SUCCESS(cudaGraphDestroy(graph));
+      }
+      abort(rank);
+    });
+  }
+  static_cast<void>(cudaGetLastError());
 }
 
 TEST_CASE("an emulated call fails where a test wants it, on the device that it names") {

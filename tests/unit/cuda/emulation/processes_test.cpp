@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,6 +21,7 @@ constexpr const char* rank_variable = "DTRAIN_TEST_EMULATED_RANK";
 constexpr const char* size_variable = "DTRAIN_TEST_EMULATED_SIZE";
 constexpr const char* id_variable = "DTRAIN_TEST_EMULATED_ID";
 constexpr const char* killed_variable = "DTRAIN_TEST_EMULATED_KILLED";
+constexpr const char* delayed_variable = "DTRAIN_TEST_EMULATED_DELAYED";
 
 bool is_rank() {
   return std::getenv(rank_variable) != nullptr;
@@ -81,6 +83,25 @@ TEST_CASE("a rank of the emulated NCCL that is a process" * doctest::skip(!is_ra
   while (state == ncclSuccess || state == ncclInProgress)
     EXPECT_SUCCESS(ncclCommGetAsyncError(self.communicator, &state));
   CHECK(state == ncclRemoteError);
+}
+
+TEST_CASE("a process of the emulation that makes contexts" * doctest::skip(std::getenv(delayed_variable) == nullptr)) {
+  const std::chrono::milliseconds least(std::atoi(std::getenv(delayed_variable)));
+  const auto began = std::chrono::steady_clock::now();
+  for (int device = 0; device < 8; ++device)
+    EXPECT_SUCCESS(cudaSetDevice(device));
+  CHECK(std::chrono::steady_clock::now() - began >= least);
+}
+
+TEST_CASE("the emulation's contexts take random times where a seed is given") {
+  // 8 times up to 150 ms, and once more at the end.
+  const std::vector<std::string> arguments{"--no-skip", "--test-case=a process of the emulation that makes contexts"};
+  const support::Result result = support::run("/proc/self/exe", arguments,
+                                              {{delayed_variable, "100"},
+                                               {"DTRAIN_EMULATED_DEVICES", "8"},
+                                               {"DTRAIN_EMULATED_DELAYS", "1"},
+                                               {"DTRAIN_EMULATED_DELAY_SCALE", "0.05"}});
+  CHECK_MESSAGE(result.exit_code == 0, result.output << result.error);
 }
 
 TEST_CASE("emulated ranks may be processes") {

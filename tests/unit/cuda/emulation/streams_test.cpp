@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "support/two_streams.hpp"
@@ -49,6 +50,59 @@ TEST_CASE("a host function of an emulated stream may call nothing of CUDA") {
   EXPECT_SUCCESS(cudaLaunchHostFunc(streams.first, function, &inside));
   EXPECT_SUCCESS(cudaStreamSynchronize(streams.first));
   CHECK(inside == cudaErrorNotPermitted);
+}
+
+TEST_CASE("host functions of an emulated device run one at a time, and kernels beside them") {
+  TwoStreams streams;
+  struct Held {
+    std::atomic<bool> has_begun{false};
+    std::atomic<bool> may_end{false};
+  };
+  Held held;
+  std::atomic<bool> has_run{false};
+  EXPECT_SUCCESS(cudaLaunchHostFunc(
+      streams.first,
+      [](void* given) {
+        auto* const self = static_cast<Held*>(given);
+        self->has_begun = true;
+        while (!self->may_end)
+          std::this_thread::yield();
+      },
+      &held));
+  while (!held.has_begun)
+    std::this_thread::yield();
+  std::atomic<bool> kernel_has_run{false};
+  emulation::launch(streams.second, [&] { kernel_has_run = true; });
+  EXPECT_SUCCESS(cudaLaunchHostFunc(
+      streams.second, [](void* given) { *static_cast<std::atomic<bool>*>(given) = true; }, &has_run));
+  while (!kernel_has_run)
+    std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK_FALSE(has_run.load());
+  held.may_end = true;
+  EXPECT_SUCCESS(cudaStreamSynchronize(streams.second));
+  CHECK(has_run.load());
+  EXPECT_SUCCESS(cudaStreamSynchronize(streams.first));
+}
+
+TEST_CASE("emulated calls that wait for a whole device are counted") {
+  const Reset reset;
+  TwoStreams streams;
+  void* device = nullptr;
+  void* pinned = nullptr;
+  const int before = emulation::device_waits();
+  EXPECT_SUCCESS(cudaEventRecord(streams.event, streams.first));
+  EXPECT_SUCCESS(cudaStreamSynchronize(streams.first));
+  EXPECT_SUCCESS(cudaMallocAsync(&device, 100, streams.first));
+  EXPECT_SUCCESS(cudaFreeAsync(device, streams.first));
+  CHECK(emulation::device_waits() == before);
+  EXPECT_SUCCESS(cudaDeviceSynchronize());
+  CHECK(emulation::device_waits() == before + 1);
+  EXPECT_SUCCESS(cudaMalloc(&device, 100));
+  EXPECT_SUCCESS(cudaFree(device));
+  EXPECT_SUCCESS(cudaHostAlloc(&pinned, 100, cudaHostAllocDefault));
+  EXPECT_SUCCESS(cudaFreeHost(pinned));
+  CHECK(emulation::device_waits() == before + 5);
 }
 
 TEST_CASE("an emulated graph does again what was captured, on all its streams") {

@@ -181,24 +181,32 @@ TEST_CASE("an operation that never ends is aborted after the timeout, and the st
   });
 }
 
-TEST_CASE("ranks that call different collectives learn what each called") {
-  const EmulatedDevices faults(3);
-  run_ranks<NcclRank>({3, "group", 1s}, [&](NcclRank& self, RankThread& thread) {
-    const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
-    const auto view = self.view(memory, 8, DType::f32);
-    if (thread.rank() == 1) {
-      self.communicator.broadcast(view, 0, self.stream.ref());
-    } else {
-      self.communicator.all_reduce(view, view, ReduceOp::average, self.stream.ref());
-    }
-    CHECK_FALSE(self.wait());
-    REQUIRE(self.communicator.failure());
-    const std::string why = self.communicator.failure()->sentence();
-    CAPTURE(why);
-    CHECK(contains(why, "ranks disagree: on channel 'group', rank "));
-    CHECK(contains(why, "rank 1 called broadcast of 8 f32 from rank 0 as operation 1"));
-    CHECK(contains(why, "called all_reduce (average) of 8 f32 as operation 1"));
-  });
+TEST_CASE("ranks that call different collectives learn what each called, be they connected or not") {
+  for (const bool connected : {false, true}) {
+    CAPTURE(connected);
+    const EmulatedDevices faults(3);
+    run_ranks<NcclRank>({3, "group", 1s}, [&](NcclRank& self, RankThread& thread) {
+      const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
+      const auto view = self.view(memory, 8, DType::f32);
+      if (connected) self.connect();
+      const auto refused = error_of([&] {
+        if (thread.rank() == 1) {
+          self.communicator.broadcast(view, 0, self.stream.ref());
+        } else {
+          self.communicator.all_reduce(view, view, ReduceOp::average, self.stream.ref());
+        }
+      });
+      CHECK(refused.code().operator bool() != connected);
+      CHECK_FALSE(self.wait());
+      REQUIRE(self.communicator.failure());
+      const std::string why = self.communicator.failure()->sentence();
+      CAPTURE(why);
+      const std::string ordinal = connected ? " as operation 3" : " as operation 1";
+      CHECK(contains(why, "ranks disagree: on channel 'group', rank "));
+      CHECK(contains(why, "rank 1 called broadcast of 8 f32 from rank 0" + ordinal));
+      CHECK(contains(why, "called all_reduce (average) of 8 f32" + ordinal));
+    });
+  }
 }
 
 TEST_CASE(
@@ -316,23 +324,27 @@ TEST_CASE("what a rank is late in stays in the store while nobody can look wheth
     {
       const nccl::Watchdog watchdog(channel);
       const Deadline deadline = Deadline::after(20s);
+      const auto issue = [&](bool broadcasts, std::uint64_t sequence) {
+        dtrain::backend::Operation operation;
+        operation.kind =
+            broadcasts ? dtrain::backend::OperationKind::broadcast : dtrain::backend::OperationKind::all_reduce;
+        operation.count = 8;
+        operation.dtype = DType::f32;
+        operation.sequence = sequence;
+        channel->issue(operation, broadcasts ? "ncclBroadcast" : "ncclAllReduce", stream.ref(), [&](ncclComm_t to) {
+          return broadcasts ? ncclBroadcast(memory.data(), memory.data(), operation.count, ncclFloat32, 0, to,
+                                            stream.ref().native())
+                            : ncclAllReduce(memory.data(), memory.data(), operation.count, ncclFloat32, ncclSum, to,
+                                            stream.ref().native());
+        });
+      };
+      issue(false, 1);  // connects the ranks, as does the next
+      issue(true, 2);
       const auto wait_for_rank_0 = [&] { holds_soon([&] { return store.contains("group/timeout/0"); }); };
       if (thread.rank() == 1) {
         wait_for_rank_0();
       }
-      dtrain::backend::Operation operation;
-      const bool broadcasts = thread.rank() == 1;
-      operation.kind =
-          broadcasts ? dtrain::backend::OperationKind::broadcast : dtrain::backend::OperationKind::all_reduce;
-      operation.count = 8;
-      operation.dtype = DType::f32;
-      operation.sequence = 1;
-      channel->issue(operation, broadcasts ? "ncclBroadcast" : "ncclAllReduce", stream.ref(), [&](ncclComm_t to) {
-        return broadcasts ? ncclBroadcast(memory.data(), memory.data(), operation.count, ncclFloat32, 0, to,
-                                          stream.ref().native())
-                          : ncclAllReduce(memory.data(), memory.data(), operation.count, ncclFloat32, ncclSum, to,
-                                          stream.ref().native());
-      });
+      issue(thread.rank() == 1, 3);
       if (thread.rank() == 0) {
         wait_for_rank_0();
         const auto held =
@@ -345,7 +357,7 @@ TEST_CASE("what a rank is late in stays in the store while nobody can look wheth
       const std::string why = job->latch(thread.rank())->cause()->sentence();
       CAPTURE(why);
       CHECK(contains(why, "ranks disagree: on channel 'group', rank 1 called broadcast of 8 f32"));
-      CHECK(contains(why, "rank 0 called all_reduce (sum) of 8 f32 as operation 1"));
+      CHECK(contains(why, "rank 0 called all_reduce (sum) of 8 f32 as operation 3"));
       channel->status.abort(*job->latch(thread.rank())->cause());
     }
   });
@@ -393,6 +405,7 @@ TEST_CASE("the job's failure ends running work at once, and later work is refuse
     NcclRank self(job, thread.rank(), 3);
     const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
     const auto view = self.view(memory, 8, DType::f32);
+    self.connect();
     ++ready;
     if (thread.rank() == 1) {
       holds_soon([&] { return ready.load() == 3; });

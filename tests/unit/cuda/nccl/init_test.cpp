@@ -131,6 +131,7 @@ TEST_CASE("a channel is not opened from one whose work does not run, and the sen
     NcclRank group(job, thread.rank(), 2);
     const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
     const auto view = group.view(memory, 8, DType::f32);
+    group.connect();
     if (thread.rank() == 1) {
       CHECK(job->latch(1)->block_until_failed(Deadline::after(20s)));
       const std::string why = job->latch(1)->cause()->sentence();

@@ -24,6 +24,7 @@ using dtrain::DType;
 using dtrain::ReduceOp;
 namespace nccl = dtrain::backend::nccl;
 using support::DeviceBuffer;
+using support::EmulatedDevices;
 using support::FakeJob;
 using support::NcclRank;
 using support::on_device;
@@ -64,15 +65,10 @@ struct WatchedChannel {
   std::optional<nccl::Watchdog> watchdog;
 };
 
-/// NCCL launches in threads of its own.
-struct InThreads : support::EmulatedDevices {
-  explicit InThreads(int devices) : EmulatedDevices(devices) { emulation::set_launches_in_threads(true); }
-};
-
 }  // namespace
 
 TEST_CASE("the first operation of a kind waits on the host until all ranks have called it, and the next do not") {
-  const InThreads faults(2);
+  const EmulatedDevices faults(2);
   std::atomic<bool> comes{false};
   std::atomic<bool> has_returned{false};
   run_ranks<NcclRank>(2, [&](NcclRank& self, RankThread& thread) {
@@ -95,7 +91,7 @@ TEST_CASE("the first operation of a kind waits on the host until all ranks have 
 }
 
 TEST_CASE("a first operation that a rank does not call ends by the timeout, and names that rank") {
-  const InThreads faults(2);
+  const EmulatedDevices faults(2);
   const auto job = std::make_shared<FakeJob>(2);
   run_thread_ranks(2, [&](RankThread& thread) {
     NcclRank self(job, thread.rank(), 2, "group", 1s);
@@ -113,7 +109,7 @@ TEST_CASE("a first operation that a rank does not call ends by the timeout, and 
 }
 
 TEST_CASE("a blocking communicator launches in the calling thread, and its parts do so too") {
-  const InThreads faults(3);
+  const EmulatedDevices faults(3);
   const auto job = std::make_shared<FakeJob>(3);
   std::atomic<bool> comes{false};
   run_thread_ranks(3, [&](RankThread& thread) {
@@ -145,7 +141,7 @@ TEST_CASE("a blocking communicator launches in the calling thread, and its parts
 }
 
 TEST_CASE("an operation in whose call a blocking communicator waits times out, and names the rank that does not come") {
-  const InThreads faults(1);
+  const EmulatedDevices faults(1);
   const auto job = std::make_shared<FakeJob>(2);  // rank 1 never comes
   const WatchedChannel watched(job, 2, 1s);
   dtrain::backend::Operation operation;
@@ -161,7 +157,7 @@ TEST_CASE("an operation in whose call a blocking communicator waits times out, a
 }
 
 TEST_CASE("any other call in which a blocking communicator waits is late 5 s after its deadline") {
-  const InThreads faults(1);
+  const EmulatedDevices faults(1);
   const auto job = std::make_shared<FakeJob>(1);
   const WatchedChannel watched(job, 1, 1s);
   const std::string why = support::sentence_of(
@@ -171,7 +167,7 @@ TEST_CASE("any other call in which a blocking communicator waits is late 5 s aft
 }
 
 TEST_CASE("a collective that NCCL launches in a thread becomes part of the graph that is captured") {
-  const InThreads faults(2);
+  const EmulatedDevices faults(2);
   run_ranks<NcclRank>(2, [&](NcclRank& self, RankThread&) {
     const DeviceBuffer memory = on_device(std::vector<float>{1, 1});
     const auto view = self.view(memory, 2, DType::f32);

@@ -1,0 +1,162 @@
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/emulated_ranks.hpp"
+
+namespace {
+
+using support::begin_init;
+using support::EmulatedRank;
+using support::run_emulated_ranks;
+using support::settled;
+
+/// As a program begins that sets NCCL_LAUNCH_ORDER_IMPLICIT so, for communicators that are made meanwhile.
+class LaunchOrder {
+ public:
+  explicit LaunchOrder(const char* value) : before_(text_of()) { ::setenv(name, value, 1); }
+  ~LaunchOrder() { before_.empty() ? ::unsetenv(name) : ::setenv(name, before_.c_str(), 1); }
+
+ private:
+  static constexpr const char* name = "NCCL_LAUNCH_ORDER_IMPLICIT";
+  static std::string text_of() {
+    const char* const text = std::getenv(name);
+    return text == nullptr ? "" : text;
+  }
+  std::string before_;
+};
+
+/// Whether the stream's work ends in that time.
+bool ends_within(std::chrono::milliseconds patience, cudaStream_t stream) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (cudaStreamQuery(stream) == cudaErrorNotReady) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+/// A second communicator and stream of the rank's device.
+struct Second {
+  Second(EmulatedRank& of, const ncclUniqueId& id) : size(of.size) {
+    EXPECT_SUCCESS(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    begin_init(&communicator, of.size, id, of.rank);
+    EXPECT_SUCCESS(settled(communicator));
+  }
+  ~Second() {
+    static_cast<void>(ncclCommAbort(communicator));
+    static_cast<void>(cudaStreamDestroy(stream));
+  }
+  int size;
+  cudaStream_t stream = nullptr;
+  ncclComm_t communicator = nullptr;
+};
+
+void all_reduce(float* data, ncclComm_t communicator, cudaStream_t stream) {
+  static_cast<void>(ncclAllReduce(data, data, 1, ncclFloat32, ncclSum, communicator, stream));
+  EXPECT_SUCCESS(settled(communicator));
+}
+
+/// Whether rank 0's operation of a second communicator ends in that time behind one of the first that does not start;
+/// that one is called, or part of a graph that is replayed.
+bool overtakes(bool captured, std::chrono::milliseconds patience) {
+  std::atomic<bool> has_ended{false};
+  ncclUniqueId id{};
+  EXPECT_SUCCESS(ncclGetUniqueId(&id));
+  run_emulated_ranks(2, [&](EmulatedRank& rank) {
+    Second second(rank, id);
+    float* const one = rank.on_device(std::vector<float>{1});
+    float* const other = rank.on_device(std::vector<float>{1});
+    all_reduce(one, rank.communicator, rank.stream);
+    all_reduce(other, second.communicator, second.stream);
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    if (captured) {
+      EXPECT_SUCCESS(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal));
+      all_reduce(one, rank.communicator, rank.stream);
+      EXPECT_SUCCESS(cudaStreamEndCapture(rank.stream, &graph));
+      EXPECT_SUCCESS(cudaGraphInstantiate(&executable, graph, 0));
+    }
+    std::atomic<bool> may_go_on{rank.rank != 0};
+    emulation::launch(rank.stream, [&] {
+      while (!may_go_on)
+        std::this_thread::yield();
+    });
+    if (captured) {
+      EXPECT_SUCCESS(cudaGraphLaunch(executable, rank.stream));
+    } else {
+      all_reduce(one, rank.communicator, rank.stream);
+    }
+    all_reduce(other, second.communicator, second.stream);
+    if (rank.rank == 0) has_ended = ends_within(patience, second.stream);
+    may_go_on = true;
+    EXPECT_SUCCESS(cudaStreamSynchronize(rank.stream));
+    EXPECT_SUCCESS(cudaStreamSynchronize(second.stream));
+    if (captured) {
+      EXPECT_SUCCESS(cudaGraphExecDestroy(executable));
+      EXPECT_SUCCESS(cudaGraphDestroy(graph));
+    }
+  });
+  static_cast<void>(cudaGetLastError());
+  return has_ended;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "emulated operations of a device's communicators start in the order of their launches, as NCCL's variable says") {
+  for (const bool captured : {false, true}) {
+    CAPTURE(captured);
+    {
+      const LaunchOrder ordered("1");
+      CHECK_FALSE(overtakes(captured, std::chrono::milliseconds(50)));
+    }
+    const LaunchOrder free("0");
+    CHECK(overtakes(captured, std::chrono::seconds(15)));
+  }
+}
+
+TEST_CASE("emulated ranks that share a device as threads wait for each other where launches are ordered") {
+  const LaunchOrder ordered("1");
+  ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+  emulation::set_device_count(1);
+  ncclUniqueId id{};
+  EXPECT_SUCCESS(ncclGetUniqueId(&id));
+  std::atomic<int> connected{0};
+  std::atomic<int> has_launched{0};
+  support::run_thread_ranks(2, [&](support::RankThread& self) {
+    cudaStream_t stream = nullptr;
+    void* data = nullptr;
+    ncclComm_t communicator = nullptr;
+    EXPECT_SUCCESS(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    EXPECT_SUCCESS(cudaMalloc(&data, sizeof(float)));
+    begin_init(&communicator, 2, id, self.rank());
+    EXPECT_SUCCESS(settled(communicator));
+    all_reduce(static_cast<float*>(data), communicator, stream);
+    EXPECT_SUCCESS(cudaStreamSynchronize(stream));
+    ++connected;
+    while (connected < 2 || has_launched < self.rank())
+      std::this_thread::yield();
+    for (int operation = 0; operation < 2; ++operation)
+      all_reduce(static_cast<float*>(data), communicator, stream);
+    ++has_launched;
+    while (has_launched < 2)
+      std::this_thread::yield();
+    CHECK_FALSE(ends_within(std::chrono::milliseconds(50),
+                            stream));  // rank 1's first waits for rank 0's second, and that for rank 0's first
+    ++has_launched;
+    while (has_launched < 4)
+      std::this_thread::yield();
+    EXPECT_SUCCESS(ncclCommAbort(communicator));
+    EXPECT_SUCCESS(cudaStreamSynchronize(stream));
+    EXPECT_SUCCESS(cudaStreamDestroy(stream));
+  });
+  ::unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  emulation::reset();
+  static_cast<void>(cudaGetLastError());
+}
