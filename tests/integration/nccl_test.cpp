@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,20 @@ Result job(int ranks, const std::string& what, Program::Variables variables = {}
   variables.insert({"DTRAIN_EMULATED_DEVICES", std::to_string(ranks)});
   Program program(probe, {"--nproc-per-node=" + std::to_string(ranks), what}, variables);
   program.close_input();
-  return program.wait(support::soon(std::chrono::seconds(40)));
+  return program.wait(support::soon(std::chrono::seconds(60)));
+}
+
+/// Whether contexts, NCCL's first communicator and the end of a process take seconds: on real devices, and where the
+/// emulation is told to be as slow.
+bool devices_are_slow() {
+  static const bool are_slow =
+      std::getenv("DTRAIN_EMULATED_DELAYS") != nullptr || contains(job(1, "hello").output, "libcudart.so");
+  return are_slow;
+}
+
+/// A DTRAIN_TIMEOUT_SECONDS within which ranks connect.
+std::string short_timeout() {
+  return devices_are_slow() ? "15" : "4";
 }
 
 /// Whether the probe can run that many ranks; says why where it cannot.
@@ -125,7 +139,7 @@ TEST_CASE("two processes that somebody else starts reduce over NCCL") {
     Program second(probe, {"hello"}, one_of_two(1, kind));
     for (Program* const program : {&first, &second}) {
       program->close_input();
-      const Result result = program->wait(support::soon(std::chrono::seconds(40)));
+      const Result result = program->wait(support::soon(std::chrono::seconds(60)));
       CAPTURE(result.error);
       CHECK(result.exit_code == 0);
       CHECK(contains(result.output, "sum 1, half 1, average 0.5"));
@@ -137,14 +151,14 @@ TEST_CASE("a rank that waits inside NCCL for one that does not come ends its pro
   if (!can_run(2)) return;
   const auto begin = [](int number) {
     Program::Variables variables = one_of_two(number, "blocking");
-    variables.insert({{"DTRAIN_TIMEOUT_SECONDS", "4"}, {"DTRAIN_LIVENESS_SECONDS", "60"}});
+    variables.insert({{"DTRAIN_TIMEOUT_SECONDS", short_timeout()}, {"DTRAIN_LIVENESS_SECONDS", "60"}});
     return Program(probe, {"absent"}, variables);
   };
   Program waits = begin(0);
   Program stops = begin(1);
   stops.close_input();
   waits.close_input();
-  const Result result = waits.wait(support::soon(std::chrono::seconds(40)));
+  const Result result = waits.wait(support::soon(std::chrono::seconds(60)));
   CAPTURE(result.error);
   CHECK(result.exit_code == 75);
   CHECK(contains(result.error, "rank 1 of the channel is in none"));
@@ -156,14 +170,14 @@ TEST_CASE("a rank that waits inside NCCL to be connected ends its process, and s
   if (!can_run(2)) return;
   const auto begin = [](int number) {
     Program::Variables variables = one_of_two(number, "blocking");
-    variables.insert({{"DTRAIN_TIMEOUT_SECONDS", "4"}, {"DTRAIN_EMULATED_INIT", "hangs"}});
+    variables.insert({{"DTRAIN_TIMEOUT_SECONDS", short_timeout()}, {"DTRAIN_EMULATED_INIT", "hangs"}});
     return Program(probe, {"hello"}, variables);
   };
   Program first = begin(0);
   Program second = begin(1);
   for (Program* const program : {&first, &second}) {
     program->close_input();
-    const Result result = program->wait(support::soon(std::chrono::seconds(40)));
+    const Result result = program->wait(support::soon(std::chrono::seconds(60)));
     CAPTURE(result.error);
     if (contains(result.output, "sum 1")) return dtrain_test::skip("NCCL is real, and connects the ranks");
     CHECK(result.exit_code == 75);
@@ -191,7 +205,7 @@ TEST_CASE("two ranks on one device are refused before NCCL begins, and both are 
 TEST_CASE("a killed rank ends the others over NCCL within 2 s, and they name it") {
   if (!can_run(3)) return;
   const Result well = job(3, "hello");
-  support::check_killed_rank_is_named(well, job(3, "kill", {{"DTRAIN_LOG", "debug"}}));
+  support::check_killed_rank_is_named(well, job(3, "kill", {{"DTRAIN_LOG", "debug"}}), devices_are_slow());
 }
 
 TEST_CASE("the next attempt begins when a killed rank has ended, and with it what it has on its device") {
@@ -210,7 +224,7 @@ TEST_CASE("the next attempt begins when a killed rank has ended, and with it wha
   CHECK(held.is_ending_soon());
   CHECK(program.wait_for("1 killed worker has not ended yet, and what they had on devices is taken until then"));
   CHECK(held.release());
-  const Result result = program.wait(support::soon(std::chrono::seconds(40)));
+  const Result result = program.wait(support::soon(std::chrono::seconds(60)));
   CAPTURE(result.error);
   CHECK(result.exit_code == 0);
   CHECK(result.error.find("has not ended yet") < result.error.find("attempt 2 of 2 begins"));
@@ -225,7 +239,7 @@ TEST_CASE("an exception on one rank is what all ranks over NCCL say") {
 
 TEST_CASE("ranks that reduce over NCCL learn by the timeout which rank calls nothing, and what they wait in") {
   if (!can_run(3)) return;
-  const Result result = job(3, "late", {{"DTRAIN_TIMEOUT_SECONDS", "4"}});
+  const Result result = job(3, "late", {{"DTRAIN_TIMEOUT_SECONDS", short_timeout()}});
   CAPTURE(result.error);
   CHECK(result.exit_code != 0);
   CHECK(result.exit_code != -1);
@@ -235,7 +249,7 @@ TEST_CASE("ranks that reduce over NCCL learn by the timeout which rank calls not
 
 TEST_CASE("a rank that leaves, or stops, while others reduce over NCCL is named") {
   if (!can_run(2)) return;
-  const Program::Variables variables{{"DTRAIN_TIMEOUT_SECONDS", "4"}, {"DTRAIN_LIVENESS_SECONDS", "60"}};
+  const Program::Variables variables{{"DTRAIN_TIMEOUT_SECONDS", short_timeout()}, {"DTRAIN_LIVENESS_SECONDS", "60"}};
   const Result left = job(2, "leave", variables);
   CAPTURE(left.error);
   CHECK(left.exit_code != 0);

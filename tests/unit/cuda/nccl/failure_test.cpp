@@ -76,6 +76,9 @@ std::string reduce_until_failure(NcclRank& self, std::chrono::milliseconds delay
 TEST_CASE("an initialisation that never completes ends by its deadline, and says what to check") {
   const EmulatedDevices faults(2);
   emulation::init_never_completes(true);
+  for (const int device : {1, 0}) {  // making their contexts is no part of the deadline
+    support::check(cudaSetDevice(device), "cudaSetDevice");
+  }
   const auto job = std::make_shared<FakeJob>(2);
   std::atomic<int> timed_out{0};
   run_thread_ranks(2, [&](RankThread& thread) {
