@@ -23,8 +23,8 @@ namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Incomplete until signal(). Streams wait, by a memory operation, until a word in pinned memory reaches the number of
 /// this round. reset() begins the next round; a stream that reaches its wait only then passes it. If the device has no
-/// such operation, a thread of the runtime blocks instead of the stream. A context has one such thread: the waits of its
-/// streams then begin one after the other, and none may depend on work behind another.
+/// such operation, a thread of the runtime blocks instead of the stream. A context has one such thread: the waits of
+/// its streams then begin one after the other, and none may depend on work behind another.
 ///
 /// Threads: all members from any thread, except reset(). Lifetime: pinned; outlives the work that waits for it. A
 /// thread that sees it complete may destroy it once no stream waits, because signal() does not use it after that.
