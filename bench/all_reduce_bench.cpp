@@ -21,7 +21,7 @@
 #include "bench/all_reduce/rank_group.hpp"
 #include "bench/all_reduce/results.hpp"
 #include "bench/options.hpp"
-#include "dtrain/core/process/available_memory.hpp"
+#include "dtrain/core/process/control_groups.hpp"
 
 namespace {
 

@@ -19,7 +19,7 @@
 #include "bench/options.hpp"
 #include "bench/result_rows.hpp"
 #include "bench/shape_model.hpp"
-#include "dtrain/core/process/available_memory.hpp"
+#include "dtrain/core/process/control_groups.hpp"
 
 #if DTRAIN_BENCH_EIGEN
 #include "bench/ddp_step/transformer_rank.hpp"

@@ -24,7 +24,7 @@
 #include "bench/result_rows.hpp"
 #include "bench/sharded/forward_rank.hpp"
 #include "bench/sharded/shard_rank.hpp"
-#include "dtrain/core/process/available_memory.hpp"
+#include "dtrain/core/process/control_groups.hpp"
 
 namespace {
 

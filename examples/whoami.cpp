@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <dtrain/identity/environment/environment_snapshot.hpp>
 #include <dtrain/identity/node_identity.hpp>
 #include <dtrain/identity/process_identity.hpp>
+#include <dtrain/identity/variables.hpp>
 #include <dtrain/launch/diagnostics/network_report.hpp>
 #include <exception>
 #include <optional>

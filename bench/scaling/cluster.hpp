@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstddef>
 
-#include "dtrain/backend/message_passing/algorithms/halving/halving_stages.hpp"
+#include "dtrain/backend/message_passing/algorithms/halving_stages.hpp"
 
 namespace bench {
 

@@ -7,7 +7,7 @@
 
 #include "../shared/step_times.hpp"
 #include "dataset.hpp"
-#include "dtrain/ddp/data/sample_batches.hpp"
+#include "dtrain/ddp/data/sampler.hpp"
 #include "dtrain/ddp/ready.hpp"
 #include "mlp.hpp"
 

@@ -17,7 +17,7 @@
 #include "../shared/collectives.hpp"
 #include "../shared/learning_rate.hpp"
 #include "../shared/progress.hpp"
-#include "dtrain/core/process/available_memory.hpp"
+#include "dtrain/core/process/control_groups.hpp"
 #include "half_model.hpp"
 #include "measurement.hpp"
 #include "model.hpp"

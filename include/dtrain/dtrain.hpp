@@ -74,8 +74,8 @@
 #pragma push_macro("Status")
 #undef Status
 
-#include "dtrain/async/task/when_all.hpp"
-#include "dtrain/async/task/with_deadline.hpp"
+#include "dtrain/async/when_all.hpp"
+#include "dtrain/async/with_deadline.hpp"
 #include "dtrain/backend/gloo.hpp"
 #include "dtrain/backend/mpi.hpp"
 #include "dtrain/backend/nccl.hpp"
@@ -86,7 +86,7 @@
 #include "dtrain/core/types/float16.hpp"
 #include "dtrain/core/types/float8.hpp"
 #include "dtrain/core/version.hpp"
-#include "dtrain/ddp/checkpoint/pending_checkpoint.hpp"
+#include "dtrain/ddp/checkpoint/checkpoint.hpp"
 #include "dtrain/ddp/data/sampler.hpp"
 #include "dtrain/ddp/hooks/adasum.hpp"
 #include "dtrain/ddp/hooks/cast.hpp"
@@ -107,9 +107,9 @@
 #include "dtrain/policy.hpp"
 #include "dtrain/process_group.hpp"
 #include "dtrain/run.hpp"
-#include "dtrain/stream/cuda/communication_stream.hpp"
 #include "dtrain/stream/cuda/copy_batch.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
+#include "dtrain/stream/cuda/stream.hpp"
 #include "dtrain/topology/flat.hpp"
 #include "dtrain/topology/flat_over.hpp"
 #include "dtrain/topology/hierarchical.hpp"

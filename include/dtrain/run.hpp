@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "dtrain/core/process/exit_codes.hpp"
+#include "dtrain/core/cause.hpp"
 #include "dtrain/group/group_internals.hpp"
 #include "dtrain/group/rank_body.hpp"
 #include "dtrain/group/rank_context.hpp"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <span>
 
-#include "dtrain/net/framing/frame_parser.hpp"
+#include "dtrain/net/framing/frame.hpp"
 #include "fuzz/fuzz.hpp"
 
 namespace net = dtrain::net;

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/ddp/profile/rank_timeline.hpp"
 #include "dtrain/ddp/profile/timeline.hpp"
 #include "dtrain/identity/formats/json.hpp"
 

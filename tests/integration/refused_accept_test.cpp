@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/core/process/exit_codes.hpp"
+#include "dtrain/core/cause.hpp"
 #include "support/free_port.hpp"
 #include "support/launch_probe.hpp"
 #include "support/program.hpp"

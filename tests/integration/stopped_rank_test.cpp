@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/core/process/exit_codes.hpp"
+#include "dtrain/core/cause.hpp"
 #include "support/launch_probe.hpp"
 #include "support/program.hpp"
 #include "support/skip.hpp"

@@ -17,7 +17,7 @@
 #include <string>
 #include <thread>
 
-#include "dtrain/core/process/exit_codes.hpp"
+#include "dtrain/core/cause.hpp"
 #include "dtrain/launch/per_node.hpp"
 #include "dtrain/rendezvous/control/control_plane.hpp"
 #include "support/early_threads.hpp"

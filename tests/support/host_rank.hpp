@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/stream/host/event.hpp"
+#include "dtrain/stream/host/stream_ref.hpp"
 #include "support/channel_context.hpp"
 
 namespace support {

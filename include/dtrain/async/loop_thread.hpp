@@ -5,8 +5,8 @@
 #include <memory>
 #include <string_view>
 
-#include "dtrain/async/joining_thread.hpp"
 #include "dtrain/async/loop_handle.hpp"
+#include "dtrain/async/thread.hpp"
 #include "dtrain/core/config.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
@@ -44,8 +44,6 @@ class LoopThread {
 }  // namespace DTRAIN_NAMESPACE::async
 
 #if DTRAIN_DEFINITIONS
-
-#include "dtrain/async/start_thread.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "dtrain/async/joining_thread.hpp"
+#include "dtrain/async/thread.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/futex.hpp"
@@ -53,8 +53,6 @@ class WorkerThread {
 }  // namespace DTRAIN_NAMESPACE::async
 
 #if DTRAIN_DEFINITIONS
-
-#include "dtrain/async/start_thread.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// The concept Backend: the type a Policy names, which opens the channels of a group.
+/// The concept Backend: the type a Policy names, which opens the channels of a group; OnHostStreams: a Backend whose
+/// operations are enqueued on host streams.
 
 #include <concepts>
 #include <cstdint>
@@ -11,10 +12,11 @@
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/core/types/device.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/rendezvous/protocol/secret.hpp"
+#include "dtrain/stream/host/stream_ref.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
 // clang-format 14 tears requires-expressions apart.
@@ -103,5 +105,9 @@ template <class B>
 concept Backend = HasBackendName<B> && HasDeviceSupport<B> && HasDTypeSupport<B> &&
                   CanOpen<B> && HasCommunicationStream<B>;
 // clang-format on
+
+/// A backend whose communicators enqueue on stream::host::StreamRef.
+template <class B>
+concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Stream, stream::host::StreamRef>;
 
 }  // namespace DTRAIN_NAMESPACE::backend

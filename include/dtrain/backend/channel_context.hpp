@@ -9,8 +9,8 @@
 #include <string>
 
 #include "dtrain/backend/algorithm_choice.hpp"
-#include "dtrain/backend/channel_setup/store_ref.hpp"
 #include "dtrain/backend/operation.hpp"
+#include "dtrain/backend/store_ref.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/rendezvous/membership/membership.hpp"

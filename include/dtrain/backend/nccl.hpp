@@ -12,7 +12,7 @@
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/channel_setup/open_and_report.hpp"
-#include "dtrain/backend/cuda/devices.hpp"
+#include "dtrain/backend/cuda/device_selection.hpp"
 #include "dtrain/backend/nccl/communicator.hpp"
 #include "dtrain/backend/nccl/environment_setup.hpp"
 #include "dtrain/backend/nccl/nccl_options.hpp"
@@ -20,9 +20,8 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
-#include "dtrain/identity/environment/environment_snapshot.hpp"
-#include "dtrain/identity/environment/variables.hpp"
-#include "dtrain/stream/cuda/communication_stream.hpp"
+#include "dtrain/identity/variables.hpp"
+#include "dtrain/stream/cuda/stream.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
 

@@ -15,13 +15,12 @@
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/channel_setup/open_and_report.hpp"
-#include "dtrain/backend/cuda/devices.hpp"
-#include "dtrain/backend/on_host_streams.hpp"
+#include "dtrain/backend/cuda/device_selection.hpp"
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/backend/staged/communicator.hpp"
 #include "dtrain/backend/staged/environment_setup.hpp"
 #include "dtrain/core/types/dtype.hpp"
-#include "dtrain/stream/cuda/communication_stream.hpp"
+#include "dtrain/stream/cuda/stream.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -38,7 +37,7 @@ template <class Inner>
 struct Staged {
   static_assert(OnHostStreams<Inner>,
                 "dtrain: backend::Staged needs a backend for host memory, such as backend::SharedMemory "
-                "(OnHostStreams in dtrain/backend/on_host_streams.hpp)");
+                "(OnHostStreams in dtrain/backend/backend.hpp)");
 
   using Communicator = staged::Communicator<typename Inner::Communicator>;
   using StreamOwner = stream::cuda::CommunicationStream;

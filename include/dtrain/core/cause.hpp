@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Cause: the first cause of a job's failure, the same on every rank.
+/// Cause: the first cause of a job's failure, the same on every rank; the exit codes of a job's processes.
 
 #include <cstdint>
 #include <string>
@@ -9,8 +9,13 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE {
+
+inline constexpr int exit_code_exception = 1;    ///< the body of run() threw
+inline constexpr int exit_code_usage = 2;        ///< the command line or the environment is invalid
+inline constexpr int exit_code_job_failed = 75;  ///< it failed only because another rank, or launcher, failed first
 
 /// Kind of failure that ended a job.
 enum class CauseKind : std::uint8_t {

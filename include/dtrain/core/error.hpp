@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// dtrain::Error: the exception of dtrain, with action, reason, remedy and source location.
+/// dtrain::Error: the exception of dtrain, with action, reason, remedy and source location (SourceLocation);
+/// limit_hint(): the limit of this process (ulimit) that may have caused an error.
 
 #include <optional>
 #include <string>
@@ -8,10 +9,32 @@
 #include <utility>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/source_location.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE {
+
+/// As a default argument, `SourceLocation::current()` is the position of the call.
+struct SourceLocation {
+  constexpr SourceLocation() noexcept = default;  // no aggregate: a list of values for a text is never converted to it
+
+  const char* file = "";
+  const char* function = "";
+  unsigned line = 0;
+
+  static constexpr SourceLocation current(const char* file = __builtin_FILE(),
+                                          const char* function = __builtin_FUNCTION(),
+                                          unsigned line = __builtin_LINE()) noexcept {
+    SourceLocation place;
+    place.file = file;
+    place.function = function;
+    place.line = line;
+    return place;
+  }
+};
+
+/// Text to append to an error of the system: this process's limit that may have caused it, such as
+/// "; the address space of this process is limited to 4096000 bytes (ulimit -v)"; empty if there is none.
+std::string limit_hint(int error);
 
 /// The codes of dtrain's own category. Codes of the system, CUDA, NCCL, MPI and Gloo keep their own categories.
 enum class Errc : int {
@@ -83,11 +106,22 @@ struct std::is_error_code_enum<dtrain::Errc> : std::true_type {};
 
 #if DTRAIN_DEFINITIONS
 
+#include <sys/resource.h>
+
 #include <cerrno>
 
-#include "dtrain/core/process/process_limits.hpp"
-
 namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED std::string limit_hint(int error) {
+  const bool memory = error == ENOMEM;
+  rlimit limit{};
+  if ((!memory && error != EFBIG) || ::getrlimit(memory ? RLIMIT_AS : RLIMIT_FSIZE, &limit) != 0 ||
+      limit.rlim_cur == RLIM_INFINITY) {
+    return "";
+  }
+  return std::string("; ") + (memory ? "the address space of this process is" : "files that this process writes are") +
+         " limited to " + std::to_string(limit.rlim_cur) + " bytes (ulimit " + (memory ? "-v)" : "-f)");
+}
 
 DTRAIN_DEFINED const std::error_category& dtrain_category() noexcept {
   struct Category final : std::error_category {

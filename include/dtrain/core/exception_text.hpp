@@ -20,7 +20,7 @@ std::string exception_text();
 #include <exception>
 #include <new>
 
-#include "dtrain/core/process/process_limits.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE {

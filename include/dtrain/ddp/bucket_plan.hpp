@@ -15,7 +15,6 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
-#include "dtrain/core/types/device.hpp"
 #include "dtrain/core/types/dtype.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {

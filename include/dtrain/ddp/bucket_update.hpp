@@ -13,7 +13,7 @@
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
-#include "dtrain/ddp/reduction/gradient_table.hpp"
+#include "dtrain/ddp/gradient_table.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 

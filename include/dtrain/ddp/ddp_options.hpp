@@ -1,9 +1,11 @@
 #pragma once
 /// @file
-/// DdpOptions: options of DistributedDataParallel.
+/// DdpOptions: options of DistributedDataParallel; PlanChoice: whether its buckets are given, or chosen from
+/// measurements of the first steps.
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -14,8 +16,46 @@
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/core/types/stream_handle.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
-#include "dtrain/ddp/planning/plan_choice.hpp"
 #include "dtrain/stream/host/progress.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+class BucketPlanner;
+struct PlannerSetup;
+
+/// A planner that measures; see measured_plan.hpp. @throws Error (invalid_argument) beside DdpOptions::deterministic,
+/// (unsupported) for gradients that are not in host memory
+std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSetup& setup);
+
+/// The choice has the function that makes its planner: a program that measures nothing has no code for it.
+class PlanChoice {
+ public:
+  using Make = std::shared_ptr<BucketPlanner> (*)(const PlannerSetup&);
+
+  /// Buckets of the sizes in DdpOptions, reduced as the policy and GroupOptions say.
+  constexpr PlanChoice() noexcept = default;
+
+  /// The sizes, and of a policy with several ways the way, with the shortest step by the measurements of the first
+  /// steps. DdpOptions::plan has the conditions.
+  static constexpr PlanChoice measured() noexcept {
+    PlanChoice choice;
+    choice.make_ = &make_measured_plan;
+    return choice;
+  }
+
+  constexpr bool is_measured() const noexcept { return make_ != nullptr; }
+  /// Null unless is_measured().
+  constexpr Make make() const noexcept { return make_; }
+
+ private:
+  Make make_ = nullptr;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::PlanChoice;
+}  // namespace DTRAIN_NAMESPACE
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -77,7 +117,15 @@ struct DdpOptions {
 /// @throws Error (invalid_argument).
 void check_options(const DdpOptions& options);
 
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::DdpOptions;
+}  // namespace DTRAIN_NAMESPACE
+
 #if DTRAIN_DEFINITIONS
+
+namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED void check_options(const DdpOptions& options) {
   if (options.reduce_op != ReduceOp::average && options.reduce_op != ReduceOp::sum) {
@@ -86,10 +134,6 @@ DTRAIN_DEFINED void check_options(const DdpOptions& options) {
   }
 }
 
-#endif  // DTRAIN_DEFINITIONS
-
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-namespace DTRAIN_NAMESPACE {
-using ddp::DdpOptions;
-}  // namespace DTRAIN_NAMESPACE
+#endif  // DTRAIN_DEFINITIONS

@@ -11,12 +11,11 @@
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
-#include "dtrain/core/types/device.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/gradient_table.hpp"
 #include "dtrain/ddp/parameter.hpp"
-#include "dtrain/ddp/reduction/gradient_table.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 

@@ -6,10 +6,9 @@
 #include <cstddef>
 #include <iterator>
 
-#include "dtrain/core/types/device.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/parameter.hpp"
-#include "dtrain/ddp/present_value.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 

@@ -1,14 +1,27 @@
 #pragma once
 /// @file
-/// Parameter: a name, the memory of its value and the memory of its gradient.
+/// Parameter: a name, the memory of its value and the memory of its gradient; PresentValue: where the value is, in
+/// models whose values move.
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <string>
 
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// The value of a parameter in its present memory.
+struct PresentValue {
+  TensorView view;
+  std::uint64_t moves = 0;  ///< changes with each move, even if the other memory has the same address
+};
+
+/// Gives the present value of parameter i. May outlive the model. Threads: those of the model's steps. @throws Error
+/// for a value that has become another kind of tensor
+using ReadValue = std::function<PresentValue(std::size_t parameter)>;
 
 /// One trainable tensor of a model: `{"weights", tensor_view(weights), tensor_view(gradients)}`. Value and gradient
 /// have the same shape, dtype and device, and are contiguous. Lifetime: both keep their addresses until the model's

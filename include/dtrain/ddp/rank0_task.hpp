@@ -13,7 +13,6 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
-#include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/group/group_internals.hpp"
 

@@ -2,11 +2,11 @@
 /// @file
 /// Instantiations for backend::SharedMemory, which separate compilation compiles with the definitions.
 
-#include "dtrain/backend/channel_setup/store_ref.hpp"
 #include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/backend/store_ref.hpp"
 #include "dtrain/core/config.hpp"
-#include "dtrain/ddp/broadcast/broadcast_values.hpp"
 #include "dtrain/ddp/broadcast/buffer_broadcast.hpp"
+#include "dtrain/ddp/broadcast/packed_broadcast.hpp"
 #include "dtrain/ddp/gradient_arena.hpp"
 #include "dtrain/ddp/reduction/bucket_reduction.hpp"
 #include "dtrain/ddp/reduction/reducer.hpp"

@@ -38,7 +38,7 @@ concept OtherInteger = !Element<T> && (std::is_same_v<T, std::byte> ||
 
 /// Elements that collectives move and do not reduce.
 template <class T>
-concept MovedOnly = OtherInteger<T> ||(Element<T> && !ReducedElement<T>);
+concept TransferOnly = OtherInteger<T> ||(Element<T> && !ReducedElement<T>);
 
 template <OtherInteger T>
 inline constexpr DType moved_as = sizeof(T) == 1   ? DType::u8
@@ -46,11 +46,11 @@ inline constexpr DType moved_as = sizeof(T) == 1   ? DType::u8
                                                    : DType::i64;
 
 template <class Values>
-concept MovedOnlyValues = requires(Values& values) {
-  requires MovedOnly<std::remove_cv_t<typename decltype(std::span(values))::element_type>>;
+concept TransferOnlyValues = requires(Values& values) {
+  requires TransferOnly<std::remove_cv_t<typename decltype(std::span(values))::element_type>>;
 };
 template <class Values>
-concept WritableMovedOnlyValues = MovedOnlyValues<Values> && requires(Values& values) {
+concept WritableTransferOnlyValues = TransferOnlyValues<Values> && requires(Values& values) {
   requires !std::is_const_v<typename decltype(std::span(values))::element_type>;
 };
 
@@ -125,7 +125,7 @@ struct WriteBuffer : BufferView {
   requires(!detail::is_span<std::remove_const_t<Values>>) WriteBuffer(Values& values)
   noexcept : BufferView(detail::write_view(std::span(values))) {}
 
-  template <detail::WritableMovedOnlyValues Values>
+  template <detail::WritableTransferOnlyValues Values>
   WriteBuffer(Values&&) noexcept {
     static_cast<void>(detail::refuse_reduction<Values>());
   }
@@ -139,7 +139,7 @@ struct ReadBuffer : ConstBufferView {
   template <HostValues Values>
   ReadBuffer(const Values& values) noexcept : ConstBufferView(detail::read_view(std::span(values))) {}
 
-  template <detail::MovedOnlyValues Values>
+  template <detail::TransferOnlyValues Values>
   ReadBuffer(const Values&) noexcept {
     static_cast<void>(detail::refuse_reduction<Values>());
   }
@@ -151,12 +151,12 @@ struct MovedWriteBuffer : WriteBuffer {
   constexpr MovedWriteBuffer(const BufferView& view) noexcept : WriteBuffer(view) {}
 
   template <class T, std::size_t Extent>
-  requires(Element<T> || detail::MovedOnly<T>) MovedWriteBuffer(std::span<T, Extent> values)
+  requires(Element<T> || detail::TransferOnly<T>) MovedWriteBuffer(std::span<T, Extent> values)
   noexcept : WriteBuffer(detail::any_write_view(values)) {}
 
   template <class Values>
   requires(!detail::is_span<std::remove_const_t<Values>> &&
-           (WritableHostValues<Values> || detail::WritableMovedOnlyValues<Values>)) MovedWriteBuffer(Values& values)
+           (WritableHostValues<Values> || detail::WritableTransferOnlyValues<Values>)) MovedWriteBuffer(Values& values)
   noexcept : WriteBuffer(detail::any_write_view(std::span(values))) {}
 };
 
@@ -166,7 +166,7 @@ struct MovedReadBuffer : ReadBuffer {
   constexpr MovedReadBuffer(const BufferView& view) noexcept : ReadBuffer(view) {}
 
   template <class Values>
-  requires(HostValues<Values> || detail::MovedOnlyValues<Values>) MovedReadBuffer(const Values& values)
+  requires(HostValues<Values> || detail::TransferOnlyValues<Values>) MovedReadBuffer(const Values& values)
   noexcept : ReadBuffer(detail::any_read_view(std::span(values))) {}
 };
 // NOLINTEND(google-explicit-constructor)

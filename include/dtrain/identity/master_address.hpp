@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/identity/complete_identity.hpp"
+#include "dtrain/identity/environment/complete_identity.hpp"
 #include "dtrain/identity/environment/slurm_step.hpp"
 #include "dtrain/identity/formats/host_port.hpp"
 #include "dtrain/identity/formats/orte_uri.hpp"

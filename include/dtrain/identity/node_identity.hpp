@@ -1,14 +1,226 @@
 #pragma once
 /// @file
-/// Node identity: node rank, node count and store address of a per-node launcher, from flags and environment; pure.
+/// Node identity: node rank, node count and store address of a per-node launcher; pure. The sources, in order of
+/// precedence: flags, pairs of node variables, one launcher on each node under mpirun or srun, and a process's
+/// identity, read as the node's.
 
+#include <array>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
-#include "dtrain/identity/node_sources.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/identity/process_sources.hpp"
+#include "dtrain/identity/resolve_identity.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
+
+/// The launcher's flags as unparsed text. Each flag overrides the environment's variables for its field.
+struct NodeFlags {
+  std::optional<std::string> node_count;      ///< --nnodes
+  std::optional<std::string> node_rank;       ///< --node-rank
+  std::optional<std::string> master_addr;     ///< --master-addr
+  std::optional<std::string> master_port;     ///< --master-port
+  std::optional<std::string> nproc_per_node;  ///< --nproc-per-node
+};
+
+/// A launcher's node in its job, and the address of the launchers' store.
+struct NodeIdentity {
+  DTRAIN_MEMBERS_NOT_INLINED(NodeIdentity);
+
+  int node_rank = 0;
+  int node_count = 1;
+  std::string master_addr;                    ///< empty in a source that does not state it
+  std::optional<int> master_port;             ///< nullopt: the launcher binds port 0
+  std::optional<std::string> nproc_per_node;  ///< decimal digits or "auto"
+  std::string launcher;
+  std::vector<std::string> provisional;
+  std::vector<std::string> warnings;
+
+  friend bool operator==(const NodeIdentity&, const NodeIdentity&) = default;
+};
+
+/// `environment` with each flag as an entry under its own name, such as "--nnodes". Therefore flags are read, and named
+/// in sentences, like variables.
+inline Environment with_flags(const Environment& environment, const NodeFlags& flags) {
+  Environment joined = environment;
+  const auto put = [&joined](const char* flag, const std::optional<std::string>& value) {
+    joined.erase(flag);
+    if (value) {
+      joined[flag] = *value;
+    }
+  };
+  put("--nnodes", flags.node_count);
+  put("--node-rank", flags.node_rank);
+  put("--master-addr", flags.master_addr);
+  put("--master-port", flags.master_port);
+  put("--nproc-per-node", flags.nproc_per_node);
+  return joined;
+}
+
+/// A number of nodes. @throws IdentityError: elastic-range for "1:4", bad-integer
+inline std::optional<int> read_node_count(const Variables& variables, const char* variable) {
+  const std::optional<std::string_view> value = variables.text(variable);
+  if (value && value->find(':') != std::string::npos) {
+    throw_identity_error(IdentityErrc::elastic_range,
+                         "{} is a range of nodes; a job has a fixed size here: set one number",
+                         {quoted(variable, *value)});
+  }
+  return variables.count(variable);
+}
+
+/// A pair of variables with node rank and node count.
+struct NodePair {
+  std::string_view launcher;
+  const char* rank;
+  const char* count;
+};
+
+inline constexpr std::array<NodePair, 4> node_pairs{{
+    {"node", "DTRAIN_NODE_RANK", "DTRAIN_NODE_COUNT"},
+    {"pet", "PET_NODE_RANK", "PET_NNODES"},
+    {"node", "NODE_RANK", "AZUREML_NODE_COUNT"},
+    {"node", "NODE_RANK", "NNODES"},
+}};
+
+namespace detail {
+
+/// The first complete pair of the wanted launcher. A flag may replace either variable of a pair.
+inline std::optional<NodeIdentity> read_node_pair(const Variables& variables, std::optional<std::string_view> wanted) {
+  for (const NodePair& pair : node_pairs) {
+    const bool has_rank = variables.has(pair.rank);
+    const bool has_count = variables.has(pair.count);
+    const bool whole = (has_rank || variables.has("--node-rank")) && (has_count || variables.has("--nnodes"));
+    if ((wanted && *wanted != pair.launcher) || !whole) {
+      continue;
+    }
+    NodeIdentity node;
+    node.launcher = pair.launcher;
+    node.node_rank = has_rank ? *variables.integer(pair.rank) : 0;  // the flag overrides it later
+    node.node_count = has_count ? *read_node_count(variables, pair.count) : 1;
+    return node;
+  }
+  return std::nullopt;
+}
+
+/// A process's identity, used as the node's.
+inline NodeIdentity node_of(const ProcessIdentity& identity) {
+  NodeIdentity node;
+  node.launcher = identity.launcher;
+  node.node_rank = identity.rank;
+  node.node_count = identity.world_size;
+  node.master_addr = identity.master_addr.value_or("");
+  node.master_port = identity.master_port;
+  if (identity.is_provisional("master_addr")) {
+    node.provisional.push_back("master_addr");
+  }
+  return node;
+}
+
+[[noreturn]] inline void refuse_many(const char* launcher, const std::string& stated, const char* remedy) {
+  throw_identity_error(
+      IdentityErrc::many_launchers,
+      "{} started several launchers on one node ({}); the per-node launcher wants one, and starts the node's ranks "
+      "itself: {}; a program that is started once for each rank has launch::PerProcess in its policy",
+      {launcher, stated, remedy});
+}
+
+inline NodeIdentity read_mpirun_node(const Variables& variables) {
+  const std::optional<int> local_size = variables.integer(OpenMpiSource::names.local_world_size);
+  if (local_size.value_or(1) > 1) {
+    refuse_many("mpirun", OpenMpiSource::names.stated(variables),
+                "mpirun -npernode 1 (Azure ML: process_count_per_node=1)");
+  }
+  return node_of(OpenMpiSource::read(variables, {}));
+}
+
+/// @pre srun started one task on each node of the step; otherwise every launcher throws IdentityError (many-launchers)
+inline NodeIdentity read_srun_node(const Variables& variables) {
+  const ProcessIdentity identity = SlurmSource::read(variables, {});
+  const std::optional<int> nodes = variables.count("SLURM_STEP_NUM_NODES");
+  if (identity.local_world_size.value_or(1) > 1 || (nodes && *nodes < identity.world_size)) {
+    refuse_many("srun", SlurmSource::stated(variables), "srun --ntasks-per-node=1");
+  }
+  NodeIdentity node = node_of(identity);
+  node.node_rank = identity.node_rank.value_or(identity.rank);
+  node.node_count = nodes.value_or(identity.world_size);
+  return node;
+}
+
+/// Warns about a launcher in a batch script: its allocation has several nodes, but the launcher runs once.
+inline std::vector<std::string> allocation_warnings(const Variables& variables) {
+  const std::optional<int> nodes = parse_integer(variables.text("SLURM_JOB_NUM_NODES").value_or(""));
+  if (!variables.has("SLURM_JOB_ID") || nodes.value_or(1) < 2) {
+    return {};
+  }
+  return {
+      format_text("Slurm job of {} nodes, not started with srun: this is one node; start it with srun "
+                  "--ntasks-per-node=1 for all",
+                  {*nodes})};
+}
+
+/// @throws IdentityError (unknown-launcher) if DTRAIN_LAUNCHER names an incomplete pair
+inline void check_wanted_pair(const Variables& variables, std::optional<std::string_view> wanted) {
+  if (wanted != "node" && wanted != "pet") {
+    return;
+  }
+  std::string there;
+  for (const NodePair& pair : node_pairs) {
+    const bool whole = variables.has(pair.rank) && variables.has(pair.count);
+    if (whole && there.find(pair.launcher) == std::string::npos) {
+      append_text(there, "{}, ", {pair.launcher});
+    }
+  }
+  refuse_launcher(variables, *wanted, there + names_of_present(variables));
+}
+
+/// Checks that a number of nodes has a node rank, too. @throws IdentityError: no-rank, elastic-range
+inline void check_unpaired_count(const Variables& variables) {
+  for (const auto& [count, rank] : {std::pair("--nnodes", "--node-rank"), std::pair("PET_NNODES", "PET_NODE_RANK"),
+                                    std::pair("DTRAIN_NODE_COUNT", "DTRAIN_NODE_RANK")}) {
+    const std::optional<int> nodes = read_node_count(variables, count);
+    if (nodes.value_or(1) > 1 && !variables.has("--node-rank") && !variables.has(rank)) {
+      throw_identity_error(
+          IdentityErrc::no_rank,
+          "{} says how many nodes there are, but not which of them this is; set {} to 0..{}, another on each node",
+          {variables.stated({count}), rank, *nodes - 1});
+    }
+  }
+}
+
+}  // namespace detail
+
+/// Node rank, node count and, if a source has them, node 0's address and port, from the environment, which includes the
+/// flags (see with_flags). The caller lets flags override the result. @throws IdentityError if the environment is
+/// contradictory or incomplete
+inline NodeIdentity node_of_environment(const Environment& environment, const Variables& variables) {
+  const std::optional<std::string_view> wanted = variables.text("DTRAIN_LAUNCHER");
+  if (const std::optional<NodeIdentity> pair = detail::read_node_pair(variables, wanted)) {
+    return *pair;
+  }
+  if (OpenMpiSource::names.give_both(variables) && wanted.value_or(OpenMpiSource::name) == OpenMpiSource::name) {
+    return detail::read_mpirun_node(variables);
+  }
+  if (in_slurm_step(variables) && wanted.value_or(SlurmSource::name) == SlurmSource::name) {
+    return detail::read_srun_node(variables);
+  }
+  detail::check_wanted_pair(variables, wanted);
+  Environment process = environment;
+  process.erase("PET_NNODES");  // process_identity() would reject variables that describe a node
+  process.erase("PET_NPROC_PER_NODE");
+  const ProcessIdentity identity = process_identity(process);
+  NodeIdentity node = detail::node_of(identity);
+  if (identity.launcher != SingleSource::name) {
+    node.warnings = identity.warnings;
+  } else if (!wanted) {
+    detail::check_unpaired_count(variables);
+    node.warnings = detail::allocation_warnings(variables);
+    SingleSource::warn_of_first_node(variables, node.warnings);
+  }
+  return node;
+}
 
 namespace detail {
 

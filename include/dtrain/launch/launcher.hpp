@@ -5,19 +5,10 @@
 #include <concepts>
 #include <string_view>
 
+#include "dtrain/launch/backend_facts.hpp"
 #include "dtrain/launch/rank_process.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
-
-/// Counts the devices of the kind that a policy's backend computes on; null if that is the host.
-using VisibleDevices = int (*)();
-
-/// Properties of a policy's backend that a launcher uses before it starts workers.
-struct BackendFacts {
-  std::string_view name{};  ///< for messages
-  VisibleDevices visible_devices = nullptr;
-  int most_ranks = 0;  ///< most ranks on one host; 0: no limit
-};
 
 /// `L::start(argc, argv)`: returns a RankProcess in a process that is a rank. In other processes it returns the exit
 /// code and prints errors on stderr. Blocking: in a launcher process, until its workers have ended.

@@ -26,8 +26,8 @@ struct PerProcess {
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/cause.hpp"
 #include "dtrain/core/log.hpp"
-#include "dtrain/core/process/exit_codes.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 

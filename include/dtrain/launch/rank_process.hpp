@@ -81,5 +81,120 @@ RankProcess rank_process_of_launcher(const identity::Variables& variables, std::
 }  // namespace DTRAIN_NAMESPACE::launch
 
 #if DTRAIN_DEFINITIONS
-#include "dtrain/launch/rank_process_definitions.hpp"
-#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "dtrain/core/log.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/identity/environment/local_rank_argument.hpp"
+#include "dtrain/identity/job_name.hpp"
+#include "dtrain/identity/launchers/single.hpp"
+#include "dtrain/identity/launchers/variable_tables.hpp"
+#include "dtrain/identity/resolve_identity.hpp"
+#include "dtrain/identity/variables.hpp"
+#include "dtrain/launch/configuration/flags.hpp"
+#include "dtrain/launch/configuration/job_identity.hpp"
+#include "dtrain/launch/configuration/settings.hpp"
+#include "dtrain/launch/diagnostics/network_report.hpp"
+#include "dtrain/launch/supervise/process_setup.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+DTRAIN_DEFINED ArgumentVector::ArgumentVector() : ArgumentVector(std::vector<std::string>{}) {}
+
+DTRAIN_DEFINED ArgumentVector::ArgumentVector(std::vector<std::string> texts) : storage_(std::make_shared<Storage>()) {
+  storage_->texts = std::move(texts);
+  for (std::string& text : storage_->texts) {
+    storage_->pointers.push_back(text.data());
+  }
+  storage_->pointers.push_back(nullptr);
+}
+
+DTRAIN_DEFINED StartResult::StartResult(RankProcess rank) : worker(std::move(rank)) {}
+DTRAIN_DEFINED StartResult::StartResult(int code) noexcept : exit_code(code) {}
+
+namespace detail {
+
+inline RankProcess rank_process_with(identity::ProcessIdentity identity, const identity::Variables& variables) {
+  RankProcess worker;
+  worker.identity = std::move(identity);
+  worker.host_id = variables.text("DTRAIN_HOST_ID");
+  worker.interface = variables.text("DTRAIN_INTERFACE");
+  worker.secret = secret_setting(variables);
+  worker.timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
+  worker.limits.liveness = in_milliseconds(seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness));
+  return worker;
+}
+
+/// Logs rank 0's identity and, for several hosts, the network interface and reasons for a slow network.
+inline void log_identity(const identity::ProcessIdentity& identity, const identity::Variables& variables) {
+  if (!spans_hosts(identity)) {
+    log(LogLevel::warning, to_string(identity));
+    return;
+  }
+  const NetworkReport report = local_network_report(variables, identity.master_addr, true);
+  log(LogLevel::warning, format_text("{}; {}", {to_string(identity), report.interface}));
+  for (const std::string& warning : report.warnings) {
+    log(LogLevel::warning, format_text("slow path: {}", {warning}));
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED RankProcess rank_process_of(JoinOptions options) {
+  open_standard_descriptors();
+  const identity::Environment environment = identity::snapshot_environment();
+  check_log_setting(identity::Variables(environment));
+  refuse_launcher_flags(options.arguments);
+  std::vector<const char*> pointers;
+  for (const std::string& argument : options.arguments) {
+    pointers.push_back(argument.c_str());
+  }
+  RankProcess worker = detail::rank_process_with(
+      options.identity ? std::move(*options.identity) : identity::process_identity(environment, pointers),
+      identity::Variables(environment));
+  if (options.identity && !worker.identity.job) {  // DTRAIN_JOB_ID still applies
+    identity::name_job(identity::Variables(environment), worker.identity);
+  }
+  JobIdentity job = job_identity(identity::Variables(environment), worker.identity);
+  worker.origin = std::move(job.origin);
+  if (worker.identity.elastic && worker.identity.master_addr) {
+    // torchrun's port may be taken by another torchrun; its name may be "none".
+    const int port = worker.identity.master_port.value_or(identity::default_master_port);
+    append_text(job.name, "@{}:{}", {*worker.identity.master_addr, port});
+    worker.master_ports = static_cast<std::uint16_t>(std::min(16, 65536 - port));
+  }
+  worker.identity.job = std::move(job.name);
+  worker.argument_vector = ArgumentVector(identity::without_local_rank(options.arguments));
+  worker.hosts_store = worker.identity.rank == 0;
+  worker.timeout = options.timeout.value_or(worker.timeout);
+  if (worker.identity.rank == 0 && (worker.identity.world_size > 1 || !worker.identity.warnings.empty())) {
+    detail::log_identity(worker.identity, identity::Variables(environment));
+  }
+  return worker;
+}
+
+DTRAIN_DEFINED RankProcess rank_process_alone(const identity::Variables& variables,
+                                              std::vector<std::string> arguments) {
+  open_standard_descriptors();
+  check_log_setting(variables);
+  const identity::Environment nothing;
+  RankProcess worker =
+      detail::rank_process_with(identity::SingleSource::read(identity::Variables(nothing), {}), variables);
+  worker.argument_vector = ArgumentVector(std::move(arguments));
+  worker.hosts_store = true;
+  return worker;
+}
+
+DTRAIN_DEFINED RankProcess rank_process_of_launcher(const identity::Variables& variables,
+                                                    std::vector<std::string> arguments) {
+  RankProcess worker = detail::rank_process_with(identity::read_dtrain(variables, {}), variables);
+  worker.argument_vector = ArgumentVector(std::move(arguments));
+  return worker;
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+#endif  // DTRAIN_DEFINITIONS

@@ -253,7 +253,7 @@ bool load_training(const Group& group, const std::string& path, const Modules& m
 
 /// Writes what a training needs to go on with the same bits to one file: of rank 0 the modules' parameters and buffers,
 /// the optimizer's state and options, and `position`; of every rank its random numbers, `rng`.
-/// Tensors of the file, a dtrain checkpoint (ddp/checkpoint/checkpoint_header.hpp), in this order:
+/// Tensors of the file, a dtrain checkpoint (ddp/checkpoint/checkpoint_file.hpp), in this order:
 ///   net.NAME            each parameter, then each buffer, by the order of indices; complex ones as pairs, 8- and
 ///   16-bit
 ///                       integers as bytes named `net.NAME (Char)` or `(Short)`, more than 8 dimensions as one

@@ -16,8 +16,7 @@
 #include <vector>
 
 #include "dtrain/async/manual_reset_event.hpp"
-#include "dtrain/async/start_thread.hpp"
-#include "dtrain/core/text/duration_text.hpp"
+#include "dtrain/async/thread.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/socket_address.hpp"
 

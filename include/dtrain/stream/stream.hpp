@@ -5,7 +5,7 @@
 #include <concepts>
 
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/core/types/device.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::stream {

@@ -5,8 +5,7 @@
 #include <concepts>
 
 #include "dtrain/backend/backend.hpp"
-#include "dtrain/backend/message_passing/selected_all_reduce.hpp"
-#include "dtrain/backend/on_host_streams.hpp"
+#include "dtrain/backend/message_passing/operation_context.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
 

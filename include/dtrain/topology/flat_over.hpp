@@ -8,7 +8,6 @@
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/on_host_streams.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/compressed_traffic.hpp"
 #include "dtrain/core/deadline.hpp"
@@ -90,7 +89,7 @@ struct FlatOver {
   static constexpr void require() noexcept {
     static_assert(supports_backend<B>,
                   "dtrain: topology::FlatOver needs a backend on host streams "
-                  "(backend::OnHostStreams in dtrain/backend/on_host_streams.hpp)");
+                  "(backend::OnHostStreams in dtrain/backend/backend.hpp)");
   }
 
   template <class B>

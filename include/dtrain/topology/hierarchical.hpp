@@ -7,7 +7,6 @@
 #include <type_traits>
 
 #include "dtrain/backend/backend.hpp"
-#include "dtrain/backend/on_host_streams.hpp"
 #include "dtrain/topology/algorithm_communicator.hpp"
 #include "dtrain/topology/hierarchical/collectives.hpp"
 #include "dtrain/topology/topology.hpp"
@@ -36,7 +35,7 @@ struct Hierarchical {
   static constexpr void require() noexcept {
     static_assert(backend::OnHostStreams<B>,
                   "dtrain: topology::Hierarchical needs a backend on host streams "
-                  "(backend::OnHostStreams in dtrain/backend/on_host_streams.hpp)");
+                  "(backend::OnHostStreams in dtrain/backend/backend.hpp)");
     static_assert(!backend::OnHostStreams<B> || ReducesInNodes<Intra<B>>,
                   "dtrain: topology::Hierarchical needs a backend with reduce_scatter and all_gather on host streams "
                   "inside the nodes: give one, as in Hierarchical<backend::SharedMemory> "

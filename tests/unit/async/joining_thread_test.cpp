@@ -1,4 +1,4 @@
-#include "dtrain/async/joining_thread.hpp"
+#include "dtrain/async/thread.hpp"
 
 #include <doctest/doctest.h>
 

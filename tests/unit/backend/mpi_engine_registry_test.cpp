@@ -1,4 +1,4 @@
-#include "dtrain/backend/mpi/engine_registry.hpp"
+#include "dtrain/backend/mpi/engine.hpp"
 
 #include <doctest/doctest.h>
 
@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "dtrain/backend/mpi/call_monitor.hpp"
+#include "dtrain/backend/mpi/requests.hpp"
 #include "support/gate.hpp"
 
 using dtrain::Deadline;

@@ -1,4 +1,4 @@
-#include "dtrain/backend/cuda/devices.hpp"
+#include "dtrain/backend/cuda/device_selection.hpp"
 
 #include "dtrain/core/config.hpp"
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/backend/staged/chunk_plan.hpp"
+#include "dtrain/backend/staged/chunk_copies.hpp"
 #include "dtrain/topology/hierarchical.hpp"
 #include "dtrain/topology/ring.hpp"
 #include "dtrain/topology/tree.hpp"

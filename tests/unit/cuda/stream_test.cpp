@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/stream/cuda/communication_stream.hpp"
 #include "dtrain/stream/cuda/copy_batch.hpp"
 #include "dtrain/stream/cuda/pinned_buffer.hpp"
 #include "support/captured_stderr.hpp"

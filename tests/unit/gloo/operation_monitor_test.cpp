@@ -1,4 +1,4 @@
-#include "dtrain/backend/gloo/operation_monitor.hpp"
+#include "dtrain/backend/gloo/transport.hpp"
 
 #include <doctest/doctest.h>
 #include <signal.h>

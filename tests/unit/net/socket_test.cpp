@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "dtrain/net/connect.hpp"
+#include "dtrain/net/connection.hpp"
 #include "dtrain/net/framing/frame.hpp"
 #include "dtrain/net/listener.hpp"
 #include "support/name_service.hpp"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/ddp/checkpoint/pending_checkpoint.hpp"
+#include "dtrain/ddp/checkpoint/checkpoint.hpp"
 #include "dtrain/ddp/sharded/optimizers.hpp"
 #include "dtrain/ddp/sharded/sharded_checkpoint.hpp"
 #include "support/temporary_directory.hpp"

@@ -1,4 +1,4 @@
-#include "dtrain/group/block_collectives.hpp"
+#include "dtrain/group/collectives.hpp"
 
 #include <doctest/doctest.h>
 

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "dtrain/ddp/checkpoint/checkpoint.hpp"
-#include "dtrain/ddp/hooks/largest_elements.hpp"
 #include "dtrain/ddp/hooks/top_k.hpp"
 #include "support/allocation_count.hpp"
 #include "support/temporary_directory.hpp"

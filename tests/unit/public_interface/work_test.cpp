@@ -1,6 +1,6 @@
 // What a collective with a stream gives: waited for, awaited, or dropped.
 
-#include "dtrain/group/work.hpp"
+#include "dtrain/group/collectives.hpp"
 
 #include <doctest/doctest.h>
 

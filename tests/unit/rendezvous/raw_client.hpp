@@ -20,7 +20,7 @@
 
 #include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/serializer.hpp"
-#include "dtrain/net/framing/frame_parser.hpp"
+#include "dtrain/net/framing/frame.hpp"
 #include "dtrain/rendezvous/protocol/handshake_codec.hpp"
 
 namespace rendezvous_test {

@@ -1,4 +1,4 @@
-#include "dtrain/stream/host/helper_thread.hpp"
+#include "dtrain/stream/host/communication_stream.hpp"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,6 @@
 #include <chrono>
 #include <thread>
 
-#include "dtrain/stream/host/communication_stream.hpp"
 #include "support/gate.hpp"
 
 namespace {

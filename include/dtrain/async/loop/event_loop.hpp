@@ -1,21 +1,114 @@
 #pragma once
 /// @file
-/// async::EventLoop: runs coroutines in one thread.
+/// async::EventLoop: runs coroutines in one thread; its awaiters of timers and descriptors, and the functions that
+/// other threads post to it (PostQueue).
 
 #include <pthread.h>
 
 #include <atomic>
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string_view>
 #include <utility>
+#include <vector>
 
-#include "dtrain/async/loop/awaiters.hpp"
-#include "dtrain/async/loop/post_queue.hpp"
+#include "dtrain/async/loop/scheduler.hpp"
 #include "dtrain/async/task/outcome.hpp"
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
+
+/// Waits until its deadline.
+class [[nodiscard]] SleepAwaiter : public Waiter {
+ public:
+  SleepAwaiter(Scheduler& scheduler, Deadline deadline) noexcept : scheduler_(scheduler), deadline_(deadline) {}
+  ~SleepAwaiter() { scheduler_.remove(*this); }
+
+  bool await_ready() const noexcept { return false; }
+  void await_suspend(std::coroutine_handle<> parent) { scheduler_.add(*this, parent, deadline_); }
+  void await_resume() const noexcept {}
+
+ private:
+  Scheduler& scheduler_;
+  Deadline deadline_;
+};
+
+/// Waits until its descriptor is ready or its deadline passes.
+class [[nodiscard]] DescriptorAwaiter : public Waiter {
+ public:
+  DescriptorAwaiter(Scheduler& scheduler, int fd, Interest interest, Deadline deadline) noexcept
+      : scheduler_(scheduler), fd_(fd), interest_(interest), deadline_(deadline) {}
+  ~DescriptorAwaiter() { scheduler_.remove(*this); }
+
+  bool await_ready() const noexcept { return false; }
+  void await_suspend(std::coroutine_handle<> parent) { scheduler_.add(*this, parent, deadline_, fd_, interest_); }
+  WakeReason await_resume() const noexcept { return outcome; }
+
+ private:
+  Scheduler& scheduler_;
+  int fd_;
+  Interest interest_;
+  Deadline deadline_;
+};
+
+/// A function without parameters or result, move-only ones included.
+class PostedFunction {
+ public:
+  PostedFunction() = default;
+  PostedFunction(const PostedFunction&) = delete;
+  PostedFunction& operator=(const PostedFunction&) = delete;
+  virtual ~PostedFunction() = default;
+  virtual void run() = 0;
+};
+
+/// Threads: push, wake and close from any thread; the rest from the loop's.
+class PostQueue {
+ public:
+  PostQueue();
+
+  int descriptor() const noexcept { return wakeup_.get(); }
+
+  /// Appends a function. Returns false, with the function destroyed in this thread, once the queue is closed.
+  template <class F>
+  bool push(F function) {
+    struct Holder final : PostedFunction {
+      explicit Holder(F&& given) : held(std::move(given)) {}
+      void run() override { held(); }
+      F held;
+    };
+    return push_item(new Holder(std::move(function)));
+  }
+
+  /// Makes the eventfd readable.
+  void wake() noexcept;
+
+  /// Makes the eventfd unreadable and runs the functions pushed so far. An exception of a function leaves at once; the
+  /// rest stays for the next call.
+  void run_all();
+
+  /// Whether an exception left functions behind.
+  bool unfinished() const noexcept { return next_ < taken_.size(); }
+
+  /// Refuses functions from now on and destroys those not yet run.
+  void close() noexcept;
+
+ private:
+  /// Owns `pushed`, which is a raw pointer so that no unique_ptr is compiled for each F.
+  bool push_item(PostedFunction* pushed);
+
+  Descriptor wakeup_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<PostedFunction>> items_;
+  std::vector<std::unique_ptr<PostedFunction>> taken_;  ///< by the loop
+  std::size_t next_ = 0;                                ///< of taken_: the first that has not run
+  bool closed_ = false;
+};
 
 /// Runs tasks in the thread that calls run() or run_until(). Other threads use post().
 /// Threads: post, stop and on_loop_thread from any; all else on the thread that runs the loop, or any if none does.
@@ -148,7 +241,74 @@ class EventLoop {
 
 #if DTRAIN_DEFINITIONS
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+
 namespace DTRAIN_NAMESPACE::async {
+
+DTRAIN_DEFINED PostQueue::PostQueue() : wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!wakeup_) {
+    throw errno_error("creating an eventfd", "raise the limit of open files (ulimit -n)");
+  }
+}
+
+DTRAIN_DEFINED bool PostQueue::push_item(PostedFunction* pushed) {
+  std::unique_ptr<PostedFunction> item(pushed);
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) {
+      return false;
+    }
+    items_.push_back(std::move(item));
+    if (items_.size() > 1) {
+      return true;  // the thread that pushed the first one wakes the loop
+    }
+  }
+  wake();
+  return true;
+}
+
+DTRAIN_DEFINED void PostQueue::run_all() {
+  std::uint64_t count = 0;
+  while (::read(wakeup_.get(), &count, sizeof count) < 0 && errno != EAGAIN) {
+    if (errno != EINTR) {
+      throw_errno("reading the wake-up descriptor of an event loop");  // else the loop would find it readable for ever
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::unique_ptr<PostedFunction>& item : items_) {
+      taken_.push_back(std::move(item));
+    }
+    items_.clear();
+  }
+  while (unfinished()) {
+    const std::unique_ptr<PostedFunction> item = std::move(taken_[next_++]);
+    item->run();
+  }
+  taken_.clear();
+  next_ = 0;
+}
+
+DTRAIN_DEFINED void PostQueue::close() noexcept {
+  std::vector<std::unique_ptr<PostedFunction>> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    dropped.swap(items_);
+  }
+  dropped.clear();
+  taken_.clear();
+  next_ = 0;
+}
+
+DTRAIN_DEFINED void PostQueue::wake() noexcept {
+  const std::uint64_t one = 1;
+  while (::write(wakeup_.get(), &one, sizeof one) < 0 && errno == EINTR) {
+  }
+}
 
 DTRAIN_DEFINED EventLoop::EventLoop() : scheduler_(posts_.descriptor()) {}
 

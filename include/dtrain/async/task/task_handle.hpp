@@ -6,8 +6,8 @@
 #include <functional>
 #include <utility>
 
-#include "dtrain/async/loop/waiter.hpp"
 #include "dtrain/async/task/task.hpp"
+#include "dtrain/async/waiter.hpp"
 #include "dtrain/core/config.hpp"
 
 namespace DTRAIN_NAMESPACE::async {

@@ -167,8 +167,6 @@ auto store_all_gather(const StoreRank& self, const std::string& name, Own own, s
 #include <cstdlib>
 #include <system_error>
 
-#include "dtrain/core/text/duration_text.hpp"
-
 namespace DTRAIN_NAMESPACE::backend {
 
 DTRAIN_DEFINED StoreRank StoreRank::of(const ChannelContext& context, Deadline deadline, std::string doing) {

@@ -1,7 +1,9 @@
 #pragma once
 /// @file
-/// BlockExchange: the blocks that a rank sends to each rank and receives from each.
+/// BlockExchange: the blocks that a rank sends to each rank and receives from each; BlockPieces: the chunks of a
+/// reduction of blocks, with a piece of every block.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -89,8 +91,225 @@ BlockExchange blocks_of_scatter(const ConstBufferView& input, const std::optiona
 BlockExchange blocks_of_reduce(const ConstBufferView& input, const ConstBufferView& output, int root, RankPlace place);
 /// @}
 
+/// Each chunk has the same share of every block, so that all ranks reduce at once. Equal on every rank, since the
+/// blocks of a reduction are. Lifetime: the blocks outlive it.
+class BlockPieces {
+ public:
+  /// @param room elements that fit in a chunk; more than the number of blocks
+  BlockPieces(const BlockExchange& blocks, std::uint64_t room) noexcept : blocks_(blocks) {
+    for (const BlockRange& block : blocks.sent) {
+      elements_ += block.count;
+    }
+    const std::uint64_t most = room - blocks.sent.size();  // each piece may be rounded up
+    chunks_ = std::max<std::uint64_t>(1, (elements_ + most - 1) / most);
+  }
+
+  std::uint64_t elements() const noexcept { return elements_; }  ///< of all blocks
+  std::uint64_t chunks() const noexcept { return chunks_; }      ///< at least 1
+
+  /// The piece of the block of `rank`; `offset` from the beginning of the block.
+  BlockRange piece(std::size_t rank, std::uint64_t chunk) const noexcept {
+    const std::uint64_t count = blocks_.sent[rank].count;
+    const auto begin = [&](std::uint64_t of) { return count / chunks_ * of + count % chunks_ * of / chunks_; };
+    return {begin(chunk), begin(chunk + 1) - begin(chunk)};
+  }
+
+ private:
+  const BlockExchange& blocks_;
+  std::uint64_t elements_ = 0;
+  std::uint64_t chunks_ = 1;
+};
+
 }  // namespace DTRAIN_NAMESPACE::backend
 
 #if DTRAIN_DEFINITIONS
-#include "dtrain/backend/exchange/block_exchange_definitions.hpp"
-#endif
+
+#include "dtrain/backend/check_arguments.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
+
+namespace DTRAIN_NAMESPACE::backend {
+
+namespace detail {
+
+/// A BlockExchange with empty blocks. @throws Error (invalid_argument) unless `root` is a rank
+DTRAIN_DEFINED BlockExchange empty_blocks(OperationKind kind, int root, int size) {
+  if (root < 0 || root >= size) {
+    throw_error(Errc::invalid_argument, "{} with rank {} of {} as the root; ranks are counted from 0",
+                {name(kind), root, size});
+  }
+  const auto ranks = static_cast<std::size_t>(size);
+  return {kind, root, 0, std::vector<BlockRange>(ranks), std::vector<BlockRange>(ranks)};
+}
+
+/// Blocks one after the other, as long as `counts` or, without them, equally long.
+DTRAIN_DEFINED void set_blocks(std::vector<BlockRange>& blocks, OperationKind kind, const char* buffer_is,
+                               const ConstBufferView& buffer, const std::optional<Counts>& counts) {
+  if (counts ? counts->size() != blocks.size() : buffer.count % blocks.size() != 0) {
+    throw_error(Errc::invalid_argument, "{} on {} ranks with {} of {} {}{}; it has {} for each rank",
+                {name(kind), blocks.size(), buffer_is, buffer.count, name(buffer.dtype),
+                 counts ? format_text(" and {} counts", {counts->size()}) : "",
+                 counts ? "a block with a count" : "a block of equal length"});
+  }
+  std::size_t end = 0;
+  for (std::size_t rank = 0; rank < blocks.size(); ++rank) {
+    const std::size_t count = counts ? (*counts)[rank] : buffer.count / blocks.size();
+    const bool is_last = rank + 1 == blocks.size();
+    if (count > buffer.count - end || (is_last && count != buffer.count - end)) {
+      throw_error(Errc::invalid_argument,
+                  "{} with {} of {} {}, but the counts of ranks 0 to {} add up to {}; the sum of all is its length",
+                  {name(kind), buffer_is, buffer.count, name(buffer.dtype), rank,
+                   count > buffer.count - end ? "more" : format_text("{}", {end + count})});
+    }
+    blocks[rank] = {end, count};
+    end += count;
+  }
+}
+
+/// @throws Error (invalid_argument) unless `buffer` has `count` elements
+DTRAIN_DEFINED void check_own_block(OperationKind kind, const char* buffer_is, const ConstBufferView& buffer,
+                                    std::uint64_t count) {
+  if (buffer.count != count) {
+    throw_error(Errc::invalid_argument, "{} with {} of {} {}, but this rank's block has {}; give both the same length",
+                {name(kind), buffer_is, buffer.count, name(buffer.dtype), count});
+  }
+}
+
+/// A buffer and its blocks.
+struct NamedBlocks {
+  const char* buffer_is;
+  const ConstBufferView& buffer;
+  std::vector<BlockRange>& blocks;
+};
+
+/// @param part of each rank  @param whole of the root, with one block for each rank
+DTRAIN_DEFINED void set_root_blocks(const BlockExchange& made, const NamedBlocks& part, const NamedBlocks& whole,
+                                    const std::optional<Counts>& counts, RankPlace place) {
+  const auto root = static_cast<std::size_t>(made.root);
+  part.blocks[root] = {0, part.buffer.count};
+  if (place.rank == made.root) {
+    set_blocks(whole.blocks, made.kind, whole.buffer_is, whole.buffer, counts);
+    check_own_block(made.kind, part.buffer_is, part.buffer, whole.blocks[root].count);
+  }
+}
+
+DTRAIN_DEFINED void check_inside(const BlockExchange& blocks, const std::vector<BlockRange>& list,
+                                 const char* buffer_is, const ConstBufferView& buffer, int size) {
+  bool fits = list.size() == static_cast<std::size_t>(size);
+  for (const BlockRange& block : list) {
+    fits = fits && block.offset <= buffer.count && block.count <= buffer.count - block.offset;
+  }
+  if (!fits) {
+    throw_error(Errc::invalid_argument,
+                "{} on {} ranks with {} blocks of {} of {} {}; give one inside it for each rank",
+                {name(blocks.kind), size, list.size(), buffer_is, buffer.count, name(buffer.dtype)});
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED Operation operation_of(const BlockExchange& blocks, DType dtype, ReduceOp op,
+                                      std::uint64_t sequence) noexcept {
+  Operation operation;
+  operation.sequence = sequence;
+  operation.kind = blocks.kind;
+  operation.root = blocks.root;
+  operation.count = blocks.count;
+  operation.dtype = dtype;
+  operation.op = op;
+  return operation;
+}
+
+DTRAIN_DEFINED void check_exchange(const BlockExchange& blocks, const ConstBufferView& input,
+                                   const ConstBufferView& output, int rank, int size) {
+  const char* const kind = name(blocks.kind);
+  if (input.dtype != output.dtype) {
+    throw_error(Errc::invalid_argument, "{} of {} into {}; both buffers have the same type",
+                {kind, name(input.dtype), name(output.dtype)});
+  }
+  detail::check_memory(kind, input);
+  detail::check_memory(kind, output);
+  detail::check_inside(blocks, blocks.sent, "the input", input, size);
+  detail::check_inside(blocks, blocks.received, "the output", output, size);
+  const auto own = static_cast<std::size_t>(rank);
+  const std::size_t element = size_bytes(input.dtype);
+  const bool in_place = blocks.may_be_in_place() && input.data + blocks.sent[own].offset * element ==
+                                                        output.data + blocks.received[own].offset * element;
+  if (!in_place && detail::overlap(input, output)) {
+    throw_error(Errc::invalid_argument, "the input and output of {} overlap; give disjoint memory{}",
+                {kind, blocks.may_be_in_place() ? ", or this rank's block of the longer one as the shorter" : ""});
+  }
+}
+
+DTRAIN_DEFINED void check_block_reduction(const BlockExchange& blocks, const ConstBufferView& input,
+                                          const ConstBufferView& output, int rank, int size) {
+  check_exchange(blocks, input, output, rank, size);
+  detail::check_is_reduced(name(blocks.kind), input);
+}
+
+DTRAIN_DEFINED BlockExchange blocks_of_all_to_all(const ConstBufferView& input, const std::optional<Counts>& sent,
+                                                  const ConstBufferView& output, const std::optional<Counts>& received,
+                                                  RankPlace place) {
+  BlockExchange made =
+      detail::empty_blocks(sent ? OperationKind::all_to_all_v : OperationKind::all_to_all, 0, place.size);
+  detail::set_blocks(made.sent, made.kind, "an input", input, sent);
+  detail::set_blocks(made.received, made.kind, "an output", output, received);
+  const auto own = static_cast<std::size_t>(place.rank);
+  made.count = sent ? 0 : made.sent[own].count;
+  if (made.sent[own].count != made.received[own].count) {
+    throw_error(Errc::invalid_argument, "{} sends {} {} to rank {} itself and receives {}; give the same count",
+                {name(made.kind), made.sent[own].count, name(input.dtype), place.rank, made.received[own].count});
+  }
+  return made;
+}
+
+DTRAIN_DEFINED BlockExchange blocks_of_all_gather_v(const ConstBufferView& input, const ConstBufferView& output,
+                                                    Counts counts, RankPlace place) {
+  BlockExchange made = detail::empty_blocks(OperationKind::all_gather_v, 0, place.size);
+  detail::set_blocks(made.received, made.kind, "an output", output, counts);
+  detail::check_own_block(made.kind, "an input", input, counts[static_cast<std::size_t>(place.rank)]);
+  made.sent.assign(made.sent.size(), {0, input.count});
+  return made;
+}
+
+DTRAIN_DEFINED BlockExchange blocks_of_reduce_scatter_v(const ConstBufferView& input, const ConstBufferView& output,
+                                                        Counts counts, RankPlace place) {
+  BlockExchange made = detail::empty_blocks(OperationKind::reduce_scatter_v, 0, place.size);
+  detail::set_blocks(made.sent, made.kind, "an input", input, counts);
+  detail::check_own_block(made.kind, "an output", output, counts[static_cast<std::size_t>(place.rank)]);
+  made.received.assign(made.received.size(), {0, output.count});
+  return made;
+}
+
+DTRAIN_DEFINED BlockExchange blocks_of_gather(const ConstBufferView& input, const ConstBufferView& output,
+                                              const std::optional<Counts>& counts, int root, RankPlace place) {
+  BlockExchange made = detail::empty_blocks(counts ? OperationKind::gather_v : OperationKind::gather, root, place.size);
+  made.count = counts ? 0 : input.count;
+  detail::set_root_blocks(made, {"an input", input, made.sent}, {"an output", output, made.received}, counts, place);
+  return made;
+}
+
+DTRAIN_DEFINED BlockExchange blocks_of_scatter(const ConstBufferView& input, const std::optional<Counts>& counts,
+                                               const ConstBufferView& output, int root, RankPlace place) {
+  BlockExchange made =
+      detail::empty_blocks(counts ? OperationKind::scatter_v : OperationKind::scatter, root, place.size);
+  made.count = counts ? 0 : output.count;
+  detail::set_root_blocks(made, {"an output", output, made.received}, {"an input", input, made.sent}, counts, place);
+  return made;
+}
+
+DTRAIN_DEFINED BlockExchange blocks_of_reduce(const ConstBufferView& input, const ConstBufferView& output, int root,
+                                              RankPlace place) {
+  BlockExchange made = detail::empty_blocks(OperationKind::reduce, root, place.size);
+  made.count = input.count;
+  made.sent[static_cast<std::size_t>(root)] = {0, input.count};
+  if (place.rank == root) {
+    detail::check_own_block(made.kind, "an output", output, input.count);
+    made.received.assign(made.received.size(), {0, input.count});
+  }
+  return made;
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+#endif  // DTRAIN_DEFINITIONS

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "dtrain/backend/gloo/mesh.hpp"
-#include "dtrain/backend/message_passing/coroutine_frame_pool.hpp"
 #include "dtrain/backend/message_passing/endpoint.hpp"
+#include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/text/format_text.hpp"
 

@@ -1,26 +1,110 @@
 #pragma once
 /// @file
-/// gloo::Mesh: the connections of one channel, between all pairs of ranks.
+/// gloo::Mesh: the connections of one channel between all pairs of ranks, and the local IP address at which it listens;
+/// Gloo's headers, and the conversion of its exceptions to Error.
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <exception>
 #include <limits>
 #include <memory>
+#include <new>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "dtrain/async/blocked_signals.hpp"
+#include "dtrain/async/thread.hpp"
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/channel_setup/store_gather.hpp"
-#include "dtrain/backend/gloo/device_address.hpp"
-#include "dtrain/backend/gloo/library.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/sanitize.hpp"
+#include "dtrain/net/interfaces.hpp"
+#include "dtrain/rendezvous/membership/membership.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+namespace detail {
+
+/// The default route's address; else that of the first interface that is not loopback; nullopt without one.
+inline std::optional<net::SocketAddress> outward_address() {
+  std::optional<net::SocketAddress> found = net::address_of_default_route();
+  for (const net::InterfaceAddress& each : net::interface_addresses()) {
+    if (!found && !each.address.is_loopback()) {
+      found = each.address;
+    }
+  }
+  return found;
+}
+
+}  // namespace detail
+
+/// Numeric; the first that applies:
+/// - the address of DTRAIN_INTERFACE;
+/// - 127.0.0.1 if all ranks share this host;
+/// - the address at which the store sees this rank;
+/// - detail::outward_address(), on the store's own host, where the store may see this rank by loopback.
+/// @throws Error (unsupported) if this host has no address that others can reach
+inline std::string device_address(const rendezvous::Membership& members) {
+  if (!members.named_address.empty()) {
+    return members.named_address;
+  }
+  if (members.other_host_rank < 0) {
+    return "127.0.0.1";
+  }
+  if (!members.route_address.empty()) {
+    return members.route_address;
+  }
+  const std::optional<net::SocketAddress> outward = detail::outward_address();
+  if (!outward) {
+    throw_error(Errc::unsupported,
+                "backend::Gloo finds no address of host {} that rank {} on host {} could reach; name an interface with "
+                "DTRAIN_INTERFACE",
+                {members.host, members.other_host_rank, members.other_host});
+  }
+  return outward->host();
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+#if DTRAIN_WITH_GLOO
+
+#include <gloo/transport/context.h>
+#include <gloo/transport/pair.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+/// dtrain uses only Gloo's TCP transport. Its relevant behaviour, read in its source (2022-05) and observed:
+/// - A wait that times out closes every connection of its context. A wait that another thread aborts returns.
+/// - It has a thread for each device. An exception there ends the process, for example for a message longer than its
+///   receive memory. Endpoint prevents that.
+/// - It calls writev, which raises SIGPIPE if the peer has closed. Hence dtrain calls Gloo with signals blocked.
+/// - Programs that a rank starts inherit its descriptors.
+namespace DTRAIN_NAMESPACE::backend::gloo {
+
+/// Calls `work`. @param doing returns the beginning of the error sentence; called after a failure only
+/// @throws Error (closed) for Gloo's exceptions: "doing: Gloo says ..."; Error and std::bad_alloc unchanged
+template <class Doing, class Work>
+decltype(auto) calling_gloo(const Doing& doing, const Work& work) {
+  try {
+    return work();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw_error(Errc::closed, "{}: Gloo says: {}", {doing(), sanitize(error.what())});
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo
+
+#endif  // DTRAIN_WITH_GLOO
 
 #if DTRAIN_WITH_GLOO
 

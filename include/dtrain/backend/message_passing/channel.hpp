@@ -14,7 +14,7 @@
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/failure/wait_notice.hpp"
-#include "dtrain/backend/message_passing/cost/algorithm_table.hpp"
+#include "dtrain/backend/message_passing/algorithms/algorithm_table.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
 #include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/backend/message_passing/transport.hpp"

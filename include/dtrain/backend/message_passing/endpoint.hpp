@@ -8,7 +8,7 @@
 #include <span>
 #include <type_traits>
 
-#include "dtrain/backend/message_passing/coroutine_frame_pool.hpp"
+#include "dtrain/backend/message_passing/routine.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 

@@ -11,7 +11,6 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/process/process_limits.hpp"
 #include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {

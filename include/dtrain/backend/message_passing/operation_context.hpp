@@ -1,16 +1,18 @@
 #pragma once
 /// @file
-/// OperationContext: the endpoint, scratch memory and operation that an algorithm uses.
+/// OperationContext: the endpoint, scratch memory and operation that an algorithm uses; SelectedAllReduce: the
+/// algorithm that a topology selects for all_reduce.
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "dtrain/backend/exchange/block_exchange.hpp"
-#include "dtrain/backend/message_passing/coroutine_frame_pool.hpp"
 #include "dtrain/backend/message_passing/endpoint.hpp"
 #include "dtrain/backend/message_passing/memory.hpp"
+#include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/backend/operation.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
@@ -74,6 +76,15 @@ struct OperationContext {
   kernels::PartialReduction partial_reduction() const noexcept {
     return {operation.dtype, operation.op, size(), channel.accumulate};
   }
+};
+
+/// A communicator with an endpoint runs `routine` for each all_reduce among two or more ranks. The result has equal
+/// bits on every rank, which depend only on the operation, the number of ranks and Tuning. Lifetime: `context` and
+/// `buffers` outlive the routine.
+template <Endpoint E>
+struct SelectedAllReduce {
+  std::string_view topology{};                                                         ///< for messages
+  Routine (*routine)(OperationContext<E>& context, const Buffers& buffers) = nullptr;  ///< null: the communicator's own
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing

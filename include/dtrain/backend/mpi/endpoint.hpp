@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/backend/message_passing/coroutine_frame_pool.hpp"
 #include "dtrain/backend/message_passing/endpoint.hpp"
+#include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/backend/mpi/library.hpp"
 #include "dtrain/backend/mpi/requests.hpp"
 #include "dtrain/core/error.hpp"

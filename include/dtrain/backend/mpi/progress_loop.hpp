@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// ProgressLoop: the routines over MPI of this process, driven by the threads that wait for them.
+/// ProgressLoop: the routines over MPI of this process (RunningRoutine), driven by the threads that wait for them;
+/// CallQueue: calls of other threads to the thread that initialised MPI.
 
 #include <sched.h>
 #include <unistd.h>
@@ -18,15 +19,110 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/backend/mpi/call_monitor.hpp"
-#include "dtrain/backend/mpi/call_queue.hpp"
+#include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/backend/mpi/endpoint.hpp"
 #include "dtrain/backend/mpi/requests.hpp"
-#include "dtrain/backend/mpi/running_routine.hpp"
+#include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
+#include "dtrain/core/futex.hpp"
 #include "dtrain/core/log.hpp"
-#include "dtrain/core/process/exit_codes.hpp"
 #include "dtrain/core/text/format_text.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+/// Threads: push() from any, the rest from the thread that makes the calls. That thread sleeps while the queue is
+/// empty.
+class CallQueue {
+ public:
+  void push(std::function<void()> call) {
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_.push_back(std::move(call));
+    }
+    number_.fetch_add(1);
+    if (asleep_.load()) {
+      futex_wake_all(number_, FutexScope::process);
+    }
+  }
+
+  /// @returns the calls that were pushed since the last take()
+  std::vector<std::function<void()>> take() {
+    const std::uint32_t number = number_.load(std::memory_order_acquire);
+    if (number == taken_number_) {
+      return {};
+    }
+    taken_number_ = number;
+    const std::lock_guard lock(mutex_);
+    return std::exchange(waiting_, {});
+  }
+
+  /// Blocking: until there is a call that was not taken, or the deadline passes.
+  void sleep(Deadline deadline) noexcept {
+    asleep_.store(true);
+    futex_wait(number_, taken_number_, deadline, FutexScope::process);  // returns at once if the number has changed
+    asleep_.store(false);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::function<void()>> waiting_;
+  std::atomic<std::uint32_t> number_{0};  ///< of calls pushed
+  std::atomic<bool> asleep_{false};
+  std::uint32_t taken_number_ = 0;
+};
+
+class Endpoint;
+
+/// Futex of the thread that waits for a channel's routine. Threads: sleep() from one, notify() from any.
+/// Lifetime: outlives every thread that calls notify().
+class Wakeup {
+ public:
+  /// Blocking: until notify() or the deadline; returns at once if `is_ready()`.
+  template <class IsReady>
+  void sleep(Deadline deadline, IsReady is_ready) noexcept {
+    word_.store(asleep);
+    if (!is_ready()) {
+      futex_wait(word_, asleep, deadline, FutexScope::process);
+    }
+    word_.store(awake);
+  }
+
+  void notify() noexcept {
+    if (word_.load(std::memory_order_seq_cst) == asleep && word_.exchange(awake) == asleep) {
+      futex_wake_all(word_, FutexScope::process);
+    }
+  }
+
+ private:
+  enum WaitState : std::uint32_t { awake, asleep };
+  std::atomic<std::uint32_t> word_{awake};
+};
+
+/// Lifetime: until it has ended.
+class RunningRoutine {
+ public:
+  RunningRoutine(Endpoint& of, message_passing::Routine& running, Wakeup& of_waiter) noexcept
+      : endpoint(of), routine(running), wakeup(of_waiter) {}
+  RunningRoutine(const RunningRoutine&) = delete;
+  RunningRoutine& operator=(const RunningRoutine&) = delete;
+
+  /// Whether the operation is aborted or its deadline has passed. Threads: any, until the routine is withdrawn.
+  virtual bool should_end() const noexcept = 0;
+
+  /// A sentence: why this rank ends. Threads: as should_end.
+  virtual std::string reason() const = 0;
+
+  Endpoint& endpoint;
+  message_passing::Routine& routine;
+  Wakeup& wakeup;
+  std::atomic<bool> ended{false};  ///< the operation's memory is no longer used, unless memory_is_lost
+  bool memory_is_lost = false;     ///< MPI still uses that memory; valid once `ended` is set
+
+ protected:
+  ~RunningRoutine() = default;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
 
 #if DTRAIN_WITH_MPI
 

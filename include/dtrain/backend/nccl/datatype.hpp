@@ -9,7 +9,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/types/device.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 

@@ -11,8 +11,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
-#include "dtrain/identity/environment/environment_snapshot.hpp"
-#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/identity/variables.hpp"
 
 #if DTRAIN_WITH_NCCL
 

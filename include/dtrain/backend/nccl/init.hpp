@@ -17,7 +17,6 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 

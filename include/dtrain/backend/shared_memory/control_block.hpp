@@ -1,21 +1,93 @@
 #pragma once
 /// @file
-/// ControlBlock: layout of a channel's shared memory: rank slots, then each rank's chunk buffers and mailbox.
+/// ControlBlock: layout of a channel's shared memory: the cause of a failure (SharedCause), rank slots, then each
+/// rank's chunk buffers and mailbox (MailboxSlot); the slice of a reduction for each rank.
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <new>
+#include <span>
+#include <string>
+#include <string_view>
 
 #include "dtrain/backend/operation.hpp"
-#include "dtrain/backend/shared_memory/collectives/reduce_slice.hpp"
 #include "dtrain/backend/shared_memory/futex_counter.hpp"
-#include "dtrain/backend/shared_memory/mailbox_slot.hpp"
-#include "dtrain/backend/shared_memory/shared_cause.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+/// A rank's maximum of chunks in flight, and the bytes of a chunk: two are written while two are read.
+inline constexpr std::size_t mailbox_slots = 4;
+inline constexpr std::size_t mailbox_slot_bytes = std::size_t{32} << 10;
+/// Longer chunks are copied past the caches.
+inline constexpr std::size_t mailbox_cached_bytes = std::size_t{8} << 10;
+
+/// The sender fills a free slot and then sets `owner`; that rank reads it and frees it. Zeroed memory is a free slot.
+struct alignas(64) MailboxSlot {
+  std::atomic<std::uint32_t> owner{0};  ///< 1 + the receiving rank; 0: free
+  DType dtype = DType::f32;
+  std::uint64_t message = 0;  ///< key of the message from this sender to that receiver
+  std::uint64_t offset = 0;   ///< of the chunk in the message, in bytes
+  std::uint64_t count = 0;    ///< elements of the whole message
+};
+
+/// A Cause that other processes can read; longer texts are truncated.
+struct SharedCause {
+  std::uint32_t kind = 0;
+  std::int32_t rank = -1;
+  std::array<char, 64> host{};
+  std::array<char, 944> text{};
+
+  void store(const Cause& cause) noexcept {
+    kind = static_cast<std::uint32_t>(cause.kind);
+    rank = cause.rank;
+    copy(cause.host, host);
+    copy(cause.text, text);
+  }
+
+  Cause load() const {
+    const bool known =
+        kind >= static_cast<std::uint32_t>(CauseKind::lost) && kind <= static_cast<std::uint32_t>(CauseKind::stopped);
+    return {known ? static_cast<CauseKind>(kind) : CauseKind::exception, rank, text_of(host), text_of(text)};
+  }
+
+ private:
+  static void copy(std::string_view from, std::span<char> to) noexcept {
+    const std::size_t length = std::min(from.size(), to.size());
+    std::memcpy(to.data(), from.data(), length);
+    std::fill(to.begin() + static_cast<std::ptrdiff_t>(length), to.end(), '\0');
+  }
+  static std::string text_of(std::span<const char> from) {
+    const auto end = std::find(from.begin(), from.end(), '\0');
+    return {from.begin(), end};
+  }
+};
+
+/// The range of `count` elements that one rank reduces: whole cache lines; those of the last ranks may be empty.
+struct ReduceSlice {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::size_t size() const noexcept { return end - begin; }
+};
+
+/// Elements of the longest slice of `count` elements among `ranks`.
+constexpr std::size_t slice_length(std::size_t count, int ranks) noexcept {
+  constexpr std::size_t line = 64;  // elements: a whole number of cache lines of every element type
+  const std::size_t share = (count + static_cast<std::size_t>(ranks) - 1) / static_cast<std::size_t>(ranks);
+  return (share + line - 1) / line * line;
+}
+
+constexpr ReduceSlice slice_of(std::size_t count, int ranks, int rank) noexcept {
+  const std::size_t length = slice_length(count, ranks);
+  const std::size_t begin = std::min(count, length * static_cast<std::size_t>(rank));
+  return {begin, std::min(count, begin + length)};
+}
 
 /// The largest input that a rank publishes in its slot.
 inline constexpr std::size_t slot_bytes = std::size_t{16} << 10;

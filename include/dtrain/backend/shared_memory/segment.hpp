@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/process/available_memory.hpp"
 #include "dtrain/core/process/blocked_write_signals.hpp"
+#include "dtrain/core/process/control_groups.hpp"
 #include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "dtrain/backend/exchange/block_exchange.hpp"
-#include "dtrain/backend/exchange/block_pieces.hpp"
 #include "dtrain/backend/staged/chunk_copies.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/buffer_view.hpp"

@@ -13,8 +13,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/identity/environment/environment_snapshot.hpp"
-#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/identity/variables.hpp"
 
 #if DTRAIN_WITH_CUDA
 

@@ -11,7 +11,6 @@
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/communicator.hpp"
-#include "dtrain/backend/staged/staged_chunk.hpp"
 #include "dtrain/backend/staged/staged_operation.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"

@@ -1,18 +1,112 @@
 #pragma once
 /// @file
-/// StagedOperation: an operation of the inner backend, run on one chunk after the other.
+/// StagedOperation: an operation of the inner backend, run on one chunk after the other; StagedChunk: a chunk in
+/// flight, with the events of its stages.
 
+#include <array>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
 #include <string_view>
+#include <vector>
 
 #include "dtrain/backend/communicator.hpp"
-#include "dtrain/backend/staged/staged_chunk.hpp"
+#include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/stream/cuda/event.hpp"
+#include "dtrain/stream/cuda/external_event.hpp"
+#include "dtrain/stream/cuda/pinned_buffer.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::backend::staged {
+
+/// The device signals that the chunk is on the host. A thread runs the inner operation on it, and signals the device
+/// that the result can be copied.
+struct StagedChunk {
+  explicit StagedChunk(std::byte* pinned_word) : result_ready(pinned_word) {}
+
+  stream::cuda::Event started;               ///< the program's stream has reached the chunk
+  stream::cuda::Event copied_to_host;        ///< the chunk is in host memory
+  stream::cuda::ExternalEvent result_ready;  ///< the result is in host memory
+  std::byte* input = nullptr;                ///< operands of the inner operation
+  std::byte* output = nullptr;
+  std::size_t input_count = 0;
+  std::size_t output_count = 0;
+  std::unique_ptr<const BlockExchange> blocks;  ///< of the operands, if the operation has blocks
+  StagedChunk* next = nullptr;                  ///< of the same operation
+};
+
+/// Owns chunks and lends them; grows if all are lent. Threads: any.
+class ChunkPool {
+ public:
+  /// @throws Error (cuda) if there is no more pinned memory
+  ChunkPool() { grow(); }
+
+  /// Whether the next take() allocates, which may wait for the whole device.
+  bool is_empty() {
+    const std::lock_guard lock(mutex_);
+    return free_.empty();
+  }
+
+  /// @throws Error (cuda) if there is no more pinned memory
+  StagedChunk& take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) {
+      grow();
+    }
+    StagedChunk& chunk = *free_.back();
+    free_.pop_back();
+    chunk.result_ready.reset();
+    chunk.next = nullptr;
+    return chunk;
+  }
+
+  /// Signals the device, and takes the chunk back. The device may reach its wait for the signal later.
+  void release(StagedChunk& chunk) noexcept {
+    chunk.blocks.reset();
+    chunk.result_ready.signal();
+    const std::lock_guard lock(mutex_);
+    free_.push_back(&chunk);  // there is room for all
+  }
+
+  /// The same for a chain.
+  void release_all(StagedChunk* first) noexcept {
+    for (StagedChunk* next = nullptr; first != nullptr; first = next) {
+      next = first->next;
+      release(*first);
+    }
+  }
+
+ private:
+  static constexpr std::size_t chunks_together = 256;
+  static constexpr std::size_t word_distance = 64;  // a cache line each
+
+  void grow() {
+    words_.emplace_back(chunks_together * word_distance);
+    free_.reserve(chunks_.size() + chunks_together);
+    for (std::size_t i = 0; i < chunks_together; ++i) {
+      chunks_.emplace_back(words_.back().data() + i * word_distance);
+      free_.push_back(&chunks_.back());
+    }
+  }
+
+  std::mutex mutex_;
+  std::deque<stream::cuda::PinnedBuffer> words_;
+  std::deque<StagedChunk> chunks_;
+  std::vector<StagedChunk*> free_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::staged
+
+#endif  // DTRAIN_WITH_CUDA
 
 #if DTRAIN_WITH_CUDA
 

@@ -1,8 +1,10 @@
 #pragma once
 /// @file
-/// Control groups (cgroups) of this process, in versions 1 and 2 of the kernel's interface.
+/// Control groups (cgroups) of this process, in versions 1 and 2 of the kernel's interface, and what they leave to it:
+/// cores (cpu_quota) and memory (available_memory).
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +12,28 @@
 #include "dtrain/core/config.hpp"
 
 namespace DTRAIN_NAMESPACE {
+
+/// The smallest quota of this process's control group and its ancestors (cpu.max; cpu.cfs_quota_us in version 1) in
+/// whole cores, at least 1: 2.5 cores serve two ranks that always compute. nullopt if no group has a quota.
+/// @param groups content of /proc/self/cgroup
+std::optional<int> cpu_quota_of_groups(std::string_view groups, const std::string& root = "/sys/fs/cgroup");
+
+/// cpu_quota_of_groups() of this process.
+std::optional<int> cpu_quota();
+
+/// Bytes that the control group in `folder` may still take: its limit minus its use, without file pages, which the
+/// kernel reclaims. No bound if the folder has no limit or does not exist.
+/// @param files prefix of the file-page counters that include child groups: "total_" in version 1, "" in version 2
+std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
+                                 const std::string& files);
+
+/// The minimum over this process's control group and its ancestors, in versions 1 and 2 of the kernel's interface.
+/// @param groups content of /proc/self/cgroup: lines "0::/path" or "4:memory:/path"
+std::uint64_t available_in_groups(std::string_view groups, const std::string& root = "/sys/fs/cgroup");
+
+/// Bytes that the kernel estimates as free or reclaimable on this host, at most those that the control groups leave.
+/// Checked before an allocation, because the kernel kills processes whose memfd grows beyond it. No bound if unknown.
+std::uint64_t available_memory_bytes();
 
 /// The folder of a control group's files.
 struct ControlGroup {
@@ -37,12 +61,73 @@ std::uint64_t number_after(std::string_view text, std::string_view label, std::u
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
+#include <limits>
 #include <system_error>
 
 #include "dtrain/core/process/small_file.hpp"
 #include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE {
+
+DTRAIN_DEFINED std::optional<int> cpu_quota_of_groups(std::string_view groups, const std::string& root) {
+  constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
+  constexpr std::uint64_t usual_period = 100000;  // microseconds
+  constexpr std::uint64_t most_cores = 1 << 20;
+  std::uint64_t cores = none;
+  for (const ControlGroup& group : control_groups(groups, "cpu", root)) {
+    std::uint64_t quota = none;
+    std::uint64_t period = usual_period;
+    if (group.is_first_version) {  // the quota is -1 if there is none
+      quota = number_after(read_start(group.folder + "/cpu.cfs_quota_us"), "", none);
+      period = number_after(read_start(group.folder + "/cpu.cfs_period_us"), "", usual_period);
+    } else {  // "250000 100000" or "max 100000"
+      const std::string text = read_start(group.folder + "/cpu.max");
+      quota = number_after(text, "", none);
+      period = number_after(text, " ", usual_period);
+    }
+    if (quota != none && period != 0) {
+      cores = std::min(cores, std::clamp<std::uint64_t>(quota / period, 1, most_cores));
+    }
+  }
+  return cores == none ? std::nullopt : std::optional(static_cast<int>(cores));
+}
+
+DTRAIN_DEFINED std::optional<int> cpu_quota() {
+  return cpu_quota_of_groups(read_start("/proc/self/cgroup"));
+}
+
+DTRAIN_DEFINED std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
+                                                const std::string& files) {
+  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t most = number_after(read_start(folder + limit), "", unknown);
+  if (most == unknown) {
+    return unknown;
+  }
+  const std::uint64_t used = number_after(read_start(folder + usage), "", 0);
+  const std::string statistics = format_text("\n{}", {read_start(folder + "/memory.stat")});
+  const std::uint64_t reclaimable = number_after(statistics, format_text("\n{}inactive_file ", {files}), 0) +
+                                    number_after(statistics, format_text("\n{}active_file ", {files}), 0);
+  const std::uint64_t held = used - std::min(used, reclaimable);
+  return most - std::min(most, held);
+}
+
+DTRAIN_DEFINED std::uint64_t available_in_groups(std::string_view groups, const std::string& root) {
+  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
+  for (const ControlGroup& group : control_groups(groups, "memory", root)) {
+    available = std::min(
+        available, group.is_first_version
+                       ? available_in_group(group.folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_")
+                       : available_in_group(group.folder, "/memory.max", "/memory.current", ""));
+  }
+  return available;
+}
+
+DTRAIN_DEFINED std::uint64_t available_memory_bytes() {
+  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t kibibytes = number_after(read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
+  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024,
+                  available_in_groups(read_start("/proc/self/cgroup")));
+}
 
 namespace detail {
 

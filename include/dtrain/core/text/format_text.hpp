@@ -1,8 +1,10 @@
 #pragma once
 /// @file
-/// format_text(): a text with values in it; throw_error(), throw_errno(): an Error with such a sentence.
+/// format_text(): a text with values in it; duration_text(): a duration as text; throw_error(), throw_errno(): an Error
+/// with such a sentence.
 
 #include <cerrno>
+#include <chrono>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -11,10 +13,16 @@
 #include <type_traits>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/source_location.hpp"
+#include "dtrain/core/text/number_text.hpp"
 
 namespace DTRAIN_NAMESPACE {
+
+/// "0.3 s", "600.0 s".
+inline std::string duration_text(Deadline::Clock::duration time) {
+  return fixed_text(std::chrono::duration<double>(time).count(), 1) + " s";
+}
 
 /// A value for a text: characters, to which it refers, or a number (number_text()). Two words, which a call site stores
 /// as they are: the length of a std::string is read only when the text is made.
@@ -139,8 +147,6 @@ template <std::size_t Count>
 #if DTRAIN_DEFINITIONS
 
 #include <cstring>
-
-#include "dtrain/core/text/number_text.hpp"
 
 namespace DTRAIN_NAMESPACE {
 

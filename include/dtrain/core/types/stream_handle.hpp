@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "dtrain/core/types/device.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
 
 namespace DTRAIN_NAMESPACE {
 

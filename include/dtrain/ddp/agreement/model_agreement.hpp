@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "dtrain/backend/channel_setup/store_ref.hpp"
+#include "dtrain/backend/store_ref.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/ddp/agreement/model_signature.hpp"
@@ -38,5 +38,106 @@ void agree_blocking(const rendezvous::Store& store, const std::string& prefix, c
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 #if DTRAIN_DEFINITIONS
-#include "dtrain/ddp/agreement/model_agreement_definitions.hpp"
-#endif
+
+#include <charconv>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/channel_setup/store_gather.hpp"
+#include "dtrain/core/crypto/sha256.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/rendezvous/client/value_chunks.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// Digest and length: a rank with the same model needs no more.
+inline std::string summary_of(std::string_view bytes) {
+  return format_text("{} {}", {hex(Sha256().update(bytes).digest()), bytes.size()});
+}
+
+/// The number in `text`; 0 unless `text` is a number up to `most`.
+inline std::size_t number_in(std::string_view text, std::size_t most) noexcept {
+  std::size_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc{} && end == text.data() + text.size() && number <= most ? number : 0;
+}
+
+inline std::string difference_to_rank_0(const backend::StoreRef& store, const std::string& prefix,
+                                        std::string_view summary, const ModelSignature& mine, int rank,
+                                        Deadline deadline) {
+  const std::size_t length = number_in(summary.substr(summary.find(' ') + 1), max_signature_bytes);
+  const std::string bytes = rendezvous::join_value_chunks(
+      prefix + "signature", length, [&](const std::string& name) { return store.get_blocking(name, deadline); });
+  const std::string name = store.get_blocking(prefix + "publisher", deadline);  // the job's rank of the group's rank 0
+  const int publisher = static_cast<int>(number_in(name, std::numeric_limits<int>::max()));
+  const std::optional<ModelSignature> theirs =
+      bytes.size() <= max_signature_bytes ? try_from_bytes<ModelSignature>(bytes) : std::nullopt;
+  if (!theirs) {
+    return format_text("rank {} cannot read the model signature of rank {}; do both run the same program?",
+                       {rank, publisher});
+  }
+  return first_difference(mine, rank, *theirs, publisher)
+      .value_or(format_text("rank {}'s model signature has another digest than rank {}'s", {rank, publisher}));
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void agree_blocking(const backend::StoreRef& store, const std::function<void()>& reach_barrier,
+                                   const std::string& prefix, const ModelSignature& mine, int rank,
+                                   const FailureContext& context, Deadline deadline, const std::string& doing) {
+  const std::string bytes = to_bytes(mine);
+  if (bytes.size() > max_signature_bytes) {
+    throw_error(Errc::limit,
+                "the names and shapes of {} parameters take {} bytes to compare between ranks; shorten the names",
+                {mine.parameters.size(), bytes.size()});
+  }
+  const std::string own_summary = detail::summary_of(bytes);
+  std::vector<std::pair<std::string, std::string>> entries;  // that rank 0 publishes, the summary last
+  if (rank == 0) {
+    entries = rendezvous::value_chunks(prefix + "signature", bytes);
+    entries.emplace_back(prefix + "publisher", std::to_string(context.rank));
+    entries.emplace_back(prefix + "summary", own_summary);
+  }
+  const auto name = [](int other) { return "rank " + std::to_string(other); };
+  const backend::StoreRank self{store, rank, rank + 1, context.rank, deadline, doing, name};
+  backend::detail::LateRanks late(self, [] { return std::string("rank 0 of the group has not come"); });
+  try {
+    for (const auto& [key, value] : entries) {
+      store.set_blocking(key, value, deadline);
+    }
+    const std::string summary =
+        rank == 0 ? own_summary : backend::detail::get(self, prefix + "summary", deadline, late);
+    if (summary != own_summary) {
+      context.latch->report({CauseKind::disagreement, context.rank, context.host,
+                             detail::difference_to_rank_0(store, prefix, summary, mine, context.rank, deadline)});
+      context.latch->block_until_failed(deadline);
+    }
+    reach_barrier();
+    for (const auto& entry : entries) {
+      store.erase_blocking(entry.first, deadline);
+    }
+  } catch (const Error&) {
+    context.latch->throw_if_failed(context.rank);  // the first cause names its rank
+    throw;
+  }
+  context.latch->throw_if_failed(context.rank);
+}
+
+DTRAIN_DEFINED void agree_blocking(const rendezvous::Store& store, const std::string& prefix,
+                                   const ModelSignature& mine, int rank, const FailureContext& context,
+                                   Deadline deadline, const std::string& doing) {
+  agree_blocking<rendezvous::Store>(store, prefix, mine, rank, context, deadline, doing);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_DEFINITIONS

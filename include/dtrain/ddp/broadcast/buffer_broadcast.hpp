@@ -11,7 +11,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
-#include "dtrain/ddp/reduction/gradient_table.hpp"
+#include "dtrain/ddp/gradient_table.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Checkpoint file: writes tensors to it and reads them back, in one process.
+/// Checkpoint file: its format with the list of tensors (header), and how one process writes tensors to it and reads
+/// them back.
 
 #include <bit>
 #include <cstddef>
@@ -8,18 +9,58 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/crypto/sha256.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/process/descriptor.hpp"
+#include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/agreement/model_signature.hpp"
 #include "dtrain/ddp/checkpoint/atomic_file.hpp"
-#include "dtrain/ddp/checkpoint/checkpoint_header.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/checkpoint/tensor_access.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// Format of a checkpoint file. No gaps; all numbers little-endian:
+///   checkpoint_magic
+///   u32   length of the list, in bytes
+///   list  u32 count; of each tensor: u32 length and name, u8 dtype, u8 number of extents, each extent as i64
+///   ...   the tensors' elements as they lie in memory, in the order of the list
+///   32    SHA-256 of all bytes before it
+inline constexpr std::string_view checkpoint_magic = "dtrain checkpoint 1\n";
+inline constexpr std::size_t checkpoint_preamble_bytes = checkpoint_magic.size() + 4;
+inline constexpr std::size_t checkpoint_digest_bytes = std::tuple_size_v<Sha256Digest>;
+
+/// The longest list that is written or read.
+inline constexpr std::size_t max_checkpoint_list_bytes = std::size_t{64} << 20;
+
+/// The most tensors in a checkpoint.
+inline constexpr std::size_t max_checkpoint_tensors = std::size_t{1} << 20;
+
+/// The content of a preamble.
+struct CheckpointPreamble {
+  bool is_checkpoint = false;    ///< of any version
+  bool is_this_version = false;  ///< list_bytes is valid only then
+  std::uint32_t list_bytes = 0;
+};
+
+CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes);
+
+/// The bytes before the elements. @throws Error (limit) for a list that parse_checkpoint_list would reject
+std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors);
+
+/// Parses the list of a header from untrusted bytes. Memory stays below a small multiple of their size.
+/// @returns nullopt for bytes that checkpoint_header does not produce
+std::optional<std::vector<ParameterSignature>> parse_checkpoint_list(std::span<const std::byte> bytes);
+
+/// The size of all elements in bytes. @returns nullopt if it is more than `most`
+std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors, std::uint64_t most);
 
 /// Writes the tensors' present values to `file`, which the caller commits. Blocking: the file system.
 /// @throws Error (the system's code) naming the file; as tensor_signatures, checkpoint_header, `access`
@@ -115,5 +156,178 @@ bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 #if DTRAIN_DEFINITIONS
-#include "dtrain/ddp/checkpoint/checkpoint_file_definitions.hpp"
-#endif
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "dtrain/core/text/sanitize.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp::detail {
+
+DTRAIN_DEFINED CheckpointReader::CheckpointReader(std::string path) : path_(std::move(path)) {
+  require_file_name(path_);
+  // O_NONBLOCK: the name may be a pipe's.
+  descriptor_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!descriptor_ && errno != ENOENT) fail_reading(errno);
+  struct stat status {};
+  if (descriptor_ && ::fstat(descriptor_.get(), &status) != 0) fail_reading(errno);
+  if (descriptor_ && !S_ISREG(status.st_mode)) refuse("it is no regular file");
+  size_ = static_cast<std::uint64_t>(status.st_size);
+}
+
+DTRAIN_DEFINED std::vector<ParameterSignature> CheckpointReader::read_list() {
+  std::array<std::byte, checkpoint_preamble_bytes> preamble{};
+  read(0, std::span(preamble).first(static_cast<std::size_t>(std::min<std::uint64_t>(size_, preamble.size()))));
+  const CheckpointPreamble parsed = parse_checkpoint_preamble(preamble);
+  if (!parsed.is_checkpoint) refuse("it is no checkpoint of dtrain's");
+  if (!parsed.is_this_version)
+    refuse("another version of dtrain has written it, in a format that this one cannot read");
+  constexpr std::uint64_t around = checkpoint_preamble_bytes + checkpoint_digest_bytes;
+  if (size_ < around || parsed.list_bytes > size_ - around || parsed.list_bytes > max_checkpoint_list_bytes) cut();
+  std::vector<std::byte> list(parsed.list_bytes);
+  read(preamble.size(), list);
+  std::optional<std::vector<ParameterSignature>> tensors = parse_checkpoint_list(list);
+  if (!tensors) refuse("its list of tensors is damaged");
+  first_element_ = preamble.size() + list.size();
+  const std::uint64_t bytes_left = size_ - around - list.size();
+  if (element_bytes(*tensors, bytes_left) != bytes_left) cut();
+  return *std::move(tensors);
+}
+
+DTRAIN_DEFINED void CheckpointReader::check_digest() {
+  std::vector<std::byte> buffer(std::size_t{1} << 20);
+  Sha256 digest;
+  for (std::uint64_t done = 0; done < size_ - checkpoint_digest_bytes;) {
+    const std::uint64_t left = size_ - checkpoint_digest_bytes - done;
+    const auto chunk = std::span(buffer).first(static_cast<std::size_t>(std::min<std::uint64_t>(left, buffer.size())));
+    read(done, chunk);
+    digest.update(chunk);
+    done += chunk.size();
+  }
+  Sha256Digest written;
+  read(size_ - checkpoint_digest_bytes, written);
+  if (written != digest.digest()) refuse("its content does not have the digest that stands at its end");
+}
+
+DTRAIN_DEFINED void CheckpointReader::refuse(const std::string& what) const {
+  throw_error(Errc::protocol,
+              "the checkpoint {} cannot be loaded: {}; name another file, or remove this one to begin anew",
+              {sanitize(path_), what});
+}
+
+DTRAIN_DEFINED void CheckpointReader::read(std::uint64_t offset, std::span<std::byte> target) const {
+  while (!target.empty()) {
+    const ssize_t got = ::pread(descriptor_.get(), target.data(), target.size(), static_cast<off_t>(offset));
+    if (got == 0) cut();  // the file has become shorter
+    if (got < 0 && errno != EINTR) fail_reading(errno);
+    if (got > 0) {
+      target = target.subspan(static_cast<std::size_t>(got));
+      offset += static_cast<std::uint64_t>(got);
+    }
+  }
+}
+
+DTRAIN_DEFINED void CheckpointReader::cut() const {
+  refuse(format_text("its length, {} bytes, is not what it says", {size_}));
+}
+
+DTRAIN_DEFINED void CheckpointReader::fail_reading(int number) const {
+  throw posix_error(number, format_text("reading the checkpoint {} failed", {sanitize(path_)}));
+}
+
+DTRAIN_DEFINED std::optional<std::string> difference_to_file(std::span<const ParameterSignature> file,
+                                                             std::span<const ParameterSignature> program) {
+  const auto shown = [](const ParameterSignature& tensor) { return in_quotes(tensor.name) + ", " + kind(tensor); };
+  for (std::size_t i = 0; i < std::min(file.size(), program.size()); ++i) {
+    if (file[i] != program[i]) {
+      return format_text("its tensor {} is {}, the program's is {}", {i, shown(file[i]), shown(program[i])});
+    }
+  }
+  if (file.size() == program.size()) return std::nullopt;
+  return format_text("it has {} tensors, the program has {}", {file.size(), program.size()});
+}
+
+DTRAIN_DEFINED CheckpointReader open_checkpoint(const std::string& path, std::span<const NamedTensor> tensors,
+                                                bool on_devices) {
+  const std::vector<ParameterSignature> wanted = tensor_signatures(tensors, on_devices);
+  CheckpointReader reader(path);
+  if (!reader) return reader;
+  const std::vector<ParameterSignature> found = reader.read_list();
+  if (const std::optional<std::string> difference = difference_to_file(found, wanted)) {
+    reader.refuse(*difference);
+  }
+  reader.check_digest();
+  return reader;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp::detail
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+inline void list_fields(Serializer& of, std::vector<ParameterSignature>& tensors) {
+  of.list(tensors, 0, max_checkpoint_tensors, [&of](ParameterSignature& tensor) { tensor_fields(of, tensor); });
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes) {
+  CheckpointPreamble preamble;
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  preamble.is_checkpoint = text.starts_with(checkpoint_magic.substr(0, checkpoint_magic.size() - 2));
+  Serializer reader(bytes);
+  reader.constant(checkpoint_magic);
+  preamble.is_this_version = reader.ok();
+  reader.number(preamble.list_bytes);
+  return preamble;
+}
+
+DTRAIN_DEFINED std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors) {
+  if (tensors.size() > max_checkpoint_tensors) {
+    throw_error(Errc::limit,
+                "a checkpoint of {} tensors was to be written; at most {} are possible, so put several into one",
+                {tensors.size(), max_checkpoint_tensors});
+  }
+  Serializer list;
+  detail::list_fields(list, tensors);
+  if (list.view().size() > max_checkpoint_list_bytes) {
+    throw_error(Errc::limit,
+                "the names and shapes of {} tensors take {} bytes in a checkpoint; at most {} are possible",
+                {tensors.size(), list.view().size(), max_checkpoint_list_bytes});
+  }
+  Serializer header;
+  auto list_bytes = static_cast<std::uint32_t>(list.view().size());
+  header.constant(checkpoint_magic);
+  header.number(list_bytes);
+  header.constant(list.characters());
+  return header.take();
+}
+
+DTRAIN_DEFINED std::optional<std::vector<ParameterSignature>> parse_checkpoint_list(std::span<const std::byte> bytes) {
+  if (bytes.size() > max_checkpoint_list_bytes) return std::nullopt;
+  std::vector<ParameterSignature> tensors;
+  Serializer reader(bytes);
+  detail::list_fields(reader, tensors);
+  return reader.finished() ? std::optional(std::move(tensors)) : std::nullopt;
+}
+
+DTRAIN_DEFINED std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors,
+                                                          std::uint64_t most) {
+  std::uint64_t sum = 0;
+  for (const ParameterSignature& tensor : tensors) {
+    const std::uint64_t bytes = BufferView{nullptr, tensor.shape.element_count(), tensor.dtype, {}}.bytes();
+    if (bytes > most - sum) return std::nullopt;
+    sum += bytes;
+  }
+  return sum;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_DEFINITIONS

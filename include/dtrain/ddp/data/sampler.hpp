@@ -1,23 +1,119 @@
 #pragma once
 /// @file
-/// DistributedSampler: the samples of a data set that this rank processes, in batches.
+/// DistributedSampler: the samples of a data set that this rank processes, in batches (SampleBatches); the shuffle is
+/// the same with every compiler and standard library.
 
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <numeric>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/ddp/data/sample_batches.hpp"
-#include "dtrain/ddp/data/shuffle.hpp"
+#include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// A range of `std::span<const std::size_t>`, one for each batch: indices into the data set. Allocated once an epoch.
+/// Lifetime: the spans point into this object.
+class SampleBatches {
+ public:
+  /// Every batch has `batch_size` samples (at least one); the last one has the rest.
+  SampleBatches(std::vector<std::size_t> samples, std::size_t batch_size)
+      : samples_(std::move(samples)), batch_size_(batch_size) {}
+
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;  // operator* returns a value
+    using iterator_concept = std::forward_iterator_tag;
+    using value_type = std::span<const std::size_t>;
+    using difference_type = std::ptrdiff_t;
+    using pointer = const value_type*;
+    using reference = value_type;
+
+    Iterator() noexcept = default;
+    Iterator(const SampleBatches* batches, std::size_t batch) noexcept : batches_(batches), batch_(batch) {}
+
+    value_type operator*() const { return (*batches_)[batch_]; }
+    Iterator& operator++() {
+      ++batch_;
+      return *this;
+    }
+    Iterator operator++(int) { return {batches_, batch_++}; }
+    friend bool operator==(const Iterator&, const Iterator&) = default;
+
+   private:
+    const SampleBatches* batches_ = nullptr;
+    std::size_t batch_ = 0;
+  };
+
+  /// The number of batches.
+  std::size_t size() const noexcept { return (samples_.size() + batch_size_ - 1) / batch_size_; }
+  bool empty() const noexcept { return samples_.empty(); }
+
+  /// Batch `batch`, which is less than size().
+  std::span<const std::size_t> operator[](std::size_t batch) const {
+    const std::size_t first = batch * batch_size_;
+    return {samples_.data() + first, std::min(batch_size_, samples_.size() - first)};
+  }
+
+  /// All samples, batch after batch.
+  std::span<const std::size_t> samples() const noexcept { return {samples_.data(), samples_.size()}; }
+
+  Iterator begin() const noexcept { return {this, 0}; }
+  Iterator end() const noexcept { return {this, size()}; }
+
+ private:
+  std::vector<std::size_t> samples_;
+  std::size_t batch_size_;
+};
+
+/// The finaliser of SplitMix64: a bijection of 64-bit numbers whose output bits all depend on all input bits.
+/// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators" (OOPSLA 2014); Vigna's splitmix64.c.
+constexpr std::uint64_t mix64(std::uint64_t value) noexcept {
+  value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9u;
+  value = (value ^ value >> 27) * 0x94d049bb133111ebu;
+  return value ^ value >> 31;
+}
+
+/// SplitMix64 generator. Its bounded draw is our own, because the standard does not specify distributions' results.
+class SplitMix64 {
+ public:
+  explicit constexpr SplitMix64(std::uint64_t state) noexcept : state_(state) {}
+
+  constexpr std::uint64_t next() noexcept { return mix64(state_ += gamma); }
+
+  /// Uniform in 0..bound-1 without bias: draws below 2^64 mod bound are drawn again. `bound` is not zero.
+  constexpr std::uint64_t below(std::uint64_t bound) noexcept {
+    const std::uint64_t excess = (0 - bound) % bound;
+    std::uint64_t drawn = next();
+    while (drawn < excess) {
+      drawn = next();
+    }
+    return drawn % bound;
+  }
+
+  static constexpr std::uint64_t gamma = 0x9e3779b97f4a7c15u;
+
+ private:
+  std::uint64_t state_;
+};
+
+/// The generator of one epoch. It mixes both seed and epoch, so that neighbouring epochs have unrelated states.
+constexpr SplitMix64 epoch_generator(std::uint64_t seed, std::uint64_t epoch) noexcept {
+  return SplitMix64(mix64(mix64(seed + SplitMix64::gamma) + epoch));
+}
+
+/// Fisher-Yates shuffle, from the last position down, with draws of `epoch_generator(seed, epoch)`.
+std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t seed, std::uint64_t epoch);
 
 /// Must be the same on all ranks, except for `rank`.
 struct SamplerOptions {
@@ -81,7 +177,26 @@ class DistributedSampler {
   SamplerOptions options_;
 };
 
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::DistributedSampler;
+using ddp::SamplerOptions;
+}  // namespace DTRAIN_NAMESPACE
+
 #if DTRAIN_DEFINITIONS
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t seed, std::uint64_t epoch) {
+  std::vector<std::size_t> order(count);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  SplitMix64 generator = epoch_generator(seed, epoch);
+  for (std::size_t place = count; place > 1; --place) {
+    std::swap(order[place - 1], order[generator.below(place)]);
+  }
+  return order;
+}
 
 DTRAIN_DEFINED DistributedSampler::DistributedSampler(const SamplerOptions& options) : options_(options) {
   if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
@@ -136,11 +251,6 @@ DTRAIN_DEFINED std::vector<std::size_t> DistributedSampler::global_order(std::ui
   return order;
 }
 
-#endif  // DTRAIN_DEFINITIONS
-
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-namespace DTRAIN_NAMESPACE {
-using ddp::DistributedSampler;
-using ddp::SamplerOptions;
-}  // namespace DTRAIN_NAMESPACE
+#endif  // DTRAIN_DEFINITIONS

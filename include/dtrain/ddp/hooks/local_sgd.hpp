@@ -21,7 +21,6 @@
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/hooks/hook_ranks.hpp"
 #include "dtrain/ddp/parameter.hpp"
-#include "dtrain/ddp/present_value.hpp"
 #include "dtrain/kernels/copy.hpp"
 
 namespace DTRAIN_NAMESPACE::hooks {

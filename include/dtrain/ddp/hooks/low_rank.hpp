@@ -45,7 +45,7 @@ void fill_randomly(std::span<float> values, std::uint64_t seed) noexcept;
 #if DTRAIN_DEFINITIONS
 
 #include "dtrain/core/types/dtype.hpp"
-#include "dtrain/ddp/data/shuffle.hpp"
+#include "dtrain/ddp/data/sampler.hpp"
 #include "dtrain/kernels/dot_product.hpp"
 #include "dtrain/kernels/sum_of_squares.hpp"
 

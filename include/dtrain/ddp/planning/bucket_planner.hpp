@@ -13,14 +13,14 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/backend/channel_setup/store_ref.hpp"
+#include "dtrain/backend/store_ref.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/parameter.hpp"
-#include "dtrain/ddp/profile/step_recorder.hpp"
+#include "dtrain/ddp/profile/step_record.hpp"
 #include "dtrain/rendezvous/membership/membership.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {

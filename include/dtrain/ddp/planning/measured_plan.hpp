@@ -18,7 +18,7 @@
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/planning/bucket_planner.hpp"
 #include "dtrain/ddp/planning/saved_plan.hpp"
-#include "dtrain/ddp/planning/step_profile.hpp"
+#include "dtrain/ddp/planning/step_model.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -89,5 +89,292 @@ class MeasuredPlan final : public BucketPlanner {
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 #if DTRAIN_DEFINITIONS
-#include "dtrain/ddp/planning/measured_plan_definitions.hpp"
-#endif
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "dtrain/backend/channel_setup/store_gather.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/log.hpp"
+#include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/number_text.hpp"
+#include "dtrain/ddp/collect_parameters.hpp"
+#include "dtrain/ddp/planning/plan_messages.hpp"
+#include "dtrain/ddp/planning/plan_search.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+template <class T>
+T median(std::span<T> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// "12.345 ms".
+inline std::string milliseconds(double seconds) {
+  return number_text(seconds * 1e3, 5) + " ms";
+}
+
+inline double seconds_of(std::chrono::nanoseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+/// "19 buckets".
+inline std::string buckets_text(std::size_t count) {
+  return std::to_string(count) + (count == 1 ? " bucket" : " buckets");
+}
+
+/// The times of each parameter that are the median of the profiles'.
+inline std::vector<double> median_ready_times(std::span<const StepProfile> profiles) {
+  std::vector<double> times(profiles.front().ready_at.size());
+  std::vector<double> of_one(profiles.size());
+  for (std::size_t parameter = 0; parameter < times.size(); ++parameter) {
+    std::transform(profiles.begin(), profiles.end(), of_one.begin(),
+                   [parameter](const StepProfile& profile) { return profile.ready_at[parameter]; });
+    times[parameter] = median(std::span(of_one));
+  }
+  return times;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED MeasuredPlan::MeasuredPlan(std::vector<GradientSize> sizes, const BucketCaps& given,
+                                          std::vector<const char*> variants, const PlanConditions& conditions,
+                                          Exchange exchange)
+    : BucketPlanner([](BucketPlanner& planner, std::span<const std::size_t> order, const FinishedStep& step) {
+        return static_cast<MeasuredPlan&>(planner).plan_after(order, step);
+      }),
+      sizes_(std::move(sizes)),
+      order_(reverse_order(sizes_.size())),
+      given_{given},
+      variants_(std::move(variants)),
+      conditions_(conditions),
+      exchange_(std::move(exchange)) {}
+
+DTRAIN_DEFINED PlanSettings MeasuredPlan::settings_of(std::uint64_t step) const noexcept {
+  const std::uint64_t variant = step <= 4 ? 0 : (step - 3) / 2;
+  const bool is_given = step == 2 || (variant > 0 && step % 2 == 0);
+  return {is_given ? given_.caps : probing_, static_cast<std::size_t>(variant)};
+}
+
+DTRAIN_DEFINED BucketPlan MeasuredPlan::use(const PlanSettings& settings) {
+  variant_ = settings.variant;
+  return plan_of(settings.caps);
+}
+
+DTRAIN_DEFINED std::string MeasuredPlan::to_text(const PlanSettings& settings) const {
+  const std::string caps = format_text("first_bucket_bytes {} and bucket_bytes {}",
+                                       {settings.caps.first_bucket_bytes, settings.caps.bucket_bytes});
+  return variants_.empty() ? caps : format_text("{}, {}", {variants_[settings.variant], caps});
+}
+
+DTRAIN_DEFINED PlanSettings MeasuredPlan::settings_from(const std::string& text) const {
+  const auto settings = from_bytes<PlanSettings>(text, "rank 0's bucket plan");
+  if (settings.variant >= variant_count()) {
+    throw_error(Errc::protocol, "rank 0 reduces in way {} of {}; do all ranks run the same program?",
+                {settings.variant + 1, variant_count()});
+  }
+  return settings;
+}
+
+DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::plan_after(std::span<const std::size_t> order,
+                                                                  const FinishedStep& step) {
+  if (!order.empty()) order_.assign(order.begin(), order.end());
+  if (++steps_ == 1) return adopt_saved();
+  return steps_ <= last_measured_step() ? after_measured_step(step) : after_trial_step(step.duration);
+}
+
+DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::adopt_saved() {
+  const std::string found = exchange_("saved", {}, [this](const auto&) { return usable_saved(); });
+  if (!found.empty()) return settle(settings_from(found));
+  const auto gradients =
+      std::count_if(sizes_.begin(), sizes_.end(), [](const GradientSize& size) { return size.bytes != 0; });
+  if (gradients == 0 || (gradients == 1 && variants_.empty())) return settle(given_);  // there is one plan only
+  wants_ready_times_ = true;
+  return std::nullopt;
+}
+
+DTRAIN_DEFINED std::string MeasuredPlan::usable_saved() const {
+  const std::optional<SavedPlan> saved = SavedPlan::from(saved_);
+  if (!saved) return {};
+  if (saved->conditions != conditions_ || saved->variant >= variant_count()) {
+    log(LogLevel::info,
+        "the bucket plan of the checkpoint is for other ranks, another model or another topology, and is measured "
+        "anew");
+    return {};
+  }
+  const PlanSettings settings{saved->caps, saved->variant};
+  log(LogLevel::info, format_text("bucket plan of the checkpoint: {}", {to_text(settings)}));
+  return to_bytes(settings);
+}
+
+DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::after_measured_step(const FinishedStep& step) {
+  const std::size_t buckets = plan_of(settings_of(steps_).caps).buckets.size();
+  profiles_.push_back(step_profile(step.recorder.records(step.number), step.number, sizes_.size(), buckets));
+  if (steps_ == last_measured_step()) return choose();
+  if (steps_ == 2) probing_ = probing_caps(sizes_, order_, given_.caps);
+  return use(settings_of(steps_ + 1));
+}
+
+DTRAIN_DEFINED backend::LinkCost MeasuredPlan::cost_of(std::size_t variant) const {
+  std::vector<ReductionSample> samples;
+  for (const BucketCaps& caps : {given_.caps, probing_}) {
+    const BucketPlan plan = plan_of(caps);
+    std::vector<double> shortest(plan.buckets.size(), std::numeric_limits<double>::max());
+    for (std::size_t i = 0; i < profiles_.size(); ++i) {
+      if (settings_of(i + 2) != PlanSettings{caps, variant}) continue;
+      for (std::size_t bucket = 0; bucket < shortest.size(); ++bucket)
+        shortest[bucket] = std::min(shortest[bucket], profiles_[i].bucket_seconds[bucket]);
+    }
+    for (std::size_t bucket = 0; bucket < shortest.size(); ++bucket)
+      samples.push_back({static_cast<double>(plan.buckets[bucket].bytes), shortest[bucket]});
+  }
+  return fit_reduction_cost(samples);
+}
+
+DTRAIN_DEFINED RankTiming MeasuredPlan::own_timing() const {
+  RankTiming own;
+  std::vector<double> compute;
+  for (const StepProfile& profile : profiles_)
+    compute.push_back(profile.compute);
+  for (std::size_t variant = 0; variant < variant_count(); ++variant)
+    own.costs.push_back(cost_of(variant));
+  own.compute = detail::median(std::span<double>(compute));
+  own.ready = grouped_times(detail::median_ready_times(profiles_), order_);
+  if (std::none_of(profiles_.begin(), profiles_.end(), [](const StepProfile& profile) { return profile.overlaps; })) {
+    std::fill(own.ready.begin(), own.ready.end(), own.compute);
+  }
+  return own;
+}
+
+DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::choose() {
+  wants_ready_times_ = false;
+  const RankTiming own = own_timing();
+  profiles_ = {};
+  const std::string found =
+      exchange_("sizes", to_bytes(own), [this](const auto& texts) { return choose_settings_of(texts); });
+  chosen_ = settings_from(found);
+  return chosen_ == given_ ? settle(given_) : use(chosen_);
+}
+
+DTRAIN_DEFINED std::string MeasuredPlan::choose_settings_of(const std::vector<std::string>& texts) const {
+  std::vector<RankTiming> timings;
+  for (const std::string& text : texts) {
+    const RankTiming& timing = timings.emplace_back(from_bytes<RankTiming>(text, "a rank's measurement"));
+    if (timing.ready.size() != timings.front().ready.size() || timing.costs.size() != variant_count()) {
+      throw_error(Errc::protocol,
+                  "a rank has measured {} groups of gradients in {} ways, not {} in {}; do all ranks run one program?",
+                  {timing.ready.size(), timing.costs.size(), timings.front().ready.size(), variant_count()});
+    }
+  }
+  const BucketPlan plan = plan_of(given_.caps);
+  const RankTiming all = combined(timings, plan.buckets.size(), plan.arena_bytes);
+  const std::vector<double> ready_at = times_of_parameters(all.ready, order_);
+  const GradientTimes gradients{sizes_, order_, ready_at, all.compute};
+  const PlannedStep given = plan_step(gradients, given_.caps, all.costs.front());
+  const PlannedSettings best = choose_settings(gradients, given_.caps, all.costs);
+  const PlanSettings settings{best.step.caps, best.variant};
+  std::string costs = to_string(all.costs.front());
+  for (std::size_t variant = 0; variant < variants_.size(); ++variant) {
+    const std::string cost = format_text("{} by {}", {to_string(all.costs[variant]), variants_[variant]});
+    costs = variant == 0 ? cost : format_text("{}, {}", {costs, cost});
+  }
+  log(LogLevel::info,
+      format_text("bucket plan measured: a reduction costs {}, a rank computes for {}: {} give {}, a step of {} by the "
+                  "model; the given sizes {}, {}",
+                  {costs, detail::milliseconds(all.compute), to_text(settings), detail::buckets_text(best.step.buckets),
+                   detail::milliseconds(best.step.times.step), detail::buckets_text(given.buckets),
+                   detail::milliseconds(given.times.step)}));
+  return to_bytes(settings);
+}
+
+DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::after_trial_step(std::chrono::nanoseconds duration) {
+  const auto trial_step = static_cast<std::size_t>(steps_ - last_measured_step());
+  durations_[trial_step - 1] = duration;
+  if (trial_step == trial_steps) return use(given_);
+  return trial_step == trial_steps + given_steps ? end_trial() : std::nullopt;
+}
+
+DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::end_trial() {
+  const std::span<std::chrono::nanoseconds> durations(durations_);
+  const TrialTimes own{detail::median(durations.first(trial_steps)), detail::median(durations.subspan(trial_steps))};
+  return settle(
+      settings_from(exchange_("trial", to_bytes(own), [this](const auto& texts) { return compare_times(texts); })));
+}
+
+DTRAIN_DEFINED std::string MeasuredPlan::compare_times(const std::vector<std::string>& texts) const {
+  TrialTimes slowest;
+  for (const std::string& text : texts) {
+    const auto times = from_bytes<TrialTimes>(text, "a rank's times");
+    slowest = {std::max(slowest.planned, times.planned), std::max(slowest.given, times.given)};
+  }
+  const bool is_slower = slowest.planned > slowest.given;
+  log(LogLevel::info,
+      format_text("bucket plan {}: a step takes {} with it, {} as given",
+                  {is_slower ? "given up" : "kept", detail::milliseconds(detail::seconds_of(slowest.planned)),
+                   detail::milliseconds(detail::seconds_of(slowest.given))}));
+  return to_bytes(is_slower ? given_ : chosen_);
+}
+
+DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::settle(const PlanSettings& settings) {
+  is_settled_ = true;
+  saved_ = settled_ = SavedPlan{conditions_, settings.caps, settings.variant}.numbers();
+  return use(settings);
+}
+
+DTRAIN_DEFINED std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSetup& setup) {
+  if (setup.options.deterministic) {
+    throw_error(Errc::invalid_argument,
+                "DdpOptions::deterministic keeps the first bucket plan, which DdpOptions::plan is to change by "
+                "measurements; set one of them");
+  }
+  if (setup.variants.size() > max_variants) {
+    throw_error(Errc::unsupported,
+                "DdpOptions::plan measures up to {} ways to reduce, but the backend offers {}; set "
+                "DdpOptions::bucket_bytes instead",
+                {max_variants, setup.variants.size()});
+  }
+  for (const Parameter& parameter : setup.parameters) {
+    if (parameter.gradient.device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported,
+                  "DdpOptions::plan measures how gradients in host memory are reduced, but one is on {}; set "
+                  "DdpOptions::bucket_bytes instead",
+                  {to_string(parameter.gradient.device)});
+    }
+    if (!setup.binds_gradients && parameter.gradient.data == nullptr && parameter.gradient.bytes() != 0) {
+      throw_error(Errc::invalid_argument,
+                  "DdpOptions::plan measures steps without a ShardedOptimizer, which gradients without memory need; "
+                  "set DdpOptions::bucket_bytes instead");
+    }
+  }
+  std::vector<GradientSize> sizes = gradient_sizes(setup.parameters);
+  const rendezvous::Membership& members = setup.members;
+  const PlanConditions conditions{members.world_size, members.local_world_size, digest_of(sizes, setup.variants)};
+  const auto exchange = [store = setup.store, members, prefix = setup.prefix + "plan/", context = setup.context,
+                         start_pending = setup.start_pending](const char* name, const std::string& own,
+                                                              const MeasuredPlan::Choose& choose) {
+    const auto name_of = [&](int rank) { return "rank " + std::to_string(members.rank_in_job(rank)); };
+    start_pending();  // other ranks may wait for this work before they come here
+    try {
+      return backend::store_gather(
+          {store, members.rank, members.world_size, context.rank, Deadline::after(context.timeout),
+           "choosing the bucket plan", name_of},
+          prefix + name, [&] { return own; }, choose);
+    } catch (const Error&) {
+      context.latch->throw_if_failed(context.rank);  // the first cause names its rank
+      throw;
+    }
+  };
+  return std::make_shared<MeasuredPlan>(std::move(sizes), setup.options.caps(), setup.variants, conditions, exchange);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_DEFINITIONS

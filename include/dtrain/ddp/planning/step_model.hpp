@@ -1,15 +1,33 @@
 #pragma once
 /// @file
-/// A model of a training step: when gradients are ready, when their buckets are reduced, and what of that is hidden.
+/// A model of a training step: when gradients are ready, when their buckets are reduced, and what of that is hidden;
+/// StepProfile: these times as a rank measured them.
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <span>
+#include <vector>
 
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/version.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/profile/step_record.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// In seconds; moments count from the step's begin.
+struct StepProfile {
+  double compute = 0;                  ///< when finish() was called
+  bool overlaps = false;               ///< whether a bucket was started before that
+  std::vector<double> ready_at;        ///< by parameter; `compute` for one that was not ready
+  std::vector<double> bucket_seconds;  ///< by bucket; 0 without records
+};
+
+/// @param records those of the step, perhaps among others'
+StepProfile step_profile(std::span<const StepRecord> records, std::uint64_t step, std::size_t parameters,
+                         std::size_t buckets);
 
 /// Of one step, in seconds from its beginning.
 struct ModelledStep {
@@ -43,3 +61,46 @@ ModelledStep model_step(const BucketPlan& plan, std::span<const double> ready_at
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+#if DTRAIN_DEFINITIONS
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED StepProfile step_profile(std::span<const StepRecord> records, std::uint64_t step, std::size_t parameters,
+                                        std::size_t buckets) {
+  StepRecord::Clock::time_point begun{};
+  for (const StepRecord& record : records) {
+    if (record.step == step && record.event == StepEvent::begun) begun = record.time;
+  }
+  constexpr double none = -1;
+  StepProfile profile{0, false, std::vector<double>(parameters, none), std::vector<double>(buckets, 0)};
+  std::vector<double> started(buckets, none);
+  std::vector<double> reduced(buckets, none);
+  const auto set = [](std::vector<double>& times, std::size_t index, double time) {
+    if (index < times.size()) times[index] = time;
+  };
+  for (const StepRecord& record : records) {
+    if (record.step != step) continue;
+    const double time = std::chrono::duration<double>(record.time - begun).count();
+    switch (record.event) {
+      case StepEvent::ready: set(profile.ready_at, record.index, time); break;
+      case StepEvent::started: set(started, record.index, time); break;
+      case StepEvent::reduced: set(reduced, record.index, time); break;
+      case StepEvent::waiting: profile.compute = time; break;
+      default: break;
+    }
+  }
+  for (double& time : profile.ready_at) {
+    if (time == none) time = profile.compute;
+  }
+  for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
+    if (started[bucket] == none || reduced[bucket] == none) continue;
+    profile.bucket_seconds[bucket] = std::max(reduced[bucket] - started[bucket], 0.0);
+    profile.overlaps = profile.overlaps || started[bucket] < profile.compute;
+  }
+  return profile;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_DEFINITIONS

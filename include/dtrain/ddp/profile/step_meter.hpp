@@ -15,7 +15,6 @@
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/profile/running_bucket.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
-#include "dtrain/ddp/profile/step_recorder.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 

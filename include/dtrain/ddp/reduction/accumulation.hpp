@@ -11,8 +11,8 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/ddp/failure_context.hpp"
+#include "dtrain/ddp/gradient_table.hpp"
 #include "dtrain/ddp/profile/step_meter.hpp"
-#include "dtrain/ddp/reduction/gradient_table.hpp"
 #include "dtrain/ddp/step.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {

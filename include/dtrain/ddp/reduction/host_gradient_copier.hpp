@@ -11,9 +11,9 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/types/stream_handle.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/gradient_table.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
 #include "dtrain/ddp/profile/step_meter.hpp"
-#include "dtrain/ddp/reduction/gradient_table.hpp"
 #include "dtrain/stream/stream.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {

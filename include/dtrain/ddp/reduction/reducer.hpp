@@ -1,11 +1,14 @@
 #pragma once
 /// @file
-/// Reducer: steps in which every gradient is marked ready once and reduced; failures are reported to the job.
+/// Reducer: steps in which every gradient is marked ready once and reduced, in an order that is recorded; failures are
+/// reported to the job, and what a stream runs with borrowed memory ends before an exception leaves.
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -17,26 +20,105 @@
 #include "dtrain/backend/block_until_complete.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/cause.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/address_check.hpp"
-#include "dtrain/ddp/borrowed_work.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/failure_context.hpp"
+#include "dtrain/ddp/gradient_table.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/planning/bucket_planner.hpp"
 #include "dtrain/ddp/profile/reducer_statistics.hpp"
 #include "dtrain/ddp/profile/running_bucket.hpp"
-#include "dtrain/ddp/profile/step_recorder.hpp"
+#include "dtrain/ddp/profile/step_record.hpp"
 #include "dtrain/ddp/reduction/accumulation.hpp"
 #include "dtrain/ddp/reduction/bucket_reduction.hpp"
-#include "dtrain/ddp/reduction/ready_gradients.hpp"
-#include "dtrain/ddp/setup/reducer_parts.hpp"
 #include "dtrain/ddp/step.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// Before an exception leaves a step: it may free the hook or the optimizer. Ends the process if the stream still runs
+/// their work after the context's timeout. Blocking: until that work has run, for which it may abort the channel.
+template <class Reduction>
+void end_borrowed_work(Reduction& reduction, const FailureContext& context) noexcept {
+  if (!reduction.borrows()) return;
+  constexpr std::chrono::seconds grace{2};  // most work ends by itself, and the other ranks' too
+  const Cause cause{CauseKind::exception, context.rank, context.host, "a step ended by an exception"};
+  if (!reduction.end(false, cause, Deadline::after(grace)) &&
+      !reduction.end(true, cause, Deadline::after(context.timeout))) {
+    log(LogLevel::error,
+        "a stream still runs the work of a gradient hook or an optimizer, which an exception would free");
+    std::abort();
+  }
+}
+
+/// Each entry is the number of the step in which its parameter was last ready, so a new step resets nothing.
+/// Threads: `mark_ready` concurrently, for any parameters; everything else between steps.
+/// Lifetime: the names outlive it.
+class ReadyGradients {
+ public:
+  explicit ReadyGradients(const ParameterNames& names)
+      : names_(&names), ready_in_step_(names.size()), position_(names.size()) {}
+
+  void begin_step() noexcept {
+    step_.fetch_add(1, std::memory_order_relaxed);
+    open_.store(true, std::memory_order_release);
+  }
+
+  /// Ends the step: mark_ready throws from now on. @returns whether a step was open.
+  bool end_step() noexcept { return open_.exchange(false, std::memory_order_acq_rel); }
+
+  bool is_open() const noexcept { return open_.load(std::memory_order_acquire); }
+
+  /// Requires an index in range. @throws Error (invalid_argument) outside a step, or for a second call in the step.
+  void mark_ready(std::size_t parameter) {
+    if (!is_open()) {
+      names_->refuse_ready(parameter, "came when no step was under way; call it between begin() and finish()");
+    }
+    const std::uint64_t step = step_.load(std::memory_order_relaxed);
+    if (ready_in_step_[parameter].exchange(step, std::memory_order_relaxed) == step) {
+      refuse_twice(parameter, step);
+    }
+    if (records_order_) {
+      position_[parameter].store(1 + next_position_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+    }
+  }
+
+  /// Starts or stops recording the ready order. Between steps.
+  void record_order(bool wanted);
+
+  /// All parameters in their ready order. Parameters that were not ready follow, in reverse index order.
+  std::vector<std::size_t> observed_order() const;
+
+  /// Whether the parameter was ready in this step.
+  bool was_ready(std::size_t parameter) const noexcept {
+    return ready_in_step_[parameter].load(std::memory_order_relaxed) == step_.load(std::memory_order_relaxed);
+  }
+
+  /// A sentence that names up to five parameters that were not ready in this step; empty if all were.
+  std::string missing() const;
+
+  /// The number of the last step begun, from 1.
+  std::uint64_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr std::size_t most_named = 5;
+
+  [[noreturn]] void refuse_twice(std::size_t parameter, std::uint64_t step) const;
+
+  const ParameterNames* names_;
+  std::vector<std::atomic<std::uint64_t>> ready_in_step_;
+  std::vector<std::atomic<std::size_t>> position_;  ///< in the observed order, from 1
+  std::atomic<std::size_t> next_position_{0};
+  bool records_order_ = false;  ///< changed between steps
+  std::atomic<std::uint64_t> step_{0};
+  std::atomic<bool> open_{false};
+};
 
 /// Owns a channel, and an arena in which all gradients are reduced. A bound gradient lies in the arena. Any other
 /// gradient is packed when it is ready and unpacked once it is reduced, by the host or by streams (GradientCopierFor).
@@ -296,3 +378,56 @@ Reducer<Communicator>::~Reducer() {
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+#if DTRAIN_DEFINITIONS
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED void ReadyGradients::record_order(bool wanted) {
+  records_order_ = wanted;
+  next_position_.store(0, std::memory_order_relaxed);
+  for (std::atomic<std::size_t>& position : position_) {
+    position.store(0, std::memory_order_relaxed);
+  }
+}
+
+DTRAIN_DEFINED std::vector<std::size_t> ReadyGradients::observed_order() const {
+  std::vector<std::size_t> order;
+  for (std::size_t parameter = position_.size(); parameter-- > 0;) {
+    order.push_back(parameter);
+  }
+  const auto rank = [this](std::size_t parameter) {
+    return position_[parameter].load(std::memory_order_relaxed) - 1;  // 0 becomes the largest
+  };
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
+  return order;
+}
+
+DTRAIN_DEFINED std::string ReadyGradients::missing() const {
+  const std::uint64_t step = step_.load(std::memory_order_relaxed);
+  std::string listed;
+  std::size_t count = 0;
+  for (std::size_t parameter = 0; parameter < ready_in_step_.size(); ++parameter) {
+    if (was_ready(parameter)) continue;
+    if (++count <= most_named) {
+      listed += (count > 1 ? ", " : "") + names_->describe(parameter);
+    }
+  }
+  if (count == 0) {
+    return {};
+  }
+  const std::string more = count > most_named ? format_text(" and {} more", {count - most_named}) : "";
+  return format_text(
+      "in step {} these parameters got no gradient: {}{}; the backward pass must call ready(i) for every parameter, "
+      "with zeros where one took no part (or set DdpOptions::allow_unused_parameters)",
+      {step, listed, more});
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void ReadyGradients::refuse_twice(std::size_t parameter, std::uint64_t step) const {
+  names_->refuse_ready(parameter,
+                       format_text("came twice in step {}; call it once, when the gradient is final", {step}));
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_DEFINITIONS

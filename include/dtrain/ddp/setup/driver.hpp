@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Driver: stream, reducer and counters of a DistributedDataParallel, whatever its model's type.
+/// Driver: stream, reducer and counters of a DistributedDataParallel, whatever its model's type; backend checks reject
+/// models that a backend cannot reduce, before a channel is opened.
 
 #include <algorithm>
 #include <cstddef>
@@ -8,18 +9,24 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "dtrain/backend/algorithm_choice.hpp"
+#include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/communicator.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/core/version.hpp"
 #include "dtrain/ddp/agreement/model_agreement.hpp"
-#include "dtrain/ddp/broadcast/broadcast_values.hpp"
-#include "dtrain/ddp/broadcast/bucket_order_broadcast.hpp"
 #include "dtrain/ddp/broadcast/packed_broadcast.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
@@ -29,20 +36,97 @@
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/planning/bucket_planner.hpp"
 #include "dtrain/ddp/planning/measured_plan.hpp"
-#include "dtrain/ddp/present_value.hpp"
 #include "dtrain/ddp/profile/running_bucket.hpp"
 #include "dtrain/ddp/reduction/accumulation.hpp"
+#include "dtrain/ddp/reduction/bucket_reduction.hpp"
 #include "dtrain/ddp/reduction/reducer.hpp"
-#include "dtrain/ddp/reduction/scaled_averages.hpp"
-#include "dtrain/ddp/setup/backend_checks.hpp"
+#include "dtrain/ddp/setup/bucket_order_broadcast.hpp"
 #include "dtrain/ddp/setup/model_functions.hpp"
-#include "dtrain/ddp/setup/reducer_parts.hpp"
-#include "dtrain/ddp/setup/register_gradient_bindings.hpp"
-#include "dtrain/ddp/setup/start_progress.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
 #include "dtrain/group/group_state.hpp"
+#include "dtrain/stream/cuda/kernels/scaled_copy_batch.hpp"
+#include "dtrain/stream/host/progress.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// What a backend reduces.
+struct BackendAbilities {
+  std::string_view name;
+  bool is_deterministic;
+  bool (*supports)(DeviceKind);
+  bool (*reduces)(DType);
+  bool (*averages)(DType);
+};
+
+/// @param communication device of the wrapper's stream
+/// @throws Error (unsupported)
+void check_backend(const BackendAbilities& backend, std::span<const Parameter> parameters,
+                   std::span<const TensorView> buffers, const DdpOptions& options, Device communication);
+
+/// The abilities of `Backend`, for check_backend.
+template <class Backend>
+BackendAbilities abilities_of() {
+  return {Backend::name(), backend::determinism_of<Backend> != backend::Determinism::none,
+          [](DeviceKind kind) -> bool { return Backend::supports(kind); },
+          [](DType dtype) -> bool { return Backend::reduces(dtype); },
+          [](DType dtype) -> bool { return backend::averages<Backend>(dtype); }};
+}
+
+/// For streams that the host runs: starts a helper thread that runs this stream while the program computes.
+/// @param local_ranks ranks of the group on this node
+/// @returns why no thread was started; null if one was, or if a device runs the stream
+template <class StreamOwner>
+const char* start_progress([[maybe_unused]] StreamOwner& owner, [[maybe_unused]] stream::host::Progress wanted,
+                           [[maybe_unused]] int local_ranks) {
+  if constexpr (requires { owner.start_helper(); }) {
+    using stream::host::Progress;
+    if (stream::host::decide(wanted, stream::host::cores_of_all_ranks(), stream::host::available_cores(),
+                             local_ranks) != Progress::thread) {
+      return wanted == Progress::automatic ? "no free core; progress = thread starts a thread all the same"
+                                           : "progress = caller";
+    }
+    owner.start_helper();
+  }
+  return nullptr;
+}
+
+/// @param identities an address for each parameter, null for one that may be in several wrappers, being empty; or
+/// nothing: the addresses of the values are taken
+/// @returns an object that prevents other wrappers from binding these gradients while it lives
+/// @throws Error (invalid_argument) if one is bound already
+std::unique_ptr<group::GradientBinding> register_gradient_bindings(
+    std::shared_ptr<group::GradientBindingRegistry> registry, std::span<const Parameter> parameters,
+    std::span<const void* const> identities);
+
+#if DTRAIN_WITH_CUDA
+
+/// Loads the kernel for every element type of the parameters. @returns whether the driver has loaded all of them
+inline bool loads_scaling_kernels(std::span<const Parameter> parameters, stream::cuda::StreamRef stream) {
+  bool loads = true;
+  for (std::size_t i = 0; loads && i < parameters.size(); ++i) {
+    const DType dtype = parameters[i].value.dtype;
+    const bool is_loaded = std::any_of(parameters.begin(), parameters.begin() + static_cast<std::ptrdiff_t>(i),
+                                       [dtype](const Parameter& before) { return before.value.dtype == dtype; });
+    loads = is_loaded || stream::cuda::ScaledCopyBatch::load(dtype, dtype, stream);
+  }
+  return loads;
+}
+
+#endif  // DTRAIN_WITH_CUDA
+
+/// Whether gradients are multiplied by 1 / ranks while they are packed, so that the collective is a sum: if the backend
+/// sums better than it averages, and the driver loads the kernel for every element type. It must be the same on all
+/// ranks: the model signature has it. The kernels are loaded now, because loading may wait for work that waits for
+/// other ranks.
+template <class Communicator>
+bool scales_averages([[maybe_unused]] std::span<const Parameter> parameters, [[maybe_unused]] ReduceOp op,
+                     [[maybe_unused]] int ranks, [[maybe_unused]] typename Communicator::Stream stream) {
+  if constexpr (backend::PrefersSums<Communicator>) {
+    return op == ReduceOp::average && ranks > 1 && loads_scaling_kernels(parameters, stream);
+  } else {
+    return false;
+  }
+}
 
 /// Steps point into it, so it does not move with its wrapper. The reducer is destroyed before its stream.
 /// @tparam Backend of the group's channels
@@ -195,3 +279,77 @@ BucketRebuild Driver<Backend, Group>::bucket_rebuild(const Group& group, const D
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+#if DTRAIN_DEFINITIONS
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// @throws Error (unsupported): "WHAT is on cuda:1, which ...".
+inline void check_device(const BackendAbilities& backend, const std::string& what, Device device,
+                         Device communication) {
+  if (!backend.supports(device.kind)) {
+    throw_error(Errc::unsupported, "{} is on {}, which backend {} does not reduce",
+                {what, to_string(device), backend.name});
+  }
+  if (device != communication) {
+    throw_error(Errc::unsupported,
+                "{} is on {}, but this rank's communication is on {}; a rank's model is on one device",
+                {what, to_string(device), to_string(communication)});
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void check_backend(const BackendAbilities& backend, std::span<const Parameter> parameters,
+                                  std::span<const TensorView> buffers, const DdpOptions& options,
+                                  Device communication) {
+  if (options.deterministic && !backend.is_deterministic) {
+    throw_error(Errc::unsupported,
+                "DdpOptions::deterministic is set, but backend {} does not promise the same bits in every run; use "
+                "topology::Ring, whose order of summation is fixed, or another backend",
+                {backend.name});
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const std::string described = describe_parameter(i, parameters[i].name);
+    const DType dtype = parameters[i].gradient.dtype;
+    detail::check_device(backend, described, parameters[i].value.device, communication);
+    if (!backend.reduces(dtype)) {
+      throw_error(Errc::unsupported,
+                  "{} has a gradient of {}, which backend {} does not reduce; keep it in a type that the backend "
+                  "reduces, such as f32",
+                  {described, name(dtype), backend.name});
+    }
+    if (options.reduce_op == ReduceOp::average && !backend.averages(dtype)) {
+      throw_error(Errc::unsupported,
+                  "{} has a gradient of {}, whose average backend {} does not form; DdpOptions::reduce_op = "
+                  "ReduceOp::sum reduces it, in a type that holds the sum",
+                  {described, name(dtype), backend.name});
+    }
+  }
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    detail::check_device(backend, format_text("buffer {} of the model", {i}), buffers[i].device, communication);
+  }
+}
+
+DTRAIN_DEFINED std::unique_ptr<group::GradientBinding> register_gradient_bindings(
+    std::shared_ptr<group::GradientBindingRegistry> registry, std::span<const Parameter> parameters,
+    std::span<const void* const> identities) {
+  auto binding = std::make_unique<group::GradientBinding>(std::move(registry));
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const TensorView& value = parameters[i].value;
+    const void* const identity = !identities.empty() ? identities[i] : value.bytes() != 0 ? value.data : nullptr;
+    if (identity != nullptr && !binding->add(identity)) {  // add() accepts a tied parameter twice
+      throw_error(Errc::invalid_argument,
+                  "the gradient of {} lives in another DistributedDataParallel: a model with bind_gradient is wrapped "
+                  "once at a time; destroy the other one first",
+                  {describe_parameter(i, parameters[i].name)});
+    }
+  }
+  return binding;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_DEFINITIONS

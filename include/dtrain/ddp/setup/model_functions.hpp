@@ -12,7 +12,6 @@
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/model.hpp"
 #include "dtrain/ddp/parameter.hpp"
-#include "dtrain/ddp/present_value.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 

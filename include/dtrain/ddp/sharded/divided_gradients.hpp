@@ -12,7 +12,7 @@
 
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
-#include "dtrain/ddp/reduction/gradient_table.hpp"
+#include "dtrain/ddp/gradient_table.hpp"
 #include "dtrain/ddp/sharded/shard_layout.hpp"
 #include "dtrain/kernels/copy.hpp"
 

@@ -51,5 +51,212 @@ void remove_shard_files(const std::string& path, const ShardIndex& index, std::o
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 #if DTRAIN_DEFINITIONS
-#include "dtrain/ddp/sharded/shard_files_definitions.hpp"
-#endif
+
+#include <dirent.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/log.hpp"
+#include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/sanitize.hpp"
+#include "dtrain/ddp/checkpoint/checkpoint_file.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// A tensor of a shard file: elements [offset, offset + count) of a parameter's state array.
+struct ShardEntry {
+  std::uint64_t array = 0;
+  std::uint64_t parameter = 0;
+  std::uint64_t offset = 0;
+};
+
+/// "state 0 of parameter 3 from 4096".
+inline std::string entry_name(const ShardEntry& entry) {
+  return format_text("state {} of parameter {} from {}", {entry.array, entry.parameter, entry.offset});
+}
+
+/// @returns nullopt for a name that entry_name does not produce
+inline std::optional<ShardEntry> parse_entry_name(std::string_view name) {
+  ShardEntry entry;
+  std::string_view rest = name;
+  const auto number = [&rest](std::string_view before, std::uint64_t& value) {
+    const bool has_word = rest.starts_with(before);
+    rest.remove_prefix(has_word ? before.size() : 0);
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
+    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
+    return has_word && error == std::errc();
+  };
+  const bool is_whole = number("state ", entry.array) && number(" of parameter ", entry.parameter) &&
+                        number(" from ", entry.offset) && rest.empty();
+  return is_whole && entry_name(entry) == name ? std::optional(entry) : std::nullopt;
+}
+
+/// Whether `name` is what file_name() puts behind "PATH.shard-", or that with ".part".
+inline bool is_end_of_shard_name(std::string_view name) {
+  constexpr std::size_t id_digits = 2 * sizeof(ShardIndex::id);
+  if (name.ends_with(".part")) name.remove_suffix(std::string_view(".part").size());
+  return name.size() > id_digits + 1 && name.find_first_not_of("0123456789abcdef") == id_digits &&
+         name[id_digits] == '-' && name.find_first_not_of("0123456789", id_digits + 1) == std::string_view::npos;
+}
+
+/// The names of shard files beside `path` that begin with "PATH.shard-" and then `with`.
+inline std::vector<std::string> shard_file_names(const std::string& path, const std::string& with) {
+  const std::size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const std::string begin = path.substr(slash == std::string::npos ? 0 : slash + 1) + ".shard-";
+  std::vector<std::string> names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> opened(::opendir(folder.c_str()), &::closedir);
+  while (const dirent* const entry = opened ? ::readdir(opened.get()) : nullptr) {
+    const std::string_view name = entry->d_name;
+    if (name.starts_with(begin + with) && is_end_of_shard_name(name.substr(begin.size()))) {
+      names.push_back((slash == std::string::npos ? "" : folder) + entry->d_name);
+    }
+  }
+  return names;
+}
+
+inline void remove_files(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (::unlink(name.c_str()) != 0 && errno != ENOENT) {
+      log(LogLevel::warning, format_text("removing the shard file {}, which no checkpoint names, failed: {}; remove it",
+                                         {sanitize(name), std::strerror(errno)}));
+    }
+  }
+}
+
+/// Reads what this rank needs of one file. @returns the number of elements
+inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const ParameterSignature> entries,
+                                   ShardedParameters& shares, std::span<const std::vector<ShardPiece>> own) {
+  std::size_t elements = 0;
+  std::uint64_t first = 0;
+  for (const ParameterSignature& tensor : entries) {
+    const std::optional<ShardEntry> entry = parse_entry_name(tensor.name);
+    const std::uint64_t count = tensor.shape.element_count();
+    if (!entry || tensor.dtype != DType::f32 || entry->array >= shares.arrays() || entry->parameter >= own.size()) {
+      reader.refuse(format_text("its tensor {} is no state of this optimizer", {in_quotes(tensor.name)}));
+    }
+    for (const ShardPiece& piece : own[entry->parameter]) {
+      const std::uint64_t begin = std::max<std::uint64_t>(entry->offset, piece.offset);
+      const std::uint64_t end = std::min<std::uint64_t>(entry->offset + count, piece.offset + piece.count);
+      if (begin < end) {
+        const std::span<float> state = shares.state(entry->array, piece).subspan(begin - piece.offset, end - begin);
+        reader.read_bytes(first + (begin - entry->offset) * sizeof(float), std::as_writable_bytes(state));
+        elements += state.size();
+      }
+    }
+    first += count * sizeof(float);
+  }
+  return elements;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED ShardIndex ShardIndex::of(const ShardedParameters& shares) {
+  std::string text = std::to_string(shares.arrays());
+  for (const Parameter& parameter : shares.parameters()) {
+    text += format_text("\n{} {} {}", {parameter.name, to_string(parameter.value.shape), name(parameter.value.dtype)});
+  }
+  Sha256 digest;
+  digest.update(std::as_bytes(std::span(text)));
+  ShardIndex index;
+  index.steps = static_cast<std::int64_t>(shares.steps());
+  const Sha256Digest sum = digest.digest();
+  std::copy(sum.begin(), sum.end(), index.model.begin());
+  return index;
+}
+
+DTRAIN_DEFINED std::vector<NamedTensor> ShardIndex::tensors() {
+  return {{"optimizer.shards.id", tensor_view(&id, {})},
+          {"optimizer.shards.files", tensor_view(&files, {})},
+          {"optimizer.steps", tensor_view(&steps, {})},
+          {"optimizer.model",
+           tensor_view(reinterpret_cast<std::uint8_t*>(model.data()), {static_cast<std::int64_t>(model.size())})}};
+}
+
+DTRAIN_DEFINED std::string ShardIndex::file_name(const std::string& path, std::int64_t rank) const {
+  std::array<std::byte, sizeof(id)> bytes{};
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[bytes.size() - 1 - i] = static_cast<std::byte>(static_cast<std::uint64_t>(id) >> (8 * i));
+  }
+  return format_text("{}.shard-{}-{}", {path, hex(bytes), rank});
+}
+
+DTRAIN_DEFINED std::vector<NamedTensor> shard_entries(ShardedParameters& shares, int rank) {
+  std::vector<NamedTensor> entries;
+  const auto add = [&](const std::vector<ShardPiece>& pieces) {
+    for (const ShardPiece& piece : pieces) {
+      for (std::size_t array = 0; array < shares.arrays(); ++array) {
+        entries.push_back(
+            {detail::entry_name({array, piece.parameter, piece.offset}), tensor_view(shares.state(array, piece))});
+      }
+    }
+  };
+  for (const BucketShard& shard : shares.layout().buckets) {
+    add(shard.own);
+    if (rank == 0) add(shard.rest);
+  }
+  return entries;
+}
+
+DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& index, ShardedParameters& shares,
+                                     int rank, int ranks) {
+  std::vector<std::vector<ShardPiece>> own(shares.parameters().size());
+  for (const BucketShard& shard : shares.layout().buckets) {
+    for (const std::vector<ShardPiece>* pieces : {&shard.own, &shard.rest}) {
+      for (const ShardPiece& piece : *pieces) {
+        own[piece.parameter].push_back(piece);
+      }
+    }
+  }
+  std::size_t elements = 0;
+  for (std::int64_t file = 0; file < index.files; ++file) {
+    const std::string name = index.file_name(path, file);
+    detail::CheckpointReader reader(name);
+    if (!reader) reader.refuse("it is missing, and the checkpoint names it");
+    const std::vector<ParameterSignature> entries = reader.read_list();
+    if (file % ranks == rank) reader.check_digest();
+    elements += detail::read_shard_file(reader, entries, shares, own);
+  }
+  if (elements != shares.arrays() * shares.layout().state_elements) {
+    throw_error(Errc::protocol,
+                "the {} shard files of the checkpoint {} do not have all of the optimizer's state; name "
+                "another checkpoint",
+                {index.files, sanitize(path)});
+  }
+}
+
+DTRAIN_DEFINED void remove_other_shard_files(const std::string& path, const ShardIndex& kept) noexcept {
+  try {
+    const std::string own = kept.file_name(path, 0);
+    const std::string_view begin = std::string_view(own).substr(0, own.rfind('-') + 1);
+    std::vector<std::string> names = detail::shard_file_names(path, "");
+    std::erase_if(names, [begin](const std::string& name) { return name.starts_with(begin); });
+    detail::remove_files(names);
+  } catch (const std::exception&) {  // no memory for the names: the next save removes the files
+  }
+}
+
+DTRAIN_DEFINED void remove_shard_files(const std::string& path, const ShardIndex& index,
+                                       std::optional<int> rank) noexcept {
+  try {
+    const std::string own = index.file_name(path, rank.value_or(0));
+    const std::size_t begin = path.size() + std::string_view(".shard-").size();
+    detail::remove_files(rank ? std::vector<std::string>{own}
+                              : detail::shard_file_names(path, own.substr(begin, own.rfind('-') + 1 - begin)));
+  } catch (const std::exception&) {  // no memory for the names: the next save removes the files
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_DEFINITIONS

@@ -24,7 +24,6 @@
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/checkpoint/atomic_file.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint.hpp"
-#include "dtrain/ddp/checkpoint/pending_checkpoint.hpp"
 #include "dtrain/ddp/rank0_task.hpp"
 #include "dtrain/ddp/sharded/shard_files.hpp"
 #include "dtrain/ddp/sharded/sharded_optimizer.hpp"

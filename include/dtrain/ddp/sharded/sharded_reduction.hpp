@@ -1,10 +1,12 @@
 #pragma once
 /// @file
-/// ShardedReduction: reduce-scatters buckets, updates this rank's share, and gathers the new weights.
+/// ShardedReduction: reduce-scatters buckets, updates this rank's share, and gathers the new weights; ShardedGradients:
+/// what a function sees between the reduction and the update.
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -14,12 +16,43 @@
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/ddp/bucket_update.hpp"
+#include "dtrain/ddp/gradient_table.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
-#include "dtrain/ddp/reduction/gradient_table.hpp"
 #include "dtrain/ddp/sharded/divided_gradients.hpp"
-#include "dtrain/ddp/sharded/sharded_gradients.hpp"
 #include "dtrain/ddp/sharded/sharded_parameters.hpp"
 #include "dtrain/kernels/copy.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The reduced gradients of a step, each rank's share, before the update: what clip_gradients and LossScaler::step
+/// take.
+class ShardedGradients {
+ public:
+  explicit ShardedGradients(GradientNorm norm) noexcept : norm_(norm) {}
+
+  /// Of all ranks' gradients; equal on all ranks.
+  const GradientNorm& gradient_norm() const noexcept { return norm_; }
+
+  /// The update multiplies the gradients by `factor`, in f32.
+  void scale_gradients(double factor) noexcept {
+    factor_ *= factor;
+    norm_ = norm_.times(factor);
+  }
+  double factor() const noexcept { return factor_; }
+
+ private:
+  GradientNorm norm_;
+  double factor_ = 1;
+};
+
+/// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
+using GradientInspection = std::function<bool(ShardedGradients&)>;
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::ShardedGradients;
+}  // namespace DTRAIN_NAMESPACE
 
 namespace DTRAIN_NAMESPACE::ddp {
 

@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "dtrain/identity/complete_identity.hpp"
-#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/identity/environment/complete_identity.hpp"
+#include "dtrain/identity/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 

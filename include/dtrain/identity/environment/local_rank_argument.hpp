@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/identity/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/identity/formats/json.hpp"
+#include "dtrain/identity/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "dtrain/core/version.hpp"
-#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/identity/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 

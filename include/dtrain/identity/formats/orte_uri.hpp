@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/identity/formats/host_port.hpp"
+#include "dtrain/identity/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 

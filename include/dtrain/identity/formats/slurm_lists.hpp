@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/identity/formats/host_port.hpp"
+#include "dtrain/identity/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 

@@ -14,7 +14,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/cpu_affinity.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/identity/variables.hpp"
 #include "dtrain/launch/diagnostics/system_files.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Launcher flags: help text, and parser that removes them from a program's command line.
+/// Launcher flags: help text, and parser that removes them from a program's command line; command words: a command line
+/// split with the quotes of a shell.
 
 #include <algorithm>
 #include <array>
@@ -14,13 +15,56 @@
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/core/version.hpp"
 #include "dtrain/identity/node_identity.hpp"
-#include "dtrain/launch/configuration/command_words.hpp"
 #include "dtrain/launch/configuration/core_binding.hpp"
-#include "dtrain/launch/nodes/job_result.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
+
+inline constexpr int most_restarts = 10000;  ///< of --max-restarts
+
+/// Pure. Blanks separate words. '...' is literal. In "...", a backslash before \, ", $ or ` is removed. Outside quotes,
+/// a backslash makes the next character literal. Nothing is expanded. Example: `sh -c '"$@"' --` has the words `sh`,
+/// `-c`, `"$@"`, `--`. @returns nullopt for a quote without an end
+inline std::optional<std::vector<std::string>> command_words(std::string_view text) {
+  constexpr std::string_view blanks = " \t\r\n";
+  constexpr std::string_view escaped_in_quotes = "\\\"$`";
+  std::vector<std::string> words;
+  std::string word;
+  bool in_word = false;
+  char quote = '\0';
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char letter = text[i];
+    const bool has_next = i + 1 < text.size();
+    const bool escapes = letter == '\\' && has_next &&
+                         (quote == '\0' || (quote == '"' && escaped_in_quotes.find(text[i + 1]) != text.npos));
+    if (quote == '\0' && blanks.find(letter) != blanks.npos) {
+      if (in_word) {
+        words.push_back(word);
+        word.clear();
+      }
+      in_word = false;
+      continue;
+    }
+    in_word = true;
+    if (letter == quote) {
+      quote = '\0';
+    } else if (quote == '\0' && (letter == '\'' || letter == '"')) {
+      quote = letter;
+    } else {
+      i += escapes ? 1 : 0;
+      word += text[i];
+    }
+  }
+  if (quote != '\0') {
+    return std::nullopt;
+  }
+  if (in_word) {
+    words.push_back(word);
+  }
+  return words;
+}
 
 inline constexpr const char* help_text =
     "Launcher flags (taken out of the program's arguments; --flag=v, --flag v, underscores as well):\n"
@@ -217,7 +261,7 @@ inline Flags parse_flags(identity::Arguments arguments) {
     }
     if (std::optional<std::string>* const text = detail::text_of_flag(flags, *flag)) *text = value;
     if (*flag == "--max-restarts") {
-      flags.max_restarts = detail::number_of(*flag, value, RestartPolicy::most_restarts);
+      flags.max_restarts = detail::number_of(*flag, value, most_restarts);
     }
     if (*flag == "--wrap") flags.wrapper = detail::wrapper_words(value);
     if (*flag == "--bind") flags.binding = binding_from(value);

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "dtrain/core/process/cpu_affinity.hpp"
-#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/identity/variables.hpp"
 #include "dtrain/launch/configuration/core_binding.hpp"
 #include "dtrain/launch/diagnostics/system_files.hpp"
 

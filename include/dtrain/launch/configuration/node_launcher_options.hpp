@@ -10,15 +10,15 @@
 
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/identity/environment/variables.hpp"
 #include "dtrain/identity/identity_error.hpp"
 #include "dtrain/identity/job_name.hpp"
 #include "dtrain/identity/node_identity.hpp"
+#include "dtrain/identity/variables.hpp"
+#include "dtrain/launch/backend_facts.hpp"
 #include "dtrain/launch/configuration/flags.hpp"
 #include "dtrain/launch/configuration/settings.hpp"
 #include "dtrain/launch/configuration/worker_program.hpp"
-#include "dtrain/launch/launcher.hpp"
-#include "dtrain/launch/supervise/shutdown_schedule.hpp"
+#include "dtrain/launch/shutdown_schedule.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 

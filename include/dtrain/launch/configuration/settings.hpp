@@ -19,7 +19,7 @@
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/identity/variables.hpp"
 #include "dtrain/net/poll_descriptor.hpp"
 #include "dtrain/rendezvous/protocol/secret.hpp"
 

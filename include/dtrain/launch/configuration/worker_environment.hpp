@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/identity/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 

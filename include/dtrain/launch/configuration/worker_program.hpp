@@ -17,7 +17,7 @@
 #include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
-#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/identity/variables.hpp"
 #include "dtrain/launch/configuration/core_binding.hpp"
 #include "dtrain/launch/diagnostics/system_files.hpp"
 

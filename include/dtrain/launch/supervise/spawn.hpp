@@ -24,7 +24,7 @@
 #include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/process/open_files.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/identity/environment/variables.hpp"
+#include "dtrain/identity/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 

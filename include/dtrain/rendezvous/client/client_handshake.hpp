@@ -13,7 +13,7 @@
 #include "dtrain/core/crypto/random.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/protocol/handshake_codec.hpp"
-#include "dtrain/rendezvous/protocol/transcript.hpp"
+#include "dtrain/rendezvous/protocol/secret.hpp"
 #include "dtrain/rendezvous/session/framed_connection.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {

@@ -17,7 +17,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/rendezvous/protocol/request.hpp"
+#include "dtrain/rendezvous/protocol/message.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 class LoopHandle;

@@ -18,7 +18,6 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
-#include "dtrain/core/source_location.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/rendezvous/client/client_session.hpp"

@@ -72,5 +72,228 @@ class ControlPlane {
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
 #if DTRAIN_DEFINITIONS
-#include "dtrain/rendezvous/control/control_plane_definitions.hpp"
-#endif
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/net/interfaces.hpp"
+#include "dtrain/net/socket_address.hpp"
+#include "dtrain/rendezvous/client/store_client.hpp"
+#include "dtrain/rendezvous/membership/host_identity.hpp"
+#include "dtrain/rendezvous/server/listen.hpp"
+#include "dtrain/rendezvous/server/store_server.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+namespace detail {
+
+/// How long a rank that hosts the store waits for the other ranks to receive the cause.
+inline constexpr std::chrono::milliseconds departure_timeout{1000};
+
+/// Provisional fields stay unset: the store computes them.
+inline Join join_request(const ControlPlaneOptions& options, const HostIdentity& host) {
+  const identity::ProcessIdentity& identity = options.identity;
+  const auto certain = [&identity](const char* field, const std::optional<int>& value) {
+    return identity.is_provisional(field) ? std::nullopt : value;
+  };
+  Join request;
+  request.info.rank = identity.rank;
+  request.info.host_id = host.id;
+  request.info.host = host.name;
+  request.info.local_rank = certain("local_rank", identity.local_rank);
+  request.info.local_world_size = certain("local_world_size", identity.local_world_size);
+  request.info.node_rank = certain("node_rank", identity.node_rank);
+  request.info.node_count = certain("node_count", identity.node_count);
+  request.info.settings = options.settings;
+  request.world_size = identity.world_size;
+  request.job = identity.job.value_or("");
+  request.origin = options.origin;
+  request.opens_store = options.hosts_store;
+  return request;
+}
+
+/// False only if the launcher says that all ranks run on one host.
+inline bool may_span_hosts(const identity::ProcessIdentity& identity) {
+  return identity.node_count ? *identity.node_count > 1 : identity.local_world_size != identity.world_size;
+}
+
+/// @param is_alone whether the job has only this rank, at a port that the system chooses
+inline StoreAddress store_address(const ControlPlaneOptions& options, bool is_alone) {
+  const identity::ProcessIdentity& identity = options.identity;
+  StoreAddress address;
+  address.host = is_alone ? "127.0.0.1" : identity.master_addr.value_or("127.0.0.1");
+  address.port =
+      static_cast<std::uint16_t>(is_alone ? 0 : identity.master_port.value_or(identity::default_master_port));
+  address.ports = is_alone ? std::uint16_t{1} : options.master_ports;
+  address.attempt = static_cast<std::uint64_t>(identity.attempt);
+  address.secret = options.secret;
+  return address;
+}
+
+}  // namespace detail
+
+/// The rank's session and, if it hosts the store, the server. used by the control thread only, until it has ended.
+struct ControlPlane::LoopState {
+  std::optional<StoreServer> server;
+  JobServer* job = nullptr;  ///< the server's
+  StoreClient::Owner session;
+  bool has_joined = false;  ///< also after the session's end
+};
+
+DTRAIN_DEFINED ControlPlane::ControlPlane(const ControlPlaneOptions& options, std::shared_ptr<FailureLatch> failure)
+    : failure_(std::move(failure)), loop_state_(std::make_unique<LoopState>()) {
+  check_master_address(options);
+  const HostIdentity host = host_identity(options.host_id);
+  constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);  // sums with it do not overflow
+  const Deadline deadline = Deadline::after(std::min(options.timeout, longest));
+  try {
+    run_blocking(join(options, host, deadline), deadline, "joining the job");
+  } catch (...) {
+    close();
+    throw;
+  }
+  install_reporter();
+}
+
+DTRAIN_DEFINED ControlPlane::~ControlPlane() {
+  close();
+}
+
+DTRAIN_DEFINED bool ControlPlane::leave_blocking(Deadline deadline) {
+  failure_->set_reporter({});
+  const bool left = run_blocking(leave_all(deadline), deadline, "leaving the job");
+  close();
+  return left;
+}
+
+/// Runs a coroutine on the control thread. Blocking: until it has ended, at most the deadline and 3 s more.
+DTRAIN_DEFINED bool ControlPlane::run_blocking(async::Task<bool> task, Deadline deadline, const char* doing) {
+  const auto start = [&task](async::EventLoop&) { return std::move(task); };
+  return thread_.run_blocking(start, with_grace(deadline), doing);
+}
+
+DTRAIN_DEFINED async::Task<bool> ControlPlane::join(const ControlPlaneOptions& options, const HostIdentity& host,
+                                                    Deadline deadline) {
+  async::EventLoop& loop = thread_.loop();
+  const bool is_alone = options.identity.world_size == 1 && options.hosts_store;
+  Join request = detail::join_request(options, host);
+  StoreAddress address = detail::store_address(options, is_alone);
+  if (options.hosts_store) {
+    std::vector<net::Listener> listeners;
+    if (is_alone) {
+      listeners.push_back(net::Listener::bind_loopback(loop, 0));
+    } else {
+      const ListenOptions listen_options{options.interface, options.secret.has_value(),
+                                         detail::may_span_hosts(options.identity)};
+      async::Task<std::vector<net::Listener>> listening =
+          listen_or_query_holder(loop, address, listen_options, request, deadline);
+      listeners = co_await std::move(listening);
+    }
+    open_store(std::move(listeners), options, host, deadline, address);
+  }
+  try {
+    async::Task<StoreClient::Owner> joining =
+        StoreClient::join(loop, std::move(address), std::move(request), failure_, deadline);
+    loop_state_->session = co_await std::move(joining);
+    loop_state_->has_joined = true;
+  } catch (const std::exception& error) {
+    if (loop_state_->server) {  // the other ranks receive the cause before the store ends
+      loop_state_->job->post_failure(Cause{CauseKind::exception, options.identity.rank, host.name, error.what()});
+    }
+    throw;
+  }
+  membership_ = loop_state_->session->membership();
+  membership_.named_address = options.interface ? net::local_address_named(*options.interface) : std::string();
+  client_ = loop_state_->session->weak_from_this();
+  co_return true;
+}
+
+/// @param address becomes that of the store
+DTRAIN_DEFINED void ControlPlane::open_store(std::vector<net::Listener> listeners, const ControlPlaneOptions& options,
+                                             const HostIdentity& host, Deadline join_deadline, StoreAddress& address) {
+  const net::SocketAddress bound = listeners.front().local();
+  address.host = bound.is_any() ? "localhost" : bound.host();
+  address.port = bound.port();
+  address.ports = 1;
+  StoreJobOptions job;
+  job.world_size = options.identity.world_size;
+  job.attempt = address.attempt;
+  job.job = options.identity.job.value_or("");
+  job.owner = format_text("rank {} on host {}", {options.identity.rank, host.name});
+  job.opener.process = ::getpid();
+  job.opener.host_id = host.id;
+  job.opener.origin = options.origin;
+  if (job.world_size > 1) {
+    job.opener.listens_at = listens_at("rank 0", listeners, options.identity.master_addr.value_or(""));
+  }
+  job.join_deadline = join_deadline;
+  job.on_failure = [this](const Cause& cause) {
+    if (!loop_state_->has_joined) {  // it is joining, which cannot succeed any more
+      failure_->set(cause);
+    }
+  };
+  loop_state_->server.emplace(thread_.loop(), std::move(listeners), ServerOptions{options.secret, options.limits});
+  loop_state_->job = &loop_state_->server->open(std::move(job));
+}
+
+DTRAIN_DEFINED async::Task<bool> ControlPlane::leave_all(Deadline deadline) {
+  bool left = loop_state_->session != nullptr;
+  if (loop_state_->session != nullptr) {
+    left = co_await loop_state_->session->leave(deadline);
+  }
+  if (loop_state_->server) {
+    const bool all = co_await loop_state_->job->all_left(deadline);
+    left = left && all;
+  }
+  co_return left;
+}
+
+/// Ends the session; if this rank hosts the store, the other ranks get time to receive the cause, or the store ends.
+DTRAIN_DEFINED async::Task<bool> ControlPlane::end(bool ends_store) {
+  loop_state_->session.reset();
+  if (ends_store) {
+    loop_state_->server.reset();
+  } else if (loop_state_->server && loop_state_->job != nullptr) {  // null where opening the store failed
+    co_await loop_state_->job->all_left(Deadline::after(detail::departure_timeout));
+  }
+  co_return true;
+}
+
+/// Sends reports to the store; without a session, a report sets this rank's own latch.
+DTRAIN_DEFINED void ControlPlane::install_reporter() {
+  const std::weak_ptr<FailureLatch> latch = failure_;
+  failure_->set_reporter([loop_handle = thread_.handle(), weak_client = client_, latch](const Cause& cause) {
+    const bool posted = loop_handle->post([weak_client, latch, cause] {
+      if (const std::shared_ptr<StoreClient> client = weak_client.lock()) {
+        client->report(cause);
+      } else if (const std::shared_ptr<FailureLatch> own = latch.lock()) {
+        own->set(cause);
+      }
+    });
+    const std::shared_ptr<FailureLatch> own = latch.lock();
+    if (!posted && own) {
+      own->set(cause);
+    }
+  });
+}
+
+DTRAIN_DEFINED void ControlPlane::close() noexcept {
+  failure_->set_reporter({});
+  for (const bool ends_store : {false, true}) {
+    try {
+      run_blocking(end(ends_store), Deadline::after(detail::departure_timeout), "closing");
+    } catch (...) {  // the loop has ended, and with it every task
+    }
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+#endif  // DTRAIN_DEFINITIONS

@@ -9,8 +9,8 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/identity/process_identity.hpp"
+#include "dtrain/rendezvous/limits.hpp"
 #include "dtrain/rendezvous/membership/origin.hpp"
-#include "dtrain/rendezvous/protocol/limits.hpp"
 #include "dtrain/rendezvous/protocol/secret.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {

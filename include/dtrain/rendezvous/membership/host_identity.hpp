@@ -14,7 +14,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/small_file.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/rendezvous/protocol/limits.hpp"
+#include "dtrain/rendezvous/limits.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Membership: a rank's numbers in its job (rank, local rank, node rank, sizes), and their computation.
+/// Membership: a rank's numbers in its job (rank, local rank, node rank, sizes), and their computation; job settings:
+/// text that must be equal on all ranks, and its first difference. Pure.
 
 #include <algorithm>
 #include <cstddef>
@@ -16,9 +17,50 @@
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Lines "name=value", added in the same order on every rank. A Join carries at most max_settings_bytes of them.
+class JobSettings {
+ public:
+  JobSettings& add(std::string_view name, std::string_view value) {
+    append_text(text_, "{}={}\n", {name, value});
+    return *this;
+  }
+  const std::string& text() const noexcept { return text_; }
+
+ private:
+  std::string text_;
+};
+
+namespace detail {
+
+/// Removes the first line from `text`, and returns it sanitized; "nothing" if there is none.
+inline std::string take_line(std::string_view& text) {
+  if (text.empty()) {
+    return "nothing";
+  }
+  const std::size_t end = text.find('\n');
+  const std::string line = sanitize(text.substr(0, end));
+  text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  return line;
+}
+
+}  // namespace detail
+
+/// The first pair of lines that differ; nothing if all lines are equal.
+inline std::optional<std::pair<std::string, std::string>> first_difference(std::string_view a, std::string_view b) {
+  while (!a.empty() || !b.empty()) {
+    std::string first = detail::take_line(a);
+    std::string second = detail::take_line(b);
+    if (first != second) {
+      return std::make_pair(std::move(first), std::move(second));
+    }
+  }
+  return std::nullopt;
+}
 
 /// All fields are known, also those that the launcher left open. A node is all ranks with one host id (boot id and
 /// network namespace), not all ranks with one host name.
@@ -87,7 +129,11 @@ struct RankInfo {
 std::variant<std::vector<Membership>, Cause> form_membership(const std::vector<RankInfo>& ranks,
                                                              const std::string& job);
 
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
 #if DTRAIN_DEFINITIONS
+
+namespace DTRAIN_NAMESPACE::rendezvous {
 
 DTRAIN_DEFINE_MEMBERS(Membership);
 DTRAIN_DEFINE_MEMBERS(RankInfo);
@@ -203,6 +249,6 @@ DTRAIN_DEFINED std::variant<std::vector<Membership>, Cause> form_membership(cons
   return members;
 }
 
-#endif
-
 }  // namespace DTRAIN_NAMESPACE::rendezvous
+
+#endif  // DTRAIN_DEFINITIONS

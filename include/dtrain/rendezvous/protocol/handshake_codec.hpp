@@ -12,7 +12,7 @@
 
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/rendezvous/protocol/limits.hpp"
+#include "dtrain/rendezvous/limits.hpp"
 #include "dtrain/rendezvous/protocol/message.hpp"
 #include "dtrain/rendezvous/protocol/session_codec.hpp"
 

@@ -1,14 +1,20 @@
 #pragma once
 /// @file
-/// Secret: the key that the ranks of a job share; the handshake proves that both ends know it.
+/// Secret: the key that the ranks of a job share; HandshakeTranscript: the frames of a handshake, and the proofs of the
+/// secret over them.
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/crypto/sha256.hpp"
+#include "dtrain/rendezvous/protocol/message.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -36,12 +42,60 @@ class Secret {
   std::string text_;
 };
 
+/// The side that makes a proof. Each has its own label, so a proof cannot be sent back as the other side's.
+enum class ProofSide : std::uint8_t { rank, store };
+
+/// The frames of one handshake in order, each with its length. A proof is the HMAC-SHA256 (RFC 2104) under the secret
+/// of a label and the SHA-256 of these frames, up to the proof itself, which ends its frame. It covers both nonces, so
+/// that it cannot be replayed; protocol version, dtrain's version, role and attempt, which are in the Hello; and all
+/// else in its frame. The store's proof covers the rank's. Pure.
+class Transcript {
+ public:
+  void add(std::span<const std::byte> frame) noexcept { append(hash_, frame); }
+
+  /// The proof for a frame whose last bytes are reserved for it. The frame is not added.
+  Proof proof_for(ProofSide side, const Secret& secret, std::span<const std::byte> frame) const noexcept {
+    Sha256 hash = hash_;
+    append(hash, frame.first(frame.size() - std::min(frame.size(), sizeof(Proof))));
+    constexpr std::string_view rank_label = "dtrain: a rank's proof";
+    constexpr std::string_view store_label = "dtrain: the store's proof";
+    const std::string_view label = side == ProofSide::rank ? rank_label : store_label;
+    return HmacSha256(secret.bytes()).update(label).update(hash.digest()).digest();
+  }
+
+  /// Writes the proof over the last bytes of a frame of this process.
+  void prove(ProofSide side, const Secret& secret, std::span<std::byte> frame) const noexcept {
+    const Proof proof = proof_for(side, secret, frame);
+    std::copy(proof.begin(), proof.end(), frame.end() - static_cast<std::ptrdiff_t>(proof.size()));
+  }
+
+  /// Whether a received frame ends with the right proof.
+  bool is_proved(ProofSide side, const Secret& secret, std::span<const std::byte> frame) const noexcept {
+    if (frame.size() < sizeof(Proof)) {
+      return false;
+    }
+    Proof given{};
+    std::copy(frame.end() - sizeof(Proof), frame.end(), given.begin());
+    return equal_in_constant_time(given, proof_for(side, secret, frame));
+  }
+
+ private:
+  static void append(Sha256& hash, std::span<const std::byte> frame) noexcept {
+    std::array<std::byte, 8> length{};
+    for (std::size_t i = 0; i < length.size(); ++i) {
+      length[i] = static_cast<std::byte>((static_cast<std::uint64_t>(frame.size()) >> (8 * i)) & 0xffU);
+    }
+    hash.update(length).update(frame);
+  }
+
+  Sha256 hash_;
+};
+
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
 #if DTRAIN_DEFINITIONS
 
 #include "dtrain/core/crypto/random.hpp"
-#include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 

@@ -17,7 +17,7 @@
 
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/net/framing/frame.hpp"
-#include "dtrain/rendezvous/protocol/limits.hpp"
+#include "dtrain/rendezvous/limits.hpp"
 #include "dtrain/rendezvous/protocol/message.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {

@@ -22,9 +22,9 @@
 #include "dtrain/net/listener.hpp"
 #include "dtrain/net/socket_address.hpp"
 #include "dtrain/rendezvous/protocol/handshake_codec.hpp"
-#include "dtrain/rendezvous/protocol/transcript.hpp"
+#include "dtrain/rendezvous/protocol/secret.hpp"
 #include "dtrain/rendezvous/server/job_server.hpp"
-#include "dtrain/rendezvous/server/store_job_options.hpp"
+#include "dtrain/rendezvous/server_state/store_job_options.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

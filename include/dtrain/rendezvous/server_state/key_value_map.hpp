@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/rendezvous/protocol/limits.hpp"
+#include "dtrain/rendezvous/limits.hpp"
 #include "dtrain/rendezvous/server_state/key_waiters.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {

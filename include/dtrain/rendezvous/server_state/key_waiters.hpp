@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/rendezvous/protocol/request.hpp"
+#include "dtrain/rendezvous/protocol/message.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/rendezvous/membership/job_settings.hpp"
+#include "dtrain/rendezvous/membership/membership.hpp"
 #include "dtrain/rendezvous/membership/rank_set.hpp"
 #include "dtrain/rendezvous/protocol/message.hpp"
 

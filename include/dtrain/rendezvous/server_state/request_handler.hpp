@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// RequestHandler: pure state machine that serves the requests of a job's ranks: requests in, responses out.
+/// RequestHandler: pure state machine that serves the requests of a job's ranks: requests in, responses out by a
+/// JobSink.
 
 #include <algorithm>
 #include <cstdint>
@@ -13,16 +14,33 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
+#include "dtrain/rendezvous/limits.hpp"
 #include "dtrain/rendezvous/membership/rank_set.hpp"
-#include "dtrain/rendezvous/protocol/limits.hpp"
+#include "dtrain/rendezvous/protocol/message.hpp"
 #include "dtrain/rendezvous/server_state/barriers.hpp"
-#include "dtrain/rendezvous/server_state/job_sink.hpp"
 #include "dtrain/rendezvous/server_state/key_value_map.hpp"
+#include "dtrain/rendezvous/server_state/rank_table.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// JobState and RequestHandler call it while they change: none of these functions calls them back.
+class JobSink {
+ public:
+  virtual void send(SessionId session, ToRank message) = 0;
+  /// Sends a response that shares its values with the store.
+  virtual void send(SessionId session, ValueResponse message) = 0;
+  virtual void close_after_sending(SessionId session) = 0;
+  virtual void on_joined(int rank, const std::string& host) = 0;
+  virtual void on_left(int rank) = 0;
+  virtual void on_failure(const Cause& cause) = 0;
+  /// A rank has joined that may belong to another job.
+  virtual void warn(const std::string& sentence) = 0;
+
+ protected:
+  ~JobSink() = default;
+};
 
 /// Every request gets one response, unless its session ends first. Threads: the store server's. Its Limits bound it.
 class RequestHandler {

@@ -8,10 +8,9 @@
 #include <utility>
 
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/framing/frame.hpp"
-#include "dtrain/rendezvous/protocol/limits.hpp"
+#include "dtrain/rendezvous/limits.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Stream: an owned CUDA stream.
+/// Stream: an owned CUDA stream; CommunicationStream: the one for the communication of a group or a DDP instance.
 
 #include <utility>
 
@@ -49,6 +49,34 @@ class Stream {
  private:
   cudaStream_t stream_ = nullptr;
   int device_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
+#if DTRAIN_WITH_CUDA
+
+#include <optional>
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// Owns a stream of high priority on the device that is the thread's current one when ref() is first called.
+/// Threads: one at a time. Lifetime: outlives its references.
+class CommunicationStream {
+ public:
+  CommunicationStream() noexcept = default;
+
+  /// @throws Error (cuda)
+  StreamRef ref() const {
+    if (!stream_) {
+      stream_.emplace(Priority::high);
+    }
+    return stream_->ref();
+  }
+
+ private:
+  mutable std::optional<Stream> stream_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda

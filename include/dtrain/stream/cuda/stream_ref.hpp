@@ -8,7 +8,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/types/device.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/stream_handle.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/event.hpp"

@@ -1,17 +1,40 @@
 #pragma once
 /// @file
-/// CommunicationStream: the host stream for the communication of a group or a DDP instance.
+/// CommunicationStream: the host stream for the communication of a group or a DDP instance; HelperThread drains it
+/// while the program computes.
 
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "dtrain/async/thread.hpp"
 #include "dtrain/core/config.hpp"
-#include "dtrain/stream/host/helper_thread.hpp"
+#include "dtrain/stream/host/queue.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
 #include "dtrain/stream/host/stream_registry.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::host {
+
+/// Sleeps while the queue is empty; an enqueue wakes it with one futex call, and only if it sleeps. At most one per
+/// queue. Destruction lets the running work end and leaves the rest to waiting threads. Lifetime: the queue outlives
+/// the thread.
+class HelperThread {
+ public:
+  /// @throws Error if the system cannot start a thread
+  explicit HelperThread(Queue& queue);
+  HelperThread(const HelperThread&) = delete;
+  HelperThread& operator=(const HelperThread&) = delete;
+  ~HelperThread() {
+    queue_.has_helper_.store(false);
+    queue_.wake_helper();
+  }
+
+ private:
+  void main() noexcept;
+
+  Queue& queue_;
+  async::JoiningThread thread_;
+};
 
 /// Owns a Queue and, after start_helper(), the thread that drains it. Movable; references stay valid. Threads: one at a
 /// time, its references as StreamRef. Lifetime: outlives its references; destruction drops work that has not run.
@@ -46,7 +69,27 @@ class CommunicationStream {
 
 #if DTRAIN_DEFINITIONS
 
+#include "dtrain/core/text/format_text.hpp"
+
 namespace DTRAIN_NAMESPACE::stream::host {
+
+DTRAIN_DEFINED HelperThread::HelperThread(Queue& queue) : queue_(queue) {
+  queue_.has_helper_.store(true);
+  try {
+    thread_ = async::start_thread("the communication helper thread", [this] { main(); });
+  } catch (const Error& failure) {
+    queue_.has_helper_.store(false);
+    throw Error(failure.code(), format_text("{}; progress = caller needs no thread", {failure.what()}));
+  }
+}
+
+DTRAIN_DEFINED void HelperThread::main() noexcept {
+  const auto goes_on = [this] { return queue_.has_helper_.load(); };
+  while (goes_on()) {
+    queue_.run_up_to(Queue::no_waiter, goes_on);
+    queue_.park_helper();
+  }
+}
 
 DTRAIN_DEFINED CommunicationStream::CommunicationStream() : owned_(std::make_unique<QueueAndHelper>()) {}
 

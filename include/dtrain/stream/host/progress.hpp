@@ -56,8 +56,8 @@ int cores_of_all_ranks();
 #include <cstring>
 #include <system_error>
 
+#include "dtrain/core/process/control_groups.hpp"
 #include "dtrain/core/process/cpu_affinity.hpp"
-#include "dtrain/core/process/cpu_quota.hpp"
 #include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::host {

@@ -1,18 +1,91 @@
 #pragma once
 /// @file
-/// StreamRef: the reference to a host queue that models Stream.
+/// StreamRef: the reference to a host queue that models Stream; Event and ExternalEvent: a point in a host stream, and
+/// one that the host completes.
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/types/device.hpp"
-#include "dtrain/stream/host/event.hpp"
-#include "dtrain/stream/host/external_event.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/futex.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/stream/host/queue.hpp"
+#include "dtrain/stream/stream.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::host {
+
+/// A queue and a ticket. An event never recorded is complete. Threads: any thread polls and waits, but not while
+/// another thread records. Lifetime: the queue outlives it.
+class Event {
+ public:
+  bool is_complete() const noexcept { return queue_ == nullptr || queue_->is_complete(ticket_); }
+
+  /// Number of completed work items of its stream; equal values mean that none completed in between.
+  std::uint64_t progress() const noexcept { return queue_ == nullptr ? 0 : queue_->completed(); }
+
+  /// Blocking: see Queue::block_until_complete. Each work item ends by a deadline of its own.
+  WaitResult block_until_complete(Deadline deadline) const {
+    return queue_ == nullptr ? WaitResult::complete : queue_->block_until_complete(ticket_, deadline);
+  }
+
+ private:
+  friend class StreamRef;
+
+  Queue* queue_ = nullptr;
+  std::uint64_t ticket_ = 0;
+};
+
+/// Incomplete until signal(). Threads: all members from any thread. Lifetime: pinned; outlives the work that waits for
+/// it. signal() does not use the event after it has become complete: a thread that sees it complete may destroy it.
+class ExternalEvent {
+ public:
+  ExternalEvent() = default;
+  ExternalEvent(const ExternalEvent&) = delete;
+  ExternalEvent& operator=(const ExternalEvent&) = delete;
+
+  bool is_complete() const noexcept { return state_.load(std::memory_order_acquire) >= signalled; }
+
+  /// Whether a stream's wait reached its deadline before the signal.
+  bool timed_out() const noexcept { return state_.load(std::memory_order_acquire) == expired; }
+
+  void signal() noexcept { complete_as(signalled); }
+
+  /// Makes it incomplete again. Not while a thread waits.
+  void reset() noexcept { state_.store(idle, std::memory_order_release); }
+
+  WaitResult block_until_complete(Deadline deadline) const noexcept {
+    std::uint32_t state = state_.load(std::memory_order_acquire);
+    while (state < signalled) {
+      if (state == idle && !state_.compare_exchange_strong(state, awaited, std::memory_order_acquire)) {
+        continue;
+      }
+      const FutexResult result = futex_wait(state_, awaited, deadline, FutexScope::process);
+      state = state_.load(std::memory_order_acquire);
+      if (result == FutexResult::timed_out && state < signalled) {
+        return WaitResult::timed_out;
+      }
+    }
+    return WaitResult::complete;
+  }
+
+ private:
+  friend class StreamRef;
+  enum SignalState : std::uint32_t { idle, awaited, signalled, expired };
+
+  void complete_as(SignalState final_state) noexcept {
+    std::uint32_t state = state_.load(std::memory_order_relaxed);
+    while (state < signalled && !state_.compare_exchange_weak(state, final_state, std::memory_order_acq_rel)) {
+    }
+    if (state == awaited) {
+      futex_wake_all(state_, FutexScope::process);
+    }
+  }
+
+  mutable std::atomic<std::uint32_t> state_{idle};
+};
 
 /// Borrows a Queue. Threads: as Queue. Lifetime: the queue outlives it and all work enqueued through it.
 class StreamRef {

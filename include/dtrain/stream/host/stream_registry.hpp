@@ -1,16 +1,44 @@
 #pragma once
 /// @file
-/// StreamRegistry: a rank's host streams; runs those that no thread runs, so that streams cannot deadlock.
+/// StreamRegistry: a rank's host streams; an OnDemandRunner runs those that no thread runs, so that streams cannot
+/// deadlock.
 
+#include <atomic>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "dtrain/async/thread.hpp"
 #include "dtrain/core/config.hpp"
-#include "dtrain/stream/host/on_demand_runner.hpp"
+#include "dtrain/stream/host/queue.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::host {
+
+/// Starts on demand and ends when the queue is empty; an idle one costs neither thread nor memory.
+/// Lifetime: the queue outlives it. Threads: `start_if_idle` one at a time.
+class OnDemandRunner {
+ public:
+  explicit OnDemandRunner(Queue& queue) noexcept : queue_(queue) {}
+  OnDemandRunner(const OnDemandRunner&) = delete;
+  OnDemandRunner& operator=(const OnDemandRunner&) = delete;
+
+  /// Leaves work that has not run. Blocking: until the running work has ended, by a deadline of its own.
+  ~OnDemandRunner() { stops_.store(true); }
+
+  /// Starts the thread if the queue has work that no thread runs. Does not block. If the system cannot start a thread,
+  /// the work is left to waiting threads; a later call tries again.
+  void start_if_idle() noexcept;
+
+ private:
+  void main() noexcept;
+
+  Queue& queue_;
+  std::atomic<bool> running_{false};
+  std::atomic<bool> stops_{false};
+  async::JoiningThread thread_;  ///< last: joined before the other members are destroyed
+};
 
 /// A caller-runs stream makes no progress while its rank's thread waits inside another stream's operation. Example:
 /// rank 0 waits in channel A for rank 1, and rank 1 waits in channel B for rank 0. Each has enqueued the work that the
@@ -57,6 +85,24 @@ class StreamRegistry {
 #include <algorithm>
 
 namespace DTRAIN_NAMESPACE::stream::host {
+
+DTRAIN_DEFINED void OnDemandRunner::start_if_idle() noexcept {
+  if (running_.load() || !queue_.has_unattended_work()) {
+    return;
+  }
+  running_.store(true);
+  try {
+    const async::BlockedSignals blocked;  // the user's signal handlers run in the user's threads
+    thread_ = async::JoiningThread(std::thread([this] { main(); }));  // the previous thread has ended
+  } catch (...) {
+    running_.store(false);
+  }
+}
+
+DTRAIN_DEFINED void OnDemandRunner::main() noexcept {
+  queue_.run_up_to(Queue::no_waiter, [this] { return !stops_.load(); });
+  running_.store(false);
+}
 
 DTRAIN_DEFINED void StreamRegistry::run_unattended() noexcept {
   const std::lock_guard lock(mutex_);

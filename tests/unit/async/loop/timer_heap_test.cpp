@@ -1,4 +1,4 @@
-#include "dtrain/async/loop/timer_heap.hpp"
+#include "dtrain/async/timer_heap.hpp"
 
 #include <doctest/doctest.h>
 

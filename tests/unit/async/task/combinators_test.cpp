@@ -4,8 +4,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include "dtrain/async/task/when_all.hpp"
-#include "dtrain/async/task/with_deadline.hpp"
+#include "dtrain/async/when_all.hpp"
+#include "dtrain/async/with_deadline.hpp"
 
 namespace {
 

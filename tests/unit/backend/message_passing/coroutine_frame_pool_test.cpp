@@ -1,4 +1,4 @@
-#include "dtrain/backend/message_passing/coroutine_frame_pool.hpp"
+#include "dtrain/backend/message_passing/routine.hpp"
 
 #include <doctest/doctest.h>
 
@@ -8,8 +8,6 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
-
-#include "dtrain/backend/message_passing/routine.hpp"
 
 namespace {
 

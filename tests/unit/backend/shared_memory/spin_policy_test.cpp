@@ -1,7 +1,7 @@
 /// @file
 /// dtrain/backend/shared_memory/policy.hpp
 
-#include "dtrain/backend/shared_memory/spin_policy.hpp"
+#include "dtrain/backend/shared_memory/barrier_wait.hpp"
 
 #include <doctest/doctest.h>
 #include <sched.h>

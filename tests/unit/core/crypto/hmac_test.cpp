@@ -1,4 +1,4 @@
-#include "dtrain/core/crypto/hmac.hpp"
+#include "dtrain/core/crypto/sha256.hpp"
 
 #include <doctest/doctest.h>
 

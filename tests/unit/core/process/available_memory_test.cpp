@@ -1,4 +1,4 @@
-#include "dtrain/core/process/available_memory.hpp"
+#include "dtrain/core/process/control_groups.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>

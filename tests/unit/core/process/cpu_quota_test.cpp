@@ -1,4 +1,4 @@
-#include "dtrain/core/process/cpu_quota.hpp"
+#include "dtrain/core/process/control_groups.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>

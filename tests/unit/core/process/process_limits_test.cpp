@@ -14,7 +14,6 @@
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/exception_text.hpp"
-#include "dtrain/core/process/process_limits.hpp"
 #include "support/in_child.hpp"
 
 namespace {

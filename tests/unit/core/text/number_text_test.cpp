@@ -10,7 +10,6 @@
 #include <random>
 #include <string>
 
-#include "dtrain/core/text/duration_text.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "support/german_locale.hpp"
 #include "support/skip.hpp"

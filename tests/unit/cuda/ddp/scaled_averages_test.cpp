@@ -1,4 +1,4 @@
-#include "dtrain/ddp/reduction/scaled_averages.hpp"
+#include "dtrain/ddp/setup/driver.hpp"
 
 #include "dtrain/core/config.hpp"
 

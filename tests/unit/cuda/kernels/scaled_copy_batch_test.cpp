@@ -17,7 +17,7 @@
 
 #include "dtrain/core/types/bfloat16.hpp"
 #include "dtrain/core/types/float16.hpp"
-#include "dtrain/stream/cuda/kernels/square_sum_text.hpp"
+#include "dtrain/stream/cuda/kernels/square_sum_kernel.hpp"
 #include "support/contains.hpp"
 #include "support/cuda_memory.hpp"
 #include "support/ptxas.hpp"

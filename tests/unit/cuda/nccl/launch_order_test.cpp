@@ -11,7 +11,7 @@
 #include <string>
 #include <thread>
 
-#include "dtrain/backend/nccl/launch_order.hpp"
+#include "dtrain/backend/nccl/channel.hpp"
 #include "support/gate.hpp"
 #include "support/nccl_rank.hpp"
 

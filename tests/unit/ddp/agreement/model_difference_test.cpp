@@ -1,4 +1,4 @@
-#include "dtrain/ddp/agreement/model_difference.hpp"
+#include "dtrain/ddp/agreement/model_signature.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "dtrain/ddp/broadcast/bucket_order_broadcast.hpp"
+#include "dtrain/ddp/setup/bucket_order_broadcast.hpp"
 
 #include <doctest/doctest.h>
 

@@ -14,7 +14,6 @@
 
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/failure_latch.hpp"
-#include "dtrain/ddp/broadcast/broadcast_values.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
 #include "support/counting_communicator.hpp"
 

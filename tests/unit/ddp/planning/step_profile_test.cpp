@@ -1,4 +1,4 @@
-#include "dtrain/ddp/planning/step_profile.hpp"
+#include "dtrain/ddp/planning/step_model.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "dtrain/ddp/profile/step_recorder.hpp"
+#include "dtrain/ddp/profile/step_record.hpp"
 
 #include <doctest/doctest.h>
 

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/ddp/profile/rank_timeline.hpp"
 #include "dtrain/identity/formats/json.hpp"
 
 using dtrain::ddp::RankTimeline;

@@ -1,4 +1,4 @@
-#include "dtrain/ddp/reduction/ready_gradients.hpp"
+#include "dtrain/ddp/reduction/reducer.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "dtrain/ddp/reduction/rearrangement.hpp"
+#include "dtrain/ddp/reduction/bucket_rebuild.hpp"
 
 #include <doctest/doctest.h>
 

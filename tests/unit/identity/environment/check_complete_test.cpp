@@ -1,4 +1,4 @@
-#include "dtrain/identity/environment/check_complete.hpp"
+#include "dtrain/identity/process_sources.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "dtrain/identity/environment/environment_snapshot.hpp"
+#include "dtrain/identity/variables.hpp"
 
 #include <doctest/doctest.h>
 

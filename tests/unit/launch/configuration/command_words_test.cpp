@@ -1,4 +1,4 @@
-#include "dtrain/launch/configuration/command_words.hpp"
+#include "dtrain/launch/configuration/flags.hpp"
 
 #include <doctest/doctest.h>
 

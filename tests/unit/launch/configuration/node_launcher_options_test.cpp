@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/launch/attempt.hpp"
+#include "dtrain/launch/node_launcher.hpp"
 #include "support/contains.hpp"
 
 using dtrain::identity::Environment;

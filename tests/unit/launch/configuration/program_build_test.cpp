@@ -1,4 +1,4 @@
-#include "dtrain/launch/configuration/program_build.hpp"
+#include "dtrain/launch/configuration/job_identity.hpp"
 
 #include <doctest/doctest.h>
 

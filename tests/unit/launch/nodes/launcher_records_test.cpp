@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/launch/nodes/lost_launcher_messages.hpp"
+#include "dtrain/launch/nodes/node_rendezvous.hpp"
 
 using dtrain::Cause;
 using dtrain::CauseKind;

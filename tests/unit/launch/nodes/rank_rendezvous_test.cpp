@@ -1,4 +1,4 @@
-#include "dtrain/launch/nodes/rank_rendezvous.hpp"
+#include "dtrain/launch/nodes/job_coordinator.hpp"
 
 #include <doctest/doctest.h>
 

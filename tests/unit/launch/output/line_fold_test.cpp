@@ -1,4 +1,4 @@
-#include "dtrain/launch/output/line_fold.hpp"
+#include "dtrain/launch/output/output_relay.hpp"
 
 #include <doctest/doctest.h>
 

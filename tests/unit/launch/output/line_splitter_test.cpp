@@ -1,4 +1,4 @@
-#include "dtrain/launch/output/line_splitter.hpp"
+#include "dtrain/launch/output/console.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "dtrain/launch/output/log_file.hpp"
+#include "dtrain/launch/output/output_relay.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>

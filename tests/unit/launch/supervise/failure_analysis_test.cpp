@@ -1,4 +1,4 @@
-#include "dtrain/launch/supervise/failure_analysis.hpp"
+#include "dtrain/launch/nodes/job_result.hpp"
 
 #include <doctest/doctest.h>
 

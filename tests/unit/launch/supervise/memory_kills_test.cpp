@@ -1,4 +1,4 @@
-#include "dtrain/launch/supervise/memory_kills.hpp"
+#include "dtrain/launch/supervise/supervisor.hpp"
 
 #include <doctest/doctest.h>
 

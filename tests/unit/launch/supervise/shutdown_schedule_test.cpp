@@ -1,4 +1,4 @@
-#include "dtrain/launch/supervise/shutdown_schedule.hpp"
+#include "dtrain/launch/shutdown_schedule.hpp"
 
 #include <doctest/doctest.h>
 

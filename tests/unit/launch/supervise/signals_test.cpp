@@ -1,4 +1,4 @@
-#include "dtrain/launch/supervise/signals.hpp"
+#include "dtrain/launch/supervise/signal_forwarder.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

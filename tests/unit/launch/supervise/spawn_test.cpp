@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "dtrain/launch/exit_status.hpp"
 #include "dtrain/launch/rank_process.hpp"
-#include "dtrain/launch/supervise/exit_status.hpp"
 #include "support/limited_child.hpp"
 
 using dtrain::Descriptor;

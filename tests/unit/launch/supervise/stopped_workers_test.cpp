@@ -1,4 +1,4 @@
-#include "dtrain/launch/supervise/stopped_workers.hpp"
+#include "dtrain/launch/supervise/workers.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "dtrain/net/framing/frame_parser.hpp"
+#include "dtrain/net/framing/frame.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // ctest: TIMEOUT 120
-#include "dtrain/rendezvous/client/store_connector.hpp"
+#include "dtrain/rendezvous/client/client_session.hpp"
 
 #include <doctest/doctest.h>
 

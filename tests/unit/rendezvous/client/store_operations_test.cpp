@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/async/task/when_all.hpp"
-#include "dtrain/async/task/with_deadline.hpp"
+#include "dtrain/async/when_all.hpp"
+#include "dtrain/async/with_deadline.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
 #include "unit/rendezvous/raw_client.hpp"
 #include "unit/rendezvous/store_job.hpp"

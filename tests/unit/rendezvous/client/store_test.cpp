@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/async/task/with_deadline.hpp"
+#include "dtrain/async/with_deadline.hpp"
 #include "unit/rendezvous/store_job.hpp"
 
 using namespace rendezvous_test;

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/rendezvous/protocol/transcript.hpp"
+#include "dtrain/rendezvous/protocol/secret.hpp"
 #include "unit/rendezvous/raw_client.hpp"
 #include "unit/rendezvous/store_fixture.hpp"
 

@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "dtrain/rendezvous/server_state/job_sink.hpp"
+#include "dtrain/rendezvous/server_state/request_handler.hpp"
 
 namespace rendezvous_test {
 

@@ -1,4 +1,4 @@
-#include "dtrain/rendezvous/server/store_job_options.hpp"
+#include "dtrain/rendezvous/server_state/store_job_options.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-#include "dtrain/rendezvous/server_state/join_check.hpp"
+#include "dtrain/rendezvous/server_state/job_state.hpp"
 
 #include <doctest/doctest.h>
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "dtrain/rendezvous/protocol/session_codec.hpp"
-#include "dtrain/rendezvous/session/retransmit_queue.hpp"
+#include "dtrain/rendezvous/session/resumable_session.hpp"
 #include "support/allocation_count.hpp"
 #include "unit/rendezvous/server/recording_sink.hpp"
 

@@ -1,4 +1,4 @@
-#include "dtrain/rendezvous/session/retransmit_queue.hpp"
+#include "dtrain/rendezvous/session/resumable_session.hpp"
 
 #include <doctest/doctest.h>
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "dtrain/backend/shared_memory/channel.hpp"
-#include "dtrain/backend/shared_memory/collectives/reduce_slice.hpp"
+#include "dtrain/backend/shared_memory/control_block.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 

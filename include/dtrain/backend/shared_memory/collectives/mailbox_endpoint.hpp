@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// MailboxEndpoint: messages in shared memory, which pass through the sender's mailbox in chunks.
+/// MailboxEndpoint: messages in shared memory, which pass through the sender's mailbox in chunks; point-to-point
+/// transfer of the user's messages.
 
 #include <array>
 #include <coroutine>
@@ -9,8 +10,9 @@
 #include <span>
 #include <vector>
 
-#include "dtrain/backend/message_passing/coroutine_frame_pool.hpp"
 #include "dtrain/backend/message_passing/endpoint.hpp"
+#include "dtrain/backend/message_passing/routine.hpp"
+#include "dtrain/backend/shared_memory/channel.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 
@@ -117,8 +119,274 @@ class MailboxEndpoint {
 
 static_assert(message_passing::Endpoint<MailboxEndpoint>);
 
+/// A send, a recv, or both at once, which do not wait for each other.
+struct MailboxTransfer {
+  const std::byte* input;
+  std::byte* output;
+  std::uint64_t input_count;
+  std::uint64_t output_count;
+  MailboxEndpoint* endpoint;
+  std::int32_t to;    ///< -1: no send
+  std::int32_t from;  ///< -1: no recv
+  DType input_dtype;
+  DType output_dtype;
+
+  void operator()(Channel& /*channel*/, const Operation& /*operation*/) const noexcept {
+    MailboxEndpoint::MessageHandle sent;
+    if (to >= 0) {
+      sent = endpoint->send(ConstBufferView{input, input_count, input_dtype, {}}, to);
+    }
+    if (from >= 0) {
+      const auto received = endpoint->recv(BufferView{output, output_count, output_dtype, {}}, from);
+      if (!endpoint->block_until_done(received)) {
+        return;
+      }
+      endpoint->take(received);
+    }
+    if (to >= 0 && endpoint->block_until_done(sent)) {
+      endpoint->take(sent);
+    }
+  }
+};
+
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
 #if DTRAIN_DEFINITIONS
-#include "dtrain/backend/shared_memory/collectives/mailbox_endpoint_definitions.hpp"
-#endif
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "dtrain/backend/shared_memory/control_block.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/kernels/copy.hpp"
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+using message_passing::TagClass;
+
+namespace detail {
+
+inline std::uint32_t mailbox_owner(int rank) noexcept {
+  return static_cast<std::uint32_t>(rank) + 1;
+}
+
+}  // namespace detail
+
+class MailboxEndpoint::ChunkWait {
+ public:
+  ChunkWait(const MailboxEndpoint& endpoint, const PendingMessage& awaited) noexcept
+      : endpoint_(endpoint), channel_(endpoint.channel_), awaited_(awaited) {}
+
+  bool done() const noexcept {
+    return endpoint_.free_slot() != nullptr ||
+           std::any_of(endpoint_.recvs_.begin(), endpoint_.recvs_.end(), [&](std::uint32_t index) {
+             return endpoint_.filled_slot(endpoint_.messages_[index]) != nullptr;
+           });
+  }
+  int peer() const noexcept { return awaited_.peer; }
+  bool may_sleep() const noexcept { return !done() && gone() < 0; }
+  FutexCounter& counter() const noexcept { return channel_.control().slot(channel_.rank()).mailbox_events; }
+
+  template <class Present>
+  std::optional<Cause> failure(const Present& present) const {
+    for (int rank = 0; rank < channel_.size(); ++rank) {
+      const RankSlot& slot = channel_.control().slot(rank);
+      if (slot.state.load() == SlotState::failed) {
+        return slot.cause.load();
+      }
+    }
+    const int peer = gone();
+    if (peer >= 0 && !done()) {
+      return Cause{CauseKind::disagreement, -1, "",
+                   format_text("{} cannot be finished: rank {} has left the channel without completing it",
+                               {present(), job_rank(peer)})};
+    }
+    return std::nullopt;
+  }
+
+  std::string missing(std::chrono::milliseconds waited) const {
+    const bool receives = awaited_.output != nullptr;
+    const std::string what = format_text(
+        "rank {} had not {} after {} ms",
+        {job_rank(awaited_.peer), receives ? "sent all of it" : "taken what was sent before", waited.count()});
+    if (awaited_.tag_class == TagClass::direct) {
+      return receives ? what : what + "; where ranks send to each other before they receive, use send_recv";
+    }
+    return what + "; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take";
+  }
+
+ private:
+  bool left(std::uint32_t index) const noexcept {
+    return channel_.control().slot(endpoint_.messages_[index].peer).state.load() != SlotState::serving;
+  }
+
+  /// A peer that a message still needs but that has left; -1 if there is none.
+  int gone() const noexcept {
+    for (const std::vector<std::uint32_t>* list : {&endpoint_.sends_, &endpoint_.recvs_}) {
+      const auto found = std::find_if(list->begin(), list->end(), [&](std::uint32_t index) { return left(index); });
+      if (found != list->end()) {
+        return endpoint_.messages_[*found].peer;
+      }
+    }
+    return -1;
+  }
+
+  int job_rank(int peer) const noexcept { return channel_.control().job_rank(peer); }
+
+  const MailboxEndpoint& endpoint_;
+  const Channel& channel_;
+  const PendingMessage& awaited_;
+};
+
+DTRAIN_DEFINED MailboxEndpoint::MailboxEndpoint(Channel& channel)
+    : channel_(channel), rank_(channel.rank()), numbers_(static_cast<std::size_t>(channel.size())) {}
+
+DTRAIN_DEFINED std::uint32_t MailboxEndpoint::free_entry() {
+  if (free_.empty()) {
+    const std::size_t entries = messages_.size() + 1;
+    free_.reserve(entries);  // so that take() and the moves of chunks do not allocate
+    sends_.reserve(entries);
+    recvs_.reserve(entries);
+    messages_.emplace_back();
+    return static_cast<std::uint32_t>(entries - 1);
+  }
+  const std::uint32_t index = free_.back();
+  free_.pop_back();
+  return index;
+}
+
+DTRAIN_DEFINED MailboxEndpoint::MessageHandle MailboxEndpoint::start_send(const ConstBufferView& input, int peer,
+                                                                          TagClass tag_class) {
+  const std::uint32_t index = free_entry();
+  const std::size_t list = static_cast<std::size_t>(tag_class);
+  messages_[index] = {input, nullptr, peer, tag_class, false, ++numbers_[static_cast<std::size_t>(peer)].sent[list], 0};
+  sends_.push_back(index);
+  while (send_chunk()) {
+  }
+  return {index};
+}
+
+DTRAIN_DEFINED MailboxEndpoint::MessageHandle MailboxEndpoint::start_recv(const BufferView& output, int peer,
+                                                                          TagClass tag_class) {
+  const std::uint32_t index = free_entry();
+  const std::size_t list = static_cast<std::size_t>(tag_class);
+  messages_[index] = {
+      output, output.data, peer, tag_class, false, ++numbers_[static_cast<std::size_t>(peer)].posted[list], 0};
+  recvs_.push_back(index);
+  return {index};
+}
+
+DTRAIN_DEFINED bool MailboxEndpoint::block_until_done(MessageHandle handle) noexcept {
+  while (!messages_[handle.index].done) {
+    if (channel_.aborted() || (!move_chunks() && !channel_.wait(ChunkWait(*this, messages_[handle.index])))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+DTRAIN_DEFINED std::size_t MailboxEndpoint::take(MessageHandle handle) noexcept {
+  free_.push_back(handle.index);
+  return messages_[handle.index].moved;
+}
+
+/// Sends one chunk and receives one, if they can be moved now. @returns whether it moved any
+DTRAIN_DEFINED bool MailboxEndpoint::move_chunks() noexcept {
+  const bool sent = send_chunk();
+  for (std::size_t place = 0; place < recvs_.size(); ++place) {
+    const std::uint32_t index = recvs_[place];
+    if (MailboxSlot* const slot = filled_slot(messages_[index])) {
+      receive_chunk(messages_[index], *slot);
+      if (messages_[index].done) {
+        recvs_.erase(recvs_.begin() + static_cast<std::ptrdiff_t>(place));
+      }
+      return true;
+    }
+  }
+  return sent;
+}
+
+DTRAIN_DEFINED bool MailboxEndpoint::send_chunk() noexcept {
+  MailboxSlot* const slot = free_slot();
+  if (slot == nullptr) {
+    return false;
+  }
+  PendingMessage& message = messages_[sends_.front()];
+  const std::size_t bytes = message.view.bytes();
+  const std::size_t chunk = std::min(mailbox_slot_bytes, bytes - message.moved);
+  const auto copy = chunk <= mailbox_cached_bytes ? &kernels::copy_bytes : &kernels::stream_bytes;
+  copy(memory_of(rank_, *slot), message.view.data + message.moved, chunk);
+  slot->message = message.key();
+  slot->offset = message.moved;
+  slot->count = message.view.count;
+  slot->dtype = message.view.dtype;
+  slot->owner.store(detail::mailbox_owner(message.peer));
+  channel_.control().slot(message.peer).mailbox_events.increment();
+  message.moved += chunk;
+  message.done = message.moved == bytes;
+  if (message.done) {
+    sends_.erase(sends_.begin());
+  }
+  return true;
+}
+
+DTRAIN_DEFINED void MailboxEndpoint::receive_chunk(PendingMessage& message, MailboxSlot& slot) noexcept {
+  const bool is_direct = message.tag_class == TagClass::direct;
+  const bool fits = is_direct ? slot.count == message.view.count && slot.dtype == message.view.dtype
+                              : slot.count <= message.view.count;
+  if (!fits) {
+    const MessageEnd sent{channel_.control().job_rank(message.peer), slot.count, slot.dtype};
+    const MessageEnd received{channel_.job_rank(), message.view.count, message.view.dtype};
+    const std::string place = is_direct ? position_of({}, channel_.name()) : "in " + channel_.present();
+    channel_.fail({CauseKind::disagreement, -1, "", unequal_message(place, sent, received)});
+    return;
+  }
+  const std::size_t bytes = slot.count * size_bytes(slot.dtype);
+  const std::size_t chunk = std::min(mailbox_slot_bytes, bytes - message.moved);
+  kernels::copy_bytes(message.output + message.moved, memory_of(message.peer, slot), chunk);
+  slot.owner.store(0);
+  channel_.control().slot(message.peer).mailbox_events.increment();
+  message.moved += chunk;
+  message.done = message.moved == bytes;
+  if (message.done) {
+    ++numbers_[static_cast<std::size_t>(message.peer)].received[static_cast<std::size_t>(message.tag_class)];
+  }
+}
+
+/// A slot for the next chunk; null if nothing remains to be sent or no slot is free.
+DTRAIN_DEFINED MailboxSlot* MailboxEndpoint::free_slot() const noexcept {
+  if (!sends_.empty()) {
+    for (MailboxSlot& slot : channel_.control().slot(rank_).mailbox) {
+      if (slot.owner.load() == 0) {
+        return &slot;
+      }
+    }
+  }
+  return nullptr;
+}
+
+/// The next chunk of a message to this rank; null if it has not arrived, or an earlier message has not.
+DTRAIN_DEFINED MailboxSlot* MailboxEndpoint::filled_slot(const PendingMessage& message) const noexcept {
+  const MailboxNumbers& numbers = numbers_[static_cast<std::size_t>(message.peer)];
+  if (message.number == numbers.received[static_cast<std::size_t>(message.tag_class)] + 1) {
+    for (MailboxSlot& slot : channel_.control().slot(message.peer).mailbox) {
+      if (slot.owner.load() == detail::mailbox_owner(rank_) && slot.message == message.key() &&
+          slot.offset == message.moved) {
+        return &slot;
+      }
+    }
+  }
+  return nullptr;
+}
+
+DTRAIN_DEFINED std::byte* MailboxEndpoint::memory_of(int rank, const MailboxSlot& slot) const noexcept {
+  const MailboxSlot* const first = channel_.control().slot(rank).mailbox.data();
+  return channel_.control().mailbox(rank, static_cast<std::size_t>(&slot - first));
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
+#endif  // DTRAIN_DEFINITIONS

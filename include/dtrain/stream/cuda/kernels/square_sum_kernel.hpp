@@ -1,19 +1,123 @@
 #pragma once
 /// @file
-/// SquareSumKernel: sums of the squares of an array in device memory, for the host to add.
+/// SquareSumKernel: sums of the squares of an array in device memory, one for each block of threads, for the host to
+/// add; its PTX text.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <string>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/kernels/driver_kernel.hpp"
-#include "dtrain/stream/cuda/kernels/square_sum_text.hpp"
+#include "dtrain/stream/cuda/kernels/ptx_elements.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+inline constexpr std::uint32_t square_sum_threads = 256;  ///< a power of two
+inline constexpr const char* square_sum_name = "dtrain_square_sums";
+
+/// Bytes that a thread reads at a time; the array's address and size are multiples of them.
+inline constexpr std::size_t square_sum_bytes = 16;
+
+/// Bytes of a block of threads: 8 reads for each thread.
+inline constexpr std::size_t square_sum_block_bytes = 8 * square_sum_bytes * square_sum_threads;
+
+constexpr bool can_sum_squares(DType dtype) noexcept {
+  return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
+}
+
+/// Blocks for an array of so many bytes, at most as many as keep a large GPU busy. It depends on nothing else, so that
+/// all ranks add in the same order.
+constexpr std::uint32_t square_sum_blocks(std::size_t bytes) noexcept {
+  const std::size_t blocks = bytes / square_sum_block_bytes + (bytes % square_sum_block_bytes != 0 ? 1 : 0);
+  return static_cast<std::uint32_t>(std::min<std::size_t>(blocks, 512));
+}
+
+/// The kernel `square_sum_name`(array, its bytes, sums): block b writes its sum of squares to sums[b], in f64. Thread t
+/// of block b reads 16 bytes at index b * square_sum_threads + t, and at each further multiple of all threads. The
+/// threads' sums are added pairwise, by halves. So equal arrays give equal bits. Squares are exact, except of f64.
+inline std::string square_sum_text(DType dtype) {
+  const auto count = static_cast<unsigned>(square_sum_bytes / size_bytes(dtype));
+  std::string add;
+  for (unsigned i = 0; i < count; ++i) {
+    add += dtype == DType::f64 ? "mov.f64 %wide, " + ptx::registers(dtype, 's', i, 1) + ";\n"
+                               : ptx::widen_element(dtype, i) + "cvt.f64.f32 %wide, %value;\n";
+    add += "fma.rn.f64 %sum, %wide, %wide, %sum;\n";
+  }
+  return ptx::header + std::string(".visible .entry ") + square_sum_name +
+         format_text(
+             "(\n.param .u64 array,\n.param .u64 bytes,\n.param .u64 sums)\n"
+             "{\n"
+             ".reg .pred %is_done;\n"
+             ".reg .u32 %block, %blocks, %thread, %index, %slot, %other, %half, %bits;\n"
+             ".reg .u64 %read, %end, %step, %written;\n"
+             ".reg .f32 %value;\n"
+             ".reg .f64 %sum, %wide;\n"
+             "{}"
+             ".shared .align 8 .b8 partial[{}];\n",
+             {ptx::declaration(dtype, 's', count), 8 * square_sum_threads}) +
+         format_text(
+             "mov.u32 %block, %ctaid.x;\n"
+             "mov.u32 %blocks, %nctaid.x;\n"
+             "mov.u32 %thread, %tid.x;\n"
+             "ld.param.u64 %read, [array];\n"
+             "ld.param.u64 %end, [bytes];\n"
+             "cvta.to.global.u64 %read, %read;\n"
+             "add.u64 %end, %read, %end;\n"
+             "mad.lo.u32 %index, %block, {}, %thread;\n"
+             "mad.wide.u32 %read, %index, {}, %read;\n"
+             "mul.wide.u32 %step, %blocks, {};\n"
+             "mov.f64 %sum, 0d0000000000000000;\n"
+             "READ:\n"
+             "setp.ge.u64 %is_done, %read, %end;\n"
+             "@%is_done bra READ_DONE;\n"
+             "{}{}"
+             "add.u64 %read, %read, %step;\n"
+             "bra READ;\n"
+             "READ_DONE:\n",
+             {square_sum_threads, square_sum_bytes, square_sum_threads * square_sum_bytes,
+              ptx::transfer(dtype, 's', "ld", "%read", count), add}) +
+         format_text(
+             "mov.u32 %slot, partial;\n"
+             "mad.lo.u32 %slot, %thread, 8, %slot;\n"
+             "st.shared.f64 [%slot+0], %sum;\n"
+             "mov.u32 %half, {};\n"
+             "ADD:\n"
+             "bar.sync 0;\n"
+             "setp.ge.u32 %is_done, %thread, %half;\n"
+             "@%is_done bra ADDED;\n"
+             "mad.lo.u32 %other, %half, 8, %slot;\n"
+             "ld.shared.f64 %wide, [%other+0];\n"
+             "add.rn.f64 %sum, %sum, %wide;\n"
+             "st.shared.f64 [%slot+0], %sum;\n"
+             "ADDED:\n"
+             "shr.u32 %half, %half, 1;\n"
+             "setp.ne.u32 %is_done, %half, 0;\n"
+             "@%is_done bra ADD;\n"
+             "setp.ne.u32 %is_done, %thread, 0;\n"
+             "@%is_done bra END;\n"
+             "ld.param.u64 %written, [sums];\n"
+             "cvta.to.global.u64 %written, %written;\n"
+             "mad.wide.u32 %written, %block, 8, %written;\n"
+             "st.global.f64 [%written+0], %sum;\n"
+             "END:\n"
+             "ret;\n}\n",
+             {square_sum_threads / 2});
+}
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
 
 #if DTRAIN_WITH_CUDA
 

@@ -1,4 +1,4 @@
-#include "dtrain/backend/message_passing/selected_all_reduce.hpp"
+#include "dtrain/backend/message_passing/operation_context.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "dtrain/backend/message_passing/cost/algorithm_costs.hpp"
+#include "dtrain/backend/message_passing/algorithms/algorithm_table.hpp"
 
 #include <doctest/doctest.h>
 
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
-#include "dtrain/backend/message_passing/algorithms/halving/halving_doubling.hpp"
+#include "dtrain/backend/message_passing/algorithms/halving_doubling.hpp"
 #include "dtrain/kernels/partial_reduction.hpp"
 #include "support/exact_values.hpp"
 #include "support/routine_ranks.hpp"

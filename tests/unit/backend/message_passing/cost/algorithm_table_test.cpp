@@ -1,4 +1,4 @@
-#include "dtrain/backend/message_passing/cost/algorithm_table.hpp"
+#include "dtrain/backend/message_passing/algorithms/algorithm_table.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "dtrain/backend/shared_memory/collectives/reduce_slice.hpp"
+#include "dtrain/backend/shared_memory/control_block.hpp"
 
 #include <doctest/doctest.h>
 

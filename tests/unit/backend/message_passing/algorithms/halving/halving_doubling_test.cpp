@@ -1,4 +1,4 @@
-#include "dtrain/backend/message_passing/algorithms/halving/halving_doubling.hpp"
+#include "dtrain/backend/message_passing/algorithms/halving_doubling.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "dtrain/backend/message_passing/algorithms/halving/halving_stages.hpp"
+#include "dtrain/backend/message_passing/algorithms/halving_stages.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,0 +1,295 @@
+#pragma once
+/// @file
+/// InflightRing: the operations in flight on streams, and when the first of them began; diagnosis of a timeout: whether
+/// the ranks called different operations.
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/operation.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/sanitize.hpp"
+#include "dtrain/stream/cuda/event.hpp"
+#include "dtrain/stream/cuda/stream.hpp"
+#include "dtrain/stream/cuda/stream_ref.hpp"
+
+#if DTRAIN_WITH_NCCL
+
+/// NCCL compares nothing: ranks that call different operations wait for each other. A rank that times out writes its
+/// operation to the store, under its rank, and reads the next rank's. If not all ranks are in the same operation, some
+/// rank differs from the next one.
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// Value in the store for a rank that has closed its end.
+inline constexpr const char* has_left = "has left the channel";
+
+inline std::string timeout_key(const ChannelContext& context, int rank) {
+  return format_text("{}/timeout/{}", {context.name, rank});
+}
+
+/// Maximum time between the timeouts of two ranks. A caller that waits for the stream waits twice the timeout.
+inline std::chrono::nanoseconds grace_period(std::chrono::nanoseconds timeout) {
+  return std::min<std::chrono::nanoseconds>(timeout / 3, std::chrono::seconds(5));
+}
+
+/// Blocking: at most three times grace_period(timeout). @returns why `operation` has not ended; empty once the job has
+/// failed
+inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& context, const Operation& operation) {
+  const std::string ordinal = operation.sequence == 0 ? "" : " as operation " + std::to_string(operation.sequence);
+  const std::string called = format_text(" called {}{}", {to_string(operation), ordinal});
+  const std::string own = format_text("rank {}{}", {context.reporting_rank(), called});
+  const int size = context.members.world_size;
+  std::string detail =
+      "does every rank call it, and the operations of all channels in the same order? DTRAIN_TIMEOUT_SECONDS is how "
+      "long it may take";
+  try {
+    const Deadline deadline = Deadline::after(grace_period(context.timeout));
+    context.store.set_blocking(timeout_key(context, context.members.rank), own, deadline);
+    const int next = (context.members.rank + 1) % size;
+    const std::string other = sanitize(context.store.get_blocking(timeout_key(context, next), deadline).substr(0, 300));
+    if (operation.sequence != 0 && other.ends_with(ordinal) && !other.ends_with(called)) {
+      return Cause{CauseKind::disagreement, -1, "",
+                   format_text("on channel '{}', {} and {}; every rank calls the same collectives in the same order",
+                               {context.name, own, other})};
+    }
+    if (!other.ends_with(called)) {  // it has left, or is in another operation, maybe an earlier one
+      detail = other + "; every rank calls the same collectives in the same order";
+    } else if (context.failure->block_until_failed(Deadline::after(2 * grace_period(context.timeout)))) {
+      return std::nullopt;  // other ranks differ; one that timed out later may still wait for its next rank
+    }
+  } catch (const JobFailed&) {
+    return std::nullopt;
+  } catch (const Error&) {
+    detail = format_text("rank {} of the channel is in none; {}", {(context.members.rank + 1) % size, detail});
+  }
+  return Cause{CauseKind::timeout, context.reporting_rank(), context.members.host,
+               format_text("{}: it had not ended after {}; {}",
+                           {described_on(context.name, operation), duration_text(context.timeout), detail})};
+}
+
+/// Erases this rank's operation, which has ended after all: otherwise the previous rank could read it later, during
+/// another operation. Blocking: a second at most.
+inline void retract_timeout(const ChannelContext& context) noexcept {
+  try {
+    context.store.erase_blocking(timeout_key(context, context.members.rank), Deadline::after(std::chrono::seconds(1)));
+  } catch (...) {
+    // The job has failed, or a message will name an earlier operation.
+  }
+}
+
+/// The last rank to leave erases all entries: no rank will read them.
+inline void erase_after_last_departure(const ChannelContext& context, Deadline deadline) {
+  const std::string left = context.name + "/timeout/left";
+  if (context.store.add_blocking(left, 1, deadline) == context.members.world_size) {
+    for (int rank = 0; rank < context.members.world_size; ++rank) {
+      context.store.erase_blocking(timeout_key(context, rank), deadline);
+    }
+    context.store.erase_blocking(left, deadline);
+  }
+}
+
+/// Publishes that this rank has left, for a rank that waits for it. @param last whether this rank publishes nothing
+/// more. Blocking: a second at most.
+inline void publish_departure(const ChannelContext& context, bool last) noexcept {
+  try {
+    if (context.members.world_size > 1 && !context.failure->failed()) {
+      const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+      context.store.set_blocking(timeout_key(context, context.members.rank),
+                                 format_text("rank {} {}", {context.reporting_rank(), has_left}), deadline);
+      if (last) {
+        erase_after_last_departure(context, deadline);
+      }
+    }
+  } catch (...) {
+    // The other ranks detect it later without this entry.
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// Records an event before and after each operation, in a fixed ring. If more operations are in flight than the ring
+/// has slots, the last slot stands for several, and its clock restarts with each. No lock is held during a CUDA call,
+/// because any may block while a stream is full. Threads: one enters operations at a time, any polls.
+class InflightRing {
+ public:
+  /// State of the first operation, if any.
+  struct View {
+    cudaError_t failure = cudaSuccess;  ///< of the device
+    std::optional<Operation> running{};
+    Deadline::Clock::time_point since{};
+  };
+
+  /// An operation, from before to after it is enqueued. Destruction marks it as enqueued, also without end().
+  class TrackedOperation {
+   public:
+    /// @throws Error (cuda)
+    TrackedOperation(InflightRing& ring, const Operation& operation, stream::cuda::StreamRef stream) : ring_(&ring) {
+      ring.begin(operation, stream);
+    }
+    TrackedOperation(const TrackedOperation&) = delete;
+    TrackedOperation& operator=(const TrackedOperation&) = delete;
+    ~TrackedOperation() { ring_->mark_enqueued(); }
+
+    /// @throws Error (cuda)
+    void end(stream::cuda::StreamRef stream) { stream.record(ring_->last().after); }
+
+   private:
+    InflightRing* ring_;
+  };
+
+  /// Makes all events in advance. @throws Error (cuda)
+  explicit InflightRing(int device) {
+    const stream::cuda::Stream first(stream::cuda::Priority::normal, device);
+    for (InflightOperation& slot : operations_) {
+      first.ref().record(slot.before);
+      first.ref().record(slot.after);
+    }
+  }
+
+  /// Queries the events and removes complete operations; does nothing while another thread polls. Precondition: the
+  /// thread captures no stream.
+  void poll() {
+    const std::unique_lock one(polling_, std::try_to_lock);
+    if (!one) {
+      return;
+    }
+    set_polling_since(Deadline::Clock::now());
+    View view;
+    for (InflightOperation* front = front_enqueued(); front != nullptr; front = front_enqueued()) {
+      view.failure = cudaEventQuery(front->after.native());
+      if (view.failure != cudaSuccess) {
+        break;
+      }
+      progress_.fetch_add(1, std::memory_order_relaxed);
+      const std::lock_guard lock(mutex_);
+      front_ = (front_ + 1) % operations_.size();
+      --count_;
+    }
+    if (!stream::cuda::quiet(view.failure) && view.failure == cudaErrorNotReady) {
+      view.failure = cudaSuccess;
+    }
+    InflightOperation* const front = front_not_begun();
+    const bool begins = front != nullptr && front->before.is_complete();
+    const std::lock_guard lock(mutex_);
+    if (begins) {
+      front->began = Deadline::Clock::now();
+    }
+    if (count_ > 0 && at(0).began) {
+      view.running = at(0).operation;
+      view.since = *at(0).began;
+    }
+    last_view_ = view;
+    polling_since_.reset();
+  }
+
+  /// Number of slots that polls found complete.
+  std::uint64_t progress() const noexcept { return progress_.load(std::memory_order_relaxed); }
+
+  /// Result of the last poll.
+  View last_view() const {
+    const std::lock_guard lock(mutex_);
+    return last_view_;
+  }
+
+  /// Whether no operation was in flight after the last poll, and none was entered since.
+  bool is_idle() const {
+    const std::lock_guard lock(mutex_);
+    return count_ == 0;
+  }
+
+  /// When the current poll began; empty if none is running.
+  std::optional<Deadline::Clock::time_point> polling_since() const {
+    const std::lock_guard lock(mutex_);
+    return polling_since_;
+  }
+
+ private:
+  struct InflightOperation {
+    Operation operation{};
+    stream::cuda::Event before;
+    stream::cuda::Event after;
+    bool enqueued = false;  ///< and `after` recorded
+    std::optional<Deadline::Clock::time_point> began{};
+  };
+
+  void begin(const Operation& operation, stream::cuda::StreamRef stream) {
+    InflightOperation* next = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      if (count_ == operations_.size()) {
+        enter(at(count_ - 1), operation);
+        return;
+      }
+      next = &at(count_);
+    }
+    stream.record(next->before);
+    const std::lock_guard lock(mutex_);
+    enter(*next, operation);
+    ++count_;
+  }
+
+  static void enter(InflightOperation& slot, const Operation& operation) {
+    slot.operation = operation;
+    slot.began.reset();
+    slot.enqueued = false;
+  }
+
+  /// Also if `after` could not be recorded again: the slot then completes with an earlier operation.
+  void mark_enqueued() noexcept {
+    const std::lock_guard lock(mutex_);
+    at(count_ - 1).enqueued = true;
+  }
+
+  /// Slot of the operation entered last, which stays in the ring until it is enqueued.
+  InflightOperation& last() {
+    const std::lock_guard lock(mutex_);
+    return at(count_ - 1);
+  }
+
+  InflightOperation* front_enqueued() {
+    const std::lock_guard lock(mutex_);
+    return count_ > 0 && at(0).enqueued ? &at(0) : nullptr;
+  }
+  InflightOperation* front_not_begun() {
+    const std::lock_guard lock(mutex_);
+    return count_ > 0 && !at(0).began ? &at(0) : nullptr;
+  }
+
+  void set_polling_since(Deadline::Clock::time_point now) {
+    const std::lock_guard lock(mutex_);
+    polling_since_ = now;
+  }
+
+  InflightOperation& at(std::size_t index) noexcept { return operations_[(front_ + index) % operations_.size()]; }
+
+  std::atomic<std::uint64_t> progress_{0};
+  std::mutex polling_;
+  mutable std::mutex mutex_;  ///< guards all members below, except the events
+  std::array<InflightOperation, 64> operations_;
+  std::size_t front_ = 0;
+  std::size_t count_ = 0;
+  View last_view_{};
+  std::optional<Deadline::Clock::time_point> polling_since_{};
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL

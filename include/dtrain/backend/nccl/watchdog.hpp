@@ -1,0 +1,220 @@
+#pragma once
+/// @file
+/// Watchdog: the thread that detects failures of a channel's running operations and then aborts the communicator; end
+/// of a channel: ncclCommFinalize and ncclCommDestroy if its work is complete, ncclCommAbort otherwise.
+
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "dtrain/backend/nccl/async_result.hpp"
+#include "dtrain/backend/nccl/channel.hpp"
+#include "dtrain/backend/nccl/inflight_ring.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/log.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/stream/cuda/check.hpp"
+#include "dtrain/stream/cuda/relaxed_capture.hpp"
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// Precondition: the channel is watched. Blocking. @returns whether its work has run in time; true after an abort
+inline bool block_until_idle(Channel& channel, Deadline deadline) {
+  const stream::cuda::RelaxedCapture relaxed;
+  while (!channel.status.aborted() && !channel.idle()) {
+    if (deadline.passed()) {
+      return false;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  return true;
+}
+
+/// Locks a blocking communicator. If a thread is in a call 5 s after an abort, ends the process: NCCL frees the
+/// communicator in ncclCommAbort without waiting for that thread (src/init.cc, commReclaim). Blocking.
+inline CommLock::Guard lock_or_end_process(Channel& channel) noexcept {
+  constexpr std::chrono::milliseconds pause(10);
+  std::chrono::milliseconds waited(0);  // not while the process is stopped
+  for (;; waited += pause) {
+    CommLock::Guard held = channel.comm_lock.try_lock();
+    if (held.is_granted()) {
+      return held;
+    }
+    const std::optional<Cause> cause = channel.status.failure();
+    if (cause && waited >= std::chrono::seconds(5)) {
+      try {
+        log(LogLevel::error,
+            format_text("{} (and a call to NCCL on channel '{}' does not return: this process ends here)",
+                        {cause->sentence(), channel.context.name}));
+      } catch (...) {
+        // No memory for the message.
+      }
+      ::_exit(exit_code_job_failed);
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+/// Ends the communicator, and after an abort all work that still runs. Blocking, without a deadline: NCCL waits for
+/// graphs with its operations, and in ncclCommDestroy and ncclCommAbort until all ranks of the node have called one of
+/// the two (src/proxy.cc, ncclProxyService). Only the watchdog thread, which can be left behind, calls this.
+inline void end_blocking(Channel& channel) noexcept {
+  CommLock::Guard held = channel.options.blocking ? lock_or_end_process(channel) : channel.comm_lock.lock();
+  bool finalized = false;
+  if (held.communicator() != nullptr && !channel.status.aborted()) {
+    channel.deregister_all(held);
+    const auto finalize = [&] {
+      const AsyncResult result = wait_for_result_blocking(held, ncclCommFinalize(held.communicator()),
+                                                          Deadline::unbounded("the watchdog thread can be left behind"),
+                                                          [&] { return channel.status.aborted(); });
+      return result.code == ncclSuccess;
+    };
+    finalized = channel.options.blocking || finalize();  // ncclCommDestroy does it for the former, without the lock
+  }
+  const ncclComm_t communicator = channel.comm_lock.take(held);
+  held.unlock();
+  if (communicator != nullptr) {
+    static_cast<void>(finalized ? ncclCommDestroy(communicator) : ncclCommAbort(communicator));
+  }
+  channel.abort_abandoned_splits();
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// Polls NCCL and the events twenty times a second; an abort wakes it at once. Only this thread ends the communicator,
+/// so that threads that abort or close do not block in NCCL. The watchdog shares the channel: a thread that hangs in
+/// NCCL is left behind with it.
+class Watchdog {
+ public:
+  /// @throws Error if the system cannot start a thread
+  explicit Watchdog(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {
+    // The user's signal handlers run in the user's threads.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      thread_ = std::thread([shared = channel_] { main(*shared); });
+    } catch (const std::system_error& failure) {
+      pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      throw Error(failure.code(), format_text("starting the thread that watches NCCL: {}", {failure.what()}));
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  /// Blocking: until the thread has ended, and the communicator with it; ten seconds at most.
+  ~Watchdog() {
+    channel_->status.stop_watching();
+    if (channel_->status.block_until_ended() || !channel_->status.abandon_thread()) {
+      thread_.join();
+      return;
+    }
+    thread_.detach();
+    try {
+      log(LogLevel::warning,
+          format_text("NCCL had not ended the communicator of channel '{}' in time (10 s, 1 s after the first such) "
+                      "and is left behind with it, in a thread; it waits until all ranks of a node close theirs: "
+                      "destroy wrappers and groups in one order on all ranks, and CUDA graphs with their operations "
+                      "before them",
+                      {channel_->context.name}));
+    } catch (...) {
+      // No memory for the message.
+    }
+  }
+
+ private:
+  static void main(Channel& channel) noexcept {
+    // Only the channel's device gets a context. Captures of other threads do not forbid this thread's calls.
+    stream::cuda::quiet(cudaSetDevice(channel.device()));
+    const stream::cuda::RelaxedCapture relaxed;
+    std::thread polling;
+    try {
+      polling = std::thread([&channel] { poll_events(channel); });
+      bool timeout_published = false;
+      while (channel.status.block_while_watching(Deadline::after(std::chrono::milliseconds(50)))) {
+        poll(channel, timeout_published);
+      }
+    } catch (...) {
+      channel.status.fail(CauseKind::exception, "the thread that watches NCCL has failed");
+    }
+    if (!channel.status.aborted()) {
+      publish_departure(channel.context, true);  // again: an operation that timed out meanwhile has overwritten it
+    }
+    end_blocking(channel);
+    if (polling.joinable()) {
+      polling.join();  // a CUDA call in which it may block returns now
+    }
+    channel.status.set_ended();
+  }
+
+  /// Polls the events in a thread of its own: a CUDA call may block until NCCL is aborted, which main() does.
+  static void poll_events(Channel& channel) noexcept {
+    stream::cuda::quiet(cudaSetDevice(channel.device()));
+    const stream::cuda::RelaxedCapture relaxed;
+    do {
+      channel.poll_events();
+    } while (channel.status.block_while_watching(Deadline::after(std::chrono::milliseconds(50))));
+  }
+
+  /// @param timeout_published whether the store holds the operation that this rank timed out in
+  static void poll(Channel& channel, bool& timeout_published) {
+    const Channel::PollResult polled = channel.poll();
+    const auto doing = [&] { return format_text("an operation on channel '{}' that ran", {channel.context.name}); };
+    if (polled.state != ncclSuccess && polled.state != ncclInProgress) {
+      channel.status.wait_for_first_cause();  // another rank may have failed
+      if (!channel.status.aborted()) {
+        channel.status.fail(CauseKind::exception,
+                            nccl_error(polled.state, doing(), channel.caller(), polled.error_text).what());
+      }
+    } else if (polled.device != cudaSuccess) {
+      channel.status.fail(CauseKind::exception, stream::cuda::cuda_error(polled.device, doing()).what());
+    } else if (polled.overdue) {
+      timeout_published = true;
+      const std::optional<Cause> cause = diagnose_timeout_blocking(channel.context, *polled.overdue);
+      if (cause && channel.poll().overdue) {  // else it has ended meanwhile, or the next poll decides
+        channel.status.fail(*cause);
+      }
+    } else if (polled.is_late) {
+      channel.status.fail(
+          CauseKind::timeout,
+          format_text("a call to NCCL on channel '{}' has not returned in time; does every rank make it?",
+                      {channel.context.name}));
+    } else if (polled.is_stuck) {
+      channel.status.fail(
+          CauseKind::timeout,
+          format_text("CUDA has not answered for longer than the timeout of {} whether the operations on channel '{}' "
+                      "have run; a stream may be full of work behind one that waits for another rank, or the device's "
+                      "driver hangs",
+                      {duration_text(channel.context.timeout), channel.context.name}));
+    } else if (timeout_published && polled.was_polled) {
+      retract_timeout(channel.context);
+      timeout_published = false;
+    }
+  }
+
+  const std::shared_ptr<Channel> channel_;
+  std::thread thread_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL

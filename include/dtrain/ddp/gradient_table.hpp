@@ -1,0 +1,287 @@
+#pragma once
+/// @file
+/// Gradient table: addresses, name and shape of each parameter's gradient, checks of ready() arguments, and
+/// descriptions of parameters for error sentences.
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/types/stream_handle.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/collect_parameters.hpp"
+#include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/ready.hpp"
+#include "dtrain/kernels/copy.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Threads: concurrently.
+class ParameterNames {
+ public:
+  explicit ParameterNames(std::span<const Parameter> parameters);
+
+  std::size_t size() const noexcept { return names_.size(); }
+
+  /// @throws Error (invalid_argument): the index is out of range
+  [[noreturn]] void refuse_index(std::size_t parameter, const char* call = "ready") const;
+
+  /// "parameter 3 'fc1.weight'".
+  std::string describe(std::size_t parameter) const;
+
+  /// @throws Error: "ready(3) for parameter 3 'fc1.weight' " and the problem
+  [[noreturn]] void refuse_ready(std::size_t parameter, std::string_view problem, Errc code = Errc::invalid_argument,
+                                 SourceLocation where = SourceLocation::current()) const;
+
+ private:
+  std::vector<std::string> names_;
+};
+
+/// A bound gradient lies in the arena: both addresses are the same and nothing is copied.
+struct GradientSlot {
+  std::byte* own = nullptr;    ///< the parameter's gradient memory
+  std::byte* place = nullptr;  ///< in the arena
+  std::size_t bytes = 0;
+
+  bool is_bound() const noexcept { return own == place; }
+
+  void pack() const noexcept { pack_from(own); }
+
+  /// `source` is the slot's own memory or memory that does not overlap the arena.
+  void pack_from(const std::byte* source) const noexcept {
+    if (source != place && bytes != 0) {
+      kernels::copy_bytes(place, source, bytes);
+    }
+  }
+
+  void unpack() const noexcept {
+    if (!is_bound() && bytes != 0) {
+      kernels::copy_bytes(own, place, bytes);
+    }
+  }
+};
+
+/// Threads: const members concurrently. Indices are in range, except for check().
+class GradientTable {
+ public:
+  /// @param arena begin of the plan's arena, on `device`; null only if the arena has 0 bytes
+  /// @throws Error (unsupported) for gradients that are not on `device`.
+  GradientTable(std::span<const Parameter> parameters, const BucketPlan& plan, std::byte* arena, Device device = {});
+
+  std::size_t size() const noexcept { return slots_.size(); }
+
+  const GradientSlot& operator[](std::size_t parameter) const noexcept { return slots_[parameter]; }
+
+  /// The gradient's present view in the parameter's own memory.
+  const TensorView& view(std::size_t parameter) const noexcept { return views_[parameter]; }
+
+  /// Binds a gradient: from now on it lies in the arena. The caller has copied its content there.
+  /// @returns the gradient's new view
+  TensorView bind(std::size_t parameter);
+
+  /// Places the gradient as in another plan of the same gradients. The caller moves a bound gradient's content.
+  /// @returns the gradient's present view
+  TensorView move(std::size_t parameter, const BucketPlan& plan);
+
+  /// No gradient has memory of its own from now on: each ready() gives it.
+  void unbind() noexcept;
+
+  /// Whether the model's gradients have memory: all of those with elements, or none.
+  bool have_memory() const noexcept {
+    const auto first =
+        std::find_if(slots_.begin(), slots_.end(), [](const GradientSlot& slot) { return slot.bytes != 0; });
+    return first == slots_.end() || first->own != nullptr;
+  }
+
+  /// @throws Error (unsupported) if a gradient with elements is bound
+  void require_unbound() const;
+
+  /// Places all gradients, none of which is bound, in another arena.
+  void move_to(std::byte* arena, const BucketPlan& plan) {
+    arena_ = arena;
+    for (std::size_t parameter = 0; parameter < size(); ++parameter) {
+      move(parameter, plan);
+    }
+  }
+
+  /// @throws Error (invalid_argument) for an index out of range, a gradient on a device without a stream, and memory
+  /// unlike the parameter's own; (unsupported) for a stream of another device.
+  void check(const ReadyGradient& gradient) const {
+    if (gradient.parameter >= size()) {
+      names_.refuse_index(gradient.parameter);
+    }
+    if (gradient.stream) {
+      check_stream(gradient.parameter, *gradient.stream);
+    } else if (device_.kind != DeviceKind::host) {
+      refuse_without_stream(gradient.parameter);
+    }
+    if (gradient.memory) {
+      require_same_kind(gradient.parameter, *gradient.memory);
+    } else if (slots_[gradient.parameter].own == nullptr && slots_[gradient.parameter].bytes != 0) {
+      refuse_without_memory(gradient.parameter);
+    }
+  }
+
+  /// Where the gradient of a checked ready() lies: a view without memory, of an empty gradient, means its own.
+  const std::byte* memory_of(const ReadyGradient& gradient) const noexcept {
+    const bool is_given = gradient.memory && gradient.memory->data != nullptr;
+    return is_given ? gradient.memory->data : slots_[gradient.parameter].own;
+  }
+
+  const ParameterNames& names() const noexcept { return names_; }
+
+ private:
+  std::byte* place(const BucketPlan& plan, std::size_t parameter) const noexcept {
+    return views_[parameter].bytes() == 0 ? views_[parameter].data : arena_ + plan.offset_of[parameter];
+  }
+
+  std::string where() const;
+
+  void check_stream(std::size_t parameter, StreamHandle stream) const;
+
+  [[noreturn]] void refuse_without_stream(std::size_t parameter) const;
+
+  [[noreturn]] void refuse_without_memory(std::size_t parameter) const;
+
+  [[noreturn]] void refuse_memory(std::size_t parameter, const TensorView& gradient, bool there) const;
+
+  /// Requires the element count, dtype and device of the parameter's own.
+  void require_same_kind(std::size_t parameter, const TensorView& gradient) const {
+    const TensorView& own = views_[parameter];
+    const bool there = gradient.data != nullptr || gradient.bytes() == 0;
+    const bool same = gradient.shape.element_count() == own.shape.element_count() && gradient.dtype == own.dtype &&
+                      gradient.device == own.device;
+    if (!same || !there) {
+      refuse_memory(parameter, gradient, there);
+    }
+  }
+
+  std::byte* arena_;
+  Device device_;
+  ParameterNames names_;
+  std::vector<TensorView> views_;
+  std::vector<GradientSlot> slots_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#if DTRAIN_DEFINITIONS
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED ParameterNames::ParameterNames(std::span<const Parameter> parameters) {
+  for (const Parameter& parameter : parameters) {
+    names_.push_back(parameter.name);
+  }
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void ParameterNames::refuse_index(std::size_t parameter, const char* call) const {
+  throw_error(Errc::invalid_argument,
+              "{}({}) was called, but the model has {} parameters; pass an index into parameters()",
+              {call, parameter, size()});
+}
+
+DTRAIN_DEFINED std::string ParameterNames::describe(std::size_t parameter) const {
+  return describe_parameter(parameter, names_[parameter]);
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void ParameterNames::refuse_ready(std::size_t parameter, std::string_view problem,
+                                                                    Errc code, SourceLocation where) const {
+  throw_error(code, "ready({}) for {} {}", {parameter, describe(parameter), problem}, where);
+}
+
+DTRAIN_DEFINED GradientTable::GradientTable(std::span<const Parameter> parameters, const BucketPlan& plan,
+                                            std::byte* arena, Device device)
+    : arena_(arena), device_(device), names_(parameters) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const TensorView& gradient = parameters[i].gradient;
+    views_.push_back(gradient);
+    slots_.push_back({gradient.data, place(plan, i), gradient.bytes()});
+    if (gradient.device != device) {
+      throw_error(Errc::unsupported, "the gradient of {} is on {}; this reducer takes gradients {}",
+                  {names_.describe(i), to_string(gradient.device), where()});
+    }
+  }
+}
+
+DTRAIN_DEFINED TensorView GradientTable::bind(std::size_t parameter) {
+  GradientSlot& slot = slots_[parameter];
+  slot.own = slot.place;
+  views_[parameter].data = slot.place;
+  return views_[parameter];
+}
+
+DTRAIN_DEFINED TensorView GradientTable::move(std::size_t parameter, const BucketPlan& plan) {
+  GradientSlot& slot = slots_[parameter];
+  const bool bound = slot.is_bound();
+  slot.place = place(plan, parameter);
+  return bound ? bind(parameter) : views_[parameter];
+}
+
+DTRAIN_DEFINED void GradientTable::unbind() noexcept {
+  for (std::size_t parameter = 0; parameter < size(); ++parameter) {
+    slots_[parameter].own = views_[parameter].data = nullptr;
+  }
+}
+
+DTRAIN_DEFINED void GradientTable::require_unbound() const {
+  for (std::size_t parameter = 0; parameter < size(); ++parameter) {
+    if (slots_[parameter].is_bound() && slots_[parameter].bytes != 0) {
+      throw_error(Errc::unsupported,
+                  "zero::Gradients uses the memory of reduced gradients again, but bind_gradient has {} there; wrap a "
+                  "model without bind_gradient, whose ready(i) copies gradients",
+                  {names_.describe(parameter)});
+    }
+  }
+}
+
+DTRAIN_DEFINED std::string GradientTable::where() const {
+  return device_.kind == DeviceKind::host ? std::string("in host memory")
+                                          : format_text("on {}, the device of its communication", {to_string(device_)});
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_without_stream(std::size_t parameter) const {
+  names_.refuse_ready(parameter, format_text("came without a stream, but the gradient is on {}; call ready(i, "
+                                             "stream) with the stream that produces it",
+                                             {to_string(device_)}));
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::check_stream(std::size_t parameter, StreamHandle stream) const {
+  if (stream.device.kind != device_.kind || (device_.kind == DeviceKind::cuda && stream.device != device_)) {
+    names_.refuse_ready(
+        parameter,
+        format_text("came with a stream of {}; this reducer takes gradients {}", {to_string(stream.device), where()}),
+        Errc::unsupported);
+  }
+  if (is_stream_of_each_thread(stream)) {
+    names_.refuse_ready(
+        parameter,
+        "came with cudaStreamPerThread, which is another stream in every thread; pass a stream that was "
+        "created, or the default stream");
+  }
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_without_memory(std::size_t parameter) const {
+  names_.refuse_ready(
+      parameter,
+      "came without memory, and the parameter's own gradient has none; call ready(i, view, stream) with "
+      "a view of the gradient");
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_memory(std::size_t parameter, const TensorView& gradient,
+                                                                    bool there) const {
+  names_.refuse_ready(
+      parameter, format_text("came with {}{}, but the parameter's own is {}",
+                             {there ? "" : "no memory of ", detail::kind(gradient), detail::kind(views_[parameter])}));
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_DEFINITIONS

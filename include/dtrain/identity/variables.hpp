@@ -1,0 +1,205 @@
+#pragma once
+/// @file
+/// Environment variables: a snapshot of the process's real environment, and typed, strict reads from a map.
+
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/sanitize.hpp"
+#include "dtrain/identity/identity_error.hpp"
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// An environment: variables and their values.
+using Environment = std::map<std::string, std::string, std::less<>>;
+
+/// `NAME='value'` for messages.
+std::string quoted(std::string_view variable, std::string_view value);
+
+/// A number in decimal digits, at most 2147483647; nullopt for other text.
+std::optional<int> parse_integer(std::string_view text) noexcept;
+
+/// A number of at most 18 decimal digits, for ids that only enter a formula; nullopt for other text.
+std::optional<std::uint64_t> parse_wide_integer(std::string_view text) noexcept;
+
+/// 1..65535 in decimal digits; nullopt for other text.
+std::optional<int> parse_port(std::string_view text) noexcept;
+
+/// Reads an Environment. An empty value counts as unset, and the empty name names no variable. Lifetime: the
+/// environment outlives it and the values that it returns, unchanged.
+class Variables {
+ public:
+  explicit Variables(const Environment& environment) noexcept : environment_(&environment) {}
+
+  std::optional<std::string_view> text(std::string_view variable) const;
+
+  bool has(std::string_view variable) const;
+
+  /// The names of the set variables that begin with `prefix`, in the order of their bytes.
+  std::vector<std::string_view> names_with_prefix(std::string_view prefix) const;
+
+  /// nullopt if unset. @throws IdentityError (bad-integer) for a value that is not decimal digits, or above 2147483647
+  std::optional<int> integer(std::string_view variable) const;
+
+  /// A number of up to 18 digits. @throws IdentityError (bad-integer)
+  std::optional<std::uint64_t> wide_integer(std::string_view variable) const;
+
+  /// An integer of at least 1. @throws IdentityError (bad-integer)
+  std::optional<int> count(std::string_view variable) const;
+
+  /// @throws IdentityError (bad-port) for a value that is not in 1..65535.
+  std::optional<int> port(std::string_view variable) const;
+
+  /// The variables of `names` that are set, for messages: "RANK='2', WORLD_SIZE='2'".
+  std::string stated(std::initializer_list<std::string_view> names) const;
+
+ private:
+  template <class Number>
+  std::optional<Number> number(std::string_view variable,
+                               std::optional<Number> (*parse)(std::string_view) noexcept) const;
+
+  const Environment* environment_;
+};
+
+/// A copy of ::environ. Entries without a name are skipped. If a name occurs twice, the first entry counts, as in
+/// getenv. Threads: no other thread may change the environment meanwhile. @throws Error (limit) beyond 65,536
+/// variables.
+inline Environment snapshot_environment() {
+  constexpr std::size_t most = 65536;
+  Environment environment;
+  std::size_t seen = 0;
+  for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
+    if (++seen > most) {
+      throw_error(Errc::limit, "reading the environment: it has more than 65536 variables; start with fewer");
+    }
+    const std::string_view text = *entry;
+    const std::size_t equals = text.find('=');
+    if (equals != std::string_view::npos && equals > 0) {
+      environment.emplace(text.substr(0, equals), text.substr(equals + 1));
+    }
+  }
+  return environment;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+#if DTRAIN_DEFINITIONS
+
+namespace DTRAIN_NAMESPACE::identity {
+
+DTRAIN_DEFINED std::string quoted(std::string_view variable, std::string_view value) {
+  return format_text("{}={}", {variable, in_quotes(value, 64)});
+}
+
+DTRAIN_DEFINED std::optional<std::uint64_t> parse_wide_integer(std::string_view text) noexcept {
+  if (text.empty() || text.size() > 18) {
+    return std::nullopt;
+  }
+  std::uint64_t number = 0;
+  for (const char digit : text) {
+    if (digit < '0' || digit > '9') {
+      return std::nullopt;
+    }
+    number = number * 10 + static_cast<std::uint64_t>(digit - '0');
+  }
+  return number;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<int> parse_integer(std::string_view text) noexcept {
+  const std::optional<std::uint64_t> number = parse_wide_integer(text.size() > 10 ? std::string_view() : text);
+  return !number || *number > 2147483647 ? std::nullopt : std::optional<int>(static_cast<int>(*number));
+}
+
+DTRAIN_DEFINED std::optional<int> parse_port(std::string_view text) noexcept {
+  const std::optional<int> number = parse_integer(text);
+  return number && *number >= 1 && *number <= 65535 ? number : std::nullopt;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<std::string_view> Variables::text(std::string_view variable) const {
+  const auto found = variable.empty() ? environment_->end() : environment_->find(variable);
+  return found == environment_->end() || found->second.empty() ? std::nullopt
+                                                               : std::optional<std::string_view>(found->second);
+}
+
+template <class Number>
+std::optional<Number> Variables::number(std::string_view variable,
+                                        std::optional<Number> (*parse)(std::string_view) noexcept) const {
+  const std::optional<std::string_view> value = text(variable);
+  if (!value) {
+    return std::nullopt;
+  }
+  const std::optional<Number> parsed = parse(*value);
+  if (!parsed) {
+    throw_identity_error(IdentityErrc::bad_integer,
+                         "{} is not a non-negative integer; set it to decimal digits or unset it",
+                         {quoted(variable, *value)});
+  }
+  return parsed;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<int> Variables::integer(std::string_view variable) const {
+  return number(variable, parse_integer);
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<std::uint64_t> Variables::wide_integer(
+    std::string_view variable) const {
+  return number(variable, parse_wide_integer);
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED bool Variables::has(std::string_view variable) const {
+  return text(variable).has_value();
+}
+
+DTRAIN_DEFINED std::vector<std::string_view> Variables::names_with_prefix(std::string_view prefix) const {
+  std::vector<std::string_view> names;
+  for (auto at = environment_->lower_bound(prefix); at != environment_->end() && at->first.starts_with(prefix); ++at) {
+    if (!at->second.empty()) {
+      names.push_back(at->first);
+    }
+  }
+  return names;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<int> Variables::count(std::string_view variable) const {
+  const std::optional<int> number = integer(variable);
+  if (number && *number == 0) {
+    throw_identity_error(IdentityErrc::bad_integer, "{} is not a count; set it to 1 or more",
+                         {quoted(variable, *text(variable))});
+  }
+  return number;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<int> Variables::port(std::string_view variable) const {
+  const std::optional<std::string_view> value = text(variable);
+  const std::optional<int> port = parse_port(value.value_or(""));
+  if (value && !port) {
+    throw_identity_error(IdentityErrc::bad_port, "{} is not a port; set it to a number from 1 to 65535",
+                         {quoted(variable, *value)});
+  }
+  return port;
+}
+
+DTRAIN_DEFINED std::string Variables::stated(std::initializer_list<std::string_view> names) const {
+  std::string list;
+  for (const std::string_view name : names) {
+    if (const std::optional<std::string_view> value = text(name)) {
+      append_text(list, "{}{}", {list.empty() ? "" : ", ", quoted(name, *value)});
+    }
+  }
+  return list;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+#endif  // DTRAIN_DEFINITIONS

@@ -1,0 +1,130 @@
+#pragma once
+/// @file
+/// Process tree: ancestors and descendants of a process, from /proc.
+
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/identity/variables.hpp"
+#include "dtrain/launch/diagnostics/system_files.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+namespace detail {
+
+/// Fields of /proc/PROCESS/stat, "12 (a name) S 7 ...": field 4 is the parent, field 22 the start time.
+struct ProcessStatus {
+  std::string name;
+  std::int64_t parent = 0;
+  std::uint64_t began = 0;
+};
+
+inline std::optional<ProcessStatus> parse_process_status(std::string_view line) {
+  constexpr int parent_field = 4;
+  constexpr int began_field = 22;
+  const std::size_t open = line.find('(');
+  const std::size_t close = line.rfind(')');
+  if (open == std::string_view::npos || close == std::string_view::npos || close < open) {
+    return std::nullopt;
+  }
+  ProcessStatus status;
+  status.name = std::string(line.substr(open + 1, close - open - 1));
+  line.remove_prefix(close + 1);
+  for (int field = 3; field <= began_field; ++field) {
+    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+    const std::string_view text = line.substr(0, line.find(' '));
+    line.remove_prefix(text.size());
+    const std::optional<std::uint64_t> number = identity::parse_wide_integer(text);
+    if (field == parent_field && number) {
+      status.parent = static_cast<std::int64_t>(*number);
+    } else if (field == began_field && number) {
+      status.began = *number;
+      return status;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Removes the next decimal number from the text and returns it; nullopt if there is none.
+inline std::optional<pid_t> take_number(std::string_view& text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \n"), text.size()));
+  pid_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{}) {
+    return std::nullopt;
+  }
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return number;
+}
+
+inline bool is_same_program(pid_t a, pid_t b) {
+  struct ::stat first {};
+  struct ::stat second {};
+  return ::stat(format_text("/proc/{}/exe", {a}).c_str(), &first) == 0 &&
+         ::stat(format_text("/proc/{}/exe", {b}).c_str(), &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
+}  // namespace detail
+
+/// The parent's process id. nullopt: the process has ended. 0: its parent is in another process namespace.
+inline std::optional<pid_t> parent_of(pid_t process) {
+  const std::string all = SystemFiles().text(format_text("/proc/{}/stat", {process})).value_or("");
+  const std::optional<detail::ProcessStatus> status = detail::parse_process_status(all);
+  return status ? std::optional(static_cast<pid_t>(status->parent)) : std::nullopt;
+}
+
+/// Whether `ancestor` is an ancestor of this process. Also true if a process namespace in between hides it.
+inline bool has_ancestor(pid_t ancestor) {
+  constexpr int deepest = 64;
+  std::optional<pid_t> process = ::getppid();
+  for (int depth = 0; depth < deepest && process && *process > 1 && *process != ancestor; ++depth) {
+    process = parent_of(*process);
+  }
+  return process == ancestor || process == pid_t{0};
+}
+
+/// The process itself and its descendants, breadth first; stops when it has found 4096 or more.
+inline std::vector<pid_t> descendants_of(pid_t process) {
+  constexpr std::size_t most = 4096;
+  const SystemFiles files;
+  std::vector<pid_t> found{process};
+  for (std::size_t i = 0; i < found.size() && found.size() < most; ++i) {
+    const std::string tasks = format_text("/proc/{}/task", {found[i]});
+    for (const std::string& task : files.names(tasks)) {
+      const std::string text = files.text(format_text("{}/{}/children", {tasks, task})).value_or("");
+      std::string_view children = text;
+      while (const std::optional<pid_t> child = detail::take_number(children)) {
+        found.push_back(*child);
+      }
+    }
+  }
+  return found;
+}
+
+/// The rank that a wrapper started as its child (strace, gdb, a shell), followed by the rank's descendants. Empty if
+/// the wrapper became the rank by exec (valgrind, numactl, env), or has not started it yet.
+inline std::vector<pid_t> rank_below(pid_t wrapper) {
+  if (detail::is_same_program(wrapper, ::getpid())) {
+    return {};
+  }
+  for (const pid_t process : descendants_of(wrapper)) {
+    if (process != wrapper && detail::is_same_program(process, ::getpid())) {
+      return descendants_of(process);
+    }
+  }
+  return {};
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
