@@ -3,14 +3,9 @@
 
 Plain concatenation of every header that dtrain.hpp reaches, bottom floor first and each after what it includes, names
 deciding ties. Includes from outside dtrain are hoisted to the top, once each; those inside #if stay where they are.
-What is reached only through a header's three lines
-
-  #if DTRAIN_DEFINITIONS
-  #include "dtrain/..._definitions.hpp"
-  #endif
-
-or only in a header's last lines, from `#if DTRAIN_DEFINITIONS` to `#endif  // DTRAIN_DEFINITIONS`, comes after all
-others, together with the foreign includes that only it needs, in one such #if (core/config.hpp).
+A header's last lines, from `#if DTRAIN_DEFINITIONS` to `#endif  // DTRAIN_DEFINITIONS`, and what is reached only
+through them, come after all others, together with the foreign includes that only they need, in one such #if
+(core/config.hpp).
 A header of dtrain inside `#if DTRAIN_WITH_...` is in the single header whatever the macro says.
 The macros that dtrain.hpp puts aside are put aside before all of it, and back behind it.
 No arguments; the same input gives the same bytes.
@@ -65,17 +60,7 @@ class Header(NamedTuple):
     lines: list  # without #pragma once, hoisted includes, and dtrain's own
     own: list  # the headers of dtrain that it includes
     foreign: list  # the other includes, as they are written
-    definitions: list  # the headers that it includes for its definitions, or its own last lines: at most one
-
-
-def definitions_of(name):
-    """Where the functions are defined that the header only declares."""
-    return name.removesuffix(".hpp") + "_definitions.hpp"
-
-
-def definitions_form(name):
-    """The lines by which the header includes them."""
-    return ["#if DTRAIN_DEFINITIONS", f'#include "dtrain/{definitions_of(name)}"', "#endif"]
+    definitions: list  # the name of its own last lines, if they are definitions
 
 
 def parse(root, name):
@@ -97,11 +82,7 @@ def parse(root, name):
 def header_of(name, text):
     """The Header with these lines."""
     header, conditions = Header([], [], [], []), []
-    for at in range(len(text)):
-        if not conditions and text[at : at + 3] == definitions_form(name):
-            header.definitions.append(definitions_of(name))
-            text[at : at + 3] = ["", "", ""]
-        line = text[at]
+    for line in text:
         condition = CONDITION.match(line)
         if condition:
             if condition.group(1) != "endif":

@@ -42,8 +42,7 @@ def height(name):
 def check_includes(name, text):
     problems = []
     lines = text.splitlines()
-    form = amalgamate.definitions_form(name)
-    for at, line in enumerate(lines):
+    for line in lines:
         include = amalgamate.INCLUDE.match(line)
         if not include:
             continue
@@ -56,9 +55,6 @@ def check_includes(name, text):
             problems.append(f'{name} includes "{target}"; headers are named from "dtrain/"')
             continue
         target = target.removeprefix("dtrain/")
-        if target.endswith("_definitions.hpp") and not (at == len(lines) - 2 and lines[-3:] == form):
-            problems.append(f"{name} includes {target}; only the header that it is named after does, in its last three "
-                            f"lines: {' / '.join(amalgamate.definitions_form(target.replace('_definitions', '')))}")
         same_folder = "/" in target and name.split("/")[0].removesuffix(".hpp") == target.split("/")[0]
         if not same_folder and height(target) >= height(name):
             problems.append(f"{name} includes {target}, which is not on a lower floor")
@@ -87,8 +83,36 @@ def check_text(name, text):
 
 def check_folders(names):
     folders = Counter(name.rpartition("/")[0] for name in names)
-    return [f"{folder}/ has {count} headers; the most is {MOST_IN_A_FOLDER}: put those of one subject into a subfolder"
-            for folder, count in sorted(folders.items()) if count > MOST_IN_A_FOLDER]
+    problems = [f"{folder}/ has {count} headers; the most is {MOST_IN_A_FOLDER}: put those of one subject into a subfolder"
+                for folder, count in sorted(folders.items()) if count > MOST_IN_A_FOLDER]
+    return problems + [f"{name}: definitions stand at the end of their header, below {amalgamate.SECTION_BEGIN}"
+                       for name in names if name.endswith("_definitions.hpp")]
+
+
+def check_circles(texts):
+    """In each folder, its headers and subfolders include each other in one direction only."""
+    includes = {name: re.findall(r'^#include "dtrain/([^"]+)"', text, re.MULTILINE) for name, text in texts.items()}
+    folders = sorted({"/".join(parts[:depth]) + "/" for parts in (name.split("/") for name in texts)
+                      for depth in range(1, len(parts))})
+    problems = []
+    for folder in folders:
+        def entry(name):
+            return folder + name[len(folder):].split("/")[0] + "/" * ("/" in name[len(folder):])
+        graph = {}
+        for name, targets in includes.items():
+            if name.startswith(folder):
+                graph.setdefault(entry(name), set()).update(entry(t) for t in targets if t.startswith(folder))
+        left = {at: below - {at} for at, below in graph.items()}
+        while free := [at for at, below in left.items() if not below.intersection(left)]:
+            for at in free:
+                del left[at]
+        while above := left.keys() - set().union(*left.values()):
+            for at in above:
+                del left[at]
+        if any(at.endswith("/") for at in left):
+            problems.append(f"{', '.join(sorted(left))} include each other in a circle; move what is shared up, or into "
+                            "the lower folder")
+    return problems
 
 
 def check_types(texts):
@@ -173,7 +197,7 @@ def check(repository, refused=frozenset()):
         return [f"no header below {root}/dtrain"]
     problems = check_folders(names)
     texts = {name: (root / "dtrain" / name).read_text(encoding="utf-8") for name in names}
-    problems += check_types(texts)
+    problems += check_types(texts) + check_circles(texts)
     reals = {}
     for name, text in texts.items():
         reals.setdefault(name.rpartition("/")[0], set()).update(DECLARES_REAL.findall(re.sub(r"//.*", "", text)))
@@ -213,14 +237,6 @@ def selftest():
         "run.hpp": head + '#include "dtrain/policy.hpp"\n',
         "dtrain.hpp": head + '#include "dtrain/run.hpp"\n',
     }
-    definitions = "net/socket_definitions.hpp"
-    form = "\n".join(amalgamate.definitions_form("net/socket.hpp")) + "\n"
-    split = {
-        "core/config.hpp": head,
-        "net/socket.hpp": good["net/socket.hpp"] + '#include "dtrain/core/config.hpp"\n' + form,
-        definitions: head + '#include "dtrain/net/socket.hpp"\n#include "dtrain/net/door.hpp"\n',
-        "net/door.hpp": head + "#include <poll.h>\n",
-    }
     section = {
         "core/config.hpp": head,
         "net/socket.hpp": good["net/socket.hpp"] + '#include "dtrain/core/config.hpp"\n' + amalgamate.SECTION_BEGIN +
@@ -254,7 +270,16 @@ def selftest():
           "core/log.hpp": head + '#include "dtrain/core/error.hpp"\n'
                           "auto t = std::to_string(static_cast<int>(options.fraction));\n"}, None),
         ({"core/log.hpp": head + '#include "error.hpp"\n'}, 'named from "dtrain/"'),
-        ({"core/error.hpp": head + "\n" * 298}, "has 301 lines"),
+        ({"core/error.hpp": head + "\n" * 448}, "has 451 lines"),
+        ({"net/socket_definitions.hpp": head}, "definitions stand at the end of their header"),
+        # Folders: a and b of net include each other's headers, though no header is in a circle.
+        ({"net/a/low.hpp": head, "net/a/high.hpp": head + '#include "dtrain/net/b/middle.hpp"\n',
+          "net/b/middle.hpp": head + '#include "dtrain/net/a/low.hpp"\n'}, "net/a/, net/b/ include each other"),
+        ({"net/a/high.hpp": head + '#include "dtrain/net/b/middle.hpp"\n', "net/low.hpp": head,
+          "net/b/middle.hpp": head + '#include "dtrain/net/low.hpp"\n',
+          "net/socket.hpp": good["net/socket.hpp"] + '#include "dtrain/net/a/high.hpp"\n'}, None),
+        ({"net/b/middle.hpp": head + '#include "dtrain/net/low.hpp"\n', "net/b/other.hpp": head,
+          "net/low.hpp": head + '#include "dtrain/net/b/other.hpp"\n'}, "net/b/, net/low.hpp include each other"),
         ({"core/error.hpp": "/// @file\n/// One thing.\n"}, "does not open with"),
         ({"core/error.hpp": "#pragma once\n// One thing.\n"}, "does not open with"),
         ({"utils/misc.hpp": head}, "'utils' is no floor"),
@@ -266,20 +291,7 @@ def selftest():
         (component, None),
         ({**component, "libtorch/lost.hpp": head}, "libtorch/lost.hpp is not reached from libtorch.hpp"),
         ({**component, "run.hpp": good["run.hpp"] + '#include "dtrain/libtorch.hpp"\n'}, "which is not on a lower floor"),
-        # A header that only declares, and what its definitions alone need.
-        (split, None),
-        ({**split, "net/socket.hpp": head + '#include "dtrain/net/socket_definitions.hpp"\n'}, "in its last three lines"),
-        ({**split, "net/socket.hpp": good["net/socket.hpp"] + form.replace("DEFIN", "IMAGIN")}, "in its last three lines"),
-        ({**split, "net/socket.hpp": good["net/socket.hpp"] + form}, "does not include dtrain/core/config.hpp"),
-        ({**split, "net/socket.hpp": head + form + "int x;\n"}, "in its last three lines"),
-        ({**split, "policy.hpp": good["policy.hpp"] + form}, "policy.hpp includes net/socket_definitions.hpp"),
-        ({**split, "net/door.hpp": head + '#include "dtrain/net/socket.hpp"\n'}, "in a circle: net/door.hpp, net/socket.hpp, "
-                                                                                "net/socket_definitions.hpp"),
-        ({**split, definitions: head + '#include "dtrain/ddp/x.hpp"\n', "ddp/x.hpp": head}, "lower floor"),
-        ({**split, definitions: "int x;\n"}, "does not open with"),
-        ({**split, "net/socket.hpp": good["net/socket.hpp"]}, "is not reached from dtrain.hpp"),
-        ({"net/socket.hpp": good["net/socket.hpp"] + form}, "does not exist"),
-        # The same in one file.
+        # A header that only declares above its last lines, and what its definitions alone need.
         (section, None),
         ({**section, "net/socket.hpp": section["net/socket.hpp"].replace("core/config", "core/log")},
          "does not include dtrain/core/config.hpp"),

@@ -21,15 +21,14 @@ int main() {
   return 0;
 }
 """
-# A small tree: one header only declares, and its definitions need one more; and what the single header says after its
+# A small tree: the definitions at the end of one header need one more; and what the single header says after its
 # licence.
 SPLIT = {
     "core/version.hpp": "",
     "core/error.hpp": "#include <string>\nint error;\n",
     "net/socket.hpp": '#include "dtrain/core/error.hpp"\n#include <span>\nvoid socket();\n\n#if DTRAIN_DEFINITIONS\n'
-                      '#include "dtrain/net/socket_definitions.hpp"\n#endif\n',
-    "net/socket_definitions.hpp": '#include <string>\n#include "dtrain/net/socket.hpp"\n#include "dtrain/core/error.hpp"\n'
-                                  '#include "dtrain/net/door.hpp"\nDTRAIN_DEFINED void socket() {}\n',
+                      '#include <string>\n#include "dtrain/net/door.hpp"\nDTRAIN_DEFINED void socket() {}\n'
+                      "#endif  // DTRAIN_DEFINITIONS\n",
     "net/window.hpp": "int window();\n\n#if DTRAIN_DEFINITIONS\n#include <vector>\nDTRAIN_DEFINED int window() {}\n"
                       "#endif  // DTRAIN_DEFINITIONS\n",
     "net/door.hpp": "#include <vector>\n#include <poll.h>\n#if A\n#include <door.h>\n#endif\nint door;\n",
@@ -70,7 +69,7 @@ int flat;
 #endif
 int door;
 
-// ---- dtrain/net/socket_definitions.hpp
+// ---- dtrain/net/socket.hpp (definitions)
 
 DTRAIN_DEFINED void socket() {}
 
