@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes single_include/dtrain/dtrain.hpp from include/: one file to copy into a project.
+"""Writes single_include/dtrain/dtrain.hpp from include/: one file to copy into a project. Beside it dtrain.cpp, for a
+program that compiles the definitions once.
 
 Plain concatenation of every header that dtrain.hpp reaches, bottom floor first and each after what it includes, names
 deciding ties. Includes from outside dtrain are hoisted to the top, once each; those inside #if stay where they are.
@@ -26,6 +27,7 @@ COMPONENTS = ["libtorch"]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CONDITION = re.compile(r"^\s*#\s*(if|ifdef|ifndef|endif)\b")
 WITH_LIBRARY = re.compile(r"^#if DTRAIN_WITH_\w+$")
+DEFINITIONS = '#define DTRAIN_IMPLEMENTATION  // all files of the program: -DDTRAIN_SEPARATE_COMPILATION=1\n#include "dtrain.hpp"\n'
 SECTION_BEGIN = "#if DTRAIN_DEFINITIONS"
 SECTION_END = "#endif  // DTRAIN_DEFINITIONS"
 
@@ -209,9 +211,10 @@ def main():
     except AmalgamationError as error:
         print(f"amalgamate.py: {error}", file=sys.stderr)
         return 1
-    target = repository / "single_include" / "dtrain" / "dtrain.hpp"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text, encoding="utf-8")
+    folder = repository / "single_include" / "dtrain"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "dtrain.hpp").write_text(text, encoding="utf-8")
+    (folder / "dtrain.cpp").write_text(DEFINITIONS, encoding="utf-8")
     return 0
 
 

@@ -288,7 +288,7 @@ class TrafficCounter {
 
 /// For headers: whether this source file compiles the definitions, and the specifier that begins each of them. They
 /// stand at the end of the header that declares them, under #if DTRAIN_DEFINITIONS, with the includes that only they
-/// need; or, if that header would become long, in NAME_definitions.hpp, which it includes in its last three lines.
+/// need.
 #if !DTRAIN_SEPARATE_COMPILATION
 #define DTRAIN_DEFINITIONS 1
 #define DTRAIN_DEFINED inline

@@ -117,7 +117,7 @@ def read(root):
         floors=[folder.name for folder in include.iterdir() if folder.is_dir()],
         presets=[preset["name"] for preset in presets],
         programs=[path.stem for path in sources if path.suffix == ".cpp"],
-        files=paths + [path.removeprefix("include/") for path in paths] + ["dtrain/dtrain.hpp"],
+        files=paths + [path.removeprefix("include/").removeprefix("single_include/") for path in paths],
         variables=sorted({name for path in [*sources, root / "CMakeLists.txt", root / "bench" / "cuda" / "ten_minutes"]
                           if "tests" not in path.relative_to(root).parts
                           for name in re.findall(r"\bDTRAIN_[A-Z_]+[A-Z]\b", path.read_text(errors="replace"))}),

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Checks single_include/dtrain/dtrain.hpp.
+"""Checks single_include/dtrain: dtrain.hpp, and dtrain.cpp beside it.
 
-  single_header.py REPOSITORY fresh      it is what amalgamate.py makes of include/ now
+  single_header.py REPOSITORY fresh      they are what amalgamate.py makes of include/ now
   single_header.py REPOSITORY selftest   the comparison notices a stale file; what only definitions need comes last
-  single_header.py REPOSITORY COMPILER   a program that has only this file compiles with g++, clang++ or nvcc
+  single_header.py REPOSITORY COMPILER   a program that has only dtrain.hpp compiles with g++, clang++ or nvcc
 """
 
 import pathlib
@@ -97,16 +97,17 @@ def copy_of(repository, folder):
 
 
 def stale(repository):
-    """A sentence if the committed file is not what the script makes."""
-    committed = repository / "single_include" / "dtrain" / "dtrain.hpp"
+    """A sentence if a committed file is not what the script makes."""
+    committed = repository / "single_include" / "dtrain"
     with tempfile.TemporaryDirectory() as folder:
         fresh = copy_of(repository, folder)
         done = run([sys.executable, "-B", str(fresh / "single_include" / "amalgamate.py")])
         if done.returncode != 0:
             return f"amalgamate.py failed:\n{done.stdout}"
-        made = (fresh / "single_include" / "dtrain" / "dtrain.hpp").read_bytes()
-    if not committed.is_file() or committed.read_bytes() != made:
-        return f"{committed} is stale: run single_include/amalgamate.py and commit the result"
+        for made in (fresh / "single_include" / "dtrain").iterdir():
+            file = committed / made.name
+            if not file.is_file() or file.read_bytes() != made.read_bytes():
+                return f"{file} is stale: run single_include/amalgamate.py and commit the result"
     return ""
 
 
