@@ -40,7 +40,8 @@ namespace DTRAIN_NAMESPACE {
 template <class R, class C, class Stage>
 class ShardedOptimizer;
 
-/// `DistributedDataParallel ddp{model, group};`
+/// Wraps a model and averages its gradients over the ranks while the backward pass runs:
+/// `DistributedDataParallel ddp{model, group}`.
 ///
 /// Lifetime: borrows the model, whose parameters keep their addresses (DdpOptions::check_addresses); keeps the group.
 /// Gradients that the model binds (bind_gradient) lie in this object's memory: the model must not use them after its
@@ -51,6 +52,7 @@ class ShardedOptimizer;
 /// and returns without blocking: later work on the stream (the optimizer) reads reduced gradients. From ready() to
 /// finish() nothing else touches a gradient's memory. A step from begin() to finish() may be captured in a CUDA graph,
 /// which is destroyed before this object.
+/// @ingroup training
 template <class M, class P>
 class DistributedDataParallel {
   using Backend = typename P::ChannelBackend;

@@ -25,11 +25,13 @@
 namespace DTRAIN_NAMESPACE::libtorch {
 
 /// With DdpOptions::allow_unused_parameters: whether the parameters that a rank uses differ between the steps.
+/// @ingroup libtorch
 enum class GraphPolicy {
   dynamic_graph,  ///< after each step the ranks all-reduce which parameters were used
   static_graph,   ///< the first step that reduces decides for all later ones, which all-reduce nothing but gradients
 };
 
+/// Wraps modules of LibTorch and averages their gradients over the ranks while the backward pass runs:
 /// `dtrain::libtorch::DistributedDataParallel ddp{net, group};`, then `loss = f(ddp(x)); ddp.backward(loss);` and any
 /// optimizer of LibTorch's. `net` is a module holder, a shared_ptr of a module, or a vector of shared_ptr (`Modules`).
 ///
@@ -39,6 +41,7 @@ enum class GraphPolicy {
 /// torch::autograd::grad in the loss. After torch::load and set_data, which every rank calls, the wrapper stays valid,
 /// and with it sharded optimizers and hooks::LocalSgd, as long as type, shape and strides are the same.
 /// Lifetime: keeps the modules; .grad may be kept after its destruction, and the group. Threads: the one that trains.
+/// @ingroup libtorch
 template <class Net, class P>
 class DistributedDataParallel {
   using Model = ModuleModel<P::ChannelBackend::supports(DeviceKind::host) ? DeviceKind::host : DeviceKind::cuda>;

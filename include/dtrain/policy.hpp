@@ -10,8 +10,9 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// Launcher, backend and topology. Types that do not fit together fail to compile, with one sentence that names the
-/// missing member and the header with the contract.
+/// Launcher, backend and topology of a job. Types that do not fit together fail to compile, with one sentence that
+/// names the missing member and the header with the contract.
+/// @ingroup jobs
 template <class LauncherType, class BackendType, class TopologyType = topology::Flat>
 struct Policy {
   using Launcher = LauncherType;

@@ -23,7 +23,8 @@ namespace DTRAIN_NAMESPACE {
 using async::BackgroundTask;
 using async::Task;
 
-/// A shared handle: copies refer to the same group. See group::Collectives for the collectives.
+/// A rank's handle on its job, or on a subgroup of the job's ranks. Copies refer to the same group. The collectives are
+/// those of its base class group::Collectives.
 ///
 /// Threads: collectives of one group come from one thread at a time, in the same order on every rank. Collectives of
 /// different groups (split) never wait for each other. store(), check() and the identity: any thread.
@@ -31,6 +32,7 @@ using async::Task;
 /// Leaving: the destruction of this rank's last handle, on the job or on a subgroup, leaves the job, which goes on
 /// without this rank. If an exception unwinds the stack at that moment, the rank has failed and the other ranks are
 /// notified.
+/// @ingroup jobs
 template <class P>
 class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupState<typename P::ChannelBackend>> {
  public:

@@ -19,9 +19,11 @@
 namespace DTRAIN_NAMESPACE {
 
 /// argv without the launcher's flags; [0] is the program's name.
+/// @ingroup jobs
 using Arguments = std::span<char* const>;
 
 /// `body(group)` or `body(group, arguments)`, returning an exit code or nothing.
+/// @ingroup jobs
 template <class Body, class P>
 concept RunBody = std::invocable<Body, ProcessGroup<P>> || std::invocable<Body, ProcessGroup<P>, Arguments>;
 
@@ -98,6 +100,7 @@ class PolicyRankBody final : public group::RankBody {
 /// A body that returns 0 after the job has failed counts as failed: 1 if its own rank was the first cause, else 75.
 /// With launch::PerNode the process that the user started becomes the launcher. It never calls `body`, and returns the
 /// exit code of the first worker that failed (128 + signal).
+/// @ingroup jobs
 template <class P, RunBody<P> Body>
 int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
   launch::StartResult start = detail::start<P>(argc, argv);
@@ -116,6 +119,7 @@ int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
 
 /// Joins the job and returns its group, for programs that are started once for each rank.
 /// Collective, blocking. @throws Error (identity, and as ProcessGroup::join).
+/// @ingroup jobs
 template <class P>
 ProcessGroup<P> init_process_group(launch::JoinOptions options = {}, const GroupOptions& group_options = {}) {
   static_assert(

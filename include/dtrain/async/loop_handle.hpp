@@ -191,10 +191,11 @@ class SpawnOwner {
   std::shared_ptr<LoopHandle> loop_;
 };
 
-/// Owns a coroutine. Destroying the owner cancels the coroutine and destroys its locals. Lifetime: may outlive the
-/// loop, which ends the coroutine, and the group of ProcessGroup::spawn, which does the same.
+/// Owns a coroutine that runs on the control loop. Destroying the owner cancels the coroutine and destroys its locals.
+/// Lifetime: may outlive the loop, which ends the coroutine, and the group of ProcessGroup::spawn, which does the same.
 /// Blocking: its destructor, while another coroutine keeps the loop busy. Threads: one at a time. On the loop's thread
 /// nothing blocks: a coroutine that destroys its own owner ends at its next suspension.
+/// @ingroup store
 template <class T>
 class [[nodiscard]] BackgroundTask : public SpawnOwner {
  public:

@@ -47,6 +47,7 @@ void rethrow_failed(std::vector<Outcome<T>>& outcomes) {
 /// loop, the first task's in the given order. After a task that fails at its start, later ones do not start.
 /// @param deadline when it passes, the tasks are destroyed
 /// @throws a task's exception; Error (timeout)
+/// @ingroup store
 template <class T>
 Task<std::conditional_t<std::is_void_v<T>, void, std::vector<std::conditional_t<std::is_void_v<T>, bool, T>>>> when_all(
     EventLoop& loop, std::vector<Task<T>> tasks, Deadline deadline) {

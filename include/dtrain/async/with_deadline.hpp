@@ -24,6 +24,7 @@ Task<void> store_and_set(Task<T> task, Outcome<T>& outcome, ManualResetEvent& do
 /// Returns the task's value, or nullopt if the deadline passed first; the task is then destroyed. For Task<void>:
 /// whether it ended in time. A task that ends in the same turn as the deadline has ended in time.
 /// @throws the task's exception
+/// @ingroup store
 template <class T>
 Task<std::conditional_t<std::is_void_v<T>, bool, std::optional<std::conditional_t<std::is_void_v<T>, bool, T>>>>
 with_deadline(EventLoop& loop, Task<T> task, Deadline deadline) {
@@ -47,6 +48,7 @@ with_deadline(EventLoop& loop, Task<T> task, Deadline deadline) {
 }
 
 /// The same for a type that converts to a Task, such as a call of the store.
+/// @ingroup store
 template <class Call>
 requires(!std::is_same_v<Call, Task<typename Call::value_type>> &&
          std::is_convertible_v<Call, Task<typename Call::value_type>>) auto with_deadline(EventLoop& loop, Call call,

@@ -12,6 +12,7 @@ namespace DTRAIN_NAMESPACE::backend {
 
 /// A message of n bytes takes alpha + n beta seconds. Source: R. Hockney, "The communication challenge for MPP: Intel
 /// Paragon and Meiko CS-2", Parallel Computing 20 (1994).
+/// @ingroup collectives
 struct LinkCost {
   double message_seconds = 0;  ///< alpha
   double byte_seconds = 0;     ///< beta
@@ -21,8 +22,10 @@ struct LinkCost {
   }
 };
 
-/// Of backends over messages (Mpi, Gloo); others have one algorithm. Each algorithm sums in its own order, so the
-/// choice determines bits. Every rank uses rank 0's choice; it does not change while a channel is open.
+/// How all_reduce selects its algorithm over messages (Mpi, Gloo); other backends have one. Each algorithm sums in its
+/// own order, so the choice determines bits. Every rank uses rank 0's choice; it does not change while a channel is
+/// open.
+/// @ingroup collectives
 struct AlgorithmChoice {
   enum class Basis : std::uint8_t {
     fixed,     ///< thresholds of the backend

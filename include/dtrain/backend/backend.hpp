@@ -23,47 +23,54 @@ namespace DTRAIN_NAMESPACE::backend {
 // clang-format off
 
 /// A name for messages and summaries.
+/// @ingroup backends
 template <class B>
 concept HasBackendName = requires {
   { B::name() } noexcept -> std::convertible_to<std::string_view>;
 };
 
 /// Whether its communicators take buffers on that kind of device.
+/// @ingroup backends
 template <class B>
 concept HasDeviceSupport = requires(DeviceKind kind) {
   { B::supports(kind) } noexcept -> std::same_as<bool>;
 };
 
 /// Whether its communicators reduce elements of that type.
+/// @ingroup backends
 template <class B>
 concept HasDTypeSupport = requires(DType dtype) {
   { B::reduces(dtype) } noexcept -> std::same_as<bool>;
 };
 
 /// The stream that a group or a DDP instance runs its communication on: an owner with `ref()`.
+/// @ingroup backends
 template <class B>
 concept HasCommunicationStream = requires { typename B::StreamOwner; } && requires(typename B::StreamOwner owner) {
   { owner.ref() } -> std::same_as<typename B::Communicator::Stream>;
 };
 
-/// Collective, blocking. Opens the channel that the context describes; channels never wait for each other.
+/// Opens the channel that the context describes; channels never wait for each other. Collective, blocking.
 /// @throws Error (unsupported) on every rank if the backend cannot connect all ranks
+/// @ingroup backends
 template <class B>
 concept CanOpen = requires { typename B::Communicator; } && Communicator<typename B::Communicator> &&
                   requires(const ChannelContext& context, Deadline deadline) {
                     { B::open_blocking(context, deadline) } -> std::same_as<typename B::Communicator>;
                   };
 
-/// Collective, blocking. Opens another channel of the same ranks from an open one, for less than open_blocking does.
+/// Opens another channel of the same ranks from an open one, for less than open_blocking does. Collective, blocking.
 /// What was enqueued on the open channel runs first; closing either leaves the other open.
+/// @ingroup backends
 template <class B>
 concept CanDuplicate = CanOpen<B> &&
                        requires(typename B::Communicator& open, const ChannelContext& context, Deadline deadline) {
                          { B::duplicate_blocking(open, context, deadline) } -> std::same_as<typename B::Communicator>;
                        };
 
-/// Collective, blocking. Set-up before the ranks of a job join: may verify the identity against the backend's own, and
-/// may set the job's secret. The result is an object that the job holds until its end; it may be null.
+/// Set-up before the ranks of a job join: may verify the identity against the backend's own, and may set the job's
+/// secret. Collective, blocking. The result is an object that the job holds until its end; it may be null.
+/// @ingroup backends
 template <class B>
 concept HasPreJoin = requires(const identity::ProcessIdentity& identity, std::optional<rendezvous::Secret>& secret,
                               Deadline deadline) {
@@ -73,6 +80,7 @@ concept HasPreJoin = requires(const identity::ProcessIdentity& identity, std::op
 // clang-format on
 
 /// Reproducibility that a backend promises for the bits of a reduction of equal values on the same ranks.
+/// @ingroup backends
 enum class Determinism {
   none,        ///< no promise
   for_a_plan,  ///< equal on every rank, and in every run with equal buckets, node layout, number of ranks and
@@ -81,6 +89,7 @@ enum class Determinism {
 };
 
 /// `B::determinism`; none for a backend without one.
+/// @ingroup backends
 template <class B>
 inline constexpr Determinism determinism_of = Determinism::none;
 template <class B>
@@ -90,6 +99,7 @@ requires requires {
 inline constexpr Determinism determinism_of<B> = B::determinism;
 
 /// `B::averages(dtype)`: whether ReduceOp::average gives the average for that dtype; true for a backend without it.
+/// @ingroup backends
 template <class B>
 constexpr bool averages(DType dtype) noexcept {
   if constexpr (requires { B::averages(dtype); }) {
@@ -101,12 +111,14 @@ constexpr bool averages(DType dtype) noexcept {
 
 // clang-format off
 /// A backend type has no state: its communicators own everything.
+/// @ingroup backends
 template <class B>
 concept Backend = HasBackendName<B> && HasDeviceSupport<B> && HasDTypeSupport<B> &&
                   CanOpen<B> && HasCommunicationStream<B>;
 // clang-format on
 
 /// A backend whose communicators enqueue on stream::host::StreamRef.
+/// @ingroup backends
 template <class B>
 concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Stream, stream::host::StreamRef>;
 

@@ -17,7 +17,9 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// One channel of one group. Every rank opens the same channels in the same order, hence with equal names.
+/// What a backend opens a channel of a group with. Every rank opens the same channels in the same order, hence with
+/// equal names.
+/// @ingroup backends
 struct ChannelContext {
   rendezvous::Membership members;         ///< this rank, its host and node, and the channel's ranks
   std::string name;                       ///< unique in the job, e.g. "group/ddp-1"; a prefix for store keys

@@ -28,6 +28,7 @@ namespace DTRAIN_NAMESPACE::backend {
 // clang-format off
 
 /// The stream type it enqueues on, its rank (0..size-1) and the number of ranks in the channel.
+/// @ingroup backends
 template <class C>
 concept HasRanks = requires(const C c) {
   typename C::Stream;
@@ -36,6 +37,7 @@ concept HasRanks = requires(const C c) {
 } && stream::Stream<typename C::Stream>;
 
 /// Every rank's `output` gets the reduction of all `input`s. Both start at the same address (in place) or are disjoint.
+/// @ingroup backends
 template <class C>
 concept CanAllReduce =
     HasRanks<C> &&
@@ -46,6 +48,7 @@ concept CanAllReduce =
 /// As CanAllReduce; `*squares` gets the sum of the squares of the result's elements: in f64, with equal bits on every
 /// rank, 0 for integers. Null: this rank needs no sum, and other ranks may. The order of the additions depends on the
 /// count, the number of ranks and where the buffers are. Lifetime: `squares` outlives the work, as buffers do.
+/// @ingroup backends
 template <class C>
 concept CanSumSquares =
     CanAllReduce<C> && requires(C c, ConstBufferView input, BufferView output, ReduceOp op, typename C::Stream stream,
@@ -55,6 +58,7 @@ concept CanSumSquares =
 
 /// The all_reduce of a topology with a wire type sends f32 elements in 16 bits; all_reduce_without_cast sends them as
 /// they are. For values that are not gradients, such as weights.
+/// @ingroup backends
 template <class C>
 concept CanReduceWithoutCast =
     CanAllReduce<C> &&
@@ -63,12 +67,14 @@ concept CanReduceWithoutCast =
     };
 
 /// Every rank's `buffer` gets the content of rank `root`'s.
+/// @ingroup backends
 template <class C>
 concept CanBroadcast = HasRanks<C> && requires(C c, BufferView buffer, int root, typename C::Stream stream) {
   { c.broadcast(buffer, root, stream) } -> std::same_as<void>;
 };
 
 /// The work completes once every rank's stream has reached it.
+/// @ingroup backends
 template <class C>
 concept CanBarrier = HasRanks<C> && requires(C c, typename C::Stream stream) {
   { c.barrier(stream) } -> std::same_as<void>;
@@ -76,6 +82,7 @@ concept CanBarrier = HasRanks<C> && requires(C c, typename C::Stream stream) {
 
 /// Rank r's `output` (count elements) gets block r of the reduction of all `input`s (size * count elements). `output`
 /// is that block of `input` (in place) or disjoint.
+/// @ingroup backends
 template <class C>
 concept CanReduceScatter =
     HasRanks<C> &&
@@ -85,6 +92,7 @@ concept CanReduceScatter =
 
 /// Block r of every rank's `output` (size * count elements) gets rank r's `input` (count elements). `input` is that
 /// block of `output` (in place) or disjoint.
+/// @ingroup backends
 template <class C>
 concept CanAllGather =
     HasRanks<C> && requires(C c, ConstBufferView input, BufferView output, typename C::Stream stream) {
@@ -93,6 +101,7 @@ concept CanAllGather =
 
 /// Called with a part of another rank's block: `bytes` at `from`, which are those from byte `begin` of the block of
 /// `rank` on. The memory is readable during the call. Not called after a failure of the channel.
+/// @ingroup backends
 struct BlockReader {
   void* context;
   std::size_t number;  ///< for the caller's own use
@@ -102,6 +111,7 @@ struct BlockReader {
 
 /// As CanAllGather, but instead of a copy in an `output` each rank gets the other ranks' `input`s to read, all of their
 /// parts in any order, in the thread that runs the work. Lifetime: what the reader refers to, until that has run.
+/// @ingroup backends
 template <class C>
 concept CanReadBlocks =
     HasRanks<C> &&
@@ -111,6 +121,7 @@ concept CanReadBlocks =
 
 /// Block r of this rank's `input` goes to rank r, whose `output` gets it as the block of this rank: see BlockExchange.
 /// The input and output are disjoint, or this rank's block of both is the same memory (in place; not in all_to_all).
+/// @ingroup backends
 template <class C>
 concept CanExchangeBlocks =
     HasRanks<C> && requires(C c, const BlockExchange& blocks, ConstBufferView input, BufferView output,
@@ -119,6 +130,7 @@ concept CanExchangeBlocks =
     };
 
 /// As CanExchangeBlocks, but rank r's `output` gets the reduction of the blocks that all ranks send to it.
+/// @ingroup backends
 template <class C>
 concept CanReduceBlocks =
     HasRanks<C> && requires(C c, const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
@@ -134,6 +146,7 @@ concept CanReduceBlocks =
 /// - send_recv sends and receives at the same time; its input and output are disjoint.
 /// Example: in a ring, each rank calls send_recv(input, next, output, previous), which completes for any size. If every
 /// rank called send before recv, they would deadlock once messages exceed the backend's buffers.
+/// @ingroup backends
 template <class C>
 concept CanSendRecv =
     HasRanks<C> && requires(C c, ConstBufferView input, BufferView output, int peer, int to, int from,
@@ -143,16 +156,18 @@ concept CanSendRecv =
       { c.send_recv(input, to, output, from, stream) } -> std::same_as<void>;
     };
 
-/// Collective, blocking. Opens a channel for the ranks with equal `color`, ordered by `key`, then by rank. A color < 0
+/// Opens a channel for the ranks with equal `color`, ordered by `key`, then by rank. Collective, blocking. A color < 0
 /// is an Error (invalid_argument). `members()` are the channel's members, with their ranks in the job.
+/// @ingroup backends
 template <class C>
 concept CanSplit = HasRanks<C> && requires(C c, int color, int key, Deadline deadline) {
   { c.split_blocking(color, key, deadline) } -> std::same_as<C>;
   { std::as_const(c).members() } noexcept -> std::same_as<const rendezvous::Membership&>;
 };
 
-/// Collective, blocking. Allocates zeroed memory, equally large on every rank, that the backend reduces without a copy.
+/// Allocates zeroed memory, equally large on every rank, that the backend reduces without a copy. Collective, blocking.
 /// The Allocation owns it (`data()`, `bytes()`) and may outlive the communicator. After an abort, this call throws.
+/// @ingroup backends
 template <class C>
 concept CanAllocate = HasRanks<C> && requires { typename C::Allocation; } && std::movable<typename C::Allocation> &&
                       requires(C c, std::size_t bytes, Deadline deadline, const typename C::Allocation memory) {
@@ -164,6 +179,7 @@ concept CanAllocate = HasRanks<C> && requires { typename C::Allocation; } && std
 /// Several ways to all_reduce, in the same order on every rank. Variant 0 is the policy's own, and in use until
 /// use_variant(), which counts from the next all_reduce that is enqueued: every rank calls it between the same
 /// operations. @returns the names, which are static; empty: there is one way, number 0. A measured plan takes up to 8
+/// @ingroup backends
 template <class C>
 concept HasVariants = requires(C c, const C& view, std::size_t variant) {
   { view.variants() } -> std::same_as<std::vector<const char*>>;
@@ -171,19 +187,22 @@ concept HasVariants = requires(C c, const C& view, std::size_t variant) {
 };
 
 /// Sums are faster or more exact than averages: DistributedDataParallel then scales gradients itself, if it can.
+/// @ingroup backends
 template <class C>
 concept PrefersSums = requires { requires C::prefers_sums; };
 
 /// The first operation of some size or kind waits on the host until all ranks have called it, and allocates, which a
 /// capture of a CUDA graph may forbid: DistributedDataParallel makes such operations when it is constructed.
+/// @ingroup backends
 template <class C>
 concept ConnectsAtFirstUse = requires { requires C::connects_at_first_use; };
 
-/// Threads: any, at any time. Running and later work ends within milliseconds and touches no peer's memory afterwards.
+/// Ends running and later work, within milliseconds; it touches no peer's memory afterwards. Threads: any, at any time.
 /// `failure()` is the communicator's first cause; nullopt while it has not failed. An abort is final. A job that goes
 /// on with fewer ranks needs two more abilities, which NCCL has since 2.28 and no backend here offers: to stop running
 /// work and keep the communicator (ncclCommRevoke), and to make one of the ranks that are left (ncclCommShrink, since
 /// 2.27).
+/// @ingroup backends
 template <class C>
 concept CanAbort = requires(C c, const C& view, const Cause& cause) {
   { c.abort(cause) } noexcept -> std::same_as<void>;
@@ -193,6 +212,7 @@ concept CanAbort = requires(C c, const C& view, const Cause& cause) {
 /// Operations that DistributedDataParallel with topology::Flat needs. Other topologies require further concepts:
 /// CanReduceScatter, CanAllGather, CanSendRecv, CanSplit. Groups use CanExchangeBlocks and CanReduceBlocks.
 /// A Communicator is a movable owner of its channel.
+/// @ingroup backends
 template <class C>
 concept Communicator = std::movable<C> && HasRanks<C> && CanAllReduce<C> && CanBroadcast<C> && CanBarrier<C> &&
                        CanAllocate<C> && CanAbort<C>;

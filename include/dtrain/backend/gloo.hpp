@@ -20,8 +20,9 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// Collectives are dtrain's own, over Gloo's point-to-point messages, so they can be cancelled at any time: a failed
-/// rank ends the operations of all others. Ranks exchange their addresses through the job's store.
+/// Ranks of any hosts exchange data over Gloo. Collectives are dtrain's own, over Gloo's point-to-point messages, so
+/// they can be cancelled at any time: a failed rank ends the operations of all others. Ranks exchange their addresses
+/// through the job's store.
 ///
 /// Each channel has connections between all its ranks, a Gloo context and two threads: Gloo's, which polls every 10 ms,
 /// and one that blocks in Gloo. Hence channels never wait for each other. Gloo allocates memory for each message;
@@ -29,6 +30,7 @@ namespace DTRAIN_NAMESPACE::backend {
 ///
 /// Messages are neither encrypted nor authenticated, and any client that reaches the ports can disturb the job. Use a
 /// trusted network, selected with DTRAIN_INTERFACE.
+/// @ingroup backends
 struct Gloo {
   using Communicator = message_passing::Communicator<gloo::Transport>;
   using StreamOwner = stream::host::CommunicationStream;

@@ -28,11 +28,12 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// Collectives are dtrain's own, over MPI's point-to-point messages, so they can be cancelled at any time: a failed
-/// rank ends the operations of all others. The thread that waits for an operation makes MPI's progress; one thread at a
-/// time is inside MPI. A thread of dtrain initializes MPI with MPI_THREAD_SERIALIZED, unless the program has done so
-/// with MPI_THREAD_MULTIPLE. Each channel uses its own range of tags. Needs launch::PerProcess: mpirun starts the
-/// processes.
+/// Ranks of any hosts exchange data over MPI. Collectives are dtrain's own, over MPI's point-to-point messages, so they
+/// can be cancelled at any time: a failed rank ends the operations of all others. The thread that waits for an
+/// operation makes MPI's progress; one thread at a time is inside MPI. A thread of dtrain initializes MPI with
+/// MPI_THREAD_SERIALIZED, unless the program has done so with MPI_THREAD_MULTIPLE. Each channel uses its own range of
+/// tags. Needs launch::PerProcess: mpirun starts the processes.
+/// @ingroup backends
 struct Mpi {
   using Communicator = message_passing::Communicator<mpi::Transport>;
   using StreamOwner = stream::host::CommunicationStream;
@@ -96,6 +97,7 @@ struct Mpi {
 ///   timeout.
 /// - MPI promises no reproducible bits: neither between runs nor, strictly, between ranks.
 /// Messages between two ranks, and collectives of more than 2^31 - 1 bytes, work as in Mpi.
+/// @ingroup backends
 struct MpiCollectives : Mpi {
   using Communicator = message_passing::Communicator<mpi::BasicTransport<mpi::CollectiveEndpoint>>;
   static constexpr Determinism determinism = Determinism::none;

@@ -50,6 +50,7 @@ namespace DTRAIN_NAMESPACE::backend {
 /// Close: NCCL destroys a communicator once all ranks of the node close theirs. The first to close waits at most ten
 /// seconds, then leaves NCCL's call in a thread. If that call still runs at the end of the process, the process ends as
 /// by _exit.
+/// @ingroup backends
 template <NcclOptions options>
 struct NcclWith {
   using Communicator = nccl::Communicator;
@@ -118,6 +119,8 @@ struct NcclWith {
   }
 };
 
+/// NCCL with its default options.
+/// @ingroup backends
 using Nccl = NcclWith<NcclOptions{}>;
 
 static_assert(Backend<Nccl>);

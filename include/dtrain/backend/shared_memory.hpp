@@ -14,6 +14,7 @@
 namespace DTRAIN_NAMESPACE::backend {
 
 /// The default backend: needs no library and no /dev/shm, and leaves no resource behind, however a rank ends.
+/// @ingroup backends
 struct SharedMemory {
   using Communicator = shared_memory::Communicator;
   using StreamOwner = stream::host::CommunicationStream;

@@ -33,6 +33,7 @@ namespace DTRAIN_NAMESPACE::backend {
 ///
 /// On a device without stream memory operations (cuStreamWaitValue32), host functions wait in streams, and CUDA may run
 /// these one at a time in a process. There, a process has one rank, and one channel with running work at a time.
+/// @ingroup backends
 template <class Inner>
 struct Staged {
   static_assert(OnHostStreams<Inner>,

@@ -13,11 +13,20 @@
 
 namespace DTRAIN_NAMESPACE {
 
-inline constexpr int exit_code_exception = 1;    ///< the body of run() threw
-inline constexpr int exit_code_usage = 2;        ///< the command line or the environment is invalid
-inline constexpr int exit_code_job_failed = 75;  ///< it failed only because another rank, or launcher, failed first
+/// Exit code of a rank whose body of run() threw.
+/// @ingroup errors
+inline constexpr int exit_code_exception = 1;
+
+/// Exit code of a process whose command line or environment is invalid.
+/// @ingroup errors
+inline constexpr int exit_code_usage = 2;
+
+/// Exit code of a process that failed only because another rank, or launcher, failed first.
+/// @ingroup errors
+inline constexpr int exit_code_job_failed = 75;
 
 /// Kind of failure that ended a job.
+/// @ingroup errors
 enum class CauseKind : std::uint8_t {
   lost = 1,      ///< a rank's connection closed before it left: killed, crashed, or left before the end
   exception,     ///< an exception left user code or a step on a rank
@@ -26,7 +35,8 @@ enum class CauseKind : std::uint8_t {
   stopped,       ///< the launcher received a signal to stop
 };
 
-/// Posted once for a job; the first one wins. `rank` is -1 if no rank is its origin.
+/// Why a job failed. Posted once for a job; the first one wins. `rank` is -1 if no rank is its origin.
+/// @ingroup errors
 struct Cause {
   DTRAIN_MEMBERS_DEFINED_APART(Cause);
   Cause(CauseKind kind_, int rank_, std::string host_, std::string text_);
@@ -41,6 +51,7 @@ struct Cause {
 };
 
 /// Thrown on a rank that failed only because the job failed elsewhere first.
+/// @ingroup errors
 class JobFailed : public Error {
  public:
   explicit JobFailed(Cause cause, SourceLocation where = SourceLocation::current());
@@ -55,6 +66,7 @@ class JobFailed : public Error {
 };
 
 /// A JobFailed because a rank's process ended.
+/// @ingroup errors
 class PeerLost : public JobFailed {
  public:
   explicit PeerLost(Cause cause, SourceLocation where = SourceLocation::current());

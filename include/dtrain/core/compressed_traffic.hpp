@@ -10,8 +10,9 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// Totals of one rank. Bytes are those of all-reduces; another collective counts as half an all-reduce, because it
-/// sends each element once and not twice.
+/// What compression saved and cost one rank, in all. Bytes are those of all-reduces; another collective counts as half
+/// an all-reduce, because it sends each element once and not twice.
+/// @ingroup times
 struct CompressedTraffic {
   std::uint64_t bytes = 0;                 ///< of all-reduces without compression
   std::uint64_t bytes_sent = 0;            ///< with it

@@ -11,6 +11,7 @@
 namespace DTRAIN_NAMESPACE {
 
 /// A steady-clock instant. A wait that something else is certain to end says what, by unbounded().
+/// @ingroup errors
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;

@@ -14,6 +14,7 @@
 namespace DTRAIN_NAMESPACE {
 
 /// As a default argument, `SourceLocation::current()` is the position of the call.
+/// @ingroup errors
 struct SourceLocation {
   constexpr SourceLocation() noexcept = default;  // no aggregate: a list of values for a text is never converted to it
 
@@ -37,6 +38,7 @@ struct SourceLocation {
 std::string limit_hint(int error);
 
 /// The codes of dtrain's own category. Codes of the system, CUDA, NCCL, MPI and Gloo keep their own categories.
+/// @ingroup errors
 enum class Errc : int {
   invalid_argument = 1,  ///< a caller broke a documented precondition
   usage,                 ///< an invalid command line
@@ -63,6 +65,7 @@ inline std::error_code make_error_code(Errc code) noexcept {
 }
 
 /// Base of all exceptions of dtrain. `what()` is the message alone; `code()` has the category and number.
+/// @ingroup errors
 class Error : public std::system_error {
  public:
   Error(std::error_code code, std::string sentence, SourceLocation where = SourceLocation::current())

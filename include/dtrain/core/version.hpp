@@ -17,6 +17,8 @@
 
 namespace DTRAIN_NAMESPACE {
 
+/// The three numbers of a version.
+/// @ingroup jobs
 struct Version {
   int major;
   int minor;
@@ -25,9 +27,12 @@ struct Version {
   friend constexpr bool operator==(const Version&, const Version&) = default;
 };
 
+/// The version of these headers.
+/// @ingroup jobs
 inline constexpr Version version{DTRAIN_VERSION_MAJOR, DTRAIN_VERSION_MINOR, DTRAIN_VERSION_PATCH};
 
 /// "0.1.0"; the ranks of a job and its store compare it.
+/// @ingroup jobs
 inline constexpr const char* version_text =
     DTRAIN_DETAIL_DOTTED(DTRAIN_VERSION_MAJOR, DTRAIN_VERSION_MINOR, DTRAIN_VERSION_PATCH);
 

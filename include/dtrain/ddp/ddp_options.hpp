@@ -27,7 +27,9 @@ struct PlannerSetup;
 /// (unsupported) for gradients that are not in host memory
 std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSetup& setup);
 
+/// Whether buckets have the sizes in DdpOptions, or sizes chosen from measurements of the first steps.
 /// The choice has the function that makes its planner: a program that measures nothing has no code for it.
+/// @ingroup training
 class PlanChoice {
  public:
   using Make = std::shared_ptr<BucketPlanner> (*)(const PlannerSetup&);
@@ -59,8 +61,9 @@ using ddp::PlanChoice;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Must be the same on every rank, except for `timeline`, `device_times`, `check_addresses`, `progress` and
-/// `producer_stream`. A difference is an error on all ranks.
+/// Options of DistributedDataParallel. They are the same on every rank, except for `timeline`, `device_times`,
+/// `check_addresses`, `progress` and `producer_stream`. A difference is an error on all ranks.
+/// @ingroup training
 struct DdpOptions {
   std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
   std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< above bucket_bytes it counts as bucket_bytes

@@ -12,19 +12,22 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Basis of Model. The concepts are separate, so that a compile error names the one that fails.
+/// `parameters()`: the basis of Model. The concepts are separate, so that a compile error names the one that fails.
+/// @ingroup training
 template <class M>
 concept HasParameters = requires(M& model) {
   model.parameters();
 };
 
 /// `parameters()` returns a sized range, by value or by reference, in the same order each time.
+/// @ingroup training
 template <class M>
 concept ParametersAreSized = HasParameters<M> && requires(M& model) {
   { std::size(model.parameters()) } -> std::convertible_to<std::size_t>;
 };
 
 /// The range's elements are dtrain::Parameter, or convert to it.
+/// @ingroup training
 template <class M>
 concept ParametersAreParameters = HasParameters<M> && requires(M& model) {
   { *std::begin(model.parameters()) } -> std::convertible_to<const Parameter&>;
@@ -33,6 +36,7 @@ concept ParametersAreParameters = HasParameters<M> && requires(M& model) {
 
 /// The user's model. Its parameters keep their addresses once DistributedDataParallel is constructed, which reads
 /// parameters() again at the beginning and at the end of steps to check that (DdpOptions::check_addresses).
+/// @ingroup training
 template <class M>
 concept Model = HasParameters<M> && ParametersAreSized<M> && ParametersAreParameters<M>;
 
@@ -40,6 +44,7 @@ concept Model = HasParameters<M> && ParametersAreSized<M> && ParametersAreParame
 /// `view`: same shape, dtype and device as before, content already copied. Called at construction, and once more at the
 /// end of the first step for gradients that move (DdpOptions::reorder_gradients); with DdpOptions::plan, in models of
 /// several element types, also after a few more steps.
+/// @ingroup training
 template <class M>
 concept BindsGradients = Model<M> && requires(M& model, std::size_t index, const TensorView& gradient) {
   model.bind_gradient(index, gradient);
@@ -47,6 +52,7 @@ concept BindsGradients = Model<M> && requires(M& model, std::size_t index, const
 
 /// A Model with state besides parameters, such as the running means of batch normalisation: `buffers()` returns a sized
 /// range of TensorView. Each step broadcasts rank 0's (DdpOptions::broadcast_buffers).
+/// @ingroup training
 template <class M>
 concept HasBuffers = Model<M> && requires(M& model) {
   { std::size(model.buffers()) } -> std::convertible_to<std::size_t>;
@@ -57,6 +63,7 @@ concept HasBuffers = Model<M> && requires(M& model) {
 /// A Model whose values may get other memory between steps, as those of LibTorch modules do by torch::load. The values
 /// in parameters() then stay those of the construction. `value_reader()` returns a function that gives the present
 /// ones. `identity(i)` is an address that is parameter i's alone, whatever the memory of its value.
+/// @ingroup training
 template <class M>
 concept MovesValues = Model<M> && requires(const M& model, std::size_t index) {
   { model.value_reader() } -> std::convertible_to<ReadValue>;
@@ -65,6 +72,7 @@ concept MovesValues = Model<M> && requires(const M& model, std::size_t index) {
 
 /// Device kind of a model's parameters: host, unless the model declares `static constexpr dtrain::DeviceKind
 /// device_kind = dtrain::DeviceKind::cuda;`.
+/// @ingroup training
 template <class M>
 inline constexpr DeviceKind device_kind_of = DeviceKind::host;
 template <class M>

@@ -14,6 +14,7 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// The value of a parameter in its present memory.
+/// @ingroup training
 struct PresentValue {
   TensorView view;
   std::uint64_t moves = 0;  ///< changes with each move, even if the other memory has the same address
@@ -21,6 +22,7 @@ struct PresentValue {
 
 /// Gives the present value of parameter i. May outlive the model. Threads: those of the model's steps. @throws Error
 /// for a value that has become another kind of tensor
+/// @ingroup training
 using ReadValue = std::function<PresentValue(std::size_t parameter)>;
 
 /// One trainable tensor of a model: `{"weights", tensor_view(weights), tensor_view(gradients)}`. Value and gradient
@@ -28,6 +30,7 @@ using ReadValue = std::function<PresentValue(std::size_t parameter)>;
 /// DistributedDataParallel is destroyed.
 /// All gradients of a model may lack memory: `tensor_view<float>(nullptr, shape)`. Then each comes as ready(i, view,
 /// stream), and every step has a ShardedOptimizer, which keeps what it needs of them.
+/// @ingroup training
 struct Parameter {
   std::string name;
   TensorView value;

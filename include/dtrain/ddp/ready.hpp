@@ -11,6 +11,7 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// A gradient that a backward pass marks as final.
+/// @ingroup training
 struct ReadyGradient {
   std::size_t parameter = 0;             ///< index in parameters()
   std::optional<StreamHandle> stream{};  ///< final once the work now enqueued there has run; nullopt: final already
@@ -23,6 +24,7 @@ struct ReadyGradient {
 /// so the call that completes it waits until it is complete on all ranks. With zero::Gradients a call may wait until
 /// earlier buckets are reduced.
 /// @throws Error (invalid_argument) for an index out of range, or a second call for a parameter in one step.
+/// @ingroup training
 class Ready {
  public:
   /// Interface of a step that a Ready notifies.

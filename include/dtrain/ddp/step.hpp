@@ -12,10 +12,12 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Made by `begin()`. A model's backward pass calls `ready`; then the program calls `finish`. A step that is destroyed
-/// before `finish` is abandoned: the other ranks, which wait for this rank's gradients, are notified.
+/// A step that the program drives itself; made by DistributedDataParallel::begin(). A model's backward pass calls
+/// `ready`; then the program calls `finish`. A step that is destroyed before `finish` is abandoned: the other ranks,
+/// which wait for this rank's gradients, are notified.
 /// Threads: `ready` from any thread, concurrently for different parameters; everything else from the step's owner.
 /// Lifetime: its maker outlives it. A Ready made from it is valid until the step is finished, even if the Step moves.
+/// @ingroup training
 class Step {
  public:
   /// Interface of a reducer that a Step drives.

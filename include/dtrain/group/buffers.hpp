@@ -12,10 +12,12 @@
 namespace DTRAIN_NAMESPACE::group {
 
 /// An Element that collectives reduce: all but the 8-bit floats.
+/// @ingroup collectives
 template <class T>
 concept ReducedElement = Element<T> && !is_float8(dtype_of<T>::value);
 
 /// Contiguous host memory of ReducedElements: std::span of any extent, std::vector, std::array, T[n].
+/// @ingroup collectives
 template <class Values>
 concept HostValues = requires(Values& values) {
   std::span(values);
@@ -23,6 +25,7 @@ concept HostValues = requires(Values& values) {
 };
 
 /// HostValues whose elements are not const.
+/// @ingroup collectives
 template <class Values>
 concept WritableHostValues = HostValues<Values> && requires(Values& values) {
   requires !std::is_const_v<typename decltype(std::span(values))::element_type>;
@@ -115,6 +118,7 @@ ConstBufferView any_read_view(std::span<T, Extent> values) noexcept {
 // Constructors are implicit: every contiguous container is accepted as a buffer.
 
 /// Output of a collective: an lvalue container, or a span. Lifetime: the memory outlives the work.
+/// @ingroup collectives
 struct WriteBuffer : BufferView {
   constexpr WriteBuffer(const BufferView& view) noexcept : BufferView(view) {}
 
@@ -132,6 +136,7 @@ struct WriteBuffer : BufferView {
 };
 
 /// Input of a collective. Lifetime: the memory outlives the work.
+/// @ingroup collectives
 struct ReadBuffer : ConstBufferView {
   constexpr ReadBuffer(const ConstBufferView& view) noexcept : ConstBufferView(view) {}
   constexpr ReadBuffer(const BufferView& view) noexcept : ConstBufferView(view) {}
@@ -147,6 +152,7 @@ struct ReadBuffer : ConstBufferView {
 
 /// Output of a collective that does not reduce: also 8-bit floats, integers of 1, 4 or 8 bytes, and std::byte. (Its
 /// constructors repeat the base's: clang 14 hides inherited constructors that differ in their constraints only.)
+/// @ingroup collectives
 struct MovedWriteBuffer : WriteBuffer {
   constexpr MovedWriteBuffer(const BufferView& view) noexcept : WriteBuffer(view) {}
 
@@ -161,6 +167,7 @@ struct MovedWriteBuffer : WriteBuffer {
 };
 
 /// Input of a collective that does not reduce.
+/// @ingroup collectives
 struct MovedReadBuffer : ReadBuffer {
   constexpr MovedReadBuffer(const ConstBufferView& view) noexcept : ReadBuffer(view) {}
   constexpr MovedReadBuffer(const BufferView& view) noexcept : ReadBuffer(view) {}

@@ -19,12 +19,13 @@
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// Returned by a collective with a stream. It may be dropped: the operation stays enqueued and still uses its buffers.
+/// A collective that was called with a stream. It may be dropped: the operation stays enqueued and uses its buffers.
 /// On a host stream, an operation begins to run when a thread of this rank waits (for any operation) or calls
 /// is_complete(). Operations that have not begun when the rank leaves are skipped: wait for the last one.
 /// Lifetime: keeps the group like a handle; is used before leave(); the program's own stream outlives it. Threads: one
 /// at a time. Not in a CUDA graph capture, in which nothing completes.
 /// @tparam State shared by the handles of one group
+/// @ingroup collectives
 template <class State>
 class Work {
  public:
@@ -56,18 +57,20 @@ class Work {
 
 /// A list of counts, one for each rank, in elements: a std::vector, std::array or std::span of std::size_t. It is read
 /// at the call only.
+/// @ingroup collectives
 using Counts = backend::Counts;
 
-/// Base class of Collectives, with the same two forms of each operation.
-/// - Blocks lie in the order of the ranks, without gaps. The _v forms take their counts, which may be 0 and whose sum
-/// is
-///   the length of the buffer. Each call allocates a table of them.
+/// Collectives with a root or with a block for each pair of ranks: the base class of Collectives, with the same two
+/// forms of each operation.
+/// - Blocks lie in the order of the ranks, without gaps. The _v forms take their counts. A count may be 0, and their
+///   sum is the length of the buffer. Each call allocates a table of them.
 /// - A rank that is not the root gives any buffer, also an empty one, where only the root has one. It is ignored.
 /// - In place: except for all_to_all, `input` and `output` may be the same memory in this rank's block. Otherwise they
 ///   are disjoint.
 /// - With SharedMemory, Mpi and Gloo, a reduction is one pass in rank order: equal bits for all lengths and backends.
 /// @throws Error (invalid_argument) at the call if counts, lengths, types, the root or addresses do not fit. If ranks
 /// give different counts for one block, all fail with a sentence that names both; with NCCL they time out.
+/// @ingroup collectives
 template <class Group, class State>
 class BlockCollectives {
  public:
@@ -205,7 +208,7 @@ class BlockCollectives {
   }
 };
 
-/// Base class of ProcessGroup. Each operation has two forms:
+/// The collectives of a ProcessGroup, whose base class it is. Each operation has two forms:
 /// - With a stream: enqueues there and returns a Work, which may be dropped.
 /// - Without one: blocks. It runs on the group's own stream, after the work enqueued there, and returns when it is
 /// done, at most timeout() after it begins to run.
@@ -221,6 +224,7 @@ class BlockCollectives {
 /// coroutine awaits a Work that a thread of the program enqueued.
 /// @throws Error (invalid_argument), before anything is enqueued, if sizes, types, ranks or addresses do not fit; the
 /// job's first cause.
+/// @ingroup collectives
 template <class Group, class State>
 class Collectives : public BlockCollectives<Group, State> {
  public:

@@ -36,7 +36,9 @@
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// Must be the same on every rank; a difference is an error on all ranks. Subgroups and wrappers inherit them.
+/// Options of a job's groups. They are the same on every rank; a difference is an error on all ranks. Subgroups and
+/// wrappers inherit them.
+/// @ingroup jobs
 struct GroupOptions {
   Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16: up to twice the bytes of partial results
   /// How Mpi and Gloo select the algorithm of an all_reduce; others have one. By cost, it pays with many ranks. A

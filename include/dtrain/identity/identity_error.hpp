@@ -15,7 +15,8 @@
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// Each code has a stable name for scripts: `whoami` prints it as error_code.
+/// The codes of IdentityError. Each has a stable name for scripts: `whoami` prints it as error_code.
+/// @ingroup errors
 enum class IdentityErrc : std::uint8_t {
   bad_integer = 1,
   bad_port,
@@ -69,7 +70,8 @@ constexpr std::string_view name(IdentityErrc code) noexcept {
   return "unknown";
 }
 
-/// The sentence names the variable, its value, and the remedy.
+/// An environment that does not identify the process. The sentence names the variable, its value, and the remedy.
+/// @ingroup errors
 class IdentityError : public Error {
  public:
   IdentityError(IdentityErrc reason, std::string sentence, SourceLocation where = SourceLocation::current())

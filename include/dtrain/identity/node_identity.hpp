@@ -27,6 +27,7 @@ struct NodeFlags {
 };
 
 /// A launcher's node in its job, and the address of the launchers' store.
+/// @ingroup launchers
 struct NodeIdentity {
   DTRAIN_MEMBERS_NOT_INLINED(NodeIdentity);
 
@@ -288,6 +289,7 @@ inline std::optional<std::string_view> read_nproc_per_node(const Variables& vari
 
 /// The node identity of a launcher with these flags and this environment. Pure.
 /// @throws IdentityError if they are contradictory or incomplete
+/// @ingroup launchers
 inline NodeIdentity node_identity(const Environment& environment, const NodeFlags& flags = {}) {
   const Environment joined = with_flags(environment, flags);
   const Variables variables(joined);

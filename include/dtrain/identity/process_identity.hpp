@@ -15,8 +15,9 @@ namespace DTRAIN_NAMESPACE::identity {
 /// Port of the store if no variable or flag sets one.
 inline constexpr int default_master_port = 29500;
 
-/// Ranks compute unset fields by an exchange after connecting. The exchange also confirms fields that are guesses,
-/// which `provisional` names.
+/// What a process knows of its place in the job. Ranks compute unset fields by an exchange after connecting. The
+/// exchange also confirms fields that are guesses, which `provisional` names.
+/// @ingroup launchers
 struct ProcessIdentity {
   DTRAIN_MEMBERS_DEFINED_APART(ProcessIdentity);
 

@@ -12,6 +12,7 @@ namespace DTRAIN_NAMESPACE::identity {
 
 /// The identity of a process with this environment and these arguments. Pure: does not read the real environment.
 /// @throws IdentityError if the environment is contradictory or incomplete
+/// @ingroup launchers
 ProcessIdentity process_identity(const Environment& environment, Arguments arguments = {});
 
 }  // namespace DTRAIN_NAMESPACE::identity

@@ -22,6 +22,7 @@
 namespace DTRAIN_NAMESPACE::identity {
 
 /// An environment: variables and their values.
+/// @ingroup launchers
 using Environment = std::map<std::string, std::string, std::less<>>;
 
 /// `NAME='value'` for messages.
@@ -72,9 +73,10 @@ class Variables {
   const Environment* environment_;
 };
 
-/// A copy of ::environ. Entries without a name are skipped. If a name occurs twice, the first entry counts, as in
-/// getenv. Threads: no other thread may change the environment meanwhile. @throws Error (limit) beyond 65,536
-/// variables.
+/// A copy of the process's environment. Entries without a name are skipped. If a name occurs twice, the first entry
+/// counts, as in getenv. Threads: no other thread may change the environment meanwhile. @throws Error (limit) beyond
+/// 65,536 variables.
+/// @ingroup launchers
 inline Environment snapshot_environment() {
   constexpr std::size_t most = 65536;
   Environment environment;

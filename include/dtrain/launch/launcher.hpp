@@ -12,12 +12,14 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// `L::start(argc, argv)`: returns a RankProcess in a process that is a rank. In other processes it returns the exit
 /// code and prints errors on stderr. Blocking: in a launcher process, until its workers have ended.
+/// @ingroup launchers
 template <class L>
 concept CanStart = requires(int argc, char** argv) {
   { L::start(argc, argv) } -> std::same_as<StartResult>;
 };
 
 /// `L::name()`: for messages.
+/// @ingroup launchers
 template <class L>
 concept HasLauncherName = requires {
   { L::name() } -> std::convertible_to<std::string_view>;
@@ -25,12 +27,14 @@ concept HasLauncherName = requires {
 
 /// `L::returns_into_user_code`: whether every process that calls start() becomes a rank. If false, one process remains
 /// the launcher, and programs must use dtrain::run.
+/// @ingroup launchers
 template <class L>
 concept StatesWhetherItReturns = requires {
   { L::returns_into_user_code } -> std::convertible_to<bool>;
 };
 
 /// The launcher type of a Policy. It has no state.
+/// @ingroup launchers
 template <class L>
 concept Launcher = CanStart<L> && HasLauncherName<L> && StatesWhetherItReturns<L>;
 

@@ -7,9 +7,11 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// `./train --nproc-per-node=4` starts its own program four times, each as a rank, and ends when they have ended. For a
-/// job on several nodes, the user starts it once on each (--nnodes, --node-rank, --master-addr). The store runs in the
-/// launcher of node 0, so it outlives rank 0. With --in-process there is no launcher: the process is rank 0 of 1.
+/// The program is started once on each node. `./train --nproc-per-node=4` starts its own program four times, each as a
+/// rank, and ends when they have ended. For a job on several nodes, the user starts it once on each (--nnodes,
+/// --node-rank, --master-addr). The store runs in the launcher of node 0, so it outlives rank 0. With --in-process
+/// there is no launcher: the process is rank 0 of 1.
+/// @ingroup launchers
 struct PerNode {
   static constexpr bool returns_into_user_code = false;
 

@@ -7,7 +7,9 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// For torchrun, mpirun, srun, Kubernetes, or a script that sets RANK and WORLD_SIZE. Rank 0's process hosts the store.
+/// The program is started once for each rank: by torchrun, mpirun, srun, Kubernetes, or a script that sets RANK and
+/// WORLD_SIZE. Rank 0's process hosts the store.
+/// @ingroup launchers
 struct PerProcess {
   static constexpr bool returns_into_user_code = true;
 

@@ -41,7 +41,8 @@ class ArgumentVector {
   std::shared_ptr<Storage> storage_;
 };
 
-/// A value that refers to no other object.
+/// Identity and settings of the process that is a rank. A value that refers to no other object.
+/// @ingroup launchers
 struct RankProcess : rendezvous::ControlPlaneOptions {
   ArgumentVector argument_vector{};  ///< without arguments that launchers add
 
@@ -50,6 +51,7 @@ struct RankProcess : rendezvous::ControlPlaneOptions {
 };
 
 /// Result of a launcher's start(): a rank's process, or the exit code of this process.
+/// @ingroup launchers
 struct StartResult {
   explicit StartResult(RankProcess rank);
   explicit StartResult(int code) noexcept;
@@ -59,6 +61,7 @@ struct StartResult {
 };
 
 /// Options of a process that joins a job of an external launcher. Values that are not set come from the environment.
+/// @ingroup jobs
 struct JoinOptions {
   std::optional<identity::ProcessIdentity> identity;
   std::optional<std::chrono::nanoseconds> timeout;

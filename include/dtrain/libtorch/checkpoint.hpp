@@ -24,6 +24,7 @@
 namespace DTRAIN_NAMESPACE::libtorch {
 
 /// Where a training is in the samples of a DistributedSampler: the next step is `step` of `epoch`, both from 0.
+/// @ingroup libtorch
 struct SamplerPosition {
   explicit SamplerPosition(const DistributedSampler& sampler) : options(sampler.options()) {}
 
@@ -254,14 +255,15 @@ bool load_training(const Group& group, const std::string& path, const Modules& m
 /// Writes what a training needs to go on with the same bits to one file: of rank 0 the modules' parameters and buffers,
 /// the optimizer's state and options, and `position`; of every rank its random numbers, `rng`.
 /// Tensors of the file, a dtrain checkpoint (ddp/checkpoint/checkpoint_file.hpp), in this order:
-///   net.NAME            each parameter, then each buffer, by the order of indices; complex ones as pairs, 8- and
-///   16-bit
-///                       integers as bytes named `net.NAME (Char)` or `(Short)`, more than 8 dimensions as one
-///   optimizer (CLASS)   u8 [bytes]: what torch::save writes
-///   sampler             i64 [6]: epoch, step, dataset_size, global_batch, seed, shuffle
-///   rng                 u8 [ranks, bytes]: get_state() of each rank's generator
+/// - `net.NAME`: each parameter, then each buffer, by the order of indices. Complex ones are pairs; 8- and 16-bit
+///   integers are bytes named `net.NAME (Char)` or `(Short)`; more than 8 dimensions are one.
+/// - `optimizer (CLASS)`, u8 [bytes]: what torch::save writes.
+/// - `sampler`, i64 [6]: epoch, step, dataset_size, global_batch, seed, shuffle.
+/// - `rng`, u8 [ranks, bytes]: get_state() of each rank's generator.
+///
 /// @param net as DistributedDataParallel's, before or after wrapping. Collective, blocking, atomic, and
 /// @throws as save_checkpoint of tensors.
+/// @ingroup libtorch
 template <class Group, class Net>
 void save_checkpoint(const Group& group, const std::string& path, const Net& net,
                      const torch::optim::Optimizer& optimizer, const SamplerPosition& position,
@@ -276,6 +278,7 @@ void save_checkpoint(const Group& group, const std::string& path, const Net& net
 /// logs. Collective, blocking: as load_checkpoint of tensors. @returns false on every rank if rank 0 has no such file
 /// @throws as load_checkpoint of tensors, also for an optimizer of another class; Error (invalid_argument) if the
 /// sampler has other options, and (protocol) if the optimizer has other parameters: the modules are loaded then
+/// @ingroup libtorch
 template <class Group, class Net>
 bool load_checkpoint(const Group& group, const std::string& path, const Net& net, torch::optim::Optimizer& optimizer,
                      SamplerPosition& position, const torch::Generator& rng = at::detail::getDefaultCPUGenerator()) {

@@ -15,6 +15,8 @@
 
 namespace DTRAIN_NAMESPACE::libtorch {
 
+/// Several modules that are trained as one model.
+/// @ingroup libtorch
 using Modules = std::vector<std::shared_ptr<torch::nn::Module>>;
 
 namespace detail {

@@ -18,6 +18,7 @@ namespace DTRAIN_NAMESPACE::libtorch {
 /// As save_checkpoint of an optimizer of LibTorch's, whose options are in the file; its state is in files beside it,
 /// one for each rank, which are named and committed as save_checkpoint of a dtrain::ShardedOptimizer says. The file has
 /// one tensor more, after those: `updates`, i64 [parameters]: how often each one that needs gradients was updated.
+/// @ingroup libtorch
 template <class Group, class Net, class O, class C, class Stage>
 void save_checkpoint(const Group& group, const std::string& path, const Net& net,
                      ShardedOptimizer<O, C, Stage>& optimizer, const SamplerPosition& position,
@@ -32,6 +33,7 @@ void save_checkpoint(const Group& group, const std::string& path, const Net& net
 
 /// As load_checkpoint of an optimizer of LibTorch's; any number of ranks may have saved. Call it after the construction
 /// of `optimizer`. @throws as that, and as load_checkpoint of a dtrain::ShardedOptimizer
+/// @ingroup libtorch
 template <class Group, class Net, class O, class C, class Stage>
 bool load_checkpoint(const Group& group, const std::string& path, const Net& net,
                      ShardedOptimizer<O, C, Stage>& optimizer, SamplerPosition& position,

@@ -112,6 +112,7 @@ struct GroupedRule {
 /// - Values that torch::load or set_data put elsewhere are found; Half and BFloat16 ones are then taken to f32 again.
 ///
 /// Lifetime: `adamw` outlives it, and `ddp` does if it is to make steps. Threads: the one that trains.
+/// @ingroup libtorch
 template <class O, class C, class Stage = zero::States>
 class ShardedOptimizer {
   using Rule = typename detail::RuleOf<O>::type;

@@ -111,6 +111,7 @@ struct NormalizeOverRanks : torch::autograd::Function<NormalizeOverRanks<Group>>
 /// rank's own. Parameters and buffers have BatchNorm's names.
 /// Collective, blocking: forward in training, and its backward pass; every rank calls them in the same order. A second
 /// derivative in training is refused: Error (unsupported) from the pass that needs it.
+/// @ingroup libtorch
 template <class P>
 class SyncBatchNormImpl : public torch::nn::Module {
  public:
@@ -226,6 +227,7 @@ std::shared_ptr<SyncBatchNormImpl<P>> synchronized(const torch::nn::Module& modu
 /// Replaces each BatchNorm in the Sequentials of `module` by a SyncBatchNorm with the same tensors, so that optimizers
 /// stay valid. Call it before the module is wrapped. A module that keeps a BatchNorm in a member of its own calls that
 /// member, which cannot be replaced. @throws Error (unsupported) that names such a member
+/// @ingroup libtorch
 template <class P>
 void convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup<P>& group, const std::string& prefix = "") {
   auto* const sequential = dynamic_cast<torch::nn::SequentialImpl*>(&module);

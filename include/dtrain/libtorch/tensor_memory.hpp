@@ -15,6 +15,7 @@
 namespace DTRAIN_NAMESPACE::libtorch {
 
 /// What each forward pass does with buffers, such as the running statistics of BatchNorm.
+/// @ingroup libtorch
 enum class BufferPolicy {
   rank0,  ///< every rank gets rank 0's
   mean,   ///< floating-point buffers become the mean of all ranks', others rank 0's

@@ -9,12 +9,21 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// @name Bounds of the protocol. Both sides refuse messages that exceed them.
-/// @{
+// Bounds of the protocol. Both sides refuse messages that exceed them.
+
+/// The most bytes of a key or of a barrier's name, with its prefix.
+/// @ingroup store
 inline constexpr std::size_t max_key_bytes = 1024;
+
+/// The most bytes of a value.
+/// @ingroup store
 inline constexpr std::size_t max_value_bytes = std::size_t{1} << 20;
-inline constexpr const char* large_value_remedy = "; split it over several keys, or send it by a collective";
+
+/// The most keys of one call.
+/// @ingroup store
 inline constexpr std::size_t max_keys_per_wait = 1024;
+
+inline constexpr const char* large_value_remedy = "; split it over several keys, or send it by a collective";
 inline constexpr std::size_t max_sentence_bytes = 8192;  ///< texts of causes and refusals; longer ones are cut
 inline constexpr std::size_t max_name_bytes = 256;       ///< host names, host identities, versions
 inline constexpr std::size_t max_settings_bytes = 1024;  ///< settings that joining ranks compare (job_settings.hpp)
@@ -27,7 +36,6 @@ inline constexpr std::size_t max_frame_bytes = max_value_bytes + (std::size_t{64
 inline constexpr std::size_t max_unacknowledged_bytes = std::size_t{4} << 20;
 /// The largest frame read from a connection before the store has accepted its rank.
 inline constexpr std::size_t max_handshake_bytes = std::size_t{4} << 10;
-/// @}
 
 /// Bounds of one server: memory, connections and waiting times.
 struct Limits {

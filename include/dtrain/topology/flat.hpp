@@ -9,7 +9,8 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Rebinds a backend to itself.
+/// The default: the backend's own algorithms. It rebinds a backend to itself.
+/// @ingroup topologies
 struct Flat {
   static constexpr std::string_view name() noexcept { return "Flat"; }
 

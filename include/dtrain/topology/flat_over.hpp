@@ -74,7 +74,8 @@ class FlatReduction {
   SubChannel<typename B::Communicator> channel_;
 };
 
-/// `WireType`: wire::Bf16 or wire::F16, for sums and averages of f32 by all_reduce; all else is as with Flat.
+/// As Flat, but all_reduce sends sums and averages of f32 in 16 bits. `WireType`: wire::Bf16 or wire::F16.
+/// @ingroup topologies
 template <class WireType>
 struct FlatOver {
   static_assert(narrows<WireType>,

@@ -15,12 +15,15 @@
 namespace DTRAIN_NAMESPACE::topology {
 
 /// A backend that Hierarchical can use inside nodes.
+/// @ingroup topologies
 template <class I>
 concept ReducesInNodes = backend::OnHostStreams<I> && backend::CanReduceScatter<typename I::Communicator> &&
     backend::CanAllGather<typename I::Communicator>;
 
+/// Two levels: the ranks of each node reduce with one backend, and the nodes with the policy's.
 /// `IntraBackend`: backend inside a node, such as backend::SharedMemory; void: the policy's backend.
 /// `WireType`: the type of f32 elements between nodes (wire.hpp).
+/// @ingroup topologies
 template <class IntraBackend = void, class WireType = wire::Same>
 struct Hierarchical {
   static constexpr std::string_view name() noexcept { return "Hierarchical"; }

@@ -12,6 +12,7 @@ namespace DTRAIN_NAMESPACE::topology {
 
 /// Reduce-scatter and all-gather round a ring of n ranks, in 2 (n - 1) steps. Each rank sends 2 (n - 1) / n of the
 /// bytes, the minimum. For large buffers; with many ranks, the number of steps makes small buffers slow.
+/// @ingroup topologies
 struct Ring {
   static constexpr std::string_view name() noexcept { return "Ring"; }
 

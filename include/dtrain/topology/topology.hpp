@@ -18,18 +18,21 @@ struct RebindTemplate;
 // clang-format off
 
 /// `name()`: for messages and summaries.
+/// @ingroup topologies
 template <class T>
 concept HasTopologyName = requires {
   { T::name() } noexcept -> std::convertible_to<std::string_view>;
 };
 
 /// `supports_backend<B>`: whether B has all operations that the topology needs; false if B is no backend.
+/// @ingroup topologies
 template <class T>
 concept HasRequirements = requires {
   { T::template supports_backend<void> } -> std::convertible_to<bool>;
 };
 
 /// `Rebind<B>`: names a type for every B; this type is a Backend if the topology supports B.
+/// @ingroup topologies
 template <class T>
 concept HasRebind = requires { typename detail::RebindTemplate<T::template Rebind>; };
 
@@ -37,16 +40,19 @@ concept HasRebind = requires { typename detail::RebindTemplate<T::template Rebin
 /// channels of B, and other operations by B. A topology has no state: all state is in the communicators.
 /// A topology states its requirements on B twice: as `supports_backend<B>` for concepts, and as `require<B>()`, a
 /// static_assert with a sentence for the author of a policy ("dtrain: topology::Ring needs a backend with ...").
+/// @ingroup topologies
 template <class T>
 concept Topology = HasTopologyName<T> && HasRequirements<T> && HasRebind<T>;
 
-/// Topology T can be used with backend B.
+/// Whether topology T can be used with backend B.
+/// @ingroup topologies
 template <class T, class B>
 concept SupportsBackend = Topology<T> && backend::Backend<B> && T::template supports_backend<B> &&
                   backend::Backend<typename T::template Rebind<B>> && requires { T::template require<B>(); };
 // clang-format on
 
 /// A backend that copies memory and leaves the operations to its inner backend. Topologies rebind the inner backend.
+/// @ingroup topologies
 template <class B>
 concept HasInnerBackend = requires {
   typename B::template Rebind<typename B::InnerBackend>;

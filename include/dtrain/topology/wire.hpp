@@ -13,16 +13,19 @@
 namespace DTRAIN_NAMESPACE::wire {
 
 /// The elements' own type.
+/// @ingroup topologies
 struct Same {
   static constexpr DType dtype = DType::f32;
 };
 
 /// 16 bits with the range of f32.
+/// @ingroup topologies
 struct Bf16 {
   static constexpr DType dtype = DType::bf16;
 };
 
 /// 16 bits, more precise than Bf16 and up to 65,504. A sum beyond that is infinite; averages up to 65,400 are not.
+/// @ingroup topologies
 struct F16 {
   static constexpr DType dtype = DType::f16;
 };

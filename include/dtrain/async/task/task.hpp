@@ -86,7 +86,7 @@ class TaskPromise<void> : public TaskPromiseBase {
 
 }  // namespace detail
 
-/// A coroutine that starts when it is awaited: `const T value = co_await std::move(task);`. T is void or a value,
+/// A coroutine, which starts when it is awaited: `const T value = co_await std::move(task);`. T is void or a value,
 /// possibly move-only. The await rethrows an exception of the coroutine.
 ///
 /// Cancellation is destruction. Destroying a suspended Task destroys its frame with all locals, hence the tasks it
@@ -101,6 +101,7 @@ class TaskPromise<void> : public TaskPromiseBase {
 ///
 /// Lifetime: a coroutine's reference parameters, and the captures of a coroutine lambda, outlive the Task. Threads: a
 /// Task belongs to one thread (of its EventLoop) from its first resumption to its destruction.
+/// @ingroup store
 template <class T = void>
 class [[nodiscard]] Task {
   static_assert(!std::is_reference_v<T>, "dtrain: a Task returns a value; return a pointer instead of a reference");

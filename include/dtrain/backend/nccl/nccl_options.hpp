@@ -7,6 +7,7 @@
 namespace DTRAIN_NAMESPACE::backend {
 
 /// Whether NCCL spends thread blocks on speed or leaves them to the program; NCCL's NCCL_CTA_POLICY_*.
+/// @ingroup backends
 enum class CtaPolicy {
   nccl_choice,
   speed,       ///< NCCL_CTA_POLICY_DEFAULT
@@ -17,6 +18,7 @@ enum class CtaPolicy {
 /// Argument of NcclWith: `NcclWith<NcclOptions{.max_ctas = 8}>`. The same on every rank. Options that are newer than
 /// the NCCL of the compilation have no effect. NCCL's environment variables, such as NCCL_MAX_CTAS, override all
 /// options. Only they select an algorithm and a protocol: NCCL_ALGO, NCCL_PROTO.
+/// @ingroup backends
 struct NcclOptions {
   /// Minimum and maximum number of thread blocks of one collective; 0: NCCL's choice. The backward pass runs on the
   /// same multiprocessors: with fewer blocks it has more of them, but the collective takes longer.

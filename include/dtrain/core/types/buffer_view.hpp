@@ -15,9 +15,11 @@
 namespace DTRAIN_NAMESPACE {
 
 /// The host, or a GPU with CUDA.
+/// @ingroup views
 enum class DeviceKind : std::uint8_t { host = 1, cuda };
 
 /// A device. The host is always index 0.
+/// @ingroup views
 struct Device {
   DeviceKind kind = DeviceKind::host;
   std::int32_t index = 0;  ///< CUDA's number among the devices visible to this process
@@ -29,6 +31,7 @@ struct Device {
 std::string to_string(Device device);
 
 /// Writable view of `count` elements of `dtype` at `data`. Lifetime: the memory outlives all operations on it.
+/// @ingroup views
 struct BufferView {
   std::byte* data = nullptr;
   std::size_t count = 0;
@@ -38,7 +41,8 @@ struct BufferView {
   constexpr std::size_t bytes() const noexcept { return count * size_bytes(dtype); }
 };
 
-/// Read-only view.
+/// Read-only view of elements. Lifetime: as BufferView.
+/// @ingroup views
 struct ConstBufferView {
   const std::byte* data = nullptr;
   std::size_t count = 0;
@@ -55,12 +59,12 @@ struct ConstBufferView {
   constexpr std::size_t bytes() const noexcept { return count * size_bytes(dtype); }
 };
 
-/// View of a span of host memory.
+/// View of a span of host memory, which is read-only for a span of const elements.
+/// @ingroup views
 template <Element T>
 BufferView buffer_view(std::span<T> values) noexcept {
   return {reinterpret_cast<std::byte*>(values.data()), values.size(), dtype_of<T>::value, {}};
 }
-
 template <Element T>
 ConstBufferView buffer_view(std::span<const T> values) noexcept {
   return {reinterpret_cast<const std::byte*>(values.data()), values.size(), dtype_of<T>::value, {}};

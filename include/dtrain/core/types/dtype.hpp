@@ -12,6 +12,7 @@ namespace DTRAIN_NAMESPACE {
 
 /// IEEE 754 floating point, of which bf16 is the upper half of an f32; two's complement integers; bytes; the 8-bit
 /// floats of the Open Compute Project (see float8.hpp). Checkpoints contain the numbers, so they never change.
+/// @ingroup views
 enum class DType : std::uint8_t { f64 = 1, f32, f16, bf16, i64, i32, u8, f8e4m3, f8e5m2 };
 
 /// @name Bounds of the enumerators, for bytes from outside
@@ -21,6 +22,7 @@ inline constexpr DType last_dtype = DType::f8e5m2;
 /// @}
 
 /// Size of one element; 0 for a value that is no DType.
+/// @ingroup views
 constexpr std::size_t size_bytes(DType dtype) noexcept {
   switch (dtype) {
     case DType::f64:
@@ -36,6 +38,8 @@ constexpr std::size_t size_bytes(DType dtype) noexcept {
   return 0;
 }
 
+/// The name in messages, such as "f32".
+/// @ingroup views
 constexpr const char* name(DType dtype) noexcept {
   switch (dtype) {
     case DType::f64: return "f64";
@@ -51,18 +55,22 @@ constexpr const char* name(DType dtype) noexcept {
   return "unknown dtype";
 }
 
-/// 8-bit floats, which every backend transfers and none reduces: they have too few digits for a sum or an average.
+/// Whether it is an 8-bit float. Every backend transfers these types and none reduces them: they have too few digits
+/// for a sum or an average.
+/// @ingroup views
 constexpr bool is_float8(DType dtype) noexcept {
   return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
 }
 
-/// Of the types that are reduced.
+/// Whether it is a floating-point type that is reduced.
+/// @ingroup views
 constexpr bool is_float(DType dtype) noexcept {
   return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
 }
 
 /// `dtype_of<T>::value` is the DType of a C++ type. Specialise it for your own type with the same bits as one of them,
 /// such as another library's half (see dtrain/core/types/float16.hpp).
+/// @ingroup views
 template <class T>
 struct dtype_of;
 template <>
@@ -85,6 +93,7 @@ struct dtype_of<detail::OtherLong>
     : std::integral_constant<DType, sizeof(detail::OtherLong) == 8 ? DType::i64 : DType::i32> {};
 
 /// A C++ type that has a DType.
+/// @ingroup views
 template <class T>
 concept Element = requires {
   dtype_of<T>::value;

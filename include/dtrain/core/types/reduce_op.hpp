@@ -9,8 +9,11 @@
 namespace DTRAIN_NAMESPACE {
 
 /// `average` is the sum divided by the number of ranks, in one pass if the backend can.
+/// @ingroup collectives
 enum class ReduceOp : std::uint8_t { sum = 1, average, min, max, product };
 
+/// The name in messages, such as "average".
+/// @ingroup collectives
 constexpr const char* name(ReduceOp op) noexcept {
   switch (op) {
     case ReduceOp::sum: return "sum";
@@ -24,6 +27,7 @@ constexpr const char* name(ReduceOp op) noexcept {
 
 /// Type of the partial results of 16-bit floats that travel between ranks, as round a ring. `element`: the elements'
 /// own type, rounded at every rank. `f32`: twice as many bytes, rounded once at the end.
+/// @ingroup collectives
 enum class Accumulate : std::uint8_t { element = 0, f32 };
 
 constexpr const char* name(Accumulate accumulate) noexcept {

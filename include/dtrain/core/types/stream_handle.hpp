@@ -10,6 +10,7 @@ namespace DTRAIN_NAMESPACE {
 
 /// Identifies the stream that produced a gradient. For the host `native` is null: the work is done when the handle is
 /// passed. For CUDA it is the cudaStream_t. Lifetime: the stream outlives the step that it is passed to.
+/// @ingroup streams
 struct StreamHandle {
   Device device{};
   void* native = nullptr;

@@ -16,7 +16,8 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// Up to eight extents, outermost first. A shape without extents has one element.
+/// The extents of a tensor, at most eight, outermost first. A shape without extents has one element.
+/// @ingroup views
 class Shape {
  public:
   static constexpr std::size_t max_rank = 8;
@@ -43,7 +44,8 @@ class Shape {
 /// "[784, 256]".
 std::string to_string(const Shape& shape);
 
-/// Row-major and contiguous. Lifetime: the memory outlives the view's last use.
+/// A view of a tensor, row-major and contiguous. Lifetime: the memory outlives the view's last use.
+/// @ingroup views
 struct TensorView {
   std::byte* data = nullptr;
   Shape shape{};
@@ -68,6 +70,7 @@ struct TensorView {
 };
 
 /// A view of host memory: `tensor_view(weights.data(), {784, 256})`.
+/// @ingroup views
 template <class T>
 TensorView tensor_view(T* data, Shape shape) noexcept {
   static_assert(Element<T>,
@@ -79,6 +82,7 @@ TensorView tensor_view(T* data, Shape shape) noexcept {
 
 /// A view with one extent of all elements of a std::span, and of a std::vector, std::array or T[n] that outlives it:
 /// `tensor_view(weights)`.
+/// @ingroup views
 template <Element T, std::size_t Extent>
 TensorView tensor_view(std::span<T, Extent> values) {
   return tensor_view(values.data(), {static_cast<std::int64_t>(values.size())});

@@ -96,6 +96,7 @@ void barrier_of_save(const Group& group, const std::string& path) {
 /// (the job has not failed: a caller may catch it and continue); Error (disagreement) likewise, before anything is
 /// written, for ranks that give different names;
 /// Error (unsupported) for tensors of another device than the group's and the host; the job's first cause
+/// @ingroup checkpoints
 template <class Group>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::barrier_of_save(group, path);
@@ -113,6 +114,7 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
 /// (disagreement) on every rank for ranks that give different names;
 /// Error (protocol) on every rank, with the same sentence, for a file that is damaged or has other tensors; the values
 /// stay as they were, unless the file changes during the read; the job's first cause
+/// @ingroup checkpoints
 template <class Group>
 bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::agree_on_tensors_blocking(group, tensors);
@@ -168,8 +170,9 @@ class TensorSnapshot {
   std::vector<NamedTensor> tensors_;
 };
 
-/// Result of save_checkpoint_async. Threads: one at a time. Movable. A default-constructed or moved-from one has
-/// nothing to wait for.
+/// A checkpoint that save_checkpoint_async writes. Threads: one at a time. Movable. A default-constructed or moved-from
+/// one has nothing to wait for.
+/// @ingroup checkpoints
 class PendingCheckpoint {
  public:
   PendingCheckpoint() = default;
@@ -204,6 +207,7 @@ class PendingCheckpoint {
 /// tensors may change meanwhile. Call wait() on every rank before the next checkpoint of that name, and at the end.
 /// Blocking: on rank 0 until the copy is made. Memory: as much as the tensors, until wait() returns.
 /// @throws Error (unsupported) as save_checkpoint; the job's first cause
+/// @ingroup checkpoints
 template <class Group>
 [[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
                                                       std::span<const NamedTensor> tensors) {

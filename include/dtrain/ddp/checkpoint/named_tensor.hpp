@@ -18,12 +18,14 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// One tensor of the training state: a parameter, an optimizer's velocity, the number of steps done.
 /// Lifetime: the memory outlives the call that gets it.
+/// @ingroup checkpoints
 struct NamedTensor {
   std::string name;
   TensorView value;
 };
 
 /// The values of a model's parameters, with their names. Gradients are not included: every step computes them anew.
+/// @ingroup checkpoints
 std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters);
 
 /// Names, shapes and types of the tensors, for comparison between ranks and with files.

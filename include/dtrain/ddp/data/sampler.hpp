@@ -24,6 +24,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// A range of `std::span<const std::size_t>`, one for each batch: indices into the data set. Allocated once an epoch.
 /// Lifetime: the spans point into this object.
+/// @ingroup checkpoints
 class SampleBatches {
  public:
   /// Every batch has `batch_size` samples (at least one); the last one has the rest.
@@ -115,7 +116,8 @@ constexpr SplitMix64 epoch_generator(std::uint64_t seed, std::uint64_t epoch) no
 /// Fisher-Yates shuffle, from the last position down, with draws of `epoch_generator(seed, epoch)`.
 std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t seed, std::uint64_t epoch);
 
-/// Must be the same on all ranks, except for `rank`.
+/// Options of DistributedSampler. They are the same on all ranks, except for `rank`.
+/// @ingroup checkpoints
 struct SamplerOptions {
   std::size_t dataset_size = 0;  ///< samples
   std::size_t global_batch = 0;  ///< samples of all ranks together in one step
@@ -125,8 +127,10 @@ struct SamplerOptions {
   bool shuffle = true;  ///< a new order in every epoch; false: 0, 1, 2, ...
 };
 
-/// Every epoch has one global order of the data set, which depends only on seed and epoch. It is the same for any
-/// number of ranks: step k trains on the same samples on one rank or on eight. Threads: const members concurrently.
+/// Gives each rank its samples of every global batch. Every epoch has one global order of the data set, which depends
+/// only on seed and epoch. It is the same for any number of ranks: step k trains on the same samples on one rank or on
+/// eight. Threads: const members concurrently.
+/// @ingroup checkpoints
 class DistributedSampler {
  public:
   /// @throws Error (invalid_argument) for an empty data set or batch, or a rank outside 0..world_size-1.

@@ -50,7 +50,8 @@ class WorkMemory {
 
 namespace DTRAIN_NAMESPACE::hooks {
 
-/// A GradientHook: `DistributedDataParallel ddp{model, group, options, hooks::Adasum{}}`. The ranks' gradients a and b
+/// A GradientHook that adds orthogonal gradients and averages parallel ones.
+/// `DistributedDataParallel ddp{model, group, options, hooks::Adasum{}}`. The ranks' gradients a and b
 /// of a parameter become (1 - ab / 2aa) a + (1 - ab / 2bb) b: their sum if they are orthogonal, their average if they
 /// are equal. So do those of pairs of ranks, then of fours, and so on. DdpOptions::reduce_op has no effect.
 /// Source: S. Maleki et al., "Scaling Distributed Training with Adaptive Summation", arXiv 2006.02924, 2020.
@@ -60,6 +61,7 @@ namespace DTRAIN_NAMESPACE::hooks {
 /// same buckets and ranks.
 /// - A step enqueues so much work that with many buckets ready() runs some of it.
 /// For one model; a variable outlives its wrapper.
+/// @ingroup hooks
 class Adasum {
  public:
   /// @throws Error (invalid_argument) for a second model

@@ -122,12 +122,15 @@ class DeviceCast<stream::cuda::StreamRef> {
 
 namespace DTRAIN_NAMESPACE::hooks {
 
+/// Options of Cast. The same on every rank.
+/// @ingroup hooks
 struct CastOptions {
   /// The parameters with error feedback; none if it is not set. Example: `dtrain::hooks::every_parameter`.
   std::function<bool(const Parameter&)> error_feedback{};
 };
 
-/// For CastOptions::error_feedback.
+/// CastOptions::error_feedback for all parameters.
+/// @ingroup hooks
 inline bool every_parameter(const Parameter&) noexcept {
   return true;
 }
@@ -144,7 +147,8 @@ void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gra
 
 }  // namespace detail
 
-/// A GradientHook: `DistributedDataParallel ddp{model, group, options, hooks::Cast<dtrain::bfloat16>{}}`. Each rank
+/// A GradientHook that sends f32 gradients in 16 bits.
+/// `DistributedDataParallel ddp{model, group, options, hooks::Cast<dtrain::bfloat16>{}}`. Each rank
 /// rounds its f32 gradients to 16 bits in place, and the backend reduces those; sums of 16 bits are as precise as the
 /// backend's (DdpOptions::accumulate). Gradients of other types are reduced as they are. Averages: each rank divides
 /// before it rounds, so that the sum of gradients in range is in range, but for the last 0.1% of f16's. For f16,
@@ -158,6 +162,7 @@ void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gra
 /// sum of its gradients less one rounding. It keeps an f32 for each element. Errors of gradients that are not finite
 /// start anew; those of scaled ones (LossScaler) have the scale of their step: use bf16. For gradients in host memory.
 /// Lifetime: with error feedback one model; a variable outlives its wrapper.
+/// @ingroup hooks
 template <class Half>
 class Cast {
  public:

@@ -26,7 +26,9 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Borrows a communicator, whose contract each operation has (backend/communicator.hpp).
+/// The operations that a hook may call, with the contract of a communicator's (backend/communicator.hpp). It counts the
+/// bytes that they send. Borrows the communicator.
+/// @ingroup hooks
 template <backend::Communicator C>
 class CountedChannel {
  public:
@@ -114,14 +116,17 @@ struct TimedWork {
 };
 
 /// A gradient in a bucket.
+/// @ingroup hooks
 struct BucketGradient {
   std::size_t parameter;  ///< its position in the model's parameters(): what a hook finds its own state by
   TensorView view;        ///< in the bucket, with the gradient's shape
 };
 
-/// What a hook reduces. All ranks have the same gradients in a bucket, in the same order, and the same buckets in the
-/// same order. The first step's buckets are planned anew after it, so nothing of a bucket lasts longer than a step.
+/// The bucket that a hook reduces. All ranks have the same gradients in a bucket, in the same order, and the same
+/// buckets in the same order. The first step's buckets are planned anew after it, so nothing of a bucket lasts longer
+/// than a step.
 /// Lifetime: `gradients` and the memory last until the step's work has run; the object only during the call.
+/// @ingroup hooks
 template <backend::Communicator C>
 struct GradientBucket {
   using Stream = typename C::Stream;
@@ -161,12 +166,14 @@ struct GradientBucket {
 /// channel.allocate_blocking(). `hook.description()` is a std::string that must be the same on all ranks, and names the
 /// hook in the error if not. `hook.read_values(read)`, for a hook that uses the parameters' values, gets a
 /// ddp::ReadValue that it asks for their present addresses before each use; empty: they stay where prepare() saw them.
+/// @ingroup hooks
 template <class H, class C>
 concept GradientHook = backend::Communicator<C> && requires(H& hook, const GradientBucket<C>& bucket) {
   hook.reduce(bucket);
 };
 
 /// A stream that runs work of the host, as hooks enqueue it; not CUDA's.
+/// @ingroup hooks
 template <class S>
 concept RunsHostWork = requires(S stream, void (*work)() noexcept) {
   stream.enqueue(work);

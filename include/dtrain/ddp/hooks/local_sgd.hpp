@@ -25,15 +25,17 @@
 
 namespace DTRAIN_NAMESPACE::hooks {
 
+/// Options of LocalSgd. The same on every rank.
+/// @ingroup hooks
 struct LocalSgdOptions {
   std::uint64_t every = 8;        ///< steps from one averaging to the next
   std::uint64_t start_after = 0;  ///< steps whose gradients are reduced, before the local ones
 };
 
-/// A GradientHook for post-local SGD: after `start_after` steps a rank keeps its own gradients and updates its own
-/// weights by them, and every `every` steps the weights of all ranks are averaged, as f32 where they are f32, whatever
-/// the topology's wire type. Local steps communicate nothing: no rank waits for another one, but after the first step
-/// for rank 0's order of the buckets (DdpOptions::reorder_gradients).
+/// A GradientHook for post-local SGD: steps without communication. After `start_after` steps a rank keeps its own
+/// gradients and updates its own weights by them, and every `every` steps the weights of all ranks are averaged, as f32
+/// where they are f32, whatever the topology's wire type. Local steps communicate nothing: no rank waits for another
+/// one, but after the first step for rank 0's order of the buckets (DdpOptions::reorder_gradients).
 ///
 ///   dtrain::hooks::LocalSgd local{{.every = 8, .start_after = 100}};
 ///   dtrain::DistributedDataParallel ddp{model, group, {}, local};
@@ -51,6 +53,7 @@ struct LocalSgdOptions {
 /// - Buffers that steps broadcast (DdpOptions::broadcast_buffers) are not broadcast in local steps: each rank has its
 ///   own. An average of the weights also averages buffers of f64, f32, f16 and bf16; others become rank 0's.
 /// Lifetime: one model, which outlives it; outlives its wrapper. Threads: those of the steps.
+/// @ingroup hooks
 class LocalSgd {
  public:
   /// @throws Error (invalid_argument) if `every` is 0

@@ -65,6 +65,8 @@ struct PowerSgdBucket {
   float* elements() const noexcept { return reinterpret_cast<float*>(values.data); }
 };
 
+/// Options of hooks::PowerSgd. The same on every rank.
+/// @ingroup hooks
 struct PowerSgdOptions {
   int rank = 1;                   ///< rank of the approximation: vectors for each matrix
   std::uint64_t start_after = 0;  ///< steps of plain all-reduces before the first compressed one
@@ -78,7 +80,8 @@ namespace DTRAIN_NAMESPACE::hooks {
 
 using ddp::PowerSgdOptions;
 
-/// A GradientHook: `hooks::PowerSgd compression{{.rank = 4}}; DistributedDataParallel ddp{model, group, options,
+/// A GradientHook that sends two thin factors of each gradient matrix.
+/// `hooks::PowerSgd compression{{.rank = 4}}; DistributedDataParallel ddp{model, group, options,
 /// compression};`. An f32 gradient of n rows and m columns travels as (n + m) rank elements. What the approximation
 /// leaves out is added to the rank's next gradient (error feedback), and the next approximation begins with this one's
 /// vectors (warm start). Other gradients are reduced as they are, in the same two all-reduces of the bucket.
@@ -89,6 +92,7 @@ using ddp::PowerSgdOptions;
 /// - A program that starts again from a checkpoint without state() starts with errors of zero.
 /// - With a LossScaler errors have the scale of their step: where the scale halves, they then count twice.
 /// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
+/// @ingroup hooks
 class PowerSgd {
  public:
   /// @throws Error (invalid_argument) for a rank or a min_compression below 1

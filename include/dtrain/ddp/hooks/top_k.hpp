@@ -39,6 +39,8 @@ class LargestElements {
   std::vector<std::uint32_t> counts_ = std::vector<std::uint32_t>(std::size_t{1} << 16);
 };
 
+/// Options of hooks::TopK. The same on every rank.
+/// @ingroup hooks
 struct TopKOptions {
   double fraction = 0.01;         ///< of a gradient's elements; above 0, at most 1
   std::uint64_t start_after = 0;  ///< steps of plain all-reduces before the first compressed one
@@ -56,7 +58,8 @@ namespace DTRAIN_NAMESPACE::hooks {
 
 using ddp::TopKOptions;
 
-/// A GradientHook: `hooks::TopK compression{{.fraction = 0.01}}; DistributedDataParallel ddp{model, group, options,
+/// A GradientHook that sends the largest elements of each gradient.
+/// `hooks::TopK compression{{.fraction = 0.01}}; DistributedDataParallel ddp{model, group, options,
 /// compression};`. Of each f32 gradient every rank sends the `fraction` of the elements with the largest absolute
 /// values, each with its index, to all ranks. What it does not send is added to its next gradient (error feedback).
 /// A rank receives 8 fraction ranks bytes for an element: a gradient where that is not below 4, or that has less than
@@ -69,6 +72,7 @@ using ddp::TopKOptions;
 /// - A program that starts again from a checkpoint without state() starts with errors of zero.
 /// - With a LossScaler errors have the scale of their step: where the scale halves, they then count twice.
 /// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
+/// @ingroup hooks
 class TopK {
  public:
   /// @throws Error (invalid_argument) for a fraction that is not above 0 and at most 1

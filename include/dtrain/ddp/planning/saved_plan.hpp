@@ -19,10 +19,12 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 NamedTensor plan_tensor(BucketPlanner* planner);
 
-/// For save_checkpoint and load_checkpoint. If it is loaded before the first step, with as many ranks, as many of them
-/// on rank 0's host, for the same gradients and the same ways to reduce them, the plan is used from the second step on,
-/// and steps are not measured (thresholds of Mpi and Gloo are: GroupOptions::algorithms). Lifetime: refers to memory of
-/// `ddp`. @throws Error (invalid_argument) without PlanChoice::measured()
+/// The measured plan as a tensor for save_checkpoint and load_checkpoint. If it is loaded before the first step, with
+/// as many ranks, as many of them on rank 0's host, for the same gradients and the same ways to reduce them, the plan
+/// is used from the second step on, and steps are not measured (thresholds of Mpi and Gloo are:
+/// GroupOptions::algorithms). Lifetime: refers to memory of `ddp`. @throws Error (invalid_argument) without
+/// PlanChoice::measured()
+/// @ingroup training
 template <class Ddp>
 NamedTensor plan_state(Ddp& ddp) {
   return plan_tensor(ddp.reducer().planner());

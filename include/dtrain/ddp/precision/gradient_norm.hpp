@@ -17,6 +17,7 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// L2 norm of all gradients of a model, as one vector.
+/// @ingroup precision
 struct GradientNorm {
   double norm = 0;
   /// Whether the norm is finite: if no element is infinite or NaN and, for f64, no square is beyond the largest value.
@@ -30,6 +31,7 @@ struct GradientNorm {
 };
 
 /// Options of one step.
+/// @ingroup precision
 struct StepOptions {
   /// Measures the norm of the reduced gradients in this step. A rank without it has no norm. Neither the gradients nor
   /// the other ranks' norm depend on it.
@@ -110,6 +112,7 @@ void multiply_elements(const BufferView& elements, double factor) noexcept;
 /// Blocking: no; reads and writes the gradients only if the factor is below 1.
 /// @returns the norm before
 /// @throws Error (invalid_argument) if the last step did not measure the norm, or `max_norm` is not positive
+/// @ingroup precision
 template <class Gradients>
 requires requires(Gradients& gradients) {
   gradients.gradient_norm();

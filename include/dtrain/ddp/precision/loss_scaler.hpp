@@ -16,7 +16,8 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Defaults of torch.amp.GradScaler. Must be the same on every rank.
+/// Options of LossScaler, with the defaults of torch.amp.GradScaler. They are the same on every rank.
+/// @ingroup precision
 struct LossScalerOptions {
   float initial_scale = 65536;
   float growth_factor = 2;              ///< above 1
@@ -33,6 +34,7 @@ struct LossScalerOptions {
 /// a row without one multiply it by growth_factor, unless that is beyond f32. It stays positive. All ranks have the
 /// same scale without a collective, because all have the same norm.
 /// Threads: none but the one that uses it.
+/// @ingroup precision
 class LossScaler {
  public:
   /// @throws Error (invalid_argument) for options outside their ranges

@@ -28,6 +28,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 ///
 /// A checkpoint saves the f32 values, parameter_values(master.parameters()); after loading, store() gives the model its
 /// own. Threads: none but the one that uses it. Lifetime: borrows the memory of the model's values. Movable.
+/// @ingroup precision
 class MasterWeights {
  public:
   /// Allocates both arrays, and load()s. @throws Error (invalid_argument) as DistributedDataParallel; (unsupported) for

@@ -13,7 +13,8 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Totals of this rank so far. Failed steps are not counted.
+/// Totals of this rank's steps so far. Failed steps are not counted.
+/// @ingroup times
 struct ReducerStatistics {
   std::uint64_t steps = 0;
   std::uint64_t bytes_reduced = 0;  ///< of gradients, without padding
@@ -47,6 +48,7 @@ std::string traffic_text(const char* what, const CompressedTraffic& traffic, std
 /// Means over the steps: "a step of 200: forward 3.1 ms, backward 8.2 ms, communication 5 ms (hidden 4.4 ms), exposed
 /// 0.6 ms, 100 MB in 12 buckets". Omits times that were not measured. Gives the reason if less than 1% was hidden.
 /// With a hook or a wire type: ", sent as 50 MB (50 MB saved, compressing 1.2 ms)".
+/// @ingroup times
 std::string to_string(const ReducerStatistics& statistics);
 
 #if DTRAIN_DEFINITIONS

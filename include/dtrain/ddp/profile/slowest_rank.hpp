@@ -19,6 +19,7 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// The rank with the longest mean forward and backward time.
+/// @ingroup times
 struct SlowestRank {
   int rank = 0;                          ///< in the group
   std::chrono::nanoseconds computing{};  ///< its mean forward and backward time of a step
@@ -26,6 +27,7 @@ struct SlowestRank {
 };
 
 /// "slowest rank 3 (11.2 ms a step, mean 10.1 ms)".
+/// @ingroup times
 std::string to_string(const SlowestRank& slowest);
 
 /// Collective, blocking: rank 0 reads every rank's times and publishes the slowest. O(ranks) messages to rank 0: for

@@ -17,6 +17,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Events of each step, in time: one `begun`; for each parameter `ready`; for each bucket `launched`, `started`,
 /// `reduced`; one `waiting`; one `finished`.
+/// @ingroup times
 enum class StepEvent : std::uint8_t {
   begun = 1,  ///< begin() was called; the time before is the program's
   ready,      ///< a gradient is ready; only if every ready() is recorded (DdpOptions::timeline)
@@ -44,6 +45,8 @@ constexpr const char* name(StepEvent event) noexcept {
   return "unknown event";
 }
 
+/// One event of one step, on one rank.
+/// @ingroup times
 struct StepRecord {
   using Clock = std::chrono::steady_clock;  ///< the same for all processes of a host
 

@@ -121,6 +121,7 @@ class GatheredTimelines {
 /// Collective, blocking: as long as rank 0 writes.
 /// @param parameters names of the gradients, in the order of parameters(); rank 0's are used
 /// @throws Error on every rank, with the same sentence, if the file cannot be written; the job's first cause
+/// @ingroup times
 template <class Group>
 void write_timeline(const Group& group, const std::string& path, std::vector<StepRecord> records,
                     std::span<const std::string> parameters = {}) {

@@ -18,6 +18,7 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// While it lives, steps of its DistributedDataParallel reduce nothing. Movable. Threads: the one that drives steps.
+/// @ingroup training
 class [[nodiscard]] NoSync {
  public:
   explicit NoSync(std::shared_ptr<int> depth) noexcept : depth_(std::move(depth)) { ++*depth_; }

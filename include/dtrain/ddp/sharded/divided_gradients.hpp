@@ -20,6 +20,7 @@
 namespace DTRAIN_NAMESPACE::zero {
 
 /// Stage 1: the optimizer's state.
+/// @ingroup sharding
 struct States {
   /// A step ends when each rank has updated its share; the new weights are gathered in the background then, the first
   /// layers' first. The forward pass calls DistributedDataParallel::wait_for(i) before it uses parameter i. Until then
@@ -45,6 +46,7 @@ struct States {
 /// - Not for models whose bind_gradient has their gradients in the arena. Gradients need no memory (see Parameter).
 /// - The wrapper then only makes steps with such an optimizer; those under no_sync() add up in the model's memory.
 /// - Gradients that are ready before any of the bucket two before theirs are kept in further memory.
+/// @ingroup sharding
 struct Gradients {
   bool overlap_forward = false;    ///< as of States
   bool ready_frees_value = false;  ///< as of States

@@ -15,12 +15,14 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Two numbers of one whole parameter, for rules whose step depends on them: sums of squares from measure(), and their
 /// roots in StepInfo.
+/// @ingroup sharding
 struct ParameterNorms {
   double weights = 0;
   double update = 0;  ///< of whatever the rule measures besides, for LAMB its step
 };
 
 /// What a rule is told besides the elements.
+/// @ingroup sharding
 struct StepInfo {
   std::uint64_t step = 1;     ///< number of this update, from 1
   std::size_t parameter = 0;  ///< position in the model's parameters() of the one that the elements are part of
@@ -73,6 +75,7 @@ constexpr std::size_t span_count() {
 /// - A rule with a State may have `ParameterNorms measure(weights, gradients, state, info) const` too, with the weights
 /// constant. It returns sums of squares of the part that it gets, and may change the state. All parts of all parameters
 /// are measured before the first is updated; a part is then updated with the same gradients.
+/// @ingroup sharding
 template <class R>
 concept OptimizerRule = std::is_invocable_v < const R&,
         std::span<float>, std::span<const float>,
@@ -105,6 +108,7 @@ concept HasMeasure = requires {
 };
 
 /// Whether the rule's step depends on norms of whole parameters.
+/// @ingroup sharding
 template <class R>
 concept NormedRule = HasMeasure<R> && requires(const R& rule, std::span<const float> elements,
                                                typename detail::StateOf<R>::type state, const StepInfo& info) {

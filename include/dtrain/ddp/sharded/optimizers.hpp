@@ -13,7 +13,8 @@
 /// defaults. Members may be changed between steps, for a schedule; the same on all ranks.
 namespace DTRAIN_NAMESPACE::optimizers {
 
-/// w -= rate * (g + weight_decay * w).
+/// Plain SGD: w -= rate * (g + weight_decay * w).
+/// @ingroup sharding
 struct Sgd {
   float rate = 1e-3F;
   float weight_decay = 0;
@@ -27,6 +28,7 @@ struct Sgd {
 
 /// SGD with momentum: v = momentum * v + g + weight_decay * w; w -= rate * v. Nesterov's form subtracts
 /// rate * (g + weight_decay * w + momentum * v).
+/// @ingroup sharding
 struct Momentum {
   float rate = 1e-3F;
   float momentum = 0.9F;
@@ -76,6 +78,7 @@ struct AdamStep {
 }  // namespace detail
 
 /// Adam; weight_decay is added to the gradient.
+/// @ingroup sharding
 struct Adam {
   float rate = 1e-3F;
   float beta1 = 0.9F;
@@ -95,6 +98,7 @@ struct Adam {
 };
 
 /// Adam with decoupled decay (Loshchilov and Hutter 2019): w -= rate * weight_decay * w before the step.
+/// @ingroup sharding
 struct AdamW {
   float rate = 1e-3F;
   float beta1 = 0.9F;
@@ -110,9 +114,10 @@ struct AdamW {
   }
 };
 
-/// LAMB (You et al. 2020, algorithm 2, with the identity for phi), for large batches: w -= rate * |w| / |u| * u, where
+/// LAMB (You et al., 2020, algorithm 2, with the identity for phi), for large batches: w -= rate * |w| / |u| * u, where
 /// u is Adam's step plus weight_decay * w, and |w| and |u| are the L2 norms of a whole parameter. Where one of them is
 /// 0, w -= rate * u.
+/// @ingroup sharding
 struct Lamb {
   float rate = 1e-3F;
   float beta1 = 0.9F;

@@ -150,6 +150,7 @@ std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string&
 /// old one are removed: all called PATH.shard-, 16 hexadecimal digits, and the number of a rank. One job at a time
 /// saves to `path`. Collective, blocking: until the files are on the disk. @throws as save_checkpoint, also for a
 /// share's file
+/// @ingroup checkpoints
 template <class Group, class R, class C, class Stage>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
                      ShardedOptimizer<R, C, Stage>& optimizer) {
@@ -160,6 +161,7 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
 
 /// The same, but returns when every rank has copied what it writes; see save_checkpoint_async(group, path, tensors).
 /// Collective, blocking: the copies, and a message of rank 0.
+/// @ingroup checkpoints
 template <class Group, class R, class C, class Stage>
 [[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
                                                       std::span<const NamedTensor> tensors,
@@ -176,6 +178,7 @@ template <class Group, class R, class C, class Stage>
 /// of ranks saved it and however their buckets were. Call it after the construction of the optimizer.
 /// @throws as load_checkpoint; Error (protocol) on every rank if the state is another model's or optimizer's, or a
 /// share's file is missing or damaged: then `tensors` are loaded, and the optimizer's state is undefined
+/// @ingroup checkpoints
 template <class Group, class R, class C, class Stage>
 bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
                      ShardedOptimizer<R, C, Stage>& optimizer) {

@@ -24,8 +24,8 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// ZeRO (Rajbhandari et al. 2020): each rank keeps 1 / ranks of the optimizer's state and updates as much of the
-/// weights. Stage 1 is zero::States, stage 2 zero::Gradients, which keeps as much of the gradients.
+/// ZeRO (Rajbhandari et al., 2020): each rank keeps 1 / ranks of the optimizer's state and updates the same share of
+/// the weights. Stage 1 is zero::States. With stage 2, zero::Gradients, a rank keeps the same share of the gradients.
 ///
 ///   dtrain::DistributedDataParallel ddp{model, group};
 ///   dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{.rate = 3e-4F}};  // and perhaps the stage
@@ -34,8 +34,8 @@ namespace DTRAIN_NAMESPACE {
 /// A step reduce-scatters each bucket during the backward pass, applies the rule to this rank's share, and gathers the
 /// new weights: as many bytes as an all-reduce. The ranks of backend::SharedMemory copy them from each other's memory.
 /// The model's weights change when all its gradients are ready, or during the backward pass if the stage says
-/// ready_frees_value. Of the gradients' memory nothing is promised after the step: set or clear gradients before the
-/// next.
+/// ready_frees_value. The content of the gradients' memory is unspecified after the step: set or clear gradients before
+/// the next.
 /// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
 /// - f16 and bf16 models: the share of the weights is kept in f32 too, from the construction on; values that the
 /// program then sets in the model do not change it. The rule gets f32 gradients.
@@ -44,6 +44,7 @@ namespace DTRAIN_NAMESPACE {
 /// Lifetime: the model outlives it, and `ddp` does if it is to make steps. The destructor of `ddp` waits for the last
 /// step's weights. After it the optimizer makes no steps, but save_checkpoint and load_checkpoint still take its state.
 /// Threads: those of `ddp`'s steps; the rule runs on the thread of the communication during steps.
+/// @ingroup sharding
 template <class R, class C, class Stage = zero::States>
 class ShardedOptimizer {
  public:

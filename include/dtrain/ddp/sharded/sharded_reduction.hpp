@@ -26,6 +26,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// The reduced gradients of a step, each rank's share, before the update: what clip_gradients and LossScaler::step
 /// take.
+/// @ingroup sharding
 class ShardedGradients {
  public:
   explicit ShardedGradients(GradientNorm norm) noexcept : norm_(norm) {}

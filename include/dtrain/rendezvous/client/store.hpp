@@ -19,17 +19,19 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Copies of a Store refer to the same session, and may outlive it; their calls then throw. Bounds: a key or barrier
-/// name has at most max_key_bytes with its prefix (with_prefix), a value max_value_bytes, all keys and values of one
-/// call max_batch_bytes. Each call is one request and one response, and takes effect wholly or not at all.
+/// A rank's handle on the job's key-value store. Copies refer to the same session, and may outlive it; their calls then
+/// throw. Each call is one request and one response, and takes effect wholly or not at all.
+/// Bounds: a key or barrier name has at most max_key_bytes with its prefix (with_prefix), a value max_value_bytes, all
+/// keys and values of one call max_batch_bytes.
 ///
 /// An operation returns a StoreCall, which sends nothing by itself. In a coroutine on the rank's control loop
-/// (ProcessGroup::run, ::spawn), write `co_await store.get("key")`. On any other thread, `store.get("key").wait()`
+/// (ProcessGroup::run or spawn), write `co_await store.get("key")`. On any other thread, `store.get("key").wait()`
 /// blocks. Both take until the deadline at most (timeout() from now if none is given), and a second more for the
 /// store's last response. Threads: any, several at once.
 /// @throws Error (timeout) that names the key or barrier; the job's first cause (PeerLost, JobFailed) from every
 /// pending and later call; Error (refused) with the store's sentence; Error (invalid_argument) if a bound is exceeded;
 /// Error (limit) if too many bytes wait to be sent; Error (closed) after the session
+/// @ingroup store
 class Store {
  public:
   using OptionalDeadline = std::optional<Deadline>;

@@ -29,6 +29,7 @@ using async::LoopHandle;
 class StoreClient;
 
 /// Result of compare_set.
+/// @ingroup store
 struct CompareSet {
   bool swapped = false;
   std::optional<std::string> now{};  ///< the key's value afterwards; empty if the key does not exist
@@ -58,6 +59,7 @@ struct StoreRequest {
 /// Result of an operation of Store. Nothing is sent before `co_await call` (on the rank's control loop) or
 /// `call.wait()` (on any other thread); use one of them, once. Destroying the awaiting coroutine cancels the request.
 /// @tparam T value of the operation: void, string, optional string, vector of strings, int64_t, bool, CompareSet
+/// @ingroup store
 template <class T>
 class [[nodiscard]] StoreCall {
   /// What decode() needs of the request: the desired value, or the number of keys.

@@ -62,8 +62,9 @@ inline std::optional<std::pair<std::string, std::string>> first_difference(std::
   return std::nullopt;
 }
 
-/// All fields are known, also those that the launcher left open. A node is all ranks with one host id (boot id and
-/// network namespace), not all ranks with one host name.
+/// The place of a rank in its job, or in a subgroup. All fields are known, also those that the launcher left open. A
+/// node is all ranks with one host id (boot id and network namespace), not all ranks with one host name.
+/// @ingroup jobs
 struct Membership {
   DTRAIN_MEMBERS_DEFINED_APART(Membership);
 
@@ -108,6 +109,7 @@ struct Membership {
 
 /// A rank's description of itself when it joins. The store checks the values that the launcher stated as certain.
 /// Values that are open or guesses stay empty; the store computes them.
+/// @ingroup jobs
 struct RankInfo {
   DTRAIN_MEMBERS_DEFINED_APART(RankInfo);
 

@@ -18,6 +18,7 @@ namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Owns memory of one device, aligned to 256 bytes; the host cannot read it. Lifetime: outlives all work on it.
 /// Blocking: allocating and freeing may wait for the whole device.
+/// @ingroup streams
 class DeviceBuffer {
  public:
   DeviceBuffer() noexcept = default;

@@ -21,6 +21,7 @@ namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Owns a cudaEvent_t without timing, made by the first record on the recording stream's device. An event never
 /// recorded is complete. Threads: any thread polls and waits, but not while another thread records.
+/// @ingroup streams
 class Event {
  public:
   Event() noexcept = default;

@@ -57,6 +57,7 @@ namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Owns pinned memory at the same address for the host and for every device. Lifetime: outlives all work on it.
 /// Blocking: allocating and freeing may wait for the whole device.
+/// @ingroup streams
 class PinnedBuffer {
  public:
   PinnedBuffer() noexcept = default;

@@ -14,10 +14,12 @@
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// If two streams have work, the device's scheduler takes that of high priority first.
+/// @ingroup streams
 enum class Priority { normal, high };
 
 /// Owns a stream that does not wait for the default stream. Lifetime: outlives its references. Enqueued work runs on
 /// after its destruction; the memory of that work outlives the work.
+/// @ingroup streams
 class Stream {
  public:
   /// On the thread's current device. @throws Error (cuda)
@@ -63,6 +65,7 @@ namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Owns a stream of high priority on the device that is the thread's current one when ref() is first called.
 /// Threads: one at a time. Lifetime: outlives its references.
+/// @ingroup streams
 class CommunicationStream {
  public:
   CommunicationStream() noexcept = default;

@@ -19,8 +19,9 @@
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// Borrows a cudaStream_t of one device. Threads: one enqueues at a time. Lifetime: the stream outlives the reference
-/// and all work enqueued through it.
+/// A reference to a CUDA stream: borrows a cudaStream_t of one device. Threads: one enqueues at a time. Lifetime: the
+/// stream outlives the reference and all work enqueued through it.
+/// @ingroup streams
 class StreamRef {
  public:
   using Event = cuda::Event;

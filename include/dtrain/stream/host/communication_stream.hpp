@@ -38,6 +38,7 @@ class HelperThread {
 
 /// Owns a Queue and, after start_helper(), the thread that drains it. Movable; references stay valid. Threads: one at a
 /// time, its references as StreamRef. Lifetime: outlives its references; destruction drops work that has not run.
+/// @ingroup streams
 class CommunicationStream {
  public:
   CommunicationStream();

@@ -11,6 +11,7 @@ namespace DTRAIN_NAMESPACE::stream::host {
 
 /// `thread` overlaps communication with computation; `caller` runs it in the thread that waits for it. Waking a thread
 /// for little work, or without a free core, costs more than it hides: `automatic` is `thread` only with a free core.
+/// @ingroup streams
 enum class Progress { automatic, thread, caller };
 
 /// "automatic", "thread" or "caller". @throws Error (usage) for anything else.

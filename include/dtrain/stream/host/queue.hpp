@@ -67,8 +67,8 @@ static_assert(sizeof(WorkItem) == 128, "dtrain: a work item is two cache lines")
 
 class StreamRef;
 
-/// Owns a ring of work items. Each gets a ticket (1, 2, ...) when it is enqueued. Items run in that order, one at a
-/// time, in a thread that waits for them or in a HelperThread.
+/// A host stream: owns a ring of work items. Each gets a ticket (1, 2, ...) when it is enqueued. Items run in that
+/// order, one at a time, in a thread that waits for them or in a HelperThread.
 ///
 /// Producers and the runner share no lock. A producer writes an item and publishes its ticket (release); the runner
 /// reads the ticket (acquire) and then the item. Therefore data that the work reads must be written before the enqueue;
@@ -76,6 +76,7 @@ class StreamRef;
 ///
 /// Threads: enqueue from any thread; wait and poll from any thread. Work must end by a deadline of its own. Lifetime:
 /// pinned; outlives its references, events and HelperThread. Destruction drops work that has not run.
+/// @ingroup streams
 class Queue {
  public:
   /// Capacity of the ring, unless reserve() makes it larger. Enqueueing to a full ring runs its oldest work, or waits

@@ -17,8 +17,9 @@
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
-/// A queue and a ticket. An event never recorded is complete. Threads: any thread polls and waits, but not while
-/// another thread records. Lifetime: the queue outlives it.
+/// A point in a host stream: a queue and a ticket. An event never recorded is complete. Threads: any thread polls and
+/// waits, but not while another thread records. Lifetime: the queue outlives it.
+/// @ingroup streams
 class Event {
  public:
   bool is_complete() const noexcept { return queue_ == nullptr || queue_->is_complete(ticket_); }
@@ -38,8 +39,10 @@ class Event {
   std::uint64_t ticket_ = 0;
 };
 
-/// Incomplete until signal(). Threads: all members from any thread. Lifetime: pinned; outlives the work that waits for
-/// it. signal() does not use the event after it has become complete: a thread that sees it complete may destroy it.
+/// An event that a host thread completes by signal(). Threads: all members from any thread. Lifetime: pinned; outlives
+/// the work that waits for it. signal() does not use the event after it has become complete: a thread that sees it
+/// complete may destroy it.
+/// @ingroup streams
 class ExternalEvent {
  public:
   ExternalEvent() = default;
@@ -87,7 +90,9 @@ class ExternalEvent {
   mutable std::atomic<std::uint32_t> state_{idle};
 };
 
-/// Borrows a Queue. Threads: as Queue. Lifetime: the queue outlives it and all work enqueued through it.
+/// A reference to a host stream: borrows its Queue. Threads: as Queue. Lifetime: the queue outlives it and all work
+/// enqueued through it.
+/// @ingroup streams
 class StreamRef {
  public:
   using Event = host::Event;
