@@ -175,6 +175,8 @@
 
 namespace DTRAIN_NAMESPACE {
 
+/// The three numbers of a version.
+/// @ingroup jobs
 struct Version {
   int major;
   int minor;
@@ -183,9 +185,12 @@ struct Version {
   friend constexpr bool operator==(const Version&, const Version&) = default;
 };
 
+/// The version of these headers.
+/// @ingroup jobs
 inline constexpr Version version{DTRAIN_VERSION_MAJOR, DTRAIN_VERSION_MINOR, DTRAIN_VERSION_PATCH};
 
 /// "0.1.0"; the ranks of a job and its store compare it.
+/// @ingroup jobs
 inline constexpr const char* version_text =
     DTRAIN_DETAIL_DOTTED(DTRAIN_VERSION_MAJOR, DTRAIN_VERSION_MINOR, DTRAIN_VERSION_PATCH);
 
@@ -198,8 +203,9 @@ inline constexpr const char* version_text =
 
 namespace DTRAIN_NAMESPACE {
 
-/// Totals of one rank. Bytes are those of all-reduces; another collective counts as half an all-reduce, because it
-/// sends each element once and not twice.
+/// What compression saved and cost one rank, in all. Bytes are those of all-reduces; another collective counts as half
+/// an all-reduce, because it sends each element once and not twice.
+/// @ingroup times
 struct CompressedTraffic {
   std::uint64_t bytes = 0;                 ///< of all-reduces without compression
   std::uint64_t bytes_sent = 0;            ///< with it
@@ -514,6 +520,7 @@ inline bool equal_in_constant_time(const Sha256Digest& a, const Sha256Digest& b)
 namespace DTRAIN_NAMESPACE {
 
 /// A steady-clock instant. A wait that something else is certain to end says what, by unbounded().
+/// @ingroup errors
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
@@ -592,6 +599,7 @@ bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>&
 namespace DTRAIN_NAMESPACE {
 
 /// As a default argument, `SourceLocation::current()` is the position of the call.
+/// @ingroup errors
 struct SourceLocation {
   constexpr SourceLocation() noexcept = default;  // no aggregate: a list of values for a text is never converted to it
 
@@ -615,6 +623,7 @@ struct SourceLocation {
 std::string limit_hint(int error);
 
 /// The codes of dtrain's own category. Codes of the system, CUDA, NCCL, MPI and Gloo keep their own categories.
+/// @ingroup errors
 enum class Errc : int {
   invalid_argument = 1,  ///< a caller broke a documented precondition
   usage,                 ///< an invalid command line
@@ -641,6 +650,7 @@ inline std::error_code make_error_code(Errc code) noexcept {
 }
 
 /// Base of all exceptions of dtrain. `what()` is the message alone; `code()` has the category and number.
+/// @ingroup errors
 class Error : public std::system_error {
  public:
   Error(std::error_code code, std::string sentence, SourceLocation where = SourceLocation::current())
@@ -1151,11 +1161,20 @@ template <std::size_t Count>
 
 namespace DTRAIN_NAMESPACE {
 
-inline constexpr int exit_code_exception = 1;    ///< the body of run() threw
-inline constexpr int exit_code_usage = 2;        ///< the command line or the environment is invalid
-inline constexpr int exit_code_job_failed = 75;  ///< it failed only because another rank, or launcher, failed first
+/// Exit code of a rank whose body of run() threw.
+/// @ingroup errors
+inline constexpr int exit_code_exception = 1;
+
+/// Exit code of a process whose command line or environment is invalid.
+/// @ingroup errors
+inline constexpr int exit_code_usage = 2;
+
+/// Exit code of a process that failed only because another rank, or launcher, failed first.
+/// @ingroup errors
+inline constexpr int exit_code_job_failed = 75;
 
 /// Kind of failure that ended a job.
+/// @ingroup errors
 enum class CauseKind : std::uint8_t {
   lost = 1,      ///< a rank's connection closed before it left: killed, crashed, or left before the end
   exception,     ///< an exception left user code or a step on a rank
@@ -1164,7 +1183,8 @@ enum class CauseKind : std::uint8_t {
   stopped,       ///< the launcher received a signal to stop
 };
 
-/// Posted once for a job; the first one wins. `rank` is -1 if no rank is its origin.
+/// Why a job failed. Posted once for a job; the first one wins. `rank` is -1 if no rank is its origin.
+/// @ingroup errors
 struct Cause {
   DTRAIN_MEMBERS_DEFINED_APART(Cause);
   Cause(CauseKind kind_, int rank_, std::string host_, std::string text_);
@@ -1179,6 +1199,7 @@ struct Cause {
 };
 
 /// Thrown on a rank that failed only because the job failed elsewhere first.
+/// @ingroup errors
 class JobFailed : public Error {
  public:
   explicit JobFailed(Cause cause, SourceLocation where = SourceLocation::current());
@@ -1193,6 +1214,7 @@ class JobFailed : public Error {
 };
 
 /// A JobFailed because a rank's process ended.
+/// @ingroup errors
 class PeerLost : public JobFailed {
  public:
   explicit PeerLost(Cause cause, SourceLocation where = SourceLocation::current());
@@ -1515,6 +1537,7 @@ namespace DTRAIN_NAMESPACE {
 
 /// IEEE 754 floating point, of which bf16 is the upper half of an f32; two's complement integers; bytes; the 8-bit
 /// floats of the Open Compute Project (see float8.hpp). Checkpoints contain the numbers, so they never change.
+/// @ingroup views
 enum class DType : std::uint8_t { f64 = 1, f32, f16, bf16, i64, i32, u8, f8e4m3, f8e5m2 };
 
 /// @name Bounds of the enumerators, for bytes from outside
@@ -1524,6 +1547,7 @@ inline constexpr DType last_dtype = DType::f8e5m2;
 /// @}
 
 /// Size of one element; 0 for a value that is no DType.
+/// @ingroup views
 constexpr std::size_t size_bytes(DType dtype) noexcept {
   switch (dtype) {
     case DType::f64:
@@ -1539,6 +1563,8 @@ constexpr std::size_t size_bytes(DType dtype) noexcept {
   return 0;
 }
 
+/// The name in messages, such as "f32".
+/// @ingroup views
 constexpr const char* name(DType dtype) noexcept {
   switch (dtype) {
     case DType::f64: return "f64";
@@ -1554,18 +1580,22 @@ constexpr const char* name(DType dtype) noexcept {
   return "unknown dtype";
 }
 
-/// 8-bit floats, which every backend transfers and none reduces: they have too few digits for a sum or an average.
+/// Whether it is an 8-bit float. Every backend transfers these types and none reduces them: they have too few digits
+/// for a sum or an average.
+/// @ingroup views
 constexpr bool is_float8(DType dtype) noexcept {
   return dtype == DType::f8e4m3 || dtype == DType::f8e5m2;
 }
 
-/// Of the types that are reduced.
+/// Whether it is a floating-point type that is reduced.
+/// @ingroup views
 constexpr bool is_float(DType dtype) noexcept {
   return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
 }
 
 /// `dtype_of<T>::value` is the DType of a C++ type. Specialise it for your own type with the same bits as one of them,
 /// such as another library's half (see dtrain/core/types/float16.hpp).
+/// @ingroup views
 template <class T>
 struct dtype_of;
 template <>
@@ -1588,6 +1618,7 @@ struct dtype_of<detail::OtherLong>
     : std::integral_constant<DType, sizeof(detail::OtherLong) == 8 ? DType::i64 : DType::i32> {};
 
 /// A C++ type that has a DType.
+/// @ingroup views
 template <class T>
 concept Element = requires {
   dtype_of<T>::value;
@@ -1602,8 +1633,9 @@ concept Element = requires {
 
 namespace DTRAIN_NAMESPACE {
 
-/// For programs without a bfloat16 of their own; float16.hpp describes how to register another type (c10::BFloat16,
-/// __nv_bfloat16, Eigen::bfloat16).
+/// The upper half of an f32, for programs without a bfloat16 of their own; float16.hpp describes how to register
+/// another type (c10::BFloat16, __nv_bfloat16, Eigen::bfloat16).
+/// @ingroup views
 struct bfloat16 {
   std::uint16_t bits = 0;
 
@@ -1644,9 +1676,11 @@ struct dtype_of<bfloat16> : std::integral_constant<DType, DType::bf16> {};
 namespace DTRAIN_NAMESPACE {
 
 /// The host, or a GPU with CUDA.
+/// @ingroup views
 enum class DeviceKind : std::uint8_t { host = 1, cuda };
 
 /// A device. The host is always index 0.
+/// @ingroup views
 struct Device {
   DeviceKind kind = DeviceKind::host;
   std::int32_t index = 0;  ///< CUDA's number among the devices visible to this process
@@ -1658,6 +1692,7 @@ struct Device {
 std::string to_string(Device device);
 
 /// Writable view of `count` elements of `dtype` at `data`. Lifetime: the memory outlives all operations on it.
+/// @ingroup views
 struct BufferView {
   std::byte* data = nullptr;
   std::size_t count = 0;
@@ -1667,7 +1702,8 @@ struct BufferView {
   constexpr std::size_t bytes() const noexcept { return count * size_bytes(dtype); }
 };
 
-/// Read-only view.
+/// Read-only view of elements. Lifetime: as BufferView.
+/// @ingroup views
 struct ConstBufferView {
   const std::byte* data = nullptr;
   std::size_t count = 0;
@@ -1684,12 +1720,12 @@ struct ConstBufferView {
   constexpr std::size_t bytes() const noexcept { return count * size_bytes(dtype); }
 };
 
-/// View of a span of host memory.
+/// View of a span of host memory, which is read-only for a span of const elements.
+/// @ingroup views
 template <Element T>
 BufferView buffer_view(std::span<T> values) noexcept {
   return {reinterpret_cast<std::byte*>(values.data()), values.size(), dtype_of<T>::value, {}};
 }
-
 template <Element T>
 ConstBufferView buffer_view(std::span<const T> values) noexcept {
   return {reinterpret_cast<const std::byte*>(values.data()), values.size(), dtype_of<T>::value, {}};
@@ -1704,13 +1740,15 @@ ConstBufferView buffer_view(std::span<const T> values) noexcept {
 
 namespace DTRAIN_NAMESPACE {
 
-/// For programs without a half type of their own. A program with another type (c10::Half, __half, Eigen::half,
-/// _Float16) registers it once and passes spans of it; the type must hold the 16 bits and nothing else:
+/// IEEE 754's 16-bit float, for programs without a half type of their own. A program with another type (c10::Half,
+/// __half, Eigen::half, _Float16) registers it once and passes spans of it; the type must hold the 16 bits and nothing
+/// else:
 ///
 ///   template <> struct dtrain::dtype_of<c10::Half> : std::integral_constant<dtrain::DType, dtrain::DType::f16> {};
 ///
 /// The conversions use integers only: results are the same at compile time, under -ffast-math and with flushed
 /// subnormals.
+/// @ingroup views
 struct float16 {
   std::uint16_t bits = 0;
 
@@ -1860,9 +1898,11 @@ struct Float8 {
 /// Four exponent bits, three digits, no infinity ("e4m3fn"): up to 448, in steps of 2^-9 near 0. For programs without
 /// such a type of their own; float16.hpp describes how to register another one (__nv_fp8_e4m3, c10::Float8_e4m3fn).
 /// Source: OCP 8-bit Floating Point Specification (OFP8), 1.0, 2023.
+/// @ingroup views
 using float8_e4m3 = detail::Float8<detail::Float8Format<3, 0x7e>>;
 
 /// Five exponent bits, two digits, an infinity: up to 57344, in steps of 2^-16 near 0. Otherwise as float8_e4m3.
+/// @ingroup views
 using float8_e5m2 = detail::Float8<detail::Float8Format<2, 0x7b>>;
 
 template <>
@@ -1880,8 +1920,11 @@ struct dtype_of<float8_e5m2> : std::integral_constant<DType, DType::f8e5m2> {};
 namespace DTRAIN_NAMESPACE {
 
 /// `average` is the sum divided by the number of ranks, in one pass if the backend can.
+/// @ingroup collectives
 enum class ReduceOp : std::uint8_t { sum = 1, average, min, max, product };
 
+/// The name in messages, such as "average".
+/// @ingroup collectives
 constexpr const char* name(ReduceOp op) noexcept {
   switch (op) {
     case ReduceOp::sum: return "sum";
@@ -1895,6 +1938,7 @@ constexpr const char* name(ReduceOp op) noexcept {
 
 /// Type of the partial results of 16-bit floats that travel between ranks, as round a ring. `element`: the elements'
 /// own type, rounded at every rank. `f32`: twice as many bytes, rounded once at the end.
+/// @ingroup collectives
 enum class Accumulate : std::uint8_t { element = 0, f32 };
 
 constexpr const char* name(Accumulate accumulate) noexcept {
@@ -1916,6 +1960,7 @@ namespace DTRAIN_NAMESPACE {
 
 /// Identifies the stream that produced a gradient. For the host `native` is null: the work is done when the handle is
 /// passed. For CUDA it is the cudaStream_t. Lifetime: the stream outlives the step that it is passed to.
+/// @ingroup streams
 struct StreamHandle {
   Device device{};
   void* native = nullptr;
@@ -1938,7 +1983,8 @@ inline bool is_stream_of_each_thread(StreamHandle stream) noexcept {
 
 namespace DTRAIN_NAMESPACE {
 
-/// Up to eight extents, outermost first. A shape without extents has one element.
+/// The extents of a tensor, at most eight, outermost first. A shape without extents has one element.
+/// @ingroup views
 class Shape {
  public:
   static constexpr std::size_t max_rank = 8;
@@ -1965,7 +2011,8 @@ class Shape {
 /// "[784, 256]".
 std::string to_string(const Shape& shape);
 
-/// Row-major and contiguous. Lifetime: the memory outlives the view's last use.
+/// A view of a tensor, row-major and contiguous. Lifetime: the memory outlives the view's last use.
+/// @ingroup views
 struct TensorView {
   std::byte* data = nullptr;
   Shape shape{};
@@ -1990,6 +2037,7 @@ struct TensorView {
 };
 
 /// A view of host memory: `tensor_view(weights.data(), {784, 256})`.
+/// @ingroup views
 template <class T>
 TensorView tensor_view(T* data, Shape shape) noexcept {
   static_assert(Element<T>,
@@ -2001,6 +2049,7 @@ TensorView tensor_view(T* data, Shape shape) noexcept {
 
 /// A view with one extent of all elements of a std::span, and of a std::vector, std::array or T[n] that outlives it:
 /// `tensor_view(weights)`.
+/// @ingroup views
 template <Element T, std::size_t Extent>
 TensorView tensor_view(std::span<T, Extent> values) {
   return tensor_view(values.data(), {static_cast<std::int64_t>(values.size())});
@@ -2602,7 +2651,7 @@ class TaskPromise<void> : public TaskPromiseBase {
 
 }  // namespace detail
 
-/// A coroutine that starts when it is awaited: `const T value = co_await std::move(task);`. T is void or a value,
+/// A coroutine, which starts when it is awaited: `const T value = co_await std::move(task);`. T is void or a value,
 /// possibly move-only. The await rethrows an exception of the coroutine.
 ///
 /// Cancellation is destruction. Destroying a suspended Task destroys its frame with all locals, hence the tasks it
@@ -2617,6 +2666,7 @@ class TaskPromise<void> : public TaskPromiseBase {
 ///
 /// Lifetime: a coroutine's reference parameters, and the captures of a coroutine lambda, outlive the Task. Threads: a
 /// Task belongs to one thread (of its EventLoop) from its first resumption to its destruction.
+/// @ingroup store
 template <class T = void>
 class [[nodiscard]] Task {
   static_assert(!std::is_reference_v<T>, "dtrain: a Task returns a value; return a pointer instead of a reference");
@@ -3538,10 +3588,11 @@ class SpawnOwner {
   std::shared_ptr<LoopHandle> loop_;
 };
 
-/// Owns a coroutine. Destroying the owner cancels the coroutine and destroys its locals. Lifetime: may outlive the
-/// loop, which ends the coroutine, and the group of ProcessGroup::spawn, which does the same.
+/// Owns a coroutine that runs on the control loop. Destroying the owner cancels the coroutine and destroys its locals.
+/// Lifetime: may outlive the loop, which ends the coroutine, and the group of ProcessGroup::spawn, which does the same.
 /// Blocking: its destructor, while another coroutine keeps the loop busy. Threads: one at a time. On the loop's thread
 /// nothing blocks: a coroutine that destroys its own owner ends at its next suspension.
+/// @ingroup store
 template <class T>
 class [[nodiscard]] BackgroundTask : public SpawnOwner {
  public:
@@ -3721,6 +3772,7 @@ void rethrow_failed(std::vector<Outcome<T>>& outcomes) {
 /// loop, the first task's in the given order. After a task that fails at its start, later ones do not start.
 /// @param deadline when it passes, the tasks are destroyed
 /// @throws a task's exception; Error (timeout)
+/// @ingroup store
 template <class T>
 Task<std::conditional_t<std::is_void_v<T>, void, std::vector<std::conditional_t<std::is_void_v<T>, bool, T>>>> when_all(
     EventLoop& loop, std::vector<Task<T>> tasks, Deadline deadline) {
@@ -3772,6 +3824,7 @@ Task<void> store_and_set(Task<T> task, Outcome<T>& outcome, ManualResetEvent& do
 /// Returns the task's value, or nullopt if the deadline passed first; the task is then destroyed. For Task<void>:
 /// whether it ended in time. A task that ends in the same turn as the deadline has ended in time.
 /// @throws the task's exception
+/// @ingroup store
 template <class T>
 Task<std::conditional_t<std::is_void_v<T>, bool, std::optional<std::conditional_t<std::is_void_v<T>, bool, T>>>>
 with_deadline(EventLoop& loop, Task<T> task, Deadline deadline) {
@@ -3795,6 +3848,7 @@ with_deadline(EventLoop& loop, Task<T> task, Deadline deadline) {
 }
 
 /// The same for a type that converts to a Task, such as a call of the store.
+/// @ingroup store
 template <class Call>
 requires(!std::is_same_v<Call, Task<typename Call::value_type>> &&
          std::is_convertible_v<Call, Task<typename Call::value_type>>) auto with_deadline(EventLoop& loop, Call call,
@@ -4439,6 +4493,7 @@ namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Owns pinned memory at the same address for the host and for every device. Lifetime: outlives all work on it.
 /// Blocking: allocating and freeing may wait for the whole device.
+/// @ingroup streams
 class PinnedBuffer {
  public:
   PinnedBuffer() noexcept = default;
@@ -4516,6 +4571,7 @@ namespace DTRAIN_NAMESPACE::stream::host {
 
 /// `thread` overlaps communication with computation; `caller` runs it in the thread that waits for it. Waking a thread
 /// for little work, or without a free core, costs more than it hides: `automatic` is `thread` only with a free core.
+/// @ingroup streams
 enum class Progress { automatic, thread, caller };
 
 /// "automatic", "thread" or "caller". @throws Error (usage) for anything else.
@@ -4560,25 +4616,30 @@ namespace DTRAIN_NAMESPACE::stream {
 // clang-format off
 
 /// How a blocking wait ended. A deadline that passes is an expected outcome, hence a value.
+/// @ingroup streams
 enum class WaitResult { complete, timed_out };
 
 /// `is_complete()` polls without blocking, from any thread. An event never recorded is complete, as on CUDA.
+/// @ingroup streams
 template <class E>
 concept CanPoll = requires(const E event) {
   { event.is_complete() } noexcept -> std::same_as<bool>;
 };
 
 /// Blocking: `block_until_complete(deadline)` waits in the calling thread (on a host stream it runs the queued work).
+/// @ingroup streams
 template <class E>
 concept CanBlock = requires(E event, Deadline deadline) {
   { event.block_until_complete(deadline) } -> std::same_as<WaitResult>;
 };
 
 /// A point in a stream. Recording moves the point; reuse allocates nothing.
+/// @ingroup streams
 template <class E>
 concept Event = std::movable<E> && CanPoll<E> && CanBlock<E>;
 
 /// `signal()` completes the event from any host thread, without a stream; `reset()` makes it incomplete again.
+/// @ingroup streams
 template <class E>
 concept CanSignal = requires(E event) {
   { event.signal() } noexcept -> std::same_as<void>;
@@ -4587,26 +4648,31 @@ concept CanSignal = requires(E event) {
 
 /// An event that the host completes and streams wait for. The host signals it on failure too, so that no stream is left
 /// waiting. Pinned (streams keep its address): it outlives the work that waits for it.
+/// @ingroup streams
 template <class E>
 concept ExternalEvent = CanPoll<E> && CanBlock<E> && CanSignal<E>;
 
 /// `S::Event`: the event type of its work.
+/// @ingroup streams
 template <class S>
 concept HasEvent = requires { typename S::Event; } && Event<typename S::Event>;
 
 /// `record(event)` enqueues: the event completes when all work enqueued before it has.
+/// @ingroup streams
 template <class S>
 concept CanRecord = HasEvent<S> && requires(S stream, typename S::Event& event) {
   { stream.record(event) } -> std::same_as<void>;
 };
 
 /// `wait(event)` enqueues: later work of this stream starts after the event's latest record; the host does not block.
+/// @ingroup streams
 template <class S>
 concept CanWaitEvent = HasEvent<S> && requires(S stream, const typename S::Event& event) {
   { stream.wait(event) } -> std::same_as<void>;
 };
 
 /// `device()`: the device that runs its work.
+/// @ingroup streams
 template <class S>
 concept HasDevice = requires(const S stream) {
   { stream.device() } noexcept -> std::same_as<Device>;
@@ -4614,11 +4680,13 @@ concept HasDevice = requires(const S stream) {
 
 /// Work that runs in order. A model of Stream is a copyable reference; its owner outlives its references and all
 /// enqueued work. Threads: one enqueues at a time; any may poll events and wait for them.
+/// @ingroup streams
 template <class S>
 concept Stream = std::copyable<S> && HasDevice<S> && CanRecord<S> && CanWaitEvent<S>;
 
 /// Not every device has this: `wait(external, deadline)` enqueues a wait for a host's signal. If the deadline passes
 /// first, the stream signals the event, `timed_out()` is true, and later work of the stream runs.
+/// @ingroup streams
 template <class S>
 concept CanWaitExternal = Stream<S> && requires { typename S::ExternalEvent; } &&
                           ExternalEvent<typename S::ExternalEvent> &&
@@ -4646,6 +4714,7 @@ namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Owns a cudaEvent_t without timing, made by the first record on the recording stream's device. An event never
 /// recorded is complete. Threads: any thread polls and waits, but not while another thread records.
+/// @ingroup streams
 class Event {
  public:
   Event() noexcept = default;
@@ -4942,8 +5011,9 @@ class ExternalEvent {
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// Borrows a cudaStream_t of one device. Threads: one enqueues at a time. Lifetime: the stream outlives the reference
-/// and all work enqueued through it.
+/// A reference to a CUDA stream: borrows a cudaStream_t of one device. Threads: one enqueues at a time. Lifetime: the
+/// stream outlives the reference and all work enqueued through it.
+/// @ingroup streams
 class StreamRef {
  public:
   using Event = cuda::Event;
@@ -5134,6 +5204,7 @@ namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Owns memory of one device, aligned to 256 bytes; the host cannot read it. Lifetime: outlives all work on it.
 /// Blocking: allocating and freeing may wait for the whole device.
+/// @ingroup streams
 class DeviceBuffer {
  public:
   DeviceBuffer() noexcept = default;
@@ -5784,10 +5855,12 @@ class SquareSumKernel {
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// If two streams have work, the device's scheduler takes that of high priority first.
+/// @ingroup streams
 enum class Priority { normal, high };
 
 /// Owns a stream that does not wait for the default stream. Lifetime: outlives its references. Enqueued work runs on
 /// after its destruction; the memory of that work outlives the work.
+/// @ingroup streams
 class Stream {
  public:
   /// On the thread's current device. @throws Error (cuda)
@@ -5833,6 +5906,7 @@ namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Owns a stream of high priority on the device that is the thread's current one when ref() is first called.
 /// Threads: one at a time. Lifetime: outlives its references.
+/// @ingroup streams
 class CommunicationStream {
  public:
   CommunicationStream() noexcept = default;
@@ -5961,8 +6035,8 @@ static_assert(sizeof(WorkItem) == 128, "dtrain: a work item is two cache lines")
 
 class StreamRef;
 
-/// Owns a ring of work items. Each gets a ticket (1, 2, ...) when it is enqueued. Items run in that order, one at a
-/// time, in a thread that waits for them or in a HelperThread.
+/// A host stream: owns a ring of work items. Each gets a ticket (1, 2, ...) when it is enqueued. Items run in that
+/// order, one at a time, in a thread that waits for them or in a HelperThread.
 ///
 /// Producers and the runner share no lock. A producer writes an item and publishes its ticket (release); the runner
 /// reads the ticket (acquire) and then the item. Therefore data that the work reads must be written before the enqueue;
@@ -5970,6 +6044,7 @@ class StreamRef;
 ///
 /// Threads: enqueue from any thread; wait and poll from any thread. Work must end by a deadline of its own. Lifetime:
 /// pinned; outlives its references, events and HelperThread. Destruction drops work that has not run.
+/// @ingroup streams
 class Queue {
  public:
   /// Capacity of the ring, unless reserve() makes it larger. Enqueueing to a full ring runs its oldest work, or waits
@@ -6109,8 +6184,9 @@ class Queue {
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
-/// A queue and a ticket. An event never recorded is complete. Threads: any thread polls and waits, but not while
-/// another thread records. Lifetime: the queue outlives it.
+/// A point in a host stream: a queue and a ticket. An event never recorded is complete. Threads: any thread polls and
+/// waits, but not while another thread records. Lifetime: the queue outlives it.
+/// @ingroup streams
 class Event {
  public:
   bool is_complete() const noexcept { return queue_ == nullptr || queue_->is_complete(ticket_); }
@@ -6130,8 +6206,10 @@ class Event {
   std::uint64_t ticket_ = 0;
 };
 
-/// Incomplete until signal(). Threads: all members from any thread. Lifetime: pinned; outlives the work that waits for
-/// it. signal() does not use the event after it has become complete: a thread that sees it complete may destroy it.
+/// An event that a host thread completes by signal(). Threads: all members from any thread. Lifetime: pinned; outlives
+/// the work that waits for it. signal() does not use the event after it has become complete: a thread that sees it
+/// complete may destroy it.
+/// @ingroup streams
 class ExternalEvent {
  public:
   ExternalEvent() = default;
@@ -6179,7 +6257,9 @@ class ExternalEvent {
   mutable std::atomic<std::uint32_t> state_{idle};
 };
 
-/// Borrows a Queue. Threads: as Queue. Lifetime: the queue outlives it and all work enqueued through it.
+/// A reference to a host stream: borrows its Queue. Threads: as Queue. Lifetime: the queue outlives it and all work
+/// enqueued through it.
+/// @ingroup streams
 class StreamRef {
  public:
   using Event = host::Event;
@@ -6332,6 +6412,7 @@ class HelperThread {
 
 /// Owns a Queue and, after start_helper(), the thread that drains it. Movable; references stay valid. Threads: one at a
 /// time, its references as StreamRef. Lifetime: outlives its references; destruction drops work that has not run.
+/// @ingroup streams
 class CommunicationStream {
  public:
   CommunicationStream();
@@ -6422,7 +6503,8 @@ inline DeviceChoice choose_device(const DeviceFacts& facts) {
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// Each code has a stable name for scripts: `whoami` prints it as error_code.
+/// The codes of IdentityError. Each has a stable name for scripts: `whoami` prints it as error_code.
+/// @ingroup errors
 enum class IdentityErrc : std::uint8_t {
   bad_integer = 1,
   bad_port,
@@ -6476,7 +6558,8 @@ constexpr std::string_view name(IdentityErrc code) noexcept {
   return "unknown";
 }
 
-/// The sentence names the variable, its value, and the remedy.
+/// An environment that does not identify the process. The sentence names the variable, its value, and the remedy.
+/// @ingroup errors
 class IdentityError : public Error {
  public:
   IdentityError(IdentityErrc reason, std::string sentence, SourceLocation where = SourceLocation::current())
@@ -6517,8 +6600,9 @@ namespace DTRAIN_NAMESPACE::identity {
 /// Port of the store if no variable or flag sets one.
 inline constexpr int default_master_port = 29500;
 
-/// Ranks compute unset fields by an exchange after connecting. The exchange also confirms fields that are guesses,
-/// which `provisional` names.
+/// What a process knows of its place in the job. Ranks compute unset fields by an exchange after connecting. The
+/// exchange also confirms fields that are guesses, which `provisional` names.
+/// @ingroup launchers
 struct ProcessIdentity {
   DTRAIN_MEMBERS_DEFINED_APART(ProcessIdentity);
 
@@ -6566,6 +6650,7 @@ std::string to_string(const ProcessIdentity& identity);
 namespace DTRAIN_NAMESPACE::identity {
 
 /// An environment: variables and their values.
+/// @ingroup launchers
 using Environment = std::map<std::string, std::string, std::less<>>;
 
 /// `NAME='value'` for messages.
@@ -6616,9 +6701,10 @@ class Variables {
   const Environment* environment_;
 };
 
-/// A copy of ::environ. Entries without a name are skipped. If a name occurs twice, the first entry counts, as in
-/// getenv. Threads: no other thread may change the environment meanwhile. @throws Error (limit) beyond 65,536
-/// variables.
+/// A copy of the process's environment. Entries without a name are skipped. If a name occurs twice, the first entry
+/// counts, as in getenv. Threads: no other thread may change the environment meanwhile. @throws Error (limit) beyond
+/// 65,536 variables.
+/// @ingroup launchers
 inline Environment snapshot_environment() {
   constexpr std::size_t most = 65536;
   Environment environment;
@@ -6832,12 +6918,21 @@ DTRAIN_DEFINED void TaskRunner::RunningTasks::cancel_all() noexcept {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// @name Bounds of the protocol. Both sides refuse messages that exceed them.
-/// @{
+// Bounds of the protocol. Both sides refuse messages that exceed them.
+
+/// The most bytes of a key or of a barrier's name, with its prefix.
+/// @ingroup store
 inline constexpr std::size_t max_key_bytes = 1024;
+
+/// The most bytes of a value.
+/// @ingroup store
 inline constexpr std::size_t max_value_bytes = std::size_t{1} << 20;
-inline constexpr const char* large_value_remedy = "; split it over several keys, or send it by a collective";
+
+/// The most keys of one call.
+/// @ingroup store
 inline constexpr std::size_t max_keys_per_wait = 1024;
+
+inline constexpr const char* large_value_remedy = "; split it over several keys, or send it by a collective";
 inline constexpr std::size_t max_sentence_bytes = 8192;  ///< texts of causes and refusals; longer ones are cut
 inline constexpr std::size_t max_name_bytes = 256;       ///< host names, host identities, versions
 inline constexpr std::size_t max_settings_bytes = 1024;  ///< settings that joining ranks compare (job_settings.hpp)
@@ -6850,7 +6945,6 @@ inline constexpr std::size_t max_frame_bytes = max_value_bytes + (std::size_t{64
 inline constexpr std::size_t max_unacknowledged_bytes = std::size_t{4} << 20;
 /// The largest frame read from a connection before the store has accepted its rank.
 inline constexpr std::size_t max_handshake_bytes = std::size_t{4} << 10;
-/// @}
 
 /// Bounds of one server: memory, connections and waiting times.
 struct Limits {
@@ -6917,8 +7011,9 @@ inline std::optional<std::pair<std::string, std::string>> first_difference(std::
   return std::nullopt;
 }
 
-/// All fields are known, also those that the launcher left open. A node is all ranks with one host id (boot id and
-/// network namespace), not all ranks with one host name.
+/// The place of a rank in its job, or in a subgroup. All fields are known, also those that the launcher left open. A
+/// node is all ranks with one host id (boot id and network namespace), not all ranks with one host name.
+/// @ingroup jobs
 struct Membership {
   DTRAIN_MEMBERS_DEFINED_APART(Membership);
 
@@ -6963,6 +7058,7 @@ struct Membership {
 
 /// A rank's description of itself when it joins. The store checks the values that the launcher stated as certain.
 /// Values that are open or guesses stay empty; the store computes them.
+/// @ingroup jobs
 struct RankInfo {
   DTRAIN_MEMBERS_DEFINED_APART(RankInfo);
 
@@ -7430,6 +7526,7 @@ using async::LoopHandle;
 class StoreClient;
 
 /// Result of compare_set.
+/// @ingroup store
 struct CompareSet {
   bool swapped = false;
   std::optional<std::string> now{};  ///< the key's value afterwards; empty if the key does not exist
@@ -7459,6 +7556,7 @@ struct StoreRequest {
 /// Result of an operation of Store. Nothing is sent before `co_await call` (on the rank's control loop) or
 /// `call.wait()` (on any other thread); use one of them, once. Destroying the awaiting coroutine cancels the request.
 /// @tparam T value of the operation: void, string, optional string, vector of strings, int64_t, bool, CompareSet
+/// @ingroup store
 template <class T>
 class [[nodiscard]] StoreCall {
   /// What decode() needs of the request: the desired value, or the number of keys.
@@ -7549,17 +7647,19 @@ class [[nodiscard]] StoreCall {
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Copies of a Store refer to the same session, and may outlive it; their calls then throw. Bounds: a key or barrier
-/// name has at most max_key_bytes with its prefix (with_prefix), a value max_value_bytes, all keys and values of one
-/// call max_batch_bytes. Each call is one request and one response, and takes effect wholly or not at all.
+/// A rank's handle on the job's key-value store. Copies refer to the same session, and may outlive it; their calls then
+/// throw. Each call is one request and one response, and takes effect wholly or not at all.
+/// Bounds: a key or barrier name has at most max_key_bytes with its prefix (with_prefix), a value max_value_bytes, all
+/// keys and values of one call max_batch_bytes.
 ///
 /// An operation returns a StoreCall, which sends nothing by itself. In a coroutine on the rank's control loop
-/// (ProcessGroup::run, ::spawn), write `co_await store.get("key")`. On any other thread, `store.get("key").wait()`
+/// (ProcessGroup::run or spawn), write `co_await store.get("key")`. On any other thread, `store.get("key").wait()`
 /// blocks. Both take until the deadline at most (timeout() from now if none is given), and a second more for the
 /// store's last response. Threads: any, several at once.
 /// @throws Error (timeout) that names the key or barrier; the job's first cause (PeerLost, JobFailed) from every
 /// pending and later call; Error (refused) with the store's sentence; Error (invalid_argument) if a bound is exceeded;
 /// Error (limit) if too many bytes wait to be sent; Error (closed) after the session
+/// @ingroup store
 class Store {
  public:
   using OptionalDeadline = std::optional<Deadline>;
@@ -7818,6 +7918,7 @@ namespace DTRAIN_NAMESPACE::backend {
 
 /// A message of n bytes takes alpha + n beta seconds. Source: R. Hockney, "The communication challenge for MPP: Intel
 /// Paragon and Meiko CS-2", Parallel Computing 20 (1994).
+/// @ingroup collectives
 struct LinkCost {
   double message_seconds = 0;  ///< alpha
   double byte_seconds = 0;     ///< beta
@@ -7827,8 +7928,10 @@ struct LinkCost {
   }
 };
 
-/// Of backends over messages (Mpi, Gloo); others have one algorithm. Each algorithm sums in its own order, so the
-/// choice determines bits. Every rank uses rank 0's choice; it does not change while a channel is open.
+/// How all_reduce selects its algorithm over messages (Mpi, Gloo); other backends have one. Each algorithm sums in its
+/// own order, so the choice determines bits. Every rank uses rank 0's choice; it does not change while a channel is
+/// open.
+/// @ingroup collectives
 struct AlgorithmChoice {
   enum class Basis : std::uint8_t {
     fixed,     ///< thresholds of the backend
@@ -9520,6 +9623,7 @@ class Engine {
 namespace DTRAIN_NAMESPACE::backend {
 
 /// Whether NCCL spends thread blocks on speed or leaves them to the program; NCCL's NCCL_CTA_POLICY_*.
+/// @ingroup backends
 enum class CtaPolicy {
   nccl_choice,
   speed,       ///< NCCL_CTA_POLICY_DEFAULT
@@ -9530,6 +9634,7 @@ enum class CtaPolicy {
 /// Argument of NcclWith: `NcclWith<NcclOptions{.max_ctas = 8}>`. The same on every rank. Options that are newer than
 /// the NCCL of the compilation have no effect. NCCL's environment variables, such as NCCL_MAX_CTAS, override all
 /// options. Only they select an algorithm and a protocol: NCCL_ALGO, NCCL_PROTO.
+/// @ingroup backends
 struct NcclOptions {
   /// Minimum and maximum number of thread blocks of one collective; 0: NCCL's choice. The backward pass runs on the
   /// same multiprocessors: with fewer blocks it has more of them, but the collective takes longer.
@@ -10258,6 +10363,7 @@ namespace DTRAIN_NAMESPACE::backend {
 // clang-format off
 
 /// The stream type it enqueues on, its rank (0..size-1) and the number of ranks in the channel.
+/// @ingroup backends
 template <class C>
 concept HasRanks = requires(const C c) {
   typename C::Stream;
@@ -10266,6 +10372,7 @@ concept HasRanks = requires(const C c) {
 } && stream::Stream<typename C::Stream>;
 
 /// Every rank's `output` gets the reduction of all `input`s. Both start at the same address (in place) or are disjoint.
+/// @ingroup backends
 template <class C>
 concept CanAllReduce =
     HasRanks<C> &&
@@ -10276,6 +10383,7 @@ concept CanAllReduce =
 /// As CanAllReduce; `*squares` gets the sum of the squares of the result's elements: in f64, with equal bits on every
 /// rank, 0 for integers. Null: this rank needs no sum, and other ranks may. The order of the additions depends on the
 /// count, the number of ranks and where the buffers are. Lifetime: `squares` outlives the work, as buffers do.
+/// @ingroup backends
 template <class C>
 concept CanSumSquares =
     CanAllReduce<C> && requires(C c, ConstBufferView input, BufferView output, ReduceOp op, typename C::Stream stream,
@@ -10285,6 +10393,7 @@ concept CanSumSquares =
 
 /// The all_reduce of a topology with a wire type sends f32 elements in 16 bits; all_reduce_without_cast sends them as
 /// they are. For values that are not gradients, such as weights.
+/// @ingroup backends
 template <class C>
 concept CanReduceWithoutCast =
     CanAllReduce<C> &&
@@ -10293,12 +10402,14 @@ concept CanReduceWithoutCast =
     };
 
 /// Every rank's `buffer` gets the content of rank `root`'s.
+/// @ingroup backends
 template <class C>
 concept CanBroadcast = HasRanks<C> && requires(C c, BufferView buffer, int root, typename C::Stream stream) {
   { c.broadcast(buffer, root, stream) } -> std::same_as<void>;
 };
 
 /// The work completes once every rank's stream has reached it.
+/// @ingroup backends
 template <class C>
 concept CanBarrier = HasRanks<C> && requires(C c, typename C::Stream stream) {
   { c.barrier(stream) } -> std::same_as<void>;
@@ -10306,6 +10417,7 @@ concept CanBarrier = HasRanks<C> && requires(C c, typename C::Stream stream) {
 
 /// Rank r's `output` (count elements) gets block r of the reduction of all `input`s (size * count elements). `output`
 /// is that block of `input` (in place) or disjoint.
+/// @ingroup backends
 template <class C>
 concept CanReduceScatter =
     HasRanks<C> &&
@@ -10315,6 +10427,7 @@ concept CanReduceScatter =
 
 /// Block r of every rank's `output` (size * count elements) gets rank r's `input` (count elements). `input` is that
 /// block of `output` (in place) or disjoint.
+/// @ingroup backends
 template <class C>
 concept CanAllGather =
     HasRanks<C> && requires(C c, ConstBufferView input, BufferView output, typename C::Stream stream) {
@@ -10323,6 +10436,7 @@ concept CanAllGather =
 
 /// Called with a part of another rank's block: `bytes` at `from`, which are those from byte `begin` of the block of
 /// `rank` on. The memory is readable during the call. Not called after a failure of the channel.
+/// @ingroup backends
 struct BlockReader {
   void* context;
   std::size_t number;  ///< for the caller's own use
@@ -10332,6 +10446,7 @@ struct BlockReader {
 
 /// As CanAllGather, but instead of a copy in an `output` each rank gets the other ranks' `input`s to read, all of their
 /// parts in any order, in the thread that runs the work. Lifetime: what the reader refers to, until that has run.
+/// @ingroup backends
 template <class C>
 concept CanReadBlocks =
     HasRanks<C> &&
@@ -10341,6 +10456,7 @@ concept CanReadBlocks =
 
 /// Block r of this rank's `input` goes to rank r, whose `output` gets it as the block of this rank: see BlockExchange.
 /// The input and output are disjoint, or this rank's block of both is the same memory (in place; not in all_to_all).
+/// @ingroup backends
 template <class C>
 concept CanExchangeBlocks =
     HasRanks<C> && requires(C c, const BlockExchange& blocks, ConstBufferView input, BufferView output,
@@ -10349,6 +10465,7 @@ concept CanExchangeBlocks =
     };
 
 /// As CanExchangeBlocks, but rank r's `output` gets the reduction of the blocks that all ranks send to it.
+/// @ingroup backends
 template <class C>
 concept CanReduceBlocks =
     HasRanks<C> && requires(C c, const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
@@ -10364,6 +10481,7 @@ concept CanReduceBlocks =
 /// - send_recv sends and receives at the same time; its input and output are disjoint.
 /// Example: in a ring, each rank calls send_recv(input, next, output, previous), which completes for any size. If every
 /// rank called send before recv, they would deadlock once messages exceed the backend's buffers.
+/// @ingroup backends
 template <class C>
 concept CanSendRecv =
     HasRanks<C> && requires(C c, ConstBufferView input, BufferView output, int peer, int to, int from,
@@ -10373,16 +10491,18 @@ concept CanSendRecv =
       { c.send_recv(input, to, output, from, stream) } -> std::same_as<void>;
     };
 
-/// Collective, blocking. Opens a channel for the ranks with equal `color`, ordered by `key`, then by rank. A color < 0
+/// Opens a channel for the ranks with equal `color`, ordered by `key`, then by rank. Collective, blocking. A color < 0
 /// is an Error (invalid_argument). `members()` are the channel's members, with their ranks in the job.
+/// @ingroup backends
 template <class C>
 concept CanSplit = HasRanks<C> && requires(C c, int color, int key, Deadline deadline) {
   { c.split_blocking(color, key, deadline) } -> std::same_as<C>;
   { std::as_const(c).members() } noexcept -> std::same_as<const rendezvous::Membership&>;
 };
 
-/// Collective, blocking. Allocates zeroed memory, equally large on every rank, that the backend reduces without a copy.
+/// Allocates zeroed memory, equally large on every rank, that the backend reduces without a copy. Collective, blocking.
 /// The Allocation owns it (`data()`, `bytes()`) and may outlive the communicator. After an abort, this call throws.
+/// @ingroup backends
 template <class C>
 concept CanAllocate = HasRanks<C> && requires { typename C::Allocation; } && std::movable<typename C::Allocation> &&
                       requires(C c, std::size_t bytes, Deadline deadline, const typename C::Allocation memory) {
@@ -10394,6 +10514,7 @@ concept CanAllocate = HasRanks<C> && requires { typename C::Allocation; } && std
 /// Several ways to all_reduce, in the same order on every rank. Variant 0 is the policy's own, and in use until
 /// use_variant(), which counts from the next all_reduce that is enqueued: every rank calls it between the same
 /// operations. @returns the names, which are static; empty: there is one way, number 0. A measured plan takes up to 8
+/// @ingroup backends
 template <class C>
 concept HasVariants = requires(C c, const C& view, std::size_t variant) {
   { view.variants() } -> std::same_as<std::vector<const char*>>;
@@ -10401,19 +10522,22 @@ concept HasVariants = requires(C c, const C& view, std::size_t variant) {
 };
 
 /// Sums are faster or more exact than averages: DistributedDataParallel then scales gradients itself, if it can.
+/// @ingroup backends
 template <class C>
 concept PrefersSums = requires { requires C::prefers_sums; };
 
 /// The first operation of some size or kind waits on the host until all ranks have called it, and allocates, which a
 /// capture of a CUDA graph may forbid: DistributedDataParallel makes such operations when it is constructed.
+/// @ingroup backends
 template <class C>
 concept ConnectsAtFirstUse = requires { requires C::connects_at_first_use; };
 
-/// Threads: any, at any time. Running and later work ends within milliseconds and touches no peer's memory afterwards.
+/// Ends running and later work, within milliseconds; it touches no peer's memory afterwards. Threads: any, at any time.
 /// `failure()` is the communicator's first cause; nullopt while it has not failed. An abort is final. A job that goes
 /// on with fewer ranks needs two more abilities, which NCCL has since 2.28 and no backend here offers: to stop running
 /// work and keep the communicator (ncclCommRevoke), and to make one of the ranks that are left (ncclCommShrink, since
 /// 2.27).
+/// @ingroup backends
 template <class C>
 concept CanAbort = requires(C c, const C& view, const Cause& cause) {
   { c.abort(cause) } noexcept -> std::same_as<void>;
@@ -10423,6 +10547,7 @@ concept CanAbort = requires(C c, const C& view, const Cause& cause) {
 /// Operations that DistributedDataParallel with topology::Flat needs. Other topologies require further concepts:
 /// CanReduceScatter, CanAllGather, CanSendRecv, CanSplit. Groups use CanExchangeBlocks and CanReduceBlocks.
 /// A Communicator is a movable owner of its channel.
+/// @ingroup backends
 template <class C>
 concept Communicator = std::movable<C> && HasRanks<C> && CanAllReduce<C> && CanBroadcast<C> && CanBarrier<C> &&
                        CanAllocate<C> && CanAbort<C>;
@@ -14588,7 +14713,9 @@ requires(!std::same_as<Store, StoreRef> && KeyValueStore<Store>) StoreRef::Store
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// One channel of one group. Every rank opens the same channels in the same order, hence with equal names.
+/// What a backend opens a channel of a group with. Every rank opens the same channels in the same order, hence with
+/// equal names.
+/// @ingroup backends
 struct ChannelContext {
   rendezvous::Membership members;         ///< this rank, its host and node, and the channel's ranks
   std::string name;                       ///< unique in the job, e.g. "group/ddp-1"; a prefix for store keys
@@ -14622,47 +14749,54 @@ namespace DTRAIN_NAMESPACE::backend {
 // clang-format off
 
 /// A name for messages and summaries.
+/// @ingroup backends
 template <class B>
 concept HasBackendName = requires {
   { B::name() } noexcept -> std::convertible_to<std::string_view>;
 };
 
 /// Whether its communicators take buffers on that kind of device.
+/// @ingroup backends
 template <class B>
 concept HasDeviceSupport = requires(DeviceKind kind) {
   { B::supports(kind) } noexcept -> std::same_as<bool>;
 };
 
 /// Whether its communicators reduce elements of that type.
+/// @ingroup backends
 template <class B>
 concept HasDTypeSupport = requires(DType dtype) {
   { B::reduces(dtype) } noexcept -> std::same_as<bool>;
 };
 
 /// The stream that a group or a DDP instance runs its communication on: an owner with `ref()`.
+/// @ingroup backends
 template <class B>
 concept HasCommunicationStream = requires { typename B::StreamOwner; } && requires(typename B::StreamOwner owner) {
   { owner.ref() } -> std::same_as<typename B::Communicator::Stream>;
 };
 
-/// Collective, blocking. Opens the channel that the context describes; channels never wait for each other.
+/// Opens the channel that the context describes; channels never wait for each other. Collective, blocking.
 /// @throws Error (unsupported) on every rank if the backend cannot connect all ranks
+/// @ingroup backends
 template <class B>
 concept CanOpen = requires { typename B::Communicator; } && Communicator<typename B::Communicator> &&
                   requires(const ChannelContext& context, Deadline deadline) {
                     { B::open_blocking(context, deadline) } -> std::same_as<typename B::Communicator>;
                   };
 
-/// Collective, blocking. Opens another channel of the same ranks from an open one, for less than open_blocking does.
+/// Opens another channel of the same ranks from an open one, for less than open_blocking does. Collective, blocking.
 /// What was enqueued on the open channel runs first; closing either leaves the other open.
+/// @ingroup backends
 template <class B>
 concept CanDuplicate = CanOpen<B> &&
                        requires(typename B::Communicator& open, const ChannelContext& context, Deadline deadline) {
                          { B::duplicate_blocking(open, context, deadline) } -> std::same_as<typename B::Communicator>;
                        };
 
-/// Collective, blocking. Set-up before the ranks of a job join: may verify the identity against the backend's own, and
-/// may set the job's secret. The result is an object that the job holds until its end; it may be null.
+/// Set-up before the ranks of a job join: may verify the identity against the backend's own, and may set the job's
+/// secret. Collective, blocking. The result is an object that the job holds until its end; it may be null.
+/// @ingroup backends
 template <class B>
 concept HasPreJoin = requires(const identity::ProcessIdentity& identity, std::optional<rendezvous::Secret>& secret,
                               Deadline deadline) {
@@ -14672,6 +14806,7 @@ concept HasPreJoin = requires(const identity::ProcessIdentity& identity, std::op
 // clang-format on
 
 /// Reproducibility that a backend promises for the bits of a reduction of equal values on the same ranks.
+/// @ingroup backends
 enum class Determinism {
   none,        ///< no promise
   for_a_plan,  ///< equal on every rank, and in every run with equal buckets, node layout, number of ranks and
@@ -14680,6 +14815,7 @@ enum class Determinism {
 };
 
 /// `B::determinism`; none for a backend without one.
+/// @ingroup backends
 template <class B>
 inline constexpr Determinism determinism_of = Determinism::none;
 template <class B>
@@ -14689,6 +14825,7 @@ requires requires {
 inline constexpr Determinism determinism_of<B> = B::determinism;
 
 /// `B::averages(dtype)`: whether ReduceOp::average gives the average for that dtype; true for a backend without it.
+/// @ingroup backends
 template <class B>
 constexpr bool averages(DType dtype) noexcept {
   if constexpr (requires { B::averages(dtype); }) {
@@ -14700,12 +14837,14 @@ constexpr bool averages(DType dtype) noexcept {
 
 // clang-format off
 /// A backend type has no state: its communicators own everything.
+/// @ingroup backends
 template <class B>
 concept Backend = HasBackendName<B> && HasDeviceSupport<B> && HasDTypeSupport<B> &&
                   CanOpen<B> && HasCommunicationStream<B>;
 // clang-format on
 
 /// A backend whose communicators enqueue on stream::host::StreamRef.
+/// @ingroup backends
 template <class B>
 concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Stream, stream::host::StreamRef>;
 
@@ -17658,6 +17797,7 @@ namespace DTRAIN_NAMESPACE::backend {
 /// Close: NCCL destroys a communicator once all ranks of the node close theirs. The first to close waits at most ten
 /// seconds, then leaves NCCL's call in a thread. If that call still runs at the end of the process, the process ends as
 /// by _exit.
+/// @ingroup backends
 template <NcclOptions options>
 struct NcclWith {
   using Communicator = nccl::Communicator;
@@ -17726,6 +17866,8 @@ struct NcclWith {
   }
 };
 
+/// NCCL with its default options.
+/// @ingroup backends
 using Nccl = NcclWith<NcclOptions{}>;
 
 static_assert(Backend<Nccl>);
@@ -18356,8 +18498,9 @@ class Communicator {
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// Collectives are dtrain's own, over Gloo's point-to-point messages, so they can be cancelled at any time: a failed
-/// rank ends the operations of all others. Ranks exchange their addresses through the job's store.
+/// Ranks of any hosts exchange data over Gloo. Collectives are dtrain's own, over Gloo's point-to-point messages, so
+/// they can be cancelled at any time: a failed rank ends the operations of all others. Ranks exchange their addresses
+/// through the job's store.
 ///
 /// Each channel has connections between all its ranks, a Gloo context and two threads: Gloo's, which polls every 10 ms,
 /// and one that blocks in Gloo. Hence channels never wait for each other. Gloo allocates memory for each message;
@@ -18365,6 +18508,7 @@ namespace DTRAIN_NAMESPACE::backend {
 ///
 /// Messages are neither encrypted nor authenticated, and any client that reaches the ports can disturb the job. Use a
 /// trusted network, selected with DTRAIN_INTERFACE.
+/// @ingroup backends
 struct Gloo {
   using Communicator = message_passing::Communicator<gloo::Transport>;
   using StreamOwner = stream::host::CommunicationStream;
@@ -18411,11 +18555,12 @@ struct Gloo;
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// Collectives are dtrain's own, over MPI's point-to-point messages, so they can be cancelled at any time: a failed
-/// rank ends the operations of all others. The thread that waits for an operation makes MPI's progress; one thread at a
-/// time is inside MPI. A thread of dtrain initializes MPI with MPI_THREAD_SERIALIZED, unless the program has done so
-/// with MPI_THREAD_MULTIPLE. Each channel uses its own range of tags. Needs launch::PerProcess: mpirun starts the
-/// processes.
+/// Ranks of any hosts exchange data over MPI. Collectives are dtrain's own, over MPI's point-to-point messages, so they
+/// can be cancelled at any time: a failed rank ends the operations of all others. The thread that waits for an
+/// operation makes MPI's progress; one thread at a time is inside MPI. A thread of dtrain initializes MPI with
+/// MPI_THREAD_SERIALIZED, unless the program has done so with MPI_THREAD_MULTIPLE. Each channel uses its own range of
+/// tags. Needs launch::PerProcess: mpirun starts the processes.
+/// @ingroup backends
 struct Mpi {
   using Communicator = message_passing::Communicator<mpi::Transport>;
   using StreamOwner = stream::host::CommunicationStream;
@@ -18479,6 +18624,7 @@ struct Mpi {
 ///   timeout.
 /// - MPI promises no reproducible bits: neither between runs nor, strictly, between ranks.
 /// Messages between two ranks, and collectives of more than 2^31 - 1 bytes, work as in Mpi.
+/// @ingroup backends
 struct MpiCollectives : Mpi {
   using Communicator = message_passing::Communicator<mpi::BasicTransport<mpi::CollectiveEndpoint>>;
   static constexpr Determinism determinism = Determinism::none;
@@ -19026,6 +19172,7 @@ static_assert(backend::Communicator<Communicator> && CanSumSquares<Communicator>
 namespace DTRAIN_NAMESPACE::backend {
 
 /// The default backend: needs no library and no /dev/shm, and leaves no resource behind, however a rank ends.
+/// @ingroup backends
 struct SharedMemory {
   using Communicator = shared_memory::Communicator;
   using StreamOwner = stream::host::CommunicationStream;
@@ -19810,6 +19957,7 @@ namespace DTRAIN_NAMESPACE::backend {
 ///
 /// On a device without stream memory operations (cuStreamWaitValue32), host functions wait in streams, and CUDA may run
 /// these one at a time in a process. There, a process has one rank, and one channel with running work at a time.
+/// @ingroup backends
 template <class Inner>
 struct Staged {
   static_assert(OnHostStreams<Inner>,
@@ -20566,18 +20714,21 @@ struct RebindTemplate;
 // clang-format off
 
 /// `name()`: for messages and summaries.
+/// @ingroup topologies
 template <class T>
 concept HasTopologyName = requires {
   { T::name() } noexcept -> std::convertible_to<std::string_view>;
 };
 
 /// `supports_backend<B>`: whether B has all operations that the topology needs; false if B is no backend.
+/// @ingroup topologies
 template <class T>
 concept HasRequirements = requires {
   { T::template supports_backend<void> } -> std::convertible_to<bool>;
 };
 
 /// `Rebind<B>`: names a type for every B; this type is a Backend if the topology supports B.
+/// @ingroup topologies
 template <class T>
 concept HasRebind = requires { typename detail::RebindTemplate<T::template Rebind>; };
 
@@ -20585,16 +20736,19 @@ concept HasRebind = requires { typename detail::RebindTemplate<T::template Rebin
 /// channels of B, and other operations by B. A topology has no state: all state is in the communicators.
 /// A topology states its requirements on B twice: as `supports_backend<B>` for concepts, and as `require<B>()`, a
 /// static_assert with a sentence for the author of a policy ("dtrain: topology::Ring needs a backend with ...").
+/// @ingroup topologies
 template <class T>
 concept Topology = HasTopologyName<T> && HasRequirements<T> && HasRebind<T>;
 
-/// Topology T can be used with backend B.
+/// Whether topology T can be used with backend B.
+/// @ingroup topologies
 template <class T, class B>
 concept SupportsBackend = Topology<T> && backend::Backend<B> && T::template supports_backend<B> &&
                   backend::Backend<typename T::template Rebind<B>> && requires { T::template require<B>(); };
 // clang-format on
 
 /// A backend that copies memory and leaves the operations to its inner backend. Topologies rebind the inner backend.
+/// @ingroup topologies
 template <class B>
 concept HasInnerBackend = requires {
   typename B::template Rebind<typename B::InnerBackend>;
@@ -20642,7 +20796,8 @@ using ChannelBackend = typename detail::ChannelBackend<T, B>::Type;
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Rebinds a backend to itself.
+/// The default: the backend's own algorithms. It rebinds a backend to itself.
+/// @ingroup topologies
 struct Flat {
   static constexpr std::string_view name() noexcept { return "Flat"; }
 
@@ -20674,6 +20829,7 @@ namespace DTRAIN_NAMESPACE::topology {
 /// Servers are ranks 0 to S-1, or all ranks if there are fewer; they train, too. Every rank sends each server its
 /// shard. The server reduces the shards of all ranks in rank order, as SharedMemory does, and sends the result back.
 /// With n ranks, a server's link carries n - 1 times its shard: for few ranks, or for servers with faster links.
+/// @ingroup topologies
 template <int S = 1>
 struct ParameterServer {
   static_assert(S > 0, "dtrain: topology::ParameterServer<S> needs at least one server");
@@ -20714,6 +20870,7 @@ namespace DTRAIN_NAMESPACE::topology {
 
 /// Reduce-scatter and all-gather round a ring of n ranks, in 2 (n - 1) steps. Each rank sends 2 (n - 1) / n of the
 /// bytes, the minimum. For large buffers; with many ranks, the number of steps makes small buffers slow.
+/// @ingroup topologies
 struct Ring {
   static constexpr std::string_view name() noexcept { return "Ring"; }
 
@@ -20748,9 +20905,10 @@ static_assert(Topology<Ring>);
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// About 2 log2(n) steps, so it is for small buffers on many ranks. Sanders, Speck and Traeff ("Two-tree algorithms for
-/// full bandwidth broadcast, reduction and scan", 2009) balance the links with two trees. This is one tree: if links
-/// are the limit, Ring sends less.
+/// Reduce and broadcast along one tree: about 2 log2(n) steps, so it is for small buffers on many ranks. Sanders, Speck
+/// and Traeff ("Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009) balance the links with two
+/// trees. This is one tree: if links are the limit, Ring sends less.
+/// @ingroup topologies
 struct Tree {
   static constexpr std::string_view name() noexcept { return "Tree"; }
 
@@ -20786,16 +20944,19 @@ static_assert(Topology<Tree>);
 namespace DTRAIN_NAMESPACE::wire {
 
 /// The elements' own type.
+/// @ingroup topologies
 struct Same {
   static constexpr DType dtype = DType::f32;
 };
 
 /// 16 bits with the range of f32.
+/// @ingroup topologies
 struct Bf16 {
   static constexpr DType dtype = DType::bf16;
 };
 
 /// 16 bits, more precise than Bf16 and up to 65,504. A sum beyond that is infinite; averages up to 65,400 are not.
+/// @ingroup topologies
 struct F16 {
   static constexpr DType dtype = DType::f16;
 };
@@ -20936,7 +21097,8 @@ class FlatReduction {
   SubChannel<typename B::Communicator> channel_;
 };
 
-/// `WireType`: wire::Bf16 or wire::F16, for sums and averages of f32 by all_reduce; all else is as with Flat.
+/// As Flat, but all_reduce sends sums and averages of f32 in 16 bits. `WireType`: wire::Bf16 or wire::F16.
+/// @ingroup topologies
 template <class WireType>
 struct FlatOver {
   static_assert(narrows<WireType>,
@@ -21333,12 +21495,15 @@ class HierarchicalCollectives {
 namespace DTRAIN_NAMESPACE::topology {
 
 /// A backend that Hierarchical can use inside nodes.
+/// @ingroup topologies
 template <class I>
 concept ReducesInNodes = backend::OnHostStreams<I> && backend::CanReduceScatter<typename I::Communicator> &&
     backend::CanAllGather<typename I::Communicator>;
 
+/// Two levels: the ranks of each node reduce with one backend, and the nodes with the policy's.
 /// `IntraBackend`: backend inside a node, such as backend::SharedMemory; void: the policy's backend.
 /// `WireType`: the type of f32 elements between nodes (wire.hpp).
+/// @ingroup topologies
 template <class IntraBackend = void, class WireType = wire::Same>
 struct Hierarchical {
   static constexpr std::string_view name() noexcept { return "Hierarchical"; }
@@ -21419,7 +21584,8 @@ class ArgumentVector {
   std::shared_ptr<Storage> storage_;
 };
 
-/// A value that refers to no other object.
+/// Identity and settings of the process that is a rank. A value that refers to no other object.
+/// @ingroup launchers
 struct RankProcess : rendezvous::ControlPlaneOptions {
   ArgumentVector argument_vector{};  ///< without arguments that launchers add
 
@@ -21428,6 +21594,7 @@ struct RankProcess : rendezvous::ControlPlaneOptions {
 };
 
 /// Result of a launcher's start(): a rank's process, or the exit code of this process.
+/// @ingroup launchers
 struct StartResult {
   explicit StartResult(RankProcess rank);
   explicit StartResult(int code) noexcept;
@@ -21437,6 +21604,7 @@ struct StartResult {
 };
 
 /// Options of a process that joins a job of an external launcher. Values that are not set come from the environment.
+/// @ingroup jobs
 struct JoinOptions {
   std::optional<identity::ProcessIdentity> identity;
   std::optional<std::chrono::nanoseconds> timeout;
@@ -21467,12 +21635,14 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// `L::start(argc, argv)`: returns a RankProcess in a process that is a rank. In other processes it returns the exit
 /// code and prints errors on stderr. Blocking: in a launcher process, until its workers have ended.
+/// @ingroup launchers
 template <class L>
 concept CanStart = requires(int argc, char** argv) {
   { L::start(argc, argv) } -> std::same_as<StartResult>;
 };
 
 /// `L::name()`: for messages.
+/// @ingroup launchers
 template <class L>
 concept HasLauncherName = requires {
   { L::name() } -> std::convertible_to<std::string_view>;
@@ -21480,12 +21650,14 @@ concept HasLauncherName = requires {
 
 /// `L::returns_into_user_code`: whether every process that calls start() becomes a rank. If false, one process remains
 /// the launcher, and programs must use dtrain::run.
+/// @ingroup launchers
 template <class L>
 concept StatesWhetherItReturns = requires {
   { L::returns_into_user_code } -> std::convertible_to<bool>;
 };
 
 /// The launcher type of a Policy. It has no state.
+/// @ingroup launchers
 template <class L>
 concept Launcher = CanStart<L> && HasLauncherName<L> && StatesWhetherItReturns<L>;
 
@@ -21498,9 +21670,11 @@ concept Launcher = CanStart<L> && HasLauncherName<L> && StatesWhetherItReturns<L
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// `./train --nproc-per-node=4` starts its own program four times, each as a rank, and ends when they have ended. For a
-/// job on several nodes, the user starts it once on each (--nnodes, --node-rank, --master-addr). The store runs in the
-/// launcher of node 0, so it outlives rank 0. With --in-process there is no launcher: the process is rank 0 of 1.
+/// The program is started once on each node. `./train --nproc-per-node=4` starts its own program four times, each as a
+/// rank, and ends when they have ended. For a job on several nodes, the user starts it once on each (--nnodes,
+/// --node-rank, --master-addr). The store runs in the launcher of node 0, so it outlives rank 0. With --in-process
+/// there is no launcher: the process is rank 0 of 1.
+/// @ingroup launchers
 struct PerNode {
   static constexpr bool returns_into_user_code = false;
 
@@ -21526,7 +21700,9 @@ struct PerNode {
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// For torchrun, mpirun, srun, Kubernetes, or a script that sets RANK and WORLD_SIZE. Rank 0's process hosts the store.
+/// The program is started once for each rank: by torchrun, mpirun, srun, Kubernetes, or a script that sets RANK and
+/// WORLD_SIZE. Rank 0's process hosts the store.
+/// @ingroup launchers
 struct PerProcess {
   static constexpr bool returns_into_user_code = true;
 
@@ -21546,10 +21722,12 @@ struct PerProcess {
 namespace DTRAIN_NAMESPACE::group {
 
 /// An Element that collectives reduce: all but the 8-bit floats.
+/// @ingroup collectives
 template <class T>
 concept ReducedElement = Element<T> && !is_float8(dtype_of<T>::value);
 
 /// Contiguous host memory of ReducedElements: std::span of any extent, std::vector, std::array, T[n].
+/// @ingroup collectives
 template <class Values>
 concept HostValues = requires(Values& values) {
   std::span(values);
@@ -21557,6 +21735,7 @@ concept HostValues = requires(Values& values) {
 };
 
 /// HostValues whose elements are not const.
+/// @ingroup collectives
 template <class Values>
 concept WritableHostValues = HostValues<Values> && requires(Values& values) {
   requires !std::is_const_v<typename decltype(std::span(values))::element_type>;
@@ -21649,6 +21828,7 @@ ConstBufferView any_read_view(std::span<T, Extent> values) noexcept {
 // Constructors are implicit: every contiguous container is accepted as a buffer.
 
 /// Output of a collective: an lvalue container, or a span. Lifetime: the memory outlives the work.
+/// @ingroup collectives
 struct WriteBuffer : BufferView {
   constexpr WriteBuffer(const BufferView& view) noexcept : BufferView(view) {}
 
@@ -21666,6 +21846,7 @@ struct WriteBuffer : BufferView {
 };
 
 /// Input of a collective. Lifetime: the memory outlives the work.
+/// @ingroup collectives
 struct ReadBuffer : ConstBufferView {
   constexpr ReadBuffer(const ConstBufferView& view) noexcept : ConstBufferView(view) {}
   constexpr ReadBuffer(const BufferView& view) noexcept : ConstBufferView(view) {}
@@ -21681,6 +21862,7 @@ struct ReadBuffer : ConstBufferView {
 
 /// Output of a collective that does not reduce: also 8-bit floats, integers of 1, 4 or 8 bytes, and std::byte. (Its
 /// constructors repeat the base's: clang 14 hides inherited constructors that differ in their constraints only.)
+/// @ingroup collectives
 struct MovedWriteBuffer : WriteBuffer {
   constexpr MovedWriteBuffer(const BufferView& view) noexcept : WriteBuffer(view) {}
 
@@ -21695,6 +21877,7 @@ struct MovedWriteBuffer : WriteBuffer {
 };
 
 /// Input of a collective that does not reduce.
+/// @ingroup collectives
 struct MovedReadBuffer : ReadBuffer {
   constexpr MovedReadBuffer(const ConstBufferView& view) noexcept : ReadBuffer(view) {}
   constexpr MovedReadBuffer(const BufferView& view) noexcept : ReadBuffer(view) {}
@@ -21782,12 +21965,13 @@ class DeviceBounceBuffer<stream::cuda::StreamRef> {
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// Returned by a collective with a stream. It may be dropped: the operation stays enqueued and still uses its buffers.
+/// A collective that was called with a stream. It may be dropped: the operation stays enqueued and uses its buffers.
 /// On a host stream, an operation begins to run when a thread of this rank waits (for any operation) or calls
 /// is_complete(). Operations that have not begun when the rank leaves are skipped: wait for the last one.
 /// Lifetime: keeps the group like a handle; is used before leave(); the program's own stream outlives it. Threads: one
 /// at a time. Not in a CUDA graph capture, in which nothing completes.
 /// @tparam State shared by the handles of one group
+/// @ingroup collectives
 template <class State>
 class Work {
  public:
@@ -21819,18 +22003,20 @@ class Work {
 
 /// A list of counts, one for each rank, in elements: a std::vector, std::array or std::span of std::size_t. It is read
 /// at the call only.
+/// @ingroup collectives
 using Counts = backend::Counts;
 
-/// Base class of Collectives, with the same two forms of each operation.
-/// - Blocks lie in the order of the ranks, without gaps. The _v forms take their counts, which may be 0 and whose sum
-/// is
-///   the length of the buffer. Each call allocates a table of them.
+/// Collectives with a root or with a block for each pair of ranks: the base class of Collectives, with the same two
+/// forms of each operation.
+/// - Blocks lie in the order of the ranks, without gaps. The _v forms take their counts. A count may be 0, and their
+///   sum is the length of the buffer. Each call allocates a table of them.
 /// - A rank that is not the root gives any buffer, also an empty one, where only the root has one. It is ignored.
 /// - In place: except for all_to_all, `input` and `output` may be the same memory in this rank's block. Otherwise they
 ///   are disjoint.
 /// - With SharedMemory, Mpi and Gloo, a reduction is one pass in rank order: equal bits for all lengths and backends.
 /// @throws Error (invalid_argument) at the call if counts, lengths, types, the root or addresses do not fit. If ranks
 /// give different counts for one block, all fail with a sentence that names both; with NCCL they time out.
+/// @ingroup collectives
 template <class Group, class State>
 class BlockCollectives {
  public:
@@ -21968,7 +22154,7 @@ class BlockCollectives {
   }
 };
 
-/// Base class of ProcessGroup. Each operation has two forms:
+/// The collectives of a ProcessGroup, whose base class it is. Each operation has two forms:
 /// - With a stream: enqueues there and returns a Work, which may be dropped.
 /// - Without one: blocks. It runs on the group's own stream, after the work enqueued there, and returns when it is
 /// done, at most timeout() after it begins to run.
@@ -21984,6 +22170,7 @@ class BlockCollectives {
 /// coroutine awaits a Work that a thread of the program enqueued.
 /// @throws Error (invalid_argument), before anything is enqueued, if sizes, types, ranks or addresses do not fit; the
 /// job's first cause.
+/// @ingroup collectives
 template <class Group, class State>
 class Collectives : public BlockCollectives<Group, State> {
  public:
@@ -22446,7 +22633,9 @@ struct GroupAccess {
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// Must be the same on every rank; a difference is an error on all ranks. Subgroups and wrappers inherit them.
+/// Options of a job's groups. They are the same on every rank; a difference is an error on all ranks. Subgroups and
+/// wrappers inherit them.
+/// @ingroup jobs
 struct GroupOptions {
   Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16: up to twice the bytes of partial results
   /// How Mpi and Gloo select the algorithm of an all_reduce; others have one. By cost, it pays with many ranks. A
@@ -23233,6 +23422,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// A range of `std::span<const std::size_t>`, one for each batch: indices into the data set. Allocated once an epoch.
 /// Lifetime: the spans point into this object.
+/// @ingroup checkpoints
 class SampleBatches {
  public:
   /// Every batch has `batch_size` samples (at least one); the last one has the rest.
@@ -23324,7 +23514,8 @@ constexpr SplitMix64 epoch_generator(std::uint64_t seed, std::uint64_t epoch) no
 /// Fisher-Yates shuffle, from the last position down, with draws of `epoch_generator(seed, epoch)`.
 std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t seed, std::uint64_t epoch);
 
-/// Must be the same on all ranks, except for `rank`.
+/// Options of DistributedSampler. They are the same on all ranks, except for `rank`.
+/// @ingroup checkpoints
 struct SamplerOptions {
   std::size_t dataset_size = 0;  ///< samples
   std::size_t global_batch = 0;  ///< samples of all ranks together in one step
@@ -23334,8 +23525,10 @@ struct SamplerOptions {
   bool shuffle = true;  ///< a new order in every epoch; false: 0, 1, 2, ...
 };
 
-/// Every epoch has one global order of the data set, which depends only on seed and epoch. It is the same for any
-/// number of ranks: step k trains on the same samples on one rank or on eight. Threads: const members concurrently.
+/// Gives each rank its samples of every global batch. Every epoch has one global order of the data set, which depends
+/// only on seed and epoch. It is the same for any number of ranks: step k trains on the same samples on one rank or on
+/// eight. Threads: const members concurrently.
+/// @ingroup checkpoints
 class DistributedSampler {
  public:
   /// @throws Error (invalid_argument) for an empty data set or batch, or a rank outside 0..world_size-1.
@@ -23408,7 +23601,9 @@ struct PlannerSetup;
 /// (unsupported) for gradients that are not in host memory
 std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSetup& setup);
 
+/// Whether buckets have the sizes in DdpOptions, or sizes chosen from measurements of the first steps.
 /// The choice has the function that makes its planner: a program that measures nothing has no code for it.
+/// @ingroup training
 class PlanChoice {
  public:
   using Make = std::shared_ptr<BucketPlanner> (*)(const PlannerSetup&);
@@ -23440,8 +23635,9 @@ using ddp::PlanChoice;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Must be the same on every rank, except for `timeline`, `device_times`, `check_addresses`, `progress` and
-/// `producer_stream`. A difference is an error on all ranks.
+/// Options of DistributedDataParallel. They are the same on every rank, except for `timeline`, `device_times`,
+/// `check_addresses`, `progress` and `producer_stream`. A difference is an error on all ranks.
+/// @ingroup training
 struct DdpOptions {
   std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
   std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< above bucket_bytes it counts as bucket_bytes
@@ -23681,6 +23877,7 @@ class HookRanks {
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// The value of a parameter in its present memory.
+/// @ingroup training
 struct PresentValue {
   TensorView view;
   std::uint64_t moves = 0;  ///< changes with each move, even if the other memory has the same address
@@ -23688,6 +23885,7 @@ struct PresentValue {
 
 /// Gives the present value of parameter i. May outlive the model. Threads: those of the model's steps. @throws Error
 /// for a value that has become another kind of tensor
+/// @ingroup training
 using ReadValue = std::function<PresentValue(std::size_t parameter)>;
 
 /// One trainable tensor of a model: `{"weights", tensor_view(weights), tensor_view(gradients)}`. Value and gradient
@@ -23695,6 +23893,7 @@ using ReadValue = std::function<PresentValue(std::size_t parameter)>;
 /// DistributedDataParallel is destroyed.
 /// All gradients of a model may lack memory: `tensor_view<float>(nullptr, shape)`. Then each comes as ready(i, view,
 /// stream), and every step has a ShardedOptimizer, which keeps what it needs of them.
+/// @ingroup training
 struct Parameter {
   std::string name;
   TensorView value;
@@ -23719,19 +23918,22 @@ using ddp::Parameter;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Basis of Model. The concepts are separate, so that a compile error names the one that fails.
+/// `parameters()`: the basis of Model. The concepts are separate, so that a compile error names the one that fails.
+/// @ingroup training
 template <class M>
 concept HasParameters = requires(M& model) {
   model.parameters();
 };
 
 /// `parameters()` returns a sized range, by value or by reference, in the same order each time.
+/// @ingroup training
 template <class M>
 concept ParametersAreSized = HasParameters<M> && requires(M& model) {
   { std::size(model.parameters()) } -> std::convertible_to<std::size_t>;
 };
 
 /// The range's elements are dtrain::Parameter, or convert to it.
+/// @ingroup training
 template <class M>
 concept ParametersAreParameters = HasParameters<M> && requires(M& model) {
   { *std::begin(model.parameters()) } -> std::convertible_to<const Parameter&>;
@@ -23740,6 +23942,7 @@ concept ParametersAreParameters = HasParameters<M> && requires(M& model) {
 
 /// The user's model. Its parameters keep their addresses once DistributedDataParallel is constructed, which reads
 /// parameters() again at the beginning and at the end of steps to check that (DdpOptions::check_addresses).
+/// @ingroup training
 template <class M>
 concept Model = HasParameters<M> && ParametersAreSized<M> && ParametersAreParameters<M>;
 
@@ -23747,6 +23950,7 @@ concept Model = HasParameters<M> && ParametersAreSized<M> && ParametersAreParame
 /// `view`: same shape, dtype and device as before, content already copied. Called at construction, and once more at the
 /// end of the first step for gradients that move (DdpOptions::reorder_gradients); with DdpOptions::plan, in models of
 /// several element types, also after a few more steps.
+/// @ingroup training
 template <class M>
 concept BindsGradients = Model<M> && requires(M& model, std::size_t index, const TensorView& gradient) {
   model.bind_gradient(index, gradient);
@@ -23754,6 +23958,7 @@ concept BindsGradients = Model<M> && requires(M& model, std::size_t index, const
 
 /// A Model with state besides parameters, such as the running means of batch normalisation: `buffers()` returns a sized
 /// range of TensorView. Each step broadcasts rank 0's (DdpOptions::broadcast_buffers).
+/// @ingroup training
 template <class M>
 concept HasBuffers = Model<M> && requires(M& model) {
   { std::size(model.buffers()) } -> std::convertible_to<std::size_t>;
@@ -23764,6 +23969,7 @@ concept HasBuffers = Model<M> && requires(M& model) {
 /// A Model whose values may get other memory between steps, as those of LibTorch modules do by torch::load. The values
 /// in parameters() then stay those of the construction. `value_reader()` returns a function that gives the present
 /// ones. `identity(i)` is an address that is parameter i's alone, whatever the memory of its value.
+/// @ingroup training
 template <class M>
 concept MovesValues = Model<M> && requires(const M& model, std::size_t index) {
   { model.value_reader() } -> std::convertible_to<ReadValue>;
@@ -23772,6 +23978,7 @@ concept MovesValues = Model<M> && requires(const M& model, std::size_t index) {
 
 /// Device kind of a model's parameters: host, unless the model declares `static constexpr dtrain::DeviceKind
 /// device_kind = dtrain::DeviceKind::cuda;`.
+/// @ingroup training
 template <class M>
 inline constexpr DeviceKind device_kind_of = DeviceKind::host;
 template <class M>
@@ -24313,12 +24520,14 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// One tensor of the training state: a parameter, an optimizer's velocity, the number of steps done.
 /// Lifetime: the memory outlives the call that gets it.
+/// @ingroup checkpoints
 struct NamedTensor {
   std::string name;
   TensorView value;
 };
 
 /// The values of a model's parameters, with their names. Gradients are not included: every step computes them anew.
+/// @ingroup checkpoints
 std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters);
 
 /// Names, shapes and types of the tensors, for comparison between ranks and with files.
@@ -24567,6 +24776,7 @@ DTRAIN_DEFINED void Residuals::add_to(std::vector<NamedTensor>& tensors, std::st
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// L2 norm of all gradients of a model, as one vector.
+/// @ingroup precision
 struct GradientNorm {
   double norm = 0;
   /// Whether the norm is finite: if no element is infinite or NaN and, for f64, no square is beyond the largest value.
@@ -24580,6 +24790,7 @@ struct GradientNorm {
 };
 
 /// Options of one step.
+/// @ingroup precision
 struct StepOptions {
   /// Measures the norm of the reduced gradients in this step. A rank without it has no norm. Neither the gradients nor
   /// the other ranks' norm depend on it.
@@ -24660,6 +24871,7 @@ void multiply_elements(const BufferView& elements, double factor) noexcept;
 /// Blocking: no; reads and writes the gradients only if the factor is below 1.
 /// @returns the norm before
 /// @throws Error (invalid_argument) if the last step did not measure the norm, or `max_norm` is not positive
+/// @ingroup precision
 template <class Gradients>
 requires requires(Gradients& gradients) {
   gradients.gradient_norm();
@@ -24692,7 +24904,8 @@ using ddp::StepOptions;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Defaults of torch.amp.GradScaler. Must be the same on every rank.
+/// Options of LossScaler, with the defaults of torch.amp.GradScaler. They are the same on every rank.
+/// @ingroup precision
 struct LossScalerOptions {
   float initial_scale = 65536;
   float growth_factor = 2;              ///< above 1
@@ -24709,6 +24922,7 @@ struct LossScalerOptions {
 /// a row without one multiply it by growth_factor, unless that is beyond f32. It stays positive. All ranks have the
 /// same scale without a collective, because all have the same norm.
 /// Threads: none but the one that uses it.
+/// @ingroup precision
 class LossScaler {
  public:
   /// @throws Error (invalid_argument) for options outside their ranges
@@ -24825,6 +25039,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 ///
 /// A checkpoint saves the f32 values, parameter_values(master.parameters()); after loading, store() gives the model its
 /// own. Threads: none but the one that uses it. Lifetime: borrows the memory of the model's values. Movable.
+/// @ingroup precision
 class MasterWeights {
  public:
   /// Allocates both arrays, and load()s. @throws Error (invalid_argument) as DistributedDataParallel; (unsupported) for
@@ -24960,6 +25175,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Events of each step, in time: one `begun`; for each parameter `ready`; for each bucket `launched`, `started`,
 /// `reduced`; one `waiting`; one `finished`.
+/// @ingroup times
 enum class StepEvent : std::uint8_t {
   begun = 1,  ///< begin() was called; the time before is the program's
   ready,      ///< a gradient is ready; only if every ready() is recorded (DdpOptions::timeline)
@@ -24987,6 +25203,8 @@ constexpr const char* name(StepEvent event) noexcept {
   return "unknown event";
 }
 
+/// One event of one step, on one rank.
+/// @ingroup times
 struct StepRecord {
   using Clock = std::chrono::steady_clock;  ///< the same for all processes of a host
 
@@ -25162,10 +25380,12 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 NamedTensor plan_tensor(BucketPlanner* planner);
 
-/// For save_checkpoint and load_checkpoint. If it is loaded before the first step, with as many ranks, as many of them
-/// on rank 0's host, for the same gradients and the same ways to reduce them, the plan is used from the second step on,
-/// and steps are not measured (thresholds of Mpi and Gloo are: GroupOptions::algorithms). Lifetime: refers to memory of
-/// `ddp`. @throws Error (invalid_argument) without PlanChoice::measured()
+/// The measured plan as a tensor for save_checkpoint and load_checkpoint. If it is loaded before the first step, with
+/// as many ranks, as many of them on rank 0's host, for the same gradients and the same ways to reduce them, the plan
+/// is used from the second step on, and steps are not measured (thresholds of Mpi and Gloo are:
+/// GroupOptions::algorithms). Lifetime: refers to memory of `ddp`. @throws Error (invalid_argument) without
+/// PlanChoice::measured()
+/// @ingroup training
 template <class Ddp>
 NamedTensor plan_state(Ddp& ddp) {
   return plan_tensor(ddp.reducer().planner());
@@ -25710,7 +25930,8 @@ class DeviceTimes {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Totals of this rank so far. Failed steps are not counted.
+/// Totals of this rank's steps so far. Failed steps are not counted.
+/// @ingroup times
 struct ReducerStatistics {
   std::uint64_t steps = 0;
   std::uint64_t bytes_reduced = 0;  ///< of gradients, without padding
@@ -25744,6 +25965,7 @@ std::string traffic_text(const char* what, const CompressedTraffic& traffic, std
 /// Means over the steps: "a step of 200: forward 3.1 ms, backward 8.2 ms, communication 5 ms (hidden 4.4 ms), exposed
 /// 0.6 ms, 100 MB in 12 buckets". Omits times that were not measured. Gives the reason if less than 1% was hidden.
 /// With a hook or a wire type: ", sent as 50 MB (50 MB saved, compressing 1.2 ms)".
+/// @ingroup times
 std::string to_string(const ReducerStatistics& statistics);
 
 #if DTRAIN_DEFINITIONS
@@ -25824,6 +26046,7 @@ DTRAIN_DEFINED std::string to_string(const ReducerStatistics& statistics) {
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// The rank with the longest mean forward and backward time.
+/// @ingroup times
 struct SlowestRank {
   int rank = 0;                          ///< in the group
   std::chrono::nanoseconds computing{};  ///< its mean forward and backward time of a step
@@ -25831,6 +26054,7 @@ struct SlowestRank {
 };
 
 /// "slowest rank 3 (11.2 ms a step, mean 10.1 ms)".
+/// @ingroup times
 std::string to_string(const SlowestRank& slowest);
 
 /// Collective, blocking: rank 0 reads every rank's times and publishes the slowest. O(ranks) messages to rank 0: for
@@ -26104,6 +26328,7 @@ void barrier_of_save(const Group& group, const std::string& path) {
 /// (the job has not failed: a caller may catch it and continue); Error (disagreement) likewise, before anything is
 /// written, for ranks that give different names;
 /// Error (unsupported) for tensors of another device than the group's and the host; the job's first cause
+/// @ingroup checkpoints
 template <class Group>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::barrier_of_save(group, path);
@@ -26121,6 +26346,7 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
 /// (disagreement) on every rank for ranks that give different names;
 /// Error (protocol) on every rank, with the same sentence, for a file that is damaged or has other tensors; the values
 /// stay as they were, unless the file changes during the read; the job's first cause
+/// @ingroup checkpoints
 template <class Group>
 bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors) {
   detail::agree_on_tensors_blocking(group, tensors);
@@ -26176,8 +26402,9 @@ class TensorSnapshot {
   std::vector<NamedTensor> tensors_;
 };
 
-/// Result of save_checkpoint_async. Threads: one at a time. Movable. A default-constructed or moved-from one has
-/// nothing to wait for.
+/// A checkpoint that save_checkpoint_async writes. Threads: one at a time. Movable. A default-constructed or moved-from
+/// one has nothing to wait for.
+/// @ingroup checkpoints
 class PendingCheckpoint {
  public:
   PendingCheckpoint() = default;
@@ -26212,6 +26439,7 @@ class PendingCheckpoint {
 /// tensors may change meanwhile. Call wait() on every rank before the next checkpoint of that name, and at the end.
 /// Blocking: on rank 0 until the copy is made. Memory: as much as the tensors, until wait() returns.
 /// @throws Error (unsupported) as save_checkpoint; the job's first cause
+/// @ingroup checkpoints
 template <class Group>
 [[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
                                                       std::span<const NamedTensor> tensors) {
@@ -26339,6 +26567,7 @@ class GatheredTimelines {
 /// Collective, blocking: as long as rank 0 writes.
 /// @param parameters names of the gradients, in the order of parameters(); rank 0's are used
 /// @throws Error on every rank, with the same sentence, if the file cannot be written; the job's first cause
+/// @ingroup times
 template <class Group>
 void write_timeline(const Group& group, const std::string& path, std::vector<StepRecord> records,
                     std::span<const std::string> parameters = {}) {
@@ -26383,6 +26612,7 @@ using ddp::write_timeline;
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// A gradient that a backward pass marks as final.
+/// @ingroup training
 struct ReadyGradient {
   std::size_t parameter = 0;             ///< index in parameters()
   std::optional<StreamHandle> stream{};  ///< final once the work now enqueued there has run; nullopt: final already
@@ -26395,6 +26625,7 @@ struct ReadyGradient {
 /// so the call that completes it waits until it is complete on all ranks. With zero::Gradients a call may wait until
 /// earlier buckets are reduced.
 /// @throws Error (invalid_argument) for an index out of range, or a second call for a parameter in one step.
+/// @ingroup training
 class Ready {
  public:
   /// Interface of a step that a Ready notifies.
@@ -26880,7 +27111,9 @@ class GradientArena {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Borrows a communicator, whose contract each operation has (backend/communicator.hpp).
+/// The operations that a hook may call, with the contract of a communicator's (backend/communicator.hpp). It counts the
+/// bytes that they send. Borrows the communicator.
+/// @ingroup hooks
 template <backend::Communicator C>
 class CountedChannel {
  public:
@@ -26968,14 +27201,17 @@ struct TimedWork {
 };
 
 /// A gradient in a bucket.
+/// @ingroup hooks
 struct BucketGradient {
   std::size_t parameter;  ///< its position in the model's parameters(): what a hook finds its own state by
   TensorView view;        ///< in the bucket, with the gradient's shape
 };
 
-/// What a hook reduces. All ranks have the same gradients in a bucket, in the same order, and the same buckets in the
-/// same order. The first step's buckets are planned anew after it, so nothing of a bucket lasts longer than a step.
+/// The bucket that a hook reduces. All ranks have the same gradients in a bucket, in the same order, and the same
+/// buckets in the same order. The first step's buckets are planned anew after it, so nothing of a bucket lasts longer
+/// than a step.
 /// Lifetime: `gradients` and the memory last until the step's work has run; the object only during the call.
+/// @ingroup hooks
 template <backend::Communicator C>
 struct GradientBucket {
   using Stream = typename C::Stream;
@@ -27015,12 +27251,14 @@ struct GradientBucket {
 /// channel.allocate_blocking(). `hook.description()` is a std::string that must be the same on all ranks, and names the
 /// hook in the error if not. `hook.read_values(read)`, for a hook that uses the parameters' values, gets a
 /// ddp::ReadValue that it asks for their present addresses before each use; empty: they stay where prepare() saw them.
+/// @ingroup hooks
 template <class H, class C>
 concept GradientHook = backend::Communicator<C> && requires(H& hook, const GradientBucket<C>& bucket) {
   hook.reduce(bucket);
 };
 
 /// A stream that runs work of the host, as hooks enqueue it; not CUDA's.
+/// @ingroup hooks
 template <class S>
 concept RunsHostWork = requires(S stream, void (*work)() noexcept) {
   stream.enqueue(work);
@@ -27164,7 +27402,8 @@ class WorkMemory {
 
 namespace DTRAIN_NAMESPACE::hooks {
 
-/// A GradientHook: `DistributedDataParallel ddp{model, group, options, hooks::Adasum{}}`. The ranks' gradients a and b
+/// A GradientHook that adds orthogonal gradients and averages parallel ones.
+/// `DistributedDataParallel ddp{model, group, options, hooks::Adasum{}}`. The ranks' gradients a and b
 /// of a parameter become (1 - ab / 2aa) a + (1 - ab / 2bb) b: their sum if they are orthogonal, their average if they
 /// are equal. So do those of pairs of ranks, then of fours, and so on. DdpOptions::reduce_op has no effect.
 /// Source: S. Maleki et al., "Scaling Distributed Training with Adaptive Summation", arXiv 2006.02924, 2020.
@@ -27174,6 +27413,7 @@ namespace DTRAIN_NAMESPACE::hooks {
 /// same buckets and ranks.
 /// - A step enqueues so much work that with many buckets ready() runs some of it.
 /// For one model; a variable outlives its wrapper.
+/// @ingroup hooks
 class Adasum {
  public:
   /// @throws Error (invalid_argument) for a second model
@@ -27332,12 +27572,15 @@ class DeviceCast<stream::cuda::StreamRef> {
 
 namespace DTRAIN_NAMESPACE::hooks {
 
+/// Options of Cast. The same on every rank.
+/// @ingroup hooks
 struct CastOptions {
   /// The parameters with error feedback; none if it is not set. Example: `dtrain::hooks::every_parameter`.
   std::function<bool(const Parameter&)> error_feedback{};
 };
 
-/// For CastOptions::error_feedback.
+/// CastOptions::error_feedback for all parameters.
+/// @ingroup hooks
 inline bool every_parameter(const Parameter&) noexcept {
   return true;
 }
@@ -27354,7 +27597,8 @@ void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gra
 
 }  // namespace detail
 
-/// A GradientHook: `DistributedDataParallel ddp{model, group, options, hooks::Cast<dtrain::bfloat16>{}}`. Each rank
+/// A GradientHook that sends f32 gradients in 16 bits.
+/// `DistributedDataParallel ddp{model, group, options, hooks::Cast<dtrain::bfloat16>{}}`. Each rank
 /// rounds its f32 gradients to 16 bits in place, and the backend reduces those; sums of 16 bits are as precise as the
 /// backend's (DdpOptions::accumulate). Gradients of other types are reduced as they are. Averages: each rank divides
 /// before it rounds, so that the sum of gradients in range is in range, but for the last 0.1% of f16's. For f16,
@@ -27368,6 +27612,7 @@ void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gra
 /// sum of its gradients less one rounding. It keeps an f32 for each element. Errors of gradients that are not finite
 /// start anew; those of scaled ones (LossScaler) have the scale of their step: use bf16. For gradients in host memory.
 /// Lifetime: with error feedback one model; a variable outlives its wrapper.
+/// @ingroup hooks
 template <class Half>
 class Cast {
  public:
@@ -27479,15 +27724,17 @@ class Cast {
 
 namespace DTRAIN_NAMESPACE::hooks {
 
+/// Options of LocalSgd. The same on every rank.
+/// @ingroup hooks
 struct LocalSgdOptions {
   std::uint64_t every = 8;        ///< steps from one averaging to the next
   std::uint64_t start_after = 0;  ///< steps whose gradients are reduced, before the local ones
 };
 
-/// A GradientHook for post-local SGD: after `start_after` steps a rank keeps its own gradients and updates its own
-/// weights by them, and every `every` steps the weights of all ranks are averaged, as f32 where they are f32, whatever
-/// the topology's wire type. Local steps communicate nothing: no rank waits for another one, but after the first step
-/// for rank 0's order of the buckets (DdpOptions::reorder_gradients).
+/// A GradientHook for post-local SGD: steps without communication. After `start_after` steps a rank keeps its own
+/// gradients and updates its own weights by them, and every `every` steps the weights of all ranks are averaged, as f32
+/// where they are f32, whatever the topology's wire type. Local steps communicate nothing: no rank waits for another
+/// one, but after the first step for rank 0's order of the buckets (DdpOptions::reorder_gradients).
 ///
 ///   dtrain::hooks::LocalSgd local{{.every = 8, .start_after = 100}};
 ///   dtrain::DistributedDataParallel ddp{model, group, {}, local};
@@ -27505,6 +27752,7 @@ struct LocalSgdOptions {
 /// - Buffers that steps broadcast (DdpOptions::broadcast_buffers) are not broadcast in local steps: each rank has its
 ///   own. An average of the weights also averages buffers of f64, f32, f16 and bf16; others become rank 0's.
 /// Lifetime: one model, which outlives it; outlives its wrapper. Threads: those of the steps.
+/// @ingroup hooks
 class LocalSgd {
  public:
   /// @throws Error (invalid_argument) if `every` is 0
@@ -27727,6 +27975,8 @@ struct PowerSgdBucket {
   float* elements() const noexcept { return reinterpret_cast<float*>(values.data); }
 };
 
+/// Options of hooks::PowerSgd. The same on every rank.
+/// @ingroup hooks
 struct PowerSgdOptions {
   int rank = 1;                   ///< rank of the approximation: vectors for each matrix
   std::uint64_t start_after = 0;  ///< steps of plain all-reduces before the first compressed one
@@ -27740,7 +27990,8 @@ namespace DTRAIN_NAMESPACE::hooks {
 
 using ddp::PowerSgdOptions;
 
-/// A GradientHook: `hooks::PowerSgd compression{{.rank = 4}}; DistributedDataParallel ddp{model, group, options,
+/// A GradientHook that sends two thin factors of each gradient matrix.
+/// `hooks::PowerSgd compression{{.rank = 4}}; DistributedDataParallel ddp{model, group, options,
 /// compression};`. An f32 gradient of n rows and m columns travels as (n + m) rank elements. What the approximation
 /// leaves out is added to the rank's next gradient (error feedback), and the next approximation begins with this one's
 /// vectors (warm start). Other gradients are reduced as they are, in the same two all-reduces of the bucket.
@@ -27751,6 +28002,7 @@ using ddp::PowerSgdOptions;
 /// - A program that starts again from a checkpoint without state() starts with errors of zero.
 /// - With a LossScaler errors have the scale of their step: where the scale halves, they then count twice.
 /// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
+/// @ingroup hooks
 class PowerSgd {
  public:
   /// @throws Error (invalid_argument) for a rank or a min_compression below 1
@@ -27843,6 +28095,8 @@ class LargestElements {
   std::vector<std::uint32_t> counts_ = std::vector<std::uint32_t>(std::size_t{1} << 16);
 };
 
+/// Options of hooks::TopK. The same on every rank.
+/// @ingroup hooks
 struct TopKOptions {
   double fraction = 0.01;         ///< of a gradient's elements; above 0, at most 1
   std::uint64_t start_after = 0;  ///< steps of plain all-reduces before the first compressed one
@@ -27860,7 +28114,8 @@ namespace DTRAIN_NAMESPACE::hooks {
 
 using ddp::TopKOptions;
 
-/// A GradientHook: `hooks::TopK compression{{.fraction = 0.01}}; DistributedDataParallel ddp{model, group, options,
+/// A GradientHook that sends the largest elements of each gradient.
+/// `hooks::TopK compression{{.fraction = 0.01}}; DistributedDataParallel ddp{model, group, options,
 /// compression};`. Of each f32 gradient every rank sends the `fraction` of the elements with the largest absolute
 /// values, each with its index, to all ranks. What it does not send is added to its next gradient (error feedback).
 /// A rank receives 8 fraction ranks bytes for an element: a gradient where that is not below 4, or that has less than
@@ -27873,6 +28128,7 @@ using ddp::TopKOptions;
 /// - A program that starts again from a checkpoint without state() starts with errors of zero.
 /// - With a LossScaler errors have the scale of their step: where the scale halves, they then count twice.
 /// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
+/// @ingroup hooks
 class TopK {
  public:
   /// @throws Error (invalid_argument) for a fraction that is not above 0 and at most 1
@@ -29592,12 +29848,14 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Two numbers of one whole parameter, for rules whose step depends on them: sums of squares from measure(), and their
 /// roots in StepInfo.
+/// @ingroup sharding
 struct ParameterNorms {
   double weights = 0;
   double update = 0;  ///< of whatever the rule measures besides, for LAMB its step
 };
 
 /// What a rule is told besides the elements.
+/// @ingroup sharding
 struct StepInfo {
   std::uint64_t step = 1;     ///< number of this update, from 1
   std::size_t parameter = 0;  ///< position in the model's parameters() of the one that the elements are part of
@@ -29650,6 +29908,7 @@ constexpr std::size_t span_count() {
 /// - A rule with a State may have `ParameterNorms measure(weights, gradients, state, info) const` too, with the weights
 /// constant. It returns sums of squares of the part that it gets, and may change the state. All parts of all parameters
 /// are measured before the first is updated; a part is then updated with the same gradients.
+/// @ingroup sharding
 template <class R>
 concept OptimizerRule = std::is_invocable_v < const R&,
         std::span<float>, std::span<const float>,
@@ -29682,6 +29941,7 @@ concept HasMeasure = requires {
 };
 
 /// Whether the rule's step depends on norms of whole parameters.
+/// @ingroup sharding
 template <class R>
 concept NormedRule = HasMeasure<R> && requires(const R& rule, std::span<const float> elements,
                                                typename detail::StateOf<R>::type state, const StepInfo& info) {
@@ -29716,7 +29976,8 @@ using ddp::StepInfo;
 /// defaults. Members may be changed between steps, for a schedule; the same on all ranks.
 namespace DTRAIN_NAMESPACE::optimizers {
 
-/// w -= rate * (g + weight_decay * w).
+/// Plain SGD: w -= rate * (g + weight_decay * w).
+/// @ingroup sharding
 struct Sgd {
   float rate = 1e-3F;
   float weight_decay = 0;
@@ -29730,6 +29991,7 @@ struct Sgd {
 
 /// SGD with momentum: v = momentum * v + g + weight_decay * w; w -= rate * v. Nesterov's form subtracts
 /// rate * (g + weight_decay * w + momentum * v).
+/// @ingroup sharding
 struct Momentum {
   float rate = 1e-3F;
   float momentum = 0.9F;
@@ -29779,6 +30041,7 @@ struct AdamStep {
 }  // namespace detail
 
 /// Adam; weight_decay is added to the gradient.
+/// @ingroup sharding
 struct Adam {
   float rate = 1e-3F;
   float beta1 = 0.9F;
@@ -29798,6 +30061,7 @@ struct Adam {
 };
 
 /// Adam with decoupled decay (Loshchilov and Hutter 2019): w -= rate * weight_decay * w before the step.
+/// @ingroup sharding
 struct AdamW {
   float rate = 1e-3F;
   float beta1 = 0.9F;
@@ -29813,9 +30077,10 @@ struct AdamW {
   }
 };
 
-/// LAMB (You et al. 2020, algorithm 2, with the identity for phi), for large batches: w -= rate * |w| / |u| * u, where
+/// LAMB (You et al., 2020, algorithm 2, with the identity for phi), for large batches: w -= rate * |w| / |u| * u, where
 /// u is Adam's step plus weight_decay * w, and |w| and |u| are the L2 norms of a whole parameter. Where one of them is
 /// 0, w -= rate * u.
+/// @ingroup sharding
 struct Lamb {
   float rate = 1e-3F;
   float beta1 = 0.9F;
@@ -29932,6 +30197,7 @@ DTRAIN_DEFINED ShardLayout shard_layout(const BucketPlan& plan, std::span<const 
 namespace DTRAIN_NAMESPACE::zero {
 
 /// Stage 1: the optimizer's state.
+/// @ingroup sharding
 struct States {
   /// A step ends when each rank has updated its share; the new weights are gathered in the background then, the first
   /// layers' first. The forward pass calls DistributedDataParallel::wait_for(i) before it uses parameter i. Until then
@@ -29957,6 +30223,7 @@ struct States {
 /// - Not for models whose bind_gradient has their gradients in the arena. Gradients need no memory (see Parameter).
 /// - The wrapper then only makes steps with such an optimizer; those under no_sync() add up in the model's memory.
 /// - Gradients that are ready before any of the bucket two before theirs are kept in further memory.
+/// @ingroup sharding
 struct Gradients {
   bool overlap_forward = false;    ///< as of States
   bool ready_frees_value = false;  ///< as of States
@@ -30283,6 +30550,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// The reduced gradients of a step, each rank's share, before the update: what clip_gradients and LossScaler::step
 /// take.
+/// @ingroup sharding
 class ShardedGradients {
  public:
   explicit ShardedGradients(GradientNorm norm) noexcept : norm_(norm) {}
@@ -30585,10 +30853,12 @@ class ShardedReduction final : public BucketUpdate<C> {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Made by `begin()`. A model's backward pass calls `ready`; then the program calls `finish`. A step that is destroyed
-/// before `finish` is abandoned: the other ranks, which wait for this rank's gradients, are notified.
+/// A step that the program drives itself; made by DistributedDataParallel::begin(). A model's backward pass calls
+/// `ready`; then the program calls `finish`. A step that is destroyed before `finish` is abandoned: the other ranks,
+/// which wait for this rank's gradients, are notified.
 /// Threads: `ready` from any thread, concurrently for different parameters; everything else from the step's owner.
 /// Lifetime: its maker outlives it. A Ready made from it is valid until the step is finished, even if the Step moves.
+/// @ingroup training
 class Step {
  public:
   /// Interface of a reducer that a Step drives.
@@ -30673,6 +30943,7 @@ using ddp::Step;
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// While it lives, steps of its DistributedDataParallel reduce nothing. Movable. Threads: the one that drives steps.
+/// @ingroup training
 class [[nodiscard]] NoSync {
  public:
   explicit NoSync(std::shared_ptr<int> depth) noexcept : depth_(std::move(depth)) { ++*depth_; }
@@ -31336,8 +31607,8 @@ BucketRebuild Driver<Backend, Group>::bucket_rebuild(const Group& group, const D
 
 namespace DTRAIN_NAMESPACE {
 
-/// ZeRO (Rajbhandari et al. 2020): each rank keeps 1 / ranks of the optimizer's state and updates as much of the
-/// weights. Stage 1 is zero::States, stage 2 zero::Gradients, which keeps as much of the gradients.
+/// ZeRO (Rajbhandari et al., 2020): each rank keeps 1 / ranks of the optimizer's state and updates the same share of
+/// the weights. Stage 1 is zero::States. With stage 2, zero::Gradients, a rank keeps the same share of the gradients.
 ///
 ///   dtrain::DistributedDataParallel ddp{model, group};
 ///   dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{.rate = 3e-4F}};  // and perhaps the stage
@@ -31346,8 +31617,8 @@ namespace DTRAIN_NAMESPACE {
 /// A step reduce-scatters each bucket during the backward pass, applies the rule to this rank's share, and gathers the
 /// new weights: as many bytes as an all-reduce. The ranks of backend::SharedMemory copy them from each other's memory.
 /// The model's weights change when all its gradients are ready, or during the backward pass if the stage says
-/// ready_frees_value. Of the gradients' memory nothing is promised after the step: set or clear gradients before the
-/// next.
+/// ready_frees_value. The content of the gradients' memory is unspecified after the step: set or clear gradients before
+/// the next.
 /// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
 /// - f16 and bf16 models: the share of the weights is kept in f32 too, from the construction on; values that the
 /// program then sets in the model do not change it. The rule gets f32 gradients.
@@ -31356,6 +31627,7 @@ namespace DTRAIN_NAMESPACE {
 /// Lifetime: the model outlives it, and `ddp` does if it is to make steps. The destructor of `ddp` waits for the last
 /// step's weights. After it the optimizer makes no steps, but save_checkpoint and load_checkpoint still take its state.
 /// Threads: those of `ddp`'s steps; the rule runs on the thread of the communication during steps.
+/// @ingroup sharding
 template <class R, class C, class Stage = zero::States>
 class ShardedOptimizer {
  public:
@@ -31628,6 +31900,7 @@ std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string&
 /// old one are removed: all called PATH.shard-, 16 hexadecimal digits, and the number of a rank. One job at a time
 /// saves to `path`. Collective, blocking: until the files are on the disk. @throws as save_checkpoint, also for a
 /// share's file
+/// @ingroup checkpoints
 template <class Group, class R, class C, class Stage>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
                      ShardedOptimizer<R, C, Stage>& optimizer) {
@@ -31638,6 +31911,7 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
 
 /// The same, but returns when every rank has copied what it writes; see save_checkpoint_async(group, path, tensors).
 /// Collective, blocking: the copies, and a message of rank 0.
+/// @ingroup checkpoints
 template <class Group, class R, class C, class Stage>
 [[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
                                                       std::span<const NamedTensor> tensors,
@@ -31654,6 +31928,7 @@ template <class Group, class R, class C, class Stage>
 /// of ranks saved it and however their buckets were. Call it after the construction of the optimizer.
 /// @throws as load_checkpoint; Error (protocol) on every rank if the state is another model's or optimizer's, or a
 /// share's file is missing or damaged: then `tensors` are loaded, and the optimizer's state is undefined
+/// @ingroup checkpoints
 template <class Group, class R, class C, class Stage>
 bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
                      ShardedOptimizer<R, C, Stage>& optimizer) {
@@ -31782,8 +32057,9 @@ DTRAIN_INSTANTIATE void ddp::broadcast_values(backend::SharedMemory::Communicato
 
 namespace DTRAIN_NAMESPACE {
 
-/// Launcher, backend and topology. Types that do not fit together fail to compile, with one sentence that names the
-/// missing member and the header with the contract.
+/// Launcher, backend and topology of a job. Types that do not fit together fail to compile, with one sentence that
+/// names the missing member and the header with the contract.
+/// @ingroup jobs
 template <class LauncherType, class BackendType, class TopologyType = topology::Flat>
 struct Policy {
   using Launcher = LauncherType;
@@ -31847,7 +32123,8 @@ namespace DTRAIN_NAMESPACE {
 using async::BackgroundTask;
 using async::Task;
 
-/// A shared handle: copies refer to the same group. See group::Collectives for the collectives.
+/// A rank's handle on its job, or on a subgroup of the job's ranks. Copies refer to the same group. The collectives are
+/// those of its base class group::Collectives.
 ///
 /// Threads: collectives of one group come from one thread at a time, in the same order on every rank. Collectives of
 /// different groups (split) never wait for each other. store(), check() and the identity: any thread.
@@ -31855,6 +32132,7 @@ using async::Task;
 /// Leaving: the destruction of this rank's last handle, on the job or on a subgroup, leaves the job, which goes on
 /// without this rank. If an exception unwinds the stack at that moment, the rank has failed and the other ranks are
 /// notified.
+/// @ingroup jobs
 template <class P>
 class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupState<typename P::ChannelBackend>> {
  public:
@@ -31983,7 +32261,8 @@ namespace DTRAIN_NAMESPACE {
 template <class R, class C, class Stage>
 class ShardedOptimizer;
 
-/// `DistributedDataParallel ddp{model, group};`
+/// Wraps a model and averages its gradients over the ranks while the backward pass runs:
+/// `DistributedDataParallel ddp{model, group}`.
 ///
 /// Lifetime: borrows the model, whose parameters keep their addresses (DdpOptions::check_addresses); keeps the group.
 /// Gradients that the model binds (bind_gradient) lie in this object's memory: the model must not use them after its
@@ -31994,6 +32273,7 @@ class ShardedOptimizer;
 /// and returns without blocking: later work on the stream (the optimizer) reads reduced gradients. From ready() to
 /// finish() nothing else touches a gradient's memory. A step from begin() to finish() may be captured in a CUDA graph,
 /// which is destroyed before this object.
+/// @ingroup training
 template <class M, class P>
 class DistributedDataParallel {
   using Backend = typename P::ChannelBackend;
@@ -32201,9 +32481,11 @@ class DistributedDataParallel {
 namespace DTRAIN_NAMESPACE {
 
 /// argv without the launcher's flags; [0] is the program's name.
+/// @ingroup jobs
 using Arguments = std::span<char* const>;
 
 /// `body(group)` or `body(group, arguments)`, returning an exit code or nothing.
+/// @ingroup jobs
 template <class Body, class P>
 concept RunBody = std::invocable<Body, ProcessGroup<P>> || std::invocable<Body, ProcessGroup<P>, Arguments>;
 
@@ -32280,6 +32562,7 @@ class PolicyRankBody final : public group::RankBody {
 /// A body that returns 0 after the job has failed counts as failed: 1 if its own rank was the first cause, else 75.
 /// With launch::PerNode the process that the user started becomes the launcher. It never calls `body`, and returns the
 /// exit code of the first worker that failed (128 + signal).
+/// @ingroup jobs
 template <class P, RunBody<P> Body>
 int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
   launch::StartResult start = detail::start<P>(argc, argv);
@@ -32298,6 +32581,7 @@ int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
 
 /// Joins the job and returns its group, for programs that are started once for each rank.
 /// Collective, blocking. @throws Error (identity, and as ProcessGroup::join).
+/// @ingroup jobs
 template <class P>
 ProcessGroup<P> init_process_group(launch::JoinOptions options = {}, const GroupOptions& group_options = {}) {
   static_assert(
@@ -39320,6 +39604,7 @@ namespace DTRAIN_NAMESPACE::identity {
 
 /// The identity of a process with this environment and these arguments. Pure: does not read the real environment.
 /// @throws IdentityError if the environment is contradictory or incomplete
+/// @ingroup launchers
 ProcessIdentity process_identity(const Environment& environment, Arguments arguments = {});
 
 }  // namespace DTRAIN_NAMESPACE::identity
@@ -39343,6 +39628,7 @@ struct NodeFlags {
 };
 
 /// A launcher's node in its job, and the address of the launchers' store.
+/// @ingroup launchers
 struct NodeIdentity {
   DTRAIN_MEMBERS_NOT_INLINED(NodeIdentity);
 
@@ -39604,6 +39890,7 @@ inline std::optional<std::string_view> read_nproc_per_node(const Variables& vari
 
 /// The node identity of a launcher with these flags and this environment. Pure.
 /// @throws IdentityError if they are contradictory or incomplete
+/// @ingroup launchers
 inline NodeIdentity node_identity(const Environment& environment, const NodeFlags& flags = {}) {
   const Environment joined = with_flags(environment, flags);
   const Variables variables(joined);
