@@ -119,7 +119,7 @@ def read(root):
         programs=[path.stem for path in sources if path.suffix == ".cpp"],
         files=paths + [path.removeprefix("include/").removeprefix("single_include/") for path in paths],
         variables=sorted({name for path in [*sources, root / "CMakeLists.txt", root / "bench" / "cuda" / "ten_minutes"]
-                          if "tests" not in path.relative_to(root).parts
+                          if path.relative_to(root).parts[:1] != ("tests",) or "emulation" in path.parts
                           for name in re.findall(r"\bDTRAIN_[A-Z_]+[A-Z]\b", path.read_text(errors="replace"))}),
     )
 
