@@ -148,8 +148,7 @@ inline std::string first_conflict(std::vector<DeviceAssignment> assignments) {
   return format_text(
       "ranks {} and {} on host {} are threads of one process and both compute on device {}, where each would wait for "
       "the other in NCCL's implicit launch order; make each rank a process, or set NCCL_LAUNCH_ORDER_IMPLICIT=0 for "
-      "the "
-      "process",
+      "the process",
       {threads->rank, (threads + 1)->rank, threads->host, threads->device});
 }
 
