@@ -260,7 +260,8 @@ class TrafficCounter {
 // ---- dtrain/core/config.hpp
 
 /// @file
-/// Compiler and feature macros: the only file that reads the compiler's own macros.
+/// Macros: compiler, sanitizer, processor, separate compilation. Outside kernels/ no other file reads the compiler's
+/// own.
 
 #if !defined(__linux__)
 #error "dtrain: Linux is the only system it runs on (epoll, memfd and futexes carry it)"
@@ -1157,7 +1158,8 @@ template <std::size_t Count>
 // ---- dtrain/core/cause.hpp
 
 /// @file
-/// Cause: the first cause of a job's failure, the same on every rank; the exit codes of a job's processes.
+/// Cause: the first cause of a job's failure, the same on every rank; JobFailed and PeerLost: the exceptions that carry
+/// it; the exit codes of a job's processes.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2065,7 +2067,8 @@ tensor_view(Values& values) {
 // ---- dtrain/kernels/in_place_cast.hpp
 
 /// @file
-/// Casts between f32 and 16-bit floats within the memory of the f32 elements.
+/// Casts between f32 and 16-bit floats in the memory of the f32 elements, and the rounding errors that error feedback
+/// keeps.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -3414,8 +3417,8 @@ class EventLoop {
 // ---- dtrain/async/loop_handle.hpp
 
 /// @file
-/// LoopHandle: starts coroutines on another thread's EventLoop; a BackgroundTask owns each, by a SpawnState that owner
-/// and loop share.
+/// LoopHandle: starts coroutines on another thread's EventLoop; BackgroundTask: the owner of one, which cancels it when
+/// destroyed.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -6935,7 +6938,7 @@ inline constexpr std::size_t max_keys_per_wait = 1024;
 inline constexpr const char* large_value_remedy = "; split it over several keys, or send it by a collective";
 inline constexpr std::size_t max_sentence_bytes = 8192;  ///< texts of causes and refusals; longer ones are cut
 inline constexpr std::size_t max_name_bytes = 256;       ///< host names, host identities, versions
-inline constexpr std::size_t max_settings_bytes = 1024;  ///< settings that joining ranks compare (job_settings.hpp)
+inline constexpr std::size_t max_settings_bytes = 1024;  ///< settings that joining ranks compare (membership/membership.hpp)
 inline constexpr int max_world_size = 1 << 20;
 inline constexpr std::size_t max_barrier_ranges = 16384;  ///< ranges of the ranks of one barrier (rank_set.hpp)
 /// The largest frame that either side reads: a value with its key, or the keys of one wait.
@@ -7069,7 +7072,7 @@ struct RankInfo {
   std::optional<int> local_world_size;
   std::optional<int> node_rank;
   std::optional<int> node_count;
-  std::string settings;  ///< lines "name=value" that must be equal on all ranks (job_settings.hpp)
+  std::string settings;  ///< lines "name=value" that must be equal on all ranks
 };
 
 /// Numbers nodes in the order of their first ranks, and the local ranks of a node in the order of its ranks. Example:
@@ -7300,7 +7303,7 @@ DTRAIN_DEFINED std::string rank_list(const std::vector<int>& ranks, std::size_t 
 ///
 /// If a connection closes before Accepted, the rank tries again: a store with too many pending connections closes the
 /// oldest. After a failure, every request is answered Status::failed. Every version keeps the kind, magic, protocol and
-/// version of a Hello, and all of Refused, so that versions recognise each other. Proofs: transcript.hpp.
+/// version of a Hello, and all of Refused, so that versions recognise each other. Proofs: secret.hpp.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -7408,7 +7411,7 @@ enum class ClientRole : std::uint8_t { rank = 1, launcher = 2 };
 /// Random bytes, new for each handshake.
 using Nonce = std::array<std::byte, 16>;
 
-/// HMAC-SHA256 (transcript.hpp); zeros if there is no secret.
+/// HMAC-SHA256 (secret.hpp); zeros if there is no secret.
 using Proof = std::array<std::byte, 32>;
 
 /// @name Messages of the handshake
@@ -7736,12 +7739,12 @@ class Store {
 // ---- dtrain/rendezvous/protocol/secret.hpp
 
 /// @file
-/// Secret: the key that the ranks of a job share; HandshakeTranscript: the frames of a handshake, and the proofs of the
-/// secret over them.
+/// Secret: the key that the ranks of a job share; Transcript: the frames of one handshake, over which both sides prove
+/// that they know it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Both sides prove that they know the secret without sending it (transcript.hpp). It protects the handshake only:
+/// Both sides prove that they know the secret without sending it (Transcript). It protects the handshake only:
 /// later bytes are neither encrypted nor protected against an attacker who can change them on the network.
 class Secret {
  public:
@@ -7836,7 +7839,7 @@ struct ControlPlaneOptions {
   std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: address of this rank, and of a store that it hosts
   std::optional<Secret> secret{};           ///< of the job, if it has one
   Origin origin{};                          ///< further facts that distinguish the job from others
-  std::string settings{};                   ///< must be equal on all ranks (job_settings.hpp)
+  std::string settings{};                   ///< must be equal on all ranks (membership/membership.hpp)
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);  ///< of the rendezvous, and of a collective
   Limits limits{};
 };
@@ -9270,8 +9273,8 @@ class ProgressLoop {
 // ---- dtrain/backend/mpi/engine.hpp
 
 /// @file
-/// Engine: MPI in this process: its thread, which initialises and finalizes it (MpiRuntime), the loop that drives its
-/// messages, and the process's one engine (EngineRegistry).
+/// Engine: MPI in this process: the thread that initialises and finalizes MPI (MpiRuntime), and the loop that drives
+/// messages; EngineRegistry: the one engine of a process.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
@@ -10904,8 +10907,8 @@ class HalvingStages {
 // ---- dtrain/backend/message_passing/algorithms/algorithm_table.hpp
 
 /// @file
-/// AlgorithmTable: the all_reduce algorithm for each length, the cheapest by alpha and beta; costs of the algorithms:
-/// what each rank sends, as pure functions.
+/// AllReduceAlgorithm, and AlgorithmTable: the cheapest algorithm for each length by alpha and beta, from cost
+/// functions.
 
 /// Each algorithm has `sent_by(rank)`, which is exact for every length, and, if it is a choice among several, `path()`:
 /// the messages and bytes on its longest chain. Below, n ranks reduce S bytes. A rank sends one message at a time
@@ -11072,7 +11075,7 @@ struct RingCost {
   Blocks all_blocks() const noexcept { return {shape.count, shape.dtype, shape.ranks, tuning, shape.partial}; }
 };
 
-/// direct_reduce_scatter.hpp: (n - 1) (alpha + S / n beta) for the reduction, and as much for the all-gather.
+/// direct_exchange.hpp: (n - 1) (alpha + S / n beta) for the reduction, and as much for the all-gather.
 struct DirectReduceScatterCost {
   CollectiveShape shape;
   Tuning tuning;
@@ -13155,8 +13158,8 @@ Routine tree(OperationContext<E>& context, const Buffers& buffers) {
 // ---- dtrain/backend/mpi/collective_endpoint.hpp
 
 /// @file
-/// CollectiveEndpoint: one channel's messages over MPI, and its collectives by MPI's own algorithms; the MPI datatypes
-/// and reduction operators, with dtrain's kernels where MPI's operators give other results.
+/// CollectiveEndpoint: the endpoint of backend::MpiCollectives, which runs whole collectives as MPI's nonblocking ones;
+/// MPI's datatypes and reduction operators, or dtrain's kernels where MPI's give other results.
 
 #if DTRAIN_WITH_MPI
 
@@ -15793,8 +15796,8 @@ concept Transport = requires { typename T::Endpoint; } && Endpoint<typename T::E
 // ---- dtrain/backend/gloo/transport.hpp
 
 /// @file
-/// gloo::Transport: runs a channel's routines, which may block in Gloo; an OperationMonitor looks from another thread
-/// whether such an operation has to end.
+/// gloo::Transport: runs each routine in the thread that runs the stream, where the routine may block in Gloo;
+/// OperationMonitor: a thread that ends an operation of Gloo at its deadline or on cancellation.
 
 namespace DTRAIN_NAMESPACE::backend::gloo {
 
@@ -20186,8 +20189,8 @@ class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
 // ---- dtrain/topology/algorithm_communicator.hpp
 
 /// @file
-/// Algorithm communicator: all_reduce, and what else a topology's algorithm has, by it; other operations by the
-/// backend.
+/// AlgorithmCommunicator: a communicator that runs the collectives that a topology's algorithm has by it, and the
+/// others by the backend's communicator.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -21959,7 +21962,7 @@ class DeviceBounceBuffer<stream::cuda::StreamRef> {
 // ---- dtrain/group/collectives.hpp
 
 /// @file
-/// Collectives of a process group, enqueued on a stream or blocking: all-to-all ones, those with a root, and those with
+/// Collectives of a process group, enqueued on a stream or blocking: symmetric ones, those with a root, and those with
 /// a block for each pair of ranks; group::Work: a handle on an enqueued one.
 
 namespace DTRAIN_NAMESPACE::group {
@@ -23759,8 +23762,8 @@ DTRAIN_DEFINED void FailureContext::report_abandoned_step(bool unwinding) const 
 // ---- dtrain/ddp/broadcast/packed_broadcast.hpp
 
 /// @file
-/// PackedBroadcast: broadcasts of rank 0's tensors, of which small ones share a broadcast; broadcast_values(): its
-/// parameter values and buffers, once, before training.
+/// PackedBroadcast: broadcasts of rank 0's tensors, of which small ones share a broadcast; broadcast_values(): gives
+/// every rank the parameter values and buffers of rank 0, once, before training.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -24357,7 +24360,7 @@ struct ModelSignature {
   bool allow_unused_parameters = false;
   bool broadcast_buffers = false;
   Accumulate accumulate = Accumulate::element;
-  bool scales_averages = false;  ///< see scaled_averages.hpp
+  bool scales_averages = false;  ///< see setup/driver.hpp
   std::string hook{};            ///< its description; empty: none
   bool measures_plan = false;    ///< DdpOptions::plan
 
@@ -26467,8 +26470,8 @@ using ddp::save_checkpoint_async;
 // ---- dtrain/ddp/profile/write_timeline.hpp
 
 /// @file
-/// Timeline of a whole job, gathered and written by rank 0; clock offset: the difference between its clock and a
-/// rank's, estimated over the store.
+/// Timeline of a whole job, gathered and written by rank 0; clock offset: rank 0's clock minus this rank's, estimated
+/// over the store.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26898,7 +26901,8 @@ class BufferBroadcast {
 // ---- dtrain/ddp/bucket_update.hpp
 
 /// @file
-/// BucketUpdate: what a step does with its buckets in place of reducing them for the model.
+/// BucketUpdate: interface of what a step does with full buckets instead of an all-reduce; ShardedReduction implements
+/// it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27105,8 +27109,8 @@ class GradientArena {
 // ---- dtrain/ddp/hooks/gradient_hook.hpp
 
 /// @file
-/// The concept GradientHook: reduces the gradients of a bucket in place of the all-reduce; CountedChannel: the
-/// operations that a hook may call, with a count of its bytes.
+/// The concept GradientHook, and GradientBucket, which a hook reduces in place of the all-reduce; CountedChannel: the
+/// collectives that a hook may call, with a count of its bytes.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29510,7 +29514,7 @@ struct ReducerParts {
   std::shared_ptr<RunningBucket> running{};  ///< updated with each bucket
   BucketRebuild rebuild{};
   AddressCheck::Read read_parameters{};
-  bool scales_averages = false;  ///< see scaled_averages.hpp; the same on all ranks
+  bool scales_averages = false;  ///< see setup/driver.hpp; the same on all ranks
 };
 
 /// Owns the channel and the arena. Reducer checks the order of the calls. Pinned. Lifetime: the failure context that
@@ -31018,8 +31022,8 @@ DTRAIN_DEFINED void Accumulation::finish() {
 // ---- dtrain/ddp/reduction/reducer.hpp
 
 /// @file
-/// Reducer: steps in which every gradient is marked ready once and reduced, in an order that is recorded; failures are
-/// reported to the job, and what a stream runs with borrowed memory ends before an exception leaves.
+/// Reducer: the steps of a wrapper: each gradient is marked ready once and reduced; a failed step waits for enqueued
+/// work, then reports to the job.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -37151,10 +37155,82 @@ DTRAIN_DEFINED void StreamRegistry::remove(OnDemandRunner& runner) noexcept {
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
 
-// ---- dtrain/identity/environment/complete_identity.hpp
+// ---- dtrain/identity/environment/local_rank_argument.hpp
 
 /// @file
-/// Identity completion: derived fields on one node, and range checks, which every source applies.
+/// Arguments: a program's argv; reads and removes --local_rank=N, which torch.distributed.launch adds.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// A program's argv, the program's name included.
+using Arguments = std::span<const char* const>;
+
+namespace detail {
+inline bool is_local_rank_flag(std::string_view text) noexcept {
+  return text == "--local_rank" || text == "--local-rank";
+}
+}  // namespace detail
+
+/// N of --local_rank=N, --local-rank=N, or either with a separate value. Ignores arguments after "--".
+/// @throws IdentityError (bad-integer; conflict-local-rank for two different values)
+inline std::optional<int> local_rank_argument(Arguments arguments) {
+  std::optional<int> found;
+  for (std::size_t i = 1; i < arguments.size(); ++i) {
+    const std::string_view argument = arguments[i];
+    if (argument == "--") {
+      break;
+    }
+    const std::size_t equals = argument.find('=');
+    const std::string_view flag = argument.substr(0, equals);
+    if (!detail::is_local_rank_flag(flag)) {
+      continue;
+    }
+    std::string_view value;
+    if (equals != std::string_view::npos) {
+      value = argument.substr(equals + 1);
+    } else if (i + 1 < arguments.size()) {
+      value = arguments[++i];
+    }
+    const std::optional<int> number = parse_integer(value);
+    if (!number) {
+      throw_identity_error(IdentityErrc::bad_integer,
+                           "the argument {} is not a non-negative integer; give it as --local_rank=N",
+                           {quoted(flag, value)});
+    }
+    if (found && *found != *number) {
+      throw_identity_error(IdentityErrc::conflict_local_rank,
+                           "the argument --local_rank is given twice, as {} and {}; give it once", {*found, *number});
+    }
+    found = number;
+  }
+  return found;
+}
+
+/// The arguments without --local_rank=N, which torch.distributed.launch and DeepSpeed add to every program.
+inline std::vector<std::string> without_local_rank(const std::vector<std::string>& arguments) {
+  std::vector<std::string> kept;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--") {
+      kept.insert(kept.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
+      break;
+    }
+    const std::size_t equals = argument.find('=');
+    if (i == 0 || !detail::is_local_rank_flag(std::string_view(argument).substr(0, equals))) {
+      kept.push_back(argument);
+    } else if (equals == std::string::npos) {
+      ++i;
+    }
+  }
+  return kept;
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/environment/one_node.hpp
+
+/// @file
+/// Identity on one node: the fields that are certain there, and its loopback address; range checks of ranks and sizes.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -37233,7 +37309,8 @@ inline std::string master_addr_or_loopback(const Variables& variables, const cha
 // ---- dtrain/identity/environment/launcher_variables.hpp
 
 /// @file
-/// Launcher variables: a launcher's rank and world size, and the names of its variables.
+/// LauncherVariables: the names of one launcher's variables, and how they are read; RankAndSize: a rank and world size,
+/// to compare two launchers.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -37287,78 +37364,6 @@ struct LauncherVariables {
     return identity;
   }
 };
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/environment/local_rank_argument.hpp
-
-/// @file
-/// Local-rank argument: --local_rank=N, which torch.distributed.launch adds to a program, in all spellings.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// A program's argv, the program's name included.
-using Arguments = std::span<const char* const>;
-
-namespace detail {
-inline bool is_local_rank_flag(std::string_view text) noexcept {
-  return text == "--local_rank" || text == "--local-rank";
-}
-}  // namespace detail
-
-/// N of --local_rank=N, --local-rank=N, or either with a separate value. Ignores arguments after "--".
-/// @throws IdentityError (bad-integer; conflict-local-rank for two different values)
-inline std::optional<int> local_rank_argument(Arguments arguments) {
-  std::optional<int> found;
-  for (std::size_t i = 1; i < arguments.size(); ++i) {
-    const std::string_view argument = arguments[i];
-    if (argument == "--") {
-      break;
-    }
-    const std::size_t equals = argument.find('=');
-    const std::string_view flag = argument.substr(0, equals);
-    if (!detail::is_local_rank_flag(flag)) {
-      continue;
-    }
-    std::string_view value;
-    if (equals != std::string_view::npos) {
-      value = argument.substr(equals + 1);
-    } else if (i + 1 < arguments.size()) {
-      value = arguments[++i];
-    }
-    const std::optional<int> number = parse_integer(value);
-    if (!number) {
-      throw_identity_error(IdentityErrc::bad_integer,
-                           "the argument {} is not a non-negative integer; give it as --local_rank=N",
-                           {quoted(flag, value)});
-    }
-    if (found && *found != *number) {
-      throw_identity_error(IdentityErrc::conflict_local_rank,
-                           "the argument --local_rank is given twice, as {} and {}; give it once", {*found, *number});
-    }
-    found = number;
-  }
-  return found;
-}
-
-/// The arguments without --local_rank=N, which torch.distributed.launch and DeepSpeed add to every program.
-inline std::vector<std::string> without_local_rank(const std::vector<std::string>& arguments) {
-  std::vector<std::string> kept;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    if (argument == "--") {
-      kept.insert(kept.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
-      break;
-    }
-    const std::size_t equals = argument.find('=');
-    if (i == 0 || !detail::is_local_rank_flag(std::string_view(argument).substr(0, equals))) {
-      kept.push_back(argument);
-    } else if (equals == std::string::npos) {
-      ++i;
-    }
-  }
-  return kept;
-}
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
@@ -38513,7 +38518,8 @@ struct SingleSource {
 // ---- dtrain/identity/master_address.hpp
 
 /// @file
-/// Master address: host and port of the store, for launchers that do not state them.
+/// Master address: host and port of the store, stated or derived from the variables of launchers like mpirun;
+/// complete_identity(), with which the sources of these launchers end.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -39504,7 +39510,7 @@ static_assert(no_launcher.starts_with(SingleSource::name));
       add(source.name, source.needs);
     }
   }
-  add("node", {"NODE_RANK", "NNODES"});  // the pairs of node_sources.hpp
+  add("node", {"NODE_RANK", "NNODES"});  // the pairs of node_identity.hpp
   add("pet", {"PET_NODE_RANK", "PET_NNODES"});
   const std::string own = quoted("DTRAIN_LAUNCHER", wanted);
   if (is_known && there == no_launcher) {
@@ -40608,7 +40614,7 @@ using HandshakeRequest = std::variant<Join, Resume>;
 /// Messages that a store may send in the handshake.
 using HandshakeReply = std::variant<Challenge, Accepted, Refused, Failure>;
 
-/// @name Fields of each message in their order on the wire. A proof comes last (transcript.hpp).
+/// @name Fields of each message in their order on the wire. A proof comes last (secret.hpp).
 /// @{
 
 /// Those after the kind, magic, protocol and version of a Hello.
@@ -51737,7 +51743,7 @@ class SignalForwarder {
 
 /// @file
 /// Supervisor: watches the workers of one attempt from their start to the end of the last worker; MemoryKills: whether
-/// the kernel killed one because its control group was out of memory.
+/// the kernel killed a worker because the control group had no memory left.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -53687,7 +53693,7 @@ DTRAIN_DEFINED void HookRanks::refuse_state(const char* hook, int of_state, int 
 // ---- dtrain/ddp/hooks/low_rank.hpp
 
 /// @file
-/// Products and orthogonalisation of a matrix with a few vectors, in f32.
+/// Matrix products and orthonormal rows in f32, for PowerSgd; Rows: a borrowed matrix.
 
 namespace DTRAIN_NAMESPACE::ddp {
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// LoopHandle: starts coroutines on another thread's EventLoop; a BackgroundTask owns each, by a SpawnState that owner
-/// and loop share.
+/// LoopHandle: starts coroutines on another thread's EventLoop; BackgroundTask: the owner of one, which cancels it when
+/// destroyed.
 
 #include <atomic>
 #include <condition_variable>

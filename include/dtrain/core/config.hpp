@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Compiler and feature macros: the only file that reads the compiler's own macros.
+/// Macros: compiler, sanitizer, processor, separate compilation. Outside kernels/ no other file reads the compiler's
+/// own.
 
 #if !defined(__linux__)
 #error "dtrain: Linux is the only system it runs on (epoll, memfd and futexes carry it)"

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// BucketUpdate: what a step does with its buckets in place of reducing them for the model.
+/// BucketUpdate: interface of what a step does with full buckets instead of an all-reduce; ShardedReduction implements
+/// it.
 
 #include <array>
 #include <cstddef>

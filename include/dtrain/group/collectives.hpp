@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Collectives of a process group, enqueued on a stream or blocking: all-to-all ones, those with a root, and those with
+/// Collectives of a process group, enqueued on a stream or blocking: symmetric ones, those with a root, and those with
 /// a block for each pair of ranks; group::Work: a handle on an enqueued one.
 
 #include <memory>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Master address: host and port of the store, for launchers that do not state them.
+/// Master address: host and port of the store, stated or derived from the variables of launchers like mpirun;
+/// complete_identity(), with which the sources of these launchers end.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/identity/environment/complete_identity.hpp"
+#include "dtrain/identity/environment/one_node.hpp"
 #include "dtrain/identity/environment/slurm_step.hpp"
 #include "dtrain/identity/formats/host_port.hpp"
 #include "dtrain/identity/formats/orte_uri.hpp"

@@ -323,7 +323,7 @@ static_assert(no_launcher.starts_with(SingleSource::name));
       add(source.name, source.needs);
     }
   }
-  add("node", {"NODE_RANK", "NNODES"});  // the pairs of node_sources.hpp
+  add("node", {"NODE_RANK", "NNODES"});  // the pairs of node_identity.hpp
   add("pet", {"PET_NODE_RANK", "PET_NNODES"});
   const std::string own = quoted("DTRAIN_LAUNCHER", wanted);
   if (is_known && there == no_launcher) {

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Casts between f32 and 16-bit floats within the memory of the f32 elements.
+/// Casts between f32 and 16-bit floats in the memory of the f32 elements, and the rounding errors that error feedback
+/// keeps.
 
 #include <cstddef>
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Algorithm communicator: all_reduce, and what else a topology's algorithm has, by it; other operations by the
-/// backend.
+/// AlgorithmCommunicator: a communicator that runs the collectives that a topology's algorithm has by it, and the
+/// others by the backend's communicator.
 
 #include <cstddef>
 #include <cstdint>

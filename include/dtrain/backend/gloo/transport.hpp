@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// gloo::Transport: runs a channel's routines, which may block in Gloo; an OperationMonitor looks from another thread
-/// whether such an operation has to end.
+/// gloo::Transport: runs each routine in the thread that runs the stream, where the routine may block in Gloo;
+/// OperationMonitor: a thread that ends an operation of Gloo at its deadline or on cancellation.
 
 #include <signal.h>
 

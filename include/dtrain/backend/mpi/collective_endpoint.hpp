@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// CollectiveEndpoint: one channel's messages over MPI, and its collectives by MPI's own algorithms; the MPI datatypes
-/// and reduction operators, with dtrain's kernels where MPI's operators give other results.
+/// CollectiveEndpoint: the endpoint of backend::MpiCollectives, which runs whole collectives as MPI's nonblocking ones;
+/// MPI's datatypes and reduction operators, or dtrain's kernels where MPI's give other results.
 
 #include <array>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Engine: MPI in this process: its thread, which initialises and finalizes it (MpiRuntime), the loop that drives its
-/// messages, and the process's one engine (EngineRegistry).
+/// Engine: MPI in this process: the thread that initialises and finalizes MPI (MpiRuntime), and the loop that drives
+/// messages; EngineRegistry: the one engine of a process.
 
 #include <atomic>
 #include <chrono>

@@ -48,7 +48,7 @@ struct ModelSignature {
   bool allow_unused_parameters = false;
   bool broadcast_buffers = false;
   Accumulate accumulate = Accumulate::element;
-  bool scales_averages = false;  ///< see scaled_averages.hpp
+  bool scales_averages = false;  ///< see setup/driver.hpp
   std::string hook{};            ///< its description; empty: none
   bool measures_plan = false;    ///< DdpOptions::plan
 

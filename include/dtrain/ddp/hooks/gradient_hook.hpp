@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// The concept GradientHook: reduces the gradients of a bucket in place of the all-reduce; CountedChannel: the
-/// operations that a hook may call, with a count of its bytes.
+/// The concept GradientHook, and GradientBucket, which a hook reduces in place of the all-reduce; CountedChannel: the
+/// collectives that a hook may call, with a count of its bytes.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Products and orthogonalisation of a matrix with a few vectors, in f32.
+/// Matrix products and orthonormal rows in f32, for PowerSgd; Rows: a borrowed matrix.
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Timeline of a whole job, gathered and written by rank 0; clock offset: the difference between its clock and a
-/// rank's, estimated over the store.
+/// Timeline of a whole job, gathered and written by rank 0; clock offset: rank 0's clock minus this rank's, estimated
+/// over the store.
 
 #include <algorithm>
 #include <chrono>

@@ -146,7 +146,7 @@ struct ReducerParts {
   std::shared_ptr<RunningBucket> running{};  ///< updated with each bucket
   BucketRebuild rebuild{};
   AddressCheck::Read read_parameters{};
-  bool scales_averages = false;  ///< see scaled_averages.hpp; the same on all ranks
+  bool scales_averages = false;  ///< see setup/driver.hpp; the same on all ranks
 };
 
 /// Owns the channel and the arena. Reducer checks the order of the calls. Pinned. Lifetime: the failure context that

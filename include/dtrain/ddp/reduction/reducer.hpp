@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Reducer: steps in which every gradient is marked ready once and reduced, in an order that is recorded; failures are
-/// reported to the job, and what a stream runs with borrowed memory ends before an exception leaves.
+/// Reducer: the steps of a wrapper: each gradient is marked ready once and reduced; a failed step waits for enqueued
+/// work, then reports to the job.
 
 #include <algorithm>
 #include <atomic>

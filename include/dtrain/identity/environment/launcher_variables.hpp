@@ -1,11 +1,12 @@
 #pragma once
 /// @file
-/// Launcher variables: a launcher's rank and world size, and the names of its variables.
+/// LauncherVariables: the names of one launcher's variables, and how they are read; RankAndSize: a rank and world size,
+/// to compare two launchers.
 
 #include <optional>
 #include <string>
 
-#include "dtrain/identity/environment/complete_identity.hpp"
+#include "dtrain/identity/environment/one_node.hpp"
 #include "dtrain/identity/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {

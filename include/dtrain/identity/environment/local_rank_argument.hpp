@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Local-rank argument: --local_rank=N, which torch.distributed.launch adds to a program, in all spellings.
+/// Arguments: a program's argv; reads and removes --local_rank=N, which torch.distributed.launch adds.
 
 #include <cstddef>
 #include <optional>

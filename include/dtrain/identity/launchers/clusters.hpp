@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/identity/environment/complete_identity.hpp"
+#include "dtrain/identity/environment/one_node.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"
 #include "dtrain/identity/formats/cluster_spec.hpp"
 #include "dtrain/identity/formats/host_port.hpp"

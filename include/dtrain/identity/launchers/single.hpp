@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/identity/environment/complete_identity.hpp"
+#include "dtrain/identity/environment/one_node.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {

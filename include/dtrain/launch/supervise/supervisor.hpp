@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Supervisor: watches the workers of one attempt from their start to the end of the last worker; MemoryKills: whether
-/// the kernel killed one because its control group was out of memory.
+/// the kernel killed a worker because the control group had no memory left.
 
 #include <algorithm>
 #include <chrono>

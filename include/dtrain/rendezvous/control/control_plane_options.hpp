@@ -28,7 +28,7 @@ struct ControlPlaneOptions {
   std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: address of this rank, and of a store that it hosts
   std::optional<Secret> secret{};           ///< of the job, if it has one
   Origin origin{};                          ///< further facts that distinguish the job from others
-  std::string settings{};                   ///< must be equal on all ranks (job_settings.hpp)
+  std::string settings{};                   ///< must be equal on all ranks (membership/membership.hpp)
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);  ///< of the rendezvous, and of a collective
   Limits limits{};
 };

@@ -120,7 +120,7 @@ struct RankInfo {
   std::optional<int> local_world_size;
   std::optional<int> node_rank;
   std::optional<int> node_count;
-  std::string settings;  ///< lines "name=value" that must be equal on all ranks (job_settings.hpp)
+  std::string settings;  ///< lines "name=value" that must be equal on all ranks
 };
 
 /// Numbers nodes in the order of their first ranks, and the local ranks of a node in the order of its ranks. Example:

@@ -24,7 +24,7 @@ using HandshakeRequest = std::variant<Join, Resume>;
 /// Messages that a store may send in the handshake.
 using HandshakeReply = std::variant<Challenge, Accepted, Refused, Failure>;
 
-/// @name Fields of each message in their order on the wire. A proof comes last (transcript.hpp).
+/// @name Fields of each message in their order on the wire. A proof comes last (secret.hpp).
 /// @{
 
 /// Those after the kind, magic, protocol and version of a Hello.

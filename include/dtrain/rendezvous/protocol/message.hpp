@@ -35,7 +35,7 @@
 ///
 /// If a connection closes before Accepted, the rank tries again: a store with too many pending connections closes the
 /// oldest. After a failure, every request is answered Status::failed. Every version keeps the kind, magic, protocol and
-/// version of a Hello, and all of Refused, so that versions recognise each other. Proofs: transcript.hpp.
+/// version of a Hello, and all of Refused, so that versions recognise each other. Proofs: secret.hpp.
 
 #include <array>
 #include <cstddef>
@@ -160,7 +160,7 @@ enum class ClientRole : std::uint8_t { rank = 1, launcher = 2 };
 /// Random bytes, new for each handshake.
 using Nonce = std::array<std::byte, 16>;
 
-/// HMAC-SHA256 (transcript.hpp); zeros if there is no secret.
+/// HMAC-SHA256 (secret.hpp); zeros if there is no secret.
 using Proof = std::array<std::byte, 32>;
 
 /// @name Messages of the handshake

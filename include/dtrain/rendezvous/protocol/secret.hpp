@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Secret: the key that the ranks of a job share; HandshakeTranscript: the frames of a handshake, and the proofs of the
-/// secret over them.
+/// Secret: the key that the ranks of a job share; Transcript: the frames of one handshake, over which both sides prove
+/// that they know it.
 
 #include <algorithm>
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Both sides prove that they know the secret without sending it (transcript.hpp). It protects the handshake only:
+/// Both sides prove that they know the secret without sending it (Transcript). It protects the handshake only:
 /// later bytes are neither encrypted nor protected against an attacker who can change them on the network.
 class Secret {
  public:

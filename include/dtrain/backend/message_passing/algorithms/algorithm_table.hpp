@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// AlgorithmTable: the all_reduce algorithm for each length, the cheapest by alpha and beta; costs of the algorithms:
-/// what each rank sends, as pure functions.
+/// AllReduceAlgorithm, and AlgorithmTable: the cheapest algorithm for each length by alpha and beta, from cost
+/// functions.
 
 #include <algorithm>
 #include <array>
@@ -184,7 +184,7 @@ struct RingCost {
   Blocks all_blocks() const noexcept { return {shape.count, shape.dtype, shape.ranks, tuning, shape.partial}; }
 };
 
-/// direct_reduce_scatter.hpp: (n - 1) (alpha + S / n beta) for the reduction, and as much for the all-gather.
+/// direct_exchange.hpp: (n - 1) (alpha + S / n beta) for the reduction, and as much for the all-gather.
 struct DirectReduceScatterCost {
   CollectiveShape shape;
   Tuning tuning;

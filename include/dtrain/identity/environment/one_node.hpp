@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Identity completion: derived fields on one node, and range checks, which every source applies.
+/// Identity on one node: the fields that are certain there, and its loopback address; range checks of ranks and sizes.
 
 #include <optional>
 #include <string>
