@@ -5312,8 +5312,8 @@ inline void log_unloaded_kernel(const std::string& why) {
   if (why != last) {
     last = why;
     log(LogLevel::warning,
-        format_text("the CUDA driver does not load dtrain's kernels ({}): averages are left to NCCL, and measure_norm "
-                    "and hooks::Cast are refused on this device",
+        format_text("the CUDA driver does not load dtrain's kernels ({}): averages are left to NCCL, unbound gradients "
+                    "are copied one by one, and measure_norm and hooks::Cast are refused on this device",
                     {why}));
   }
 }
@@ -10044,16 +10044,18 @@ inline const char* warning_about(const identity::Environment& environment) {
 inline bool has_implicit_launch_order() noexcept {
   const char* const chosen = chosen_launch_order();
   return library_version() >= first_that_orders &&
-         (chosen != nullptr ? std::string_view(chosen) != "0" : config_has_launch_order());
+         (chosen != nullptr ? std::strtoll(chosen, nullptr, 0) != 0 : config_has_launch_order());  // as NCCL reads it
 }
 
 /// Sets NCCL_LAUNCH_ORDER_IMPLICIT unless the user has: the device then runs operations in the order of the program's
 /// calls, for all communicators of the process (from NCCL 2.26 on). Leaves it alone where each communicator's
 /// configuration has that order (2.31): it would change those of others, such as PyTorch's, too. Logs a warning if a
 /// variable breaks a guarantee of dtrain.
+/// NCCL reads the variable once in a process: call this before the first collective of anybody over NCCL.
 /// Threads: no other thread reads the environment meanwhile. @throws Error if the variable cannot be set
 inline void prepare_environment() {
-  if (!config_has_launch_order() && ::setenv(launch_order_variable, "1", 0) != 0) {
+  const bool is_unset = chosen_launch_order() == nullptr;  // or empty, which NCCL takes for its default
+  if (is_unset && !config_has_launch_order() && ::setenv(launch_order_variable, "1", 1) != 0) {
     throw Error(std::error_code(errno, std::generic_category()), "setting NCCL_LAUNCH_ORDER_IMPLICIT");
   }
   if (const char* const warning = warning_about(identity::snapshot_environment())) {
@@ -26725,7 +26727,8 @@ struct GradientSlot {
 class GradientTable {
  public:
   /// @param arena begin of the plan's arena, on `device`; null only if the arena has 0 bytes
-  /// @throws Error (unsupported) for gradients that are not on `device`.
+  /// @throws Error (unsupported) for gradients that are not on `device`; (invalid_argument) for an address in device
+  /// memory that is no multiple of the element size, at which a kernel may not read
   GradientTable(std::span<const Parameter> parameters, const BucketPlan& plan, std::byte* arena, Device device = {});
 
   std::size_t size() const noexcept { return slots_.size(); }
@@ -26765,7 +26768,8 @@ class GradientTable {
   }
 
   /// @throws Error (invalid_argument) for an index out of range, a gradient on a device without a stream, and memory
-  /// unlike the parameter's own; (unsupported) for a stream of another device.
+  /// unlike the parameter's own or at an address that the constructor refuses; (unsupported) for a stream of another
+  /// device.
   void check(const ReadyGradient& gradient) const {
     if (gradient.parameter >= size()) {
       names_.refuse_index(gradient.parameter);
@@ -26814,7 +26818,14 @@ class GradientTable {
     if (!same || !there) {
       refuse_memory(parameter, gradient, there);
     }
+    if (!is_aligned(gradient)) names_.refuse_ready(parameter, alignment_problem(gradient));
   }
+
+  static bool is_aligned(const TensorView& gradient) noexcept {
+    return gradient.device.kind == DeviceKind::host || gradient.bytes() == 0 ||
+           reinterpret_cast<std::uintptr_t>(gradient.data) % size_bytes(gradient.dtype) == 0;
+  }
+  static std::string alignment_problem(const TensorView& gradient);
 
   std::byte* arena_;
   Device device_;
@@ -27054,8 +27065,9 @@ class GradientArena {
   std::byte* data() const noexcept { return memory_ ? memory_->data() : nullptr; }
   std::shared_ptr<const void> memory() const noexcept { return memory_; }
 
-  /// Collective, enqueued: reduces the smallest and the largest bucket, so that the communicator connects its ranks for
-  /// these sizes. Nothing with one rank. Precondition: the content is zeros, which stay. @throws as all_reduce
+  /// Collective, enqueued: reduces as little as a bucket of any plan has, the smallest bucket and the largest, so that
+  /// the communicator connects its ranks for these sizes. Nothing with one rank. Precondition: the content is zeros,
+  /// which stay. @throws as all_reduce
   void reduce_extremes(Communicator& communicator, ReduceOp op, typename Communicator::Stream stream) const {
     const BufferView* smallest = nullptr;
     const BufferView* largest = nullptr;
@@ -27066,7 +27078,10 @@ class GradientArena {
       if (largest == nullptr || bytes(range) > bytes(*largest)) largest = &range;
     }
     if (smallest == nullptr || communicator.size() == 1) return;
-    communicator.all_reduce(*smallest, *smallest, op, stream);
+    BufferView least = *smallest;  // a later plan's smallest bucket may be a bias
+    least.count = std::min(least.count, arena_alignment / size_bytes(least.dtype));
+    communicator.all_reduce(least, least, op, stream);
+    if (smallest->count != least.count) communicator.all_reduce(*smallest, *smallest, op, stream);
     if (largest != smallest) communicator.all_reduce(*largest, *largest, op, stream);
   }
 
@@ -27607,8 +27622,8 @@ void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gra
 /// before it rounds, so that the sum of gradients in range is in range, but for the last 0.1% of f16's. For f16,
 /// elements below 6e-8 times the number of ranks become zero: scale the loss (LossScaler).
 ///
-/// On a CUDA device it works for one model, has memory for the 16-bit values of the largest bucket, which the channel
-/// allocates, and its time is not measured.
+/// On a CUDA device it works for one model, its time is not measured, and it has memory for the 16-bit values of the
+/// largest bucket, and of smaller ones that came before it, which the channel allocates.
 ///
 /// With error feedback, `hooks::Cast<dtrain::bfloat16> cast{{.error_feedback = dtrain::hooks::every_parameter}}`, a
 /// rank adds to a parameter's next gradient what rounding took from this one, so that over many steps it sends the
@@ -53471,7 +53486,15 @@ DTRAIN_DEFINED GradientTable::GradientTable(std::span<const Parameter> parameter
       throw_error(Errc::unsupported, "the gradient of {} is on {}; this reducer takes gradients {}",
                   {names_.describe(i), to_string(gradient.device), where()});
     }
+    if (!is_aligned(gradient)) {
+      throw_error(Errc::invalid_argument, "the gradient of {} {}", {names_.describe(i), alignment_problem(gradient)});
+    }
   }
+}
+
+DTRAIN_DEFINED std::string GradientTable::alignment_problem(const TensorView& gradient) {
+  return format_text("is at an address that is no multiple of the {} bytes of an element; align it, as cudaMalloc does",
+                     {size_bytes(gradient.dtype)});
 }
 
 DTRAIN_DEFINED TensorView GradientTable::bind(std::size_t parameter) {

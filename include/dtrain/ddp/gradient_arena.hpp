@@ -2,6 +2,7 @@
 /// @file
 /// GradientArena: the memory of the buckets, by a plan, and the place of each gradient there.
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -45,8 +46,9 @@ class GradientArena {
   std::byte* data() const noexcept { return memory_ ? memory_->data() : nullptr; }
   std::shared_ptr<const void> memory() const noexcept { return memory_; }
 
-  /// Collective, enqueued: reduces the smallest and the largest bucket, so that the communicator connects its ranks for
-  /// these sizes. Nothing with one rank. Precondition: the content is zeros, which stay. @throws as all_reduce
+  /// Collective, enqueued: reduces as little as a bucket of any plan has, the smallest bucket and the largest, so that
+  /// the communicator connects its ranks for these sizes. Nothing with one rank. Precondition: the content is zeros,
+  /// which stay. @throws as all_reduce
   void reduce_extremes(Communicator& communicator, ReduceOp op, typename Communicator::Stream stream) const {
     const BufferView* smallest = nullptr;
     const BufferView* largest = nullptr;
@@ -57,7 +59,10 @@ class GradientArena {
       if (largest == nullptr || bytes(range) > bytes(*largest)) largest = &range;
     }
     if (smallest == nullptr || communicator.size() == 1) return;
-    communicator.all_reduce(*smallest, *smallest, op, stream);
+    BufferView least = *smallest;  // a later plan's smallest bucket may be a bias
+    least.count = std::min(least.count, arena_alignment / size_bytes(least.dtype));
+    communicator.all_reduce(least, least, op, stream);
+    if (smallest->count != least.count) communicator.all_reduce(*smallest, *smallest, op, stream);
     if (largest != smallest) communicator.all_reduce(*largest, *largest, op, stream);
   }
 

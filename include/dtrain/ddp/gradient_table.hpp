@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/stream_handle.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
@@ -72,7 +74,8 @@ struct GradientSlot {
 class GradientTable {
  public:
   /// @param arena begin of the plan's arena, on `device`; null only if the arena has 0 bytes
-  /// @throws Error (unsupported) for gradients that are not on `device`.
+  /// @throws Error (unsupported) for gradients that are not on `device`; (invalid_argument) for an address in device
+  /// memory that is no multiple of the element size, at which a kernel may not read
   GradientTable(std::span<const Parameter> parameters, const BucketPlan& plan, std::byte* arena, Device device = {});
 
   std::size_t size() const noexcept { return slots_.size(); }
@@ -112,7 +115,8 @@ class GradientTable {
   }
 
   /// @throws Error (invalid_argument) for an index out of range, a gradient on a device without a stream, and memory
-  /// unlike the parameter's own; (unsupported) for a stream of another device.
+  /// unlike the parameter's own or at an address that the constructor refuses; (unsupported) for a stream of another
+  /// device.
   void check(const ReadyGradient& gradient) const {
     if (gradient.parameter >= size()) {
       names_.refuse_index(gradient.parameter);
@@ -161,7 +165,14 @@ class GradientTable {
     if (!same || !there) {
       refuse_memory(parameter, gradient, there);
     }
+    if (!is_aligned(gradient)) names_.refuse_ready(parameter, alignment_problem(gradient));
   }
+
+  static bool is_aligned(const TensorView& gradient) noexcept {
+    return gradient.device.kind == DeviceKind::host || gradient.bytes() == 0 ||
+           reinterpret_cast<std::uintptr_t>(gradient.data) % size_bytes(gradient.dtype) == 0;
+  }
+  static std::string alignment_problem(const TensorView& gradient);
 
   std::byte* arena_;
   Device device_;
@@ -208,7 +219,15 @@ DTRAIN_DEFINED GradientTable::GradientTable(std::span<const Parameter> parameter
       throw_error(Errc::unsupported, "the gradient of {} is on {}; this reducer takes gradients {}",
                   {names_.describe(i), to_string(gradient.device), where()});
     }
+    if (!is_aligned(gradient)) {
+      throw_error(Errc::invalid_argument, "the gradient of {} {}", {names_.describe(i), alignment_problem(gradient)});
+    }
   }
+}
+
+DTRAIN_DEFINED std::string GradientTable::alignment_problem(const TensorView& gradient) {
+  return format_text("is at an address that is no multiple of the {} bytes of an element; align it, as cudaMalloc does",
+                     {size_bytes(gradient.dtype)});
 }
 
 DTRAIN_DEFINED TensorView GradientTable::bind(std::size_t parameter) {

@@ -154,8 +154,8 @@ void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gra
 /// before it rounds, so that the sum of gradients in range is in range, but for the last 0.1% of f16's. For f16,
 /// elements below 6e-8 times the number of ranks become zero: scale the loss (LossScaler).
 ///
-/// On a CUDA device it works for one model, has memory for the 16-bit values of the largest bucket, which the channel
-/// allocates, and its time is not measured.
+/// On a CUDA device it works for one model, its time is not measured, and it has memory for the 16-bit values of the
+/// largest bucket, and of smaller ones that came before it, which the channel allocates.
 ///
 /// With error feedback, `hooks::Cast<dtrain::bfloat16> cast{{.error_feedback = dtrain::hooks::every_parameter}}`, a
 /// rank adds to a parameter's next gradient what rounding took from this one, so that over many steps it sends the

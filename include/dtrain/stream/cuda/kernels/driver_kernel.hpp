@@ -38,8 +38,8 @@ inline void log_unloaded_kernel(const std::string& why) {
   if (why != last) {
     last = why;
     log(LogLevel::warning,
-        format_text("the CUDA driver does not load dtrain's kernels ({}): averages are left to NCCL, and measure_norm "
-                    "and hooks::Cast are refused on this device",
+        format_text("the CUDA driver does not load dtrain's kernels ({}): averages are left to NCCL, unbound gradients "
+                    "are copied one by one, and measure_norm and hooks::Cast are refused on this device",
                     {why}));
   }
 }

@@ -1,0 +1,89 @@
+#include "dtrain/ddp/gradient_arena.hpp"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dtrain/ddp/collect_parameters.hpp"
+#include "support/expect_error.hpp"
+#include "support/fake_communicator.hpp"
+
+using dtrain::Device;
+using dtrain::DeviceKind;
+using dtrain::DType;
+using dtrain::Errc;
+using dtrain::Parameter;
+using dtrain::TensorView;
+
+namespace {
+
+/// Gradients of f32, in host memory.
+std::vector<std::size_t> connected_sizes(std::vector<std::size_t> counts, int ranks = 2) {
+  std::vector<std::vector<float>> gradients;
+  for (const std::size_t count : counts)
+    gradients.emplace_back(count);
+  std::vector<Parameter> parameters;
+  for (std::vector<float>& gradient : gradients) {
+    const TensorView view = dtrain::tensor_view(gradient.data(), {static_cast<std::int64_t>(gradient.size())});
+    parameters.push_back({"p" + std::to_string(parameters.size()), view, view});
+  }
+  const auto channel = std::make_shared<support::FakeChannel>();
+  channel->size = ranks;
+  support::FakeCommunicator communicator(channel);
+  support::ManualStream stream;
+  const dtrain::ddp::GradientArena<support::FakeCommunicator> arena(
+      communicator, parameters,
+      dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters), dtrain::ddp::BucketCaps{0, 0}), Device{},
+      dtrain::Deadline::after(std::chrono::seconds(10)));
+  arena.reduce_extremes(communicator, dtrain::ReduceOp::sum, stream.ref());
+  std::vector<std::size_t> sizes;
+  for (const support::FakeChannel::Launch& launch : channel->launches)
+    sizes.push_back(launch.count * size_bytes(launch.dtype));
+  return sizes;
+}
+
+/// Of an f32 gradient at `address` in device memory, which is not read.
+void make_table(std::uintptr_t address, Device device) {
+  const TensorView view{reinterpret_cast<std::byte*>(address), {3}, DType::f32, device};
+  const std::vector<Parameter> parameters{{"weight", view, view}};
+  const dtrain::ddp::BucketPlan plan = dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters));
+  dtrain::ddp::GradientTable(parameters, plan, nullptr, device);
+}
+
+}  // namespace
+
+TEST_CASE("ranks are connected for the least that a bucket can have, the smallest bucket and the largest") {
+  CHECK(connected_sizes({1024, 4096, 2048}) == std::vector<std::size_t>{64, 4096, 16384});
+  CHECK(connected_sizes({1024}) == std::vector<std::size_t>{64, 4096});
+  CHECK(connected_sizes({16, 1024}) == std::vector<std::size_t>{64, 4096});
+  CHECK(connected_sizes({0}).empty());
+  CHECK(connected_sizes({1024, 4096}, 1).empty());
+}
+
+TEST_CASE("a gradient in device memory at an address that is no multiple of its element size is refused") {
+  const Device device{DeviceKind::cuda, 0};
+  make_table(0x1004, device);
+  support::expect_error(Errc::invalid_argument, "'weight' is at an address that is no multiple of the 4 bytes",
+                        [&] { make_table(0x1002, device); });
+  make_table(0x1002, Device{});
+}
+
+TEST_CASE("a view that ready() gets in device memory is aligned too, or refused") {
+  const Device device{DeviceKind::cuda, 0};
+  const TensorView own{reinterpret_cast<std::byte*>(0x1000), {3}, DType::f32, device};
+  const std::vector<Parameter> parameters{{"weight", own, own}};
+  const dtrain::ddp::BucketPlan plan = dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters));
+  const dtrain::ddp::GradientTable table(parameters, plan, nullptr, device);
+  TensorView given = own;
+  const dtrain::StreamHandle stream{device, nullptr};
+  table.check({0, stream, &given});
+  given.data += 2;
+  support::expect_error(Errc::invalid_argument, "is at an address that is no multiple of the 4 bytes", [&] {
+    table.check({0, stream, &given});
+  });
+}
