@@ -6938,7 +6938,8 @@ inline constexpr std::size_t max_keys_per_wait = 1024;
 inline constexpr const char* large_value_remedy = "; split it over several keys, or send it by a collective";
 inline constexpr std::size_t max_sentence_bytes = 8192;  ///< texts of causes and refusals; longer ones are cut
 inline constexpr std::size_t max_name_bytes = 256;       ///< host names, host identities, versions
-inline constexpr std::size_t max_settings_bytes = 1024;  ///< settings that joining ranks compare (membership/membership.hpp)
+inline constexpr std::size_t max_settings_bytes =
+    1024;  ///< settings that joining ranks compare (membership/membership.hpp)
 inline constexpr int max_world_size = 1 << 20;
 inline constexpr std::size_t max_barrier_ranges = 16384;  ///< ranges of the ranks of one barrier (rank_set.hpp)
 /// The largest frame that either side reads: a value with its key, or the keys of one wait.

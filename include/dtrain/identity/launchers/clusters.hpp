@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "dtrain/identity/environment/one_node.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"
+#include "dtrain/identity/environment/one_node.hpp"
 #include "dtrain/identity/formats/cluster_spec.hpp"
 #include "dtrain/identity/formats/host_port.hpp"
 #include "dtrain/identity/formats/json.hpp"

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/identity/environment/one_node.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"
+#include "dtrain/identity/environment/one_node.hpp"
 #include "dtrain/identity/environment/slurm_step.hpp"
 #include "dtrain/identity/launchers/openmpi.hpp"
 
