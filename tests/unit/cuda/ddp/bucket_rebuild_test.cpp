@@ -158,7 +158,7 @@ TEST_CASE("gradients that lie in the arena move on the device, whatever the orde
 }
 
 TEST_CASE("where no gradient lies in the arena nothing is copied") {
-  Rebuild rebuild{large, {0, 1, 2, 3, 4, 5}, [](std::size_t) { return false; }};
+  Rebuild rebuild{small, {0, 1, 2, 3, 4, 5, 6}, [](std::size_t) { return false; }};
   rebuild.is_device_full = true;
   CHECK(rebuild.expect_contents() == 0);
 }

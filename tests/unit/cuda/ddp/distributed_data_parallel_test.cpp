@@ -271,6 +271,7 @@ TEST_CASE("ranks that share a GPU and its hardware queues train over the host's 
   const char* const before = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   const std::string queues = before == nullptr ? "" : before;
   ::unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  dtrain::backend::staged::prepare_environment();  // as each rank does, which here is a thread beside others
   ::setenv("DTRAIN_SHARE_DEVICES", "1", 1);
   emulation::set_hardware_queues(true);
   expect_training<StagedPolicy, Model>(4);
