@@ -4,7 +4,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +31,18 @@ Result run_without(const std::string& system_call, int error, std::vector<std::s
   return support::run(deny, arguments);
 }
 
+/// The text without the lines of libnuma, which Debian 13's MPI brings along, and which says that it misses a call.
+std::string without_libnuma(const std::string& text) {
+  std::string kept;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size() - 1) + 1;
+    const std::string line = text.substr(begin, end - begin);
+    if (!contains(line, "libnuma: Warning")) kept += line;
+    begin = end;
+  }
+  return kept;
+}
+
 /// Whether this system has such filters; an emulator may not.
 bool can_deny() {
   return support::run(deny, {"mlock", "1", "/bin/true"}).exit_code == 0;
@@ -47,7 +61,7 @@ TEST_CASE("what a launcher can do without, it does without") {
       CAPTURE(error);
       const Result result = run_without(call, error, {"--nproc-per-node=2", "*:join", "*:stdout:here\n"});
       CHECK(result.exit_code == 0);
-      CHECK(result.error == "");
+      CHECK(without_libnuma(result.error) == "");
       CHECK(contains(result.output, "[0] here\n"));
       CHECK(contains(result.output, "[1] here\n"));
     }
