@@ -1,4 +1,6 @@
 // ctest: TIMEOUT 120
+// A sanitizer's own start needs the calls that are denied here (sched_getaffinity).
+// ctest: LABELS no-asan no-tsan
 // A launcher to which the system refuses a system call, as the policy of a container may: each call has a replacement,
 // or a sentence that names it. tests/programs/deny sets the policy.
 
