@@ -26626,9 +26626,9 @@ struct ReadyGradient {
 
 /// The only type of dtrain that a model's backward pass needs. It is not a template, so that models can be in .cpp
 /// files. Threads: any, concurrently for different parameters. Lifetime: the step that made it outlives it.
-/// Blocking: no, with two exceptions. Over NCCL in the first step the ranks connect when they launch the first bucket,
-/// so the call that completes it waits until it is complete on all ranks. With zero::Gradients a call may wait until
-/// earlier buckets are reduced.
+/// Blocking: no, with two exceptions. Over NCCL the call that completes a bucket of a size for which the ranks are not
+/// connected yet (backend::ConnectsAtFirstUse) waits until that bucket is complete on all ranks. With zero::Gradients a
+/// call may wait until earlier buckets are reduced.
 /// @throws Error (invalid_argument) for an index out of range, or a second call for a parameter in one step.
 /// @ingroup training
 class Ready {
