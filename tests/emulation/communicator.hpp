@@ -25,6 +25,9 @@ struct UserOperator {
   const void* scalar_address = nullptr;  // read when the operation runs, where it is not null
 };
 
+/// Blocking: while hold_launches says so.
+void wait_while_launches_are_held() noexcept;
+
 /// Lives until it has been destroyed or aborted and the last operation that was issued has come to its place.
 class Communicator {
  public:
@@ -79,7 +82,9 @@ class Communicator {
     helpers_.clear();
     const auto body = [this, algorithms, enqueue] {
       take_device();
-      if (connect(algorithms)) enqueue();
+      if (!connect(algorithms)) return;
+      wait_while_launches_are_held();
+      enqueue();
     };
     begin(body, [] {});
   }

@@ -105,6 +105,8 @@ void set_dead_ranks_reported(bool reported);
 /// How often ncclCommGetAsyncError says ncclInProgress after an operation of a non-blocking communicator has been
 /// launched: 1. As by NCCL, a thread launches each: see Communicator::launch.
 void set_polls_in_progress(int polls);
+/// Whether the threads that launch wait, with the ranks connected, before they enqueue; an abort does not wake them.
+void hold_launches(bool held);
 /// Collectives of one rank that NCCL runs a kernel for, because they multiply, since the last call of reset.
 int kernels_of_one_rank();
 /// Calls on one communicator that ran at once in two threads, which NCCL forbids.

@@ -2,8 +2,10 @@
 /// What tests let NCCL do wrong.
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "api.hpp"
 #include "communicator.hpp"
@@ -21,6 +23,7 @@ std::atomic<bool> failing_init{false};
 std::atomic<int> hanging_device{any_device};
 std::atomic<bool> reported_mismatches{false};
 std::atomic<bool> reported_deaths{false};
+std::atomic<bool> held_launches{false};
 std::atomic<int> polls{1};
 std::atomic<int> calls_at_once{0};
 std::atomic<int> init_count{0};
@@ -102,6 +105,14 @@ int polls_in_progress() noexcept {
   return polls.load(relaxed);
 }
 
+void hold_launches(bool held) {
+  held_launches.store(held);
+}
+void wait_while_launches_are_held() noexcept {
+  while (held_launches.load())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
 int concurrent_calls() {
   return calls_at_once.load(relaxed);
 }
@@ -115,6 +126,7 @@ void reset_nccl() noexcept {
   hanging_init.store(false, relaxed);
   reported_mismatches.store(false, relaxed);
   reported_deaths.store(false, relaxed);
+  held_launches.store(false);
   polls.store(1, relaxed);
   calls_at_once.store(0, relaxed);
   failing_init.store(false, relaxed);

@@ -128,7 +128,8 @@ class Channel {
   Caller caller() const noexcept { return {context.reporting_rank(), device_}; }
 
   /// Enqueues the work of `call(ncclComm_t)` on `stream`. Blocking: until NCCL has launched it, microseconds. A
-  /// channel's first operations connect ranks and take longer, at most `timeout`.
+  /// channel's first operations connect ranks and take longer, at most `timeout`. If it throws, it has waited, at most
+  /// ten seconds, until no thread of NCCL's will still enqueue that work: the caller may free the memory.
   /// @throws the job's first cause; Error (timeout, nccl, cuda)
   template <class Call>
   void issue(const Operation& operation, const char* function, stream::cuda::StreamRef stream, Call call) {
@@ -317,10 +318,24 @@ class Channel {
     return held;
   }
 
-  /// Fails the channel: after a failed call its communicator is unusable.
+  /// Fails the channel: after a failed call its communicator is unusable. A thread of NCCL's works on a call in
+  /// progress until the communicator has ended.
   /// @param action the function that `operation` called, or what was done without one
   [[noreturn]] DTRAIN_NOT_INLINED void throw_with_diagnosis(const AsyncResult& result, std::string_view action,
                                                             const Operation* operation, CommLock::Guard held) {
+    try {
+      diagnose(result, action, operation, std::move(held));
+    } catch (...) {
+      if (result.code == ncclInProgress) {
+        status.block_until_ended();
+      }
+      throw;
+    }
+  }
+
+  /// @throws always, as issue()
+  [[noreturn]] void diagnose(const AsyncResult& result, std::string_view action, const Operation* operation,
+                             CommLock::Guard held) {
     const std::string doing =
         operation != nullptr ? format_text("{} by {}", {to_string(*operation), action}) : std::string(action);
     const std::string error_text = held.communicator() != nullptr ? last_error(held.communicator()) : std::string();
