@@ -32,6 +32,7 @@
 #include "dtrain/ddp/setup/driver.hpp"
 #include "dtrain/ddp/setup/model_functions.hpp"
 #include "dtrain/ddp/step.hpp"
+#include "dtrain/ddp/step_work.hpp"
 #include "dtrain/group/group_internals.hpp"
 #include "dtrain/process_group.hpp"
 
@@ -131,9 +132,14 @@ class DistributedDataParallel {
   /// norm; the step updates nothing if it returns false. It returns the same on every rank.
   template <std::invocable<Ready> F, class R, class Stage, class I = std::nullptr_t>
   void backward(F&& f, ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
-    if (!reduces()) ddp::refuse_update("backward()", ddp::UpdateProblem::no_sync);
+    if (!reduces()) {
+      ddp::refuse_work(
+          "backward()",
+          "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; call backward(f), and give "
+          "the optimizer to the step after it");
+    }
     group::GroupAccess::of(group_).require_may_block();
-    Step step = driver_->reducer->begin("backward()", {}, &optimizer.update());
+    Step step = driver_->reducer->begin("backward()", {}, &optimizer.work());
     optimizer.inspect_with(std::move(inspect));
     const auto pass = [&](Ready ready) {
       optimizer.renew_values();

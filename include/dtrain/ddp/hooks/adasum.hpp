@@ -3,7 +3,9 @@
 /// hooks::Adasum: adds gradients that are orthogonal, averages those that are parallel, and all between as much.
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -59,7 +61,6 @@ namespace DTRAIN_NAMESPACE::hooks {
 /// - Each rank sends as much as for an all-reduce, in 2 log2(ranks) messages, and log2(ranks) small all-reduces.
 /// - Memory: half of each bucket that is larger than all before it. The same bits on all ranks; in each run with the
 /// same buckets and ranks.
-/// - A step enqueues so much work that with many buckets ready() runs some of it.
 /// For one model; a variable outlives its wrapper.
 /// @ingroup hooks
 class Adasum {
@@ -67,6 +68,10 @@ class Adasum {
   /// @throws Error (invalid_argument) for a second model
   void prepare(std::span<const Parameter> parameters);
   std::string description() const { return "hooks::Adasum"; }
+  /// Of each doubling: two exchanges, an all-reduce and two computations.
+  static std::uint64_t items_per_bucket(int ranks) noexcept {
+    return 5 * static_cast<std::uint64_t>(std::bit_width(static_cast<unsigned>(ranks)));
+  }
 
   template <class C>
   void reduce(const ddp::GradientBucket<C>& bucket) {

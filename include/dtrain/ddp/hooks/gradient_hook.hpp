@@ -11,7 +11,6 @@
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/compressed_traffic.hpp"
@@ -21,7 +20,6 @@
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
-#include "dtrain/ddp/gradient_table.hpp"
 #include "dtrain/ddp/parameter.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -163,9 +161,12 @@ struct GradientBucket {
 /// leaves each rank its own buffers in this step.
 /// `hook.plan(channel, plan, deadline)` gets the communicator and the ddp::BucketPlan before the first step, and
 /// whenever the buckets change, between steps. All ranks call it alike, so that it may allocate by
-/// channel.allocate_blocking(). `hook.description()` is a std::string that must be the same on all ranks, and names the
-/// hook in the error if not. `hook.read_values(read)`, for a hook that uses the parameters' values, gets a
-/// ddp::ReadValue that it asks for their present addresses before each use; empty: they stay where prepare() saw them.
+/// channel.allocate_blocking(). `hook.items_per_bucket(ranks)`, for a hook of a host stream, is the largest number of
+/// collectives and compress() calls for one bucket; default_hook_items without it. The stream has room for these, and a
+/// hook that enqueues more is an error (limit). `hook.description()` is a std::string that must be the same on all
+/// ranks, and names the hook in the error if not. `hook.read_values(read)`, for a hook that uses the parameters'
+/// values, gets a ddp::ReadValue that it asks for their present addresses before each use; empty: they stay where
+/// prepare() saw them.
 /// @ingroup hooks
 template <class H, class C>
 concept GradientHook = backend::Communicator<C> && requires(H& hook, const GradientBucket<C>& bucket) {
@@ -179,6 +180,9 @@ concept RunsHostWork = requires(S stream, void (*work)() noexcept) {
   stream.enqueue(work);
 };
 
+/// Work items for a bucket that a hook may enqueue if it does not say how many.
+inline constexpr std::uint64_t default_hook_items = 16;
+
 /// A hook of any type, or none.
 template <backend::Communicator C>
 struct HookFunctions {
@@ -188,6 +192,7 @@ struct HookFunctions {
   std::function<bool()> keeps_buffers;
   std::function<void(ReadValue)> read_values;
   std::function<void(C&, const BucketPlan&, Deadline)> plan;
+  std::function<std::uint64_t(int)> items_per_bucket;
 };
 
 /// Borrows a variable, which then outlives the result, and keeps a temporary.
@@ -200,8 +205,8 @@ HookFunctions<C> hook_functions(H&& hook) {
   } else {
     kept = std::make_shared<Hook>(std::forward<H>(hook));
   }
-  HookFunctions<C> functions{"a hook", {}, [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); },
-                             {},       {}, {}};
+  HookFunctions<C> functions{"a hook", {}, [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); }, {}, {},
+                             {},       {}};
   if constexpr (requires { std::string(kept->description()); }) {
     functions.description = kept->description();
   }
@@ -224,76 +229,21 @@ HookFunctions<C> hook_functions(H&& hook) {
       kept->plan(channel, plan, deadline);
     };
   }
+  if constexpr (requires(int ranks) { static_cast<std::uint64_t>(kept->items_per_bucket(ranks)); }) {
+    functions.items_per_bucket = [kept](int ranks) {
+      return static_cast<std::uint64_t>(kept->items_per_bucket(ranks));
+    };
+  } else {
+    functions.items_per_bucket = [](int) { return default_hook_items; };
+  }
   if constexpr (requires(ReadValue read) { kept->read_values(std::move(read)); }) {
     functions.read_values = [kept](ReadValue read) { kept->read_values(std::move(read)); };
   }
   return functions;
 }
 
-/// The gradients of each bucket, where they lie in the arena.
-std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan, const GradientTable& table);
-
-/// Calls a wrapper's hook, if it has one, and counts what that sends. Threads: as GradientHook.
-template <backend::Communicator C>
-class HookedBuckets {
- public:
-  HookedBuckets(HookFunctions<C> hook, std::span<const Parameter> parameters, std::span<const TensorView> buffers)
-      : reduce_(std::move(hook.reduce)), keeps_buffers_(std::move(hook.keeps_buffers)), plan_(std::move(hook.plan)) {
-    if (hook.prepare) hook.prepare(parameters, buffers);
-  }
-
-  bool has_hook() const noexcept { return reduce_ != nullptr; }
-
-  /// Whether the step that begins now leaves each rank its own buffers.
-  bool keeps_buffers() const { return keeps_buffers_ && keeps_buffers_(); }
-
-  /// Sets the buckets. Collective, blocking if the hook is. Between steps.
-  void plan(C& channel, const BucketPlan& plan, const GradientTable& table, Deadline deadline) {
-    if (has_hook()) gradients_ = bucket_gradients(plan, table);
-    if (plan_) plan_(channel, plan, deadline);
-  }
-
-  /// @pre has_hook()
-  void reduce(std::size_t bucket, const BufferView& values, C& channel, typename C::Stream stream, ReduceOp op) {
-    TrafficCounter* const counter = channel.size() > 1 ? &traffic_ : nullptr;  // one rank alone sends nothing
-    if (counter != nullptr) counter->replaces(values.bytes());
-    reduce_({values, gradients_[bucket], {channel, counter}, stream, op});
-  }
-
-  CompressedTraffic traffic() const noexcept { return traffic_.total(); }
-
- private:
-  std::function<void(const GradientBucket<C>&)> reduce_;
-  std::function<bool()> keeps_buffers_;
-  std::function<void(C&, const BucketPlan&, Deadline)> plan_;
-  std::vector<std::vector<BucketGradient>> gradients_;  ///< of each bucket
-  TrafficCounter traffic_;
-};
-
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
 using ddp::GradientBucket;
 }  // namespace DTRAIN_NAMESPACE
-
-#if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-DTRAIN_DEFINED std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan,
-                                                                         const GradientTable& table) {
-  std::vector<std::vector<BucketGradient>> buckets;
-  for (const PlannedBucket& bucket : plan.buckets) {
-    std::vector<BucketGradient>& gradients = buckets.emplace_back();
-    for (const std::size_t parameter : bucket.parameters) {
-      TensorView view = table.view(parameter);
-      view.data = table[parameter].place;
-      gradients.push_back({parameter, view});
-    }
-  }
-  return buckets;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-#endif  // DTRAIN_DEFINITIONS

@@ -23,7 +23,6 @@
 #include "dtrain/core/version.hpp"
 #include "dtrain/ddp/address_check.hpp"
 #include "dtrain/ddp/broadcast/buffer_broadcast.hpp"
-#include "dtrain/ddp/bucket_update.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/failure_context.hpp"
@@ -37,6 +36,8 @@
 #include "dtrain/ddp/profile/step_meter.hpp"
 #include "dtrain/ddp/reduction/bucket_rebuild.hpp"
 #include "dtrain/ddp/reduction/gradient_copier.hpp"
+#include "dtrain/ddp/reduction/reducing_work.hpp"
+#include "dtrain/ddp/step_work.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -154,7 +155,7 @@ struct ReducerParts {
 /// Threads: `add_gradient` concurrently, for different parameters; everything else before the first or after the last
 /// of these calls.
 template <backend::Communicator Communicator>
-class BucketReduction final : BucketUpdate<Communicator>::Waits {
+class BucketReduction final : StepWork<Communicator>::Buckets {
  public:
   using Stream = typename Communicator::Stream;
   using GradientCopier = GradientCopierFor<Stream>;
@@ -174,10 +175,10 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
         pending_(parameter_counts(this->plan())),
         meter_(parameters.size(), options, std::move(running)),
         copier_(stream, gradients_, this->plan(), meter_),
-        hook_(std::move(hook), parameters, buffers) {
-    meter_.plan(this->plan());
-    norms_.plan(this->plan(), copier_.stream());
-    hook_.plan(communicator_, this->plan(), gradients_, Deadline::after(context.timeout));
+        all_reduce_(norms_) {
+    if (hook.reduce) hook_.emplace(std::move(hook), parameters, buffers, communicator_.size(), norms_);
+    work_ = &own_work();
+    plan_parts();
     if constexpr (requires { copier_.scale_gradients(1.0); }) {
       if (scales_averages) {
         copier_.scale_gradients(1.0 / communicator_.size());
@@ -186,7 +187,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
     }
     if constexpr (backend::ConnectsAtFirstUse<Communicator>) {
       // What a hook calls is not known; most add up.
-      arena_.reduce_extremes(communicator_, has_hook() ? ReduceOp::sum : op_, copier_.stream());
+      arena_.reduce_extremes(communicator_, hook_ ? ReduceOp::sum : op_, copier_.stream());
       copier_.synchronize(waiting());
     }
   }
@@ -206,7 +207,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   ReducerStatistics statistics(std::uint64_t steps, std::uint64_t bytes_reduced) noexcept {
     if constexpr (GradientCopier::copies_on_stream) copier_.collect_times();
     return statistics_of(meter_, {steps, bytes_reduced, plan().buckets.size(), {}, GradientCopier::is_measured},
-                         hook_.traffic(), compressed_traffic_of(communicator_));
+                         hook_ ? hook_->traffic() : CompressedTraffic{}, compressed_traffic_of(communicator_));
   }
   std::shared_ptr<const void> memory() const noexcept { return arena_.memory(); }
 
@@ -218,42 +219,45 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
     return gradients_.bind(parameter);
   }
 
-  /// Whether steps can measure the norm: the stream is CUDA's or runs work of the host.
-  static constexpr bool can_measure_norm = requires(Norms norms, double* sum, BufferView bucket, Stream stream) {
-    norms.enqueue(sum, bucket, stream);
-  };
-
   /// Blocking, on CUDA only, where it waits for the last step: makes its norm known. @throws as finish
   void read_norm() {
     if constexpr (GradientCopier::copies_on_stream) norms_.read([this] { for_event(copier_.step_end()); });
   }
 
-  bool has_hook() const noexcept { return hook_.has_hook(); }
+  /// Whether this step's work uses memory that an exception of the program may free: a hook's or an optimizer's.
+  bool borrows() const noexcept { return work_ != &all_reduce_ || open_.is_some(); }
+  OpenWork<Communicator>& open_work() noexcept { return open_; }
 
-  /// Whether this step's work uses memory of a hook or an update.
-  bool borrows() const noexcept { return has_hook() || update_ != nullptr || open_.is_some(); }
-  OpenUpdate<Communicator>& open_update() noexcept { return open_; }
-
-  /// @param measures_norm requires can_measure_norm
-  /// @param update null: gradients are reduced for the model. @throws as require_usable
-  void begin_step(bool measures_norm, BucketUpdate<Communicator>* update, const char* caller) {
-    require_usable(update, plan(), gradients_, has_hook(), caller);
+  /// @param measures_norm requires can_measure_norms
+  /// @param work null: the hook's or an all-reduce. @throws as StepWork::require_usable
+  void begin_step(bool measures_norm, StepWork<Communicator>* work, const char* caller) {
+    if (work != nullptr && hook_) {
+      refuse_work(caller,
+                  "a ShardedOptimizer, but a gradient hook reduces the buckets; construct DistributedDataParallel "
+                  "without the hook");
+    }
+    StepWork<Communicator>& chosen = work != nullptr ? *work : own_work();
+    chosen.require_usable(plan(), gradients_, caller);
     if constexpr (GradientCopier::copies_on_stream) {
       if (measures_norm) norms_.require_kernels(caller);
     }
-    update_ = update;
-    if (update_ != nullptr) update_->begin(*this);
-    buffers_.begin_step(hook_.keeps_buffers());
+    work_ = &chosen;
+    work_->begin(*this);
+    buffers_.begin_step(work_->keeps_buffers());
     meter_.begin();
     norms_.begin_step(measures_norm);
     pending_.begin_step();
-    if constexpr (GradientCopier::copies_on_stream) copier_.begin_step();
+    if constexpr (GradientCopier::copies_on_stream) {
+      copier_.begin_step();
+    } else {
+      copier_.reserve(work_->items_per_bucket());
+    }
   }
 
   /// Adds a gradient of this step: it is at `gradient` once the work now enqueued on `stream` has run.
   void add_gradient(std::size_t parameter, const std::byte* gradient, StreamHandle stream) {
     if (plan().reuses_memory) {
-      update_->pack(parameter, gradient, gradients_[parameter]);
+      work_->pack(parameter, gradient, gradients_[parameter]);
     } else {
       copier_.on_gradient_ready(parameter, gradient, stream);
     }
@@ -271,7 +275,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
     for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
       if (!was_announced(parameter)) {
         if (plan().reuses_memory) {
-          update_->pack(parameter, nullptr, gradients_[parameter]);
+          work_->pack(parameter, nullptr, gradients_[parameter]);
         } else {
           copier_.zero_fill(parameter);
         }
@@ -296,12 +300,8 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   /// producers' streams waits instead. @throws the job's first cause; Error (timeout)
   void finish() {
     if constexpr (GradientCopier::copies_on_stream) norms_.end_buckets(copier_.stream());
-    if (update_ == nullptr) {
-      copier_.finish(waiting());
-    } else if constexpr (!GradientCopier::copies_on_stream) {
-      update_->finish(communicator_, copier_.stream());
-      open_.set(*std::exchange(update_, nullptr));
-    }
+    work_->finish(communicator_, copier_.stream());
+    open_.set(*std::exchange(work_, &own_work()));
     buffers_.finish(copier_);
     norms_.finish_step();
     meter_.finished(GradientCopier::is_measured);
@@ -323,9 +323,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
       move_gradients(gradients_, *next, arena_.data(), copier_, waiting(), rebuild.bind, rebuild.ranks_on_host);
     arena_.set_plan(std::move(*next));
     pending_.plan(parameter_counts(plan()));
-    meter_.plan(plan());
-    norms_.plan(plan(), copier_.stream());
-    hook_.plan(communicator_, plan(), gradients_, Deadline::after(context_.timeout));
+    plan_parts();
     copier_.rebuild_buckets();
     return moves;
   }
@@ -345,13 +343,26 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
  private:
   /// A function that waits for an event, and throws if the job fails.
   auto waiting() {
-    return [this](typename Stream::Event& event) { for_event(event); };
+    return [this](typename Stream::Event& event) { wait_for_event(event); };
   }
 
-  void for_bucket(std::size_t bucket) override {
-    if constexpr (!GradientCopier::copies_on_stream) for_event(copier_.reduced(bucket));
+  /// What steps without an optimizer do.
+  StepWork<Communicator>& own_work() noexcept {
+    if (hook_) return *hook_;
+    return all_reduce_;
   }
-  void for_event(typename Stream::Event& event) override {
+
+  void plan_parts() {
+    meter_.plan(plan());
+    norms_.plan(plan(), copier_.stream());
+    if (hook_) hook_->plan(communicator_, plan(), gradients_, Deadline::after(context_.timeout));
+  }
+
+  void wait_for_bucket(std::size_t bucket) override {
+    if constexpr (!GradientCopier::copies_on_stream) wait_for_event(copier_.reduced(bucket));
+  }
+  void unpack() override { copier_.finish(waiting()); }
+  void wait_for_event(typename Stream::Event& event) override {
     backend::block_until_complete(event, communicator_, *context_.latch, context_.timeout, context_.rank);
   }
 
@@ -370,22 +381,7 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   void launch(std::size_t bucket) {
     meter_.launched(bucket);
     copier_.before(bucket);
-    const BufferView& range = arena_.range(bucket);
-    if (update_ != nullptr) {
-      update_->launch(bucket, range, op_, communicator_, copier_.stream());
-    } else if (range.count != 0) {
-      [[maybe_unused]] double* squares = norms_.sum_of(bucket);
-      if (has_hook()) {
-        hook_.reduce(bucket, range, communicator_, copier_.stream(), op_);
-      } else if constexpr (backend::CanSumSquares<Communicator>) {
-        communicator_.all_reduce(range, range, op_, copier_.stream(), std::exchange(squares, nullptr));
-      } else {
-        communicator_.all_reduce(range, range, op_, copier_.stream());
-      }
-      if constexpr (can_measure_norm) {
-        if (squares != nullptr) norms_.enqueue(squares, range, copier_.stream());
-      }
-    }
+    work_->launch(bucket, arena_.range(bucket), op_, communicator_, copier_.stream());
     if (bucket + 1 == arena_.buckets()) {
       if (on_all_gradients_ready_) on_all_gradients_ready_();
       buffers_.launch(communicator_, copier_);  // the stream now has waited for all producers of the step
@@ -404,10 +400,11 @@ class BucketReduction final : BucketUpdate<Communicator>::Waits {
   StepMeter meter_;
   Norms norms_;
   GradientCopier copier_;
-  BucketUpdate<Communicator>* update_ = nullptr;  ///< of this step
-  OpenUpdate<Communicator> open_;                 ///< of the last one
+  AllReduceWork<Communicator> all_reduce_;
+  std::optional<HookWork<Communicator>> hook_;
+  StepWork<Communicator>* work_ = &all_reduce_;  ///< of this step; between steps the hook's or all_reduce_
+  OpenWork<Communicator> open_;                  ///< of the last one
   std::function<void()> on_all_gradients_ready_;
-  HookedBuckets<Communicator> hook_;
 };
 
 template <backend::Communicator Communicator>

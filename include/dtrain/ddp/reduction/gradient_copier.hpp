@@ -3,6 +3,7 @@
 /// Selection of the gradient copier, and of what measures norms, for a communicator's stream.
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
 #include "dtrain/ddp/reduction/cuda/cuda_bucket_norms.hpp"
 #include "dtrain/ddp/reduction/cuda/cuda_gradient_copier.hpp"
@@ -35,5 +36,12 @@ using GradientCopierFor = typename detail::ForStream<Stream>::Copier;
 /// A class with the members of BucketNorms.
 template <class Stream>
 using BucketNormsFor = typename detail::ForStream<Stream>::Norms;
+
+/// Whether steps can measure the norm: the stream is CUDA's or runs work of the host.
+template <class Stream>
+inline constexpr bool can_measure_norms = requires(BucketNormsFor<Stream> norms, double* sum, BufferView bucket,
+                                                   Stream stream) {
+  norms.enqueue(sum, bucket, stream);
+};
 
 }  // namespace DTRAIN_NAMESPACE::ddp

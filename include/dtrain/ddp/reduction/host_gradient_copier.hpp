@@ -37,12 +37,16 @@ class HostGradientCopier {
 
   Stream stream() const noexcept { return stream_; }
 
-  /// Adopts the plan. Reserves a place in the stream's queue for all work of a step: ready() must not run work, as a
-  /// host stream does in the enqueueing thread if its queue is full. Between steps.
-  void rebuild_buckets() {
-    reduced_ = std::vector<Event>(plan_->buckets.size());
+  /// Adopts the plan. Between steps.
+  void rebuild_buckets() { reduced_ = std::vector<Event>(plan_->buckets.size()); }
+
+  /// Reserves room in the stream's queue for a step, so that no enqueue finds it full. Between steps. Blocking: until
+  /// earlier work has run, if the queue grows. @param items_per_bucket of StepWork
+  void reserve([[maybe_unused]] std::uint64_t items_per_bucket) const {
     if constexpr (requires { stream_.reserve(std::uint64_t{}); }) {
-      stream_.reserve(items_per_bucket * (reduced_.size() + 1));
+      constexpr std::uint64_t stamps = 2;
+      constexpr std::uint64_t broadcasts = 1;  // of the buffers, behind the last bucket
+      stream_.reserve((items_per_bucket + stamps) * reduced_.size() + broadcasts);
     }
   }
 
@@ -124,11 +128,6 @@ class HostGradientCopier {
 
  private:
   using Event = typename Stream::Event;
-
-  /// Work items of a bucket: two stamps, its collective, its norm, and with the last one the broadcast of the buffers.
-  /// In place of collective and norm, PowerSgd has five, and a sharded step up to six: two reductions, the update, the
-  /// copy to the arena, the gathering and the copy to the model.
-  static constexpr std::uint64_t items_per_bucket = 10;
 
   void stamp(std::size_t bucket, StepEvent event) const {
     if constexpr (is_measured) {

@@ -39,6 +39,7 @@
 #include "dtrain/ddp/reduction/accumulation.hpp"
 #include "dtrain/ddp/reduction/bucket_reduction.hpp"
 #include "dtrain/ddp/step.hpp"
+#include "dtrain/ddp/step_work.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -146,14 +147,14 @@ class Reducer final : public Step::Target {
   /// Records the parameters' present addresses for the address check. After the last bind.
   void remember_addresses() { addresses_.remember(); }
   /// Begins a step. @throws the job's first cause; Error (invalid_argument) if another is open or a step has failed;
-  /// (unsupported) to measure a norm without a kernel for it; (invalid_argument) for an update beside a hook or of
-  /// other buckets. @param caller the user's call, for error sentences
-  /// @param update what the step does with the buckets; null: it reduces them for the model
-  Step begin(const char* caller = "begin()", StepOptions step = {}, BucketUpdate<Communicator>* update = nullptr) {
+  /// (unsupported) to measure a norm without a kernel for it; (invalid_argument) for work beside a hook or of other
+  /// buckets. @param caller the user's call, for error sentences
+  /// @param work what the step does with the buckets; null: it reduces them for the model
+  Step begin(const char* caller = "begin()", StepOptions step = {}, StepWork<Communicator>* work = nullptr) {
     throw_if_unusable(caller);
-    if (step.measure_norm && !BucketReduction<Communicator>::can_measure_norm) BucketNorms::refuse_stream(caller);
+    if (step.measure_norm && !can_measure_norms<Stream>) BucketNorms::refuse_stream(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
-    reduction_.begin_step(step.measure_norm, update, caller);
+    reduction_.begin_step(step.measure_norm, work, caller);
     ready_.begin_step();
     under_way_ = true;
     return Step(*this);
@@ -170,9 +171,9 @@ class Reducer final : public Step::Target {
   /// Blocking: until the model has the new value of a parameter, or of all, if the last step has left that open.
   void wait_for(std::optional<std::size_t> parameter = {}) {
     if (parameter >= plan().bucket_of.size()) reduction_.gradients().names().refuse_index(*parameter, "wait_for");
-    if (open_update().is_some()) or_report([&] { open_update().wait_for(parameter, plan()); });
+    if (open_work().is_some()) or_report([&] { open_work().wait_for(parameter, plan()); });
   }
-  OpenUpdate<Communicator>& open_update() noexcept { return reduction_.open_update(); }
+  OpenWork<Communicator>& open_work() noexcept { return reduction_.open_work(); }
   std::shared_ptr<const ReducerLifetime> lifetime() const noexcept { return lifetime_; }
   void ready(const ReadyGradient& gradient) override {
     const std::size_t parameter = gradient.parameter;

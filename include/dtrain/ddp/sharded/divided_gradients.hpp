@@ -94,7 +94,7 @@ class DividedGradients {
     }
   }
 
-  /// See BucketUpdate::pack.
+  /// See StepWork::pack.
   template <class Wait>
   void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot, const Wait& wait) {
     if (slot.bytes == 0) return;

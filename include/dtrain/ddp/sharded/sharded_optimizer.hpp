@@ -13,12 +13,12 @@
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/ddp/bucket_update.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/reduction/reducer.hpp"
 #include "dtrain/ddp/sharded/optimizer_rule.hpp"
 #include "dtrain/ddp/sharded/sharded_parameters.hpp"
 #include "dtrain/ddp/sharded/sharded_reduction.hpp"
+#include "dtrain/ddp/step_work.hpp"
 #include "dtrain/group/group_internals.hpp"
 #include "dtrain/group/pending_weights.hpp"
 
@@ -124,8 +124,8 @@ class ShardedOptimizer {
   void renew_values() { reduction_->parameters().renew_values(); }
 
   /// For DistributedDataParallel::backward, which calls renew_values and inspect_with once it has begun a step with
-  /// update(). @throws Error (invalid_argument) if the wrapper is destroyed
-  ddp::BucketUpdate<C>& update() {
+  /// work(). @throws Error (invalid_argument) if the wrapper is destroyed
+  ddp::StepWork<C>& work() {
     if (reduction_.get_deleter().lifetime->has_ended) {
       throw_error(Errc::invalid_argument,
                   "the DistributedDataParallel that this ShardedOptimizer was constructed from is destroyed; construct "
@@ -149,7 +149,7 @@ class ShardedOptimizer {
     }
     /// Whether a step has left weights to come.
     bool is_open(const Reduction& reduction) const noexcept {
-      return !lifetime->has_ended && reducer->open_update().is(reduction);
+      return !lifetime->has_ended && reducer->open_work().is(reduction);
     }
     void operator()(Reduction* reduction) const noexcept {
       pending->remove(reduction);
@@ -160,7 +160,7 @@ class ShardedOptimizer {
         } catch (...) {
           // The job has failed: its next call throws the cause. No work uses the reduction any more.
         }
-        reducer->open_update().drop();
+        reducer->open_work().drop();
       }
       delete reduction;
     }

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
-#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -15,11 +15,11 @@
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
-#include "dtrain/ddp/bucket_update.hpp"
 #include "dtrain/ddp/gradient_table.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
 #include "dtrain/ddp/sharded/divided_gradients.hpp"
 #include "dtrain/ddp/sharded/sharded_parameters.hpp"
+#include "dtrain/ddp/step_work.hpp"
 #include "dtrain/kernels/copy.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -65,10 +65,10 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// After a failure of the channel, whose gradients are then not reduced, nothing is updated or stored; nor is its
 /// memory written, which other ranks may still read.
 template <class C, class Stage = zero::States>
-class ShardedReduction final : public BucketUpdate<C> {
+class ShardedReduction final : public StepWork<C> {
  public:
   using Stream = typename C::Stream;
-  using Waits = typename BucketUpdate<C>::Waits;
+  using Buckets = typename StepWork<C>::Buckets;
 
   ShardedReduction(ShardedParameters parameters, const BucketPlan& plan, Stage stage)
       : parameters_(std::move(parameters)),
@@ -87,14 +87,24 @@ class ShardedReduction final : public BucketUpdate<C> {
 
   void inspect_with(GradientInspection inspect) { inspect_ = std::move(inspect); }
 
-  std::optional<UpdateProblem> problem_with(const BucketPlan& plan) const noexcept override {
-    if (!parameters_.is_for(plan)) return UpdateProblem::other_wrapper;
-    return plan.reuses_memory == Stage::divides_gradients ? std::nullopt
-                                                          : std::optional(UpdateProblem::whole_gradients);
+  /// Two reductions, the update, a copy to the bucket, the gathering, and one or two copies to the model.
+  std::uint64_t items_per_bucket() const noexcept override { return 7; }
+
+  void require_usable(const BucketPlan& plan, const GradientTable&, const char* caller) const override {
+    if (!parameters_.is_for(plan)) {
+      refuse_work(caller,
+                  "a ShardedOptimizer, but that of another DistributedDataParallel; give the one that was constructed "
+                  "from this");
+    }
+    if (plan.reuses_memory != Stage::divides_gradients) {
+      refuse_work(caller,
+                  "a ShardedOptimizer that needs the memory of all gradients, but another one, with zero::Gradients, "
+                  "has left none for them; give that");
+    }
   }
 
-  void begin(Waits& waits) override {
-    waits_ = &waits;
+  void begin(Buckets& buckets) override {
+    buckets_ = &buckets;
     inspect_ = nullptr;
     values_are_free_ = false;
     std::fill(ranges_.begin(), ranges_.end(), BufferView{});
@@ -141,7 +151,7 @@ class ShardedReduction final : public BucketUpdate<C> {
       gather_and_store(bucket, channel, stream);  // in the order of the forward pass
     }
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-      updates_now ? waits_->for_event(updated_[bucket]) : waits_->for_bucket(bucket);
+      updates_now ? buckets_->wait_for_event(updated_[bucket]) : buckets_->wait_for_bucket(bucket);
       parameters_.throw_if_failed(bucket);
       if (!gathers_last()) parameters_.store(bucket, ranges_[bucket].data);
     }
@@ -152,7 +162,7 @@ class ShardedReduction final : public BucketUpdate<C> {
 
   bool overlaps_forward() const noexcept override { return stage_.overlap_forward; }
 
-  void wait_for(std::size_t bucket) override { waits_->for_event(stored_[bucket]); }
+  void wait_for(std::size_t bucket) override { buckets_->wait_for_event(stored_[bucket]); }
 
  private:
   using Event = typename Stream::Event;
@@ -169,7 +179,7 @@ class ShardedReduction final : public BucketUpdate<C> {
   };
 
   auto waiting() const noexcept {
-    return [waits = waits_](Event& event) { waits->for_event(event); };
+    return [buckets = buckets_](Event& event) { buckets->wait_for_event(event); };
   }
 
   static BufferView like(const BufferView& range, std::byte* memory, std::size_t count) noexcept {
@@ -195,7 +205,7 @@ class ShardedReduction final : public BucketUpdate<C> {
   /// Collective, blocking: whether the step updates.
   bool inspected(C& channel, Stream stream) {
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket)
-      waits_->for_bucket(bucket);
+      buckets_->wait_for_bucket(bucket);
     ShardedGradients gradients(norm(channel, stream));
     if (!inspect_(gradients)) return false;
     parameters_.set_gradient_factor(gradients.factor());
@@ -303,7 +313,7 @@ class ShardedReduction final : public BucketUpdate<C> {
     channel.all_reduce(sum, sum, ReduceOp::sum, stream);
     Event summed;
     stream.record(summed);
-    waits_->for_event(summed);
+    buckets_->wait_for_event(summed);
     return GradientNorm::of_squares(squares_ + parameters_.common_squares());
   }
 
@@ -316,7 +326,7 @@ class ShardedReduction final : public BucketUpdate<C> {
   std::vector<unsigned char> own_is_stored_;  ///< of each bucket: by the update
   std::atomic<bool> values_are_free_{false};  ///< the backward pass uses them no longer
   GradientInspection inspect_;
-  Waits* waits_ = nullptr;
+  Buckets* buckets_ = nullptr;
   double squares_ = 0;
 };
 

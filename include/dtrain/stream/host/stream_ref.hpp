@@ -124,6 +124,9 @@ class StreamRef {
     queue_->enqueue(work);
   }
 
+  /// Number of work items enqueued so far, by all threads.
+  std::uint64_t enqueued_items() const noexcept { return queue_->published(); }
+
   /// See Queue::reserve.
   void reserve(std::uint64_t items) const { queue_->reserve(items); }
 

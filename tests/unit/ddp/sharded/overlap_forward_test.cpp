@@ -128,7 +128,7 @@ void check_overlap() {
   rank.reducer->wait_for();
   CHECK(rank.weights() == Weights{-2, -2, -2, -2, -2, -2});
   CHECK(rank.stream.completed() == rank.stream.enqueued());
-  CHECK_FALSE(rank.reducer->open_update().is_some());
+  CHECK_FALSE(rank.reducer->open_work().is_some());
 }
 
 TEST_CASE(

@@ -21,9 +21,10 @@ using support::CountingCommunicator;
 using support::Traffic;
 
 /// On a stream that runs work at once there is nothing to wait for.
-struct NoWaits final : dtrain::ddp::BucketUpdate<CountingCommunicator>::Waits {
-  void for_bucket(std::size_t) override {}
-  void for_event(support::ImmediateStream::Event&) override {}
+struct RunBuckets final : dtrain::ddp::StepWork<CountingCommunicator>::Buckets {
+  void wait_for_bucket(std::size_t) override {}
+  void wait_for_event(support::ImmediateStream::Event&) override {}
+  void unpack() override {}
 };
 
 /// A model of f32 parameters, whose step runs with zero gradients.
@@ -45,9 +46,9 @@ struct Model {
     const auto keep = [](std::span<float>, std::span<const float>, float* const*, const dtrain::StepInfo&) {};
     dtrain::ddp::ShardedReduction<CountingCommunicator, Stage> reduction(
         dtrain::ddp::ShardedParameters(parameters, plan, channel.rank(), ranks, 2, {keep, {}}), plan, Stage{});
-    NoWaits waits;
+    RunBuckets run;
     std::vector<std::vector<float>> buckets;
-    reduction.begin(waits);
+    reduction.begin(run);
     reduction.inspect_with(std::move(inspect));
     for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
       std::vector<float>& memory = buckets.emplace_back(plan.buckets[i].bytes / sizeof(float));

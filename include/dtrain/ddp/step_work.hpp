@@ -1,0 +1,113 @@
+#pragma once
+/// @file
+/// StepWork: interface of what a step does with its full buckets: AllReduceWork, HookWork and ShardedReduction
+/// implement it.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "dtrain/backend/communicator.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/gradient_table.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// BucketReduction calls begin, then pack for each gradient if the plan reuses memory, launch for each bucket of a
+/// step, in their order, and then finish. Errors: an exception ends the job, as one of the backward pass does.
+/// Lifetime: outlives the step's work.
+template <backend::Communicator C>
+class StepWork {
+ public:
+  using Stream = typename C::Stream;
+
+  /// The step's buckets, as BucketReduction has them. Blocking; all throw if the job fails. Threads: any.
+  struct Buckets {
+    virtual void wait_for_bucket(std::size_t bucket) = 0;  ///< until the work that launch enqueued has run
+    virtual void wait_for_event(typename Stream::Event& event) = 0;
+    virtual void unpack() = 0;  ///< to the model, each bucket once it has run; on CUDA enqueued
+
+   protected:
+    ~Buckets() = default;
+  };
+
+  /// The largest number of work items that launch enqueues for a bucket. The stream has room for that many of each
+  /// bucket, so that ready() never runs work, as a host stream does in a thread that finds its queue full.
+  virtual std::uint64_t items_per_bucket() const noexcept = 0;
+
+  /// @throws Error (invalid_argument) if it cannot take the buckets of this plan. @param caller the user's call
+  virtual void require_usable(const BucketPlan& plan, const GradientTable& gradients, const char* caller) const = 0;
+
+  /// Begins a step. Lifetime: `buckets` outlive it.
+  virtual void begin(Buckets& buckets) = 0;
+
+  /// Copies a gradient to its place, once the memory there is free, or keeps a copy until then. Blocking: until work
+  /// of earlier buckets has run. Threads: any, concurrently for different parameters.
+  /// @param gradient null: zeros
+  virtual void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot) = 0;
+
+  /// Enqueues the work of a bucket, all of whose gradients are in `range` or were packed. Blocking: for packed ones,
+  /// until their memory is free. Threads: one at a time.
+  virtual void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) = 0;
+
+  /// Collective, blocking: the rest of the step. All buckets are launched.
+  virtual void finish(C& channel, Stream stream) = 0;
+
+  /// Whether the step that begins leaves each rank its own buffers; the same on all ranks.
+  virtual bool keeps_buffers() const { return false; }
+
+  /// Whether finish leaves the model's values to wait_for.
+  virtual bool overlaps_forward() const noexcept { return false; }
+
+  /// Blocking: until the model has the new values of a bucket, after finish.
+  virtual void wait_for(std::size_t bucket) = 0;
+
+ protected:
+  ~StepWork() = default;
+};
+
+/// State of a reducer, for work of its steps that may outlive it.
+struct ReducerLifetime {
+  bool has_ended = false;
+  bool leaves_work = false;  ///< which a stream may still run
+};
+
+/// The work of a step that has ended before the model had its new values; or none.
+template <class C>
+class OpenWork {
+ public:
+  void set(StepWork<C>& work) noexcept { work_ = work.overlaps_forward() ? &work : nullptr; }
+  void drop() noexcept { work_ = nullptr; }
+  bool is_some() const noexcept { return work_ != nullptr; }
+  bool is(const StepWork<C>& work) const noexcept { return work_ == &work; }
+
+  /// Blocking: for the values of a parameter, or of all; then there is none. Does nothing if there is none.
+  void wait_for(std::optional<std::size_t> parameter, const BucketPlan& plan) {
+    if (work_ != nullptr && parameter) return work_->wait_for(plan.bucket_of[*parameter]);
+    for (std::size_t bucket = 0; work_ != nullptr && bucket < plan.buckets.size(); ++bucket) {
+      work_->wait_for(bucket);
+    }
+    work_ = nullptr;
+  }
+
+ private:
+  StepWork<C>* work_ = nullptr;
+};
+
+/// @throws Error (invalid_argument): the user's call `caller` "got WHAT", which says what to do
+[[noreturn]] void refuse_work(const char* caller, const char* what);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_work(const char* caller, const char* what) {
+  throw_error(Errc::invalid_argument, "{} got {}", {caller, what});
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp

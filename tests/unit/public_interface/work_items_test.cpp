@@ -1,0 +1,142 @@
+// A step's work waits in its stream's queue while ready() returns, whatever reduces the buckets: ready() runs none.
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/types/bfloat16.hpp"
+#include "dtrain/ddp/hooks/adasum.hpp"
+#include "dtrain/ddp/hooks/cast.hpp"
+#include "dtrain/ddp/hooks/power_sgd.hpp"
+#include "dtrain/ddp/hooks/top_k.hpp"
+#include "dtrain/ddp/sharded/optimizers.hpp"
+#include "dtrain/ddp/sharded/sharded_optimizer.hpp"
+#include "support/contains.hpp"
+#include "support/gate.hpp"
+#include "unit/public_interface/shared_memory_job.hpp"
+
+using dtrain::DistributedDataParallel;
+using dtrain::Ready;
+using dtrain::ShardedOptimizer;
+using dtrain::optimizers::AdamW;
+using front_test::Group;
+using front_test::Model;
+using front_test::run_well;
+using support::holds_soon;
+
+namespace work_items_test {
+
+/// More than a queue holds at first.
+constexpr std::size_t buckets = 300;
+constexpr dtrain::DdpOptions options{.bucket_bytes = 4,
+                                     .first_bucket_bytes = 4,
+                                     .reorder_gradients = false,
+                                     .progress = dtrain::stream::host::Progress::caller};
+
+/// Rank 1 has no gradient until rank 0 has returned from all its calls of ready().
+/// @param train `train(group, model, pass)` runs one step with `pass(ready)`
+template <class Train>
+void expect_ready_waits_for_nobody(Train train) {
+  std::atomic<bool> all_ready{false};
+  run_well(2, [&](const Group& group) {
+    Model model(std::vector<std::size_t>(buckets, 64));
+    for (dtrain::Parameter& parameter : model.list) {
+      parameter.value.shape = parameter.gradient.shape = {8, 8};
+    }
+    train(group, model, [&](Ready ready) {
+      CHECK((group.rank() == 0 || holds_soon([&] { return all_ready.load(); })));
+      for (std::size_t i = buckets; i-- > 0;)
+        ready(i);
+      if (group.rank() == 0) all_ready = true;
+    });
+  });
+}
+
+/// @param make_hook for each rank
+template <class MakeHook>
+void expect_so_with(MakeHook make_hook) {
+  expect_ready_waits_for_nobody([&](const Group& group, Model& model, auto pass) {
+    DistributedDataParallel ddp{model, group, options, make_hook()};
+    REQUIRE(ddp.plan().buckets.size() == buckets);
+    ddp.backward(pass, {.measure_norm = true});
+  });
+}
+
+/// Enqueues work that does nothing.
+struct Enqueuing {
+  template <class C>
+  void reduce(const dtrain::GradientBucket<C>& bucket) {
+    for (int i = 1; i < items; ++i)
+      bucket.compress([]() noexcept {});
+    bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
+  }
+  int items;
+};
+
+struct Counting : Enqueuing {
+  std::uint64_t items_per_bucket(int ranks) const { return static_cast<std::uint64_t>(20 * ranks); }
+};
+
+}  // namespace work_items_test
+
+using namespace work_items_test;
+
+TEST_CASE("ready() returns while no other rank has a gradient: steps that all-reduce") {
+  for (const bool measures : {false, true}) {
+    expect_ready_waits_for_nobody([&](const Group& group, Model& model, auto pass) {
+      DistributedDataParallel ddp{model, group, options};
+      ddp.backward(pass, {.measure_norm = measures});
+    });
+  }
+}
+
+TEST_CASE("the same with each hook") {
+  namespace hooks = dtrain::hooks;
+  expect_so_with([] { return hooks::Cast<dtrain::bfloat16>{{.error_feedback = hooks::every_parameter}}; });
+  expect_so_with([] { return hooks::PowerSgd(); });
+  expect_so_with([] { return hooks::TopK{{.fraction = 0.5}}; });
+  expect_so_with([] { return hooks::Adasum(); });
+  expect_so_with([] { return Enqueuing{16}; });
+  expect_so_with([] { return Counting{{40}}; });
+}
+
+TEST_CASE("the same with a sharded optimizer that has the memory of all gradients") {
+  for (const dtrain::zero::States& stage : {dtrain::zero::States{}, dtrain::zero::States{.overlap_forward = true},
+                                            dtrain::zero::States{.ready_frees_value = true}}) {
+    expect_ready_waits_for_nobody([&](const Group& group, Model& model, auto pass) {
+      DistributedDataParallel ddp{model, group, options};
+      ShardedOptimizer optimizer{ddp, AdamW{}, stage};
+      ddp.backward(pass, optimizer);
+    });
+  }
+}
+
+TEST_CASE("a hook that enqueues more than it said is refused, with both numbers and what to do") {
+  for (const bool says : {false, true}) {
+    const auto ends = support::run_groups<front_test::Policy>(2, [&](const Group& group) {
+      Model model({5, 7});
+      const auto step = [&](auto hook) {
+        DistributedDataParallel ddp{model, group, options, std::move(hook)};
+        ddp.backward([](Ready ready) {
+          ready(1);
+          ready(0);
+        });
+      };
+      if (says) {
+        step(Counting{{41}});
+      } else {
+        step(Enqueuing{17});
+      }
+    });
+    for (const support::RankEnd& end : ends) {
+      CAPTURE(end.text);
+      CHECK(support::contains(end.text, says ? "enqueued 41 work items for bucket 0, but said at most 40"
+                                             : "enqueued 17 work items for bucket 0, but said at most 16"));
+      CHECK(support::contains(end.text, "let its member items_per_bucket(ranks) return the largest number"));
+    }
+  }
+}
