@@ -13,6 +13,7 @@
 #include "dtrain/process_group.hpp"
 #include "dtrain/rendezvous/membership/membership.hpp"
 #include "support/fake_communicator.hpp"
+#include "support/fake_group_handle.hpp"
 #include "support/fake_store.hpp"
 #include "support/manual_stream.hpp"
 
@@ -39,13 +40,11 @@ struct FakePolicy {
 
 /// What the tests look at.
 struct FakeGroupState {
-  std::shared_ptr<FakeJob> job;
-  dtrain::rendezvous::Membership members;
+  std::shared_ptr<FakeGroupHandle> handle;
   std::shared_ptr<FakeChannel> channel = std::make_shared<FakeChannel>();
   std::vector<std::string> opened;
   std::map<std::string, int> numbers;
   std::vector<std::string> reported;
-  std::vector<bool> abandoned;
   std::vector<std::shared_ptr<void>> kept;
   std::shared_ptr<dtrain::group::GradientBindingRegistry> gradient_bindings =
       std::make_shared<dtrain::group::GradientBindingRegistry>();
@@ -60,15 +59,16 @@ class ProcessGroup<support::FakePolicy> {
  public:
   explicit ProcessGroup(std::shared_ptr<support::FakeGroupState> state) : state_(std::move(state)) {}
 
-  int rank() const noexcept { return state_->members.rank; }
-  int world_size() const noexcept { return state_->members.world_size; }
-  int local_world_size() const noexcept { return state_->members.local_world_size; }
-  const rendezvous::Membership& members() const noexcept { return state_->members; }
-  std::chrono::nanoseconds timeout() const noexcept { return std::chrono::seconds(20); }
-  support::FakeStore store() const { return {state_->job, rank()}; }
-  const std::shared_ptr<FailureLatch>& failure() const { return state_->job->latch(rank()); }
+  int rank() const noexcept { return members().rank; }
+  int world_size() const noexcept { return members().world_size; }
+  int local_world_size() const noexcept { return members().local_world_size; }
+  const rendezvous::Membership& members() const noexcept { return handle()->members(); }
+  std::chrono::nanoseconds timeout() const noexcept { return handle()->timeout(); }
+  support::FakeStore store() const { return handle()->store(); }
+  const std::shared_ptr<FailureLatch>& failure() const { return handle()->failure(); }
 
   const ProcessGroup& internals() const noexcept { return *this; }
+  std::shared_ptr<const support::FakeGroupHandle> handle() const noexcept { return state_->handle; }
 
   support::FakeStreamOwner open_stream() const { return {}; }
   support::FakeCommunicator open_channel(const std::string& purpose, Accumulate = Accumulate::element,
@@ -91,15 +91,6 @@ class ProcessGroup<support::FakePolicy> {
   int next_number(const std::string& purpose) const { return ++state_->numbers[purpose]; }
   void require_may_block() const noexcept {}
   void start_pending() const noexcept {}
-
-  /// They are set when this returns.
-  group::WaitUntilSet set_in_background(const group::StoreEntries& entries) const {
-    for (const auto& [key, value] : entries) {
-      store().set(key, value).wait();
-    }
-    return [](Deadline) {};
-  }
-  void report_abandoned_step(bool unwinding) const noexcept { state_->abandoned.push_back(unwinding); }
 
  private:
   std::shared_ptr<support::FakeGroupState> state_;

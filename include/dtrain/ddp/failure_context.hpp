@@ -1,9 +1,8 @@
 #pragma once
 /// @file
-/// Failure context: latch, rank and callback with which a reducer reports failures to its job.
+/// FailureContext: latch, rank and group with which a reducer reports failures to its job.
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,23 +11,24 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/group/group_handle.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Provided by the group.
+/// Of a group: FailureContext::of(group).
 struct FailureContext {
-  std::shared_ptr<FailureLatch> latch;  ///< never null
-  int rank = 0;                         ///< in the job; causes name it
-  std::string host;                     ///< this rank's; causes name it
-  std::chrono::nanoseconds timeout{};   ///< of one collective
-  /// Called when a step is destroyed unfinished; must not throw. `unwinding`: an exception is unwinding, and the report
-  /// waits a moment so that the exception's catcher can report its text first. If empty, the job is notified at once.
-  std::function<void(bool unwinding)> step_abandoned{};
+  static FailureContext of(std::shared_ptr<const group::GroupHandle> group);
+
+  std::shared_ptr<FailureLatch> latch;                ///< never null
+  int rank = 0;                                       ///< in the job; causes name it
+  std::string host;                                   ///< this rank's; causes name it
+  std::chrono::nanoseconds timeout{};                 ///< of one collective
+  std::shared_ptr<const group::GroupHandle> group{};  ///< gets the report of an abandoned step; null: the latch does
 
   /// Reports to the job that this rank failed with `text`.
   void report_exception(std::string text) const;
 
-  /// A step is destroyed unfinished. @param unwinding as of step_abandoned
+  /// A step is destroyed unfinished. @param unwinding whether an exception unwinds
   void report_abandoned_step(bool unwinding) const noexcept;
 };
 
@@ -45,14 +45,20 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_begin(const char* caller, bool is_
                        : " came after a step that failed; gradients are no longer the same on all ranks"});
 }
 
+DTRAIN_DEFINED FailureContext FailureContext::of(std::shared_ptr<const group::GroupHandle> group) {
+  FailureContext context{group->failure(), group->members().rank_in_job(), group->members().host, group->timeout()};
+  context.group = std::move(group);
+  return context;
+}
+
 DTRAIN_DEFINED void FailureContext::report_exception(std::string text) const {
   latch->report({CauseKind::exception, rank, host, std::move(text)});
 }
 
 DTRAIN_DEFINED void FailureContext::report_abandoned_step(bool unwinding) const noexcept {
   try {
-    if (step_abandoned) {
-      step_abandoned(unwinding);
+    if (group) {
+      group->report_abandoned_step(unwinding);
     } else {
       report_exception("a step was abandoned without finish()");
     }

@@ -12,6 +12,7 @@
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
+#include "dtrain/group/group_handle.hpp"
 #include "dtrain/group/rank_context.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
@@ -34,11 +35,12 @@ class GroupInternals {
   std::chrono::nanoseconds timeout() const noexcept { return rank_context()->timeout; }
   auto store() const { return state_->store(); }
   auto open_stream() const { return state_->open_stream(); }
-  void start_pending() const noexcept { state_->start_pending(); }
   /// @}
 
+  std::shared_ptr<const GroupHandle> handle() const noexcept { return state_; }
+
   /// Holds the job's first cause.
-  const std::shared_ptr<FailureLatch>& failure() const noexcept { return rank_context()->control_plane.failure(); }
+  const std::shared_ptr<FailureLatch>& failure() const noexcept { return state_->failure(); }
 
   /// Collective, blocking: opens a new channel, which never waits for another. Every rank opens the same channels in
   /// the same order. Error sentences contain `purpose`, and the text of `describe` for an operation unless it is empty.
@@ -47,11 +49,6 @@ class GroupInternals {
                             const backend::DescribeOperation& describe = {},
                             backend::AlgorithmPreference algorithms = {}) const {
     return state_->open_channel(purpose, accumulate, describe, algorithms);
-  }
-
-  /// Sets entries of the group's store in the background.
-  WaitUntilSet set_in_background(StoreEntries entries) const {
-    return rank_context()->set_in_background(store(), std::move(entries));
   }
 
   /// Counts 1, 2, ... for each purpose. Ranks that call it in the same order get the same number, for keys that are
@@ -68,13 +65,6 @@ class GroupInternals {
   /// @param failed_rank Error::rank(): the rank of the job that the exception is about
   void report_exception(const std::string& text, std::optional<int> failed_rank = {}) const noexcept {
     rank_context()->report_exception(text, failed_rank);
-  }
-
-  /// Reports that a step was destroyed before it finished. While an exception unwinds, the report waits 100 ms, so that
-  /// the caller that catches the exception can report its text first. Blocking: no.
-  void report_abandoned_step(bool unwinding) const noexcept {
-    const auto grace = unwinding ? std::chrono::milliseconds(100) : std::chrono::milliseconds(0);
-    rank_context()->report_after(grace, "a step was abandoned without finish()");
   }
 
   /// Keeps `work` until this rank leaves: for channels that an exception unwinds. If they closed at once, the peers

@@ -28,6 +28,7 @@
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/core/version.hpp"
 #include "dtrain/group/device_bounce_buffer.hpp"
+#include "dtrain/group/group_handle.hpp"
 #include "dtrain/group/rank_context.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
 #include "dtrain/rendezvous/control/task_runner.hpp"
@@ -58,17 +59,24 @@ using group::GroupOptions;
 namespace DTRAIN_NAMESPACE::group {
 
 /// The part of a GroupState that is compiled once. Threads: as GroupState.
-class GroupStateBase : public RankContext::Closable {
+class GroupStateBase : public RankContext::Closable, public GroupHandle {
  public:
   GroupStateBase(const GroupStateBase&) = delete;
   GroupStateBase& operator=(const GroupStateBase&) = delete;
 
   const std::shared_ptr<RankContext>& rank_context() const noexcept { return rank_context_; }
-  const rendezvous::Membership& members() const noexcept { return members_; }
+  const rendezvous::Membership& members() const noexcept final { return members_; }
   bool has_all_ranks() const noexcept { return prefix_.empty(); }
 
-  /// Starts enqueued work of this rank's streams that no thread runs. Blocking: no.
-  void start_pending() const noexcept { rank_context_->streams->run_unattended(); }
+  std::chrono::nanoseconds timeout() const noexcept final { return rank_context_->timeout; }
+  const std::shared_ptr<FailureLatch>& failure() const noexcept final { return rank_context_->control_plane.failure(); }
+  void report_abandoned_step(bool unwinding) const noexcept final;
+  backend::StoreRef store_ref() const final { return store(); }
+  WaitUntilSet set_in_background(StoreEntries entries) const final;
+  void barrier_blocking(const std::string& name, Deadline deadline) const final {
+    store().barrier(name, deadline).wait();
+  }
+  void start_pending() const noexcept final { rank_context_->streams->run_unattended(); }
 
   /// The job's store, with the group's prefix before every key and barriers of the group's ranks.
   rendezvous::Store store() const;
@@ -145,8 +153,7 @@ class GroupState final : public GroupStateBase {
 
   /// Blocking: until the work enqueued before `event` has ended. @throws the job's first cause; Error (timeout)
   void wait(typename Communicator::Stream::Event& event) {
-    const FailureLatch& failure = *rank_context_->control_plane.failure();
-    backend::block_until_complete(event, live(), failure, rank_context_->timeout, members_.rank_in_job());
+    backend::block_until_complete(event, live(), *failure(), rank_context_->timeout, members_.rank_in_job());
   }
 
   /// wait() for the control thread, which is not blocked. Lifetime: the event outlives the wait.
@@ -159,7 +166,7 @@ class GroupState final : public GroupStateBase {
     }
     async::EventLoop& loop = rank_context_->tasks.loop();
     const std::shared_ptr<ChannelResources> resources = resources_;
-    const std::shared_ptr<FailureLatch> failure = rank_context_->control_plane.failure();
+    const std::shared_ptr<FailureLatch> latch = failure();
     std::chrono::microseconds pause(100);
     std::uint64_t progress = 0;
     for (Deadline stalled = Deadline::after(2 * rank_context_->timeout); !backend::is_complete_beside_capture(event);) {
@@ -179,10 +186,10 @@ class GroupState final : public GroupStateBase {
       }
     }
     const Deadline first_cause_due = Deadline::after(std::chrono::seconds(2));  // the store decides which came first
-    while (resources->failure() && !failure->failed() && !first_cause_due.passed()) {
+    while (resources->failure() && !latch->failed() && !first_cause_due.passed()) {
       co_await loop.sleep_for(std::chrono::milliseconds(1));
     }
-    failure->throw_if_failed(members_.rank_in_job());
+    latch->throw_if_failed(members_.rank_in_job());
     if (const std::optional<Cause> own = resources->failure()) {
       throw_cause(*own);
     }
@@ -346,6 +353,15 @@ DTRAIN_DEFINED rendezvous::Store GroupStateBase::store() const {
   return has_all_ranks() ? store : store.with_prefix(prefix_).with_barrier_ranks(barrier_ranks_);
 }
 
+DTRAIN_DEFINED void GroupStateBase::report_abandoned_step(bool unwinding) const noexcept {
+  const auto grace = unwinding ? std::chrono::milliseconds(100) : std::chrono::milliseconds(0);
+  rank_context_->report_after(grace, "a step was abandoned without finish()");
+}
+
+DTRAIN_DEFINED WaitUntilSet GroupStateBase::set_in_background(StoreEntries entries) const {
+  return rank_context_->set_in_background(store(), std::move(entries));
+}
+
 DTRAIN_DEFINED int GroupStateBase::next_number(const std::string& purpose) {
   const std::lock_guard lock(numbers_mutex_);
   auto found = std::find_if(numbers_.begin(), numbers_.end(), [&](const auto& one) { return one.first == purpose; });
@@ -362,7 +378,7 @@ DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(
   backend::ChannelContext context{members_,
                                   name,
                                   rank_context_->control_plane.store().with_prefix(name + "/"),
-                                  rank_context_->control_plane.failure(),
+                                  failure(),
                                   rank_context_->timeout,
                                   [streams = rank_context_->streams] { streams->run_unattended(); },
                                   describe,
@@ -390,11 +406,10 @@ DTRAIN_DEFINED std::string GroupStateBase::next_split_prefix(int color) {
 }
 
 DTRAIN_DEFINED void GroupStateBase::report_error(const Error& error) const {
-  const std::shared_ptr<FailureLatch>& failure = rank_context_->control_plane.failure();
   const int self = members_.rank_in_job();
-  failure->report({CauseKind::exception, self, members_.host, error.what()});
-  failure->block_until_failed(Deadline::after(std::chrono::seconds(2)));
-  failure->throw_if_failed(self);
+  failure()->report({CauseKind::exception, self, members_.host, error.what()});
+  failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
+  failure()->throw_if_failed(self);
 }
 
 }  // namespace DTRAIN_NAMESPACE::group

@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -19,6 +18,7 @@
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
+#include "dtrain/group/group_handle.hpp"
 #include "dtrain/group/pending_weights.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
@@ -28,12 +28,6 @@
 #include "dtrain/stream/host/stream_registry.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
-
-/// Keys and values for the store.
-using StoreEntries = std::vector<std::pair<std::string, std::string>>;
-
-/// Blocking: until the store has the entries. @throws the job's first cause; Error (timeout)
-using WaitUntilSet = std::function<void(Deadline)>;
 
 /// Shared by the rank's groups. The destructor leaves the job; if an exception is unwinding the stack, the rank has
 /// failed instead and the other ranks are notified. In a forked process reports and the destructor do nothing.

@@ -12,6 +12,7 @@
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/reduction/reducer.hpp"
 #include "support/fake_communicator.hpp"
+#include "support/fake_group_handle.hpp"
 #include "support/manual_stream.hpp"
 
 namespace ddp_test {
@@ -36,8 +37,7 @@ struct FakeRank {
       parameters.push_back({"p" + std::to_string(i), dtrain::tensor_view(values[i].data(), shape),
                             dtrain::tensor_view(gradients[i].data(), shape)});
     }
-    dtrain::ddp::FailureContext context{latch, 1, "host-a", timeout,
-                                        [this](bool unwinding) { abandoned.push_back(unwinding); }};
+    dtrain::ddp::FailureContext context{latch, 1, "host-a", timeout, group};
     options.first_bucket_bytes = caps.first_bucket_bytes;
     options.bucket_bytes = caps.bucket_bytes;
     reducer = std::make_unique<FakeReducer>(support::FakeCommunicator(channel), stream.ref(), parameters,
@@ -75,7 +75,9 @@ struct FakeRank {
   std::vector<std::vector<float>> values;
   std::vector<std::vector<float>> gradients;
   std::vector<dtrain::Parameter> parameters;
-  std::vector<bool> abandoned;
+  std::shared_ptr<support::FakeGroupHandle> group =
+      support::FakeGroupHandle::of(std::make_shared<support::FakeJob>(3), 1, 3);
+  const std::vector<bool>& abandoned = group->abandoned;
   std::unique_ptr<FakeReducer> reducer;
 };
 

@@ -73,7 +73,7 @@ TEST_CASE("after an abandoned step no other begins") {
   CHECK_THROWS_WITH_AS((void)rank.reducer->begin(), doctest::Contains("after a step that failed"), dtrain::Error);
 }
 
-TEST_CASE("without a callback the job is notified at once that a step was abandoned") {
+TEST_CASE("without a group the job is notified at once that a step was abandoned") {
   FakeRank rank({1});
   dtrain::ddp::FailureContext context{rank.latch, 1, "host-a", std::chrono::seconds(1), {}};
   ddp_test::FakeReducer reducer(support::FakeCommunicator(rank.channel), rank.stream.ref(), rank.parameters,

@@ -45,9 +45,7 @@ struct BindingModel : Model {
 
 std::shared_ptr<FakeGroupState> one_rank(int rank = 0, std::shared_ptr<support::FakeJob> job = nullptr) {
   auto state = std::make_shared<FakeGroupState>();
-  state->job = job ? std::move(job) : std::make_shared<support::FakeJob>(1);
-  state->members.rank = rank;
-  state->members.host = "host-" + std::to_string(rank);
+  state->handle = support::FakeGroupHandle::of(job ? std::move(job) : std::make_shared<support::FakeJob>(1), rank, 1);
   return state;
 }
 
@@ -118,7 +116,7 @@ TEST_CASE("an exception of the backward pass is told to the job with its text, o
   CHECK_THROWS_WITH_AS(ddp.backward([](Ready) { throw std::runtime_error("loss is nan"); }), "loss is nan",
                        std::runtime_error);
   CHECK(state->reported == std::vector<std::string>{"loss is nan"});
-  CHECK(state->abandoned == std::vector<bool>{true});
+  CHECK(state->handle->abandoned == std::vector<bool>{true});
   CHECK_THROWS_WITH_AS((void)ddp.begin(), doctest::Contains("loss is nan"), dtrain::Error);
 }
 

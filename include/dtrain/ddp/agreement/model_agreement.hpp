@@ -2,38 +2,22 @@
 /// @file
 /// Model agreement: all ranks compare their models before training, and all fail alike if two differ.
 
-#include <functional>
 #include <string>
 
-#include "dtrain/backend/store_ref.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/ddp/agreement/model_signature.hpp"
-#include "dtrain/ddp/failure_context.hpp"
-#include "dtrain/rendezvous/client/store.hpp"
+#include "dtrain/group/group_handle.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// @param reach_barrier blocks until every rank has called it; as agree_blocking below
-void agree_blocking(const backend::StoreRef& store, const std::function<void()>& reach_barrier,
-                    const std::string& prefix, const ModelSignature& mine, int rank, const FailureContext& context,
-                    Deadline deadline, const std::string& doing = "wrapping a model");
-
 /// Collective, blocking: rank 0 publishes its signature and the other ranks compare. O(1) messages a rank if all agree.
-/// Each instance in a job uses its own `prefix`, the same on all ranks. @param rank rank in the group @param doing for
-/// the warning of a rank that waits long for rank 0: "wrapping a model"
+/// Each instance in a job uses its own `prefix`, the same on all ranks. @param doing for the warning of a rank that
+/// waits long for rank 0: "wrapping a model"
 /// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
 /// difference and both ranks; Error (limit) for a model whose signature is beyond max_signature_bytes.
-template <class Store>
-void agree_blocking(Store store, const std::string& prefix, const ModelSignature& mine, int rank,
-                    const FailureContext& context, Deadline deadline, const std::string& doing = "wrapping a model") {
-  agree_blocking(
-      store, [&] { store.barrier(prefix + "agreed", deadline).wait(); }, prefix, mine, rank, context, deadline, doing);
-}
-
-/// The same over the job's store.
-void agree_blocking(const rendezvous::Store& store, const std::string& prefix, const ModelSignature& mine, int rank,
-                    const FailureContext& context, Deadline deadline, const std::string& doing = "wrapping a model");
+void agree_blocking(const group::GroupHandle& group, const std::string& prefix, const ModelSignature& mine,
+                    Deadline deadline, const std::string& doing);
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -49,8 +33,10 @@ void agree_blocking(const rendezvous::Store& store, const std::string& prefix, c
 #include <vector>
 
 #include "dtrain/backend/channel_setup/store_gather.hpp"
+#include "dtrain/backend/store_ref.hpp"
 #include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/client/value_chunks.hpp"
@@ -91,9 +77,12 @@ inline std::string difference_to_rank_0(const backend::StoreRef& store, const st
 
 }  // namespace detail
 
-DTRAIN_DEFINED void agree_blocking(const backend::StoreRef& store, const std::function<void()>& reach_barrier,
-                                   const std::string& prefix, const ModelSignature& mine, int rank,
-                                   const FailureContext& context, Deadline deadline, const std::string& doing) {
+DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::string& prefix,
+                                   const ModelSignature& mine, Deadline deadline, const std::string& doing) {
+  const backend::StoreRef store = group.store_ref();
+  const int rank = group.members().rank;
+  const int self = group.members().rank_in_job();
+  FailureLatch& latch = *group.failure();
   const std::string bytes = to_bytes(mine);
   if (bytes.size() > max_signature_bytes) {
     throw_error(Errc::limit,
@@ -104,38 +93,32 @@ DTRAIN_DEFINED void agree_blocking(const backend::StoreRef& store, const std::fu
   std::vector<std::pair<std::string, std::string>> entries;  // that rank 0 publishes, the summary last
   if (rank == 0) {
     entries = rendezvous::value_chunks(prefix + "signature", bytes);
-    entries.emplace_back(prefix + "publisher", std::to_string(context.rank));
+    entries.emplace_back(prefix + "publisher", std::to_string(self));
     entries.emplace_back(prefix + "summary", own_summary);
   }
   const auto name = [](int other) { return "rank " + std::to_string(other); };
-  const backend::StoreRank self{store, rank, rank + 1, context.rank, deadline, doing, name};
-  backend::detail::LateRanks late(self, [] { return std::string("rank 0 of the group has not come"); });
+  const backend::StoreRank here{store, rank, rank + 1, self, deadline, doing, name};
+  backend::detail::LateRanks late(here, [] { return std::string("rank 0 of the group has not come"); });
   try {
     for (const auto& [key, value] : entries) {
       store.set_blocking(key, value, deadline);
     }
     const std::string summary =
-        rank == 0 ? own_summary : backend::detail::get(self, prefix + "summary", deadline, late);
+        rank == 0 ? own_summary : backend::detail::get(here, prefix + "summary", deadline, late);
     if (summary != own_summary) {
-      context.latch->report({CauseKind::disagreement, context.rank, context.host,
-                             detail::difference_to_rank_0(store, prefix, summary, mine, context.rank, deadline)});
-      context.latch->block_until_failed(deadline);
+      latch.report({CauseKind::disagreement, self, group.members().host,
+                    detail::difference_to_rank_0(store, prefix, summary, mine, self, deadline)});
+      latch.block_until_failed(deadline);
     }
-    reach_barrier();
+    group.barrier_blocking(prefix + "agreed", deadline);
     for (const auto& entry : entries) {
       store.erase_blocking(entry.first, deadline);
     }
   } catch (const Error&) {
-    context.latch->throw_if_failed(context.rank);  // the first cause names its rank
+    latch.throw_if_failed(self);  // the first cause names its rank
     throw;
   }
-  context.latch->throw_if_failed(context.rank);
-}
-
-DTRAIN_DEFINED void agree_blocking(const rendezvous::Store& store, const std::string& prefix,
-                                   const ModelSignature& mine, int rank, const FailureContext& context,
-                                   Deadline deadline, const std::string& doing) {
-  agree_blocking<rendezvous::Store>(store, prefix, mine, rank, context, deadline, doing);
+  latch.throw_if_failed(self);
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

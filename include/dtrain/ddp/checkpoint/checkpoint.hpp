@@ -24,7 +24,6 @@
 #include "dtrain/ddp/checkpoint/checkpoint_file.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/checkpoint/tensor_access.hpp"
-#include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/rank0_task.hpp"
 #include "dtrain/group/group_internals.hpp"
 #include "dtrain/kernels/copy.hpp"
@@ -44,13 +43,8 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
   }
   const Deadline deadline = Deadline::after(group.timeout());
   const int count = group::GroupAccess::of(group).next_number("checkpoint");
-  const FailureContext context{group::GroupAccess::of(group).failure(),
-                               group.members().rank_in_job(),
-                               group.members().host,
-                               group.timeout(),
-                               {}};
-  agree_blocking(group.store(), format_text("dtrain/checkpoint/{}/", {count}), signature, group.rank(), context,
-                 deadline);
+  agree_blocking(*group::GroupAccess::of(group).handle(), format_text("dtrain/checkpoint/{}/", {count}), signature,
+                 deadline, "reading or writing a checkpoint");
 }
 
 /// Blocking: until weights that a step with overlap_forward has left to come are there. @throws the job's first cause

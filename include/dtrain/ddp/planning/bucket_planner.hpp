@@ -7,21 +7,19 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "dtrain/backend/store_ref.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
-#include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
-#include "dtrain/rendezvous/membership/membership.hpp"
+#include "dtrain/group/group_handle.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -84,12 +82,9 @@ struct PlannerSetup {
   const DdpOptions& options;
   std::span<const Parameter> parameters;
   bool binds_gradients;  ///< the model does
-  backend::StoreRef store;
-  const std::string& prefix;  ///< of this wrapper's keys
-  const rendezvous::Membership& members;
-  const FailureContext& context;
-  const std::function<void()>& start_pending;  ///< as ProcessGroup::start_pending
-  std::vector<const char*> variants{};         ///< of the wrapper's communicator: see backend::HasVariants
+  const std::shared_ptr<const group::GroupHandle>& group;
+  const std::string& prefix;            ///< of this wrapper's keys
+  std::vector<const char*> variants{};  ///< of the wrapper's communicator: see backend::HasVariants
 };
 
 /// @throws Error (invalid_argument): the present plan cannot be kept, because it is still measured

@@ -355,20 +355,20 @@ DTRAIN_DEFINED std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSe
     }
   }
   std::vector<GradientSize> sizes = gradient_sizes(setup.parameters);
-  const rendezvous::Membership& members = setup.members;
+  const rendezvous::Membership& members = setup.group->members();
   const PlanConditions conditions{members.world_size, members.local_world_size, digest_of(sizes, setup.variants)};
-  const auto exchange = [store = setup.store, members, prefix = setup.prefix + "plan/", context = setup.context,
-                         start_pending = setup.start_pending](const char* name, const std::string& own,
-                                                              const MeasuredPlan::Choose& choose) {
-    const auto name_of = [&](int rank) { return "rank " + std::to_string(members.rank_in_job(rank)); };
-    start_pending();  // other ranks may wait for this work before they come here
+  const auto exchange = [group = setup.group, prefix = setup.prefix + "plan/"](const char* name, const std::string& own,
+                                                                               const MeasuredPlan::Choose& choose) {
+    const rendezvous::Membership& here = group->members();
+    const auto name_of = [&](int rank) { return "rank " + std::to_string(here.rank_in_job(rank)); };
+    group->start_pending();  // other ranks may wait for this work before they come here
     try {
       return backend::store_gather(
-          {store, members.rank, members.world_size, context.rank, Deadline::after(context.timeout),
+          {group->store_ref(), here.rank, here.world_size, here.rank_in_job(), Deadline::after(group->timeout()),
            "choosing the bucket plan", name_of},
           prefix + name, [&] { return own; }, choose);
     } catch (const Error&) {
-      context.latch->throw_if_failed(context.rank);  // the first cause names its rank
+      group->failure()->throw_if_failed(here.rank_in_job());  // the first cause names its rank
       throw;
     }
   };

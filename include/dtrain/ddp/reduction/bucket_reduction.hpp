@@ -221,7 +221,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
 
   /// Blocking, on CUDA only, where it waits for the last step: makes its norm known. @throws as finish
   void read_norm() {
-    if constexpr (GradientCopier::copies_on_stream) norms_.read([this] { for_event(copier_.step_end()); });
+    if constexpr (GradientCopier::copies_on_stream) norms_.read([this] { wait_for_event(copier_.step_end()); });
   }
 
   /// Whether this step's work uses memory that an exception of the program may free: a hook's or an optimizer's.

@@ -216,7 +216,7 @@ class Reducer final : public Step::Target {
   /// Drops the callbacks and the objects that they hold. After the last step.
   void drop_callbacks() noexcept {
     reduction_.stop_launching();
-    context_.step_abandoned = nullptr;
+    context_.group = nullptr;
     reduction_.on_all_gradients_ready({});
     rebuild_ = {};
     addresses_.forget();

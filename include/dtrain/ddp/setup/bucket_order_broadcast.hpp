@@ -3,43 +3,34 @@
 /// Bucket order broadcast: rank 0 publishes its ready order, by which every rank plans its buckets.
 
 #include <cstddef>
-#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "dtrain/backend/store_ref.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/reduction/bucket_rebuild.hpp"
-#include "dtrain/group/rank_context.hpp"
-#include "dtrain/rendezvous/membership/membership.hpp"
+#include "dtrain/group/group_handle.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Blocking: until rank 0 has published its order of `count` parameters. Each of the other `world_size` - 1 ranks reads
-/// it once. @throws the job's first cause; Error (timeout)
-std::vector<std::size_t> read_order_blocking(const backend::StoreRef& store, const std::string& prefix,
-                                             std::size_t count, int world_size, const FailureContext& context,
-                                             Deadline deadline);
+/// Blocking: until rank 0 has published its order of `count` parameters. Each of the other ranks reads it once.
+/// @throws the job's first cause; Error (timeout)
+std::vector<std::size_t> read_order_blocking(const group::GroupHandle& group, const std::string& prefix,
+                                             std::size_t count, Deadline deadline);
 
 /// Sets the callbacks of `rebuild`, so that all ranks of the group use rank 0's order. @param prefix used once
-/// @param set_in_background as group::GroupInternals::set_in_background
-/// @param start_pending as ProcessGroup::start_pending
-void set_up_order_broadcast(BucketRebuild& rebuild, const backend::StoreRef& store,
-                            const rendezvous::Membership& members, const std::string& prefix,
-                            const FailureContext& context,
-                            std::function<group::WaitUntilSet(group::StoreEntries)> set_in_background,
-                            std::function<void()> start_pending);
+void set_up_order_broadcast(BucketRebuild& rebuild, const std::shared_ptr<const group::GroupHandle>& group,
+                            const std::string& prefix);
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 #if DTRAIN_DEFINITIONS
 
 #include <cstdint>
-#include <memory>
 #include <string_view>
 
+#include "dtrain/backend/store_ref.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -69,47 +60,40 @@ inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t cou
 
 }  // namespace detail
 
-DTRAIN_DEFINED std::vector<std::size_t> read_order_blocking(const backend::StoreRef& store, const std::string& prefix,
-                                                            std::size_t count, int world_size,
-                                                            const FailureContext& context, Deadline deadline) {
+DTRAIN_DEFINED std::vector<std::size_t> read_order_blocking(const group::GroupHandle& group, const std::string& prefix,
+                                                            std::size_t count, Deadline deadline) {
+  const backend::StoreRef store = group.store_ref();
   std::string bytes;
   try {
     bytes = rendezvous::join_value_chunks(
         prefix + "order", count * detail::order_entry_bytes,
-        [&](const std::string& name) { return store.take_blocking(name, world_size - 1, deadline); });
+        [&](const std::string& name) { return store.take_blocking(name, group.members().world_size - 1, deadline); });
   } catch (const Error&) {
-    context.latch->throw_if_failed(context.rank);  // the first cause names its rank
+    group.failure()->throw_if_failed(group.members().rank_in_job());  // the first cause names its rank
     throw;
   }
   return detail::order_in(bytes, count);
 }
 
-DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild, const backend::StoreRef& store,
-                                           const rendezvous::Membership& members, const std::string& prefix,
-                                           const FailureContext& context,
-                                           std::function<group::WaitUntilSet(group::StoreEntries)> set_in_background,
-                                           std::function<void()> start_pending) {
+DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild,
+                                           const std::shared_ptr<const group::GroupHandle>& group,
+                                           const std::string& prefix) {
   const auto wait_until_published = std::make_shared<group::WaitUntilSet>();  // empty until rank 0 publishes
-  if (members.rank == 0 && members.world_size > 1) {
-    rebuild.publish = [set_in_background, prefix, wait_until_published](const std::vector<std::size_t>& order) {
+  if (group->members().rank == 0 && group->members().world_size > 1) {
+    rebuild.publish = [group, prefix, wait_until_published](const std::vector<std::size_t>& order) {
       Serializer writer;
       for (const std::size_t parameter : order) {
         auto index = static_cast<std::uint32_t>(parameter);
         writer.number(index);
       }
-      *wait_until_published = set_in_background(rendezvous::value_chunks(prefix + "order", writer.characters()));
+      *wait_until_published = group->set_in_background(rendezvous::value_chunks(prefix + "order", writer.characters()));
     };
   }
-  rebuild.agree = [store, start_pending, prefix, wait_until_published, context, rank = members.rank,
-                   world_size = members.world_size](const std::vector<std::size_t>& order) {
-    const Deadline deadline = Deadline::after(context.timeout);
-    start_pending();  // other ranks may wait for this work before they have their order
-    if (rank != 0) {
-      return read_order_blocking(store, prefix, order.size(), world_size, context, deadline);
-    }
-    if (*wait_until_published) {
-      (*wait_until_published)(deadline);
-    }
+  rebuild.agree = [group, prefix, wait_until_published](const std::vector<std::size_t>& order) {
+    const Deadline deadline = Deadline::after(group->timeout());
+    group->start_pending();  // other ranks may wait for this work before they have their order
+    if (group->members().rank != 0) return read_order_blocking(*group, prefix, order.size(), deadline);
+    if (*wait_until_published) (*wait_until_published)(deadline);
     return order;
   };
 }

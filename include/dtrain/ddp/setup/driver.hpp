@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -43,6 +42,7 @@
 #include "dtrain/ddp/setup/bucket_order_broadcast.hpp"
 #include "dtrain/ddp/setup/model_functions.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
+#include "dtrain/group/group_handle.hpp"
 #include "dtrain/group/group_state.hpp"
 #include "dtrain/stream/cuda/kernels/scaled_copy_batch.hpp"
 #include "dtrain/stream/host/progress.hpp"
@@ -167,10 +167,8 @@ struct Driver {
   const char* why_nothing_is_hidden = nullptr;
 
  private:
-  static FailureContext failure_context(const Group& group);
-
   int agreements_ = 0;
-  BucketRebuild bucket_rebuild(const Group& group, const DdpOptions& options, const FailureContext& context,
+  BucketRebuild bucket_rebuild(const std::shared_ptr<const group::GroupHandle>& group, const DdpOptions& options,
                                bool binds_gradients, const Communicator& communicator) const;
 };
 
@@ -192,7 +190,8 @@ template <class Backend, class Group>
 void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model, const DdpOptions& options,
                                        HookFunctions<Communicator> hook) {
   const rendezvous::Membership& members = group.members();
-  const FailureContext context = failure_context(group);
+  const std::shared_ptr<const group::GroupHandle> handle = group.handle();
+  const FailureContext context = FailureContext::of(handle);
   parameters = std::move(model.parameters);
   read_value = std::move(model.read_value);
   check_options(options);
@@ -201,11 +200,11 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
     gradient_binding = register_gradient_bindings(group.gradient_bindings(), parameters, model.identities);
   }
   prefix = format_text("ddp/{}/", {group.next_number("ddp")});
-  group.start_pending();  // other ranks may wait for this work before they construct theirs
+  handle->start_pending();  // other ranks may wait for this work before they construct theirs
   const bool scales =
       !hook.reduce && scales_averages<Communicator>(parameters, options.reduce_op, members.world_size, stream.ref());
-  agree_blocking(group.store(), prefix, model_signature(parameters, options, model.buffers, scales, hook.description),
-                 members.rank, context, Deadline::after(context.timeout));
+  agree_blocking(*handle, prefix, model_signature(parameters, options, model.buffers, scales, hook.description),
+                 Deadline::after(context.timeout), "wrapping a model");
 
   std::vector<TensorView> values = model.buffers;
   std::transform(parameters.begin(), parameters.end(), std::back_inserter(values),
@@ -223,7 +222,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   }
   broadcast_values(communicator, stream.ref(), packed, context);
   parts.read_parameters = model.read_parameters;
-  parts.rebuild = bucket_rebuild(group, options, context, model.bind_gradient != nullptr, communicator);
+  parts.rebuild = bucket_rebuild(handle, options, model.bind_gradient != nullptr, communicator);
   parts.rebuild.bind = model.bind_gradient;
   if (options.broadcast_buffers) parts.buffers = model.buffers;
   parts.scales_averages = scales;
@@ -245,35 +244,25 @@ template <class Backend, class Group>
 void Driver<Backend, Group>::agree_on_reduction(const Group& group, const std::string& reduction) {
   ModelSignature signature;
   signature.hook = reduction;
-  const FailureContext context = failure_context(group);
-  group.start_pending();  // other ranks may wait for this work before they call this
-  agree_blocking(group.store(), format_text("{}reduction/{}/", {prefix, agreements_++}), signature,
-                 group.members().rank, context, Deadline::after(context.timeout), "constructing a ShardedOptimizer");
+  const std::shared_ptr<const group::GroupHandle> handle = group.handle();
+  handle->start_pending();  // other ranks may wait for this work before they call this
+  agree_blocking(*handle, format_text("{}reduction/{}/", {prefix, agreements_++}), signature,
+                 Deadline::after(handle->timeout()), "constructing a ShardedOptimizer");
 }
 
 template <class Backend, class Group>
-FailureContext Driver<Backend, Group>::failure_context(const Group& group) {
-  return {group.failure(), group.members().rank_in_job(), group.members().host, group.timeout(),
-          [group](bool unwinding) { group.report_abandoned_step(unwinding); }};
-}
-
-template <class Backend, class Group>
-BucketRebuild Driver<Backend, Group>::bucket_rebuild(const Group& group, const DdpOptions& options,
-                                                     const FailureContext& context, bool binds_gradients,
+BucketRebuild Driver<Backend, Group>::bucket_rebuild(const std::shared_ptr<const group::GroupHandle>& group,
+                                                     const DdpOptions& options, bool binds_gradients,
                                                      [[maybe_unused]] const Communicator& communicator) const {
   BucketRebuild rebuild;
-  rebuild.ranks_on_host = group.members().local_world_size;
-  const std::function<void()> start_pending = [group] { group.start_pending(); };
+  rebuild.ranks_on_host = group->members().local_world_size;
   if (options.plan.is_measured()) {
     std::vector<const char*> variants;
     if constexpr (backend::HasVariants<Communicator>) variants = communicator.variants();
-    rebuild.planner = options.plan.make()({options, parameters, binds_gradients, group.store(), prefix, group.members(),
-                                           context, start_pending, std::move(variants)});
+    rebuild.planner = options.plan.make()({options, parameters, binds_gradients, group, prefix, std::move(variants)});
   }
   if (options.reorder_gradients && !options.deterministic) {
-    set_up_order_broadcast(
-        rebuild, group.store(), group.members(), prefix, context,
-        [group](group::StoreEntries entries) { return group.set_in_background(std::move(entries)); }, start_pending);
+    set_up_order_broadcast(rebuild, group, prefix);
   }
   return rebuild;
 }

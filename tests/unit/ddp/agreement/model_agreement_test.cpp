@@ -8,11 +8,12 @@
 #include <thread>
 #include <vector>
 
+#include "support/fake_group_handle.hpp"
 #include "support/fake_store.hpp"
 
 using dtrain::Deadline;
-using dtrain::ddp::FailureContext;
 using dtrain::ddp::ModelSignature;
+using support::FakeGroupHandle;
 using support::FakeJob;
 using support::FakeStore;
 
@@ -34,11 +35,9 @@ std::vector<std::string> agree(const std::shared_ptr<FakeJob>& job, const std::v
   for (std::size_t rank = 0; rank < models.size(); ++rank) {
     ranks.emplace_back([&, rank] {
       const int number = static_cast<int>(rank);
-      const FailureContext context{job->latch(number), number, "host-" + std::to_string(rank),
-                                   std::chrono::seconds(20)};
       try {
-        agree_blocking(FakeStore(job, number), prefix, models[rank], number, context,
-                       Deadline::after(std::chrono::seconds(20)));
+        agree_blocking(*FakeGroupHandle::of(job, number, static_cast<int>(models.size())), prefix, models[rank],
+                       Deadline::after(std::chrono::seconds(20)), "testing");
       } catch (const dtrain::JobFailed& failed) {
         results[rank] = std::string("JobFailed ") + failed.what();
       } catch (const dtrain::Error& error) {
@@ -101,17 +100,15 @@ TEST_CASE("what another program published under rank 0's key is refused") {
     const auto fresh = std::make_shared<FakeJob>(2);
     FakeStore(fresh, 0).set("ddp/1/publisher", "7", deadline).wait();
     FakeStore(fresh, 0).set("ddp/1/summary", summary, deadline).wait();
-    const FailureContext here{fresh->latch(1), 1, "host-1", std::chrono::seconds(20)};
-    CHECK_THROWS_WITH_AS(agree_blocking(FakeStore(fresh, 1), "ddp/1/", layers(1), 1, here, deadline),
+    CHECK_THROWS_WITH_AS(agree_blocking(*FakeGroupHandle::of(fresh, 1, 2), "ddp/1/", layers(1), deadline, "testing"),
                          doctest::Contains("cannot read the model signature of rank 7"), dtrain::Error);
   }
 }
 
 TEST_CASE("a rank that never comes ends the wait at the deadline") {
   const auto job = std::make_shared<FakeJob>(2);
-  const FailureContext context{job->latch(0), 0, "host-0", std::chrono::seconds(1)};
-  CHECK_THROWS_WITH_AS(agree_blocking(FakeStore(job, 0), "ddp/1/", layers(1), 0, context,
-                                      Deadline::after(std::chrono::milliseconds(50))),
+  CHECK_THROWS_WITH_AS(agree_blocking(*FakeGroupHandle::of(job, 0, 2), "ddp/1/", layers(1),
+                                      Deadline::after(std::chrono::milliseconds(50)), "testing"),
                        doctest::Contains("ddp/1/agreed"), dtrain::Error);
 }
 
@@ -121,10 +118,13 @@ TEST_CASE("ranks of a part of the job are named by their numbers in the job") {
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
-      const FailureContext context{job->latch(rank), rank + 5, "host", std::chrono::seconds(20)};
+      dtrain::rendezvous::Membership members;
+      members.rank = rank;
+      members.world_size = 2;
+      members.job_ranks = std::make_shared<const std::vector<int>>(std::vector<int>{5, 6});
       try {
-        agree_blocking(FakeStore(job, rank), "part/", layers(1, rank == 0 ? "a" : "b"), rank, context,
-                       Deadline::after(std::chrono::seconds(20)));
+        agree_blocking(FakeGroupHandle(job, members), "part/", layers(1, rank == 0 ? "a" : "b"),
+                       Deadline::after(std::chrono::seconds(20)), "testing");
       } catch (const dtrain::Error& error) {
         results[static_cast<std::size_t>(rank)] = error.what();
       }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "dtrain/ddp/collect_parameters.hpp"
+#include "support/fake_group_handle.hpp"
 #include "support/fake_store.hpp"
 
 using dtrain::PlanChoice;
@@ -93,15 +94,10 @@ struct Simulation {
  private:
   void run_rank(const std::shared_ptr<support::FakeJob>& job, int rank, const dtrain::ddp::SavedPlanNumbers& saved,
                 Rank& result) const {
-    dtrain::rendezvous::Membership members;
-    members.rank = rank;
-    members.world_size = ranks;
-    const dtrain::ddp::FailureContext context{job->latch(rank), rank, "host", std::chrono::seconds(20)};
+    const std::shared_ptr<const dtrain::group::GroupHandle> group = support::FakeGroupHandle::of(job, rank, ranks);
     const std::vector<dtrain::Parameter> all = parameters();
     const std::string prefix = "ddp/0/";
-    const std::function<void()> nothing = [] {};
-    const std::shared_ptr<BucketPlanner> planner = options.plan.make()(
-        {options, all, true, support::FakeStore(job, rank), prefix, members, context, nothing, variants});
+    const std::shared_ptr<BucketPlanner> planner = options.plan.make()({options, all, true, group, prefix, variants});
     planner->saved() = saved;
     BucketPlan plan = given();
     StepRecorder recorder(1024);
@@ -383,12 +379,10 @@ void check_refused(const std::vector<dtrain::Parameter>& parameters, std::size_t
   const dtrain::DdpOptions options{.plan = PlanChoice::measured()};
   const auto job = std::make_shared<support::FakeJob>(1);
   const std::string prefix = "ddp/0/";
-  const dtrain::rendezvous::Membership members;
-  const dtrain::ddp::FailureContext context{job->latch(0), 0, "host", std::chrono::seconds(20)};
-  const std::function<void()> nothing = [] {};
-  CHECK_THROWS_WITH_AS(options.plan.make()({options, parameters, true, support::FakeStore(job, 0), prefix, members,
-                                            context, nothing, std::vector<const char*>(variants, "a way")}),
-                       sentence, dtrain::Error);
+  const std::shared_ptr<const dtrain::group::GroupHandle> group = support::FakeGroupHandle::of(job, 0, 1);
+  CHECK_THROWS_WITH_AS(
+      options.plan.make()({options, parameters, true, group, prefix, std::vector<const char*>(variants, "a way")}),
+      sentence, dtrain::Error);
 }
 
 TEST_CASE("gradients that are not in host memory are refused, and more ways to reduce than are measured") {

@@ -34,6 +34,7 @@ TEST_CASE("the stream's queue holds a whole step: launching its buckets runs non
   REQUIRE(plan.buckets.size() == buckets);
   meter.plan(plan);
   copier.rebuild_buckets();  // as after the first step
+  copier.reserve(1);
   for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
     copier.before(bucket);
     queue.ref().enqueue([]() noexcept {});

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "support/fake_group_handle.hpp"
 #include "support/fake_store.hpp"
 
 using dtrain::Deadline;
-using dtrain::ddp::FailureContext;
 using dtrain::ddp::read_order_blocking;
 using support::FakeJob;
 using support::FakeStore;
@@ -23,8 +23,7 @@ std::vector<std::size_t> order_of_three(const std::string& bytes) {
   const auto job = std::make_shared<FakeJob>(2);
   const Deadline deadline = Deadline::after(std::chrono::seconds(20));
   FakeStore(job, 0).set("ddp/1/order/0", bytes, deadline).wait();
-  const FailureContext context{job->latch(1), 1, "host-1", std::chrono::seconds(20)};
-  return read_order_blocking(FakeStore(job, 1), "ddp/1/", 3, 2, context, deadline);
+  return read_order_blocking(*support::FakeGroupHandle::of(job, 1, 2), "ddp/1/", 3, deadline);
 }
 
 const std::string two_zero_one("\2\0\0\0\0\0\0\0\1\0\0\0", 12);

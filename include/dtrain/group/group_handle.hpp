@@ -1,0 +1,55 @@
+#pragma once
+/// @file
+/// GroupHandle: what wrappers, planners and checkpoints need of a process group, whatever its policy.
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/store_ref.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/failure_latch.hpp"
+#include "dtrain/core/version.hpp"
+#include "dtrain/rendezvous/membership/membership.hpp"
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Keys and values for the store.
+using StoreEntries = std::vector<std::pair<std::string, std::string>>;
+
+/// Blocking: until the store has the entries. @throws the job's first cause; Error (timeout)
+using WaitUntilSet = std::function<void(Deadline)>;
+
+/// Threads: any.
+class GroupHandle {
+ public:
+  virtual const rendezvous::Membership& members() const noexcept = 0;
+  virtual std::chrono::nanoseconds timeout() const noexcept = 0;  ///< of one collective
+
+  /// Holds the job's first cause.
+  virtual const std::shared_ptr<FailureLatch>& failure() const noexcept = 0;
+
+  /// Reports that a step was destroyed before it finished. While an exception unwinds, the report waits 100 ms, so that
+  /// the caller that catches the exception can report its text first. Blocking: no.
+  virtual void report_abandoned_step(bool unwinding) const noexcept = 0;
+
+  /// The group's store.
+  virtual backend::StoreRef store_ref() const = 0;
+  /// Sets entries of the group's store in the background.
+  virtual WaitUntilSet set_in_background(StoreEntries entries) const = 0;
+  /// Collective, blocking: a barrier of the group's ranks at the store.
+  virtual void barrier_blocking(const std::string& name, Deadline deadline) const = 0;
+
+  /// Starts enqueued work of this rank's streams that no thread runs. Before this rank waits for others, because they
+  /// may wait for that work. Blocking: no.
+  virtual void start_pending() const noexcept = 0;
+
+ protected:
+  GroupHandle() = default;
+  ~GroupHandle() = default;
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
