@@ -29,6 +29,7 @@ class FakeGroupHandle final : public dtrain::group::GroupHandle {
     return std::make_shared<FakeGroupHandle>(job, std::move(members));
   }
 
+  const std::shared_ptr<FakeJob>& job() const noexcept { return job_; }
   FakeStore store() const { return {job_, members_.rank}; }
 
   const dtrain::rendezvous::Membership& members() const noexcept override { return members_; }

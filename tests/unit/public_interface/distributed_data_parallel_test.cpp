@@ -178,7 +178,7 @@ TEST_CASE("a failure of the job that ready throws is not reported as this rank's
   Model model;
   DistributedDataParallel ddp{model, Group(state)};
   CHECK_THROWS_AS(ddp.backward([&](Ready ready) {
-    state->job->fail({dtrain::CauseKind::lost, 1, "host-1", "connection closed"});
+    state->handle->job()->fail({dtrain::CauseKind::lost, 1, "host-1", "connection closed"});
     ready(0);
   }),
                   dtrain::PeerLost);
@@ -191,7 +191,7 @@ TEST_CASE("a parameter without a gradient is named by the step in which it happe
   DistributedDataParallel ddp{model, Group(state)};
   CHECK_THROWS_WITH_AS(ddp.backward([](Ready ready) { ready(0); }), doctest::Contains("parameter 1 'b'"),
                        dtrain::Error);
-  CHECK(state->job->latch(0)->cause()->text.find("parameter 1 'b'") != std::string::npos);
+  CHECK(state->handle->job()->latch(0)->cause()->text.find("parameter 1 'b'") != std::string::npos);
 }
 
 TEST_CASE("a device that the backend does not reduce and another reduction are refused before a channel is opened") {

@@ -61,8 +61,8 @@ const Shapes shapes{{5}, {40, 30}, {0, 7}, {3, 2}, {}, {32, 4, 9}, {17}};
 
 /// Element k of rank's gradient i in a step.
 float element(int step, int rank, std::size_t i, std::size_t k) {
-  std::mt19937 random(static_cast<unsigned>(((step * 16 + rank) * 64 + static_cast<int>(i)) * 4096) +
-                      static_cast<unsigned>(k));
+  const std::uint64_t number = (static_cast<std::uint64_t>(step * 16 + rank) * 64 + i) * 4096 + k;
+  std::minstd_rand random(static_cast<unsigned>((number * 0x9E3779B97F4A7C15U) >> 32U));
   return std::normal_distribution<float>()(random);
 }
 

@@ -44,7 +44,7 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
   const Deadline deadline = Deadline::after(group.timeout());
   const int count = group::GroupAccess::of(group).next_number("checkpoint");
   agree_blocking(*group::GroupAccess::of(group).handle(), format_text("dtrain/checkpoint/{}/", {count}), signature,
-                 deadline, "reading or writing a checkpoint");
+                 deadline, "loading a checkpoint");
 }
 
 /// Blocking: until weights that a step with overlap_forward has left to come are there. @throws the job's first cause
