@@ -190,7 +190,9 @@ double heap_of(const Group& group, Construct construct) {
   group.barrier();
   construct();
   group.barrier();
-  return static_cast<double>(support::allocated_bytes.load() - before) / group.world_size();
+  const std::size_t after = support::allocated_bytes.load();
+  group.barrier();  // no rank goes on before all have read it
+  return static_cast<double>(after - before) / group.world_size();
 }
 
 TEST_CASE("in stage 2 gradients take their share and the two largest buckets side by side, and training no heap") {
