@@ -6294,6 +6294,9 @@ class StreamRef {
     queue_->enqueue(work);
   }
 
+  /// Number of work items enqueued so far, by all threads.
+  std::uint64_t enqueued_items() const noexcept { return queue_->published(); }
+
   /// See Queue::reserve.
   void reserve(std::uint64_t items) const { queue_->reserve(items); }
 
@@ -22404,6 +22407,50 @@ class GradientBinding {
 
 }  // namespace DTRAIN_NAMESPACE::group
 
+// ---- dtrain/group/group_handle.hpp
+
+/// @file
+/// GroupHandle: what wrappers, planners and checkpoints need of a process group, whatever its policy.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Keys and values for the store.
+using StoreEntries = std::vector<std::pair<std::string, std::string>>;
+
+/// Blocking: until the store has the entries. @throws the job's first cause; Error (timeout)
+using WaitUntilSet = std::function<void(Deadline)>;
+
+/// Threads: any.
+class GroupHandle {
+ public:
+  virtual const rendezvous::Membership& members() const noexcept = 0;
+  virtual std::chrono::nanoseconds timeout() const noexcept = 0;  ///< of one collective
+
+  /// Holds the job's first cause.
+  virtual const std::shared_ptr<FailureLatch>& failure() const noexcept = 0;
+
+  /// Reports that a step was destroyed before it finished. While an exception unwinds, the report waits 100 ms, so that
+  /// the caller that catches the exception can report its text first. Blocking: no.
+  virtual void report_abandoned_step(bool unwinding) const noexcept = 0;
+
+  /// The group's store.
+  virtual backend::StoreRef store_ref() const = 0;
+  /// Sets entries of the group's store in the background.
+  virtual WaitUntilSet set_in_background(StoreEntries entries) const = 0;
+  /// Collective, blocking: a barrier of the group's ranks at the store.
+  virtual void barrier_blocking(const std::string& name, Deadline deadline) const = 0;
+
+  /// Starts enqueued work of this rank's streams that no thread runs. Before this rank waits for others, because they
+  /// may wait for that work. Blocking: no.
+  virtual void start_pending() const noexcept = 0;
+
+ protected:
+  GroupHandle() = default;
+  ~GroupHandle() = default;
+};
+
+}  // namespace DTRAIN_NAMESPACE::group
+
 // ---- dtrain/group/pending_weights.hpp
 
 /// @file
@@ -22461,12 +22508,6 @@ DTRAIN_DEFINED void PendingWeights::wait_for(Ranges memory) {
 /// group::RankContext: control plane, streams and options that all groups of one rank share, from joining to leaving.
 
 namespace DTRAIN_NAMESPACE::group {
-
-/// Keys and values for the store.
-using StoreEntries = std::vector<std::pair<std::string, std::string>>;
-
-/// Blocking: until the store has the entries. @throws the job's first cause; Error (timeout)
-using WaitUntilSet = std::function<void(Deadline)>;
 
 /// Shared by the rank's groups. The destructor leaves the job; if an exception is unwinding the stack, the rank has
 /// failed instead and the other ranks are notified. In a forked process reports and the destructor do nothing.
@@ -22578,11 +22619,12 @@ class GroupInternals {
   std::chrono::nanoseconds timeout() const noexcept { return rank_context()->timeout; }
   auto store() const { return state_->store(); }
   auto open_stream() const { return state_->open_stream(); }
-  void start_pending() const noexcept { state_->start_pending(); }
   /// @}
 
+  std::shared_ptr<const GroupHandle> handle() const noexcept { return state_; }
+
   /// Holds the job's first cause.
-  const std::shared_ptr<FailureLatch>& failure() const noexcept { return rank_context()->control_plane.failure(); }
+  const std::shared_ptr<FailureLatch>& failure() const noexcept { return state_->failure(); }
 
   /// Collective, blocking: opens a new channel, which never waits for another. Every rank opens the same channels in
   /// the same order. Error sentences contain `purpose`, and the text of `describe` for an operation unless it is empty.
@@ -22591,11 +22633,6 @@ class GroupInternals {
                             const backend::DescribeOperation& describe = {},
                             backend::AlgorithmPreference algorithms = {}) const {
     return state_->open_channel(purpose, accumulate, describe, algorithms);
-  }
-
-  /// Sets entries of the group's store in the background.
-  WaitUntilSet set_in_background(StoreEntries entries) const {
-    return rank_context()->set_in_background(store(), std::move(entries));
   }
 
   /// Counts 1, 2, ... for each purpose. Ranks that call it in the same order get the same number, for keys that are
@@ -22612,13 +22649,6 @@ class GroupInternals {
   /// @param failed_rank Error::rank(): the rank of the job that the exception is about
   void report_exception(const std::string& text, std::optional<int> failed_rank = {}) const noexcept {
     rank_context()->report_exception(text, failed_rank);
-  }
-
-  /// Reports that a step was destroyed before it finished. While an exception unwinds, the report waits 100 ms, so that
-  /// the caller that catches the exception can report its text first. Blocking: no.
-  void report_abandoned_step(bool unwinding) const noexcept {
-    const auto grace = unwinding ? std::chrono::milliseconds(100) : std::chrono::milliseconds(0);
-    rank_context()->report_after(grace, "a step was abandoned without finish()");
   }
 
   /// Keeps `work` until this rank leaves: for channels that an exception unwinds. If they closed at once, the peers
@@ -22675,17 +22705,24 @@ using group::GroupOptions;
 namespace DTRAIN_NAMESPACE::group {
 
 /// The part of a GroupState that is compiled once. Threads: as GroupState.
-class GroupStateBase : public RankContext::Closable {
+class GroupStateBase : public RankContext::Closable, public GroupHandle {
  public:
   GroupStateBase(const GroupStateBase&) = delete;
   GroupStateBase& operator=(const GroupStateBase&) = delete;
 
   const std::shared_ptr<RankContext>& rank_context() const noexcept { return rank_context_; }
-  const rendezvous::Membership& members() const noexcept { return members_; }
+  const rendezvous::Membership& members() const noexcept final { return members_; }
   bool has_all_ranks() const noexcept { return prefix_.empty(); }
 
-  /// Starts enqueued work of this rank's streams that no thread runs. Blocking: no.
-  void start_pending() const noexcept { rank_context_->streams->run_unattended(); }
+  std::chrono::nanoseconds timeout() const noexcept final { return rank_context_->timeout; }
+  const std::shared_ptr<FailureLatch>& failure() const noexcept final { return rank_context_->control_plane.failure(); }
+  void report_abandoned_step(bool unwinding) const noexcept final;
+  backend::StoreRef store_ref() const final { return store(); }
+  WaitUntilSet set_in_background(StoreEntries entries) const final;
+  void barrier_blocking(const std::string& name, Deadline deadline) const final {
+    store().barrier(name, deadline).wait();
+  }
+  void start_pending() const noexcept final { rank_context_->streams->run_unattended(); }
 
   /// The job's store, with the group's prefix before every key and barriers of the group's ranks.
   rendezvous::Store store() const;
@@ -22762,8 +22799,7 @@ class GroupState final : public GroupStateBase {
 
   /// Blocking: until the work enqueued before `event` has ended. @throws the job's first cause; Error (timeout)
   void wait(typename Communicator::Stream::Event& event) {
-    const FailureLatch& failure = *rank_context_->control_plane.failure();
-    backend::block_until_complete(event, live(), failure, rank_context_->timeout, members_.rank_in_job());
+    backend::block_until_complete(event, live(), *failure(), rank_context_->timeout, members_.rank_in_job());
   }
 
   /// wait() for the control thread, which is not blocked. Lifetime: the event outlives the wait.
@@ -22776,7 +22812,7 @@ class GroupState final : public GroupStateBase {
     }
     async::EventLoop& loop = rank_context_->tasks.loop();
     const std::shared_ptr<ChannelResources> resources = resources_;
-    const std::shared_ptr<FailureLatch> failure = rank_context_->control_plane.failure();
+    const std::shared_ptr<FailureLatch> latch = failure();
     std::chrono::microseconds pause(100);
     std::uint64_t progress = 0;
     for (Deadline stalled = Deadline::after(2 * rank_context_->timeout); !backend::is_complete_beside_capture(event);) {
@@ -22796,10 +22832,10 @@ class GroupState final : public GroupStateBase {
       }
     }
     const Deadline first_cause_due = Deadline::after(std::chrono::seconds(2));  // the store decides which came first
-    while (resources->failure() && !failure->failed() && !first_cause_due.passed()) {
+    while (resources->failure() && !latch->failed() && !first_cause_due.passed()) {
       co_await loop.sleep_for(std::chrono::milliseconds(1));
     }
-    failure->throw_if_failed(members_.rank_in_job());
+    latch->throw_if_failed(members_.rank_in_job());
     if (const std::optional<Cause> own = resources->failure()) {
       throw_cause(*own);
     }
@@ -23723,24 +23759,24 @@ using ddp::DdpOptions;
 // ---- dtrain/ddp/failure_context.hpp
 
 /// @file
-/// Failure context: latch, rank and callback with which a reducer reports failures to its job.
+/// FailureContext: latch, rank and group with which a reducer reports failures to its job.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Provided by the group.
+/// Of a group: FailureContext::of(group).
 struct FailureContext {
-  std::shared_ptr<FailureLatch> latch;  ///< never null
-  int rank = 0;                         ///< in the job; causes name it
-  std::string host;                     ///< this rank's; causes name it
-  std::chrono::nanoseconds timeout{};   ///< of one collective
-  /// Called when a step is destroyed unfinished; must not throw. `unwinding`: an exception is unwinding, and the report
-  /// waits a moment so that the exception's catcher can report its text first. If empty, the job is notified at once.
-  std::function<void(bool unwinding)> step_abandoned{};
+  static FailureContext of(std::shared_ptr<const group::GroupHandle> group);
+
+  std::shared_ptr<FailureLatch> latch;                ///< never null
+  int rank = 0;                                       ///< in the job; causes name it
+  std::string host;                                   ///< this rank's; causes name it
+  std::chrono::nanoseconds timeout{};                 ///< of one collective
+  std::shared_ptr<const group::GroupHandle> group{};  ///< gets the report of an abandoned step; null: the latch does
 
   /// Reports to the job that this rank failed with `text`.
   void report_exception(std::string text) const;
 
-  /// A step is destroyed unfinished. @param unwinding as of step_abandoned
+  /// A step is destroyed unfinished. @param unwinding whether an exception unwinds
   void report_abandoned_step(bool unwinding) const noexcept;
 };
 
@@ -23757,14 +23793,20 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_begin(const char* caller, bool is_
                        : " came after a step that failed; gradients are no longer the same on all ranks"});
 }
 
+DTRAIN_DEFINED FailureContext FailureContext::of(std::shared_ptr<const group::GroupHandle> group) {
+  FailureContext context{group->failure(), group->members().rank_in_job(), group->members().host, group->timeout()};
+  context.group = std::move(group);
+  return context;
+}
+
 DTRAIN_DEFINED void FailureContext::report_exception(std::string text) const {
   latch->report({CauseKind::exception, rank, host, std::move(text)});
 }
 
 DTRAIN_DEFINED void FailureContext::report_abandoned_step(bool unwinding) const noexcept {
   try {
-    if (step_abandoned) {
-      step_abandoned(unwinding);
+    if (group) {
+      group->report_abandoned_step(unwinding);
     } else {
       report_exception("a step was abandoned without finish()");
     }
@@ -23930,6 +23972,359 @@ inline std::string describe_parameter(std::size_t index, const std::string& name
 namespace DTRAIN_NAMESPACE {
 using ddp::Parameter;
 }  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/hooks/gradient_hook.hpp
+
+/// @file
+/// The concept GradientHook, and GradientBucket, which a hook reduces in place of the all-reduce; CountedChannel: the
+/// collectives that a hook may call, with a count of its bytes.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The operations that a hook may call, with the contract of a communicator's (backend/communicator.hpp). It counts the
+/// bytes that they send. Borrows the communicator.
+/// @ingroup hooks
+template <backend::Communicator C>
+class CountedChannel {
+ public:
+  using Stream = typename C::Stream;
+
+  /// @param traffic null: counts nothing. Lifetime: both outlive this object
+  // NOLINTNEXTLINE(google-explicit-constructor): a communicator that counts nothing.
+  CountedChannel(C& channel, TrafficCounter* traffic = nullptr) noexcept : channel_(&channel), traffic_(traffic) {}
+
+  int rank() const noexcept { return channel_->rank(); }
+  int size() const noexcept { return channel_->size(); }
+  TrafficCounter* traffic() const noexcept { return traffic_; }
+
+  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) const {
+    if (traffic_ != nullptr) traffic_->sends_all_reduce(output.bytes());
+    channel_->all_reduce(input, output, op, stream);
+  }
+  void broadcast(BufferView buffer, int root, Stream stream) const {
+    count(buffer);
+    channel_->broadcast(buffer, root, stream);
+  }
+  void barrier(Stream stream) const { channel_->barrier(stream); }
+  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
+                      Stream stream) const requires backend::CanReduceScatter<C> {
+    count(input);
+    channel_->reduce_scatter(input, output, op, stream);
+  }
+  void all_gather(ConstBufferView input, BufferView output, Stream stream) const requires backend::CanAllGather<C> {
+    count(output);
+    channel_->all_gather(input, output, stream);
+  }
+  void exchange_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output,
+                       Stream stream) const requires backend::CanExchangeBlocks<C> {
+    count(input);
+    channel_->exchange_blocks(blocks, input, output, stream);
+  }
+  void reduce_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
+                     Stream stream) const requires backend::CanReduceBlocks<C> {
+    count(input);
+    channel_->reduce_blocks(blocks, input, output, op, stream);
+  }
+  void send(ConstBufferView input, int peer, Stream stream) const requires backend::CanSendRecv<C> {
+    count_message(input);
+    channel_->send(input, peer, stream);
+  }
+  void recv(BufferView output, int peer, Stream stream) const requires backend::CanSendRecv<C> {
+    channel_->recv(output, peer, stream);
+  }
+  void send_recv(ConstBufferView input, int to, BufferView output, int from,
+                 Stream stream) const requires backend::CanSendRecv<C> {
+    count_message(input);
+    channel_->send_recv(input, to, output, from, stream);
+  }
+
+ private:
+  void count(const ConstBufferView& sent) const noexcept {
+    if (traffic_ != nullptr) traffic_->sends(sent.bytes());
+  }
+
+  /// Of n bytes that a collective counts, a rank sends n (size - 1) / size.
+  void count_message(const ConstBufferView& sent) const noexcept {
+    const auto ranks = static_cast<std::uint64_t>(size());
+    if (traffic_ != nullptr && ranks > 1) traffic_->sends(sent.bytes() * ranks / (ranks - 1));
+  }
+
+  C* channel_;
+  TrafficCounter* traffic_;
+};
+
+/// Work of a stream whose time counts.
+template <class Work>
+struct TimedWork {
+  void operator()() noexcept {
+    if (traffic == nullptr) {
+      work();
+    } else {
+      traffic->time(work);
+    }
+  }
+  void drop() noexcept requires requires(Work& dropped) { dropped.drop(); }
+  { work.drop(); }
+
+  Work work;
+  TrafficCounter* traffic;
+};
+
+/// A gradient in a bucket.
+/// @ingroup hooks
+struct BucketGradient {
+  std::size_t parameter;  ///< its position in the model's parameters(): what a hook finds its own state by
+  TensorView view;        ///< in the bucket, with the gradient's shape
+};
+
+/// The bucket that a hook reduces. All ranks have the same gradients in a bucket, in the same order, and the same
+/// buckets in the same order. The first step's buckets are planned anew after it, so nothing of a bucket lasts longer
+/// than a step.
+/// Lifetime: `gradients` and the memory last until the step's work has run; the object only during the call.
+/// @ingroup hooks
+template <backend::Communicator C>
+struct GradientBucket {
+  using Stream = typename C::Stream;
+
+  BufferView values;  ///< all gradients, and zeros between them; the backend reduces this memory without a copy
+  std::span<const BucketGradient> gradients;
+  CountedChannel<C> channel;  ///< for any of its collectives: they use no other channel's order
+  Stream stream;              ///< runs the bucket's work in order
+  ReduceOp op;                ///< what the program asked for: the average or the sum
+
+  /// Elements [begin, begin + count) of `values`.
+  BufferView part(std::size_t begin, std::size_t count) const noexcept {
+    return {values.data + begin * size_bytes(values.dtype), count, values.dtype, values.device};
+  }
+
+  /// Enqueues work of the host that compresses or decompresses. Its time is part of the wrapper's summary.
+  /// @param work as a host stream takes it, in at most 104 bytes (stream/host/queue.hpp)
+  template <class Work>
+  void compress(const Work& work) const {
+    static_assert(std::is_nothrow_invocable_v<Work&>, "dtrain: work on a stream is noexcept: []() noexcept { ... }");
+    stream.enqueue(TimedWork<Work>{work, channel.traffic()});
+  }
+};
+
+/// `hook.reduce(bucket)` enqueues work on `bucket.stream`. When that has run, every rank has the same bits in
+/// `bucket.values`, with zeros between the gradients.
+/// - It is called once for each bucket and step, in the order of the buckets, from one thread at a time.
+/// - It does not wait for the work, and allocates nothing in later steps.
+/// - An exception ends the job, as one of the backward pass does.
+/// Optional: `hook.prepare(parameters)` gets the model's parameters once, before the first step, and may allocate. It
+/// may be a template of the communicator: `template <class C> void prepare(std::span<const Parameter> parameters)`, or
+/// have a second parameter, `std::span<const TensorView> buffers`: those that steps broadcast
+/// (DdpOptions::broadcast_buffers). `hook.keeps_buffers()`, the same on all ranks, is asked when a step begins: true
+/// leaves each rank its own buffers in this step.
+/// `hook.plan(channel, plan, deadline)` gets the communicator and the ddp::BucketPlan before the first step, and
+/// whenever the buckets change, between steps. All ranks call it alike, so that it may allocate by
+/// channel.allocate_blocking(). `hook.items_per_bucket(ranks)`, for a hook of a host stream, is the largest number of
+/// collectives and compress() calls for one bucket; default_hook_items without it. The stream has room for these, and a
+/// hook that enqueues more is an error (limit). `hook.description()` is a std::string that must be the same on all
+/// ranks, and names the hook in the error if not. `hook.read_values(read)`, for a hook that uses the parameters'
+/// values, gets a ddp::ReadValue that it asks for their present addresses before each use; empty: they stay where
+/// prepare() saw them.
+/// @ingroup hooks
+template <class H, class C>
+concept GradientHook = backend::Communicator<C> && requires(H& hook, const GradientBucket<C>& bucket) {
+  hook.reduce(bucket);
+};
+
+/// A stream that runs work of the host, as hooks enqueue it; not CUDA's.
+/// @ingroup hooks
+template <class S>
+concept RunsHostWork = requires(S stream, void (*work)() noexcept) {
+  stream.enqueue(work);
+};
+
+/// Work items for a bucket that a hook may enqueue if it does not say how many.
+inline constexpr std::uint64_t default_hook_items = 16;
+
+/// A hook of any type, or none.
+template <backend::Communicator C>
+struct HookFunctions {
+  std::string description;
+  std::function<void(std::span<const Parameter>, std::span<const TensorView>)> prepare;
+  std::function<void(const GradientBucket<C>&)> reduce;
+  std::function<bool()> keeps_buffers;
+  std::function<void(ReadValue)> read_values;
+  std::function<void(C&, const BucketPlan&, Deadline)> plan;
+  std::function<std::uint64_t(int)> items_per_bucket;
+};
+
+/// Borrows a variable, which then outlives the result, and keeps a temporary.
+template <class C, class H>
+HookFunctions<C> hook_functions(H&& hook) {
+  using Hook = std::remove_cvref_t<H>;
+  std::shared_ptr<Hook> kept;
+  if constexpr (std::is_lvalue_reference_v<H>) {
+    kept = std::shared_ptr<Hook>(std::shared_ptr<void>(), &hook);
+  } else {
+    kept = std::make_shared<Hook>(std::forward<H>(hook));
+  }
+  HookFunctions<C> functions{"a hook", {}, [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); }, {}, {},
+                             {},       {}};
+  if constexpr (requires { std::string(kept->description()); }) {
+    functions.description = kept->description();
+  }
+  using Parameters = std::span<const Parameter>;
+  using Buffers = std::span<const TensorView>;
+  if constexpr (requires(Parameters parameters, Buffers buffers) { kept->prepare(parameters, buffers); }) {
+    functions.prepare = [kept](Parameters parameters, Buffers buffers) { kept->prepare(parameters, buffers); };
+  } else if constexpr (requires(Parameters parameters) { kept->template prepare<C>(parameters); }) {
+    functions.prepare = [kept](Parameters parameters, Buffers) { kept->template prepare<C>(parameters); };
+  } else if constexpr (requires(Parameters parameters) { kept->prepare(parameters); }) {
+    functions.prepare = [kept](Parameters parameters, Buffers) { kept->prepare(parameters); };
+  }
+  if constexpr (requires { static_cast<bool>(kept->keeps_buffers()); }) {
+    functions.keeps_buffers = [kept] { return static_cast<bool>(kept->keeps_buffers()); };
+  }
+  if constexpr (requires(C & channel, const BucketPlan& plan, Deadline deadline) {
+                  kept->plan(channel, plan, deadline);
+                }) {
+    functions.plan = [kept](C& channel, const BucketPlan& plan, Deadline deadline) {
+      kept->plan(channel, plan, deadline);
+    };
+  }
+  if constexpr (requires(int ranks) { static_cast<std::uint64_t>(kept->items_per_bucket(ranks)); }) {
+    functions.items_per_bucket = [kept](int ranks) {
+      return static_cast<std::uint64_t>(kept->items_per_bucket(ranks));
+    };
+  } else {
+    functions.items_per_bucket = [](int) { return default_hook_items; };
+  }
+  if constexpr (requires(ReadValue read) { kept->read_values(std::move(read)); }) {
+    functions.read_values = [kept](ReadValue read) { kept->read_values(std::move(read)); };
+  }
+  return functions;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::GradientBucket;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/hooks/adasum.hpp
+
+/// @file
+/// hooks::Adasum: adds gradients that are orthogonal, averages those that are parallel, and all between as much.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A level of Adasum: two groups of ranks each have a vector, a the first one and b the second, and this rank has the
+/// same elements of both. Work of a stream.
+struct AdasumLevel {
+  std::span<const BucketGradient> gradients;
+  float* bucket;
+  std::size_t begin;  ///< this rank's elements of the bucket, its own group's vector
+  std::size_t count;
+  const float* received;  ///< those of the other group's vector
+  bool is_second;         ///< whether the own group is the second one
+  double* products;       ///< of each gradient: aa, bb, ab; summed over the ranks of both groups between the calls
+
+  /// Writes the products of this rank's elements, where it has some.
+  void multiply() const noexcept;
+  /// own = (1 - ab / 2aa) a + (1 - ab / 2bb) b, by gradient
+  void combine() const noexcept;
+};
+
+/// Memory that grows and stays where it was: enqueued work uses it. Allocates nothing once it is large enough.
+template <class T>
+class WorkMemory {
+ public:
+  T* at_least(std::size_t count) {
+    if (all_.empty() || all_.back().size() < count) all_.emplace_back(count);
+    return all_.back().data();
+  }
+
+ private:
+  std::vector<std::vector<T>> all_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE::hooks {
+
+/// A GradientHook that adds orthogonal gradients and averages parallel ones.
+/// `DistributedDataParallel ddp{model, group, options, hooks::Adasum{}}`. The ranks' gradients a and b
+/// of a parameter become (1 - ab / 2aa) a + (1 - ab / 2bb) b: their sum if they are orthogonal, their average if they
+/// are equal. So do those of pairs of ranks, then of fours, and so on. DdpOptions::reduce_op has no effect.
+/// Source: S. Maleki et al., "Scaling Distributed Training with Adaptive Summation", arXiv 2006.02924, 2020.
+/// - The number of ranks is a power of two, and gradients are f32 in host memory: else the first step fails.
+/// - Each rank sends as much as for an all-reduce, in 2 log2(ranks) messages, and log2(ranks) small all-reduces.
+/// - Memory: half of each bucket that is larger than all before it. The same bits on all ranks; in each run with the
+/// same buckets and ranks.
+/// For one model; a variable outlives its wrapper.
+/// @ingroup hooks
+class Adasum {
+ public:
+  /// @throws Error (invalid_argument) for a second model
+  void prepare(std::span<const Parameter> parameters);
+  std::string description() const { return "hooks::Adasum"; }
+  /// Of each doubling: two exchanges, an all-reduce and two computations.
+  static std::uint64_t items_per_bucket(int ranks) noexcept {
+    return 5 * static_cast<std::uint64_t>(std::bit_width(static_cast<unsigned>(ranks)));
+  }
+
+  template <class C>
+  void reduce(const ddp::GradientBucket<C>& bucket) {
+    static_assert(ddp::RunsHostWork<typename C::Stream>,
+                  "dtrain: hooks::Adasum runs on the host: use it with a backend of host memory");
+    static_assert(backend::CanSendRecv<C>, "dtrain: hooks::Adasum needs send_recv (backend/communicator.hpp)");
+    const int ranks = bucket.channel.size();
+    require_usable(ranks, bucket.values);
+    combine(bucket, 1, 0, bucket.values.count);
+  }
+
+ private:
+  /// @throws Error (unsupported)
+  static void require_usable(int ranks, const BufferView& values);
+
+  /// This rank's group has `distance` ranks. They have the same elements [begin, begin + count) as their partners in
+  /// the neighbour group. Partners combine a half each, do so with the next larger groups, and exchange their results.
+  template <class C>
+  void combine(const ddp::GradientBucket<C>& bucket, int distance, std::size_t begin, std::size_t count) {
+    const int ranks = bucket.channel.size();
+    const int rank = bucket.channel.rank();
+    if (distance >= ranks) return;
+    const bool is_second = (rank / distance) % 2 != 0;
+    const int partner = is_second ? rank - distance : rank + distance;
+    const std::size_t half = count / 2;
+    const BufferView halves[2] = {bucket.part(begin, half), bucket.part(begin + half, count - half)};
+    const std::size_t own_begin = is_second ? begin + half : begin;
+    const BufferView& own = halves[is_second ? 1 : 0];
+    const BufferView& other = halves[is_second ? 0 : 1];
+
+    float* const received = received_.at_least((bucket.values.count + 1) / 2);
+    const std::size_t row = 3 * bucket.gradients.size();
+    const auto rows = static_cast<std::size_t>(ranks / (2 * distance));
+    double* const products = products_.at_least(row * static_cast<std::size_t>(ranks) / 2);
+    const std::span<double> table(products, row * rows);  // a row for each pair of groups
+    const ddp::AdasumLevel level{bucket.gradients,
+                                 reinterpret_cast<float*>(bucket.values.data),
+                                 own_begin,
+                                 own.count,
+                                 received,
+                                 is_second,
+                                 products + row * static_cast<std::size_t>(rank / (2 * distance))};
+    bucket.channel.send_recv(other, partner, buffer_view(std::span(received, own.count)), partner, bucket.stream);
+    bucket.compress([level, table]() noexcept {
+      std::fill(table.begin(), table.end(), 0.0);
+      level.multiply();
+    });
+    bucket.channel.all_reduce(buffer_view(table), buffer_view(table), ReduceOp::sum, bucket.stream);
+    bucket.compress([level]() noexcept { level.combine(); });
+    combine(bucket, 2 * distance, own_begin, own.count);
+    bucket.channel.send_recv(own, partner, other, partner, bucket.stream);
+  }
+
+  ddp::WorkMemory<float> received_;
+  ddp::WorkMemory<double> products_;
+  bool has_model_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::hooks
 
 // ---- dtrain/ddp/model.hpp
 
@@ -24508,26 +24903,13 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// @param reach_barrier blocks until every rank has called it; as agree_blocking below
-void agree_blocking(const backend::StoreRef& store, const std::function<void()>& reach_barrier,
-                    const std::string& prefix, const ModelSignature& mine, int rank, const FailureContext& context,
-                    Deadline deadline, const std::string& doing = "wrapping a model");
-
 /// Collective, blocking: rank 0 publishes its signature and the other ranks compare. O(1) messages a rank if all agree.
-/// Each instance in a job uses its own `prefix`, the same on all ranks. @param rank rank in the group @param doing for
-/// the warning of a rank that waits long for rank 0: "wrapping a model"
+/// Each instance in a job uses its own `prefix`, the same on all ranks. @param doing for the warning of a rank that
+/// waits long for rank 0: "wrapping a model"
 /// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
 /// difference and both ranks; Error (limit) for a model whose signature is beyond max_signature_bytes.
-template <class Store>
-void agree_blocking(Store store, const std::string& prefix, const ModelSignature& mine, int rank,
-                    const FailureContext& context, Deadline deadline, const std::string& doing = "wrapping a model") {
-  agree_blocking(
-      store, [&] { store.barrier(prefix + "agreed", deadline).wait(); }, prefix, mine, rank, context, deadline, doing);
-}
-
-/// The same over the job's store.
-void agree_blocking(const rendezvous::Store& store, const std::string& prefix, const ModelSignature& mine, int rank,
-                    const FailureContext& context, Deadline deadline, const std::string& doing = "wrapping a model");
+void agree_blocking(const group::GroupHandle& group, const std::string& prefix, const ModelSignature& mine,
+                    Deadline deadline, const std::string& doing);
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -24733,6 +25115,359 @@ bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> 
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/hooks/local_sgd.hpp
+
+/// @file
+/// hooks::LocalSgd: steps without communication, and averaged weights every few steps.
+
+namespace DTRAIN_NAMESPACE::hooks {
+
+/// Options of LocalSgd. The same on every rank.
+/// @ingroup hooks
+struct LocalSgdOptions {
+  std::uint64_t every = 8;        ///< steps from one averaging to the next
+  std::uint64_t start_after = 0;  ///< steps whose gradients are reduced, before the local ones
+};
+
+/// A GradientHook for post-local SGD: steps without communication. After `start_after` steps a rank keeps its own
+/// gradients and updates its own weights by them, and every `every` steps the weights of all ranks are averaged, as f32
+/// where they are f32, whatever the topology's wire type. Local steps communicate nothing: no rank waits for another
+/// one, but after the first step for rank 0's order of the buckets (DdpOptions::reorder_gradients).
+///
+///   dtrain::hooks::LocalSgd local{{.every = 8, .start_after = 100}};
+///   dtrain::DistributedDataParallel ddp{model, group, {}, local};
+///   ddp.backward(f);
+///   sgd.step(model);
+///   local.average(group);   // after each step of the optimizer
+///   ...
+///   local.average_now(group);   // after the last step: all ranks have the same weights
+///
+/// Source: T. Lin, S. U. Stich, K. K. Patel and M. Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020.
+/// - Between two averages the ranks' weights differ: evaluate after average_now(), and take checkpoints with state().
+/// - StepOptions::measure_norm then gives the norm of this rank's gradients, and LossScaler may decide otherwise on
+///   another rank: use bf16 or f32.
+/// - The optimizer's state stays that of each rank.
+/// - Buffers that steps broadcast (DdpOptions::broadcast_buffers) are not broadcast in local steps: each rank has its
+///   own. An average of the weights also averages buffers of f64, f32, f16 and bf16; others become rank 0's.
+/// Lifetime: one model, which outlives it; outlives its wrapper. Threads: those of the steps.
+/// @ingroup hooks
+class LocalSgd {
+ public:
+  /// @throws Error (invalid_argument) if `every` is 0
+  explicit LocalSgd(LocalSgdOptions options = {});
+
+  std::string description() const;
+
+  /// Remembers the weights and buffers, and makes the memory in which small ones are averaged together.
+  void prepare(std::span<const Parameter> parameters, std::span<const TensorView> buffers = {});
+  void read_values(ddp::ReadValue read) { read_value_ = std::move(read); }
+
+  template <class C>
+  void reduce(const ddp::GradientBucket<C>& bucket) {
+    ranks_.step_is_for("hooks::LocalSgd", bucket.channel.size());
+    if (!is_local()) bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
+  }
+  bool keeps_buffers() const noexcept { return is_local(); }
+
+  /// Counts a step, and averages the weights if it is the turn. Collective, blocking: every rank calls it after each
+  /// step of its optimizer. @returns whether it averaged @throws the job's first cause
+  template <class Group>
+  bool average(const Group& group) {
+    ++steps_;
+    const bool is_turn = steps() > options_.start_after && (steps() - options_.start_after) % options_.every == 0;
+    if (is_turn) {
+      average_now(group);
+    }
+    return is_turn;
+  }
+
+  /// Averages the weights and the buffers. Collective, blocking. @throws the job's first cause
+  template <class Group>
+  void average_now(const Group& group) const {
+    find_values();
+    for (const Joined& joined : joined_) {
+      const BufferView memory = gather(joined);
+      group.all_reduce_without_cast(memory, ReduceOp::average);
+      scatter(joined, memory.data);
+    }
+    for (const TensorView& buffer : copied_)
+      group.broadcast(buffer.flat(), 0);
+  }
+
+  /// Calls of average() so far, the same on all ranks.
+  std::uint64_t steps() const noexcept { return static_cast<std::uint64_t>(steps_); }
+  void set_steps(std::uint64_t steps) noexcept { steps_ = static_cast<std::int64_t>(steps); }
+
+  /// What a checkpoint needs besides the weights and buffers, which this averages: the number of steps. Collective,
+  /// blocking, as average_now(), with the wrapper's group. Lifetime: the view is that of this object.
+  /// @throws Error (invalid_argument) for a group of another number of ranks than the wrapper's, in the next step if
+  /// none has run; the job's first cause
+  template <class Group>
+  std::vector<ddp::NamedTensor> state(const Group& group) {
+    ranks_.state_is_for("hooks::LocalSgd", group.world_size());
+    average_now(group);
+    return {{"local_sgd/steps", tensor_view(&steps_, {})}};
+  }
+
+ private:
+  static constexpr std::size_t joined_bytes = std::size_t{1} << 20;
+
+  /// Weights, or buffers, of one type that are reduced together: a single one in place, several in `memory_`.
+  struct Joined {
+    std::size_t first = 0;
+    std::size_t count = 0;
+    std::size_t elements = 0;
+  };
+
+  /// Whether the next step keeps this rank's gradients.
+  bool is_local() const noexcept { return steps() >= options_.start_after; }
+
+  /// Where values move: their present addresses.
+  void find_values() const {
+    for (std::size_t i = 0; read_value_ && i < weights_; ++i)
+      values_[i] = read_value_(i).view;
+  }
+
+  void add(const TensorView& value);
+  BufferView gather(const Joined& joined) const noexcept;
+  void scatter(const Joined& joined, const std::byte* memory) const noexcept;
+
+  LocalSgdOptions options_;
+  std::int64_t steps_ = 0;
+  mutable std::vector<TensorView> values_;  ///< weights, and buffers of floats
+  std::size_t weights_ = 0;                 ///< of the values
+  ddp::ReadValue read_value_;               ///< empty: they stay
+  std::vector<Joined> joined_;
+  std::vector<TensorView> copied_;  ///< other buffers
+  mutable std::vector<std::byte> memory_;
+  ddp::HookRanks ranks_;
+};
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED LocalSgd::LocalSgd(LocalSgdOptions options) : options_(options) {
+  if (options.every == 0) {
+    throw_error(Errc::invalid_argument, "hooks::LocalSgd got every = 0; it is 1 or more steps", {});
+  }
+}
+
+DTRAIN_DEFINED std::string LocalSgd::description() const {
+  return format_text("hooks::LocalSgd every {} steps after {}", {options_.every, options_.start_after});
+}
+
+DTRAIN_DEFINED void LocalSgd::prepare(std::span<const Parameter> parameters, std::span<const TensorView> buffers) {
+  values_.clear();
+  joined_.clear();
+  copied_.clear();
+  memory_.clear();
+  ranks_ = {};
+  for (const Parameter& parameter : parameters) {
+    add(parameter.value);
+  }
+  weights_ = values_.size();
+  for (const TensorView& buffer : buffers) {
+    if (is_float(buffer.dtype) && !is_float8(buffer.dtype)) {
+      add(buffer);
+    } else if (buffer.bytes() != 0) {
+      copied_.push_back(buffer);
+    }
+  }
+}
+
+DTRAIN_DEFINED void LocalSgd::add(const TensorView& value) {
+  values_.push_back(value);
+  if (value.bytes() == 0) {
+    return;
+  }
+  const std::size_t i = values_.size() - 1;
+  Joined* const last = joined_.empty() ? nullptr : &joined_.back();
+  const bool joins = last != nullptr && last->first + last->count == i && values_[last->first].dtype == value.dtype &&
+                     value.device.kind == DeviceKind::host &&
+                     last->elements * size_bytes(value.dtype) + value.bytes() <= joined_bytes;
+  if (!joins) {
+    joined_.push_back({i, 1, value.flat().count});
+    return;
+  }
+  ++last->count;
+  last->elements += value.flat().count;
+  memory_.resize(std::max(memory_.size(), last->elements * size_bytes(value.dtype)));
+}
+
+DTRAIN_DEFINED BufferView LocalSgd::gather(const Joined& joined) const noexcept {
+  const TensorView& first = values_[joined.first];
+  if (joined.count == 1) {
+    return first.flat();
+  }
+  std::byte* to = memory_.data();
+  for (const TensorView& value : std::span(values_).subspan(joined.first, joined.count)) {
+    kernels::copy_bytes(to, value.data, value.bytes());
+    to += value.bytes();
+  }
+  return {memory_.data(), joined.elements, first.dtype, first.device};
+}
+
+DTRAIN_DEFINED void LocalSgd::scatter(const Joined& joined, const std::byte* memory) const noexcept {
+  if (joined.count == 1) {
+    return;
+  }
+  for (const TensorView& value : std::span(values_).subspan(joined.first, joined.count)) {
+    kernels::copy_bytes(value.data, memory, value.bytes());
+    memory += value.bytes();
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::hooks
+
+// ---- dtrain/ddp/hooks/power_sgd.hpp
+
+/// @file
+/// hooks::PowerSgd: reduces two thin factors of each gradient matrix instead of the matrix; PowerSgdBucket: its work on
+/// one bucket, between the all-reduces.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A gradient as a matrix: its first extent, and all others as one.
+struct CompressedGradient {
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  std::size_t rank = 0;      ///< 0: the gradient is not compressed
+  std::int64_t steps = 0;    ///< reductions begun
+  std::vector<float> error;  ///< what this rank's steps have not passed on; rows x columns
+  std::vector<float> left;   ///< P: rank x rows
+  std::vector<float> right;  ///< Q: rank x columns; the next step begins with it
+
+  /// Rows of `right` that are zero, as in the first step, become random ones: the same on all ranks.
+  void make_right_orthonormal(std::uint64_t seed) noexcept;
+  /// Whether the product of the factors, the same on all ranks, is finite.
+  bool is_in_range() const noexcept;
+};
+
+/// Elements of a bucket while its gradients are compressed: those that are not, then P's, then, in their place, Q's.
+struct CompressedLayout {
+  std::size_t plain = 0;
+  std::size_t left = 0;
+  std::size_t right = 0;
+};
+
+/// Work on one bucket. Threads: the stream's.
+struct PowerSgdBucket {
+  std::vector<CompressedGradient>* states;  ///< by parameter
+  std::span<const BucketGradient> gradients;
+  BufferView values;
+  double error_factor;  ///< what a reduced gradient counts as in this rank's error
+  std::uint64_t seed;
+
+  CompressedLayout layout() const noexcept;
+
+  /// error += gradient. Then values has the gradients that are not compressed, and behind them P = error Q.
+  void multiply_by_right() const noexcept;
+  /// Takes the reduced P, makes it orthonormal, and puts Q = error^T P in its place.
+  void multiply_by_left() const noexcept;
+  /// Takes the reduced Q, and writes the gradients P Q^T; error -= P Q^T.
+  void decompress() const noexcept;
+
+ private:
+  CompressedGradient& state(const BucketGradient& gradient) const noexcept { return (*states)[gradient.parameter]; }
+  float* elements() const noexcept { return reinterpret_cast<float*>(values.data); }
+};
+
+/// Options of hooks::PowerSgd. The same on every rank.
+/// @ingroup hooks
+struct PowerSgdOptions {
+  int rank = 1;                   ///< rank of the approximation: vectors for each matrix
+  std::uint64_t start_after = 0;  ///< steps of plain all-reduces before the first compressed one
+  double min_compression = 2;     ///< a matrix is compressed if that makes it at least this much smaller
+  std::uint64_t seed = 0;         ///< of the first vectors
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE::hooks {
+
+using ddp::PowerSgdOptions;
+
+/// A GradientHook that sends two thin factors of each gradient matrix.
+/// `hooks::PowerSgd compression{{.rank = 4}}; DistributedDataParallel ddp{model, group, options,
+/// compression};`. An f32 gradient of n rows and m columns travels as (n + m) rank elements. What the approximation
+/// leaves out is added to the rank's next gradient (error feedback), and the next approximation begins with this one's
+/// vectors (warm start). Other gradients are reduced as they are, in the same two all-reduces of the bucket.
+/// Source: T. Vogels, S. P. Karimireddy and M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
+/// Distributed Optimization", NeurIPS 2019, algorithms 1 and 2.
+/// - Gradients that are not finite stay so in that step; the matrix's errors and vectors then start anew.
+/// - Memory: a copy of each compressed gradient on every rank.
+/// - A program that starts again from a checkpoint without state() starts with errors of zero.
+/// - With a LossScaler errors have the scale of their step: where the scale halves, they then count twice.
+/// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
+/// @ingroup hooks
+class PowerSgd {
+ public:
+  /// @throws Error (invalid_argument) for a rank or a min_compression below 1
+  explicit PowerSgd(PowerSgdOptions options = {});
+
+  PowerSgd(PowerSgd&&) noexcept = default;
+  PowerSgd& operator=(PowerSgd&&) = delete;
+
+  std::string description() const;
+  void prepare(std::span<const Parameter> parameters);
+
+  /// Whether steps compress this parameter's gradient, once start_after steps have passed.
+  bool compresses(std::size_t parameter) const { return states_.at(parameter).rank != 0; }
+
+  template <class C>
+  void reduce(const ddp::GradientBucket<C>& bucket) {
+    static_assert(ddp::RunsHostWork<typename C::Stream>,
+                  "dtrain: hooks::PowerSgd runs on the host: use it with a backend of host memory");
+    const BufferView& all = bucket.values;
+    ranks_.step_is_for("hooks::PowerSgd", bucket.channel.size());
+    if (!begin_step(bucket.gradients)) {
+      bucket.channel.all_reduce(all, all, bucket.op, bucket.stream);
+      return;
+    }
+    const double error_factor = bucket.op == ReduceOp::average ? 1.0 : 1.0 / bucket.channel.size();
+    const ddp::PowerSgdBucket work{&states_, bucket.gradients, all, error_factor, options_.seed};
+    const ddp::CompressedLayout layout = work.layout();
+    const BufferView first = bucket.part(0, layout.plain + layout.left);
+    const BufferView second = bucket.part(layout.plain, layout.right);
+    bucket.compress([work]() noexcept { work.multiply_by_right(); });
+    bucket.channel.all_reduce(first, first, bucket.op, bucket.stream);
+    bucket.compress([work]() noexcept { work.multiply_by_left(); });
+    bucket.channel.all_reduce(second, second, bucket.op, bucket.stream);
+    bucket.compress([work]() noexcept { work.decompress(); });
+  }
+
+  /// What a checkpoint needs, for save_checkpoint and load_checkpoint: all ranks have the same then. Each rank's errors
+  /// become their average, which the gradients still get as a whole.
+  /// A training that goes on from the file is bit for bit the one that wrote it, on as many ranks; on another number
+  /// it goes on with the same errors.
+  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped, with the wrapper's
+  /// group. Lifetime: the views are those of this object. @throws Error (invalid_argument) for a group of another
+  /// number of ranks than the wrapper's, in the next step if none has run; the job's first cause
+  template <class Group>
+  std::vector<ddp::NamedTensor> state(const Group& group) {
+    ranks_.state_is_for("hooks::PowerSgd", group.world_size());
+    for (ddp::CompressedGradient& one : states_) {
+      if (one.rank != 0) {
+        group.all_reduce_without_cast(std::span<float>(one.error.data(), one.error.size()), ReduceOp::average);
+      }
+    }
+    return tensors();
+  }
+
+ private:
+  std::vector<ddp::NamedTensor> tensors();
+
+  /// Counts a step. @returns whether it compresses a gradient of the bucket
+  bool begin_step(std::span<const ddp::BucketGradient> gradients) noexcept;
+
+  PowerSgdOptions options_;
+  std::vector<ddp::CompressedGradient> states_;
+  ddp::HookRanks ranks_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::hooks
+
 // ---- dtrain/ddp/hooks/residuals.hpp
 
 /// @file
@@ -24787,6 +25522,387 @@ DTRAIN_DEFINED void Residuals::add_to(std::vector<NamedTensor>& tensors, std::st
 #endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/hooks/cast.hpp
+
+/// @file
+/// hooks::Cast: reduces f32 gradients as bf16 or f16, so that half of the bytes travel; DeviceCast rounds and widens
+/// them on a device.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// For streams that do not run work of the host.
+template <class Stream>
+class DeviceCast;
+
+#if DTRAIN_WITH_CUDA
+
+/// The 16-bit values are in memory of this object, because threads that narrow an array in its own place overwrite what
+/// others have not read. The channel allocates it, as the arena: memory that NCCL has registered is reduced without a
+/// copy. Work of one stream. Threads: one at a time.
+template <>
+class DeviceCast<stream::cuda::StreamRef> {
+ public:
+  /// Loads the kernels now, because loading may wait for work that waits for other ranks. Blocking.
+  /// @param narrowed f16 or bf16 @throws Error (unsupported) if the driver does not load them
+  DeviceCast(DType narrowed, const Device& device)
+      : dtype_(loaded(narrowed, device)), narrow_(DType::f32, narrowed), widen_(narrowed, DType::f32) {}
+
+  /// Collective, blocking: makes room for the values of the largest bucket. Between steps; smaller memory stays,
+  /// because graphs use it. @throws as the channel's allocate_blocking
+  template <backend::CanAllocate C>
+  void plan(C& channel, const BucketPlan& plan, Deadline deadline) {
+    std::size_t bytes = 0;
+    for (const PlannedBucket& bucket : plan.buckets) {
+      if (bucket.dtype == DType::f32) bytes = std::max(bytes, bucket.bytes / sizeof(float) * size_bytes(dtype_));
+    }
+    if (bytes <= bytes_) return;
+    auto memory = std::make_shared<typename C::Allocation>(channel.allocate_blocking(bytes, deadline));
+    data_ = memory->data();
+    bytes_ = bytes;
+    memory_.push_back(std::move(memory));
+  }
+
+  /// Enqueued. Lifetime: until the next call's work runs. @returns the values times `factor`, rounded once to nearest
+  /// even @throws Error (invalid_argument) without room for them; (cuda)
+  BufferView narrow(const BufferView& values, float factor, stream::cuda::StreamRef stream) {
+    const BufferView halves{data_, values.count, dtype_, values.device};
+    if (halves.bytes() > bytes_) refuse_unplanned(values);
+    narrow_.add(halves.data, values.data, values.count);
+    narrow_.enqueue(factor, stream);
+    return halves;
+  }
+
+  /// Enqueued. @throws Error (cuda)
+  void widen(const BufferView& halves, const BufferView& values, stream::cuda::StreamRef stream) {
+    widen_.add(values.data, halves.data, values.count);
+    widen_.enqueue(1, stream);
+  }
+
+ private:
+  static DType loaded(DType narrowed, const Device& device) {
+    using stream::cuda::ScaledCopyBatch;
+    const stream::cuda::RelaxedCapture relaxed;  // the step may be captured
+    const stream::cuda::Stream stream(stream::cuda::Priority::normal, device.index);
+    if (!ScaledCopyBatch::load(DType::f32, narrowed, stream.ref()) ||
+        !ScaledCopyBatch::load(narrowed, DType::f32, stream.ref())) {
+      throw_error(Errc::unsupported,
+                  "the CUDA driver does not load the kernel with which hooks::Cast rounds gradients on {}: it is older "
+                  "than CUDA 12, or cannot compile PTX; update it, or leave the hook out",
+                  {to_string(device)});
+    }
+    return narrowed;
+  }
+
+  [[noreturn]] DTRAIN_NOT_INLINED static void refuse_unplanned(const BufferView& values) {
+    throw_error(
+        Errc::invalid_argument,
+        "hooks::Cast has no memory on {} for a bucket of {} values; a hook that passes its calls on also passes "
+        "plan(channel, plan, deadline)",
+        {to_string(values.device), values.count});
+  }
+
+  DType dtype_;
+  stream::cuda::ScaledCopyBatch narrow_;
+  stream::cuda::ScaledCopyBatch widen_;
+  std::vector<std::shared_ptr<const void>> memory_;  ///< allocations of the channel; the last one is in use
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+#endif  // DTRAIN_WITH_CUDA
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE::hooks {
+
+/// Options of Cast. The same on every rank.
+/// @ingroup hooks
+struct CastOptions {
+  /// The parameters with error feedback; none if it is not set. Example: `dtrain::hooks::every_parameter`.
+  std::function<bool(const Parameter&)> error_feedback{};
+};
+
+/// CastOptions::error_feedback for all parameters.
+/// @ingroup hooks
+inline bool every_parameter(const Parameter&) noexcept {
+  return true;
+}
+
+namespace detail {
+
+[[noreturn]] void throw_second_model(const char* kind);
+/// @throws Error (invalid_argument) if `errors` are those of another model, (unsupported) for errors of a gradient that
+/// is not in host memory
+void allocate_errors(ddp::Residuals& errors, std::span<const Parameter> parameters, const CastOptions& options);
+/// Adds the errors of earlier steps to the gradients, and keeps those of this step.
+void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gradients, DType to,
+                float divisor) noexcept;
+
+}  // namespace detail
+
+/// A GradientHook that sends f32 gradients in 16 bits.
+/// `DistributedDataParallel ddp{model, group, options, hooks::Cast<dtrain::bfloat16>{}}`. Each rank
+/// rounds its f32 gradients to 16 bits in place, and the backend reduces those; sums of 16 bits are as precise as the
+/// backend's (DdpOptions::accumulate). Gradients of other types are reduced as they are. Averages: each rank divides
+/// before it rounds, so that the sum of gradients in range is in range, but for the last 0.1% of f16's. For f16,
+/// elements below 6e-8 times the number of ranks become zero: scale the loss (LossScaler).
+///
+/// On a CUDA device it works for one model, its time is not measured, and it has memory for the 16-bit values of the
+/// largest bucket, and of smaller ones that came before it, which the channel allocates.
+///
+/// With error feedback, `hooks::Cast<dtrain::bfloat16> cast{{.error_feedback = dtrain::hooks::every_parameter}}`, a
+/// rank adds to a parameter's next gradient what rounding took from this one, so that over many steps it sends the
+/// sum of its gradients less one rounding. It keeps an f32 for each element. Errors of gradients that are not finite
+/// start anew; those of scaled ones (LossScaler) have the scale of their step: use bf16. For gradients in host memory.
+/// Lifetime: with error feedback one model; a variable outlives its wrapper.
+/// @ingroup hooks
+template <class Half>
+class Cast {
+ public:
+  static_assert(std::is_same_v<Half, bfloat16> || std::is_same_v<Half, float16>,
+                "dtrain: hooks::Cast is for dtrain::bfloat16 or dtrain::float16");
+
+  explicit Cast(CastOptions options = {}) : options_(std::move(options)) {}
+
+  std::string description() const {
+    return std::string(dtype == DType::bf16 ? "hooks::Cast to bf16" : "hooks::Cast to f16") +
+           (options_.error_feedback ? " with error feedback" : "");
+  }
+
+  /// @throws Error (invalid_argument) for a second model, (unsupported) if a device cannot round, or keep errors
+  template <class C>
+  void prepare(std::span<const Parameter> parameters) {
+    prepare(parameters);
+    if constexpr (!ddp::RunsHostWork<typename C::Stream>) {
+      if (device_) detail::throw_second_model("on a CUDA device");
+      if (!parameters.empty()) static_cast<void>(on_device<C>(parameters.front().gradient.device));
+    }
+  }
+  /// Without what a device needs: for hooks of host memory that pass their calls on. Those of a device call
+  /// prepare<C>() and plan().
+  void prepare(std::span<const Parameter> parameters) {
+    if (options_.error_feedback) detail::allocate_errors(errors_, parameters, options_);
+  }
+
+  /// Collective, blocking: on a device, memory for the 16-bit values. @throws as the channel's allocate_blocking
+  template <class C>
+  void plan(C& channel, const ddp::BucketPlan& plan, Deadline deadline) {
+    if constexpr (!ddp::RunsHostWork<typename C::Stream>) {
+      if (!plan.buckets.empty()) on_device<C>(plan.buckets.front().device).plan(channel, plan, deadline);
+    }
+  }
+
+  template <class C>
+  void reduce(const ddp::GradientBucket<C>& bucket) {
+    const BufferView& all = bucket.values;
+    if (options_.error_feedback) ranks_.step_is_for("hooks::Cast", bucket.channel.size());
+    if (all.dtype != DType::f32) {
+      bucket.channel.all_reduce(all, all, bucket.op, bucket.stream);
+      return;
+    }
+    const bool divides = bucket.op == ReduceOp::average;
+    const auto divisor = static_cast<float>(divides ? bucket.channel.size() : 1);
+    reduce_floats(bucket, divisor, divides ? ReduceOp::sum : bucket.op);
+  }
+
+  /// What a checkpoint needs of the errors, for save_checkpoint and load_checkpoint: each rank's become their average,
+  /// which the gradients still get as a whole. A training that goes on from the file is bit for bit the one that wrote
+  /// it, on as many ranks. Collective, blocking: every rank calls it between the same steps, once the model is wrapped,
+  /// with the wrapper's group. Lifetime: the views are those of this object. @throws Error (invalid_argument) for a
+  /// group of another number of ranks than the wrapper's, in the next step if none has run; the job's first cause
+  template <class Group>
+  std::vector<ddp::NamedTensor> state(const Group& group) {
+    if (options_.error_feedback) ranks_.state_is_for("hooks::Cast", group.world_size());
+    errors_.average(group);
+    std::vector<ddp::NamedTensor> tensors;
+    errors_.add_to(tensors, "cast");
+    return tensors;
+  }
+
+ private:
+  static constexpr DType dtype = dtype_of<Half>::value;
+
+  template <class C>
+  auto& on_device(const Device& device) {
+    using OnDevice = ddp::DeviceCast<typename C::Stream>;
+    static_assert(
+        requires { sizeof(OnDevice); }, "dtrain: hooks::Cast rounds in host memory or on a CUDA device");
+    if (!device_) device_ = std::make_shared<OnDevice>(dtype, device);
+    return *static_cast<OnDevice*>(device_.get());
+  }
+
+  template <class C>
+  requires ddp::RunsHostWork<typename C::Stream>
+  void reduce_floats(const ddp::GradientBucket<C>& bucket, float divisor, ReduceOp op) {
+    const BufferView& all = bucket.values;
+    const BufferView halves{all.data, all.count, dtype, all.device};
+    bucket.compress([this, gradients = bucket.gradients, all, divisor]() noexcept {
+      if (!errors_.is_empty()) detail::add_errors(errors_, gradients, dtype, divisor);
+      kernels::narrow_in_place(all.data, all.count, dtype, 1.0F / divisor);
+    });
+    bucket.channel.all_reduce(halves, halves, op, bucket.stream);
+    bucket.compress([all]() noexcept { kernels::widen_in_place(all.data, all.count, dtype); });
+  }
+
+  template <class C>
+  void reduce_floats(const ddp::GradientBucket<C>& bucket, float divisor, ReduceOp op) {
+    auto& cast = on_device<C>(bucket.values.device);
+    const BufferView halves = cast.narrow(bucket.values, 1.0F / divisor, bucket.stream);
+    bucket.channel.all_reduce(halves, halves, op, bucket.stream);
+    cast.widen(halves, bucket.values, bucket.stream);
+  }
+
+  CastOptions options_;
+  ddp::Residuals errors_;
+  ddp::HookRanks ranks_;
+  std::shared_ptr<void> device_;  ///< a DeviceCast, for a communicator that runs no work of the host
+};
+
+}  // namespace DTRAIN_NAMESPACE::hooks
+
+// ---- dtrain/ddp/hooks/top_k.hpp
+
+/// @file
+/// hooks::TopK: sends the largest elements of each gradient, which LargestElements selects.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Radix selection by the bits of the absolute value, in three passes over the values. Threads: one at a time.
+class LargestElements {
+ public:
+  /// Writes the indices of the k values with the largest absolute values, in ascending order; of equal values the
+  /// first. A NaN is larger than infinity.
+  /// @param values at most 2^32 - 1
+  /// @param indices at least `k`; @param k at most the number of values
+  void select(std::span<const float> values, std::size_t k, std::uint32_t* indices) noexcept;
+
+ private:
+  static constexpr unsigned low_bits = 15;
+
+  /// @returns the digit of the k-th largest; k becomes its place among the values of that digit
+  std::uint32_t digit_of(std::size_t& k) const noexcept;
+
+  std::vector<std::uint32_t> counts_ = std::vector<std::uint32_t>(std::size_t{1} << 16);
+};
+
+/// Options of hooks::TopK. The same on every rank.
+/// @ingroup hooks
+struct TopKOptions {
+  double fraction = 0.01;         ///< of a gradient's elements; above 0, at most 1
+  std::uint64_t start_after = 0;  ///< steps of plain all-reduces before the first compressed one
+};
+
+/// An element of a gradient that travels.
+struct SentElement {
+  std::uint32_t index;
+  float value;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE::hooks {
+
+using ddp::TopKOptions;
+
+/// A GradientHook that sends the largest elements of each gradient.
+/// `hooks::TopK compression{{.fraction = 0.01}}; DistributedDataParallel ddp{model, group, options,
+/// compression};`. Of each f32 gradient every rank sends the `fraction` of the elements with the largest absolute
+/// values, each with its index, to all ranks. What it does not send is added to its next gradient (error feedback).
+/// A rank receives 8 fraction ranks bytes for an element: a gradient where that is not below 4, or that has less than
+/// 1 / fraction elements, is reduced as it is.
+/// Source: S. U. Stich, J.-B. Cordonnier and M. Jaggi, "Sparsified SGD with Memory", NeurIPS 2018, algorithm 1.
+/// - The element that an error keeps back arrives some steps late: use it with a warm-up (start_after).
+/// - Elements that are not finite count as the largest ones. At least one travels, so every rank learns of them; those
+///   that do not travel are dropped, so that the next step begins without them.
+/// - Memory: a copy of each compressed gradient, and what travels, on every rank.
+/// - A program that starts again from a checkpoint without state() starts with errors of zero.
+/// - With a LossScaler errors have the scale of their step: where the scale halves, they then count twice.
+/// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
+/// @ingroup hooks
+class TopK {
+ public:
+  /// @throws Error (invalid_argument) for a fraction that is not above 0 and at most 1
+  explicit TopK(TopKOptions options = {});
+
+  TopK(TopK&&) noexcept = default;
+  TopK& operator=(TopK&&) = delete;
+
+  std::string description() const;
+  void prepare(std::span<const Parameter> parameters);
+
+  template <class C>
+  void reduce(const ddp::GradientBucket<C>& bucket) {
+    static_assert(ddp::RunsHostWork<typename C::Stream>,
+                  "dtrain: hooks::TopK runs on the host: use it with a backend of host memory");
+    static_assert(backend::CanAllGather<C>, "dtrain: hooks::TopK needs all_gather: use topology::Flat");
+    const Counts counts = begin_step(bucket.gradients, bucket.channel.size());
+    if (counts.sent == 0) {
+      bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
+      return;
+    }
+    const std::span<const ddp::BucketGradient> gradients = bucket.gradients;
+    bucket.compress([this, gradients]() noexcept { compress(gradients); });
+    if (counts.plain != 0) {
+      const BufferView plain = buffer_view(std::span(plain_.data(), counts.plain));
+      bucket.channel.all_reduce(plain, plain, bucket.op, bucket.stream);
+    }
+    const auto ranks = static_cast<std::size_t>(bucket.channel.size());
+    bucket.channel.all_gather(bytes_of(own_, counts.sent), bytes_of(gathered_, counts.sent * ranks), bucket.stream);
+    const float factor = bucket.op == ReduceOp::average ? 1.0F / static_cast<float>(ranks) : 1.0F;
+    bucket.compress([this, gradients, ranks, factor]() noexcept { decompress(gradients, ranks, factor); });
+  }
+
+  /// What a checkpoint needs, for save_checkpoint and load_checkpoint: all ranks have the same then. Each rank's errors
+  /// become their average, which the gradients still get as a whole.
+  /// A training that goes on from the file is bit for bit the one that wrote it, on as many ranks; on another number
+  /// it goes on with the same errors, if the same gradients are worth compressing there (else loading says so).
+  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped, with the wrapper's
+  /// group. Lifetime: the views are those of this object. @throws Error (invalid_argument) for a group of another
+  /// number of ranks than the wrapper's, in the next step if none has run; the job's first cause
+  template <class Group>
+  std::vector<ddp::NamedTensor> state(const Group& group) {
+    ranks_.state_is_for("hooks::TopK", group.world_size());
+    if (sent_.empty()) choose_compressed(group.world_size());
+    errors_.average(group);
+    std::vector<ddp::NamedTensor> tensors{{"top_k/steps", tensor_view(steps_)}};
+    errors_.add_to(tensors, "top_k");
+    return tensors;
+  }
+
+ private:
+  /// Of a bucket.
+  struct Counts {
+    std::size_t sent = 0;
+    std::size_t plain = 0;
+  };
+
+  /// In the first step, makes the memory of what travels. @returns zeros where the bucket is not compressed
+  Counts begin_step(std::span<const ddp::BucketGradient> gradients, int ranks);
+  void choose_compressed(int ranks);
+  /// error += gradient; `own_` gets the largest elements, and `plain_` the gradients that are not compressed.
+  void compress(std::span<const ddp::BucketGradient> gradients) noexcept;
+  /// Writes the sums of what was gathered, and the reduced `plain_`, to the bucket.
+  void decompress(std::span<const ddp::BucketGradient> gradients, std::size_t ranks, float factor) noexcept;
+
+  static BufferView bytes_of(std::vector<ddp::SentElement>& elements, std::size_t count) {
+    return buffer_view(std::span(reinterpret_cast<std::uint8_t*>(elements.data()), count * sizeof(ddp::SentElement)));
+  }
+
+  TopKOptions options_;
+  std::vector<std::size_t> sizes_;     ///< elements of each f32 gradient; 0 for others
+  std::vector<std::int64_t> steps_;    ///< of each gradient with elements
+  std::vector<std::size_t> sent_;      ///< elements of each gradient; 0: it is not compressed
+  ddp::Residuals errors_;              ///< of the compressed ones
+  std::vector<ddp::SentElement> own_;  ///< of one bucket, as the two below: the stream runs the buckets in order
+  std::vector<ddp::SentElement> gathered_;
+  std::vector<float> plain_;
+  std::vector<std::uint32_t> indices_;
+  ddp::LargestElements largest_;
+  ddp::HookRanks ranks_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::hooks
 
 // ---- dtrain/ddp/precision/gradient_norm.hpp
 
@@ -25366,12 +26482,9 @@ struct PlannerSetup {
   const DdpOptions& options;
   std::span<const Parameter> parameters;
   bool binds_gradients;  ///< the model does
-  backend::StoreRef store;
-  const std::string& prefix;  ///< of this wrapper's keys
-  const rendezvous::Membership& members;
-  const FailureContext& context;
-  const std::function<void()>& start_pending;  ///< as ProcessGroup::start_pending
-  std::vector<const char*> variants{};         ///< of the wrapper's communicator: see backend::HasVariants
+  const std::shared_ptr<const group::GroupHandle>& group;
+  const std::string& prefix;            ///< of this wrapper's keys
+  std::vector<const char*> variants{};  ///< of the wrapper's communicator: see backend::HasVariants
 };
 
 /// @throws Error (invalid_argument): the present plan cannot be kept, because it is still measured
@@ -26296,13 +27409,8 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
   }
   const Deadline deadline = Deadline::after(group.timeout());
   const int count = group::GroupAccess::of(group).next_number("checkpoint");
-  const FailureContext context{group::GroupAccess::of(group).failure(),
-                               group.members().rank_in_job(),
-                               group.members().host,
-                               group.timeout(),
-                               {}};
-  agree_blocking(group.store(), format_text("dtrain/checkpoint/{}/", {count}), signature, group.rank(), context,
-                 deadline);
+  agree_blocking(*group::GroupAccess::of(group).handle(), format_text("dtrain/checkpoint/{}/", {count}), signature,
+                 deadline, "loading a checkpoint");
 }
 
 /// Blocking: until weights that a step with overlap_forward has left to come are there. @throws the job's first cause
@@ -26925,129 +28033,6 @@ class BufferBroadcast {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/bucket_update.hpp
-
-/// @file
-/// BucketUpdate: interface of what a step does with full buckets instead of an all-reduce; ShardedReduction implements
-/// it.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Why a step takes no BucketUpdate, or none but one.
-enum class UpdateProblem { hook, other_wrapper, no_sync, whole_gradients, missing, no_memory };
-
-/// BucketReduction calls begin, then pack for each gradient if the plan reuses memory, launch for each bucket of a
-/// step, in their order, and then finish. Errors: an exception ends the job, as one of the backward pass does.
-/// Lifetime: outlives the step's work.
-template <backend::Communicator C>
-class BucketUpdate {
- public:
-  using Stream = typename C::Stream;
-
-  /// How it waits. Blocking; both throw if the job fails. Threads: any.
-  struct Waits {
-    virtual void for_bucket(std::size_t bucket) = 0;  ///< until the work that launch enqueued has run
-    virtual void for_event(typename Stream::Event& event) = 0;
-
-   protected:
-    ~Waits() = default;
-  };
-
-  /// Whether it was not made for buckets of this plan, in this memory.
-  virtual std::optional<UpdateProblem> problem_with(const BucketPlan& plan) const noexcept = 0;
-
-  /// Begins a step. Lifetime: `waits` outlive it.
-  virtual void begin(Waits& waits) = 0;
-
-  /// Copies a gradient to its place, once the memory there is free, or keeps a copy until then. Blocking: until work
-  /// of earlier buckets has run. Threads: any, concurrently for different parameters.
-  /// @param gradient null: zeros
-  virtual void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot) = 0;
-
-  /// Enqueues the work of a bucket, all of whose gradients are in `range` or were packed. Blocking: for packed ones,
-  /// until their memory is free. Threads: one at a time.
-  virtual void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) = 0;
-
-  /// Collective, blocking: the rest of the step. All buckets are launched.
-  virtual void finish(C& channel, Stream stream) = 0;
-
-  /// Whether finish leaves the model's values to wait_for.
-  virtual bool overlaps_forward() const noexcept = 0;
-
-  /// Blocking: until the model has the new values of a bucket, after finish.
-  virtual void wait_for(std::size_t bucket) = 0;
-
- protected:
-  ~BucketUpdate() = default;
-};
-
-/// State of a reducer, for an update that may outlive it.
-struct ReducerLifetime {
-  bool has_ended = false;
-  bool leaves_work = false;  ///< which may still use the update
-};
-
-/// The update of a step that has ended before the model had its new values; or none.
-template <class C>
-class OpenUpdate {
- public:
-  void set(BucketUpdate<C>& update) noexcept { update_ = update.overlaps_forward() ? &update : nullptr; }
-  void drop() noexcept { update_ = nullptr; }
-  bool is_some() const noexcept { return update_ != nullptr; }
-  bool is(const BucketUpdate<C>& update) const noexcept { return update_ == &update; }
-
-  /// Blocking: for the values of a parameter, or of all; then there is none. Does nothing if there is none.
-  void wait_for(std::optional<std::size_t> parameter, const BucketPlan& plan) {
-    if (update_ != nullptr && parameter) return update_->wait_for(plan.bucket_of[*parameter]);
-    for (std::size_t bucket = 0; update_ != nullptr && bucket < plan.buckets.size(); ++bucket) {
-      update_->wait_for(bucket);
-    }
-    update_ = nullptr;
-  }
-
- private:
-  BucketUpdate<C>* update_ = nullptr;
-};
-
-/// @throws Error (invalid_argument) @param caller the user's call
-[[noreturn]] void refuse_update(const char* caller, UpdateProblem problem);
-
-/// @param update null: a step without
-/// @throws Error (invalid_argument) for the update of another plan, or beside a hook, or none where the plan needs one
-/// or the model's gradients have no memory
-template <class C>
-void require_usable(const BucketUpdate<C>* update, const BucketPlan& plan, const GradientTable& gradients,
-                    bool has_hook, const char* caller) {
-  if (update == nullptr) {
-    if (plan.reuses_memory) refuse_update(caller, UpdateProblem::missing);
-    if (!gradients.have_memory()) refuse_update(caller, UpdateProblem::no_memory);
-    return;
-  }
-  if (has_hook) refuse_update(caller, UpdateProblem::hook);
-  if (const std::optional<UpdateProblem> problem = update->problem_with(plan)) refuse_update(caller, *problem);
-}
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_update(const char* caller, UpdateProblem problem) {
-  constexpr std::array<const char*, 6> sentences{
-      "a ShardedOptimizer, but a gradient hook reduces the buckets; construct DistributedDataParallel without the hook",
-      "a ShardedOptimizer, but that of another DistributedDataParallel; give the one that was constructed from this",
-      "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; call backward(f), and give the optimizer "
-      "to the step after it",
-      "a ShardedOptimizer that needs the memory of all gradients, but another one, with zero::Gradients, has left none "
-      "for them; give that",
-      "no ShardedOptimizer, but one with zero::Gradients has left no memory for all gradients; give it to each step "
-      "that reduces",
-      "no ShardedOptimizer, but the model's gradients have no memory for the reduced ones; allocate it, give the model "
-      "bind_gradient(i, view), or give a ShardedOptimizer to each step"};
-  throw_error(Errc::invalid_argument, "{} got {}", {caller, sentences[static_cast<std::size_t>(problem)]});
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/gradient_arena.hpp
 
 /// @file
@@ -27136,1116 +28121,6 @@ class GradientArena {
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/hooks/gradient_hook.hpp
-
-/// @file
-/// The concept GradientHook, and GradientBucket, which a hook reduces in place of the all-reduce; CountedChannel: the
-/// collectives that a hook may call, with a count of its bytes.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// The operations that a hook may call, with the contract of a communicator's (backend/communicator.hpp). It counts the
-/// bytes that they send. Borrows the communicator.
-/// @ingroup hooks
-template <backend::Communicator C>
-class CountedChannel {
- public:
-  using Stream = typename C::Stream;
-
-  /// @param traffic null: counts nothing. Lifetime: both outlive this object
-  // NOLINTNEXTLINE(google-explicit-constructor): a communicator that counts nothing.
-  CountedChannel(C& channel, TrafficCounter* traffic = nullptr) noexcept : channel_(&channel), traffic_(traffic) {}
-
-  int rank() const noexcept { return channel_->rank(); }
-  int size() const noexcept { return channel_->size(); }
-  TrafficCounter* traffic() const noexcept { return traffic_; }
-
-  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) const {
-    if (traffic_ != nullptr) traffic_->sends_all_reduce(output.bytes());
-    channel_->all_reduce(input, output, op, stream);
-  }
-  void broadcast(BufferView buffer, int root, Stream stream) const {
-    count(buffer);
-    channel_->broadcast(buffer, root, stream);
-  }
-  void barrier(Stream stream) const { channel_->barrier(stream); }
-  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
-                      Stream stream) const requires backend::CanReduceScatter<C> {
-    count(input);
-    channel_->reduce_scatter(input, output, op, stream);
-  }
-  void all_gather(ConstBufferView input, BufferView output, Stream stream) const requires backend::CanAllGather<C> {
-    count(output);
-    channel_->all_gather(input, output, stream);
-  }
-  void exchange_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output,
-                       Stream stream) const requires backend::CanExchangeBlocks<C> {
-    count(input);
-    channel_->exchange_blocks(blocks, input, output, stream);
-  }
-  void reduce_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
-                     Stream stream) const requires backend::CanReduceBlocks<C> {
-    count(input);
-    channel_->reduce_blocks(blocks, input, output, op, stream);
-  }
-  void send(ConstBufferView input, int peer, Stream stream) const requires backend::CanSendRecv<C> {
-    count_message(input);
-    channel_->send(input, peer, stream);
-  }
-  void recv(BufferView output, int peer, Stream stream) const requires backend::CanSendRecv<C> {
-    channel_->recv(output, peer, stream);
-  }
-  void send_recv(ConstBufferView input, int to, BufferView output, int from,
-                 Stream stream) const requires backend::CanSendRecv<C> {
-    count_message(input);
-    channel_->send_recv(input, to, output, from, stream);
-  }
-
- private:
-  void count(const ConstBufferView& sent) const noexcept {
-    if (traffic_ != nullptr) traffic_->sends(sent.bytes());
-  }
-
-  /// Of n bytes that a collective counts, a rank sends n (size - 1) / size.
-  void count_message(const ConstBufferView& sent) const noexcept {
-    const auto ranks = static_cast<std::uint64_t>(size());
-    if (traffic_ != nullptr && ranks > 1) traffic_->sends(sent.bytes() * ranks / (ranks - 1));
-  }
-
-  C* channel_;
-  TrafficCounter* traffic_;
-};
-
-/// Work of a stream whose time counts.
-template <class Work>
-struct TimedWork {
-  void operator()() noexcept {
-    if (traffic == nullptr) {
-      work();
-    } else {
-      traffic->time(work);
-    }
-  }
-  void drop() noexcept requires requires(Work& dropped) { dropped.drop(); }
-  { work.drop(); }
-
-  Work work;
-  TrafficCounter* traffic;
-};
-
-/// A gradient in a bucket.
-/// @ingroup hooks
-struct BucketGradient {
-  std::size_t parameter;  ///< its position in the model's parameters(): what a hook finds its own state by
-  TensorView view;        ///< in the bucket, with the gradient's shape
-};
-
-/// The bucket that a hook reduces. All ranks have the same gradients in a bucket, in the same order, and the same
-/// buckets in the same order. The first step's buckets are planned anew after it, so nothing of a bucket lasts longer
-/// than a step.
-/// Lifetime: `gradients` and the memory last until the step's work has run; the object only during the call.
-/// @ingroup hooks
-template <backend::Communicator C>
-struct GradientBucket {
-  using Stream = typename C::Stream;
-
-  BufferView values;  ///< all gradients, and zeros between them; the backend reduces this memory without a copy
-  std::span<const BucketGradient> gradients;
-  CountedChannel<C> channel;  ///< for any of its collectives: they use no other channel's order
-  Stream stream;              ///< runs the bucket's work in order
-  ReduceOp op;                ///< what the program asked for: the average or the sum
-
-  /// Elements [begin, begin + count) of `values`.
-  BufferView part(std::size_t begin, std::size_t count) const noexcept {
-    return {values.data + begin * size_bytes(values.dtype), count, values.dtype, values.device};
-  }
-
-  /// Enqueues work of the host that compresses or decompresses. Its time is part of the wrapper's summary.
-  /// @param work as a host stream takes it, in at most 104 bytes (stream/host/queue.hpp)
-  template <class Work>
-  void compress(const Work& work) const {
-    static_assert(std::is_nothrow_invocable_v<Work&>, "dtrain: work on a stream is noexcept: []() noexcept { ... }");
-    stream.enqueue(TimedWork<Work>{work, channel.traffic()});
-  }
-};
-
-/// `hook.reduce(bucket)` enqueues work on `bucket.stream`. When that has run, every rank has the same bits in
-/// `bucket.values`, with zeros between the gradients.
-/// - It is called once for each bucket and step, in the order of the buckets, from one thread at a time.
-/// - It does not wait for the work, and allocates nothing in later steps.
-/// - An exception ends the job, as one of the backward pass does.
-/// Optional: `hook.prepare(parameters)` gets the model's parameters once, before the first step, and may allocate. It
-/// may be a template of the communicator: `template <class C> void prepare(std::span<const Parameter> parameters)`, or
-/// have a second parameter, `std::span<const TensorView> buffers`: those that steps broadcast
-/// (DdpOptions::broadcast_buffers). `hook.keeps_buffers()`, the same on all ranks, is asked when a step begins: true
-/// leaves each rank its own buffers in this step.
-/// `hook.plan(channel, plan, deadline)` gets the communicator and the ddp::BucketPlan before the first step, and
-/// whenever the buckets change, between steps. All ranks call it alike, so that it may allocate by
-/// channel.allocate_blocking(). `hook.description()` is a std::string that must be the same on all ranks, and names the
-/// hook in the error if not. `hook.read_values(read)`, for a hook that uses the parameters' values, gets a
-/// ddp::ReadValue that it asks for their present addresses before each use; empty: they stay where prepare() saw them.
-/// @ingroup hooks
-template <class H, class C>
-concept GradientHook = backend::Communicator<C> && requires(H& hook, const GradientBucket<C>& bucket) {
-  hook.reduce(bucket);
-};
-
-/// A stream that runs work of the host, as hooks enqueue it; not CUDA's.
-/// @ingroup hooks
-template <class S>
-concept RunsHostWork = requires(S stream, void (*work)() noexcept) {
-  stream.enqueue(work);
-};
-
-/// A hook of any type, or none.
-template <backend::Communicator C>
-struct HookFunctions {
-  std::string description;
-  std::function<void(std::span<const Parameter>, std::span<const TensorView>)> prepare;
-  std::function<void(const GradientBucket<C>&)> reduce;
-  std::function<bool()> keeps_buffers;
-  std::function<void(ReadValue)> read_values;
-  std::function<void(C&, const BucketPlan&, Deadline)> plan;
-};
-
-/// Borrows a variable, which then outlives the result, and keeps a temporary.
-template <class C, class H>
-HookFunctions<C> hook_functions(H&& hook) {
-  using Hook = std::remove_cvref_t<H>;
-  std::shared_ptr<Hook> kept;
-  if constexpr (std::is_lvalue_reference_v<H>) {
-    kept = std::shared_ptr<Hook>(std::shared_ptr<void>(), &hook);
-  } else {
-    kept = std::make_shared<Hook>(std::forward<H>(hook));
-  }
-  HookFunctions<C> functions{"a hook", {}, [kept](const GradientBucket<C>& bucket) { kept->reduce(bucket); },
-                             {},       {}, {}};
-  if constexpr (requires { std::string(kept->description()); }) {
-    functions.description = kept->description();
-  }
-  using Parameters = std::span<const Parameter>;
-  using Buffers = std::span<const TensorView>;
-  if constexpr (requires(Parameters parameters, Buffers buffers) { kept->prepare(parameters, buffers); }) {
-    functions.prepare = [kept](Parameters parameters, Buffers buffers) { kept->prepare(parameters, buffers); };
-  } else if constexpr (requires(Parameters parameters) { kept->template prepare<C>(parameters); }) {
-    functions.prepare = [kept](Parameters parameters, Buffers) { kept->template prepare<C>(parameters); };
-  } else if constexpr (requires(Parameters parameters) { kept->prepare(parameters); }) {
-    functions.prepare = [kept](Parameters parameters, Buffers) { kept->prepare(parameters); };
-  }
-  if constexpr (requires { static_cast<bool>(kept->keeps_buffers()); }) {
-    functions.keeps_buffers = [kept] { return static_cast<bool>(kept->keeps_buffers()); };
-  }
-  if constexpr (requires(C & channel, const BucketPlan& plan, Deadline deadline) {
-                  kept->plan(channel, plan, deadline);
-                }) {
-    functions.plan = [kept](C& channel, const BucketPlan& plan, Deadline deadline) {
-      kept->plan(channel, plan, deadline);
-    };
-  }
-  if constexpr (requires(ReadValue read) { kept->read_values(std::move(read)); }) {
-    functions.read_values = [kept](ReadValue read) { kept->read_values(std::move(read)); };
-  }
-  return functions;
-}
-
-/// The gradients of each bucket, where they lie in the arena.
-std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan, const GradientTable& table);
-
-/// Calls a wrapper's hook, if it has one, and counts what that sends. Threads: as GradientHook.
-template <backend::Communicator C>
-class HookedBuckets {
- public:
-  HookedBuckets(HookFunctions<C> hook, std::span<const Parameter> parameters, std::span<const TensorView> buffers)
-      : reduce_(std::move(hook.reduce)), keeps_buffers_(std::move(hook.keeps_buffers)), plan_(std::move(hook.plan)) {
-    if (hook.prepare) hook.prepare(parameters, buffers);
-  }
-
-  bool has_hook() const noexcept { return reduce_ != nullptr; }
-
-  /// Whether the step that begins now leaves each rank its own buffers.
-  bool keeps_buffers() const { return keeps_buffers_ && keeps_buffers_(); }
-
-  /// Sets the buckets. Collective, blocking if the hook is. Between steps.
-  void plan(C& channel, const BucketPlan& plan, const GradientTable& table, Deadline deadline) {
-    if (has_hook()) gradients_ = bucket_gradients(plan, table);
-    if (plan_) plan_(channel, plan, deadline);
-  }
-
-  /// @pre has_hook()
-  void reduce(std::size_t bucket, const BufferView& values, C& channel, typename C::Stream stream, ReduceOp op) {
-    TrafficCounter* const counter = channel.size() > 1 ? &traffic_ : nullptr;  // one rank alone sends nothing
-    if (counter != nullptr) counter->replaces(values.bytes());
-    reduce_({values, gradients_[bucket], {channel, counter}, stream, op});
-  }
-
-  CompressedTraffic traffic() const noexcept { return traffic_.total(); }
-
- private:
-  std::function<void(const GradientBucket<C>&)> reduce_;
-  std::function<bool()> keeps_buffers_;
-  std::function<void(C&, const BucketPlan&, Deadline)> plan_;
-  std::vector<std::vector<BucketGradient>> gradients_;  ///< of each bucket
-  TrafficCounter traffic_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::GradientBucket;
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/ddp/hooks/adasum.hpp
-
-/// @file
-/// hooks::Adasum: adds gradients that are orthogonal, averages those that are parallel, and all between as much.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// A level of Adasum: two groups of ranks each have a vector, a the first one and b the second, and this rank has the
-/// same elements of both. Work of a stream.
-struct AdasumLevel {
-  std::span<const BucketGradient> gradients;
-  float* bucket;
-  std::size_t begin;  ///< this rank's elements of the bucket, its own group's vector
-  std::size_t count;
-  const float* received;  ///< those of the other group's vector
-  bool is_second;         ///< whether the own group is the second one
-  double* products;       ///< of each gradient: aa, bb, ab; summed over the ranks of both groups between the calls
-
-  /// Writes the products of this rank's elements, where it has some.
-  void multiply() const noexcept;
-  /// own = (1 - ab / 2aa) a + (1 - ab / 2bb) b, by gradient
-  void combine() const noexcept;
-};
-
-/// Memory that grows and stays where it was: enqueued work uses it. Allocates nothing once it is large enough.
-template <class T>
-class WorkMemory {
- public:
-  T* at_least(std::size_t count) {
-    if (all_.empty() || all_.back().size() < count) all_.emplace_back(count);
-    return all_.back().data();
-  }
-
- private:
-  std::vector<std::vector<T>> all_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE::hooks {
-
-/// A GradientHook that adds orthogonal gradients and averages parallel ones.
-/// `DistributedDataParallel ddp{model, group, options, hooks::Adasum{}}`. The ranks' gradients a and b
-/// of a parameter become (1 - ab / 2aa) a + (1 - ab / 2bb) b: their sum if they are orthogonal, their average if they
-/// are equal. So do those of pairs of ranks, then of fours, and so on. DdpOptions::reduce_op has no effect.
-/// Source: S. Maleki et al., "Scaling Distributed Training with Adaptive Summation", arXiv 2006.02924, 2020.
-/// - The number of ranks is a power of two, and gradients are f32 in host memory: else the first step fails.
-/// - Each rank sends as much as for an all-reduce, in 2 log2(ranks) messages, and log2(ranks) small all-reduces.
-/// - Memory: half of each bucket that is larger than all before it. The same bits on all ranks; in each run with the
-/// same buckets and ranks.
-/// - A step enqueues so much work that with many buckets ready() runs some of it.
-/// For one model; a variable outlives its wrapper.
-/// @ingroup hooks
-class Adasum {
- public:
-  /// @throws Error (invalid_argument) for a second model
-  void prepare(std::span<const Parameter> parameters);
-  std::string description() const { return "hooks::Adasum"; }
-
-  template <class C>
-  void reduce(const ddp::GradientBucket<C>& bucket) {
-    static_assert(ddp::RunsHostWork<typename C::Stream>,
-                  "dtrain: hooks::Adasum runs on the host: use it with a backend of host memory");
-    static_assert(backend::CanSendRecv<C>, "dtrain: hooks::Adasum needs send_recv (backend/communicator.hpp)");
-    const int ranks = bucket.channel.size();
-    require_usable(ranks, bucket.values);
-    combine(bucket, 1, 0, bucket.values.count);
-  }
-
- private:
-  /// @throws Error (unsupported)
-  static void require_usable(int ranks, const BufferView& values);
-
-  /// This rank's group has `distance` ranks. They have the same elements [begin, begin + count) as their partners in
-  /// the neighbour group. Partners combine a half each, do so with the next larger groups, and exchange their results.
-  template <class C>
-  void combine(const ddp::GradientBucket<C>& bucket, int distance, std::size_t begin, std::size_t count) {
-    const int ranks = bucket.channel.size();
-    const int rank = bucket.channel.rank();
-    if (distance >= ranks) return;
-    const bool is_second = (rank / distance) % 2 != 0;
-    const int partner = is_second ? rank - distance : rank + distance;
-    const std::size_t half = count / 2;
-    const BufferView halves[2] = {bucket.part(begin, half), bucket.part(begin + half, count - half)};
-    const std::size_t own_begin = is_second ? begin + half : begin;
-    const BufferView& own = halves[is_second ? 1 : 0];
-    const BufferView& other = halves[is_second ? 0 : 1];
-
-    float* const received = received_.at_least((bucket.values.count + 1) / 2);
-    const std::size_t row = 3 * bucket.gradients.size();
-    const auto rows = static_cast<std::size_t>(ranks / (2 * distance));
-    double* const products = products_.at_least(row * static_cast<std::size_t>(ranks) / 2);
-    const std::span<double> table(products, row * rows);  // a row for each pair of groups
-    const ddp::AdasumLevel level{bucket.gradients,
-                                 reinterpret_cast<float*>(bucket.values.data),
-                                 own_begin,
-                                 own.count,
-                                 received,
-                                 is_second,
-                                 products + row * static_cast<std::size_t>(rank / (2 * distance))};
-    bucket.channel.send_recv(other, partner, buffer_view(std::span(received, own.count)), partner, bucket.stream);
-    bucket.compress([level, table]() noexcept {
-      std::fill(table.begin(), table.end(), 0.0);
-      level.multiply();
-    });
-    bucket.channel.all_reduce(buffer_view(table), buffer_view(table), ReduceOp::sum, bucket.stream);
-    bucket.compress([level]() noexcept { level.combine(); });
-    combine(bucket, 2 * distance, own_begin, own.count);
-    bucket.channel.send_recv(own, partner, other, partner, bucket.stream);
-  }
-
-  ddp::WorkMemory<float> received_;
-  ddp::WorkMemory<double> products_;
-  bool has_model_ = false;
-};
-
-}  // namespace DTRAIN_NAMESPACE::hooks
-
-// ---- dtrain/ddp/hooks/cast.hpp
-
-/// @file
-/// hooks::Cast: reduces f32 gradients as bf16 or f16, so that half of the bytes travel; DeviceCast rounds and widens
-/// them on a device.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// For streams that do not run work of the host.
-template <class Stream>
-class DeviceCast;
-
-#if DTRAIN_WITH_CUDA
-
-/// The 16-bit values are in memory of this object, because threads that narrow an array in its own place overwrite what
-/// others have not read. The channel allocates it, as the arena: memory that NCCL has registered is reduced without a
-/// copy. Work of one stream. Threads: one at a time.
-template <>
-class DeviceCast<stream::cuda::StreamRef> {
- public:
-  /// Loads the kernels now, because loading may wait for work that waits for other ranks. Blocking.
-  /// @param narrowed f16 or bf16 @throws Error (unsupported) if the driver does not load them
-  DeviceCast(DType narrowed, const Device& device)
-      : dtype_(loaded(narrowed, device)), narrow_(DType::f32, narrowed), widen_(narrowed, DType::f32) {}
-
-  /// Collective, blocking: makes room for the values of the largest bucket. Between steps; smaller memory stays,
-  /// because graphs use it. @throws as the channel's allocate_blocking
-  template <backend::CanAllocate C>
-  void plan(C& channel, const BucketPlan& plan, Deadline deadline) {
-    std::size_t bytes = 0;
-    for (const PlannedBucket& bucket : plan.buckets) {
-      if (bucket.dtype == DType::f32) bytes = std::max(bytes, bucket.bytes / sizeof(float) * size_bytes(dtype_));
-    }
-    if (bytes <= bytes_) return;
-    auto memory = std::make_shared<typename C::Allocation>(channel.allocate_blocking(bytes, deadline));
-    data_ = memory->data();
-    bytes_ = bytes;
-    memory_.push_back(std::move(memory));
-  }
-
-  /// Enqueued. Lifetime: until the next call's work runs. @returns the values times `factor`, rounded once to nearest
-  /// even @throws Error (invalid_argument) without room for them; (cuda)
-  BufferView narrow(const BufferView& values, float factor, stream::cuda::StreamRef stream) {
-    const BufferView halves{data_, values.count, dtype_, values.device};
-    if (halves.bytes() > bytes_) refuse_unplanned(values);
-    narrow_.add(halves.data, values.data, values.count);
-    narrow_.enqueue(factor, stream);
-    return halves;
-  }
-
-  /// Enqueued. @throws Error (cuda)
-  void widen(const BufferView& halves, const BufferView& values, stream::cuda::StreamRef stream) {
-    widen_.add(values.data, halves.data, values.count);
-    widen_.enqueue(1, stream);
-  }
-
- private:
-  static DType loaded(DType narrowed, const Device& device) {
-    using stream::cuda::ScaledCopyBatch;
-    const stream::cuda::RelaxedCapture relaxed;  // the step may be captured
-    const stream::cuda::Stream stream(stream::cuda::Priority::normal, device.index);
-    if (!ScaledCopyBatch::load(DType::f32, narrowed, stream.ref()) ||
-        !ScaledCopyBatch::load(narrowed, DType::f32, stream.ref())) {
-      throw_error(Errc::unsupported,
-                  "the CUDA driver does not load the kernel with which hooks::Cast rounds gradients on {}: it is older "
-                  "than CUDA 12, or cannot compile PTX; update it, or leave the hook out",
-                  {to_string(device)});
-    }
-    return narrowed;
-  }
-
-  [[noreturn]] DTRAIN_NOT_INLINED static void refuse_unplanned(const BufferView& values) {
-    throw_error(
-        Errc::invalid_argument,
-        "hooks::Cast has no memory on {} for a bucket of {} values; a hook that passes its calls on also passes "
-        "plan(channel, plan, deadline)",
-        {to_string(values.device), values.count});
-  }
-
-  DType dtype_;
-  stream::cuda::ScaledCopyBatch narrow_;
-  stream::cuda::ScaledCopyBatch widen_;
-  std::vector<std::shared_ptr<const void>> memory_;  ///< allocations of the channel; the last one is in use
-  std::byte* data_ = nullptr;
-  std::size_t bytes_ = 0;
-};
-
-#endif  // DTRAIN_WITH_CUDA
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE::hooks {
-
-/// Options of Cast. The same on every rank.
-/// @ingroup hooks
-struct CastOptions {
-  /// The parameters with error feedback; none if it is not set. Example: `dtrain::hooks::every_parameter`.
-  std::function<bool(const Parameter&)> error_feedback{};
-};
-
-/// CastOptions::error_feedback for all parameters.
-/// @ingroup hooks
-inline bool every_parameter(const Parameter&) noexcept {
-  return true;
-}
-
-namespace detail {
-
-[[noreturn]] void throw_second_model(const char* kind);
-/// @throws Error (invalid_argument) if `errors` are those of another model, (unsupported) for errors of a gradient that
-/// is not in host memory
-void allocate_errors(ddp::Residuals& errors, std::span<const Parameter> parameters, const CastOptions& options);
-/// Adds the errors of earlier steps to the gradients, and keeps those of this step.
-void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gradients, DType to,
-                float divisor) noexcept;
-
-}  // namespace detail
-
-/// A GradientHook that sends f32 gradients in 16 bits.
-/// `DistributedDataParallel ddp{model, group, options, hooks::Cast<dtrain::bfloat16>{}}`. Each rank
-/// rounds its f32 gradients to 16 bits in place, and the backend reduces those; sums of 16 bits are as precise as the
-/// backend's (DdpOptions::accumulate). Gradients of other types are reduced as they are. Averages: each rank divides
-/// before it rounds, so that the sum of gradients in range is in range, but for the last 0.1% of f16's. For f16,
-/// elements below 6e-8 times the number of ranks become zero: scale the loss (LossScaler).
-///
-/// On a CUDA device it works for one model, its time is not measured, and it has memory for the 16-bit values of the
-/// largest bucket, and of smaller ones that came before it, which the channel allocates.
-///
-/// With error feedback, `hooks::Cast<dtrain::bfloat16> cast{{.error_feedback = dtrain::hooks::every_parameter}}`, a
-/// rank adds to a parameter's next gradient what rounding took from this one, so that over many steps it sends the
-/// sum of its gradients less one rounding. It keeps an f32 for each element. Errors of gradients that are not finite
-/// start anew; those of scaled ones (LossScaler) have the scale of their step: use bf16. For gradients in host memory.
-/// Lifetime: with error feedback one model; a variable outlives its wrapper.
-/// @ingroup hooks
-template <class Half>
-class Cast {
- public:
-  static_assert(std::is_same_v<Half, bfloat16> || std::is_same_v<Half, float16>,
-                "dtrain: hooks::Cast is for dtrain::bfloat16 or dtrain::float16");
-
-  explicit Cast(CastOptions options = {}) : options_(std::move(options)) {}
-
-  std::string description() const {
-    return std::string(dtype == DType::bf16 ? "hooks::Cast to bf16" : "hooks::Cast to f16") +
-           (options_.error_feedback ? " with error feedback" : "");
-  }
-
-  /// @throws Error (invalid_argument) for a second model, (unsupported) if a device cannot round, or keep errors
-  template <class C>
-  void prepare(std::span<const Parameter> parameters) {
-    prepare(parameters);
-    if constexpr (!ddp::RunsHostWork<typename C::Stream>) {
-      if (device_) detail::throw_second_model("on a CUDA device");
-      if (!parameters.empty()) static_cast<void>(on_device<C>(parameters.front().gradient.device));
-    }
-  }
-  /// Without what a device needs: for hooks of host memory that pass their calls on. Those of a device call
-  /// prepare<C>() and plan().
-  void prepare(std::span<const Parameter> parameters) {
-    if (options_.error_feedback) detail::allocate_errors(errors_, parameters, options_);
-  }
-
-  /// Collective, blocking: on a device, memory for the 16-bit values. @throws as the channel's allocate_blocking
-  template <class C>
-  void plan(C& channel, const ddp::BucketPlan& plan, Deadline deadline) {
-    if constexpr (!ddp::RunsHostWork<typename C::Stream>) {
-      if (!plan.buckets.empty()) on_device<C>(plan.buckets.front().device).plan(channel, plan, deadline);
-    }
-  }
-
-  template <class C>
-  void reduce(const ddp::GradientBucket<C>& bucket) {
-    const BufferView& all = bucket.values;
-    if (options_.error_feedback) ranks_.step_is_for("hooks::Cast", bucket.channel.size());
-    if (all.dtype != DType::f32) {
-      bucket.channel.all_reduce(all, all, bucket.op, bucket.stream);
-      return;
-    }
-    const bool divides = bucket.op == ReduceOp::average;
-    const auto divisor = static_cast<float>(divides ? bucket.channel.size() : 1);
-    reduce_floats(bucket, divisor, divides ? ReduceOp::sum : bucket.op);
-  }
-
-  /// What a checkpoint needs of the errors, for save_checkpoint and load_checkpoint: each rank's become their average,
-  /// which the gradients still get as a whole. A training that goes on from the file is bit for bit the one that wrote
-  /// it, on as many ranks. Collective, blocking: every rank calls it between the same steps, once the model is wrapped,
-  /// with the wrapper's group. Lifetime: the views are those of this object. @throws Error (invalid_argument) for a
-  /// group of another number of ranks than the wrapper's, in the next step if none has run; the job's first cause
-  template <class Group>
-  std::vector<ddp::NamedTensor> state(const Group& group) {
-    if (options_.error_feedback) ranks_.state_is_for("hooks::Cast", group.world_size());
-    errors_.average(group);
-    std::vector<ddp::NamedTensor> tensors;
-    errors_.add_to(tensors, "cast");
-    return tensors;
-  }
-
- private:
-  static constexpr DType dtype = dtype_of<Half>::value;
-
-  template <class C>
-  auto& on_device(const Device& device) {
-    using OnDevice = ddp::DeviceCast<typename C::Stream>;
-    static_assert(
-        requires { sizeof(OnDevice); }, "dtrain: hooks::Cast rounds in host memory or on a CUDA device");
-    if (!device_) device_ = std::make_shared<OnDevice>(dtype, device);
-    return *static_cast<OnDevice*>(device_.get());
-  }
-
-  template <class C>
-  requires ddp::RunsHostWork<typename C::Stream>
-  void reduce_floats(const ddp::GradientBucket<C>& bucket, float divisor, ReduceOp op) {
-    const BufferView& all = bucket.values;
-    const BufferView halves{all.data, all.count, dtype, all.device};
-    bucket.compress([this, gradients = bucket.gradients, all, divisor]() noexcept {
-      if (!errors_.is_empty()) detail::add_errors(errors_, gradients, dtype, divisor);
-      kernels::narrow_in_place(all.data, all.count, dtype, 1.0F / divisor);
-    });
-    bucket.channel.all_reduce(halves, halves, op, bucket.stream);
-    bucket.compress([all]() noexcept { kernels::widen_in_place(all.data, all.count, dtype); });
-  }
-
-  template <class C>
-  void reduce_floats(const ddp::GradientBucket<C>& bucket, float divisor, ReduceOp op) {
-    auto& cast = on_device<C>(bucket.values.device);
-    const BufferView halves = cast.narrow(bucket.values, 1.0F / divisor, bucket.stream);
-    bucket.channel.all_reduce(halves, halves, op, bucket.stream);
-    cast.widen(halves, bucket.values, bucket.stream);
-  }
-
-  CastOptions options_;
-  ddp::Residuals errors_;
-  ddp::HookRanks ranks_;
-  std::shared_ptr<void> device_;  ///< a DeviceCast, for a communicator that runs no work of the host
-};
-
-}  // namespace DTRAIN_NAMESPACE::hooks
-
-// ---- dtrain/ddp/hooks/local_sgd.hpp
-
-/// @file
-/// hooks::LocalSgd: steps without communication, and averaged weights every few steps.
-
-namespace DTRAIN_NAMESPACE::hooks {
-
-/// Options of LocalSgd. The same on every rank.
-/// @ingroup hooks
-struct LocalSgdOptions {
-  std::uint64_t every = 8;        ///< steps from one averaging to the next
-  std::uint64_t start_after = 0;  ///< steps whose gradients are reduced, before the local ones
-};
-
-/// A GradientHook for post-local SGD: steps without communication. After `start_after` steps a rank keeps its own
-/// gradients and updates its own weights by them, and every `every` steps the weights of all ranks are averaged, as f32
-/// where they are f32, whatever the topology's wire type. Local steps communicate nothing: no rank waits for another
-/// one, but after the first step for rank 0's order of the buckets (DdpOptions::reorder_gradients).
-///
-///   dtrain::hooks::LocalSgd local{{.every = 8, .start_after = 100}};
-///   dtrain::DistributedDataParallel ddp{model, group, {}, local};
-///   ddp.backward(f);
-///   sgd.step(model);
-///   local.average(group);   // after each step of the optimizer
-///   ...
-///   local.average_now(group);   // after the last step: all ranks have the same weights
-///
-/// Source: T. Lin, S. U. Stich, K. K. Patel and M. Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020.
-/// - Between two averages the ranks' weights differ: evaluate after average_now(), and take checkpoints with state().
-/// - StepOptions::measure_norm then gives the norm of this rank's gradients, and LossScaler may decide otherwise on
-///   another rank: use bf16 or f32.
-/// - The optimizer's state stays that of each rank.
-/// - Buffers that steps broadcast (DdpOptions::broadcast_buffers) are not broadcast in local steps: each rank has its
-///   own. An average of the weights also averages buffers of f64, f32, f16 and bf16; others become rank 0's.
-/// Lifetime: one model, which outlives it; outlives its wrapper. Threads: those of the steps.
-/// @ingroup hooks
-class LocalSgd {
- public:
-  /// @throws Error (invalid_argument) if `every` is 0
-  explicit LocalSgd(LocalSgdOptions options = {});
-
-  std::string description() const;
-
-  /// Remembers the weights and buffers, and makes the memory in which small ones are averaged together.
-  void prepare(std::span<const Parameter> parameters, std::span<const TensorView> buffers = {});
-  void read_values(ddp::ReadValue read) { read_value_ = std::move(read); }
-
-  template <class C>
-  void reduce(const ddp::GradientBucket<C>& bucket) {
-    ranks_.step_is_for("hooks::LocalSgd", bucket.channel.size());
-    if (!is_local()) bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
-  }
-  bool keeps_buffers() const noexcept { return is_local(); }
-
-  /// Counts a step, and averages the weights if it is the turn. Collective, blocking: every rank calls it after each
-  /// step of its optimizer. @returns whether it averaged @throws the job's first cause
-  template <class Group>
-  bool average(const Group& group) {
-    ++steps_;
-    const bool is_turn = steps() > options_.start_after && (steps() - options_.start_after) % options_.every == 0;
-    if (is_turn) {
-      average_now(group);
-    }
-    return is_turn;
-  }
-
-  /// Averages the weights and the buffers. Collective, blocking. @throws the job's first cause
-  template <class Group>
-  void average_now(const Group& group) const {
-    find_values();
-    for (const Joined& joined : joined_) {
-      const BufferView memory = gather(joined);
-      group.all_reduce_without_cast(memory, ReduceOp::average);
-      scatter(joined, memory.data);
-    }
-    for (const TensorView& buffer : copied_)
-      group.broadcast(buffer.flat(), 0);
-  }
-
-  /// Calls of average() so far, the same on all ranks.
-  std::uint64_t steps() const noexcept { return static_cast<std::uint64_t>(steps_); }
-  void set_steps(std::uint64_t steps) noexcept { steps_ = static_cast<std::int64_t>(steps); }
-
-  /// What a checkpoint needs besides the weights and buffers, which this averages: the number of steps. Collective,
-  /// blocking, as average_now(), with the wrapper's group. Lifetime: the view is that of this object.
-  /// @throws Error (invalid_argument) for a group of another number of ranks than the wrapper's, in the next step if
-  /// none has run; the job's first cause
-  template <class Group>
-  std::vector<ddp::NamedTensor> state(const Group& group) {
-    ranks_.state_is_for("hooks::LocalSgd", group.world_size());
-    average_now(group);
-    return {{"local_sgd/steps", tensor_view(&steps_, {})}};
-  }
-
- private:
-  static constexpr std::size_t joined_bytes = std::size_t{1} << 20;
-
-  /// Weights, or buffers, of one type that are reduced together: a single one in place, several in `memory_`.
-  struct Joined {
-    std::size_t first = 0;
-    std::size_t count = 0;
-    std::size_t elements = 0;
-  };
-
-  /// Whether the next step keeps this rank's gradients.
-  bool is_local() const noexcept { return steps() >= options_.start_after; }
-
-  /// Where values move: their present addresses.
-  void find_values() const {
-    for (std::size_t i = 0; read_value_ && i < weights_; ++i)
-      values_[i] = read_value_(i).view;
-  }
-
-  void add(const TensorView& value);
-  BufferView gather(const Joined& joined) const noexcept;
-  void scatter(const Joined& joined, const std::byte* memory) const noexcept;
-
-  LocalSgdOptions options_;
-  std::int64_t steps_ = 0;
-  mutable std::vector<TensorView> values_;  ///< weights, and buffers of floats
-  std::size_t weights_ = 0;                 ///< of the values
-  ddp::ReadValue read_value_;               ///< empty: they stay
-  std::vector<Joined> joined_;
-  std::vector<TensorView> copied_;  ///< other buffers
-  mutable std::vector<std::byte> memory_;
-  ddp::HookRanks ranks_;
-};
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED LocalSgd::LocalSgd(LocalSgdOptions options) : options_(options) {
-  if (options.every == 0) {
-    throw_error(Errc::invalid_argument, "hooks::LocalSgd got every = 0; it is 1 or more steps", {});
-  }
-}
-
-DTRAIN_DEFINED std::string LocalSgd::description() const {
-  return format_text("hooks::LocalSgd every {} steps after {}", {options_.every, options_.start_after});
-}
-
-DTRAIN_DEFINED void LocalSgd::prepare(std::span<const Parameter> parameters, std::span<const TensorView> buffers) {
-  values_.clear();
-  joined_.clear();
-  copied_.clear();
-  memory_.clear();
-  ranks_ = {};
-  for (const Parameter& parameter : parameters) {
-    add(parameter.value);
-  }
-  weights_ = values_.size();
-  for (const TensorView& buffer : buffers) {
-    if (is_float(buffer.dtype) && !is_float8(buffer.dtype)) {
-      add(buffer);
-    } else if (buffer.bytes() != 0) {
-      copied_.push_back(buffer);
-    }
-  }
-}
-
-DTRAIN_DEFINED void LocalSgd::add(const TensorView& value) {
-  values_.push_back(value);
-  if (value.bytes() == 0) {
-    return;
-  }
-  const std::size_t i = values_.size() - 1;
-  Joined* const last = joined_.empty() ? nullptr : &joined_.back();
-  const bool joins = last != nullptr && last->first + last->count == i && values_[last->first].dtype == value.dtype &&
-                     value.device.kind == DeviceKind::host &&
-                     last->elements * size_bytes(value.dtype) + value.bytes() <= joined_bytes;
-  if (!joins) {
-    joined_.push_back({i, 1, value.flat().count});
-    return;
-  }
-  ++last->count;
-  last->elements += value.flat().count;
-  memory_.resize(std::max(memory_.size(), last->elements * size_bytes(value.dtype)));
-}
-
-DTRAIN_DEFINED BufferView LocalSgd::gather(const Joined& joined) const noexcept {
-  const TensorView& first = values_[joined.first];
-  if (joined.count == 1) {
-    return first.flat();
-  }
-  std::byte* to = memory_.data();
-  for (const TensorView& value : std::span(values_).subspan(joined.first, joined.count)) {
-    kernels::copy_bytes(to, value.data, value.bytes());
-    to += value.bytes();
-  }
-  return {memory_.data(), joined.elements, first.dtype, first.device};
-}
-
-DTRAIN_DEFINED void LocalSgd::scatter(const Joined& joined, const std::byte* memory) const noexcept {
-  if (joined.count == 1) {
-    return;
-  }
-  for (const TensorView& value : std::span(values_).subspan(joined.first, joined.count)) {
-    kernels::copy_bytes(value.data, memory, value.bytes());
-    memory += value.bytes();
-  }
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::hooks
-
-// ---- dtrain/ddp/hooks/power_sgd.hpp
-
-/// @file
-/// hooks::PowerSgd: reduces two thin factors of each gradient matrix instead of the matrix; PowerSgdBucket: its work on
-/// one bucket, between the all-reduces.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// A gradient as a matrix: its first extent, and all others as one.
-struct CompressedGradient {
-  std::size_t rows = 0;
-  std::size_t columns = 0;
-  std::size_t rank = 0;      ///< 0: the gradient is not compressed
-  std::int64_t steps = 0;    ///< reductions begun
-  std::vector<float> error;  ///< what this rank's steps have not passed on; rows x columns
-  std::vector<float> left;   ///< P: rank x rows
-  std::vector<float> right;  ///< Q: rank x columns; the next step begins with it
-
-  /// Rows of `right` that are zero, as in the first step, become random ones: the same on all ranks.
-  void make_right_orthonormal(std::uint64_t seed) noexcept;
-  /// Whether the product of the factors, the same on all ranks, is finite.
-  bool is_in_range() const noexcept;
-};
-
-/// Elements of a bucket while its gradients are compressed: those that are not, then P's, then, in their place, Q's.
-struct CompressedLayout {
-  std::size_t plain = 0;
-  std::size_t left = 0;
-  std::size_t right = 0;
-};
-
-/// Work on one bucket. Threads: the stream's.
-struct PowerSgdBucket {
-  std::vector<CompressedGradient>* states;  ///< by parameter
-  std::span<const BucketGradient> gradients;
-  BufferView values;
-  double error_factor;  ///< what a reduced gradient counts as in this rank's error
-  std::uint64_t seed;
-
-  CompressedLayout layout() const noexcept;
-
-  /// error += gradient. Then values has the gradients that are not compressed, and behind them P = error Q.
-  void multiply_by_right() const noexcept;
-  /// Takes the reduced P, makes it orthonormal, and puts Q = error^T P in its place.
-  void multiply_by_left() const noexcept;
-  /// Takes the reduced Q, and writes the gradients P Q^T; error -= P Q^T.
-  void decompress() const noexcept;
-
- private:
-  CompressedGradient& state(const BucketGradient& gradient) const noexcept { return (*states)[gradient.parameter]; }
-  float* elements() const noexcept { return reinterpret_cast<float*>(values.data); }
-};
-
-/// Options of hooks::PowerSgd. The same on every rank.
-/// @ingroup hooks
-struct PowerSgdOptions {
-  int rank = 1;                   ///< rank of the approximation: vectors for each matrix
-  std::uint64_t start_after = 0;  ///< steps of plain all-reduces before the first compressed one
-  double min_compression = 2;     ///< a matrix is compressed if that makes it at least this much smaller
-  std::uint64_t seed = 0;         ///< of the first vectors
-};
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE::hooks {
-
-using ddp::PowerSgdOptions;
-
-/// A GradientHook that sends two thin factors of each gradient matrix.
-/// `hooks::PowerSgd compression{{.rank = 4}}; DistributedDataParallel ddp{model, group, options,
-/// compression};`. An f32 gradient of n rows and m columns travels as (n + m) rank elements. What the approximation
-/// leaves out is added to the rank's next gradient (error feedback), and the next approximation begins with this one's
-/// vectors (warm start). Other gradients are reduced as they are, in the same two all-reduces of the bucket.
-/// Source: T. Vogels, S. P. Karimireddy and M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
-/// Distributed Optimization", NeurIPS 2019, algorithms 1 and 2.
-/// - Gradients that are not finite stay so in that step; the matrix's errors and vectors then start anew.
-/// - Memory: a copy of each compressed gradient on every rank.
-/// - A program that starts again from a checkpoint without state() starts with errors of zero.
-/// - With a LossScaler errors have the scale of their step: where the scale halves, they then count twice.
-/// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
-/// @ingroup hooks
-class PowerSgd {
- public:
-  /// @throws Error (invalid_argument) for a rank or a min_compression below 1
-  explicit PowerSgd(PowerSgdOptions options = {});
-
-  PowerSgd(PowerSgd&&) noexcept = default;
-  PowerSgd& operator=(PowerSgd&&) = delete;
-
-  std::string description() const;
-  void prepare(std::span<const Parameter> parameters);
-
-  /// Whether steps compress this parameter's gradient, once start_after steps have passed.
-  bool compresses(std::size_t parameter) const { return states_.at(parameter).rank != 0; }
-
-  template <class C>
-  void reduce(const ddp::GradientBucket<C>& bucket) {
-    static_assert(ddp::RunsHostWork<typename C::Stream>,
-                  "dtrain: hooks::PowerSgd runs on the host: use it with a backend of host memory");
-    const BufferView& all = bucket.values;
-    ranks_.step_is_for("hooks::PowerSgd", bucket.channel.size());
-    if (!begin_step(bucket.gradients)) {
-      bucket.channel.all_reduce(all, all, bucket.op, bucket.stream);
-      return;
-    }
-    const double error_factor = bucket.op == ReduceOp::average ? 1.0 : 1.0 / bucket.channel.size();
-    const ddp::PowerSgdBucket work{&states_, bucket.gradients, all, error_factor, options_.seed};
-    const ddp::CompressedLayout layout = work.layout();
-    const BufferView first = bucket.part(0, layout.plain + layout.left);
-    const BufferView second = bucket.part(layout.plain, layout.right);
-    bucket.compress([work]() noexcept { work.multiply_by_right(); });
-    bucket.channel.all_reduce(first, first, bucket.op, bucket.stream);
-    bucket.compress([work]() noexcept { work.multiply_by_left(); });
-    bucket.channel.all_reduce(second, second, bucket.op, bucket.stream);
-    bucket.compress([work]() noexcept { work.decompress(); });
-  }
-
-  /// What a checkpoint needs, for save_checkpoint and load_checkpoint: all ranks have the same then. Each rank's errors
-  /// become their average, which the gradients still get as a whole.
-  /// A training that goes on from the file is bit for bit the one that wrote it, on as many ranks; on another number
-  /// it goes on with the same errors.
-  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped, with the wrapper's
-  /// group. Lifetime: the views are those of this object. @throws Error (invalid_argument) for a group of another
-  /// number of ranks than the wrapper's, in the next step if none has run; the job's first cause
-  template <class Group>
-  std::vector<ddp::NamedTensor> state(const Group& group) {
-    ranks_.state_is_for("hooks::PowerSgd", group.world_size());
-    for (ddp::CompressedGradient& one : states_) {
-      if (one.rank != 0) {
-        group.all_reduce_without_cast(std::span<float>(one.error.data(), one.error.size()), ReduceOp::average);
-      }
-    }
-    return tensors();
-  }
-
- private:
-  std::vector<ddp::NamedTensor> tensors();
-
-  /// Counts a step. @returns whether it compresses a gradient of the bucket
-  bool begin_step(std::span<const ddp::BucketGradient> gradients) noexcept;
-
-  PowerSgdOptions options_;
-  std::vector<ddp::CompressedGradient> states_;
-  ddp::HookRanks ranks_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::hooks
-
-// ---- dtrain/ddp/hooks/top_k.hpp
-
-/// @file
-/// hooks::TopK: sends the largest elements of each gradient, which LargestElements selects.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Radix selection by the bits of the absolute value, in three passes over the values. Threads: one at a time.
-class LargestElements {
- public:
-  /// Writes the indices of the k values with the largest absolute values, in ascending order; of equal values the
-  /// first. A NaN is larger than infinity.
-  /// @param values at most 2^32 - 1
-  /// @param indices at least `k`; @param k at most the number of values
-  void select(std::span<const float> values, std::size_t k, std::uint32_t* indices) noexcept;
-
- private:
-  static constexpr unsigned low_bits = 15;
-
-  /// @returns the digit of the k-th largest; k becomes its place among the values of that digit
-  std::uint32_t digit_of(std::size_t& k) const noexcept;
-
-  std::vector<std::uint32_t> counts_ = std::vector<std::uint32_t>(std::size_t{1} << 16);
-};
-
-/// Options of hooks::TopK. The same on every rank.
-/// @ingroup hooks
-struct TopKOptions {
-  double fraction = 0.01;         ///< of a gradient's elements; above 0, at most 1
-  std::uint64_t start_after = 0;  ///< steps of plain all-reduces before the first compressed one
-};
-
-/// An element of a gradient that travels.
-struct SentElement {
-  std::uint32_t index;
-  float value;
-};
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE::hooks {
-
-using ddp::TopKOptions;
-
-/// A GradientHook that sends the largest elements of each gradient.
-/// `hooks::TopK compression{{.fraction = 0.01}}; DistributedDataParallel ddp{model, group, options,
-/// compression};`. Of each f32 gradient every rank sends the `fraction` of the elements with the largest absolute
-/// values, each with its index, to all ranks. What it does not send is added to its next gradient (error feedback).
-/// A rank receives 8 fraction ranks bytes for an element: a gradient where that is not below 4, or that has less than
-/// 1 / fraction elements, is reduced as it is.
-/// Source: S. U. Stich, J.-B. Cordonnier and M. Jaggi, "Sparsified SGD with Memory", NeurIPS 2018, algorithm 1.
-/// - The element that an error keeps back arrives some steps late: use it with a warm-up (start_after).
-/// - Elements that are not finite count as the largest ones. At least one travels, so every rank learns of them; those
-///   that do not travel are dropped, so that the next step begins without them.
-/// - Memory: a copy of each compressed gradient, and what travels, on every rank.
-/// - A program that starts again from a checkpoint without state() starts with errors of zero.
-/// - With a LossScaler errors have the scale of their step: where the scale halves, they then count twice.
-/// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
-/// @ingroup hooks
-class TopK {
- public:
-  /// @throws Error (invalid_argument) for a fraction that is not above 0 and at most 1
-  explicit TopK(TopKOptions options = {});
-
-  TopK(TopK&&) noexcept = default;
-  TopK& operator=(TopK&&) = delete;
-
-  std::string description() const;
-  void prepare(std::span<const Parameter> parameters);
-
-  template <class C>
-  void reduce(const ddp::GradientBucket<C>& bucket) {
-    static_assert(ddp::RunsHostWork<typename C::Stream>,
-                  "dtrain: hooks::TopK runs on the host: use it with a backend of host memory");
-    static_assert(backend::CanAllGather<C>, "dtrain: hooks::TopK needs all_gather: use topology::Flat");
-    const Counts counts = begin_step(bucket.gradients, bucket.channel.size());
-    if (counts.sent == 0) {
-      bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
-      return;
-    }
-    const std::span<const ddp::BucketGradient> gradients = bucket.gradients;
-    bucket.compress([this, gradients]() noexcept { compress(gradients); });
-    if (counts.plain != 0) {
-      const BufferView plain = buffer_view(std::span(plain_.data(), counts.plain));
-      bucket.channel.all_reduce(plain, plain, bucket.op, bucket.stream);
-    }
-    const auto ranks = static_cast<std::size_t>(bucket.channel.size());
-    bucket.channel.all_gather(bytes_of(own_, counts.sent), bytes_of(gathered_, counts.sent * ranks), bucket.stream);
-    const float factor = bucket.op == ReduceOp::average ? 1.0F / static_cast<float>(ranks) : 1.0F;
-    bucket.compress([this, gradients, ranks, factor]() noexcept { decompress(gradients, ranks, factor); });
-  }
-
-  /// What a checkpoint needs, for save_checkpoint and load_checkpoint: all ranks have the same then. Each rank's errors
-  /// become their average, which the gradients still get as a whole.
-  /// A training that goes on from the file is bit for bit the one that wrote it, on as many ranks; on another number
-  /// it goes on with the same errors, if the same gradients are worth compressing there (else loading says so).
-  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped, with the wrapper's
-  /// group. Lifetime: the views are those of this object. @throws Error (invalid_argument) for a group of another
-  /// number of ranks than the wrapper's, in the next step if none has run; the job's first cause
-  template <class Group>
-  std::vector<ddp::NamedTensor> state(const Group& group) {
-    ranks_.state_is_for("hooks::TopK", group.world_size());
-    if (sent_.empty()) choose_compressed(group.world_size());
-    errors_.average(group);
-    std::vector<ddp::NamedTensor> tensors{{"top_k/steps", tensor_view(steps_)}};
-    errors_.add_to(tensors, "top_k");
-    return tensors;
-  }
-
- private:
-  /// Of a bucket.
-  struct Counts {
-    std::size_t sent = 0;
-    std::size_t plain = 0;
-  };
-
-  /// In the first step, makes the memory of what travels. @returns zeros where the bucket is not compressed
-  Counts begin_step(std::span<const ddp::BucketGradient> gradients, int ranks);
-  void choose_compressed(int ranks);
-  /// error += gradient; `own_` gets the largest elements, and `plain_` the gradients that are not compressed.
-  void compress(std::span<const ddp::BucketGradient> gradients) noexcept;
-  /// Writes the sums of what was gathered, and the reduced `plain_`, to the bucket.
-  void decompress(std::span<const ddp::BucketGradient> gradients, std::size_t ranks, float factor) noexcept;
-
-  static BufferView bytes_of(std::vector<ddp::SentElement>& elements, std::size_t count) {
-    return buffer_view(std::span(reinterpret_cast<std::uint8_t*>(elements.data()), count * sizeof(ddp::SentElement)));
-  }
-
-  TopKOptions options_;
-  std::vector<std::size_t> sizes_;     ///< elements of each f32 gradient; 0 for others
-  std::vector<std::int64_t> steps_;    ///< of each gradient with elements
-  std::vector<std::size_t> sent_;      ///< elements of each gradient; 0: it is not compressed
-  ddp::Residuals errors_;              ///< of the compressed ones
-  std::vector<ddp::SentElement> own_;  ///< of one bucket, as the two below: the stream runs the buckets in order
-  std::vector<ddp::SentElement> gathered_;
-  std::vector<float> plain_;
-  std::vector<std::uint32_t> indices_;
-  ddp::LargestElements largest_;
-  ddp::HookRanks ranks_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::hooks
 
 // ---- dtrain/ddp/reduction/bucket_rebuild.hpp
 
@@ -29288,12 +29163,16 @@ class HostGradientCopier {
 
   Stream stream() const noexcept { return stream_; }
 
-  /// Adopts the plan. Reserves a place in the stream's queue for all work of a step: ready() must not run work, as a
-  /// host stream does in the enqueueing thread if its queue is full. Between steps.
-  void rebuild_buckets() {
-    reduced_ = std::vector<Event>(plan_->buckets.size());
+  /// Adopts the plan. Between steps.
+  void rebuild_buckets() { reduced_ = std::vector<Event>(plan_->buckets.size()); }
+
+  /// Reserves room in the stream's queue for a step, so that no enqueue finds it full. Between steps. Blocking: until
+  /// earlier work has run, if the queue grows. @param items_per_bucket of StepWork
+  void reserve([[maybe_unused]] std::uint64_t items_per_bucket) const {
     if constexpr (requires { stream_.reserve(std::uint64_t{}); }) {
-      stream_.reserve(items_per_bucket * (reduced_.size() + 1));
+      constexpr std::uint64_t stamps = 2;
+      constexpr std::uint64_t broadcasts = 1;  // of the buffers, behind the last bucket
+      stream_.reserve((items_per_bucket + stamps) * reduced_.size() + broadcasts);
     }
   }
 
@@ -29376,11 +29255,6 @@ class HostGradientCopier {
  private:
   using Event = typename Stream::Event;
 
-  /// Work items of a bucket: two stamps, its collective, its norm, and with the last one the broadcast of the buffers.
-  /// In place of collective and norm, PowerSgd has five, and a sharded step up to six: two reductions, the update, the
-  /// copy to the arena, the gathering and the copy to the model.
-  static constexpr std::uint64_t items_per_bucket = 10;
-
   void stamp(std::size_t bucket, StepEvent event) const {
     if constexpr (is_measured) {
       stream_.enqueue(meter_->stamp(bucket, event));
@@ -29429,388 +29303,12 @@ using GradientCopierFor = typename detail::ForStream<Stream>::Copier;
 template <class Stream>
 using BucketNormsFor = typename detail::ForStream<Stream>::Norms;
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/reduction/bucket_reduction.hpp
-
-/// @file
-/// BucketReduction: packs gradients into buckets, launches a collective for each complete bucket in the plan's order
-/// (PendingBuckets), and unpacks results.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Collectives match by order: every rank launches buckets 0, 1, 2, ..., whatever the order of its ready gradients.
-/// Each by itself, also if several are complete: which ones are differs between ranks, and NCCL chooses the algorithm
-/// and protocol of collectives in one ncclGroupEnd by the sum of their sizes (src/enqueue.cc, 2.18 to 2.30). Ranks that
-/// choose differently hang or reduce wrongly.
-/// Threads: `mark_gradient_ready` concurrently; everything else between steps, except where a member says otherwise.
-class PendingBuckets {
- public:
-  /// `sizes[b]` is the number of parameters in bucket b, at least one.
-  explicit PendingBuckets(std::span<const std::size_t> sizes) { plan(sizes); }
-
-  /// Replaces the buckets, from the next step on.
-  void plan(std::span<const std::size_t> sizes) {
-    buckets_ = std::vector<BucketState>(sizes.size());
-    for (std::size_t bucket = 0; bucket < sizes.size(); ++bucket) {
-      buckets_[bucket].size = sizes[bucket];
-    }
-    next_ = 0;  // none of the new buckets is launched
-    complete_ = 0;
-  }
-
-  void begin_step() noexcept {
-    for (BucketState& bucket_state : buckets_) {
-      bucket_state.pending.store(bucket_state.size, std::memory_order_relaxed);
-      bucket_state.complete = false;
-    }
-    next_ = 0;
-    complete_ = 0;
-    failure_ = nullptr;
-  }
-
-  /// Marks one gradient as packed into `bucket`. The call for its last gradient locks the mutex, once, and calls
-  /// - `complete(bucket)`, then
-  /// - `launch(b)` for each complete bucket whose predecessors are launched.
-  /// An exception of either is passed on; nothing is launched after it.
-  template <class Complete, class Launch>
-  void mark_gradient_ready(std::size_t bucket, Complete complete, Launch launch) {
-    // Releases this thread's writes to the bucket, and acquires those of earlier threads.
-    if (buckets_[bucket].pending.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      mark_complete(bucket, complete, launch);
-    }
-  }
-
-  /// Stops launching. Threads: any.
-  void close() noexcept {
-    const std::lock_guard lock(mutex_);
-    closed_ = true;
-  }
-
-  /// Whether every gradient of this step is packed into its bucket, and not only marked ready.
-  bool all_complete() const {
-    const std::lock_guard lock(mutex_);
-    return complete_ == buckets_.size();
-  }
-
-  /// Rethrows the exception of a launch in this step, for a caller on another thread.
-  void throw_if_launch_failed() const {
-    const std::lock_guard lock(mutex_);
-    if (failure_) {
-      std::rethrow_exception(failure_);
-    }
-  }
-
- private:
-  /// On a cache line of its own: gradients of neighbouring buckets become ready on different threads.
-  struct alignas(64) BucketState {
-    std::atomic<std::size_t> pending{0};
-    std::size_t size = 0;
-    bool complete = false;  // guarded by the mutex
-  };
-
-  template <class Complete, class Launch>
-  DTRAIN_NOT_INLINED void mark_complete(std::size_t bucket, Complete& complete, Launch& launch) {
-    const std::lock_guard lock(mutex_);
-    or_fail([&] { complete(bucket); });
-    buckets_[bucket].complete = true;
-    ++complete_;
-    for (; !failure_ && !closed_ && next_ < buckets_.size() && buckets_[next_].complete; ++next_) {
-      or_fail([&] { launch(next_); });
-    }
-  }
-
-  /// Requires the mutex.
-  template <class F>
-  void or_fail(F&& act) {
-    try {
-      act();
-    } catch (...) {
-      failure_ = std::current_exception();
-      throw;
-    }
-  }
-
-  std::vector<BucketState> buckets_;
-  mutable std::mutex mutex_;
-  std::size_t next_ = 0;
-  std::size_t complete_ = 0;
-  std::exception_ptr failure_;
-  bool closed_ = false;
+/// Whether steps can measure the norm: the stream is CUDA's or runs work of the host.
+template <class Stream>
+inline constexpr bool can_measure_norms = requires(BucketNormsFor<Stream> norms, double* sum, BufferView bucket,
+                                                   Stream stream) {
+  norms.enqueue(sum, bucket, stream);
 };
-
-/// Parts of a model and its group that a reducer uses; each may be missing.
-struct ReducerParts {
-  std::vector<TensorView> buffers{};         ///< broadcast from rank 0 in each step
-  std::shared_ptr<RunningBucket> running{};  ///< updated with each bucket
-  BucketRebuild rebuild{};
-  AddressCheck::Read read_parameters{};
-  bool scales_averages = false;  ///< see setup/driver.hpp; the same on all ranks
-};
-
-/// Owns the channel and the arena. Reducer checks the order of the calls. Pinned. Lifetime: the failure context that
-/// it is constructed with outlives it.
-/// Threads: `add_gradient` concurrently, for different parameters; everything else before the first or after the last
-/// of these calls.
-template <backend::Communicator Communicator>
-class BucketReduction final : BucketUpdate<Communicator>::Waits {
- public:
-  using Stream = typename Communicator::Stream;
-  using GradientCopier = GradientCopierFor<Stream>;
-  using Norms = BucketNormsFor<Stream>;
-
-  /// Collective, blocking: allocates, and connects the ranks. @throws as Reducer.
-  BucketReduction(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
-                  std::span<const TensorView> buffers, BucketPlan plan, const DdpOptions& options,
-                  const FailureContext& context, std::shared_ptr<RunningBucket> running, bool scales_averages,
-                  HookFunctions<Communicator> hook)
-      : communicator_(std::move(communicator)),
-        op_(options.reduce_op),
-        context_(context),
-        sizes_(gradient_sizes(parameters)),
-        arena_(communicator_, parameters, std::move(plan), stream.device(), Deadline::after(context.timeout)),
-        buffers_(communicator_, buffers, Deadline::after(context.timeout)),
-        pending_(parameter_counts(this->plan())),
-        meter_(parameters.size(), options, std::move(running)),
-        copier_(stream, gradients_, this->plan(), meter_),
-        hook_(std::move(hook), parameters, buffers) {
-    meter_.plan(this->plan());
-    norms_.plan(this->plan(), copier_.stream());
-    hook_.plan(communicator_, this->plan(), gradients_, Deadline::after(context.timeout));
-    if constexpr (requires { copier_.scale_gradients(1.0); }) {
-      if (scales_averages) {
-        copier_.scale_gradients(1.0 / communicator_.size());
-        op_ = ReduceOp::sum;
-      }
-    }
-    if constexpr (backend::ConnectsAtFirstUse<Communicator>) {
-      // What a hook calls is not known; most add up.
-      arena_.reduce_extremes(communicator_, has_hook() ? ReduceOp::sum : op_, copier_.stream());
-      copier_.synchronize(waiting());
-    }
-  }
-
-  BucketReduction(const BucketReduction&) = delete;
-  ~BucketReduction();
-
-  const Communicator& communicator() const noexcept { return communicator_; }
-  const BucketPlan& plan() const noexcept { return arena_.plan(); }
-  const GradientTable& gradients() const noexcept { return gradients_; }
-  const GradientCopier& copier() const noexcept { return copier_; }
-  const Norms& norms() const noexcept { return norms_; }
-  StepMeter& meter() noexcept { return meter_; }
-  const StepMeter& meter() const noexcept { return meter_; }
-
-  /// With the device times measured so far. @param steps, bytes_reduced counts of the caller
-  ReducerStatistics statistics(std::uint64_t steps, std::uint64_t bytes_reduced) noexcept {
-    if constexpr (GradientCopier::copies_on_stream) copier_.collect_times();
-    return statistics_of(meter_, {steps, bytes_reduced, plan().buckets.size(), {}, GradientCopier::is_measured},
-                         hook_.traffic(), compressed_traffic_of(communicator_));
-  }
-  std::shared_ptr<const void> memory() const noexcept { return arena_.memory(); }
-
-  /// Blocking: copies the gradient's content into the arena, where the gradient lies from now on. @returns its new view
-  TensorView bind(std::size_t parameter) {
-    if (parameter >= gradients_.size()) gradients_.names().refuse_index(parameter);
-    const GradientSlot slot = gradients_[parameter];
-    if (slot.own != nullptr && !slot.is_bound()) copier_.copy(slot.place, slot.own, slot.bytes, waiting());
-    return gradients_.bind(parameter);
-  }
-
-  /// Whether steps can measure the norm: the stream is CUDA's or runs work of the host.
-  static constexpr bool can_measure_norm = requires(Norms norms, double* sum, BufferView bucket, Stream stream) {
-    norms.enqueue(sum, bucket, stream);
-  };
-
-  /// Blocking, on CUDA only, where it waits for the last step: makes its norm known. @throws as finish
-  void read_norm() {
-    if constexpr (GradientCopier::copies_on_stream) norms_.read([this] { for_event(copier_.step_end()); });
-  }
-
-  bool has_hook() const noexcept { return hook_.has_hook(); }
-
-  /// Whether this step's work uses memory of a hook or an update.
-  bool borrows() const noexcept { return has_hook() || update_ != nullptr || open_.is_some(); }
-  OpenUpdate<Communicator>& open_update() noexcept { return open_; }
-
-  /// @param measures_norm requires can_measure_norm
-  /// @param update null: gradients are reduced for the model. @throws as require_usable
-  void begin_step(bool measures_norm, BucketUpdate<Communicator>* update, const char* caller) {
-    require_usable(update, plan(), gradients_, has_hook(), caller);
-    if constexpr (GradientCopier::copies_on_stream) {
-      if (measures_norm) norms_.require_kernels(caller);
-    }
-    update_ = update;
-    if (update_ != nullptr) update_->begin(*this);
-    buffers_.begin_step(hook_.keeps_buffers());
-    meter_.begin();
-    norms_.begin_step(measures_norm);
-    pending_.begin_step();
-    if constexpr (GradientCopier::copies_on_stream) copier_.begin_step();
-  }
-
-  /// Adds a gradient of this step: it is at `gradient` once the work now enqueued on `stream` has run.
-  void add_gradient(std::size_t parameter, const std::byte* gradient, StreamHandle stream) {
-    if (plan().reuses_memory) {
-      update_->pack(parameter, gradient, gradients_[parameter]);
-    } else {
-      copier_.on_gradient_ready(parameter, gradient, stream);
-    }
-    mark_gradient_ready(parameter);
-  }
-
-  /// Parameters for which `was_announced(i)` is false contribute zeros.
-  template <class Announced>
-  void zero_fill_others(Announced was_announced) {
-    if constexpr (GradientCopier::copies_on_stream) {
-      for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
-        if (was_announced(parameter)) copier_.note_producer(parameter);
-      }
-    }
-    for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
-      if (!was_announced(parameter)) {
-        if (plan().reuses_memory) {
-          update_->pack(parameter, nullptr, gradients_[parameter]);
-        } else {
-          copier_.zero_fill(parameter);
-        }
-        mark_gradient_ready(parameter);
-      }
-    }
-  }
-
-  /// Sets `act`, which each step calls when all gradients are in their buckets and the last all_reduce is enqueued.
-  void on_all_gradients_ready(std::function<void()> act) { on_all_gradients_ready_ = std::move(act); }
-
-  /// Stops launching.
-  void stop_launching() noexcept { pending_.close(); }
-
-  /// Rethrows the exception of a launch in this step.
-  void throw_if_launch_failed() const { pending_.throw_if_launch_failed(); }
-
-  /// Whether all gradients of this step are packed into their buckets, and not only marked ready.
-  bool all_complete() const { return pending_.all_complete(); }
-
-  /// Collective. Blocking on host streams: until all gradients are reduced and unpacked. On CUDA, later work of the
-  /// producers' streams waits instead. @throws the job's first cause; Error (timeout)
-  void finish() {
-    if constexpr (GradientCopier::copies_on_stream) norms_.end_buckets(copier_.stream());
-    if (update_ == nullptr) {
-      copier_.finish(waiting());
-    } else if constexpr (!GradientCopier::copies_on_stream) {
-      update_->finish(communicator_, copier_.stream());
-      open_.set(*std::exchange(update_, nullptr));
-    }
-    buffers_.finish(copier_);
-    norms_.finish_step();
-    meter_.finished(GradientCopier::is_measured);
-  }
-
-  /// Multiplies the reduced gradients, where the model has them, and their norm, which is known. Between steps.
-  void scale_gradients(double factor) {
-    copier_.scale_reduced(factor, waiting());
-    norms_.multiply(factor);
-  }
-
-  /// Blocking. Between steps: adopts next_plan(), and moves gradients with their content. @returns whether they moved
-  bool rebuild_buckets(std::span<const std::size_t> order, const BucketRebuild& rebuild, const BucketCaps& caps) {
-    std::optional<BucketPlan> next = next_plan(communicator_, rebuild, plan(), sizes_, order, caps, meter_);
-    if (!next) return false;
-    read_norm();
-    const bool moves = next->offset_of != plan().offset_of;
-    if (moves)
-      move_gradients(gradients_, *next, arena_.data(), copier_, waiting(), rebuild.bind, rebuild.ranks_on_host);
-    arena_.set_plan(std::move(*next));
-    pending_.plan(parameter_counts(plan()));
-    meter_.plan(plan());
-    norms_.plan(plan(), copier_.stream());
-    hook_.plan(communicator_, plan(), gradients_, Deadline::after(context_.timeout));
-    copier_.rebuild_buckets();
-    return moves;
-  }
-
-  /// Collective, blocking. Between steps; as GradientArena::reuse_memory.
-  void reuse_memory(bool unbinds) { arena_.reuse_memory(communicator_, Deadline::after(context_.timeout), unbinds); }
-
-  /// Blocking: until the work that uses the arena has ended. Aborts that work at the deadline, or at once if `now`.
-  /// @returns false if the work has not ended within 5 s after the abort: this object must then outlive it
-  bool end(bool now, const Cause& cause, Deadline deadline) {
-    stop_launching();
-    if (!now && copier_.block_until_idle(deadline)) return true;
-    communicator_.abort(cause);
-    return copier_.block_until_idle(Deadline::after(std::chrono::seconds(5)));
-  }
-
- private:
-  /// A function that waits for an event, and throws if the job fails.
-  auto waiting() {
-    return [this](typename Stream::Event& event) { for_event(event); };
-  }
-
-  void for_bucket(std::size_t bucket) override {
-    if constexpr (!GradientCopier::copies_on_stream) for_event(copier_.reduced(bucket));
-  }
-  void for_event(typename Stream::Event& event) override {
-    backend::block_until_complete(event, communicator_, *context_.latch, context_.timeout, context_.rank);
-  }
-
-  void mark_gradient_ready(std::size_t parameter) {
-    pending_.mark_gradient_ready(
-        plan().bucket_of[parameter], [this](std::size_t bucket) { complete(bucket); },
-        [this](std::size_t bucket) { launch(bucket); });
-  }
-
-  /// Requires PendingBuckets' mutex, as launch does.
-  void complete([[maybe_unused]] std::size_t bucket) {
-    if constexpr (GradientCopier::copies_on_stream) copier_.complete(bucket);
-  }
-
-  /// Requires PendingBuckets' mutex: only one thread enqueues at a time.
-  void launch(std::size_t bucket) {
-    meter_.launched(bucket);
-    copier_.before(bucket);
-    const BufferView& range = arena_.range(bucket);
-    if (update_ != nullptr) {
-      update_->launch(bucket, range, op_, communicator_, copier_.stream());
-    } else if (range.count != 0) {
-      [[maybe_unused]] double* squares = norms_.sum_of(bucket);
-      if (has_hook()) {
-        hook_.reduce(bucket, range, communicator_, copier_.stream(), op_);
-      } else if constexpr (backend::CanSumSquares<Communicator>) {
-        communicator_.all_reduce(range, range, op_, copier_.stream(), std::exchange(squares, nullptr));
-      } else {
-        communicator_.all_reduce(range, range, op_, copier_.stream());
-      }
-      if constexpr (can_measure_norm) {
-        if (squares != nullptr) norms_.enqueue(squares, range, copier_.stream());
-      }
-    }
-    if (bucket + 1 == arena_.buckets()) {
-      if (on_all_gradients_ready_) on_all_gradients_ready_();
-      buffers_.launch(communicator_, copier_);  // the stream now has waited for all producers of the step
-    }
-    copier_.after(bucket);
-  }
-
-  Communicator communicator_;
-  ReduceOp op_;  ///< of the collectives
-  const FailureContext& context_;
-  std::vector<GradientSize> sizes_;
-  GradientArena<Communicator> arena_;
-  GradientTable& gradients_ = arena_.gradients();
-  BufferBroadcast<Communicator> buffers_;
-  PendingBuckets pending_;
-  StepMeter meter_;
-  Norms norms_;
-  GradientCopier copier_;
-  BucketUpdate<Communicator>* update_ = nullptr;  ///< of this step
-  OpenUpdate<Communicator> open_;                 ///< of the last one
-  std::function<void()> on_all_gradients_ready_;
-  HookedBuckets<Communicator> hook_;
-};
-
-template <backend::Communicator Communicator>
-BucketReduction<Communicator>::~BucketReduction() = default;  // here, so that a program gets it from its instance
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -29821,20 +29319,14 @@ BucketReduction<Communicator>::~BucketReduction() = default;  // here, so that a
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Blocking: until rank 0 has published its order of `count` parameters. Each of the other `world_size` - 1 ranks reads
-/// it once. @throws the job's first cause; Error (timeout)
-std::vector<std::size_t> read_order_blocking(const backend::StoreRef& store, const std::string& prefix,
-                                             std::size_t count, int world_size, const FailureContext& context,
-                                             Deadline deadline);
+/// Blocking: until rank 0 has published its order of `count` parameters. Each of the other ranks reads it once.
+/// @throws the job's first cause; Error (timeout)
+std::vector<std::size_t> read_order_blocking(const group::GroupHandle& group, const std::string& prefix,
+                                             std::size_t count, Deadline deadline);
 
 /// Sets the callbacks of `rebuild`, so that all ranks of the group use rank 0's order. @param prefix used once
-/// @param set_in_background as group::GroupInternals::set_in_background
-/// @param start_pending as ProcessGroup::start_pending
-void set_up_order_broadcast(BucketRebuild& rebuild, const backend::StoreRef& store,
-                            const rendezvous::Membership& members, const std::string& prefix,
-                            const FailureContext& context,
-                            std::function<group::WaitUntilSet(group::StoreEntries)> set_in_background,
-                            std::function<void()> start_pending);
+void set_up_order_broadcast(BucketRebuild& rebuild, const std::shared_ptr<const group::GroupHandle>& group,
+                            const std::string& prefix);
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -30305,7 +29797,7 @@ class DividedGradients {
     }
   }
 
-  /// See BucketUpdate::pack.
+  /// See StepWork::pack.
   template <class Wait>
   void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot, const Wait& wait) {
     if (slot.bytes == 0) return;
@@ -30574,312 +30066,6 @@ void remove_shard_files(const std::string& path, const ShardIndex& index, std::o
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/sharded/sharded_reduction.hpp
-
-/// @file
-/// ShardedReduction: reduce-scatters buckets, updates this rank's share, and gathers the new weights; ShardedGradients:
-/// what a function sees between the reduction and the update.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// The reduced gradients of a step, each rank's share, before the update: what clip_gradients and LossScaler::step
-/// take.
-/// @ingroup sharding
-class ShardedGradients {
- public:
-  explicit ShardedGradients(GradientNorm norm) noexcept : norm_(norm) {}
-
-  /// Of all ranks' gradients; equal on all ranks.
-  const GradientNorm& gradient_norm() const noexcept { return norm_; }
-
-  /// The update multiplies the gradients by `factor`, in f32.
-  void scale_gradients(double factor) noexcept {
-    factor_ *= factor;
-    norm_ = norm_.times(factor);
-  }
-  double factor() const noexcept { return factor_; }
-
- private:
-  GradientNorm norm_;
-  double factor_ = 1;
-};
-
-/// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
-using GradientInspection = std::function<bool(ShardedGradients&)>;
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::ShardedGradients;
-}  // namespace DTRAIN_NAMESPACE
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// A step updates each bucket as soon as it is reduced. With an inspection it waits until all are; with a rule that
-/// needs norms of whole parameters, until all are measured. Stage 1 gathers a bucket in its own memory as soon as it is
-/// updated; stage 2, and stage 1 with overlap_forward, when the backward pass has ended. Then, too, does a communicator
-/// with read_blocks(): it copies weights from the other ranks' memory to the model, and gathers nothing. With
-/// ready_frees_value, a step that does not wait for all gradients does all of that as soon as a bucket is updated.
-/// After a failure of the channel, whose gradients are then not reduced, nothing is updated or stored; nor is its
-/// memory written, which other ranks may still read.
-template <class C, class Stage = zero::States>
-class ShardedReduction final : public BucketUpdate<C> {
- public:
-  using Stream = typename C::Stream;
-  using Waits = typename BucketUpdate<C>::Waits;
-
-  ShardedReduction(ShardedParameters parameters, const BucketPlan& plan, Stage stage)
-      : parameters_(std::move(parameters)),
-        stage_(stage),
-        divided_(parameters_.layout(), plan),
-        ranges_(parameters_.buckets()),
-        updated_(parameters_.buckets()),
-        stored_(parameters_.buckets()),
-        own_is_stored_(parameters_.buckets()) {}
-
-  const ShardedParameters& parameters() const noexcept { return parameters_; }
-  ShardedParameters& parameters() noexcept { return parameters_; }
-
-  /// Bytes of gradients that it keeps beside the arena.
-  std::size_t gradient_bytes() const noexcept { return divided_.bytes(); }
-
-  void inspect_with(GradientInspection inspect) { inspect_ = std::move(inspect); }
-
-  std::optional<UpdateProblem> problem_with(const BucketPlan& plan) const noexcept override {
-    if (!parameters_.is_for(plan)) return UpdateProblem::other_wrapper;
-    return plan.reuses_memory == Stage::divides_gradients ? std::nullopt
-                                                          : std::optional(UpdateProblem::whole_gradients);
-  }
-
-  void begin(Waits& waits) override {
-    waits_ = &waits;
-    inspect_ = nullptr;
-    values_are_free_ = false;
-    std::fill(ranges_.begin(), ranges_.end(), BufferView{});
-    parameters_.begin_step();
-    divided_.begin_step();
-  }
-
-  void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot) override {
-    divided_.pack(parameter, gradient, slot, waiting());
-  }
-
-  void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) override {
-    ranges_[bucket] = range;
-    if (stores_at_once()) values_are_free_ = true;
-    divided_.before_launch(bucket, waiting());
-    const BucketShard& shard = parameters_.shard(bucket);
-    const ShardMemory own = own_part(bucket);
-    if (shard.block != 0) {
-      channel.reduce_scatter(part(range, 0, shard.rest_begin), like(range, own.block, shard.block), op, stream);
-    }
-    if (shard.rest_count != 0) {
-      const BufferView rest = part(range, shard.rest_begin, shard.rest_count);
-      channel.all_reduce(rest, like(range, own.rest, shard.rest_count), op, stream);
-    }
-    if (!stores_at_once()) divided_.launched(bucket, stream);
-    if (inspect_) {
-      stream.enqueue([this, bucket]() noexcept { parameters_.add_squares(bucket, own_part(bucket)); });
-    } else if (parameters_.measures()) {
-      measure(bucket, stream);
-    } else {
-      update(bucket, channel, stream);
-      if (!gathers_last()) gather(bucket, channel, stream);
-      if (stores_at_once()) gather_and_store(bucket, channel, stream);
-    }
-    if (stores_at_once()) divided_.launched(bucket, stream);
-  }
-
-  void finish(C& channel, Stream stream) override {
-    const bool updates_now = inspect_ || parameters_.measures();
-    values_are_free_ = true;
-    if (inspect_ && !inspected(channel, stream)) return;
-    if (updates_now) update_all(channel, stream);
-    for (std::size_t bucket = ranges_.size(); gathers_last() && !stores_at_once() && bucket-- > 0;) {
-      gather_and_store(bucket, channel, stream);  // in the order of the forward pass
-    }
-    for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-      updates_now ? waits_->for_event(updated_[bucket]) : waits_->for_bucket(bucket);
-      parameters_.throw_if_failed(bucket);
-      if (!gathers_last()) parameters_.store(bucket, ranges_[bucket].data);
-    }
-    for (std::size_t bucket = 0; gathers_last() && !overlaps_forward() && bucket < ranges_.size(); ++bucket)
-      wait_for(bucket);
-    parameters_.end_step();
-  }
-
-  bool overlaps_forward() const noexcept override { return stage_.overlap_forward; }
-
-  void wait_for(std::size_t bucket) override { waits_->for_event(stored_[bucket]); }
-
- private:
-  using Event = typename Stream::Event;
-  static constexpr bool reads_blocks = backend::CanReadBlocks<C>;
-
-  /// Of stage 1: reduced gradients stay in the arena.
-  struct WholeGradients {
-    WholeGradients(const ShardLayout&, const BucketPlan&) noexcept {}
-    std::size_t bytes() const noexcept { return 0; }
-    void begin_step() noexcept {}
-    void pack(std::size_t, const std::byte*, const GradientSlot&, const auto&) noexcept {}
-    void before_launch(std::size_t, const auto&) noexcept {}
-    void launched(std::size_t, Stream) noexcept {}
-  };
-
-  auto waiting() const noexcept {
-    return [waits = waits_](Event& event) { waits->for_event(event); };
-  }
-
-  static BufferView like(const BufferView& range, std::byte* memory, std::size_t count) noexcept {
-    return {memory, count, range.dtype, range.device};
-  }
-  static BufferView part(const BufferView& range, std::size_t begin, std::size_t count) noexcept {
-    return like(range, range.data + begin * size_bytes(range.dtype), count);
-  }
-
-  /// Where this rank's part of the bucket lies in its range.
-  ShardMemory place_of(std::size_t bucket) const noexcept {
-    const BufferView& range = ranges_[bucket];
-    const BucketShard& shard = parameters_.shard(bucket);
-    return {part(range, shard.own_begin, 0).data, part(range, shard.rest_begin, 0).data};
-  }
-
-  /// Where it has its reduced gradients.
-  ShardMemory own_part(std::size_t bucket) noexcept {
-    if constexpr (Stage::divides_gradients) return divided_.part(bucket);
-    return place_of(bucket);
-  }
-
-  /// Collective, blocking: whether the step updates.
-  bool inspected(C& channel, Stream stream) {
-    for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket)
-      waits_->for_bucket(bucket);
-    ShardedGradients gradients(norm(channel, stream));
-    if (!inspect_(gradients)) return false;
-    parameters_.set_gradient_factor(gradients.factor());
-    for (std::size_t bucket = 0; parameters_.measures() && bucket < ranges_.size(); ++bucket)
-      measure(bucket, stream);
-    return true;
-  }
-
-  /// Updates all buckets, once all are measured if the rule measures.
-  void update_all(C& channel, Stream stream) {
-    if (parameters_.measures()) {
-      const BufferView sums = buffer_view(parameters_.square_sums());
-      channel.all_reduce(sums, sums, ReduceOp::sum, stream);
-    }
-    for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
-      update(bucket, channel, stream);
-      if (!gathers_last()) gather(bucket, channel, stream);
-      stream.record(updated_[bucket]);
-    }
-  }
-
-  /// To the model, in this step.
-  bool stores_at_once() const noexcept { return stage_.ready_frees_value && !inspect_ && !parameters_.measures(); }
-
-  /// After the backward pass, whose weights the model then no longer needs, unless it stores at once.
-  bool gathers_last() const noexcept {
-    return Stage::divides_gradients || reads_blocks || stage_.overlap_forward || stage_.ready_frees_value;
-  }
-
-  /// In stage 2 buckets share memory: each is stored before the next is gathered.
-  void gather_and_store(std::size_t bucket, C& channel, Stream stream) {
-    if constexpr (Stage::divides_gradients) {
-      stream.enqueue([this, bucket, &channel]() noexcept {
-        if (!channel.failure()) copy_to_place(bucket);
-      });
-    }
-    if constexpr (reads_blocks) {
-      read(bucket, channel, stream);
-    } else {
-      gather(bucket, channel, stream);
-      stream.enqueue([this, bucket, &channel]() noexcept {
-        if (!channel.failure()) parameters_.store(bucket, ranges_[bucket].data);
-      });
-    }
-    stream.record(stored_[bucket]);
-  }
-
-  void read(std::size_t bucket, C& channel, Stream stream) {
-    const BucketShard& shard = parameters_.shard(bucket);
-    const auto store = [](const backend::BlockReader& reader, int rank, std::size_t begin, const std::byte* from,
-                          std::size_t bytes) noexcept {
-      const ShardedParameters& parameters = static_cast<ShardedReduction*>(reader.context)->parameters_;
-      const std::size_t block = parameters.shard(reader.number).block * parameters.element_bytes(reader.number);
-      parameters.store(reader.number, static_cast<std::size_t>(rank) * block + begin, from, bytes);
-    };
-    const BufferView own = part(ranges_[bucket], shard.own_begin, shard.block);
-    if (shard.block != 0) channel.read_blocks(own, backend::BlockReader{this, bucket, store}, stream);
-    stream.enqueue([this, bucket, &channel]() noexcept {
-      if (!own_is_stored_[bucket] && !channel.failure()) store_own(bucket);
-    });
-  }
-
-  void store_own(std::size_t bucket) const noexcept {
-    const BucketShard& shard = parameters_.shard(bucket);
-    const std::size_t element = parameters_.element_bytes(bucket);
-    const ShardMemory place = place_of(bucket);
-    parameters_.store(bucket, shard.own_begin * element, place.block, shard.block * element);
-    parameters_.store(bucket, shard.rest_begin * element, place.rest, shard.rest_count * element);
-  }
-
-  void copy_to_place(std::size_t bucket) noexcept {
-    const BucketShard& shard = parameters_.shard(bucket);
-    const std::size_t element = parameters_.element_bytes(bucket);
-    const ShardMemory place = place_of(bucket);
-    const ShardMemory own = own_part(bucket);
-    if (shard.block != 0) kernels::copy_bytes(place.block, own.block, shard.block * element);
-    if (shard.rest_count != 0) kernels::copy_bytes(place.rest, own.rest, shard.rest_count * element);
-  }
-
-  void measure(std::size_t bucket, Stream stream) {
-    stream.enqueue([this, bucket]() noexcept { parameters_.measure(bucket, own_part(bucket)); });
-  }
-
-  /// Writes new weights to the model too, while they are in the first-level cache, if the backward pass has ended.
-  void update(std::size_t bucket, C& channel, Stream stream) {
-    stream.enqueue([this, bucket, &channel]() noexcept {
-      if (channel.failure()) return;
-      own_is_stored_[bucket] = reads_blocks && values_are_free_;
-      parameters_.update(bucket, own_part(bucket), own_is_stored_[bucket] != 0);
-    });
-  }
-
-  void gather(std::size_t bucket, C& channel, Stream stream) {
-    const BufferView& range = ranges_[bucket];
-    const BucketShard& shard = parameters_.shard(bucket);
-    if (shard.block != 0) {
-      channel.all_gather(part(range, shard.own_begin, shard.block), part(range, 0, shard.rest_begin), stream);
-    }
-  }
-
-  /// Collective, blocking.
-  GradientNorm norm(C& channel, Stream stream) {
-    squares_ = parameters_.own_squares();
-    const BufferView sum = buffer_view(std::span(&squares_, 1));
-    channel.all_reduce(sum, sum, ReduceOp::sum, stream);
-    Event summed;
-    stream.record(summed);
-    waits_->for_event(summed);
-    return GradientNorm::of_squares(squares_ + parameters_.common_squares());
-  }
-
-  ShardedParameters parameters_;
-  Stage stage_;
-  std::conditional_t<Stage::divides_gradients, DividedGradients<Stream>, WholeGradients> divided_;
-  std::vector<BufferView> ranges_;
-  std::vector<Event> updated_;                ///< of each bucket, where all are updated together
-  std::vector<Event> stored_;                 ///< of each bucket, where the stream stores its weights
-  std::vector<unsigned char> own_is_stored_;  ///< of each bucket: by the update
-  std::atomic<bool> values_are_free_{false};  ///< the backward pass uses them no longer
-  GradientInspection inspect_;
-  Waits* waits_ = nullptr;
-  double squares_ = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/step.hpp
 
 /// @file
@@ -31050,6 +30236,613 @@ DTRAIN_DEFINED void Accumulation::finish() {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/step_work.hpp
+
+/// @file
+/// StepWork: interface of what a step does with its full buckets: AllReduceWork, HookWork and ShardedReduction
+/// implement it.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// BucketReduction calls begin, then pack for each gradient if the plan reuses memory, launch for each bucket of a
+/// step, in their order, and then finish. Errors: an exception ends the job, as one of the backward pass does.
+/// Lifetime: outlives the step's work.
+template <backend::Communicator C>
+class StepWork {
+ public:
+  using Stream = typename C::Stream;
+
+  /// The step's buckets, as BucketReduction has them. Blocking; all throw if the job fails. Threads: any.
+  struct Buckets {
+    virtual void wait_for_bucket(std::size_t bucket) = 0;  ///< until the work that launch enqueued has run
+    virtual void wait_for_event(typename Stream::Event& event) = 0;
+    virtual void unpack() = 0;  ///< to the model, each bucket once it has run; on CUDA enqueued
+
+   protected:
+    ~Buckets() = default;
+  };
+
+  /// The largest number of work items that launch enqueues for a bucket. The stream has room for that many of each
+  /// bucket, so that ready() never runs work, as a host stream does in a thread that finds its queue full.
+  virtual std::uint64_t items_per_bucket() const noexcept = 0;
+
+  /// @throws Error (invalid_argument) if it cannot take the buckets of this plan. @param caller the user's call
+  virtual void require_usable(const BucketPlan& plan, const GradientTable& gradients, const char* caller) const = 0;
+
+  /// Begins a step. Lifetime: `buckets` outlive it.
+  virtual void begin(Buckets& buckets) = 0;
+
+  /// Copies a gradient to its place, once the memory there is free, or keeps a copy until then. Blocking: until work
+  /// of earlier buckets has run. Threads: any, concurrently for different parameters.
+  /// @param gradient null: zeros
+  virtual void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot) = 0;
+
+  /// Enqueues the work of a bucket, all of whose gradients are in `range` or were packed. Blocking: for packed ones,
+  /// until their memory is free. Threads: one at a time.
+  virtual void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) = 0;
+
+  /// Collective, blocking: the rest of the step. All buckets are launched.
+  virtual void finish(C& channel, Stream stream) = 0;
+
+  /// Whether the step that begins leaves each rank its own buffers; the same on all ranks.
+  virtual bool keeps_buffers() const { return false; }
+
+  /// Whether finish leaves the model's values to wait_for.
+  virtual bool overlaps_forward() const noexcept { return false; }
+
+  /// Blocking: until the model has the new values of a bucket, after finish.
+  virtual void wait_for(std::size_t bucket) = 0;
+
+ protected:
+  ~StepWork() = default;
+};
+
+/// State of a reducer, for work of its steps that may outlive it.
+struct ReducerLifetime {
+  bool has_ended = false;
+  bool leaves_work = false;  ///< which a stream may still run
+};
+
+/// The work of a step that has ended before the model had its new values; or none.
+template <class C>
+class OpenWork {
+ public:
+  void set(StepWork<C>& work) noexcept { work_ = work.overlaps_forward() ? &work : nullptr; }
+  void drop() noexcept { work_ = nullptr; }
+  bool is_some() const noexcept { return work_ != nullptr; }
+  bool is(const StepWork<C>& work) const noexcept { return work_ == &work; }
+
+  /// Blocking: for the values of a parameter, or of all; then there is none. Does nothing if there is none.
+  void wait_for(std::optional<std::size_t> parameter, const BucketPlan& plan) {
+    if (work_ != nullptr && parameter) return work_->wait_for(plan.bucket_of[*parameter]);
+    for (std::size_t bucket = 0; work_ != nullptr && bucket < plan.buckets.size(); ++bucket) {
+      work_->wait_for(bucket);
+    }
+    work_ = nullptr;
+  }
+
+ private:
+  StepWork<C>* work_ = nullptr;
+};
+
+/// @throws Error (invalid_argument): the user's call `caller` "got WHAT", which says what to do
+[[noreturn]] void refuse_work(const char* caller, const char* what);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_work(const char* caller, const char* what) {
+  throw_error(Errc::invalid_argument, "{} got {}", {caller, what});
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/reduction/reducing_work.hpp
+
+/// @file
+/// AllReduceWork and HookWork: the StepWork of steps that reduce the gradients for the model, by an all-reduce or by
+/// the wrapper's gradient hook, and measure their norm.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// @throws Error (invalid_argument) if gradients have no memory in which they could be reduced for the model
+void require_reducible(const BucketPlan& plan, const GradientTable& gradients, const char* caller);
+
+/// What AllReduceWork and HookWork share. Lifetime: the norms outlive it.
+template <backend::Communicator C>
+class ReducingWork : public StepWork<C> {
+ public:
+  using Stream = typename C::Stream;
+  using Norms = BucketNormsFor<Stream>;
+  using Buckets = typename StepWork<C>::Buckets;
+
+  explicit ReducingWork(Norms& norms) noexcept : norms_(&norms) {}
+
+  void require_usable(const BucketPlan& plan, const GradientTable& gradients, const char* caller) const final {
+    require_reducible(plan, gradients, caller);
+  }
+  void begin(Buckets& buckets) final { buckets_ = &buckets; }
+  /// Not called: gradients have their memory.
+  void pack(std::size_t, const std::byte*, const GradientSlot&) final {}
+  void finish(C&, Stream) final { buckets_->unpack(); }
+  void wait_for(std::size_t) final {}
+
+ protected:
+  ~ReducingWork() = default;
+
+  /// Where the bucket's sum of squares is to be stored; null if the step does not measure the norm.
+  double* sum_of(std::size_t bucket) noexcept { return norms_->sum_of(bucket); }
+
+  /// Enqueues the sum of a reduced bucket. @param sum null: does nothing
+  void measure([[maybe_unused]] double* sum, [[maybe_unused]] const BufferView& range, [[maybe_unused]] Stream stream) {
+    if constexpr (can_measure_norms<Stream>) {
+      if (sum != nullptr) norms_->enqueue(sum, range, stream);
+    }
+  }
+
+ private:
+  Norms* norms_;
+  Buckets* buckets_ = nullptr;
+};
+
+/// An all-reduce of each bucket.
+template <backend::Communicator C>
+class AllReduceWork final : public ReducingWork<C> {
+ public:
+  using typename ReducingWork<C>::Stream;
+  using ReducingWork<C>::ReducingWork;
+
+  std::uint64_t items_per_bucket() const noexcept override { return 2; }  // the all-reduce, and the sum of squares
+
+  void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) override {
+    if (range.count == 0) return;
+    double* squares = this->sum_of(bucket);
+    if constexpr (backend::CanSumSquares<C>) {
+      channel.all_reduce(range, range, op, stream, std::exchange(squares, nullptr));
+    } else {
+      channel.all_reduce(range, range, op, stream);
+    }
+    this->measure(squares, range, stream);
+  }
+};
+
+/// The gradients of each bucket, where they lie in the arena.
+std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan, const GradientTable& table);
+
+/// @throws Error (limit): a hook enqueued more work items for a bucket than it said
+[[noreturn]] void refuse_items(std::size_t bucket, std::uint64_t enqueued, std::uint64_t allowed);
+
+/// The wrapper's hook reduces each bucket; what it sends is counted. Threads: as GradientHook.
+template <backend::Communicator C>
+class HookWork final : public ReducingWork<C> {
+ public:
+  using typename ReducingWork<C>::Stream;
+  using typename ReducingWork<C>::Norms;
+
+  /// Calls hook.prepare. @pre hook.reduce is not empty
+  HookWork(HookFunctions<C> hook, std::span<const Parameter> parameters, std::span<const TensorView> buffers, int ranks,
+           Norms& norms)
+      : ReducingWork<C>(norms), hook_(std::move(hook)), items_(hook_.items_per_bucket(ranks)) {
+    if (hook_.prepare) hook_.prepare(parameters, buffers);
+  }
+
+  std::uint64_t items_per_bucket() const noexcept override { return items_ + 1; }  // and the sum of squares
+  bool keeps_buffers() const override { return hook_.keeps_buffers && hook_.keeps_buffers(); }
+
+  /// Sets the buckets. Collective, blocking if the hook is. Between steps.
+  void plan(C& channel, const BucketPlan& plan, const GradientTable& table, Deadline deadline) {
+    gradients_ = bucket_gradients(plan, table);
+    if (hook_.plan) hook_.plan(channel, plan, deadline);
+  }
+
+  void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) override {
+    if (range.count == 0) return;
+    TrafficCounter* const counter = channel.size() > 1 ? &traffic_ : nullptr;  // one rank alone sends nothing
+    if (counter != nullptr) counter->replaces(range.bytes());
+    const std::uint64_t before = enqueued_items(stream);
+    hook_.reduce({range, gradients_[bucket], {channel, counter}, stream, op});
+    const std::uint64_t enqueued = enqueued_items(stream) - before;
+    if (enqueued > items_) refuse_items(bucket, enqueued, items_);
+    this->measure(this->sum_of(bucket), range, stream);
+  }
+
+  CompressedTraffic traffic() const noexcept { return traffic_.total(); }
+
+ private:
+  /// 0 for a stream whose queue does not run full.
+  static std::uint64_t enqueued_items([[maybe_unused]] Stream stream) noexcept {
+    if constexpr (requires { stream.enqueued_items(); }) return stream.enqueued_items();
+    return 0;
+  }
+
+  HookFunctions<C> hook_;
+  std::uint64_t items_;
+  std::vector<std::vector<BucketGradient>> gradients_;  ///< of each bucket
+  TrafficCounter traffic_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/reduction/bucket_reduction.hpp
+
+/// @file
+/// BucketReduction: packs gradients into buckets, launches a collective for each complete bucket in the plan's order
+/// (PendingBuckets), and unpacks results.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Collectives match by order: every rank launches buckets 0, 1, 2, ..., whatever the order of its ready gradients.
+/// Each by itself, also if several are complete: which ones are differs between ranks, and NCCL chooses the algorithm
+/// and protocol of collectives in one ncclGroupEnd by the sum of their sizes (src/enqueue.cc, 2.18 to 2.30). Ranks that
+/// choose differently hang or reduce wrongly.
+/// Threads: `mark_gradient_ready` concurrently; everything else between steps, except where a member says otherwise.
+class PendingBuckets {
+ public:
+  /// `sizes[b]` is the number of parameters in bucket b, at least one.
+  explicit PendingBuckets(std::span<const std::size_t> sizes) { plan(sizes); }
+
+  /// Replaces the buckets, from the next step on.
+  void plan(std::span<const std::size_t> sizes) {
+    buckets_ = std::vector<BucketState>(sizes.size());
+    for (std::size_t bucket = 0; bucket < sizes.size(); ++bucket) {
+      buckets_[bucket].size = sizes[bucket];
+    }
+    next_ = 0;  // none of the new buckets is launched
+    complete_ = 0;
+  }
+
+  void begin_step() noexcept {
+    for (BucketState& bucket_state : buckets_) {
+      bucket_state.pending.store(bucket_state.size, std::memory_order_relaxed);
+      bucket_state.complete = false;
+    }
+    next_ = 0;
+    complete_ = 0;
+    failure_ = nullptr;
+  }
+
+  /// Marks one gradient as packed into `bucket`. The call for its last gradient locks the mutex, once, and calls
+  /// - `complete(bucket)`, then
+  /// - `launch(b)` for each complete bucket whose predecessors are launched.
+  /// An exception of either is passed on; nothing is launched after it.
+  template <class Complete, class Launch>
+  void mark_gradient_ready(std::size_t bucket, Complete complete, Launch launch) {
+    // Releases this thread's writes to the bucket, and acquires those of earlier threads.
+    if (buckets_[bucket].pending.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      mark_complete(bucket, complete, launch);
+    }
+  }
+
+  /// Stops launching. Threads: any.
+  void close() noexcept {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+
+  /// Whether every gradient of this step is packed into its bucket, and not only marked ready.
+  bool all_complete() const {
+    const std::lock_guard lock(mutex_);
+    return complete_ == buckets_.size();
+  }
+
+  /// Rethrows the exception of a launch in this step, for a caller on another thread.
+  void throw_if_launch_failed() const {
+    const std::lock_guard lock(mutex_);
+    if (failure_) {
+      std::rethrow_exception(failure_);
+    }
+  }
+
+ private:
+  /// On a cache line of its own: gradients of neighbouring buckets become ready on different threads.
+  struct alignas(64) BucketState {
+    std::atomic<std::size_t> pending{0};
+    std::size_t size = 0;
+    bool complete = false;  // guarded by the mutex
+  };
+
+  template <class Complete, class Launch>
+  DTRAIN_NOT_INLINED void mark_complete(std::size_t bucket, Complete& complete, Launch& launch) {
+    const std::lock_guard lock(mutex_);
+    or_fail([&] { complete(bucket); });
+    buckets_[bucket].complete = true;
+    ++complete_;
+    for (; !failure_ && !closed_ && next_ < buckets_.size() && buckets_[next_].complete; ++next_) {
+      or_fail([&] { launch(next_); });
+    }
+  }
+
+  /// Requires the mutex.
+  template <class F>
+  void or_fail(F&& act) {
+    try {
+      act();
+    } catch (...) {
+      failure_ = std::current_exception();
+      throw;
+    }
+  }
+
+  std::vector<BucketState> buckets_;
+  mutable std::mutex mutex_;
+  std::size_t next_ = 0;
+  std::size_t complete_ = 0;
+  std::exception_ptr failure_;
+  bool closed_ = false;
+};
+
+/// Parts of a model and its group that a reducer uses; each may be missing.
+struct ReducerParts {
+  std::vector<TensorView> buffers{};         ///< broadcast from rank 0 in each step
+  std::shared_ptr<RunningBucket> running{};  ///< updated with each bucket
+  BucketRebuild rebuild{};
+  AddressCheck::Read read_parameters{};
+  bool scales_averages = false;  ///< see setup/driver.hpp; the same on all ranks
+};
+
+/// Owns the channel and the arena. Reducer checks the order of the calls. Pinned. Lifetime: the failure context that
+/// it is constructed with outlives it.
+/// Threads: `add_gradient` concurrently, for different parameters; everything else before the first or after the last
+/// of these calls.
+template <backend::Communicator Communicator>
+class BucketReduction final : StepWork<Communicator>::Buckets {
+ public:
+  using Stream = typename Communicator::Stream;
+  using GradientCopier = GradientCopierFor<Stream>;
+  using Norms = BucketNormsFor<Stream>;
+
+  /// Collective, blocking: allocates, and connects the ranks. @throws as Reducer.
+  BucketReduction(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
+                  std::span<const TensorView> buffers, BucketPlan plan, const DdpOptions& options,
+                  const FailureContext& context, std::shared_ptr<RunningBucket> running, bool scales_averages,
+                  HookFunctions<Communicator> hook)
+      : communicator_(std::move(communicator)),
+        op_(options.reduce_op),
+        context_(context),
+        sizes_(gradient_sizes(parameters)),
+        arena_(communicator_, parameters, std::move(plan), stream.device(), Deadline::after(context.timeout)),
+        buffers_(communicator_, buffers, Deadline::after(context.timeout)),
+        pending_(parameter_counts(this->plan())),
+        meter_(parameters.size(), options, std::move(running)),
+        copier_(stream, gradients_, this->plan(), meter_),
+        all_reduce_(norms_) {
+    if (hook.reduce) hook_.emplace(std::move(hook), parameters, buffers, communicator_.size(), norms_);
+    work_ = &own_work();
+    plan_parts();
+    if constexpr (requires { copier_.scale_gradients(1.0); }) {
+      if (scales_averages) {
+        copier_.scale_gradients(1.0 / communicator_.size());
+        op_ = ReduceOp::sum;
+      }
+    }
+    if constexpr (backend::ConnectsAtFirstUse<Communicator>) {
+      // What a hook calls is not known; most add up.
+      arena_.reduce_extremes(communicator_, hook_ ? ReduceOp::sum : op_, copier_.stream());
+      copier_.synchronize(waiting());
+    }
+  }
+
+  BucketReduction(const BucketReduction&) = delete;
+  ~BucketReduction();
+
+  const Communicator& communicator() const noexcept { return communicator_; }
+  const BucketPlan& plan() const noexcept { return arena_.plan(); }
+  const GradientTable& gradients() const noexcept { return gradients_; }
+  const GradientCopier& copier() const noexcept { return copier_; }
+  const Norms& norms() const noexcept { return norms_; }
+  StepMeter& meter() noexcept { return meter_; }
+  const StepMeter& meter() const noexcept { return meter_; }
+
+  /// With the device times measured so far. @param steps, bytes_reduced counts of the caller
+  ReducerStatistics statistics(std::uint64_t steps, std::uint64_t bytes_reduced) noexcept {
+    if constexpr (GradientCopier::copies_on_stream) copier_.collect_times();
+    return statistics_of(meter_, {steps, bytes_reduced, plan().buckets.size(), {}, GradientCopier::is_measured},
+                         hook_ ? hook_->traffic() : CompressedTraffic{}, compressed_traffic_of(communicator_));
+  }
+  std::shared_ptr<const void> memory() const noexcept { return arena_.memory(); }
+
+  /// Blocking: copies the gradient's content into the arena, where the gradient lies from now on. @returns its new view
+  TensorView bind(std::size_t parameter) {
+    if (parameter >= gradients_.size()) gradients_.names().refuse_index(parameter);
+    const GradientSlot slot = gradients_[parameter];
+    if (slot.own != nullptr && !slot.is_bound()) copier_.copy(slot.place, slot.own, slot.bytes, waiting());
+    return gradients_.bind(parameter);
+  }
+
+  /// Blocking, on CUDA only, where it waits for the last step: makes its norm known. @throws as finish
+  void read_norm() {
+    if constexpr (GradientCopier::copies_on_stream) norms_.read([this] { wait_for_event(copier_.step_end()); });
+  }
+
+  /// Whether this step's work uses memory that an exception of the program may free: a hook's or an optimizer's.
+  bool borrows() const noexcept { return work_ != &all_reduce_ || open_.is_some(); }
+  OpenWork<Communicator>& open_work() noexcept { return open_; }
+
+  /// @param measures_norm requires can_measure_norms
+  /// @param work null: the hook's or an all-reduce. @throws as StepWork::require_usable
+  void begin_step(bool measures_norm, StepWork<Communicator>* work, const char* caller) {
+    if (work != nullptr && hook_) {
+      refuse_work(caller,
+                  "a ShardedOptimizer, but a gradient hook reduces the buckets; construct DistributedDataParallel "
+                  "without the hook");
+    }
+    StepWork<Communicator>& chosen = work != nullptr ? *work : own_work();
+    chosen.require_usable(plan(), gradients_, caller);
+    if constexpr (GradientCopier::copies_on_stream) {
+      if (measures_norm) norms_.require_kernels(caller);
+    }
+    work_ = &chosen;
+    work_->begin(*this);
+    buffers_.begin_step(work_->keeps_buffers());
+    meter_.begin();
+    norms_.begin_step(measures_norm);
+    pending_.begin_step();
+    if constexpr (GradientCopier::copies_on_stream) {
+      copier_.begin_step();
+    } else {
+      copier_.reserve(work_->items_per_bucket());
+    }
+  }
+
+  /// Adds a gradient of this step: it is at `gradient` once the work now enqueued on `stream` has run.
+  void add_gradient(std::size_t parameter, const std::byte* gradient, StreamHandle stream) {
+    if (plan().reuses_memory) {
+      work_->pack(parameter, gradient, gradients_[parameter]);
+    } else {
+      copier_.on_gradient_ready(parameter, gradient, stream);
+    }
+    mark_gradient_ready(parameter);
+  }
+
+  /// Parameters for which `was_announced(i)` is false contribute zeros.
+  template <class Announced>
+  void zero_fill_others(Announced was_announced) {
+    if constexpr (GradientCopier::copies_on_stream) {
+      for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
+        if (was_announced(parameter)) copier_.note_producer(parameter);
+      }
+    }
+    for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
+      if (!was_announced(parameter)) {
+        if (plan().reuses_memory) {
+          work_->pack(parameter, nullptr, gradients_[parameter]);
+        } else {
+          copier_.zero_fill(parameter);
+        }
+        mark_gradient_ready(parameter);
+      }
+    }
+  }
+
+  /// Sets `act`, which each step calls when all gradients are in their buckets and the last all_reduce is enqueued.
+  void on_all_gradients_ready(std::function<void()> act) { on_all_gradients_ready_ = std::move(act); }
+
+  /// Stops launching.
+  void stop_launching() noexcept { pending_.close(); }
+
+  /// Rethrows the exception of a launch in this step.
+  void throw_if_launch_failed() const { pending_.throw_if_launch_failed(); }
+
+  /// Whether all gradients of this step are packed into their buckets, and not only marked ready.
+  bool all_complete() const { return pending_.all_complete(); }
+
+  /// Collective. Blocking on host streams: until all gradients are reduced and unpacked. On CUDA, later work of the
+  /// producers' streams waits instead. @throws the job's first cause; Error (timeout)
+  void finish() {
+    if constexpr (GradientCopier::copies_on_stream) norms_.end_buckets(copier_.stream());
+    work_->finish(communicator_, copier_.stream());
+    open_.set(*std::exchange(work_, &own_work()));
+    buffers_.finish(copier_);
+    norms_.finish_step();
+    meter_.finished(GradientCopier::is_measured);
+  }
+
+  /// Multiplies the reduced gradients, where the model has them, and their norm, which is known. Between steps.
+  void scale_gradients(double factor) {
+    copier_.scale_reduced(factor, waiting());
+    norms_.multiply(factor);
+  }
+
+  /// Blocking. Between steps: adopts next_plan(), and moves gradients with their content. @returns whether they moved
+  bool rebuild_buckets(std::span<const std::size_t> order, const BucketRebuild& rebuild, const BucketCaps& caps) {
+    std::optional<BucketPlan> next = next_plan(communicator_, rebuild, plan(), sizes_, order, caps, meter_);
+    if (!next) return false;
+    read_norm();
+    const bool moves = next->offset_of != plan().offset_of;
+    if (moves)
+      move_gradients(gradients_, *next, arena_.data(), copier_, waiting(), rebuild.bind, rebuild.ranks_on_host);
+    arena_.set_plan(std::move(*next));
+    pending_.plan(parameter_counts(plan()));
+    plan_parts();
+    copier_.rebuild_buckets();
+    return moves;
+  }
+
+  /// Collective, blocking. Between steps; as GradientArena::reuse_memory.
+  void reuse_memory(bool unbinds) { arena_.reuse_memory(communicator_, Deadline::after(context_.timeout), unbinds); }
+
+  /// Blocking: until the work that uses the arena has ended. Aborts that work at the deadline, or at once if `now`.
+  /// @returns false if the work has not ended within 5 s after the abort: this object must then outlive it
+  bool end(bool now, const Cause& cause, Deadline deadline) {
+    stop_launching();
+    if (!now && copier_.block_until_idle(deadline)) return true;
+    communicator_.abort(cause);
+    return copier_.block_until_idle(Deadline::after(std::chrono::seconds(5)));
+  }
+
+ private:
+  /// A function that waits for an event, and throws if the job fails.
+  auto waiting() {
+    return [this](typename Stream::Event& event) { wait_for_event(event); };
+  }
+
+  /// What steps without an optimizer do.
+  StepWork<Communicator>& own_work() noexcept {
+    if (hook_) return *hook_;
+    return all_reduce_;
+  }
+
+  void plan_parts() {
+    meter_.plan(plan());
+    norms_.plan(plan(), copier_.stream());
+    if (hook_) hook_->plan(communicator_, plan(), gradients_, Deadline::after(context_.timeout));
+  }
+
+  void wait_for_bucket(std::size_t bucket) override {
+    if constexpr (!GradientCopier::copies_on_stream) wait_for_event(copier_.reduced(bucket));
+  }
+  void unpack() override { copier_.finish(waiting()); }
+  void wait_for_event(typename Stream::Event& event) override {
+    backend::block_until_complete(event, communicator_, *context_.latch, context_.timeout, context_.rank);
+  }
+
+  void mark_gradient_ready(std::size_t parameter) {
+    pending_.mark_gradient_ready(
+        plan().bucket_of[parameter], [this](std::size_t bucket) { complete(bucket); },
+        [this](std::size_t bucket) { launch(bucket); });
+  }
+
+  /// Requires PendingBuckets' mutex, as launch does.
+  void complete([[maybe_unused]] std::size_t bucket) {
+    if constexpr (GradientCopier::copies_on_stream) copier_.complete(bucket);
+  }
+
+  /// Requires PendingBuckets' mutex: only one thread enqueues at a time.
+  void launch(std::size_t bucket) {
+    meter_.launched(bucket);
+    copier_.before(bucket);
+    work_->launch(bucket, arena_.range(bucket), op_, communicator_, copier_.stream());
+    if (bucket + 1 == arena_.buckets()) {
+      if (on_all_gradients_ready_) on_all_gradients_ready_();
+      buffers_.launch(communicator_, copier_);  // the stream now has waited for all producers of the step
+    }
+    copier_.after(bucket);
+  }
+
+  Communicator communicator_;
+  ReduceOp op_;  ///< of the collectives
+  const FailureContext& context_;
+  std::vector<GradientSize> sizes_;
+  GradientArena<Communicator> arena_;
+  GradientTable& gradients_ = arena_.gradients();
+  BufferBroadcast<Communicator> buffers_;
+  PendingBuckets pending_;
+  StepMeter meter_;
+  Norms norms_;
+  GradientCopier copier_;
+  AllReduceWork<Communicator> all_reduce_;
+  std::optional<HookWork<Communicator>> hook_;
+  StepWork<Communicator>* work_ = &all_reduce_;  ///< of this step; between steps the hook's or all_reduce_
+  OpenWork<Communicator> open_;                  ///< of the last one
+  std::function<void()> on_all_gradients_ready_;
+};
+
+template <backend::Communicator Communicator>
+BucketReduction<Communicator>::~BucketReduction() = default;  // here, so that a program gets it from its instance
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/reduction/reducer.hpp
 
 /// @file
@@ -31162,14 +30955,14 @@ class Reducer final : public Step::Target {
   /// Records the parameters' present addresses for the address check. After the last bind.
   void remember_addresses() { addresses_.remember(); }
   /// Begins a step. @throws the job's first cause; Error (invalid_argument) if another is open or a step has failed;
-  /// (unsupported) to measure a norm without a kernel for it; (invalid_argument) for an update beside a hook or of
-  /// other buckets. @param caller the user's call, for error sentences
-  /// @param update what the step does with the buckets; null: it reduces them for the model
-  Step begin(const char* caller = "begin()", StepOptions step = {}, BucketUpdate<Communicator>* update = nullptr) {
+  /// (unsupported) to measure a norm without a kernel for it; (invalid_argument) for work beside a hook or of other
+  /// buckets. @param caller the user's call, for error sentences
+  /// @param work what the step does with the buckets; null: it reduces them for the model
+  Step begin(const char* caller = "begin()", StepOptions step = {}, StepWork<Communicator>* work = nullptr) {
     throw_if_unusable(caller);
-    if (step.measure_norm && !BucketReduction<Communicator>::can_measure_norm) BucketNorms::refuse_stream(caller);
+    if (step.measure_norm && !can_measure_norms<Stream>) BucketNorms::refuse_stream(caller);
     or_report([&] { addresses_.begin_step(steps_ + 1); });
-    reduction_.begin_step(step.measure_norm, update, caller);
+    reduction_.begin_step(step.measure_norm, work, caller);
     ready_.begin_step();
     under_way_ = true;
     return Step(*this);
@@ -31186,9 +30979,9 @@ class Reducer final : public Step::Target {
   /// Blocking: until the model has the new value of a parameter, or of all, if the last step has left that open.
   void wait_for(std::optional<std::size_t> parameter = {}) {
     if (parameter >= plan().bucket_of.size()) reduction_.gradients().names().refuse_index(*parameter, "wait_for");
-    if (open_update().is_some()) or_report([&] { open_update().wait_for(parameter, plan()); });
+    if (open_work().is_some()) or_report([&] { open_work().wait_for(parameter, plan()); });
   }
-  OpenUpdate<Communicator>& open_update() noexcept { return reduction_.open_update(); }
+  OpenWork<Communicator>& open_work() noexcept { return reduction_.open_work(); }
   std::shared_ptr<const ReducerLifetime> lifetime() const noexcept { return lifetime_; }
   void ready(const ReadyGradient& gradient) override {
     const std::size_t parameter = gradient.parameter;
@@ -31231,7 +31024,7 @@ class Reducer final : public Step::Target {
   /// Drops the callbacks and the objects that they hold. After the last step.
   void drop_callbacks() noexcept {
     reduction_.stop_launching();
-    context_.step_abandoned = nullptr;
+    context_.group = nullptr;
     reduction_.on_all_gradients_ready({});
     rebuild_ = {};
     addresses_.forget();
@@ -31521,10 +31314,8 @@ struct Driver {
   const char* why_nothing_is_hidden = nullptr;
 
  private:
-  static FailureContext failure_context(const Group& group);
-
   int agreements_ = 0;
-  BucketRebuild bucket_rebuild(const Group& group, const DdpOptions& options, const FailureContext& context,
+  BucketRebuild bucket_rebuild(const std::shared_ptr<const group::GroupHandle>& group, const DdpOptions& options,
                                bool binds_gradients, const Communicator& communicator) const;
 };
 
@@ -31546,7 +31337,8 @@ template <class Backend, class Group>
 void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model, const DdpOptions& options,
                                        HookFunctions<Communicator> hook) {
   const rendezvous::Membership& members = group.members();
-  const FailureContext context = failure_context(group);
+  const std::shared_ptr<const group::GroupHandle> handle = group.handle();
+  const FailureContext context = FailureContext::of(handle);
   parameters = std::move(model.parameters);
   read_value = std::move(model.read_value);
   check_options(options);
@@ -31555,11 +31347,11 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
     gradient_binding = register_gradient_bindings(group.gradient_bindings(), parameters, model.identities);
   }
   prefix = format_text("ddp/{}/", {group.next_number("ddp")});
-  group.start_pending();  // other ranks may wait for this work before they construct theirs
+  handle->start_pending();  // other ranks may wait for this work before they construct theirs
   const bool scales =
       !hook.reduce && scales_averages<Communicator>(parameters, options.reduce_op, members.world_size, stream.ref());
-  agree_blocking(group.store(), prefix, model_signature(parameters, options, model.buffers, scales, hook.description),
-                 members.rank, context, Deadline::after(context.timeout));
+  agree_blocking(*handle, prefix, model_signature(parameters, options, model.buffers, scales, hook.description),
+                 Deadline::after(context.timeout), "wrapping a model");
 
   std::vector<TensorView> values = model.buffers;
   std::transform(parameters.begin(), parameters.end(), std::back_inserter(values),
@@ -31577,7 +31369,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   }
   broadcast_values(communicator, stream.ref(), packed, context);
   parts.read_parameters = model.read_parameters;
-  parts.rebuild = bucket_rebuild(group, options, context, model.bind_gradient != nullptr, communicator);
+  parts.rebuild = bucket_rebuild(handle, options, model.bind_gradient != nullptr, communicator);
   parts.rebuild.bind = model.bind_gradient;
   if (options.broadcast_buffers) parts.buffers = model.buffers;
   parts.scales_averages = scales;
@@ -31599,38 +31391,344 @@ template <class Backend, class Group>
 void Driver<Backend, Group>::agree_on_reduction(const Group& group, const std::string& reduction) {
   ModelSignature signature;
   signature.hook = reduction;
-  const FailureContext context = failure_context(group);
-  group.start_pending();  // other ranks may wait for this work before they call this
-  agree_blocking(group.store(), format_text("{}reduction/{}/", {prefix, agreements_++}), signature,
-                 group.members().rank, context, Deadline::after(context.timeout), "constructing a ShardedOptimizer");
+  const std::shared_ptr<const group::GroupHandle> handle = group.handle();
+  handle->start_pending();  // other ranks may wait for this work before they call this
+  agree_blocking(*handle, format_text("{}reduction/{}/", {prefix, agreements_++}), signature,
+                 Deadline::after(handle->timeout()), "constructing a ShardedOptimizer");
 }
 
 template <class Backend, class Group>
-FailureContext Driver<Backend, Group>::failure_context(const Group& group) {
-  return {group.failure(), group.members().rank_in_job(), group.members().host, group.timeout(),
-          [group](bool unwinding) { group.report_abandoned_step(unwinding); }};
-}
-
-template <class Backend, class Group>
-BucketRebuild Driver<Backend, Group>::bucket_rebuild(const Group& group, const DdpOptions& options,
-                                                     const FailureContext& context, bool binds_gradients,
+BucketRebuild Driver<Backend, Group>::bucket_rebuild(const std::shared_ptr<const group::GroupHandle>& group,
+                                                     const DdpOptions& options, bool binds_gradients,
                                                      [[maybe_unused]] const Communicator& communicator) const {
   BucketRebuild rebuild;
-  rebuild.ranks_on_host = group.members().local_world_size;
-  const std::function<void()> start_pending = [group] { group.start_pending(); };
+  rebuild.ranks_on_host = group->members().local_world_size;
   if (options.plan.is_measured()) {
     std::vector<const char*> variants;
     if constexpr (backend::HasVariants<Communicator>) variants = communicator.variants();
-    rebuild.planner = options.plan.make()({options, parameters, binds_gradients, group.store(), prefix, group.members(),
-                                           context, start_pending, std::move(variants)});
+    rebuild.planner = options.plan.make()({options, parameters, binds_gradients, group, prefix, std::move(variants)});
   }
   if (options.reorder_gradients && !options.deterministic) {
-    set_up_order_broadcast(
-        rebuild, group.store(), group.members(), prefix, context,
-        [group](group::StoreEntries entries) { return group.set_in_background(std::move(entries)); }, start_pending);
+    set_up_order_broadcast(rebuild, group, prefix);
   }
   return rebuild;
 }
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/sharded/sharded_reduction.hpp
+
+/// @file
+/// ShardedReduction: reduce-scatters buckets, updates this rank's share, and gathers the new weights; ShardedGradients:
+/// what a function sees between the reduction and the update.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The reduced gradients of a step, each rank's share, before the update: what clip_gradients and LossScaler::step
+/// take.
+/// @ingroup sharding
+class ShardedGradients {
+ public:
+  explicit ShardedGradients(GradientNorm norm) noexcept : norm_(norm) {}
+
+  /// Of all ranks' gradients; equal on all ranks.
+  const GradientNorm& gradient_norm() const noexcept { return norm_; }
+
+  /// The update multiplies the gradients by `factor`, in f32.
+  void scale_gradients(double factor) noexcept {
+    factor_ *= factor;
+    norm_ = norm_.times(factor);
+  }
+  double factor() const noexcept { return factor_; }
+
+ private:
+  GradientNorm norm_;
+  double factor_ = 1;
+};
+
+/// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
+using GradientInspection = std::function<bool(ShardedGradients&)>;
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::ShardedGradients;
+}  // namespace DTRAIN_NAMESPACE
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A step updates each bucket as soon as it is reduced. With an inspection it waits until all are; with a rule that
+/// needs norms of whole parameters, until all are measured. Stage 1 gathers a bucket in its own memory as soon as it is
+/// updated; stage 2, and stage 1 with overlap_forward, when the backward pass has ended. Then, too, does a communicator
+/// with read_blocks(): it copies weights from the other ranks' memory to the model, and gathers nothing. With
+/// ready_frees_value, a step that does not wait for all gradients does all of that as soon as a bucket is updated.
+/// After a failure of the channel, whose gradients are then not reduced, nothing is updated or stored; nor is its
+/// memory written, which other ranks may still read.
+template <class C, class Stage = zero::States>
+class ShardedReduction final : public StepWork<C> {
+ public:
+  using Stream = typename C::Stream;
+  using Buckets = typename StepWork<C>::Buckets;
+
+  ShardedReduction(ShardedParameters parameters, const BucketPlan& plan, Stage stage)
+      : parameters_(std::move(parameters)),
+        stage_(stage),
+        divided_(parameters_.layout(), plan),
+        ranges_(parameters_.buckets()),
+        updated_(parameters_.buckets()),
+        stored_(parameters_.buckets()),
+        own_is_stored_(parameters_.buckets()) {}
+
+  const ShardedParameters& parameters() const noexcept { return parameters_; }
+  ShardedParameters& parameters() noexcept { return parameters_; }
+
+  /// Bytes of gradients that it keeps beside the arena.
+  std::size_t gradient_bytes() const noexcept { return divided_.bytes(); }
+
+  void inspect_with(GradientInspection inspect) { inspect_ = std::move(inspect); }
+
+  /// Two reductions, the update, a copy to the bucket, the gathering, and one or two copies to the model.
+  std::uint64_t items_per_bucket() const noexcept override { return 7; }
+
+  void require_usable(const BucketPlan& plan, const GradientTable&, const char* caller) const override {
+    if (!parameters_.is_for(plan)) {
+      refuse_work(caller,
+                  "a ShardedOptimizer, but that of another DistributedDataParallel; give the one that was constructed "
+                  "from this");
+    }
+    if (plan.reuses_memory != Stage::divides_gradients) {
+      refuse_work(caller,
+                  "a ShardedOptimizer that needs the memory of all gradients, but another one, with zero::Gradients, "
+                  "has left none for them; give that");
+    }
+  }
+
+  void begin(Buckets& buckets) override {
+    buckets_ = &buckets;
+    inspect_ = nullptr;
+    values_are_free_ = false;
+    std::fill(ranges_.begin(), ranges_.end(), BufferView{});
+    parameters_.begin_step();
+    divided_.begin_step();
+  }
+
+  void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot) override {
+    divided_.pack(parameter, gradient, slot, waiting());
+  }
+
+  void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) override {
+    ranges_[bucket] = range;
+    if (stores_at_once()) values_are_free_ = true;
+    divided_.before_launch(bucket, waiting());
+    const BucketShard& shard = parameters_.shard(bucket);
+    const ShardMemory own = own_part(bucket);
+    if (shard.block != 0) {
+      channel.reduce_scatter(part(range, 0, shard.rest_begin), like(range, own.block, shard.block), op, stream);
+    }
+    if (shard.rest_count != 0) {
+      const BufferView rest = part(range, shard.rest_begin, shard.rest_count);
+      channel.all_reduce(rest, like(range, own.rest, shard.rest_count), op, stream);
+    }
+    if (!stores_at_once()) divided_.launched(bucket, stream);
+    if (inspect_) {
+      stream.enqueue([this, bucket]() noexcept { parameters_.add_squares(bucket, own_part(bucket)); });
+    } else if (parameters_.measures()) {
+      measure(bucket, stream);
+    } else {
+      update(bucket, channel, stream);
+      if (!gathers_last()) gather(bucket, channel, stream);
+      if (stores_at_once()) gather_and_store(bucket, channel, stream);
+    }
+    if (stores_at_once()) divided_.launched(bucket, stream);
+  }
+
+  void finish(C& channel, Stream stream) override {
+    const bool updates_now = inspect_ || parameters_.measures();
+    values_are_free_ = true;
+    if (inspect_ && !inspected(channel, stream)) return;
+    if (updates_now) update_all(channel, stream);
+    for (std::size_t bucket = ranges_.size(); gathers_last() && !stores_at_once() && bucket-- > 0;) {
+      gather_and_store(bucket, channel, stream);  // in the order of the forward pass
+    }
+    for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
+      updates_now ? buckets_->wait_for_event(updated_[bucket]) : buckets_->wait_for_bucket(bucket);
+      parameters_.throw_if_failed(bucket);
+      if (!gathers_last()) parameters_.store(bucket, ranges_[bucket].data);
+    }
+    for (std::size_t bucket = 0; gathers_last() && !overlaps_forward() && bucket < ranges_.size(); ++bucket)
+      wait_for(bucket);
+    parameters_.end_step();
+  }
+
+  bool overlaps_forward() const noexcept override { return stage_.overlap_forward; }
+
+  void wait_for(std::size_t bucket) override { buckets_->wait_for_event(stored_[bucket]); }
+
+ private:
+  using Event = typename Stream::Event;
+  static constexpr bool reads_blocks = backend::CanReadBlocks<C>;
+
+  /// Of stage 1: reduced gradients stay in the arena.
+  struct WholeGradients {
+    WholeGradients(const ShardLayout&, const BucketPlan&) noexcept {}
+    std::size_t bytes() const noexcept { return 0; }
+    void begin_step() noexcept {}
+    void pack(std::size_t, const std::byte*, const GradientSlot&, const auto&) noexcept {}
+    void before_launch(std::size_t, const auto&) noexcept {}
+    void launched(std::size_t, Stream) noexcept {}
+  };
+
+  auto waiting() const noexcept {
+    return [buckets = buckets_](Event& event) { buckets->wait_for_event(event); };
+  }
+
+  static BufferView like(const BufferView& range, std::byte* memory, std::size_t count) noexcept {
+    return {memory, count, range.dtype, range.device};
+  }
+  static BufferView part(const BufferView& range, std::size_t begin, std::size_t count) noexcept {
+    return like(range, range.data + begin * size_bytes(range.dtype), count);
+  }
+
+  /// Where this rank's part of the bucket lies in its range.
+  ShardMemory place_of(std::size_t bucket) const noexcept {
+    const BufferView& range = ranges_[bucket];
+    const BucketShard& shard = parameters_.shard(bucket);
+    return {part(range, shard.own_begin, 0).data, part(range, shard.rest_begin, 0).data};
+  }
+
+  /// Where it has its reduced gradients.
+  ShardMemory own_part(std::size_t bucket) noexcept {
+    if constexpr (Stage::divides_gradients) return divided_.part(bucket);
+    return place_of(bucket);
+  }
+
+  /// Collective, blocking: whether the step updates.
+  bool inspected(C& channel, Stream stream) {
+    for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket)
+      buckets_->wait_for_bucket(bucket);
+    ShardedGradients gradients(norm(channel, stream));
+    if (!inspect_(gradients)) return false;
+    parameters_.set_gradient_factor(gradients.factor());
+    for (std::size_t bucket = 0; parameters_.measures() && bucket < ranges_.size(); ++bucket)
+      measure(bucket, stream);
+    return true;
+  }
+
+  /// Updates all buckets, once all are measured if the rule measures.
+  void update_all(C& channel, Stream stream) {
+    if (parameters_.measures()) {
+      const BufferView sums = buffer_view(parameters_.square_sums());
+      channel.all_reduce(sums, sums, ReduceOp::sum, stream);
+    }
+    for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
+      update(bucket, channel, stream);
+      if (!gathers_last()) gather(bucket, channel, stream);
+      stream.record(updated_[bucket]);
+    }
+  }
+
+  /// To the model, in this step.
+  bool stores_at_once() const noexcept { return stage_.ready_frees_value && !inspect_ && !parameters_.measures(); }
+
+  /// After the backward pass, whose weights the model then no longer needs, unless it stores at once.
+  bool gathers_last() const noexcept {
+    return Stage::divides_gradients || reads_blocks || stage_.overlap_forward || stage_.ready_frees_value;
+  }
+
+  /// In stage 2 buckets share memory: each is stored before the next is gathered.
+  void gather_and_store(std::size_t bucket, C& channel, Stream stream) {
+    if constexpr (Stage::divides_gradients) {
+      stream.enqueue([this, bucket, &channel]() noexcept {
+        if (!channel.failure()) copy_to_place(bucket);
+      });
+    }
+    if constexpr (reads_blocks) {
+      read(bucket, channel, stream);
+    } else {
+      gather(bucket, channel, stream);
+      stream.enqueue([this, bucket, &channel]() noexcept {
+        if (!channel.failure()) parameters_.store(bucket, ranges_[bucket].data);
+      });
+    }
+    stream.record(stored_[bucket]);
+  }
+
+  void read(std::size_t bucket, C& channel, Stream stream) {
+    const BucketShard& shard = parameters_.shard(bucket);
+    const auto store = [](const backend::BlockReader& reader, int rank, std::size_t begin, const std::byte* from,
+                          std::size_t bytes) noexcept {
+      const ShardedParameters& parameters = static_cast<ShardedReduction*>(reader.context)->parameters_;
+      const std::size_t block = parameters.shard(reader.number).block * parameters.element_bytes(reader.number);
+      parameters.store(reader.number, static_cast<std::size_t>(rank) * block + begin, from, bytes);
+    };
+    const BufferView own = part(ranges_[bucket], shard.own_begin, shard.block);
+    if (shard.block != 0) channel.read_blocks(own, backend::BlockReader{this, bucket, store}, stream);
+    stream.enqueue([this, bucket, &channel]() noexcept {
+      if (!own_is_stored_[bucket] && !channel.failure()) store_own(bucket);
+    });
+  }
+
+  void store_own(std::size_t bucket) const noexcept {
+    const BucketShard& shard = parameters_.shard(bucket);
+    const std::size_t element = parameters_.element_bytes(bucket);
+    const ShardMemory place = place_of(bucket);
+    parameters_.store(bucket, shard.own_begin * element, place.block, shard.block * element);
+    parameters_.store(bucket, shard.rest_begin * element, place.rest, shard.rest_count * element);
+  }
+
+  void copy_to_place(std::size_t bucket) noexcept {
+    const BucketShard& shard = parameters_.shard(bucket);
+    const std::size_t element = parameters_.element_bytes(bucket);
+    const ShardMemory place = place_of(bucket);
+    const ShardMemory own = own_part(bucket);
+    if (shard.block != 0) kernels::copy_bytes(place.block, own.block, shard.block * element);
+    if (shard.rest_count != 0) kernels::copy_bytes(place.rest, own.rest, shard.rest_count * element);
+  }
+
+  void measure(std::size_t bucket, Stream stream) {
+    stream.enqueue([this, bucket]() noexcept { parameters_.measure(bucket, own_part(bucket)); });
+  }
+
+  /// Writes new weights to the model too, while they are in the first-level cache, if the backward pass has ended.
+  void update(std::size_t bucket, C& channel, Stream stream) {
+    stream.enqueue([this, bucket, &channel]() noexcept {
+      if (channel.failure()) return;
+      own_is_stored_[bucket] = reads_blocks && values_are_free_;
+      parameters_.update(bucket, own_part(bucket), own_is_stored_[bucket] != 0);
+    });
+  }
+
+  void gather(std::size_t bucket, C& channel, Stream stream) {
+    const BufferView& range = ranges_[bucket];
+    const BucketShard& shard = parameters_.shard(bucket);
+    if (shard.block != 0) {
+      channel.all_gather(part(range, shard.own_begin, shard.block), part(range, 0, shard.rest_begin), stream);
+    }
+  }
+
+  /// Collective, blocking.
+  GradientNorm norm(C& channel, Stream stream) {
+    squares_ = parameters_.own_squares();
+    const BufferView sum = buffer_view(std::span(&squares_, 1));
+    channel.all_reduce(sum, sum, ReduceOp::sum, stream);
+    Event summed;
+    stream.record(summed);
+    buckets_->wait_for_event(summed);
+    return GradientNorm::of_squares(squares_ + parameters_.common_squares());
+  }
+
+  ShardedParameters parameters_;
+  Stage stage_;
+  std::conditional_t<Stage::divides_gradients, DividedGradients<Stream>, WholeGradients> divided_;
+  std::vector<BufferView> ranges_;
+  std::vector<Event> updated_;                ///< of each bucket, where all are updated together
+  std::vector<Event> stored_;                 ///< of each bucket, where the stream stores its weights
+  std::vector<unsigned char> own_is_stored_;  ///< of each bucket: by the update
+  std::atomic<bool> values_are_free_{false};  ///< the backward pass uses them no longer
+  GradientInspection inspect_;
+  Buckets* buckets_ = nullptr;
+  double squares_ = 0;
+};
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -31741,8 +31839,8 @@ class ShardedOptimizer {
   void renew_values() { reduction_->parameters().renew_values(); }
 
   /// For DistributedDataParallel::backward, which calls renew_values and inspect_with once it has begun a step with
-  /// update(). @throws Error (invalid_argument) if the wrapper is destroyed
-  ddp::BucketUpdate<C>& update() {
+  /// work(). @throws Error (invalid_argument) if the wrapper is destroyed
+  ddp::StepWork<C>& work() {
     if (reduction_.get_deleter().lifetime->has_ended) {
       throw_error(Errc::invalid_argument,
                   "the DistributedDataParallel that this ShardedOptimizer was constructed from is destroyed; construct "
@@ -31766,7 +31864,7 @@ class ShardedOptimizer {
     }
     /// Whether a step has left weights to come.
     bool is_open(const Reduction& reduction) const noexcept {
-      return !lifetime->has_ended && reducer->open_update().is(reduction);
+      return !lifetime->has_ended && reducer->open_work().is(reduction);
     }
     void operator()(Reduction* reduction) const noexcept {
       pending->remove(reduction);
@@ -31777,7 +31875,7 @@ class ShardedOptimizer {
         } catch (...) {
           // The job has failed: its next call throws the cause. No work uses the reduction any more.
         }
-        reducer->open_update().drop();
+        reducer->open_work().drop();
       }
       delete reduction;
     }
@@ -32386,9 +32484,14 @@ class DistributedDataParallel {
   /// norm; the step updates nothing if it returns false. It returns the same on every rank.
   template <std::invocable<Ready> F, class R, class Stage, class I = std::nullptr_t>
   void backward(F&& f, ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
-    if (!reduces()) ddp::refuse_update("backward()", ddp::UpdateProblem::no_sync);
+    if (!reduces()) {
+      ddp::refuse_work(
+          "backward()",
+          "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; call backward(f), and give "
+          "the optimizer to the step after it");
+    }
     group::GroupAccess::of(group_).require_may_block();
-    Step step = driver_->reducer->begin("backward()", {}, &optimizer.update());
+    Step step = driver_->reducer->begin("backward()", {}, &optimizer.work());
     optimizer.inspect_with(std::move(inspect));
     const auto pass = [&](Ready ready) {
       optimizer.renew_values();
@@ -52479,6 +52582,15 @@ DTRAIN_DEFINED rendezvous::Store GroupStateBase::store() const {
   return has_all_ranks() ? store : store.with_prefix(prefix_).with_barrier_ranks(barrier_ranks_);
 }
 
+DTRAIN_DEFINED void GroupStateBase::report_abandoned_step(bool unwinding) const noexcept {
+  const auto grace = unwinding ? std::chrono::milliseconds(100) : std::chrono::milliseconds(0);
+  rank_context_->report_after(grace, "a step was abandoned without finish()");
+}
+
+DTRAIN_DEFINED WaitUntilSet GroupStateBase::set_in_background(StoreEntries entries) const {
+  return rank_context_->set_in_background(store(), std::move(entries));
+}
+
 DTRAIN_DEFINED int GroupStateBase::next_number(const std::string& purpose) {
   const std::lock_guard lock(numbers_mutex_);
   auto found = std::find_if(numbers_.begin(), numbers_.end(), [&](const auto& one) { return one.first == purpose; });
@@ -52495,7 +52607,7 @@ DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(
   backend::ChannelContext context{members_,
                                   name,
                                   rank_context_->control_plane.store().with_prefix(name + "/"),
-                                  rank_context_->control_plane.failure(),
+                                  failure(),
                                   rank_context_->timeout,
                                   [streams = rank_context_->streams] { streams->run_unattended(); },
                                   describe,
@@ -52523,11 +52635,10 @@ DTRAIN_DEFINED std::string GroupStateBase::next_split_prefix(int color) {
 }
 
 DTRAIN_DEFINED void GroupStateBase::report_error(const Error& error) const {
-  const std::shared_ptr<FailureLatch>& failure = rank_context_->control_plane.failure();
   const int self = members_.rank_in_job();
-  failure->report({CauseKind::exception, self, members_.host, error.what()});
-  failure->block_until_failed(Deadline::after(std::chrono::seconds(2)));
-  failure->throw_if_failed(self);
+  failure()->report({CauseKind::exception, self, members_.host, error.what()});
+  failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
+  failure()->throw_if_failed(self);
 }
 
 }  // namespace DTRAIN_NAMESPACE::group
@@ -52799,9 +52910,12 @@ inline std::string difference_to_rank_0(const backend::StoreRef& store, const st
 
 }  // namespace detail
 
-DTRAIN_DEFINED void agree_blocking(const backend::StoreRef& store, const std::function<void()>& reach_barrier,
-                                   const std::string& prefix, const ModelSignature& mine, int rank,
-                                   const FailureContext& context, Deadline deadline, const std::string& doing) {
+DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::string& prefix,
+                                   const ModelSignature& mine, Deadline deadline, const std::string& doing) {
+  const backend::StoreRef store = group.store_ref();
+  const int rank = group.members().rank;
+  const int self = group.members().rank_in_job();
+  FailureLatch& latch = *group.failure();
   const std::string bytes = to_bytes(mine);
   if (bytes.size() > max_signature_bytes) {
     throw_error(Errc::limit,
@@ -52812,38 +52926,32 @@ DTRAIN_DEFINED void agree_blocking(const backend::StoreRef& store, const std::fu
   std::vector<std::pair<std::string, std::string>> entries;  // that rank 0 publishes, the summary last
   if (rank == 0) {
     entries = rendezvous::value_chunks(prefix + "signature", bytes);
-    entries.emplace_back(prefix + "publisher", std::to_string(context.rank));
+    entries.emplace_back(prefix + "publisher", std::to_string(self));
     entries.emplace_back(prefix + "summary", own_summary);
   }
   const auto name = [](int other) { return "rank " + std::to_string(other); };
-  const backend::StoreRank self{store, rank, rank + 1, context.rank, deadline, doing, name};
-  backend::detail::LateRanks late(self, [] { return std::string("rank 0 of the group has not come"); });
+  const backend::StoreRank here{store, rank, rank + 1, self, deadline, doing, name};
+  backend::detail::LateRanks late(here, [] { return std::string("rank 0 of the group has not come"); });
   try {
     for (const auto& [key, value] : entries) {
       store.set_blocking(key, value, deadline);
     }
     const std::string summary =
-        rank == 0 ? own_summary : backend::detail::get(self, prefix + "summary", deadline, late);
+        rank == 0 ? own_summary : backend::detail::get(here, prefix + "summary", deadline, late);
     if (summary != own_summary) {
-      context.latch->report({CauseKind::disagreement, context.rank, context.host,
-                             detail::difference_to_rank_0(store, prefix, summary, mine, context.rank, deadline)});
-      context.latch->block_until_failed(deadline);
+      latch.report({CauseKind::disagreement, self, group.members().host,
+                    detail::difference_to_rank_0(store, prefix, summary, mine, self, deadline)});
+      latch.block_until_failed(deadline);
     }
-    reach_barrier();
+    group.barrier_blocking(prefix + "agreed", deadline);
     for (const auto& entry : entries) {
       store.erase_blocking(entry.first, deadline);
     }
   } catch (const Error&) {
-    context.latch->throw_if_failed(context.rank);  // the first cause names its rank
+    latch.throw_if_failed(self);  // the first cause names its rank
     throw;
   }
-  context.latch->throw_if_failed(context.rank);
-}
-
-DTRAIN_DEFINED void agree_blocking(const rendezvous::Store& store, const std::string& prefix,
-                                   const ModelSignature& mine, int rank, const FailureContext& context,
-                                   Deadline deadline, const std::string& doing) {
-  agree_blocking<rendezvous::Store>(store, prefix, mine, rank, context, deadline, doing);
+  latch.throw_if_failed(self);
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -53695,26 +53803,6 @@ DTRAIN_DEFINED void detail::add_errors(ddp::Residuals& errors, std::span<const d
 }
 
 }  // namespace DTRAIN_NAMESPACE::hooks
-
-// ---- dtrain/ddp/hooks/gradient_hook.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-DTRAIN_DEFINED std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan,
-                                                                         const GradientTable& table) {
-  std::vector<std::vector<BucketGradient>> buckets;
-  for (const PlannedBucket& bucket : plan.buckets) {
-    std::vector<BucketGradient>& gradients = buckets.emplace_back();
-    for (const std::size_t parameter : bucket.parameters) {
-      TensorView view = table.view(parameter);
-      view.data = table[parameter].place;
-      gradients.push_back({parameter, view});
-    }
-  }
-  return buckets;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/hooks/hook_ranks.hpp (definitions)
 
@@ -54728,20 +54816,20 @@ DTRAIN_DEFINED std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSe
     }
   }
   std::vector<GradientSize> sizes = gradient_sizes(setup.parameters);
-  const rendezvous::Membership& members = setup.members;
+  const rendezvous::Membership& members = setup.group->members();
   const PlanConditions conditions{members.world_size, members.local_world_size, digest_of(sizes, setup.variants)};
-  const auto exchange = [store = setup.store, members, prefix = setup.prefix + "plan/", context = setup.context,
-                         start_pending = setup.start_pending](const char* name, const std::string& own,
-                                                              const MeasuredPlan::Choose& choose) {
-    const auto name_of = [&](int rank) { return "rank " + std::to_string(members.rank_in_job(rank)); };
-    start_pending();  // other ranks may wait for this work before they come here
+  const auto exchange = [group = setup.group, prefix = setup.prefix + "plan/"](const char* name, const std::string& own,
+                                                                               const MeasuredPlan::Choose& choose) {
+    const rendezvous::Membership& here = group->members();
+    const auto name_of = [&](int rank) { return "rank " + std::to_string(here.rank_in_job(rank)); };
+    group->start_pending();  // other ranks may wait for this work before they come here
     try {
       return backend::store_gather(
-          {store, members.rank, members.world_size, context.rank, Deadline::after(context.timeout),
+          {group->store_ref(), here.rank, here.world_size, here.rank_in_job(), Deadline::after(group->timeout()),
            "choosing the bucket plan", name_of},
           prefix + name, [&] { return own; }, choose);
     } catch (const Error&) {
-      context.latch->throw_if_failed(context.rank);  // the first cause names its rank
+      group->failure()->throw_if_failed(here.rank_in_job());  // the first cause names its rank
       throw;
     }
   };
@@ -55310,6 +55398,46 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void ReadyGradients::refuse_twice(std::size_t 
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/reduction/reducing_work.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED void require_reducible(const BucketPlan& plan, const GradientTable& gradients, const char* caller) {
+  if (plan.reuses_memory) {
+    refuse_work(caller,
+                "no ShardedOptimizer, but one with zero::Gradients has left no memory for all gradients; give it to "
+                "each step that reduces");
+  }
+  if (!gradients.have_memory()) {
+    refuse_work(caller,
+                "no ShardedOptimizer, but the model's gradients have no memory for the reduced ones; allocate it, give "
+                "the model bind_gradient(i, view), or give a ShardedOptimizer to each step");
+  }
+}
+
+DTRAIN_DEFINED std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan,
+                                                                         const GradientTable& table) {
+  std::vector<std::vector<BucketGradient>> buckets;
+  for (const PlannedBucket& bucket : plan.buckets) {
+    std::vector<BucketGradient>& gradients = buckets.emplace_back();
+    for (const std::size_t parameter : bucket.parameters) {
+      TensorView view = table.view(parameter);
+      view.data = table[parameter].place;
+      gradients.push_back({parameter, view});
+    }
+  }
+  return buckets;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_items(std::size_t bucket, std::uint64_t enqueued, std::uint64_t allowed) {
+  throw_error(Errc::limit,
+              "the gradient hook enqueued {} work items for bucket {}, but said at most {}; let its member "
+              "items_per_bucket(ranks) return the largest number for a bucket",
+              {enqueued, bucket, allowed});
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/setup/bucket_order_broadcast.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -55336,47 +55464,40 @@ inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t cou
 
 }  // namespace detail
 
-DTRAIN_DEFINED std::vector<std::size_t> read_order_blocking(const backend::StoreRef& store, const std::string& prefix,
-                                                            std::size_t count, int world_size,
-                                                            const FailureContext& context, Deadline deadline) {
+DTRAIN_DEFINED std::vector<std::size_t> read_order_blocking(const group::GroupHandle& group, const std::string& prefix,
+                                                            std::size_t count, Deadline deadline) {
+  const backend::StoreRef store = group.store_ref();
   std::string bytes;
   try {
     bytes = rendezvous::join_value_chunks(
         prefix + "order", count * detail::order_entry_bytes,
-        [&](const std::string& name) { return store.take_blocking(name, world_size - 1, deadline); });
+        [&](const std::string& name) { return store.take_blocking(name, group.members().world_size - 1, deadline); });
   } catch (const Error&) {
-    context.latch->throw_if_failed(context.rank);  // the first cause names its rank
+    group.failure()->throw_if_failed(group.members().rank_in_job());  // the first cause names its rank
     throw;
   }
   return detail::order_in(bytes, count);
 }
 
-DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild, const backend::StoreRef& store,
-                                           const rendezvous::Membership& members, const std::string& prefix,
-                                           const FailureContext& context,
-                                           std::function<group::WaitUntilSet(group::StoreEntries)> set_in_background,
-                                           std::function<void()> start_pending) {
+DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild,
+                                           const std::shared_ptr<const group::GroupHandle>& group,
+                                           const std::string& prefix) {
   const auto wait_until_published = std::make_shared<group::WaitUntilSet>();  // empty until rank 0 publishes
-  if (members.rank == 0 && members.world_size > 1) {
-    rebuild.publish = [set_in_background, prefix, wait_until_published](const std::vector<std::size_t>& order) {
+  if (group->members().rank == 0 && group->members().world_size > 1) {
+    rebuild.publish = [group, prefix, wait_until_published](const std::vector<std::size_t>& order) {
       Serializer writer;
       for (const std::size_t parameter : order) {
         auto index = static_cast<std::uint32_t>(parameter);
         writer.number(index);
       }
-      *wait_until_published = set_in_background(rendezvous::value_chunks(prefix + "order", writer.characters()));
+      *wait_until_published = group->set_in_background(rendezvous::value_chunks(prefix + "order", writer.characters()));
     };
   }
-  rebuild.agree = [store, start_pending, prefix, wait_until_published, context, rank = members.rank,
-                   world_size = members.world_size](const std::vector<std::size_t>& order) {
-    const Deadline deadline = Deadline::after(context.timeout);
-    start_pending();  // other ranks may wait for this work before they have their order
-    if (rank != 0) {
-      return read_order_blocking(store, prefix, order.size(), world_size, context, deadline);
-    }
-    if (*wait_until_published) {
-      (*wait_until_published)(deadline);
-    }
+  rebuild.agree = [group, prefix, wait_until_published](const std::vector<std::size_t>& order) {
+    const Deadline deadline = Deadline::after(group->timeout());
+    group->start_pending();  // other ranks may wait for this work before they have their order
+    if (group->members().rank != 0) return read_order_blocking(*group, prefix, order.size(), deadline);
+    if (*wait_until_published) (*wait_until_published)(deadline);
     return order;
   };
 }
