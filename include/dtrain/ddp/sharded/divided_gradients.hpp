@@ -16,36 +16,36 @@
 #include "dtrain/ddp/sharded/shard_layout.hpp"
 #include "dtrain/kernels/copy.hpp"
 
-/// What a ShardedOptimizer divides among the ranks.
+/// Stages of a ShardedOptimizer: the data that is divided among the ranks.
 namespace DTRAIN_NAMESPACE::zero {
 
 /// Stage 1: the optimizer's state.
 /// @ingroup sharding
 struct States {
-  /// A step ends when each rank has updated its share; the new weights are gathered in the background then, the first
-  /// layers' first. The forward pass calls DistributedDataParallel::wait_for(i) before it uses parameter i. Until then
-  /// the program leaves its value alone, and all gradients until the next backward pass. ShardedOptimizer::wait(), the
-  /// next step, a checkpoint with one of them or the optimizer, and the optimizer's destruction wait for all
-  /// parameters.
+  /// Whether a step ends when each rank has updated its share. The new weights are gathered in the background, those of
+  /// the first layers first. The forward pass calls DistributedDataParallel::wait_for(i) before it uses parameter i;
+  /// before that call the program leaves the parameter's value alone. The program leaves all gradients alone until the
+  /// next backward pass. These wait for all parameters: ShardedOptimizer::wait(), the next step, a checkpoint with a
+  /// parameter or the optimizer, the optimizer's destructor.
   bool overlap_forward = false;
 
-  /// ready(i) also says that the backward pass no longer uses the value of parameter i, as that of a layer which has
-  /// computed the gradient of its input. New weights are then gathered, and stored in the model, during the backward
-  /// pass, and the step ends with all of them, whatever overlap_forward says. Steps whose function looks at all
-  /// gradients first, or whose rule measures norms, do neither. Values do not move during the pass. When a job fails in
-  /// such a step, some weights are perhaps new, others old.
+  /// Whether ready(i) also says that the backward pass no longer uses the value of parameter i. A layer no longer uses
+  /// its values once it has computed the gradient of its input. New weights are gathered, and stored in the model,
+  /// during the backward pass; the step ends with all weights stored, whatever overlap_forward is. Steps whose function
+  /// inspects all gradients, or whose rule measures norms, gather after the pass. Values do not move during the pass. A
+  /// job that fails in such a step may leave some weights new and others old.
   bool ready_frees_value = false;
 
   static constexpr bool divides_gradients = false;
 };
 
-/// Stage 2: the gradients too. A rank keeps its share of the reduced gradients, 1 / ranks. The arena holds two buckets
-/// at a time: a gradient is copied there by its ready(), which returns once the bucket two before is reduced, and the
-/// model may use the gradient's memory again. New weights are gathered after the backward pass instead of during it;
-/// with ready_frees_value during it, and that ready() waits until those of the bucket two before are stored.
-/// - Not for models whose bind_gradient has their gradients in the arena. Gradients need no memory (see Parameter).
-/// - The wrapper then only makes steps with such an optimizer; those under no_sync() add up in the model's memory.
-/// - Gradients that are ready before any of the bucket two before theirs are kept in further memory.
+/// Stage 2: the optimizer's state and the gradients. Each rank keeps 1 / ranks of the reduced gradients. The arena
+/// holds two buckets at a time. ready() waits until bucket k-2 is reduced and copies a gradient of bucket k to the
+/// arena; the model may then use the gradient's memory again. New weights are gathered after the backward pass. With
+/// ready_frees_value they are gathered during the pass, and ready() waits until the weights of bucket k-2 are stored.
+/// - A model whose bind_gradient puts gradients into the arena is refused. Gradients need no memory (see Parameter).
+/// - The wrapper refuses steps without such an optimizer. Steps under no_sync() accumulate in the model's memory.
+/// - A gradient of bucket k that is ready before bucket k-2 is launched is copied to a side buffer.
 /// @ingroup sharding
 struct Gradients {
   bool overlap_forward = false;    ///< as of States
@@ -58,11 +58,12 @@ struct Gradients {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A bucket's place in the arena is free once the bucket two before it is reduced, and once its new weights are stored
-/// if that is during the backward pass. A gradient that is ready when that one is not even launched is kept in memory
-/// of its own: nothing waits for gradients that are yet to come. That memory stays for later steps. Steady state:
-/// allocates nothing. Threads: pack concurrently, for different parameters; before_launch and launched one at a time,
-/// beside it; everything else between steps. `wait(event)` blocks and may throw. Lifetime: the plan outlives it.
+/// Reduced gradients of this rank's share, in stage 2. Bucket k takes the arena's memory of bucket k-2 once bucket k-2
+/// is reduced; if weights are stored during the backward pass, once its new weights are stored. ready() never waits for
+/// gradients that have not arrived: if bucket k-2 is not launched, a gradient of bucket k goes to a side buffer. Side
+/// buffers stay for later steps. Steady state: allocates nothing. Threads: pack() runs concurrently for different
+/// parameters; before_launch() and launched() run one at a time, beside pack(); all other calls run between steps.
+/// `wait(event)` blocks and may throw. Lifetime: the plan outlives the object.
 template <class Stream>
 class DividedGradients {
  public:
@@ -84,7 +85,7 @@ class DividedGradients {
     return {begin, begin + parts_[bucket].block_bytes};
   }
 
-  /// Of the parts, and of gradients that were ready too early.
+  /// Bytes of the parts and of the side buffers.
   std::size_t bytes() const noexcept { return memory_.size() * sizeof(Line) + early_bytes_.load(); }
 
   void begin_step() noexcept {
@@ -107,7 +108,7 @@ class DividedGradients {
     }
   }
 
-  /// All gradients of the bucket are packed: moves those that were too early to their places.
+  /// Copies the bucket's gradients from side buffers to the arena. @pre all gradients of the bucket are packed
   template <class Wait>
   void before_launch(std::size_t bucket, const Wait& wait) {
     for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
@@ -119,14 +120,14 @@ class DividedGradients {
     }
   }
 
-  /// The work of the bucket that uses its place is enqueued.
+  /// Called once all work that uses the bucket's place is enqueued.
   void launched(std::size_t bucket, Stream stream) {
     stream.record(free_[bucket]);
     launched_.store(bucket + 1, std::memory_order_release);
   }
 
  private:
-  static constexpr std::size_t distance = 2;  ///< see with_reused_memory
+  static constexpr std::size_t distance = 2;  ///< in buckets; see with_reused_memory
 
   struct alignas(arena_alignment) Line {
     std::byte bytes[arena_alignment];
@@ -149,7 +150,7 @@ class DividedGradients {
     }
   }
 
-  /// With zeros up to the next gradient: another bucket had that memory.
+  /// Writes zeros up to the next gradient too, because another bucket has used the memory.
   static void write(std::byte* place, const std::byte* gradient, std::size_t bytes) noexcept {
     if (gradient != nullptr) {
       kernels::copy_bytes(place, gradient, bytes);

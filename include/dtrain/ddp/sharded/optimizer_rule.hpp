@@ -18,14 +18,14 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// @ingroup sharding
 struct ParameterNorms {
   double weights = 0;
-  double update = 0;  ///< of whatever the rule measures besides, for LAMB its step
+  double update = 0;  ///< of the rule's second quantity; for Lamb, of its step
 };
 
-/// What a rule is told besides the elements.
+/// Arguments of a rule besides the elements.
 /// @ingroup sharding
 struct StepInfo {
   std::uint64_t step = 1;     ///< number of this update, from 1
-  std::size_t parameter = 0;  ///< position in the model's parameters() of the one that the elements are part of
+  std::size_t parameter = 0;  ///< the elements' parameter: a position in the model's parameters()
   ParameterNorms norms{};     ///< for rules with measure(): L2 norms of the parameter, equal on all ranks
 };
 
@@ -68,13 +68,13 @@ constexpr std::size_t span_count() {
 }  // namespace detail
 
 /// `rule(weights, gradients, state, info)` changes `weights`, and `state`, by `gradients`. All spans have equal lengths
-/// and are the same part of one parameter. `Rule::State` is a struct of at most eight `std::span<float>`, or missing;
-/// then it is `rule(weights, gradients, info)`. All state begins as zeros.
+/// and are the same part of one parameter. `Rule::State` is a struct of at most eight `std::span<float>`; a rule
+/// without State is called by `rule(weights, gradients, info)`. All state begins as zeros.
 /// - Elements do not depend on each other: a parameter is given in parts of any length, on several ranks, in any order.
-/// - It is called from one thread at a time, which need not be the program's.
-/// - A rule with a State may have `ParameterNorms measure(weights, gradients, state, info) const` too, with the weights
-/// constant. It returns sums of squares of the part that it gets, and may change the state. All parts of all parameters
-/// are measured before the first is updated; a part is then updated with the same gradients.
+/// - The rule is called from one thread at a time, which need not be the program's.
+/// - A rule with a State may also have `ParameterNorms measure(weights, gradients, state, info) const`, with constant
+/// weights. measure() returns sums of squares of its part, and may change the state. All parts of all parameters are
+/// measured before the first part is updated. Both calls for a part get the same gradients.
 /// @ingroup sharding
 template <class R>
 concept OptimizerRule = std::is_invocable_v < const R&,

@@ -9,8 +9,8 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/ddp/sharded/optimizer_rule.hpp"
 
-/// Rules for ShardedOptimizer. Each computes in f32, Sgd to AdamW what the optimizers in torch.optim do, with the same
-/// defaults. Members may be changed between steps, for a schedule; the same on all ranks.
+/// Rules for ShardedOptimizer, computed in f32. Sgd, Momentum, Adam and AdamW compute the same as the optimizers in
+/// torch.optim, with the same defaults. A schedule may change members between steps, equally on all ranks.
 namespace DTRAIN_NAMESPACE::optimizers {
 
 /// Plain SGD: w -= rate * (g + weight_decay * w).
@@ -61,8 +61,8 @@ struct AdamStep {
   float epsilon;
   float step_size;       ///< rate / (1 - beta1^t)
   float root_of_second;  ///< sqrt(1 - beta2^t)
-  float kept;            ///< of each weight, before the step
-  float coupled_decay;   ///< times the weight is added to the gradient
+  float kept;            ///< factor of each weight before the step
+  float coupled_decay;   ///< this factor times the weight is added to the gradient
 
   template <class Rule>
   AdamStep(const Rule& rule, const StepInfo& info, float kept_part, float coupled) noexcept
@@ -159,7 +159,7 @@ DTRAIN_DEFINED AdamStep::AdamStep(float rate, float beta1_, float beta2_, float 
       kept(kept_part),
       coupled_decay(coupled) {}
 
-/// Four elements at a time, which takes a quarter of the time of a loop over single ones; the last ones padded.
+/// Updates four elements at a time, in a quarter of the time of a loop over single elements. Pads the last ones.
 DTRAIN_OPTIMIZED DTRAIN_DEFINED void AdamStep::operator()(float* weights, const float* gradients, float* means,
                                                           float* squares, std::size_t count) const noexcept {
   constexpr std::size_t lanes = 4;
@@ -194,7 +194,7 @@ DTRAIN_OPTIMIZED DTRAIN_DEFINED void AdamStep::operator()(float* weights, const 
   }
 }
 
-/// What Lamb subtracts from each weight, before the factor that the norms give.
+/// Step of Lamb for each weight: the term that is subtracted, without the factor from the norms.
 class LambStep {
  public:
   static constexpr std::size_t block = 256;  ///< elements that are computed at once
@@ -206,7 +206,7 @@ class LambStep {
         epsilon_(rule.epsilon),
         weight_decay_(rule.weight_decay) {}
 
-  /// `use(begin, step, count)` for each block: `step` is that of elements [begin, begin + count).
+  /// Calls `use(begin, step, count)` for each block: `step` belongs to elements [begin, begin + count).
   template <class Use>
   void for_each_block(std::span<const float> weights, const Lamb::State& state, Use&& use) const {
     alignas(64) Block block_of_steps;

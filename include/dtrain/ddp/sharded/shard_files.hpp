@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Shard files: the optimizer's state of each rank in a file of its own, beside a checkpoint that names them.
+/// Shard files: one file for each rank's optimizer state, beside a checkpoint that names the files.
 
 #include <array>
 #include <cstddef>
@@ -16,15 +16,15 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// What a checkpoint says of its shard files, as two more tensors. Lifetime: tensors() refers to it.
+/// Index of the shard files, as four more tensors of a checkpoint. Lifetime: tensors() refers to the object.
 struct ShardIndex {
-  std::int64_t id = 0;     ///< part of the files' names; of one call of save_checkpoint
+  std::int64_t id = 0;     ///< of one call of save_checkpoint; part of the files' names
   std::int64_t files = 0;  ///< as many as the ranks that saved
   std::int64_t steps = 0;  ///< updates
   std::array<std::byte, sizeof(Sha256Digest)>
       model{};  ///< digest of the parameters' names, shapes and types, and of the number of arrays
 
-  /// Of this optimizer, without id and files.
+  /// Index of this optimizer's state, without id and files.
   static ShardIndex of(const ShardedParameters& shares);
 
   std::vector<NamedTensor> tensors();
@@ -33,7 +33,7 @@ struct ShardIndex {
   std::string file_name(const std::string& path, std::int64_t rank) const;
 };
 
-/// The content of this rank's file: its state. What all ranks have is in the file of rank 0.
+/// Content of this rank's file: the state of its blocks. Rank 0's file also has the state that all ranks hold.
 std::vector<NamedTensor> shard_entries(ShardedParameters& shares, int rank);
 
 /// Reads this rank's state from the files of any number of ranks. All ranks together check the digests of all files.
@@ -41,11 +41,11 @@ std::vector<NamedTensor> shard_entries(ShardedParameters& shares, int rank);
 /// @throws Error (protocol) for files that are missing, damaged, or of another optimizer; the state is undefined then
 void read_shard_files(const std::string& path, const ShardIndex& index, ShardedParameters& shares, int rank, int ranks);
 
-/// Removes the shard files beside `path`, except those of index `kept`, and what killed writers left. Logs a warning if
-/// it cannot. Blocking: the file system.
+/// Removes the shard files beside `path` except those of index `kept`, and partial files of killed writers. Logs a
+/// warning for a file that cannot be removed. Blocking: the file system.
 void remove_other_shard_files(const std::string& path, const ShardIndex& kept) noexcept;
 
-/// Removes those of one index, or the one of a rank.
+/// Removes the shard files of one index, or only the file of `rank`.
 void remove_shard_files(const std::string& path, const ShardIndex& index, std::optional<int> rank = {}) noexcept;
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -101,7 +101,7 @@ inline std::optional<ShardEntry> parse_entry_name(std::string_view name) {
   return is_whole && entry_name(entry) == name ? std::optional(entry) : std::nullopt;
 }
 
-/// Whether `name` is what file_name() puts behind "PATH.shard-", or that with ".part".
+/// Whether `name` is the end of a file_name(), after "PATH.shard-", with or without ".part".
 inline bool is_end_of_shard_name(std::string_view name) {
   constexpr std::size_t id_digits = 2 * sizeof(ShardIndex::id);
   if (name.ends_with(".part")) name.remove_suffix(std::string_view(".part").size());
@@ -109,7 +109,7 @@ inline bool is_end_of_shard_name(std::string_view name) {
          name[id_digits] == '-' && name.find_first_not_of("0123456789", id_digits + 1) == std::string_view::npos;
 }
 
-/// The names of shard files beside `path` that begin with "PATH.shard-" and then `with`.
+/// The names of shard files beside `path` that begin with "PATH.shard-" followed by `with`.
 inline std::vector<std::string> shard_file_names(const std::string& path, const std::string& with) {
   const std::size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
@@ -134,7 +134,7 @@ inline void remove_files(const std::vector<std::string>& names) {
   }
 }
 
-/// Reads what this rank needs of one file. @returns the number of elements
+/// Reads the state of this rank's elements from one file. @returns the number of elements
 inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const ParameterSignature> entries,
                                    ShardedParameters& shares, std::span<const std::vector<ShardPiece>> own) {
   std::size_t elements = 0;

@@ -21,29 +21,29 @@ struct ShardPiece {
   std::size_t count = 0;
 };
 
-/// What a rank updates of a bucket. The first `block * ranks` elements are as many equal blocks, one for each rank. The
-/// rest, less than 16 elements for each rank, is reduced on all ranks, and all of them update it.
+/// Elements of a bucket that one rank updates. The first `block * ranks` elements are equal blocks, one for each rank.
+/// All ranks reduce and update the rest, which has less than 16 elements for each rank.
 struct BucketShard {
   std::size_t block = 0;        ///< elements; a multiple of 16, which are a cache line of f32
-  std::size_t own_begin = 0;    ///< of this rank's block
+  std::size_t own_begin = 0;    ///< offset of this rank's block
   std::size_t rest_begin = 0;   ///< = block * ranks
   std::size_t rest_count = 0;   ///< padding included
-  std::vector<ShardPiece> own;  ///< of the block, without the padding between parameters
+  std::vector<ShardPiece> own;  ///< pieces of the block, without the padding between parameters
   std::vector<ShardPiece> rest;
 };
 
-/// Where this rank has its part of a bucket's reduced gradients.
+/// Memory of this rank's part of a bucket's reduced gradients.
 struct ShardMemory {
   std::byte* block;
   std::byte* rest;
 };
 
 struct ShardLayout {
-  std::vector<BucketShard> buckets;  ///< those of the plan
+  std::vector<BucketShard> buckets;  ///< in the plan's order
   std::size_t state_elements = 0;    ///< of each state array on this rank
 };
 
-/// Pure: every rank computes the layouts of all.
+/// Computes the layout of `rank`. Pure: every rank can compute it for every other rank.
 ShardLayout shard_layout(const BucketPlan& plan, std::span<const GradientSize> sizes, int rank, int ranks);
 
 #if DTRAIN_DEFINITIONS

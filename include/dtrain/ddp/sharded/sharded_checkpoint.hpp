@@ -33,9 +33,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// Runs `work()` on every rank. Collective, blocking: as long as a rank works.
-/// @returns rank 0's text or, if it threw on a rank, or a rank is doing something else, an error, for
-/// backend::detail::decode
+/// Runs `work()` on every rank. Collective, blocking: until work() has ended on all ranks.
+/// @returns for backend::detail::decode: rank 0's text, or an error if work() threw on a rank or a rank is doing
+/// something else
 template <class Group, class Work>
 std::string result_of_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
   const int number = group::GroupAccess::of(group).next_number("shards");
@@ -69,7 +69,8 @@ std::string result_of_all_ranks_blocking(const Group& group, const std::string& 
   });
 }
 
-/// The same. @returns rank 0's text @throws on every rank, the error of one
+/// Runs `work()` on every rank, as result_of_all_ranks_blocking. @returns rank 0's text @throws on every rank, the
+/// error of one rank
 template <class Group, class Work>
 std::string run_on_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
   return backend::detail::decode(result_of_all_ranks_blocking(group, doing, work));
@@ -77,8 +78,9 @@ std::string run_on_all_ranks_blocking(const Group& group, const std::string& doi
 
 std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index);
 
-/// One checkpoint with shard files. Each rank writes its own; rank 0 also writes the file that names them, and commits
-/// it when all are written. Pinned. Threads: write() on one, everything else before or after it.
+/// One checkpoint with shard files. Each rank writes one shard file. Rank 0 also writes the file that names the shard
+/// files, and commits it when they are written. Pinned. Threads: write() runs on one thread; all other calls come
+/// before or after write().
 class ShardedSave {
  public:
   /// @param tensors of rank 0; ignored on others
@@ -90,7 +92,7 @@ class ShardedSave {
   /// Removes this rank's file, unless the checkpoint may be whole.
   ~ShardedSave();
 
-  /// What is written is as it is now. Blocking: the copies.
+  /// Copies the tensors and the state, so that write() writes the present values. Blocking: the copies.
   void copy();
 
   /// Blocking: the file system. @throws as write_checkpoint_file
@@ -117,7 +119,7 @@ class ShardedSave {
   void commit();
 
   std::string path_;
-  std::string call_;  ///< the name as it was given, and what tells this call from another with that name
+  std::string call_;  ///< the path as given, and the id of this call
   ShardIndex index_;
   std::vector<NamedTensor> tensors_;
   std::vector<NamedTensor> state_;
@@ -144,12 +146,12 @@ std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string&
 
 }  // namespace detail
 
-/// As save_checkpoint(group, path, tensors), and every rank writes its share of the optimizer's state to a file beside
-/// it, PATH.shard-ID-RANK. The folder is one that all ranks share. `path` names the files, and is replaced when they
-/// are all written: at any moment, also after a kill, it has the old state or the new one, whole. Then the files of the
-/// old one are removed: all called PATH.shard-, 16 hexadecimal digits, and the number of a rank. One job at a time
-/// saves to `path`. Collective, blocking: until the files are on the disk. @throws as save_checkpoint, also for a
-/// share's file
+/// Saves the tensors, as save_checkpoint(group, path, tensors), and the optimizer's state. Every rank writes its share
+/// of the state to a shard file, PATH.shard-ID-RANK, in a folder that all ranks share. The file `path` names the shard
+/// files, and is replaced when all of these are written. So `path` has the whole old state or the whole new state at
+/// any moment, also after a kill. After the replacement all other files with names of PATH.shard-, 16 hexadecimal
+/// digits, and the number of a rank are removed. One job at a time saves to `path`. Collective, blocking: until the
+/// files are on the disk. @throws as save_checkpoint, also for a share's file
 /// @ingroup checkpoints
 template <class Group, class R, class C, class Stage>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
@@ -159,8 +161,8 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
   save->finish(group, [&] { save->write(); });
 }
 
-/// The same, but returns when every rank has copied what it writes; see save_checkpoint_async(group, path, tensors).
-/// Collective, blocking: the copies, and a message of rank 0.
+/// Saves the same files in the background, and returns when every rank has copied its data; see
+/// save_checkpoint_async(group, path, tensors). Collective, blocking: the copies, and a message of rank 0.
 /// @ingroup checkpoints
 template <class Group, class R, class C, class Stage>
 [[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
@@ -174,10 +176,11 @@ template <class Group, class R, class C, class Stage>
       [save, group](const std::function<void()>& require_written) { save->finish(group, require_written); });
 }
 
-/// As load_checkpoint(group, path, tensors), and every rank reads its share of the optimizer's state, whatever number
-/// of ranks saved it and however their buckets were. Call it after the construction of the optimizer.
+/// Loads the tensors, as load_checkpoint(group, path, tensors), and the optimizer's state. Every rank reads its share
+/// of the state, which any number of ranks, with any buckets, may have saved. Call it after the construction of the
+/// optimizer.
 /// @throws as load_checkpoint; Error (protocol) on every rank if the state is another model's or optimizer's, or a
-/// share's file is missing or damaged: then `tensors` are loaded, and the optimizer's state is undefined
+/// shard file is missing or damaged; `tensors` are loaded after such an error, and the optimizer's state is undefined
 /// @ingroup checkpoints
 template <class Group, class R, class C, class Stage>
 bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,

@@ -37,23 +37,24 @@ namespace DTRAIN_NAMESPACE {
 /// ready_frees_value. The content of the gradients' memory is unspecified after the step: set or clear gradients before
 /// the next.
 /// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
-/// - f16 and bf16 models: the share of the weights is kept in f32 too, from the construction on; values that the
-/// program then sets in the model do not change it. The rule gets f32 gradients.
+/// - f16 and bf16 models: each rank also keeps its share of the weights in f32, from the construction on. Values that
+/// the program sets in the model later do not change these f32 weights. The rule gets f32 gradients.
 /// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
 ///
-/// Lifetime: the model outlives it, and `ddp` does if it is to make steps. The destructor of `ddp` waits for the last
-/// step's weights. After it the optimizer makes no steps, but save_checkpoint and load_checkpoint still take its state.
+/// Lifetime: the model outlives the optimizer, which makes steps as long as `ddp` exists. The destructor of `ddp` waits
+/// for the last step's weights. Without `ddp`, save_checkpoint and load_checkpoint still take the optimizer's state.
 /// Threads: those of `ddp`'s steps; the rule runs on the thread of the communication during steps.
 /// @ingroup sharding
 template <class R, class C, class Stage = zero::States>
 class ShardedOptimizer {
  public:
-  /// Collective, blocking: every rank constructs it between the same steps, for the same stage. From now on `ddp` keeps
-  /// its buckets; those of a wrapper that has made a step follow the order in which gradients become ready. Allocates
-  /// the state; in stage 2 also a smaller arena in place of that of `ddp`.
+  /// Collective, blocking: every rank constructs the optimizer between the same steps, for the same stage. `ddp` keeps
+  /// its buckets from this call on; they follow the order in which gradients become ready only if `ddp` has made a
+  /// step. Allocates the state; in stage 2 also a smaller arena, which replaces the arena of `ddp`.
   /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16, and in stage 2 for bound gradients;
   /// (invalid_argument) for two parameters whose values share memory; (disagreement) or JobFailed on every rank if two
-  /// ranks construct another stage, or a rule with other state: both ranks and what they construct
+  /// ranks construct different stages, or rules with different state; the error names the two ranks and their
+  /// optimizers
   template <class Ddp>
   explicit ShardedOptimizer(Ddp& ddp, R rule, Stage stage = {}) : rule_(std::make_shared<R>(std::move(rule))) {
     static_assert(ddp::OptimizerRule<R>,
@@ -87,7 +88,7 @@ class ShardedOptimizer {
     }
   }
 
-  /// What must be the same on all ranks, because it decides which collectives a step calls.
+  /// Text that must be equal on all ranks: stage and rule decide which collectives a step calls.
   static std::string description(const Stage& stage) {
     return format_text(
         "a ShardedOptimizer with zero::{}{}{}, whose rule has {} state arrays{}",
@@ -96,11 +97,11 @@ class ShardedOptimizer {
          ddp::NormedRule<R> ? " and measures norms" : ""});
   }
 
-  /// To be changed between steps.
+  /// The rule, which the program may change between steps.
   R& rule() noexcept { return *rule_; }
   const R& rule() const noexcept { return *rule_; }
 
-  /// Updates so far.
+  /// Number of updates.
   std::uint64_t steps() const noexcept { return reduction_->parameters().steps(); }
 
   /// Bytes of optimizer state on this rank, the f32 weights of a 16-bit model included.
@@ -112,19 +113,19 @@ class ShardedOptimizer {
   /// Blocking: with overlap_forward, until the model has all new weights of the last step. @throws as backward()
   void wait() { reduction_.get_deleter().wait(); }
 
-  /// For checkpoints, with the present weights. @throws as renew_values
+  /// Shares for checkpoints, with the present weights. @throws as renew_values
   ddp::ShardedParameters& shares() {
     renew_values();
     return reduction_->parameters();
   }
 
-  /// Finds the model's values if they move, as those of LibTorch modules. Between steps, and before a step's first
-  /// ready(). @throws Error (invalid_argument) for a value that has become another kind of tensor, and for two that
-  /// share memory now
+  /// Finds the model's values again if they move, as values of LibTorch modules do. Called between steps, and before a
+  /// step's first ready(). @throws Error (invalid_argument) for a value that has become another kind of tensor, and for
+  /// two values that now share memory
   void renew_values() { reduction_->parameters().renew_values(); }
 
-  /// For DistributedDataParallel::backward, which calls renew_values and inspect_with once it has begun a step with
-  /// work(). @throws Error (invalid_argument) if the wrapper is destroyed
+  /// Work of a step, for DistributedDataParallel::backward, which begins a step with it and calls renew_values and
+  /// inspect_with. @throws Error (invalid_argument) if the wrapper is destroyed
   ddp::StepWork<C>& work() {
     if (reduction_.get_deleter().lifetime->has_ended) {
       throw_error(Errc::invalid_argument,
@@ -139,21 +140,21 @@ class ShardedOptimizer {
  private:
   using Reduction = ddp::ShardedReduction<C, Stage>;
 
-  /// Destroys it once no work uses it.
+  /// Destroys the reduction once no work uses it.
   struct Completion {
-    ddp::Reducer<C>* reducer = nullptr;  ///< until the end of its lifetime
+    ddp::Reducer<C>* reducer = nullptr;  ///< valid until lifetime->has_ended
     std::shared_ptr<const ddp::ReducerLifetime> lifetime{};
     std::shared_ptr<group::PendingWeights> pending{};
     void wait() const {
       if (!lifetime->has_ended) reducer->wait_for();
     }
-    /// Whether a step has left weights to come.
+    /// Whether weights of the last step are still being gathered.
     bool is_open(const Reduction& reduction) const noexcept {
       return !lifetime->has_ended && reducer->open_work().is(reduction);
     }
     void operator()(Reduction* reduction) const noexcept {
       pending->remove(reduction);
-      if (lifetime->leaves_work) return;  // which uses it
+      if (lifetime->leaves_work) return;  // the work still uses the reduction
       if (is_open(*reduction)) {
         try {
           reducer->wait_for();

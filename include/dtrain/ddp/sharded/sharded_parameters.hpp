@@ -20,21 +20,21 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// Whether a parameter's value has a byte in one of the ranges, which may overlap. Sorts both: with 20,000 of each,
-/// half a million comparisons.
+/// Whether a parameter's value overlaps one of the ranges, which may overlap each other. Sorts ranges and values: half
+/// a million comparisons for 20,000 ranges and as many values.
 bool share_memory(std::span<const std::span<const std::byte>> memory, std::span<const Parameter> parameters);
 
 }  // namespace detail
 
 /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in host memory; (invalid_argument) for two
-/// whose values share memory
+/// parameters whose values share memory
 void check_sharded_parameters(std::span<const Parameter> parameters);
 
-/// update() replaces this rank's part of a bucket's reduced gradients by new weights, in the model's type, and store()
-/// copies the gathered weights of all ranks to the model. Weights of f16 and bf16 models are kept in f32, as one more
-/// state array. Lifetime: the plan and the parameters' memory outlive it. Threads: update(), measure() and
-/// add_squares() on the communication stream, store() of an earlier bucket beside them or there; everything else
-/// between.
+/// This rank's share of the weights and of the optimizer's state. update() replaces this rank's part of a bucket's
+/// reduced gradients by new weights, in the model's type. store() copies the gathered weights of all ranks to the
+/// model. Weights of f16 and bf16 models are kept in f32, as one more state array. Lifetime: the plan and the
+/// parameters' memory outlive the object. Threads: update(), measure() and add_squares() run on the communication
+/// stream; store() of an earlier bucket runs there or beside these calls; all other calls run between steps.
 class ShardedParameters {
  public:
   /// `states[i]` is state array i at the same elements as the weights and the gradients.
@@ -47,13 +47,13 @@ class ShardedParameters {
         measure;  ///< null for a rule without norms
   };
 
-  /// Allocates the state. @param arrays number of state arrays of the rule @param read_value empty: values stay
+  /// Allocates the state. @param arrays number of state arrays of the rule @param read_value empty: values do not move
   /// @pre check_sharded_parameters(parameters)
   ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t arrays,
                     Rule rule, ReadValue read_value = {});
 
-  /// Finds values that have moved, and takes those of 16 bits to f32 again. @throws as ReadValue and
-  /// check_sharded_parameters: then nothing has changed
+  /// Finds values that have moved, and converts moved 16-bit values to f32 again. @throws as ReadValue and
+  /// check_sharded_parameters; an error changes nothing
   void renew_values();
 
   bool is_for(const BucketPlan& plan) const noexcept { return plan_ == &plan; }
@@ -62,17 +62,17 @@ class ShardedParameters {
   std::size_t element_bytes(std::size_t bucket) const noexcept { return size_bytes(plan_->buckets[bucket].dtype); }
 
   std::span<const Parameter> parameters() const noexcept { return {parameters_.data(), parameters_.size()}; }
-  /// Whether a weight is in that memory; see share_memory.
+  /// Whether a weight is in `memory`; see share_memory.
   bool has_weights_in(std::span<const std::span<const std::byte>> memory) const {
     return detail::share_memory(memory, parameters());
   }
   const ShardLayout& layout() const noexcept { return layout_; }
 
-  /// Updates that were made.
+  /// Number of updates.
   std::uint64_t steps() const noexcept { return steps_; }
   void set_steps(std::uint64_t steps) noexcept { steps_ = steps; }
 
-  /// Number of state arrays, with that of 16-bit models' weights in f32, which is the last.
+  /// Number of state arrays. The last array of a 16-bit model holds its weights in f32.
   std::size_t arrays() const noexcept { return arrays_.size(); }
 
   /// The state of a piece of the layout.
@@ -83,13 +83,14 @@ class ShardedParameters {
   /// Bytes of the state of this rank.
   std::size_t state_bytes() const noexcept { return arrays_.size() * layout_.state_elements * sizeof(float); }
 
-  /// Begins a step: gradients count as they are.
+  /// Begins a step, with 1 as the factor of gradients and 0 as each sum.
   void begin_step() noexcept;
 
   /// Gradients are multiplied by `factor` before the rule gets them, rounded to f32.
   void set_gradient_factor(double factor) noexcept { factor_ = factor; }
 
-  /// Adds the squares of the bucket's reduced gradients: those of this rank's block, and those that all ranks have.
+  /// Adds the squares of the bucket's reduced gradients: this rank's block to own_squares(), the rest to
+  /// common_squares().
   void add_squares(std::size_t bucket, const ShardMemory& memory) noexcept;
   double own_squares() const noexcept { return own_squares_; }
   double common_squares() const noexcept { return common_squares_; }
@@ -97,15 +98,16 @@ class ShardedParameters {
   /// Whether the rule needs norms of whole parameters.
   bool measures() const noexcept { return rule_.measure != nullptr; }
 
-  /// Adds to square_sums() what the rule measures on this rank's part of the bucket. An exception of the rule is kept.
+  /// Measures this rank's part of the bucket by the rule, and adds the results to square_sums(). An exception of the
+  /// rule is kept.
   void measure(std::size_t bucket, const ShardMemory& memory) noexcept;
 
-  /// Two sums for each parameter, of this rank's parts. update() takes them as those of all ranks.
+  /// Two sums for each parameter, over this rank's parts. The caller adds up the sums of all ranks before update().
   std::span<double> square_sums() noexcept { return {square_sums_.data(), square_sums_.size()}; }
 
-  /// Replaces this rank's gradients in the bucket by new weights. An exception of the rule is kept; after one, here or
-  /// in measure(), by the present weights. @param stores new weights also replace those of the model, up to
-  /// where the rule throws
+  /// Replaces this rank's gradients in the bucket by new weights. If the rule throws, here or in measure(), the
+  /// exception is kept, and the present weights replace the gradients.
+  /// @param stores whether new weights also replace the model's, up to the elements for which the rule throws
   void update(std::size_t bucket, const ShardMemory& memory, bool stores = false) noexcept;
 
   /// @throws the exception of the rule in measure() or update() of the bucket
@@ -113,15 +115,15 @@ class ShardedParameters {
     if (failures_[bucket]) std::rethrow_exception(failures_[bucket]);
   }
 
-  /// Copies new weights to the model, unless the rule threw: those of `bytes` of the bucket, from byte `begin` on.
+  /// Copies the new weights in bytes [begin, begin + bytes) of the bucket to the model, unless the rule threw.
   /// @param memory of these bytes
   void store(std::size_t bucket, std::size_t begin, const std::byte* memory, std::size_t bytes) const noexcept;
-  /// All of the bucket. @param memory of the whole bucket
+  /// Copies the new weights of the whole bucket. @param memory of the bucket
   void store(std::size_t bucket, const std::byte* memory) const noexcept {
     store(bucket, 0, memory, plan_->buckets[bucket].bytes);
   }
 
-  /// All buckets are stored.
+  /// Ends a step, and counts its update.
   void end_step() noexcept { ++steps_; }
 
  private:
@@ -135,18 +137,18 @@ class ShardedParameters {
   const BucketPlan* plan_;
   std::vector<Parameter> parameters_;
   ReadValue read_value_;
-  std::vector<std::uint64_t> moves_;  ///< of the values in parameters_, if these move
+  std::vector<std::uint64_t> moves_;  ///< of each value in parameters_; empty if values do not move
   ShardLayout layout_;
-  bool counts_rest_;  ///< on one rank, because all ranks have the rest of a bucket
+  bool counts_rest_;  ///< on rank 0 only, because all ranks have the rest of a bucket
   std::size_t rule_arrays_;
-  std::vector<std::vector<float>> arrays_;  ///< the rule's, then the weights in f32 if the model has 16-bit ones
+  std::vector<std::vector<float>> arrays_;  ///< the rule's arrays, then the f32 weights of a 16-bit model
   Rule rule_;
   std::uint64_t steps_ = 0;
   double factor_ = 1;
   std::vector<double> square_sums_;
   double own_squares_ = 0;
   double common_squares_ = 0;
-  std::vector<std::exception_ptr> failures_;  ///< of the rule, by bucket: store() of another runs beside update()
+  std::vector<std::exception_ptr> failures_;  ///< of the rule, by bucket: store() and update() run for different ones
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -229,7 +231,7 @@ DTRAIN_DEFINED void ShardedParameters::renew_values() {
   load_weights(moved);
 }
 
-/// 16-bit values to the f32 weights.
+/// Converts 16-bit values to the f32 weights.
 DTRAIN_DEFINED void ShardedParameters::load_weights(const std::vector<bool>& wanted) {
   if (arrays_.size() == rule_arrays_) return;
   const kernels::DefaultFloatEnvironment environment;
@@ -247,7 +249,7 @@ DTRAIN_DEFINED void ShardedParameters::load_weights(const std::vector<bool>& wan
 
 DTRAIN_DEFINED bool detail::share_memory(std::span<const std::span<const std::byte>> memory,
                                          std::span<const Parameter> parameters) {
-  using Range = std::pair<std::span<const std::byte>, bool>;  // and whether it is a parameter's
+  using Range = std::pair<std::span<const std::byte>, bool>;  // memory, and whether it is a parameter's value
   std::vector<Range> ranges;
   for (const std::span<const std::byte> range : memory) {
     if (!range.empty()) ranges.emplace_back(range, false);
@@ -258,7 +260,7 @@ DTRAIN_DEFINED bool detail::share_memory(std::span<const std::span<const std::by
   const std::less<> before;
   std::sort(ranges.begin(), ranges.end(),
             [before](const Range& a, const Range& b) { return before(a.first.data(), b.first.data()); });
-  std::array<const std::byte*, 2> ends{};  // of each kind's ranges so far, the last
+  std::array<const std::byte*, 2> ends{};  // the last end of the ranges so far, by kind
   for (const auto& [range, is_parameter] : ranges) {
     if (before(range.data(), ends[is_parameter ? 0 : 1])) return true;
     const std::byte*& end = ends[is_parameter ? 1 : 0];
@@ -305,7 +307,7 @@ DTRAIN_DEFINED void ShardedParameters::run_rule(std::size_t bucket, const ShardM
   if (pass != Pass::measure && failures_[bucket]) keep_weights(bucket, memory);
 }
 
-/// In place of gradients, which the other ranks would take for new weights.
+/// Replaces gradients by the present weights: other ranks would take the gradients for new weights.
 DTRAIN_DEFINED void ShardedParameters::keep_weights(std::size_t bucket, const ShardMemory& memory) const noexcept {
   const std::size_t element = element_bytes(bucket);
   const auto keep = [&](const std::vector<ShardPiece>& pieces, std::byte* part) {
@@ -318,8 +320,8 @@ DTRAIN_DEFINED void ShardedParameters::keep_weights(std::size_t bucket, const Sh
   keep(layout_.buckets[bucket].rest, memory.rest);
 }
 
-/// In blocks that stay in the first-level cache: the rule gets copies of the weights, since the model's own are still
-/// in use, and their new values replace the gradients. copy_bytes instead of std::memcpy: see there.
+/// Runs the rule in blocks that stay in the first-level cache. The rule gets copies of the weights, because the model's
+/// weights are still in use; the new weights replace the gradients. For copy_bytes see its comment.
 DTRAIN_DEFINED void ShardedParameters::run_rule_on(const ShardPiece& piece, DType dtype, std::byte* memory, Pass pass,
                                                    bool is_counted) {
   constexpr std::size_t block = 1024;

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// ShardedReduction: reduce-scatters buckets, updates this rank's share, and gathers the new weights; ShardedGradients:
-/// what a function sees between the reduction and the update.
+/// the argument of a function between the reduction and the update.
 
 #include <algorithm>
 #include <atomic>
@@ -24,14 +24,14 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The reduced gradients of a step, each rank's share, before the update: what clip_gradients and LossScaler::step
-/// take.
+/// The reduced gradients of a step, each rank's share, before the update: an argument of clip_gradients and
+/// LossScaler::step.
 /// @ingroup sharding
 class ShardedGradients {
  public:
   explicit ShardedGradients(GradientNorm norm) noexcept : norm_(norm) {}
 
-  /// Of all ranks' gradients; equal on all ranks.
+  /// Norm of all ranks' gradients, equal on all ranks.
   const GradientNorm& gradient_norm() const noexcept { return norm_; }
 
   /// The update multiplies the gradients by `factor`, in f32.
@@ -57,13 +57,16 @@ using ddp::ShardedGradients;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A step updates each bucket as soon as it is reduced. With an inspection it waits until all are; with a rule that
-/// needs norms of whole parameters, until all are measured. Stage 1 gathers a bucket in its own memory as soon as it is
-/// updated; stage 2, and stage 1 with overlap_forward, when the backward pass has ended. Then, too, does a communicator
-/// with read_blocks(): it copies weights from the other ranks' memory to the model, and gathers nothing. With
-/// ready_frees_value, a step that does not wait for all gradients does all of that as soon as a bucket is updated.
-/// After a failure of the channel, whose gradients are then not reduced, nothing is updated or stored; nor is its
-/// memory written, which other ranks may still read.
+/// Work of a step with a ShardedOptimizer.
+/// - Update: a bucket is updated as soon as it is reduced. A step with an inspection updates buckets when all are
+/// reduced; a rule that needs norms of whole parameters, when all are measured.
+/// - Gathering: stage 1 gathers a bucket in its own memory as soon as it is updated. Stage 2, and stage 1 with
+/// overlap_forward, gather buckets when the backward pass has ended. A communicator with read_blocks() does the same at
+/// that time, but copies weights from the other ranks' memory instead of gathering them.
+/// - With ready_frees_value, a step that does not wait for all gradients gathers and stores a bucket as soon as it is
+/// updated.
+/// - After a failure of the channel nothing is updated or stored, because gradients are not reduced. The bucket's
+/// memory is not written, because other ranks may still read it.
 template <class C, class Stage = zero::States>
 class ShardedReduction final : public StepWork<C> {
  public:
@@ -82,7 +85,7 @@ class ShardedReduction final : public StepWork<C> {
   const ShardedParameters& parameters() const noexcept { return parameters_; }
   ShardedParameters& parameters() noexcept { return parameters_; }
 
-  /// Bytes of gradients that it keeps beside the arena.
+  /// Bytes of gradients beside the arena.
   std::size_t gradient_bytes() const noexcept { return divided_.bytes(); }
 
   void inspect_with(GradientInspection inspect) { inspect_ = std::move(inspect); }
@@ -168,7 +171,7 @@ class ShardedReduction final : public StepWork<C> {
   using Event = typename Stream::Event;
   static constexpr bool reads_blocks = backend::CanReadBlocks<C>;
 
-  /// Of stage 1: reduced gradients stay in the arena.
+  /// Stage 1 in place of DividedGradients: reduced gradients stay in the arena.
   struct WholeGradients {
     WholeGradients(const ShardLayout&, const BucketPlan&) noexcept {}
     std::size_t bytes() const noexcept { return 0; }
@@ -189,14 +192,14 @@ class ShardedReduction final : public StepWork<C> {
     return like(range, range.data + begin * size_bytes(range.dtype), count);
   }
 
-  /// Where this rank's part of the bucket lies in its range.
+  /// Memory of this rank's part of the bucket, in the bucket's range.
   ShardMemory place_of(std::size_t bucket) const noexcept {
     const BufferView& range = ranges_[bucket];
     const BucketShard& shard = parameters_.shard(bucket);
     return {part(range, shard.own_begin, 0).data, part(range, shard.rest_begin, 0).data};
   }
 
-  /// Where it has its reduced gradients.
+  /// Memory of this rank's reduced gradients of the bucket.
   ShardMemory own_part(std::size_t bucket) noexcept {
     if constexpr (Stage::divides_gradients) return divided_.part(bucket);
     return place_of(bucket);
@@ -227,15 +230,16 @@ class ShardedReduction final : public StepWork<C> {
     }
   }
 
-  /// To the model, in this step.
+  /// Whether launch() also stores new weights in the model.
   bool stores_at_once() const noexcept { return stage_.ready_frees_value && !inspect_ && !parameters_.measures(); }
 
-  /// After the backward pass, whose weights the model then no longer needs, unless it stores at once.
+  /// Whether buckets are gathered after the backward pass, which no longer needs the old weights; or at once, if
+  /// stores_at_once().
   bool gathers_last() const noexcept {
     return Stage::divides_gradients || reads_blocks || stage_.overlap_forward || stage_.ready_frees_value;
   }
 
-  /// In stage 2 buckets share memory: each is stored before the next is gathered.
+  /// Gathers and stores one bucket. Buckets of stage 2 share memory: each is stored before the next bucket is gathered.
   void gather_and_store(std::size_t bucket, C& channel, Stream stream) {
     if constexpr (Stage::divides_gradients) {
       stream.enqueue([this, bucket, &channel]() noexcept {
@@ -289,7 +293,8 @@ class ShardedReduction final : public StepWork<C> {
     stream.enqueue([this, bucket]() noexcept { parameters_.measure(bucket, own_part(bucket)); });
   }
 
-  /// Writes new weights to the model too, while they are in the first-level cache, if the backward pass has ended.
+  /// Updates a bucket. With read_blocks() and free values the update also stores the new weights in the model, while
+  /// they are in the first-level cache.
   void update(std::size_t bucket, C& channel, Stream stream) {
     stream.enqueue([this, bucket, &channel]() noexcept {
       if (channel.failure()) return;
@@ -321,10 +326,10 @@ class ShardedReduction final : public StepWork<C> {
   Stage stage_;
   std::conditional_t<Stage::divides_gradients, DividedGradients<Stream>, WholeGradients> divided_;
   std::vector<BufferView> ranges_;
-  std::vector<Event> updated_;                ///< of each bucket, where all are updated together
-  std::vector<Event> stored_;                 ///< of each bucket, where the stream stores its weights
-  std::vector<unsigned char> own_is_stored_;  ///< of each bucket: by the update
-  std::atomic<bool> values_are_free_{false};  ///< the backward pass uses them no longer
+  std::vector<Event> updated_;                ///< of each bucket, if all are updated together
+  std::vector<Event> stored_;                 ///< of each bucket, if the stream stores its weights
+  std::vector<unsigned char> own_is_stored_;  ///< of each bucket: whether the update stored this rank's weights
+  std::atomic<bool> values_are_free_{false};  ///< whether the backward pass no longer uses the model's values
   GradientInspection inspect_;
   Buckets* buckets_ = nullptr;
   double squares_ = 0;
