@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// BucketPlanner: interface of an object that changes a reducer's bucket plan, and how it reduces, between its first
-/// steps.
+/// BucketPlanner: interface of an object that changes a reducer's bucket plan and variant of all_reduce between its
+/// first steps.
 
 #include <array>
 #include <chrono>
@@ -25,17 +25,17 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// A step that has ended on this rank.
 struct FinishedStep {
-  std::uint64_t number;               ///< in its records
+  std::uint64_t number;               ///< of the step, as in its records
   std::chrono::nanoseconds duration;  ///< from begin() to the end of finish()
   const StepRecorder& recorder;       ///< with the step's records
 };
 
-/// What checkpoints keep of a plan: see SavedPlan in saved_plan.hpp. Zeros: nothing yet.
+/// A plan as the numbers of a checkpoint: see SavedPlan in saved_plan.hpp. Zeros: no plan yet.
 using SavedPlanNumbers = std::array<std::int64_t, 6>;
 
-/// Threads: the one that drives the steps. Pinned: a checkpoint's tensors refer to its numbers.
-/// It has a function pointer and no virtual function: of that, g++ would put the only implementation into each program
-/// that may call it, whether the program has such an object or not (-fdevirtualize-speculatively).
+/// Threads: the thread that drives the steps. Pinned: a checkpoint's tensors refer to its numbers.
+/// The class has a function pointer and no virtual function. g++ would put the only implementation of a virtual
+/// function into each program that may call it, even without such an object (-fdevirtualize-speculatively).
 class BucketPlanner {
  public:
   BucketPlanner(const BucketPlanner&) = delete;
@@ -77,11 +77,11 @@ class BucketPlanner {
   AfterStep after_step_;
 };
 
-/// What a planner is made from. Lifetime: all that it refers to, during the call that gets it.
+/// Arguments of a planner's construction. Lifetime: its references are valid during the call that gets it.
 struct PlannerSetup {
   const DdpOptions& options;
   std::span<const Parameter> parameters;
-  bool binds_gradients;  ///< the model does
+  bool binds_gradients;  ///< whether the model does
   const std::shared_ptr<const group::GroupHandle>& group;
   const std::string& prefix;            ///< of this wrapper's keys
   std::vector<const char*> variants{};  ///< of the wrapper's communicator: see backend::HasVariants

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// MeasuredPlan: measures the first steps, chooses the sizes of buckets and how they are reduced, and goes back to what
-/// was given if that was no gain.
+/// MeasuredPlan: measures the first steps, chooses bucket sizes and the variant of all_reduce, and returns to the given
+/// plan if the chosen one is no gain.
 
 #include <array>
 #include <chrono>
@@ -24,33 +24,32 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 struct RankTiming;
 
-/// What is done after which step:
-///   1      takes the plan of a checkpoint that was loaded before, if its conditions hold, and ends
-///   2      has measured with the given sizes; now sizes that the cost of reductions is measured with
-///   3, 4   has measured with these; if there are more variants, now the next with these sizes
-///   5, 6   has measured that variant, with these sizes and with the given ones; two steps more for each further one
-///   L      was the last of these, 2 + 2 * variants: rank 0 chooses from all ranks' measurements; ends if it chooses
-///          what is given, which is the given sizes and the first variant
-///   L + 20 has timed 20 steps with the chosen plan; now what is given again
-///   L + 25 has timed 5 steps with that: the plan with the shorter median, of the slowest rank, stays; ends
+/// Bucket planner by measurements. The work after each step, where L is the last measured step, 2 + 2 * variants:
+///   1      adopts the plan of a checkpoint that was loaded before, if its conditions hold, and ends
+///   2      the given sizes are measured; step 3 uses probing sizes
+///   3, 4   the probing sizes are measured; if there are more variants, step 5 uses the next variant
+///   5, 6   variant 1 is measured with the probing sizes and with the given sizes; two steps more for each further one
+///   L      rank 0 chooses from all ranks' measurements; ends if it chooses the given sizes and the first variant
+///   L + 20 20 steps with the chosen plan are timed; the next step uses the given plan
+///   L + 25 5 steps with the given plan are timed; the plan with the shorter median, of the slowest rank, stays; ends
 class MeasuredPlan final : public BucketPlanner {
  public:
-  /// Collective, blocking: rank 0 gets `own` of every rank, in rank order, and `choose` makes a text of them, which
-  /// every rank gets. @param name used once
+  /// Collective, blocking: rank 0 gets `own` of every rank, in rank order. Every rank gets the text that `choose` makes
+  /// of them on rank 0. @param name used once
   using Choose = std::function<std::string(const std::vector<std::string>& texts)>;
   using Exchange = std::function<std::string(const char* name, const std::string& own, const Choose& choose)>;
 
   static constexpr std::size_t trial_steps = 20;
   static constexpr std::size_t given_steps = 5;
 
-  /// @param variants their names; empty: there is one way to reduce. Lifetime: of the names, static
+  /// @param variants names of the variants of all_reduce; empty: there is only one. Lifetime: the names are static
   MeasuredPlan(std::vector<GradientSize> sizes, const BucketCaps& given, std::vector<const char*> variants,
                const PlanConditions& conditions, Exchange exchange);
 
  private:
   std::size_t variant_count() const noexcept { return variants_.empty() ? 1 : variants_.size(); }
   std::uint64_t last_measured_step() const noexcept { return 2 + 2 * variant_count(); }
-  /// What a measured step, 2 to last_measured_step(), runs with.
+  /// Settings of a measured step, 2 to last_measured_step().
   PlanSettings settings_of(std::uint64_t step) const noexcept;
 
   std::optional<BucketPlan> plan_after(std::span<const std::size_t> order, const FinishedStep& step);
@@ -70,7 +69,7 @@ class MeasuredPlan final : public BucketPlanner {
 
   BucketPlan plan_of(const BucketCaps& caps) const { return plan_buckets(sizes_, order_, caps); }
   BucketPlan use(const PlanSettings& settings);
-  /// "Flat, first_bucket_bytes 1048576 and bucket_bytes 2097152"; without a name if there are no variants.
+  /// "Flat, first_bucket_bytes 1048576 and bucket_bytes 2097152"; without the variant's name if there are no variants.
   std::string to_text(const PlanSettings& settings) const;
 
   std::vector<GradientSize> sizes_;
@@ -131,7 +130,7 @@ inline std::string buckets_text(std::size_t count) {
   return std::to_string(count) + (count == 1 ? " bucket" : " buckets");
 }
 
-/// The times of each parameter that are the median of the profiles'.
+/// Median ready time of each parameter over the profiles.
 inline std::vector<double> median_ready_times(std::span<const StepProfile> profiles) {
   std::vector<double> times(profiles.front().ready_at.size());
   std::vector<double> of_one(profiles.size());
@@ -361,7 +360,7 @@ DTRAIN_DEFINED std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSe
                                                                                const MeasuredPlan::Choose& choose) {
     const rendezvous::Membership& here = group->members();
     const auto name_of = [&](int rank) { return "rank " + std::to_string(here.rank_in_job(rank)); };
-    group->start_pending();  // other ranks may wait for this work before they come here
+    group->start_pending();  // other ranks may wait for this work before they choose
     try {
       return backend::store_gather(
           {group->store_ref(), here.rank, here.world_size, here.rank_in_job(), Deadline::after(group->timeout()),

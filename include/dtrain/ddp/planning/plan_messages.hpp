@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// What ranks send each other to choose a bucket plan, and how rank 0 combines it.
+/// Messages of the ranks for the choice of a bucket plan, and their combination on rank 0.
 
 #include <algorithm>
 #include <bit>
@@ -19,30 +19,30 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Of more parameters, so many groups of successive ones are sent, each with its last ready time: rank 0 reads as much
-/// from each rank, however large the model.
+/// Bound for the ready times that rank 0 reads from each rank. With more parameters, a rank sends the last ready time
+/// of each of 256 groups of successive parameters.
 inline constexpr std::size_t max_ready_groups = 256;
 
-/// What one rank has measured.
+/// Measurements of one rank.
 struct RankTiming {
   std::vector<backend::LinkCost> costs;  ///< by variant
   double compute = 0;                    ///< seconds from a step's begin
-  std::vector<double> ready;  ///< by group, in the ready order; `compute` for all if nothing is reduced before that
+  std::vector<double> ready;             ///< by group, in the ready order; all `compute` if no bucket starts before it
 };
 
 void fields(Serializer& of, RankTiming& timing);
 void fields(Serializer& of, PlanSettings& settings);
 
-/// The longest time of a group's gradients. @param ready_at by parameter
+/// Last ready time of each group's gradients. @param ready_at by parameter
 std::vector<double> grouped_times(std::span<const double> ready_at, std::span<const std::size_t> order);
 
-/// The reverse. @param groups as many as grouped_times gives for this order @returns times by parameter
+/// Reverse of grouped_times. @param groups as many as grouped_times gives for this order @returns times by parameter
 std::vector<double> times_of_parameters(std::span<const double> groups, std::span<const std::size_t> order);
 
-/// One step of all ranks: it computes, and its gradients are ready, when the last rank's are. Each variant's cost is
-/// that of the rank whose reductions are the shortest, because it has waited for others the least.
+/// One step of all ranks, with the times of the last rank. Each variant's cost is the cost of the rank with the
+/// shortest reductions, which has waited the least for other ranks.
 /// @param timings at least one; all with as many variants and groups as the first
-/// @param buckets,bytes of a plan, by which costs are compared
+/// @param buckets,bytes of a plan, for which costs are compared
 RankTiming combined(std::span<const RankTiming> timings, std::size_t buckets, std::size_t bytes);
 
 /// Medians of the duration of steps.

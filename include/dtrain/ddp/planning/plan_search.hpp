@@ -22,8 +22,9 @@ struct ReductionSample {
   double seconds;
 };
 
-/// alpha and beta of a reduction, neither of them negative: the least sum of squared relative errors, so that small
-/// buckets count as much as large ones. Samples of one size give no alpha. Samples that are not positive do not count.
+/// alpha and beta of a reduction, neither of them negative. They minimize the sum of squared relative errors, in which
+/// small and large buckets have equal weight. Samples of one size give no alpha. Samples that are not positive do not
+/// count.
 backend::LinkCost fit_reduction_cost(std::span<const ReductionSample> samples);
 
 /// A model's gradients, and when they are ready in a step.
@@ -46,24 +47,26 @@ PlannedStep plan_step(const GradientTimes& gradients, const BucketCaps& caps, co
 /// Sizes for choose_caps to try: powers of two from 4 KiB until all gradients are in one bucket.
 std::vector<BucketCaps> candidate_caps(std::size_t total_bytes);
 
-/// Pure. The sizes with the shortest modelled step. Of those within half a percent of it, the ones that communicate for
-/// the shortest time, and of those the largest sizes. `given`, if nothing gains more than 1% on it: a model is not more
-/// precise.
+/// Sizes with the shortest modelled step; pure. Of sizes within half a percent of the shortest step, those with the
+/// shortest communication are chosen; of equal ones, the largest. `given` is kept if no sizes gain more than 1%: the
+/// model is not more precise.
 PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given, const backend::LinkCost& cost);
 
-/// What choose_settings has chosen, and the step that the model expects.
+/// Result of choose_settings, and the step that the model expects.
 struct PlannedSettings {
   PlannedStep step;
   std::size_t variant;
 };
 
-/// Pure. choose_caps for each variant: the first, unless the step of a later one is shorter by more than 1%.
+/// Result of choose_caps for the best variant; pure. The first variant is kept unless a later variant's step is shorter
+/// by more than 1%.
 /// @param costs by variant, at least one
 PlannedSettings choose_settings(const GradientTimes& gradients, const BucketCaps& given,
                                 std::span<const backend::LinkCost> costs);
 
-/// Sizes whose reductions, measured beside those of `given`, differ by a factor of 2 at least, where that is possible:
-/// a first bucket of 1/512 of all bytes, then 1/16 each, and smaller ones at the end; or all gradients in one bucket.
+/// Sizes for measurements beside `given`, whose reductions differ from those of `given` by a factor of 2 if possible.
+/// They are a first bucket of 1/512 of all bytes, buckets of 1/16 each, and smaller ones at the end; or all gradients
+/// in one bucket.
 BucketCaps probing_caps(std::span<const GradientSize> sizes, std::span<const std::size_t> order,
                         const BucketCaps& given);
 
@@ -110,7 +113,7 @@ DTRAIN_DEFINED std::vector<BucketCaps> candidate_caps(std::size_t total_bytes) {
 }
 
 namespace detail {
-inline constexpr double gain = 0.99;  ///< times a step: what another must be shorter than
+inline constexpr double gain = 0.99;  ///< factor of a step's time: a better step is shorter than the product
 }
 
 DTRAIN_DEFINED PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given,

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// SavedPlan: a measured bucket plan as the numbers of a checkpoint, and the conditions under which it is used again;
-/// plan_state(): the tensor of it.
+/// plan_state(): the plan as a tensor.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,10 +19,10 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 NamedTensor plan_tensor(BucketPlanner* planner);
 
-/// The measured plan as a tensor for save_checkpoint and load_checkpoint. If it is loaded before the first step, with
-/// as many ranks, as many of them on rank 0's host, for the same gradients and the same ways to reduce them, the plan
-/// is used from the second step on, and steps are not measured (thresholds of Mpi and Gloo are:
-/// GroupOptions::algorithms). Lifetime: refers to memory of `ddp`. @throws Error (invalid_argument) without
+/// The measured plan as a tensor for save_checkpoint and load_checkpoint. A plan that is loaded before the first step
+/// is used from the second step on, and no steps are measured. Conditions: the same number of ranks, in the job and on
+/// rank 0's host; the same gradients; the same variants of all_reduce. Thresholds of Mpi and Gloo are still measured:
+/// GroupOptions::algorithms. Lifetime: refers to memory of `ddp`. @throws Error (invalid_argument) without
 /// PlanChoice::measured()
 /// @ingroup training
 template <class Ddp>
@@ -38,7 +38,7 @@ using ddp::plan_state;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Of a communicator (backend::HasVariants): no more are measured.
+/// Most variants of a communicator (backend::HasVariants) that are measured.
 inline constexpr std::size_t max_variants = 8;
 
 /// Sizes of buckets, and the variant of all_reduce that reduces them.
@@ -49,7 +49,7 @@ struct PlanSettings {
   friend bool operator==(const PlanSettings&, const PlanSettings&) = default;
 };
 
-/// What a saved plan was made for. It is used again where all of it is the same.
+/// Conditions that a saved plan was measured under. The plan is used again where all of them are equal.
 struct PlanConditions {
   int world_size = 1;
   int ranks_on_host = 1;
@@ -65,7 +65,7 @@ struct SavedPlan {
   std::size_t variant = 0;
 
   SavedPlanNumbers numbers() const noexcept;
-  /// Untrusted numbers. @returns nullopt if they are those of no plan
+  /// Untrusted numbers. @returns nullopt if they describe no plan
   static std::optional<SavedPlan> from(const SavedPlanNumbers& numbers) noexcept;
 };
 

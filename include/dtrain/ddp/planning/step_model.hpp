@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// A model of a training step: when gradients are ready, when their buckets are reduced, and what of that is hidden;
-/// StepProfile: these times as a rank measured them.
+/// A model of a training step: when gradients are ready, when their buckets are reduced, and which part of the
+/// reductions is hidden; StepProfile: the times that one rank measured.
 
 #include <algorithm>
 #include <chrono>
@@ -17,19 +17,19 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// In seconds; moments count from the step's begin.
+/// Times of a measured step, in seconds from the step's begin.
 struct StepProfile {
   double compute = 0;                  ///< when finish() was called
-  bool overlaps = false;               ///< whether a bucket was started before that
-  std::vector<double> ready_at;        ///< by parameter; `compute` for one that was not ready
+  bool overlaps = false;               ///< whether a bucket was started before finish()
+  std::vector<double> ready_at;        ///< by parameter; `compute` without a record
   std::vector<double> bucket_seconds;  ///< by bucket; 0 without records
 };
 
-/// @param records those of the step, perhaps among others'
+/// @param records of the step, perhaps among records of other steps
 StepProfile step_profile(std::span<const StepRecord> records, std::uint64_t step, std::size_t parameters,
                          std::size_t buckets);
 
-/// Of one step, in seconds from its beginning.
+/// Times of a modelled step, in seconds from its begin.
 struct ModelledStep {
   double compute = 0;        ///< forward and backward
   double communication = 0;  ///< of all buckets, one after the other
@@ -39,7 +39,8 @@ struct ModelledStep {
   double times_the_longer() const noexcept { return step / std::max(compute, communication); }
 };
 
-/// A bucket is reduced once its last gradient is ready and the bucket before it is done: one channel, one order.
+/// Times of a step with this plan. A bucket is reduced once its last gradient is ready and the bucket before is
+/// reduced: one channel, one order.
 /// @param ready_at when each gradient is ready, by parameter @param compute when forward and backward are done
 /// @param reduction_seconds of a bucket of so many bytes: double(std::size_t)
 template <class Reduction>
