@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// hooks::Adasum: adds gradients that are orthogonal, averages those that are parallel, and all between as much.
+/// hooks::Adasum: adds orthogonal gradients, averages parallel ones, and interpolates for all others.
 
 #include <algorithm>
 #include <bit>
@@ -18,24 +18,25 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A level of Adasum: two groups of ranks each have a vector, a the first one and b the second, and this rank has the
-/// same elements of both. Work of a stream.
+/// A level of Adasum, as work of a stream. The first group of ranks has vector a, the second group vector b. This rank
+/// has the same elements of both vectors.
 struct AdasumLevel {
   std::span<const BucketGradient> gradients;
   float* bucket;
-  std::size_t begin;  ///< this rank's elements of the bucket, its own group's vector
+  std::size_t begin;  ///< this rank's elements in the bucket, of its own group's vector
   std::size_t count;
-  const float* received;  ///< those of the other group's vector
+  const float* received;  ///< the same elements of the other group's vector
   bool is_second;         ///< whether the own group is the second one
   double* products;       ///< of each gradient: aa, bb, ab; summed over the ranks of both groups between the calls
 
-  /// Writes the products of this rank's elements, where it has some.
+  /// Writes the products of each gradient that has elements on this rank.
   void multiply() const noexcept;
   /// own = (1 - ab / 2aa) a + (1 - ab / 2bb) b, by gradient
   void combine() const noexcept;
 };
 
-/// Memory that grows and stays where it was: enqueued work uses it. Allocates nothing once it is large enough.
+/// Memory that grows by larger blocks. Earlier blocks stay, because enqueued work uses them. Allocates nothing once a
+/// block is large enough.
 template <class T>
 class WorkMemory {
  public:
@@ -55,20 +56,21 @@ namespace DTRAIN_NAMESPACE::hooks {
 /// A GradientHook that adds orthogonal gradients and averages parallel ones.
 /// `DistributedDataParallel ddp{model, group, options, hooks::Adasum{}}`. The ranks' gradients a and b
 /// of a parameter become (1 - ab / 2aa) a + (1 - ab / 2bb) b: their sum if they are orthogonal, their average if they
-/// are equal. So do those of pairs of ranks, then of fours, and so on. DdpOptions::reduce_op has no effect.
+/// are equal. Results of pairs of ranks are combined in the same way, then results of four ranks, and so on.
+/// DdpOptions::reduce_op has no effect.
 /// Source: S. Maleki et al., "Scaling Distributed Training with Adaptive Summation", arXiv 2006.02924, 2020.
-/// - The number of ranks is a power of two, and gradients are f32 in host memory: else the first step fails.
-/// - Each rank sends as much as for an all-reduce, in 2 log2(ranks) messages, and log2(ranks) small all-reduces.
-/// - Memory: half of each bucket that is larger than all before it. The same bits on all ranks; in each run with the
-/// same buckets and ranks.
-/// For one model; a variable outlives its wrapper.
+/// - The number of ranks is a power of two, and gradients are f32 in host memory; otherwise the first step fails.
+/// - Each rank sends as many bytes as for an all-reduce, in 2 log2(ranks) messages, and log2(ranks) small all-reduces.
+/// - Memory: half of each bucket that is larger than all buckets before it.
+/// - Gradients have the same bits on all ranks, and in each run with the same buckets and ranks.
+/// Lifetime: one model; a variable outlives its wrapper.
 /// @ingroup hooks
 class Adasum {
  public:
   /// @throws Error (invalid_argument) for a second model
   void prepare(std::span<const Parameter> parameters);
   std::string description() const { return "hooks::Adasum"; }
-  /// Of each doubling: two exchanges, an all-reduce and two computations.
+  /// Two exchanges, an all-reduce and two computations for each doubling.
   static std::uint64_t items_per_bucket(int ranks) noexcept {
     return 5 * static_cast<std::uint64_t>(std::bit_width(static_cast<unsigned>(ranks)));
   }
@@ -87,8 +89,9 @@ class Adasum {
   /// @throws Error (unsupported)
   static void require_usable(int ranks, const BufferView& values);
 
-  /// This rank's group has `distance` ranks. They have the same elements [begin, begin + count) as their partners in
-  /// the neighbour group. Partners combine a half each, do so with the next larger groups, and exchange their results.
+  /// Combines elements [begin, begin + count) of this rank's group of `distance` ranks and of the neighbour group. Each
+  /// rank has a partner with the same elements in the neighbour group. Each partner combines one half, repeats the call
+  /// for its half with larger groups, and exchanges results with its partner.
   template <class C>
   void combine(const ddp::GradientBucket<C>& bucket, int distance, std::size_t begin, std::size_t count) {
     const int ranks = bucket.channel.size();

@@ -37,15 +37,15 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// For streams that do not run work of the host.
+/// Conversion on a device, for streams that do not run host work.
 template <class Stream>
 class DeviceCast;
 
 #if DTRAIN_WITH_CUDA
 
-/// The 16-bit values are in memory of this object, because threads that narrow an array in its own place overwrite what
-/// others have not read. The channel allocates it, as the arena: memory that NCCL has registered is reduced without a
-/// copy. Work of one stream. Threads: one at a time.
+/// Conversion on a CUDA device. The 16-bit values are in memory of this object, because threads that narrow an array in
+/// place overwrite elements that other threads have not read. The channel allocates this memory, as it does the arena:
+/// NCCL reduces registered memory without a copy. Work of one stream. Threads: one at a time.
 template <>
 class DeviceCast<stream::cuda::StreamRef> {
  public:
@@ -54,8 +54,8 @@ class DeviceCast<stream::cuda::StreamRef> {
   DeviceCast(DType narrowed, const Device& device)
       : dtype_(loaded(narrowed, device)), narrow_(DType::f32, narrowed), widen_(narrowed, DType::f32) {}
 
-  /// Collective, blocking: makes room for the values of the largest bucket. Between steps; smaller memory stays,
-  /// because graphs use it. @throws as the channel's allocate_blocking
+  /// Collective, blocking: allocates memory for the values of the largest bucket. Called between steps. Smaller memory
+  /// stays, because graphs use it. @throws as the channel's allocate_blocking
   template <backend::CanAllocate C>
   void plan(C& channel, const BucketPlan& plan, Deadline deadline) {
     std::size_t bytes = 0;
@@ -69,8 +69,8 @@ class DeviceCast<stream::cuda::StreamRef> {
     memory_.push_back(std::move(memory));
   }
 
-  /// Enqueued. Lifetime: until the next call's work runs. @returns the values times `factor`, rounded once to nearest
-  /// even @throws Error (invalid_argument) without room for them; (cuda)
+  /// Enqueues the rounding. Lifetime: the result is valid until the next call's work runs. @returns the values times
+  /// `factor`, rounded once to nearest even @throws Error (invalid_argument) without memory for the values; (cuda)
   BufferView narrow(const BufferView& values, float factor, stream::cuda::StreamRef stream) {
     const BufferView halves{data_, values.count, dtype_, values.device};
     if (halves.bytes() > bytes_) refuse_unplanned(values);
@@ -79,7 +79,7 @@ class DeviceCast<stream::cuda::StreamRef> {
     return halves;
   }
 
-  /// Enqueued. @throws Error (cuda)
+  /// Enqueues the conversion of `halves` to `values`. @throws Error (cuda)
   void widen(const BufferView& halves, const BufferView& values, stream::cuda::StreamRef stream) {
     widen_.add(values.data, halves.data, values.count);
     widen_.enqueue(1, stream);
@@ -138,10 +138,10 @@ inline bool every_parameter(const Parameter&) noexcept {
 namespace detail {
 
 [[noreturn]] void throw_second_model(const char* kind);
-/// @throws Error (invalid_argument) if `errors` are those of another model, (unsupported) for errors of a gradient that
-/// is not in host memory
+/// @throws Error (invalid_argument) if `errors` belong to another model, (unsupported) for errors of a gradient that is
+/// not in host memory
 void allocate_errors(ddp::Residuals& errors, std::span<const Parameter> parameters, const CastOptions& options);
-/// Adds the errors of earlier steps to the gradients, and keeps those of this step.
+/// Adds the errors of earlier steps to the gradients, and keeps the errors of this step.
 void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gradients, DType to,
                 float divisor) noexcept;
 
@@ -149,18 +149,19 @@ void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gra
 
 /// A GradientHook that sends f32 gradients in 16 bits.
 /// `DistributedDataParallel ddp{model, group, options, hooks::Cast<dtrain::bfloat16>{}}`. Each rank
-/// rounds its f32 gradients to 16 bits in place, and the backend reduces those; sums of 16 bits are as precise as the
-/// backend's (DdpOptions::accumulate). Gradients of other types are reduced as they are. Averages: each rank divides
-/// before it rounds, so that the sum of gradients in range is in range, but for the last 0.1% of f16's. For f16,
-/// elements below 6e-8 times the number of ranks become zero: scale the loss (LossScaler).
+/// rounds its f32 gradients to 16 bits in place, and the backend reduces the rounded gradients, with the precision of
+/// its 16-bit sums (DdpOptions::accumulate). Gradients of other types are reduced as they are. For averages each rank
+/// divides before it rounds, so that sums of gradients in range stay in range, except for the last 0.1% of f16's range.
+/// For f16, elements below 6e-8 times the number of ranks become zero: scale the loss (LossScaler).
 ///
-/// On a CUDA device it works for one model, its time is not measured, and it has memory for the 16-bit values of the
-/// largest bucket, and of smaller ones that came before it, which the channel allocates.
+/// On a CUDA device the hook works for one model, and its time is not measured. The channel allocates memory for the
+/// 16-bit values of the largest bucket; memory for smaller buckets of earlier plans stays.
 ///
 /// With error feedback, `hooks::Cast<dtrain::bfloat16> cast{{.error_feedback = dtrain::hooks::every_parameter}}`, a
-/// rank adds to a parameter's next gradient what rounding took from this one, so that over many steps it sends the
-/// sum of its gradients less one rounding. It keeps an f32 for each element. Errors of gradients that are not finite
-/// start anew; those of scaled ones (LossScaler) have the scale of their step: use bf16. For gradients in host memory.
+/// rank adds the rounding error of each gradient to the parameter's next gradient. Over many steps the rank sends the
+/// sum of its gradients less one rounding. It keeps an f32 for each element, in host memory only. Errors restart at
+/// zero after gradients that are not finite. Errors of scaled gradients (LossScaler) have the scale of their step: use
+/// bf16.
 /// Lifetime: with error feedback one model; a variable outlives its wrapper.
 /// @ingroup hooks
 template <class Half>
@@ -185,13 +186,14 @@ class Cast {
       if (!parameters.empty()) static_cast<void>(on_device<C>(parameters.front().gradient.device));
     }
   }
-  /// Without what a device needs: for hooks of host memory that pass their calls on. Those of a device call
-  /// prepare<C>() and plan().
+  /// Prepares for host memory only, for hooks that pass their calls on. Such a hook of a device calls prepare<C>() and
+  /// plan().
   void prepare(std::span<const Parameter> parameters) {
     if (options_.error_feedback) detail::allocate_errors(errors_, parameters, options_);
   }
 
-  /// Collective, blocking: on a device, memory for the 16-bit values. @throws as the channel's allocate_blocking
+  /// Collective, blocking: allocates memory for the 16-bit values on a device. @throws as the channel's
+  /// allocate_blocking
   template <class C>
   void plan(C& channel, const ddp::BucketPlan& plan, Deadline deadline) {
     if constexpr (!ddp::RunsHostWork<typename C::Stream>) {
@@ -212,11 +214,12 @@ class Cast {
     reduce_floats(bucket, divisor, divides ? ReduceOp::sum : bucket.op);
   }
 
-  /// What a checkpoint needs of the errors, for save_checkpoint and load_checkpoint: each rank's become their average,
-  /// which the gradients still get as a whole. A training that goes on from the file is bit for bit the one that wrote
-  /// it, on as many ranks. Collective, blocking: every rank calls it between the same steps, once the model is wrapped,
-  /// with the wrapper's group. Lifetime: the views are those of this object. @throws Error (invalid_argument) for a
-  /// group of another number of ranks than the wrapper's, in the next step if none has run; the job's first cause
+  /// State for save_checkpoint and load_checkpoint. The call averages the errors over the ranks, so that the state is
+  /// equal on all of them and no error is lost. On the same number of ranks, a training that continues from the file
+  /// has the bits of the training that wrote it. Collective, blocking: every rank calls it between the same steps, once
+  /// the model is wrapped, with the wrapper's group. Lifetime: the views refer to this object. @throws Error
+  /// (invalid_argument) for a group of another number of ranks than the wrapper's, in the next step if no step has run;
+  /// the job's first cause
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
     if (options_.error_feedback) ranks_.state_is_for("hooks::Cast", group.world_size());

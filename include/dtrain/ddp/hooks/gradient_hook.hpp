@@ -24,15 +24,15 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The operations that a hook may call, with the contract of a communicator's (backend/communicator.hpp). It counts the
-/// bytes that they send. Borrows the communicator.
+/// The operations that a hook may call, with the contract of a communicator (backend/communicator.hpp). Counts the
+/// bytes that the operations send. Borrows the communicator.
 /// @ingroup hooks
 template <backend::Communicator C>
 class CountedChannel {
  public:
   using Stream = typename C::Stream;
 
-  /// @param traffic null: counts nothing. Lifetime: both outlive this object
+  /// @param traffic null: counts nothing. Lifetime: `channel` and `traffic` outlive this object
   // NOLINTNEXTLINE(google-explicit-constructor): a communicator that counts nothing.
   CountedChannel(C& channel, TrafficCounter* traffic = nullptr) noexcept : channel_(&channel), traffic_(traffic) {}
 
@@ -86,7 +86,7 @@ class CountedChannel {
     if (traffic_ != nullptr) traffic_->sends(sent.bytes());
   }
 
-  /// Of n bytes that a collective counts, a rank sends n (size - 1) / size.
+  /// Counts a message. A rank sends n (size - 1) / size of the n bytes that are counted for a collective.
   void count_message(const ConstBufferView& sent) const noexcept {
     const auto ranks = static_cast<std::uint64_t>(size());
     if (traffic_ != nullptr && ranks > 1) traffic_->sends(sent.bytes() * ranks / (ranks - 1));
@@ -96,7 +96,7 @@ class CountedChannel {
   TrafficCounter* traffic_;
 };
 
-/// Work of a stream whose time counts.
+/// Work of a stream, whose time `traffic` counts.
 template <class Work>
 struct TimedWork {
   void operator()() noexcept {
@@ -116,13 +116,13 @@ struct TimedWork {
 /// A gradient in a bucket.
 /// @ingroup hooks
 struct BucketGradient {
-  std::size_t parameter;  ///< its position in the model's parameters(): what a hook finds its own state by
+  std::size_t parameter;  ///< position in the model's parameters(), such as an index into a hook's state
   TensorView view;        ///< in the bucket, with the gradient's shape
 };
 
 /// The bucket that a hook reduces. All ranks have the same gradients in a bucket, in the same order, and the same
-/// buckets in the same order. The first step's buckets are planned anew after it, so nothing of a bucket lasts longer
-/// than a step.
+/// buckets in the same order. Buckets are planned again after the first step, so that a hook keeps nothing of a bucket
+/// beyond a step.
 /// Lifetime: `gradients` and the memory last until the step's work has run; the object only during the call.
 /// @ingroup hooks
 template <backend::Communicator C>
@@ -131,17 +131,17 @@ struct GradientBucket {
 
   BufferView values;  ///< all gradients, and zeros between them; the backend reduces this memory without a copy
   std::span<const BucketGradient> gradients;
-  CountedChannel<C> channel;  ///< for any of its collectives: they use no other channel's order
+  CountedChannel<C> channel;  ///< for any collective, in an order that no other channel shares
   Stream stream;              ///< runs the bucket's work in order
-  ReduceOp op;                ///< what the program asked for: the average or the sum
+  ReduceOp op;                ///< the program's choice: average or sum
 
   /// Elements [begin, begin + count) of `values`.
   BufferView part(std::size_t begin, std::size_t count) const noexcept {
     return {values.data + begin * size_bytes(values.dtype), count, values.dtype, values.device};
   }
 
-  /// Enqueues work of the host that compresses or decompresses. Its time is part of the wrapper's summary.
-  /// @param work as a host stream takes it, in at most 104 bytes (stream/host/queue.hpp)
+  /// Enqueues host work that compresses or decompresses, whose time is part of the wrapper's summary.
+  /// @param work a callable for a host stream, of at most 104 bytes (stream/host/queue.hpp)
   template <class Work>
   void compress(const Work& work) const {
     static_assert(std::is_nothrow_invocable_v<Work&>, "dtrain: work on a stream is noexcept: []() noexcept { ... }");
@@ -149,41 +149,45 @@ struct GradientBucket {
   }
 };
 
-/// `hook.reduce(bucket)` enqueues work on `bucket.stream`. When that has run, every rank has the same bits in
+/// `hook.reduce(bucket)` enqueues work on `bucket.stream`. After the work has run, every rank has the same bits in
 /// `bucket.values`, with zeros between the gradients.
-/// - It is called once for each bucket and step, in the order of the buckets, from one thread at a time.
-/// - It does not wait for the work, and allocates nothing in later steps.
-/// - An exception ends the job, as one of the backward pass does.
-/// Optional: `hook.prepare(parameters)` gets the model's parameters once, before the first step, and may allocate. It
-/// may be a template of the communicator: `template <class C> void prepare(std::span<const Parameter> parameters)`, or
-/// have a second parameter, `std::span<const TensorView> buffers`: those that steps broadcast
-/// (DdpOptions::broadcast_buffers). `hook.keeps_buffers()`, the same on all ranks, is asked when a step begins: true
-/// leaves each rank its own buffers in this step.
-/// `hook.plan(channel, plan, deadline)` gets the communicator and the ddp::BucketPlan before the first step, and
-/// whenever the buckets change, between steps. All ranks call it alike, so that it may allocate by
-/// channel.allocate_blocking(). `hook.items_per_bucket(ranks)`, for a hook of a host stream, is the largest number of
-/// collectives and compress() calls for one bucket; default_hook_items without it. The stream has room for these, and a
-/// hook that enqueues more is an error (limit). `hook.description()` is a std::string that must be the same on all
-/// ranks, and names the hook in the error if not. `hook.read_values(read)`, for a hook that uses the parameters'
-/// values, gets a ddp::ReadValue that it asks for their present addresses before each use; empty: they stay where
-/// prepare() saw them.
+/// - reduce() is called once for each bucket and step, in the order of the buckets, from one thread at a time.
+/// - reduce() does not wait for the work, and allocates nothing in later steps.
+/// - An exception ends the job, as an exception of the backward pass does.
+/// Optional members:
+/// - `hook.prepare(parameters)` gets the model's parameters once, before the first step, and may allocate. prepare()
+/// may be a template of the communicator: `template <class C> void prepare(std::span<const Parameter> parameters)`. Or
+/// it has a second parameter, `std::span<const TensorView> buffers`: the buffers that steps broadcast
+/// (DdpOptions::broadcast_buffers).
+/// - `hook.keeps_buffers()`, equal on all ranks, is called when a step begins: true leaves each rank its own buffers in
+/// the step.
+/// - `hook.plan(channel, plan, deadline)` gets the communicator and the ddp::BucketPlan before the first step, and
+/// whenever the buckets change, between steps. All ranks call plan() alike, so that it may allocate by
+/// channel.allocate_blocking().
+/// - `hook.items_per_bucket(ranks)`, for a hook of a host stream, is the largest number of collectives and compress()
+/// calls for one bucket. A hook without the member has default_hook_items. The stream has room for these items; a hook
+/// that enqueues more is an error (limit).
+/// - `hook.description()` is a std::string that must be equal on all ranks, and names the hook in the error if it
+/// differs.
+/// - `hook.read_values(read)`, for a hook that uses the parameters' values, gets a ddp::ReadValue. The hook calls
+/// `read` for a value's present address before each use; if `read` is empty, values stay where prepare() saw them.
 /// @ingroup hooks
 template <class H, class C>
 concept GradientHook = backend::Communicator<C> && requires(H& hook, const GradientBucket<C>& bucket) {
   hook.reduce(bucket);
 };
 
-/// A stream that runs work of the host, as hooks enqueue it; not CUDA's.
+/// A stream that runs host work, as hooks enqueue it; not a CUDA stream.
 /// @ingroup hooks
 template <class S>
 concept RunsHostWork = requires(S stream, void (*work)() noexcept) {
   stream.enqueue(work);
 };
 
-/// Work items for a bucket that a hook may enqueue if it does not say how many.
+/// Work items for each bucket of a hook without items_per_bucket().
 inline constexpr std::uint64_t default_hook_items = 16;
 
-/// A hook of any type, or none.
+/// Functions of a hook of any type; empty without a hook.
 template <backend::Communicator C>
 struct HookFunctions {
   std::string description;
@@ -195,7 +199,7 @@ struct HookFunctions {
   std::function<std::uint64_t(int)> items_per_bucket;
 };
 
-/// Borrows a variable, which then outlives the result, and keeps a temporary.
+/// Functions of `hook`. Lifetime: borrows a variable, which outlives the result; keeps a temporary.
 template <class C, class H>
 HookFunctions<C> hook_functions(H&& hook) {
   using Hook = std::remove_cvref_t<H>;

@@ -6,17 +6,18 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A hook gets to know its wrapper's group in the first step; state() may be called before that. Threads: one at a
-/// time.
+/// Compares the number of ranks in a hook's steps and in its state(). A hook knows its wrapper's group from the first
+/// step on; state() may be called before the first step. Threads: one at a time.
 class HookRanks {
  public:
-  /// In each reduce(). @param ranks of the wrapper's group @throws Error (invalid_argument) if state() had others
+  /// Called in each reduce(). @param ranks of the wrapper's group @throws Error (invalid_argument) if state() had
+  /// another number
   void step_is_for(const char* hook, int ranks) {
     if (of_state_ != 0 && of_state_ != ranks) refuse_state(hook, of_state_, ranks);
     of_steps_ = ranks;
   }
 
-  /// In state(). @param ranks of its group @throws Error (invalid_argument) if the steps had others
+  /// Called in state(). @param ranks of its group @throws Error (invalid_argument) if the steps had another number
   void state_is_for(const char* hook, int ranks) {
     if (of_steps_ != 0 && of_steps_ != ranks) refuse_state(hook, ranks, of_steps_);
     of_state_ = ranks;
@@ -25,7 +26,7 @@ class HookRanks {
  private:
   [[noreturn]] static void refuse_state(const char* hook, int of_state, int of_steps);
 
-  int of_steps_ = 0;  ///< 0: not known yet, as below
+  int of_steps_ = 0;  ///< 0: not known yet, as for of_state_
   int of_state_ = 0;
 };
 

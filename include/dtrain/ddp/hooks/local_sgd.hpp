@@ -32,10 +32,10 @@ struct LocalSgdOptions {
   std::uint64_t start_after = 0;  ///< steps whose gradients are reduced, before the local ones
 };
 
-/// A GradientHook for post-local SGD: steps without communication. After `start_after` steps a rank keeps its own
-/// gradients and updates its own weights by them, and every `every` steps the weights of all ranks are averaged, as f32
-/// where they are f32, whatever the topology's wire type. Local steps communicate nothing: no rank waits for another
-/// one, but after the first step for rank 0's order of the buckets (DdpOptions::reorder_gradients).
+/// A GradientHook for post-local SGD: steps without communication. After `start_after` steps each rank updates its
+/// weights by its own gradients, and every `every` steps the weights of all ranks are averaged. f32 weights are
+/// averaged in f32, whatever the topology's wire type. Local steps communicate nothing. Ranks wait only after the first
+/// step, for rank 0's order of the buckets (DdpOptions::reorder_gradients).
 ///
 ///   dtrain::hooks::LocalSgd local{{.every = 8, .start_after = 100}};
 ///   dtrain::DistributedDataParallel ddp{model, group, {}, local};
@@ -47,12 +47,13 @@ struct LocalSgdOptions {
 ///
 /// Source: T. Lin, S. U. Stich, K. K. Patel and M. Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020.
 /// - Between two averages the ranks' weights differ: evaluate after average_now(), and take checkpoints with state().
-/// - StepOptions::measure_norm then gives the norm of this rank's gradients, and LossScaler may decide otherwise on
-///   another rank: use bf16 or f32.
-/// - The optimizer's state stays that of each rank.
+/// - In local steps StepOptions::measure_norm gives the norm of this rank's gradients, and LossScaler may decide
+///   differently on each rank: use bf16 or f32.
+/// - Each rank keeps its own optimizer state.
 /// - Buffers that steps broadcast (DdpOptions::broadcast_buffers) are not broadcast in local steps: each rank has its
-///   own. An average of the weights also averages buffers of f64, f32, f16 and bf16; others become rank 0's.
-/// Lifetime: one model, which outlives it; outlives its wrapper. Threads: those of the steps.
+///   own. An average of the weights also averages buffers of f64, f32, f16 and bf16; other buffers become equal to rank
+///   0's.
+/// Lifetime: one model, which outlives the hook; the hook outlives its wrapper. Threads: the threads of the steps.
 /// @ingroup hooks
 class LocalSgd {
  public:
@@ -61,7 +62,7 @@ class LocalSgd {
 
   std::string description() const;
 
-  /// Remembers the weights and buffers, and makes the memory in which small ones are averaged together.
+  /// Keeps views of the weights and buffers, and allocates the memory in which small ones are averaged together.
   void prepare(std::span<const Parameter> parameters, std::span<const TensorView> buffers = {});
   void read_values(ddp::ReadValue read) { read_value_ = std::move(read); }
 
@@ -72,8 +73,8 @@ class LocalSgd {
   }
   bool keeps_buffers() const noexcept { return is_local(); }
 
-  /// Counts a step, and averages the weights if it is the turn. Collective, blocking: every rank calls it after each
-  /// step of its optimizer. @returns whether it averaged @throws the job's first cause
+  /// Counts a step, and averages the weights after every `every` local steps. Collective, blocking: every rank calls it
+  /// after each step of its optimizer. @returns whether it averaged @throws the job's first cause
   template <class Group>
   bool average(const Group& group) {
     ++steps_;
@@ -101,10 +102,10 @@ class LocalSgd {
   std::uint64_t steps() const noexcept { return static_cast<std::uint64_t>(steps_); }
   void set_steps(std::uint64_t steps) noexcept { steps_ = static_cast<std::int64_t>(steps); }
 
-  /// What a checkpoint needs besides the weights and buffers, which this averages: the number of steps. Collective,
-  /// blocking, as average_now(), with the wrapper's group. Lifetime: the view is that of this object.
-  /// @throws Error (invalid_argument) for a group of another number of ranks than the wrapper's, in the next step if
-  /// none has run; the job's first cause
+  /// State for a checkpoint besides the weights and buffers: the number of steps. Averages the weights and buffers.
+  /// Collective, blocking, as average_now(), with the wrapper's group. Lifetime: the view refers to this object.
+  /// @throws Error (invalid_argument) for a group of another number of ranks than the wrapper's, in the next step if no
+  /// step has run; the job's first cause
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
     ranks_.state_is_for("hooks::LocalSgd", group.world_size());
@@ -115,7 +116,7 @@ class LocalSgd {
  private:
   static constexpr std::size_t joined_bytes = std::size_t{1} << 20;
 
-  /// Weights, or buffers, of one type that are reduced together: a single one in place, several in `memory_`.
+  /// Weights or buffers of one type that are reduced together: a single tensor in place, several tensors in `memory_`.
   struct Joined {
     std::size_t first = 0;
     std::size_t count = 0;
@@ -125,7 +126,7 @@ class LocalSgd {
   /// Whether the next step keeps this rank's gradients.
   bool is_local() const noexcept { return steps() >= options_.start_after; }
 
-  /// Where values move: their present addresses.
+  /// Reads the present addresses of the weights, if values move.
   void find_values() const {
     for (std::size_t i = 0; read_value_ && i < weights_; ++i)
       values_[i] = read_value_(i).view;
@@ -138,8 +139,8 @@ class LocalSgd {
   LocalSgdOptions options_;
   std::int64_t steps_ = 0;
   mutable std::vector<TensorView> values_;  ///< weights, and buffers of floats
-  std::size_t weights_ = 0;                 ///< of the values
-  ddp::ReadValue read_value_;               ///< empty: they stay
+  std::size_t weights_ = 0;                 ///< number of weights in values_
+  ddp::ReadValue read_value_;               ///< empty: values do not move
   std::vector<Joined> joined_;
   std::vector<TensorView> copied_;  ///< other buffers
   mutable std::vector<std::byte> memory_;

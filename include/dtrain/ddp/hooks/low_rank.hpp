@@ -33,11 +33,11 @@ void multiply_columns(Rows matrix, Rows vectors, Rows products) noexcept;
 /// matrix(i, j) = the sum over k of left(k, i) right(k, j); then rest -= factor * matrix. Writes each matrix once.
 void multiply_vectors(Rows left, Rows right, Rows matrix, Rows rest, float factor) noexcept;
 
-/// Makes the rows orthonormal, by the modified Gram-Schmidt process, twice. A row that depends on those before it
-/// becomes zero. @returns whether none did
+/// Makes the rows orthonormal, by the modified Gram-Schmidt process, twice. A row that depends on the rows before it
+/// becomes zero. @returns whether no row became zero
 bool orthonormalize_rows(Rows vectors) noexcept;
 
-/// Fills the row with numbers in [-1, 1) that `seed` decides.
+/// Fills the row with numbers in [-1, 1), determined by `seed`.
 void fill_randomly(std::span<float> values, std::uint64_t seed) noexcept;
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -53,7 +53,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// In f64: a square of f32 may be beyond f32.
+/// Sum of squares in f64, because a square of f32 may be beyond f32.
 inline double square(const float* values, std::size_t count) noexcept {
   return kernels::sum_of_squares(DType::f32, reinterpret_cast<const std::byte*>(values), count);
 }
@@ -115,7 +115,7 @@ DTRAIN_DEFINED bool orthonormalize_rows(Rows vectors) noexcept {
       }
     }
     const double square = detail::square(row, vectors.columns);
-    // What remains is rounding, or has a reciprocal beyond f32. NaN is not zero.
+    // A smaller square is rounding, or has a reciprocal beyond f32. NaN is not zero.
     const bool is_zero = square <= std::max(before * 1e-12, 1e-60);
     independent = independent && !is_zero;
     detail::multiply(row, is_zero ? 0 : static_cast<float>(1 / std::sqrt(square)), vectors.columns);

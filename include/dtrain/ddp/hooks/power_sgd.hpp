@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// hooks::PowerSgd: reduces two thin factors of each gradient matrix instead of the matrix; PowerSgdBucket: its work on
-/// one bucket, between the all-reduces.
+/// hooks::PowerSgd: reduces two thin factors of each gradient matrix instead of the matrix; PowerSgdBucket: the hook's
+/// work on one bucket, between the all-reduces.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,40 +20,40 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A gradient as a matrix: its first extent, and all others as one.
+/// A gradient as a matrix. The first extent is the number of rows; the product of all others, of columns.
 struct CompressedGradient {
   std::size_t rows = 0;
   std::size_t columns = 0;
   std::size_t rank = 0;      ///< 0: the gradient is not compressed
   std::int64_t steps = 0;    ///< reductions begun
-  std::vector<float> error;  ///< what this rank's steps have not passed on; rows x columns
+  std::vector<float> error;  ///< residual: the part that this rank has not sent; rows x columns
   std::vector<float> left;   ///< P: rank x rows
   std::vector<float> right;  ///< Q: rank x columns; the next step begins with it
 
-  /// Rows of `right` that are zero, as in the first step, become random ones: the same on all ranks.
+  /// Makes the rows of `right` orthonormal. Zero rows, as in the first step, become random rows, equal on all ranks.
   void make_right_orthonormal(std::uint64_t seed) noexcept;
-  /// Whether the product of the factors, the same on all ranks, is finite.
+  /// Whether the product of the factors, which is equal on all ranks, is finite.
   bool is_in_range() const noexcept;
 };
 
-/// Elements of a bucket while its gradients are compressed: those that are not, then P's, then, in their place, Q's.
+/// Numbers of elements in a bucket during compression: uncompressed gradients, P, and Q, which replaces P.
 struct CompressedLayout {
   std::size_t plain = 0;
   std::size_t left = 0;
   std::size_t right = 0;
 };
 
-/// Work on one bucket. Threads: the stream's.
+/// Work on one bucket. Threads: the stream's thread.
 struct PowerSgdBucket {
   std::vector<CompressedGradient>* states;  ///< by parameter
   std::span<const BucketGradient> gradients;
   BufferView values;
-  double error_factor;  ///< what a reduced gradient counts as in this rank's error
+  double error_factor;  ///< factor of a reduced gradient that is subtracted from the error
   std::uint64_t seed;
 
   CompressedLayout layout() const noexcept;
 
-  /// error += gradient. Then values has the gradients that are not compressed, and behind them P = error Q.
+  /// error += gradient. Writes the uncompressed gradients to `values`, followed by P = error Q.
   void multiply_by_right() const noexcept;
   /// Takes the reduced P, makes it orthonormal, and puts Q = error^T P in its place.
   void multiply_by_left() const noexcept;
@@ -70,8 +70,8 @@ struct PowerSgdBucket {
 struct PowerSgdOptions {
   int rank = 1;                   ///< rank of the approximation: vectors for each matrix
   std::uint64_t start_after = 0;  ///< steps of plain all-reduces before the first compressed one
-  double min_compression = 2;     ///< a matrix is compressed if that makes it at least this much smaller
-  std::uint64_t seed = 0;         ///< of the first vectors
+  double min_compression = 2;     ///< a matrix is compressed if its factors are more than this many times smaller
+  std::uint64_t seed = 0;         ///< seed of the first vectors
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -82,16 +82,17 @@ using ddp::PowerSgdOptions;
 
 /// A GradientHook that sends two thin factors of each gradient matrix.
 /// `hooks::PowerSgd compression{{.rank = 4}}; DistributedDataParallel ddp{model, group, options,
-/// compression};`. An f32 gradient of n rows and m columns travels as (n + m) rank elements. What the approximation
-/// leaves out is added to the rank's next gradient (error feedback), and the next approximation begins with this one's
-/// vectors (warm start). Other gradients are reduced as they are, in the same two all-reduces of the bucket.
+/// compression};`. An f32 gradient of n rows and m columns travels as (n + m) rank elements. The residual of the
+/// approximation is added to the rank's next gradient (error feedback). The next approximation begins with the vectors
+/// of the last one (warm start). Other gradients are reduced as they are, in the same two all-reduces of the bucket.
 /// Source: T. Vogels, S. P. Karimireddy and M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
 /// Distributed Optimization", NeurIPS 2019, algorithms 1 and 2.
-/// - Gradients that are not finite stay so in that step; the matrix's errors and vectors then start anew.
+/// - Gradients that are not finite stay so in their step. After the step the matrix's residuals and vectors restart at
+/// zero.
 /// - Memory: a copy of each compressed gradient on every rank.
-/// - A program that starts again from a checkpoint without state() starts with errors of zero.
-/// - With a LossScaler errors have the scale of their step: where the scale halves, they then count twice.
-/// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
+/// - A program that starts again from a checkpoint without state() starts with residuals of zero.
+/// - With a LossScaler residuals have the scale of their step; after the scale halves, they count twice.
+/// Lifetime: one model; a variable outlives its wrapper. Gradients are in host memory.
 /// @ingroup hooks
 class PowerSgd {
  public:
@@ -129,13 +130,13 @@ class PowerSgd {
     bucket.compress([work]() noexcept { work.decompress(); });
   }
 
-  /// What a checkpoint needs, for save_checkpoint and load_checkpoint: all ranks have the same then. Each rank's errors
-  /// become their average, which the gradients still get as a whole.
-  /// A training that goes on from the file is bit for bit the one that wrote it, on as many ranks; on another number
-  /// it goes on with the same errors.
+  /// State for save_checkpoint and load_checkpoint. The call averages the residuals over the ranks, so that the state
+  /// is equal on all of them and no residual is lost.
+  /// On the same number of ranks, a training that continues from the file has the bits of the training that wrote it.
+  /// On another number of ranks it has the same residuals.
   /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped, with the wrapper's
-  /// group. Lifetime: the views are those of this object. @throws Error (invalid_argument) for a group of another
-  /// number of ranks than the wrapper's, in the next step if none has run; the job's first cause
+  /// group. Lifetime: the views refer to this object. @throws Error (invalid_argument) for a group of another number of
+  /// ranks than the wrapper's, in the next step if no step has run; the job's first cause
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
     ranks_.state_is_for("hooks::PowerSgd", group.world_size());

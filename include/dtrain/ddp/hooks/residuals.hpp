@@ -16,20 +16,20 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// By parameter, so that other buckets change nothing. Threads: one at a time.
+/// Residuals of each parameter, which do not depend on the buckets. Threads: one at a time.
 class Residuals {
  public:
   bool is_empty() const noexcept { return errors_.empty(); }
 
-  /// Zeros for each parameter of a model. @param elements of its gradient; 0: none is kept
+  /// Sets residuals of zero for each parameter. @param elements of each parameter's gradient; 0: no residual is kept
   void allocate(std::span<const std::size_t> elements);
 
-  /// Empty if none is kept. Lifetime: this object's.
+  /// Residual of a parameter, empty if none is kept. Lifetime: this object's.
   std::span<float> of(std::size_t parameter) noexcept {
     return is_empty() ? std::span<float>() : std::span<float>(errors_[parameter]);
   }
 
-  /// Each rank's residuals become their average, which the gradients still get as a whole. Collective, blocking.
+  /// Averages the residuals over the ranks, so that no residual is lost. Collective, blocking.
   /// @throws the job's first cause
   template <class Group>
   void average(const Group& group) {
@@ -38,7 +38,7 @@ class Residuals {
     }
   }
 
-  /// Adds them to a checkpoint's tensors, as "HOOK/PARAMETER/error". Lifetime: the views are those of this object.
+  /// Adds the residuals to a checkpoint's tensors, as "HOOK/PARAMETER/error". Lifetime: the views refer to this object.
   void add_to(std::vector<NamedTensor>& tensors, std::string_view hook);
 
  private:

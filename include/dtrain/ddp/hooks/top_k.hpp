@@ -24,8 +24,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Radix selection by the bits of the absolute value, in three passes over the values. Threads: one at a time.
 class LargestElements {
  public:
-  /// Writes the indices of the k values with the largest absolute values, in ascending order; of equal values the
-  /// first. A NaN is larger than infinity.
+  /// Writes the indices of the k values with the largest absolute values, in ascending order; among equal values the
+  /// first are chosen. A NaN is larger than infinity.
   /// @param values at most 2^32 - 1
   /// @param indices at least `k`; @param k at most the number of values
   void select(std::span<const float> values, std::size_t k, std::uint32_t* indices) noexcept;
@@ -33,7 +33,7 @@ class LargestElements {
  private:
   static constexpr unsigned low_bits = 15;
 
-  /// @returns the digit of the k-th largest; k becomes its place among the values of that digit
+  /// @returns the digit of the k-th largest value; k becomes that value's place among the values of the digit
   std::uint32_t digit_of(std::size_t& k) const noexcept;
 
   std::vector<std::uint32_t> counts_ = std::vector<std::uint32_t>(std::size_t{1} << 16);
@@ -46,7 +46,7 @@ struct TopKOptions {
   std::uint64_t start_after = 0;  ///< steps of plain all-reduces before the first compressed one
 };
 
-/// An element of a gradient that travels.
+/// An element of a gradient that a rank sends.
 struct SentElement {
   std::uint32_t index;
   float value;
@@ -60,18 +60,19 @@ using ddp::TopKOptions;
 
 /// A GradientHook that sends the largest elements of each gradient.
 /// `hooks::TopK compression{{.fraction = 0.01}}; DistributedDataParallel ddp{model, group, options,
-/// compression};`. Of each f32 gradient every rank sends the `fraction` of the elements with the largest absolute
-/// values, each with its index, to all ranks. What it does not send is added to its next gradient (error feedback).
-/// A rank receives 8 fraction ranks bytes for an element: a gradient where that is not below 4, or that has less than
-/// 1 / fraction elements, is reduced as it is.
+/// compression};`. Every rank sends a `fraction` of the elements of each f32 gradient to all ranks: the elements with
+/// the largest absolute values, each with its index. Elements that a rank does not send are added to its next gradient
+/// (error feedback).
+/// A rank receives 8 * fraction * ranks bytes for each element. A gradient is reduced as it is if these are not below 4
+/// bytes, or if it has less than 1 / fraction elements.
 /// Source: S. U. Stich, J.-B. Cordonnier and M. Jaggi, "Sparsified SGD with Memory", NeurIPS 2018, algorithm 1.
-/// - The element that an error keeps back arrives some steps late: use it with a warm-up (start_after).
-/// - Elements that are not finite count as the largest ones. At least one travels, so every rank learns of them; those
-///   that do not travel are dropped, so that the next step begins without them.
-/// - Memory: a copy of each compressed gradient, and what travels, on every rank.
-/// - A program that starts again from a checkpoint without state() starts with errors of zero.
-/// - With a LossScaler errors have the scale of their step: where the scale halves, they then count twice.
-/// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
+/// - Elements that are not sent at once arrive some steps late: use a warm-up (start_after).
+/// - Elements that are not finite count as the largest ones. At least one of them is sent, so that every rank sees it;
+///   any that are not sent are dropped before the next step.
+/// - Memory on every rank: a copy of each compressed gradient, and the elements sent and received.
+/// - A program that starts again from a checkpoint without state() starts with residuals of zero.
+/// - With a LossScaler residuals have the scale of their step; after the scale halves, they count twice.
+/// Lifetime: one model; a variable outlives its wrapper. Gradients are in host memory.
 /// @ingroup hooks
 class TopK {
  public:
@@ -106,13 +107,14 @@ class TopK {
     bucket.compress([this, gradients, ranks, factor]() noexcept { decompress(gradients, ranks, factor); });
   }
 
-  /// What a checkpoint needs, for save_checkpoint and load_checkpoint: all ranks have the same then. Each rank's errors
-  /// become their average, which the gradients still get as a whole.
-  /// A training that goes on from the file is bit for bit the one that wrote it, on as many ranks; on another number
-  /// it goes on with the same errors, if the same gradients are worth compressing there (else loading says so).
+  /// State for save_checkpoint and load_checkpoint. The call averages the residuals over the ranks, so that the state
+  /// is equal on all of them and no residual is lost.
+  /// On the same number of ranks, a training that continues from the file has the bits of the training that wrote it.
+  /// On another number of ranks it has the same residuals, if the same gradients are compressed there; otherwise
+  /// loading throws.
   /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped, with the wrapper's
-  /// group. Lifetime: the views are those of this object. @throws Error (invalid_argument) for a group of another
-  /// number of ranks than the wrapper's, in the next step if none has run; the job's first cause
+  /// group. Lifetime: the views refer to this object. @throws Error (invalid_argument) for a group of another number of
+  /// ranks than the wrapper's, in the next step if no step has run; the job's first cause
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
     ranks_.state_is_for("hooks::TopK", group.world_size());
@@ -124,18 +126,18 @@ class TopK {
   }
 
  private:
-  /// Of a bucket.
+  /// Elements of a bucket that are sent, and that are reduced as they are.
   struct Counts {
     std::size_t sent = 0;
     std::size_t plain = 0;
   };
 
-  /// In the first step, makes the memory of what travels. @returns zeros where the bucket is not compressed
+  /// Counts a step; the first step also allocates. @returns zeros if the step does not compress the bucket
   Counts begin_step(std::span<const ddp::BucketGradient> gradients, int ranks);
   void choose_compressed(int ranks);
   /// error += gradient; `own_` gets the largest elements, and `plain_` the gradients that are not compressed.
   void compress(std::span<const ddp::BucketGradient> gradients) noexcept;
-  /// Writes the sums of what was gathered, and the reduced `plain_`, to the bucket.
+  /// Writes the sums of the gathered elements, and the reduced `plain_`, to the bucket.
   void decompress(std::span<const ddp::BucketGradient> gradients, std::size_t ranks, float factor) noexcept;
 
   static BufferView bytes_of(std::vector<ddp::SentElement>& elements, std::size_t count) {
@@ -146,8 +148,8 @@ class TopK {
   std::vector<std::size_t> sizes_;     ///< elements of each f32 gradient; 0 for others
   std::vector<std::int64_t> steps_;    ///< of each gradient with elements
   std::vector<std::size_t> sent_;      ///< elements of each gradient; 0: it is not compressed
-  ddp::Residuals errors_;              ///< of the compressed ones
-  std::vector<ddp::SentElement> own_;  ///< of one bucket, as the two below: the stream runs the buckets in order
+  ddp::Residuals errors_;              ///< of the compressed gradients
+  std::vector<ddp::SentElement> own_;  ///< of one bucket, as gathered_ and plain_: the stream runs buckets in order
   std::vector<ddp::SentElement> gathered_;
   std::vector<float> plain_;
   std::vector<std::uint32_t> indices_;
@@ -223,8 +225,8 @@ DTRAIN_DEFINED TopK::Counts TopK::begin_step(std::span<const ddp::BucketGradient
   Counts counts;
   bool starts = true;
   for (const ddp::BucketGradient& gradient : gradients) {
-    // One without elements decides nothing: in a bucket of its own its steps are not counted, because the bucket is not
-    // reduced.
+    // A gradient without elements decides nothing: its steps are not counted if its bucket is empty, because an empty
+    // bucket is not reduced.
     if (gradient.view.bytes() == 0) continue;
     const std::size_t sent = sent_[gradient.parameter];
     starts = static_cast<std::uint64_t>(steps_[gradient.parameter]++) >= options_.start_after && starts;
@@ -254,7 +256,7 @@ DTRAIN_DEFINED void TopK::compress(std::span<const ddp::BucketGradient> gradient
       *to = {indices_[k], std::exchange(error[indices_[k]], 0.0F)};
       not_finite += kernels::is_finite(to++->value) ? 0 : 1;
     }
-    if (not_finite == count) {  // there may be more of them, and each would spoil a later step
+    if (not_finite == count) {  // more elements may not be finite, and each would spoil a later step
       std::replace_if(
           error.begin(), error.end(), [](float kept) { return !kernels::is_finite(kept); }, 0.0F);
     }
