@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Global L2 norm of the reduced gradients, measured in each bucket's collective or behind it.
+/// Global L2 norm of the reduced gradients, measured in each bucket's collective or after it.
 
 #include <cstddef>
 #include <optional>
@@ -20,10 +20,10 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// @ingroup precision
 struct GradientNorm {
   double norm = 0;
-  /// Whether the norm is finite: if no element is infinite or NaN and, for f64, no square is beyond the largest value.
+  /// Whether the norm is finite: no element is infinite or NaN, and no square of an f64 element overflows.
   bool finite = true;
 
-  /// Of the gradients multiplied by `factor`.
+  /// The norm of the gradients times `factor`.
   GradientNorm times(double factor) const noexcept { return {norm * (factor < 0 ? -factor : factor), finite}; }
 
   /// @param sum of the squares of all elements
@@ -33,16 +33,16 @@ struct GradientNorm {
 /// Options of one step.
 /// @ingroup precision
 struct StepOptions {
-  /// Measures the norm of the reduced gradients in this step. A rank without it has no norm. Neither the gradients nor
-  /// the other ranks' norm depend on it.
+  /// Whether this rank measures the norm of the reduced gradients in this step. The gradients, and the norm on other
+  /// ranks, do not depend on this option.
   bool measure_norm = false;
 };
 
-/// Sums of squares of a step's reduced buckets, in f64. A communicator that CanSumSquares gives each with the bucket's
-/// reduction. Behind any other's, SquareSum reads the bucket, which has the same bits on all ranks. The sums are added
-/// in bucket order: so all ranks have the same norm without another collective.
-/// Steady state: allocates nothing. Threads: a bucket's work on the communication stream; everything else between
-/// steps. Lifetime: outlives the work.
+/// Sums of squares of a step's reduced buckets, in f64. A communicator that CanSumSquares gives each sum with the
+/// bucket's reduction. For other communicators SquareSum reads the reduced bucket, which has the same bits on all
+/// ranks. The sums are added in bucket order, so that all ranks have the same norm without another collective.
+/// Steady state: allocates nothing. Threads: a bucket's work runs on the communication stream; all other calls run
+/// between steps. Lifetime: the object outlives the work.
 class BucketNorms {
  public:
   /// Work for a stream: adds up the squares of a bucket, padding included, which is zero.
@@ -63,7 +63,7 @@ class BucketNorms {
     norm_.reset();
   }
 
-  /// Where the bucket's sum is to be stored in this step; null if the step does not measure.
+  /// Address for the bucket's sum in this step; null if the step does not measure.
   double* sum_of(std::size_t bucket) noexcept { return is_wanted_ ? &sums_[bucket] : nullptr; }
 
   /// Adds up the squares of a reduced bucket, by work on the stream.
@@ -87,7 +87,7 @@ class BucketNorms {
   /// @throws Error (unsupported) for a step whose stream neither is CUDA's nor runs work of the host
   [[noreturn]] static void refuse_stream(const char* caller);
 
-  /// The gradients were multiplied by `factor`.
+  /// Multiplies the norm by `factor`. @pre the gradients were multiplied by `factor`
   void multiply(double factor) noexcept {
     if (norm_) {
       norm_ = norm_->times(factor);
@@ -106,11 +106,12 @@ class BucketNorms {
 /// element type, to nearest even.
 void multiply_elements(const BufferView& elements, double factor) noexcept;
 
-/// `gradients` of DistributedDataParallel or MasterWeights: scales them so that their norm is at most `max_norm`.
-/// The factor is min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_'s. Gradients whose norm is not
-/// finite stay as they are: skip the optimizer's step for them (LossScaler::step says so). The same on all ranks.
-/// Blocking: no; reads and writes the gradients only if the factor is below 1.
-/// @returns the norm before
+/// Scales the gradients of a DistributedDataParallel, MasterWeights or ShardedGradients to a norm of at most
+/// `max_norm`.
+/// The factor is min(1, max_norm / (norm + 1e-6)), as in torch.nn.utils.clip_grad_norm_, and equal on all ranks.
+/// Gradients whose norm is not finite stay as they are. Skip the optimizer's step for such gradients (LossScaler::step
+/// returns false). Blocking: no; reads and writes the gradients only if the factor is below 1.
+/// @returns the norm before the scaling
 /// @throws Error (invalid_argument) if the last step did not measure the norm, or `max_norm` is not positive
 /// @ingroup precision
 template <class Gradients>

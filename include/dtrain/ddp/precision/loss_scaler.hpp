@@ -25,15 +25,16 @@ struct LossScalerOptions {
   std::int64_t growth_interval = 2000;  ///< steps without overflow before the scale grows
 };
 
-/// Dynamic loss scaling: the program multiplies the loss by scale(), and step() divides the reduced gradients by it.
+/// Dynamic loss scaling: the program multiplies the loss by scale(), and step() divides the reduced gradients by
+/// scale().
 ///
 ///   ddp.backward([&](dtrain::Ready ready) { model.backward(scaler.scale() * loss, ready); }, {.measure_norm = true});
 ///   if (scaler.step(ddp)) optimizer.step();
 ///
-/// The scale changes as torch.amp.GradScaler's: an overflow multiplies it by backoff_factor; growth_interval steps in
-/// a row without one multiply it by growth_factor, unless that is beyond f32. It stays positive. All ranks have the
-/// same scale without a collective, because all have the same norm.
-/// Threads: none but the one that uses it.
+/// The scale changes as in torch.amp.GradScaler. An overflow multiplies the scale by backoff_factor. growth_interval
+/// successive steps without overflow multiply the scale by growth_factor, unless the product is beyond f32. The scale
+/// stays positive. All ranks have the same scale without a collective, because all have the same norm.
+/// Threads: one at a time.
 /// @ingroup precision
 class LossScaler {
  public:
@@ -43,25 +44,26 @@ class LossScaler {
   /// Factor of this step's loss.
   float scale() const noexcept { return scale_; }
 
-  /// Once after each step that reduced: divides the reduced gradients, and their norm, by the scale if all are finite;
-  /// then changes the scale. clip_gradients comes after it. A quotient is rounded to the gradients' type: f16 gradients
-  /// below 6e-8 become zero, which the form with MasterWeights avoids.
-  /// @returns whether all are finite: the optimizer's step is skipped if not
-  /// @throws Error (invalid_argument) if the step did not measure the norm, or the scale was loaded as no finite
-  /// positive number
+  /// Divides the reduced gradients, and their norm, by the scale if all are finite, and updates the scale. Call step()
+  /// once after each step that reduced, before clip_gradients. A quotient is rounded to the gradients' type: f16
+  /// gradients below 6e-8 become zero, which the overload with MasterWeights avoids.
+  /// @returns whether all gradients are finite; if not, skip the optimizer's step
+  /// @throws Error (invalid_argument) if the step did not measure the norm, or a loaded scale is no finite positive
+  /// number
   template <class Ddp>
   bool step(Ddp& ddp) {
     return step_with(ddp, [&ddp](double factor) { ddp.scale_gradients(factor); });
   }
 
-  /// The same, but writes the quotients to the f32 gradients of `master`, in one pass, and leaves those of `ddp`.
+  /// Writes the quotients to the f32 gradients of `master`, in one pass, and leaves the gradients of `ddp`; else as
+  /// step(ddp).
   template <class Ddp, class Master>
   bool step(const Ddp& ddp, Master& master) {
     return step_with(ddp, [&](double factor) { master.load_gradients(ddp, factor); });
   }
 
-  /// The scale, and the number of steps since it changed, for checkpoints: `save_checkpoint` and `load_checkpoint` take
-  /// them with the model's tensors. Lifetime: valid as long as this object, which stays where it is.
+  /// State for save_checkpoint and load_checkpoint: the scale, and the number of steps since the scale changed.
+  /// Lifetime: the views refer to this object, which must not move.
   std::vector<NamedTensor> state();
 
  private:

@@ -17,8 +17,8 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The values of all parameters in one f32 array, and their gradients in another, both in the order of parameters():
-/// the arena's order changes when buckets are rebuilt, but the optimizer's state does not.
+/// Two f32 arrays, of the values and of the gradients of all parameters. Both have the order of parameters(), so that
+/// the optimizer's state keeps its order when buckets are rebuilt.
 ///
 ///   dtrain::MasterWeights master{model};            // after the wrapper has broadcast rank 0's values
 ///   ddp.backward(...);
@@ -26,13 +26,13 @@ namespace DTRAIN_NAMESPACE::ddp {
 ///   optimizer.step(master.values(), master.gradients());
 ///   master.store();
 ///
-/// A checkpoint saves the f32 values, parameter_values(master.parameters()); after loading, store() gives the model its
-/// own. Threads: none but the one that uses it. Lifetime: borrows the memory of the model's values. Movable.
+/// A checkpoint saves the f32 values, parameter_values(master.parameters()); after loading, store() writes these values
+/// to the model. Threads: one at a time. Lifetime: borrows the memory of the model's values. Movable.
 /// @ingroup precision
 class MasterWeights {
  public:
-  /// Allocates both arrays, and load()s. @throws Error (invalid_argument) as DistributedDataParallel; (unsupported) for
-  /// a parameter that is not f32, f16 or bf16 in host memory
+  /// Allocates both arrays, and calls load(). @throws Error (invalid_argument) as DistributedDataParallel;
+  /// (unsupported) for a parameter that is not f32, f16 or bf16 in host memory
   template <Model M>
   explicit MasterWeights(M& model) : MasterWeights(collect_parameters(model)) {}
 
@@ -51,8 +51,8 @@ class MasterWeights {
   /// Rounds values() to the model's values, to nearest even.
   void store() const noexcept;
 
-  /// Writes `factor` times the reduced gradients of `ddp` to gradients(), in one pass, and its norm if measured.
-  /// Requires: `ddp` wraps the same model. The product is rounded once to f32.
+  /// Writes `factor` times the reduced gradients of `ddp` to gradients(), in one pass, and takes the norm if it was
+  /// measured. Each product is rounded once to f32. @pre `ddp` wraps the same model
   template <class Ddp>
   void load_gradients(const Ddp& ddp, double factor = 1) {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -64,7 +64,8 @@ class MasterWeights {
     }
   }
 
-  /// Norm of gradients(). @throws Error (invalid_argument) if the step of the last load_gradients did not measure it
+  /// Norm of gradients(). @throws Error (invalid_argument) if the step of the last load_gradients did not measure the
+  /// norm
   const GradientNorm& gradient_norm() const {
     if (!norm_) {
       BucketNorms::refuse_unmeasured();
