@@ -35,20 +35,20 @@ struct SamplerPosition {
 
 namespace detail {
 
-/// A tensor of the program, and contiguous memory for its elements: its own, or a copy.
+/// A tensor of the program, and contiguous memory for its elements: the tensor's own, or a copy.
 struct SavedTensor {
   std::string name;
   torch::Tensor target;
   torch::Tensor contiguous;
 };
 
-/// What the file has of a training. Lifetime: of the tensors in `list`.
+/// Tensors of a training in a checkpoint file. Lifetime: `list` refers to the tensors in `saved`.
 struct TrainingTensors {
   std::vector<SavedTensor> saved;
   std::vector<NamedTensor> list;
 };
 
-/// Elements of a type that dtrain has not are bytes, with the type in the name.
+/// View of a saved tensor. Elements of a type without a DType are bytes, with the type in the name.
 inline NamedTensor named_tensor(const SavedTensor& saved) {
   switch (saved.contiguous.scalar_type()) {
     case torch::kChar:
@@ -82,7 +82,7 @@ inline void set_state(const torch::Generator& generator, const torch::Tensor& st
   same.set_state(state.clone());
 }
 
-/// epoch, step, samples, global batch, seed, and 1 if shuffled.
+/// Numbers of a position: epoch, step, samples, global batch, seed, and 1 if shuffled.
 inline torch::Tensor numbers_of(const SamplerPosition& position) {
   const SamplerOptions& options = position.options;
   const std::array<std::uint64_t, 6> numbers{position.epoch,       position.step, options.dataset_size,
@@ -94,7 +94,8 @@ inline torch::Tensor numbers_of(const SamplerPosition& position) {
   return made;
 }
 
-/// Of the first parameter: the other tensors of the file are put there, because a group may take no other memory.
+/// Device of the first parameter. Tensors that have no device of their own are placed there: a group may accept memory
+/// of one device only.
 inline torch::Device device_of(const Modules& modules) {
   for (const auto& module : modules) {
     for (const torch::Tensor& parameter : module->parameters()) {
@@ -104,7 +105,7 @@ inline torch::Device device_of(const Modules& modules) {
   return torch::kCPU;
 }
 
-/// The file's tensors, in its order.
+/// The file's tensors, in the file's order.
 inline TrainingTensors training_tensors(const Modules& modules, const torch::optim::Optimizer& optimizer,
                                         const torch::Tensor& optimizer_bytes, const torch::Tensor& position,
                                         const torch::Tensor& generators) {
@@ -130,7 +131,7 @@ inline TrainingTensors training_tensors(const Modules& modules, const torch::opt
   return tensors;
 }
 
-/// Every rank's state of its generator, [ranks, bytes]. Collective, blocking.
+/// State of every rank's generator, [ranks, bytes]. Collective, blocking.
 template <class Group>
 torch::Tensor all_generators(const Group& group, const torch::Generator& generator, torch::Device device) {
   const torch::Tensor mine = state_of(generator).to(device);
@@ -199,7 +200,7 @@ inline void take_position(const std::string& path, SamplerPosition& position, co
   position.step = static_cast<std::size_t>(numbers.data_ptr<std::int64_t>()[1]);
 }
 
-/// Collective, blocking. @returns what the file has; nothing on ranks other than 0
+/// Collective, blocking. @returns the file's tensors; none on ranks other than 0
 template <class Group>
 TrainingTensors collect_training(const Group& group, const Modules& modules, const torch::optim::Optimizer& optimizer,
                                  const SamplerPosition& position, const torch::Generator& rng) {
@@ -212,7 +213,7 @@ TrainingTensors collect_training(const Group& group, const Modules& modules, con
   return training_tensors(modules, optimizer, bytes_tensor(state.str()), numbers_of(position), generators);
 }
 
-/// Collective, blocking. @param load `load(tensors)` reads the file to them @returns false if there is none
+/// Collective, blocking. @param load `load(tensors)` reads the file to `tensors` @returns false if there is no file
 template <class Group, class Load>
 bool load_training(const Group& group, const std::string& path, const Modules& modules,
                    torch::optim::Optimizer& optimizer, SamplerPosition& position, const torch::Generator& rng,
@@ -252,12 +253,12 @@ bool load_training(const Group& group, const std::string& path, const Modules& m
 
 }  // namespace detail
 
-/// Writes what a training needs to go on with the same bits to one file: of rank 0 the modules' parameters and buffers,
-/// the optimizer's state and options, and `position`; of every rank its random numbers, `rng`.
+/// Writes a file from which a training continues with the same bits. The file has rank 0's parameters and buffers, the
+/// optimizer's state and options, `position`, and every rank's random numbers, `rng`.
 /// Tensors of the file, a dtrain checkpoint (ddp/checkpoint/checkpoint_file.hpp), in this order:
-/// - `net.NAME`: each parameter, then each buffer, by the order of indices. Complex ones are pairs; 8- and 16-bit
-///   integers are bytes named `net.NAME (Char)` or `(Short)`; more than 8 dimensions are one.
-/// - `optimizer (CLASS)`, u8 [bytes]: what torch::save writes.
+/// - `net.NAME`: each parameter, then each buffer, in the order of indices. Complex elements are pairs; 8- and 16-bit
+///   integers are bytes named `net.NAME (Char)` or `(Short)`; more than 8 dimensions become one.
+/// - `optimizer (CLASS)`, u8 [bytes]: the bytes that torch::save writes.
 /// - `sampler`, i64 [6]: epoch, step, dataset_size, global_batch, seed, shuffle.
 /// - `rng`, u8 [ranks, bytes]: get_state() of each rank's generator.
 ///
@@ -274,10 +275,12 @@ void save_checkpoint(const Group& group, const std::string& path, const Net& net
   ddp::save_checkpoint(group, path, tensors.list);
 }
 
-/// Every rank takes what save_checkpoint wrote. With another number of ranks, `rng` is left as it is, which rank 0
-/// logs. Collective, blocking: as load_checkpoint of tensors. @returns false on every rank if rank 0 has no such file
+/// Loads the file of save_checkpoint on every rank. With another number of ranks, `rng` stays as it is, and rank 0 logs
+/// a warning. Collective, blocking: as load_checkpoint of tensors. @returns false on every rank if rank 0 has no such
+/// file
 /// @throws as load_checkpoint of tensors, also for an optimizer of another class; Error (invalid_argument) if the
-/// sampler has other options, and (protocol) if the optimizer has other parameters: the modules are loaded then
+/// sampler has other options, and (protocol) if the optimizer has other parameters; these errors come after the modules
+/// are loaded
 /// @ingroup libtorch
 template <class Group, class Net>
 bool load_checkpoint(const Group& group, const std::string& path, const Net& net, torch::optim::Optimizer& optimizer,

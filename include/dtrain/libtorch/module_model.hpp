@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// ModuleModel: LibTorch modules as a model of dtrain's; WrappedValues: what the parameters were when they were
-/// wrapped, and where their values are now.
+/// ModuleModel: LibTorch modules as a model of dtrain's; WrappedValues: the parameters as they were wrapped, and the
+/// present addresses of their values.
 
 #include <c10/core/StorageImpl.h>
 #include <torch/torch.h>
@@ -24,7 +24,8 @@ namespace DTRAIN_NAMESPACE::libtorch {
 
 namespace detail {
 
-/// Whether elements of tensors of these sizes lie in the same order: dimensions of one element have any stride.
+/// Whether strides `a` and `b` give tensors of these sizes the same order of elements; a dimension of one element has
+/// any stride.
 inline bool have_same_order(torch::IntArrayRef sizes, torch::IntArrayRef a, torch::IntArrayRef b) {
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] > 1 && a[i] != b[i]) return false;
@@ -34,9 +35,9 @@ inline bool have_same_order(torch::IntArrayRef sizes, torch::IntArrayRef a, torc
 
 }  // namespace detail
 
-/// The parameters of wrapped modules: the trained ones, counted, and the frozen ones. torch::load and set_data give a
-/// tensor other memory, which LibTorch alone knows: what reads or writes values asks present() before. Threads: the one
-/// that trains.
+/// The parameters of wrapped modules: trained parameters, by index, and frozen parameters. torch::load and set_data
+/// give a tensor other memory without a notice to dtrain. Code that reads or writes values therefore calls present()
+/// first. Threads: the thread that trains.
 class WrappedValues {
  public:
   /// @param view view_of(tensor)
@@ -48,8 +49,8 @@ class WrappedValues {
 
   const torch::TensorOptions& options(std::size_t i) const { return values_.at(i).options; }
 
-  /// @throws Error (invalid_argument) that names a parameter that has become another kind of tensor, and one that needs
-  /// a gradient now and needed none, or the reverse
+  /// @throws Error (invalid_argument) that names a parameter that has become another kind of tensor, or has been frozen
+  /// or unfrozen
   void require_same() const {
     for (const WrappedValue& value : values_) {
       require_same_kind(value);
@@ -62,8 +63,8 @@ class WrappedValues {
     }
   }
 
-  /// Where trained parameter i has its value. @throws Error (invalid_argument) as require_same, and if its elements lie
-  /// in another order than when it was wrapped; as view_of
+  /// Present value of trained parameter i. @throws Error (invalid_argument) as require_same, and if its elements lie in
+  /// another order than when it was wrapped; as view_of
   ddp::PresentValue present(std::size_t i) {
     WrappedValue& value = values_.at(i);
     require_same_kind(value);
@@ -71,7 +72,7 @@ class WrappedValues {
       refuse(value.name, "has other strides", value.tensor.strides(), torch::IntArrayRef(value.strides));
     }
     const TensorView view = view_of(value.tensor, value.name);
-    // Another storage may have got the memory of the one before: its address is no proof.
+    // Another storage may have the memory of an earlier one: an equal address is no proof.
     const auto storage = value.tensor.storage().getWeakStorageImpl();
     if (view.data != value.data || storage != value.storage) {
       value.data = view.data;
@@ -88,7 +89,7 @@ class WrappedValues {
     torch::TensorOptions options;  ///< of the tensor when it was wrapped, as sizes and strides
     std::vector<std::int64_t> sizes;
     std::vector<std::int64_t> strides;
-    const std::byte* data;  ///< when it was last seen
+    const std::byte* data;  ///< address in the last add() or present()
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     std::uint64_t moves;
   };
@@ -156,8 +157,8 @@ struct MarkReady<DeviceKind::cuda> {
 
 }  // namespace detail
 
-/// Used by libtorch::DistributedDataParallel. The parameters are those that need gradients, each once, with hooks on
-/// the nodes of autograd that add to their .grad. Threads: the one that trains, and autograd's for each GPU.
+/// Model of libtorch::DistributedDataParallel. Its parameters are those that need gradients, each once. Each has a hook
+/// on the node of autograd that adds to its .grad. Threads: the thread that trains, and autograd's thread for each GPU.
 template <DeviceKind Kind>
 class ModuleModel {
  public:
@@ -193,7 +194,7 @@ class ModuleModel {
       entry.accumulator->del_post_hook(entry.hook);
   }
 
-  /// With the values' addresses of when they were wrapped.
+  /// The parameters, with the addresses that their values had when they were wrapped.
   const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
 
   /// See ddp::MovesValues.
@@ -202,7 +203,7 @@ class ModuleModel {
     return [wrapped = wrapped_](std::size_t i) { return wrapped->present(i); };
   }
 
-  /// Their tensors.
+  /// Tensors of the parameters.
   std::vector<torch::Tensor> values() const {
     std::vector<torch::Tensor> values;
     for (const Entry& entry : entries_)
@@ -227,8 +228,8 @@ class ModuleModel {
     }
   }
 
-  /// From now on a pass hands each gradient over to dtrain, which copies it. Gradients that are in dtrain's memory get
-  /// their own.
+  /// Makes later passes hand each gradient over to dtrain, which copies it. Gradients in dtrain's memory are copied to
+  /// LibTorch's memory.
   void unbind_gradients() {
     const torch::NoGradGuard no_grad;
     for (Entry& entry : entries_) {
@@ -236,16 +237,16 @@ class ModuleModel {
       if (present.defined() && present.is_same(entry.gradient)) present = present.clone();
       entry.gradient = torch::Tensor();
     }
-    arena_ = std::make_shared<std::shared_ptr<const void>>();  // tensors that the program keeps have the other one
+    arena_ = std::make_shared<std::shared_ptr<const void>>();  // tensors that the program keeps refer to the old one
     binds_ = false;
   }
 
-  /// Tensors of gradients keep `memory`.
+  /// Keeps `memory` as long as tensors of gradients refer to it.
   void keep_gradient_memory(std::shared_ptr<const void> memory) { *arena_ = std::move(memory); }
 
-  /// torch::autograd::backward with `ready` for each gradient that it makes. @throws what it throws, and `ready`; Error
+  /// Runs torch::autograd::backward, and calls `ready` for each gradient. @throws the exceptions of both; Error
   /// (invalid_argument) that names a parameter that was added, replaced, converted, frozen or unfrozen
-  /// @param reduces whether the step does; if not, gradients that are not bound stay in .grad
+  /// @param reduces whether the step reduces; if not, gradients that are not bound stay in .grad
   /// @param alone one rank: dense gradients stay in .grad
   void backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
                 bool retain_graph, bool allow_unused, Ready ready, bool reduces = true, bool alone = false) {
@@ -263,7 +264,7 @@ class ModuleModel {
       ~Disarm() { armed.reset(); }
     } disarm{ready_};
     torch::autograd::backward(roots, gradients, retain_graph);
-    if (!allow_unused) return;  // the end of the step names those that took no part
+    if (!allow_unused) return;  // the end of the step names unused parameters
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       if (!entries_[i].is_ready && entries_[i].value.grad().defined()) reduce_present(i);
     }
@@ -277,8 +278,8 @@ class ModuleModel {
     return used;
   }
 
-  /// After a reduction: the parameters that some rank used have their reduced gradients; the others' .grad is as
-  /// before.
+  /// Called after a reduction. Sets .grad to the reduced gradient for each parameter that some rank used; other
+  /// parameters keep their .grad.
   void publish(const std::vector<std::int32_t>& used) {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       if (used[i] != 0 && !alone_) entries_[i].value.mutable_grad() = entries_[i].gradient;
@@ -286,7 +287,7 @@ class ModuleModel {
     }
   }
 
-  /// No parameter has a .grad.
+  /// Removes every parameter's .grad.
   void drop_gradients() {
     for (Entry& entry : entries_) {
       entry.value.mutable_grad() = torch::Tensor();
@@ -300,13 +301,13 @@ class ModuleModel {
   struct Entry {
     torch::Tensor value;
     torch::Tensor gradient;   ///< the view of dtrain's memory, if gradients are bound
-    Accumulator accumulator;  ///< autograd holds it weakly, and the hook with it
+    Accumulator accumulator;  ///< autograd holds this node weakly, and the hook with it
     std::uintptr_t hook;
     bool used;      ///< since the last reduction
     bool is_ready;  ///< in this pass
   };
 
-  /// Called by autograd, in a thread of its own for each GPU, when gradient `index` of this pass is final.
+  /// Called by autograd, in one thread for each GPU, when gradient `index` of this pass is final.
   struct Hook final : torch::autograd::FunctionPostHook {
     Hook(ModuleModel& model, std::size_t index) : model_(&model), index_(index) {}
     torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
@@ -318,7 +319,7 @@ class ModuleModel {
     std::size_t index_;
   };
 
-  /// To the present accumulator: torch::load gives a parameter another one.
+  /// Attaches the hook to the present accumulator: torch::load gives a parameter another accumulator.
   void attach_hook(std::size_t index) {
     Entry& entry = entries_[index];
     const Accumulator present = torch::autograd::impl::grad_accumulator(entry.value);
@@ -342,7 +343,7 @@ class ModuleModel {
     reduce_present(index);
   }
 
-  /// What .grad holds is this rank's gradient.
+  /// Reduces this rank's gradient, which .grad holds.
   void reduce_present(std::size_t index) {
     entries_[index].is_ready = true;
     if (!binds_) {
@@ -353,7 +354,7 @@ class ModuleModel {
     detail::MarkReady<Kind>::mark(*ready_, index, parameters_[index].value.device);
   }
 
-  /// dtrain copies what .grad holds, and LibTorch's memory of it is free.
+  /// Lets dtrain copy .grad, and frees LibTorch's memory of it.
   void hand_over(std::size_t index) {
     Entry& entry = entries_[index];
     torch::Tensor& gradient = entry.value.mutable_grad();
@@ -378,7 +379,7 @@ class ModuleModel {
     return gradient.to_dense();
   }
 
-  /// Makes .grad the view of dtrain's memory, with what .grad holds.
+  /// Copies .grad to dtrain's memory, and makes .grad the view of that memory.
   void bind_result(std::size_t index) {
     Entry& entry = entries_[index];
     torch::Tensor& gradient = entry.value.mutable_grad();
@@ -391,12 +392,12 @@ class ModuleModel {
 
   Modules modules_;
   std::shared_ptr<WrappedValues> wrapped_ = std::make_shared<WrappedValues>();  ///< of the entries
-  std::shared_ptr<std::shared_ptr<const void>> arena_;  ///< known once the gradients are bound, which refer to it
+  std::shared_ptr<std::shared_ptr<const void>> arena_;  ///< set once gradients are bound; their tensors refer to it
   std::vector<Entry> entries_;
   std::vector<Parameter> parameters_;  ///< of the entries
   std::vector<ModuleTensor> all_;      ///< every parameter, frozen ones too
   std::vector<ModuleTensor> fixed_;
-  std::optional<Ready> ready_;           ///< in backward()
+  std::optional<Ready> ready_;           ///< set during backward()
   bool reduces_ = true, alone_ = false;  ///< of the last backward()
   bool binds_ = true;
   std::atomic<bool> warned_{false};

@@ -33,12 +33,12 @@ inline Modules modules_of(const Modules& modules) {
   return modules;
 }
 
-/// Before the names of one of several modules.
+/// Prefix of names in module `index`; empty for a single module.
 inline std::string prefix(const Modules& modules, std::size_t index) {
   return modules.size() == 1 ? "" : std::to_string(index) + ".";
 }
 
-/// Every parameter once, tied ones under their first name.
+/// Every parameter once; tied parameters have their first name.
 inline std::vector<ModuleTensor> parameters_of(const Modules& modules) {
   std::vector<ModuleTensor> found;
   for (std::size_t m = 0; m < modules.size(); ++m) {

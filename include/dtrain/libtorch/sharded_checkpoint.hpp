@@ -15,9 +15,10 @@
 
 namespace DTRAIN_NAMESPACE::libtorch {
 
-/// As save_checkpoint of an optimizer of LibTorch's, whose options are in the file; its state is in files beside it,
-/// one for each rank, which are named and committed as save_checkpoint of a dtrain::ShardedOptimizer says. The file has
-/// one tensor more, after those: `updates`, i64 [parameters]: how often each one that needs gradients was updated.
+/// Saves a training, as save_checkpoint of a LibTorch optimizer, with the optimizer's state in shard files. The file
+/// has the optimizer's options. Each rank writes one shard file; the files are named and committed as by
+/// save_checkpoint of a dtrain::ShardedOptimizer. A further tensor of the file follows `rng`: `updates`, i64
+/// [parameters], the number of updates of each parameter that needs gradients.
 /// @ingroup libtorch
 template <class Group, class Net, class O, class C, class Stage>
 void save_checkpoint(const Group& group, const std::string& path, const Net& net,
@@ -31,8 +32,9 @@ void save_checkpoint(const Group& group, const std::string& path, const Net& net
   ddp::save_checkpoint(group, path, tensors.list, optimizer.sharded());
 }
 
-/// As load_checkpoint of an optimizer of LibTorch's; any number of ranks may have saved. Call it after the construction
-/// of `optimizer`. @throws as that, and as load_checkpoint of a dtrain::ShardedOptimizer
+/// Loads a training, as load_checkpoint of a LibTorch optimizer; any number of ranks may have saved it. Call it after
+/// the construction of `optimizer`. @throws as load_checkpoint of a LibTorch optimizer and of a
+/// dtrain::ShardedOptimizer
 /// @ingroup libtorch
 template <class Group, class Net, class O, class C, class Stage>
 bool load_checkpoint(const Group& group, const std::string& path, const Net& net,

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// libtorch::ShardedOptimizer: an optimizer of LibTorch's, whose state is divided among the ranks; the options of its
-/// optimizers as rules of dtrain's.
+/// libtorch::ShardedOptimizer: a LibTorch optimizer whose state is divided among the ranks; RuleOf: the options of
+/// LibTorch's optimizers as rules of dtrain's.
 
 #include <torch/torch.h>
 
@@ -24,7 +24,7 @@ namespace detail {
                                      optimizer + " ask for; leave it out, or use " + optimizer + " without sharding");
 }
 
-/// The rule of an optimizer class of LibTorch's, and `of(options)`, which reads one group of parameters.
+/// The rule of a LibTorch optimizer class, and `of(options)`, which reads the options of one parameter group.
 template <class Optimizer>
 struct RuleOf;
 
@@ -65,18 +65,18 @@ struct RuleOf<torch::optim::SGD> {
 
 }  // namespace detail
 
-/// What an update does with a parameter.
+/// State of one parameter's updates.
 struct ParameterUpdates {
   static constexpr std::size_t no_group = std::numeric_limits<std::size_t>::max();
 
-  std::size_t group = no_group;  ///< of the optimizer's groups
-  std::int64_t count = 0;        ///< updates so far
+  std::size_t group = no_group;  ///< index into the optimizer's groups
+  std::int64_t count = 0;        ///< number of updates
   bool has_gradient = true;      ///< in this step, on some rank
 
   bool is_updated() const noexcept { return group != no_group && has_gradient; }
 };
 
-/// A rule for each group of parameters, and each parameter's own number of updates, as LibTorch's optimizers have them.
+/// A rule for each parameter group, and a number of updates for each parameter, as in LibTorch's optimizers.
 template <class Rule>
 struct GroupedRule {
   using State = typename Rule::State;
@@ -91,34 +91,37 @@ struct GroupedRule {
   std::vector<ParameterUpdates> parameters;
 };
 
-/// Updates a module as an optimizer of LibTorch's does, with 1 / ranks of its state on each rank (dtrain's
+/// Updates a module as a LibTorch optimizer does, with 1 / ranks of the optimizer's state on each rank (dtrain's
 /// ShardedOptimizer):
 ///
 ///   torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(3e-4));
 ///   dtrain::libtorch::ShardedOptimizer optimizer{ddp, adamw};
 ///   ddp.backward(loss, optimizer);  // in place of ddp.backward(loss) and adamw.step()
 ///
-/// `adamw` says how: its groups of parameters and their options, which schedulers may change between steps. Its step()
-/// is not called, so it keeps no state. O is torch::optim::AdamW, Adam, or SGD with momentum.
-/// - A parameter without a gradient on any rank (DdpOptions::allow_unused_parameters), or in none of the groups, stays
-/// as it is, and its number of updates too.
-/// - Half and BFloat16 parameters have their state, and their values once more, in f32.
-/// - After a step no parameter has a .grad: dtrain has used its memory for the new values.
-/// - A third argument dtrain::zero::Gradients{} divides the gradients too (stage 2). A pass then makes each .grad in
-/// LibTorch's memory, as without dtrain, and hands it over: dtrain copies it into its bucket, and the parameter has
-/// none from then on. A rank keeps its part of the reduced gradients, which no .grad shows. Under no_sync() .grad has
-/// this rank's own sum. The wrapper then only makes steps with such an optimizer.
+/// `adamw` gives the parameter groups and their options, which schedulers may change between steps. `adamw.step()` is
+/// not called, so that `adamw` keeps no state. O is torch::optim::AdamW, Adam, or SGD with momentum.
+/// - A parameter without a gradient on any rank (DdpOptions::allow_unused_parameters), or in none of the groups, keeps
+/// its value and its number of updates.
+/// - Half and BFloat16 parameters have state in f32, and a copy of their values in f32.
+/// - After a step no parameter has a .grad: dtrain has used the gradients' memory for the new values.
+/// - A third argument dtrain::zero::Gradients{} divides the gradients too (stage 2). A pass makes each .grad in
+/// LibTorch's memory, as without dtrain. dtrain copies each gradient into its bucket, and the parameter has no .grad
+/// afterwards. A rank keeps its part of the reduced gradients, which no .grad shows. Under no_sync() .grad has this
+/// rank's own sum. The wrapper refuses steps without such an optimizer.
 ///
-/// - Values that torch::load or set_data put elsewhere are found; Half and BFloat16 ones are then taken to f32 again.
+/// - Values that torch::load or set_data moved are found again; moved Half and BFloat16 values are converted to f32
+/// again.
 ///
-/// Lifetime: `adamw` outlives it, and `ddp` does if it is to make steps. Threads: the one that trains.
+/// Lifetime: `adamw` outlives the optimizer, which makes steps as long as `ddp` exists. Threads: the thread that
+/// trains.
 /// @ingroup libtorch
 template <class O, class C, class Stage = zero::States>
 class ShardedOptimizer {
   using Rule = typename detail::RuleOf<O>::type;
 
  public:
-  /// Collective, blocking: every rank constructs it between the same steps, with the same groups. Allocates the state.
+  /// Collective, blocking: every rank constructs the optimizer between the same steps, with the same groups. Allocates
+  /// the state.
   /// @throws Error (unsupported) for Double parameters, amsgrad and dampening, and for overlap_forward and
   /// ready_frees_value; as dtrain::ShardedOptimizer
   template <class Ddp>
@@ -130,15 +133,15 @@ class ShardedOptimizer {
 
   O& options() noexcept { return options_; }
 
-  /// Updates so far, and bytes of state and of dtrain's gradients on this rank.
+  /// Number of updates; bytes of state and of dtrain's gradients on this rank.
   std::uint64_t steps() const noexcept { return sharded_.steps(); }
   std::size_t state_bytes() const noexcept { return sharded_.state_bytes(); }
   std::size_t gradient_bytes() const noexcept { return sharded_.gradient_bytes(); }
 
-  /// For DistributedDataParallel::backward and checkpoints.
+  /// dtrain's optimizer, for DistributedDataParallel::backward and checkpoints.
   dtrain::ShardedOptimizer<GroupedRule<Rule>, C, Stage>& sharded() noexcept { return sharded_; }
 
-  /// Takes the present options. The step will update the parameters for which `used` has a 1; empty: all.
+  /// Begins a step with the present options. The step updates the parameters for which `used` has a 1; empty: all.
   /// @throws Error (unsupported) as the constructor
   void begin_step(const std::vector<std::int32_t>& used) {
     GroupedRule<Rule>& rule = sharded_.rule();
@@ -179,7 +182,7 @@ class ShardedOptimizer {
   }
 
  private:
-  /// The wrapper, once what is to be refused is refused.
+  /// The wrapper, after the checks of the options, the stage and the parameters.
   template <class Ddp>
   static auto& wrapped(Ddp& ddp, O& options, const Stage& stage) {
     static_cast<void>(rules_of(options));

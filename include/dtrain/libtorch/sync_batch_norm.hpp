@@ -51,7 +51,7 @@ struct KeptGroup final : torch::CustomClassHolder {
   std::shared_ptr<Group> group;
 };
 
-/// Returns `gradient`; the derivative by what it was computed from is refused.
+/// Returns `gradient`, and refuses derivatives by the tensors that it was computed from.
 struct OnceDifferentiable : torch::autograd::Function<OnceDifferentiable> {
   static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& gradient, const torch::Tensor&,
                                const torch::Tensor&) {
@@ -106,11 +106,11 @@ struct NormalizeOverRanks : torch::autograd::Function<NormalizeOverRanks<Group>>
 
 }  // namespace detail
 
-/// As torch::nn::BatchNorm1d, 2d and 3d, with the options of theirs, over the samples of all ranks of `group`: one
-/// all-reduce in each forward pass and one in each backward pass. In evaluation it uses the running statistics and is a
-/// rank's own. Parameters and buffers have BatchNorm's names.
-/// Collective, blocking: forward in training, and its backward pass; every rank calls them in the same order. A second
-/// derivative in training is refused: Error (unsupported) from the pass that needs it.
+/// Batch normalisation as torch::nn::BatchNorm1d, 2d and 3d, with the same options, over the samples of all ranks of
+/// `group`. Each forward pass makes one all-reduce, and each backward pass one. In evaluation with running statistics a
+/// rank communicates nothing. Parameters and buffers have BatchNorm's names.
+/// Collective, blocking: forward in training, or without running statistics, and its backward pass; every rank calls
+/// them in the same order. A second derivative in training is refused: Error (unsupported) from the pass that needs it.
 /// @ingroup libtorch
 template <class P>
 class SyncBatchNormImpl : public torch::nn::Module {
@@ -128,7 +128,7 @@ class SyncBatchNormImpl : public torch::nn::Module {
     }
   }
 
-  /// Takes over the tensors of a BatchNorm of the same options, which optimizers may have.
+  /// Takes over the tensors of a BatchNorm of the same options, so that optimizers stay valid.
   template <class BatchNorm>
   void adopt(const BatchNorm& other) {
     if (weight.defined()) {
@@ -201,7 +201,7 @@ class SyncBatchNormImpl : public torch::nn::Module {
 
 namespace detail {
 
-/// null if `module` is no BatchNorm.
+/// SyncBatchNorm for `module`; null if `module` is no BatchNorm.
 template <class P>
 std::shared_ptr<SyncBatchNormImpl<P>> synchronized(const torch::nn::Module& module, const ProcessGroup<P>& group) {
   const auto convert = [&](const auto* batch_norm) -> std::shared_ptr<SyncBatchNormImpl<P>> {
@@ -225,8 +225,8 @@ std::shared_ptr<SyncBatchNormImpl<P>> synchronized(const torch::nn::Module& modu
 }  // namespace detail
 
 /// Replaces each BatchNorm in the Sequentials of `module` by a SyncBatchNorm with the same tensors, so that optimizers
-/// stay valid. Call it before the module is wrapped. A module that keeps a BatchNorm in a member of its own calls that
-/// member, which cannot be replaced. @throws Error (unsupported) that names such a member
+/// stay valid. Call it before the module is wrapped. A BatchNorm in a member of a module cannot be replaced, because
+/// the module calls the member. @throws Error (unsupported) that names such a member
 /// @ingroup libtorch
 template <class P>
 void convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup<P>& group, const std::string& prefix = "") {

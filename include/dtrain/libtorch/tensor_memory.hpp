@@ -14,17 +14,17 @@
 
 namespace DTRAIN_NAMESPACE::libtorch {
 
-/// What each forward pass does with buffers, such as the running statistics of BatchNorm.
+/// Policy of each forward pass for buffers, such as the running statistics of BatchNorm.
 /// @ingroup libtorch
 enum class BufferPolicy {
   rank0,  ///< every rank gets rank 0's
-  mean,   ///< floating-point buffers become the mean of all ranks', others rank 0's
+  mean,   ///< floating-point buffers become the mean over the ranks; others, rank 0's
   none,   ///< each rank keeps its own
 };
 
-/// A tensor's memory, for collectives and checkpoints: the elements in their order in memory, which need not be that of
-/// the indices (channels_last). A complex tensor is viewed as pairs of numbers, and one of more than eight dimensions
-/// as flat. @throws Error (unsupported) that begins with `name`
+/// View of a tensor's memory, for collectives and checkpoints. Elements have their order in memory, which may differ
+/// from the order of the indices (channels_last). A complex tensor is viewed as pairs of numbers; a tensor of more than
+/// eight dimensions, as flat. @throws Error (unsupported) that begins with `name`
 inline TensorView view_of(const torch::Tensor& given, const std::string& name = "a tensor") {
   if (given.layout() != torch::kStrided || !given.is_non_overlapping_and_dense() ||
       !(given.is_cpu() || given.is_cuda())) {
@@ -65,8 +65,8 @@ struct ModuleTensor {
 
 namespace detail {
 
-/// The tensor's distinct elements: an expanded dimension counts once. What is written there is no change to autograd:
-/// detach() would share the version, and the backward pass of an earlier forward pass would refuse the tensor.
+/// The tensor's distinct elements: an expanded dimension counts once. Writes to the result are no change to autograd.
+/// detach() would share the tensor's version, and the backward pass of an earlier forward pass would refuse the tensor.
 inline torch::Tensor distinct_elements(const torch::Tensor& tensor) {
   torch::Tensor distinct = tensor.data();
   for (std::int64_t i = 0; i < distinct.dim(); ++i) {
@@ -77,7 +77,7 @@ inline torch::Tensor distinct_elements(const torch::Tensor& tensor) {
   return distinct;
 }
 
-/// The elements of a contiguous tensor of any type.
+/// The elements of a contiguous tensor of any type, as bytes.
 inline torch::Tensor bytes_of(const torch::Tensor& contiguous) {
   return torch::from_blob(contiguous.data_ptr(), {static_cast<std::int64_t>(contiguous.nbytes())},
                           contiguous.options().dtype(torch::kUInt8));
@@ -149,7 +149,7 @@ void average_tensors(const Group& group, const std::vector<torch::Tensor>& tenso
 
 }  // namespace detail
 
-/// Collective, blocking: after it the tensors hold what `policy` says.
+/// Makes the buffers equal on all ranks, as `policy` says. Collective, blocking.
 template <class Group>
 void synchronize_buffers(const Group& group, const std::vector<ModuleTensor>& buffers, BufferPolicy policy) {
   if (policy == BufferPolicy::none) {
@@ -165,7 +165,8 @@ void synchronize_buffers(const Group& group, const std::vector<ModuleTensor>& bu
   detail::average_tensors(group, averaged);
 }
 
-/// Collective, blocking. @throws Error (disagreement) on every rank if names, types or shapes differ between the ranks
+/// Compares the tensors of all ranks. Collective, blocking. @throws Error (disagreement) on every rank if names, types
+/// or shapes differ between the ranks
 template <class Group>
 void require_same_tensors(const Group& group, const std::vector<ModuleTensor>& tensors) {
   std::string description;
