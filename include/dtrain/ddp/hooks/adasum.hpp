@@ -23,7 +23,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 struct AdasumLevel {
   std::span<const BucketGradient> gradients;
   float* bucket;
-  std::size_t begin;  ///< this rank's elements in the bucket, of its own group's vector
+  std::size_t begin;  ///< this rank's elements in the bucket, of its group's vector
   std::size_t count;
   const float* received;  ///< the same elements of the other group's vector
   bool is_second;         ///< whether the own group is the second one

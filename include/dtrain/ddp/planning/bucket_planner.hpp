@@ -54,7 +54,7 @@ class BucketPlanner {
   std::size_t variant() const noexcept { return variant_; }
   /// Whether each ready() of the next step is to be recorded.
   bool wants_ready_times() const noexcept { return wants_ready_times_; }
-  /// Numbers for a checkpoint. Those of a settled plan stay when a checkpoint with others was loaded.
+  /// Numbers for a checkpoint. A settled plan keeps its numbers when a checkpoint with other numbers is loaded.
   SavedPlanNumbers& saved() noexcept {
     if (is_settled_) saved_ = settled_;
     return saved_;

@@ -47,9 +47,9 @@ PlannedStep plan_step(const GradientTimes& gradients, const BucketCaps& caps, co
 /// Sizes for choose_caps to try: powers of two from 4 KiB until all gradients are in one bucket.
 std::vector<BucketCaps> candidate_caps(std::size_t total_bytes);
 
-/// Sizes with the shortest modelled step; pure. Of sizes within half a percent of the shortest step, those with the
-/// shortest communication are chosen; of equal ones, the largest. `given` is kept if no sizes gain more than 1%: the
-/// model is not more precise.
+/// Sizes with the shortest modelled step; pure. Among sizes within half a percent of the shortest step, the sizes with
+/// the shortest communication are chosen; among equal sizes, the largest. `given` is kept if no sizes gain more than
+/// 1%: the model is not more precise.
 PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given, const backend::LinkCost& cost);
 
 /// Result of choose_settings, and the step that the model expects.

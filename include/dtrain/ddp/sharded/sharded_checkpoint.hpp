@@ -39,7 +39,7 @@ namespace detail {
 template <class Group, class Work>
 std::string result_of_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
   const int number = group::GroupAccess::of(group).next_number("shards");
-  group.start_pending();  // other ranks may wait for this work before they call this
+  group.start_pending();  // other ranks may wait for this work before they make this call
   const int rank = group.members().rank_in_job();
   backend::StoreRank self{group.store().with_prefix("dtrain/shards/"),
                           group.rank(),
