@@ -17,7 +17,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// While it lives, steps of its DistributedDataParallel reduce nothing. Movable. Threads: the one that drives steps.
+/// Scope in which steps of a DistributedDataParallel reduce nothing. Movable. Threads: the thread that drives steps.
 /// @ingroup training
 class [[nodiscard]] NoSync {
  public:
@@ -34,8 +34,8 @@ class [[nodiscard]] NoSync {
   std::shared_ptr<int> depth_;
 };
 
-/// For each parameter the stream of the gradient that steps under no_sync() have left unreduced; nullopt if there is
-/// none. With allow_unused_parameters, the next step that reduces includes them without another ready().
+/// Stream of each gradient that steps under no_sync() have left unreduced; nullopt for other parameters. With
+/// allow_unused_parameters, the next step that reduces includes these gradients without another ready().
 using AccumulatedGradients = std::vector<std::optional<StreamHandle>>;
 
 /// Target of steps under no_sync(): ready gradients stay in place. Lifetime: the constructor's arguments outlive it.
@@ -56,11 +56,11 @@ class Accumulation final : public Step::Target {
   }
 
   /// @throws Error (invalid_argument) if the gradient is in other memory than the parameter's own: the next step does
-  /// not read that
+  /// not read other memory
   void ready(const ReadyGradient& gradient) override;
 
   void finish() override;
-  void abandon(bool) noexcept override {}  // no other rank waits for it
+  void abandon(bool) noexcept override {}  // no other rank waits for this step
 
  private:
   const GradientTable* gradients_;

@@ -89,8 +89,8 @@ class Rearrangement {
     merge(boundary, right, last, at + bytes_of(first, boundary));
   }
 
-  /// Swaps the `left` bytes at `at` with the `right` bytes after them. Each pass exchanges the shorter side with as
-  /// much of the longer one, which puts the shorter side in its final position.
+  /// Swaps the `left` bytes at `at` with the `right` bytes after them. Each pass exchanges the shorter side with
+  /// equally many bytes of the longer one, which puts the shorter side in its final position.
   /// Example, left 2 and right 4: ab1234 becomes 3412ab, and ab is final. Then left 2 and right 2: 1234ab.
   void rotate(std::byte* at, std::size_t left, std::size_t right) {
     while (left != 0 && right != 0) {
@@ -137,8 +137,8 @@ struct BucketRebuild {
   /// Calls the model's bind_gradient: gradient `parameter` is at `view` now. Required if a gradient is bound.
   std::function<void(std::size_t parameter, const TensorView& view)> bind;
   /// Called with this rank's order when its last gradient is ready; may be empty. Blocking: no. Other ranks wait in
-  /// `agree` for this publication, which must not wait for this rank's finish(): that may wait for them in another
-  /// channel.
+  /// `agree` for this publication. The publication must not wait for this rank's finish(), which may wait for other
+  /// ranks in another channel.
   std::function<void(const std::vector<std::size_t>& order)> publish{};
   int ranks_on_host = 1;  ///< ranks that move their gradients at the same time
   std::shared_ptr<BucketPlanner> planner{};
@@ -147,13 +147,13 @@ struct BucketRebuild {
 };
 
 /// Collective, blocking as BucketPlanner::after_step: the plan after the step that `meter` has measured.
-/// @param order in which the same gradients are planned from now on; empty: the present one
-/// @returns nullopt: it stays `plan`
+/// @param order in which the same gradients are planned from now on; empty: the present order
+/// @returns nullopt if `plan` stays
 std::optional<BucketPlan> next_plan(const BucketRebuild& rebuild, const BucketPlan& plan,
                                     std::span<const GradientSize> sizes, std::span<const std::size_t> order,
                                     const BucketCaps& caps, StepMeter& meter);
 
-/// The same, and `communicator` uses the planner's variant from the next step on, whether the plan stays or not.
+/// Next plan, for which `communicator` uses the planner's variant from the next step on, also if the plan stays.
 template <class Communicator>
 std::optional<BucketPlan> next_plan([[maybe_unused]] Communicator& communicator, const BucketRebuild& rebuild,
                                     const BucketPlan& plan, std::span<const GradientSize> sizes,
@@ -165,12 +165,12 @@ std::optional<BucketPlan> next_plan([[maybe_unused]] Communicator& communicator,
   return next;
 }
 
-/// Host memory for moving gradients: as large as the arena if that can be allocated, else smaller.
+/// Host memory for moving gradients: as large as the arena if possible, else smaller.
 struct RelocationBuffer {
   /// A buffer that is smaller than the arena need not be larger than this to be fast.
   static constexpr std::size_t useful_bytes = std::size_t{16} << 20;
 
-  /// @param sharers ranks of this host that allocate as much at the same time
+  /// @param sharers ranks of this host that allocate equal buffers at the same time
   /// @throws std::bad_alloc if not even one page can be allocated
   RelocationBuffer(std::size_t wanted, int sharers);
   bool try_allocate() noexcept {
@@ -182,7 +182,7 @@ struct RelocationBuffer {
   std::size_t bytes;
 };
 
-/// Whether a bound gradient has elements: only these have their content in the arena between steps.
+/// Whether a bound gradient has elements: only bound gradients have their content in the arena between steps.
 bool has_bound_contents(const GradientTable& gradients);
 
 /// The gradients' blocks in their present order in the arena, with their offsets in `plan` as targets.

@@ -42,9 +42,9 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Collectives match by order: every rank launches buckets 0, 1, 2, ..., whatever the order of its ready gradients.
-/// Each by itself, also if several are complete: which ones are differs between ranks, and NCCL chooses the algorithm
-/// and protocol of collectives in one ncclGroupEnd by the sum of their sizes (src/enqueue.cc, 2.18 to 2.30). Ranks that
-/// choose differently hang or reduce wrongly.
+/// Each bucket is launched by itself, also if several are complete. Ranks differ in the buckets that are complete, and
+/// NCCL chooses the algorithm and protocol of collectives in one ncclGroupEnd by the sum of their sizes
+/// (src/enqueue.cc, 2.18 to 2.30). Ranks that choose differently hang or reduce wrongly.
 /// Threads: `mark_gradient_ready` concurrently; everything else between steps, except where a member says otherwise.
 class PendingBuckets {
  public:
@@ -71,10 +71,11 @@ class PendingBuckets {
     failure_ = nullptr;
   }
 
-  /// Marks one gradient as packed into `bucket`. The call for its last gradient locks the mutex, once, and calls
+  /// Marks one gradient as packed into `bucket`. The call for the bucket's last gradient locks the mutex, once, and
+  /// calls
   /// - `complete(bucket)`, then
   /// - `launch(b)` for each complete bucket whose predecessors are launched.
-  /// An exception of either is passed on; nothing is launched after it.
+  /// An exception of `complete` or `launch` is passed on; nothing is launched after the exception.
   template <class Complete, class Launch>
   void mark_gradient_ready(std::size_t bucket, Complete complete, Launch launch) {
     // Releases this thread's writes to the bucket, and acquires those of earlier threads.
@@ -104,7 +105,7 @@ class PendingBuckets {
   }
 
  private:
-  /// On a cache line of its own: gradients of neighbouring buckets become ready on different threads.
+  /// A bucket on a separate cache line: gradients of neighbouring buckets become ready on different threads.
   struct alignas(64) BucketState {
     std::atomic<std::size_t> pending{0};
     std::size_t size = 0;
@@ -122,7 +123,7 @@ class PendingBuckets {
     }
   }
 
-  /// Requires the mutex.
+  /// Calls `act`, and keeps its exception. @pre the mutex is locked
   template <class F>
   void or_fail(F&& act) {
     try {
@@ -186,7 +187,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
       }
     }
     if constexpr (backend::ConnectsAtFirstUse<Communicator>) {
-      // What a hook calls is not known; most add up.
+      // The collectives of a hook are not known; most are sums.
       arena_.reduce_extremes(communicator_, hook_ ? ReduceOp::sum : op_, copier_.stream());
       copier_.synchronize(waiting());
     }
@@ -203,7 +204,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   StepMeter& meter() noexcept { return meter_; }
   const StepMeter& meter() const noexcept { return meter_; }
 
-  /// With the device times measured so far. @param steps, bytes_reduced counts of the caller
+  /// Statistics, with the device times measured so far. @param steps, bytes_reduced counts of the caller
   ReducerStatistics statistics(std::uint64_t steps, std::uint64_t bytes_reduced) noexcept {
     if constexpr (GradientCopier::copies_on_stream) copier_.collect_times();
     return statistics_of(meter_, {steps, bytes_reduced, plan().buckets.size(), {}, GradientCopier::is_measured},
@@ -219,7 +220,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     return gradients_.bind(parameter);
   }
 
-  /// Blocking, on CUDA only, where it waits for the last step: makes its norm known. @throws as finish
+  /// Makes the norm of the last step known. Blocking, on CUDA only: until the last step has run. @throws as finish
   void read_norm() {
     if constexpr (GradientCopier::copies_on_stream) norms_.read([this] { wait_for_event(copier_.step_end()); });
   }
@@ -229,7 +230,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   OpenWork<Communicator>& open_work() noexcept { return open_; }
 
   /// @param measures_norm requires can_measure_norms
-  /// @param work null: the hook's or an all-reduce. @throws as StepWork::require_usable
+  /// @param work null: the wrapper's hook, or an all-reduce. @throws as StepWork::require_usable
   void begin_step(bool measures_norm, StepWork<Communicator>* work, const char* caller) {
     if (work != nullptr && hook_) {
       refuse_work(caller,
@@ -346,7 +347,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     return [this](typename Stream::Event& event) { wait_for_event(event); };
   }
 
-  /// What steps without an optimizer do.
+  /// Work of steps without an optimizer.
   StepWork<Communicator>& own_work() noexcept {
     if (hook_) return *hook_;
     return all_reduce_;
@@ -372,12 +373,12 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
         [this](std::size_t bucket) { launch(bucket); });
   }
 
-  /// Requires PendingBuckets' mutex, as launch does.
+  /// Called under PendingBuckets' mutex, as launch().
   void complete([[maybe_unused]] std::size_t bucket) {
     if constexpr (GradientCopier::copies_on_stream) copier_.complete(bucket);
   }
 
-  /// Requires PendingBuckets' mutex: only one thread enqueues at a time.
+  /// Called under PendingBuckets' mutex: only one thread enqueues at a time.
   void launch(std::size_t bucket) {
     meter_.launched(bucket);
     copier_.before(bucket);
@@ -403,7 +404,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   AllReduceWork<Communicator> all_reduce_;
   std::optional<HookWork<Communicator>> hook_;
   StepWork<Communicator>* work_ = &all_reduce_;  ///< of this step; between steps the hook's or all_reduce_
-  OpenWork<Communicator> open_;                  ///< of the last one
+  OpenWork<Communicator> open_;                  ///< of the last step
   std::function<void()> on_all_gradients_ready_;
 };
 

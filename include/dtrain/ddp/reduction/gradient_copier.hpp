@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Selection of the gradient copier, and of what measures norms, for a communicator's stream.
+/// Selection of the gradient copier and of the class that measures norms, for a communicator's stream.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/buffer_view.hpp"

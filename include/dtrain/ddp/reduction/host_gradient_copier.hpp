@@ -19,7 +19,7 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// A gradient copier is the part of a reducer that differs between streams. BucketReduction calls it with indices in
-/// range; CudaGradientCopier has members besides, which are called where `copies_on_stream`.
+/// range; CudaGradientCopier has further members, which are called if `copies_on_stream`.
 /// Threads: `on_gradient_ready` concurrently, for different parameters; `before` and `after` under
 /// PendingBuckets' mutex; everything else between steps. Lifetime: table, plan and meter outlive it.
 template <stream::Stream Stream>
@@ -55,7 +55,7 @@ class HostGradientCopier {
     (*gradients_)[parameter].pack_from(gradient);
   }
 
-  /// The parameter contributes zeros.
+  /// Fills the gradient's place with zeros.
   void zero_fill(std::size_t parameter) const noexcept {
     clear((*gradients_)[parameter].place, (*gradients_)[parameter].bytes);
   }

@@ -43,8 +43,9 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Before an exception leaves a step: it may free the hook or the optimizer. Ends the process if the stream still runs
-/// their work after the context's timeout. Blocking: until that work has run, for which it may abort the channel.
+/// Called before an exception leaves a step, because the exception may free the hook or the optimizer. Ends the process
+/// if the stream still runs their work after the context's timeout. Blocking: until their work has run; the call may
+/// abort the channel.
 template <class Reduction>
 void end_borrowed_work(Reduction& reduction, const FailureContext& context) noexcept {
   if (!reduction.borrows()) return;
@@ -58,7 +59,7 @@ void end_borrowed_work(Reduction& reduction, const FailureContext& context) noex
   }
 }
 
-/// Each entry is the number of the step in which its parameter was last ready, so a new step resets nothing.
+/// The number of the step in which each parameter was last ready, so that a new step resets nothing.
 /// Threads: `mark_ready` concurrently, for any parameters; everything else between steps.
 /// Lifetime: the names outlive it.
 class ReadyGradients {
@@ -123,9 +124,9 @@ class ReadyGradients {
 
 /// Owns a channel, and an arena in which all gradients are reduced. A bound gradient lies in the arena. Any other
 /// gradient is packed when it is ready and unpacked once it is reduced, by the host or by streams (GradientCopierFor).
-/// Steady state: allocates nothing; one lock for each bucket. Threads: `ready` of a step from any thread; everything
-/// else from one. Lifetime: the stream's owner and the parameters' memory outlive it. It is pinned, because steps point
-/// to it.
+/// Steady state: allocates nothing; one lock for each bucket. Threads: `ready` of a step from any thread; all other
+/// calls from one thread. Lifetime: the stream's owner and the parameters' memory outlive it. It is pinned, because
+/// steps point to it.
 template <backend::Communicator Communicator>
 class Reducer final : public Step::Target {
  public:
@@ -146,10 +147,10 @@ class Reducer final : public Step::Target {
   TensorView bind(std::size_t parameter) { return reduction_.bind(parameter); }
   /// Records the parameters' present addresses for the address check. After the last bind.
   void remember_addresses() { addresses_.remember(); }
-  /// Begins a step. @throws the job's first cause; Error (invalid_argument) if another is open or a step has failed;
-  /// (unsupported) to measure a norm without a kernel for it; (invalid_argument) for work beside a hook or of other
-  /// buckets. @param caller the user's call, for error sentences
-  /// @param work what the step does with the buckets; null: it reduces them for the model
+  /// Begins a step. @throws the job's first cause; Error (invalid_argument) if another step is open or a step has
+  /// failed; (unsupported) for a norm without a kernel; (invalid_argument) for work beside a hook or of other buckets.
+  /// @param caller the user's call, for error sentences
+  /// @param work work of the step with the buckets; null: the step reduces the buckets for the model
   Step begin(const char* caller = "begin()", StepOptions step = {}, StepWork<Communicator>* work = nullptr) {
     throw_if_unusable(caller);
     if (step.measure_norm && !can_measure_norms<Stream>) BucketNorms::refuse_stream(caller);
@@ -160,7 +161,7 @@ class Reducer final : public Step::Target {
     return Step(*this);
   }
 
-  /// Throws the errors of begin(), and waits for what the last step has left open.
+  /// Throws the errors of begin(), and waits for open work of the last step.
   void throw_if_unusable(const char* caller = "begin()") {
     if (under_way_ && !ready_.is_open()) context_.latch->block_until_failed(Deadline::after(cause_grace));
     backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
@@ -168,7 +169,7 @@ class Reducer final : public Step::Target {
     wait_for();
   }
 
-  /// Blocking: until the model has the new value of a parameter, or of all, if the last step has left that open.
+  /// Blocking: until open work of the last step has stored the new value of a parameter, or of all.
   void wait_for(std::optional<std::size_t> parameter = {}) {
     if (parameter >= plan().bucket_of.size()) reduction_.gradients().names().refuse_index(*parameter, "wait_for");
     if (open_work().is_some()) or_report([&] { open_work().wait_for(parameter, plan()); });
@@ -225,7 +226,7 @@ class Reducer final : public Step::Target {
   ReducerStatistics statistics() const noexcept { return reduction_.statistics(steps_, bytes_reduced_); }
 
   /// The norm of the reduced gradients. Blocking, on CUDA only: until the last step has run.
-  /// @throws Error (invalid_argument) if that did not measure it; as finish
+  /// @throws Error (invalid_argument) if the last step did not measure the norm; as finish
   const GradientNorm& gradient_norm() {
     if constexpr (GradientCopier::copies_on_stream) or_report([this] { reduction_.read_norm(); });
     return reduction_.norms().norm();
@@ -251,8 +252,8 @@ class Reducer final : public Step::Target {
     reduction_.reuse_memory(unbinds);
     if (unbinds) std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);  // ready() gives the sums
   }
-  /// The present plan stays, without a rebuild after the first step. Every rank calls it between the same steps.
-  /// @throws Error (invalid_argument) while a planner changes it
+  /// Keeps the present plan, without a rebuild after the first step. Every rank calls it between the same steps.
+  /// @throws Error (invalid_argument) while a planner changes the plan
   void keep_plan() {
     if (rebuild_.is_planning()) refuse_to_keep_plan();
     keep_order();
@@ -296,7 +297,7 @@ class Reducer final : public Step::Target {
                   "finish() came while a ready() of its step was still running; wait for its return first")
           .with_rank(context_.rank);
     }
-    reduction_.throw_if_launch_failed();  // by such a ready()
+    reduction_.throw_if_launch_failed();  // in a ready() beside finish()
   }
 
   void add_accumulated() {
@@ -307,7 +308,8 @@ class Reducer final : public Step::Target {
     }
   }
 
-  /// Rebuilds after the first step, if configured and if no graph stores addresses, and as long as a planner does.
+  /// Rebuilds buckets after the first step, if configured and if no graph stores addresses; with a planner, until it
+  /// settles.
   void rebuild_buckets() {
     const bool reorders = rebuild_.agree && reduction_.copier().may_move();
     if (reorders || rebuild_.is_planning()) {
@@ -340,7 +342,7 @@ class Reducer final : public Step::Target {
   bool under_way_ = false;  ///< stays true after a step that failed
 };
 
-// Apart from the class: what is instantiated with the definitions is then not instantiated again.
+// Outside the class, so that instances among the compiled definitions are not instantiated again.
 
 template <backend::Communicator Communicator>
 Reducer<Communicator>::Reducer(Communicator communicator, Stream stream, std::span<const Parameter> parameters,

@@ -28,7 +28,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// @throws Error (invalid_argument) if gradients have no memory in which they could be reduced for the model
 void require_reducible(const BucketPlan& plan, const GradientTable& gradients, const char* caller);
 
-/// What AllReduceWork and HookWork share. Lifetime: the norms outlive it.
+/// The common part of AllReduceWork and HookWork. Lifetime: the norms outlive the object.
 template <backend::Communicator C>
 class ReducingWork : public StepWork<C> {
  public:
@@ -50,7 +50,7 @@ class ReducingWork : public StepWork<C> {
  protected:
   ~ReducingWork() = default;
 
-  /// Where the bucket's sum of squares is to be stored; null if the step does not measure the norm.
+  /// Address for the bucket's sum of squares; null if the step does not measure the norm.
   double* sum_of(std::size_t bucket) noexcept { return norms_->sum_of(bucket); }
 
   /// Enqueues the sum of a reduced bucket. @param sum null: does nothing
@@ -92,7 +92,8 @@ std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan
 /// @throws Error (limit): a hook enqueued more work items for a bucket than it said
 [[noreturn]] void refuse_items(std::size_t bucket, std::uint64_t enqueued, std::uint64_t allowed);
 
-/// The wrapper's hook reduces each bucket; what it sends is counted. Threads: as GradientHook.
+/// A step in which the wrapper's hook reduces each bucket; the bytes that the hook sends are counted. Threads: as
+/// GradientHook.
 template <backend::Communicator C>
 class HookWork final : public ReducingWork<C> {
  public:

@@ -20,13 +20,14 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// A kernel copies the gradients of a bucket of floats together, at the speed of the memory, and is one node of a
 /// graph. The runtime copies other types, and all types if the driver does not load the kernel: one gradient after the
-/// other, each a node. Both copy all bits. Steady state: allocates nothing. Threads: one at a time.
+/// other, each a node. The kernel and the runtime copy all bits. Steady state: allocates nothing. Threads: one at a
+/// time.
 class BucketCopies {
  public:
   using Stream = stream::cuda::StreamRef;
 
-  /// The first call loads the kernels of the plan's types: later, that may wait for collectives that wait for other
-  /// ranks. Lifetime: the plan outlives its use here.
+  /// Adopts a plan. The first call loads the kernels of the plan's types: later loading may wait for collectives that
+  /// wait for other ranks. Lifetime: the plan outlives its use here.
   /// @param multiplies whether enqueue() gets other factors than 1: requires kernels for all types, which are loaded
   void plan(const BucketPlan& plan, bool multiplies, Stream stream) {
     plan_ = &plan;
@@ -48,13 +49,13 @@ class BucketCopies {
     }
   }
 
-  /// Whether none of the bucket was added since the last enqueue().
+  /// Whether no gradient of the bucket was added since the last enqueue().
   bool empty(std::size_t bucket) const noexcept {
     const auto& kernel = by_kernel_[bucket];
     return kernel ? kernel->empty() : by_runtime_.empty();
   }
 
-  /// Enqueues what was added, which is of this bucket. @throws Error (cuda)
+  /// Enqueues the copies that were added, all of this bucket. @throws Error (cuda)
   void enqueue(std::size_t bucket, double factor, Stream stream) {
     if (auto& kernel = by_kernel_[bucket]) {
       kernel->enqueue(factor, stream);

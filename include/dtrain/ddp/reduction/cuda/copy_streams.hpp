@@ -14,10 +14,11 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A bucket is packed while earlier ones are reduced, and unpacked while later ones are: one stream for all of it would
-/// leave the network idle during copies. Each stream is made when it is first needed, so a model whose gradients are
-/// all in the arena, and not to be scaled, has neither. A captured step draws only the streams that it uses into its
-/// graph, and join_all() brings them back. Threads: one at a time. Lifetime: the communication stream outlives it.
+/// A bucket is packed while earlier buckets are reduced, and unpacked while later buckets are reduced. A single stream
+/// for copies and reductions would leave the network idle during copies. Each stream is created when it is first
+/// needed; a model whose gradients are all in the arena, without scaling, has no copy stream. A captured step draws
+/// only the streams that it uses into its graph, and join_all() joins these streams. Threads: one at a time. Lifetime:
+/// the communication stream outlives it.
 class CopyStreams {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -84,7 +85,7 @@ class CopyStreams {
   Stream communication_;
   OptionalStream packing_;
   OptionalStream unpacking_;
-  bool packs_ = false;  ///< since the communication stream last waited for it; as below
+  bool packs_ = false;  ///< whether packing_ has work for which the communication stream has not waited
   bool unpacks_ = false;
   /// @name Recorded anew for each bucket: a wait is for the latest record at the time of its call.
   /// @{

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// CudaBucketNorms: the norm of reduced gradients in device memory, measured behind each bucket's collective.
+/// CudaBucketNorms: the norm of reduced gradients in device memory, measured after each bucket's collective.
 
 #include <algorithm>
 #include <bit>
@@ -28,20 +28,22 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// As BucketNorms, whose members have their meaning here. A kernel behind each bucket's collective writes the sums of
-/// its blocks of threads to pinned memory. The host adds them in order when the norm is asked for, so that a step
-/// itself waits for nothing. A step captured in a graph measures in each replay, to memory of its own. A mark there
-/// says that the replays' sums are not those of the last step: the host writes it once it has read them, and a later
-/// step that is no such graph's writes it on the device, where a replay that still runs comes first. Example: a replay,
-/// and a step behind it without a wait between them. The replay overwrites the mark, then the step marks its sums
-/// again, so that gradient_norm() gives the step's norm. Threads: enqueue one at a time; everything else between steps.
-/// Lifetime: outlives the work, and graphs of it.
+/// Norms of a CUDA stream's steps; members have the meaning of BucketNorms' members. After each bucket's collective a
+/// kernel writes the sums of its thread blocks to pinned memory. The host adds the sums in order when the norm is asked
+/// for, so that a step itself waits for nothing.
+/// A step captured in a graph writes its sums in each replay, to separate memory. A mark in that memory says that the
+/// sums are not those of the last step. The host writes the mark once it has read the sums. A later step outside such a
+/// graph writes the mark on the device, after replays that still run. Example: a replay, and a step after it without a
+/// wait between the two. The replay overwrites the mark, and the step marks the replay's sums again, so that
+/// gradient_norm() gives the step's norm. Threads: enqueue one at a time; everything else between steps. Lifetime: the
+/// object outlives the work, and graphs of the work.
 class CudaBucketNorms {
  public:
   using Stream = stream::cuda::StreamRef;
 
-  /// The work of the steps so far has run. The first call allocates memory for all plans of the same gradients, and
-  /// loads the kernels: later, that may wait for collectives that wait for other ranks. @throws Error (cuda)
+  /// Adopts a plan. The first call allocates memory for all plans of the same gradients, and loads the kernels: later
+  /// loading may wait for collectives that wait for other ranks. @pre the work of earlier steps has run @throws Error
+  /// (cuda)
   void plan(const BucketPlan& plan, Stream stream) {
     add_sums();
     if (memory_.bytes() == 0) prepare(plan, stream);
@@ -65,7 +67,7 @@ class CudaBucketNorms {
     norms_.begin_step(false);
   }
 
-  /// Where the bucket's first sum is to be stored.
+  /// Address for the bucket's first sum; null if the step does not measure.
   double* sum_of(std::size_t bucket) noexcept { return is_wanted_ ? sums() + first_sums_[bucket] : nullptr; }
 
   void enqueue(double* sum, const BufferView& bucket, Stream stream) {
@@ -73,7 +75,8 @@ class CudaBucketNorms {
     stream::cuda::SquareSumKernel::find(bucket.dtype).enqueue(bucket, is_captured ? sum + most_ : sum, stream);
   }
 
-  /// Enqueued behind the work of all buckets, and so behind what their gradients' streams held, such as a replay.
+  /// Enqueues the mark after the work of all buckets, and so after earlier work of the gradients' streams, such as a
+  /// replay.
   /// @throws Error (cuda)
   void end_buckets(Stream stream) {
     is_captured_ = stream.is_capturing();
@@ -83,7 +86,7 @@ class CudaBucketNorms {
     if (!is_captured_) stream.record(marked_);
   }
 
-  /// Behind end_buckets().
+  /// Called after end_buckets().
   void finish_step() noexcept {
     if (!is_wanted_) return;
     const bool measures_replays = is_captured_ && first_sums_.back() != 0;
@@ -95,14 +98,15 @@ class CudaBucketNorms {
 
   bool is_measured() const noexcept { return state_ != State::none || was_replayed(); }
 
-  /// Blocking: `wait()` until the last step's work has run, if it measures; not for a replay, which has run.
+  /// Reads the sums. Blocking: calls `wait()` for the last step's work, if the step measures; not for a replay, which
+  /// has run.
   template <class Wait>
   void read(Wait&& wait) {
     if (state_ == State::enqueued && first_sums_.back() != 0) wait();
     add_sums();
   }
 
-  /// Of what is read: the latest replay or step. @throws Error (invalid_argument) as BucketNorms::norm, or if a
+  /// Norm of the latest replay or step that was read. @throws Error (invalid_argument) as BucketNorms::norm, or if a
   /// captured step was not replayed
   const GradientNorm& norm() const {
     if (state_ == State::captured && !norms_.is_measured()) refuse_captured();
@@ -112,15 +116,15 @@ class CudaBucketNorms {
   void multiply(double factor) noexcept { norms_.multiply(factor); }
 
  private:
-  /// What the host knows of the sums of the latest step.
+  /// State of the latest step's sums on the host.
   enum class State { none, enqueued, captured, added };
 
-  /// Of each byte of the mark in the last sum: the number is negative, which no sum of squares is.
+  /// Each byte of the mark in the last sum. The mark is a negative number, as no sum of squares is.
   static constexpr int mark_byte = 0x80;
   static constexpr std::uint64_t mark = 0x8080'8080'8080'8080;
 
   void prepare(const BucketPlan& plan, Stream stream) {
-    // A bucket has at least one parameter, and for each one block more than its bytes fill at most.
+    // Each bucket has at least one parameter, and at most one block more than its bytes fill.
     most_ = plan.arena_bytes / stream::cuda::square_sum_block_bytes + plan.bucket_of.size();
     memory_ = stream::cuda::PinnedBuffer((2 * most_ + 1) * sizeof(double));
     std::vector<DType> known;
@@ -135,14 +139,14 @@ class CudaBucketNorms {
   }
 
   double* sums() const noexcept { return reinterpret_cast<double*>(memory_.data()); }
-  /// Of captured steps.
+  /// Sums of captured steps.
   double* replayed_sums() const noexcept { return sums() + most_; }
   double& last_replayed_sum() const noexcept { return replayed_sums()[first_sums_.back() - 1]; }
 
   void mark_replayed_sums() noexcept { last_replayed_sum() = std::bit_cast<double>(mark); }
 
-  /// Whether a replay behind the last step has written sums that were not read. By bits: -ffast-math takes a NaN for
-  /// equal.
+  /// Whether a replay behind the last step has written sums that were not read. Compares bits, because -ffast-math
+  /// takes a NaN for equal.
   bool was_replayed() const noexcept {
     return has_graph_ && (is_captured_ || marked_.is_complete_beside_capture()) &&
            std::bit_cast<std::uint64_t>(last_replayed_sum()) != mark;
@@ -177,16 +181,17 @@ class CudaBucketNorms {
   }
 
   stream::cuda::PinnedBuffer memory_;
-  /// Sums of a plan; then those of captured steps, and one that is written when kernels are loaded.
+  /// Largest number of a plan's sums. Memory holds this number of sums twice, for steps and for captured steps, and one
+  /// sum that is written when kernels are loaded.
   std::size_t most_ = 0;
   std::optional<DType> without_kernel_;
   std::vector<std::size_t> first_sums_{0};  ///< of each bucket, and the end
   BucketNorms norms_;
   State state_ = State::none;
   bool is_wanted_ = false;
-  stream::cuda::Event marked_;  ///< the replayed sums, by the last step
-  bool is_captured_ = false;    ///< the last step
-  bool has_graph_ = false;      ///< a step with sums was captured
+  stream::cuda::Event marked_;  ///< recorded after the last step's mark of the replayed sums
+  bool is_captured_ = false;    ///< whether the last step was captured
+  bool has_graph_ = false;      ///< whether a step with sums was captured
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -30,9 +30,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// The gradient copier (see HostGradientCopier) of a CUDA stream. on_gradient_ready only stores the stream. When a
 /// bucket is complete, an event is recorded on each stream that produced one of its gradients. Unbound gradients are
-/// packed and unpacked on streams of their own (CopyStreams), so that other buckets are reduced meanwhile; if there are
-/// none, the communication stream waits for the events itself. Within a step the host waits for nothing and queries no
-/// event, so that a step can be captured in a CUDA graph.
+/// packed and unpacked on separate streams (CopyStreams), while other buckets are reduced. Without unbound gradients
+/// the communication stream waits for the events itself. Within a step the host waits for nothing and queries no event,
+/// so that a step can be captured in a CUDA graph.
 class CudaGradientCopier {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -61,8 +61,8 @@ class CudaGradientCopier {
     stream.wait(written);
   }
 
-  /// From now on each gradient is multiplied by `factor` before the collective, bound ones in their place.
-  /// Precondition: scales_averages().
+  /// Lets later steps multiply each gradient by `factor` before the collective, bound gradients in place. @pre
+  /// scales_averages()
   void scale_gradients(double factor) {
     factor_ = factor;
     rebuild_buckets();
@@ -87,10 +87,11 @@ class CudaGradientCopier {
     announced_[parameter] = {gradient, stream, false};
   }
 
-  /// Adds the stream of a ready parameter to those that zero fills wait for, and that wait for the reduction.
+  /// Adds the stream of a ready parameter to the streams that zero fills wait for, and that wait for the reduction.
   void note_producer(std::size_t parameter) { producers_.add(announced_[parameter].stream); }
 
-  /// Keeps the stream that last produced the gradient: the gradient's owner may still be using it there.
+  /// Replaces the gradient by zeros. Keeps the stream that last produced it, where the gradient's owner may still use
+  /// it.
   void zero_fill(std::size_t parameter) noexcept {
     announced_[parameter] = {nullptr, announced_[parameter].stream, true};
   }
@@ -105,7 +106,7 @@ class CudaGradientCopier {
         continue;
       }
       for (const StreamHandle producer : producers_) {
-        events.add(producer);  // it may still be writing the gradient that zeros replace
+        events.add(producer);  // the producer may still write the gradient that zeros replace
       }
       const StreamHandle earlier = announced_[parameter].stream;
       if (earlier.device.kind == DeviceKind::cuda &&
@@ -148,7 +149,7 @@ class CudaGradientCopier {
   }
 
   /// Makes later work of every stream that produced a gradient of this step run after the last bucket, and the next
-  /// step's packing. Blocking: no, unless no parameter was ready: then there is no such stream.
+  /// step's packing. Blocking: only if no parameter was ready, so that no stream waits.
   template <class Wait>
   void finish(Wait&& wait) {
     copy_streams_.join_all();
@@ -172,8 +173,8 @@ class CudaGradientCopier {
   /// Complete once the last step has ended on the device.
   stream::cuda::Event& step_end() noexcept { return done_; }
 
-  /// See HostGradientCopier. In the order of the step's producers. Blocking if there are none, or a step was captured:
-  /// then the host has waited for the replay, whose streams are not known.
+  /// Multiplies the reduced gradients, in the order of the step's producers; see HostGradientCopier. Blocking if there
+  /// are no producers, or if a step was captured: the host has waited for the replay, whose streams are not known.
   template <class Wait>
   void scale_reduced(double factor, Wait&& wait) {
     if (is_captured_) producers_.clear();
@@ -244,7 +245,8 @@ class CudaGradientCopier {
     bool is_zero_filled = false;
   };
 
-  /// Behind the bucket's producers, for whom the communication stream waits itself if there is nothing to pack.
+  /// Enqueues packing after the bucket's producers. If there is nothing to pack, the communication stream waits for the
+  /// producers.
   void enqueue_packing(std::size_t bucket) {
     const bool packs = !bucket_copies_.empty(bucket);
     const Stream packing = packs ? copy_streams_.packing() : stream_;
@@ -279,8 +281,8 @@ class CudaGradientCopier {
   double factor_ = 1;               ///< 1: gradients are packed as they are
   GradientScaling scaling_;
   stream::cuda::Event done_;
-  bool is_captured_ = false;  ///< the last step
-  bool has_graph_ = false;    ///< a step was captured
+  bool is_captured_ = false;  ///< whether the last step was captured
+  bool has_graph_ = false;    ///< whether a step was captured
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

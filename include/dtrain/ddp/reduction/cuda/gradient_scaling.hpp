@@ -20,11 +20,11 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Steady state: allocates nothing. Threads: none but the one that uses it.
+/// Steady state: allocates nothing. Threads: one at a time.
 class GradientScaling {
  public:
-  /// Enqueued on `stream`: after the work now on the producers, and before their later work. Requires: ScaledCopyBatch
-  /// is loaded for the gradients' types. Lifetime: the producers exist. @throws Error (cuda)
+  /// Enqueues the products on `stream`, after the work now on the producers and before the producers' later work.
+  /// Requires: ScaledCopyBatch is loaded for the gradients' types. Lifetime: the producers exist. @throws Error (cuda)
   void enqueue(const GradientTable& gradients, double factor, const ProducerStreams& producers,
                stream::cuda::StreamRef stream) {
     events_.clear();

@@ -16,7 +16,8 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Calls `act(stream)`. The default stream (null) is that of the current device, so the handle's becomes current.
+/// Calls `act(stream)`. The default stream (null) belongs to the current device, so the handle's device becomes
+/// current.
 template <class F>
 void with_stream(StreamHandle handle, F act) {
   if (handle.native == nullptr) {
@@ -41,7 +42,7 @@ class ProducerStreams {
     }
   }
 
-  /// Whether one of them is captured in a graph.
+  /// Whether one of the streams is captured in a graph.
   bool is_captured() const {
     bool captured = false;
     for (const StreamHandle handle : streams_) {
