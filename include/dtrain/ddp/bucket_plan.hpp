@@ -28,9 +28,9 @@ struct GradientSize {
 
 /// Size limits of buckets. Zeros give every parameter its own bucket.
 struct BucketCaps {
-  /// Of the first bucket, and of the smallest ones at the end.
+  /// Cap of the first bucket, and of the smallest buckets at the end.
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
-  /// Of any bucket of more than one parameter.
+  /// Cap of any bucket of more than one parameter.
   std::size_t bucket_bytes = std::size_t{25} << 20;
 
   friend bool operator==(const BucketCaps&, const BucketCaps&) = default;
@@ -68,7 +68,7 @@ std::vector<std::size_t> reverse_order(std::size_t count);
 /// backward pass, the fill time is added to the step;
 /// - half of the remaining bytes, so that the last buckets halve. The last one is reduced after the backward pass,
 /// which hides none of it; so it stays as small as the first.
-/// Of 400 MiB: 1, 25, ..., 25, 24, 12, 6, 3, 2, 1, 1; of 100 MiB: 1, 6, ..., 6, 4, 2, 1, 1, 1.
+/// Buckets of 400 MiB: 1, 25, ..., 25, 24, 12, 6, 3, 2, 1, 1; of 100 MiB: 1, 6, ..., 6, 4, 2, 1, 1, 1.
 /// dtrain/ddp/planning/step_model.hpp has the arithmetic.
 constexpr std::size_t tapered_cap(std::size_t remaining, std::size_t total, const BucketCaps& caps) noexcept {
   return std::min(caps.bucket_bytes, std::max(caps.first_bucket_bytes, std::min(remaining / 2, total / 16)));

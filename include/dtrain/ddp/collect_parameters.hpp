@@ -32,7 +32,8 @@ void add(std::vector<TensorView>& buffers, const TensorView& buffer);
 
 }  // namespace detail
 
-/// Gradients need memory of their own unless all lack it (see Parameter), or the model has bind_gradient.
+/// Checks parameters. Every gradient has memory, unless all gradients lack it (see Parameter) or the model has
+/// bind_gradient.
 /// @throws Error (invalid_argument)
 void check_parameters(const std::vector<Parameter>& parameters, bool binds);
 

@@ -75,17 +75,17 @@ struct DdpOptions {
   /// Rebuilds the buckets at the end of the first step, in rank 0's ready order. Bound gradients may then move, with
   /// their content. Has no effect with `deterministic`, or if the first step is captured in a CUDA graph.
   bool reorder_gradients = true;
-  /// PlanChoice::measured(): the first 29 steps measure, and choose, the same on every rank; log level info has the
-  /// reasons. What is given comes back if a step is not shorter with what they chose.
-  /// - The sizes of buckets, in place of the two above.
-  /// - With topology::Hierarchical on several hosts, one of them with several ranks: it or Flat. With a wire type,
-  ///   FlatOver's too: 16 bits or f32. The policy's own way stays unless another is expected to shorten the step by
-  ///   more than 1%. Each further way takes two steps more. Only all_reduce changes; a hook's too.
+  /// PlanChoice::measured(): the first 29 steps measure, and choose the items below, equally on every rank; log level
+  /// info has the reasons. If a step with the chosen plan is not shorter, the given plan returns.
+  /// - The sizes of buckets, in place of the two members above.
+  /// - With topology::Hierarchical on several hosts, one of them with several ranks: Hierarchical or Flat. With a wire
+  ///   type also FlatOver: 16 bits or f32. The policy's variant stays unless another one is expected to shorten the
+  ///   step by more than 1%. Each further variant takes two steps more. Only all_reduce changes, also in hooks.
   /// - The thresholds of Mpi's and Gloo's all_reduce: as GroupOptions::algorithms, which default to measured() here.
   /// For gradients in host memory, and not with `deterministic`. Steps under no_sync() do not count. Bits may differ
-  /// from run to run where a sum's bits depend on what is chosen (see backend::Determinism). In a model of several
-  /// element types, bound gradients may move up to eight times. If a program has other wrappers too, every rank must
-  /// finish their steps in one order.
+  /// from run to run where a sum's bits depend on the choice (see backend::Determinism). In a model of several element
+  /// types, bound gradients may move up to eight times. If a program has other wrappers too, every rank must finish
+  /// their steps in one order.
   PlanChoice plan{};
   /// A parameter without ready() in a step contributes zeros on that rank, or the gradient that steps under no_sync()
   /// have left since the last reduced step. Without this option, finish() names such parameters in an error. Unused

@@ -15,20 +15,20 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Of a group: FailureContext::of(group).
+/// Failure reports of a rank in a group: FailureContext::of(group).
 struct FailureContext {
   static FailureContext of(std::shared_ptr<const group::GroupHandle> group);
 
   std::shared_ptr<FailureLatch> latch;                ///< never null
-  int rank = 0;                                       ///< in the job; causes name it
-  std::string host;                                   ///< this rank's; causes name it
+  int rank = 0;                                       ///< in the job; causes name the rank
+  std::string host;                                   ///< this rank's host; causes name the host
   std::chrono::nanoseconds timeout{};                 ///< of one collective
   std::shared_ptr<const group::GroupHandle> group{};  ///< gets the report of an abandoned step; null: the latch does
 
   /// Reports to the job that this rank failed with `text`.
   void report_exception(std::string text) const;
 
-  /// A step is destroyed unfinished. @param unwinding whether an exception unwinds
+  /// Reports that a step was destroyed unfinished. @param unwinding whether an exception unwinds
   void report_abandoned_step(bool unwinding) const noexcept;
 };
 

@@ -38,7 +38,7 @@ class GradientArena {
   const GradientTable& gradients() const noexcept { return gradients_; }
   GradientTable& gradients() noexcept { return gradients_; }
 
-  /// Of a bucket.
+  /// Range of a bucket.
   const BufferView& range(std::size_t bucket) const noexcept { return ranges_[bucket]; }
   std::size_t buckets() const noexcept { return ranges_.size(); }
 

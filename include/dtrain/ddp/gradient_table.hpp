@@ -93,7 +93,7 @@ class GradientTable {
   /// @returns the gradient's present view
   TensorView move(std::size_t parameter, const BucketPlan& plan);
 
-  /// No gradient has memory of its own from now on: each ready() gives it.
+  /// Removes the memory of all gradients: later calls of ready() give a gradient's memory.
   void unbind() noexcept;
 
   /// Whether the model's gradients have memory: all of those with elements, or none.

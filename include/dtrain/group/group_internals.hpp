@@ -26,10 +26,10 @@ class GroupInternals {
 
   explicit GroupInternals(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
 
-  /// What this rank's groups share.
+  /// Context that this rank's groups share.
   const auto& rank_context() const noexcept { return state_->rank_context(); }
 
-  /// As those of ProcessGroup.
+  /// As the members of ProcessGroup.
   /// @{
   const auto& members() const noexcept { return state_->members(); }
   std::chrono::nanoseconds timeout() const noexcept { return rank_context()->timeout; }

@@ -374,7 +374,7 @@ DTRAIN_DEFINED int GroupStateBase::next_number(const std::string& purpose) {
 DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(
     const std::string& purpose, Accumulate accumulate, const backend::DescribeOperation& describe) const {
   const std::string name = prefix_ + purpose;
-  start_pending();  // other ranks may wait for this work before they open theirs
+  start_pending();  // other ranks may wait for this work before they open their channels
   backend::ChannelContext context{members_,
                                   name,
                                   rank_context_->control_plane.store().with_prefix(name + "/"),

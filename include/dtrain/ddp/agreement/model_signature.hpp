@@ -58,7 +58,7 @@ struct ModelSignature {
 /// A number of extents as u8, and each as i64.
 void fields(Serializer& of, Shape& shape);
 
-/// Those that checkpoint files have as well.
+/// Fields of a tensor that checkpoint files have as well.
 void tensor_fields(Serializer& of, ParameterSignature& tensor);
 
 /// Equal signatures give the same bytes; different signatures give different bytes.

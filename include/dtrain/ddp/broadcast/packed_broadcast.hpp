@@ -23,7 +23,7 @@ inline constexpr std::size_t largest_packed_tensor = std::size_t{16} << 10;
 inline constexpr std::size_t largest_pack = std::size_t{1} << 20;
 
 /// Small tensors in host memory are copied into packs, each of which is one broadcast of bytes; a model of thousands of
-/// biases would otherwise need a broadcast, with its latency, for each. Every other tensor has a broadcast of its own.
+/// biases would otherwise need a broadcast, with its latency, for each. Every other tensor has a separate broadcast.
 /// Allocates memory for one pack. Lifetime: it and the tensors' memory outlive the broadcasts. Pinned.
 class PackedBroadcast {
  public:

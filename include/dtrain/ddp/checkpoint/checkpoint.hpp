@@ -171,7 +171,7 @@ class PendingCheckpoint {
  public:
   PendingCheckpoint() = default;
 
-  /// @param write runs on a thread of its own
+  /// @param write runs on a separate thread
   /// @param finish collective, in wait(): `finish(require_written)`, whose argument waits for the thread and throws the
   /// exception of `write`
   PendingCheckpoint(std::function<void()> write, std::function<void(const std::function<void()>&)> finish);
@@ -197,9 +197,10 @@ class PendingCheckpoint {
   std::unique_ptr<Writing> work_;
 };
 
-/// As save_checkpoint, but returns when rank 0 has copied the tensors to memory; a thread then writes the copy. The
-/// tensors may change meanwhile. Call wait() on every rank before the next checkpoint of that name, and at the end.
-/// Blocking: on rank 0 until the copy is made. Memory: as much as the tensors, until wait() returns.
+/// Saves in the background, as save_checkpoint: the call returns when rank 0 has copied the tensors, and a thread
+/// writes the copy. The tensors may change meanwhile. Call wait() on every rank before the next checkpoint of that
+/// name, and at the end. Blocking: on rank 0 until the copy is made. Memory: a copy of the tensors, until wait()
+/// returns.
 /// @throws Error (unsupported) as save_checkpoint; the job's first cause
 /// @ingroup checkpoints
 template <class Group>

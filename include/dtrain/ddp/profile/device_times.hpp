@@ -20,12 +20,12 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Records timing events on the communication stream before and after each bucket's collective, without the copies that
-/// pack and unpack it; where each computing stream begins to wait for the step; and where this wait ends, once all is
-/// unpacked. The host never waits for an event. It reads a step's events once they are complete: in a later step,
-/// or when statistics are requested.
-/// Not measured: steps captured in a graph, steps while four earlier ones are unread, and all steps if the meter does
+/// pack and unpack it; where each computing stream begins to wait for the step; and where this wait ends, once all
+/// gradients are unpacked. The host never waits for an event. It reads a step's events once they are complete: in a
+/// later step, or when statistics are requested.
+/// Not measured: steps captured in a graph, steps while four earlier steps are unread, and all steps if the meter does
 /// not want device times.
-/// Threads: `started` and `reduced` one at a time; everything else on the thread that drives the steps.
+/// Threads: `started` and `reduced` one at a time; all other calls on the thread that drives the steps.
 /// Steady state: allocates nothing.
 class DeviceTimes {
  public:
@@ -96,12 +96,12 @@ class DeviceTimes {
   }
 
   /// Adds the steps that the device has completed to the meter. Blocking: no. Does nothing while a step is open or
-  /// after one that was abandoned: threads that launch its buckets may use the same entries.
+  /// after an abandoned step: threads that launch buckets may use the same entries.
   void collect() noexcept {
     if (under_way_ || count_ == 0) {
       return;
     }
-    const stream::cuda::RelaxedCapture relaxed;  // the program may be capturing on a stream of its own
+    const stream::cuda::RelaxedCapture relaxed;  // the program may be capturing on another stream
     for (; count_ > 0 && is_complete(at(0)); --count_, front_ = (front_ + 1) % steps_.size()) {
       add_to_meter(at(0));
     }

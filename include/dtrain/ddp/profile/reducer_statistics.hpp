@@ -26,8 +26,8 @@ struct ReducerStatistics {
   std::uint64_t measured_steps = 0;
   std::uint64_t unreduced_passes = 0;           ///< passes under no_sync() before these steps
   const char* why_nothing_is_hidden = nullptr;  ///< set if communication runs in finish() only
-  CompressedTraffic hook{};  ///< of a gradient hook: what it gave to the buckets' collectives; with a failed step's
-  CompressedTraffic wire{};  ///< of a topology that sends f32 in 16 bits: what this rank gave to that
+  CompressedTraffic hook{};                     ///< traffic of a gradient hook's collectives, failed steps included
+  CompressedTraffic wire{};                     ///< traffic of this rank in a topology that sends f32 in 16 bits
 };
 
 /// @param counts steps, bytes and buckets, and whether all steps are measured
@@ -38,9 +38,9 @@ namespace detail {
 
 /// "12.3 ms": the mean over `steps`.
 std::string milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps);
-/// "12.3 MB": likewise.
+/// "12.3 MB": the mean over `steps`.
 std::string megabytes_text(std::uint64_t bytes, std::uint64_t steps);
-/// What a compression saves: empty if there is none.
+/// Savings of a compression; empty if there is none.
 std::string traffic_text(const char* what, const CompressedTraffic& traffic, std::uint64_t steps);
 
 }  // namespace detail

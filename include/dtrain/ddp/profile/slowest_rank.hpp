@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Slowest rank: the rank with the longest forward and backward passes, for which the others wait.
+/// Slowest rank: the rank with the longest forward and backward passes, for which the other ranks wait.
 
 #include <algorithm>
 #include <chrono>
@@ -22,7 +22,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// @ingroup times
 struct SlowestRank {
   int rank = 0;                          ///< in the group
-  std::chrono::nanoseconds computing{};  ///< its mean forward and backward time of a step
+  std::chrono::nanoseconds computing{};  ///< mean forward and backward time of a step on this rank
   std::chrono::nanoseconds typical{};    ///< the mean of all ranks
 };
 
@@ -32,7 +32,7 @@ std::string to_string(const SlowestRank& slowest);
 
 /// Collective, blocking: rank 0 reads every rank's times and publishes the slowest. O(ranks) messages to rank 0: for
 /// reports, not for every step. @param prefix used once; `deadline` bounds each wait
-/// @param notice_after how long a rank waits for others until a warning in the log names them
+/// @param notice_after time until a rank logs a warning with the names of missing ranks
 SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
                                        const ReducerStatistics& mine, int rank, int world_size, Deadline deadline,
                                        std::chrono::milliseconds notice_after = std::chrono::seconds(10));

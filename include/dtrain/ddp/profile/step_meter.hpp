@@ -20,7 +20,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Sums over steps.
 struct StepTimes {
-  /// From the end of a pass to begin(): forward pass, optimizer, data. Here and below with passes under no_sync().
+  /// From the end of a pass to begin(): forward pass, optimizer, data. This time and `backward` include passes under
+  /// no_sync().
   std::chrono::nanoseconds forward{};
   std::chrono::nanoseconds backward{};       ///< from begin() to finish()
   std::chrono::nanoseconds communication{};  ///< duration of the collectives, on a device without the copies
@@ -29,8 +30,8 @@ struct StepTimes {
 };
 
 /// Writes step records and sums up times. Steady state: allocates nothing. Threads: stamps run on the communication
-/// stream, `launched` under PendingBuckets' mutex, `ready` anywhere; everything else on the thread that drives
-/// the steps. Lifetime: outlives the stamps' work.
+/// stream, `launched` under PendingBuckets' mutex, `ready` anywhere; all other calls on the thread that drives
+/// the steps. Lifetime: the meter outlives the work of stamps.
 class StepMeter {
  public:
   /// Work for a stream: records that the stream has reached this point.
@@ -71,7 +72,7 @@ class StepMeter {
     recorder_.note(step_, StepEvent::begun, 0, now);
   }
 
-  /// Begins a pass that reduces nothing. It counts with the next step that reduces.
+  /// Begins a pass that reduces nothing, and counts with the next step that reduces.
   void begin_unreduced() noexcept {
     end_forward(Clock::now());
     is_unreduced_ = true;
@@ -115,7 +116,7 @@ class StepMeter {
   }
 
   /// Adds a device's times of an earlier step: duration of its collectives, the part `hidden` by computation, and the
-  /// time that computation waited for them.
+  /// time that computation waited for the collectives.
   void measured(std::chrono::nanoseconds communication, std::chrono::nanoseconds hidden,
                 std::chrono::nanoseconds exposed) noexcept {
     times_.communication += communication;
@@ -203,14 +204,14 @@ class StepMeter {
   std::uint64_t step_ = 0;
   Clock::time_point begin_{};
   Clock::time_point waiting_{};
-  Clock::time_point end_{};  ///< of the previous pass; the epoch if there is none
+  Clock::time_point end_{};  ///< end of the previous pass; the epoch if there is none
   /// @name Since the last step's end.
   /// @{
   std::chrono::nanoseconds forward_{};
   std::chrono::nanoseconds backward_{};  ///< of passes that reduced nothing
   std::uint64_t unreduced_ = 0;
   /// @}
-  bool is_unreduced_ = false;  ///< the current pass
+  bool is_unreduced_ = false;  ///< whether the current pass reduces nothing
   std::uint64_t unreduced_passes_ = 0;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Step record: one event of a step, and its time; step recorder: a lock-free ring of them, of fixed size, that any
+/// Step record: one event of a step, and its time; step recorder: a lock-free ring of records, of fixed size, that any
 /// thread writes.
 
 #include <atomic>
@@ -58,8 +58,8 @@ struct StepRecord {
   friend bool operator==(const StepRecord&, const StepRecord&) = default;
 };
 
-/// The latest records overwrite the oldest. Allocates only at construction. Threads: `note` from any, concurrently;
-/// `records` as well, which omits records that are being written.
+/// The latest records overwrite the oldest. Allocates only at construction. Threads: `note` and `records` from any
+/// thread, concurrently; `records` omits records that are being written.
 class StepRecorder {
  public:
   /// @param capacity number of records; rounded up to a power of two
@@ -96,7 +96,7 @@ class StepRecorder {
   static constexpr std::uint64_t busy = ~std::uint64_t{0};
 
   struct RecordSlot {
-    std::atomic<std::uint64_t> number{0};  ///< of the record it holds, from 1; 0 for none
+    std::atomic<std::uint64_t> number{0};  ///< number of the record in this slot, from 1; 0 for none
     std::atomic<std::uint64_t> step{0};
     std::atomic<std::uint64_t> what{0};
     std::atomic<std::int64_t> time{0};

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Timeline: the step records of all ranks as Chrome trace JSON, for Perfetto and chrome://tracing; RankTimeline: those
-/// of one rank, as it sends them to rank 0.
+/// Timeline: the step records of all ranks as Chrome trace JSON, for Perfetto and chrome://tracing; RankTimeline: the
+/// records of one rank, as a message to rank 0.
 
 #include <chrono>
 #include <cstddef>
@@ -30,12 +30,12 @@ struct RankTimeline {
 
 inline constexpr std::size_t step_record_bytes = 8 + 4 + 1 + 8;
 
-/// The most bytes for the records of all ranks of a timeline. Beyond it, each rank's latest records are kept.
+/// The most bytes for the records of all ranks of a timeline. If there are more, each rank's latest records are kept.
 inline constexpr std::size_t max_timeline_bytes = std::size_t{64} << 20;
 
 void fields(Serializer& of, StepRecord& record);
 
-/// All but the rank, which the reader knows.
+/// All members but the rank, which the reader knows.
 void fields(Serializer& of, RankTimeline& timeline);
 
 /// @param most number of records; the latest are kept

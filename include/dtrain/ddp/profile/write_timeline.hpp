@@ -27,8 +27,8 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A time of this rank plus `offset` is rank 0's time, to within `uncertainty`. Both are 0 if the ranks share a host,
-/// because its processes share the clock.
+/// A time of this rank plus `offset` is rank 0's time, to within `uncertainty`. Offset and uncertainty are 0 if the
+/// ranks share a host, because the processes of a host share the clock.
 struct ClockOffset {
   std::chrono::nanoseconds offset{};
   std::chrono::nanoseconds uncertainty{};
@@ -74,7 +74,7 @@ ClockOffset sample_clock_blocking(const Store& store) {
 }  // namespace detail
 
 /// This rank's offset. Collective, blocking: rank 0 serves the ranks of other hosts one after the other, with a few
-/// round trips to the store each. @param store the group's, with a prefix in no other use meanwhile
+/// round trips to the store each. @param store the group's store, with a prefix that nothing else uses meanwhile
 template <class Store>
 ClockOffset clock_offset_blocking(const Store& store, int rank, int world_size, int node_rank) {
   if (world_size == 1) {
@@ -103,7 +103,7 @@ class GatheredTimelines {
  public:
   explicit GatheredTimelines(RankTimeline own);
 
-  /// @param bytes of rank `rank`, which serialise has made @throws Error (protocol) if they are none
+  /// @param bytes of rank `rank`, by serialise @throws Error (protocol) for any other bytes
   void add(int rank, std::string_view bytes);
 
   /// Blocking: the file system. @throws as AtomicFile
@@ -118,7 +118,7 @@ class GatheredTimelines {
 /// Rank 0 writes the records of all ranks (DistributedDataParallel::records) to `path` as a trace for Perfetto and
 /// chrome://tracing, on rank 0's clock. The clock offsets of ranks on other hosts are estimated now; the trace contains
 /// their uncertainty. Beyond max_timeline_bytes each rank's latest records are kept.
-/// Collective, blocking: as long as rank 0 writes.
+/// Collective, blocking: until rank 0 has written the file.
 /// @param parameters names of the gradients, in the order of parameters(); rank 0's are used
 /// @throws Error on every rank, with the same sentence, if the file cannot be written; the job's first cause
 /// @ingroup times
@@ -127,7 +127,7 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
                     std::span<const std::string> parameters = {}) {
   const auto store = group.store().with_prefix("dtrain/timeline/");
   const int ranks = group.world_size();
-  group.start_pending();  // other ranks may wait for this work before they call this
+  group.start_pending();  // other ranks may wait for this work before they make this call
   const ClockOffset clock = clock_offset_blocking(store.with_prefix("clock/"), group.rank(), ranks, group.node_rank());
   RankTimeline own{group.rank(), group.members().host, clock.offset, clock.uncertainty, std::move(records)};
   const std::size_t most = max_timeline_bytes / step_record_bytes / static_cast<std::size_t>(ranks);

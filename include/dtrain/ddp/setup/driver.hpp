@@ -49,7 +49,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// What a backend reduces.
+/// Reductions of a backend.
 struct BackendAbilities {
   std::string_view name;
   bool is_deterministic;
@@ -200,7 +200,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
     gradient_binding = register_gradient_bindings(group.gradient_bindings(), parameters, model.identities);
   }
   prefix = format_text("ddp/{}/", {group.next_number("ddp")});
-  handle->start_pending();  // other ranks may wait for this work before they construct theirs
+  handle->start_pending();  // other ranks may wait for this work before they construct their wrappers
   const bool scales =
       !hook.reduce && scales_averages<Communicator>(parameters, options.reduce_op, members.world_size, stream.ref());
   agree_blocking(*handle, prefix, model_signature(parameters, options, model.buffers, scales, hook.description),

@@ -15,7 +15,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// What a wrapper uses of its model. Lifetime: the model outlives it.
+/// Functions and tensors of a model, for its wrapper. Lifetime: the model outlives the object.
 struct ModelFunctions {
   std::vector<Parameter> parameters;
   std::vector<TensorView> buffers;
