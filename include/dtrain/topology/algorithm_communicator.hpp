@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// AlgorithmCommunicator: a communicator that runs the collectives that a topology's algorithm has by it, and the
-/// others by the backend's communicator.
+/// AlgorithmCommunicator: a communicator that runs the collectives of a topology's algorithm, and all others by the
+/// backend's communicator.
 
 #include <cstddef>
 #include <cstdint>
@@ -178,7 +178,7 @@ class AlgorithmCommunicator {
   void abort(const Cause& cause) noexcept { state_->order->abort(cause); }
   std::optional<Cause> failure() const { return state_->failure(); }
 
-  /// What the algorithm compresses. Threads: any.
+  /// Traffic that the algorithm compresses. Threads: any.
   CompressedTraffic compressed_traffic() const noexcept requires requires(const Algorithm& of) {
     of.compressed_traffic();
   }
@@ -209,7 +209,7 @@ class AlgorithmCommunicator {
     }
 
     const backend::ChannelContext context;
-    Inner inner;          ///< of the whole group, for operations that the algorithm lacks, and for one of its variants
+    Inner inner;  ///< of the whole group, for operations that the algorithm lacks, and for a variant by the backend
     Algorithm algorithm;  ///< has its own channels, because it runs while the program enqueues
     OperationOrder* const order;
     AllReduceVariant variant;  ///< of the next all_reduce

@@ -23,7 +23,7 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// A way to all_reduce that an algorithm's communicator offers.
+/// A variant of all_reduce that an algorithm's communicator offers.
 struct AllReduceVariant {
   const char* name = "";
   bool is_by_algorithm = true;  ///< else by the backend
@@ -83,7 +83,7 @@ struct AlgorithmBarrier {
   }
 };
 
-/// The order of an algorithm's operations. Uses the state until its close() only; after it all are skipped.
+/// The order of an algorithm's operations. Uses the state until close() only; operations after close() are skipped.
 /// @tparam State has `algorithm`, `inner`, the backend's communicator, and failure(), the first cause of any of them
 template <class State>
 class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
@@ -110,7 +110,7 @@ class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
                         [&]() noexcept { fail_operation(Operation::name, std::string("it ") + backend::began_early); });
   }
 
-  /// Ends all channels of the communicator; while it closes, only if an operation runs. The first cause is kept.
+  /// Ends all channels of the communicator; during close(), only if an operation runs. The first cause is kept.
   void abort(const Cause& cause) noexcept {
     if (this->cause_.set(cause) && (!is_closing_.load() || Order::is_in_operation())) {
       state_.inner.abort(cause);
@@ -131,7 +131,7 @@ class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
     return Order::has_run(count);
   }
 
-  /// See OrderedChannel::close_order. Unless an operation was interrupted, the channels close as if all had run.
+  /// See OrderedChannel::close_order. Unless an operation was interrupted, the channels close as after a complete run.
   void close(std::uint64_t enqueued) noexcept {
     const bool has_failed = Order::aborted();
     is_closing_.store(true);

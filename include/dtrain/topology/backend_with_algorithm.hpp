@@ -25,7 +25,7 @@ concept SelectsAllReduce =
 // clang-format on
 
 /// The type `Rebind<B>` of a topology with a member `template <Endpoint E> static Routine
-/// all_reduce(OperationContext<E>&, const Buffers&)`. Everything but all_reduce is B's.
+/// all_reduce(OperationContext<E>&, const Buffers&)`. All operations but all_reduce are B's.
 template <SelectsAllReduce B, class T>
 struct BackendWithAlgorithm : B {
   using Communicator = typename B::Communicator;

@@ -21,8 +21,9 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Each rank rounds its elements once, and the backend's own all-reduce adds those in 16 bits, as precisely as it adds
-/// any (GroupOptions::accumulate). Elementwise, so it promises the same bits as the backend.
+/// Each rank rounds its elements once. The backend's own all-reduce adds the rounded elements, with the precision of
+/// its 16-bit sums (GroupOptions::accumulate). Rounding is elementwise, so that results are as reproducible as the
+/// backend's.
 template <class B, class WireType>
 class FlatReduction {
  public:
@@ -40,7 +41,7 @@ class FlatReduction {
     return channel_.communicator().allocate_blocking(bytes, deadline);
   }
 
-  /// Flat's way is by the same channel, whose memory the gradients may be in.
+  /// The variant Flat uses the same channel, in whose memory the gradients may be.
   std::span<const AllReduceVariant> variants() const noexcept {
     static constexpr AllReduceVariant all[] = {
         {WireType::dtype == DType::bf16 ? "FlatOver in bf16" : "FlatOver in f16"}, {"Flat", true, false}};

@@ -20,7 +20,7 @@ template <class I>
 concept ReducesInNodes = backend::OnHostStreams<I> && backend::CanReduceScatter<typename I::Communicator> &&
     backend::CanAllGather<typename I::Communicator>;
 
-/// Two levels: the ranks of each node reduce with one backend, and the nodes with the policy's.
+/// Two levels: the ranks of each node reduce with one backend, and the nodes with the policy's backend.
 /// `IntraBackend`: backend inside a node, such as backend::SharedMemory; void: the policy's backend.
 /// `WireType`: the type of f32 elements between nodes (wire.hpp).
 /// @ingroup topologies

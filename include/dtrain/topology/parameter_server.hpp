@@ -10,7 +10,7 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Servers are ranks 0 to S-1, or all ranks if there are fewer; they train, too. Every rank sends each server its
+/// Servers are ranks 0 to S-1, or all ranks if there are fewer; servers train, too. Every rank sends each server its
 /// shard. The server reduces the shards of all ranks in rank order, as SharedMemory does, and sends the result back.
 /// With n ranks, a server's link carries n - 1 times its shard: for few ranks, or for servers with faster links.
 /// @ingroup topologies

@@ -17,7 +17,7 @@ namespace DTRAIN_NAMESPACE::topology {
 
 /// An algorithm has more steps for a reduction than a stream's queue can hold. Therefore a reduction is one work item
 /// on the program's stream. The stream's thread runs the steps one after the other on the SubChannel's own queue.
-/// Threads: one calls step(); abort() and failure() from any.
+/// Threads: one thread calls step(); any thread calls abort() and failure().
 template <backend::Communicator C>
 class SubChannel {
  public:
@@ -25,7 +25,7 @@ class SubChannel {
       : queue_(std::make_unique<stream::host::Queue>()), communicator_(std::move(communicator)) {}
 
   /// Blocks until the operations that `start(communicator, stream)` enqueues have run, or have failed by the backend's
-  /// timeout. @returns whether the channel still works. @throws what `start` throws
+  /// timeout. @returns whether the channel still works. @throws the exceptions of `start`
   template <class Start>
   bool step(Start start) {
     start(communicator_, queue_->ref());

@@ -70,8 +70,8 @@ constexpr void require() noexcept {
 
 namespace detail {
 
-/// The type is B itself if T does not support B: require() has reported that in one sentence, and no other compile
-/// error should follow.
+/// The type is B itself if T does not support B: require() has reported the reason in one sentence, and no other
+/// compile error should follow.
 template <class T, class B>
 struct ChannelBackend {
   using Type = B;

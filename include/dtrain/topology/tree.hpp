@@ -10,9 +10,9 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Reduce and broadcast along one tree: about 2 log2(n) steps, so it is for small buffers on many ranks. Sanders, Speck
-/// and Traeff ("Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009) balance the links with two
-/// trees. This is one tree: if links are the limit, Ring sends less.
+/// Reduce and broadcast along one tree: about 2 log2(n) steps, for small buffers on many ranks. Sanders, Speck and
+/// Traeff ("Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009) balance the links with two
+/// trees. Tree has one tree: if links are the limit, Ring sends less.
 /// @ingroup topologies
 struct Tree {
   static constexpr std::string_view name() noexcept { return "Tree"; }

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Types on the wire: those in which a topology sends f32 elements; and the all-reduce that sends them.
+/// Types on the wire, in which a topology sends f32 elements; and the all-reduce that sends them.
 
 #include <type_traits>
 
@@ -24,7 +24,7 @@ struct Bf16 {
   static constexpr DType dtype = DType::bf16;
 };
 
-/// 16 bits, more precise than Bf16 and up to 65,504. A sum beyond that is infinite; averages up to 65,400 are not.
+/// 16 bits, more precise than Bf16 and up to 65,504. A sum beyond 65,504 is infinite; averages up to 65,400 are finite.
 /// @ingroup topologies
 struct F16 {
   static constexpr DType dtype = DType::f16;
@@ -50,8 +50,8 @@ class WireReduction {
     return narrows<WireType> && dtype == DType::f32 && (op == ReduceOp::sum || op == ReduceOp::average);
   }
 
-  /// In place: rounds this rank's elements once, has them reduced, widens the result. An average in 16 bits is a sum
-  /// of quotients, so that it does not overflow on the way.
+  /// Rounds this rank's elements once, reduces the rounded elements, and widens the result, in place. An average in 16
+  /// bits is a sum of quotients, so that no partial sum overflows.
   /// @param reduce `reduce(view, op)` reduces a view in place among `ranks` ranks @returns the result of `reduce`
   /// @param may_cast false: the elements stay as they are
   template <class Reduce>
@@ -69,7 +69,7 @@ class WireReduction {
     return reduce(own, op);
   }
 
-  /// The same for a reduce-scatter of `whole`, whose content is lost, to `own`.
+  /// A reduce-scatter of `whole`, whose content is lost, to `own`, rounded and widened as in all_reduce.
   /// @param reduce `reduce(whole, own, op)`
   template <class Reduce>
   bool reduce_scatter(const BufferView& whole, const BufferView& own, ReduceOp op, int ranks, Reduce reduce) {

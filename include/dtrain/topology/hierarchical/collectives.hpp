@@ -26,13 +26,13 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Those that make a difference in a layout: inside one node there is one way; where each node has one rank, the
-/// backend's own is Hierarchical without a wire type. @param wire of f32 elements between nodes: f32, bf16 or f16
+/// Variants that differ in a layout. One node has a single variant; with one rank on each node, the backend's own
+/// variant is Hierarchical without a wire type. @param wire type of f32 elements between nodes: f32, bf16 or f16
 std::span<const AllReduceVariant> hierarchical_variants(const NodeLayout& layout, DType wire) noexcept;
 
-/// For several nodes with layout.is_in_rank_order(). A reduce-scatter goes inside nodes first, a node's blocks after
-/// the other's, then across them; an all-gather the other way round. Each byte crosses between nodes once. What
-/// crosses, a block for each node, is in memory of the channel. Lifetime: a call.
+/// For several nodes with layout.is_in_rank_order(). A reduce-scatter runs inside nodes first, one node's blocks after
+/// another's, then across nodes; an all-gather runs in the reverse order. Each byte crosses between nodes once. The
+/// blocks that cross, one for each node, are in memory of the channel. Lifetime: a call.
 /// @tparam Node,Across SubChannels
 template <class Node, class Across>
 class NodeBlocks {
@@ -119,7 +119,7 @@ class NodeBlocks {
 /// cross-node group broadcasts its block.
 ///
 /// An average of floats is the average of the nodes' averages, unless nodes have different sizes or partial results
-/// are wider than elements. Then each rank first makes a partial result of its contribution
+/// are wider than elements. In these cases each rank first makes a partial result of its contribution
 /// (kernels::PartialReduction).
 ///
 /// A broadcast goes through the ranks of the root's node, of which each sends its block to the other nodes; each byte
@@ -173,8 +173,7 @@ class HierarchicalCollectives {
     return reduce_in_segments(input, output, op, casts);
   }
 
-  /// Whether reduce_scatter() and all_gather() go by nodes: a node's ranks, of which each has as many, have successive
-  /// blocks.
+  /// Whether reduce_scatter() and all_gather() go by nodes: all nodes have equally many ranks, with successive blocks.
   bool scatters() const noexcept { return layout_.local_size > 1 && layout_.is_in_rank_order(); }
 
   /// @pre scatters()
@@ -217,7 +216,7 @@ class HierarchicalCollectives {
     return in_segments(segments_of(buffer.count, length), in_node, across, gather);
   }
 
-  /// Between two barriers in each node, its ranks with a cross-node group meet those of the other nodes.
+  /// Two barriers in each node; between these, the ranks of each cross-node group run a barrier.
   bool barrier() {
     const auto meet = [](auto& channel, auto stream) { channel.barrier(stream); };
     return node_.step(meet) && (layout_.nodes == 1 || ((!across_ || across_->step(meet)) && node_.step(meet)));
@@ -233,7 +232,7 @@ class HierarchicalCollectives {
     return cause ? cause : node_.failure();
   }
 
-  /// Of the reductions across nodes.
+  /// Traffic of the reductions across nodes.
   CompressedTraffic compressed_traffic() const noexcept requires narrows<WireType> { return wire_.traffic(); }
 
  private:
@@ -252,7 +251,8 @@ class HierarchicalCollectives {
     return own;
   }
 
-  /// Bytes of a segment for each cross-node group: the fixed cost of a reduction across nodes is then negligible.
+  /// Bytes of a segment for each cross-node group: large enough that the fixed cost of a reduction across nodes is
+  /// negligible.
   static constexpr std::size_t group_segment_bytes = std::size_t{8} << 20;
 
   auto node_blocks() noexcept { return NodeBlocks{layout_, node_, *across_, partials_}; }
@@ -342,7 +342,7 @@ class HierarchicalCollectives {
     return serves;
   }
 
-  /// In place.
+  /// Reduces `own` in place across nodes.
   bool all_reduce_across(const BufferView& own, ReduceOp op, bool casts) {
     const auto reduce = [&](const BufferView& sent, ReduceOp by) {
       return across_->step([&](auto& across, auto stream) { across.all_reduce(sent, sent, by, stream); });

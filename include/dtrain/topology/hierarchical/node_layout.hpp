@@ -34,7 +34,7 @@ struct NodeLayout {
   bool has_cross_node_group() const noexcept { return local_rank < cross_node_groups; }
   /// Whether all nodes have the same number of ranks.
   bool is_uniform() const noexcept { return ranks == cross_node_groups * nodes; }
-  /// Whether all nodes have the same number of ranks, and each node's follow those of the node before.
+  /// Whether all nodes have the same number of ranks, and each node's ranks follow the ranks of the node before.
   bool is_in_rank_order() const noexcept;
   /// Whether every rank of this node has a cross-node group.
   bool is_even() const noexcept { return local_size == cross_node_groups; }
@@ -48,7 +48,7 @@ NodeLayout node_layout(const std::vector<int>& node_of, int rank);
 /// @throws Error (timeout), JobFailed
 NodeLayout exchange_node_layout(const backend::ChannelContext& context, Deadline deadline);
 
-/// Context with the ranks of this rank's node. All of them are on one host.
+/// Context with the ranks of this rank's node, which are all on one host.
 backend::ChannelContext inside_node(const backend::ChannelContext& context, const NodeLayout& layout);
 
 /// Context with the ranks of all nodes that have this local rank. @pre layout.has_cross_node_group()

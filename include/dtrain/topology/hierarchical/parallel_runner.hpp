@@ -11,12 +11,13 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Threads: one at a time. Lifetime: must be destroyed before the objects that its functions use.
+/// Runs two functions at the same time. Threads: one at a time. Lifetime: destroyed before the objects that its
+/// functions use.
 class ParallelRunner {
  public:
   /// Runs `first()` in this thread and `second()` in the other; each returns whether its channel still works. If one
   /// throws, `stop(cause)` must make the other return. Blocks until both have returned.
-  /// @returns whether both channels still work. @throws what first() throws, else what second() throws
+  /// @returns whether both channels still work. @throws the exception of first(), else of second()
   template <class First, class Second, class Stop>
   bool run_both(First first, Second second, Stop stop) {
     CallResult second_result;
