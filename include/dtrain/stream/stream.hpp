@@ -54,7 +54,7 @@ concept ExternalEvent = CanPoll<E> && CanBlock<E> && CanSignal<E>;
 template <class S>
 concept HasEvent = requires { typename S::Event; } && Event<typename S::Event>;
 
-/// `record(event)` enqueues: the event completes when all work enqueued before it has.
+/// `record(event)` enqueues: the event completes when all work enqueued before is complete.
 /// @ingroup streams
 template <class S>
 concept CanRecord = HasEvent<S> && requires(S stream, typename S::Event& event) {
@@ -76,12 +76,12 @@ concept HasDevice = requires(const S stream) {
 };
 
 /// Work that runs in order. A model of Stream is a copyable reference; its owner outlives its references and all
-/// enqueued work. Threads: one enqueues at a time; any may poll events and wait for them.
+/// enqueued work. Threads: one thread enqueues at a time; any thread may poll events and wait for them.
 /// @ingroup streams
 template <class S>
 concept Stream = std::copyable<S> && HasDevice<S> && CanRecord<S> && CanWaitEvent<S>;
 
-/// Not every device has this: `wait(external, deadline)` enqueues a wait for a host's signal. If the deadline passes
+/// `wait(external, deadline)`, which not every device has, enqueues a wait for a host's signal. If the deadline passes
 /// first, the stream signals the event, `timed_out()` is true, and later work of the stream runs.
 /// @ingroup streams
 template <class S>

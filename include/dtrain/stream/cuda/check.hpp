@@ -30,8 +30,7 @@ inline const std::error_category& cuda_category() noexcept {
   return category;
 }
 
-/// Whether the call succeeded. Clears the thread's "last error": the program, which reads it after its own kernels,
-/// would attribute it to them.
+/// Whether the call succeeded. Clears the thread's "last error", which the program would attribute to its own kernels.
 inline bool quiet(cudaError_t code) noexcept {
   if (code == cudaSuccess) {
     return true;
@@ -42,7 +41,8 @@ inline bool quiet(cudaError_t code) noexcept {
   return false;
 }
 
-/// "cudaMalloc on device 0: cudaErrorMemoryAllocation, out of memory; REMEDY". Later calls report kernels' errors.
+/// "cudaMalloc on device 0: cudaErrorMemoryAllocation, out of memory; REMEDY". Errors of kernels are reported by later
+/// calls.
 /// @param call the function called, or the action
 inline Error cuda_error(cudaError_t code, const std::string& call, const std::string& remedy = {},
                         SourceLocation where = SourceLocation::current()) {

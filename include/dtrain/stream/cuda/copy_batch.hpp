@@ -18,9 +18,9 @@
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// Collects device-to-device copies, then enqueues them: by one call if the runtime and the driver have one (CUDA
-/// 12.8), else by one call each. The copies are unordered: no copy may read or write what another one writes. Allocates
-/// nothing for as many copies as were reserved. Threads: one at a time.
+/// Collects device-to-device copies, then enqueues them: by one call if the runtime and the driver have such a call
+/// (CUDA 12.8), else by one call for each copy. The copies are unordered: no copy may read or write what another one
+/// writes. Allocates nothing for as many copies as were reserved. Threads: one at a time.
 class CopyBatch {
  public:
   void reserve(std::size_t copies) {
@@ -47,8 +47,8 @@ class CopyBatch {
     bytes_.clear();
   }
 
-  /// Enqueued; the batch is then empty. Lifetime: the memory outlives the work, the batch need not.
-  /// @throws Error (cuda); some copies may then be enqueued
+  /// Enqueues the copies, and empties the batch. Lifetime: the memory outlives the work, the batch need not.
+  /// @throws Error (cuda); some copies may be enqueued in spite of it
   void enqueue(StreamRef stream) {
     if (!empty() && (size() == 1 || !enqueue_together(stream))) {
       for (std::size_t i = 0; i < size(); ++i) {
@@ -60,7 +60,7 @@ class CopyBatch {
   }
 
  private:
-  /// @returns false if that is impossible: the copies are then to be enqueued one by one
+  /// @returns false if one call is impossible, and the caller is to enqueue the copies one by one
   bool enqueue_together([[maybe_unused]] StreamRef stream) {
 #if CUDART_VERSION >= 12080
     // Neither name of the default stream accepts batches; graphs accept them from some drivers only.
@@ -88,7 +88,7 @@ class CopyBatch {
 #endif
   }
 
-  /// Later copies go one by one; if the error is not of this call but of earlier work, the next call throws it.
+  /// Lets later copies go one by one. If the error is of earlier work and not of this call, the next call throws it.
   void refuse_batches(cudaError_t code) {
     has_batches_ = false;
     const Error error = cuda_error(code, "cudaMemcpyBatchAsync");
@@ -102,7 +102,7 @@ class CopyBatch {
   std::vector<void*> to_;
   std::vector<const void*> from_;
   std::vector<std::size_t> bytes_;
-  bool has_batches_ = true;  ///< until the driver refuses one
+  bool has_batches_ = true;  ///< until the driver refuses a batch
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda

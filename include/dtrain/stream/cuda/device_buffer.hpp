@@ -23,7 +23,7 @@ class DeviceBuffer {
  public:
   DeviceBuffer() noexcept = default;
 
-  /// Of the thread's current device. @throws Error (cuda: cudaErrorMemoryAllocation among them)
+  /// Memory of the thread's current device. @throws Error (cuda: cudaErrorMemoryAllocation among them)
   explicit DeviceBuffer(std::size_t bytes) : DeviceBuffer(bytes, current_device()) {}
 
   DeviceBuffer(std::size_t bytes, int device) : bytes_(bytes), device_(device) {
@@ -60,9 +60,9 @@ class DeviceBuffer {
   int device_ = 0;
 };
 
-/// Owns memory of a stream's device for work on that stream. Blocks neither when made nor when destroyed: the memory is
-/// freed when the stream reaches that point, while cudaFree waits for the whole device, and so for reductions that wait
-/// for other ranks. Lifetime: the stream outlives it.
+/// Owns memory of a stream's device for work on that stream. Construction and destruction do not block: the memory is
+/// freed when the stream reaches the destruction. cudaFree would wait for the whole device, and so for reductions that
+/// wait for other ranks. Lifetime: the stream outlives it.
 class StreamOrderedBuffer {
  public:
   /// data() is null if the device has no memory left, or has no memory pools.

@@ -9,8 +9,8 @@
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// Looks up a driver function through the runtime, so that a program links no libcuda. The calling code spells out its
-/// type, because <cuda.h> is for programs that use the driver themselves.
+/// Looks up a driver function through the runtime, so that a program links no libcuda. The calling code spells out the
+/// function's type, because <cuda.h> is for programs that use the driver themselves.
 /// @param version the CUDA version that introduced the function in this form
 /// @returns null if the driver does not have it
 inline void* driver_function(const char* name, [[maybe_unused]] unsigned int version) noexcept {

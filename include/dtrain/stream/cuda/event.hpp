@@ -33,8 +33,8 @@ class Event {
   }
   ~Event() { destroy(); }
 
-  /// Also false if the device has failed: block_until_complete() throws its error. Not while a stream is being
-  /// captured, because this call would break the capture.
+  /// Whether the event is complete; false if the device has failed: block_until_complete() throws the device's error.
+  /// Not while a stream is being captured, because this call would break the capture.
   bool is_complete() const noexcept { return event_ == nullptr || quiet(cudaEventQuery(event_)); }
 
   /// As is_complete(), for a thread that captures nothing while another thread captures.
@@ -92,7 +92,7 @@ class Event {
 
   void destroy() noexcept {
     if (event_ != nullptr) {
-      static_cast<void>(quiet(cudaEventDestroy(event_)));  // the runtime keeps it until it completes
+      static_cast<void>(quiet(cudaEventDestroy(event_)));  // the runtime keeps the event until it completes
       event_ = nullptr;
     }
   }

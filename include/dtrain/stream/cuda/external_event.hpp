@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// ExternalEvent: an event that the host completes and a CUDA stream waits for, by stream memory operations of the CUDA
-/// driver where it has them.
+/// ExternalEvent: an event that the host completes and a CUDA stream waits for, by stream memory operations if the CUDA
+/// driver has them.
 
 #include <atomic>
 #include <cstdint>
@@ -29,12 +29,12 @@ using WaitValue32 = int (*)(cudaStream_t stream, unsigned long long address, std
 inline constexpr int success = 0;
 inline constexpr int not_supported = 801;
 inline constexpr unsigned int wait_until_at_least = 0;  ///< CU_STREAM_WAIT_VALUE_GEQ: cyclic
-inline constexpr unsigned int version = 12000;          ///< its entry point needs no driver option
+inline constexpr unsigned int version = 12000;          ///< this version's entry point needs no driver option
 
 }  // namespace driver
 
 /// Enqueued: later work of `stream` starts when `*word`, in pinned memory, has reached or passed `value`.
-/// @returns false if the driver or the device cannot do that; nothing is enqueued then
+/// @returns false if the driver or the device has no such wait; nothing is enqueued in this case
 /// @throws Error (cuda)
 inline bool wait_for_value(cudaStream_t stream, const std::uint32_t* word, std::uint32_t value) {
   static const auto wait =
@@ -60,12 +60,12 @@ inline bool wait_for_value(cudaStream_t stream, const std::uint32_t* word, std::
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Incomplete until signal(). Streams wait, by a memory operation, until a word in pinned memory reaches the number of
-/// this round. reset() begins the next round; a stream that reaches its wait only then passes it. If the device has no
-/// such operation, a thread of the runtime blocks instead of the stream. A context has one such thread: the waits of
-/// its streams then begin one after the other, and none may depend on work behind another.
+/// this round. reset() begins the next round; a stream that reaches its wait after reset() passes it. If the device has
+/// no such operation, a thread of the runtime blocks instead of the stream. A context has one such thread: waits of its
+/// streams begin one after the other, and no wait may depend on work behind another.
 ///
 /// Threads: all members from any thread, except reset(). Lifetime: pinned; outlives the work that waits for it. A
-/// thread that sees it complete may destroy it once no stream waits, because signal() does not use it after that.
+/// thread that sees the event complete may destroy it once no stream waits, because signal() no longer uses the event.
 class ExternalEvent {
  public:
   /// @throws Error (cuda) if there is no pinned memory
@@ -89,7 +89,7 @@ class ExternalEvent {
 
   void signal() noexcept { complete(state_.load(std::memory_order_acquire), signalled); }
 
-  /// Makes it incomplete again. Not while a thread waits.
+  /// Makes the event incomplete again. Not while a thread waits.
   void reset() noexcept {
     const std::uint32_t state = state_.load(std::memory_order_acquire);
     if (phase(state) >= signalled) {
@@ -123,7 +123,7 @@ class ExternalEvent {
 
   void place(std::byte* pinned) { word_ = ::new (static_cast<void*>(pinned)) std::atomic<std::uint32_t>(0); }
 
-  /// Enqueued: see StreamRef.
+  /// Enqueues a wait: see StreamRef.
   void enqueue_wait(cudaStream_t stream, Deadline deadline, bool watched) {
     const std::uint32_t present = round(state_.load(std::memory_order_acquire));
     if (!wait_for_value(stream, reinterpret_cast<const std::uint32_t*>(word_), present)) {

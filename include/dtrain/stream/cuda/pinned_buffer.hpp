@@ -14,7 +14,8 @@
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Pins memory that begins with a page, so that devices copy from and to it without the processor. Lifetime: the memory
-/// outlives it, and it outlives all work on the memory. Blocking: construction and destruction may wait for the device.
+/// outlives the registration, which outlives all work on the memory. Blocking: construction and destruction may wait
+/// for the device.
 class HostRegistration {
  public:
   HostRegistration() noexcept = default;

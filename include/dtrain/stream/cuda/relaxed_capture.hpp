@@ -9,8 +9,8 @@
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// While it exists, this thread may query events and allocate although another thread captures a graph. By default CUDA
-/// forbids that to all threads. Threads: the one that made it.
+/// In its scope, this thread may query events and allocate although another thread captures a graph. By default CUDA
+/// forbids these calls to all threads during a capture. Threads: the thread that made the object.
 class RelaxedCapture {
  public:
   RelaxedCapture() noexcept { exchange(); }

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Stream: an owned CUDA stream; CommunicationStream: the one for the communication of a group or a DDP instance.
+/// Stream: an owned CUDA stream; CommunicationStream: the stream for the communication of a group or a DDP instance.
 
 #include <utility>
 
@@ -13,16 +13,16 @@
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// If two streams have work, the device's scheduler takes that of high priority first.
+/// Priority of a stream: the device's scheduler takes work of high priority first.
 /// @ingroup streams
 enum class Priority { normal, high };
 
 /// Owns a stream that does not wait for the default stream. Lifetime: outlives its references. Enqueued work runs on
-/// after its destruction; the memory of that work outlives the work.
+/// after the stream's destruction; the work's memory outlives the work.
 /// @ingroup streams
 class Stream {
  public:
-  /// On the thread's current device. @throws Error (cuda)
+  /// A stream of the thread's current device. @throws Error (cuda)
   explicit Stream(Priority priority = Priority::normal) : Stream(priority, current_device()) {}
 
   Stream(Priority priority, int device) : device_(device) {
@@ -63,7 +63,7 @@ class Stream {
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// Owns a stream of high priority on the device that is the thread's current one when ref() is first called.
+/// Owns a stream of high priority, on the thread's current device at the first call of ref().
 /// Threads: one at a time. Lifetime: outlives its references.
 /// @ingroup streams
 class CommunicationStream {

@@ -19,8 +19,8 @@
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// A reference to a CUDA stream: borrows a cudaStream_t of one device. Threads: one enqueues at a time. Lifetime: the
-/// stream outlives the reference and all work enqueued through it.
+/// A reference to a CUDA stream: borrows a cudaStream_t of one device. Threads: one thread enqueues at a time.
+/// Lifetime: the stream outlives the reference and all work enqueued through it.
 /// @ingroup streams
 class StreamRef {
  public:
@@ -45,10 +45,10 @@ class StreamRef {
   cudaStream_t native() const noexcept { return stream_; }
   StreamHandle handle() const noexcept { return {device(), stream_}; }
 
-  /// The event completes when all work enqueued so far has. @throws Error (cuda), as do the others.
+  /// Lets the event complete when all work enqueued so far is complete. @throws Error (cuda), as do the other members.
   void record(Event& event) const { event.record(stream_, device_); }
 
-  /// Later work of this stream starts after the event's latest record. Enqueued; the host does not block.
+  /// Lets later work of this stream start after the event's latest record. Enqueued; the host does not block.
   void wait(const Event& event) const {
     if (event.native() != nullptr) {
       check(cudaStreamWaitEvent(stream_, event.native(), 0), "cudaStreamWaitEvent");
@@ -66,7 +66,7 @@ class StreamRef {
   bool is_capturing() const {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const cudaError_t code = cudaStreamIsCapturing(stream_, &status);
-    if (code == cudaErrorStreamCaptureImplicit) {  // the default stream, while one that it orders is captured
+    if (code == cudaErrorStreamCaptureImplicit) {  // the default stream, while a stream that it orders is captured
       return !quiet(code);
     }
     check(code, "cudaStreamIsCapturing");

@@ -35,13 +35,14 @@ class TimingEvent {
     }
   }
 
-  /// Enqueued, on a stream of the device that is not captured. @throws Error (cuda)
+  /// Enqueues the point on a stream of the device that is not captured. @throws Error (cuda)
   void record(StreamRef stream) { check(cudaEventRecord(event_, stream.native()), "cudaEventRecord"); }
 
   /// Also false if the device has failed. Not while a stream is being captured, except under RelaxedCapture.
   bool is_complete() const noexcept { return quiet(cudaEventQuery(event_)); }
 
-  /// Device time between two events, negative if `to` was first. Empty if one is not complete, or the time is unknown.
+  /// Device time between two events, negative if `to` was first. Empty if an event is not complete, or the time is
+  /// unknown.
   friend std::optional<std::chrono::nanoseconds> between(const TimingEvent& from, const TimingEvent& to) noexcept {
     float milliseconds = 0;
     if (!quiet(cudaEventElapsedTime(&milliseconds, from.event_, to.event_))) {

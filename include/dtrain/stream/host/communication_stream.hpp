@@ -15,9 +15,9 @@
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
-/// Sleeps while the queue is empty; an enqueue wakes it with one futex call, and only if it sleeps. At most one per
-/// queue. Destruction lets the running work end and leaves the rest to waiting threads. Lifetime: the queue outlives
-/// the thread.
+/// The thread sleeps while the queue is empty; an enqueue wakes a sleeping thread with one futex call. At most one
+/// thread per queue. Destruction lets the running work end and leaves the rest to waiting threads. Lifetime: the queue
+/// outlives the thread.
 class HelperThread {
  public:
   /// @throws Error if the system cannot start a thread
@@ -37,7 +37,7 @@ class HelperThread {
 };
 
 /// Owns a Queue and, after start_helper(), the thread that drains it. Movable; references stay valid. Threads: one at a
-/// time, its references as StreamRef. Lifetime: outlives its references; destruction drops work that has not run.
+/// time; references as StreamRef. Lifetime: outlives its references; destruction drops work that has not run.
 /// @ingroup streams
 class CommunicationStream {
  public:
@@ -48,10 +48,11 @@ class CommunicationStream {
   /// Starts a thread that runs the work; a second call does nothing. @throws Error if the system cannot start a thread.
   void start_helper();
 
-  /// Blocking: until the running work has ended. Waiting threads run the rest.
+  /// Blocking: until the running work has ended. Waiting threads run the remaining work.
   void stop_helper() noexcept { owned_->helper.reset(); }
 
-  /// Registers it as one of the rank's streams: its work runs in the background while the rank is blocked elsewhere.
+  /// Registers the stream as one of the rank's streams. Its work runs in the background while the rank is blocked
+  /// elsewhere.
   void register_with(std::shared_ptr<StreamRegistry> registry);
 
   bool has_helper() const noexcept { return owned_->helper.has_value(); }

@@ -27,8 +27,8 @@ constexpr const char* name(Progress progress) noexcept {
 }
 
 /// Resolves `automatic` to `thread` or `caller` for this many ranks on the host.
-/// @param cores those that all ranks may use together
-/// @param own_cores those that this rank may use
+/// @param cores cores that all ranks may use together
+/// @param own_cores cores that this rank may use
 constexpr Progress decide(Progress wanted, int cores, int own_cores, int local_world_size) noexcept {
   if (wanted != Progress::automatic) {
     return wanted;
@@ -40,8 +40,8 @@ constexpr Progress decide(Progress wanted, int cores, int own_cores, int local_w
 /// system cannot answer, the number of cores online. Reads some small files.
 int available_cores();
 
-/// Number of cores that the ranks of this host may use together. A launcher that binds each rank to some of them says
-/// so in DTRAIN_NODE_CORES; else available_cores().
+/// Number of cores that the ranks of this host may use together. A launcher that binds ranks to cores states the number
+/// in DTRAIN_NODE_CORES; else available_cores().
 int cores_of_all_ranks();
 
 }  // namespace DTRAIN_NAMESPACE::stream::host

@@ -26,7 +26,7 @@ namespace DTRAIN_NAMESPACE::stream::host {
 inline constexpr std::size_t work_item_bytes = 112;
 
 /// A callable that a queue stores: no allocation, no exceptions, no destructor. A callable that holds a reference has
-/// `drop()` to release it if it never runs.
+/// `drop()`, which releases the reference if the callable never runs.
 template <class F>
 concept WorkFunction = std::is_trivially_copyable_v<F> && std::is_nothrow_invocable_r_v<void, F&> &&
                            sizeof(F) <= work_item_bytes
@@ -67,19 +67,19 @@ static_assert(sizeof(WorkItem) == 128, "dtrain: a work item is two cache lines")
 
 class StreamRef;
 
-/// A host stream: owns a ring of work items. Each gets a ticket (1, 2, ...) when it is enqueued. Items run in that
-/// order, one at a time, in a thread that waits for them or in a HelperThread.
+/// A host stream: owns a ring of work items. Each item gets a ticket (1, 2, ...) when it is enqueued. Items run in the
+/// order of tickets, one at a time, in a thread that waits for them or in a HelperThread.
 ///
 /// Producers and the runner share no lock. A producer writes an item and publishes its ticket (release); the runner
 /// reads the ticket (acquire) and then the item. Therefore data that the work reads must be written before the enqueue;
-/// ThreadSanitizer reports it otherwise.
+/// ThreadSanitizer reports later writes.
 ///
-/// Threads: enqueue from any thread; wait and poll from any thread. Work must end by a deadline of its own. Lifetime:
-/// pinned; outlives its references, events and HelperThread. Destruction drops work that has not run.
+/// Threads: enqueue from any thread; wait and poll from any thread. Each work item must have a deadline by which it
+/// ends. Lifetime: pinned; outlives its references, events and HelperThread. Destruction drops work that has not run.
 /// @ingroup streams
 class Queue {
  public:
-  /// Capacity of the ring, unless reserve() makes it larger. Enqueueing to a full ring runs its oldest work, or waits
+  /// Capacity of the ring, unless reserve() makes it larger. An enqueue to a full ring runs the oldest work, or waits
   /// for it, instead of growing.
   static constexpr std::uint64_t initial_capacity = 256;
 
@@ -95,10 +95,10 @@ class Queue {
   StreamRef ref() noexcept;
 
   /// Makes the ring hold at least `items` work items. Blocks until the work enqueued so far is done. Threads: no other
-  /// enqueues meanwhile. @throws Error (invalid_argument) if the caller is itself work of this queue
+  /// thread enqueues meanwhile. @throws Error (invalid_argument) if the caller is itself work of this queue
   void reserve(std::uint64_t items);
 
-  /// Blocks only if the ring is full. Wakes a parked HelperThread.
+  /// Enqueues work. Blocks only if the ring is full. Wakes a parked HelperThread.
   /// @throws Error (invalid_argument) if the ring is full and the caller is itself work of this queue
   template <WorkFunction F>
   void enqueue(const F& work) {
@@ -131,7 +131,7 @@ class Queue {
   friend class OnDemandRunner;
 
   static constexpr std::uint64_t no_waiter = std::numeric_limits<std::uint64_t>::max();
-  static constexpr std::chrono::minutes full_ring_timeout{1};  // then it tries again: work ends by its own deadline
+  static constexpr std::chrono::minutes full_ring_timeout{1};  // an enqueue tries again: work has deadlines
   enum RunnerState : std::uint32_t { no_runner, has_runner };
   enum HelperState : std::uint32_t { helper_awake, helper_parked };
 
@@ -191,7 +191,7 @@ class Queue {
     }
   }
 
-  /// The helper sleeps here until there is work that no thread runs, or it is to stop.
+  /// Puts the helper to sleep until there is work that no thread runs, or until the helper is to stop.
   void park_helper() noexcept;
 
   alignas(64) std::mutex producers_;
@@ -202,7 +202,7 @@ class Queue {
   alignas(64) std::atomic<std::uint64_t> wanted_{no_waiter};  ///< lowest ticket that a thread sleeps for
   std::atomic<std::uint32_t> signal_{0};
   std::atomic<std::uint32_t> helper_{helper_awake};
-  std::atomic<bool> has_helper_{false};                       ///< false again when it is to stop
+  std::atomic<bool> has_helper_{false};                       ///< false again when the helper is to stop
   alignas(64) std::vector<WorkItem> ring_{initial_capacity};  ///< a power of two
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// StreamRef: the reference to a host queue that models Stream; Event and ExternalEvent: a point in a host stream, and
-/// one that the host completes.
+/// an event that the host completes.
 
 #include <atomic>
 #include <chrono>
@@ -27,7 +27,7 @@ class Event {
   /// Number of completed work items of its stream; equal values mean that none completed in between.
   std::uint64_t progress() const noexcept { return queue_ == nullptr ? 0 : queue_->completed(); }
 
-  /// Blocking: see Queue::block_until_complete. Each work item ends by a deadline of its own.
+  /// Blocking: see Queue::block_until_complete. Each work item ends by its deadline.
   WaitResult block_until_complete(Deadline deadline) const {
     return queue_ == nullptr ? WaitResult::complete : queue_->block_until_complete(ticket_, deadline);
   }
@@ -40,8 +40,8 @@ class Event {
 };
 
 /// An event that a host thread completes by signal(). Threads: all members from any thread. Lifetime: pinned; outlives
-/// the work that waits for it. signal() does not use the event after it has become complete: a thread that sees it
-/// complete may destroy it.
+/// the work that waits for it. signal() does not use a complete event: a thread that sees the event complete may
+/// destroy it.
 /// @ingroup streams
 class ExternalEvent {
  public:
@@ -56,7 +56,7 @@ class ExternalEvent {
 
   void signal() noexcept { complete_as(signalled); }
 
-  /// Makes it incomplete again. Not while a thread waits.
+  /// Makes the event incomplete again. Not while a thread waits.
   void reset() noexcept { state_.store(idle, std::memory_order_release); }
 
   WaitResult block_until_complete(Deadline deadline) const noexcept {
@@ -104,14 +104,14 @@ class StreamRef {
 
   Device device() const noexcept { return {}; }
 
-  /// The event completes when all work enqueued so far has.
+  /// Lets the event complete when all work enqueued so far is complete.
   void record(Event& event) const noexcept {
     event.queue_ = queue_;
     event.ticket_ = queue_->published();
   }
 
-  /// Later work of this stream starts after the event's latest record. If no thread runs the other stream's work, the
-  /// thread that runs this stream runs it. Enqueued; the host does not block.
+  /// Lets later work of this stream start after the event's latest record. The thread that runs this stream also runs
+  /// the other stream's work if no other thread does. Enqueued; the host does not block.
   void wait(const Event& event) const;
 
   /// Later work starts after `event.signal()`, or at the deadline, which then completes the event with `timed_out()`.
@@ -154,7 +154,7 @@ DTRAIN_DEFINED void StreamRef::wait(const Event& event) const {
     return;
   }
   const auto wait_for_other = [event]() noexcept {
-    // Bounded: each work item of the other stream ends by a deadline of its own.
+    // Bounded: each work item of the other stream ends by its deadline.
     while (event.block_until_complete(Deadline::after(std::chrono::minutes(1))) != WaitResult::complete) {
     }
   };

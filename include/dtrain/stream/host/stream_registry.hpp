@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// StreamRegistry: a rank's host streams; an OnDemandRunner runs those that no thread runs, so that streams cannot
+/// StreamRegistry: a rank's host streams; an OnDemandRunner runs streams that no thread runs, so that streams cannot
 /// deadlock.
 
 #include <atomic>
@@ -16,19 +16,19 @@
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
-/// Starts on demand and ends when the queue is empty; an idle one costs neither thread nor memory.
-/// Lifetime: the queue outlives it. Threads: `start_if_idle` one at a time.
+/// A thread that starts on demand and ends when the queue is empty; an idle runner costs neither thread nor memory.
+/// Lifetime: the queue outlives the runner. Threads: `start_if_idle` one at a time.
 class OnDemandRunner {
  public:
   explicit OnDemandRunner(Queue& queue) noexcept : queue_(queue) {}
   OnDemandRunner(const OnDemandRunner&) = delete;
   OnDemandRunner& operator=(const OnDemandRunner&) = delete;
 
-  /// Leaves work that has not run. Blocking: until the running work has ended, by a deadline of its own.
+  /// Leaves work that has not run. Blocking: until the running work has ended, by the work's deadline.
   ~OnDemandRunner() { stops_.store(true); }
 
   /// Starts the thread if the queue has work that no thread runs. Does not block. If the system cannot start a thread,
-  /// the work is left to waiting threads; a later call tries again.
+  /// the work is left to waiting threads, and a later call tries again.
   void start_if_idle() noexcept;
 
  private:
@@ -41,8 +41,9 @@ class OnDemandRunner {
 };
 
 /// A caller-runs stream makes no progress while its rank's thread waits inside another stream's operation. Example:
-/// rank 0 waits in channel A for rank 1, and rank 1 waits in channel B for rank 0. Each has enqueued the work that the
-/// other one waits for, and no thread runs it. So a thread that waits long calls run_unattended() repeatedly.
+/// rank 0 waits in channel A for rank 1, and rank 1 waits in channel B for rank 0. Each rank has enqueued the work that
+/// the other rank waits for, and no thread runs this work. Therefore a thread that waits long calls run_unattended()
+/// repeatedly.
 class StreamRegistry {
  public:
   /// A stream's registration, with the thread that runs it on demand. Pinned. Lifetime: the queue outlives it.

@@ -29,8 +29,8 @@ using LaunchKernel = int (*)(void* kernel, unsigned int blocks_x, unsigned int b
 
 }  // namespace driver
 
-/// Logs why the driver did not load a kernel, unless the reason is the one logged last: the next kernels have the same.
-/// Threads: any.
+/// Logs the reason for which the driver did not load a kernel, unless it was logged last: later kernels have the same
+/// reason. Threads: any.
 inline void log_unloaded_kernel(const std::string& why) {
   static std::mutex mutex;
   static std::string& last = *new std::string;  // threads may log until the process ends
@@ -44,7 +44,7 @@ inline void log_unloaded_kernel(const std::string& why) {
   }
 }
 
-/// Trivially copyable; valid until the process ends.
+/// A kernel of the driver. Trivially copyable; valid until the process ends.
 class DriverKernel {
  public:
   /// No kernel.
@@ -77,7 +77,7 @@ class DriverKernel {
 
   explicit operator bool() const noexcept { return kernel_ != nullptr; }
 
-  /// Enqueued. Requires: a kernel; the stream's device is the thread's current one.
+  /// Enqueues a launch. Requires: a kernel; the stream's device is the thread's current device.
   /// @param arguments addresses of the parameters, which the launch copies @throws Error (cuda)
   void launch(std::uint32_t blocks, std::uint32_t threads, void** arguments, StreamRef stream) const {
     bind_context(stream.device().index);

@@ -48,7 +48,8 @@ inline std::string declaration(DType dtype, char letter, unsigned count) {
 }
 
 /// Reads ("ld") or writes ("st") `count` elements at `address`, 16 bytes at a time if there are as many. Two elements
-/// of 16 bits are then one word of 32, the first one its lower half: an instruction moves four registers at most.
+/// of 16 bits become one word of 32, with the first element in the lower half: an instruction moves four registers at
+/// most.
 inline std::string transfer(DType dtype, char letter, const char* instruction, const char* address, unsigned count) {
   const bool loads = instruction[0] == 'l';
   const bool in_words = size_bytes(dtype) == 2 && count > 1;

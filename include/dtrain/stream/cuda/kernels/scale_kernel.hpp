@@ -44,7 +44,7 @@ constexpr bool can_scale(DType from, DType to) noexcept {
 namespace ptx {
 
 /// Converts element `i` to the type of the product, multiplies, and rounds it once to the target's type. Integers round
-/// to bf16, because sm_70 and sm_75 have no instruction for that.
+/// to bf16, because sm_70 and sm_75 have no instruction for bf16.
 inline std::string scaled_element(DType from, DType to, unsigned i) {
   const std::string source = registers(from, 's', i, 1);
   const std::string target = registers(to, 't', i, 1);
@@ -205,7 +205,7 @@ class ScaleKernel {
 
   explicit operator bool() const noexcept { return static_cast<bool>(kernel_); }
 
-  /// Enqueued. Requires: the stream's device is the thread's current one; 1 <= count <= max_scale_entries.
+  /// Enqueues a launch. Requires: the stream's device is the thread's current device; 1 <= count <= max_scale_entries.
   /// @param blocks of all entries @throws Error (cuda)
   void launch(const ScaleKernelEntry* entries, std::size_t count, std::uint32_t blocks, double factor,
               StreamRef stream) const {

@@ -31,8 +31,8 @@ class ScaledCopyBatch {
   ScaledCopyBatch(DType from, DType to)
       : kernel_(ScaleKernel::find(from, to)), from_bytes_(size_bytes(from)), to_bytes_(size_bytes(to)) {}
 
-  /// Launches the kernel for no elements. @returns whether the driver has loaded it for the device: it does that when a
-  /// kernel is first launched, and then cannot if it has no compiler for PTX.
+  /// Launches the kernel for no elements. @returns whether the driver has loaded the kernel for the device. The driver
+  /// loads a kernel at its first launch, and cannot if it has no compiler for PTX.
   static bool load(DType from, DType to, StreamRef stream) {
     const ScaledCopyBatch batch(from, to);
     if (!batch.kernel_) {
@@ -64,9 +64,9 @@ class ScaledCopyBatch {
 
   bool empty() const noexcept { return entries_.empty(); }
 
-  /// Enqueued; the batch is then empty. Each target element becomes the source's times `factor`, see
+  /// Enqueues the copies, and empties the batch. Each target element becomes the source's element times `factor`, see
   /// scale_kernel_text(). Lifetime: the memory outlives the work, the batch need not.
-  /// @throws Error (cuda); some copies may then be enqueued
+  /// @throws Error (cuda); some copies may be enqueued in spite of it
   void enqueue(double factor, StreamRef stream) {
     const DeviceGuard guard(stream.device().index);
     for (std::size_t begin = 0; begin < entries_.size(); begin += max_scale_entries) {

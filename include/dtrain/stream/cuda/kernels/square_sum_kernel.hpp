@@ -36,8 +36,8 @@ constexpr bool can_sum_squares(DType dtype) noexcept {
   return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
 }
 
-/// Blocks for an array of so many bytes, at most as many as keep a large GPU busy. It depends on nothing else, so that
-/// all ranks add in the same order.
+/// Blocks for an array of so many bytes, at most as many as keep a large GPU busy. The number depends on the bytes
+/// only, so that all ranks add in the same order.
 constexpr std::uint32_t square_sum_blocks(std::size_t bytes) noexcept {
   const std::size_t blocks = bytes / square_sum_block_bytes + (bytes % square_sum_block_bytes != 0 ? 1 : 0);
   return static_cast<std::uint32_t>(std::min<std::size_t>(blocks, 512));
@@ -45,7 +45,8 @@ constexpr std::uint32_t square_sum_blocks(std::size_t bytes) noexcept {
 
 /// The kernel `square_sum_name`(array, its bytes, sums): block b writes its sum of squares to sums[b], in f64. Thread t
 /// of block b reads 16 bytes at index b * square_sum_threads + t, and at each further multiple of all threads. The
-/// threads' sums are added pairwise, by halves. So equal arrays give equal bits. Squares are exact, except of f64.
+/// threads' sums are added pairwise, by halves. Equal arrays therefore give equal bits. Squares are exact, except of
+/// f64.
 inline std::string square_sum_text(DType dtype) {
   const auto count = static_cast<unsigned>(square_sum_bytes / size_bytes(dtype));
   std::string add;
@@ -145,8 +146,8 @@ class SquareSumKernel {
     return kernel;
   }
 
-  /// Launches the kernel for no elements; it writes one sum, of 0, to `sums`. @returns whether the driver has loaded it
-  /// for the stream's device: it does that when a kernel is first launched there
+  /// Launches the kernel for no elements; it writes one sum, of 0, to `sums`. @returns whether the driver has loaded
+  /// the kernel for the stream's device, as it does at the first launch there
   static bool load(DType dtype, double* sums, StreamRef stream) {
     const SquareSumKernel kernel = find(dtype);
     if (!kernel) {
