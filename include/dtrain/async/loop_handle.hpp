@@ -154,7 +154,7 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
   std::string end_reason_;  ///< guarded by mutex_: what ended the loop, if not EventLoop::stop
 };
 
-/// What a BackgroundTask is without its value: compiled once.
+/// The part of a BackgroundTask that does not depend on its value: compiled once.
 class SpawnOwner {
  public:
   SpawnOwner() noexcept = default;

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// async::LoopThread: an EventLoop with a thread of its own.
+/// async::LoopThread: an EventLoop with a thread.
 
 #include <memory>
 #include <string_view>

@@ -10,12 +10,12 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// What compression saved and cost one rank, in all. Bytes are those of all-reduces; another collective counts as half
-/// an all-reduce, because it sends each element once and not twice.
+/// Savings and cost of compression on one rank, in all. Bytes are bytes of all-reduces. Another collective counts as
+/// half an all-reduce, because it sends each element once and not twice.
 /// @ingroup times
 struct CompressedTraffic {
   std::uint64_t bytes = 0;                 ///< of all-reduces without compression
-  std::uint64_t bytes_sent = 0;            ///< with it
+  std::uint64_t bytes_sent = 0;            ///< of all-reduces with compression
   std::chrono::nanoseconds compressing{};  ///< compressing and decompressing
 
   friend bool operator==(const CompressedTraffic&, const CompressedTraffic&) = default;

@@ -15,8 +15,8 @@ namespace DTRAIN_NAMESPACE::identity {
 /// Port of the store if no variable or flag sets one.
 inline constexpr int default_master_port = 29500;
 
-/// What a process knows of its place in the job. Ranks compute unset fields by an exchange after connecting. The
-/// exchange also confirms fields that are guesses, which `provisional` names.
+/// Identity of a process in its job. Ranks compute unset fields by an exchange after connecting. The exchange also
+/// confirms guessed fields, which `provisional` names.
 /// @ingroup launchers
 struct ProcessIdentity {
   DTRAIN_MEMBERS_DEFINED_APART(ProcessIdentity);
@@ -33,7 +33,7 @@ struct ProcessIdentity {
   /// @name Properties that distinguish the job from other jobs (job_name.hpp)
   /// @{
   std::optional<std::string> job;  ///< its name: "DTRAIN_JOB_ID=monday", "SLURM_JOB_ID.SLURM_STEP_ID=17.0", a run id
-  bool is_exact_job = false;       ///< no other job has that name
+  bool is_exact_job = false;       ///< whether no other job has the name `job`
   bool one_starter = false;        ///< one process on each node starts all of its ranks
   std::string rank_variable;       ///< differs between the ranks; empty for a single process
   /// @}

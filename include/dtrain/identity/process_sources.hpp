@@ -125,7 +125,7 @@ inline void check_local_half(const Variables& variables) {
   }
 }
 
-/// A system that starts a process on each of several nodes, and states the nodes in variables with names of its own.
+/// A system that starts a process on each of several nodes, with its names of the variables that describe the nodes.
 struct NodeScheduler {
   const char* rank;
   const char* count;

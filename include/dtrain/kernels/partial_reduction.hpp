@@ -29,7 +29,7 @@ constexpr DType partial_type(DType dtype, ReduceOp op, Accumulate accumulate) no
 ///   to roundings, no partial result is larger than the largest contribution. Each product and each sum is rounded
 ///   once; for 16-bit floats this rounds to f32, and the combination is rounded once to type().
 /// - Average of i32 and u8: partial results are 64-bit sums; the result is the exact sum divided, truncated toward
-///   zero. Of i64: partial results are modulo 2^64, and the last combination's exact sum is divided.
+///   zero. For i64, partial results are modulo 2^64, and the last combination's exact sum is divided.
 /// - All else: as kernels::Reduction, rounded or taken modulo 2^bits to type() by every combination.
 ///
 /// Threads: any; a value without state.

@@ -94,8 +94,8 @@ inline torch::Tensor numbers_of(const SamplerPosition& position) {
   return made;
 }
 
-/// Device of the first parameter. Tensors that have no device of their own are placed there: a group may accept memory
-/// of one device only.
+/// Device of the first parameter, where the file's other tensors are placed: a group may accept memory of one device
+/// only.
 inline torch::Device device_of(const Modules& modules) {
   for (const auto& module : modules) {
     for (const torch::Tensor& parameter : module->parameters()) {

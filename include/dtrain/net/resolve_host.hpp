@@ -22,7 +22,7 @@
 
 namespace DTRAIN_NAMESPACE::net {
 
-/// What learns why an attempt failed which is repeated. An exception of note() ends the attempts.
+/// Observer of failed attempts that are repeated. An exception of note() ends the attempts.
 class RetryObserver {
  public:
   virtual void note(std::string why) = 0;
@@ -36,7 +36,7 @@ struct Backoff {
   std::chrono::milliseconds first{10};
   std::chrono::milliseconds longest{1000};
   std::chrono::milliseconds attempt_timeout{5000};  ///< of one attempt, for an address that does not answer at all
-  RetryObserver* observer = nullptr;                ///< learns why an attempt failed when another follows
+  RetryObserver* observer = nullptr;                ///< gets the reason of each failure that another attempt follows
   bool connects_once = false;                       ///< each address is tried once; only the name is asked for again
 };
 

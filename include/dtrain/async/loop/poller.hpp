@@ -60,7 +60,7 @@ class Poller {
   /// system is called even if nothing seems to change.
   bool apply(int descriptor, DescriptorWaiters& entry, bool fresh) noexcept;
 
-  /// One change of the epoll set; an added file gets a generation of its own.
+  /// One change of the epoll set; an added file gets a new generation.
   int control(int operation, int descriptor, DescriptorWaiters& entry, std::uint32_t wanted) noexcept;
 
   Descriptor epoll_;

@@ -11,8 +11,8 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// The upper half of an f32, for programs without a bfloat16 of their own; float16.hpp describes how to register
-/// another type (c10::BFloat16, __nv_bfloat16, Eigen::bfloat16).
+/// The upper half of an f32, for programs without another bfloat16 type; float16.hpp describes how to register another
+/// type (c10::BFloat16, __nv_bfloat16, Eigen::bfloat16).
 /// @ingroup views
 struct bfloat16 {
   std::uint16_t bits = 0;

@@ -11,9 +11,8 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// IEEE 754's 16-bit float, for programs without a half type of their own. A program with another type (c10::Half,
-/// __half, Eigen::half, _Float16) registers it once and passes spans of it; the type must hold the 16 bits and nothing
-/// else:
+/// IEEE 754's 16-bit float, for programs without another 16-bit float. A program with another type (c10::Half, __half,
+/// Eigen::half, _Float16) registers it once and passes spans of it; the type must hold the 16 bits and nothing else:
 ///
 ///   template <> struct dtrain::dtype_of<c10::Half> : std::integral_constant<dtrain::DType, dtrain::DType::f16> {};
 ///

@@ -86,8 +86,8 @@ struct Float8 {
 }  // namespace detail
 
 /// Four exponent bits, three digits, no infinity ("e4m3fn"): up to 448, in steps of 2^-9 near 0. For programs without
-/// such a type of their own; float16.hpp describes how to register another one (__nv_fp8_e4m3, c10::Float8_e4m3fn).
-/// Source: OCP 8-bit Floating Point Specification (OFP8), 1.0, 2023.
+/// another such type; float16.hpp describes how to register one (__nv_fp8_e4m3, c10::Float8_e4m3fn). Source: OCP 8-bit
+/// Floating Point Specification (OFP8), 1.0, 2023.
 /// @ingroup views
 using float8_e4m3 = detail::Float8<detail::Float8Format<3, 0x7e>>;
 

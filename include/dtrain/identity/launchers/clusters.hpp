@@ -28,7 +28,8 @@ inline void ignore_master_addr(const Variables& variables, ProcessIdentity& iden
   }
 }
 
-/// Hosts are nodes, in the order of their first entries. That is a guess: one machine may have several names.
+/// Hosts are taken for nodes, in the order of their first entries. One machine may have several names, so that nodes
+/// are a guess.
 /// @throws IdentityError: ambiguous-address, bad-port, tf-malformed
 inline ProcessIdentity identity_in_cluster(const ClusterTask& task, const char* launcher, const Variables& variables,
                                            const char* variable) {

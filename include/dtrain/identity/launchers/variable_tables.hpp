@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Sources of launchers that state each process's ranks in variables of their own, a row of names for each; and source
-/// [pmi]: MPICH's, Intel MPI's and Cray PALS' mpiexec.
+/// Sources of launchers that state each process's ranks in named variables, a row of names for each launcher; and
+/// source [pmi]: MPICH's, Intel MPI's and Cray PALS' mpiexec.
 
 #include "dtrain/identity/environment/launcher_variables.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"

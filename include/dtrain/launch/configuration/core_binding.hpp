@@ -21,15 +21,15 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// - `automatic`: as `core` for several workers that compute on the host, if each can have a core; for workers that
 ///   compute on GPUs see gpu_binding.hpp; else as `none`.
-/// - `core`: each worker has cores of its own, as many as every other, give or take one.
+/// - `core`: each worker has separate cores; numbers of cores differ by at most one.
 /// - `numa`: each worker has the cores of one NUMA node, or of several if these are more than the workers.
 /// - `none`: the system moves workers between all cores.
 enum class Binding { automatic, core, numa, none };
 
 namespace detail {
 
-/// Those of `cpus` that are in a list of the kernel's, such as "0-3,8". Source: Documentation/admin-guide/cputopology
-/// and bitmap_parselist in Linux.
+/// The CPUs of `cpus` that are in a list of the kernel's, such as "0-3,8". Source:
+/// Documentation/admin-guide/cputopology and bitmap_parselist in Linux.
 inline Cpus listed(const Cpus& cpus, std::string_view list) {
   Cpus found;
   while (!list.empty()) {

@@ -80,7 +80,7 @@ inline std::vector<Gpu> visible_gpus(const std::vector<Gpu>& gpus, const identit
   return visible;
 }
 
-/// Those of `cpus` next to a GPU; empty if the system names no NUMA node of it, as on most virtual machines.
+/// The CPUs of `cpus` next to a GPU; empty if the system names no NUMA node of the GPU, as on most virtual machines.
 inline Cpus cpus_near(const Gpu& gpu, const Cpus& cpus, const SystemFiles& files) {
   const std::string device = "/sys/bus/pci/devices/" + gpu.address;
   const std::string node = files.line(device + "/numa_node").value_or("-1");

@@ -33,7 +33,7 @@ inline std::size_t files_for_workers(int workers) noexcept {
   return 2 * static_cast<std::size_t>(workers) + 6;
 }
 
-/// Opens the ranks' job for each attempt. That closes the previous attempt's job, and late ranks of it are rejected.
+/// Opens the ranks' job for each attempt, and closes the previous attempt's job, whose late ranks are rejected.
 /// Lifetime: the server outlives it. Threads: the loop's.
 class RankRendezvous {
  public:

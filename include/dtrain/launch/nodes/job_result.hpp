@@ -112,7 +112,7 @@ inline std::string stop_report(int signal, const std::optional<WorkerEnd>& first
   return format_text("{} was forwarded to the workers; {}", {signal_name(signal), end});
 }
 
-/// What a launcher reports of its node, for the job's result.
+/// Report of a launcher on its node, for the job's result.
 struct NodeEnd {
   DTRAIN_MEMBERS_NOT_INLINED(NodeEnd);
 

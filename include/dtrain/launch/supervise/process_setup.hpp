@@ -23,7 +23,7 @@ namespace DTRAIN_NAMESPACE::launch {
 
 namespace detail {
 
-// In glibc before 2.34, dlsym() is in a library of its own, which a program would have to be linked with.
+// In glibc before 2.34, dlsym() is in a separate library, which a program would have to be linked with.
 #if defined(__GLIBC__) && __GLIBC__ * 100 + __GLIBC_MINOR__ < 234
 inline bool mpi_says(const char*) noexcept {
   return false;
@@ -68,7 +68,7 @@ inline bool has_cuda_context() noexcept {
 
 }  // namespace detail
 
-/// A launcher starts each rank as a process of its own, so what MPI and CUDA hold in the launcher serves no rank.
+/// A launcher starts each rank as a separate process, so that state of MPI and CUDA in the launcher serves no rank.
 /// Threads that other libraries have started are no obstacle.
 /// @throws Error (usage) if MPI is initialised and not finalised, or CUDA has a context
 inline void refuse_initialised_runtimes() {

@@ -106,8 +106,8 @@ inline void reset_handlers() noexcept {
 /// locks, also that of the memory allocator. Signals are blocked. @returns the step that failed
 inline StartError exec_in_child(const SpawnRequest& request, char* const* arguments, char* const* environment,
                                 pid_t parent, const std::optional<rlimit>& files, const CpuSet& cpus) noexcept {
-  // A group of its own: Ctrl-C on a terminal reaches the launcher alone, which forwards it once. The launcher can kill
-  // the worker and all its descendants in the group.
+  // A separate process group: Ctrl-C on a terminal reaches the launcher alone, which forwards it once. The launcher can
+  // kill the worker and all its descendants in the group.
   if (::setpgid(0, 0) != 0) {
     return {"setpgid", errno};
   }

@@ -67,7 +67,8 @@ class MemoryKills {
     return files_.text(group.folder + (group.is_first_version ? first_version : second_version)).value_or("");
   }
 
-  /// Of the closest group that has the file: its counter includes the groups below it. 0 if the kernel does not count.
+  /// Kills in the closest control group that has the file, whose counter includes the groups below. 0 if the kernel
+  /// does not count.
   std::uint64_t count() const {
     constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
     for (const ControlGroup& group : groups_) {
