@@ -157,8 +157,9 @@ struct MarkReady<DeviceKind::cuda> {
 
 }  // namespace detail
 
-/// Model of libtorch::DistributedDataParallel. Its parameters are those that need gradients, each once. Each has a hook
-/// on the node of autograd that adds to its .grad. Threads: the thread that trains, and autograd's thread for each GPU.
+/// Model of libtorch::DistributedDataParallel. parameters() has the parameters that need gradients, each once. A hook
+/// on the node of autograd that adds to .grad marks a gradient as ready. Threads: the thread that trains, and
+/// autograd's thread for each GPU.
 template <DeviceKind Kind>
 class ModuleModel {
  public:

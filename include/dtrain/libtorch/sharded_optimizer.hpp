@@ -100,8 +100,8 @@ struct GroupedRule {
 ///
 /// `adamw` gives the parameter groups and their options, which schedulers may change between steps. `adamw.step()` is
 /// not called, so that `adamw` keeps no state. O is torch::optim::AdamW, Adam, or SGD with momentum.
-/// - A parameter without a gradient on any rank (DdpOptions::allow_unused_parameters), or in none of the groups, keeps
-/// its value and its number of updates.
+/// - A parameter without a gradient on any rank (DdpOptions::allow_unused_parameters), or in no group, keeps its value
+/// and number of updates.
 /// - Half and BFloat16 parameters have state in f32, and a copy of their values in f32.
 /// - After a step no parameter has a .grad: dtrain has used the gradients' memory for the new values.
 /// - A third argument dtrain::zero::Gradients{} divides the gradients too (stage 2). A pass makes each .grad in

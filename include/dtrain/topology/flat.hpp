@@ -9,7 +9,7 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// The default: the backend's own algorithms. It rebinds a backend to itself.
+/// The default: the backend's own algorithms. Flat rebinds a backend to itself.
 /// @ingroup topologies
 struct Flat {
   static constexpr std::string_view name() noexcept { return "Flat"; }

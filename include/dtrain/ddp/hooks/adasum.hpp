@@ -56,8 +56,8 @@ namespace DTRAIN_NAMESPACE::hooks {
 /// A GradientHook that adds orthogonal gradients and averages parallel ones.
 /// `DistributedDataParallel ddp{model, group, options, hooks::Adasum{}}`. The ranks' gradients a and b
 /// of a parameter become (1 - ab / 2aa) a + (1 - ab / 2bb) b: their sum if they are orthogonal, their average if they
-/// are equal. Results of pairs of ranks are combined in the same way, then results of four ranks, and so on.
-/// DdpOptions::reduce_op has no effect.
+/// are equal. Results of pairs, of four ranks, and so on, are combined in the same way. DdpOptions::reduce_op has no
+/// effect.
 /// Source: S. Maleki et al., "Scaling Distributed Training with Adaptive Summation", arXiv 2006.02924, 2020.
 /// - The number of ranks is a power of two, and gradients are f32 in host memory; otherwise the first step fails.
 /// - Each rank sends as many bytes as for an all-reduce, in 2 log2(ranks) messages, and log2(ranks) small all-reduces.

@@ -43,9 +43,9 @@ class DeviceCast;
 
 #if DTRAIN_WITH_CUDA
 
-/// Conversion on a CUDA device. The 16-bit values are in memory of this object, because threads that narrow an array in
-/// place overwrite elements that other threads have not read. The channel allocates this memory, as it does the arena:
-/// NCCL reduces registered memory without a copy. Work of one stream. Threads: one at a time.
+/// Conversion on a CUDA device. The 16-bit values are in memory of this object: threads that narrow in place overwrite
+/// elements that other threads have not read. The channel allocates this memory, as it does the arena: NCCL reduces
+/// registered memory without a copy. Work of one stream. Threads: one at a time.
 template <>
 class DeviceCast<stream::cuda::StreamRef> {
  public:
@@ -149,17 +149,17 @@ void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gra
 
 /// A GradientHook that sends f32 gradients in 16 bits.
 /// `DistributedDataParallel ddp{model, group, options, hooks::Cast<dtrain::bfloat16>{}}`. Each rank
-/// rounds its f32 gradients to 16 bits in place, and the backend reduces the rounded gradients, with the precision of
-/// its 16-bit sums (DdpOptions::accumulate). Gradients of other types are reduced as they are. For averages each rank
-/// divides before it rounds, so that sums of gradients in range stay in range, except for the last 0.1% of f16's range.
-/// For f16, elements below 6e-8 times the number of ranks become zero: scale the loss (LossScaler).
+/// rounds its f32 gradients to 16 bits in place, and the backend reduces these, with the precision of its 16-bit sums
+/// (DdpOptions::accumulate). Gradients of other types are reduced as they are. For averages each rank divides before it
+/// rounds. Sums of gradients in range stay in range, except for the last 0.1% of f16's range. For f16, elements below
+/// 6e-8 times the number of ranks become zero: scale the loss (LossScaler).
 ///
 /// On a CUDA device the hook works for one model, and its time is not measured. The channel allocates memory for the
 /// 16-bit values of the largest bucket; memory for smaller buckets of earlier plans stays.
 ///
 /// With error feedback, `hooks::Cast<dtrain::bfloat16> cast{{.error_feedback = dtrain::hooks::every_parameter}}`, a
 /// rank adds the rounding error of each gradient to the parameter's next gradient. Over many steps the rank sends the
-/// sum of its gradients less one rounding. It keeps an f32 for each element, in host memory only. Errors restart at
+/// sum of its gradients less one rounding. A rank keeps an f32 for each element, in host memory only. Errors restart at
 /// zero after gradients that are not finite. Errors of scaled gradients (LossScaler) have the scale of their step: use
 /// bf16.
 /// Lifetime: with error feedback one model; a variable outlives its wrapper.
@@ -214,10 +214,10 @@ class Cast {
     reduce_floats(bucket, divisor, divides ? ReduceOp::sum : bucket.op);
   }
 
-  /// State for save_checkpoint and load_checkpoint. The call averages the errors over the ranks, so that the state is
-  /// equal on all of them and no error is lost. On the same number of ranks, a training that continues from the file
-  /// has the bits of the training that wrote it. Collective, blocking: every rank calls it between the same steps, once
-  /// the model is wrapped, with the wrapper's group. Lifetime: the views refer to this object. @throws Error
+  /// State for save_checkpoint and load_checkpoint. The call averages the errors over the ranks: the state becomes
+  /// equal on all ranks, and no error is lost. On the same number of ranks, a training that continues from the file has
+  /// the bits of the training that wrote it. Collective, blocking: every rank calls it between the same steps, once the
+  /// model is wrapped, with the wrapper's group. Lifetime: the views refer to this object. @throws Error
   /// (invalid_argument) for a group of another number of ranks than the wrapper's, in the next step if no step has run;
   /// the job's first cause
   template <class Group>

@@ -33,9 +33,9 @@ struct LocalSgdOptions {
 };
 
 /// A GradientHook for post-local SGD: steps without communication. After `start_after` steps each rank updates its
-/// weights by its own gradients, and every `every` steps the weights of all ranks are averaged. f32 weights are
-/// averaged in f32, whatever the topology's wire type. Local steps communicate nothing. Ranks wait only after the first
-/// step, for rank 0's order of the buckets (DdpOptions::reorder_gradients).
+/// weights by its own gradients. Every `every` steps the weights of all ranks are averaged. f32 weights are averaged in
+/// f32, whatever the topology's wire type. Local steps communicate nothing. Ranks wait only after the first step, for
+/// rank 0's order of the buckets (DdpOptions::reorder_gradients).
 ///
 ///   dtrain::hooks::LocalSgd local{{.every = 8, .start_after = 100}};
 ///   dtrain::DistributedDataParallel ddp{model, group, {}, local};

@@ -130,8 +130,8 @@ class PowerSgd {
     bucket.compress([work]() noexcept { work.decompress(); });
   }
 
-  /// State for save_checkpoint and load_checkpoint. The call averages the residuals over the ranks, so that the state
-  /// is equal on all of them and no residual is lost.
+  /// State for save_checkpoint and load_checkpoint. The call averages the residuals over the ranks: the state becomes
+  /// equal on all ranks, and no residual is lost.
   /// On the same number of ranks, a training that continues from the file has the bits of the training that wrote it.
   /// On another number of ranks it has the same residuals.
   /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped, with the wrapper's

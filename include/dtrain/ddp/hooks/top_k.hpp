@@ -63,8 +63,8 @@ using ddp::TopKOptions;
 /// compression};`. Every rank sends a `fraction` of the elements of each f32 gradient to all ranks: the elements with
 /// the largest absolute values, each with its index. Elements that a rank does not send are added to its next gradient
 /// (error feedback).
-/// A rank receives 8 * fraction * ranks bytes for each element. A gradient is reduced as it is if these are not below 4
-/// bytes, or if it has less than 1 / fraction elements.
+/// A rank receives 8 * fraction * ranks bytes for each element. A gradient is reduced as it is if 8 * fraction * ranks
+/// is 4 or more, or if it has less than 1 / fraction elements.
 /// Source: S. U. Stich, J.-B. Cordonnier and M. Jaggi, "Sparsified SGD with Memory", NeurIPS 2018, algorithm 1.
 /// - Elements that are not sent at once arrive some steps late: use a warm-up (start_after).
 /// - Elements that are not finite count as the largest ones. At least one of them is sent, so that every rank sees it;
@@ -107,8 +107,8 @@ class TopK {
     bucket.compress([this, gradients, ranks, factor]() noexcept { decompress(gradients, ranks, factor); });
   }
 
-  /// State for save_checkpoint and load_checkpoint. The call averages the residuals over the ranks, so that the state
-  /// is equal on all of them and no residual is lost.
+  /// State for save_checkpoint and load_checkpoint. The call averages the residuals over the ranks: the state becomes
+  /// equal on all ranks, and no residual is lost.
   /// On the same number of ranks, a training that continues from the file has the bits of the training that wrote it.
   /// On another number of ranks it has the same residuals, if the same gradients are compressed there; otherwise
   /// loading throws.

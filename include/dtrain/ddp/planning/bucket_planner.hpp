@@ -34,23 +34,23 @@ struct FinishedStep {
 using SavedPlanNumbers = std::array<std::int64_t, 6>;
 
 /// Threads: the thread that drives the steps. Pinned: a checkpoint's tensors refer to its numbers.
-/// The class has a function pointer and no virtual function. g++ would put the only implementation of a virtual
-/// function into each program that may call it, even without such an object (-fdevirtualize-speculatively).
+/// The class has a function pointer and no virtual function. g++ would put a virtual function's only implementation
+/// into each program that may call it, even without a planner (-fdevirtualize-speculatively).
 class BucketPlanner {
  public:
   BucketPlanner(const BucketPlanner&) = delete;
 
   /// Collective, blocking in some steps: after each step that reduces, until is_settled(). Every rank gets the same
   /// plan after the same step.
-  /// @param order the parameters' ready order, where it has changed; else empty
-  /// @returns the plan of the next steps; nullopt: the present one
+  /// @param order the parameters' ready order if it has changed; else empty
+  /// @returns the plan of the next steps; nullopt: the present plan
   std::optional<BucketPlan> after_step(std::span<const std::size_t> order, const FinishedStep& step) {
     return after_step_(*this, order, step);
   }
 
   /// Whether the plan changes no more.
   bool is_settled() const noexcept { return is_settled_; }
-  /// The variant of all_reduce for the next steps, a position in PlannerSetup::variants; 0 where there are none.
+  /// The variant of all_reduce for the next steps, a position in PlannerSetup::variants; 0 without variants.
   std::size_t variant() const noexcept { return variant_; }
   /// Whether each ready() of the next step is to be recorded.
   bool wants_ready_times() const noexcept { return wants_ready_times_; }

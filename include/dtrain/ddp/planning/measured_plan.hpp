@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// MeasuredPlan: measures the first steps, chooses bucket sizes and the variant of all_reduce, and returns to the given
-/// plan if the chosen one is no gain.
+/// MeasuredPlan: measures the first steps and chooses bucket sizes and the variant of all_reduce; keeps the given plan
+/// if the chosen one is no gain.
 
 #include <array>
 #include <chrono>

@@ -22,9 +22,8 @@ struct ReductionSample {
   double seconds;
 };
 
-/// alpha and beta of a reduction, neither of them negative. They minimize the sum of squared relative errors, in which
-/// small and large buckets have equal weight. Samples of one size give no alpha. Samples that are not positive do not
-/// count.
+/// alpha and beta of a reduction, not negative, with the least sum of squared relative errors. Small and large buckets
+/// have equal weight in this sum. Samples of one size give no alpha. Samples that are not positive do not count.
 backend::LinkCost fit_reduction_cost(std::span<const ReductionSample> samples);
 
 /// A model's gradients, and when they are ready in a step.
@@ -64,9 +63,9 @@ struct PlannedSettings {
 PlannedSettings choose_settings(const GradientTimes& gradients, const BucketCaps& given,
                                 std::span<const backend::LinkCost> costs);
 
-/// Sizes for measurements beside `given`, whose reductions differ from those of `given` by a factor of 2 if possible.
-/// They are a first bucket of 1/512 of all bytes, buckets of 1/16 each, and smaller ones at the end; or all gradients
-/// in one bucket.
+/// Sizes for measurements beside `given`, with reductions that differ from the reductions of `given` by a factor of at
+/// least 2 if possible. Sizes are 1/512 of all bytes for the first bucket, 1/16 for others, and less at the end; or all
+/// gradients in one bucket.
 BucketCaps probing_caps(std::span<const GradientSize> sizes, std::span<const std::size_t> order,
                         const BucketCaps& given);
 

@@ -16,7 +16,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Options of LossScaler, with the defaults of torch.amp.GradScaler. They are the same on every rank.
+/// Options of LossScaler, equal on every rank, with the defaults of torch.amp.GradScaler.
 /// @ingroup precision
 struct LossScalerOptions {
   float initial_scale = 65536;

@@ -17,8 +17,8 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Two f32 arrays, of the values and of the gradients of all parameters. Both have the order of parameters(), so that
-/// the optimizer's state keeps its order when buckets are rebuilt.
+/// Two f32 arrays, of the values and of the gradients of all parameters. Elements have the order of parameters(), so
+/// that the optimizer's state keeps its order when buckets are rebuilt.
 ///
 ///   dtrain::MasterWeights master{model};            // after the wrapper has broadcast rank 0's values
 ///   ddp.backward(...);
@@ -42,7 +42,7 @@ class MasterWeights {
   std::span<float> values() noexcept { return {values_.data(), values_.size()}; }
   std::span<float> gradients() noexcept { return {gradients_.data(), gradients_.size()}; }
 
-  /// The same arrays, parameter by parameter, with the model's names and shapes.
+  /// Views of both arrays, parameter by parameter, with the model's names and shapes.
   const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
 
   /// Copies the model's values to values(), exactly.

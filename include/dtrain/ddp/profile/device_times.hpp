@@ -21,7 +21,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Records timing events on the communication stream before and after each bucket's collective, without the copies that
 /// pack and unpack it; where each computing stream begins to wait for the step; and where this wait ends, once all
-/// gradients are unpacked. The host never waits for an event. It reads a step's events once they are complete: in a
+/// gradients are unpacked. The host never waits for an event, and reads a step's events once they are complete: in a
 /// later step, or when statistics are requested.
 /// Not measured: steps captured in a graph, steps while four earlier steps are unread, and all steps if the meter does
 /// not want device times.

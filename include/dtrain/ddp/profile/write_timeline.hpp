@@ -73,8 +73,8 @@ ClockOffset sample_clock_blocking(const Store& store) {
 
 }  // namespace detail
 
-/// This rank's offset. Collective, blocking: rank 0 serves the ranks of other hosts one after the other, with a few
-/// round trips to the store each. @param store the group's store, with a prefix that nothing else uses meanwhile
+/// Offset of this rank's clock. Collective, blocking: rank 0 serves the ranks of other hosts one after the other, with
+/// a few round trips to the store each. @param store the group's store, with a prefix that nothing else uses meanwhile
 template <class Store>
 ClockOffset clock_offset_blocking(const Store& store, int rank, int world_size, int node_rank) {
   if (world_size == 1) {

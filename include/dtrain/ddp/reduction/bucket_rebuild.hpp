@@ -90,7 +90,7 @@ class Rearrangement {
   }
 
   /// Swaps the `left` bytes at `at` with the `right` bytes after them. Each pass exchanges the shorter side with
-  /// equally many bytes of the longer one, which puts the shorter side in its final position.
+  /// equally many bytes of the longer one, and so puts it in its final position.
   /// Example, left 2 and right 4: ab1234 becomes 3412ab, and ab is final. Then left 2 and right 2: 1234ab.
   void rotate(std::byte* at, std::size_t left, std::size_t right) {
     while (left != 0 && right != 0) {

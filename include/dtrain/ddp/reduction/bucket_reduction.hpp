@@ -42,9 +42,9 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Collectives match by order: every rank launches buckets 0, 1, 2, ..., whatever the order of its ready gradients.
-/// Each bucket is launched by itself, also if several are complete. Ranks differ in the buckets that are complete, and
-/// NCCL chooses the algorithm and protocol of collectives in one ncclGroupEnd by the sum of their sizes
-/// (src/enqueue.cc, 2.18 to 2.30). Ranks that choose differently hang or reduce wrongly.
+/// Each bucket is launched by itself, also if several are complete. Ranks differ in the buckets that are complete. NCCL
+/// chooses the algorithm and protocol of collectives in one ncclGroupEnd by the sum of their sizes (src/enqueue.cc,
+/// 2.18 to 2.30). Ranks that choose differently hang or reduce wrongly.
 /// Threads: `mark_gradient_ready` concurrently; everything else between steps, except where a member says otherwise.
 class PendingBuckets {
  public:
@@ -78,7 +78,7 @@ class PendingBuckets {
   /// An exception of `complete` or `launch` is passed on; nothing is launched after the exception.
   template <class Complete, class Launch>
   void mark_gradient_ready(std::size_t bucket, Complete complete, Launch launch) {
-    // Releases this thread's writes to the bucket, and acquires those of earlier threads.
+    // Releases this thread's writes to the bucket, and acquires earlier threads' writes.
     if (buckets_[bucket].pending.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       mark_complete(bucket, complete, launch);
     }
@@ -151,8 +151,8 @@ struct ReducerParts {
   bool scales_averages = false;  ///< see setup/driver.hpp; the same on all ranks
 };
 
-/// Owns the channel and the arena. Reducer checks the order of the calls. Pinned. Lifetime: the failure context that
-/// it is constructed with outlives it.
+/// Owns the channel and the arena. Reducer checks the order of the calls. Pinned. Lifetime: the failure context
+/// outlives the object.
 /// Threads: `add_gradient` concurrently, for different parameters; everything else before the first or after the last
 /// of these calls.
 template <backend::Communicator Communicator>
@@ -333,7 +333,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   void reuse_memory(bool unbinds) { arena_.reuse_memory(communicator_, Deadline::after(context_.timeout), unbinds); }
 
   /// Blocking: until the work that uses the arena has ended. Aborts that work at the deadline, or at once if `now`.
-  /// @returns false if the work has not ended within 5 s after the abort: this object must then outlive it
+  /// @returns false if the work has not ended within 5 s after the abort: this object must outlive such work
   bool end(bool now, const Cause& cause, Deadline deadline) {
     stop_launching();
     if (!now && copier_.block_until_idle(deadline)) return true;

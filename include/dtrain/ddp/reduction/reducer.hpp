@@ -125,8 +125,8 @@ class ReadyGradients {
 /// Owns a channel, and an arena in which all gradients are reduced. A bound gradient lies in the arena. Any other
 /// gradient is packed when it is ready and unpacked once it is reduced, by the host or by streams (GradientCopierFor).
 /// Steady state: allocates nothing; one lock for each bucket. Threads: `ready` of a step from any thread; all other
-/// calls from one thread. Lifetime: the stream's owner and the parameters' memory outlive it. It is pinned, because
-/// steps point to it.
+/// calls from one thread. Lifetime: the stream's owner and the parameters' memory outlive it. Pinned, because steps
+/// point to the reducer.
 template <backend::Communicator Communicator>
 class Reducer final : public Step::Target {
  public:

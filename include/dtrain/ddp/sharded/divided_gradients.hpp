@@ -22,11 +22,11 @@ namespace DTRAIN_NAMESPACE::zero {
 /// Stage 1: the optimizer's state.
 /// @ingroup sharding
 struct States {
-  /// Whether a step ends when each rank has updated its share. The new weights are gathered in the background, those of
-  /// the first layers first. The forward pass calls DistributedDataParallel::wait_for(i) before it uses parameter i;
+  /// Whether a step ends when each rank has updated its share. New weights are gathered in the background, the first
+  /// layers' weights first. The forward pass calls DistributedDataParallel::wait_for(i) before it uses parameter i;
   /// before that call the program leaves the parameter's value alone. The program leaves all gradients alone until the
-  /// next backward pass. These wait for all parameters: ShardedOptimizer::wait(), the next step, a checkpoint with a
-  /// parameter or the optimizer, the optimizer's destructor.
+  /// next backward pass. ShardedOptimizer::wait(), the next step, a checkpoint with a parameter or the optimizer, and
+  /// the optimizer's destructor wait for all parameters.
   bool overlap_forward = false;
 
   /// Whether ready(i) also says that the backward pass no longer uses the value of parameter i. A layer no longer uses
@@ -41,8 +41,9 @@ struct States {
 
 /// Stage 2: the optimizer's state and the gradients. Each rank keeps 1 / ranks of the reduced gradients. The arena
 /// holds two buckets at a time. ready() waits until bucket k-2 is reduced and copies a gradient of bucket k to the
-/// arena; the model may then use the gradient's memory again. New weights are gathered after the backward pass. With
-/// ready_frees_value they are gathered during the pass, and ready() waits until the weights of bucket k-2 are stored.
+/// arena; after the call the model may use the gradient's memory again. New weights are gathered after the backward
+/// pass. With ready_frees_value they are gathered during the pass, and ready() waits until the weights of bucket k-2
+/// are stored.
 /// - A model whose bind_gradient puts gradients into the arena is refused. Gradients need no memory (see Parameter).
 /// - The wrapper refuses steps without such an optimizer. Steps under no_sync() accumulate in the model's memory.
 /// - A gradient of bucket k that is ready before bucket k-2 is launched is copied to a side buffer.

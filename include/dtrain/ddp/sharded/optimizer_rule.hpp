@@ -74,7 +74,7 @@ constexpr std::size_t span_count() {
 /// - The rule is called from one thread at a time, which need not be the program's.
 /// - A rule with a State may also have `ParameterNorms measure(weights, gradients, state, info) const`, with constant
 /// weights. measure() returns sums of squares of its part, and may change the state. All parts of all parameters are
-/// measured before the first part is updated. Both calls for a part get the same gradients.
+/// measured before the first part is updated. Measure and update of a part get the same gradients.
 /// @ingroup sharding
 template <class R>
 concept OptimizerRule = std::is_invocable_v < const R&,

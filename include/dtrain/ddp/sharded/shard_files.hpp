@@ -38,7 +38,8 @@ std::vector<NamedTensor> shard_entries(ShardedParameters& shares, int rank);
 
 /// Reads this rank's state from the files of any number of ranks. All ranks together check the digests of all files.
 /// Blocking: the file system.
-/// @throws Error (protocol) for files that are missing, damaged, or of another optimizer; the state is undefined then
+/// @throws Error (protocol) for files that are missing, damaged, or of another optimizer; the state is undefined after
+/// an error
 void read_shard_files(const std::string& path, const ShardIndex& index, ShardedParameters& shares, int rank, int ranks);
 
 /// Removes the shard files beside `path` except those of index `kept`, and partial files of killed writers. Logs a

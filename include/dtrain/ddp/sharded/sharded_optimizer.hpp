@@ -43,7 +43,7 @@ namespace DTRAIN_NAMESPACE {
 ///
 /// Lifetime: the model outlives the optimizer, which makes steps as long as `ddp` exists. The destructor of `ddp` waits
 /// for the last step's weights. Without `ddp`, save_checkpoint and load_checkpoint still take the optimizer's state.
-/// Threads: those of `ddp`'s steps; the rule runs on the thread of the communication during steps.
+/// Threads: the threads of `ddp`'s steps; the rule runs on the thread of the communication during steps.
 /// @ingroup sharding
 template <class R, class C, class Stage = zero::States>
 class ShardedOptimizer {

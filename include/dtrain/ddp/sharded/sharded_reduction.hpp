@@ -63,8 +63,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// - Gathering: stage 1 gathers a bucket in its own memory as soon as it is updated. Stage 2, and stage 1 with
 /// overlap_forward, gather buckets when the backward pass has ended. A communicator with read_blocks() does the same at
 /// that time, but copies weights from the other ranks' memory instead of gathering them.
-/// - With ready_frees_value, a step that does not wait for all gradients gathers and stores a bucket as soon as it is
-/// updated.
+/// - With ready_frees_value, a step that updates buckets at once also gathers and stores each updated bucket at once.
 /// - After a failure of the channel nothing is updated or stored, because gradients are not reduced. The bucket's
 /// memory is not written, because other ranks may still read it.
 template <class C, class Stage = zero::States>

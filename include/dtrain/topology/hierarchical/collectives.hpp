@@ -126,8 +126,8 @@ class NodeBlocks {
 /// crosses to each node once.
 ///
 /// `WireType`: wire::Bf16 or wire::F16 sends sums and averages of f32 in 16 bits across nodes. Each node's partial
-/// result is an f32 sum, rounded once before it is sent; the backend rounds what it adds up across nodes. Source: Ueno
-/// and Yokota, "Exhaustive study of hierarchical AllReduce patterns for large messages between GPUs", 2019.
+/// result is an f32 sum, rounded once before it is sent; the backend rounds its sums across nodes. Source: Ueno and
+/// Yokota, "Exhaustive study of hierarchical AllReduce patterns for large messages between GPUs", 2019.
 template <class B, class Intra, class WireType = wire::Same>
 class HierarchicalCollectives {
  public:

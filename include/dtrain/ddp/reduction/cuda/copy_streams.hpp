@@ -25,7 +25,7 @@ class CopyStreams {
 
   explicit CopyStreams(Stream communication) noexcept : communication_(communication) {}
 
-  /// The stream for packing. Its work runs after earlier steps, and not after earlier buckets of this step.
+  /// The stream for packing, whose work runs after earlier steps, and not after earlier buckets of this step.
   /// @throws Error (cuda), as do the others
   Stream packing() {
     if (!packing_) {
@@ -37,10 +37,10 @@ class CopyStreams {
     return packing_->ref();
   }
 
-  /// Makes later work of the communication stream run after what is packed so far.
+  /// Makes later work of the communication stream run after all packing so far.
   void make_communication_wait() { join_stream(packing_, packs_, packed_); }
 
-  /// The stream for unpacking. Its later work runs after the work now on the communication stream.
+  /// The stream for unpacking, whose later work runs after the work now on the communication stream.
   Stream unpacking() {
     if (!unpacking_) {
       make(unpacking_);

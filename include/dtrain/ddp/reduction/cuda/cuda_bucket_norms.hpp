@@ -31,10 +31,10 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Norms of a CUDA stream's steps; members have the meaning of BucketNorms' members. After each bucket's collective a
 /// kernel writes the sums of its thread blocks to pinned memory. The host adds the sums in order when the norm is asked
 /// for, so that a step itself waits for nothing.
-/// A step captured in a graph writes its sums in each replay, to separate memory. A mark in that memory says that the
-/// sums are not those of the last step. The host writes the mark once it has read the sums. A later step outside such a
-/// graph writes the mark on the device, after replays that still run. Example: a replay, and a step after it without a
-/// wait between the two. The replay overwrites the mark, and the step marks the replay's sums again, so that
+/// A step captured in a graph writes its sums in each replay, to separate memory. A mark in the separate memory says
+/// that its sums are not from the last step. The host writes the mark once it has read the sums. A later step outside
+/// such a graph writes the mark on the device, after replays that still run. Example: a replay, and a step after it
+/// without a wait between the two. The replay overwrites the mark, and the step marks the replay's sums again, so that
 /// gradient_norm() gives the step's norm. Threads: enqueue one at a time; everything else between steps. Lifetime: the
 /// object outlives the work, and graphs of the work.
 class CudaBucketNorms {
@@ -181,8 +181,8 @@ class CudaBucketNorms {
   }
 
   stream::cuda::PinnedBuffer memory_;
-  /// Largest number of a plan's sums. Memory holds this number of sums twice, for steps and for captured steps, and one
-  /// sum that is written when kernels are loaded.
+  /// Largest number of a plan's sums. Memory holds as many sums for steps, as many for captured steps, and one sum that
+  /// is written when kernels are loaded.
   std::size_t most_ = 0;
   std::optional<DType> without_kernel_;
   std::vector<std::size_t> first_sums_{0};  ///< of each bucket, and the end
