@@ -45,11 +45,11 @@ class ShardedOptimizer;
 /// `DistributedDataParallel ddp{model, group}`.
 ///
 /// Lifetime: borrows the model, whose parameters keep their addresses (DdpOptions::check_addresses); keeps the group.
-/// Gradients that the model binds (bind_gradient) lie in this object's memory: the model must not use them after its
-/// destruction, unless gradient_memory() is kept. Such a model is in one wrapper at a time.
-/// Threads: one thread drives the steps; `ready` of a step may be called from any.
+/// Gradients that the model binds (bind_gradient) lie in this object's memory: the model must not use them after the
+/// wrapper's destruction, unless gradient_memory() is kept. Such a model is in one wrapper at a time.
+/// Threads: one thread drives the steps; `ready` of a step may be called from any thread.
 ///
-/// On CUDA every `ready` names the stream that produces the gradient. finish() makes that stream wait for the reduction
+/// On CUDA every `ready` names the stream that produces the gradient. finish() makes this stream wait for the reduction
 /// and returns without blocking: later work on the stream (the optimizer) reads reduced gradients. From ready() to
 /// finish() nothing else touches a gradient's memory. A step from begin() to finish() may be captured in a CUDA graph,
 /// which is destroyed before this object.
@@ -111,25 +111,25 @@ class DistributedDataParallel {
   DistributedDataParallel& operator=(DistributedDataParallel&&) = delete;
 
   /// Blocking: on CUDA until the last step is reduced; else only if work of an unfinished step runs. While an exception
-  /// unwinds, the group keeps the channel, so that the other ranks fail with that exception's text.
+  /// unwinds, the group keeps the channel, so that the other ranks fail with the exception's text.
   ~DistributedDataParallel() {
     if (driver_ && std::uncaught_exceptions() > exceptions_) {
       hand_over_to_group();
     }
   }
 
-  /// `f(ready)` runs the backward pass and calls `ready` for every parameter; then all gradients are reduced.
-  /// Collective, blocking as Step::finish. The first step also rebuilds the buckets (DdpOptions::reorder_gradients),
-  /// and then waits for the device; DdpOptions::plan may rebuild them after some more. @throws the exception of `f`,
-  /// after reporting its text to the job; as Step::finish.
+  /// Runs a step: `f(ready)` runs the backward pass and calls `ready` for every parameter; the step reduces all
+  /// gradients. Collective, blocking as Step::finish. The first step also rebuilds the buckets
+  /// (DdpOptions::reorder_gradients), and waits for the device. DdpOptions::plan may rebuild buckets after further
+  /// steps. @throws the exception of `f`, after reporting its text to the job; as Step::finish.
   template <std::invocable<Ready> F>
   void backward(F&& f, StepOptions options = {}) {
     run(std::forward<F>(f), begin("backward()", options));
   }
 
-  /// The same, but `optimizer` updates the model's values by the reduced gradients, which the model does not get. See
-  /// ShardedOptimizer. @param inspect `inspect(ShardedGradients&)` is called once all gradients are reduced, with their
-  /// norm; the step updates nothing if it returns false. It returns the same on every rank.
+  /// Runs a step in which `optimizer` updates the model's values by the reduced gradients, which the model does not
+  /// get. See ShardedOptimizer. @param inspect `inspect(ShardedGradients&)` is called once all gradients are reduced,
+  /// with their norm, and returns the same on every rank. The step updates nothing if `inspect` returns false.
   template <std::invocable<Ready> F, class R, class Stage, class I = std::nullptr_t>
   void backward(F&& f, ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
     if (!reduces()) {
@@ -148,12 +148,14 @@ class DistributedDataParallel {
     run(pass, std::move(step));
   }
 
-  /// Begins a step, for use without backward(): call `ready` on it, then `finish`. @throws the job's first cause; Error
-  /// (unsupported) for StepOptions::measure_norm on a GPU whose driver does not load the kernel for it.
+  /// Begins a step, for use without backward(): call `ready` on the step, and `finish` at the end. @throws the job's
+  /// first cause; Error (unsupported) for StepOptions::measure_norm on a GPU whose driver does not load the kernel for
+  /// it.
   Step begin(StepOptions options = {}) { return begin("begin()", options); }
 
-  /// Norm of the reduced gradients, equal on all ranks. Blocking, on CUDA only: until the step has run there; of a step
-  /// that was captured in a graph it is the norm of the latest replay, for which the program waits before.
+  /// Norm of the reduced gradients, equal on all ranks. Blocking, on CUDA only: until the step has run there. After a
+  /// step that was captured in a graph it is the norm of the latest replay; the program waits for the replay before the
+  /// call.
   /// @throws Error (invalid_argument) unless the latest step that reduced had StepOptions::measure_norm.
   const GradientNorm& gradient_norm() const { return driver_->reducer->gradient_norm(); }
   bool has_gradient_norm() const noexcept { return driver_->reducer->has_gradient_norm(); }
@@ -162,16 +164,16 @@ class DistributedDataParallel {
   /// later work of the streams that ready() named. Blocking and @throws as gradient_norm.
   void scale_gradients(double factor) { driver_->reducer->scale_gradients(factor); }
 
-  /// View of gradient `parameter`, in range: after a step, the reduced values. It moves with the buckets, if these are
-  /// rebuilt.
+  /// View of gradient `parameter`, in range: after a step, the reduced values. A rebuild of the buckets moves the
+  /// gradient.
   const TensorView& gradient(std::size_t parameter) const noexcept { return driver_->reducer->gradient(parameter); }
 
-  /// While the returned object lives, steps reduce nothing: backward passes add to this rank's own gradients, and the
-  /// next step without it reduces the sum. Every rank does so for the same steps. The divisor stays the number of
-  /// ranks: for the mean over k passes, scale each loss by 1/k.
+  /// Scope in which steps reduce nothing: backward passes add to this rank's own gradients, and the next step outside
+  /// the scope reduces the sum. Every rank has the scope around the same steps. The divisor stays the number of ranks:
+  /// for the mean over k passes, scale each loss by 1/k.
   ddp::NoSync no_sync() { return ddp::NoSync(std::shared_ptr<int>(driver_, &driver_->no_sync_depth)); }
 
-  /// Whether backward() reduces: while no NoSync lives.
+  /// Whether backward() reduces: outside the scope of every NoSync.
   bool reduces() const noexcept { return driver_->no_sync_depth == 0; }
 
   /// Statistics of this rank; ddp::to_string formats them as a line.
@@ -181,7 +183,7 @@ class DistributedDataParallel {
     return statistics;
   }
 
-  /// Collective, blocking: the slowest rank, for which the others wait. @throws the job's first cause.
+  /// Collective, blocking: the slowest rank, for which all other ranks wait. @throws the job's first cause.
   ddp::SlowestRank slowest_rank() {
     group::GroupAccess::of(group_).require_may_block();
     group_.start_pending();
@@ -190,7 +192,7 @@ class DistributedDataParallel {
                                            Deadline::after(group_.timeout()));
   }
 
-  /// Collective, blocking: both as a line. @throws the job's first cause.
+  /// Collective, blocking: statistics and slowest rank as a line. @throws the job's first cause.
   std::string summary() { return to_string(statistics()) + "; " + to_string(slowest_rank()); }
 
   /// Records of the steps from `first_step` on, counted from 1; complete with DdpOptions::timeline. Threads: any.
@@ -202,11 +204,11 @@ class DistributedDataParallel {
   void wait_for(std::size_t i) { driver_->reducer->wait_for(i); }
   /// For ShardedOptimizer.
   ddp::Reducer<Communicator>& reducer() noexcept { return *driver_->reducer; }
-  /// The model's parameters as they were at the construction, but values that move (ddp::MovesValues) where they are
-  /// now. gradient(i) has the present address of a gradient. @throws as the model's value_reader()
+  /// The model's parameters at the construction; values that move (ddp::MovesValues) have their present addresses.
+  /// gradient(i) has the present address of a gradient. @throws as the model's value_reader()
   const std::vector<Parameter>& parameters() const { return driver_->present_parameters(); }
   /// For ShardedOptimizer. Collective, blocking. @throws Error (disagreement) or JobFailed on every rank if two ranks
-  /// construct another one
+  /// construct different optimizers
   void agree_on_reduction(const std::string& reduction) {
     group::GroupAccess::of(group_).require_may_block();
     driver_->agree_on_reduction(group::GroupAccess::of(group_), reduction);
@@ -243,7 +245,7 @@ class DistributedDataParallel {
     return driver_->reducer->begin(caller, options);
   }
 
-  /// The group keeps the driver, which therefore drops its references to the group and (for another wrapper) to the
+  /// Lets the group keep the driver, which therefore drops its references to the group and (for another wrapper) to the
   /// model.
   void hand_over_to_group() noexcept {
     driver_->drop_callbacks();

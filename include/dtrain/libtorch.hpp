@@ -36,11 +36,12 @@ enum class GraphPolicy {
 /// optimizer of LibTorch's. `net` is a module holder, a shared_ptr of a module, or a vector of shared_ptr (`Modules`).
 ///
 /// A parameter's .grad is a view of dtrain's memory once it has a gradient. With zero_grad(false) nothing is copied;
-/// where gradients were set to none, each is copied once. Gradients of sparse embeddings become dense. A parameter that
-/// no rank used keeps its .grad (DdpOptions::allow_unused_parameters). Second derivatives come from
+/// where gradients were set to none, each gradient is copied once. Gradients of sparse embeddings become dense. A
+/// parameter that no rank used keeps its .grad (DdpOptions::allow_unused_parameters). Second derivatives come from
 /// torch::autograd::grad in the loss. After torch::load and set_data, which every rank calls, the wrapper stays valid,
 /// and with it sharded optimizers and hooks::LocalSgd, as long as type, shape and strides are the same.
-/// Lifetime: keeps the modules; .grad may be kept after its destruction, and the group. Threads: the one that trains.
+/// Lifetime: keeps the modules and the group; .grad may be kept after the wrapper's destruction. Threads: the thread
+/// that trains.
 /// @ingroup libtorch
 template <class Net, class P>
 class DistributedDataParallel {
@@ -48,7 +49,7 @@ class DistributedDataParallel {
   using Communicator = typename P::ChannelBackend::Communicator;
 
  public:
-  /// Collective, blocking: all parameters and buffers, frozen ones too, get rank 0's values.
+  /// Collective, blocking: all parameters and buffers, also frozen parameters, get rank 0's values.
   /// @throws Error (unsupported) that names a parameter whose memory dtrain cannot reduce; (disagreement) on every rank
   /// if the modules differ; as dtrain::DistributedDataParallel.
   DistributedDataParallel(Net net, ProcessGroup<P> group, const DdpOptions& options = {},
@@ -56,7 +57,7 @@ class DistributedDataParallel {
       : DistributedDataParallel(std::move(net), std::move(group), options, ddp::HookFunctions<Communicator>(), buffers,
                                 graph) {}
 
-  /// `hook` reduces the gradients, as that of dtrain::DistributedDataParallel: a variable is borrowed, a temporary
+  /// `hook` reduces the gradients, as a hook of dtrain::DistributedDataParallel: a variable is borrowed, a temporary
   /// kept.
   template <class H>
   requires(!std::is_same_v<std::remove_cvref_t<H>, BufferPolicy>)
@@ -79,8 +80,8 @@ class DistributedDataParallel {
     synchronize_buffers(group_, state_->model.fixed_tensors(), BufferPolicy::rank0);
   }
 
-  /// The module's forward. Where gradients are recorded, buffers are first synchronized (BufferPolicy): collective and
-  /// blocking then if the module has buffers. Under torch::NoGradGuard a rank may call it alone.
+  /// The module's forward. Where gradients are recorded, buffers are first synchronized (BufferPolicy), which is
+  /// collective and blocking if the module has buffers. Under torch::NoGradGuard a rank may call it alone.
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) {
     if (torch::GradMode::is_enabled() && state_->ddp.reduces()) {
@@ -90,9 +91,9 @@ class DistributedDataParallel {
   }
 
   /// loss.backward(); afterwards every .grad is reduced. Collective, blocking.
-  /// @throws what autograd throws; Error (invalid_argument) that names a parameter without a gradient, one that was
-  /// added, replaced, converted, frozen or unfrozen since the construction, or one whose use differs in a static graph;
-  /// the job's first cause.
+  /// @throws the exceptions of autograd; Error (invalid_argument) that names a parameter without a gradient, one that
+  /// was added, replaced, converted, frozen or unfrozen since the construction, or one whose use differs in a static
+  /// graph; the job's first cause.
   void backward(const torch::Tensor& loss) { backward({loss}, {}, false); }
 
   /// Several roots with their gradients (none: scalars). @param retain_graph keeps the graph for another pass.
@@ -110,7 +111,8 @@ class DistributedDataParallel {
     }
   }
 
-  /// The same, and `optimizer` updates the parameters, in place of its step(). Afterwards no parameter has a .grad.
+  /// loss.backward(), after which `optimizer` updates the parameters, in place of its step(). Afterwards no parameter
+  /// has a .grad.
   /// @param inspect `inspect(dtrain::ShardedGradients&)`, as of dtrain::DistributedDataParallel::backward: to clip, or
   /// for LossScaler
   template <class O, class Stage, class I = std::nullptr_t>
@@ -138,20 +140,20 @@ class DistributedDataParallel {
     state_->model.drop_gradients();
   }
 
-  /// While the returned object lives, forward passes leave buffers alone, and gradients of backward passes add up on
-  /// this rank; the next pass without it reduces the sum.
+  /// Scope in which forward passes leave buffers alone, and gradients of backward passes add up on this rank. The next
+  /// pass outside the scope reduces the sum.
   ddp::NoSync no_sync() { return state_->ddp.no_sync(); }
 
   Net& module() noexcept { return net_; }
   const ProcessGroup<P>& group() const noexcept { return group_; }
   ddp::ReducerStatistics statistics() const noexcept { return state_->ddp.statistics(); }
 
-  /// For ShardedOptimizer: the wrapper of the parameters that need gradients, and these.
+  /// For ShardedOptimizer: the wrapper of the parameters that need gradients, and these parameters.
   dtrain::DistributedDataParallel<Model, P>& wrapped() noexcept { return state_->ddp; }
   std::vector<torch::Tensor> trained() const { return state_->model.values(); }
 
-  /// For ShardedOptimizer with zero::Gradients. Collective, blocking: gradients are LibTorch's own, and dtrain copies
-  /// them to buckets that share memory. @throws as dtrain::ShardedOptimizer
+  /// For ShardedOptimizer with zero::Gradients. Collective, blocking: gradients get LibTorch's memory, and dtrain
+  /// copies them to buckets that share memory. @throws as dtrain::ShardedOptimizer
   void unbind_gradients() {
     auto& reducer = state_->ddp.reducer();
     reducer.throw_if_unusable("ShardedOptimizer");
@@ -164,7 +166,8 @@ class DistributedDataParallel {
   std::string summary() { return state_->ddp.summary(); }
 
  private:
-  /// 1 for each parameter that a rank has used since the last reduction. Collective, blocking, unless it is known.
+  /// 1 for each parameter that a rank has used since the last reduction. Collective, blocking, unless the result is
+  /// known.
   std::vector<std::int32_t> used_by_some_rank() {
     if (!allow_unused_) {
       return std::vector<std::int32_t>(state_->model.parameters().size(), 1);
@@ -194,7 +197,7 @@ class DistributedDataParallel {
     }
   }
 
-  /// The reducer refers to the model, so neither moves with this object.
+  /// The reducer refers to the model, so that neither of them moves with this object.
   struct State {
     State(Modules modules, const ProcessGroup<P>& group, DdpOptions options, ddp::HookFunctions<Communicator> hook)
         : model(std::move(modules)), ddp(model, group, without_buffers(options), std::move(hook)) {

@@ -94,8 +94,8 @@ BucketPlan plan_buckets(std::span<const GradientSize> sizes, std::span<const std
 /// Plans for the reverse order of the parameters.
 BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps caps = {});
 
-/// The same buckets in an arena that holds any two successive ones: buckets 0, 2, 4, ... lie at its begin, the others
-/// at its end. Before a bucket gets a gradient, the bucket two before it has left the memory.
+/// The buckets of `plan` in an arena that holds any two successive buckets: buckets 0, 2, 4, ... lie at its begin, all
+/// others at its end. Before bucket k gets a gradient, bucket k-2 has left the memory.
 BucketPlan with_reused_memory(BucketPlan plan);
 
 /// The elements of `planned` in the arena at `arena`, with padding: zeros, which every reduction leaves zero.

@@ -37,9 +37,10 @@ void add(std::vector<TensorView>& buffers, const TensorView& buffer);
 /// @throws Error (invalid_argument)
 void check_parameters(const std::vector<Parameter>& parameters, bool binds);
 
-/// A tied parameter listed twice would be reduced twice, or updated twice from the same old value.
+/// Checks that no two tensors overlap. A tied parameter listed twice would be reduced twice, or updated twice from the
+/// same old value.
 /// @param view_of gives the value or the gradient, which `what` names in the error
-/// @throws Error (invalid_argument) for two that overlap
+/// @throws Error (invalid_argument) for two tensors that overlap
 void check_apart(std::span<const Parameter> parameters, const TensorView& (*view_of)(const Parameter&),
                  const char* what);
 

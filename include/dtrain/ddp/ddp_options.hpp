@@ -61,8 +61,8 @@ using ddp::PlanChoice;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Options of DistributedDataParallel. They are the same on every rank, except for `timeline`, `device_times`,
-/// `check_addresses`, `progress` and `producer_stream`. A difference is an error on all ranks.
+/// Options of DistributedDataParallel, equal on every rank, except for `timeline`, `device_times`, `check_addresses`,
+/// `progress` and `producer_stream`. A difference is an error on all ranks.
 /// @ingroup training
 struct DdpOptions {
   std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
@@ -70,10 +70,10 @@ struct DdpOptions {
   ReduceOp reduce_op = ReduceOp::average;                            ///< or sum
   Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16, even if GroupOptions do not request it
   /// Keeps the first bucket plan, so that every run with the same model, options, ranks and nodes gives the same bits.
-  /// A backend that does not promise that (backend::Determinism) is rejected.
+  /// A backend that does not promise the same bits (backend::Determinism) is rejected.
   bool deterministic = false;
-  /// Rebuilds the buckets at the end of the first step, in rank 0's ready order. Bound gradients may then move, with
-  /// their content. Has no effect with `deterministic`, or if the first step is captured in a CUDA graph.
+  /// Rebuilds the buckets at the end of the first step, in rank 0's ready order. The rebuild may move bound gradients,
+  /// with their content. Has no effect with `deterministic`, or if the first step is captured in a CUDA graph.
   bool reorder_gradients = true;
   /// PlanChoice::measured(): the first 29 steps measure, and choose the items below, equally on every rank; log level
   /// info has the reasons. If a step with the chosen plan is not shorter, the given plan returns.
@@ -90,10 +90,10 @@ struct DdpOptions {
   /// A parameter without ready() in a step contributes zeros on that rank, or the gradient that steps under no_sync()
   /// have left since the last reduced step. Without this option, finish() names such parameters in an error. Unused
   /// parameters are detected in finish(): if a program has several such wrappers, every rank must finish their steps in
-  /// the same order. On CUDA, streams passed to ready() must then outlive the wrapper.
+  /// the same order. With this option, streams passed to ready() on CUDA must outlive the wrapper.
   bool allow_unused_parameters = false;
   /// Each step broadcasts rank 0's buffers, if the model has buffers(). The program leaves them untouched from the last
-  /// ready() to finish(). A hook may leave each rank its own in some steps, as hooks::LocalSgd in local ones.
+  /// ready() to finish(). A hook may leave each rank its own buffers in some steps, as hooks::LocalSgd in local steps.
   bool broadcast_buffers = true;
   /// Reads parameters() again at the beginning and at the end of a step, to detect values and gradients that have moved
   /// since the construction. True: in every step; false: in the first two and every 64th; not set: in every step with

@@ -25,7 +25,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Threads: concurrently.
+/// Names of parameters, for error sentences. Threads: any, concurrently.
 class ParameterNames {
  public:
   explicit ParameterNames(std::span<const Parameter> parameters);
@@ -96,7 +96,7 @@ class GradientTable {
   /// Removes the memory of all gradients: later calls of ready() give a gradient's memory.
   void unbind() noexcept;
 
-  /// Whether the model's gradients have memory: all of those with elements, or none.
+  /// Whether the model's gradients have memory: all gradients with elements, or none.
   bool have_memory() const noexcept {
     const auto first =
         std::find_if(slots_.begin(), slots_.end(), [](const GradientSlot& slot) { return slot.bytes != 0; });

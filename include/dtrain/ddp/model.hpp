@@ -34,8 +34,9 @@ concept ParametersAreParameters = HasParameters<M> && requires(M& model) {
   std::end(model.parameters());
 };
 
-/// The user's model. Its parameters keep their addresses once DistributedDataParallel is constructed, which reads
-/// parameters() again at the beginning and at the end of steps to check that (DdpOptions::check_addresses).
+/// The user's model, whose parameters keep their addresses once DistributedDataParallel is constructed. To check the
+/// addresses, the wrapper reads parameters() again at the beginning and at the end of steps
+/// (DdpOptions::check_addresses).
 /// @ingroup training
 template <class M>
 concept Model = HasParameters<M> && ParametersAreSized<M> && ParametersAreParameters<M>;
@@ -51,7 +52,7 @@ concept BindsGradients = Model<M> && requires(M& model, std::size_t index, const
 };
 
 /// A Model with state besides parameters, such as the running means of batch normalisation: `buffers()` returns a sized
-/// range of TensorView. Each step broadcasts rank 0's (DdpOptions::broadcast_buffers).
+/// range of TensorView. Each step broadcasts rank 0's buffers (DdpOptions::broadcast_buffers).
 /// @ingroup training
 template <class M>
 concept HasBuffers = Model<M> && requires(M& model) {
@@ -60,9 +61,9 @@ concept HasBuffers = Model<M> && requires(M& model) {
   std::end(model.buffers());
 };
 
-/// A Model whose values may get other memory between steps, as those of LibTorch modules do by torch::load. The values
-/// in parameters() then stay those of the construction. `value_reader()` returns a function that gives the present
-/// ones. `identity(i)` is an address that is parameter i's alone, whatever the memory of its value.
+/// A Model whose values may get other memory between steps, as values of LibTorch modules do by torch::load.
+/// parameters() keeps the values' addresses at the construction; `value_reader()` returns a function that gives the
+/// present values. `identity(i)` is an address that is parameter i's alone, whatever the memory of its value.
 /// @ingroup training
 template <class M>
 concept MovesValues = Model<M> && requires(const M& model, std::size_t index) {

@@ -20,16 +20,16 @@ struct PresentValue {
   std::uint64_t moves = 0;  ///< changes with each move, even if the other memory has the same address
 };
 
-/// Gives the present value of parameter i. May outlive the model. Threads: those of the model's steps. @throws Error
-/// for a value that has become another kind of tensor
+/// Gives the present value of parameter i. May outlive the model. Threads: the threads of the model's steps. @throws
+/// Error for a value that has become another kind of tensor
 /// @ingroup training
 using ReadValue = std::function<PresentValue(std::size_t parameter)>;
 
 /// One trainable tensor of a model: `{"weights", tensor_view(weights), tensor_view(gradients)}`. Value and gradient
 /// have the same shape, dtype and device, and are contiguous. Lifetime: both keep their addresses until the model's
 /// DistributedDataParallel is destroyed.
-/// All gradients of a model may lack memory: `tensor_view<float>(nullptr, shape)`. Then each comes as ready(i, view,
-/// stream), and every step has a ShardedOptimizer, which keeps what it needs of them.
+/// All gradients of a model may lack memory: `tensor_view<float>(nullptr, shape)`. Such a model calls ready(i, view,
+/// stream), and every step has a ShardedOptimizer, which keeps its share of the gradients.
 /// @ingroup training
 struct Parameter {
   std::string name;

@@ -18,8 +18,8 @@ struct ReadyGradient {
   const TensorView* memory = nullptr;    ///< null: the parameter's own gradient memory; read during the call only
 };
 
-/// The only type of dtrain that a model's backward pass needs. It is not a template, so that models can be in .cpp
-/// files. Threads: any, concurrently for different parameters. Lifetime: the step that made it outlives it.
+/// The only type of dtrain that a model's backward pass needs; no template, so that models can be in .cpp files.
+/// Threads: any, concurrently for different parameters. Lifetime: the step outlives the Ready that it made.
 /// Blocking: no, with two exceptions. Over NCCL the call that completes a bucket of a size for which the ranks are not
 /// connected yet (backend::ConnectsAtFirstUse) waits until that bucket is complete on all ranks. With zero::Gradients a
 /// call may wait until earlier buckets are reduced.
@@ -45,13 +45,13 @@ class Ready {
   void operator()(std::size_t parameter, StreamHandle stream) const { (*this)(ReadyGradient{parameter, stream}); }
 
   /// In this step the gradient is in `gradient` (an autograd engine's own tensor), which stays unchanged until the step
-  /// is finished; with zero::Gradients, until this returns. The reduced values then are in the parameter's own gradient
-  /// memory.
+  /// is finished; with zero::Gradients, until the call returns. After the step the reduced values are in the
+  /// parameter's own gradient memory.
   void operator()(std::size_t parameter, const TensorView& gradient, StreamHandle stream) const {
     (*this)(ReadyGradient{parameter, stream, &gradient});
   }
 
-  /// The general form of the others.
+  /// The general form of the other overloads.
   void operator()(const ReadyGradient& gradient) const { sink_->ready(gradient); }
 
  private:

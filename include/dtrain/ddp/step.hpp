@@ -13,10 +13,11 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// A step that the program drives itself; made by DistributedDataParallel::begin(). A model's backward pass calls
-/// `ready`; then the program calls `finish`. A step that is destroyed before `finish` is abandoned: the other ranks,
-/// which wait for this rank's gradients, are notified.
-/// Threads: `ready` from any thread, concurrently for different parameters; everything else from the step's owner.
-/// Lifetime: its maker outlives it. A Ready made from it is valid until the step is finished, even if the Step moves.
+/// `ready`; afterwards the program calls `finish`. A step that is destroyed before `finish` is abandoned: the other
+/// ranks, which wait for this rank's gradients, are notified.
+/// Threads: `ready` from any thread, concurrently for different parameters; all other calls from the step's owner.
+/// Lifetime: the maker outlives the step. A Ready made from a step is valid until the step is finished, even if the
+/// Step moves.
 /// @ingroup training
 class Step {
  public:
@@ -44,14 +45,14 @@ class Step {
 
   /// Gradient `parameter` is final in host memory. Blocking: no; copies the gradient unless it is bound.
   /// @throws Error (invalid_argument) for an index out of range, a second call in this step, a call after finish(), or
-  /// a gradient on a GPU; the job's cause once it failed.
+  /// a gradient on a GPU; the job's cause once the job failed.
   void ready(std::size_t parameter) { ready()(parameter); }
 
   /// The gradient is final once the work now enqueued on `stream` has run. Nothing touches its memory until finish().
   void ready(std::size_t parameter, StreamHandle stream) { ready()(parameter, stream); }
 
-  /// In this step the gradient is in `gradient`, which stays unchanged until finish() returns. The reduced values then
-  /// are in the parameter's own gradient memory.
+  /// In this step the gradient is in `gradient`, which stays unchanged until finish() returns. After the step the
+  /// reduced values are in the parameter's own gradient memory.
   void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) {
     ready()(parameter, gradient, stream);
   }

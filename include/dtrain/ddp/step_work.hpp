@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// StepWork: interface of what a step does with its full buckets: AllReduceWork, HookWork and ShardedReduction
-/// implement it.
+/// StepWork: interface of a step's work with its full buckets, implemented by AllReduceWork, HookWork and
+/// ShardedReduction.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,9 +18,9 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// BucketReduction calls begin, then pack for each gradient if the plan reuses memory, launch for each bucket of a
-/// step, in their order, and then finish. Errors: an exception ends the job, as one of the backward pass does.
-/// Lifetime: outlives the step's work.
+/// BucketReduction calls begin; pack for each gradient if the plan reuses memory; launch for each bucket of a step, in
+/// the order of the buckets; and finish. Errors: an exception ends the job, as an exception of the backward pass does.
+/// Lifetime: the object outlives the step's work.
 template <backend::Communicator C>
 class StepWork {
  public:
@@ -36,14 +36,14 @@ class StepWork {
     ~Buckets() = default;
   };
 
-  /// The largest number of work items that launch enqueues for a bucket. The stream has room for that many of each
-  /// bucket, so that ready() never runs work, as a host stream does in a thread that finds its queue full.
+  /// The largest number of work items that launch enqueues for a bucket. The stream has room for this number in each
+  /// bucket, so that ready() never runs work. A host stream runs work in a thread that finds its queue full.
   virtual std::uint64_t items_per_bucket() const noexcept = 0;
 
-  /// @throws Error (invalid_argument) if it cannot take the buckets of this plan. @param caller the user's call
+  /// @throws Error (invalid_argument) if the work cannot take the buckets of this plan. @param caller the user's call
   virtual void require_usable(const BucketPlan& plan, const GradientTable& gradients, const char* caller) const = 0;
 
-  /// Begins a step. Lifetime: `buckets` outlive it.
+  /// Begins a step. Lifetime: `buckets` outlive the step.
   virtual void begin(Buckets& buckets) = 0;
 
   /// Copies a gradient to its place, once the memory there is free, or keeps a copy until then. Blocking: until work
@@ -51,14 +51,14 @@ class StepWork {
   /// @param gradient null: zeros
   virtual void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot) = 0;
 
-  /// Enqueues the work of a bucket, all of whose gradients are in `range` or were packed. Blocking: for packed ones,
-  /// until their memory is free. Threads: one at a time.
+  /// Enqueues the work of a bucket, all of whose gradients are in `range` or were packed. Blocking: for packed
+  /// gradients, until their memory is free. Threads: one at a time.
   virtual void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) = 0;
 
-  /// Collective, blocking: the rest of the step. All buckets are launched.
+  /// Collective, blocking: ends the step. @pre all buckets are launched
   virtual void finish(C& channel, Stream stream) = 0;
 
-  /// Whether the step that begins leaves each rank its own buffers; the same on all ranks.
+  /// Whether the step that begins leaves each rank its own buffers; equal on all ranks.
   virtual bool keeps_buffers() const { return false; }
 
   /// Whether finish leaves the model's values to wait_for.
@@ -74,10 +74,10 @@ class StepWork {
 /// State of a reducer, for work of its steps that may outlive it.
 struct ReducerLifetime {
   bool has_ended = false;
-  bool leaves_work = false;  ///< which a stream may still run
+  bool leaves_work = false;  ///< whether a stream may still run such work
 };
 
-/// The work of a step that has ended before the model had its new values; or none.
+/// The work of a step that has ended before the model had its new values, if there is any.
 template <class C>
 class OpenWork {
  public:
@@ -86,7 +86,8 @@ class OpenWork {
   bool is_some() const noexcept { return work_ != nullptr; }
   bool is(const StepWork<C>& work) const noexcept { return work_ == &work; }
 
-  /// Blocking: for the values of a parameter, or of all; then there is none. Does nothing if there is none.
+  /// Blocking: until open work has stored the values of a parameter, or of all parameters; the latter ends the work.
+  /// Returns at once without open work.
   void wait_for(std::optional<std::size_t> parameter, const BucketPlan& plan) {
     if (work_ != nullptr && parameter) return work_->wait_for(plan.bucket_of[*parameter]);
     for (std::size_t bucket = 0; work_ != nullptr && bucket < plan.buckets.size(); ++bucket) {
