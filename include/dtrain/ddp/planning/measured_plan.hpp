@@ -35,7 +35,7 @@ struct RankTiming;
 class MeasuredPlan final : public BucketPlanner {
  public:
   /// Collective, blocking: rank 0 gets `own` of every rank, in rank order. Every rank gets the text that `choose` makes
-  /// of them on rank 0. @param name used once
+  /// of all `own` on rank 0. @param name used once
   using Choose = std::function<std::string(const std::vector<std::string>& texts)>;
   using Exchange = std::function<std::string(const char* name, const std::string& own, const Choose& choose)>;
 

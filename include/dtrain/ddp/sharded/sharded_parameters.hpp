@@ -148,7 +148,7 @@ class ShardedParameters {
   std::vector<double> square_sums_;
   double own_squares_ = 0;
   double common_squares_ = 0;
-  std::vector<std::exception_ptr> failures_;  ///< of the rule, by bucket: store() and update() run for different ones
+  std::vector<std::exception_ptr> failures_;  ///< the rule's, by bucket: store() and update() run for different buckets
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
