@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// async::LoopThread: an EventLoop with a thread.
+/// async::LoopThread: an EventLoop and the thread that runs it.
 
 #include <memory>
 #include <string_view>

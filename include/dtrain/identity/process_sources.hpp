@@ -125,7 +125,7 @@ inline void check_local_half(const Variables& variables) {
   }
 }
 
-/// A system that starts a process on each of several nodes, with its names of the variables that describe the nodes.
+/// A scheduler that starts a process on each of several nodes, and the names of its variables that describe the nodes.
 struct NodeScheduler {
   const char* rank;
   const char* count;
