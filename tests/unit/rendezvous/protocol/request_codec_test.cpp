@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <span>
@@ -56,6 +57,19 @@ std::vector<Frame> frames() {
 }
 
 }  // namespace
+
+TEST_CASE("every kind of request is one that the codec knows, and no other number is") {
+  std::vector<int> known;
+  for (int kind = 0; kind <= 255; ++kind) {
+    if (const auto decoded = decode<FromRank>(encode(a_request(static_cast<RequestKind>(kind), {"key"})))) {
+      CHECK(static_cast<int>(std::get<Request>(*decoded).kind) == kind);
+      known.push_back(kind);
+    }
+  }
+  std::vector<int> all(12);
+  std::iota(all.begin(), all.end(), 1);
+  CHECK(known == all);
+}
 
 TEST_CASE("each operation carries what it needs, and nothing else") {
   const Request compare = through_the_wire(a_request(RequestKind::compare_set, {"k"}));
