@@ -28,7 +28,7 @@ const Secret& job_secret() {
 }
 
 /// What the input's bytes mean. Each step is one byte; `raw` is followed by a length and that many bytes.
-enum Step : std::uint8_t { hello, plain_hello, join, wrong_join, resume, replay, shut, raw, steps };
+enum Step : std::uint8_t { hello, plain_hello, join, wrong_join, replay, shut, raw, steps };
 
 class Visit {
  public:
@@ -58,7 +58,7 @@ class Visit {
  private:
   static Limits limits() {
     Limits limits;
-    limits.reconnect_window = std::chrono::milliseconds(0);  // a session ends with its connection
+    limits.rejoin = std::chrono::milliseconds(0);  // nobody joins again
     return limits;
   }
 
@@ -106,8 +106,7 @@ class Visit {
     fuzz::require(!parser_.malformed(), "the store keeps to the bound of frames");
     while (const auto frame = parser_.next()) {
       const auto answer = decode<HandshakeReply>(*frame);
-      fuzz::require(answer.has_value() || decode<ToRank>(*frame) || decode_heartbeat(*frame),
-                    "the store says messages");
+      fuzz::require(answer.has_value() || decode<ToRank>(*frame) || is_heartbeat(*frame), "the store says messages");
       if (answer && std::holds_alternative<Challenge>(*answer)) {
         fuzz::require(!challenged_, "there is one challenge");
         challenged_ = true;
@@ -139,7 +138,6 @@ class Visit {
       case plain_hello: return greet(what == hello);
       case join:
       case wrong_join: return request(what == join);
-      case resume: return send(encode(Resume{{1, {}}, 0, {}}));
       case replay: return send(last_join_);
       case shut: static_cast<void>(::shutdown(socket_.get(), SHUT_WR)); return;
       default: return send_raw(script);
@@ -202,10 +200,13 @@ class Visit {
 std::vector<std::string> fuzz::seeds() {
   const std::string leave(1, static_cast<char>(MessageKind::leave));
   const std::string length("\x01\0\0\0", 4);
-  return {std::string("\0\x02", 2),       std::string("\0\x02\x07\x05", 4) + length + leave,
-          std::string("\0\x03", 2),       std::string("\x01\x02", 2),
-          std::string("\0\x05", 2),       std::string("\0\x04", 2),
-          std::string("\0\0\x02\x06", 4), std::string("\x07\x04\xff\xff\xff\xff\0\x02", 8)};
+  return {std::string("\0\x02", 2),
+          std::string("\0\x02\x06\x05", 4) + length + leave,
+          std::string("\0\x03", 2),
+          std::string("\x01\x02", 2),
+          std::string("\0\x04", 2),
+          std::string("\0\0\x02\x05", 4),
+          std::string("\x06\x04\xff\xff\xff\xff\0\x02", 8)};
 }
 
 /// A script of steps.

@@ -36,8 +36,6 @@ constexpr int usage_code = 2;  // also of one that finds no store at its address
 
 /// What the launchers promise from a worker's end to their own.
 const milliseconds two_seconds = support::two_seconds * support::patience;
-/// They wait for a launcher that may come back.
-const milliseconds grace = milliseconds(500) * support::patience;
 const milliseconds formation = std::chrono::seconds(support::formation_seconds);
 
 /// What the rules say of a round: the exit codes of the launcher that is hit, of the others, and what they have in
@@ -79,7 +77,7 @@ Rules rules_for(const StormRound& round) {
   if (round.twice) {
     return {hit, late ? std::set<int>{0, killed_code, lost_code} : hit, false, two_seconds};
   }
-  return {hit, others, false, two_seconds + grace + (early ? formation : milliseconds(0))};
+  return {hit, others, false, two_seconds + (early ? formation : milliseconds(0))};
 }
 
 /// Collects sentences about what is not as it should be.

@@ -154,6 +154,9 @@ class Connection {
   /// Closes the sending direction: the peer reads the end of the stream after the bytes written. Reading continues.
   void shutdown_write() noexcept { static_cast<void>(::shutdown(socket_.get(), SHUT_WR)); }
 
+  /// Closes the socket. @pre no coroutine waits for the connection, and none uses it afterwards
+  void close() noexcept { socket_.reset(); }
+
   /// Closes both directions; coroutines that wait for the connection see it closed.
   void shutdown() noexcept { static_cast<void>(::shutdown(socket_.get(), SHUT_RDWR)); }
 

@@ -32,9 +32,6 @@ inline constexpr int max_world_size = 1 << 20;
 inline constexpr std::size_t max_barrier_ranges = 16384;  ///< ranges of the ranks of one barrier (rank_set.hpp)
 /// The largest frame that either side reads: a value with its key, or the keys of one wait.
 inline constexpr std::size_t max_frame_bytes = max_value_bytes + (std::size_t{64} << 10);
-/// Bytes of session frames that one side may send before the other acknowledges them. The sender keeps these frames, to
-/// send them again on a new connection. The receiver acknowledges at once when it has received more than a quarter.
-inline constexpr std::size_t max_unacknowledged_bytes = std::size_t{4} << 20;
 /// The largest frame read from a connection before the store has accepted its rank.
 inline constexpr std::size_t max_handshake_bytes = std::size_t{4} << 10;
 
@@ -45,12 +42,13 @@ struct Limits {
   std::size_t pending_requests = 1024;                  ///< of one session, not yet answered
   std::size_t waited_keys = 4096;                       ///< of one session, in all its waits
   std::size_t barrier_ranges = 4 * max_barrier_ranges;  ///< of one session, in all barriers that it waits in
-  std::size_t outgoing_bytes = std::size_t{64} << 20;   ///< unsent, of one session
+  std::size_t outgoing_bytes = std::size_t{64} << 20;   ///< unsent, of one session (session.hpp)
   std::size_t pending_connections = 2048;               ///< the oldest are closed beyond it (store_job_options.hpp)
-  std::chrono::milliseconds handshake{5000};  ///< from accepting a connection to receiving its whole Join or Resume
-  std::chrono::milliseconds send{60000};      ///< how long unsent frames of a session may make no progress
-  std::chrono::milliseconds liveness{5000};   ///< how long a session that sends nothing counts as alive
-  std::chrono::milliseconds reconnect_window{500};  ///< how long a session without a connection may be resumed
+  std::chrono::milliseconds handshake{5000};            ///< from accepting a connection to receiving its whole Join
+  std::chrono::milliseconds send{60000};                ///< how long unsent frames of a session may make no progress
+  std::chrono::milliseconds liveness{5000};             ///< how long a session that sends nothing counts as alive
+  std::chrono::milliseconds rejoin{500};  ///< how long a rank may take to join again if its connection broke
+                                          ///< before it could read that it had joined
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

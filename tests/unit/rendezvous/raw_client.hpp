@@ -66,7 +66,6 @@ class RawClient {
   std::optional<std::vector<std::byte>> receive_frame() {
     for (;;) {
       if (auto frame = parser_.next()) {
-        note(*frame);
         return frame;
       }
       pollfd readable{socket_.get(), POLLIN, 0};
@@ -87,15 +86,15 @@ class RawClient {
     const ssize_t count = ::poll(&readable, 1, 10000) == 1 ? ::recv(socket_.get(), buffer.data(), buffer.size(), 0) : 0;
     parser_.feed(std::span<const std::byte>(buffer.data(), static_cast<std::size_t>(count > 0 ? count : 0)));
     std::size_t frames = 0;
-    while (const auto frame = parser_.next()) {
-      note(*frame);
+    while (parser_.next()) {
       ++frames;
     }
     return frames;
   }
 
-  /// What acknowledges all that has come.
-  dtrain::rendezvous::Heartbeat heartbeat() const { return {received_}; }
+  bool send_heartbeat() {
+    return send_frame({dtrain::rendezvous::heartbeat_frame.begin(), dtrain::rendezvous::heartbeat_frame.end()});
+  }
 
   /// The next message that is no challenge and no heartbeat, or nothing.
   std::optional<FromStore> receive() {
@@ -137,7 +136,20 @@ class RawClient {
     }
   }
 
+  /// Whether bytes, or the end of the stream, can be read at once.
+  bool has_more() const {
+    pollfd readable{socket_.get(), POLLIN, 0};
+    return ::poll(&readable, 1, 0) == 1;
+  }
+
   void close() { socket_.reset(); }
+
+  /// Closes the connection so that the server sees it reset.
+  void reset() {
+    const linger at_once{1, 0};
+    ::setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    socket_.reset();
+  }
 
   static dtrain::rendezvous::Hello hello() {
     dtrain::rendezvous::Hello hello;
@@ -168,13 +180,8 @@ class RawClient {
         message);
   }
 
-  void note(const std::vector<std::byte>& frame) {
-    received_ += dtrain::rendezvous::decode<dtrain::rendezvous::ToRank>(frame) ? 1 : 0;
-  }
-
   dtrain::Descriptor socket_;
   dtrain::net::FrameParser parser_{dtrain::rendezvous::max_frame_bytes};
-  std::uint64_t received_ = 0;  ///< frames of the session
   bool connected_ = false;
   bool closed_ = false;
 };

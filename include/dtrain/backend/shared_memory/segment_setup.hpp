@@ -213,7 +213,7 @@ class SegmentSetup {
       try {
         send_segment(request.substr(std::min(requests[0].size() + 1, request.size())), shared_.segment, self_.deadline);
       } catch (const Error& error) {
-        // The store notices a dead peer after Limits::reconnect_window, 500 ms.
+        // A launcher's store posts the loss of a peer after StoreJobOptions::loss_grace, 500 ms, at the latest.
         if (failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(700)))) {
           failure_->throw_if_failed(self_.job_rank);
         }

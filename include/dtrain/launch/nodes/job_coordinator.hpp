@@ -129,6 +129,7 @@ class JobCoordinator {
       job.world_size = table.world_size();
       job.owner = format_text("the launcher{} on host {}", {is_alone() ? "" : " of node 0", host_->name});
       job.further_files = files_for_workers(options_->workers);
+      job.loss_grace = std::chrono::milliseconds(500);
       job.on_failure = [this](const Cause& cause) { publish(keys().cause(), to_bytes(FailureRecord{cause})); };
       job.on_left = [this](int rank) {
         if (rank >= node_rendezvous_.table().workers.front()) {

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Store client: a rank's session with the store of its job, and the requests in it.
+/// Store client: a rank's session with the store of its job, its heartbeats, and the requests in it.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -15,31 +16,25 @@
 #include <variant>
 
 #include "dtrain/async/manual_reset_event.hpp"
+#include "dtrain/async/task/task_handle.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
-#include "dtrain/rendezvous/client/client_session.hpp"
+#include "dtrain/rendezvous/client/store_client_owner.hpp"
+#include "dtrain/rendezvous/client/store_connector.hpp"
+#include "dtrain/rendezvous/session/session.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// The client side of the rendezvous, from joining to leaving. Its layers, from the lowest: FramedConnection (a
-/// connection with its frames), handshake() and StoreConnector (Hello, Challenge, Join, until the store accepts),
-/// ResumableSession (numbers and keeps frames), ClientSession (heartbeats, reconnection), StoreClient (pairs requests
-/// with responses). Lifetime: the loop outlives it. Threads: the loop's, destruction included.
-class StoreClient final : public std::enable_shared_from_this<StoreClient>, private ClientSession {
+/// The client side of the rendezvous, from joining to leaving. Its layers, from the lowest: Session (a connection that
+/// carries frames), handshake() and StoreConnector (Hello, Challenge, Join, until the store accepts), StoreClient
+/// (sends heartbeats, pairs requests with responses). Lifetime: the loop outlives it. Threads: the loop's, destruction
+/// included.
+class StoreClient final : public std::enable_shared_from_this<StoreClient>, private SessionHandler {
  public:
-  /// Ends the session when its owner goes. Tasks that wait for a response then throw; until then they share the client.
-  struct EndSession {
-    void operator()(StoreClient* ended) noexcept {
-      ended->end("the session with the store has ended");
-      client.reset();
-    }
-    std::shared_ptr<StoreClient> client{};
-  };
-  /// Without an earlier leave(), the job counts the rank as lost when this goes.
-  using Owner = std::unique_ptr<StoreClient, EndSession>;
+  using Owner = StoreClientOwner;
 
   /// Connects to the store, with retries until the store listens, and waits until all ranks have joined.
   /// @param failure receives the job's first cause, during the join and for the session's life
@@ -54,7 +49,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     StoreConnector connector(loop, std::move(address), std::move(request), *failure, doing, deadline);
     ConnectedStore connected = co_await connector.connect_and_join();
     auto shared = std::make_shared<StoreClient>(loop, std::move(connected), rank, std::move(failure));
-    Owner client(shared.get(), EndSession{shared});
+    Owner client(shared.get(), EndStoreSession{shared});
     const async::WakeReason ready = co_await client->welcomed_.wait(deadline);
     if (ready == async::WakeReason::timed_out) {  // the store's own timeout has passed, unless its machine stood still
       co_await client->welcomed_.wait(Deadline::after(response_grace));
@@ -65,12 +60,19 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
 
   /// @param store has accepted this rank
   StoreClient(async::EventLoop& loop, ConnectedStore store, int rank, std::shared_ptr<FailureLatch> failure)
-      : ClientSession(loop, std::move(store)),
+      : loop_(loop),
+        address_(std::move(store.address)),
+        session_(std::move(store.session)),
         rank_(rank),
         failure_(std::move(failure)),
         welcomed_(loop),
         left_(loop),
-        failure_received_(loop) {}
+        failure_received_(loop) {
+    const std::chrono::milliseconds liveness(store.accepted.liveness_ms);
+    session_->watch(liveness);
+    session_->start(*this, SessionOptions{});
+    heartbeat_task_ = loop_.spawn(run_heartbeats(std::chrono::milliseconds(store.accepted.heartbeat_ms), liveness));
+  }
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
   ~StoreClient() { end("the session with the store ended"); }
@@ -126,7 +128,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     try {
       post(encode(FailureReport{cause}), "reporting a failure");
       if (reporting_.done()) {
-        reporting_ = loop().spawn(fail_unless_answered(cause));
+        reporting_ = loop_.spawn(fail_unless_answered(cause));
       }
     } catch (const Error&) {  // too many bytes wait to be sent: the store takes none
       on_failure(cause);
@@ -138,7 +140,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
 
   /// Pending request, in the frame of the coroutine that sent it.
   struct PendingRequest {
-    PendingRequest(StoreClient& owner, std::uint64_t number) : client(owner), id(number), over(owner.loop()) {
+    PendingRequest(StoreClient& owner, std::uint64_t number) : client(owner), id(number), over(owner.loop_) {
       client.pending_.emplace(id, this);
     }
     PendingRequest(const PendingRequest&) = delete;
@@ -167,6 +169,8 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     bool cancelled = false;
   };
 
+  friend EndStoreSession;
+
   bool open() const noexcept { return end_sentence_ == nullptr; }
 
   void require_welcome(const std::string& doing, int world_size) const {
@@ -190,6 +194,29 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     left_.set();
   }
 
+  void close() noexcept {
+    session_->close();
+    heartbeat_task_.cancel();
+  }
+
+  /// Sends heartbeats, and ends the session if the store sends nothing for the liveness time, in which the time that
+  /// this process itself was stopped or got no processor does not count.
+  async::Task<void> run_heartbeats(std::chrono::milliseconds every, std::chrono::milliseconds liveness) {
+    every = std::max(every, std::chrono::milliseconds(1));
+    liveness = std::max(liveness, std::chrono::milliseconds(1));
+    for (;;) {
+      const Deadline::Clock::time_point before = Deadline::Clock::now();
+      co_await loop_.sleep_for(every);
+      const Deadline::Clock::time_point now = Deadline::Clock::now();
+      session_->excuse_silence(now - before - every);
+      if (now - session_->last_alive() > liveness) {
+        lose(silence_text(liveness), true);
+        co_return;
+      }
+      session_->send_heartbeat();
+    }
+  }
+
   void require_open(const std::string& doing) const {
     failure_->throw_if_failed(rank_);
     if (!open() || leaving_) {
@@ -210,10 +237,10 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   }
 
   void post(Frame frame, const std::string& doing) {
-    if (!session().send(std::move(frame))) {
+    if (!session_->send(std::move(frame))) {
       fail(
           Errc::limit, doing,
-          format_text("{} bytes wait to be sent to the store; await some requests first", {session().waiting_bytes()}));
+          format_text("{} bytes wait to be sent to the store; await some requests first", {session_->waiting_bytes()}));
     }
   }
 
@@ -259,29 +286,37 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   }
   void on(Welcome& welcome) {
     membership_ = std::move(welcome.membership);
-    if (!local().is_loopback()) {
-      membership_->route_address = local().host();
+    const net::SocketAddress local = session_->local();
+    if (!local.is_loopback()) {
+      membership_->route_address = local.host();
     }
     welcomed_.set();
   }
 
   /// The job has failed: every wait ends with its cause.
-  void on_failure(const Cause& cause) override {
+  void on_failure(const Cause& cause) {
     failure_->set(cause);
     wake_requests();
   }
 
+  void on_disconnected(const std::string& how) override { lose(how, false); }
+
   /// The store is lost: the job has failed, unless this rank is leaving or knows another cause.
-  void on_lost(const std::string& how, bool is_silent) override {
+  /// @param how a clause @param is_silent the connection had not ended
+  void lose(const std::string& how, bool is_silent) {
+    close();
     if (!leaving_ && !failure_->failed()) {
       std::string text = format_text("the store of the job at {} went away: {}{}",
-                                     {address().text(), is_silent ? "" : "rank 0 or its launcher ended: ", how});
+                                     {address_.text(), is_silent ? "" : "rank 0 or its launcher ended: ", how});
       on_failure(Cause{CauseKind::lost, -1, {}, std::move(text)});
     }
     wake_requests();
     left_.set();
   }
 
+  async::EventLoop& loop_;
+  StoreAddress address_;
+  std::shared_ptr<Session> session_;
   int rank_;
   std::shared_ptr<FailureLatch> failure_;
   async::ManualResetEvent welcomed_;
@@ -294,6 +329,12 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   bool acknowledged_ = false;
   const char* end_sentence_ = nullptr;  ///< once ended
   async::TaskHandle reporting_;
+  async::TaskHandle heartbeat_task_;
 };
+
+inline void EndStoreSession::operator()(StoreClient* ended) noexcept {
+  ended->end("the session with the store has ended");
+  client.reset();
+}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -10,6 +10,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
+#include "dtrain/rendezvous/client/store_client_owner.hpp"
 #include "dtrain/rendezvous/control/control_plane_options.hpp"
 #include "dtrain/rendezvous/membership/membership.hpp"
 
@@ -21,6 +22,8 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 struct HostIdentity;
 struct StoreAddress;
+class JobServer;
+class StoreServer;
 
 /// Owns the control thread. Its loop runs the rank's session with the store, and the store if the rank hosts it.
 /// Threads: construction, leave_blocking and destruction from one thread; the rest from any.
@@ -51,8 +54,6 @@ class ControlPlane {
   bool leave_blocking(Deadline deadline);
 
  private:
-  struct LoopState;
-
   bool run_blocking(async::Task<bool> task, Deadline deadline, const char* doing);
   async::Task<bool> join(const ControlPlaneOptions& options, const HostIdentity& host, Deadline deadline);
   void open_store(std::vector<net::Listener> listeners, const ControlPlaneOptions& options, const HostIdentity& host,
@@ -66,7 +67,13 @@ class ControlPlane {
   async::LoopThread thread_;
   Membership membership_;
   std::weak_ptr<StoreClient> client_;
-  std::unique_ptr<LoopState> loop_state_;
+  /// @name Used by the control thread only, until it has ended
+  /// @{
+  std::unique_ptr<StoreServer> server_;  ///< if this rank hosts the store
+  JobServer* job_ = nullptr;             ///< the server's
+  StoreClientOwner session_;
+  bool has_joined_ = false;  ///< also after the session's end
+  /// @}
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -139,16 +146,8 @@ inline StoreAddress store_address(const ControlPlaneOptions& options, bool is_al
 
 }  // namespace detail
 
-/// The rank's session and, if it hosts the store, the server. used by the control thread only, until it has ended.
-struct ControlPlane::LoopState {
-  std::optional<StoreServer> server;
-  JobServer* job = nullptr;  ///< the server's
-  StoreClient::Owner session;
-  bool has_joined = false;  ///< also after the session's end
-};
-
 DTRAIN_DEFINED ControlPlane::ControlPlane(const ControlPlaneOptions& options, std::shared_ptr<FailureLatch> failure)
-    : failure_(std::move(failure)), loop_state_(std::make_unique<LoopState>()) {
+    : failure_(std::move(failure)) {
   check_master_address(options);
   const HostIdentity host = host_identity(options.host_id);
   constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);  // sums with it do not overflow
@@ -201,17 +200,17 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::join(const ControlPlaneOptions& o
   try {
     async::Task<StoreClient::Owner> joining =
         StoreClient::join(loop, std::move(address), std::move(request), failure_, deadline);
-    loop_state_->session = co_await std::move(joining);
-    loop_state_->has_joined = true;
+    session_ = co_await std::move(joining);
+    has_joined_ = true;
   } catch (const std::exception& error) {
-    if (loop_state_->server) {  // the other ranks receive the cause before the store ends
-      loop_state_->job->post_failure(Cause{CauseKind::exception, options.identity.rank, host.name, error.what()});
+    if (server_) {  // the other ranks receive the cause before the store ends
+      job_->post_failure(Cause{CauseKind::exception, options.identity.rank, host.name, error.what()});
     }
     throw;
   }
-  membership_ = loop_state_->session->membership();
+  membership_ = session_->membership();
   membership_.named_address = options.interface ? net::local_address_named(*options.interface) : std::string();
-  client_ = loop_state_->session->weak_from_this();
+  client_ = session_->weak_from_this();
   co_return true;
 }
 
@@ -235,21 +234,22 @@ DTRAIN_DEFINED void ControlPlane::open_store(std::vector<net::Listener> listener
   }
   job.join_deadline = join_deadline;
   job.on_failure = [this](const Cause& cause) {
-    if (!loop_state_->has_joined) {  // it is joining, which cannot succeed any more
+    if (!has_joined_) {  // it is joining, which cannot succeed any more
       failure_->set(cause);
     }
   };
-  loop_state_->server.emplace(thread_.loop(), std::move(listeners), ServerOptions{options.secret, options.limits});
-  loop_state_->job = &loop_state_->server->open(std::move(job));
+  server_ = std::make_unique<StoreServer>(thread_.loop(), std::move(listeners),
+                                          ServerOptions{options.secret, options.limits});
+  job_ = &server_->open(std::move(job));
 }
 
 DTRAIN_DEFINED async::Task<bool> ControlPlane::leave_all(Deadline deadline) {
-  bool left = loop_state_->session != nullptr;
-  if (loop_state_->session != nullptr) {
-    left = co_await loop_state_->session->leave(deadline);
+  bool left = session_ != nullptr;
+  if (session_ != nullptr) {
+    left = co_await session_->leave(deadline);
   }
-  if (loop_state_->server) {
-    const bool all = co_await loop_state_->job->all_left(deadline);
+  if (server_) {
+    const bool all = co_await job_->all_left(deadline);
     left = left && all;
   }
   co_return left;
@@ -257,11 +257,11 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::leave_all(Deadline deadline) {
 
 /// Ends the session; if this rank hosts the store, the other ranks get time to receive the cause, or the store ends.
 DTRAIN_DEFINED async::Task<bool> ControlPlane::end(bool ends_store) {
-  loop_state_->session.reset();
+  session_.reset();
   if (ends_store) {
-    loop_state_->server.reset();
-  } else if (loop_state_->server && loop_state_->job != nullptr) {  // null where opening the store failed
-    co_await loop_state_->job->all_left(Deadline::after(detail::departure_timeout));
+    server_.reset();
+  } else if (server_ && job_ != nullptr) {  // null where opening the store failed
+    co_await job_->all_left(Deadline::after(detail::departure_timeout));
   }
   co_return true;
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "dtrain/core/serializer.hpp"
@@ -17,9 +18,6 @@
 #include "dtrain/rendezvous/protocol/session_codec.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Messages that a rank may send after its Hello.
-using HandshakeRequest = std::variant<Join, Resume>;
 
 /// Messages that a store may send in the handshake.
 using HandshakeReply = std::variant<Challenge, Accepted, Refused, Failure>;
@@ -70,23 +68,9 @@ inline void fields(Serializer& of, Join& message) {
   of.bytes(message.proof);
 }
 
-inline void fields(Serializer& of, SessionToken& token) {
-  of.number(token.session);
-  of.bytes(token.key);
-}
-
-inline void fields(Serializer& of, Resume& message) {
-  fields(of, message.token);
-  of.number(message.received);
-  of.bytes(message.proof);
-}
-
 inline void fields(Serializer& of, Accepted& message) {
-  fields(of, message.token);
-  of.number(message.received);
   of.number(message.heartbeat_ms);
   of.number(message.liveness_ms);
-  of.number(message.reconnect_window_ms);
   of.bytes(message.proof);
 }
 
@@ -139,6 +123,19 @@ inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const 
     return std::nullopt;
   }
   return hello;
+}
+
+/// A Join; nothing if the frame is another, or does not follow the protocol.
+inline std::optional<Join> decode_join(std::span<const std::byte> frame) {
+  Serializer reader(frame);
+  MessageKind kind{};
+  std::optional<Join> join(std::in_place);
+  reader.choice(kind, MessageKind::join, MessageKind::join);
+  fields(reader, *join);
+  if (!reader.finished()) {
+    join.reset();
+  }
+  return join;
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -12,7 +12,7 @@
 ///   Join, with a proof           ->              within the handshake timeout
 ///                                <-      Accepted, with a proof, at once; or Refused, or Failure, and the end
 ///
-/// From here on, a session. Each side numbers its frames by counting them, without Heartbeats.
+/// From here on, a session. It ends with its connection.
 ///
 ///                                <-      Welcome once all ranks have joined: the rank's Membership
 ///                                 or     Failure the job's first cause
@@ -23,19 +23,19 @@
 ///                                <-      Failure         to every rank, once: the first cause of the job
 ///   Leave                        ->
 ///                                <-      Left            then the rank closes
-///   Heartbeat                    <->             number of received frames; the rank's every Accepted::heartbeat_ms,
-///                                                the store's as the answer to it, or to a part of a long frame; and
-///                                                either side's when it has many bytes to acknowledge
+///   Heartbeat                    <->             no fields; the rank's every Accepted::heartbeat_ms, the store's as
+///   the
+///                                                answer to it, or to a part of a long frame
 ///
-/// Neither side sends more than max_unacknowledged_bytes before the other has acknowledged some of them. Both read at
-/// all times, so that acknowledgements arrive. A side that receives no byte for the liveness time considers the other
-/// lost. A connection that breaks without Leave is replaced by a new one within the reconnect window; otherwise the
-/// rank is lost. On the new connection, Hello and Challenge are followed by Resume with the session's token instead of
-/// Join. The store answers Accepted; each side then sends the frames that the other has not received.
+/// A rank reads at all times. A store does not read from a rank that leaves many responses unread (session.hpp). A side
+/// that receives no byte for the liveness time considers the other lost. A connection that ends without Leave is the
+/// loss of the rank, or of the store.
 ///
 /// If a connection closes before Accepted, the rank tries again: a store with too many pending connections closes the
-/// oldest. After a failure, every request is answered Status::failed. Every version keeps the kind, magic, protocol and
-/// version of a Hello, and all of Refused, so that versions recognise each other. Proofs: secret.hpp.
+/// oldest. If the store has sent Accepted and has received nothing of the session, the same process may join again
+/// within Limits::rejoin; the store repeats what it had sent. After a failure, every request is answered
+/// Status::failed. Every version keeps the kind, magic, protocol and version of a Hello, and all of Refused, so that
+/// versions recognise each other. Proofs: secret.hpp.
 
 #include <array>
 #include <cstddef>
@@ -71,8 +71,7 @@ enum class MessageKind : std::uint8_t {
   accepted = 11,
   challenge = 12,
   join = 13,
-  resume = 14,
-  heartbeat = 15,
+  heartbeat = 15,  ///< 14 belonged to protocol 3
 };
 
 /// Bound of all keys and values of one request, or of one response, so that each fits into a frame.
@@ -151,7 +150,7 @@ using ValueResponse = BasicResponse<SharedValue>;
 /// @name First fields of a Hello
 /// @{
 inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
-inline constexpr std::uint16_t protocol_version = 3;
+inline constexpr std::uint16_t protocol_version = 4;
 /// @}
 
 /// The job of a session: the ranks' job, or the launchers', which is a separate job of one launcher for each node.
@@ -193,27 +192,11 @@ struct Join {
   Proof proof{};
 };
 
-/// Id of a session with an unguessable key, issued by the store.
-struct SessionToken {
-  std::uint64_t session = 0;
-  Nonce key{};
-};
-
-struct Resume {
-  static constexpr MessageKind message_kind = MessageKind::resume;
-  SessionToken token;
-  std::uint64_t received = 0;  ///< frames of the session that the rank has
-  Proof proof{};
-};
-
-/// The store has admitted the rank, which waits for the others; or it resumes the rank's session.
+/// The store has admitted the rank, which waits for the others.
 struct Accepted {
   static constexpr MessageKind message_kind = MessageKind::accepted;
-  SessionToken token;
-  std::uint64_t received = 0;  ///< frames of the session that the store has; 0 in a new session
   std::uint32_t heartbeat_ms = 0;
   std::uint32_t liveness_ms = 0;
-  std::uint32_t reconnect_window_ms = 0;  ///< how long the store waits for a Resume
   Proof proof{};
 };
 
@@ -224,13 +207,8 @@ struct Refused {
 };
 /// @}
 
-/// @name Messages of a session
+/// @name Messages of a session, beside the Heartbeat (session_codec.hpp)
 /// @{
-struct Heartbeat {
-  static constexpr MessageKind message_kind = MessageKind::heartbeat;
-  std::uint64_t received = 0;  ///< frames of the session that the sender has; the receiver need not keep them any more
-};
-
 struct Welcome {
   static constexpr MessageKind message_kind = MessageKind::welcome;
   Membership membership;

@@ -3,6 +3,7 @@
 /// Session codec: messages of a session to frames and back.
 
 #include <algorithm>
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -47,10 +48,6 @@ struct OutgoingFrame {
 
 /// @name Fields of each message in their order on the wire
 /// @{
-inline void fields(Serializer& of, Heartbeat& message) {
-  of.number(message.received);
-}
-
 inline void fields(Serializer& of, Welcome& message) {
   Membership& membership = message.membership;
   of.number(membership.rank, 0, max_world_size);
@@ -219,14 +216,10 @@ std::optional<AnyMessage> decode(std::span<const std::byte> frame) {
   return detail::decode(frame, std::type_identity<AnyMessage>());
 }
 
-/// Number of frames that a heartbeat acknowledges; nothing if the frame is no heartbeat, or a malformed one.
-inline std::optional<std::uint64_t> decode_heartbeat(std::span<const std::byte> frame) {
-  Serializer reader(frame);
-  MessageKind kind{};
-  Heartbeat heartbeat;
-  reader.choice(kind, MessageKind::heartbeat, MessageKind::heartbeat);
-  fields(reader, heartbeat);
-  return reader.finished() ? std::optional(heartbeat.received) : std::nullopt;
+/// A heartbeat is its kind alone.
+inline constexpr std::array<std::byte, 1> heartbeat_frame{static_cast<std::byte>(MessageKind::heartbeat)};
+inline bool is_heartbeat(std::span<const std::byte> frame) noexcept {
+  return frame.size() == heartbeat_frame.size() && frame.front() == heartbeat_frame.front();
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

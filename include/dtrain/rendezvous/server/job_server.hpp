@@ -24,8 +24,7 @@
 #include "dtrain/rendezvous/protocol/handshake_codec.hpp"
 #include "dtrain/rendezvous/server_state/job_state.hpp"
 #include "dtrain/rendezvous/server_state/store_job_options.hpp"
-#include "dtrain/rendezvous/session/framed_connection.hpp"
-#include "dtrain/rendezvous/session/resumable_session.hpp"
+#include "dtrain/rendezvous/session/session.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -79,15 +78,15 @@ class JoinTimeout {
   async::TaskHandle watch_task_;
 };
 
-/// The answer to a Join or Resume: Accepted without its proof, or Refused or Failure.
+/// The answer to a Join: Accepted without its proof, or Refused or Failure.
 struct Admission {
   std::optional<SessionId> session{};  ///< if it is Accepted
   Frame frame{};
 };
 
-/// Sends what its JobState says, and detects lost ranks. A rank is lost if its session has no connection for the
-/// reconnect window, or sends nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes every
-/// session at once. Threads: the loop's.
+/// Sends what its JobState says, and detects lost ranks. A rank is lost if its connection ends before it has left, or
+/// if it sends nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes every session at
+/// once. Threads: the loop's.
 class JobServer final : private JobSink {
  public:
   /// @throws Error (posix) if the system gives no random bytes; Error (invalid_argument) for an impossible world size
@@ -123,15 +122,19 @@ class JobServer final : private JobSink {
 
   /// @name For the handshake of StoreServer
   /// @{
-  /// Admits a process whose proof is checked: it joins, or resumes its session. After Accepted, attach() that session.
-  Admission admit(const Join& join) {
+  /// Admits a process whose proof is checked. If it is accepted, call start(), which sends the frame first.
+  /// @param session that of the Join; it has not been started
+  Admission admit(const Join& join, const std::shared_ptr<Session>& session) {
     const RankTable::RankEntry* entry = job_.rank_table().find_process(join);
-    const ClientEntry* present = entry == nullptr ? nullptr : clients_.at(entry->session).get();
-    if (present != nullptr && !present->session->attached() && present->session->received() == 0) {
-      return accept(*present);  // its connection broke before it had received Accepted
+    ClientEntry* present = entry == nullptr ? nullptr : clients_.at(entry->session).get();
+    if (present != nullptr && !present->session->is_open() && !present->session->has_received()) {
+      present->ending.cancel();  // its connection broke before it had received Accepted
+      present->session = session;
+      job_.repeat_welcome(present->id);
+      return accept(present->id);
     }
     const SessionId id = ++last_id_;
-    const ClientEntry& added = *clients_.emplace(id, std::make_unique<ClientEntry>(*this, id)).first->second;
+    clients_.emplace(id, std::make_unique<ClientEntry>(*this, id, session));
     const JoinResult result = job_.join(id, join);
     Admission admission;
     if (const Refused* refused = std::get_if<Refused>(&result)) {
@@ -140,7 +143,7 @@ class JobServer final : private JobSink {
       admission.frame = encode(*failure);
     } else {
       join_timeout_.joined(join.join_timeout_ms);
-      admission = accept(added);
+      admission = accept(id);
     }
     if (!admission.session) {
       clients_.erase(id);
@@ -148,40 +151,18 @@ class JobServer final : private JobSink {
     settle();
     return admission;
   }
-  Admission admit(const Resume& resume) {
-    const auto found = clients_.find(resume.token.session);
-    if (found != clients_.end() && found->second->key == resume.token.key) {
-      return accept(*found->second);
-    }
-    if (job_.cause()) {
-      return {std::nullopt, encode(Failure{*job_.cause()})};
-    }
-    return {std::nullopt,
-            encode(Refused{"this session is over: it was without a connection for too long, or it never was"})};
-  }
-  /// Continues the session on this connection. @param has number of frames that the rank has
-  void attach(SessionId id, std::unique_ptr<FramedConnection> connection, std::uint64_t has) {
-    const auto found = clients_.find(id);
-    if (found == clients_.end()) {
-      return;
-    }
-    connection->reader.raise_bound(max_frame_bytes);
-    connection->watch(limits_.liveness);
-    if (found->second->session->attach(std::move(connection), has)) {
-      found->second->waiting.cancel();
-    } else {
-      detach(id, "it missed frames that it had acknowledged, or claimed some that were never sent");
-    }
+  /// Starts an admitted session. @param accepted the frame of its Admission, with its proof
+  void start(SessionId id, std::span<const std::byte> accepted) {
+    ClientEntry& client = *clients_.at(id);
+    client.session->start(client, {limits_.outgoing_bytes, limits_.send, true, heartbeat()}, accepted);
   }
   void record_refusal(std::string sentence) { job_.record_refusal(std::move(sentence)); }
   /// @}
 
  private:
   struct ClientEntry final : SessionHandler {
-    ClientEntry(JobServer& server, SessionId session_id)
-        : owner(server),
-          id(session_id),
-          session(std::make_shared<ResumableSession>(server.loop_, server.session_options(), *this)) {}
+    ClientEntry(JobServer& server, SessionId session_id, std::shared_ptr<Session> connected)
+        : owner(server), id(session_id), session(std::move(connected)) {}
     ClientEntry(const ClientEntry&) = delete;
     ClientEntry& operator=(const ClientEntry&) = delete;
     ~ClientEntry() { session->close(); }
@@ -191,9 +172,8 @@ class JobServer final : private JobSink {
 
     JobServer& owner;
     SessionId id;
-    Nonce key = random_bytes<16>();
-    std::shared_ptr<ResumableSession> session;
-    async::TaskHandle waiting;  ///< runs after a lost connection, and ends the session after the reconnect window
+    std::shared_ptr<Session> session;
+    async::TaskHandle ending;  ///< detach_after(), while the end of the session is not final
   };
 
   static StoreJobOptions checked(StoreJobOptions options) {
@@ -204,8 +184,6 @@ class JobServer final : private JobSink {
     return options;
   }
 
-  SessionOptions session_options() const { return {limits_.outgoing_bytes, limits_.send, true, heartbeat()}; }
-
   /// Heartbeat interval: 0.5 s, or longer for more than 5000 ranks, so that about 10,000 heartbeats a second arrive at
   /// most; at most a quarter of the liveness time.
   std::chrono::milliseconds heartbeat() const {
@@ -213,14 +191,11 @@ class JobServer final : private JobSink {
     return std::max(std::chrono::milliseconds(1), std::min(wanted, limits_.liveness / 4));
   }
 
-  Admission accept(const ClientEntry& client) const {
+  Admission accept(SessionId id) const {
     Accepted accepted;
-    accepted.token = SessionToken{client.id, client.key};
-    accepted.received = client.session->received();
     accepted.heartbeat_ms = wire_milliseconds(heartbeat());
     accepted.liveness_ms = wire_milliseconds(limits_.liveness);
-    accepted.reconnect_window_ms = wire_milliseconds(limits_.reconnect_window);
-    return {client.id, encode(accepted)};
+    return {id, encode(accepted)};
   }
   static std::uint32_t wire_milliseconds(std::chrono::milliseconds time) noexcept {
     return static_cast<std::uint32_t>(std::min(time, std::chrono::milliseconds(0xffffffffU)).count());
@@ -239,27 +214,30 @@ class JobServer final : private JobSink {
     return true;
   }
 
-  /// A session lost its connection. It may be resumed for a while, unless the rank has left or the job has failed.
+  /// A session ended with its connection, which is a loss unless the rank has left. The loss is final at once, but for
+  /// StoreJobOptions::loss_grace, and for a rank that may not know yet that it has joined: it may join again.
   void disconnected(SessionId id, const std::string& how) {
     const auto found = clients_.find(id);
     if (found == clients_.end()) {
       return;
     }
-    const auto silence = Deadline::Clock::now() - found->second->session->last_received();
+    const Session& session = *found->second->session;
+    const auto silence = Deadline::Clock::now() - session.last_alive();
     const std::string text =
         silence > limits_.liveness / 2  // a starved rank may close its connection because it heard nothing itself
             ? format_text("{}, and then its connection ended ({})", {silence_text(silence), how})
             : format_text("its process ended, or its connection broke, before it left the job ({})", {how});
-    const bool may_come_back = job_.has_joined(id) && !job_.cause() && limits_.reconnect_window.count() > 0;
-    if (may_come_back) {
-      found->second->waiting = loop_.spawn(detach_after_reconnect_window(id, text));
+    const std::chrono::milliseconds grace =
+        session.has_received() ? options_.loss_grace : std::max(options_.loss_grace, limits_.rejoin);
+    if (job_.has_joined(id) && !job_.cause() && grace.count() > 0) {
+      found->second->ending = loop_.spawn(detach_after(grace, id, text));
     } else {
       detach(id, text);
     }
   }
 
-  async::Task<void> detach_after_reconnect_window(SessionId id, std::string how) {
-    co_await loop_.sleep_for(limits_.reconnect_window);
+  async::Task<void> detach_after(std::chrono::milliseconds grace, SessionId id, std::string how) {
+    co_await loop_.sleep_for(grace);
     detach(id, how);
   }
 
@@ -281,15 +259,16 @@ class JobServer final : private JobSink {
       const Deadline::Clock::time_point before = Deadline::Clock::now();
       co_await loop_.sleep_for(step);
       const Deadline::Clock::time_point now = Deadline::Clock::now();
-      std::vector<SessionId> silent;
+      std::vector<std::pair<SessionId, bool>> silent;  ///< and whether their sessions are paused
       for (auto& [id, client] : clients_) {
         client->session->excuse_silence(now - before - step);
-        if (client->session->attached() && now - client->session->last_received() > limits_.liveness) {
-          silent.push_back(id);
+        if (client->session->is_open() && now - client->session->last_alive() > limits_.liveness) {
+          silent.emplace_back(id, client->session->is_paused());
         }
       }
-      for (const SessionId id : silent) {
-        detach(id, silence_text(limits_.liveness));
+      for (const auto& [id, is_paused] : silent) {
+        detach(id, is_paused ? format_text("it took nothing for {}", {duration_text(limits_.liveness)})
+                             : silence_text(limits_.liveness));
       }
     }
   }

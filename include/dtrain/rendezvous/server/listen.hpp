@@ -390,13 +390,12 @@ inline async::Task<std::vector<net::Listener>> listen_or_query_holder(async::Eve
   address.host = own.empty() ? address.host : own;
   const Deadline soon = earlier(deadline, Deadline::after(reply_timeout));
   join.process = ::getpid();
-  const HandshakeRequest request = std::move(join);
   HandshakeResult result;
   try {
     async::Task<net::Connection> connecting = net::connect_with_backoff(loop, address.host, address.port, soon);
     net::Connection connection = co_await std::move(connecting);
-    FramedConnection framed(std::move(connection));
-    result = co_await handshake(framed, address, request, "asking", soon, soon);
+    Session session(std::move(connection));
+    result = co_await handshake(session, address, join, "asking", soon, soon);
   } catch (const Error&) {  // another program, or a store with another secret
   }
   const std::string answer = detail::answer_of_holder(result);

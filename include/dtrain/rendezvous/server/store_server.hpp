@@ -77,8 +77,8 @@ class StoreServer {
  private:
   /// A connection that has not joined.
   struct PendingConnection {
-    std::unique_ptr<FramedConnection> connection;
-    async::TaskHandle task;  ///< destroyed before the connection
+    std::shared_ptr<Session> session;
+    async::TaskHandle task;  ///< destroyed before the session
   };
   using ConnectionId = std::uint64_t;
   using PendingConnections = std::map<ConnectionId, PendingConnection>;  ///< the oldest first
@@ -128,9 +128,9 @@ class StoreServer {
     const ConnectionId id = ++last_id_;
     try {
       PendingConnection& pending = without_hello_[id];
-      pending.connection = std::make_unique<FramedConnection>(std::move(connection), max_handshake_bytes);
-      pending.connection->watch(options_.limits.liveness);
-      pending.task = loop_.spawn(receive(id, *pending.connection));
+      pending.session = std::make_shared<Session>(std::move(connection), max_handshake_bytes);
+      pending.session->watch(options_.limits.liveness);
+      pending.task = loop_.spawn(receive(id, *pending.session));
     } catch (const std::exception&) {  // the connection is gone, or memory is short: serve the others
       without_hello_.erase(id);
     }
@@ -144,27 +144,27 @@ class StoreServer {
     return with_hello_.size() > max_pending_connections() / 2 || without_hello_.empty() ? with_hello_ : without_hello_;
   }
 
-  /// Serves one connection until its session takes it over or it ends. An error ends this connection only.
-  async::Task<void> receive(ConnectionId id, FramedConnection& connection) {
+  /// Serves one connection until its job takes it over or it ends. An error ends this connection only.
+  async::Task<void> receive(ConnectionId id, Session& session) {
     try {
       Deadline deadline = Deadline::after(options_.limits.handshake);
       ReceivedHandshake handshake;
       bool goes_on = true;
       while (goes_on) {
-        const net::FrameResult received = co_await connection.reader.read_frame(deadline);
+        const net::FrameResult received = co_await session.read_frame(deadline);
         goes_on = received.ok() && answer(id, handshake, received.payload);
         if (goes_on) {
-          const net::IoResult sent = co_await connection.writer.write_frame(handshake.answer, deadline);
+          const net::IoResult sent = co_await session.write_frame(handshake.answer, deadline);
           handshake.answer.clear();
           goes_on = sent.ok();
         }
       }
       if (!handshake.answer.empty()) {  // a refusal: wait up to a second for the peer to read it and close
         deadline = Deadline::after(std::chrono::seconds(1));
-        const net::IoResult sent = co_await connection.writer.write_frame(handshake.answer, deadline);
-        connection.tcp.shutdown_write();
+        const net::IoResult sent = co_await session.write_frame(handshake.answer, deadline);
+        session.shutdown_write();
         for (bool is_open = sent.ok(); is_open;) {
-          const net::FrameResult rest = co_await connection.reader.read_frame(deadline);
+          const net::FrameResult rest = co_await session.read_frame(deadline);
           is_open = rest.ok();
         }
       }
@@ -175,12 +175,12 @@ class StoreServer {
     }
   }
 
-  /// Takes a Hello, and then a Join or Resume. Sets the frame to answer: a Challenge; else the last one, or none for
-  /// malformed messages and after the session has taken the connection over.
+  /// Takes a Hello, and then a Join. Sets the frame to answer: a Challenge; else the last one, or none for malformed
+  /// messages and after the job has taken the connection over.
   /// @returns whether the next message is to be received after the answer
   bool answer(ConnectionId id, ReceivedHandshake& handshake, const Frame& received) {
     if (handshake.has_hello) {
-      answer_request(id, handshake, received);
+      answer_join(id, handshake, received);
       return false;
     }
     auto hello = decode_hello(received, version_text);
@@ -207,9 +207,9 @@ class StoreServer {
     return true;
   }
 
-  void answer_request(ConnectionId id, ReceivedHandshake& handshake, const Frame& received) {
-    const std::optional<HandshakeRequest> request = decode<HandshakeRequest>(received);
-    if (!request) {
+  void answer_join(ConnectionId id, ReceivedHandshake& handshake, const Frame& received) {
+    const std::optional<Join> join = decode_join(received);
+    if (!join) {
       return;
     }
     if (options_.secret && !handshake.transcript.is_proved(ProofSide::rank, *options_.secret, received)) {
@@ -218,12 +218,12 @@ class StoreServer {
       return;
     }
     handshake.transcript.add(received);
-    handshake.answer = route_to_job(id, handshake, *request);
+    handshake.answer = route_to_job(id, handshake, *join);
   }
 
-  /// Passes the connection to its session. @returns the frame to answer instead; an empty frame closes a connection
-  /// that no session has taken over, and the rank tries again
-  Frame route_to_job(ConnectionId id, const ReceivedHandshake& handshake, const HandshakeRequest& request) {
+  /// Passes the connection to its job. @returns the frame to answer instead; an empty frame closes a connection that no
+  /// job has taken over, and the rank tries again
+  Frame route_to_job(ConnectionId id, const ReceivedHandshake& handshake, const Join& join) {
     const std::unique_ptr<JobServer>& place = job_of(handshake.hello.role);
     if (!place && handshake.hello.role == ClientRole::rank) {
       return {};  // no job yet
@@ -234,7 +234,6 @@ class StoreServer {
                   "start this process with --nnodes=1, or correct the address"});
     }
     JobServer& job = *place;
-    const Join* join = std::get_if<Join>(&request);
     const std::uint64_t attempt = job.options().attempt;
     if (handshake.hello.attempt > attempt) {
       return {};  // this store still serves the earlier attempt
@@ -243,20 +242,18 @@ class StoreServer {
       std::string sentence = format_text(
           "{} belongs to attempt {} of the job, which has been started again as attempt {}; end what is "
           "left of the earlier attempt",
-          {join == nullptr ? "a process" : process_text(*join), handshake.hello.attempt, attempt});
+          {process_text(join), handshake.hello.attempt, attempt});
       job.record_refusal(sentence);
       return encode(Refused{std::move(sentence)});
     }
-    Admission admission = join != nullptr ? job.admit(*join) : job.admit(std::get<Resume>(request));
+    Admission admission = job.admit(join, with_hello_.at(id).session);
     if (!admission.session) {
       return std::move(admission.frame);
     }
     if (options_.secret) {
       handshake.transcript.prove(ProofSide::store, *options_.secret, admission.frame);
     }
-    std::unique_ptr<FramedConnection> connection = std::move(with_hello_.at(id).connection);
-    static_cast<void>(connection->writer.queue(admission.frame));  // its queue is empty
-    job.attach(*admission.session, std::move(connection), join != nullptr ? 0 : std::get<Resume>(request).received);
+    job.start(*admission.session, admission.frame);
     return {};
   }
 

@@ -130,9 +130,19 @@ class JobState {
     }
     sink_.on_joined(join.info.rank, join.info.host);
     if (rank_table_.complete()) {
-      form();
+      send_welcomes();
     }
     return result;
+  }
+
+  /// A rank whose connection broke before it could read that it had joined has joined again: sends what it has missed.
+  void repeat_welcome(SessionId session) {
+    if (cause_) {
+      return sink_.send(session, Failure{*cause_});
+    }
+    if (formed_) {
+      send_welcomes(session);
+    }
   }
 
   /// Keeps the sentence of a refusal for the error of a join timeout: the refused process may be the missing rank.
@@ -207,7 +217,8 @@ class JobState {
     return rank_table_.admit(session, join);
   }
 
-  void form() {
+  /// Sends Welcome to every rank, or fails the job. @param only to this session alone
+  void send_welcomes(std::optional<SessionId> only = std::nullopt) {
     auto formed = form_membership(rank_table_.info(), id_);
     if (const Cause* cause = std::get_if<Cause>(&formed)) {
       return post(*cause);
@@ -215,7 +226,9 @@ class JobState {
     formed_ = true;
     for (Membership& membership : std::get<std::vector<Membership>>(formed)) {
       const SessionId session = rank_table_.at(membership.rank).session;
-      sink_.send(session, Welcome{std::move(membership)});
+      if (!only || only == session) {
+        sink_.send(session, Welcome{std::move(membership)});
+      }
     }
   }
 

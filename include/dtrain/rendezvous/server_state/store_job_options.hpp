@@ -41,6 +41,9 @@ struct StoreJobOptions {
   StoreOpener opener{};           ///< the rank that opens the store, if a rank does
   std::size_t further_files = 0;  ///< files that this process will open beside the job's connections
   Deadline join_deadline = Deadline::after(std::chrono::seconds(600));  ///< all ranks join by then
+  /// How long a lost rank's cause may take that says more than the end of its connection. A launcher knows how its
+  /// worker ended, but may read that after the end of the connection.
+  std::chrono::milliseconds loss_grace{0};
 
   /// @name Called on the loop's thread. They must not throw, post a failure, open a job or destroy the server.
   /// @{

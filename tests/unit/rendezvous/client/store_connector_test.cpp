@@ -1,5 +1,5 @@
 // ctest: TIMEOUT 120
-#include "dtrain/rendezvous/client/client_session.hpp"
+#include "dtrain/rendezvous/client/store_connector.hpp"
 
 #include <doctest/doctest.h>
 
@@ -69,10 +69,46 @@ TEST_CASE("a name that can be none is refused at once, also where the store may 
   }
 }
 
+TEST_CASE("a rank whose connection is cut in the handshake again and again tries again, and joins once") {
+  std::atomic<int> joined{0};
+  StoreOptions options = StoreProcess::with_world_size(2);
+  options.limits.rejoin = std::chrono::seconds(30);
+  options.job.on_joined = [&](int rank, const std::string&) { joined += rank == 1 ? 1 : 0; };
+  StoreProcess store(std::move(options));
+  CuttingProxy proxy(store.port());
+  proxy.mute(true);  // it does not receive Accepted
+  std::string error;
+  std::jthread cut([&] {
+    error = on_ranks(1, [&](int) {
+              ControlPlane control_plane(rank_options(1, 2, proxy.port()));
+              control_plane.store().barrier("all", soon()).wait();
+              control_plane.leave_blocking(soon());
+            }).front();
+  });
+  const Deadline deadline = soon();
+  for (int times = 1; times <= 6; ++times) {
+    while ((proxy.accepted() < times || (times > 3 && joined == 0)) && !deadline.passed()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    proxy.cut(times % 2 == 0 ? CuttingProxy::How::reset : CuttingProxy::How::end);
+  }
+  proxy.mute(false);
+  const auto errors = on_ranks(1, [&](int) {
+    ControlPlane control_plane(rank_options(0, 2, store.port()));
+    control_plane.store().barrier("all", soon()).wait();
+    control_plane.leave_blocking(soon());
+  });
+  cut.join();
+  CHECK(errors.front() == "");
+  CHECK(error == "");
+  CHECK(joined == 1);
+  CHECK(proxy.accepted() > 6);
+}
+
 TEST_CASE("a rank that loses its connection after its Join comes again at once, however long it has waited before") {
   std::counting_semaphore<> joined{0};
   StoreOptions options = StoreProcess::with_world_size(2);
-  options.limits.reconnect_window = std::chrono::milliseconds(900);  // less than the longest pause between tries
+  options.limits.rejoin = std::chrono::milliseconds(900);  // less than the longest pause between tries
   options.job.on_joined = [&](int rank, const std::string&) {
     if (rank == 1) {
       joined.release();

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <future>
 #include <memory>
 #include <optional>
@@ -134,10 +135,11 @@ TEST_CASE("a failure that the launcher posts reaches all, also ranks that are st
   }
 }
 
-TEST_CASE("within the reconnect window the launcher's cause replaces the bare loss; without one the loss is posted") {
+TEST_CASE("within a launcher's grace its cause replaces the bare loss; without one the loss is posted") {
   for (const bool knows_better : {true, false}) {
     StoreOptions options = StoreProcess::with_world_size(2);
-    options.limits.reconnect_window = std::chrono::milliseconds(knows_better ? 20000 : 20);
+    options.limits.rejoin = std::chrono::milliseconds(0);
+    options.job.loss_grace = std::chrono::milliseconds(knows_better ? 20000 : 20);
     StoreProcess store(std::move(options));
     RawClient raw(store.port());
     REQUIRE(raw.enter(1, 2));
@@ -228,10 +230,8 @@ dtrain::async::Task<void> frozen_store(dtrain::net::Listener listener) {
   co_await connection->loop().sleep_for(std::chrono::seconds(60));
 }
 
-}  // namespace
-
-TEST_CASE("a store that does not answer: a report becomes the own cause, and requests time out") {
-  dtrain::async::LoopThread thread;
+/// @returns its port
+std::uint16_t start_frozen_store(dtrain::async::LoopThread& thread) {
   std::uint16_t port = 0;
   const auto open = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<void> {
     dtrain::net::Listener listener = dtrain::net::Listener::bind(loop, dtrain::net::SocketAddress::loopback_v4(0));
@@ -240,7 +240,42 @@ TEST_CASE("a store that does not answer: a report becomes the own cause, and req
     co_return;
   };
   thread.run_blocking(open, soon());
-  ControlPlane control_plane(rank_options(0, 1, port));
+  return port;
+}
+
+dtrain::async::Task<void> set_large(Store store, std::string key) {
+  co_await store.set(std::move(key), std::string(max_value_bytes, 'x'), soon());
+}
+
+}  // namespace
+
+TEST_CASE("a store that takes nothing: requests are refused when too many bytes wait to be sent") {
+  dtrain::async::LoopThread thread;
+  ControlPlane control_plane(rank_options(0, 1, start_frozen_store(thread)));
+  std::string refusal;
+  const auto ask = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<void> {
+    std::vector<dtrain::async::TaskHandle> tasks;
+    const auto keep = [&refusal](const std::exception_ptr& thrown) {
+      try {
+        std::rethrow_exception(thrown);
+      } catch (const dtrain::Error& error) {
+        refusal = error.code() == dtrain::make_error_code(dtrain::Errc::limit) ? error.what() : "another error";
+      }
+    };
+    for (int i = 0; i < 100 && refusal.empty(); ++i) {
+      tasks.push_back(loop.spawn(set_large(control_plane.store(), "k" + std::to_string(i)), keep));
+      co_await loop.sleep_for(std::chrono::milliseconds(0));
+    }
+  };
+  control_plane.control_thread().run_blocking(ask, soon());
+  CAPTURE(refusal);
+  CHECK(refusal.find(" bytes wait to be sent to the store; await some requests first") != std::string::npos);
+  CHECK_FALSE(control_plane.failure()->failed());
+}
+
+TEST_CASE("a store that does not answer: a report becomes the own cause, and requests time out") {
+  dtrain::async::LoopThread thread;
+  ControlPlane control_plane(rank_options(0, 1, start_frozen_store(thread)));
   std::string text;
   try {
     control_plane.store().set("k", "v", Deadline::after(std::chrono::milliseconds(20))).wait();
@@ -284,10 +319,9 @@ dtrain::async::Task<void> attentive_store(dtrain::net::Listener listener) {
   const Frame welcome = encode(Welcome{});
   co_await writer.write_frame(accepted, soon());
   co_await writer.write_frame(welcome, soon());
-  const Frame heartbeat = encode(dtrain::rendezvous::Heartbeat{});
   while (received.ok()) {
     received = co_await reader.read_frame(soon());
-    co_await writer.write_frame(heartbeat, soon());
+    co_await writer.write_frame(heartbeat_frame, soon());
   }
 }
 

@@ -176,14 +176,14 @@ namespace {
 /// Somebody who listens at the store's address and knows no secret: lets everybody in.
 dtrain::async::Task<void> pretend(dtrain::net::Listener listener, bool asks) {
   std::optional<dtrain::net::Connection> connection = co_await listener.accept(soon());
-  FramedConnection framed(std::move(*connection));
-  co_await framed.reader.read_frame(soon());
+  Session session(std::move(*connection));
+  co_await session.read_frame(soon());
   const Frame challenge = encode(Challenge{dtrain::random_bytes<16>(), asks});
-  co_await framed.writer.write_frame(challenge, soon());
-  co_await framed.reader.read_frame(soon());
+  co_await session.write_frame(challenge, soon());
+  co_await session.read_frame(soon());
   const Frame accepted = encode(Accepted{});
-  co_await framed.writer.write_frame(accepted, soon());
-  co_await framed.reader.read_frame(soon());
+  co_await session.write_frame(accepted, soon());
+  co_await session.read_frame(soon());
 }
 
 }  // namespace

@@ -149,14 +149,20 @@ TEST_CASE("a hello that is too long, empty, or of another program is closed with
   form_and_leave(store, 1);
 }
 
-TEST_CASE("another version is refused with a sentence and closed") {
+TEST_CASE(
+    "another version is refused with a sentence and closed: an older one, whose sessions could resume, and a newer") {
   StoreProcess store(1);
-  RawClient client(store.port());
-  client.send_frame(encode(RawClient::hello(), 9));
-  const auto message = client.receive();
-  REQUIRE(message);
-  CHECK(std::get<Refused>(*message).sentence.find("(protocol 9)") != std::string::npos);
-  CHECK(client.is_closed());
+  for (const int other : {3, 9}) {
+    RawClient client(store.port());
+    client.send_frame(encode(RawClient::hello(), static_cast<std::uint16_t>(other)));
+    const auto message = client.receive();
+    REQUIRE(message);
+    const std::string version = dtrain::version_text;
+    CHECK(std::get<Refused>(*message).sentence == "this process runs dtrain " + version + " (protocol " +
+                                                      std::to_string(other) + "), the job dtrain " + version +
+                                                      " (protocol 4); run one build on all ranks");
+    CHECK(client.is_closed());
+  }
   form_and_leave(store, 1);
 }
 
@@ -200,28 +206,47 @@ TEST_CASE("a rank that does not read its answers is lost, and keeps nobody waiti
 
 namespace {
 
-dtrain::async::Task<void> answer_nonsense(dtrain::net::Listener listener) {
+dtrain::async::Task<void> answer_once(dtrain::net::Listener listener, Frame answer) {
   std::optional<dtrain::net::Connection> connection = co_await listener.accept(soon());
   dtrain::net::FrameWriter writer(*connection);
-  const std::vector<std::byte> nonsense(20, std::byte{200});
-  co_await writer.write_frame(nonsense, soon());
+  co_await writer.write_frame(answer, soon());
   co_await listener.accept(soon());
 }
 
-}  // namespace
-
-TEST_CASE("what answers but is no store is named as such") {
+/// The error of a rank to which what listens at its store's address answers so.
+std::string error_after(const Frame& answer) {
   dtrain::async::LoopThread thread;
   std::uint16_t port = 0;
   const auto open = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<void> {
     dtrain::net::Listener listener = dtrain::net::Listener::bind(loop, dtrain::net::SocketAddress::loopback_v4(0));
     port = listener.port();
-    loop.spawn_detached(answer_nonsense(std::move(listener)));
+    loop.spawn_detached(answer_once(std::move(listener), answer));
     co_return;
   };
   thread.run_blocking(open, soon());
-  const auto errors = on_ranks(1, [&](int) { const ControlPlane control_plane(rank_options(1, 2, port)); });
-  CHECK(errors.front().find("what listens there is no store of dtrain's") != std::string::npos);
+  return on_ranks(1, [&](int) { const ControlPlane control_plane(rank_options(1, 2, port)); }).front();
+}
+
+}  // namespace
+
+TEST_CASE("what answers but is no store is named as such") {
+  CHECK(error_after(Frame(20, std::byte{200})).find("what listens there is no store of dtrain's") != std::string::npos);
+}
+
+TEST_CASE("the refusal of a store of an older version, whose form no version changes, is a rank's error") {
+  const std::string sentence =
+      "this process runs dtrain 0.2.0 (protocol 4), the job dtrain 0.1.0 (protocol 3); run one build on all ranks";
+  Frame refused{std::byte{3}};  // the kind; then the text's length, the text, and whether the store is another job's
+  for (std::size_t i = 0; i < 4; ++i) {
+    refused.push_back(static_cast<std::byte>((sentence.size() >> (8 * i)) & 0xff));
+  }
+  for (const char each : sentence) {
+    refused.push_back(static_cast<std::byte>(each));
+  }
+  refused.push_back(std::byte{0});
+  const std::string error = error_after(refused);
+  CAPTURE(error);
+  CHECK(error.find("as rank 1 was refused: " + sentence) != std::string::npos);
 }
 
 TEST_CASE("what closes without an answer is tried again until the deadline, which says so") {

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -10,7 +11,6 @@
 #include <vector>
 
 #include "dtrain/rendezvous/protocol/session_codec.hpp"
-#include "dtrain/rendezvous/session/resumable_session.hpp"
 #include "support/allocation_count.hpp"
 #include "unit/rendezvous/server/recording_sink.hpp"
 
@@ -111,14 +111,14 @@ TEST_CASE("what creates a key answers those who wait for it, whichever operation
 namespace {
 
 /// The bytes that are allocated until every answer of `tested` waits to be sent to its session.
-std::size_t bytes_of_answers(Handler& tested, std::vector<RetransmitQueue>& outboxes,
+std::size_t bytes_of_answers(Handler& tested, std::vector<std::deque<OutgoingFrame>>& outboxes,
                              const std::function<void()>& answered) {
   const std::size_t before = support::allocated_bytes;
   answered();
   for (RecordingSink::Event& event : tested.sink.events) {
     auto& [session, content] = std::get<RecordingSink::Message>(event);
-    RetransmitQueue& outbox = outboxes.at(session - 100);
-    std::visit([&](auto& message) { CHECK(outbox.push(encode(std::move(message)))); }, content);
+    std::deque<OutgoingFrame>& outbox = outboxes.at(session - 100);
+    std::visit([&](auto& message) { outbox.push_back(encode(std::move(message))); }, content);
   }
   tested.sink.events.clear();
   return support::allocated_bytes - before;
@@ -129,7 +129,7 @@ std::size_t bytes_of_answers(Handler& tested, std::vector<RetransmitQueue>& outb
 TEST_CASE("a large value is there once, however many ranks wait for it, or get it later") {
   constexpr int world_size = 100;
   Handler tested(world_size);
-  std::vector<RetransmitQueue> outboxes(world_size, RetransmitQueue(max_value_bytes * 8, max_value_bytes * 4));
+  std::vector<std::deque<OutgoingFrame>> outboxes(world_size);
   const auto ask_all = [&](RequestKind operation) {
     for (int rank = 0; rank < world_size; ++rank) {
       tested.ask(100 + static_cast<SessionId>(rank), operation, {"k"});
@@ -142,7 +142,11 @@ TEST_CASE("a large value is there once, however many ranks wait for it, or get i
   CHECK(bytes_of_answers(tested, outboxes, [&] { tested.ask(100, RequestKind::set, {"k"}, large); }) < few);
   CHECK(bytes_of_answers(tested, outboxes, [&] { ask_all(RequestKind::try_get); }) < few);
   CHECK(bytes_of_answers(tested, outboxes, [&] { ask_all(RequestKind::get); }) < few);
-  CHECK(outboxes.back().waiting_bytes() > 4 * max_value_bytes);
+  std::size_t waiting = 0;
+  for (const OutgoingFrame& frame : outboxes.back()) {
+    waiting += frame.size();
+  }
+  CHECK(waiting > 4 * max_value_bytes);
 }
 
 TEST_CASE("an answer on its way keeps the value as it was when it was given") {

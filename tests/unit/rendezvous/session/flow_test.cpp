@@ -92,7 +92,7 @@ bool outlives_slow_reading(std::chrono::milliseconds liveness, std::chrono::mill
   const Deadline deadline = Deadline::after(reading);
   for (int i = 0; !deadline.passed(); ++i) {  // fewer reads than the 464 that there is something for
     static_cast<void>(slow.frames_of_one_read());
-    if (i % 8 == 0 && !slow.send_frame(encode(slow.heartbeat()))) {
+    if (i % 8 == 0 && !slow.send_heartbeat()) {
       return false;
     }
     std::this_thread::sleep_for(reading / 400);
@@ -149,7 +149,7 @@ TEST_CASE("a value that is longer on its way than the liveness time is a sign of
 
 TEST_CASE("a rank whose connection broke before it heard that it is in comes again and is let in") {
   StoreOptions options = StoreProcess::with_world_size(2);
-  options.limits.reconnect_window = std::chrono::seconds(20);
+  options.limits.rejoin = std::chrono::seconds(20);
   StoreProcess store(options);
   {
     RawClient broken(store.port());
@@ -168,9 +168,38 @@ TEST_CASE("a rank whose connection broke before it heard that it is in comes aga
   CHECK(errors == std::vector<std::string>(2));
 }
 
+TEST_CASE(
+    "a rank that comes again receives what was sent to its first connection: that all have joined, or the cause") {
+  for (const bool has_failed : {false, true}) {
+    StoreOptions options = StoreProcess::with_world_size(2);
+    options.limits.rejoin = std::chrono::seconds(20);
+    StoreProcess store(options);
+    const Cause cause{CauseKind::exception, 0, "host-a", "the loss is not a number"};
+    const auto errors = on_ranks(2, [&](int rank) {
+      if (rank == 1) {
+        RawClient broken(store.port());
+        Join join = RawClient::join(1, 2);
+        join.info.host_id = host_identity(std::nullopt).id;
+        join.process = static_cast<std::int64_t>(::getpid());
+        if (!broken.send_frame(encode(RawClient::hello())) || !broken.send_frame(encode(join)) ||
+            !broken.receives<Accepted>() || !broken.receives<Welcome>()) {
+          throw std::runtime_error("its first connection was not welcome");
+        }
+        if (has_failed) {
+          store.post_failure(cause);
+        }
+      }
+      ControlPlane control_plane(rank_options(rank, 2, store.port()));
+      control_plane.store().barrier("done", soon()).wait();
+      control_plane.leave_blocking(soon());
+    });
+    CHECK(errors == std::vector<std::string>(2, has_failed ? cause.sentence() : ""));
+  }
+}
+
 TEST_CASE("another process does not get the seat of one whose connection broke") {
   StoreOptions options = StoreProcess::with_world_size(2);
-  options.limits.reconnect_window = std::chrono::seconds(20);
+  options.limits.rejoin = std::chrono::seconds(20);
   StoreProcess store(options);
   RawClient first(store.port());
   REQUIRE(first.enter(1, 2));
@@ -220,20 +249,6 @@ TEST_CASE("a rank that the job fails over learns so at once, also where the stor
   CAPTURE(sentence);
   CHECK(sentence.find("says that the world has 3 ranks") != std::string::npos);
   CHECK(sentence.find("the deadline passed") == std::string::npos);
-}
-
-TEST_CASE("who comes back to a job that has failed meanwhile receives the cause") {
-  StoreProcess store(2);
-  CuttingProxy proxy(store.port());
-  const auto ranks = two_ranks(store, proxy);
-  proxy.hold(true);
-  store.post_failure(Cause{CauseKind::exception, 0, "host-a", "the loss is not a number"});
-  CHECK(cause_of(*ranks[0]->failure()).find("the loss is not a number") != std::string::npos);
-  proxy.cut(CuttingProxy::How::reset);
-  proxy.hold(false);
-  const std::string own = cause_of(*ranks[1]->failure());
-  CAPTURE(own);
-  CHECK(own.find("the loss is not a number") != std::string::npos);
 }
 
 TEST_CASE("a liveness time that is longer than its fields can say is cut, not wrapped around") {
