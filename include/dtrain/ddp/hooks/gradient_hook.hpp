@@ -237,8 +237,6 @@ HookFunctions<C> hook_functions(H&& hook) {
     functions.items_per_bucket = [kept](int ranks) {
       return static_cast<std::uint64_t>(kept->items_per_bucket(ranks));
     };
-  } else {
-    functions.items_per_bucket = [](int) { return default_hook_items; };
   }
   if constexpr (requires(ReadValue read) { kept->read_values(std::move(read)); }) {
     functions.read_values = [kept](ReadValue read) { kept->read_values(std::move(read)); };

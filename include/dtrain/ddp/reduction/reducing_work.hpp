@@ -103,7 +103,9 @@ class HookWork final : public ReducingWork<C> {
   /// Calls hook.prepare. @pre hook.reduce is not empty
   HookWork(HookFunctions<C> hook, std::span<const Parameter> parameters, std::span<const TensorView> buffers, int ranks,
            Norms& norms)
-      : ReducingWork<C>(norms), hook_(std::move(hook)), items_(hook_.items_per_bucket(ranks)) {
+      : ReducingWork<C>(norms),
+        hook_(std::move(hook)),
+        items_(hook_.items_per_bucket ? hook_.items_per_bucket(ranks) : default_hook_items) {
     if (hook_.prepare) hook_.prepare(parameters, buffers);
   }
 
