@@ -51,6 +51,14 @@ class ChosenHook {
     std::visit(prepare_one, hook_);
   }
 
+  std::uint64_t items_per_bucket(int ranks) const {
+    const auto items_of_one = [ranks](const auto& hook) -> std::uint64_t {
+      if constexpr (requires { hook.items_per_bucket(ranks); }) return hook.items_per_bucket(ranks);
+      return dtrain::ddp::default_hook_items;
+    };
+    return std::visit(items_of_one, hook_);
+  }
+
   /// The library's hooks run on the host; on a GPU --hook is none.
   template <class C>
   void reduce(const dtrain::GradientBucket<C>& bucket) {

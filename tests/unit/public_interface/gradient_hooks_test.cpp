@@ -62,7 +62,9 @@ const Shapes shapes{{5}, {40, 30}, {0, 7}, {3, 2}, {}, {32, 4, 9}, {17}};
 /// Element k of rank's gradient i in a step.
 float element(int step, int rank, std::size_t i, std::size_t k) {
   const std::uint64_t number = (static_cast<std::uint64_t>(step * 16 + rank) * 64 + i) * 4096 + k;
-  std::minstd_rand random(static_cast<unsigned>((number * 0x9E3779B97F4A7C15U) >> 32U));
+  std::uint64_t seed = (number ^ (number >> 30U)) * 0xBF58476D1CE4E5B9U;  // SplitMix64's last steps
+  seed = (seed ^ (seed >> 27U)) * 0x94D049BB133111EBU;
+  std::minstd_rand random(static_cast<unsigned>((seed ^ (seed >> 31U)) >> 33U));
   return std::normal_distribution<float>()(random);
 }
 

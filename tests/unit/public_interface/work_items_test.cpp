@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -37,12 +38,12 @@ constexpr dtrain::DdpOptions options{.bucket_bytes = 4,
                                      .reorder_gradients = false,
                                      .progress = dtrain::stream::host::Progress::caller};
 
-/// Rank 1 has no gradient until rank 0 has returned from all its calls of ready().
+/// Other ranks have no gradient until rank 0 has returned from all its calls of ready().
 /// @param train `train(group, model, pass)` runs one step with `pass(ready)`
 template <class Train>
-void expect_ready_waits_for_nobody(Train train) {
+void expect_ready_waits_for_nobody(Train train, int ranks = 2) {
   std::atomic<bool> all_ready{false};
-  run_well(2, [&](const Group& group) {
+  run_well(ranks, [&](const Group& group) {
     Model model(std::vector<std::size_t>(buckets, 64));
     for (dtrain::Parameter& parameter : model.list) {
       parameter.value.shape = parameter.gradient.shape = {8, 8};
@@ -58,12 +59,14 @@ void expect_ready_waits_for_nobody(Train train) {
 
 /// @param make_hook for each rank
 template <class MakeHook>
-void expect_so_with(MakeHook make_hook) {
-  expect_ready_waits_for_nobody([&](const Group& group, Model& model, auto pass) {
-    DistributedDataParallel ddp{model, group, options, make_hook()};
-    REQUIRE(ddp.plan().buckets.size() == buckets);
-    ddp.backward(pass, {.measure_norm = true});
-  });
+void expect_so_with(MakeHook make_hook, int ranks = 2) {
+  expect_ready_waits_for_nobody(
+      [&](const Group& group, Model& model, auto pass) {
+        DistributedDataParallel ddp{model, group, options, make_hook()};
+        REQUIRE(ddp.plan().buckets.size() == buckets);
+        ddp.backward(pass, {.measure_norm = true});
+      },
+      ranks);
 }
 
 /// Enqueues work that does nothing.
@@ -79,6 +82,26 @@ struct Enqueuing {
 
 struct Counting : Enqueuing {
   std::uint64_t items_per_bucket(int ranks) const { return static_cast<std::uint64_t>(20 * ranks); }
+};
+
+/// An all-reduce for each gradient. It knows how many a bucket has once it knows the plan.
+struct OneByOne {
+  template <class C>
+  void plan(C&, const dtrain::ddp::BucketPlan& plan, dtrain::Deadline) {
+    for (const auto& bucket : plan.buckets)
+      most = std::max<std::uint64_t>(most, bucket.parameters.size());
+  }
+  std::uint64_t items_per_bucket(int) const { return most; }
+
+  template <class C>
+  void reduce(const dtrain::GradientBucket<C>& bucket) {
+    for (const auto& gradient : bucket.gradients) {
+      const dtrain::BufferView values = gradient.view.flat();
+      bucket.channel.all_reduce(values, values, bucket.op, bucket.stream);
+    }
+  }
+
+  std::uint64_t most = 0;
 };
 
 }  // namespace work_items_test
@@ -99,7 +122,8 @@ TEST_CASE("the same with each hook") {
   expect_so_with([] { return hooks::Cast<dtrain::bfloat16>{{.error_feedback = hooks::every_parameter}}; });
   expect_so_with([] { return hooks::PowerSgd(); });
   expect_so_with([] { return hooks::TopK{{.fraction = 0.5}}; });
-  expect_so_with([] { return hooks::Adasum(); });
+  for (const int ranks : {2, 4})
+    expect_so_with([] { return hooks::Adasum(); }, ranks);
   expect_so_with([] { return Enqueuing{16}; });
   expect_so_with([] { return Counting{{40}}; });
 }
@@ -113,6 +137,27 @@ TEST_CASE("the same with a sharded optimizer that has the memory of all gradient
       ddp.backward(pass, optimizer);
     });
   }
+}
+
+TEST_CASE("a hook may say how many work items a bucket takes when it knows the buckets, up to a bound") {
+  run_well(2, [](const Group& group) {
+    Model model(std::vector<std::size_t>(40, 3));
+    for (float& value : model.gradients[7])
+      value = static_cast<float>(2 * group.rank());
+    DistributedDataParallel ddp{model, group, {.reorder_gradients = false}, OneByOne{}};
+    REQUIRE(ddp.plan().buckets.front().parameters.size() > dtrain::ddp::default_hook_items);
+    ddp.backward([](Ready ready) {
+      for (std::size_t i = 40; i-- > 0;)
+        ready(i);
+    });
+    CHECK(model.gradients[7] == std::vector<float>(3, 1));
+    struct Endless : Enqueuing {
+      std::int64_t items_per_bucket(int) const { return -1; }
+    };
+    CHECK_THROWS_WITH_AS((DistributedDataParallel{model, group, options, Endless{{1}}}),
+                         doctest::Contains("returned 18446744073709551615, but a stream has room for 4096 work items"),
+                         dtrain::Error);
+  });
 }
 
 TEST_CASE("a hook that enqueues more than it said is refused, with both numbers and what to do") {
@@ -134,8 +179,8 @@ TEST_CASE("a hook that enqueues more than it said is refused, with both numbers 
     });
     for (const support::RankEnd& end : ends) {
       CAPTURE(end.text);
-      CHECK(support::contains(end.text, says ? "enqueued 41 work items for bucket 0, but said at most 40"
-                                             : "enqueued 17 work items for bucket 0, but said at most 16"));
+      CHECK(support::contains(end.text, says ? "enqueued 41 work items for bucket 0, which has room for 40"
+                                             : "enqueued 17 work items for bucket 0, which has room for 16"));
       CHECK(support::contains(end.text, "let its member items_per_bucket(ranks) return the largest number"));
     }
   }

@@ -128,8 +128,9 @@ class Channel {
   Caller caller() const noexcept { return {context.reporting_rank(), device_}; }
 
   /// Enqueues the work of `call(ncclComm_t)` on `stream`. Blocking: until NCCL has launched it, microseconds. A
-  /// channel's first operations connect ranks and take longer, at most `timeout`. If it throws, it has waited, at most
-  /// ten seconds, until no thread of NCCL's will still enqueue that work: the caller may free the memory.
+  /// channel's first operations connect ranks and take longer, at most `timeout`. If it throws, no thread of
+  /// NCCL's will still enqueue that work, and the caller may free the memory, unless NCCL has not ended the
+  /// communicator 3 s after the abort.
   /// @throws the job's first cause; Error (timeout, nccl, cuda)
   template <class Call>
   void issue(const Operation& operation, const char* function, stream::cuda::StreamRef stream, Call call) {
@@ -327,7 +328,10 @@ class Channel {
       diagnose(result, action, operation, std::move(held));
     } catch (...) {
       if (result.code == ncclInProgress) {
-        status.block_until_ended();
+        if (!status.aborted()) status.fail(CauseKind::exception, "a call to NCCL was given up");
+        // Less than a launcher's patience with the other ranks, and than what the destructor waits: unwinding may free
+        // what NCCL waits for, such as a graph.
+        status.block_until_ended(std::chrono::seconds(3));
       }
       throw;
     }

@@ -126,11 +126,14 @@ class ChannelStatus {
     std::unique_lock lock(mutex_);
     return !block_until(changed_, lock, deadline, [this] { return stopping_ || aborted(); });
   }
-  /// Blocking: at most ten seconds since the abort or stop_watching(); one if the process has abandoned threads.
+  /// Longest wait for NCCL to end a communicator.
+  static constexpr std::chrono::seconds longest_end{10};
+
+  /// Blocking: at most `longest` since the abort or stop_watching(); one second if the process has abandoned threads.
   /// @returns whether the thread has ended
-  bool block_until_ended() {
+  bool block_until_ended(std::chrono::seconds longest = longest_end) {
     std::unique_lock lock(mutex_);
-    const auto timeout = AbandonedThreads::count() == 0 ? std::chrono::seconds(10) : std::chrono::seconds(1);
+    const auto timeout = AbandonedThreads::count() == 0 ? longest : std::chrono::seconds(1);
     const auto since = ending_since_.value_or(Deadline::Clock::now());
     return block_until(changed_, lock, Deadline::at(since + timeout), [this] { return ended_; });
   }

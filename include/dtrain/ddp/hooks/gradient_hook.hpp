@@ -164,9 +164,9 @@ struct GradientBucket {
 /// - `hook.plan(channel, plan, deadline)` gets the communicator and the ddp::BucketPlan before the first step, and
 /// whenever the buckets change, between steps. All ranks call plan() alike, so that it may allocate by
 /// channel.allocate_blocking().
-/// - `hook.items_per_bucket(ranks)`, for a hook of a host stream, is the largest number of collectives and compress()
-/// calls for one bucket. A hook without the member has default_hook_items. The stream has room for these items; a hook
-/// that enqueues more is an error (limit).
+/// - `hook.items_per_bucket(ranks)`, for a hook of a host stream, is called after each plan(). It is the largest number
+/// of collectives and compress() calls for one bucket of that plan; default_hook_items without the member. The stream
+/// has room for these items; a hook that enqueues more is an error (limit).
 /// - `hook.description()` is a std::string that must be equal on all ranks, and names the hook in the error if it
 /// differs.
 /// - `hook.read_values(read)`, for a hook that uses the parameters' values, gets a ddp::ReadValue. The hook calls

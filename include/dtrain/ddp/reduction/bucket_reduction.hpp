@@ -177,7 +177,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
         meter_(parameters.size(), options, std::move(running)),
         copier_(stream, gradients_, this->plan(), meter_),
         all_reduce_(norms_) {
-    if (hook.reduce) hook_.emplace(std::move(hook), parameters, buffers, communicator_.size(), norms_);
+    if (hook.reduce) hook_.emplace(std::move(hook), parameters, buffers, norms_);
     work_ = &own_work();
     plan_parts();
     if constexpr (requires { copier_.scale_gradients(1.0); }) {

@@ -89,6 +89,9 @@ class AllReduceWork final : public ReducingWork<C> {
 /// The gradients of each bucket, where they lie in the arena.
 std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan, const GradientTable& table);
 
+/// @returns `wanted` of a hook's items_per_bucket. @throws Error (limit) if it is beyond what a stream makes room for
+std::uint64_t allowed_items(std::uint64_t wanted);
+
 /// @throws Error (limit): a hook enqueued more work items for a bucket than it said
 [[noreturn]] void refuse_items(std::size_t bucket, std::uint64_t enqueued, std::uint64_t allowed);
 
@@ -101,11 +104,9 @@ class HookWork final : public ReducingWork<C> {
   using typename ReducingWork<C>::Norms;
 
   /// Calls hook.prepare. @pre hook.reduce is not empty
-  HookWork(HookFunctions<C> hook, std::span<const Parameter> parameters, std::span<const TensorView> buffers, int ranks,
+  HookWork(HookFunctions<C> hook, std::span<const Parameter> parameters, std::span<const TensorView> buffers,
            Norms& norms)
-      : ReducingWork<C>(norms),
-        hook_(std::move(hook)),
-        items_(hook_.items_per_bucket ? hook_.items_per_bucket(ranks) : default_hook_items) {
+      : ReducingWork<C>(norms), hook_(std::move(hook)) {
     if (hook_.prepare) hook_.prepare(parameters, buffers);
   }
 
@@ -116,6 +117,7 @@ class HookWork final : public ReducingWork<C> {
   void plan(C& channel, const BucketPlan& plan, const GradientTable& table, Deadline deadline) {
     gradients_ = bucket_gradients(plan, table);
     if (hook_.plan) hook_.plan(channel, plan, deadline);
+    if (hook_.items_per_bucket) items_ = allowed_items(hook_.items_per_bucket(channel.size()));
   }
 
   void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) override {
@@ -139,7 +141,7 @@ class HookWork final : public ReducingWork<C> {
   }
 
   HookFunctions<C> hook_;
-  std::uint64_t items_;
+  std::uint64_t items_ = default_hook_items;
   std::vector<std::vector<BucketGradient>> gradients_;  ///< of each bucket
   TrafficCounter traffic_;
 };
@@ -177,9 +179,20 @@ DTRAIN_DEFINED std::vector<std::vector<BucketGradient>> bucket_gradients(const B
   return buckets;
 }
 
+DTRAIN_DEFINED std::uint64_t allowed_items(std::uint64_t wanted) {
+  constexpr std::uint64_t most = 4096;
+  if (wanted > most) {
+    throw_error(Errc::limit,
+                "a gradient hook's items_per_bucket(ranks) returned {}, but a stream has room for {} work items of a "
+                "bucket at most; let an item do more",
+                {wanted, most});
+  }
+  return wanted;
+}
+
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_items(std::size_t bucket, std::uint64_t enqueued, std::uint64_t allowed) {
   throw_error(Errc::limit,
-              "the gradient hook enqueued {} work items for bucket {}, but said at most {}; let its member "
+              "the gradient hook enqueued {} work items for bucket {}, which has room for {}; let its member "
               "items_per_bucket(ranks) return the largest number for a bucket",
               {enqueued, bucket, allowed});
 }
