@@ -203,12 +203,12 @@ inline constexpr const char* version_text =
 
 namespace DTRAIN_NAMESPACE {
 
-/// What compression saved and cost one rank, in all. Bytes are those of all-reduces; another collective counts as half
-/// an all-reduce, because it sends each element once and not twice.
+/// Savings and cost of compression on one rank, in all. Bytes are bytes of all-reduces. Another collective counts as
+/// half an all-reduce, because it sends each element once and not twice.
 /// @ingroup times
 struct CompressedTraffic {
   std::uint64_t bytes = 0;                 ///< of all-reduces without compression
-  std::uint64_t bytes_sent = 0;            ///< with it
+  std::uint64_t bytes_sent = 0;            ///< of all-reduces with compression
   std::chrono::nanoseconds compressing{};  ///< compressing and decompressing
 
   friend bool operator==(const CompressedTraffic&, const CompressedTraffic&) = default;
@@ -1635,8 +1635,8 @@ concept Element = requires {
 
 namespace DTRAIN_NAMESPACE {
 
-/// The upper half of an f32, for programs without a bfloat16 of their own; float16.hpp describes how to register
-/// another type (c10::BFloat16, __nv_bfloat16, Eigen::bfloat16).
+/// The upper half of an f32, for programs without another bfloat16 type; float16.hpp describes how to register another
+/// type (c10::BFloat16, __nv_bfloat16, Eigen::bfloat16).
 /// @ingroup views
 struct bfloat16 {
   std::uint16_t bits = 0;
@@ -1742,9 +1742,8 @@ ConstBufferView buffer_view(std::span<const T> values) noexcept {
 
 namespace DTRAIN_NAMESPACE {
 
-/// IEEE 754's 16-bit float, for programs without a half type of their own. A program with another type (c10::Half,
-/// __half, Eigen::half, _Float16) registers it once and passes spans of it; the type must hold the 16 bits and nothing
-/// else:
+/// IEEE 754's 16-bit float, for programs without another 16-bit float. A program with another type (c10::Half, __half,
+/// Eigen::half, _Float16) registers it once and passes spans of it; the type must hold the 16 bits and nothing else:
 ///
 ///   template <> struct dtrain::dtype_of<c10::Half> : std::integral_constant<dtrain::DType, dtrain::DType::f16> {};
 ///
@@ -1898,8 +1897,8 @@ struct Float8 {
 }  // namespace detail
 
 /// Four exponent bits, three digits, no infinity ("e4m3fn"): up to 448, in steps of 2^-9 near 0. For programs without
-/// such a type of their own; float16.hpp describes how to register another one (__nv_fp8_e4m3, c10::Float8_e4m3fn).
-/// Source: OCP 8-bit Floating Point Specification (OFP8), 1.0, 2023.
+/// another such type; float16.hpp describes how to register one (__nv_fp8_e4m3, c10::Float8_e4m3fn). Source: OCP 8-bit
+/// Floating Point Specification (OFP8), 1.0, 2023.
 /// @ingroup views
 using float8_e4m3 = detail::Float8<detail::Float8Format<3, 0x7e>>;
 
@@ -2307,7 +2306,7 @@ constexpr DType partial_type(DType dtype, ReduceOp op, Accumulate accumulate) no
 ///   to roundings, no partial result is larger than the largest contribution. Each product and each sum is rounded
 ///   once; for 16-bit floats this rounds to f32, and the combination is rounded once to type().
 /// - Average of i32 and u8: partial results are 64-bit sums; the result is the exact sum divided, truncated toward
-///   zero. Of i64: partial results are modulo 2^64, and the last combination's exact sum is divided.
+///   zero. For i64, partial results are modulo 2^64, and the last combination's exact sum is divided.
 /// - All else: as kernels::Reduction, rounded or taken modulo 2^bits to type() by every combination.
 ///
 /// Threads: any; a value without state.
@@ -3024,7 +3023,7 @@ class Poller {
   /// system is called even if nothing seems to change.
   bool apply(int descriptor, DescriptorWaiters& entry, bool fresh) noexcept;
 
-  /// One change of the epoll set; an added file gets a generation of its own.
+  /// One change of the epoll set; an added file gets a new generation.
   int control(int operation, int descriptor, DescriptorWaiters& entry, std::uint32_t wanted) noexcept;
 
   Descriptor epoll_;
@@ -3554,7 +3553,7 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
   std::string end_reason_;  ///< guarded by mutex_: what ended the loop, if not EventLoop::stop
 };
 
-/// What a BackgroundTask is without its value: compiled once.
+/// The part of a BackgroundTask that does not depend on its value: compiled once.
 class SpawnOwner {
  public:
   SpawnOwner() noexcept = default;
@@ -3635,7 +3634,7 @@ class [[nodiscard]] BackgroundTask : public SpawnOwner {
 // ---- dtrain/async/loop_thread.hpp
 
 /// @file
-/// async::LoopThread: an EventLoop with a thread of its own.
+/// async::LoopThread: an EventLoop and the thread that runs it.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -4230,8 +4229,7 @@ inline const std::error_category& cuda_category() noexcept {
   return category;
 }
 
-/// Whether the call succeeded. Clears the thread's "last error": the program, which reads it after its own kernels,
-/// would attribute it to them.
+/// Whether the call succeeded. Clears the thread's "last error", which the program would attribute to its own kernels.
 inline bool quiet(cudaError_t code) noexcept {
   if (code == cudaSuccess) {
     return true;
@@ -4242,7 +4240,8 @@ inline bool quiet(cudaError_t code) noexcept {
   return false;
 }
 
-/// "cudaMalloc on device 0: cudaErrorMemoryAllocation, out of memory; REMEDY". Later calls report kernels' errors.
+/// "cudaMalloc on device 0: cudaErrorMemoryAllocation, out of memory; REMEDY". Errors of kernels are reported by later
+/// calls.
 /// @param call the function called, or the action
 inline Error cuda_error(cudaError_t code, const std::string& call, const std::string& remedy = {},
                         SourceLocation where = SourceLocation::current()) {
@@ -4283,8 +4282,8 @@ inline void check(cudaError_t code, const char* call, SourceLocation where = Sou
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// Looks up a driver function through the runtime, so that a program links no libcuda. The calling code spells out its
-/// type, because <cuda.h> is for programs that use the driver themselves.
+/// Looks up a driver function through the runtime, so that a program links no libcuda. The calling code spells out the
+/// function's type, because <cuda.h> is for programs that use the driver themselves.
 /// @param version the CUDA version that introduced the function in this form
 /// @returns null if the driver does not have it
 inline void* driver_function(const char* name, [[maybe_unused]] unsigned int version) noexcept {
@@ -4327,16 +4326,17 @@ inline bool has_context(int device) noexcept {
   return state == nullptr || state(device, &flags, &active) != 0 || active != 0;
 }
 
-/// Makes the context of the thread's current device the driver's, too. The runtime does that at a thread's first call
-/// that needs the device, and a function of the driver that is called before then fails (201, invalid device context).
+/// Makes the context of the thread's current device the driver's current context, too. The runtime does so only at a
+/// thread's first call that needs the device. A function of the driver that is called earlier fails (201, invalid
+/// device context).
 /// @param device the thread's current device @throws Error (cuda)
 inline void bind_context(int device) {
   check(cudaSetDevice(device), "cudaSetDevice");
 }
 
-/// Makes `device` the thread's current device, and restores the previous one at its end. It does not restore a device
-/// without a context, usually device 0 in a thread that never chose one: cudaSetDevice would make a context there.
-/// Threads: the one that made it.
+/// Makes `device` the thread's current device, and restores the previous device at the end of the scope. The guard does
+/// not restore a device without a context, usually device 0 in a thread that never chose a device: cudaSetDevice would
+/// make a context there. Threads: the thread that made the guard.
 class DeviceGuard {
  public:
   /// @throws Error (cuda) for a device that does not exist
@@ -4406,7 +4406,8 @@ inline std::string declaration(DType dtype, char letter, unsigned count) {
 }
 
 /// Reads ("ld") or writes ("st") `count` elements at `address`, 16 bytes at a time if there are as many. Two elements
-/// of 16 bits are then one word of 32, the first one its lower half: an instruction moves four registers at most.
+/// of 16 bits become one word of 32, with the first element in the lower half: an instruction moves four registers at
+/// most.
 inline std::string transfer(DType dtype, char letter, const char* instruction, const char* address, unsigned count) {
   const bool loads = instruction[0] == 'l';
   const bool in_words = size_bytes(dtype) == 2 && count > 1;
@@ -4453,7 +4454,8 @@ inline std::string widen_element(DType dtype, unsigned i) {
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Pins memory that begins with a page, so that devices copy from and to it without the processor. Lifetime: the memory
-/// outlives it, and it outlives all work on the memory. Blocking: construction and destruction may wait for the device.
+/// outlives the registration, which outlives all work on the memory. Blocking: construction and destruction may wait
+/// for the device.
 class HostRegistration {
  public:
   HostRegistration() noexcept = default;
@@ -4546,8 +4548,8 @@ class PinnedBuffer {
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// While it exists, this thread may query events and allocate although another thread captures a graph. By default CUDA
-/// forbids that to all threads. Threads: the one that made it.
+/// In its scope, this thread may query events and allocate although another thread captures a graph. By default CUDA
+/// forbids these calls to all threads during a capture. Threads: the thread that made the object.
 class RelaxedCapture {
  public:
   RelaxedCapture() noexcept { exchange(); }
@@ -4590,8 +4592,8 @@ constexpr const char* name(Progress progress) noexcept {
 }
 
 /// Resolves `automatic` to `thread` or `caller` for this many ranks on the host.
-/// @param cores those that all ranks may use together
-/// @param own_cores those that this rank may use
+/// @param cores cores that all ranks may use together
+/// @param own_cores cores that this rank may use
 constexpr Progress decide(Progress wanted, int cores, int own_cores, int local_world_size) noexcept {
   if (wanted != Progress::automatic) {
     return wanted;
@@ -4603,8 +4605,8 @@ constexpr Progress decide(Progress wanted, int cores, int own_cores, int local_w
 /// system cannot answer, the number of cores online. Reads some small files.
 int available_cores();
 
-/// Number of cores that the ranks of this host may use together. A launcher that binds each rank to some of them says
-/// so in DTRAIN_NODE_CORES; else available_cores().
+/// Number of cores that the ranks of this host may use together. A launcher that binds ranks to cores states the number
+/// in DTRAIN_NODE_CORES; else available_cores().
 int cores_of_all_ranks();
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
@@ -4660,7 +4662,7 @@ concept ExternalEvent = CanPoll<E> && CanBlock<E> && CanSignal<E>;
 template <class S>
 concept HasEvent = requires { typename S::Event; } && Event<typename S::Event>;
 
-/// `record(event)` enqueues: the event completes when all work enqueued before it has.
+/// `record(event)` enqueues: the event completes when all work enqueued before is complete.
 /// @ingroup streams
 template <class S>
 concept CanRecord = HasEvent<S> && requires(S stream, typename S::Event& event) {
@@ -4682,12 +4684,12 @@ concept HasDevice = requires(const S stream) {
 };
 
 /// Work that runs in order. A model of Stream is a copyable reference; its owner outlives its references and all
-/// enqueued work. Threads: one enqueues at a time; any may poll events and wait for them.
+/// enqueued work. Threads: one thread enqueues at a time; any thread may poll events and wait for them.
 /// @ingroup streams
 template <class S>
 concept Stream = std::copyable<S> && HasDevice<S> && CanRecord<S> && CanWaitEvent<S>;
 
-/// Not every device has this: `wait(external, deadline)` enqueues a wait for a host's signal. If the deadline passes
+/// `wait(external, deadline)`, which not every device has, enqueues a wait for a host's signal. If the deadline passes
 /// first, the stream signals the event, `timed_out()` is true, and later work of the stream runs.
 /// @ingroup streams
 template <class S>
@@ -4729,8 +4731,8 @@ class Event {
   }
   ~Event() { destroy(); }
 
-  /// Also false if the device has failed: block_until_complete() throws its error. Not while a stream is being
-  /// captured, because this call would break the capture.
+  /// Whether the event is complete; false if the device has failed: block_until_complete() throws the device's error.
+  /// Not while a stream is being captured, because this call would break the capture.
   bool is_complete() const noexcept { return event_ == nullptr || quiet(cudaEventQuery(event_)); }
 
   /// As is_complete(), for a thread that captures nothing while another thread captures.
@@ -4788,7 +4790,7 @@ class Event {
 
   void destroy() noexcept {
     if (event_ != nullptr) {
-      static_cast<void>(quiet(cudaEventDestroy(event_)));  // the runtime keeps it until it completes
+      static_cast<void>(quiet(cudaEventDestroy(event_)));  // the runtime keeps the event until it completes
       event_ = nullptr;
     }
   }
@@ -4804,8 +4806,8 @@ class Event {
 // ---- dtrain/stream/cuda/external_event.hpp
 
 /// @file
-/// ExternalEvent: an event that the host completes and a CUDA stream waits for, by stream memory operations of the CUDA
-/// driver where it has them.
+/// ExternalEvent: an event that the host completes and a CUDA stream waits for, by stream memory operations if the CUDA
+/// driver has them.
 
 #if DTRAIN_WITH_CUDA
 
@@ -4818,12 +4820,12 @@ using WaitValue32 = int (*)(cudaStream_t stream, unsigned long long address, std
 inline constexpr int success = 0;
 inline constexpr int not_supported = 801;
 inline constexpr unsigned int wait_until_at_least = 0;  ///< CU_STREAM_WAIT_VALUE_GEQ: cyclic
-inline constexpr unsigned int version = 12000;          ///< its entry point needs no driver option
+inline constexpr unsigned int version = 12000;          ///< this version's entry point needs no driver option
 
 }  // namespace driver
 
 /// Enqueued: later work of `stream` starts when `*word`, in pinned memory, has reached or passed `value`.
-/// @returns false if the driver or the device cannot do that; nothing is enqueued then
+/// @returns false if the driver or the device has no such wait; nothing is enqueued in this case
 /// @throws Error (cuda)
 inline bool wait_for_value(cudaStream_t stream, const std::uint32_t* word, std::uint32_t value) {
   static const auto wait =
@@ -4849,12 +4851,12 @@ inline bool wait_for_value(cudaStream_t stream, const std::uint32_t* word, std::
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Incomplete until signal(). Streams wait, by a memory operation, until a word in pinned memory reaches the number of
-/// this round. reset() begins the next round; a stream that reaches its wait only then passes it. If the device has no
-/// such operation, a thread of the runtime blocks instead of the stream. A context has one such thread: the waits of
-/// its streams then begin one after the other, and none may depend on work behind another.
+/// this round. reset() begins the next round; a stream that reaches its wait after reset() passes it. If the device has
+/// no such operation, a thread of the runtime blocks instead of the stream. A context has one such thread: waits of its
+/// streams begin one after the other, and no wait may depend on work behind another.
 ///
 /// Threads: all members from any thread, except reset(). Lifetime: pinned; outlives the work that waits for it. A
-/// thread that sees it complete may destroy it once no stream waits, because signal() does not use it after that.
+/// thread that sees the event complete may destroy it once no stream waits, because signal() no longer uses the event.
 class ExternalEvent {
  public:
   /// @throws Error (cuda) if there is no pinned memory
@@ -4878,7 +4880,7 @@ class ExternalEvent {
 
   void signal() noexcept { complete(state_.load(std::memory_order_acquire), signalled); }
 
-  /// Makes it incomplete again. Not while a thread waits.
+  /// Makes the event incomplete again. Not while a thread waits.
   void reset() noexcept {
     const std::uint32_t state = state_.load(std::memory_order_acquire);
     if (phase(state) >= signalled) {
@@ -4912,7 +4914,7 @@ class ExternalEvent {
 
   void place(std::byte* pinned) { word_ = ::new (static_cast<void*>(pinned)) std::atomic<std::uint32_t>(0); }
 
-  /// Enqueued: see StreamRef.
+  /// Enqueues a wait: see StreamRef.
   void enqueue_wait(cudaStream_t stream, Deadline deadline, bool watched) {
     const std::uint32_t present = round(state_.load(std::memory_order_acquire));
     if (!wait_for_value(stream, reinterpret_cast<const std::uint32_t*>(word_), present)) {
@@ -5014,8 +5016,8 @@ class ExternalEvent {
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// A reference to a CUDA stream: borrows a cudaStream_t of one device. Threads: one enqueues at a time. Lifetime: the
-/// stream outlives the reference and all work enqueued through it.
+/// A reference to a CUDA stream: borrows a cudaStream_t of one device. Threads: one thread enqueues at a time.
+/// Lifetime: the stream outlives the reference and all work enqueued through it.
 /// @ingroup streams
 class StreamRef {
  public:
@@ -5040,10 +5042,10 @@ class StreamRef {
   cudaStream_t native() const noexcept { return stream_; }
   StreamHandle handle() const noexcept { return {device(), stream_}; }
 
-  /// The event completes when all work enqueued so far has. @throws Error (cuda), as do the others.
+  /// Lets the event complete when all work enqueued so far is complete. @throws Error (cuda), as do the other members.
   void record(Event& event) const { event.record(stream_, device_); }
 
-  /// Later work of this stream starts after the event's latest record. Enqueued; the host does not block.
+  /// Lets later work of this stream start after the event's latest record. Enqueued; the host does not block.
   void wait(const Event& event) const {
     if (event.native() != nullptr) {
       check(cudaStreamWaitEvent(stream_, event.native(), 0), "cudaStreamWaitEvent");
@@ -5061,7 +5063,7 @@ class StreamRef {
   bool is_capturing() const {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const cudaError_t code = cudaStreamIsCapturing(stream_, &status);
-    if (code == cudaErrorStreamCaptureImplicit) {  // the default stream, while one that it orders is captured
+    if (code == cudaErrorStreamCaptureImplicit) {  // the default stream, while a stream that it orders is captured
       return !quiet(code);
     }
     check(code, "cudaStreamIsCapturing");
@@ -5102,9 +5104,9 @@ static_assert(CanWaitExternal<StreamRef>);
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// Collects device-to-device copies, then enqueues them: by one call if the runtime and the driver have one (CUDA
-/// 12.8), else by one call each. The copies are unordered: no copy may read or write what another one writes. Allocates
-/// nothing for as many copies as were reserved. Threads: one at a time.
+/// Collects device-to-device copies, then enqueues them: by one call if the runtime and the driver have such a call
+/// (CUDA 12.8), else by one call for each copy. The copies are unordered: no copy may read or write what another one
+/// writes. Allocates nothing for as many copies as were reserved. Threads: one at a time.
 class CopyBatch {
  public:
   void reserve(std::size_t copies) {
@@ -5131,8 +5133,8 @@ class CopyBatch {
     bytes_.clear();
   }
 
-  /// Enqueued; the batch is then empty. Lifetime: the memory outlives the work, the batch need not.
-  /// @throws Error (cuda); some copies may then be enqueued
+  /// Enqueues the copies, and empties the batch. Lifetime: the memory outlives the work, the batch need not.
+  /// @throws Error (cuda); some copies may be enqueued in spite of it
   void enqueue(StreamRef stream) {
     if (!empty() && (size() == 1 || !enqueue_together(stream))) {
       for (std::size_t i = 0; i < size(); ++i) {
@@ -5144,7 +5146,7 @@ class CopyBatch {
   }
 
  private:
-  /// @returns false if that is impossible: the copies are then to be enqueued one by one
+  /// @returns false if one call is impossible, and the caller is to enqueue the copies one by one
   bool enqueue_together([[maybe_unused]] StreamRef stream) {
 #if CUDART_VERSION >= 12080
     // Neither name of the default stream accepts batches; graphs accept them from some drivers only.
@@ -5172,7 +5174,7 @@ class CopyBatch {
 #endif
   }
 
-  /// Later copies go one by one; if the error is not of this call but of earlier work, the next call throws it.
+  /// Lets later copies go one by one. If the error is of earlier work and not of this call, the next call throws it.
   void refuse_batches(cudaError_t code) {
     has_batches_ = false;
     const Error error = cuda_error(code, "cudaMemcpyBatchAsync");
@@ -5186,7 +5188,7 @@ class CopyBatch {
   std::vector<void*> to_;
   std::vector<const void*> from_;
   std::vector<std::size_t> bytes_;
-  bool has_batches_ = true;  ///< until the driver refuses one
+  bool has_batches_ = true;  ///< until the driver refuses a batch
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda
@@ -5212,7 +5214,7 @@ class DeviceBuffer {
  public:
   DeviceBuffer() noexcept = default;
 
-  /// Of the thread's current device. @throws Error (cuda: cudaErrorMemoryAllocation among them)
+  /// Memory of the thread's current device. @throws Error (cuda: cudaErrorMemoryAllocation among them)
   explicit DeviceBuffer(std::size_t bytes) : DeviceBuffer(bytes, current_device()) {}
 
   DeviceBuffer(std::size_t bytes, int device) : bytes_(bytes), device_(device) {
@@ -5249,9 +5251,9 @@ class DeviceBuffer {
   int device_ = 0;
 };
 
-/// Owns memory of a stream's device for work on that stream. Blocks neither when made nor when destroyed: the memory is
-/// freed when the stream reaches that point, while cudaFree waits for the whole device, and so for reductions that wait
-/// for other ranks. Lifetime: the stream outlives it.
+/// Owns memory of a stream's device for work on that stream. Construction and destruction do not block: the memory is
+/// freed when the stream reaches the destruction. cudaFree would wait for the whole device, and so for reductions that
+/// wait for other ranks. Lifetime: the stream outlives it.
 class StreamOrderedBuffer {
  public:
   /// data() is null if the device has no memory left, or has no memory pools.
@@ -5303,8 +5305,8 @@ using LaunchKernel = int (*)(void* kernel, unsigned int blocks_x, unsigned int b
 
 }  // namespace driver
 
-/// Logs why the driver did not load a kernel, unless the reason is the one logged last: the next kernels have the same.
-/// Threads: any.
+/// Logs the reason for which the driver did not load a kernel, unless it was logged last: later kernels have the same
+/// reason. Threads: any.
 inline void log_unloaded_kernel(const std::string& why) {
   static std::mutex mutex;
   static std::string& last = *new std::string;  // threads may log until the process ends
@@ -5318,7 +5320,7 @@ inline void log_unloaded_kernel(const std::string& why) {
   }
 }
 
-/// Trivially copyable; valid until the process ends.
+/// A kernel of the driver. Trivially copyable; valid until the process ends.
 class DriverKernel {
  public:
   /// No kernel.
@@ -5351,7 +5353,7 @@ class DriverKernel {
 
   explicit operator bool() const noexcept { return kernel_ != nullptr; }
 
-  /// Enqueued. Requires: a kernel; the stream's device is the thread's current one.
+  /// Enqueues a launch. Requires: a kernel; the stream's device is the thread's current device.
   /// @param arguments addresses of the parameters, which the launch copies @throws Error (cuda)
   void launch(std::uint32_t blocks, std::uint32_t threads, void** arguments, StreamRef stream) const {
     bind_context(stream.device().index);
@@ -5402,7 +5404,7 @@ constexpr bool can_scale(DType from, DType to) noexcept {
 namespace ptx {
 
 /// Converts element `i` to the type of the product, multiplies, and rounds it once to the target's type. Integers round
-/// to bf16, because sm_70 and sm_75 have no instruction for that.
+/// to bf16, because sm_70 and sm_75 have no instruction for bf16.
 inline std::string scaled_element(DType from, DType to, unsigned i) {
   const std::string source = registers(from, 's', i, 1);
   const std::string target = registers(to, 't', i, 1);
@@ -5563,7 +5565,7 @@ class ScaleKernel {
 
   explicit operator bool() const noexcept { return static_cast<bool>(kernel_); }
 
-  /// Enqueued. Requires: the stream's device is the thread's current one; 1 <= count <= max_scale_entries.
+  /// Enqueues a launch. Requires: the stream's device is the thread's current device; 1 <= count <= max_scale_entries.
   /// @param blocks of all entries @throws Error (cuda)
   void launch(const ScaleKernelEntry* entries, std::size_t count, std::uint32_t blocks, double factor,
               StreamRef stream) const {
@@ -5613,8 +5615,8 @@ class ScaledCopyBatch {
   ScaledCopyBatch(DType from, DType to)
       : kernel_(ScaleKernel::find(from, to)), from_bytes_(size_bytes(from)), to_bytes_(size_bytes(to)) {}
 
-  /// Launches the kernel for no elements. @returns whether the driver has loaded it for the device: it does that when a
-  /// kernel is first launched, and then cannot if it has no compiler for PTX.
+  /// Launches the kernel for no elements. @returns whether the driver has loaded the kernel for the device. The driver
+  /// loads a kernel at its first launch, and cannot if it has no compiler for PTX.
   static bool load(DType from, DType to, StreamRef stream) {
     const ScaledCopyBatch batch(from, to);
     if (!batch.kernel_) {
@@ -5646,9 +5648,9 @@ class ScaledCopyBatch {
 
   bool empty() const noexcept { return entries_.empty(); }
 
-  /// Enqueued; the batch is then empty. Each target element becomes the source's times `factor`, see
+  /// Enqueues the copies, and empties the batch. Each target element becomes the source's element times `factor`, see
   /// scale_kernel_text(). Lifetime: the memory outlives the work, the batch need not.
-  /// @throws Error (cuda); some copies may then be enqueued
+  /// @throws Error (cuda); some copies may be enqueued in spite of it
   void enqueue(double factor, StreamRef stream) {
     const DeviceGuard guard(stream.device().index);
     for (std::size_t begin = 0; begin < entries_.size(); begin += max_scale_entries) {
@@ -5697,8 +5699,8 @@ constexpr bool can_sum_squares(DType dtype) noexcept {
   return dtype == DType::f64 || dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16;
 }
 
-/// Blocks for an array of so many bytes, at most as many as keep a large GPU busy. It depends on nothing else, so that
-/// all ranks add in the same order.
+/// Blocks for an array of so many bytes, at most as many as keep a large GPU busy. The number depends on the bytes
+/// only, so that all ranks add in the same order.
 constexpr std::uint32_t square_sum_blocks(std::size_t bytes) noexcept {
   const std::size_t blocks = bytes / square_sum_block_bytes + (bytes % square_sum_block_bytes != 0 ? 1 : 0);
   return static_cast<std::uint32_t>(std::min<std::size_t>(blocks, 512));
@@ -5706,7 +5708,8 @@ constexpr std::uint32_t square_sum_blocks(std::size_t bytes) noexcept {
 
 /// The kernel `square_sum_name`(array, its bytes, sums): block b writes its sum of squares to sums[b], in f64. Thread t
 /// of block b reads 16 bytes at index b * square_sum_threads + t, and at each further multiple of all threads. The
-/// threads' sums are added pairwise, by halves. So equal arrays give equal bits. Squares are exact, except of f64.
+/// threads' sums are added pairwise, by halves. Equal arrays therefore give equal bits. Squares are exact, except of
+/// f64.
 inline std::string square_sum_text(DType dtype) {
   const auto count = static_cast<unsigned>(square_sum_bytes / size_bytes(dtype));
   std::string add;
@@ -5806,8 +5809,8 @@ class SquareSumKernel {
     return kernel;
   }
 
-  /// Launches the kernel for no elements; it writes one sum, of 0, to `sums`. @returns whether the driver has loaded it
-  /// for the stream's device: it does that when a kernel is first launched there
+  /// Launches the kernel for no elements; it writes one sum, of 0, to `sums`. @returns whether the driver has loaded
+  /// the kernel for the stream's device, as it does at the first launch there
   static bool load(DType dtype, double* sums, StreamRef stream) {
     const SquareSumKernel kernel = find(dtype);
     if (!kernel) {
@@ -5851,22 +5854,22 @@ class SquareSumKernel {
 // ---- dtrain/stream/cuda/stream.hpp
 
 /// @file
-/// Stream: an owned CUDA stream; CommunicationStream: the one for the communication of a group or a DDP instance.
+/// Stream: an owned CUDA stream; CommunicationStream: the stream for the communication of a group or a DDP instance.
 
 #if DTRAIN_WITH_CUDA
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// If two streams have work, the device's scheduler takes that of high priority first.
+/// Priority of a stream: the device's scheduler takes work of high priority first.
 /// @ingroup streams
 enum class Priority { normal, high };
 
 /// Owns a stream that does not wait for the default stream. Lifetime: outlives its references. Enqueued work runs on
-/// after its destruction; the memory of that work outlives the work.
+/// after the stream's destruction; the work's memory outlives the work.
 /// @ingroup streams
 class Stream {
  public:
-  /// On the thread's current device. @throws Error (cuda)
+  /// A stream of the thread's current device. @throws Error (cuda)
   explicit Stream(Priority priority = Priority::normal) : Stream(priority, current_device()) {}
 
   Stream(Priority priority, int device) : device_(device) {
@@ -5907,7 +5910,7 @@ class Stream {
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
-/// Owns a stream of high priority on the device that is the thread's current one when ref() is first called.
+/// Owns a stream of high priority, on the thread's current device at the first call of ref().
 /// Threads: one at a time. Lifetime: outlives its references.
 /// @ingroup streams
 class CommunicationStream {
@@ -5962,13 +5965,14 @@ class TimingEvent {
     }
   }
 
-  /// Enqueued, on a stream of the device that is not captured. @throws Error (cuda)
+  /// Enqueues the point on a stream of the device that is not captured. @throws Error (cuda)
   void record(StreamRef stream) { check(cudaEventRecord(event_, stream.native()), "cudaEventRecord"); }
 
   /// Also false if the device has failed. Not while a stream is being captured, except under RelaxedCapture.
   bool is_complete() const noexcept { return quiet(cudaEventQuery(event_)); }
 
-  /// Device time between two events, negative if `to` was first. Empty if one is not complete, or the time is unknown.
+  /// Device time between two events, negative if `to` was first. Empty if an event is not complete, or the time is
+  /// unknown.
   friend std::optional<std::chrono::nanoseconds> between(const TimingEvent& from, const TimingEvent& to) noexcept {
     float milliseconds = 0;
     if (!quiet(cudaEventElapsedTime(&milliseconds, from.event_, to.event_))) {
@@ -5997,7 +6001,7 @@ namespace DTRAIN_NAMESPACE::stream::host {
 inline constexpr std::size_t work_item_bytes = 112;
 
 /// A callable that a queue stores: no allocation, no exceptions, no destructor. A callable that holds a reference has
-/// `drop()` to release it if it never runs.
+/// `drop()`, which releases the reference if the callable never runs.
 template <class F>
 concept WorkFunction = std::is_trivially_copyable_v<F> && std::is_nothrow_invocable_r_v<void, F&> &&
                            sizeof(F) <= work_item_bytes
@@ -6038,19 +6042,19 @@ static_assert(sizeof(WorkItem) == 128, "dtrain: a work item is two cache lines")
 
 class StreamRef;
 
-/// A host stream: owns a ring of work items. Each gets a ticket (1, 2, ...) when it is enqueued. Items run in that
-/// order, one at a time, in a thread that waits for them or in a HelperThread.
+/// A host stream: owns a ring of work items. Each item gets a ticket (1, 2, ...) when it is enqueued. Items run in the
+/// order of tickets, one at a time, in a thread that waits for them or in a HelperThread.
 ///
 /// Producers and the runner share no lock. A producer writes an item and publishes its ticket (release); the runner
 /// reads the ticket (acquire) and then the item. Therefore data that the work reads must be written before the enqueue;
-/// ThreadSanitizer reports it otherwise.
+/// ThreadSanitizer reports later writes.
 ///
-/// Threads: enqueue from any thread; wait and poll from any thread. Work must end by a deadline of its own. Lifetime:
-/// pinned; outlives its references, events and HelperThread. Destruction drops work that has not run.
+/// Threads: enqueue from any thread; wait and poll from any thread. Each work item must have a deadline by which it
+/// ends. Lifetime: pinned; outlives its references, events and HelperThread. Destruction drops work that has not run.
 /// @ingroup streams
 class Queue {
  public:
-  /// Capacity of the ring, unless reserve() makes it larger. Enqueueing to a full ring runs its oldest work, or waits
+  /// Capacity of the ring, unless reserve() makes it larger. An enqueue to a full ring runs the oldest work, or waits
   /// for it, instead of growing.
   static constexpr std::uint64_t initial_capacity = 256;
 
@@ -6066,10 +6070,10 @@ class Queue {
   StreamRef ref() noexcept;
 
   /// Makes the ring hold at least `items` work items. Blocks until the work enqueued so far is done. Threads: no other
-  /// enqueues meanwhile. @throws Error (invalid_argument) if the caller is itself work of this queue
+  /// thread enqueues meanwhile. @throws Error (invalid_argument) if the caller is itself work of this queue
   void reserve(std::uint64_t items);
 
-  /// Blocks only if the ring is full. Wakes a parked HelperThread.
+  /// Enqueues work. Blocks only if the ring is full. Wakes a parked HelperThread.
   /// @throws Error (invalid_argument) if the ring is full and the caller is itself work of this queue
   template <WorkFunction F>
   void enqueue(const F& work) {
@@ -6102,7 +6106,7 @@ class Queue {
   friend class OnDemandRunner;
 
   static constexpr std::uint64_t no_waiter = std::numeric_limits<std::uint64_t>::max();
-  static constexpr std::chrono::minutes full_ring_timeout{1};  // then it tries again: work ends by its own deadline
+  static constexpr std::chrono::minutes full_ring_timeout{1};  // an enqueue tries again: work has deadlines
   enum RunnerState : std::uint32_t { no_runner, has_runner };
   enum HelperState : std::uint32_t { helper_awake, helper_parked };
 
@@ -6162,7 +6166,7 @@ class Queue {
     }
   }
 
-  /// The helper sleeps here until there is work that no thread runs, or it is to stop.
+  /// Puts the helper to sleep until there is work that no thread runs, or until the helper is to stop.
   void park_helper() noexcept;
 
   alignas(64) std::mutex producers_;
@@ -6173,7 +6177,7 @@ class Queue {
   alignas(64) std::atomic<std::uint64_t> wanted_{no_waiter};  ///< lowest ticket that a thread sleeps for
   std::atomic<std::uint32_t> signal_{0};
   std::atomic<std::uint32_t> helper_{helper_awake};
-  std::atomic<bool> has_helper_{false};                       ///< false again when it is to stop
+  std::atomic<bool> has_helper_{false};                       ///< false again when the helper is to stop
   alignas(64) std::vector<WorkItem> ring_{initial_capacity};  ///< a power of two
 };
 
@@ -6183,7 +6187,7 @@ class Queue {
 
 /// @file
 /// StreamRef: the reference to a host queue that models Stream; Event and ExternalEvent: a point in a host stream, and
-/// one that the host completes.
+/// an event that the host completes.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -6197,7 +6201,7 @@ class Event {
   /// Number of completed work items of its stream; equal values mean that none completed in between.
   std::uint64_t progress() const noexcept { return queue_ == nullptr ? 0 : queue_->completed(); }
 
-  /// Blocking: see Queue::block_until_complete. Each work item ends by a deadline of its own.
+  /// Blocking: see Queue::block_until_complete. Each work item ends by its deadline.
   WaitResult block_until_complete(Deadline deadline) const {
     return queue_ == nullptr ? WaitResult::complete : queue_->block_until_complete(ticket_, deadline);
   }
@@ -6210,8 +6214,8 @@ class Event {
 };
 
 /// An event that a host thread completes by signal(). Threads: all members from any thread. Lifetime: pinned; outlives
-/// the work that waits for it. signal() does not use the event after it has become complete: a thread that sees it
-/// complete may destroy it.
+/// the work that waits for it. signal() does not use a complete event: a thread that sees the event complete may
+/// destroy it.
 /// @ingroup streams
 class ExternalEvent {
  public:
@@ -6226,7 +6230,7 @@ class ExternalEvent {
 
   void signal() noexcept { complete_as(signalled); }
 
-  /// Makes it incomplete again. Not while a thread waits.
+  /// Makes the event incomplete again. Not while a thread waits.
   void reset() noexcept { state_.store(idle, std::memory_order_release); }
 
   WaitResult block_until_complete(Deadline deadline) const noexcept {
@@ -6274,14 +6278,14 @@ class StreamRef {
 
   Device device() const noexcept { return {}; }
 
-  /// The event completes when all work enqueued so far has.
+  /// Lets the event complete when all work enqueued so far is complete.
   void record(Event& event) const noexcept {
     event.queue_ = queue_;
     event.ticket_ = queue_->published();
   }
 
-  /// Later work of this stream starts after the event's latest record. If no thread runs the other stream's work, the
-  /// thread that runs this stream runs it. Enqueued; the host does not block.
+  /// Lets later work of this stream start after the event's latest record. The thread that runs this stream also runs
+  /// the other stream's work if no other thread does. Enqueued; the host does not block.
   void wait(const Event& event) const;
 
   /// Later work starts after `event.signal()`, or at the deadline, which then completes the event with `timed_out()`.
@@ -6318,24 +6322,24 @@ static_assert(CanWaitExternal<StreamRef>);
 // ---- dtrain/stream/host/stream_registry.hpp
 
 /// @file
-/// StreamRegistry: a rank's host streams; an OnDemandRunner runs those that no thread runs, so that streams cannot
+/// StreamRegistry: a rank's host streams; an OnDemandRunner runs streams that no thread runs, so that streams cannot
 /// deadlock.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
-/// Starts on demand and ends when the queue is empty; an idle one costs neither thread nor memory.
-/// Lifetime: the queue outlives it. Threads: `start_if_idle` one at a time.
+/// A thread that starts on demand and ends when the queue is empty; an idle runner costs neither thread nor memory.
+/// Lifetime: the queue outlives the runner. Threads: `start_if_idle` one at a time.
 class OnDemandRunner {
  public:
   explicit OnDemandRunner(Queue& queue) noexcept : queue_(queue) {}
   OnDemandRunner(const OnDemandRunner&) = delete;
   OnDemandRunner& operator=(const OnDemandRunner&) = delete;
 
-  /// Leaves work that has not run. Blocking: until the running work has ended, by a deadline of its own.
+  /// Leaves work that has not run. Blocking: until the running work has ended, by the work's deadline.
   ~OnDemandRunner() { stops_.store(true); }
 
   /// Starts the thread if the queue has work that no thread runs. Does not block. If the system cannot start a thread,
-  /// the work is left to waiting threads; a later call tries again.
+  /// the work is left to waiting threads, and a later call tries again.
   void start_if_idle() noexcept;
 
  private:
@@ -6348,8 +6352,9 @@ class OnDemandRunner {
 };
 
 /// A caller-runs stream makes no progress while its rank's thread waits inside another stream's operation. Example:
-/// rank 0 waits in channel A for rank 1, and rank 1 waits in channel B for rank 0. Each has enqueued the work that the
-/// other one waits for, and no thread runs it. So a thread that waits long calls run_unattended() repeatedly.
+/// rank 0 waits in channel A for rank 1, and rank 1 waits in channel B for rank 0. Each rank has enqueued the work that
+/// the other rank waits for, and no thread runs this work. Therefore a thread that waits long calls run_unattended()
+/// repeatedly.
 class StreamRegistry {
  public:
   /// A stream's registration, with the thread that runs it on demand. Pinned. Lifetime: the queue outlives it.
@@ -6395,9 +6400,9 @@ class StreamRegistry {
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
-/// Sleeps while the queue is empty; an enqueue wakes it with one futex call, and only if it sleeps. At most one per
-/// queue. Destruction lets the running work end and leaves the rest to waiting threads. Lifetime: the queue outlives
-/// the thread.
+/// The thread sleeps while the queue is empty; an enqueue wakes a sleeping thread with one futex call. At most one
+/// thread per queue. Destruction lets the running work end and leaves the rest to waiting threads. Lifetime: the queue
+/// outlives the thread.
 class HelperThread {
  public:
   /// @throws Error if the system cannot start a thread
@@ -6417,7 +6422,7 @@ class HelperThread {
 };
 
 /// Owns a Queue and, after start_helper(), the thread that drains it. Movable; references stay valid. Threads: one at a
-/// time, its references as StreamRef. Lifetime: outlives its references; destruction drops work that has not run.
+/// time; references as StreamRef. Lifetime: outlives its references; destruction drops work that has not run.
 /// @ingroup streams
 class CommunicationStream {
  public:
@@ -6428,10 +6433,11 @@ class CommunicationStream {
   /// Starts a thread that runs the work; a second call does nothing. @throws Error if the system cannot start a thread.
   void start_helper();
 
-  /// Blocking: until the running work has ended. Waiting threads run the rest.
+  /// Blocking: until the running work has ended. Waiting threads run the remaining work.
   void stop_helper() noexcept { owned_->helper.reset(); }
 
-  /// Registers it as one of the rank's streams: its work runs in the background while the rank is blocked elsewhere.
+  /// Registers the stream as one of the rank's streams. Its work runs in the background while the rank is blocked
+  /// elsewhere.
   void register_with(std::shared_ptr<StreamRegistry> registry);
 
   bool has_helper() const noexcept { return owned_->helper.has_value(); }
@@ -6606,8 +6612,8 @@ namespace DTRAIN_NAMESPACE::identity {
 /// Port of the store if no variable or flag sets one.
 inline constexpr int default_master_port = 29500;
 
-/// What a process knows of its place in the job. Ranks compute unset fields by an exchange after connecting. The
-/// exchange also confirms fields that are guesses, which `provisional` names.
+/// Identity of a process in its job. Ranks compute unset fields by an exchange after connecting. The exchange also
+/// confirms guessed fields, which `provisional` names.
 /// @ingroup launchers
 struct ProcessIdentity {
   DTRAIN_MEMBERS_DEFINED_APART(ProcessIdentity);
@@ -6624,7 +6630,7 @@ struct ProcessIdentity {
   /// @name Properties that distinguish the job from other jobs (job_name.hpp)
   /// @{
   std::optional<std::string> job;  ///< its name: "DTRAIN_JOB_ID=monday", "SLURM_JOB_ID.SLURM_STEP_ID=17.0", a run id
-  bool is_exact_job = false;       ///< no other job has that name
+  bool is_exact_job = false;       ///< whether no other job has the name `job`
   bool one_starter = false;        ///< one process on each node starts all of its ranks
   std::string rank_variable;       ///< differs between the ranks; empty for a single process
   /// @}
@@ -16441,11 +16447,14 @@ class ChannelStatus {
     std::unique_lock lock(mutex_);
     return !block_until(changed_, lock, deadline, [this] { return stopping_ || aborted(); });
   }
-  /// Blocking: at most ten seconds since the abort or stop_watching(); one if the process has abandoned threads.
+  /// Longest wait for NCCL to end a communicator.
+  static constexpr std::chrono::seconds longest_end{10};
+
+  /// Blocking: at most `longest` since the abort or stop_watching(); one second if the process has abandoned threads.
   /// @returns whether the thread has ended
-  bool block_until_ended() {
+  bool block_until_ended(std::chrono::seconds longest = longest_end) {
     std::unique_lock lock(mutex_);
-    const auto timeout = AbandonedThreads::count() == 0 ? std::chrono::seconds(10) : std::chrono::seconds(1);
+    const auto timeout = AbandonedThreads::count() == 0 ? longest : std::chrono::seconds(1);
     const auto since = ending_since_.value_or(Deadline::Clock::now());
     return block_until(changed_, lock, Deadline::at(since + timeout), [this] { return ended_; });
   }
@@ -16862,8 +16871,9 @@ class Channel {
   Caller caller() const noexcept { return {context.reporting_rank(), device_}; }
 
   /// Enqueues the work of `call(ncclComm_t)` on `stream`. Blocking: until NCCL has launched it, microseconds. A
-  /// channel's first operations connect ranks and take longer, at most `timeout`. If it throws, it has waited, at most
-  /// ten seconds, until no thread of NCCL's will still enqueue that work: the caller may free the memory.
+  /// channel's first operations connect ranks and take longer, at most `timeout`. If it throws, no thread of
+  /// NCCL's will still enqueue that work, and the caller may free the memory, unless NCCL has not ended the
+  /// communicator 3 s after the abort.
   /// @throws the job's first cause; Error (timeout, nccl, cuda)
   template <class Call>
   void issue(const Operation& operation, const char* function, stream::cuda::StreamRef stream, Call call) {
@@ -17061,7 +17071,10 @@ class Channel {
       diagnose(result, action, operation, std::move(held));
     } catch (...) {
       if (result.code == ncclInProgress) {
-        status.block_until_ended();
+        if (!status.aborted()) status.fail(CauseKind::exception, "a call to NCCL was given up");
+        // Less than a launcher's patience with the other ranks, and than what the destructor waits: unwinding may free
+        // what NCCL waits for, such as a graph.
+        status.block_until_ended(std::chrono::seconds(3));
       }
       throw;
     }
@@ -20074,7 +20087,7 @@ struct Staged;
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// A way to all_reduce that an algorithm's communicator offers.
+/// A variant of all_reduce that an algorithm's communicator offers.
 struct AllReduceVariant {
   const char* name = "";
   bool is_by_algorithm = true;  ///< else by the backend
@@ -20134,7 +20147,7 @@ struct AlgorithmBarrier {
   }
 };
 
-/// The order of an algorithm's operations. Uses the state until its close() only; after it all are skipped.
+/// The order of an algorithm's operations. Uses the state until close() only; operations after close() are skipped.
 /// @tparam State has `algorithm`, `inner`, the backend's communicator, and failure(), the first cause of any of them
 template <class State>
 class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
@@ -20161,7 +20174,7 @@ class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
                         [&]() noexcept { fail_operation(Operation::name, std::string("it ") + backend::began_early); });
   }
 
-  /// Ends all channels of the communicator; while it closes, only if an operation runs. The first cause is kept.
+  /// Ends all channels of the communicator; during close(), only if an operation runs. The first cause is kept.
   void abort(const Cause& cause) noexcept {
     if (this->cause_.set(cause) && (!is_closing_.load() || Order::is_in_operation())) {
       state_.inner.abort(cause);
@@ -20182,7 +20195,7 @@ class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
     return Order::has_run(count);
   }
 
-  /// See OrderedChannel::close_order. Unless an operation was interrupted, the channels close as if all had run.
+  /// See OrderedChannel::close_order. Unless an operation was interrupted, the channels close as after a complete run.
   void close(std::uint64_t enqueued) noexcept {
     const bool has_failed = Order::aborted();
     is_closing_.store(true);
@@ -20210,8 +20223,8 @@ class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
 // ---- dtrain/topology/algorithm_communicator.hpp
 
 /// @file
-/// AlgorithmCommunicator: a communicator that runs the collectives that a topology's algorithm has by it, and the
-/// others by the backend's communicator.
+/// AlgorithmCommunicator: a communicator that runs the collectives of a topology's algorithm, and all others by the
+/// backend's communicator.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -20370,7 +20383,7 @@ class AlgorithmCommunicator {
   void abort(const Cause& cause) noexcept { state_->order->abort(cause); }
   std::optional<Cause> failure() const { return state_->failure(); }
 
-  /// What the algorithm compresses. Threads: any.
+  /// Traffic that the algorithm compresses. Threads: any.
   CompressedTraffic compressed_traffic() const noexcept requires requires(const Algorithm& of) {
     of.compressed_traffic();
   }
@@ -20401,7 +20414,7 @@ class AlgorithmCommunicator {
     }
 
     const backend::ChannelContext context;
-    Inner inner;          ///< of the whole group, for operations that the algorithm lacks, and for one of its variants
+    Inner inner;  ///< of the whole group, for operations that the algorithm lacks, and for a variant by the backend
     Algorithm algorithm;  ///< has its own channels, because it runs while the program enqueues
     OperationOrder* const order;
     AllReduceVariant variant;  ///< of the next all_reduce
@@ -20506,7 +20519,7 @@ concept SelectsAllReduce =
 // clang-format on
 
 /// The type `Rebind<B>` of a topology with a member `template <Endpoint E> static Routine
-/// all_reduce(OperationContext<E>&, const Buffers&)`. Everything but all_reduce is B's.
+/// all_reduce(OperationContext<E>&, const Buffers&)`. All operations but all_reduce are B's.
 template <SelectsAllReduce B, class T>
 struct BackendWithAlgorithm : B {
   using Communicator = typename B::Communicator;
@@ -20552,7 +20565,7 @@ struct NodeLayout {
   bool has_cross_node_group() const noexcept { return local_rank < cross_node_groups; }
   /// Whether all nodes have the same number of ranks.
   bool is_uniform() const noexcept { return ranks == cross_node_groups * nodes; }
-  /// Whether all nodes have the same number of ranks, and each node's follow those of the node before.
+  /// Whether all nodes have the same number of ranks, and each node's ranks follow the ranks of the node before.
   bool is_in_rank_order() const noexcept;
   /// Whether every rank of this node has a cross-node group.
   bool is_even() const noexcept { return local_size == cross_node_groups; }
@@ -20566,7 +20579,7 @@ NodeLayout node_layout(const std::vector<int>& node_of, int rank);
 /// @throws Error (timeout), JobFailed
 NodeLayout exchange_node_layout(const backend::ChannelContext& context, Deadline deadline);
 
-/// Context with the ranks of this rank's node. All of them are on one host.
+/// Context with the ranks of this rank's node, which are all on one host.
 backend::ChannelContext inside_node(const backend::ChannelContext& context, const NodeLayout& layout);
 
 /// Context with the ranks of all nodes that have this local rank. @pre layout.has_cross_node_group()
@@ -20581,12 +20594,13 @@ backend::ChannelContext across_nodes(const backend::ChannelContext& context, con
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Threads: one at a time. Lifetime: must be destroyed before the objects that its functions use.
+/// Runs two functions at the same time. Threads: one at a time. Lifetime: destroyed before the objects that its
+/// functions use.
 class ParallelRunner {
  public:
   /// Runs `first()` in this thread and `second()` in the other; each returns whether its channel still works. If one
   /// throws, `stop(cause)` must make the other return. Blocks until both have returned.
-  /// @returns whether both channels still work. @throws what first() throws, else what second() throws
+  /// @returns whether both channels still work. @throws the exception of first(), else of second()
   template <class First, class Second, class Stop>
   bool run_both(First first, Second second, Stop stop) {
     CallResult second_result;
@@ -20690,7 +20704,7 @@ namespace DTRAIN_NAMESPACE::topology {
 
 /// An algorithm has more steps for a reduction than a stream's queue can hold. Therefore a reduction is one work item
 /// on the program's stream. The stream's thread runs the steps one after the other on the SubChannel's own queue.
-/// Threads: one calls step(); abort() and failure() from any.
+/// Threads: one thread calls step(); any thread calls abort() and failure().
 template <backend::Communicator C>
 class SubChannel {
  public:
@@ -20698,7 +20712,7 @@ class SubChannel {
       : queue_(std::make_unique<stream::host::Queue>()), communicator_(std::move(communicator)) {}
 
   /// Blocks until the operations that `start(communicator, stream)` enqueues have run, or have failed by the backend's
-  /// timeout. @returns whether the channel still works. @throws what `start` throws
+  /// timeout. @returns whether the channel still works. @throws the exceptions of `start`
   template <class Start>
   bool step(Start start) {
     start(communicator_, queue_->ref());
@@ -20789,8 +20803,8 @@ constexpr void require() noexcept {
 
 namespace detail {
 
-/// The type is B itself if T does not support B: require() has reported that in one sentence, and no other compile
-/// error should follow.
+/// The type is B itself if T does not support B: require() has reported the reason in one sentence, and no other
+/// compile error should follow.
 template <class T, class B>
 struct ChannelBackend {
   using Type = B;
@@ -20819,7 +20833,7 @@ using ChannelBackend = typename detail::ChannelBackend<T, B>::Type;
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// The default: the backend's own algorithms. It rebinds a backend to itself.
+/// The default: the backend's own algorithms. Flat rebinds a backend to itself.
 /// @ingroup topologies
 struct Flat {
   static constexpr std::string_view name() noexcept { return "Flat"; }
@@ -20849,7 +20863,7 @@ static_assert(Topology<Flat>);
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Servers are ranks 0 to S-1, or all ranks if there are fewer; they train, too. Every rank sends each server its
+/// Servers are ranks 0 to S-1, or all ranks if there are fewer; servers train, too. Every rank sends each server its
 /// shard. The server reduces the shards of all ranks in rank order, as SharedMemory does, and sends the result back.
 /// With n ranks, a server's link carries n - 1 times its shard: for few ranks, or for servers with faster links.
 /// @ingroup topologies
@@ -20928,9 +20942,9 @@ static_assert(Topology<Ring>);
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Reduce and broadcast along one tree: about 2 log2(n) steps, so it is for small buffers on many ranks. Sanders, Speck
-/// and Traeff ("Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009) balance the links with two
-/// trees. This is one tree: if links are the limit, Ring sends less.
+/// Reduce and broadcast along one tree: about 2 log2(n) steps, for small buffers on many ranks. Sanders, Speck and
+/// Traeff ("Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009) balance the links with two
+/// trees. Tree has one tree: if links are the limit, Ring sends less.
 /// @ingroup topologies
 struct Tree {
   static constexpr std::string_view name() noexcept { return "Tree"; }
@@ -20962,7 +20976,7 @@ static_assert(Topology<Tree>);
 // ---- dtrain/topology/wire.hpp
 
 /// @file
-/// Types on the wire: those in which a topology sends f32 elements; and the all-reduce that sends them.
+/// Types on the wire, in which a topology sends f32 elements; and the all-reduce that sends them.
 
 namespace DTRAIN_NAMESPACE::wire {
 
@@ -20978,7 +20992,7 @@ struct Bf16 {
   static constexpr DType dtype = DType::bf16;
 };
 
-/// 16 bits, more precise than Bf16 and up to 65,504. A sum beyond that is infinite; averages up to 65,400 are not.
+/// 16 bits, more precise than Bf16 and up to 65,504. A sum beyond 65,504 is infinite; averages up to 65,400 are finite.
 /// @ingroup topologies
 struct F16 {
   static constexpr DType dtype = DType::f16;
@@ -21004,8 +21018,8 @@ class WireReduction {
     return narrows<WireType> && dtype == DType::f32 && (op == ReduceOp::sum || op == ReduceOp::average);
   }
 
-  /// In place: rounds this rank's elements once, has them reduced, widens the result. An average in 16 bits is a sum
-  /// of quotients, so that it does not overflow on the way.
+  /// Rounds this rank's elements once, reduces the rounded elements, and widens the result, in place. An average in 16
+  /// bits is a sum of quotients, so that no partial sum overflows.
   /// @param reduce `reduce(view, op)` reduces a view in place among `ranks` ranks @returns the result of `reduce`
   /// @param may_cast false: the elements stay as they are
   template <class Reduce>
@@ -21023,7 +21037,7 @@ class WireReduction {
     return reduce(own, op);
   }
 
-  /// The same for a reduce-scatter of `whole`, whose content is lost, to `own`.
+  /// A reduce-scatter of `whole`, whose content is lost, to `own`, rounded and widened as in all_reduce.
   /// @param reduce `reduce(whole, own, op)`
   template <class Reduce>
   bool reduce_scatter(const BufferView& whole, const BufferView& own, ReduceOp op, int ranks, Reduce reduce) {
@@ -21067,8 +21081,9 @@ class WireReduction {
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Each rank rounds its elements once, and the backend's own all-reduce adds those in 16 bits, as precisely as it adds
-/// any (GroupOptions::accumulate). Elementwise, so it promises the same bits as the backend.
+/// Each rank rounds its elements once. The backend's own all-reduce adds the rounded elements, with the precision of
+/// its 16-bit sums (GroupOptions::accumulate). Rounding is elementwise, so that results are as reproducible as the
+/// backend's.
 template <class B, class WireType>
 class FlatReduction {
  public:
@@ -21086,7 +21101,7 @@ class FlatReduction {
     return channel_.communicator().allocate_blocking(bytes, deadline);
   }
 
-  /// Flat's way is by the same channel, whose memory the gradients may be in.
+  /// The variant Flat uses the same channel, in whose memory the gradients may be.
   std::span<const AllReduceVariant> variants() const noexcept {
     static constexpr AllReduceVariant all[] = {
         {WireType::dtype == DType::bf16 ? "FlatOver in bf16" : "FlatOver in f16"}, {"Flat", true, false}};
@@ -21155,13 +21170,13 @@ static_assert(Topology<FlatOver<wire::Bf16>>);
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Those that make a difference in a layout: inside one node there is one way; where each node has one rank, the
-/// backend's own is Hierarchical without a wire type. @param wire of f32 elements between nodes: f32, bf16 or f16
+/// Variants that differ in a layout. One node has a single variant; with one rank on each node, the backend's own
+/// variant is Hierarchical without a wire type. @param wire type of f32 elements between nodes: f32, bf16 or f16
 std::span<const AllReduceVariant> hierarchical_variants(const NodeLayout& layout, DType wire) noexcept;
 
-/// For several nodes with layout.is_in_rank_order(). A reduce-scatter goes inside nodes first, a node's blocks after
-/// the other's, then across them; an all-gather the other way round. Each byte crosses between nodes once. What
-/// crosses, a block for each node, is in memory of the channel. Lifetime: a call.
+/// For several nodes with layout.is_in_rank_order(). A reduce-scatter runs inside nodes first, one node's blocks after
+/// another's, then across nodes; an all-gather runs in the reverse order. Each byte crosses between nodes once. The
+/// blocks that cross, one for each node, are in memory of the channel. Lifetime: a call.
 /// @tparam Node,Across SubChannels
 template <class Node, class Across>
 class NodeBlocks {
@@ -21248,15 +21263,15 @@ class NodeBlocks {
 /// cross-node group broadcasts its block.
 ///
 /// An average of floats is the average of the nodes' averages, unless nodes have different sizes or partial results
-/// are wider than elements. Then each rank first makes a partial result of its contribution
+/// are wider than elements. In these cases each rank first makes a partial result of its contribution
 /// (kernels::PartialReduction).
 ///
 /// A broadcast goes through the ranks of the root's node, of which each sends its block to the other nodes; each byte
 /// crosses to each node once.
 ///
 /// `WireType`: wire::Bf16 or wire::F16 sends sums and averages of f32 in 16 bits across nodes. Each node's partial
-/// result is an f32 sum, rounded once before it is sent; the backend rounds what it adds up across nodes. Source: Ueno
-/// and Yokota, "Exhaustive study of hierarchical AllReduce patterns for large messages between GPUs", 2019.
+/// result is an f32 sum, rounded once before it is sent; the backend rounds its sums across nodes. Source: Ueno and
+/// Yokota, "Exhaustive study of hierarchical AllReduce patterns for large messages between GPUs", 2019.
 template <class B, class Intra, class WireType = wire::Same>
 class HierarchicalCollectives {
  public:
@@ -21302,8 +21317,7 @@ class HierarchicalCollectives {
     return reduce_in_segments(input, output, op, casts);
   }
 
-  /// Whether reduce_scatter() and all_gather() go by nodes: a node's ranks, of which each has as many, have successive
-  /// blocks.
+  /// Whether reduce_scatter() and all_gather() go by nodes: all nodes have equally many ranks, with successive blocks.
   bool scatters() const noexcept { return layout_.local_size > 1 && layout_.is_in_rank_order(); }
 
   /// @pre scatters()
@@ -21346,7 +21360,7 @@ class HierarchicalCollectives {
     return in_segments(segments_of(buffer.count, length), in_node, across, gather);
   }
 
-  /// Between two barriers in each node, its ranks with a cross-node group meet those of the other nodes.
+  /// Two barriers in each node; between these, the ranks of each cross-node group run a barrier.
   bool barrier() {
     const auto meet = [](auto& channel, auto stream) { channel.barrier(stream); };
     return node_.step(meet) && (layout_.nodes == 1 || ((!across_ || across_->step(meet)) && node_.step(meet)));
@@ -21362,7 +21376,7 @@ class HierarchicalCollectives {
     return cause ? cause : node_.failure();
   }
 
-  /// Of the reductions across nodes.
+  /// Traffic of the reductions across nodes.
   CompressedTraffic compressed_traffic() const noexcept requires narrows<WireType> { return wire_.traffic(); }
 
  private:
@@ -21381,7 +21395,8 @@ class HierarchicalCollectives {
     return own;
   }
 
-  /// Bytes of a segment for each cross-node group: the fixed cost of a reduction across nodes is then negligible.
+  /// Bytes of a segment for each cross-node group: large enough that the fixed cost of a reduction across nodes is
+  /// negligible.
   static constexpr std::size_t group_segment_bytes = std::size_t{8} << 20;
 
   auto node_blocks() noexcept { return NodeBlocks{layout_, node_, *across_, partials_}; }
@@ -21471,7 +21486,7 @@ class HierarchicalCollectives {
     return serves;
   }
 
-  /// In place.
+  /// Reduces `own` in place across nodes.
   bool all_reduce_across(const BufferView& own, ReduceOp op, bool casts) {
     const auto reduce = [&](const BufferView& sent, ReduceOp by) {
       return across_->step([&](auto& across, auto stream) { across.all_reduce(sent, sent, by, stream); });
@@ -21523,7 +21538,7 @@ template <class I>
 concept ReducesInNodes = backend::OnHostStreams<I> && backend::CanReduceScatter<typename I::Communicator> &&
     backend::CanAllGather<typename I::Communicator>;
 
-/// Two levels: the ranks of each node reduce with one backend, and the nodes with the policy's.
+/// Two levels: the ranks of each node reduce with one backend, and the nodes with the policy's backend.
 /// `IntraBackend`: backend inside a node, such as backend::SharedMemory; void: the policy's backend.
 /// `WireType`: the type of f32 elements between nodes (wire.hpp).
 /// @ingroup topologies
@@ -22610,10 +22625,10 @@ class GroupInternals {
 
   explicit GroupInternals(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
 
-  /// What this rank's groups share.
+  /// Context that this rank's groups share.
   const auto& rank_context() const noexcept { return state_->rank_context(); }
 
-  /// As those of ProcessGroup.
+  /// As the members of ProcessGroup.
   /// @{
   const auto& members() const noexcept { return state_->members(); }
   std::chrono::nanoseconds timeout() const noexcept { return rank_context()->timeout; }
@@ -23021,9 +23036,9 @@ struct GradientSize {
 
 /// Size limits of buckets. Zeros give every parameter its own bucket.
 struct BucketCaps {
-  /// Of the first bucket, and of the smallest ones at the end.
+  /// Cap of the first bucket, and of the smallest buckets at the end.
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
-  /// Of any bucket of more than one parameter.
+  /// Cap of any bucket of more than one parameter.
   std::size_t bucket_bytes = std::size_t{25} << 20;
 
   friend bool operator==(const BucketCaps&, const BucketCaps&) = default;
@@ -23061,7 +23076,7 @@ std::vector<std::size_t> reverse_order(std::size_t count);
 /// backward pass, the fill time is added to the step;
 /// - half of the remaining bytes, so that the last buckets halve. The last one is reduced after the backward pass,
 /// which hides none of it; so it stays as small as the first.
-/// Of 400 MiB: 1, 25, ..., 25, 24, 12, 6, 3, 2, 1, 1; of 100 MiB: 1, 6, ..., 6, 4, 2, 1, 1, 1.
+/// Buckets of 400 MiB: 1, 25, ..., 25, 24, 12, 6, 3, 2, 1, 1; of 100 MiB: 1, 6, ..., 6, 4, 2, 1, 1, 1.
 /// dtrain/ddp/planning/step_model.hpp has the arithmetic.
 constexpr std::size_t tapered_cap(std::size_t remaining, std::size_t total, const BucketCaps& caps) noexcept {
   return std::min(caps.bucket_bytes, std::max(caps.first_bucket_bytes, std::min(remaining / 2, total / 16)));
@@ -23087,8 +23102,8 @@ BucketPlan plan_buckets(std::span<const GradientSize> sizes, std::span<const std
 /// Plans for the reverse order of the parameters.
 BucketPlan plan_buckets(std::span<const GradientSize> sizes, BucketCaps caps = {});
 
-/// The same buckets in an arena that holds any two successive ones: buckets 0, 2, 4, ... lie at its begin, the others
-/// at its end. Before a bucket gets a gradient, the bucket two before it has left the memory.
+/// The buckets of `plan` in an arena that holds any two successive buckets: buckets 0, 2, 4, ... lie at its begin, all
+/// others at its end. Before bucket k gets a gradient, bucket k-2 has left the memory.
 BucketPlan with_reused_memory(BucketPlan plan);
 
 /// The elements of `planned` in the arena at `arena`, with padding: zeros, which every reduction leaves zero.
@@ -23691,8 +23706,8 @@ using ddp::PlanChoice;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Options of DistributedDataParallel. They are the same on every rank, except for `timeline`, `device_times`,
-/// `check_addresses`, `progress` and `producer_stream`. A difference is an error on all ranks.
+/// Options of DistributedDataParallel, equal on every rank, except for `timeline`, `device_times`, `check_addresses`,
+/// `progress` and `producer_stream`. A difference is an error on all ranks.
 /// @ingroup training
 struct DdpOptions {
   std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
@@ -23700,30 +23715,30 @@ struct DdpOptions {
   ReduceOp reduce_op = ReduceOp::average;                            ///< or sum
   Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16, even if GroupOptions do not request it
   /// Keeps the first bucket plan, so that every run with the same model, options, ranks and nodes gives the same bits.
-  /// A backend that does not promise that (backend::Determinism) is rejected.
+  /// A backend that does not promise the same bits (backend::Determinism) is rejected.
   bool deterministic = false;
-  /// Rebuilds the buckets at the end of the first step, in rank 0's ready order. Bound gradients may then move, with
-  /// their content. Has no effect with `deterministic`, or if the first step is captured in a CUDA graph.
+  /// Rebuilds the buckets at the end of the first step, in rank 0's ready order. The rebuild may move bound gradients,
+  /// with their content. Has no effect with `deterministic`, or if the first step is captured in a CUDA graph.
   bool reorder_gradients = true;
-  /// PlanChoice::measured(): the first 29 steps measure, and choose, the same on every rank; log level info has the
-  /// reasons. What is given comes back if a step is not shorter with what they chose.
-  /// - The sizes of buckets, in place of the two above.
-  /// - With topology::Hierarchical on several hosts, one of them with several ranks: it or Flat. With a wire type,
-  ///   FlatOver's too: 16 bits or f32. The policy's own way stays unless another is expected to shorten the step by
-  ///   more than 1%. Each further way takes two steps more. Only all_reduce changes; a hook's too.
+  /// PlanChoice::measured(): the first 29 steps measure, and choose the items below, equally on every rank; log level
+  /// info has the reasons. If a step with the chosen plan is not shorter, the given plan returns.
+  /// - The sizes of buckets, in place of the two members above.
+  /// - With topology::Hierarchical on several hosts, one of them with several ranks: Hierarchical or Flat. With a wire
+  ///   type also FlatOver: 16 bits or f32. The policy's variant stays unless another one is expected to shorten the
+  ///   step by more than 1%. Each further variant takes two steps more. Only all_reduce changes, also in hooks.
   /// - The thresholds of Mpi's and Gloo's all_reduce: as GroupOptions::algorithms, which default to measured() here.
   /// For gradients in host memory, and not with `deterministic`. Steps under no_sync() do not count. Bits may differ
-  /// from run to run where a sum's bits depend on what is chosen (see backend::Determinism). In a model of several
-  /// element types, bound gradients may move up to eight times. If a program has other wrappers too, every rank must
-  /// finish their steps in one order.
+  /// from run to run where a sum's bits depend on the choice (see backend::Determinism). In a model of several element
+  /// types, bound gradients may move up to eight times. If a program has other wrappers too, every rank must finish
+  /// their steps in one order.
   PlanChoice plan{};
   /// A parameter without ready() in a step contributes zeros on that rank, or the gradient that steps under no_sync()
   /// have left since the last reduced step. Without this option, finish() names such parameters in an error. Unused
   /// parameters are detected in finish(): if a program has several such wrappers, every rank must finish their steps in
-  /// the same order. On CUDA, streams passed to ready() must then outlive the wrapper.
+  /// the same order. With this option, streams passed to ready() on CUDA must outlive the wrapper.
   bool allow_unused_parameters = false;
   /// Each step broadcasts rank 0's buffers, if the model has buffers(). The program leaves them untouched from the last
-  /// ready() to finish(). A hook may leave each rank its own in some steps, as hooks::LocalSgd in local ones.
+  /// ready() to finish(). A hook may leave each rank its own buffers in some steps, as hooks::LocalSgd in local steps.
   bool broadcast_buffers = true;
   /// Reads parameters() again at the beginning and at the end of a step, to detect values and gradients that have moved
   /// since the construction. True: in every step; false: in the first two and every 64th; not set: in every step with
@@ -23763,20 +23778,20 @@ using ddp::DdpOptions;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Of a group: FailureContext::of(group).
+/// Failure reports of a rank in a group: FailureContext::of(group).
 struct FailureContext {
   static FailureContext of(std::shared_ptr<const group::GroupHandle> group);
 
   std::shared_ptr<FailureLatch> latch;                ///< never null
-  int rank = 0;                                       ///< in the job; causes name it
-  std::string host;                                   ///< this rank's; causes name it
+  int rank = 0;                                       ///< in the job; causes name the rank
+  std::string host;                                   ///< this rank's host; causes name the host
   std::chrono::nanoseconds timeout{};                 ///< of one collective
   std::shared_ptr<const group::GroupHandle> group{};  ///< gets the report of an abandoned step; null: the latch does
 
   /// Reports to the job that this rank failed with `text`.
   void report_exception(std::string text) const;
 
-  /// A step is destroyed unfinished. @param unwinding whether an exception unwinds
+  /// Reports that a step was destroyed unfinished. @param unwinding whether an exception unwinds
   void report_abandoned_step(bool unwinding) const noexcept;
 };
 
@@ -23832,7 +23847,7 @@ inline constexpr std::size_t largest_packed_tensor = std::size_t{16} << 10;
 inline constexpr std::size_t largest_pack = std::size_t{1} << 20;
 
 /// Small tensors in host memory are copied into packs, each of which is one broadcast of bytes; a model of thousands of
-/// biases would otherwise need a broadcast, with its latency, for each. Every other tensor has a broadcast of its own.
+/// biases would otherwise need a broadcast, with its latency, for each. Every other tensor has a separate broadcast.
 /// Allocates memory for one pack. Lifetime: it and the tensors' memory outlive the broadcasts. Pinned.
 class PackedBroadcast {
  public:
@@ -23905,17 +23920,18 @@ void broadcast_values(Communicator& communicator, typename Communicator::Stream 
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A hook gets to know its wrapper's group in the first step; state() may be called before that. Threads: one at a
-/// time.
+/// Compares the number of ranks in a hook's steps and in its state(). A hook knows its wrapper's group from the first
+/// step on; state() may be called before the first step. Threads: one at a time.
 class HookRanks {
  public:
-  /// In each reduce(). @param ranks of the wrapper's group @throws Error (invalid_argument) if state() had others
+  /// Called in each reduce(). @param ranks of the wrapper's group @throws Error (invalid_argument) if state() had
+  /// another number
   void step_is_for(const char* hook, int ranks) {
     if (of_state_ != 0 && of_state_ != ranks) refuse_state(hook, of_state_, ranks);
     of_steps_ = ranks;
   }
 
-  /// In state(). @param ranks of its group @throws Error (invalid_argument) if the steps had others
+  /// Called in state(). @param ranks of its group @throws Error (invalid_argument) if the steps had another number
   void state_is_for(const char* hook, int ranks) {
     if (of_steps_ != 0 && of_steps_ != ranks) refuse_state(hook, ranks, of_steps_);
     of_state_ = ranks;
@@ -23924,7 +23940,7 @@ class HookRanks {
  private:
   [[noreturn]] static void refuse_state(const char* hook, int of_state, int of_steps);
 
-  int of_steps_ = 0;  ///< 0: not known yet, as below
+  int of_steps_ = 0;  ///< 0: not known yet, as for of_state_
   int of_state_ = 0;
 };
 
@@ -23945,16 +23961,16 @@ struct PresentValue {
   std::uint64_t moves = 0;  ///< changes with each move, even if the other memory has the same address
 };
 
-/// Gives the present value of parameter i. May outlive the model. Threads: those of the model's steps. @throws Error
-/// for a value that has become another kind of tensor
+/// Gives the present value of parameter i. May outlive the model. Threads: the threads of the model's steps. @throws
+/// Error for a value that has become another kind of tensor
 /// @ingroup training
 using ReadValue = std::function<PresentValue(std::size_t parameter)>;
 
 /// One trainable tensor of a model: `{"weights", tensor_view(weights), tensor_view(gradients)}`. Value and gradient
 /// have the same shape, dtype and device, and are contiguous. Lifetime: both keep their addresses until the model's
 /// DistributedDataParallel is destroyed.
-/// All gradients of a model may lack memory: `tensor_view<float>(nullptr, shape)`. Then each comes as ready(i, view,
-/// stream), and every step has a ShardedOptimizer, which keeps what it needs of them.
+/// All gradients of a model may lack memory: `tensor_view<float>(nullptr, shape)`. Such a model calls ready(i, view,
+/// stream), and every step has a ShardedOptimizer, which keeps its share of the gradients.
 /// @ingroup training
 struct Parameter {
   std::string name;
@@ -23981,15 +23997,15 @@ using ddp::Parameter;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The operations that a hook may call, with the contract of a communicator's (backend/communicator.hpp). It counts the
-/// bytes that they send. Borrows the communicator.
+/// The operations that a hook may call, with the contract of a communicator (backend/communicator.hpp). Counts the
+/// bytes that the operations send. Borrows the communicator.
 /// @ingroup hooks
 template <backend::Communicator C>
 class CountedChannel {
  public:
   using Stream = typename C::Stream;
 
-  /// @param traffic null: counts nothing. Lifetime: both outlive this object
+  /// @param traffic null: counts nothing. Lifetime: `channel` and `traffic` outlive this object
   // NOLINTNEXTLINE(google-explicit-constructor): a communicator that counts nothing.
   CountedChannel(C& channel, TrafficCounter* traffic = nullptr) noexcept : channel_(&channel), traffic_(traffic) {}
 
@@ -24043,7 +24059,7 @@ class CountedChannel {
     if (traffic_ != nullptr) traffic_->sends(sent.bytes());
   }
 
-  /// Of n bytes that a collective counts, a rank sends n (size - 1) / size.
+  /// Counts a message. A rank sends n (size - 1) / size of the n bytes that are counted for a collective.
   void count_message(const ConstBufferView& sent) const noexcept {
     const auto ranks = static_cast<std::uint64_t>(size());
     if (traffic_ != nullptr && ranks > 1) traffic_->sends(sent.bytes() * ranks / (ranks - 1));
@@ -24053,7 +24069,7 @@ class CountedChannel {
   TrafficCounter* traffic_;
 };
 
-/// Work of a stream whose time counts.
+/// Work of a stream, whose time `traffic` counts.
 template <class Work>
 struct TimedWork {
   void operator()() noexcept {
@@ -24073,13 +24089,13 @@ struct TimedWork {
 /// A gradient in a bucket.
 /// @ingroup hooks
 struct BucketGradient {
-  std::size_t parameter;  ///< its position in the model's parameters(): what a hook finds its own state by
+  std::size_t parameter;  ///< position in the model's parameters(), such as an index into a hook's state
   TensorView view;        ///< in the bucket, with the gradient's shape
 };
 
 /// The bucket that a hook reduces. All ranks have the same gradients in a bucket, in the same order, and the same
-/// buckets in the same order. The first step's buckets are planned anew after it, so nothing of a bucket lasts longer
-/// than a step.
+/// buckets in the same order. Buckets are planned again after the first step, so that a hook keeps nothing of a bucket
+/// beyond a step.
 /// Lifetime: `gradients` and the memory last until the step's work has run; the object only during the call.
 /// @ingroup hooks
 template <backend::Communicator C>
@@ -24088,17 +24104,17 @@ struct GradientBucket {
 
   BufferView values;  ///< all gradients, and zeros between them; the backend reduces this memory without a copy
   std::span<const BucketGradient> gradients;
-  CountedChannel<C> channel;  ///< for any of its collectives: they use no other channel's order
+  CountedChannel<C> channel;  ///< for any collective, in an order that no other channel shares
   Stream stream;              ///< runs the bucket's work in order
-  ReduceOp op;                ///< what the program asked for: the average or the sum
+  ReduceOp op;                ///< the program's choice: average or sum
 
   /// Elements [begin, begin + count) of `values`.
   BufferView part(std::size_t begin, std::size_t count) const noexcept {
     return {values.data + begin * size_bytes(values.dtype), count, values.dtype, values.device};
   }
 
-  /// Enqueues work of the host that compresses or decompresses. Its time is part of the wrapper's summary.
-  /// @param work as a host stream takes it, in at most 104 bytes (stream/host/queue.hpp)
+  /// Enqueues host work that compresses or decompresses, whose time is part of the wrapper's summary.
+  /// @param work a callable for a host stream, of at most 104 bytes (stream/host/queue.hpp)
   template <class Work>
   void compress(const Work& work) const {
     static_assert(std::is_nothrow_invocable_v<Work&>, "dtrain: work on a stream is noexcept: []() noexcept { ... }");
@@ -24106,41 +24122,45 @@ struct GradientBucket {
   }
 };
 
-/// `hook.reduce(bucket)` enqueues work on `bucket.stream`. When that has run, every rank has the same bits in
+/// `hook.reduce(bucket)` enqueues work on `bucket.stream`. After the work has run, every rank has the same bits in
 /// `bucket.values`, with zeros between the gradients.
-/// - It is called once for each bucket and step, in the order of the buckets, from one thread at a time.
-/// - It does not wait for the work, and allocates nothing in later steps.
-/// - An exception ends the job, as one of the backward pass does.
-/// Optional: `hook.prepare(parameters)` gets the model's parameters once, before the first step, and may allocate. It
-/// may be a template of the communicator: `template <class C> void prepare(std::span<const Parameter> parameters)`, or
-/// have a second parameter, `std::span<const TensorView> buffers`: those that steps broadcast
-/// (DdpOptions::broadcast_buffers). `hook.keeps_buffers()`, the same on all ranks, is asked when a step begins: true
-/// leaves each rank its own buffers in this step.
-/// `hook.plan(channel, plan, deadline)` gets the communicator and the ddp::BucketPlan before the first step, and
-/// whenever the buckets change, between steps. All ranks call it alike, so that it may allocate by
-/// channel.allocate_blocking(). `hook.items_per_bucket(ranks)`, for a hook of a host stream, is the largest number of
-/// collectives and compress() calls for one bucket; default_hook_items without it. The stream has room for these, and a
-/// hook that enqueues more is an error (limit). `hook.description()` is a std::string that must be the same on all
-/// ranks, and names the hook in the error if not. `hook.read_values(read)`, for a hook that uses the parameters'
-/// values, gets a ddp::ReadValue that it asks for their present addresses before each use; empty: they stay where
-/// prepare() saw them.
+/// - reduce() is called once for each bucket and step, in the order of the buckets, from one thread at a time.
+/// - reduce() does not wait for the work, and allocates nothing in later steps.
+/// - An exception ends the job, as an exception of the backward pass does.
+/// Optional members:
+/// - `hook.prepare(parameters)` gets the model's parameters once, before the first step, and may allocate. prepare()
+/// may be a template of the communicator: `template <class C> void prepare(std::span<const Parameter> parameters)`. Or
+/// it has a second parameter, `std::span<const TensorView> buffers`: the buffers that steps broadcast
+/// (DdpOptions::broadcast_buffers).
+/// - `hook.keeps_buffers()`, equal on all ranks, is called when a step begins: true leaves each rank its own buffers in
+/// the step.
+/// - `hook.plan(channel, plan, deadline)` gets the communicator and the ddp::BucketPlan before the first step, and
+/// whenever the buckets change, between steps. All ranks call plan() alike, so that it may allocate by
+/// channel.allocate_blocking().
+/// - `hook.items_per_bucket(ranks)`, for a hook of a host stream, is called after each plan(). It is the largest number
+/// of collectives and compress() calls for one bucket of that plan; default_hook_items without the member. The stream
+/// has room for these items; a hook that enqueues more is an error (limit).
+/// - `hook.description()` is a std::string that must be equal on all ranks, and names the hook in the error if it
+/// differs.
+/// - `hook.read_values(read)`, for a hook that uses the parameters' values, gets a ddp::ReadValue. The hook calls
+/// `read` for a value's present address before each use; if `read` is empty, values stay where prepare() saw them.
 /// @ingroup hooks
 template <class H, class C>
 concept GradientHook = backend::Communicator<C> && requires(H& hook, const GradientBucket<C>& bucket) {
   hook.reduce(bucket);
 };
 
-/// A stream that runs work of the host, as hooks enqueue it; not CUDA's.
+/// A stream that runs host work, as hooks enqueue it; not a CUDA stream.
 /// @ingroup hooks
 template <class S>
 concept RunsHostWork = requires(S stream, void (*work)() noexcept) {
   stream.enqueue(work);
 };
 
-/// Work items for a bucket that a hook may enqueue if it does not say how many.
+/// Work items for each bucket of a hook without items_per_bucket().
 inline constexpr std::uint64_t default_hook_items = 16;
 
-/// A hook of any type, or none.
+/// Functions of a hook of any type; empty without a hook.
 template <backend::Communicator C>
 struct HookFunctions {
   std::string description;
@@ -24152,7 +24172,7 @@ struct HookFunctions {
   std::function<std::uint64_t(int)> items_per_bucket;
 };
 
-/// Borrows a variable, which then outlives the result, and keeps a temporary.
+/// Functions of `hook`. Lifetime: borrows a variable, which outlives the result; keeps a temporary.
 template <class C, class H>
 HookFunctions<C> hook_functions(H&& hook) {
   using Hook = std::remove_cvref_t<H>;
@@ -24190,8 +24210,6 @@ HookFunctions<C> hook_functions(H&& hook) {
     functions.items_per_bucket = [kept](int ranks) {
       return static_cast<std::uint64_t>(kept->items_per_bucket(ranks));
     };
-  } else {
-    functions.items_per_bucket = [](int) { return default_hook_items; };
   }
   if constexpr (requires(ReadValue read) { kept->read_values(std::move(read)); }) {
     functions.read_values = [kept](ReadValue read) { kept->read_values(std::move(read)); };
@@ -24208,28 +24226,29 @@ using ddp::GradientBucket;
 // ---- dtrain/ddp/hooks/adasum.hpp
 
 /// @file
-/// hooks::Adasum: adds gradients that are orthogonal, averages those that are parallel, and all between as much.
+/// hooks::Adasum: adds orthogonal gradients, averages parallel ones, and interpolates for all others.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A level of Adasum: two groups of ranks each have a vector, a the first one and b the second, and this rank has the
-/// same elements of both. Work of a stream.
+/// A level of Adasum, as work of a stream. The first group of ranks has vector a, the second group vector b. This rank
+/// has the same elements of both vectors.
 struct AdasumLevel {
   std::span<const BucketGradient> gradients;
   float* bucket;
-  std::size_t begin;  ///< this rank's elements of the bucket, its own group's vector
+  std::size_t begin;  ///< this rank's elements in the bucket, of its group's vector
   std::size_t count;
-  const float* received;  ///< those of the other group's vector
+  const float* received;  ///< the same elements of the other group's vector
   bool is_second;         ///< whether the own group is the second one
   double* products;       ///< of each gradient: aa, bb, ab; summed over the ranks of both groups between the calls
 
-  /// Writes the products of this rank's elements, where it has some.
+  /// Writes the products of each gradient that has elements on this rank.
   void multiply() const noexcept;
   /// own = (1 - ab / 2aa) a + (1 - ab / 2bb) b, by gradient
   void combine() const noexcept;
 };
 
-/// Memory that grows and stays where it was: enqueued work uses it. Allocates nothing once it is large enough.
+/// Memory that grows by larger blocks. Earlier blocks stay, because enqueued work uses them. Allocates nothing once a
+/// block is large enough.
 template <class T>
 class WorkMemory {
  public:
@@ -24249,20 +24268,21 @@ namespace DTRAIN_NAMESPACE::hooks {
 /// A GradientHook that adds orthogonal gradients and averages parallel ones.
 /// `DistributedDataParallel ddp{model, group, options, hooks::Adasum{}}`. The ranks' gradients a and b
 /// of a parameter become (1 - ab / 2aa) a + (1 - ab / 2bb) b: their sum if they are orthogonal, their average if they
-/// are equal. So do those of pairs of ranks, then of fours, and so on. DdpOptions::reduce_op has no effect.
+/// are equal. Results of pairs, of four ranks, and so on, are combined in the same way. DdpOptions::reduce_op has no
+/// effect.
 /// Source: S. Maleki et al., "Scaling Distributed Training with Adaptive Summation", arXiv 2006.02924, 2020.
-/// - The number of ranks is a power of two, and gradients are f32 in host memory: else the first step fails.
-/// - Each rank sends as much as for an all-reduce, in 2 log2(ranks) messages, and log2(ranks) small all-reduces.
-/// - Memory: half of each bucket that is larger than all before it. The same bits on all ranks; in each run with the
-/// same buckets and ranks.
-/// For one model; a variable outlives its wrapper.
+/// - The number of ranks is a power of two, and gradients are f32 in host memory; otherwise the first step fails.
+/// - Each rank sends as many bytes as for an all-reduce, in 2 log2(ranks) messages, and log2(ranks) small all-reduces.
+/// - Memory: half of each bucket that is larger than all buckets before it.
+/// - Gradients have the same bits on all ranks, and in each run with the same buckets and ranks.
+/// Lifetime: one model; a variable outlives its wrapper.
 /// @ingroup hooks
 class Adasum {
  public:
   /// @throws Error (invalid_argument) for a second model
   void prepare(std::span<const Parameter> parameters);
   std::string description() const { return "hooks::Adasum"; }
-  /// Of each doubling: two exchanges, an all-reduce and two computations.
+  /// Two exchanges, an all-reduce and two computations for each doubling.
   static std::uint64_t items_per_bucket(int ranks) noexcept {
     return 5 * static_cast<std::uint64_t>(std::bit_width(static_cast<unsigned>(ranks)));
   }
@@ -24281,8 +24301,9 @@ class Adasum {
   /// @throws Error (unsupported)
   static void require_usable(int ranks, const BufferView& values);
 
-  /// This rank's group has `distance` ranks. They have the same elements [begin, begin + count) as their partners in
-  /// the neighbour group. Partners combine a half each, do so with the next larger groups, and exchange their results.
+  /// Combines elements [begin, begin + count) of this rank's group of `distance` ranks and of the neighbour group. Each
+  /// rank has a partner with the same elements in the neighbour group. Each partner combines one half, repeats the call
+  /// for its half with larger groups, and exchanges results with its partner.
   template <class C>
   void combine(const ddp::GradientBucket<C>& bucket, int distance, std::size_t begin, std::size_t count) {
     const int ranks = bucket.channel.size();
@@ -24355,8 +24376,9 @@ concept ParametersAreParameters = HasParameters<M> && requires(M& model) {
   std::end(model.parameters());
 };
 
-/// The user's model. Its parameters keep their addresses once DistributedDataParallel is constructed, which reads
-/// parameters() again at the beginning and at the end of steps to check that (DdpOptions::check_addresses).
+/// The user's model, whose parameters keep their addresses once DistributedDataParallel is constructed. To check the
+/// addresses, the wrapper reads parameters() again at the beginning and at the end of steps
+/// (DdpOptions::check_addresses).
 /// @ingroup training
 template <class M>
 concept Model = HasParameters<M> && ParametersAreSized<M> && ParametersAreParameters<M>;
@@ -24372,7 +24394,7 @@ concept BindsGradients = Model<M> && requires(M& model, std::size_t index, const
 };
 
 /// A Model with state besides parameters, such as the running means of batch normalisation: `buffers()` returns a sized
-/// range of TensorView. Each step broadcasts rank 0's (DdpOptions::broadcast_buffers).
+/// range of TensorView. Each step broadcasts rank 0's buffers (DdpOptions::broadcast_buffers).
 /// @ingroup training
 template <class M>
 concept HasBuffers = Model<M> && requires(M& model) {
@@ -24381,9 +24403,9 @@ concept HasBuffers = Model<M> && requires(M& model) {
   std::end(model.buffers());
 };
 
-/// A Model whose values may get other memory between steps, as those of LibTorch modules do by torch::load. The values
-/// in parameters() then stay those of the construction. `value_reader()` returns a function that gives the present
-/// ones. `identity(i)` is an address that is parameter i's alone, whatever the memory of its value.
+/// A Model whose values may get other memory between steps, as values of LibTorch modules do by torch::load.
+/// parameters() keeps the values' addresses at the construction; `value_reader()` returns a function that gives the
+/// present values. `identity(i)` is an address that is parameter i's alone, whatever the memory of its value.
 /// @ingroup training
 template <class M>
 concept MovesValues = Model<M> && requires(const M& model, std::size_t index) {
@@ -24429,13 +24451,15 @@ void add(std::vector<TensorView>& buffers, const TensorView& buffer);
 
 }  // namespace detail
 
-/// Gradients need memory of their own unless all lack it (see Parameter), or the model has bind_gradient.
+/// Checks parameters. Every gradient has memory, unless all gradients lack it (see Parameter) or the model has
+/// bind_gradient.
 /// @throws Error (invalid_argument)
 void check_parameters(const std::vector<Parameter>& parameters, bool binds);
 
-/// A tied parameter listed twice would be reduced twice, or updated twice from the same old value.
+/// Checks that no two tensors overlap. A tied parameter listed twice would be reduced twice, or updated twice from the
+/// same old value.
 /// @param view_of gives the value or the gradient, which `what` names in the error
-/// @throws Error (invalid_argument) for two that overlap
+/// @throws Error (invalid_argument) for two tensors that overlap
 void check_apart(std::span<const Parameter> parameters, const TensorView& (*view_of)(const Parameter&),
                  const char* what);
 
@@ -24783,7 +24807,7 @@ struct ModelSignature {
 /// A number of extents as u8, and each as i64.
 void fields(Serializer& of, Shape& shape);
 
-/// Those that checkpoint files have as well.
+/// Fields of a tensor that checkpoint files have as well.
 void tensor_fields(Serializer& of, ParameterSignature& tensor);
 
 /// Equal signatures give the same bytes; different signatures give different bytes.
@@ -25129,10 +25153,10 @@ struct LocalSgdOptions {
   std::uint64_t start_after = 0;  ///< steps whose gradients are reduced, before the local ones
 };
 
-/// A GradientHook for post-local SGD: steps without communication. After `start_after` steps a rank keeps its own
-/// gradients and updates its own weights by them, and every `every` steps the weights of all ranks are averaged, as f32
-/// where they are f32, whatever the topology's wire type. Local steps communicate nothing: no rank waits for another
-/// one, but after the first step for rank 0's order of the buckets (DdpOptions::reorder_gradients).
+/// A GradientHook for post-local SGD: steps without communication. After `start_after` steps each rank updates its
+/// weights by its own gradients. Every `every` steps the weights of all ranks are averaged. f32 weights are averaged in
+/// f32, whatever the topology's wire type. Local steps communicate nothing. Ranks wait only after the first step, for
+/// rank 0's order of the buckets (DdpOptions::reorder_gradients).
 ///
 ///   dtrain::hooks::LocalSgd local{{.every = 8, .start_after = 100}};
 ///   dtrain::DistributedDataParallel ddp{model, group, {}, local};
@@ -25144,12 +25168,13 @@ struct LocalSgdOptions {
 ///
 /// Source: T. Lin, S. U. Stich, K. K. Patel and M. Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020.
 /// - Between two averages the ranks' weights differ: evaluate after average_now(), and take checkpoints with state().
-/// - StepOptions::measure_norm then gives the norm of this rank's gradients, and LossScaler may decide otherwise on
-///   another rank: use bf16 or f32.
-/// - The optimizer's state stays that of each rank.
+/// - In local steps StepOptions::measure_norm gives the norm of this rank's gradients, and LossScaler may decide
+///   differently on each rank: use bf16 or f32.
+/// - Each rank keeps its own optimizer state.
 /// - Buffers that steps broadcast (DdpOptions::broadcast_buffers) are not broadcast in local steps: each rank has its
-///   own. An average of the weights also averages buffers of f64, f32, f16 and bf16; others become rank 0's.
-/// Lifetime: one model, which outlives it; outlives its wrapper. Threads: those of the steps.
+///   own. An average of the weights also averages buffers of f64, f32, f16 and bf16; other buffers become equal to rank
+///   0's.
+/// Lifetime: one model, which outlives the hook; the hook outlives its wrapper. Threads: the threads of the steps.
 /// @ingroup hooks
 class LocalSgd {
  public:
@@ -25158,7 +25183,7 @@ class LocalSgd {
 
   std::string description() const;
 
-  /// Remembers the weights and buffers, and makes the memory in which small ones are averaged together.
+  /// Keeps views of the weights and buffers, and allocates the memory in which small ones are averaged together.
   void prepare(std::span<const Parameter> parameters, std::span<const TensorView> buffers = {});
   void read_values(ddp::ReadValue read) { read_value_ = std::move(read); }
 
@@ -25169,8 +25194,8 @@ class LocalSgd {
   }
   bool keeps_buffers() const noexcept { return is_local(); }
 
-  /// Counts a step, and averages the weights if it is the turn. Collective, blocking: every rank calls it after each
-  /// step of its optimizer. @returns whether it averaged @throws the job's first cause
+  /// Counts a step, and averages the weights after every `every` local steps. Collective, blocking: every rank calls it
+  /// after each step of its optimizer. @returns whether it averaged @throws the job's first cause
   template <class Group>
   bool average(const Group& group) {
     ++steps_;
@@ -25198,10 +25223,10 @@ class LocalSgd {
   std::uint64_t steps() const noexcept { return static_cast<std::uint64_t>(steps_); }
   void set_steps(std::uint64_t steps) noexcept { steps_ = static_cast<std::int64_t>(steps); }
 
-  /// What a checkpoint needs besides the weights and buffers, which this averages: the number of steps. Collective,
-  /// blocking, as average_now(), with the wrapper's group. Lifetime: the view is that of this object.
-  /// @throws Error (invalid_argument) for a group of another number of ranks than the wrapper's, in the next step if
-  /// none has run; the job's first cause
+  /// State for a checkpoint besides the weights and buffers: the number of steps. Averages the weights and buffers.
+  /// Collective, blocking, as average_now(), with the wrapper's group. Lifetime: the view refers to this object.
+  /// @throws Error (invalid_argument) for a group of another number of ranks than the wrapper's, in the next step if no
+  /// step has run; the job's first cause
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
     ranks_.state_is_for("hooks::LocalSgd", group.world_size());
@@ -25212,7 +25237,7 @@ class LocalSgd {
  private:
   static constexpr std::size_t joined_bytes = std::size_t{1} << 20;
 
-  /// Weights, or buffers, of one type that are reduced together: a single one in place, several in `memory_`.
+  /// Weights or buffers of one type that are reduced together: a single tensor in place, several tensors in `memory_`.
   struct Joined {
     std::size_t first = 0;
     std::size_t count = 0;
@@ -25222,7 +25247,7 @@ class LocalSgd {
   /// Whether the next step keeps this rank's gradients.
   bool is_local() const noexcept { return steps() >= options_.start_after; }
 
-  /// Where values move: their present addresses.
+  /// Reads the present addresses of the weights, if values move.
   void find_values() const {
     for (std::size_t i = 0; read_value_ && i < weights_; ++i)
       values_[i] = read_value_(i).view;
@@ -25235,8 +25260,8 @@ class LocalSgd {
   LocalSgdOptions options_;
   std::int64_t steps_ = 0;
   mutable std::vector<TensorView> values_;  ///< weights, and buffers of floats
-  std::size_t weights_ = 0;                 ///< of the values
-  ddp::ReadValue read_value_;               ///< empty: they stay
+  std::size_t weights_ = 0;                 ///< number of weights in values_
+  ddp::ReadValue read_value_;               ///< empty: values do not move
   std::vector<Joined> joined_;
   std::vector<TensorView> copied_;  ///< other buffers
   mutable std::vector<std::byte> memory_;
@@ -25323,45 +25348,45 @@ DTRAIN_DEFINED void LocalSgd::scatter(const Joined& joined, const std::byte* mem
 // ---- dtrain/ddp/hooks/power_sgd.hpp
 
 /// @file
-/// hooks::PowerSgd: reduces two thin factors of each gradient matrix instead of the matrix; PowerSgdBucket: its work on
-/// one bucket, between the all-reduces.
+/// hooks::PowerSgd: reduces two thin factors of each gradient matrix instead of the matrix; PowerSgdBucket: the hook's
+/// work on one bucket, between the all-reduces.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A gradient as a matrix: its first extent, and all others as one.
+/// A gradient as a matrix. The first extent is the number of rows; the product of all others, of columns.
 struct CompressedGradient {
   std::size_t rows = 0;
   std::size_t columns = 0;
   std::size_t rank = 0;      ///< 0: the gradient is not compressed
   std::int64_t steps = 0;    ///< reductions begun
-  std::vector<float> error;  ///< what this rank's steps have not passed on; rows x columns
+  std::vector<float> error;  ///< residual: the part that this rank has not sent; rows x columns
   std::vector<float> left;   ///< P: rank x rows
   std::vector<float> right;  ///< Q: rank x columns; the next step begins with it
 
-  /// Rows of `right` that are zero, as in the first step, become random ones: the same on all ranks.
+  /// Makes the rows of `right` orthonormal. Zero rows, as in the first step, become random rows, equal on all ranks.
   void make_right_orthonormal(std::uint64_t seed) noexcept;
-  /// Whether the product of the factors, the same on all ranks, is finite.
+  /// Whether the product of the factors, which is equal on all ranks, is finite.
   bool is_in_range() const noexcept;
 };
 
-/// Elements of a bucket while its gradients are compressed: those that are not, then P's, then, in their place, Q's.
+/// Numbers of elements in a bucket during compression: uncompressed gradients, P, and Q, which replaces P.
 struct CompressedLayout {
   std::size_t plain = 0;
   std::size_t left = 0;
   std::size_t right = 0;
 };
 
-/// Work on one bucket. Threads: the stream's.
+/// Work on one bucket. Threads: the stream's thread.
 struct PowerSgdBucket {
   std::vector<CompressedGradient>* states;  ///< by parameter
   std::span<const BucketGradient> gradients;
   BufferView values;
-  double error_factor;  ///< what a reduced gradient counts as in this rank's error
+  double error_factor;  ///< factor of a reduced gradient that is subtracted from the error
   std::uint64_t seed;
 
   CompressedLayout layout() const noexcept;
 
-  /// error += gradient. Then values has the gradients that are not compressed, and behind them P = error Q.
+  /// error += gradient. Writes the uncompressed gradients to `values`, followed by P = error Q.
   void multiply_by_right() const noexcept;
   /// Takes the reduced P, makes it orthonormal, and puts Q = error^T P in its place.
   void multiply_by_left() const noexcept;
@@ -25378,8 +25403,8 @@ struct PowerSgdBucket {
 struct PowerSgdOptions {
   int rank = 1;                   ///< rank of the approximation: vectors for each matrix
   std::uint64_t start_after = 0;  ///< steps of plain all-reduces before the first compressed one
-  double min_compression = 2;     ///< a matrix is compressed if that makes it at least this much smaller
-  std::uint64_t seed = 0;         ///< of the first vectors
+  double min_compression = 2;     ///< a matrix is compressed if its factors are more than this many times smaller
+  std::uint64_t seed = 0;         ///< seed of the first vectors
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -25390,16 +25415,17 @@ using ddp::PowerSgdOptions;
 
 /// A GradientHook that sends two thin factors of each gradient matrix.
 /// `hooks::PowerSgd compression{{.rank = 4}}; DistributedDataParallel ddp{model, group, options,
-/// compression};`. An f32 gradient of n rows and m columns travels as (n + m) rank elements. What the approximation
-/// leaves out is added to the rank's next gradient (error feedback), and the next approximation begins with this one's
-/// vectors (warm start). Other gradients are reduced as they are, in the same two all-reduces of the bucket.
+/// compression};`. An f32 gradient of n rows and m columns travels as (n + m) rank elements. The residual of the
+/// approximation is added to the rank's next gradient (error feedback). The next approximation begins with the vectors
+/// of the last one (warm start). Other gradients are reduced as they are, in the same two all-reduces of the bucket.
 /// Source: T. Vogels, S. P. Karimireddy and M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
 /// Distributed Optimization", NeurIPS 2019, algorithms 1 and 2.
-/// - Gradients that are not finite stay so in that step; the matrix's errors and vectors then start anew.
+/// - Gradients that are not finite stay so in their step. After the step the matrix's residuals and vectors restart at
+/// zero.
 /// - Memory: a copy of each compressed gradient on every rank.
-/// - A program that starts again from a checkpoint without state() starts with errors of zero.
-/// - With a LossScaler errors have the scale of their step: where the scale halves, they then count twice.
-/// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
+/// - A program that starts again from a checkpoint without state() starts with residuals of zero.
+/// - With a LossScaler residuals have the scale of their step; after the scale halves, they count twice.
+/// Lifetime: one model; a variable outlives its wrapper. Gradients are in host memory.
 /// @ingroup hooks
 class PowerSgd {
  public:
@@ -25437,13 +25463,13 @@ class PowerSgd {
     bucket.compress([work]() noexcept { work.decompress(); });
   }
 
-  /// What a checkpoint needs, for save_checkpoint and load_checkpoint: all ranks have the same then. Each rank's errors
-  /// become their average, which the gradients still get as a whole.
-  /// A training that goes on from the file is bit for bit the one that wrote it, on as many ranks; on another number
-  /// it goes on with the same errors.
+  /// State for save_checkpoint and load_checkpoint. The call averages the residuals over the ranks: the state becomes
+  /// equal on all ranks, and no residual is lost.
+  /// On the same number of ranks, a training that continues from the file has the bits of the training that wrote it.
+  /// On another number of ranks it has the same residuals.
   /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped, with the wrapper's
-  /// group. Lifetime: the views are those of this object. @throws Error (invalid_argument) for a group of another
-  /// number of ranks than the wrapper's, in the next step if none has run; the job's first cause
+  /// group. Lifetime: the views refer to this object. @throws Error (invalid_argument) for a group of another number of
+  /// ranks than the wrapper's, in the next step if no step has run; the job's first cause
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
     ranks_.state_is_for("hooks::PowerSgd", group.world_size());
@@ -25475,20 +25501,20 @@ class PowerSgd {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// By parameter, so that other buckets change nothing. Threads: one at a time.
+/// Residuals of each parameter, which do not depend on the buckets. Threads: one at a time.
 class Residuals {
  public:
   bool is_empty() const noexcept { return errors_.empty(); }
 
-  /// Zeros for each parameter of a model. @param elements of its gradient; 0: none is kept
+  /// Sets residuals of zero for each parameter. @param elements of each parameter's gradient; 0: no residual is kept
   void allocate(std::span<const std::size_t> elements);
 
-  /// Empty if none is kept. Lifetime: this object's.
+  /// Residual of a parameter, empty if none is kept. Lifetime: this object's.
   std::span<float> of(std::size_t parameter) noexcept {
     return is_empty() ? std::span<float>() : std::span<float>(errors_[parameter]);
   }
 
-  /// Each rank's residuals become their average, which the gradients still get as a whole. Collective, blocking.
+  /// Averages the residuals over the ranks, so that no residual is lost. Collective, blocking.
   /// @throws the job's first cause
   template <class Group>
   void average(const Group& group) {
@@ -25497,7 +25523,7 @@ class Residuals {
     }
   }
 
-  /// Adds them to a checkpoint's tensors, as "HOOK/PARAMETER/error". Lifetime: the views are those of this object.
+  /// Adds the residuals to a checkpoint's tensors, as "HOOK/PARAMETER/error". Lifetime: the views refer to this object.
   void add_to(std::vector<NamedTensor>& tensors, std::string_view hook);
 
  private:
@@ -25531,15 +25557,15 @@ DTRAIN_DEFINED void Residuals::add_to(std::vector<NamedTensor>& tensors, std::st
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// For streams that do not run work of the host.
+/// Conversion on a device, for streams that do not run host work.
 template <class Stream>
 class DeviceCast;
 
 #if DTRAIN_WITH_CUDA
 
-/// The 16-bit values are in memory of this object, because threads that narrow an array in its own place overwrite what
-/// others have not read. The channel allocates it, as the arena: memory that NCCL has registered is reduced without a
-/// copy. Work of one stream. Threads: one at a time.
+/// Conversion on a CUDA device. The 16-bit values are in memory of this object: threads that narrow in place overwrite
+/// elements that other threads have not read. The channel allocates this memory, as it does the arena: NCCL reduces
+/// registered memory without a copy. Work of one stream. Threads: one at a time.
 template <>
 class DeviceCast<stream::cuda::StreamRef> {
  public:
@@ -25548,8 +25574,8 @@ class DeviceCast<stream::cuda::StreamRef> {
   DeviceCast(DType narrowed, const Device& device)
       : dtype_(loaded(narrowed, device)), narrow_(DType::f32, narrowed), widen_(narrowed, DType::f32) {}
 
-  /// Collective, blocking: makes room for the values of the largest bucket. Between steps; smaller memory stays,
-  /// because graphs use it. @throws as the channel's allocate_blocking
+  /// Collective, blocking: allocates memory for the values of the largest bucket. Called between steps. Smaller memory
+  /// stays, because graphs use it. @throws as the channel's allocate_blocking
   template <backend::CanAllocate C>
   void plan(C& channel, const BucketPlan& plan, Deadline deadline) {
     std::size_t bytes = 0;
@@ -25563,8 +25589,8 @@ class DeviceCast<stream::cuda::StreamRef> {
     memory_.push_back(std::move(memory));
   }
 
-  /// Enqueued. Lifetime: until the next call's work runs. @returns the values times `factor`, rounded once to nearest
-  /// even @throws Error (invalid_argument) without room for them; (cuda)
+  /// Enqueues the rounding. Lifetime: the result is valid until the next call's work runs. @returns the values times
+  /// `factor`, rounded once to nearest even @throws Error (invalid_argument) without memory for the values; (cuda)
   BufferView narrow(const BufferView& values, float factor, stream::cuda::StreamRef stream) {
     const BufferView halves{data_, values.count, dtype_, values.device};
     if (halves.bytes() > bytes_) refuse_unplanned(values);
@@ -25573,7 +25599,7 @@ class DeviceCast<stream::cuda::StreamRef> {
     return halves;
   }
 
-  /// Enqueued. @throws Error (cuda)
+  /// Enqueues the conversion of `halves` to `values`. @throws Error (cuda)
   void widen(const BufferView& halves, const BufferView& values, stream::cuda::StreamRef stream) {
     widen_.add(values.data, halves.data, values.count);
     widen_.enqueue(1, stream);
@@ -25632,10 +25658,10 @@ inline bool every_parameter(const Parameter&) noexcept {
 namespace detail {
 
 [[noreturn]] void throw_second_model(const char* kind);
-/// @throws Error (invalid_argument) if `errors` are those of another model, (unsupported) for errors of a gradient that
-/// is not in host memory
+/// @throws Error (invalid_argument) if `errors` belong to another model, (unsupported) for errors of a gradient that is
+/// not in host memory
 void allocate_errors(ddp::Residuals& errors, std::span<const Parameter> parameters, const CastOptions& options);
-/// Adds the errors of earlier steps to the gradients, and keeps those of this step.
+/// Adds the errors of earlier steps to the gradients, and keeps the errors of this step.
 void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gradients, DType to,
                 float divisor) noexcept;
 
@@ -25643,18 +25669,19 @@ void add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gra
 
 /// A GradientHook that sends f32 gradients in 16 bits.
 /// `DistributedDataParallel ddp{model, group, options, hooks::Cast<dtrain::bfloat16>{}}`. Each rank
-/// rounds its f32 gradients to 16 bits in place, and the backend reduces those; sums of 16 bits are as precise as the
-/// backend's (DdpOptions::accumulate). Gradients of other types are reduced as they are. Averages: each rank divides
-/// before it rounds, so that the sum of gradients in range is in range, but for the last 0.1% of f16's. For f16,
-/// elements below 6e-8 times the number of ranks become zero: scale the loss (LossScaler).
+/// rounds its f32 gradients to 16 bits in place, and the backend reduces these, with the precision of its 16-bit sums
+/// (DdpOptions::accumulate). Gradients of other types are reduced as they are. For averages each rank divides before it
+/// rounds. Sums of gradients in range stay in range, except for the last 0.1% of f16's range. For f16, elements below
+/// 6e-8 times the number of ranks become zero: scale the loss (LossScaler).
 ///
-/// On a CUDA device it works for one model, its time is not measured, and it has memory for the 16-bit values of the
-/// largest bucket, and of smaller ones that came before it, which the channel allocates.
+/// On a CUDA device the hook works for one model, and its time is not measured. The channel allocates memory for the
+/// 16-bit values of the largest bucket; memory for smaller buckets of earlier plans stays.
 ///
 /// With error feedback, `hooks::Cast<dtrain::bfloat16> cast{{.error_feedback = dtrain::hooks::every_parameter}}`, a
-/// rank adds to a parameter's next gradient what rounding took from this one, so that over many steps it sends the
-/// sum of its gradients less one rounding. It keeps an f32 for each element. Errors of gradients that are not finite
-/// start anew; those of scaled ones (LossScaler) have the scale of their step: use bf16. For gradients in host memory.
+/// rank adds the rounding error of each gradient to the parameter's next gradient. Over many steps the rank sends the
+/// sum of its gradients less one rounding. A rank keeps an f32 for each element, in host memory only. Errors restart at
+/// zero after gradients that are not finite. Errors of scaled gradients (LossScaler) have the scale of their step: use
+/// bf16.
 /// Lifetime: with error feedback one model; a variable outlives its wrapper.
 /// @ingroup hooks
 template <class Half>
@@ -25679,13 +25706,14 @@ class Cast {
       if (!parameters.empty()) static_cast<void>(on_device<C>(parameters.front().gradient.device));
     }
   }
-  /// Without what a device needs: for hooks of host memory that pass their calls on. Those of a device call
-  /// prepare<C>() and plan().
+  /// Prepares for host memory only, for hooks that pass their calls on. Such a hook of a device calls prepare<C>() and
+  /// plan().
   void prepare(std::span<const Parameter> parameters) {
     if (options_.error_feedback) detail::allocate_errors(errors_, parameters, options_);
   }
 
-  /// Collective, blocking: on a device, memory for the 16-bit values. @throws as the channel's allocate_blocking
+  /// Collective, blocking: allocates memory for the 16-bit values on a device. @throws as the channel's
+  /// allocate_blocking
   template <class C>
   void plan(C& channel, const ddp::BucketPlan& plan, Deadline deadline) {
     if constexpr (!ddp::RunsHostWork<typename C::Stream>) {
@@ -25706,11 +25734,12 @@ class Cast {
     reduce_floats(bucket, divisor, divides ? ReduceOp::sum : bucket.op);
   }
 
-  /// What a checkpoint needs of the errors, for save_checkpoint and load_checkpoint: each rank's become their average,
-  /// which the gradients still get as a whole. A training that goes on from the file is bit for bit the one that wrote
-  /// it, on as many ranks. Collective, blocking: every rank calls it between the same steps, once the model is wrapped,
-  /// with the wrapper's group. Lifetime: the views are those of this object. @throws Error (invalid_argument) for a
-  /// group of another number of ranks than the wrapper's, in the next step if none has run; the job's first cause
+  /// State for save_checkpoint and load_checkpoint. The call averages the errors over the ranks: the state becomes
+  /// equal on all ranks, and no error is lost. On the same number of ranks, a training that continues from the file has
+  /// the bits of the training that wrote it. Collective, blocking: every rank calls it between the same steps, once the
+  /// model is wrapped, with the wrapper's group. Lifetime: the views refer to this object. @throws Error
+  /// (invalid_argument) for a group of another number of ranks than the wrapper's, in the next step if no step has run;
+  /// the job's first cause
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
     if (options_.error_feedback) ranks_.state_is_for("hooks::Cast", group.world_size());
@@ -25771,8 +25800,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// Radix selection by the bits of the absolute value, in three passes over the values. Threads: one at a time.
 class LargestElements {
  public:
-  /// Writes the indices of the k values with the largest absolute values, in ascending order; of equal values the
-  /// first. A NaN is larger than infinity.
+  /// Writes the indices of the k values with the largest absolute values, in ascending order; among equal values the
+  /// first are chosen. A NaN is larger than infinity.
   /// @param values at most 2^32 - 1
   /// @param indices at least `k`; @param k at most the number of values
   void select(std::span<const float> values, std::size_t k, std::uint32_t* indices) noexcept;
@@ -25780,7 +25809,7 @@ class LargestElements {
  private:
   static constexpr unsigned low_bits = 15;
 
-  /// @returns the digit of the k-th largest; k becomes its place among the values of that digit
+  /// @returns the digit of the k-th largest value; k becomes that value's place among the values of the digit
   std::uint32_t digit_of(std::size_t& k) const noexcept;
 
   std::vector<std::uint32_t> counts_ = std::vector<std::uint32_t>(std::size_t{1} << 16);
@@ -25793,7 +25822,7 @@ struct TopKOptions {
   std::uint64_t start_after = 0;  ///< steps of plain all-reduces before the first compressed one
 };
 
-/// An element of a gradient that travels.
+/// An element of a gradient that a rank sends.
 struct SentElement {
   std::uint32_t index;
   float value;
@@ -25807,18 +25836,19 @@ using ddp::TopKOptions;
 
 /// A GradientHook that sends the largest elements of each gradient.
 /// `hooks::TopK compression{{.fraction = 0.01}}; DistributedDataParallel ddp{model, group, options,
-/// compression};`. Of each f32 gradient every rank sends the `fraction` of the elements with the largest absolute
-/// values, each with its index, to all ranks. What it does not send is added to its next gradient (error feedback).
-/// A rank receives 8 fraction ranks bytes for an element: a gradient where that is not below 4, or that has less than
-/// 1 / fraction elements, is reduced as it is.
+/// compression};`. Every rank sends a `fraction` of the elements of each f32 gradient to all ranks: the elements with
+/// the largest absolute values, each with its index. Elements that a rank does not send are added to its next gradient
+/// (error feedback).
+/// A rank receives 8 * fraction * ranks bytes for each element. A gradient is reduced as it is if 8 * fraction * ranks
+/// is 4 or more, or if it has less than 1 / fraction elements.
 /// Source: S. U. Stich, J.-B. Cordonnier and M. Jaggi, "Sparsified SGD with Memory", NeurIPS 2018, algorithm 1.
-/// - The element that an error keeps back arrives some steps late: use it with a warm-up (start_after).
-/// - Elements that are not finite count as the largest ones. At least one travels, so every rank learns of them; those
-///   that do not travel are dropped, so that the next step begins without them.
-/// - Memory: a copy of each compressed gradient, and what travels, on every rank.
-/// - A program that starts again from a checkpoint without state() starts with errors of zero.
-/// - With a LossScaler errors have the scale of their step: where the scale halves, they then count twice.
-/// Lifetime: one model; outlives its wrapper, if it is a variable. Gradients are in host memory.
+/// - Elements that are not sent at once arrive some steps late: use a warm-up (start_after).
+/// - Elements that are not finite count as the largest ones. At least one of them is sent, so that every rank sees it;
+///   any that are not sent are dropped before the next step.
+/// - Memory on every rank: a copy of each compressed gradient, and the elements sent and received.
+/// - A program that starts again from a checkpoint without state() starts with residuals of zero.
+/// - With a LossScaler residuals have the scale of their step; after the scale halves, they count twice.
+/// Lifetime: one model; a variable outlives its wrapper. Gradients are in host memory.
 /// @ingroup hooks
 class TopK {
  public:
@@ -25853,13 +25883,14 @@ class TopK {
     bucket.compress([this, gradients, ranks, factor]() noexcept { decompress(gradients, ranks, factor); });
   }
 
-  /// What a checkpoint needs, for save_checkpoint and load_checkpoint: all ranks have the same then. Each rank's errors
-  /// become their average, which the gradients still get as a whole.
-  /// A training that goes on from the file is bit for bit the one that wrote it, on as many ranks; on another number
-  /// it goes on with the same errors, if the same gradients are worth compressing there (else loading says so).
+  /// State for save_checkpoint and load_checkpoint. The call averages the residuals over the ranks: the state becomes
+  /// equal on all ranks, and no residual is lost.
+  /// On the same number of ranks, a training that continues from the file has the bits of the training that wrote it.
+  /// On another number of ranks it has the same residuals, if the same gradients are compressed there; otherwise
+  /// loading throws.
   /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped, with the wrapper's
-  /// group. Lifetime: the views are those of this object. @throws Error (invalid_argument) for a group of another
-  /// number of ranks than the wrapper's, in the next step if none has run; the job's first cause
+  /// group. Lifetime: the views refer to this object. @throws Error (invalid_argument) for a group of another number of
+  /// ranks than the wrapper's, in the next step if no step has run; the job's first cause
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
     ranks_.state_is_for("hooks::TopK", group.world_size());
@@ -25871,18 +25902,18 @@ class TopK {
   }
 
  private:
-  /// Of a bucket.
+  /// Elements of a bucket that are sent, and that are reduced as they are.
   struct Counts {
     std::size_t sent = 0;
     std::size_t plain = 0;
   };
 
-  /// In the first step, makes the memory of what travels. @returns zeros where the bucket is not compressed
+  /// Counts a step; the first step also allocates. @returns zeros if the step does not compress the bucket
   Counts begin_step(std::span<const ddp::BucketGradient> gradients, int ranks);
   void choose_compressed(int ranks);
   /// error += gradient; `own_` gets the largest elements, and `plain_` the gradients that are not compressed.
   void compress(std::span<const ddp::BucketGradient> gradients) noexcept;
-  /// Writes the sums of what was gathered, and the reduced `plain_`, to the bucket.
+  /// Writes the sums of the gathered elements, and the reduced `plain_`, to the bucket.
   void decompress(std::span<const ddp::BucketGradient> gradients, std::size_t ranks, float factor) noexcept;
 
   static BufferView bytes_of(std::vector<ddp::SentElement>& elements, std::size_t count) {
@@ -25893,8 +25924,8 @@ class TopK {
   std::vector<std::size_t> sizes_;     ///< elements of each f32 gradient; 0 for others
   std::vector<std::int64_t> steps_;    ///< of each gradient with elements
   std::vector<std::size_t> sent_;      ///< elements of each gradient; 0: it is not compressed
-  ddp::Residuals errors_;              ///< of the compressed ones
-  std::vector<ddp::SentElement> own_;  ///< of one bucket, as the two below: the stream runs the buckets in order
+  ddp::Residuals errors_;              ///< of the compressed gradients
+  std::vector<ddp::SentElement> own_;  ///< of one bucket, as gathered_ and plain_: the stream runs buckets in order
   std::vector<ddp::SentElement> gathered_;
   std::vector<float> plain_;
   std::vector<std::uint32_t> indices_;
@@ -25907,7 +25938,7 @@ class TopK {
 // ---- dtrain/ddp/precision/gradient_norm.hpp
 
 /// @file
-/// Global L2 norm of the reduced gradients, measured in each bucket's collective or behind it.
+/// Global L2 norm of the reduced gradients, measured in each bucket's collective or after it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -25915,10 +25946,10 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// @ingroup precision
 struct GradientNorm {
   double norm = 0;
-  /// Whether the norm is finite: if no element is infinite or NaN and, for f64, no square is beyond the largest value.
+  /// Whether the norm is finite: no element is infinite or NaN, and no square of an f64 element overflows.
   bool finite = true;
 
-  /// Of the gradients multiplied by `factor`.
+  /// The norm of the gradients times `factor`.
   GradientNorm times(double factor) const noexcept { return {norm * (factor < 0 ? -factor : factor), finite}; }
 
   /// @param sum of the squares of all elements
@@ -25928,16 +25959,16 @@ struct GradientNorm {
 /// Options of one step.
 /// @ingroup precision
 struct StepOptions {
-  /// Measures the norm of the reduced gradients in this step. A rank without it has no norm. Neither the gradients nor
-  /// the other ranks' norm depend on it.
+  /// Whether this rank measures the norm of the reduced gradients in this step. The gradients, and the norm on other
+  /// ranks, do not depend on this option.
   bool measure_norm = false;
 };
 
-/// Sums of squares of a step's reduced buckets, in f64. A communicator that CanSumSquares gives each with the bucket's
-/// reduction. Behind any other's, SquareSum reads the bucket, which has the same bits on all ranks. The sums are added
-/// in bucket order: so all ranks have the same norm without another collective.
-/// Steady state: allocates nothing. Threads: a bucket's work on the communication stream; everything else between
-/// steps. Lifetime: outlives the work.
+/// Sums of squares of a step's reduced buckets, in f64. A communicator that CanSumSquares gives each sum with the
+/// bucket's reduction. For other communicators SquareSum reads the reduced bucket, which has the same bits on all
+/// ranks. The sums are added in bucket order, so that all ranks have the same norm without another collective.
+/// Steady state: allocates nothing. Threads: a bucket's work runs on the communication stream; all other calls run
+/// between steps. Lifetime: the object outlives the work.
 class BucketNorms {
  public:
   /// Work for a stream: adds up the squares of a bucket, padding included, which is zero.
@@ -25958,7 +25989,7 @@ class BucketNorms {
     norm_.reset();
   }
 
-  /// Where the bucket's sum is to be stored in this step; null if the step does not measure.
+  /// Address for the bucket's sum in this step; null if the step does not measure.
   double* sum_of(std::size_t bucket) noexcept { return is_wanted_ ? &sums_[bucket] : nullptr; }
 
   /// Adds up the squares of a reduced bucket, by work on the stream.
@@ -25982,7 +26013,7 @@ class BucketNorms {
   /// @throws Error (unsupported) for a step whose stream neither is CUDA's nor runs work of the host
   [[noreturn]] static void refuse_stream(const char* caller);
 
-  /// The gradients were multiplied by `factor`.
+  /// Multiplies the norm by `factor`. @pre the gradients were multiplied by `factor`
   void multiply(double factor) noexcept {
     if (norm_) {
       norm_ = norm_->times(factor);
@@ -26001,11 +26032,12 @@ class BucketNorms {
 /// element type, to nearest even.
 void multiply_elements(const BufferView& elements, double factor) noexcept;
 
-/// `gradients` of DistributedDataParallel or MasterWeights: scales them so that their norm is at most `max_norm`.
-/// The factor is min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_'s. Gradients whose norm is not
-/// finite stay as they are: skip the optimizer's step for them (LossScaler::step says so). The same on all ranks.
-/// Blocking: no; reads and writes the gradients only if the factor is below 1.
-/// @returns the norm before
+/// Scales the gradients of a DistributedDataParallel, MasterWeights or ShardedGradients to a norm of at most
+/// `max_norm`.
+/// The factor is min(1, max_norm / (norm + 1e-6)), as in torch.nn.utils.clip_grad_norm_, and equal on all ranks.
+/// Gradients whose norm is not finite stay as they are. Skip the optimizer's step for such gradients (LossScaler::step
+/// returns false). Blocking: no; reads and writes the gradients only if the factor is below 1.
+/// @returns the norm before the scaling
 /// @throws Error (invalid_argument) if the last step did not measure the norm, or `max_norm` is not positive
 /// @ingroup precision
 template <class Gradients>
@@ -26040,7 +26072,7 @@ using ddp::StepOptions;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Options of LossScaler, with the defaults of torch.amp.GradScaler. They are the same on every rank.
+/// Options of LossScaler, equal on every rank, with the defaults of torch.amp.GradScaler.
 /// @ingroup precision
 struct LossScalerOptions {
   float initial_scale = 65536;
@@ -26049,15 +26081,16 @@ struct LossScalerOptions {
   std::int64_t growth_interval = 2000;  ///< steps without overflow before the scale grows
 };
 
-/// Dynamic loss scaling: the program multiplies the loss by scale(), and step() divides the reduced gradients by it.
+/// Dynamic loss scaling: the program multiplies the loss by scale(), and step() divides the reduced gradients by
+/// scale().
 ///
 ///   ddp.backward([&](dtrain::Ready ready) { model.backward(scaler.scale() * loss, ready); }, {.measure_norm = true});
 ///   if (scaler.step(ddp)) optimizer.step();
 ///
-/// The scale changes as torch.amp.GradScaler's: an overflow multiplies it by backoff_factor; growth_interval steps in
-/// a row without one multiply it by growth_factor, unless that is beyond f32. It stays positive. All ranks have the
-/// same scale without a collective, because all have the same norm.
-/// Threads: none but the one that uses it.
+/// The scale changes as in torch.amp.GradScaler. An overflow multiplies the scale by backoff_factor. growth_interval
+/// successive steps without overflow multiply the scale by growth_factor, unless the product is beyond f32. The scale
+/// stays positive. All ranks have the same scale without a collective, because all have the same norm.
+/// Threads: one at a time.
 /// @ingroup precision
 class LossScaler {
  public:
@@ -26067,25 +26100,26 @@ class LossScaler {
   /// Factor of this step's loss.
   float scale() const noexcept { return scale_; }
 
-  /// Once after each step that reduced: divides the reduced gradients, and their norm, by the scale if all are finite;
-  /// then changes the scale. clip_gradients comes after it. A quotient is rounded to the gradients' type: f16 gradients
-  /// below 6e-8 become zero, which the form with MasterWeights avoids.
-  /// @returns whether all are finite: the optimizer's step is skipped if not
-  /// @throws Error (invalid_argument) if the step did not measure the norm, or the scale was loaded as no finite
-  /// positive number
+  /// Divides the reduced gradients, and their norm, by the scale if all are finite, and updates the scale. Call step()
+  /// once after each step that reduced, before clip_gradients. A quotient is rounded to the gradients' type: f16
+  /// gradients below 6e-8 become zero, which the overload with MasterWeights avoids.
+  /// @returns whether all gradients are finite; if not, skip the optimizer's step
+  /// @throws Error (invalid_argument) if the step did not measure the norm, or a loaded scale is no finite positive
+  /// number
   template <class Ddp>
   bool step(Ddp& ddp) {
     return step_with(ddp, [&ddp](double factor) { ddp.scale_gradients(factor); });
   }
 
-  /// The same, but writes the quotients to the f32 gradients of `master`, in one pass, and leaves those of `ddp`.
+  /// Writes the quotients to the f32 gradients of `master`, in one pass, and leaves the gradients of `ddp`; else as
+  /// step(ddp).
   template <class Ddp, class Master>
   bool step(const Ddp& ddp, Master& master) {
     return step_with(ddp, [&](double factor) { master.load_gradients(ddp, factor); });
   }
 
-  /// The scale, and the number of steps since it changed, for checkpoints: `save_checkpoint` and `load_checkpoint` take
-  /// them with the model's tensors. Lifetime: valid as long as this object, which stays where it is.
+  /// State for save_checkpoint and load_checkpoint: the scale, and the number of steps since the scale changed.
+  /// Lifetime: the views refer to this object, which must not move.
   std::vector<NamedTensor> state();
 
  private:
@@ -26164,8 +26198,8 @@ using ddp::LossScalerOptions;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The values of all parameters in one f32 array, and their gradients in another, both in the order of parameters():
-/// the arena's order changes when buckets are rebuilt, but the optimizer's state does not.
+/// Two f32 arrays, of the values and of the gradients of all parameters. Elements have the order of parameters(), so
+/// that the optimizer's state keeps its order when buckets are rebuilt.
 ///
 ///   dtrain::MasterWeights master{model};            // after the wrapper has broadcast rank 0's values
 ///   ddp.backward(...);
@@ -26173,13 +26207,13 @@ namespace DTRAIN_NAMESPACE::ddp {
 ///   optimizer.step(master.values(), master.gradients());
 ///   master.store();
 ///
-/// A checkpoint saves the f32 values, parameter_values(master.parameters()); after loading, store() gives the model its
-/// own. Threads: none but the one that uses it. Lifetime: borrows the memory of the model's values. Movable.
+/// A checkpoint saves the f32 values, parameter_values(master.parameters()); after loading, store() writes these values
+/// to the model. Threads: one at a time. Lifetime: borrows the memory of the model's values. Movable.
 /// @ingroup precision
 class MasterWeights {
  public:
-  /// Allocates both arrays, and load()s. @throws Error (invalid_argument) as DistributedDataParallel; (unsupported) for
-  /// a parameter that is not f32, f16 or bf16 in host memory
+  /// Allocates both arrays, and calls load(). @throws Error (invalid_argument) as DistributedDataParallel;
+  /// (unsupported) for a parameter that is not f32, f16 or bf16 in host memory
   template <Model M>
   explicit MasterWeights(M& model) : MasterWeights(collect_parameters(model)) {}
 
@@ -26189,7 +26223,7 @@ class MasterWeights {
   std::span<float> values() noexcept { return {values_.data(), values_.size()}; }
   std::span<float> gradients() noexcept { return {gradients_.data(), gradients_.size()}; }
 
-  /// The same arrays, parameter by parameter, with the model's names and shapes.
+  /// Views of both arrays, parameter by parameter, with the model's names and shapes.
   const std::vector<Parameter>& parameters() const noexcept { return parameters_; }
 
   /// Copies the model's values to values(), exactly.
@@ -26198,8 +26232,8 @@ class MasterWeights {
   /// Rounds values() to the model's values, to nearest even.
   void store() const noexcept;
 
-  /// Writes `factor` times the reduced gradients of `ddp` to gradients(), in one pass, and its norm if measured.
-  /// Requires: `ddp` wraps the same model. The product is rounded once to f32.
+  /// Writes `factor` times the reduced gradients of `ddp` to gradients(), in one pass, and takes the norm if it was
+  /// measured. Each product is rounded once to f32. @pre `ddp` wraps the same model
   template <class Ddp>
   void load_gradients(const Ddp& ddp, double factor = 1) {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -26211,7 +26245,8 @@ class MasterWeights {
     }
   }
 
-  /// Norm of gradients(). @throws Error (invalid_argument) if the step of the last load_gradients did not measure it
+  /// Norm of gradients(). @throws Error (invalid_argument) if the step of the last load_gradients did not measure the
+  /// norm
   const GradientNorm& gradient_norm() const {
     if (!norm_) {
       BucketNorms::refuse_unmeasured();
@@ -26304,7 +26339,7 @@ DTRAIN_DEFINED std::string RunningBucket::describe(backend::Operation operation)
 // ---- dtrain/ddp/profile/step_record.hpp
 
 /// @file
-/// Step record: one event of a step, and its time; step recorder: a lock-free ring of them, of fixed size, that any
+/// Step record: one event of a step, and its time; step recorder: a lock-free ring of records, of fixed size, that any
 /// thread writes.
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -26352,8 +26387,8 @@ struct StepRecord {
   friend bool operator==(const StepRecord&, const StepRecord&) = default;
 };
 
-/// The latest records overwrite the oldest. Allocates only at construction. Threads: `note` from any, concurrently;
-/// `records` as well, which omits records that are being written.
+/// The latest records overwrite the oldest. Allocates only at construction. Threads: `note` and `records` from any
+/// thread, concurrently; `records` omits records that are being written.
 class StepRecorder {
  public:
   /// @param capacity number of records; rounded up to a power of two
@@ -26390,7 +26425,7 @@ class StepRecorder {
   static constexpr std::uint64_t busy = ~std::uint64_t{0};
 
   struct RecordSlot {
-    std::atomic<std::uint64_t> number{0};  ///< of the record it holds, from 1; 0 for none
+    std::atomic<std::uint64_t> number{0};  ///< number of the record in this slot, from 1; 0 for none
     std::atomic<std::uint64_t> step{0};
     std::atomic<std::uint64_t> what{0};
     std::atomic<std::int64_t> time{0};
@@ -26418,43 +26453,43 @@ class StepRecorder {
 // ---- dtrain/ddp/planning/bucket_planner.hpp
 
 /// @file
-/// BucketPlanner: interface of an object that changes a reducer's bucket plan, and how it reduces, between its first
-/// steps.
+/// BucketPlanner: interface of an object that changes a reducer's bucket plan and variant of all_reduce between its
+/// first steps.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// A step that has ended on this rank.
 struct FinishedStep {
-  std::uint64_t number;               ///< in its records
+  std::uint64_t number;               ///< of the step, as in its records
   std::chrono::nanoseconds duration;  ///< from begin() to the end of finish()
   const StepRecorder& recorder;       ///< with the step's records
 };
 
-/// What checkpoints keep of a plan: see SavedPlan in saved_plan.hpp. Zeros: nothing yet.
+/// A plan as the numbers of a checkpoint: see SavedPlan in saved_plan.hpp. Zeros: no plan yet.
 using SavedPlanNumbers = std::array<std::int64_t, 6>;
 
-/// Threads: the one that drives the steps. Pinned: a checkpoint's tensors refer to its numbers.
-/// It has a function pointer and no virtual function: of that, g++ would put the only implementation into each program
-/// that may call it, whether the program has such an object or not (-fdevirtualize-speculatively).
+/// Threads: the thread that drives the steps. Pinned: a checkpoint's tensors refer to its numbers.
+/// The class has a function pointer and no virtual function. g++ would put a virtual function's only implementation
+/// into each program that may call it, even without a planner (-fdevirtualize-speculatively).
 class BucketPlanner {
  public:
   BucketPlanner(const BucketPlanner&) = delete;
 
   /// Collective, blocking in some steps: after each step that reduces, until is_settled(). Every rank gets the same
   /// plan after the same step.
-  /// @param order the parameters' ready order, where it has changed; else empty
-  /// @returns the plan of the next steps; nullopt: the present one
+  /// @param order the parameters' ready order if it has changed; else empty
+  /// @returns the plan of the next steps; nullopt: the present plan
   std::optional<BucketPlan> after_step(std::span<const std::size_t> order, const FinishedStep& step) {
     return after_step_(*this, order, step);
   }
 
   /// Whether the plan changes no more.
   bool is_settled() const noexcept { return is_settled_; }
-  /// The variant of all_reduce for the next steps, a position in PlannerSetup::variants; 0 where there are none.
+  /// The variant of all_reduce for the next steps, a position in PlannerSetup::variants; 0 without variants.
   std::size_t variant() const noexcept { return variant_; }
   /// Whether each ready() of the next step is to be recorded.
   bool wants_ready_times() const noexcept { return wants_ready_times_; }
-  /// Numbers for a checkpoint. Those of a settled plan stay when a checkpoint with others was loaded.
+  /// Numbers for a checkpoint. A settled plan keeps its numbers when a checkpoint with other numbers is loaded.
   SavedPlanNumbers& saved() noexcept {
     if (is_settled_) saved_ = settled_;
     return saved_;
@@ -26477,11 +26512,11 @@ class BucketPlanner {
   AfterStep after_step_;
 };
 
-/// What a planner is made from. Lifetime: all that it refers to, during the call that gets it.
+/// Arguments of a planner's construction. Lifetime: its references are valid during the call that gets it.
 struct PlannerSetup {
   const DdpOptions& options;
   std::span<const Parameter> parameters;
-  bool binds_gradients;  ///< the model does
+  bool binds_gradients;  ///< whether the model does
   const std::shared_ptr<const group::GroupHandle>& group;
   const std::string& prefix;            ///< of this wrapper's keys
   std::vector<const char*> variants{};  ///< of the wrapper's communicator: see backend::HasVariants
@@ -26507,16 +26542,16 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_to_keep_plan() {
 
 /// @file
 /// SavedPlan: a measured bucket plan as the numbers of a checkpoint, and the conditions under which it is used again;
-/// plan_state(): the tensor of it.
+/// plan_state(): the plan as a tensor.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 NamedTensor plan_tensor(BucketPlanner* planner);
 
-/// The measured plan as a tensor for save_checkpoint and load_checkpoint. If it is loaded before the first step, with
-/// as many ranks, as many of them on rank 0's host, for the same gradients and the same ways to reduce them, the plan
-/// is used from the second step on, and steps are not measured (thresholds of Mpi and Gloo are:
-/// GroupOptions::algorithms). Lifetime: refers to memory of `ddp`. @throws Error (invalid_argument) without
+/// The measured plan as a tensor for save_checkpoint and load_checkpoint. A plan that is loaded before the first step
+/// is used from the second step on, and no steps are measured. Conditions: the same number of ranks, in the job and on
+/// rank 0's host; the same gradients; the same variants of all_reduce. Thresholds of Mpi and Gloo are still measured:
+/// GroupOptions::algorithms. Lifetime: refers to memory of `ddp`. @throws Error (invalid_argument) without
 /// PlanChoice::measured()
 /// @ingroup training
 template <class Ddp>
@@ -26532,7 +26567,7 @@ using ddp::plan_state;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Of a communicator (backend::HasVariants): no more are measured.
+/// Most variants of a communicator (backend::HasVariants) that are measured.
 inline constexpr std::size_t max_variants = 8;
 
 /// Sizes of buckets, and the variant of all_reduce that reduces them.
@@ -26543,7 +26578,7 @@ struct PlanSettings {
   friend bool operator==(const PlanSettings&, const PlanSettings&) = default;
 };
 
-/// What a saved plan was made for. It is used again where all of it is the same.
+/// Conditions that a saved plan was measured under. The plan is used again where all of them are equal.
 struct PlanConditions {
   int world_size = 1;
   int ranks_on_host = 1;
@@ -26559,7 +26594,7 @@ struct SavedPlan {
   std::size_t variant = 0;
 
   SavedPlanNumbers numbers() const noexcept;
-  /// Untrusted numbers. @returns nullopt if they are those of no plan
+  /// Untrusted numbers. @returns nullopt if they describe no plan
   static std::optional<SavedPlan> from(const SavedPlanNumbers& numbers) noexcept;
 };
 
@@ -26571,24 +26606,24 @@ std::int64_t digest_of(std::span<const GradientSize> sizes, std::span<const char
 // ---- dtrain/ddp/planning/step_model.hpp
 
 /// @file
-/// A model of a training step: when gradients are ready, when their buckets are reduced, and what of that is hidden;
-/// StepProfile: these times as a rank measured them.
+/// A model of a training step: when gradients are ready, when their buckets are reduced, and which part of the
+/// reductions is hidden; StepProfile: the times that one rank measured.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// In seconds; moments count from the step's begin.
+/// Times of a measured step, in seconds from the step's begin.
 struct StepProfile {
   double compute = 0;                  ///< when finish() was called
-  bool overlaps = false;               ///< whether a bucket was started before that
-  std::vector<double> ready_at;        ///< by parameter; `compute` for one that was not ready
+  bool overlaps = false;               ///< whether a bucket was started before finish()
+  std::vector<double> ready_at;        ///< by parameter; `compute` without a record
   std::vector<double> bucket_seconds;  ///< by bucket; 0 without records
 };
 
-/// @param records those of the step, perhaps among others'
+/// @param records of the step, perhaps among records of other steps
 StepProfile step_profile(std::span<const StepRecord> records, std::uint64_t step, std::size_t parameters,
                          std::size_t buckets);
 
-/// Of one step, in seconds from its beginning.
+/// Times of a modelled step, in seconds from its begin.
 struct ModelledStep {
   double compute = 0;        ///< forward and backward
   double communication = 0;  ///< of all buckets, one after the other
@@ -26598,7 +26633,8 @@ struct ModelledStep {
   double times_the_longer() const noexcept { return step / std::max(compute, communication); }
 };
 
-/// A bucket is reduced once its last gradient is ready and the bucket before it is done: one channel, one order.
+/// Times of a step with this plan. A bucket is reduced once its last gradient is ready and the bucket before is
+/// reduced: one channel, one order.
 /// @param ready_at when each gradient is ready, by parameter @param compute when forward and backward are done
 /// @param reduction_seconds of a bucket of so many bytes: double(std::size_t)
 template <class Reduction>
@@ -26624,40 +26660,39 @@ ModelledStep model_step(const BucketPlan& plan, std::span<const double> ready_at
 // ---- dtrain/ddp/planning/measured_plan.hpp
 
 /// @file
-/// MeasuredPlan: measures the first steps, chooses the sizes of buckets and how they are reduced, and goes back to what
-/// was given if that was no gain.
+/// MeasuredPlan: measures the first steps and chooses bucket sizes and the variant of all_reduce; keeps the given plan
+/// if the chosen one is no gain.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 struct RankTiming;
 
-/// What is done after which step:
-///   1      takes the plan of a checkpoint that was loaded before, if its conditions hold, and ends
-///   2      has measured with the given sizes; now sizes that the cost of reductions is measured with
-///   3, 4   has measured with these; if there are more variants, now the next with these sizes
-///   5, 6   has measured that variant, with these sizes and with the given ones; two steps more for each further one
-///   L      was the last of these, 2 + 2 * variants: rank 0 chooses from all ranks' measurements; ends if it chooses
-///          what is given, which is the given sizes and the first variant
-///   L + 20 has timed 20 steps with the chosen plan; now what is given again
-///   L + 25 has timed 5 steps with that: the plan with the shorter median, of the slowest rank, stays; ends
+/// Bucket planner by measurements. The work after each step, where L is the last measured step, 2 + 2 * variants:
+///   1      adopts the plan of a checkpoint that was loaded before, if its conditions hold, and ends
+///   2      the given sizes are measured; step 3 uses probing sizes
+///   3, 4   the probing sizes are measured; if there are more variants, step 5 uses the next variant
+///   5, 6   variant 1 is measured with the probing sizes and with the given sizes; two steps more for each further one
+///   L      rank 0 chooses from all ranks' measurements; ends if it chooses the given sizes and the first variant
+///   L + 20 20 steps with the chosen plan are timed; the next step uses the given plan
+///   L + 25 5 steps with the given plan are timed; the plan with the shorter median, of the slowest rank, stays; ends
 class MeasuredPlan final : public BucketPlanner {
  public:
-  /// Collective, blocking: rank 0 gets `own` of every rank, in rank order, and `choose` makes a text of them, which
-  /// every rank gets. @param name used once
+  /// Collective, blocking: rank 0 gets `own` of every rank, in rank order. Every rank gets the text that `choose` makes
+  /// of all `own` on rank 0. @param name used once
   using Choose = std::function<std::string(const std::vector<std::string>& texts)>;
   using Exchange = std::function<std::string(const char* name, const std::string& own, const Choose& choose)>;
 
   static constexpr std::size_t trial_steps = 20;
   static constexpr std::size_t given_steps = 5;
 
-  /// @param variants their names; empty: there is one way to reduce. Lifetime: of the names, static
+  /// @param variants names of the variants of all_reduce; empty: there is only one. Lifetime: the names are static
   MeasuredPlan(std::vector<GradientSize> sizes, const BucketCaps& given, std::vector<const char*> variants,
                const PlanConditions& conditions, Exchange exchange);
 
  private:
   std::size_t variant_count() const noexcept { return variants_.empty() ? 1 : variants_.size(); }
   std::uint64_t last_measured_step() const noexcept { return 2 + 2 * variant_count(); }
-  /// What a measured step, 2 to last_measured_step(), runs with.
+  /// Settings of a measured step, 2 to last_measured_step().
   PlanSettings settings_of(std::uint64_t step) const noexcept;
 
   std::optional<BucketPlan> plan_after(std::span<const std::size_t> order, const FinishedStep& step);
@@ -26677,7 +26712,7 @@ class MeasuredPlan final : public BucketPlanner {
 
   BucketPlan plan_of(const BucketCaps& caps) const { return plan_buckets(sizes_, order_, caps); }
   BucketPlan use(const PlanSettings& settings);
-  /// "Flat, first_bucket_bytes 1048576 and bucket_bytes 2097152"; without a name if there are no variants.
+  /// "Flat, first_bucket_bytes 1048576 and bucket_bytes 2097152"; without the variant's name if there are no variants.
   std::string to_text(const PlanSettings& settings) const;
 
   std::vector<GradientSize> sizes_;
@@ -26704,7 +26739,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Sums over steps.
 struct StepTimes {
-  /// From the end of a pass to begin(): forward pass, optimizer, data. Here and below with passes under no_sync().
+  /// From the end of a pass to begin(): forward pass, optimizer, data. This time and `backward` include passes under
+  /// no_sync().
   std::chrono::nanoseconds forward{};
   std::chrono::nanoseconds backward{};       ///< from begin() to finish()
   std::chrono::nanoseconds communication{};  ///< duration of the collectives, on a device without the copies
@@ -26713,8 +26749,8 @@ struct StepTimes {
 };
 
 /// Writes step records and sums up times. Steady state: allocates nothing. Threads: stamps run on the communication
-/// stream, `launched` under PendingBuckets' mutex, `ready` anywhere; everything else on the thread that drives
-/// the steps. Lifetime: outlives the stamps' work.
+/// stream, `launched` under PendingBuckets' mutex, `ready` anywhere; all other calls on the thread that drives
+/// the steps. Lifetime: the meter outlives the work of stamps.
 class StepMeter {
  public:
   /// Work for a stream: records that the stream has reached this point.
@@ -26755,7 +26791,7 @@ class StepMeter {
     recorder_.note(step_, StepEvent::begun, 0, now);
   }
 
-  /// Begins a pass that reduces nothing. It counts with the next step that reduces.
+  /// Begins a pass that reduces nothing, and counts with the next step that reduces.
   void begin_unreduced() noexcept {
     end_forward(Clock::now());
     is_unreduced_ = true;
@@ -26799,7 +26835,7 @@ class StepMeter {
   }
 
   /// Adds a device's times of an earlier step: duration of its collectives, the part `hidden` by computation, and the
-  /// time that computation waited for them.
+  /// time that computation waited for the collectives.
   void measured(std::chrono::nanoseconds communication, std::chrono::nanoseconds hidden,
                 std::chrono::nanoseconds exposed) noexcept {
     times_.communication += communication;
@@ -26887,14 +26923,14 @@ class StepMeter {
   std::uint64_t step_ = 0;
   Clock::time_point begin_{};
   Clock::time_point waiting_{};
-  Clock::time_point end_{};  ///< of the previous pass; the epoch if there is none
+  Clock::time_point end_{};  ///< end of the previous pass; the epoch if there is none
   /// @name Since the last step's end.
   /// @{
   std::chrono::nanoseconds forward_{};
   std::chrono::nanoseconds backward_{};  ///< of passes that reduced nothing
   std::uint64_t unreduced_ = 0;
   /// @}
-  bool is_unreduced_ = false;  ///< the current pass
+  bool is_unreduced_ = false;  ///< whether the current pass reduces nothing
   std::uint64_t unreduced_passes_ = 0;
 };
 
@@ -26910,12 +26946,12 @@ class StepMeter {
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Records timing events on the communication stream before and after each bucket's collective, without the copies that
-/// pack and unpack it; where each computing stream begins to wait for the step; and where this wait ends, once all is
-/// unpacked. The host never waits for an event. It reads a step's events once they are complete: in a later step,
-/// or when statistics are requested.
-/// Not measured: steps captured in a graph, steps while four earlier ones are unread, and all steps if the meter does
+/// pack and unpack it; where each computing stream begins to wait for the step; and where this wait ends, once all
+/// gradients are unpacked. The host never waits for an event, and reads a step's events once they are complete: in a
+/// later step, or when statistics are requested.
+/// Not measured: steps captured in a graph, steps while four earlier steps are unread, and all steps if the meter does
 /// not want device times.
-/// Threads: `started` and `reduced` one at a time; everything else on the thread that drives the steps.
+/// Threads: `started` and `reduced` one at a time; all other calls on the thread that drives the steps.
 /// Steady state: allocates nothing.
 class DeviceTimes {
  public:
@@ -26986,12 +27022,12 @@ class DeviceTimes {
   }
 
   /// Adds the steps that the device has completed to the meter. Blocking: no. Does nothing while a step is open or
-  /// after one that was abandoned: threads that launch its buckets may use the same entries.
+  /// after an abandoned step: threads that launch buckets may use the same entries.
   void collect() noexcept {
     if (under_way_ || count_ == 0) {
       return;
     }
-    const stream::cuda::RelaxedCapture relaxed;  // the program may be capturing on a stream of its own
+    const stream::cuda::RelaxedCapture relaxed;  // the program may be capturing on another stream
     for (; count_ > 0 && is_complete(at(0)); --count_, front_ = (front_ + 1) % steps_.size()) {
       add_to_meter(at(0));
     }
@@ -27076,8 +27112,8 @@ struct ReducerStatistics {
   std::uint64_t measured_steps = 0;
   std::uint64_t unreduced_passes = 0;           ///< passes under no_sync() before these steps
   const char* why_nothing_is_hidden = nullptr;  ///< set if communication runs in finish() only
-  CompressedTraffic hook{};  ///< of a gradient hook: what it gave to the buckets' collectives; with a failed step's
-  CompressedTraffic wire{};  ///< of a topology that sends f32 in 16 bits: what this rank gave to that
+  CompressedTraffic hook{};                     ///< traffic of a gradient hook's collectives, failed steps included
+  CompressedTraffic wire{};                     ///< traffic of this rank in a topology that sends f32 in 16 bits
 };
 
 /// @param counts steps, bytes and buckets, and whether all steps are measured
@@ -27088,9 +27124,9 @@ namespace detail {
 
 /// "12.3 ms": the mean over `steps`.
 std::string milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps);
-/// "12.3 MB": likewise.
+/// "12.3 MB": the mean over `steps`.
 std::string megabytes_text(std::uint64_t bytes, std::uint64_t steps);
-/// What a compression saves: empty if there is none.
+/// Savings of a compression; empty if there is none.
 std::string traffic_text(const char* what, const CompressedTraffic& traffic, std::uint64_t steps);
 
 }  // namespace detail
@@ -27174,7 +27210,7 @@ DTRAIN_DEFINED std::string to_string(const ReducerStatistics& statistics) {
 // ---- dtrain/ddp/profile/slowest_rank.hpp
 
 /// @file
-/// Slowest rank: the rank with the longest forward and backward passes, for which the others wait.
+/// Slowest rank: the rank with the longest forward and backward passes, for which the other ranks wait.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27182,7 +27218,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// @ingroup times
 struct SlowestRank {
   int rank = 0;                          ///< in the group
-  std::chrono::nanoseconds computing{};  ///< its mean forward and backward time of a step
+  std::chrono::nanoseconds computing{};  ///< mean forward and backward time of a step on this rank
   std::chrono::nanoseconds typical{};    ///< the mean of all ranks
 };
 
@@ -27192,7 +27228,7 @@ std::string to_string(const SlowestRank& slowest);
 
 /// Collective, blocking: rank 0 reads every rank's times and publishes the slowest. O(ranks) messages to rank 0: for
 /// reports, not for every step. @param prefix used once; `deadline` bounds each wait
-/// @param notice_after how long a rank waits for others until a warning in the log names them
+/// @param notice_after time until a rank logs a warning with the names of missing ranks
 SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
                                        const ReducerStatistics& mine, int rank, int world_size, Deadline deadline,
                                        std::chrono::milliseconds notice_after = std::chrono::seconds(10));
@@ -27257,8 +27293,8 @@ DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const backend::StoreRef& s
 // ---- dtrain/ddp/profile/timeline.hpp
 
 /// @file
-/// Timeline: the step records of all ranks as Chrome trace JSON, for Perfetto and chrome://tracing; RankTimeline: those
-/// of one rank, as it sends them to rank 0.
+/// Timeline: the step records of all ranks as Chrome trace JSON, for Perfetto and chrome://tracing; RankTimeline: the
+/// records of one rank, as a message to rank 0.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27273,12 +27309,12 @@ struct RankTimeline {
 
 inline constexpr std::size_t step_record_bytes = 8 + 4 + 1 + 8;
 
-/// The most bytes for the records of all ranks of a timeline. Beyond it, each rank's latest records are kept.
+/// The most bytes for the records of all ranks of a timeline. If there are more, each rank's latest records are kept.
 inline constexpr std::size_t max_timeline_bytes = std::size_t{64} << 20;
 
 void fields(Serializer& of, StepRecord& record);
 
-/// All but the rank, which the reader knows.
+/// All members but the rank, which the reader knows.
 void fields(Serializer& of, RankTimeline& timeline);
 
 /// @param most number of records; the latest are kept
@@ -27537,7 +27573,7 @@ class PendingCheckpoint {
  public:
   PendingCheckpoint() = default;
 
-  /// @param write runs on a thread of its own
+  /// @param write runs on a separate thread
   /// @param finish collective, in wait(): `finish(require_written)`, whose argument waits for the thread and throws the
   /// exception of `write`
   PendingCheckpoint(std::function<void()> write, std::function<void(const std::function<void()>&)> finish);
@@ -27563,9 +27599,10 @@ class PendingCheckpoint {
   std::unique_ptr<Writing> work_;
 };
 
-/// As save_checkpoint, but returns when rank 0 has copied the tensors to memory; a thread then writes the copy. The
-/// tensors may change meanwhile. Call wait() on every rank before the next checkpoint of that name, and at the end.
-/// Blocking: on rank 0 until the copy is made. Memory: as much as the tensors, until wait() returns.
+/// Saves in the background, as save_checkpoint: the call returns when rank 0 has copied the tensors, and a thread
+/// writes the copy. The tensors may change meanwhile. Call wait() on every rank before the next checkpoint of that
+/// name, and at the end. Blocking: on rank 0 until the copy is made. Memory: a copy of the tensors, until wait()
+/// returns.
 /// @throws Error (unsupported) as save_checkpoint; the job's first cause
 /// @ingroup checkpoints
 template <class Group>
@@ -27601,8 +27638,8 @@ using ddp::save_checkpoint_async;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A time of this rank plus `offset` is rank 0's time, to within `uncertainty`. Both are 0 if the ranks share a host,
-/// because its processes share the clock.
+/// A time of this rank plus `offset` is rank 0's time, to within `uncertainty`. Offset and uncertainty are 0 if the
+/// ranks share a host, because the processes of a host share the clock.
 struct ClockOffset {
   std::chrono::nanoseconds offset{};
   std::chrono::nanoseconds uncertainty{};
@@ -27647,8 +27684,8 @@ ClockOffset sample_clock_blocking(const Store& store) {
 
 }  // namespace detail
 
-/// This rank's offset. Collective, blocking: rank 0 serves the ranks of other hosts one after the other, with a few
-/// round trips to the store each. @param store the group's, with a prefix in no other use meanwhile
+/// Offset of this rank's clock. Collective, blocking: rank 0 serves the ranks of other hosts one after the other, with
+/// a few round trips to the store each. @param store the group's store, with a prefix that nothing else uses meanwhile
 template <class Store>
 ClockOffset clock_offset_blocking(const Store& store, int rank, int world_size, int node_rank) {
   if (world_size == 1) {
@@ -27677,7 +27714,7 @@ class GatheredTimelines {
  public:
   explicit GatheredTimelines(RankTimeline own);
 
-  /// @param bytes of rank `rank`, which serialise has made @throws Error (protocol) if they are none
+  /// @param bytes of rank `rank`, by serialise @throws Error (protocol) for any other bytes
   void add(int rank, std::string_view bytes);
 
   /// Blocking: the file system. @throws as AtomicFile
@@ -27692,7 +27729,7 @@ class GatheredTimelines {
 /// Rank 0 writes the records of all ranks (DistributedDataParallel::records) to `path` as a trace for Perfetto and
 /// chrome://tracing, on rank 0's clock. The clock offsets of ranks on other hosts are estimated now; the trace contains
 /// their uncertainty. Beyond max_timeline_bytes each rank's latest records are kept.
-/// Collective, blocking: as long as rank 0 writes.
+/// Collective, blocking: until rank 0 has written the file.
 /// @param parameters names of the gradients, in the order of parameters(); rank 0's are used
 /// @throws Error on every rank, with the same sentence, if the file cannot be written; the job's first cause
 /// @ingroup times
@@ -27701,7 +27738,7 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
                     std::span<const std::string> parameters = {}) {
   const auto store = group.store().with_prefix("dtrain/timeline/");
   const int ranks = group.world_size();
-  group.start_pending();  // other ranks may wait for this work before they call this
+  group.start_pending();  // other ranks may wait for this work before they make this call
   const ClockOffset clock = clock_offset_blocking(store.with_prefix("clock/"), group.rank(), ranks, group.node_rank());
   RankTimeline own{group.rank(), group.members().host, clock.offset, clock.uncertainty, std::move(records)};
   const std::size_t most = max_timeline_bytes / step_record_bytes / static_cast<std::size_t>(ranks);
@@ -27747,8 +27784,8 @@ struct ReadyGradient {
   const TensorView* memory = nullptr;    ///< null: the parameter's own gradient memory; read during the call only
 };
 
-/// The only type of dtrain that a model's backward pass needs. It is not a template, so that models can be in .cpp
-/// files. Threads: any, concurrently for different parameters. Lifetime: the step that made it outlives it.
+/// The only type of dtrain that a model's backward pass needs; no template, so that models can be in .cpp files.
+/// Threads: any, concurrently for different parameters. Lifetime: the step outlives the Ready that it made.
 /// Blocking: no, with two exceptions. Over NCCL the call that completes a bucket of a size for which the ranks are not
 /// connected yet (backend::ConnectsAtFirstUse) waits until that bucket is complete on all ranks. With zero::Gradients a
 /// call may wait until earlier buckets are reduced.
@@ -27774,13 +27811,13 @@ class Ready {
   void operator()(std::size_t parameter, StreamHandle stream) const { (*this)(ReadyGradient{parameter, stream}); }
 
   /// In this step the gradient is in `gradient` (an autograd engine's own tensor), which stays unchanged until the step
-  /// is finished; with zero::Gradients, until this returns. The reduced values then are in the parameter's own gradient
-  /// memory.
+  /// is finished; with zero::Gradients, until the call returns. After the step the reduced values are in the
+  /// parameter's own gradient memory.
   void operator()(std::size_t parameter, const TensorView& gradient, StreamHandle stream) const {
     (*this)(ReadyGradient{parameter, stream, &gradient});
   }
 
-  /// The general form of the others.
+  /// The general form of the other overloads.
   void operator()(const ReadyGradient& gradient) const { sink_->ready(gradient); }
 
  private:
@@ -27802,7 +27839,7 @@ using ddp::ReadyGradient;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Threads: concurrently.
+/// Names of parameters, for error sentences. Threads: any, concurrently.
 class ParameterNames {
  public:
   explicit ParameterNames(std::span<const Parameter> parameters);
@@ -27870,10 +27907,10 @@ class GradientTable {
   /// @returns the gradient's present view
   TensorView move(std::size_t parameter, const BucketPlan& plan);
 
-  /// No gradient has memory of its own from now on: each ready() gives it.
+  /// Removes the memory of all gradients: later calls of ready() give a gradient's memory.
   void unbind() noexcept;
 
-  /// Whether the model's gradients have memory: all of those with elements, or none.
+  /// Whether the model's gradients have memory: all gradients with elements, or none.
   bool have_memory() const noexcept {
     const auto first =
         std::find_if(slots_.begin(), slots_.end(), [](const GradientSlot& slot) { return slot.bytes != 0; });
@@ -28058,7 +28095,7 @@ class GradientArena {
   const GradientTable& gradients() const noexcept { return gradients_; }
   GradientTable& gradients() noexcept { return gradients_; }
 
-  /// Of a bucket.
+  /// Range of a bucket.
   const BufferView& range(std::size_t bucket) const noexcept { return ranges_[bucket]; }
   std::size_t buckets() const noexcept { return ranges_.size(); }
 
@@ -28192,8 +28229,8 @@ class Rearrangement {
     merge(boundary, right, last, at + bytes_of(first, boundary));
   }
 
-  /// Swaps the `left` bytes at `at` with the `right` bytes after them. Each pass exchanges the shorter side with as
-  /// much of the longer one, which puts the shorter side in its final position.
+  /// Swaps the `left` bytes at `at` with the `right` bytes after them. Each pass exchanges the shorter side with
+  /// equally many bytes of the longer one, and so puts it in its final position.
   /// Example, left 2 and right 4: ab1234 becomes 3412ab, and ab is final. Then left 2 and right 2: 1234ab.
   void rotate(std::byte* at, std::size_t left, std::size_t right) {
     while (left != 0 && right != 0) {
@@ -28240,8 +28277,8 @@ struct BucketRebuild {
   /// Calls the model's bind_gradient: gradient `parameter` is at `view` now. Required if a gradient is bound.
   std::function<void(std::size_t parameter, const TensorView& view)> bind;
   /// Called with this rank's order when its last gradient is ready; may be empty. Blocking: no. Other ranks wait in
-  /// `agree` for this publication, which must not wait for this rank's finish(): that may wait for them in another
-  /// channel.
+  /// `agree` for this publication. The publication must not wait for this rank's finish(), which may wait for other
+  /// ranks in another channel.
   std::function<void(const std::vector<std::size_t>& order)> publish{};
   int ranks_on_host = 1;  ///< ranks that move their gradients at the same time
   std::shared_ptr<BucketPlanner> planner{};
@@ -28250,13 +28287,13 @@ struct BucketRebuild {
 };
 
 /// Collective, blocking as BucketPlanner::after_step: the plan after the step that `meter` has measured.
-/// @param order in which the same gradients are planned from now on; empty: the present one
-/// @returns nullopt: it stays `plan`
+/// @param order in which the same gradients are planned from now on; empty: the present order
+/// @returns nullopt if `plan` stays
 std::optional<BucketPlan> next_plan(const BucketRebuild& rebuild, const BucketPlan& plan,
                                     std::span<const GradientSize> sizes, std::span<const std::size_t> order,
                                     const BucketCaps& caps, StepMeter& meter);
 
-/// The same, and `communicator` uses the planner's variant from the next step on, whether the plan stays or not.
+/// Next plan, for which `communicator` uses the planner's variant from the next step on, also if the plan stays.
 template <class Communicator>
 std::optional<BucketPlan> next_plan([[maybe_unused]] Communicator& communicator, const BucketRebuild& rebuild,
                                     const BucketPlan& plan, std::span<const GradientSize> sizes,
@@ -28268,12 +28305,12 @@ std::optional<BucketPlan> next_plan([[maybe_unused]] Communicator& communicator,
   return next;
 }
 
-/// Host memory for moving gradients: as large as the arena if that can be allocated, else smaller.
+/// Host memory for moving gradients: as large as the arena if possible, else smaller.
 struct RelocationBuffer {
   /// A buffer that is smaller than the arena need not be larger than this to be fast.
   static constexpr std::size_t useful_bytes = std::size_t{16} << 20;
 
-  /// @param sharers ranks of this host that allocate as much at the same time
+  /// @param sharers ranks of this host that allocate equal buffers at the same time
   /// @throws std::bad_alloc if not even one page can be allocated
   RelocationBuffer(std::size_t wanted, int sharers);
   bool try_allocate() noexcept {
@@ -28285,7 +28322,7 @@ struct RelocationBuffer {
   std::size_t bytes;
 };
 
-/// Whether a bound gradient has elements: only these have their content in the arena between steps.
+/// Whether a bound gradient has elements: only bound gradients have their content in the arena between steps.
 bool has_bound_contents(const GradientTable& gradients);
 
 /// The gradients' blocks in their present order in the arena, with their offsets in `plan` as targets.
@@ -28378,13 +28415,14 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// A kernel copies the gradients of a bucket of floats together, at the speed of the memory, and is one node of a
 /// graph. The runtime copies other types, and all types if the driver does not load the kernel: one gradient after the
-/// other, each a node. Both copy all bits. Steady state: allocates nothing. Threads: one at a time.
+/// other, each a node. The kernel and the runtime copy all bits. Steady state: allocates nothing. Threads: one at a
+/// time.
 class BucketCopies {
  public:
   using Stream = stream::cuda::StreamRef;
 
-  /// The first call loads the kernels of the plan's types: later, that may wait for collectives that wait for other
-  /// ranks. Lifetime: the plan outlives its use here.
+  /// Adopts a plan. The first call loads the kernels of the plan's types: later loading may wait for collectives that
+  /// wait for other ranks. Lifetime: the plan outlives its use here.
   /// @param multiplies whether enqueue() gets other factors than 1: requires kernels for all types, which are loaded
   void plan(const BucketPlan& plan, bool multiplies, Stream stream) {
     plan_ = &plan;
@@ -28406,13 +28444,13 @@ class BucketCopies {
     }
   }
 
-  /// Whether none of the bucket was added since the last enqueue().
+  /// Whether no gradient of the bucket was added since the last enqueue().
   bool empty(std::size_t bucket) const noexcept {
     const auto& kernel = by_kernel_[bucket];
     return kernel ? kernel->empty() : by_runtime_.empty();
   }
 
-  /// Enqueues what was added, which is of this bucket. @throws Error (cuda)
+  /// Enqueues the copies that were added, all of this bucket. @throws Error (cuda)
   void enqueue(std::size_t bucket, double factor, Stream stream) {
     if (auto& kernel = by_kernel_[bucket]) {
       kernel->enqueue(factor, stream);
@@ -28454,17 +28492,18 @@ class BucketCopies {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A bucket is packed while earlier ones are reduced, and unpacked while later ones are: one stream for all of it would
-/// leave the network idle during copies. Each stream is made when it is first needed, so a model whose gradients are
-/// all in the arena, and not to be scaled, has neither. A captured step draws only the streams that it uses into its
-/// graph, and join_all() brings them back. Threads: one at a time. Lifetime: the communication stream outlives it.
+/// A bucket is packed while earlier buckets are reduced, and unpacked while later buckets are reduced. A single stream
+/// for copies and reductions would leave the network idle during copies. Each stream is created when it is first
+/// needed; a model whose gradients are all in the arena, without scaling, has no copy stream. A captured step draws
+/// only the streams that it uses into its graph, and join_all() joins these streams. Threads: one at a time. Lifetime:
+/// the communication stream outlives it.
 class CopyStreams {
  public:
   using Stream = stream::cuda::StreamRef;
 
   explicit CopyStreams(Stream communication) noexcept : communication_(communication) {}
 
-  /// The stream for packing. Its work runs after earlier steps, and not after earlier buckets of this step.
+  /// The stream for packing, whose work runs after earlier steps, and not after earlier buckets of this step.
   /// @throws Error (cuda), as do the others
   Stream packing() {
     if (!packing_) {
@@ -28476,10 +28515,10 @@ class CopyStreams {
     return packing_->ref();
   }
 
-  /// Makes later work of the communication stream run after what is packed so far.
+  /// Makes later work of the communication stream run after all packing so far.
   void make_communication_wait() { join_stream(packing_, packs_, packed_); }
 
-  /// The stream for unpacking. Its later work runs after the work now on the communication stream.
+  /// The stream for unpacking, whose later work runs after the work now on the communication stream.
   Stream unpacking() {
     if (!unpacking_) {
       make(unpacking_);
@@ -28524,7 +28563,7 @@ class CopyStreams {
   Stream communication_;
   OptionalStream packing_;
   OptionalStream unpacking_;
-  bool packs_ = false;  ///< since the communication stream last waited for it; as below
+  bool packs_ = false;  ///< whether packing_ has work for which the communication stream has not waited
   bool unpacks_ = false;
   /// @name Recorded anew for each bucket: a wait is for the latest record at the time of its call.
   /// @{
@@ -28542,26 +28581,28 @@ class CopyStreams {
 // ---- dtrain/ddp/reduction/cuda/cuda_bucket_norms.hpp
 
 /// @file
-/// CudaBucketNorms: the norm of reduced gradients in device memory, measured behind each bucket's collective.
+/// CudaBucketNorms: the norm of reduced gradients in device memory, measured after each bucket's collective.
 
 #if DTRAIN_WITH_CUDA
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// As BucketNorms, whose members have their meaning here. A kernel behind each bucket's collective writes the sums of
-/// its blocks of threads to pinned memory. The host adds them in order when the norm is asked for, so that a step
-/// itself waits for nothing. A step captured in a graph measures in each replay, to memory of its own. A mark there
-/// says that the replays' sums are not those of the last step: the host writes it once it has read them, and a later
-/// step that is no such graph's writes it on the device, where a replay that still runs comes first. Example: a replay,
-/// and a step behind it without a wait between them. The replay overwrites the mark, then the step marks its sums
-/// again, so that gradient_norm() gives the step's norm. Threads: enqueue one at a time; everything else between steps.
-/// Lifetime: outlives the work, and graphs of it.
+/// Norms of a CUDA stream's steps; members have the meaning of BucketNorms' members. After each bucket's collective a
+/// kernel writes the sums of its thread blocks to pinned memory. The host adds the sums in order when the norm is asked
+/// for, so that a step itself waits for nothing.
+/// A step captured in a graph writes its sums in each replay, to separate memory. A mark in the separate memory says
+/// that its sums are not from the last step. The host writes the mark once it has read the sums. A later step outside
+/// such a graph writes the mark on the device, after replays that still run. Example: a replay, and a step after it
+/// without a wait between the two. The replay overwrites the mark, and the step marks the replay's sums again, so that
+/// gradient_norm() gives the step's norm. Threads: enqueue one at a time; everything else between steps. Lifetime: the
+/// object outlives the work, and graphs of the work.
 class CudaBucketNorms {
  public:
   using Stream = stream::cuda::StreamRef;
 
-  /// The work of the steps so far has run. The first call allocates memory for all plans of the same gradients, and
-  /// loads the kernels: later, that may wait for collectives that wait for other ranks. @throws Error (cuda)
+  /// Adopts a plan. The first call allocates memory for all plans of the same gradients, and loads the kernels: later
+  /// loading may wait for collectives that wait for other ranks. @pre the work of earlier steps has run @throws Error
+  /// (cuda)
   void plan(const BucketPlan& plan, Stream stream) {
     add_sums();
     if (memory_.bytes() == 0) prepare(plan, stream);
@@ -28585,7 +28626,7 @@ class CudaBucketNorms {
     norms_.begin_step(false);
   }
 
-  /// Where the bucket's first sum is to be stored.
+  /// Address for the bucket's first sum; null if the step does not measure.
   double* sum_of(std::size_t bucket) noexcept { return is_wanted_ ? sums() + first_sums_[bucket] : nullptr; }
 
   void enqueue(double* sum, const BufferView& bucket, Stream stream) {
@@ -28593,7 +28634,8 @@ class CudaBucketNorms {
     stream::cuda::SquareSumKernel::find(bucket.dtype).enqueue(bucket, is_captured ? sum + most_ : sum, stream);
   }
 
-  /// Enqueued behind the work of all buckets, and so behind what their gradients' streams held, such as a replay.
+  /// Enqueues the mark after the work of all buckets, and so after earlier work of the gradients' streams, such as a
+  /// replay.
   /// @throws Error (cuda)
   void end_buckets(Stream stream) {
     is_captured_ = stream.is_capturing();
@@ -28603,7 +28645,7 @@ class CudaBucketNorms {
     if (!is_captured_) stream.record(marked_);
   }
 
-  /// Behind end_buckets().
+  /// Called after end_buckets().
   void finish_step() noexcept {
     if (!is_wanted_) return;
     const bool measures_replays = is_captured_ && first_sums_.back() != 0;
@@ -28615,14 +28657,15 @@ class CudaBucketNorms {
 
   bool is_measured() const noexcept { return state_ != State::none || was_replayed(); }
 
-  /// Blocking: `wait()` until the last step's work has run, if it measures; not for a replay, which has run.
+  /// Reads the sums. Blocking: calls `wait()` for the last step's work, if the step measures; not for a replay, which
+  /// has run.
   template <class Wait>
   void read(Wait&& wait) {
     if (state_ == State::enqueued && first_sums_.back() != 0) wait();
     add_sums();
   }
 
-  /// Of what is read: the latest replay or step. @throws Error (invalid_argument) as BucketNorms::norm, or if a
+  /// Norm of the latest replay or step that was read. @throws Error (invalid_argument) as BucketNorms::norm, or if a
   /// captured step was not replayed
   const GradientNorm& norm() const {
     if (state_ == State::captured && !norms_.is_measured()) refuse_captured();
@@ -28632,15 +28675,15 @@ class CudaBucketNorms {
   void multiply(double factor) noexcept { norms_.multiply(factor); }
 
  private:
-  /// What the host knows of the sums of the latest step.
+  /// State of the latest step's sums on the host.
   enum class State { none, enqueued, captured, added };
 
-  /// Of each byte of the mark in the last sum: the number is negative, which no sum of squares is.
+  /// Each byte of the mark in the last sum. The mark is a negative number, as no sum of squares is.
   static constexpr int mark_byte = 0x80;
   static constexpr std::uint64_t mark = 0x8080'8080'8080'8080;
 
   void prepare(const BucketPlan& plan, Stream stream) {
-    // A bucket has at least one parameter, and for each one block more than its bytes fill at most.
+    // Each bucket has at least one parameter, and at most one block more than its bytes fill.
     most_ = plan.arena_bytes / stream::cuda::square_sum_block_bytes + plan.bucket_of.size();
     memory_ = stream::cuda::PinnedBuffer((2 * most_ + 1) * sizeof(double));
     std::vector<DType> known;
@@ -28655,14 +28698,14 @@ class CudaBucketNorms {
   }
 
   double* sums() const noexcept { return reinterpret_cast<double*>(memory_.data()); }
-  /// Of captured steps.
+  /// Sums of captured steps.
   double* replayed_sums() const noexcept { return sums() + most_; }
   double& last_replayed_sum() const noexcept { return replayed_sums()[first_sums_.back() - 1]; }
 
   void mark_replayed_sums() noexcept { last_replayed_sum() = std::bit_cast<double>(mark); }
 
-  /// Whether a replay behind the last step has written sums that were not read. By bits: -ffast-math takes a NaN for
-  /// equal.
+  /// Whether a replay behind the last step has written sums that were not read. Compares bits, because -ffast-math
+  /// takes a NaN for equal.
   bool was_replayed() const noexcept {
     return has_graph_ && (is_captured_ || marked_.is_complete_beside_capture()) &&
            std::bit_cast<std::uint64_t>(last_replayed_sum()) != mark;
@@ -28697,16 +28740,17 @@ class CudaBucketNorms {
   }
 
   stream::cuda::PinnedBuffer memory_;
-  /// Sums of a plan; then those of captured steps, and one that is written when kernels are loaded.
+  /// Largest number of a plan's sums. Memory holds as many sums for steps, as many for captured steps, and one sum that
+  /// is written when kernels are loaded.
   std::size_t most_ = 0;
   std::optional<DType> without_kernel_;
   std::vector<std::size_t> first_sums_{0};  ///< of each bucket, and the end
   BucketNorms norms_;
   State state_ = State::none;
   bool is_wanted_ = false;
-  stream::cuda::Event marked_;  ///< the replayed sums, by the last step
-  bool is_captured_ = false;    ///< the last step
-  bool has_graph_ = false;      ///< a step with sums was captured
+  stream::cuda::Event marked_;  ///< recorded after the last step's mark of the replayed sums
+  bool is_captured_ = false;    ///< whether the last step was captured
+  bool has_graph_ = false;      ///< whether a step with sums was captured
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -28722,7 +28766,8 @@ class CudaBucketNorms {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Calls `act(stream)`. The default stream (null) is that of the current device, so the handle's becomes current.
+/// Calls `act(stream)`. The default stream (null) belongs to the current device, so the handle's device becomes
+/// current.
 template <class F>
 void with_stream(StreamHandle handle, F act) {
   if (handle.native == nullptr) {
@@ -28747,7 +28792,7 @@ class ProducerStreams {
     }
   }
 
-  /// Whether one of them is captured in a graph.
+  /// Whether one of the streams is captured in a graph.
   bool is_captured() const {
     bool captured = false;
     for (const StreamHandle handle : streams_) {
@@ -28815,11 +28860,11 @@ class ProducerEvents {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Steady state: allocates nothing. Threads: none but the one that uses it.
+/// Steady state: allocates nothing. Threads: one at a time.
 class GradientScaling {
  public:
-  /// Enqueued on `stream`: after the work now on the producers, and before their later work. Requires: ScaledCopyBatch
-  /// is loaded for the gradients' types. Lifetime: the producers exist. @throws Error (cuda)
+  /// Enqueues the products on `stream`, after the work now on the producers and before the producers' later work.
+  /// Requires: ScaledCopyBatch is loaded for the gradients' types. Lifetime: the producers exist. @throws Error (cuda)
   void enqueue(const GradientTable& gradients, double factor, const ProducerStreams& producers,
                stream::cuda::StreamRef stream) {
     events_.clear();
@@ -28880,9 +28925,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// The gradient copier (see HostGradientCopier) of a CUDA stream. on_gradient_ready only stores the stream. When a
 /// bucket is complete, an event is recorded on each stream that produced one of its gradients. Unbound gradients are
-/// packed and unpacked on streams of their own (CopyStreams), so that other buckets are reduced meanwhile; if there are
-/// none, the communication stream waits for the events itself. Within a step the host waits for nothing and queries no
-/// event, so that a step can be captured in a CUDA graph.
+/// packed and unpacked on separate streams (CopyStreams), while other buckets are reduced. Without unbound gradients
+/// the communication stream waits for the events itself. Within a step the host waits for nothing and queries no event,
+/// so that a step can be captured in a CUDA graph.
 class CudaGradientCopier {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -28911,8 +28956,8 @@ class CudaGradientCopier {
     stream.wait(written);
   }
 
-  /// From now on each gradient is multiplied by `factor` before the collective, bound ones in their place.
-  /// Precondition: scales_averages().
+  /// Lets later steps multiply each gradient by `factor` before the collective, bound gradients in place. @pre
+  /// scales_averages()
   void scale_gradients(double factor) {
     factor_ = factor;
     rebuild_buckets();
@@ -28937,10 +28982,11 @@ class CudaGradientCopier {
     announced_[parameter] = {gradient, stream, false};
   }
 
-  /// Adds the stream of a ready parameter to those that zero fills wait for, and that wait for the reduction.
+  /// Adds the stream of a ready parameter to the streams that zero fills wait for, and that wait for the reduction.
   void note_producer(std::size_t parameter) { producers_.add(announced_[parameter].stream); }
 
-  /// Keeps the stream that last produced the gradient: the gradient's owner may still be using it there.
+  /// Replaces the gradient by zeros. Keeps the stream that last produced it, where the gradient's owner may still use
+  /// it.
   void zero_fill(std::size_t parameter) noexcept {
     announced_[parameter] = {nullptr, announced_[parameter].stream, true};
   }
@@ -28955,7 +29001,7 @@ class CudaGradientCopier {
         continue;
       }
       for (const StreamHandle producer : producers_) {
-        events.add(producer);  // it may still be writing the gradient that zeros replace
+        events.add(producer);  // the producer may still write the gradient that zeros replace
       }
       const StreamHandle earlier = announced_[parameter].stream;
       if (earlier.device.kind == DeviceKind::cuda &&
@@ -28998,7 +29044,7 @@ class CudaGradientCopier {
   }
 
   /// Makes later work of every stream that produced a gradient of this step run after the last bucket, and the next
-  /// step's packing. Blocking: no, unless no parameter was ready: then there is no such stream.
+  /// step's packing. Blocking: only if no parameter was ready, so that no stream waits.
   template <class Wait>
   void finish(Wait&& wait) {
     copy_streams_.join_all();
@@ -29022,8 +29068,8 @@ class CudaGradientCopier {
   /// Complete once the last step has ended on the device.
   stream::cuda::Event& step_end() noexcept { return done_; }
 
-  /// See HostGradientCopier. In the order of the step's producers. Blocking if there are none, or a step was captured:
-  /// then the host has waited for the replay, whose streams are not known.
+  /// Multiplies the reduced gradients, in the order of the step's producers; see HostGradientCopier. Blocking if there
+  /// are no producers, or if a step was captured: the host has waited for the replay, whose streams are not known.
   template <class Wait>
   void scale_reduced(double factor, Wait&& wait) {
     if (is_captured_) producers_.clear();
@@ -29094,7 +29140,8 @@ class CudaGradientCopier {
     bool is_zero_filled = false;
   };
 
-  /// Behind the bucket's producers, for whom the communication stream waits itself if there is nothing to pack.
+  /// Enqueues packing after the bucket's producers. If there is nothing to pack, the communication stream waits for the
+  /// producers.
   void enqueue_packing(std::size_t bucket) {
     const bool packs = !bucket_copies_.empty(bucket);
     const Stream packing = packs ? copy_streams_.packing() : stream_;
@@ -29129,8 +29176,8 @@ class CudaGradientCopier {
   double factor_ = 1;               ///< 1: gradients are packed as they are
   GradientScaling scaling_;
   stream::cuda::Event done_;
-  bool is_captured_ = false;  ///< the last step
-  bool has_graph_ = false;    ///< a step was captured
+  bool is_captured_ = false;  ///< whether the last step was captured
+  bool has_graph_ = false;    ///< whether a step was captured
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -29145,7 +29192,7 @@ class CudaGradientCopier {
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// A gradient copier is the part of a reducer that differs between streams. BucketReduction calls it with indices in
-/// range; CudaGradientCopier has members besides, which are called where `copies_on_stream`.
+/// range; CudaGradientCopier has further members, which are called if `copies_on_stream`.
 /// Threads: `on_gradient_ready` concurrently, for different parameters; `before` and `after` under
 /// PendingBuckets' mutex; everything else between steps. Lifetime: table, plan and meter outlive it.
 template <stream::Stream Stream>
@@ -29181,7 +29228,7 @@ class HostGradientCopier {
     (*gradients_)[parameter].pack_from(gradient);
   }
 
-  /// The parameter contributes zeros.
+  /// Fills the gradient's place with zeros.
   void zero_fill(std::size_t parameter) const noexcept {
     clear((*gradients_)[parameter].place, (*gradients_)[parameter].bytes);
   }
@@ -29273,7 +29320,7 @@ class HostGradientCopier {
 // ---- dtrain/ddp/reduction/gradient_copier.hpp
 
 /// @file
-/// Selection of the gradient copier, and of what measures norms, for a communicator's stream.
+/// Selection of the gradient copier and of the class that measures norms, for a communicator's stream.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29337,7 +29384,7 @@ void set_up_order_broadcast(BucketRebuild& rebuild, const std::shared_ptr<const 
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// What a wrapper uses of its model. Lifetime: the model outlives it.
+/// Functions and tensors of a model, for its wrapper. Lifetime: the model outlives the object.
 struct ModelFunctions {
   std::vector<Parameter> parameters;
   std::vector<TensorView> buffers;
@@ -29377,14 +29424,14 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// @ingroup sharding
 struct ParameterNorms {
   double weights = 0;
-  double update = 0;  ///< of whatever the rule measures besides, for LAMB its step
+  double update = 0;  ///< of the rule's second quantity; for Lamb, of its step
 };
 
-/// What a rule is told besides the elements.
+/// Arguments of a rule besides the elements.
 /// @ingroup sharding
 struct StepInfo {
   std::uint64_t step = 1;     ///< number of this update, from 1
-  std::size_t parameter = 0;  ///< position in the model's parameters() of the one that the elements are part of
+  std::size_t parameter = 0;  ///< the elements' parameter: a position in the model's parameters()
   ParameterNorms norms{};     ///< for rules with measure(): L2 norms of the parameter, equal on all ranks
 };
 
@@ -29427,13 +29474,13 @@ constexpr std::size_t span_count() {
 }  // namespace detail
 
 /// `rule(weights, gradients, state, info)` changes `weights`, and `state`, by `gradients`. All spans have equal lengths
-/// and are the same part of one parameter. `Rule::State` is a struct of at most eight `std::span<float>`, or missing;
-/// then it is `rule(weights, gradients, info)`. All state begins as zeros.
+/// and are the same part of one parameter. `Rule::State` is a struct of at most eight `std::span<float>`; a rule
+/// without State is called by `rule(weights, gradients, info)`. All state begins as zeros.
 /// - Elements do not depend on each other: a parameter is given in parts of any length, on several ranks, in any order.
-/// - It is called from one thread at a time, which need not be the program's.
-/// - A rule with a State may have `ParameterNorms measure(weights, gradients, state, info) const` too, with the weights
-/// constant. It returns sums of squares of the part that it gets, and may change the state. All parts of all parameters
-/// are measured before the first is updated; a part is then updated with the same gradients.
+/// - The rule is called from one thread at a time, which need not be the program's.
+/// - A rule with a State may also have `ParameterNorms measure(weights, gradients, state, info) const`, with constant
+/// weights. measure() returns sums of squares of its part, and may change the state. All parts of all parameters are
+/// measured before the first part is updated. Measure and update of a part get the same gradients.
 /// @ingroup sharding
 template <class R>
 concept OptimizerRule = std::is_invocable_v < const R&,
@@ -29498,8 +29545,8 @@ using ddp::StepInfo;
 /// @file
 /// Rules of common optimizers: Sgd, Momentum, Adam, AdamW and Lamb.
 
-/// Rules for ShardedOptimizer. Each computes in f32, Sgd to AdamW what the optimizers in torch.optim do, with the same
-/// defaults. Members may be changed between steps, for a schedule; the same on all ranks.
+/// Rules for ShardedOptimizer, computed in f32. Sgd, Momentum, Adam and AdamW compute the same as the optimizers in
+/// torch.optim, with the same defaults. A schedule may change members between steps, equally on all ranks.
 namespace DTRAIN_NAMESPACE::optimizers {
 
 /// Plain SGD: w -= rate * (g + weight_decay * w).
@@ -29550,8 +29597,8 @@ struct AdamStep {
   float epsilon;
   float step_size;       ///< rate / (1 - beta1^t)
   float root_of_second;  ///< sqrt(1 - beta2^t)
-  float kept;            ///< of each weight, before the step
-  float coupled_decay;   ///< times the weight is added to the gradient
+  float kept;            ///< factor of each weight before the step
+  float coupled_decay;   ///< this factor times the weight is added to the gradient
 
   template <class Rule>
   AdamStep(const Rule& rule, const StepInfo& info, float kept_part, float coupled) noexcept
@@ -29641,29 +29688,29 @@ struct ShardPiece {
   std::size_t count = 0;
 };
 
-/// What a rank updates of a bucket. The first `block * ranks` elements are as many equal blocks, one for each rank. The
-/// rest, less than 16 elements for each rank, is reduced on all ranks, and all of them update it.
+/// Elements of a bucket that one rank updates. The first `block * ranks` elements are equal blocks, one for each rank.
+/// All ranks reduce and update the rest, which has less than 16 elements for each rank.
 struct BucketShard {
   std::size_t block = 0;        ///< elements; a multiple of 16, which are a cache line of f32
-  std::size_t own_begin = 0;    ///< of this rank's block
+  std::size_t own_begin = 0;    ///< offset of this rank's block
   std::size_t rest_begin = 0;   ///< = block * ranks
   std::size_t rest_count = 0;   ///< padding included
-  std::vector<ShardPiece> own;  ///< of the block, without the padding between parameters
+  std::vector<ShardPiece> own;  ///< pieces of the block, without the padding between parameters
   std::vector<ShardPiece> rest;
 };
 
-/// Where this rank has its part of a bucket's reduced gradients.
+/// Memory of this rank's part of a bucket's reduced gradients.
 struct ShardMemory {
   std::byte* block;
   std::byte* rest;
 };
 
 struct ShardLayout {
-  std::vector<BucketShard> buckets;  ///< those of the plan
+  std::vector<BucketShard> buckets;  ///< in the plan's order
   std::size_t state_elements = 0;    ///< of each state array on this rank
 };
 
-/// Pure: every rank computes the layouts of all.
+/// Computes the layout of `rank`. Pure: every rank can compute it for every other rank.
 ShardLayout shard_layout(const BucketPlan& plan, std::span<const GradientSize> sizes, int rank, int ranks);
 
 #if DTRAIN_DEFINITIONS
@@ -29719,36 +29766,37 @@ DTRAIN_DEFINED ShardLayout shard_layout(const BucketPlan& plan, std::span<const 
 /// The stages of ZeRO (Rajbhandari et al. 2020), and DividedGradients, which stage 2 adds: this rank's part of the
 /// reduced gradients, beside an arena whose memory buckets reuse.
 
-/// What a ShardedOptimizer divides among the ranks.
+/// Stages of a ShardedOptimizer: the data that is divided among the ranks.
 namespace DTRAIN_NAMESPACE::zero {
 
 /// Stage 1: the optimizer's state.
 /// @ingroup sharding
 struct States {
-  /// A step ends when each rank has updated its share; the new weights are gathered in the background then, the first
-  /// layers' first. The forward pass calls DistributedDataParallel::wait_for(i) before it uses parameter i. Until then
-  /// the program leaves its value alone, and all gradients until the next backward pass. ShardedOptimizer::wait(), the
-  /// next step, a checkpoint with one of them or the optimizer, and the optimizer's destruction wait for all
-  /// parameters.
+  /// Whether a step ends when each rank has updated its share. New weights are gathered in the background, the first
+  /// layers' weights first. The forward pass calls DistributedDataParallel::wait_for(i) before it uses parameter i;
+  /// before that call the program leaves the parameter's value alone. The program leaves all gradients alone until the
+  /// next backward pass. ShardedOptimizer::wait(), the next step, a checkpoint with a parameter or the optimizer, and
+  /// the optimizer's destructor wait for all parameters.
   bool overlap_forward = false;
 
-  /// ready(i) also says that the backward pass no longer uses the value of parameter i, as that of a layer which has
-  /// computed the gradient of its input. New weights are then gathered, and stored in the model, during the backward
-  /// pass, and the step ends with all of them, whatever overlap_forward says. Steps whose function looks at all
-  /// gradients first, or whose rule measures norms, do neither. Values do not move during the pass. When a job fails in
-  /// such a step, some weights are perhaps new, others old.
+  /// Whether ready(i) also says that the backward pass no longer uses the value of parameter i. A layer no longer uses
+  /// its values once it has computed the gradient of its input. New weights are gathered, and stored in the model,
+  /// during the backward pass; the step ends with all weights stored, whatever overlap_forward is. Steps whose function
+  /// inspects all gradients, or whose rule measures norms, gather after the pass. Values do not move during the pass. A
+  /// job that fails in such a step may leave some weights new and others old.
   bool ready_frees_value = false;
 
   static constexpr bool divides_gradients = false;
 };
 
-/// Stage 2: the gradients too. A rank keeps its share of the reduced gradients, 1 / ranks. The arena holds two buckets
-/// at a time: a gradient is copied there by its ready(), which returns once the bucket two before is reduced, and the
-/// model may use the gradient's memory again. New weights are gathered after the backward pass instead of during it;
-/// with ready_frees_value during it, and that ready() waits until those of the bucket two before are stored.
-/// - Not for models whose bind_gradient has their gradients in the arena. Gradients need no memory (see Parameter).
-/// - The wrapper then only makes steps with such an optimizer; those under no_sync() add up in the model's memory.
-/// - Gradients that are ready before any of the bucket two before theirs are kept in further memory.
+/// Stage 2: the optimizer's state and the gradients. Each rank keeps 1 / ranks of the reduced gradients. The arena
+/// holds two buckets at a time. ready() waits until bucket k-2 is reduced and copies a gradient of bucket k to the
+/// arena; after the call the model may use the gradient's memory again. New weights are gathered after the backward
+/// pass. With ready_frees_value they are gathered during the pass, and ready() waits until the weights of bucket k-2
+/// are stored.
+/// - A model whose bind_gradient puts gradients into the arena is refused. Gradients need no memory (see Parameter).
+/// - The wrapper refuses steps without such an optimizer. Steps under no_sync() accumulate in the model's memory.
+/// - A gradient of bucket k that is ready before bucket k-2 is launched is copied to a side buffer.
 /// @ingroup sharding
 struct Gradients {
   bool overlap_forward = false;    ///< as of States
@@ -29761,11 +29809,12 @@ struct Gradients {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A bucket's place in the arena is free once the bucket two before it is reduced, and once its new weights are stored
-/// if that is during the backward pass. A gradient that is ready when that one is not even launched is kept in memory
-/// of its own: nothing waits for gradients that are yet to come. That memory stays for later steps. Steady state:
-/// allocates nothing. Threads: pack concurrently, for different parameters; before_launch and launched one at a time,
-/// beside it; everything else between steps. `wait(event)` blocks and may throw. Lifetime: the plan outlives it.
+/// Reduced gradients of this rank's share, in stage 2. Bucket k takes the arena's memory of bucket k-2 once bucket k-2
+/// is reduced; if weights are stored during the backward pass, once its new weights are stored. ready() never waits for
+/// gradients that have not arrived: if bucket k-2 is not launched, a gradient of bucket k goes to a side buffer. Side
+/// buffers stay for later steps. Steady state: allocates nothing. Threads: pack() runs concurrently for different
+/// parameters; before_launch() and launched() run one at a time, beside pack(); all other calls run between steps.
+/// `wait(event)` blocks and may throw. Lifetime: the plan outlives the object.
 template <class Stream>
 class DividedGradients {
  public:
@@ -29787,7 +29836,7 @@ class DividedGradients {
     return {begin, begin + parts_[bucket].block_bytes};
   }
 
-  /// Of the parts, and of gradients that were ready too early.
+  /// Bytes of the parts and of the side buffers.
   std::size_t bytes() const noexcept { return memory_.size() * sizeof(Line) + early_bytes_.load(); }
 
   void begin_step() noexcept {
@@ -29810,7 +29859,7 @@ class DividedGradients {
     }
   }
 
-  /// All gradients of the bucket are packed: moves those that were too early to their places.
+  /// Copies the bucket's gradients from side buffers to the arena. @pre all gradients of the bucket are packed
   template <class Wait>
   void before_launch(std::size_t bucket, const Wait& wait) {
     for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
@@ -29822,14 +29871,14 @@ class DividedGradients {
     }
   }
 
-  /// The work of the bucket that uses its place is enqueued.
+  /// Called once all work that uses the bucket's place is enqueued.
   void launched(std::size_t bucket, Stream stream) {
     stream.record(free_[bucket]);
     launched_.store(bucket + 1, std::memory_order_release);
   }
 
  private:
-  static constexpr std::size_t distance = 2;  ///< see with_reused_memory
+  static constexpr std::size_t distance = 2;  ///< in buckets; see with_reused_memory
 
   struct alignas(arena_alignment) Line {
     std::byte bytes[arena_alignment];
@@ -29852,7 +29901,7 @@ class DividedGradients {
     }
   }
 
-  /// With zeros up to the next gradient: another bucket had that memory.
+  /// Writes zeros up to the next gradient too, because another bucket has used the memory.
   static void write(std::byte* place, const std::byte* gradient, std::size_t bytes) noexcept {
     if (gradient != nullptr) {
       kernels::copy_bytes(place, gradient, bytes);
@@ -29894,21 +29943,21 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// Whether a parameter's value has a byte in one of the ranges, which may overlap. Sorts both: with 20,000 of each,
-/// half a million comparisons.
+/// Whether a parameter's value overlaps one of the ranges, which may overlap each other. Sorts ranges and values: half
+/// a million comparisons for 20,000 ranges and as many values.
 bool share_memory(std::span<const std::span<const std::byte>> memory, std::span<const Parameter> parameters);
 
 }  // namespace detail
 
 /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in host memory; (invalid_argument) for two
-/// whose values share memory
+/// parameters whose values share memory
 void check_sharded_parameters(std::span<const Parameter> parameters);
 
-/// update() replaces this rank's part of a bucket's reduced gradients by new weights, in the model's type, and store()
-/// copies the gathered weights of all ranks to the model. Weights of f16 and bf16 models are kept in f32, as one more
-/// state array. Lifetime: the plan and the parameters' memory outlive it. Threads: update(), measure() and
-/// add_squares() on the communication stream, store() of an earlier bucket beside them or there; everything else
-/// between.
+/// This rank's share of the weights and of the optimizer's state. update() replaces this rank's part of a bucket's
+/// reduced gradients by new weights, in the model's type. store() copies the gathered weights of all ranks to the
+/// model. Weights of f16 and bf16 models are kept in f32, as one more state array. Lifetime: the plan and the
+/// parameters' memory outlive the object. Threads: update(), measure() and add_squares() run on the communication
+/// stream; store() of an earlier bucket runs there or beside these calls; all other calls run between steps.
 class ShardedParameters {
  public:
   /// `states[i]` is state array i at the same elements as the weights and the gradients.
@@ -29921,13 +29970,13 @@ class ShardedParameters {
         measure;  ///< null for a rule without norms
   };
 
-  /// Allocates the state. @param arrays number of state arrays of the rule @param read_value empty: values stay
+  /// Allocates the state. @param arrays number of state arrays of the rule @param read_value empty: values do not move
   /// @pre check_sharded_parameters(parameters)
   ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t arrays,
                     Rule rule, ReadValue read_value = {});
 
-  /// Finds values that have moved, and takes those of 16 bits to f32 again. @throws as ReadValue and
-  /// check_sharded_parameters: then nothing has changed
+  /// Finds values that have moved, and converts moved 16-bit values to f32 again. @throws as ReadValue and
+  /// check_sharded_parameters; an error changes nothing
   void renew_values();
 
   bool is_for(const BucketPlan& plan) const noexcept { return plan_ == &plan; }
@@ -29936,17 +29985,17 @@ class ShardedParameters {
   std::size_t element_bytes(std::size_t bucket) const noexcept { return size_bytes(plan_->buckets[bucket].dtype); }
 
   std::span<const Parameter> parameters() const noexcept { return {parameters_.data(), parameters_.size()}; }
-  /// Whether a weight is in that memory; see share_memory.
+  /// Whether a weight is in `memory`; see share_memory.
   bool has_weights_in(std::span<const std::span<const std::byte>> memory) const {
     return detail::share_memory(memory, parameters());
   }
   const ShardLayout& layout() const noexcept { return layout_; }
 
-  /// Updates that were made.
+  /// Number of updates.
   std::uint64_t steps() const noexcept { return steps_; }
   void set_steps(std::uint64_t steps) noexcept { steps_ = steps; }
 
-  /// Number of state arrays, with that of 16-bit models' weights in f32, which is the last.
+  /// Number of state arrays. The last array of a 16-bit model holds its weights in f32.
   std::size_t arrays() const noexcept { return arrays_.size(); }
 
   /// The state of a piece of the layout.
@@ -29957,13 +30006,14 @@ class ShardedParameters {
   /// Bytes of the state of this rank.
   std::size_t state_bytes() const noexcept { return arrays_.size() * layout_.state_elements * sizeof(float); }
 
-  /// Begins a step: gradients count as they are.
+  /// Begins a step, with 1 as the factor of gradients and 0 as each sum.
   void begin_step() noexcept;
 
   /// Gradients are multiplied by `factor` before the rule gets them, rounded to f32.
   void set_gradient_factor(double factor) noexcept { factor_ = factor; }
 
-  /// Adds the squares of the bucket's reduced gradients: those of this rank's block, and those that all ranks have.
+  /// Adds the squares of the bucket's reduced gradients: this rank's block to own_squares(), the rest to
+  /// common_squares().
   void add_squares(std::size_t bucket, const ShardMemory& memory) noexcept;
   double own_squares() const noexcept { return own_squares_; }
   double common_squares() const noexcept { return common_squares_; }
@@ -29971,15 +30021,16 @@ class ShardedParameters {
   /// Whether the rule needs norms of whole parameters.
   bool measures() const noexcept { return rule_.measure != nullptr; }
 
-  /// Adds to square_sums() what the rule measures on this rank's part of the bucket. An exception of the rule is kept.
+  /// Measures this rank's part of the bucket by the rule, and adds the results to square_sums(). An exception of the
+  /// rule is kept.
   void measure(std::size_t bucket, const ShardMemory& memory) noexcept;
 
-  /// Two sums for each parameter, of this rank's parts. update() takes them as those of all ranks.
+  /// Two sums for each parameter, over this rank's parts. The caller adds up the sums of all ranks before update().
   std::span<double> square_sums() noexcept { return {square_sums_.data(), square_sums_.size()}; }
 
-  /// Replaces this rank's gradients in the bucket by new weights. An exception of the rule is kept; after one, here or
-  /// in measure(), by the present weights. @param stores new weights also replace those of the model, up to
-  /// where the rule throws
+  /// Replaces this rank's gradients in the bucket by new weights. If the rule throws, here or in measure(), the
+  /// exception is kept, and the present weights replace the gradients.
+  /// @param stores whether new weights also replace the model's, up to the elements for which the rule throws
   void update(std::size_t bucket, const ShardMemory& memory, bool stores = false) noexcept;
 
   /// @throws the exception of the rule in measure() or update() of the bucket
@@ -29987,15 +30038,15 @@ class ShardedParameters {
     if (failures_[bucket]) std::rethrow_exception(failures_[bucket]);
   }
 
-  /// Copies new weights to the model, unless the rule threw: those of `bytes` of the bucket, from byte `begin` on.
+  /// Copies the new weights in bytes [begin, begin + bytes) of the bucket to the model, unless the rule threw.
   /// @param memory of these bytes
   void store(std::size_t bucket, std::size_t begin, const std::byte* memory, std::size_t bytes) const noexcept;
-  /// All of the bucket. @param memory of the whole bucket
+  /// Copies the new weights of the whole bucket. @param memory of the bucket
   void store(std::size_t bucket, const std::byte* memory) const noexcept {
     store(bucket, 0, memory, plan_->buckets[bucket].bytes);
   }
 
-  /// All buckets are stored.
+  /// Ends a step, and counts its update.
   void end_step() noexcept { ++steps_; }
 
  private:
@@ -30009,18 +30060,18 @@ class ShardedParameters {
   const BucketPlan* plan_;
   std::vector<Parameter> parameters_;
   ReadValue read_value_;
-  std::vector<std::uint64_t> moves_;  ///< of the values in parameters_, if these move
+  std::vector<std::uint64_t> moves_;  ///< of each value in parameters_; empty if values do not move
   ShardLayout layout_;
-  bool counts_rest_;  ///< on one rank, because all ranks have the rest of a bucket
+  bool counts_rest_;  ///< on rank 0 only, because all ranks have the rest of a bucket
   std::size_t rule_arrays_;
-  std::vector<std::vector<float>> arrays_;  ///< the rule's, then the weights in f32 if the model has 16-bit ones
+  std::vector<std::vector<float>> arrays_;  ///< the rule's arrays, then the f32 weights of a 16-bit model
   Rule rule_;
   std::uint64_t steps_ = 0;
   double factor_ = 1;
   std::vector<double> square_sums_;
   double own_squares_ = 0;
   double common_squares_ = 0;
-  std::vector<std::exception_ptr> failures_;  ///< of the rule, by bucket: store() of another runs beside update()
+  std::vector<std::exception_ptr> failures_;  ///< the rule's, by bucket: store() and update() run for different buckets
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -30028,19 +30079,19 @@ class ShardedParameters {
 // ---- dtrain/ddp/sharded/shard_files.hpp
 
 /// @file
-/// Shard files: the optimizer's state of each rank in a file of its own, beside a checkpoint that names them.
+/// Shard files: one file for each rank's optimizer state, beside a checkpoint that names the files.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// What a checkpoint says of its shard files, as two more tensors. Lifetime: tensors() refers to it.
+/// Index of the shard files, as four more tensors of a checkpoint. Lifetime: tensors() refers to the object.
 struct ShardIndex {
-  std::int64_t id = 0;     ///< part of the files' names; of one call of save_checkpoint
+  std::int64_t id = 0;     ///< of one call of save_checkpoint; part of the files' names
   std::int64_t files = 0;  ///< as many as the ranks that saved
   std::int64_t steps = 0;  ///< updates
   std::array<std::byte, sizeof(Sha256Digest)>
       model{};  ///< digest of the parameters' names, shapes and types, and of the number of arrays
 
-  /// Of this optimizer, without id and files.
+  /// Index of this optimizer's state, without id and files.
   static ShardIndex of(const ShardedParameters& shares);
 
   std::vector<NamedTensor> tensors();
@@ -30049,19 +30100,20 @@ struct ShardIndex {
   std::string file_name(const std::string& path, std::int64_t rank) const;
 };
 
-/// The content of this rank's file: its state. What all ranks have is in the file of rank 0.
+/// Content of this rank's file: the state of its blocks. Rank 0's file also has the state that all ranks hold.
 std::vector<NamedTensor> shard_entries(ShardedParameters& shares, int rank);
 
 /// Reads this rank's state from the files of any number of ranks. All ranks together check the digests of all files.
 /// Blocking: the file system.
-/// @throws Error (protocol) for files that are missing, damaged, or of another optimizer; the state is undefined then
+/// @throws Error (protocol) for files that are missing, damaged, or of another optimizer; the state is undefined after
+/// an error
 void read_shard_files(const std::string& path, const ShardIndex& index, ShardedParameters& shares, int rank, int ranks);
 
-/// Removes the shard files beside `path`, except those of index `kept`, and what killed writers left. Logs a warning if
-/// it cannot. Blocking: the file system.
+/// Removes the shard files beside `path` except those of index `kept`, and partial files of killed writers. Logs a
+/// warning for a file that cannot be removed. Blocking: the file system.
 void remove_other_shard_files(const std::string& path, const ShardIndex& kept) noexcept;
 
-/// Removes those of one index, or the one of a rank.
+/// Removes the shard files of one index, or only the file of `rank`.
 void remove_shard_files(const std::string& path, const ShardIndex& index, std::optional<int> rank = {}) noexcept;
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -30074,10 +30126,11 @@ void remove_shard_files(const std::string& path, const ShardIndex& index, std::o
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// A step that the program drives itself; made by DistributedDataParallel::begin(). A model's backward pass calls
-/// `ready`; then the program calls `finish`. A step that is destroyed before `finish` is abandoned: the other ranks,
-/// which wait for this rank's gradients, are notified.
-/// Threads: `ready` from any thread, concurrently for different parameters; everything else from the step's owner.
-/// Lifetime: its maker outlives it. A Ready made from it is valid until the step is finished, even if the Step moves.
+/// `ready`; afterwards the program calls `finish`. A step that is destroyed before `finish` is abandoned: the other
+/// ranks, which wait for this rank's gradients, are notified.
+/// Threads: `ready` from any thread, concurrently for different parameters; all other calls from the step's owner.
+/// Lifetime: the maker outlives the step. A Ready made from a step is valid until the step is finished, even if the
+/// Step moves.
 /// @ingroup training
 class Step {
  public:
@@ -30105,14 +30158,14 @@ class Step {
 
   /// Gradient `parameter` is final in host memory. Blocking: no; copies the gradient unless it is bound.
   /// @throws Error (invalid_argument) for an index out of range, a second call in this step, a call after finish(), or
-  /// a gradient on a GPU; the job's cause once it failed.
+  /// a gradient on a GPU; the job's cause once the job failed.
   void ready(std::size_t parameter) { ready()(parameter); }
 
   /// The gradient is final once the work now enqueued on `stream` has run. Nothing touches its memory until finish().
   void ready(std::size_t parameter, StreamHandle stream) { ready()(parameter, stream); }
 
-  /// In this step the gradient is in `gradient`, which stays unchanged until finish() returns. The reduced values then
-  /// are in the parameter's own gradient memory.
+  /// In this step the gradient is in `gradient`, which stays unchanged until finish() returns. After the step the
+  /// reduced values are in the parameter's own gradient memory.
   void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) {
     ready()(parameter, gradient, stream);
   }
@@ -30162,7 +30215,7 @@ using ddp::Step;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// While it lives, steps of its DistributedDataParallel reduce nothing. Movable. Threads: the one that drives steps.
+/// Scope in which steps of a DistributedDataParallel reduce nothing. Movable. Threads: the thread that drives steps.
 /// @ingroup training
 class [[nodiscard]] NoSync {
  public:
@@ -30179,8 +30232,8 @@ class [[nodiscard]] NoSync {
   std::shared_ptr<int> depth_;
 };
 
-/// For each parameter the stream of the gradient that steps under no_sync() have left unreduced; nullopt if there is
-/// none. With allow_unused_parameters, the next step that reduces includes them without another ready().
+/// Stream of each gradient that steps under no_sync() have left unreduced; nullopt for other parameters. With
+/// allow_unused_parameters, the next step that reduces includes these gradients without another ready().
 using AccumulatedGradients = std::vector<std::optional<StreamHandle>>;
 
 /// Target of steps under no_sync(): ready gradients stay in place. Lifetime: the constructor's arguments outlive it.
@@ -30201,11 +30254,11 @@ class Accumulation final : public Step::Target {
   }
 
   /// @throws Error (invalid_argument) if the gradient is in other memory than the parameter's own: the next step does
-  /// not read that
+  /// not read other memory
   void ready(const ReadyGradient& gradient) override;
 
   void finish() override;
-  void abandon(bool) noexcept override {}  // no other rank waits for it
+  void abandon(bool) noexcept override {}  // no other rank waits for this step
 
  private:
   const GradientTable* gradients_;
@@ -30239,14 +30292,14 @@ DTRAIN_DEFINED void Accumulation::finish() {
 // ---- dtrain/ddp/step_work.hpp
 
 /// @file
-/// StepWork: interface of what a step does with its full buckets: AllReduceWork, HookWork and ShardedReduction
-/// implement it.
+/// StepWork: interface of a step's work with its full buckets, implemented by AllReduceWork, HookWork and
+/// ShardedReduction.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// BucketReduction calls begin, then pack for each gradient if the plan reuses memory, launch for each bucket of a
-/// step, in their order, and then finish. Errors: an exception ends the job, as one of the backward pass does.
-/// Lifetime: outlives the step's work.
+/// BucketReduction calls begin; pack for each gradient if the plan reuses memory; launch for each bucket of a step, in
+/// the order of the buckets; and finish. Errors: an exception ends the job, as an exception of the backward pass does.
+/// Lifetime: the object outlives the step's work.
 template <backend::Communicator C>
 class StepWork {
  public:
@@ -30262,14 +30315,14 @@ class StepWork {
     ~Buckets() = default;
   };
 
-  /// The largest number of work items that launch enqueues for a bucket. The stream has room for that many of each
-  /// bucket, so that ready() never runs work, as a host stream does in a thread that finds its queue full.
+  /// The largest number of work items that launch enqueues for a bucket. The stream has room for this number in each
+  /// bucket, so that ready() never runs work. A host stream runs work in a thread that finds its queue full.
   virtual std::uint64_t items_per_bucket() const noexcept = 0;
 
-  /// @throws Error (invalid_argument) if it cannot take the buckets of this plan. @param caller the user's call
+  /// @throws Error (invalid_argument) if the work cannot take the buckets of this plan. @param caller the user's call
   virtual void require_usable(const BucketPlan& plan, const GradientTable& gradients, const char* caller) const = 0;
 
-  /// Begins a step. Lifetime: `buckets` outlive it.
+  /// Begins a step. Lifetime: `buckets` outlive the step.
   virtual void begin(Buckets& buckets) = 0;
 
   /// Copies a gradient to its place, once the memory there is free, or keeps a copy until then. Blocking: until work
@@ -30277,14 +30330,14 @@ class StepWork {
   /// @param gradient null: zeros
   virtual void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot) = 0;
 
-  /// Enqueues the work of a bucket, all of whose gradients are in `range` or were packed. Blocking: for packed ones,
-  /// until their memory is free. Threads: one at a time.
+  /// Enqueues the work of a bucket, all of whose gradients are in `range` or were packed. Blocking: for packed
+  /// gradients, until their memory is free. Threads: one at a time.
   virtual void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) = 0;
 
-  /// Collective, blocking: the rest of the step. All buckets are launched.
+  /// Collective, blocking: ends the step. @pre all buckets are launched
   virtual void finish(C& channel, Stream stream) = 0;
 
-  /// Whether the step that begins leaves each rank its own buffers; the same on all ranks.
+  /// Whether the step that begins leaves each rank its own buffers; equal on all ranks.
   virtual bool keeps_buffers() const { return false; }
 
   /// Whether finish leaves the model's values to wait_for.
@@ -30300,10 +30353,10 @@ class StepWork {
 /// State of a reducer, for work of its steps that may outlive it.
 struct ReducerLifetime {
   bool has_ended = false;
-  bool leaves_work = false;  ///< which a stream may still run
+  bool leaves_work = false;  ///< whether a stream may still run such work
 };
 
-/// The work of a step that has ended before the model had its new values; or none.
+/// The work of a step that has ended before the model had its new values, if there is any.
 template <class C>
 class OpenWork {
  public:
@@ -30312,7 +30365,8 @@ class OpenWork {
   bool is_some() const noexcept { return work_ != nullptr; }
   bool is(const StepWork<C>& work) const noexcept { return work_ == &work; }
 
-  /// Blocking: for the values of a parameter, or of all; then there is none. Does nothing if there is none.
+  /// Blocking: until open work has stored the values of a parameter, or of all parameters; the latter ends the work.
+  /// Returns at once without open work.
   void wait_for(std::optional<std::size_t> parameter, const BucketPlan& plan) {
     if (work_ != nullptr && parameter) return work_->wait_for(plan.bucket_of[*parameter]);
     for (std::size_t bucket = 0; work_ != nullptr && bucket < plan.buckets.size(); ++bucket) {
@@ -30349,7 +30403,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// @throws Error (invalid_argument) if gradients have no memory in which they could be reduced for the model
 void require_reducible(const BucketPlan& plan, const GradientTable& gradients, const char* caller);
 
-/// What AllReduceWork and HookWork share. Lifetime: the norms outlive it.
+/// The common part of AllReduceWork and HookWork. Lifetime: the norms outlive the object.
 template <backend::Communicator C>
 class ReducingWork : public StepWork<C> {
  public:
@@ -30371,7 +30425,7 @@ class ReducingWork : public StepWork<C> {
  protected:
   ~ReducingWork() = default;
 
-  /// Where the bucket's sum of squares is to be stored; null if the step does not measure the norm.
+  /// Address for the bucket's sum of squares; null if the step does not measure the norm.
   double* sum_of(std::size_t bucket) noexcept { return norms_->sum_of(bucket); }
 
   /// Enqueues the sum of a reduced bucket. @param sum null: does nothing
@@ -30410,10 +30464,14 @@ class AllReduceWork final : public ReducingWork<C> {
 /// The gradients of each bucket, where they lie in the arena.
 std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan, const GradientTable& table);
 
+/// @returns `wanted` of a hook's items_per_bucket. @throws Error (limit) if it is beyond what a stream makes room for
+std::uint64_t allowed_items(std::uint64_t wanted);
+
 /// @throws Error (limit): a hook enqueued more work items for a bucket than it said
 [[noreturn]] void refuse_items(std::size_t bucket, std::uint64_t enqueued, std::uint64_t allowed);
 
-/// The wrapper's hook reduces each bucket; what it sends is counted. Threads: as GradientHook.
+/// A step in which the wrapper's hook reduces each bucket; the bytes that the hook sends are counted. Threads: as
+/// GradientHook.
 template <backend::Communicator C>
 class HookWork final : public ReducingWork<C> {
  public:
@@ -30421,9 +30479,9 @@ class HookWork final : public ReducingWork<C> {
   using typename ReducingWork<C>::Norms;
 
   /// Calls hook.prepare. @pre hook.reduce is not empty
-  HookWork(HookFunctions<C> hook, std::span<const Parameter> parameters, std::span<const TensorView> buffers, int ranks,
+  HookWork(HookFunctions<C> hook, std::span<const Parameter> parameters, std::span<const TensorView> buffers,
            Norms& norms)
-      : ReducingWork<C>(norms), hook_(std::move(hook)), items_(hook_.items_per_bucket(ranks)) {
+      : ReducingWork<C>(norms), hook_(std::move(hook)) {
     if (hook_.prepare) hook_.prepare(parameters, buffers);
   }
 
@@ -30434,6 +30492,7 @@ class HookWork final : public ReducingWork<C> {
   void plan(C& channel, const BucketPlan& plan, const GradientTable& table, Deadline deadline) {
     gradients_ = bucket_gradients(plan, table);
     if (hook_.plan) hook_.plan(channel, plan, deadline);
+    if (hook_.items_per_bucket) items_ = allowed_items(hook_.items_per_bucket(channel.size()));
   }
 
   void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) override {
@@ -30457,7 +30516,7 @@ class HookWork final : public ReducingWork<C> {
   }
 
   HookFunctions<C> hook_;
-  std::uint64_t items_;
+  std::uint64_t items_ = default_hook_items;
   std::vector<std::vector<BucketGradient>> gradients_;  ///< of each bucket
   TrafficCounter traffic_;
 };
@@ -30473,9 +30532,9 @@ class HookWork final : public ReducingWork<C> {
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Collectives match by order: every rank launches buckets 0, 1, 2, ..., whatever the order of its ready gradients.
-/// Each by itself, also if several are complete: which ones are differs between ranks, and NCCL chooses the algorithm
-/// and protocol of collectives in one ncclGroupEnd by the sum of their sizes (src/enqueue.cc, 2.18 to 2.30). Ranks that
-/// choose differently hang or reduce wrongly.
+/// Each bucket is launched by itself, also if several are complete. Ranks differ in the buckets that are complete. NCCL
+/// chooses the algorithm and protocol of collectives in one ncclGroupEnd by the sum of their sizes (src/enqueue.cc,
+/// 2.18 to 2.30). Ranks that choose differently hang or reduce wrongly.
 /// Threads: `mark_gradient_ready` concurrently; everything else between steps, except where a member says otherwise.
 class PendingBuckets {
  public:
@@ -30502,13 +30561,14 @@ class PendingBuckets {
     failure_ = nullptr;
   }
 
-  /// Marks one gradient as packed into `bucket`. The call for its last gradient locks the mutex, once, and calls
+  /// Marks one gradient as packed into `bucket`. The call for the bucket's last gradient locks the mutex, once, and
+  /// calls
   /// - `complete(bucket)`, then
   /// - `launch(b)` for each complete bucket whose predecessors are launched.
-  /// An exception of either is passed on; nothing is launched after it.
+  /// An exception of `complete` or `launch` is passed on; nothing is launched after the exception.
   template <class Complete, class Launch>
   void mark_gradient_ready(std::size_t bucket, Complete complete, Launch launch) {
-    // Releases this thread's writes to the bucket, and acquires those of earlier threads.
+    // Releases this thread's writes to the bucket, and acquires earlier threads' writes.
     if (buckets_[bucket].pending.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       mark_complete(bucket, complete, launch);
     }
@@ -30535,7 +30595,7 @@ class PendingBuckets {
   }
 
  private:
-  /// On a cache line of its own: gradients of neighbouring buckets become ready on different threads.
+  /// A bucket on a separate cache line: gradients of neighbouring buckets become ready on different threads.
   struct alignas(64) BucketState {
     std::atomic<std::size_t> pending{0};
     std::size_t size = 0;
@@ -30553,7 +30613,7 @@ class PendingBuckets {
     }
   }
 
-  /// Requires the mutex.
+  /// Calls `act`, and keeps its exception. @pre the mutex is locked
   template <class F>
   void or_fail(F&& act) {
     try {
@@ -30581,8 +30641,8 @@ struct ReducerParts {
   bool scales_averages = false;  ///< see setup/driver.hpp; the same on all ranks
 };
 
-/// Owns the channel and the arena. Reducer checks the order of the calls. Pinned. Lifetime: the failure context that
-/// it is constructed with outlives it.
+/// Owns the channel and the arena. Reducer checks the order of the calls. Pinned. Lifetime: the failure context
+/// outlives the object.
 /// Threads: `add_gradient` concurrently, for different parameters; everything else before the first or after the last
 /// of these calls.
 template <backend::Communicator Communicator>
@@ -30607,7 +30667,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
         meter_(parameters.size(), options, std::move(running)),
         copier_(stream, gradients_, this->plan(), meter_),
         all_reduce_(norms_) {
-    if (hook.reduce) hook_.emplace(std::move(hook), parameters, buffers, communicator_.size(), norms_);
+    if (hook.reduce) hook_.emplace(std::move(hook), parameters, buffers, norms_);
     work_ = &own_work();
     plan_parts();
     if constexpr (requires { copier_.scale_gradients(1.0); }) {
@@ -30617,7 +30677,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
       }
     }
     if constexpr (backend::ConnectsAtFirstUse<Communicator>) {
-      // What a hook calls is not known; most add up.
+      // The collectives of a hook are not known; most are sums.
       arena_.reduce_extremes(communicator_, hook_ ? ReduceOp::sum : op_, copier_.stream());
       copier_.synchronize(waiting());
     }
@@ -30634,7 +30694,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   StepMeter& meter() noexcept { return meter_; }
   const StepMeter& meter() const noexcept { return meter_; }
 
-  /// With the device times measured so far. @param steps, bytes_reduced counts of the caller
+  /// Statistics, with the device times measured so far. @param steps, bytes_reduced counts of the caller
   ReducerStatistics statistics(std::uint64_t steps, std::uint64_t bytes_reduced) noexcept {
     if constexpr (GradientCopier::copies_on_stream) copier_.collect_times();
     return statistics_of(meter_, {steps, bytes_reduced, plan().buckets.size(), {}, GradientCopier::is_measured},
@@ -30650,7 +30710,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     return gradients_.bind(parameter);
   }
 
-  /// Blocking, on CUDA only, where it waits for the last step: makes its norm known. @throws as finish
+  /// Makes the norm of the last step known. Blocking, on CUDA only: until the last step has run. @throws as finish
   void read_norm() {
     if constexpr (GradientCopier::copies_on_stream) norms_.read([this] { wait_for_event(copier_.step_end()); });
   }
@@ -30660,7 +30720,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   OpenWork<Communicator>& open_work() noexcept { return open_; }
 
   /// @param measures_norm requires can_measure_norms
-  /// @param work null: the hook's or an all-reduce. @throws as StepWork::require_usable
+  /// @param work null: the wrapper's hook, or an all-reduce. @throws as StepWork::require_usable
   void begin_step(bool measures_norm, StepWork<Communicator>* work, const char* caller) {
     if (work != nullptr && hook_) {
       refuse_work(caller,
@@ -30763,7 +30823,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   void reuse_memory(bool unbinds) { arena_.reuse_memory(communicator_, Deadline::after(context_.timeout), unbinds); }
 
   /// Blocking: until the work that uses the arena has ended. Aborts that work at the deadline, or at once if `now`.
-  /// @returns false if the work has not ended within 5 s after the abort: this object must then outlive it
+  /// @returns false if the work has not ended within 5 s after the abort: this object must outlive such work
   bool end(bool now, const Cause& cause, Deadline deadline) {
     stop_launching();
     if (!now && copier_.block_until_idle(deadline)) return true;
@@ -30777,7 +30837,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     return [this](typename Stream::Event& event) { wait_for_event(event); };
   }
 
-  /// What steps without an optimizer do.
+  /// Work of steps without an optimizer.
   StepWork<Communicator>& own_work() noexcept {
     if (hook_) return *hook_;
     return all_reduce_;
@@ -30803,12 +30863,12 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
         [this](std::size_t bucket) { launch(bucket); });
   }
 
-  /// Requires PendingBuckets' mutex, as launch does.
+  /// Called under PendingBuckets' mutex, as launch().
   void complete([[maybe_unused]] std::size_t bucket) {
     if constexpr (GradientCopier::copies_on_stream) copier_.complete(bucket);
   }
 
-  /// Requires PendingBuckets' mutex: only one thread enqueues at a time.
+  /// Called under PendingBuckets' mutex: only one thread enqueues at a time.
   void launch(std::size_t bucket) {
     meter_.launched(bucket);
     copier_.before(bucket);
@@ -30834,7 +30894,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   AllReduceWork<Communicator> all_reduce_;
   std::optional<HookWork<Communicator>> hook_;
   StepWork<Communicator>* work_ = &all_reduce_;  ///< of this step; between steps the hook's or all_reduce_
-  OpenWork<Communicator> open_;                  ///< of the last one
+  OpenWork<Communicator> open_;                  ///< of the last step
   std::function<void()> on_all_gradients_ready_;
 };
 
@@ -30851,8 +30911,9 @@ BucketReduction<Communicator>::~BucketReduction() = default;  // here, so that a
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Before an exception leaves a step: it may free the hook or the optimizer. Ends the process if the stream still runs
-/// their work after the context's timeout. Blocking: until that work has run, for which it may abort the channel.
+/// Called before an exception leaves a step, because the exception may free the hook or the optimizer. Ends the process
+/// if the stream still runs their work after the context's timeout. Blocking: until their work has run; the call may
+/// abort the channel.
 template <class Reduction>
 void end_borrowed_work(Reduction& reduction, const FailureContext& context) noexcept {
   if (!reduction.borrows()) return;
@@ -30866,7 +30927,7 @@ void end_borrowed_work(Reduction& reduction, const FailureContext& context) noex
   }
 }
 
-/// Each entry is the number of the step in which its parameter was last ready, so a new step resets nothing.
+/// The number of the step in which each parameter was last ready, so that a new step resets nothing.
 /// Threads: `mark_ready` concurrently, for any parameters; everything else between steps.
 /// Lifetime: the names outlive it.
 class ReadyGradients {
@@ -30931,9 +30992,9 @@ class ReadyGradients {
 
 /// Owns a channel, and an arena in which all gradients are reduced. A bound gradient lies in the arena. Any other
 /// gradient is packed when it is ready and unpacked once it is reduced, by the host or by streams (GradientCopierFor).
-/// Steady state: allocates nothing; one lock for each bucket. Threads: `ready` of a step from any thread; everything
-/// else from one. Lifetime: the stream's owner and the parameters' memory outlive it. It is pinned, because steps point
-/// to it.
+/// Steady state: allocates nothing; one lock for each bucket. Threads: `ready` of a step from any thread; all other
+/// calls from one thread. Lifetime: the stream's owner and the parameters' memory outlive it. Pinned, because steps
+/// point to the reducer.
 template <backend::Communicator Communicator>
 class Reducer final : public Step::Target {
  public:
@@ -30954,10 +31015,10 @@ class Reducer final : public Step::Target {
   TensorView bind(std::size_t parameter) { return reduction_.bind(parameter); }
   /// Records the parameters' present addresses for the address check. After the last bind.
   void remember_addresses() { addresses_.remember(); }
-  /// Begins a step. @throws the job's first cause; Error (invalid_argument) if another is open or a step has failed;
-  /// (unsupported) to measure a norm without a kernel for it; (invalid_argument) for work beside a hook or of other
-  /// buckets. @param caller the user's call, for error sentences
-  /// @param work what the step does with the buckets; null: it reduces them for the model
+  /// Begins a step. @throws the job's first cause; Error (invalid_argument) if another step is open or a step has
+  /// failed; (unsupported) for a norm without a kernel; (invalid_argument) for work beside a hook or of other buckets.
+  /// @param caller the user's call, for error sentences
+  /// @param work work of the step with the buckets; null: the step reduces the buckets for the model
   Step begin(const char* caller = "begin()", StepOptions step = {}, StepWork<Communicator>* work = nullptr) {
     throw_if_unusable(caller);
     if (step.measure_norm && !can_measure_norms<Stream>) BucketNorms::refuse_stream(caller);
@@ -30968,7 +31029,7 @@ class Reducer final : public Step::Target {
     return Step(*this);
   }
 
-  /// Throws the errors of begin(), and waits for what the last step has left open.
+  /// Throws the errors of begin(), and waits for open work of the last step.
   void throw_if_unusable(const char* caller = "begin()") {
     if (under_way_ && !ready_.is_open()) context_.latch->block_until_failed(Deadline::after(cause_grace));
     backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
@@ -30976,7 +31037,7 @@ class Reducer final : public Step::Target {
     wait_for();
   }
 
-  /// Blocking: until the model has the new value of a parameter, or of all, if the last step has left that open.
+  /// Blocking: until open work of the last step has stored the new value of a parameter, or of all.
   void wait_for(std::optional<std::size_t> parameter = {}) {
     if (parameter >= plan().bucket_of.size()) reduction_.gradients().names().refuse_index(*parameter, "wait_for");
     if (open_work().is_some()) or_report([&] { open_work().wait_for(parameter, plan()); });
@@ -31033,7 +31094,7 @@ class Reducer final : public Step::Target {
   ReducerStatistics statistics() const noexcept { return reduction_.statistics(steps_, bytes_reduced_); }
 
   /// The norm of the reduced gradients. Blocking, on CUDA only: until the last step has run.
-  /// @throws Error (invalid_argument) if that did not measure it; as finish
+  /// @throws Error (invalid_argument) if the last step did not measure the norm; as finish
   const GradientNorm& gradient_norm() {
     if constexpr (GradientCopier::copies_on_stream) or_report([this] { reduction_.read_norm(); });
     return reduction_.norms().norm();
@@ -31059,8 +31120,8 @@ class Reducer final : public Step::Target {
     reduction_.reuse_memory(unbinds);
     if (unbinds) std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);  // ready() gives the sums
   }
-  /// The present plan stays, without a rebuild after the first step. Every rank calls it between the same steps.
-  /// @throws Error (invalid_argument) while a planner changes it
+  /// Keeps the present plan, without a rebuild after the first step. Every rank calls it between the same steps.
+  /// @throws Error (invalid_argument) while a planner changes the plan
   void keep_plan() {
     if (rebuild_.is_planning()) refuse_to_keep_plan();
     keep_order();
@@ -31104,7 +31165,7 @@ class Reducer final : public Step::Target {
                   "finish() came while a ready() of its step was still running; wait for its return first")
           .with_rank(context_.rank);
     }
-    reduction_.throw_if_launch_failed();  // by such a ready()
+    reduction_.throw_if_launch_failed();  // in a ready() beside finish()
   }
 
   void add_accumulated() {
@@ -31115,7 +31176,8 @@ class Reducer final : public Step::Target {
     }
   }
 
-  /// Rebuilds after the first step, if configured and if no graph stores addresses, and as long as a planner does.
+  /// Rebuilds buckets after the first step, if configured and if no graph stores addresses; with a planner, until it
+  /// settles.
   void rebuild_buckets() {
     const bool reorders = rebuild_.agree && reduction_.copier().may_move();
     if (reorders || rebuild_.is_planning()) {
@@ -31148,7 +31210,7 @@ class Reducer final : public Step::Target {
   bool under_way_ = false;  ///< stays true after a step that failed
 };
 
-// Apart from the class: what is instantiated with the definitions is then not instantiated again.
+// Outside the class, so that instances among the compiled definitions are not instantiated again.
 
 template <backend::Communicator Communicator>
 Reducer<Communicator>::Reducer(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
@@ -31196,7 +31258,7 @@ Reducer<Communicator>::~Reducer() {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// What a backend reduces.
+/// Reductions of a backend.
 struct BackendAbilities {
   std::string_view name;
   bool is_deterministic;
@@ -31347,7 +31409,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
     gradient_binding = register_gradient_bindings(group.gradient_bindings(), parameters, model.identities);
   }
   prefix = format_text("ddp/{}/", {group.next_number("ddp")});
-  handle->start_pending();  // other ranks may wait for this work before they construct theirs
+  handle->start_pending();  // other ranks may wait for this work before they construct their wrappers
   const bool scales =
       !hook.reduce && scales_averages<Communicator>(parameters, options.reduce_op, members.world_size, stream.ref());
   agree_blocking(*handle, prefix, model_signature(parameters, options, model.buffers, scales, hook.description),
@@ -31420,18 +31482,18 @@ BucketRebuild Driver<Backend, Group>::bucket_rebuild(const std::shared_ptr<const
 
 /// @file
 /// ShardedReduction: reduce-scatters buckets, updates this rank's share, and gathers the new weights; ShardedGradients:
-/// what a function sees between the reduction and the update.
+/// the argument of a function between the reduction and the update.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The reduced gradients of a step, each rank's share, before the update: what clip_gradients and LossScaler::step
-/// take.
+/// The reduced gradients of a step, each rank's share, before the update: an argument of clip_gradients and
+/// LossScaler::step.
 /// @ingroup sharding
 class ShardedGradients {
  public:
   explicit ShardedGradients(GradientNorm norm) noexcept : norm_(norm) {}
 
-  /// Of all ranks' gradients; equal on all ranks.
+  /// Norm of all ranks' gradients, equal on all ranks.
   const GradientNorm& gradient_norm() const noexcept { return norm_; }
 
   /// The update multiplies the gradients by `factor`, in f32.
@@ -31457,13 +31519,15 @@ using ddp::ShardedGradients;
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// A step updates each bucket as soon as it is reduced. With an inspection it waits until all are; with a rule that
-/// needs norms of whole parameters, until all are measured. Stage 1 gathers a bucket in its own memory as soon as it is
-/// updated; stage 2, and stage 1 with overlap_forward, when the backward pass has ended. Then, too, does a communicator
-/// with read_blocks(): it copies weights from the other ranks' memory to the model, and gathers nothing. With
-/// ready_frees_value, a step that does not wait for all gradients does all of that as soon as a bucket is updated.
-/// After a failure of the channel, whose gradients are then not reduced, nothing is updated or stored; nor is its
-/// memory written, which other ranks may still read.
+/// Work of a step with a ShardedOptimizer.
+/// - Update: a bucket is updated as soon as it is reduced. A step with an inspection updates buckets when all are
+/// reduced; a rule that needs norms of whole parameters, when all are measured.
+/// - Gathering: stage 1 gathers a bucket in its own memory as soon as it is updated. Stage 2, and stage 1 with
+/// overlap_forward, gather buckets when the backward pass has ended. A communicator with read_blocks() does the same at
+/// that time, but copies weights from the other ranks' memory instead of gathering them.
+/// - With ready_frees_value, a step that updates buckets at once also gathers and stores each updated bucket at once.
+/// - After a failure of the channel nothing is updated or stored, because gradients are not reduced. The bucket's
+/// memory is not written, because other ranks may still read it.
 template <class C, class Stage = zero::States>
 class ShardedReduction final : public StepWork<C> {
  public:
@@ -31482,7 +31546,7 @@ class ShardedReduction final : public StepWork<C> {
   const ShardedParameters& parameters() const noexcept { return parameters_; }
   ShardedParameters& parameters() noexcept { return parameters_; }
 
-  /// Bytes of gradients that it keeps beside the arena.
+  /// Bytes of gradients beside the arena.
   std::size_t gradient_bytes() const noexcept { return divided_.bytes(); }
 
   void inspect_with(GradientInspection inspect) { inspect_ = std::move(inspect); }
@@ -31568,7 +31632,7 @@ class ShardedReduction final : public StepWork<C> {
   using Event = typename Stream::Event;
   static constexpr bool reads_blocks = backend::CanReadBlocks<C>;
 
-  /// Of stage 1: reduced gradients stay in the arena.
+  /// Stage 1 in place of DividedGradients: reduced gradients stay in the arena.
   struct WholeGradients {
     WholeGradients(const ShardLayout&, const BucketPlan&) noexcept {}
     std::size_t bytes() const noexcept { return 0; }
@@ -31589,14 +31653,14 @@ class ShardedReduction final : public StepWork<C> {
     return like(range, range.data + begin * size_bytes(range.dtype), count);
   }
 
-  /// Where this rank's part of the bucket lies in its range.
+  /// Memory of this rank's part of the bucket, in the bucket's range.
   ShardMemory place_of(std::size_t bucket) const noexcept {
     const BufferView& range = ranges_[bucket];
     const BucketShard& shard = parameters_.shard(bucket);
     return {part(range, shard.own_begin, 0).data, part(range, shard.rest_begin, 0).data};
   }
 
-  /// Where it has its reduced gradients.
+  /// Memory of this rank's reduced gradients of the bucket.
   ShardMemory own_part(std::size_t bucket) noexcept {
     if constexpr (Stage::divides_gradients) return divided_.part(bucket);
     return place_of(bucket);
@@ -31627,15 +31691,16 @@ class ShardedReduction final : public StepWork<C> {
     }
   }
 
-  /// To the model, in this step.
+  /// Whether launch() also stores new weights in the model.
   bool stores_at_once() const noexcept { return stage_.ready_frees_value && !inspect_ && !parameters_.measures(); }
 
-  /// After the backward pass, whose weights the model then no longer needs, unless it stores at once.
+  /// Whether buckets are gathered after the backward pass, which no longer needs the old weights; or at once, if
+  /// stores_at_once().
   bool gathers_last() const noexcept {
     return Stage::divides_gradients || reads_blocks || stage_.overlap_forward || stage_.ready_frees_value;
   }
 
-  /// In stage 2 buckets share memory: each is stored before the next is gathered.
+  /// Gathers and stores one bucket. Buckets of stage 2 share memory: each is stored before the next bucket is gathered.
   void gather_and_store(std::size_t bucket, C& channel, Stream stream) {
     if constexpr (Stage::divides_gradients) {
       stream.enqueue([this, bucket, &channel]() noexcept {
@@ -31689,7 +31754,8 @@ class ShardedReduction final : public StepWork<C> {
     stream.enqueue([this, bucket]() noexcept { parameters_.measure(bucket, own_part(bucket)); });
   }
 
-  /// Writes new weights to the model too, while they are in the first-level cache, if the backward pass has ended.
+  /// Updates a bucket. With read_blocks() and free values the update also stores the new weights in the model, while
+  /// they are in the first-level cache.
   void update(std::size_t bucket, C& channel, Stream stream) {
     stream.enqueue([this, bucket, &channel]() noexcept {
       if (channel.failure()) return;
@@ -31721,10 +31787,10 @@ class ShardedReduction final : public StepWork<C> {
   Stage stage_;
   std::conditional_t<Stage::divides_gradients, DividedGradients<Stream>, WholeGradients> divided_;
   std::vector<BufferView> ranges_;
-  std::vector<Event> updated_;                ///< of each bucket, where all are updated together
-  std::vector<Event> stored_;                 ///< of each bucket, where the stream stores its weights
-  std::vector<unsigned char> own_is_stored_;  ///< of each bucket: by the update
-  std::atomic<bool> values_are_free_{false};  ///< the backward pass uses them no longer
+  std::vector<Event> updated_;                ///< of each bucket, if all are updated together
+  std::vector<Event> stored_;                 ///< of each bucket, if the stream stores its weights
+  std::vector<unsigned char> own_is_stored_;  ///< of each bucket: whether the update stored this rank's weights
+  std::atomic<bool> values_are_free_{false};  ///< whether the backward pass no longer uses the model's values
   GradientInspection inspect_;
   Buckets* buckets_ = nullptr;
   double squares_ = 0;
@@ -31752,23 +31818,24 @@ namespace DTRAIN_NAMESPACE {
 /// ready_frees_value. The content of the gradients' memory is unspecified after the step: set or clear gradients before
 /// the next.
 /// - With backend::SharedMemory the weights have the bits that the rule would give with all of the state on one rank.
-/// - f16 and bf16 models: the share of the weights is kept in f32 too, from the construction on; values that the
-/// program then sets in the model do not change it. The rule gets f32 gradients.
+/// - f16 and bf16 models: each rank also keeps its share of the weights in f32, from the construction on. Values that
+/// the program sets in the model later do not change these f32 weights. The rule gets f32 gradients.
 /// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
 ///
-/// Lifetime: the model outlives it, and `ddp` does if it is to make steps. The destructor of `ddp` waits for the last
-/// step's weights. After it the optimizer makes no steps, but save_checkpoint and load_checkpoint still take its state.
-/// Threads: those of `ddp`'s steps; the rule runs on the thread of the communication during steps.
+/// Lifetime: the model outlives the optimizer, which makes steps as long as `ddp` exists. The destructor of `ddp` waits
+/// for the last step's weights. Without `ddp`, save_checkpoint and load_checkpoint still take the optimizer's state.
+/// Threads: the threads of `ddp`'s steps; the rule runs on the thread of the communication during steps.
 /// @ingroup sharding
 template <class R, class C, class Stage = zero::States>
 class ShardedOptimizer {
  public:
-  /// Collective, blocking: every rank constructs it between the same steps, for the same stage. From now on `ddp` keeps
-  /// its buckets; those of a wrapper that has made a step follow the order in which gradients become ready. Allocates
-  /// the state; in stage 2 also a smaller arena in place of that of `ddp`.
+  /// Collective, blocking: every rank constructs the optimizer between the same steps, for the same stage. `ddp` keeps
+  /// its buckets from this call on; they follow the order in which gradients become ready only if `ddp` has made a
+  /// step. Allocates the state; in stage 2 also a smaller arena, which replaces the arena of `ddp`.
   /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16, and in stage 2 for bound gradients;
   /// (invalid_argument) for two parameters whose values share memory; (disagreement) or JobFailed on every rank if two
-  /// ranks construct another stage, or a rule with other state: both ranks and what they construct
+  /// ranks construct different stages, or rules with different state; the error names the two ranks and their
+  /// optimizers
   template <class Ddp>
   explicit ShardedOptimizer(Ddp& ddp, R rule, Stage stage = {}) : rule_(std::make_shared<R>(std::move(rule))) {
     static_assert(ddp::OptimizerRule<R>,
@@ -31802,7 +31869,7 @@ class ShardedOptimizer {
     }
   }
 
-  /// What must be the same on all ranks, because it decides which collectives a step calls.
+  /// Text that must be equal on all ranks: stage and rule decide which collectives a step calls.
   static std::string description(const Stage& stage) {
     return format_text(
         "a ShardedOptimizer with zero::{}{}{}, whose rule has {} state arrays{}",
@@ -31811,11 +31878,11 @@ class ShardedOptimizer {
          ddp::NormedRule<R> ? " and measures norms" : ""});
   }
 
-  /// To be changed between steps.
+  /// The rule, which the program may change between steps.
   R& rule() noexcept { return *rule_; }
   const R& rule() const noexcept { return *rule_; }
 
-  /// Updates so far.
+  /// Number of updates.
   std::uint64_t steps() const noexcept { return reduction_->parameters().steps(); }
 
   /// Bytes of optimizer state on this rank, the f32 weights of a 16-bit model included.
@@ -31827,19 +31894,19 @@ class ShardedOptimizer {
   /// Blocking: with overlap_forward, until the model has all new weights of the last step. @throws as backward()
   void wait() { reduction_.get_deleter().wait(); }
 
-  /// For checkpoints, with the present weights. @throws as renew_values
+  /// Shares for checkpoints, with the present weights. @throws as renew_values
   ddp::ShardedParameters& shares() {
     renew_values();
     return reduction_->parameters();
   }
 
-  /// Finds the model's values if they move, as those of LibTorch modules. Between steps, and before a step's first
-  /// ready(). @throws Error (invalid_argument) for a value that has become another kind of tensor, and for two that
-  /// share memory now
+  /// Finds the model's values again if they move, as values of LibTorch modules do. Called between steps, and before a
+  /// step's first ready(). @throws Error (invalid_argument) for a value that has become another kind of tensor, and for
+  /// two values that now share memory
   void renew_values() { reduction_->parameters().renew_values(); }
 
-  /// For DistributedDataParallel::backward, which calls renew_values and inspect_with once it has begun a step with
-  /// work(). @throws Error (invalid_argument) if the wrapper is destroyed
+  /// Work of a step, for DistributedDataParallel::backward, which begins a step with it and calls renew_values and
+  /// inspect_with. @throws Error (invalid_argument) if the wrapper is destroyed
   ddp::StepWork<C>& work() {
     if (reduction_.get_deleter().lifetime->has_ended) {
       throw_error(Errc::invalid_argument,
@@ -31854,21 +31921,21 @@ class ShardedOptimizer {
  private:
   using Reduction = ddp::ShardedReduction<C, Stage>;
 
-  /// Destroys it once no work uses it.
+  /// Destroys the reduction once no work uses it.
   struct Completion {
-    ddp::Reducer<C>* reducer = nullptr;  ///< until the end of its lifetime
+    ddp::Reducer<C>* reducer = nullptr;  ///< valid until lifetime->has_ended
     std::shared_ptr<const ddp::ReducerLifetime> lifetime{};
     std::shared_ptr<group::PendingWeights> pending{};
     void wait() const {
       if (!lifetime->has_ended) reducer->wait_for();
     }
-    /// Whether a step has left weights to come.
+    /// Whether weights of the last step are still being gathered.
     bool is_open(const Reduction& reduction) const noexcept {
       return !lifetime->has_ended && reducer->open_work().is(reduction);
     }
     void operator()(Reduction* reduction) const noexcept {
       pending->remove(reduction);
-      if (lifetime->leaves_work) return;  // which uses it
+      if (lifetime->leaves_work) return;  // the work still uses the reduction
       if (is_open(*reduction)) {
         try {
           reducer->wait_for();
@@ -31915,13 +31982,13 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// Runs `work()` on every rank. Collective, blocking: as long as a rank works.
-/// @returns rank 0's text or, if it threw on a rank, or a rank is doing something else, an error, for
-/// backend::detail::decode
+/// Runs `work()` on every rank. Collective, blocking: until work() has ended on all ranks.
+/// @returns for backend::detail::decode: rank 0's text, or an error if work() threw on a rank or a rank is doing
+/// something else
 template <class Group, class Work>
 std::string result_of_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
   const int number = group::GroupAccess::of(group).next_number("shards");
-  group.start_pending();  // other ranks may wait for this work before they call this
+  group.start_pending();  // other ranks may wait for this work before they make this call
   const int rank = group.members().rank_in_job();
   backend::StoreRank self{group.store().with_prefix("dtrain/shards/"),
                           group.rank(),
@@ -31951,7 +32018,8 @@ std::string result_of_all_ranks_blocking(const Group& group, const std::string& 
   });
 }
 
-/// The same. @returns rank 0's text @throws on every rank, the error of one
+/// Runs `work()` on every rank, as result_of_all_ranks_blocking. @returns rank 0's text @throws on every rank, the
+/// error of one rank
 template <class Group, class Work>
 std::string run_on_all_ranks_blocking(const Group& group, const std::string& doing, Work work) {
   return backend::detail::decode(result_of_all_ranks_blocking(group, doing, work));
@@ -31959,8 +32027,9 @@ std::string run_on_all_ranks_blocking(const Group& group, const std::string& doi
 
 std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index);
 
-/// One checkpoint with shard files. Each rank writes its own; rank 0 also writes the file that names them, and commits
-/// it when all are written. Pinned. Threads: write() on one, everything else before or after it.
+/// One checkpoint with shard files. Each rank writes one shard file. Rank 0 also writes the file that names the shard
+/// files, and commits it when they are written. Pinned. Threads: write() runs on one thread; all other calls come
+/// before or after write().
 class ShardedSave {
  public:
   /// @param tensors of rank 0; ignored on others
@@ -31972,7 +32041,7 @@ class ShardedSave {
   /// Removes this rank's file, unless the checkpoint may be whole.
   ~ShardedSave();
 
-  /// What is written is as it is now. Blocking: the copies.
+  /// Copies the tensors and the state, so that write() writes the present values. Blocking: the copies.
   void copy();
 
   /// Blocking: the file system. @throws as write_checkpoint_file
@@ -31999,7 +32068,7 @@ class ShardedSave {
   void commit();
 
   std::string path_;
-  std::string call_;  ///< the name as it was given, and what tells this call from another with that name
+  std::string call_;  ///< the path as given, and the id of this call
   ShardIndex index_;
   std::vector<NamedTensor> tensors_;
   std::vector<NamedTensor> state_;
@@ -32026,12 +32095,12 @@ std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string&
 
 }  // namespace detail
 
-/// As save_checkpoint(group, path, tensors), and every rank writes its share of the optimizer's state to a file beside
-/// it, PATH.shard-ID-RANK. The folder is one that all ranks share. `path` names the files, and is replaced when they
-/// are all written: at any moment, also after a kill, it has the old state or the new one, whole. Then the files of the
-/// old one are removed: all called PATH.shard-, 16 hexadecimal digits, and the number of a rank. One job at a time
-/// saves to `path`. Collective, blocking: until the files are on the disk. @throws as save_checkpoint, also for a
-/// share's file
+/// Saves the tensors, as save_checkpoint(group, path, tensors), and the optimizer's state. Every rank writes its share
+/// of the state to a shard file, PATH.shard-ID-RANK, in a folder that all ranks share. The file `path` names the shard
+/// files, and is replaced when all of these are written. At any moment, also after a kill, `path` has the whole old
+/// state or the whole new state. After the replacement all other files with names of PATH.shard-, 16 hexadecimal
+/// digits, and the number of a rank are removed. One job at a time saves to `path`. Collective, blocking: until the
+/// files are on the disk. @throws as save_checkpoint, also for a share's file
 /// @ingroup checkpoints
 template <class Group, class R, class C, class Stage>
 void save_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
@@ -32041,8 +32110,8 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
   save->finish(group, [&] { save->write(); });
 }
 
-/// The same, but returns when every rank has copied what it writes; see save_checkpoint_async(group, path, tensors).
-/// Collective, blocking: the copies, and a message of rank 0.
+/// Saves the same files in the background, and returns when every rank has copied its data; see
+/// save_checkpoint_async(group, path, tensors). Collective, blocking: the copies, and a message of rank 0.
 /// @ingroup checkpoints
 template <class Group, class R, class C, class Stage>
 [[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
@@ -32056,10 +32125,11 @@ template <class Group, class R, class C, class Stage>
       [save, group](const std::function<void()>& require_written) { save->finish(group, require_written); });
 }
 
-/// As load_checkpoint(group, path, tensors), and every rank reads its share of the optimizer's state, whatever number
-/// of ranks saved it and however their buckets were. Call it after the construction of the optimizer.
+/// Loads the tensors, as load_checkpoint(group, path, tensors), and the optimizer's state. Every rank reads its share
+/// of the state, which any number of ranks, with any buckets, may have saved. Call it after the construction of the
+/// optimizer.
 /// @throws as load_checkpoint; Error (protocol) on every rank if the state is another model's or optimizer's, or a
-/// share's file is missing or damaged: then `tensors` are loaded, and the optimizer's state is undefined
+/// shard file is missing or damaged; `tensors` are loaded after such an error, and the optimizer's state is undefined
 /// @ingroup checkpoints
 template <class Group, class R, class C, class Stage>
 bool load_checkpoint(const Group& group, const std::string& path, std::span<const NamedTensor> tensors,
@@ -32397,11 +32467,11 @@ class ShardedOptimizer;
 /// `DistributedDataParallel ddp{model, group}`.
 ///
 /// Lifetime: borrows the model, whose parameters keep their addresses (DdpOptions::check_addresses); keeps the group.
-/// Gradients that the model binds (bind_gradient) lie in this object's memory: the model must not use them after its
-/// destruction, unless gradient_memory() is kept. Such a model is in one wrapper at a time.
-/// Threads: one thread drives the steps; `ready` of a step may be called from any.
+/// Gradients that the model binds (bind_gradient) lie in this object's memory: the model must not use them after the
+/// wrapper's destruction, unless gradient_memory() is kept. Such a model is in one wrapper at a time.
+/// Threads: one thread drives the steps; `ready` of a step may be called from any thread.
 ///
-/// On CUDA every `ready` names the stream that produces the gradient. finish() makes that stream wait for the reduction
+/// On CUDA every `ready` names the stream that produces the gradient. finish() makes this stream wait for the reduction
 /// and returns without blocking: later work on the stream (the optimizer) reads reduced gradients. From ready() to
 /// finish() nothing else touches a gradient's memory. A step from begin() to finish() may be captured in a CUDA graph,
 /// which is destroyed before this object.
@@ -32463,25 +32533,25 @@ class DistributedDataParallel {
   DistributedDataParallel& operator=(DistributedDataParallel&&) = delete;
 
   /// Blocking: on CUDA until the last step is reduced; else only if work of an unfinished step runs. While an exception
-  /// unwinds, the group keeps the channel, so that the other ranks fail with that exception's text.
+  /// unwinds, the group keeps the channel, so that the other ranks fail with the exception's text.
   ~DistributedDataParallel() {
     if (driver_ && std::uncaught_exceptions() > exceptions_) {
       hand_over_to_group();
     }
   }
 
-  /// `f(ready)` runs the backward pass and calls `ready` for every parameter; then all gradients are reduced.
-  /// Collective, blocking as Step::finish. The first step also rebuilds the buckets (DdpOptions::reorder_gradients),
-  /// and then waits for the device; DdpOptions::plan may rebuild them after some more. @throws the exception of `f`,
-  /// after reporting its text to the job; as Step::finish.
+  /// Runs a step: `f(ready)` runs the backward pass and calls `ready` for every parameter; the step reduces all
+  /// gradients. Collective, blocking as Step::finish. The first step also rebuilds the buckets
+  /// (DdpOptions::reorder_gradients), and waits for the device. DdpOptions::plan may rebuild buckets after further
+  /// steps. @throws the exception of `f`, after reporting its text to the job; as Step::finish.
   template <std::invocable<Ready> F>
   void backward(F&& f, StepOptions options = {}) {
     run(std::forward<F>(f), begin("backward()", options));
   }
 
-  /// The same, but `optimizer` updates the model's values by the reduced gradients, which the model does not get. See
-  /// ShardedOptimizer. @param inspect `inspect(ShardedGradients&)` is called once all gradients are reduced, with their
-  /// norm; the step updates nothing if it returns false. It returns the same on every rank.
+  /// Runs a step in which `optimizer` updates the model's values by the reduced gradients, which the model does not
+  /// get. See ShardedOptimizer. @param inspect `inspect(ShardedGradients&)` is called once all gradients are reduced,
+  /// with their norm, and returns the same on every rank. The step updates nothing if `inspect` returns false.
   template <std::invocable<Ready> F, class R, class Stage, class I = std::nullptr_t>
   void backward(F&& f, ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
     if (!reduces()) {
@@ -32500,12 +32570,14 @@ class DistributedDataParallel {
     run(pass, std::move(step));
   }
 
-  /// Begins a step, for use without backward(): call `ready` on it, then `finish`. @throws the job's first cause; Error
-  /// (unsupported) for StepOptions::measure_norm on a GPU whose driver does not load the kernel for it.
+  /// Begins a step, for use without backward(): call `ready` on the step, and `finish` at the end. @throws the job's
+  /// first cause; Error (unsupported) for StepOptions::measure_norm on a GPU whose driver does not load the kernel for
+  /// it.
   Step begin(StepOptions options = {}) { return begin("begin()", options); }
 
-  /// Norm of the reduced gradients, equal on all ranks. Blocking, on CUDA only: until the step has run there; of a step
-  /// that was captured in a graph it is the norm of the latest replay, for which the program waits before.
+  /// Norm of the reduced gradients, equal on all ranks. Blocking, on CUDA only: until the step has run there. After a
+  /// step that was captured in a graph it is the norm of the latest replay; the program waits for the replay before the
+  /// call.
   /// @throws Error (invalid_argument) unless the latest step that reduced had StepOptions::measure_norm.
   const GradientNorm& gradient_norm() const { return driver_->reducer->gradient_norm(); }
   bool has_gradient_norm() const noexcept { return driver_->reducer->has_gradient_norm(); }
@@ -32514,16 +32586,16 @@ class DistributedDataParallel {
   /// later work of the streams that ready() named. Blocking and @throws as gradient_norm.
   void scale_gradients(double factor) { driver_->reducer->scale_gradients(factor); }
 
-  /// View of gradient `parameter`, in range: after a step, the reduced values. It moves with the buckets, if these are
-  /// rebuilt.
+  /// View of gradient `parameter`, in range: after a step, the reduced values. A rebuild of the buckets moves the
+  /// gradient.
   const TensorView& gradient(std::size_t parameter) const noexcept { return driver_->reducer->gradient(parameter); }
 
-  /// While the returned object lives, steps reduce nothing: backward passes add to this rank's own gradients, and the
-  /// next step without it reduces the sum. Every rank does so for the same steps. The divisor stays the number of
-  /// ranks: for the mean over k passes, scale each loss by 1/k.
+  /// Scope in which steps reduce nothing: backward passes add to this rank's own gradients, and the next step outside
+  /// the scope reduces the sum. Every rank has the scope around the same steps. The divisor stays the number of ranks:
+  /// for the mean over k passes, scale each loss by 1/k.
   ddp::NoSync no_sync() { return ddp::NoSync(std::shared_ptr<int>(driver_, &driver_->no_sync_depth)); }
 
-  /// Whether backward() reduces: while no NoSync lives.
+  /// Whether backward() reduces: outside the scope of every NoSync.
   bool reduces() const noexcept { return driver_->no_sync_depth == 0; }
 
   /// Statistics of this rank; ddp::to_string formats them as a line.
@@ -32533,7 +32605,7 @@ class DistributedDataParallel {
     return statistics;
   }
 
-  /// Collective, blocking: the slowest rank, for which the others wait. @throws the job's first cause.
+  /// Collective, blocking: the slowest rank, for which all other ranks wait. @throws the job's first cause.
   ddp::SlowestRank slowest_rank() {
     group::GroupAccess::of(group_).require_may_block();
     group_.start_pending();
@@ -32542,7 +32614,7 @@ class DistributedDataParallel {
                                            Deadline::after(group_.timeout()));
   }
 
-  /// Collective, blocking: both as a line. @throws the job's first cause.
+  /// Collective, blocking: statistics and slowest rank as a line. @throws the job's first cause.
   std::string summary() { return to_string(statistics()) + "; " + to_string(slowest_rank()); }
 
   /// Records of the steps from `first_step` on, counted from 1; complete with DdpOptions::timeline. Threads: any.
@@ -32554,11 +32626,11 @@ class DistributedDataParallel {
   void wait_for(std::size_t i) { driver_->reducer->wait_for(i); }
   /// For ShardedOptimizer.
   ddp::Reducer<Communicator>& reducer() noexcept { return *driver_->reducer; }
-  /// The model's parameters as they were at the construction, but values that move (ddp::MovesValues) where they are
-  /// now. gradient(i) has the present address of a gradient. @throws as the model's value_reader()
+  /// The model's parameters at the construction; values that move (ddp::MovesValues) have their present addresses.
+  /// gradient(i) has the present address of a gradient. @throws as the model's value_reader()
   const std::vector<Parameter>& parameters() const { return driver_->present_parameters(); }
   /// For ShardedOptimizer. Collective, blocking. @throws Error (disagreement) or JobFailed on every rank if two ranks
-  /// construct another one
+  /// construct different optimizers
   void agree_on_reduction(const std::string& reduction) {
     group::GroupAccess::of(group_).require_may_block();
     driver_->agree_on_reduction(group::GroupAccess::of(group_), reduction);
@@ -32595,7 +32667,7 @@ class DistributedDataParallel {
     return driver_->reducer->begin(caller, options);
   }
 
-  /// The group keeps the driver, which therefore drops its references to the group and (for another wrapper) to the
+  /// Lets the group keep the driver, which therefore drops its references to the group and (for another wrapper) to the
   /// model.
   void hand_over_to_group() noexcept {
     driver_->drop_callbacks();
@@ -35835,7 +35907,7 @@ inline void pause_before_retry(Deadline deadline, const std::string& doing) {
 
 namespace DTRAIN_NAMESPACE::net {
 
-/// What learns why an attempt failed which is repeated. An exception of note() ends the attempts.
+/// Observer of failed attempts that are repeated. An exception of note() ends the attempts.
 class RetryObserver {
  public:
   virtual void note(std::string why) = 0;
@@ -35849,7 +35921,7 @@ struct Backoff {
   std::chrono::milliseconds first{10};
   std::chrono::milliseconds longest{1000};
   std::chrono::milliseconds attempt_timeout{5000};  ///< of one attempt, for an address that does not answer at all
-  RetryObserver* observer = nullptr;                ///< learns why an attempt failed when another follows
+  RetryObserver* observer = nullptr;                ///< gets the reason of each failure that another attempt follows
   bool connects_once = false;                       ///< each address is tried once; only the name is asked for again
 };
 
@@ -37230,7 +37302,7 @@ DTRAIN_DEFINED void StreamRef::wait(const Event& event) const {
     return;
   }
   const auto wait_for_other = [event]() noexcept {
-    // Bounded: each work item of the other stream ends by a deadline of its own.
+    // Bounded: each work item of the other stream ends by its deadline.
     while (event.block_until_complete(Deadline::after(std::chrono::minutes(1))) != WaitResult::complete) {
     }
   };
@@ -38434,7 +38506,8 @@ inline void ignore_master_addr(const Variables& variables, ProcessIdentity& iden
   }
 }
 
-/// Hosts are nodes, in the order of their first entries. That is a guess: one machine may have several names.
+/// Hosts are taken for nodes, in the order of their first entries. One machine may have several names, so that nodes
+/// are a guess.
 /// @throws IdentityError: ambiguous-address, bad-port, tf-malformed
 inline ProcessIdentity identity_in_cluster(const ClusterTask& task, const char* launcher, const Variables& variables,
                                            const char* variable) {
@@ -39166,8 +39239,8 @@ struct TorchSource {
 // ---- dtrain/identity/launchers/variable_tables.hpp
 
 /// @file
-/// Sources of launchers that state each process's ranks in variables of their own, a row of names for each; and source
-/// [pmi]: MPICH's, Intel MPI's and Cray PALS' mpiexec.
+/// Sources of launchers that state each process's ranks in named variables, a row of names for each launcher; and
+/// source [pmi]: MPICH's, Intel MPI's and Cray PALS' mpiexec.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -39446,7 +39519,7 @@ inline void check_local_half(const Variables& variables) {
   }
 }
 
-/// A system that starts a process on each of several nodes, and states the nodes in variables with names of its own.
+/// A scheduler that starts a process on each of several nodes, and the names of its variables that describe the nodes.
 struct NodeScheduler {
   const char* rank;
   const char* count;
@@ -47460,15 +47533,15 @@ namespace DTRAIN_NAMESPACE::launch {
 
 /// - `automatic`: as `core` for several workers that compute on the host, if each can have a core; for workers that
 ///   compute on GPUs see gpu_binding.hpp; else as `none`.
-/// - `core`: each worker has cores of its own, as many as every other, give or take one.
+/// - `core`: each worker has separate cores; numbers of cores differ by at most one.
 /// - `numa`: each worker has the cores of one NUMA node, or of several if these are more than the workers.
 /// - `none`: the system moves workers between all cores.
 enum class Binding { automatic, core, numa, none };
 
 namespace detail {
 
-/// Those of `cpus` that are in a list of the kernel's, such as "0-3,8". Source: Documentation/admin-guide/cputopology
-/// and bitmap_parselist in Linux.
+/// The CPUs of `cpus` that are in a list of the kernel's, such as "0-3,8". Source:
+/// Documentation/admin-guide/cputopology and bitmap_parselist in Linux.
 inline Cpus listed(const Cpus& cpus, std::string_view list) {
   Cpus found;
   while (!list.empty()) {
@@ -47962,7 +48035,7 @@ inline std::vector<Gpu> visible_gpus(const std::vector<Gpu>& gpus, const identit
   return visible;
 }
 
-/// Those of `cpus` next to a GPU; empty if the system names no NUMA node of it, as on most virtual machines.
+/// The CPUs of `cpus` next to a GPU; empty if the system names no NUMA node of the GPU, as on most virtual machines.
 inline Cpus cpus_near(const Gpu& gpu, const Cpus& cpus, const SystemFiles& files) {
   const std::string device = "/sys/bus/pci/devices/" + gpu.address;
   const std::string node = files.line(device + "/numa_node").value_or("-1");
@@ -48612,7 +48685,7 @@ inline std::string stop_report(int signal, const std::optional<WorkerEnd>& first
   return format_text("{} was forwarded to the workers; {}", {signal_name(signal), end});
 }
 
-/// What a launcher reports of its node, for the job's result.
+/// Report of a launcher on its node, for the job's result.
 struct NodeEnd {
   DTRAIN_MEMBERS_NOT_INLINED(NodeEnd);
 
@@ -50200,7 +50273,7 @@ inline std::size_t files_for_workers(int workers) noexcept {
   return 2 * static_cast<std::size_t>(workers) + 6;
 }
 
-/// Opens the ranks' job for each attempt. That closes the previous attempt's job, and late ranks of it are rejected.
+/// Opens the ranks' job for each attempt, and closes the previous attempt's job, whose late ranks are rejected.
 /// Lifetime: the server outlives it. Threads: the loop's.
 class RankRendezvous {
  public:
@@ -50909,7 +50982,7 @@ namespace DTRAIN_NAMESPACE::launch {
 
 namespace detail {
 
-// In glibc before 2.34, dlsym() is in a library of its own, which a program would have to be linked with.
+// In glibc before 2.34, dlsym() is in a separate library, which a program would have to be linked with.
 #if defined(__GLIBC__) && __GLIBC__ * 100 + __GLIBC_MINOR__ < 234
 inline bool mpi_says(const char*) noexcept {
   return false;
@@ -50954,7 +51027,7 @@ inline bool has_cuda_context() noexcept {
 
 }  // namespace detail
 
-/// A launcher starts each rank as a process of its own, so what MPI and CUDA hold in the launcher serves no rank.
+/// A launcher starts each rank as a separate process, so that state of MPI and CUDA in the launcher serves no rank.
 /// Threads that other libraries have started are no obstacle.
 /// @throws Error (usage) if MPI is initialised and not finalised, or CUDA has a context
 inline void refuse_initialised_runtimes() {
@@ -51207,8 +51280,8 @@ inline void reset_handlers() noexcept {
 /// locks, also that of the memory allocator. Signals are blocked. @returns the step that failed
 inline StartError exec_in_child(const SpawnRequest& request, char* const* arguments, char* const* environment,
                                 pid_t parent, const std::optional<rlimit>& files, const CpuSet& cpus) noexcept {
-  // A group of its own: Ctrl-C on a terminal reaches the launcher alone, which forwards it once. The launcher can kill
-  // the worker and all its descendants in the group.
+  // A separate process group: Ctrl-C on a terminal reaches the launcher alone, which forwards it once. The launcher can
+  // kill the worker and all its descendants in the group.
   if (::setpgid(0, 0) != 0) {
     return {"setpgid", errno};
   }
@@ -51921,7 +51994,8 @@ class MemoryKills {
     return files_.text(group.folder + (group.is_first_version ? first_version : second_version)).value_or("");
   }
 
-  /// Of the closest group that has the file: its counter includes the groups below it. 0 if the kernel does not count.
+  /// Kills in the closest control group that has the file, whose counter includes the groups below. 0 if the kernel
+  /// does not count.
   std::uint64_t count() const {
     constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
     for (const ControlGroup& group : groups_) {
@@ -52603,7 +52677,7 @@ DTRAIN_DEFINED int GroupStateBase::next_number(const std::string& purpose) {
 DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(
     const std::string& purpose, Accumulate accumulate, const backend::DescribeOperation& describe) const {
   const std::string name = prefix_ + purpose;
-  start_pending();  // other ranks may wait for this work before they open theirs
+  start_pending();  // other ranks may wait for this work before they open their channels
   backend::ChannelContext context{members_,
                                   name,
                                   rank_context_->control_plane.store().with_prefix(name + "/"),
@@ -53844,11 +53918,11 @@ void multiply_columns(Rows matrix, Rows vectors, Rows products) noexcept;
 /// matrix(i, j) = the sum over k of left(k, i) right(k, j); then rest -= factor * matrix. Writes each matrix once.
 void multiply_vectors(Rows left, Rows right, Rows matrix, Rows rest, float factor) noexcept;
 
-/// Makes the rows orthonormal, by the modified Gram-Schmidt process, twice. A row that depends on those before it
-/// becomes zero. @returns whether none did
+/// Makes the rows orthonormal, by the modified Gram-Schmidt process, twice. A row that depends on the rows before it
+/// becomes zero. @returns whether no row became zero
 bool orthonormalize_rows(Rows vectors) noexcept;
 
-/// Fills the row with numbers in [-1, 1) that `seed` decides.
+/// Fills the row with numbers in [-1, 1), determined by `seed`.
 void fill_randomly(std::span<float> values, std::uint64_t seed) noexcept;
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -53859,7 +53933,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// In f64: a square of f32 may be beyond f32.
+/// Sum of squares in f64, because a square of f32 may be beyond f32.
 inline double square(const float* values, std::size_t count) noexcept {
   return kernels::sum_of_squares(DType::f32, reinterpret_cast<const std::byte*>(values), count);
 }
@@ -53921,7 +53995,7 @@ DTRAIN_DEFINED bool orthonormalize_rows(Rows vectors) noexcept {
       }
     }
     const double square = detail::square(row, vectors.columns);
-    // What remains is rounding, or has a reciprocal beyond f32. NaN is not zero.
+    // A smaller square is rounding, or has a reciprocal beyond f32. NaN is not zero.
     const bool is_zero = square <= std::max(before * 1e-12, 1e-60);
     independent = independent && !is_zero;
     detail::multiply(row, is_zero ? 0 : static_cast<float>(1 / std::sqrt(square)), vectors.columns);
@@ -54176,8 +54250,8 @@ DTRAIN_DEFINED TopK::Counts TopK::begin_step(std::span<const ddp::BucketGradient
   Counts counts;
   bool starts = true;
   for (const ddp::BucketGradient& gradient : gradients) {
-    // One without elements decides nothing: in a bucket of its own its steps are not counted, because the bucket is not
-    // reduced.
+    // A gradient without elements decides nothing: its steps are not counted if its bucket is empty, because an empty
+    // bucket is not reduced.
     if (gradient.view.bytes() == 0) continue;
     const std::size_t sent = sent_[gradient.parameter];
     starts = static_cast<std::uint64_t>(steps_[gradient.parameter]++) >= options_.start_after && starts;
@@ -54207,7 +54281,7 @@ DTRAIN_DEFINED void TopK::compress(std::span<const ddp::BucketGradient> gradient
       *to = {indices_[k], std::exchange(error[indices_[k]], 0.0F)};
       not_finite += kernels::is_finite(to++->value) ? 0 : 1;
     }
-    if (not_finite == count) {  // there may be more of them, and each would spoil a later step
+    if (not_finite == count) {  // more elements may not be finite, and each would spoil a later step
       std::replace_if(
           error.begin(), error.end(), [](float kept) { return !kernels::is_finite(kept); }, 0.0F);
     }
@@ -54291,34 +54365,34 @@ DTRAIN_DEFINED void LargestElements::select(std::span<const float> values, std::
 // ---- dtrain/ddp/planning/plan_messages.hpp
 
 /// @file
-/// What ranks send each other to choose a bucket plan, and how rank 0 combines it.
+/// Messages of the ranks for the choice of a bucket plan, and their combination on rank 0.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Of more parameters, so many groups of successive ones are sent, each with its last ready time: rank 0 reads as much
-/// from each rank, however large the model.
+/// Bound for the ready times that rank 0 reads from each rank. With more parameters, a rank sends the last ready time
+/// of each of 256 groups of successive parameters.
 inline constexpr std::size_t max_ready_groups = 256;
 
-/// What one rank has measured.
+/// Measurements of one rank.
 struct RankTiming {
   std::vector<backend::LinkCost> costs;  ///< by variant
   double compute = 0;                    ///< seconds from a step's begin
-  std::vector<double> ready;  ///< by group, in the ready order; `compute` for all if nothing is reduced before that
+  std::vector<double> ready;             ///< by group, in the ready order; all `compute` if no bucket starts before it
 };
 
 void fields(Serializer& of, RankTiming& timing);
 void fields(Serializer& of, PlanSettings& settings);
 
-/// The longest time of a group's gradients. @param ready_at by parameter
+/// Last ready time of each group's gradients. @param ready_at by parameter
 std::vector<double> grouped_times(std::span<const double> ready_at, std::span<const std::size_t> order);
 
-/// The reverse. @param groups as many as grouped_times gives for this order @returns times by parameter
+/// Reverse of grouped_times. @param groups as many as grouped_times gives for this order @returns times by parameter
 std::vector<double> times_of_parameters(std::span<const double> groups, std::span<const std::size_t> order);
 
-/// One step of all ranks: it computes, and its gradients are ready, when the last rank's are. Each variant's cost is
-/// that of the rank whose reductions are the shortest, because it has waited for others the least.
+/// One step of all ranks, with the times of the last rank. Each variant's cost is the cost of the rank with the
+/// shortest reductions, which has waited the least for other ranks.
 /// @param timings at least one; all with as many variants and groups as the first
-/// @param buckets,bytes of a plan, by which costs are compared
+/// @param buckets,bytes of a plan, for which costs are compared
 RankTiming combined(std::span<const RankTiming> timings, std::size_t buckets, std::size_t bytes);
 
 /// Medians of the duration of steps.
@@ -54425,8 +54499,8 @@ struct ReductionSample {
   double seconds;
 };
 
-/// alpha and beta of a reduction, neither of them negative: the least sum of squared relative errors, so that small
-/// buckets count as much as large ones. Samples of one size give no alpha. Samples that are not positive do not count.
+/// alpha and beta of a reduction, not negative, with the least sum of squared relative errors. Small and large buckets
+/// have equal weight in this sum. Samples of one size give no alpha. Samples that are not positive do not count.
 backend::LinkCost fit_reduction_cost(std::span<const ReductionSample> samples);
 
 /// A model's gradients, and when they are ready in a step.
@@ -54449,24 +54523,26 @@ PlannedStep plan_step(const GradientTimes& gradients, const BucketCaps& caps, co
 /// Sizes for choose_caps to try: powers of two from 4 KiB until all gradients are in one bucket.
 std::vector<BucketCaps> candidate_caps(std::size_t total_bytes);
 
-/// Pure. The sizes with the shortest modelled step. Of those within half a percent of it, the ones that communicate for
-/// the shortest time, and of those the largest sizes. `given`, if nothing gains more than 1% on it: a model is not more
-/// precise.
+/// Sizes with the shortest modelled step; pure. Among sizes within half a percent of the shortest step, the sizes with
+/// the shortest communication are chosen; among equal sizes, the largest. `given` is kept if no sizes gain more than
+/// 1%: the model is not more precise.
 PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given, const backend::LinkCost& cost);
 
-/// What choose_settings has chosen, and the step that the model expects.
+/// Result of choose_settings, and the step that the model expects.
 struct PlannedSettings {
   PlannedStep step;
   std::size_t variant;
 };
 
-/// Pure. choose_caps for each variant: the first, unless the step of a later one is shorter by more than 1%.
+/// Result of choose_caps for the best variant; pure. The first variant is kept unless a later variant's step is shorter
+/// by more than 1%.
 /// @param costs by variant, at least one
 PlannedSettings choose_settings(const GradientTimes& gradients, const BucketCaps& given,
                                 std::span<const backend::LinkCost> costs);
 
-/// Sizes whose reductions, measured beside those of `given`, differ by a factor of 2 at least, where that is possible:
-/// a first bucket of 1/512 of all bytes, then 1/16 each, and smaller ones at the end; or all gradients in one bucket.
+/// Sizes for measurements beside `given`, with reductions that differ from the reductions of `given` by a factor of at
+/// least 2 if possible. Sizes are 1/512 of all bytes for the first bucket, 1/16 for others, and less at the end; or all
+/// gradients in one bucket.
 BucketCaps probing_caps(std::span<const GradientSize> sizes, std::span<const std::size_t> order,
                         const BucketCaps& given);
 
@@ -54513,7 +54589,7 @@ DTRAIN_DEFINED std::vector<BucketCaps> candidate_caps(std::size_t total_bytes) {
 }
 
 namespace detail {
-inline constexpr double gain = 0.99;  ///< times a step: what another must be shorter than
+inline constexpr double gain = 0.99;  ///< factor of a step's time: a better step is shorter than the product
 }
 
 DTRAIN_DEFINED PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given,
@@ -54592,7 +54668,7 @@ inline std::string buckets_text(std::size_t count) {
   return std::to_string(count) + (count == 1 ? " bucket" : " buckets");
 }
 
-/// The times of each parameter that are the median of the profiles'.
+/// Median ready time of each parameter over the profiles.
 inline std::vector<double> median_ready_times(std::span<const StepProfile> profiles) {
   std::vector<double> times(profiles.front().ready_at.size());
   std::vector<double> of_one(profiles.size());
@@ -54822,7 +54898,7 @@ DTRAIN_DEFINED std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSe
                                                                                const MeasuredPlan::Choose& choose) {
     const rendezvous::Membership& here = group->members();
     const auto name_of = [&](int rank) { return "rank " + std::to_string(here.rank_in_job(rank)); };
-    group->start_pending();  // other ranks may wait for this work before they come here
+    group->start_pending();  // other ranks may wait for this work before they choose
     try {
       return backend::store_gather(
           {group->store_ref(), here.rank, here.world_size, here.rank_in_job(), Deadline::after(group->timeout()),
@@ -55429,9 +55505,20 @@ DTRAIN_DEFINED std::vector<std::vector<BucketGradient>> bucket_gradients(const B
   return buckets;
 }
 
+DTRAIN_DEFINED std::uint64_t allowed_items(std::uint64_t wanted) {
+  constexpr std::uint64_t most = 4096;
+  if (wanted > most) {
+    throw_error(Errc::limit,
+                "a gradient hook's items_per_bucket(ranks) returned {}, but a stream has room for {} work items of a "
+                "bucket at most; let an item do more",
+                {wanted, most});
+  }
+  return wanted;
+}
+
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_items(std::size_t bucket, std::uint64_t enqueued, std::uint64_t allowed) {
   throw_error(Errc::limit,
-              "the gradient hook enqueued {} work items for bucket {}, but said at most {}; let its member "
+              "the gradient hook enqueued {} work items for bucket {}, which has room for {}; let its member "
               "items_per_bucket(ranks) return the largest number for a bucket",
               {enqueued, bucket, allowed});
 }
@@ -55590,7 +55677,7 @@ DTRAIN_DEFINED AdamStep::AdamStep(float rate, float beta1_, float beta2_, float 
       kept(kept_part),
       coupled_decay(coupled) {}
 
-/// Four elements at a time, which takes a quarter of the time of a loop over single ones; the last ones padded.
+/// Updates four elements at a time, in a quarter of the time of a loop over single elements. Pads the last ones.
 DTRAIN_OPTIMIZED DTRAIN_DEFINED void AdamStep::operator()(float* weights, const float* gradients, float* means,
                                                           float* squares, std::size_t count) const noexcept {
   constexpr std::size_t lanes = 4;
@@ -55625,7 +55712,7 @@ DTRAIN_OPTIMIZED DTRAIN_DEFINED void AdamStep::operator()(float* weights, const 
   }
 }
 
-/// What Lamb subtracts from each weight, before the factor that the norms give.
+/// Step of Lamb for each weight: the term that is subtracted, without the factor from the norms.
 class LambStep {
  public:
   static constexpr std::size_t block = 256;  ///< elements that are computed at once
@@ -55637,7 +55724,7 @@ class LambStep {
         epsilon_(rule.epsilon),
         weight_decay_(rule.weight_decay) {}
 
-  /// `use(begin, step, count)` for each block: `step` is that of elements [begin, begin + count).
+  /// Calls `use(begin, step, count)` for each block: `step` belongs to elements [begin, begin + count).
   template <class Use>
   void for_each_block(std::span<const float> weights, const Lamb::State& state, Use&& use) const {
     alignas(64) Block block_of_steps;
@@ -55740,7 +55827,7 @@ inline std::optional<ShardEntry> parse_entry_name(std::string_view name) {
   return is_whole && entry_name(entry) == name ? std::optional(entry) : std::nullopt;
 }
 
-/// Whether `name` is what file_name() puts behind "PATH.shard-", or that with ".part".
+/// Whether `name` is the end of a file_name(), after "PATH.shard-", with or without ".part".
 inline bool is_end_of_shard_name(std::string_view name) {
   constexpr std::size_t id_digits = 2 * sizeof(ShardIndex::id);
   if (name.ends_with(".part")) name.remove_suffix(std::string_view(".part").size());
@@ -55748,7 +55835,7 @@ inline bool is_end_of_shard_name(std::string_view name) {
          name[id_digits] == '-' && name.find_first_not_of("0123456789", id_digits + 1) == std::string_view::npos;
 }
 
-/// The names of shard files beside `path` that begin with "PATH.shard-" and then `with`.
+/// The names of shard files beside `path` that begin with "PATH.shard-" followed by `with`.
 inline std::vector<std::string> shard_file_names(const std::string& path, const std::string& with) {
   const std::size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
@@ -55773,7 +55860,7 @@ inline void remove_files(const std::vector<std::string>& names) {
   }
 }
 
-/// Reads what this rank needs of one file. @returns the number of elements
+/// Reads the state of this rank's elements from one file. @returns the number of elements
 inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const ParameterSignature> entries,
                                    ShardedParameters& shares, std::span<const std::vector<ShardPiece>> own) {
   std::size_t elements = 0;
@@ -55962,7 +56049,7 @@ DTRAIN_DEFINED void ShardedParameters::renew_values() {
   load_weights(moved);
 }
 
-/// 16-bit values to the f32 weights.
+/// Converts 16-bit values to the f32 weights.
 DTRAIN_DEFINED void ShardedParameters::load_weights(const std::vector<bool>& wanted) {
   if (arrays_.size() == rule_arrays_) return;
   const kernels::DefaultFloatEnvironment environment;
@@ -55980,7 +56067,7 @@ DTRAIN_DEFINED void ShardedParameters::load_weights(const std::vector<bool>& wan
 
 DTRAIN_DEFINED bool detail::share_memory(std::span<const std::span<const std::byte>> memory,
                                          std::span<const Parameter> parameters) {
-  using Range = std::pair<std::span<const std::byte>, bool>;  // and whether it is a parameter's
+  using Range = std::pair<std::span<const std::byte>, bool>;  // memory, and whether it is a parameter's value
   std::vector<Range> ranges;
   for (const std::span<const std::byte> range : memory) {
     if (!range.empty()) ranges.emplace_back(range, false);
@@ -55991,7 +56078,7 @@ DTRAIN_DEFINED bool detail::share_memory(std::span<const std::span<const std::by
   const std::less<> before;
   std::sort(ranges.begin(), ranges.end(),
             [before](const Range& a, const Range& b) { return before(a.first.data(), b.first.data()); });
-  std::array<const std::byte*, 2> ends{};  // of each kind's ranges so far, the last
+  std::array<const std::byte*, 2> ends{};  // the last end of the ranges so far, by kind
   for (const auto& [range, is_parameter] : ranges) {
     if (before(range.data(), ends[is_parameter ? 0 : 1])) return true;
     const std::byte*& end = ends[is_parameter ? 1 : 0];
@@ -56038,7 +56125,7 @@ DTRAIN_DEFINED void ShardedParameters::run_rule(std::size_t bucket, const ShardM
   if (pass != Pass::measure && failures_[bucket]) keep_weights(bucket, memory);
 }
 
-/// In place of gradients, which the other ranks would take for new weights.
+/// Replaces gradients by the present weights: other ranks would take the gradients for new weights.
 DTRAIN_DEFINED void ShardedParameters::keep_weights(std::size_t bucket, const ShardMemory& memory) const noexcept {
   const std::size_t element = element_bytes(bucket);
   const auto keep = [&](const std::vector<ShardPiece>& pieces, std::byte* part) {
@@ -56051,8 +56138,8 @@ DTRAIN_DEFINED void ShardedParameters::keep_weights(std::size_t bucket, const Sh
   keep(layout_.buckets[bucket].rest, memory.rest);
 }
 
-/// In blocks that stay in the first-level cache: the rule gets copies of the weights, since the model's own are still
-/// in use, and their new values replace the gradients. copy_bytes instead of std::memcpy: see there.
+/// Runs the rule in blocks that stay in the first-level cache. The rule gets copies of the weights, because the model's
+/// weights are still in use; the new weights replace the gradients. For copy_bytes see its comment.
 DTRAIN_DEFINED void ShardedParameters::run_rule_on(const ShardPiece& piece, DType dtype, std::byte* memory, Pass pass,
                                                    bool is_counted) {
   constexpr std::size_t block = 1024;
