@@ -6736,6 +6736,27 @@ inline Environment snapshot_environment() {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
+// ---- dtrain/rendezvous/client/store_client_owner.hpp
+
+/// @file
+/// StoreClientOwner: owner of a rank's session with the store of its job.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+class StoreClient;
+
+/// Ends the session when its owner goes. Tasks that wait for a response then throw; until then they share the client.
+struct EndStoreSession {
+  inline void operator()(StoreClient* ended) noexcept;  ///< in store_client.hpp
+  std::shared_ptr<StoreClient> client{};
+};
+
+/// Without an earlier StoreClient::leave(), the job counts the rank as lost when this goes. Threads: the control
+/// loop's.
+using StoreClientOwner = std::unique_ptr<StoreClient, EndStoreSession>;
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
 // ---- dtrain/rendezvous/client/value_chunks.hpp
 
 /// @file
@@ -6953,9 +6974,6 @@ inline constexpr int max_world_size = 1 << 20;
 inline constexpr std::size_t max_barrier_ranges = 16384;  ///< ranges of the ranks of one barrier (rank_set.hpp)
 /// The largest frame that either side reads: a value with its key, or the keys of one wait.
 inline constexpr std::size_t max_frame_bytes = max_value_bytes + (std::size_t{64} << 10);
-/// Bytes of session frames that one side may send before the other acknowledges them. The sender keeps these frames, to
-/// send them again on a new connection. The receiver acknowledges at once when it has received more than a quarter.
-inline constexpr std::size_t max_unacknowledged_bytes = std::size_t{4} << 20;
 /// The largest frame read from a connection before the store has accepted its rank.
 inline constexpr std::size_t max_handshake_bytes = std::size_t{4} << 10;
 
@@ -6966,12 +6984,13 @@ struct Limits {
   std::size_t pending_requests = 1024;                  ///< of one session, not yet answered
   std::size_t waited_keys = 4096;                       ///< of one session, in all its waits
   std::size_t barrier_ranges = 4 * max_barrier_ranges;  ///< of one session, in all barriers that it waits in
-  std::size_t outgoing_bytes = std::size_t{64} << 20;   ///< unsent, of one session
+  std::size_t outgoing_bytes = std::size_t{64} << 20;   ///< unsent, of one session (session.hpp)
   std::size_t pending_connections = 2048;               ///< the oldest are closed beyond it (store_job_options.hpp)
-  std::chrono::milliseconds handshake{5000};  ///< from accepting a connection to receiving its whole Join or Resume
-  std::chrono::milliseconds send{60000};      ///< how long unsent frames of a session may make no progress
-  std::chrono::milliseconds liveness{5000};   ///< how long a session that sends nothing counts as alive
-  std::chrono::milliseconds reconnect_window{500};  ///< how long a session without a connection may be resumed
+  std::chrono::milliseconds handshake{5000};            ///< from accepting a connection to receiving its whole Join
+  std::chrono::milliseconds send{60000};                ///< how long unsent frames of a session may make no progress
+  std::chrono::milliseconds liveness{5000};             ///< how long a session that sends nothing counts as alive
+  std::chrono::milliseconds rejoin{500};  ///< how long a rank may take to join again if its connection broke
+                                          ///< before it could read that it had joined
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -7290,7 +7309,7 @@ DTRAIN_DEFINED std::string rank_list(const std::vector<int>& ranks, std::size_t 
 ///   Join, with a proof           ->              within the handshake timeout
 ///                                <-      Accepted, with a proof, at once; or Refused, or Failure, and the end
 ///
-/// From here on, a session. Each side numbers its frames by counting them, without Heartbeats.
+/// From here on, a session. It ends with its connection.
 ///
 ///                                <-      Welcome once all ranks have joined: the rank's Membership
 ///                                 or     Failure the job's first cause
@@ -7301,19 +7320,19 @@ DTRAIN_DEFINED std::string rank_list(const std::vector<int>& ranks, std::size_t 
 ///                                <-      Failure         to every rank, once: the first cause of the job
 ///   Leave                        ->
 ///                                <-      Left            then the rank closes
-///   Heartbeat                    <->             number of received frames; the rank's every Accepted::heartbeat_ms,
-///                                                the store's as the answer to it, or to a part of a long frame; and
-///                                                either side's when it has many bytes to acknowledge
+///   Heartbeat                    <->             no fields; the rank's every Accepted::heartbeat_ms, the store's as
+///   the
+///                                                answer to it, or to a part of a long frame
 ///
-/// Neither side sends more than max_unacknowledged_bytes before the other has acknowledged some of them. Both read at
-/// all times, so that acknowledgements arrive. A side that receives no byte for the liveness time considers the other
-/// lost. A connection that breaks without Leave is replaced by a new one within the reconnect window; otherwise the
-/// rank is lost. On the new connection, Hello and Challenge are followed by Resume with the session's token instead of
-/// Join. The store answers Accepted; each side then sends the frames that the other has not received.
+/// A rank reads at all times. A store does not read from a rank that leaves many responses unread (session.hpp). A side
+/// that receives no byte for the liveness time considers the other lost. A connection that ends without Leave is the
+/// loss of the rank, or of the store.
 ///
 /// If a connection closes before Accepted, the rank tries again: a store with too many pending connections closes the
-/// oldest. After a failure, every request is answered Status::failed. Every version keeps the kind, magic, protocol and
-/// version of a Hello, and all of Refused, so that versions recognise each other. Proofs: secret.hpp.
+/// oldest. If the store has sent Accepted and has received nothing of the session, the same process may join again
+/// within Limits::rejoin; the store repeats what it had sent. After a failure, every request is answered
+/// Status::failed. Every version keeps the kind, magic, protocol and version of a Hello, and all of Refused, so that
+/// versions recognise each other. Proofs: secret.hpp.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -7332,8 +7351,7 @@ enum class MessageKind : std::uint8_t {
   accepted = 11,
   challenge = 12,
   join = 13,
-  resume = 14,
-  heartbeat = 15,
+  heartbeat = 15,  ///< 14 belonged to protocol 3
 };
 
 /// Bound of all keys and values of one request, or of one response, so that each fits into a frame.
@@ -7412,7 +7430,7 @@ using ValueResponse = BasicResponse<SharedValue>;
 /// @name First fields of a Hello
 /// @{
 inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
-inline constexpr std::uint16_t protocol_version = 3;
+inline constexpr std::uint16_t protocol_version = 4;
 /// @}
 
 /// The job of a session: the ranks' job, or the launchers', which is a separate job of one launcher for each node.
@@ -7454,27 +7472,11 @@ struct Join {
   Proof proof{};
 };
 
-/// Id of a session with an unguessable key, issued by the store.
-struct SessionToken {
-  std::uint64_t session = 0;
-  Nonce key{};
-};
-
-struct Resume {
-  static constexpr MessageKind message_kind = MessageKind::resume;
-  SessionToken token;
-  std::uint64_t received = 0;  ///< frames of the session that the rank has
-  Proof proof{};
-};
-
-/// The store has admitted the rank, which waits for the others; or it resumes the rank's session.
+/// The store has admitted the rank, which waits for the others.
 struct Accepted {
   static constexpr MessageKind message_kind = MessageKind::accepted;
-  SessionToken token;
-  std::uint64_t received = 0;  ///< frames of the session that the store has; 0 in a new session
   std::uint32_t heartbeat_ms = 0;
   std::uint32_t liveness_ms = 0;
-  std::uint32_t reconnect_window_ms = 0;  ///< how long the store waits for a Resume
   Proof proof{};
 };
 
@@ -7485,13 +7487,8 @@ struct Refused {
 };
 /// @}
 
-/// @name Messages of a session
+/// @name Messages of a session, beside the Heartbeat (session_codec.hpp)
 /// @{
-struct Heartbeat {
-  static constexpr MessageKind message_kind = MessageKind::heartbeat;
-  std::uint64_t received = 0;  ///< frames of the session that the sender has; the receiver need not keep them any more
-};
-
 struct Welcome {
   static constexpr MessageKind message_kind = MessageKind::welcome;
   Membership membership;
@@ -7872,6 +7869,8 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 struct HostIdentity;
 struct StoreAddress;
+class JobServer;
+class StoreServer;
 
 /// Owns the control thread. Its loop runs the rank's session with the store, and the store if the rank hosts it.
 /// Threads: construction, leave_blocking and destruction from one thread; the rest from any.
@@ -7902,8 +7901,6 @@ class ControlPlane {
   bool leave_blocking(Deadline deadline);
 
  private:
-  struct LoopState;
-
   bool run_blocking(async::Task<bool> task, Deadline deadline, const char* doing);
   async::Task<bool> join(const ControlPlaneOptions& options, const HostIdentity& host, Deadline deadline);
   void open_store(std::vector<net::Listener> listeners, const ControlPlaneOptions& options, const HostIdentity& host,
@@ -7917,7 +7914,13 @@ class ControlPlane {
   async::LoopThread thread_;
   Membership membership_;
   std::weak_ptr<StoreClient> client_;
-  std::unique_ptr<LoopState> loop_state_;
+  /// @name Used by the control thread only, until it has ended
+  /// @{
+  std::unique_ptr<StoreServer> server_;  ///< if this rank hosts the store
+  JobServer* job_ = nullptr;             ///< the server's
+  StoreClientOwner session_;
+  bool has_joined_ = false;  ///< also after the session's end
+  /// @}
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -36254,6 +36257,9 @@ class Connection {
   /// Closes the sending direction: the peer reads the end of the stream after the bytes written. Reading continues.
   void shutdown_write() noexcept { static_cast<void>(::shutdown(socket_.get(), SHUT_WR)); }
 
+  /// Closes the socket. @pre no coroutine waits for the connection, and none uses it afterwards
+  void close() noexcept { socket_.reset(); }
+
   /// Closes both directions; coroutines that wait for the connection see it closed.
   void shutdown() noexcept { static_cast<void>(::shutdown(socket_.get(), SHUT_RDWR)); }
 
@@ -40627,10 +40633,6 @@ struct OutgoingFrame {
 
 /// @name Fields of each message in their order on the wire
 /// @{
-inline void fields(Serializer& of, Heartbeat& message) {
-  of.number(message.received);
-}
-
 inline void fields(Serializer& of, Welcome& message) {
   Membership& membership = message.membership;
   of.number(membership.rank, 0, max_world_size);
@@ -40674,27 +40676,30 @@ inline void fields(Serializer& of, RankSet& set) {
 }
 
 inline void fields(Serializer& of, Request& message) {
+  constexpr auto any = std::numeric_limits<std::uint8_t>::max();  // the switch bounds the kind
   const auto value = [&of](std::string& bytes) { of.raw_text(bytes, max_value_bytes); };
   of.number(message.id);
-  of.choice(message.kind, RequestKind::set, RequestKind::take);
+  of.choice(message.kind, RequestKind{}, RequestKind{any});
   of.list(message.keys, 1, takes_many(message.kind) ? max_keys_per_wait : 1,
           [&of](std::string& key) { of.raw_text(key, max_key_bytes); });
-  switch (message.kind) {
-    case RequestKind::compare_set:
-      of.maybe(message.expected, value);
-      value(message.value);
-      break;
+  switch (message.kind) {  // without a default: the compiler names a kind that is missing here
+    case RequestKind::compare_set: of.maybe(message.expected, value); return value(message.value);
     case RequestKind::set:
-    case RequestKind::append: value(message.value); break;
+    case RequestKind::append: return value(message.value);
     case RequestKind::add:
-    case RequestKind::take: of.number(message.number); break;
-    case RequestKind::barrier: fields(of, message.members); break;
+    case RequestKind::take: return of.number(message.number);
+    case RequestKind::barrier: return fields(of, message.members);
     case RequestKind::set_many:
       message.values.resize(message.keys.size());
       std::for_each(message.values.begin(), message.values.end(), value);
-      break;
-    default: break;
+      return;
+    case RequestKind::get:
+    case RequestKind::try_get:
+    case RequestKind::wait:
+    case RequestKind::erase:
+    case RequestKind::get_many: return;  // keys alone
   }
+  of.fail("is a request of an unknown kind");
 }
 
 /// @param of a Serializer, or a SharingWriter
@@ -40796,14 +40801,10 @@ std::optional<AnyMessage> decode(std::span<const std::byte> frame) {
   return detail::decode(frame, std::type_identity<AnyMessage>());
 }
 
-/// Number of frames that a heartbeat acknowledges; nothing if the frame is no heartbeat, or a malformed one.
-inline std::optional<std::uint64_t> decode_heartbeat(std::span<const std::byte> frame) {
-  Serializer reader(frame);
-  MessageKind kind{};
-  Heartbeat heartbeat;
-  reader.choice(kind, MessageKind::heartbeat, MessageKind::heartbeat);
-  fields(reader, heartbeat);
-  return reader.finished() ? std::optional(heartbeat.received) : std::nullopt;
+/// A heartbeat is its kind alone.
+inline constexpr std::array<std::byte, 1> heartbeat_frame{static_cast<std::byte>(MessageKind::heartbeat)};
+inline bool is_heartbeat(std::span<const std::byte> frame) noexcept {
+  return frame.size() == heartbeat_frame.size() && frame.front() == heartbeat_frame.front();
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -40814,9 +40815,6 @@ inline std::optional<std::uint64_t> decode_heartbeat(std::span<const std::byte> 
 /// Handshake codec: messages of the handshake to frames and back.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Messages that a rank may send after its Hello.
-using HandshakeRequest = std::variant<Join, Resume>;
 
 /// Messages that a store may send in the handshake.
 using HandshakeReply = std::variant<Challenge, Accepted, Refused, Failure>;
@@ -40867,23 +40865,9 @@ inline void fields(Serializer& of, Join& message) {
   of.bytes(message.proof);
 }
 
-inline void fields(Serializer& of, SessionToken& token) {
-  of.number(token.session);
-  of.bytes(token.key);
-}
-
-inline void fields(Serializer& of, Resume& message) {
-  fields(of, message.token);
-  of.number(message.received);
-  of.bytes(message.proof);
-}
-
 inline void fields(Serializer& of, Accepted& message) {
-  fields(of, message.token);
-  of.number(message.received);
   of.number(message.heartbeat_ms);
   of.number(message.liveness_ms);
-  of.number(message.reconnect_window_ms);
   of.bytes(message.proof);
 }
 
@@ -40936,6 +40920,19 @@ inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const 
     return std::nullopt;
   }
   return hello;
+}
+
+/// A Join; nothing if the frame is another, or does not follow the protocol.
+inline std::optional<Join> decode_join(std::span<const std::byte> frame) {
+  Serializer reader(frame);
+  MessageKind kind{};
+  std::optional<Join> join(std::in_place);
+  reader.choice(kind, MessageKind::join, MessageKind::join);
+  fields(reader, *join);
+  if (!reader.finished()) {
+    join.reset();
+  }
+  return join;
 }
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -41944,6 +41941,9 @@ struct StoreJobOptions {
   StoreOpener opener{};           ///< the rank that opens the store, if a rank does
   std::size_t further_files = 0;  ///< files that this process will open beside the job's connections
   Deadline join_deadline = Deadline::after(std::chrono::seconds(600));  ///< all ranks join by then
+  /// How long a lost rank's cause may take that says more than the end of its connection. A launcher knows how its
+  /// worker ended, but may read that after the end of the connection.
+  std::chrono::milliseconds loss_grace{0};
 
   /// @name Called on the loop's thread. They must not throw, post a failure, open a job or destroy the server.
   /// @{
@@ -42104,9 +42104,19 @@ class JobState {
     }
     sink_.on_joined(join.info.rank, join.info.host);
     if (rank_table_.complete()) {
-      form();
+      send_welcomes();
     }
     return result;
+  }
+
+  /// A rank whose connection broke before it could read that it had joined has joined again: sends what it has missed.
+  void repeat_welcome(SessionId session) {
+    if (cause_) {
+      return sink_.send(session, Failure{*cause_});
+    }
+    if (formed_) {
+      send_welcomes(session);
+    }
   }
 
   /// Keeps the sentence of a refusal for the error of a join timeout: the refused process may be the missing rank.
@@ -42181,7 +42191,8 @@ class JobState {
     return rank_table_.admit(session, join);
   }
 
-  void form() {
+  /// Sends Welcome to every rank, or fails the job. @param only to this session alone
+  void send_welcomes(std::optional<SessionId> only = std::nullopt) {
     auto formed = form_membership(rank_table_.info(), id_);
     if (const Cause* cause = std::get_if<Cause>(&formed)) {
       return post(*cause);
@@ -42189,7 +42200,9 @@ class JobState {
     formed_ = true;
     for (Membership& membership : std::get<std::vector<Membership>>(formed)) {
       const SessionId session = rank_table_.at(membership.rank).session;
-      sink_.send(session, Welcome{std::move(membership)});
+      if (!only || only == session) {
+        sink_.send(session, Welcome{std::move(membership)});
+      }
     }
   }
 
@@ -42238,29 +42251,32 @@ class JobState {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/session/framed_connection.hpp
+// ---- dtrain/rendezvous/session/session.hpp
 
 /// @file
-/// Framed connection: a TCP connection with frame reader and writer; not movable.
+/// rendezvous::Session: one side of the connection between a rank and a store, from the handshake to its end.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-struct FramedConnection {
-  /// @param bound largest frame to read, until reader.raise_bound()
-  explicit FramedConnection(net::Connection connected, std::size_t bound = max_frame_bytes)
-      : tcp(std::move(connected)), reader(tcp, bound), writer(tcp, max_frame_bytes) {}
-  FramedConnection(const FramedConnection&) = delete;
-  FramedConnection& operator=(const FramedConnection&) = delete;
+/// Bounds of one side of a session.
+struct SessionOptions {
+  std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< that may wait to be sent
+  std::chrono::milliseconds send{60000};               ///< how long a peer may take no byte of those that wait
+  bool is_server = false;                 ///< answers heartbeats, and does not read while many responses wait
+  std::chrono::milliseconds answer{500};  ///< interval of a server's heartbeats while a long frame arrives
+};
 
-  /// Lets TCP detect a lost host or path: keepalive probes while idle, a user timeout while bytes are unacknowledged.
-  void watch(std::chrono::milliseconds liveness) {
-    tcp.set_keepalive(std::chrono::seconds(10), std::chrono::seconds(5), 3);
-    tcp.set_user_timeout(liveness);
-  }
+/// What a session calls. Both functions may close the session and destroy the handler.
+class SessionHandler {
+ public:
+  /// A frame was received that is no heartbeat. @returns false if it does not follow the protocol: the session then
+  /// ends
+  virtual bool on_frame(std::span<const std::byte> frame) = 0;
+  /// The session has ended, but not by close(): its connection is closed. @param how the reason, a clause
+  virtual void on_disconnected(const std::string& how) = 0;
 
-  net::Connection tcp;
-  net::FrameReader reader;
-  net::FrameWriter writer;
+ protected:
+  ~SessionHandler() = default;
 };
 
 /// Why a session counts as lost that has sent nothing for `time`.
@@ -42270,6 +42286,255 @@ inline std::string silence_text(Deadline::Clock::duration time) {
       "gone; DTRAIN_LIVENESS_SECONDS is how long that may last)",
       {duration_text(time)});
 }
+
+/// A connection that carries frames. The handshake reads and writes one frame after the other; start() then runs a
+/// reader and a writer until the connection ends. A session never continues on another connection.
+///
+/// Bounds: send() refuses frames beyond SessionOptions::outgoing_bytes. A server does not read while more than a
+/// sixteenth of that waits to be sent, so that TCP's flow control stops a client that does not read its responses.
+/// Lifetime: call close() before releasing the last owner's reference after start(); the loop outlives the session.
+/// Threads: the loop's.
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  /// @param bound largest frame to read, until start()
+  explicit Session(net::Connection connection, std::size_t bound = max_frame_bytes)
+      : tcp_(std::move(connection)),
+        reader_(tcp_, bound),
+        writer_(tcp_, max_frame_bytes),
+        to_write_(tcp_.loop()),
+        room_(tcp_.loop()) {}
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  /// Lets TCP detect a lost host or path: keepalive probes while idle, a user timeout while bytes are unacknowledged.
+  void watch(std::chrono::milliseconds liveness) {
+    tcp_.set_keepalive(std::chrono::seconds(10), std::chrono::seconds(5), 3);
+    tcp_.set_user_timeout(liveness);
+  }
+
+  /// @name The handshake, before start()
+  /// @{
+  async::Task<net::FrameResult> read_frame(Deadline deadline) { return reader_.read_frame(deadline); }
+  async::Task<net::IoResult> write_frame(std::span<const std::byte> frame, Deadline deadline) {
+    return writer_.write_frame(frame, deadline);
+  }
+  /// Ends this side's frames: the peer reads the end of the stream after them.
+  void shutdown_write() noexcept { tcp_.shutdown_write(); }
+  /// @}
+
+  /// Runs the session from the loop's next turn on.
+  /// @param first a frame to send before all others; none if it is empty
+  void start(SessionHandler& handler, const SessionOptions& options, std::span<const std::byte> first = {}) {
+    options_ = options;
+    reader_.raise_bound(max_frame_bytes);
+    if (!first.empty()) {
+      static_cast<void>(writer_.queue(first));  // its queue is empty
+    }
+    last_alive_ = Deadline::Clock::now();
+    handler_ = &handler;
+    reading_ = tcp_.loop().spawn(run(shared_from_this(), &Session::read_all));
+    writing_ = tcp_.loop().spawn(run(shared_from_this(), &Session::write_all));
+  }
+
+  /// Whether start() was called, and the session has not ended.
+  bool is_open() const noexcept { return handler_ != nullptr; }
+
+  /// Before start(), the frame waits. After the session's end, it is dropped.
+  /// @returns false, without sending, if more than SessionOptions::outgoing_bytes would wait
+  [[nodiscard]] bool send(OutgoingFrame frame) {
+    if (!can_write_) {
+      return true;
+    }
+    if (waiting_bytes_ + frame.size() > options_.outgoing_bytes) {
+      return false;
+    }
+    waiting_bytes_ += frame.size();
+    waiting_.push_back(std::move(frame));
+    to_write_.set();
+    return true;
+  }
+
+  /// No effect while 1 MiB is queued, which shows as well that this side is alive.
+  void send_heartbeat() {
+    if (can_write_ && writer_.queued_bytes() < batch_bytes && writer_.queue(heartbeat_frame)) {
+      last_heartbeat_ = Deadline::Clock::now();
+      to_write_.set();
+    }
+  }
+
+  /// Ends the session once all frames are sent.
+  void close_after_sending() {
+    closing_ = true;
+    to_write_.set();
+  }
+
+  /// Ends the session and closes its connection; the handler is not called any more. No effect before start().
+  DTRAIN_NOT_INLINED void close() noexcept {
+    if (std::exchange(handler_, nullptr) == nullptr) {
+      return;
+    }
+    reading_.cancel();
+    writing_.cancel();
+    stop_writing();
+    tcp_.close();
+  }
+
+  /// When the peer last sent a byte; while this side does not read, when the peer last took or sent one.
+  Deadline::Clock::time_point last_alive() const noexcept { return last_alive_; }
+  /// Takes from the peer's silence a time in which this process itself did not run.
+  void excuse_silence(auto time) noexcept { last_alive_ = std::min(last_alive_ + time, Deadline::Clock::now()); }
+  /// Whether this side does not read, because the peer has not taken its responses.
+  bool is_paused() const noexcept { return paused_; }
+  /// Whether the peer has sent anything since start().
+  bool has_received() const noexcept { return has_received_; }
+  std::size_t waiting_bytes() const noexcept { return waiting_bytes_; }
+  /// This side's address; 0.0.0.0:0 once the connection has ended.
+  net::SocketAddress local() const noexcept { return tcp_.local(); }
+
+ private:
+  static constexpr std::size_t batch_bytes = std::size_t{1} << 20;
+  static constexpr std::chrono::milliseconds linger{1000};
+  static constexpr std::chrono::milliseconds step{100};  ///< interval at which write_all() checks a slow peer
+
+  /// Only a server waits for its peer: two sides that wait for each other would deadlock.
+  bool lacks_room() const noexcept { return options_.is_server && waiting_bytes_ > options_.outgoing_bytes / 16; }
+
+  /// Drops what waits to be sent, now and later.
+  void stop_writing() noexcept {
+    can_write_ = false;
+    waiting_.clear();
+    waiting_bytes_ = 0;
+  }
+
+  /// Runs read_all or write_all. The session ends with the reason that it returns, if any, or throws.
+  static async::Task<void> run(std::shared_ptr<Session> self, async::Task<std::string> (Session::*direction)()) {
+    std::string how;
+    try {
+      how = co_await ((*self).*direction)();
+    } catch (const std::exception& error) {
+      how = error.what();
+    }
+    SessionHandler* const handler = self->handler_;
+    if (handler != nullptr && !how.empty()) {
+      self->close();
+      handler->on_disconnected(how);
+    }
+  }
+
+  async::Task<std::string> read_all() {
+    net::FrameResult frame;
+    for (;;) {
+      paused_ = lacks_room();
+      if (paused_) {
+        co_await room_.wait(Deadline::unbounded("write_all() makes room, or the session ends because it cannot"));
+        continue;
+      }
+      const std::uint64_t before = reader_.received_bytes();
+      const bool is_whole = reader_.try_read_frame(frame);
+      if (reader_.received_bytes() != before || (is_whole && frame.ok())) {
+        note_bytes(is_whole);
+      }
+      if (!is_whole) {
+        co_await tcp_.readable(Deadline::unbounded("the session watches the peer and ends the connection"));
+        continue;
+      }
+      if (!frame.ok()) {
+        co_return write_error_.empty() ? frame.reason : write_error_;
+      }
+      const bool is_valid = receive_frame(frame.payload);
+      if (!is_open()) {
+        co_return std::string();
+      }
+      if (!is_valid) {
+        co_return "it sent bytes that do not follow the protocol";
+      }
+    }
+  }
+
+  /// Every received byte shows that the peer is alive, since one frame may take longer than the liveness time. A server
+  /// also sends heartbeats while a long frame arrives, since the sender's own heartbeats are queued behind that frame.
+  void note_bytes(bool are_whole) {
+    has_received_ = true;
+    last_alive_ = Deadline::Clock::now();
+    if (options_.is_server && !are_whole && last_alive_ - last_heartbeat_ >= options_.answer) {
+      send_heartbeat();
+    }
+  }
+
+  /// @returns false for a protocol violation
+  bool receive_frame(std::span<const std::byte> frame) {
+    if (!is_heartbeat(frame)) {
+      return handler_->on_frame(frame);
+    }
+    if (options_.is_server) {
+      send_heartbeat();
+    }
+    return true;
+  }
+
+  async::Task<std::string> write_all() {
+    Deadline::Clock::time_point last_taken = Deadline::Clock::now();
+    for (;;) {
+      while (!waiting_.empty() && writer_.queued_bytes() < batch_bytes) {
+        const OutgoingFrame& next = waiting_.front();
+        static_cast<void>(writer_.queue(next.own, next.parts));  // its own bound is far above a batch
+        waiting_bytes_ -= next.size();
+        waiting_.pop_front();
+      }
+      if (paused_ && !lacks_room()) {
+        room_.set();
+      }
+      if (writer_.queued_bytes() == 0 && closing_) {
+        tcp_.shutdown_write();  // the peer reads all bytes and closes, or is closed after `linger`
+        co_await tcp_.loop().sleep_for(linger);
+        co_return "it was asked to close";
+      }
+      if (writer_.queued_bytes() == 0) {
+        co_await to_write_.wait(Deadline::unbounded("the end of the session destroys this task"));
+        last_taken = Deadline::Clock::now();
+        continue;
+      }
+      net::IoResult result = writer_.try_flush();
+      if (result.status == net::IoStatus::timed_out) {
+        const std::size_t at_once = result.bytes;
+        result = co_await writer_.flush(Deadline::after(std::min(options_.send, step)));
+        result.bytes += at_once;
+      }
+      if (result.status == net::IoStatus::closed) {  // the peer's last frames may not be read yet: read_all() goes on
+        write_error_ = result.reason();
+        stop_writing();
+        room_.set();
+        co_return std::string();
+      }
+      const Deadline::Clock::time_point now = Deadline::Clock::now();
+      if (result.bytes > 0) {
+        last_taken = now;
+        last_alive_ = paused_ ? now : last_alive_;
+      } else if (now - last_taken >= options_.send) {
+        co_return format_text("it took nothing for {}", {duration_text(options_.send)});
+      }
+    }
+  }
+
+  net::Connection tcp_;
+  net::FrameReader reader_;
+  net::FrameWriter writer_;
+  SessionOptions options_{};
+  SessionHandler* handler_ = nullptr;  ///< from start() to the session's end
+  std::deque<OutgoingFrame> waiting_;
+  std::size_t waiting_bytes_ = 0;
+  async::AutoResetEvent to_write_;
+  async::AutoResetEvent room_;  ///< for read_all() while paused_
+  bool paused_ = false;
+  bool closing_ = false;
+  bool can_write_ = true;
+  std::string write_error_;  ///< why nothing can be written any more
+  bool has_received_ = false;
+  Deadline::Clock::time_point last_alive_ = Deadline::Clock::now();
+  Deadline::Clock::time_point last_heartbeat_;
+  async::TaskHandle reading_;
+  async::TaskHandle writing_;
+};
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -42296,7 +42561,7 @@ struct StoreAddress {
 struct HandshakeError {
   std::string reason;
   bool timed_out = false;
-  bool request_sent = false;  ///< the Join or Resume was sent: the store may have acted on it
+  bool request_sent = false;  ///< the Join was sent: the store may have acted on it
 };
 
 using HandshakeResult = std::variant<Accepted, Refused, Failure, HandshakeError>;
@@ -42306,16 +42571,16 @@ namespace detail {
 /// Frames of the client's side of a handshake, without I/O. Lifetime: the arguments outlive it.
 class ClientHandshake {
  public:
-  ClientHandshake(const StoreAddress& address, const HandshakeRequest& request, std::string_view doing)
+  ClientHandshake(const StoreAddress& address, const Join& join, std::string_view doing)
       : address_(address),
-        request_(request),
+        join_(join),
         doing_(doing),
         frame_(rendezvous::encode(
             Hello{version_text, address.role, address.attempt, random_bytes<16>(), address.secret.has_value()})) {
     transcript_.add(frame_);
   }
 
-  /// The frame to send: the Hello, then the request.
+  /// The frame to send: the Hello, then the Join.
   const Frame& frame() const noexcept { return frame_; }
   bool sends_hello() const noexcept { return sends_hello_; }
 
@@ -42369,7 +42634,7 @@ class ClientHandshake {
     }
     sends_hello_ = false;
     transcript_.add(frame);
-    frame_ = std::visit([](auto& each) { return rendezvous::encode(each); }, request_);
+    frame_ = rendezvous::encode(join_);
     if (address_.secret) {
       transcript_.prove(ProofSide::rank, *address_.secret, frame_);
     }
@@ -42382,7 +42647,7 @@ class ClientHandshake {
   }
 
   const StoreAddress& address_;
-  const HandshakeRequest& request_;
+  const Join& join_;
   std::string_view doing_;
   Transcript transcript_;
   Frame frame_;
@@ -42392,27 +42657,1065 @@ class ClientHandshake {
 
 }  // namespace detail
 
-/// Sends a Hello, receives the Challenge, sends `request` and receives the reply. Lifetime: the arguments outlive it.
+/// Sends a Hello, receives the Challenge, sends `join` and receives the reply. Lifetime: the arguments outlive it.
 /// @param doing begins the error sentences: "joining the job at a:1 as rank 2"
 /// @param deadline of the first reply
-/// @param reply_deadline of the reply to `request`, on which a store that received it may already act
+/// @param reply_deadline of the reply to `join`, on which a store that received it may already act
 /// @throws Error (protocol) if the peer is no store of dtrain; Error (refused) if the store does not know the secret,
 /// or asks for none though this rank has one: it may be another job's store
-inline async::Task<HandshakeResult> handshake(FramedConnection& connection, const StoreAddress& address,
-                                              const HandshakeRequest& request, std::string_view doing,
-                                              Deadline deadline, Deadline reply_deadline) {
-  detail::ClientHandshake client(address, request, doing);
+inline async::Task<HandshakeResult> handshake(Session& session, const StoreAddress& address, const Join& join,
+                                              std::string_view doing, Deadline deadline, Deadline reply_deadline) {
+  detail::ClientHandshake client(address, join, doing);
   for (bool is_over = false; !is_over;) {
     const Deadline by = client.sends_hello() ? deadline : reply_deadline;
-    const net::IoResult sent = co_await connection.writer.write_frame(client.frame(), by);
+    const net::IoResult sent = co_await session.write_frame(client.frame(), by);
     net::FrameResult reply;
     if (sent.ok()) {
-      reply = co_await connection.reader.read_frame(by);
+      reply = co_await session.read_frame(by);
     }
     is_over = client.finish_step(sent, reply);
   }
   co_return std::move(client.result());
 }
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/client/store_connector.hpp
+
+/// @file
+/// StoreConnector: connects to the store of a job, with retries over one or several ports, and joins the job.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// A session with a store that has accepted this rank; it has not been started.
+struct ConnectedStore {
+  StoreAddress address;  ///< with the port at which the store was found
+  Accepted accepted;
+  std::shared_ptr<Session> session;
+};
+
+/// Tries to join until the store answers. If the store may be at several ports, it sends its Join to each in turn, and
+/// skips a port without this job's store. Lifetime: the arguments outlive its task. Threads: the loop's.
+class StoreConnector final : private net::RetryObserver {
+ public:
+  /// @param join process and timeout are filled in
+  StoreConnector(async::EventLoop& loop, StoreAddress address, Join join, FailureLatch& failure, std::string doing,
+                 Deadline deadline)
+      : loop_(&loop),
+        address_(std::move(address)),
+        join_(std::move(join)),
+        failure_(&failure),
+        doing_(std::move(doing)),
+        deadline_(deadline),
+        first_port_(address_.port) {
+    if (address_.ports > 1) {
+      backoff_.attempt_timeout = port_timeout;
+      backoff_.connects_once = true;
+    }
+  }
+
+  /// @throws Error (refused) with the store's sentence, or if one side does not know the other's secret; the job's
+  /// first cause, also if it comes from elsewhere; Error (timeout); Error (protocol) if the peer is no store; and the
+  /// errors of connecting
+  async::Task<ConnectedStore> connect_and_join() {
+    const std::chrono::microseconds delay_of_rank = connect_delay(join_.info.rank);
+    if (delay_of_rank.count() > 0) {
+      co_await loop_->sleep_until(earlier(deadline_, Deadline::after(delay_of_rank)));
+    }
+    notice_.emplace(*loop_, doing_, "nothing has answered there yet");
+    backoff_.observer = this;
+    ConnectedStore connected;
+    for (;;) {
+      has_sent_request_ = false;
+      is_other_job_ = true;
+      try {
+        async::Task<net::Connection> connecting =
+            net::connect_with_backoff(*loop_, address_.host, address_.port, deadline_, backoff_);
+        net::Connection connection = co_await std::move(connecting);
+        connected.session = std::make_shared<Session>(std::move(connection));
+        const Join join = make_join();
+        const HandshakeResult result =
+            co_await handshake(*connected.session, address_, join, doing_, earlier_of_several(port_timeout),
+                               earlier_of_several(reply_timeout));
+        if (take(result, connected)) {
+          notice_.reset();
+          co_return std::move(connected);
+        }
+      } catch (const Error& error) {
+        keep_error(error);
+      }
+      connected.session.reset();
+      const std::chrono::milliseconds delay = choose_next_try();
+      note(reason());
+      co_await loop_->sleep_for(delay);
+    }
+  }
+
+ private:
+  /// How long one of several ports is tried before the next.
+  static constexpr std::chrono::milliseconds port_timeout{500};
+  /// How long a store at one of several ports may take to answer a Join: a slow one may have admitted the rank already.
+  static constexpr std::chrono::milliseconds reply_timeout{5000};
+
+  /// How long a rank waits before it connects. If more ranks connect at once than a listener's queue holds (4096 on
+  /// most systems), connections are dropped. TCP repeats them only a second later. The delay makes the ranks of a large
+  /// job connect about as fast as a store accepts them.
+  static std::chrono::microseconds connect_delay(int rank) noexcept {
+    constexpr int at_once = 2000;
+    constexpr int longest = 100000;
+    return std::chrono::microseconds(60) * (std::clamp(rank, at_once, longest) - at_once);
+  }
+
+  Deadline earlier_of_several(std::chrono::milliseconds timeout) const {
+    return address_.ports == 1 ? deadline_ : earlier(deadline_, Deadline::after(timeout));
+  }
+
+  /// A try has failed. @throws the job's first cause, if it is known: this process may serve the store
+  void note(std::string why) override {
+    failure_->throw_if_failed(join_.info.rank);
+    notice_->note(std::move(why));
+  }
+
+  /// Why the last tries failed. The refusal by another job's store explains more than what follows it.
+  const std::string& reason() const noexcept {
+    return other_store_refusal_.empty() ? last_error_ : other_store_refusal_;
+  }
+
+  /// @returns whether the store has accepted this rank; false, with `last_error_` set, if another try may succeed
+  bool take(const HandshakeResult& result, ConnectedStore& connected) {
+    if (const Refused* refused = std::get_if<Refused>(&result)) {
+      is_other_job_ = refused->other_job;
+      throw Error(Errc::refused, format_text("{} was refused: {}", {doing_, refused->sentence}))
+          .with_rank(join_.info.rank);
+    }
+    if (const Failure* failed = std::get_if<Failure>(&result)) {
+      failure_->set(failed->cause);
+      failure_->throw_if_failed(join_.info.rank);
+    }
+    const HandshakeError* error = std::get_if<HandshakeError>(&result);
+    if (error != nullptr && error->timed_out) {
+      throw_error(Errc::timeout, "{}: the deadline passed; the store took the connection but does not answer",
+                  {doing_});
+    }
+    if (error != nullptr) {
+      has_sent_request_ = error->request_sent;
+      last_error_ = format_text("what listens there closed the connection without an answer ({})", {error->reason});
+      return false;
+    }
+    connected.accepted = std::get<Accepted>(result);
+    connected.address = address_;
+    return true;
+  }
+
+  /// Throws the error in handling again, unless another of several ports may have this job's store.
+  void keep_error(const Error& error) {
+    const bool is_address = net::SocketAddress::from_numeric(address_.host, address_.port).has_value();
+    const bool is_final = !is_other_job_ || (!is_address && !net::invalid_name_reason(address_.host).empty());
+    const bool was_refused = error.code() == make_error_code(Errc::refused);
+    if (address_.ports == 1 || failure_->failed() || (was_refused && is_final)) {
+      throw;
+    }
+    last_error_ = error.what();
+    if (was_refused) {
+      other_store_refusal_ = last_error_;
+    }
+  }
+
+  /// @returns how long to wait before the next try @throws Error (timeout) if it is too late for one
+  std::chrono::milliseconds choose_next_try() {
+    if (Deadline::Clock::now() + delay_ >= deadline_.instant()) {
+      throw_error(Errc::timeout,
+                  "{}: the deadline passed; {}; check that MASTER_ADDR and MASTER_PORT are those of this job's store",
+                  {doing_, reason()});
+    }
+    is_again_ = has_sent_request_ && !is_again_;
+    if (is_again_) {  // a store that took the Join waits for this rank, Limits::rejoin
+      return backoff_.first;
+    }
+    offset_ = static_cast<std::uint16_t>((offset_ + 1) % address_.ports);
+    address_.port = static_cast<std::uint16_t>(first_port_ + offset_);
+    return offset_ != 0 ? std::chrono::milliseconds(0) : std::exchange(delay_, std::min(2 * delay_, backoff_.longest));
+  }
+
+  /// Its timeout is a tenth shorter than this rank's, at most 1 s, so that the store can still send the missing ranks.
+  Join make_join() const {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
+    Join join = join_;
+    join.process = ::getpid();
+    join.join_timeout_ms =
+        static_cast<std::uint64_t>((left - std::min(left / 10, std::chrono::milliseconds(1000))).count());
+    return join;
+  }
+
+  async::EventLoop* loop_;
+  StoreAddress address_;
+  Join join_;
+  FailureLatch* failure_;
+  std::string doing_;
+  Deadline deadline_;
+  std::uint16_t first_port_;
+  std::uint16_t offset_ = 0;  ///< of the port that is tried
+  std::string last_error_;
+  std::string other_store_refusal_;
+  std::optional<SlowNotice> notice_;
+  net::Backoff backoff_;
+  std::chrono::milliseconds delay_ = backoff_.first;  ///< after all ports were tried
+  bool is_again_ = false;                             ///< the port is tried a second time
+  bool has_sent_request_ = false;                     ///< the last try ended after it had sent its Join
+  bool is_other_job_ = true;                          ///< the last port is not known to be of this job's store
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/client/store_client.hpp
+
+/// @file
+/// Store client: a rank's session with the store of its job, its heartbeats, and the requests in it.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// The client side of the rendezvous, from joining to leaving. Its layers, from the lowest: Session (a connection that
+/// carries frames), handshake() and StoreConnector (Hello, Challenge, Join, until the store accepts), StoreClient
+/// (sends heartbeats, pairs requests with responses). Lifetime: the loop outlives it. Threads: the loop's, destruction
+/// included.
+class StoreClient final : public std::enable_shared_from_this<StoreClient>, private SessionHandler {
+ public:
+  using Owner = StoreClientOwner;
+
+  /// Connects to the store, with retries until the store listens, and waits until all ranks have joined.
+  /// @param failure receives the job's first cause, during the join and for the session's life
+  /// @throws Error (refused) with the store's sentence, or if one side does not know the other's secret; the job's
+  /// first cause; Error (timeout); and the errors of connecting
+  static async::Task<Owner> join(async::EventLoop& loop, StoreAddress address, Join request,
+                                 std::shared_ptr<FailureLatch> failure, Deadline deadline) {
+    const int rank = request.info.rank;
+    const int world_size = request.world_size;
+    const std::string doing = format_text("joining the job at {} as {}{}",
+                                          {address.text(), address.role == ClientRole::rank ? "rank " : "node ", rank});
+    StoreConnector connector(loop, std::move(address), std::move(request), *failure, doing, deadline);
+    ConnectedStore connected = co_await connector.connect_and_join();
+    auto shared = std::make_shared<StoreClient>(loop, std::move(connected), rank, std::move(failure));
+    Owner client(shared.get(), EndStoreSession{shared});
+    const async::WakeReason ready = co_await client->welcomed_.wait(deadline);
+    if (ready == async::WakeReason::timed_out) {  // the store's own timeout has passed, unless its machine stood still
+      co_await client->welcomed_.wait(Deadline::after(response_grace));
+    }
+    client->require_welcome(doing, world_size);
+    co_return std::move(client);
+  }
+
+  /// @param store has accepted this rank
+  StoreClient(async::EventLoop& loop, ConnectedStore store, int rank, std::shared_ptr<FailureLatch> failure)
+      : loop_(loop),
+        address_(std::move(store.address)),
+        session_(std::move(store.session)),
+        rank_(rank),
+        failure_(std::move(failure)),
+        welcomed_(loop),
+        left_(loop),
+        failure_received_(loop) {
+    const std::chrono::milliseconds liveness(store.accepted.liveness_ms);
+    session_->watch(liveness);
+    session_->start(*this, SessionOptions{});
+    heartbeat_task_ = loop_.spawn(run_heartbeats(std::chrono::milliseconds(store.accepted.heartbeat_ms), liveness));
+  }
+  StoreClient(const StoreClient&) = delete;
+  StoreClient& operator=(const StoreClient&) = delete;
+  ~StoreClient() { end("the session with the store ended"); }
+
+  const Membership& membership() const noexcept { return *membership_; }
+
+  /// Sends a request and waits for its response. At the deadline it cancels the request. It then waits up to a second
+  /// for the response, which lists what is missing.
+  /// @param self outlives the wait
+  /// @param doing begins every error sentence: "waiting for key 'a' of the store"
+  /// @returns a response with Status::ok or Status::missing
+  /// @throws the job's first cause; Error (timeout), (refused); (closed) after leave or end; (limit): too much to be
+  /// sent
+  static async::Task<Response> send_request(std::shared_ptr<StoreClient> self, Request request, std::string doing,
+                                            Deadline deadline) {
+    self->require_open(doing);
+    PendingRequest pending(*self, request.id = ++self->last_id_);
+    self->post(encode(std::move(request)), doing);
+    async::WakeReason ready = co_await pending.over.wait(deadline);
+    if (ready == async::WakeReason::timed_out) {
+      pending.cancel();
+      ready = co_await pending.over.wait(Deadline::after(response_grace));
+    }
+    if (!pending.response || pending.response->status == Status::failed) {
+      self->require_open(doing);
+    }
+    self->require_good(pending.response, doing);
+    co_return *std::move(pending.response);
+  }
+
+  /// Sends Leave, and ends every other wait. @returns whether the store acknowledged it by the deadline
+  async::Task<bool> leave(Deadline deadline) {
+    if (!open()) {
+      co_return false;
+    }
+    leaving_ = true;
+    post(encode(Leave{}), "leaving the job");
+    const async::WakeReason ready = co_await left_.wait(deadline);
+    const bool acknowledged = ready == async::WakeReason::ready && acknowledged_;
+    end("this rank has left the job");
+    co_return acknowledged;
+  }
+
+  /// Reports a failure to the store. If the store sends no first cause within a second, this rank takes `cause` for it.
+  void report(const Cause& cause) {
+    if (failure_->failed()) {
+      return;
+    }
+    if (!open() || leaving_) {
+      failure_->set(cause);
+      return;
+    }
+    try {
+      post(encode(FailureReport{cause}), "reporting a failure");
+      if (reporting_.done()) {
+        reporting_ = loop_.spawn(fail_unless_answered(cause));
+      }
+    } catch (const Error&) {  // too many bytes wait to be sent: the store takes none
+      on_failure(cause);
+    }
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds response_grace{1000};
+
+  /// Pending request, in the frame of the coroutine that sent it.
+  struct PendingRequest {
+    PendingRequest(StoreClient& owner, std::uint64_t number) : client(owner), id(number), over(owner.loop_) {
+      client.pending_.emplace(id, this);
+    }
+    PendingRequest(const PendingRequest&) = delete;
+    PendingRequest& operator=(const PendingRequest&) = delete;
+    ~PendingRequest() {
+      client.pending_.erase(id);
+      cancel();
+    }
+
+    /// Notifies the store that no coroutine waits any more.
+    void cancel() noexcept {
+      if (response || cancelled || !client.open()) {
+        return;
+      }
+      cancelled = true;
+      try {
+        client.post(encode(Cancel{id}), "taking a request back");
+      } catch (...) {  // too many bytes wait to be sent: the store keeps the request
+      }
+    }
+
+    StoreClient& client;
+    std::uint64_t id;
+    async::ManualResetEvent over;
+    std::optional<Response> response{};  ///< empty if none arrived in time
+    bool cancelled = false;
+  };
+
+  friend EndStoreSession;
+
+  bool open() const noexcept { return end_sentence_ == nullptr; }
+
+  void require_welcome(const std::string& doing, int world_size) const {
+    failure_->throw_if_failed(rank_);
+    if (!membership_) {
+      throw_error(Errc::timeout, "{}: the deadline passed; the store did not say which ranks are missing", {doing});
+    }
+    if (membership_->rank != rank_ || membership_->world_size != world_size) {
+      throw_error(Errc::protocol, "{}: the store answered for another rank", {doing});
+    }
+  }
+
+  /// Closes the connection; every wait ends with `sentence`. Without leave(), the job counts this rank as lost.
+  DTRAIN_NOT_INLINED void end(const char* sentence) noexcept {
+    if (open()) {
+      end_sentence_ = sentence;
+    }
+    reporting_.cancel();
+    close();
+    wake_requests();
+    left_.set();
+  }
+
+  void close() noexcept {
+    session_->close();
+    heartbeat_task_.cancel();
+  }
+
+  /// Sends heartbeats, and ends the session if the store sends nothing for the liveness time, in which the time that
+  /// this process itself was stopped or got no processor does not count.
+  async::Task<void> run_heartbeats(std::chrono::milliseconds every, std::chrono::milliseconds liveness) {
+    every = std::max(every, std::chrono::milliseconds(1));
+    liveness = std::max(liveness, std::chrono::milliseconds(1));
+    for (;;) {
+      const Deadline::Clock::time_point before = Deadline::Clock::now();
+      co_await loop_.sleep_for(every);
+      const Deadline::Clock::time_point now = Deadline::Clock::now();
+      session_->excuse_silence(now - before - every);
+      if (now - session_->last_alive() > liveness) {
+        lose(silence_text(liveness), true);
+        co_return;
+      }
+      session_->send_heartbeat();
+    }
+  }
+
+  void require_open(const std::string& doing) const {
+    failure_->throw_if_failed(rank_);
+    if (!open() || leaving_) {
+      fail(Errc::closed, doing, open() ? "this rank is leaving the job" : end_sentence_);
+    }
+  }
+
+  void require_good(const std::optional<Response>& response, const std::string& doing) const {
+    if (!response) {
+      fail(Errc::timeout, doing, "the deadline passed and the store does not answer");
+    }
+    if (response->status == Status::cancelled) {
+      fail(Errc::timeout, doing, format_text("the deadline passed; {}", {sanitize(response->text)}));
+    }
+    if (response->status != Status::ok && response->status != Status::missing) {
+      fail(Errc::refused, doing, sanitize(response->text));
+    }
+  }
+
+  void post(Frame frame, const std::string& doing) {
+    if (!session_->send(std::move(frame))) {
+      fail(
+          Errc::limit, doing,
+          format_text("{} bytes wait to be sent to the store; await some requests first", {session_->waiting_bytes()}));
+    }
+  }
+
+  /// @throws Error of this rank
+  [[noreturn]] DTRAIN_NOT_INLINED void fail(Errc code, const std::string& doing, std::string_view problem,
+                                            SourceLocation where = SourceLocation::current()) const {
+    throw Error(code, format_text("{}: {}", {doing, problem}), where).with_rank(rank_);
+  }
+
+  DTRAIN_NOT_INLINED void wake_requests() noexcept {
+    for (const auto& [id, pending] : pending_) {
+      pending->over.set();
+    }
+    welcomed_.set();
+    failure_received_.set();
+  }
+
+  async::Task<void> fail_unless_answered(Cause cause) {
+    const async::WakeReason ready = co_await failure_received_.wait(Deadline::after(response_grace));
+    if (ready == async::WakeReason::timed_out) {
+      on_failure(cause);
+    }
+  }
+
+  bool on_frame(std::span<const std::byte> frame) override {
+    std::optional<ToRank> message = decode<ToRank>(frame);
+    if (message) {
+      std::visit([this](auto& each) { on(each); }, *message);
+    }
+    return message.has_value();
+  }
+  void on(Response& response) {
+    const auto found = pending_.find(response.id);
+    if (found != pending_.end()) {
+      found->second->response = std::move(response);
+      found->second->over.set();
+    }
+  }
+  void on(const Failure& failure) { on_failure(failure.cause); }
+  void on(const Left&) {
+    acknowledged_ = true;
+    left_.set();
+  }
+  void on(Welcome& welcome) {
+    membership_ = std::move(welcome.membership);
+    const net::SocketAddress local = session_->local();
+    if (!local.is_loopback()) {
+      membership_->route_address = local.host();
+    }
+    welcomed_.set();
+  }
+
+  /// The job has failed: every wait ends with its cause.
+  void on_failure(const Cause& cause) {
+    failure_->set(cause);
+    wake_requests();
+  }
+
+  void on_disconnected(const std::string& how) override { lose(how, false); }
+
+  /// The store is lost: the job has failed, unless this rank is leaving or knows another cause.
+  /// @param how a clause @param is_silent the connection had not ended
+  void lose(const std::string& how, bool is_silent) {
+    close();
+    if (!leaving_ && !failure_->failed()) {
+      std::string text = format_text("the store of the job at {} went away: {}{}",
+                                     {address_.text(), is_silent ? "" : "rank 0 or its launcher ended: ", how});
+      on_failure(Cause{CauseKind::lost, -1, {}, std::move(text)});
+    }
+    wake_requests();
+    left_.set();
+  }
+
+  async::EventLoop& loop_;
+  StoreAddress address_;
+  std::shared_ptr<Session> session_;
+  int rank_;
+  std::shared_ptr<FailureLatch> failure_;
+  async::ManualResetEvent welcomed_;
+  async::ManualResetEvent left_;
+  async::ManualResetEvent failure_received_;
+  std::uint64_t last_id_ = 0;
+  std::optional<Membership> membership_;  ///< since Welcome
+  std::map<std::uint64_t, PendingRequest*> pending_;
+  bool leaving_ = false;
+  bool acknowledged_ = false;
+  const char* end_sentence_ = nullptr;  ///< once ended
+  async::TaskHandle reporting_;
+  async::TaskHandle heartbeat_task_;
+};
+
+inline void EndStoreSession::operator()(StoreClient* ended) noexcept {
+  ended->end("the session with the store has ended");
+  client.reset();
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/client/store.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+namespace detail {
+
+/// Beginning of an error sentence about a request: "setting key 'a' and 2 more". @pre the request has a key
+inline std::string describe(const Request& request) {
+  const char* verb = "";
+  switch (request.kind) {
+    case RequestKind::set: verb = "setting key "; break;
+    case RequestKind::get: verb = "waiting for key "; break;
+    case RequestKind::try_get: verb = "looking for key "; break;
+    case RequestKind::add: verb = "adding to key "; break;
+    case RequestKind::wait: verb = "waiting for key "; break;
+    case RequestKind::barrier: verb = "waiting in barrier "; break;
+    case RequestKind::compare_set: verb = "comparing and setting key "; break;
+    case RequestKind::erase: verb = "erasing key "; break;
+    case RequestKind::append: verb = "appending to key "; break;
+    case RequestKind::set_many: verb = "setting key "; break;
+    case RequestKind::get_many:
+    case RequestKind::take: verb = "waiting for key "; break;
+  }
+  const std::string key = in_quotes(request.keys.front());
+  return request.keys.size() == 1 ? verb + key : format_text("{}{} and {} more", {verb, key, request.keys.size() - 1});
+}
+
+/// Checks a request against the bounds. @throws Error (invalid_argument) with the bound that it exceeds
+inline void require_bounded(const Request& request, const std::string& doing) {
+  const auto refuse = [&](const std::string& what, std::size_t bound, const char* rest = "") {
+    throw_error(Errc::invalid_argument, "{}: {}; at most {} are possible{}", {doing, what, bound, rest});
+  };
+  if (request.keys.size() > max_keys_per_wait) {
+    refuse(format_text("these are {} keys", {request.keys.size()}), max_keys_per_wait, " at once");
+  }
+  if (request.members.ranges.size() > max_barrier_ranges) {
+    refuse(format_text("its {} ranks are {} ranges of equal steps",
+                       {request.members.size(), request.members.ranges.size()}),
+           max_barrier_ranges);
+  }
+  std::size_t sum = request.value.size() + (request.expected ? request.expected->size() : 0);
+  for (const std::string& key : request.keys) {
+    sum += key.size();
+    if (key.size() > max_key_bytes) {
+      refuse(format_text("it has {} bytes with its prefix", {key.size()}), max_key_bytes);
+    }
+  }
+  for (const std::string& value : request.values) {
+    sum += value.size();
+    if (value.size() > max_value_bytes) {
+      refuse(format_text("a value has {} bytes", {value.size()}), max_value_bytes, large_value_remedy);
+    }
+  }
+  if (request.value.size() > max_value_bytes) {
+    refuse(format_text("the value has {} bytes", {request.value.size()}), max_value_bytes, large_value_remedy);
+  }
+  if (sum > max_batch_bytes) {
+    refuse(format_text("its keys and values have {} bytes together", {sum}), max_batch_bytes, " at once");
+  }
+}
+
+inline async::Task<Response> answer_at_once() {
+  co_return Response{};
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void StoreRequest::spend() {
+  if (std::exchange(is_spent, true)) {
+    throw_error(Errc::invalid_argument,
+                "a call of the store was awaited or waited for twice, or after it was moved from; make a new one");
+  }
+}
+
+DTRAIN_DEFINED async::Task<Response> StoreRequest::start() {
+  const Deadline by = deadline ? *deadline : Deadline::after(timeout);
+  if (request.keys.empty()) {
+    return detail::answer_at_once();  // an operation on several keys, of which there are none
+  }
+  std::string doing = detail::describe(request);
+  detail::require_bounded(request, doing);
+  std::shared_ptr<StoreClient> session = client.lock();
+  if (!session) {
+    throw_error(Errc::closed, "{}: this rank's session with the store has ended", {doing});
+  }
+  return StoreClient::send_request(std::move(session), std::move(request), std::move(doing), by);
+}
+
+DTRAIN_DEFINED async::Task<Response> StoreRequest::send() {
+  spend();
+  if (loop_handle && !client.expired() && !loop_handle->on_loop_thread()) {
+    throw_error(Errc::invalid_argument,
+                "{}: awaited on another thread than the control thread; await it in a coroutine of run or spawn, or "
+                "call wait()",
+                {detail::describe(request)});
+  }
+  return start();
+}
+
+DTRAIN_DEFINED Response StoreRequest::wait() {
+  spend();
+  if (request.keys.empty()) {
+    return {};
+  }
+  deadline = deadline ? *deadline : Deadline::after(timeout);
+  const std::string doing = detail::describe(request);
+  if (!loop_handle) {
+    throw_error(Errc::invalid_argument, "{}: this store has no thread of its own; co_await the call instead", {doing});
+  }
+  const auto make = [this](async::EventLoop&) { return start(); };
+  return loop_handle->run_blocking(make, with_grace(*deadline), doing);  // its own deadline has the better sentence
+}
+
+DTRAIN_DEFINED Store::Store(std::weak_ptr<StoreClient> client, std::shared_ptr<LoopHandle> loop_handle)
+    : client_(std::move(client)), loop_handle_(std::move(loop_handle)) {}
+
+DTRAIN_DEFINED Store Store::with_prefix(const std::string& prefix) const {
+  Store store = *this;
+  store.prefix_ += prefix;
+  return store;
+}
+
+DTRAIN_DEFINED Store Store::with_timeout(std::chrono::nanoseconds timeout) const {
+  Store store = *this;
+  store.timeout_ = timeout;
+  return store;
+}
+
+DTRAIN_DEFINED Store Store::with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const {
+  Store store = *this;
+  store.barrier_ranks_ = std::move(ranks);
+  return store;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind,
+                                                                   const OptionalDeadline& deadline) const {
+  StoreRequest made{client_, loop_handle_, {}, deadline, timeout_, false};
+  made.request.kind = kind;
+  return made;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind, const std::string& key,
+                                                                   const OptionalDeadline& deadline) const {
+  StoreRequest made = make_request(kind, deadline);
+  made.request.keys.push_back(prefix_ + key);
+  return made;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind,
+                                                                   const std::vector<std::string>& keys,
+                                                                   const OptionalDeadline& deadline) const {
+  StoreRequest made = make_request(kind, deadline);
+  for (const std::string& key : keys) {
+    made.request.keys.push_back(prefix_ + key);
+  }
+  return made;
+}
+
+DTRAIN_DEFINED StoreCall<void> Store::set(std::string key, std::string value, OptionalDeadline deadline) const {
+  StoreRequest made = make_request(RequestKind::set, key, deadline);
+  made.request.value = std::move(value);
+  return made;
+}
+
+DTRAIN_DEFINED StoreCall<void> Store::set_many(std::vector<std::pair<std::string, std::string>> entries,
+                                               OptionalDeadline deadline) const {
+  StoreRequest made = make_request(RequestKind::set_many, deadline);
+  for (auto& [key, value] : entries) {
+    made.request.keys.push_back(prefix_ + key);
+    made.request.values.push_back(std::move(value));
+  }
+  return made;
+}
+
+DTRAIN_DEFINED StoreCall<CompareSet> Store::compare_set(std::string key, std::optional<std::string> expected,
+                                                        std::string desired, OptionalDeadline deadline) const {
+  StoreRequest made = make_request(RequestKind::compare_set, key, deadline);
+  made.request.value = std::move(desired);
+  made.request.expected = std::move(expected);
+  return made;
+}
+
+DTRAIN_DEFINED StoreCall<std::string> Store::get(std::string key, OptionalDeadline deadline) const {
+  return make_request(RequestKind::get, key, deadline);
+}
+
+DTRAIN_DEFINED StoreCall<std::string> Store::take(std::string key, std::int64_t readers,
+                                                  OptionalDeadline deadline) const {
+  StoreRequest made = make_request(RequestKind::take, key, deadline);
+  made.request.number = readers;
+  return made;
+}
+
+DTRAIN_DEFINED StoreCall<std::vector<std::string>> Store::get_many(std::vector<std::string> keys,
+                                                                   OptionalDeadline deadline) const {
+  return make_request(RequestKind::get_many, keys, deadline);
+}
+
+DTRAIN_DEFINED StoreCall<std::optional<std::string>> Store::try_get(std::string key, OptionalDeadline deadline) const {
+  return make_request(RequestKind::try_get, key, deadline);
+}
+
+DTRAIN_DEFINED StoreCall<bool> Store::erase(std::string key, OptionalDeadline deadline) const {
+  return make_request(RequestKind::erase, key, deadline);
+}
+
+DTRAIN_DEFINED StoreCall<std::int64_t> Store::add(std::string key, std::int64_t delta,
+                                                  OptionalDeadline deadline) const {
+  StoreRequest made = make_request(RequestKind::add, key, deadline);
+  made.request.number = delta;
+  return made;
+}
+
+DTRAIN_DEFINED StoreCall<std::int64_t> Store::append(std::string key, std::string text,
+                                                     OptionalDeadline deadline) const {
+  StoreRequest made = make_request(RequestKind::append, key, deadline);
+  made.request.value = std::move(text);
+  return made;
+}
+
+DTRAIN_DEFINED StoreCall<void> Store::wait(std::vector<std::string> keys, OptionalDeadline deadline) const {
+  return make_request(RequestKind::wait, keys, deadline);
+}
+
+DTRAIN_DEFINED StoreCall<void> Store::barrier(std::string name, OptionalDeadline deadline) const {
+  StoreRequest made = make_request(RequestKind::barrier, name, deadline);
+  if (barrier_ranks_) {
+    made.request.members = *barrier_ranks_;
+  }
+  return made;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+// ---- dtrain/rendezvous/server/job_server.hpp
+
+/// @file
+/// Job server: the sessions of a job's ranks, their liveness, the detection of lost ones, and the join timeout, which
+/// names the missing ones.
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Lifetime: the loop and the job outlive it. Threads: the loop's.
+class JoinTimeout {
+ public:
+  /// @param ended called after it has failed the job
+  JoinTimeout(async::EventLoop& loop, JobState& job, Deadline deadline, std::function<void()> ended)
+      : job_(&job),
+        began_(Deadline::Clock::now()),
+        deadline_(deadline),
+        ended_(std::move(ended)),
+        changed_(loop),
+        watch_task_(loop.spawn(watch())) {}
+  JoinTimeout(const JoinTimeout&) = delete;
+  JoinTimeout& operator=(const JoinTimeout&) = delete;
+
+  /// A rank has joined. If it times out before the store, its timeout applies to the job, which needs every rank.
+  void joined(std::uint64_t join_timeout_ms) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
+    if (join_timeout_ms < static_cast<std::uint64_t>(left.count())) {
+      deadline_ = Deadline::after(std::chrono::milliseconds(join_timeout_ms));
+    }
+    changed_.set();
+  }
+
+ private:
+  /// Interval of the log lines while ranks are missing.
+  static constexpr std::chrono::seconds notice_interval{10};
+
+  async::Task<void> watch() {
+    Deadline notice = Deadline::after(notice_interval);
+    while (!job_->formed() && !job_->cause()) {
+      co_await changed_.wait(earlier(notice, deadline_));
+      const std::string so_far = duration_text(Deadline::Clock::now() - began_);
+      if (deadline_.passed()) {
+        job_->on_join_timeout(so_far);
+        ended_();
+      } else if (notice.passed() && !job_->formed() && !job_->cause()) {
+        log(LogLevel::warning, format_text("the job's store waits for {}, {} so far", {job_->missing(), so_far}));
+        notice = Deadline::after(notice_interval);
+      }
+    }
+  }
+
+  JobState* job_;
+  Deadline::Clock::time_point began_;
+  Deadline deadline_;
+  std::function<void()> ended_;
+  async::AutoResetEvent changed_;
+  async::TaskHandle watch_task_;
+};
+
+/// The answer to a Join: Accepted without its proof, or Refused or Failure.
+struct Admission {
+  std::optional<SessionId> session{};  ///< if it is Accepted
+  Frame frame{};
+};
+
+/// Sends what its JobState says, and detects lost ranks. A rank is lost if its connection ends before it has left, or
+/// if it sends nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes every session at
+/// once. Threads: the loop's.
+class JobServer final : private JobSink {
+ public:
+  /// @throws Error (posix) if the system gives no random bytes; Error (invalid_argument) for an impossible world size
+  JobServer(async::EventLoop& loop, StoreJobOptions options, const Limits& limits)
+      : loop_(loop),
+        options_(checked(std::move(options))),
+        limits_(limits),
+        job_(*this, options_.world_size, options_.owner, random_job_id(), limits_, options_.job, options_.opener),
+        over_(loop),
+        join_timeout_(loop, job_, options_.join_deadline, [this] { settle(); }),
+        liveness_task_(loop_.spawn(watch_liveness())) {}
+  JobServer(const JobServer&) = delete;
+  JobServer& operator=(const JobServer&) = delete;
+  ~JobServer() = default;
+
+  const StoreJobOptions& options() const noexcept { return options_; }
+
+  /// Posts a failure that the store's own process noticed. Only the job's first cause counts; every rank receives it.
+  void post_failure(const Cause& cause) {
+    job_.post(cause);
+    settle();
+  }
+
+  /// Waits until every rank has left or, after a failure, closed its connection. @returns false at the deadline
+  async::Task<bool> all_left(Deadline deadline) {
+    const async::WakeReason ready = co_await over_.wait(deadline);
+    co_return ready == async::WakeReason::ready;
+  }
+
+  std::size_t sessions() const noexcept { return clients_.size(); }
+
+  const KeyValueMap& keys() const noexcept { return job_.keys(); }
+
+  /// @name For the handshake of StoreServer
+  /// @{
+  /// Admits a process whose proof is checked. If it is accepted, call start(), which sends the frame first.
+  /// @param session that of the Join; it has not been started
+  Admission admit(const Join& join, const std::shared_ptr<Session>& session) {
+    const RankTable::RankEntry* entry = job_.rank_table().find_process(join);
+    ClientEntry* present = entry == nullptr ? nullptr : clients_.at(entry->session).get();
+    if (present != nullptr && !present->session->is_open() && !present->session->has_received()) {
+      present->ending.cancel();  // its connection broke before it had received Accepted
+      present->session = session;
+      job_.repeat_welcome(present->id);
+      return accept(present->id);
+    }
+    const SessionId id = ++last_id_;
+    clients_.emplace(id, std::make_unique<ClientEntry>(*this, id, session));
+    const JoinResult result = job_.join(id, join);
+    Admission admission;
+    if (const Refused* refused = std::get_if<Refused>(&result)) {
+      admission.frame = encode(*refused);
+    } else if (const Failure* failure = std::get_if<Failure>(&result)) {
+      admission.frame = encode(*failure);
+    } else {
+      join_timeout_.joined(join.join_timeout_ms);
+      admission = accept(id);
+    }
+    if (!admission.session) {
+      clients_.erase(id);
+    }
+    settle();
+    return admission;
+  }
+  /// Starts an admitted session. @param accepted the frame of its Admission, with its proof
+  void start(SessionId id, std::span<const std::byte> accepted) {
+    ClientEntry& client = *clients_.at(id);
+    client.session->start(client, {limits_.outgoing_bytes, limits_.send, true, heartbeat()}, accepted);
+  }
+  void record_refusal(std::string sentence) { job_.record_refusal(std::move(sentence)); }
+  /// @}
+
+ private:
+  struct ClientEntry final : SessionHandler {
+    ClientEntry(JobServer& server, SessionId session_id, std::shared_ptr<Session> connected)
+        : owner(server), id(session_id), session(std::move(connected)) {}
+    ClientEntry(const ClientEntry&) = delete;
+    ClientEntry& operator=(const ClientEntry&) = delete;
+    ~ClientEntry() { session->close(); }
+
+    bool on_frame(std::span<const std::byte> frame) override { return owner.receive_frame(id, frame); }
+    void on_disconnected(const std::string& how) override { owner.disconnected(id, how); }
+
+    JobServer& owner;
+    SessionId id;
+    std::shared_ptr<Session> session;
+    async::TaskHandle ending;  ///< detach_after(), while the end of the session is not final
+  };
+
+  static StoreJobOptions checked(StoreJobOptions options) {
+    if (options.world_size < 1 || options.world_size > max_world_size) {
+      throw_error(Errc::invalid_argument, "opening the store of a job of {} ranks; 1 to {} are possible",
+                  {options.world_size, max_world_size});
+    }
+    return options;
+  }
+
+  /// Heartbeat interval: 0.5 s, or longer for more than 5000 ranks, so that about 10,000 heartbeats a second arrive at
+  /// most; at most a quarter of the liveness time.
+  std::chrono::milliseconds heartbeat() const {
+    const std::chrono::milliseconds wanted(std::max(500, options_.world_size / 10));
+    return std::max(std::chrono::milliseconds(1), std::min(wanted, limits_.liveness / 4));
+  }
+
+  Admission accept(SessionId id) const {
+    Accepted accepted;
+    accepted.heartbeat_ms = wire_milliseconds(heartbeat());
+    accepted.liveness_ms = wire_milliseconds(limits_.liveness);
+    return {id, encode(accepted)};
+  }
+  static std::uint32_t wire_milliseconds(std::chrono::milliseconds time) noexcept {
+    return static_cast<std::uint32_t>(std::min(time, std::chrono::milliseconds(0xffffffffU)).count());
+  }
+
+  bool receive_frame(SessionId id, std::span<const std::byte> frame) {
+    if (!job_.has_joined(id)) {
+      return true;  // the rank has left: its bytes are read only to see the connection's end
+    }
+    std::optional<FromRank> message = decode<FromRank>(frame);
+    if (!message) {
+      return false;
+    }
+    job_.receive(id, *std::move(message));
+    settle();
+    return true;
+  }
+
+  /// A session ended with its connection, which is a loss unless the rank has left. The loss is final at once, but for
+  /// StoreJobOptions::loss_grace, and for a rank that may not know yet that it has joined: it may join again.
+  void disconnected(SessionId id, const std::string& how) {
+    const auto found = clients_.find(id);
+    if (found == clients_.end()) {
+      return;
+    }
+    const Session& session = *found->second->session;
+    const auto silence = Deadline::Clock::now() - session.last_alive();
+    const std::string text =
+        silence > limits_.liveness / 2  // a starved rank may close its connection because it heard nothing itself
+            ? format_text("{}, and then its connection ended ({})", {silence_text(silence), how})
+            : format_text("its process ended, or its connection broke, before it left the job ({})", {how});
+    const std::chrono::milliseconds grace =
+        session.has_received() ? options_.loss_grace : std::max(options_.loss_grace, limits_.rejoin);
+    if (job_.has_joined(id) && !job_.cause() && grace.count() > 0) {
+      found->second->ending = loop_.spawn(detach_after(grace, id, text));
+    } else {
+      detach(id, text);
+    }
+  }
+
+  async::Task<void> detach_after(std::chrono::milliseconds grace, SessionId id, std::string how) {
+    co_await loop_.sleep_for(grace);
+    detach(id, how);
+  }
+
+  /// Ends a session. Its rank is lost, unless it has left.
+  void detach(SessionId id, const std::string& how) {
+    const std::optional<Cause> loss = job_.session_ended(id, how);
+    clients_.erase(id);
+    if (loss) {
+      job_.post(*loss);
+    }
+    settle();
+  }
+
+  /// Ends sessions that send nothing for the liveness time, in which the time that the store's own process was stopped
+  /// or got no processor does not count.
+  async::Task<void> watch_liveness() {
+    const std::chrono::milliseconds step = std::max(std::chrono::milliseconds(1), limits_.liveness / 8);
+    for (;;) {
+      const Deadline::Clock::time_point before = Deadline::Clock::now();
+      co_await loop_.sleep_for(step);
+      const Deadline::Clock::time_point now = Deadline::Clock::now();
+      std::vector<std::pair<SessionId, bool>> silent;  ///< and whether their sessions are paused
+      for (auto& [id, client] : clients_) {
+        client->session->excuse_silence(now - before - step);
+        if (client->session->is_open() && now - client->session->last_alive() > limits_.liveness) {
+          silent.emplace_back(id, client->session->is_paused());
+        }
+      }
+      for (const auto& [id, is_paused] : silent) {
+        detach(id, is_paused ? format_text("it took nothing for {}", {duration_text(limits_.liveness)})
+                             : silence_text(limits_.liveness));
+      }
+    }
+  }
+
+  /// @name Called by the job
+  /// @{
+  template <class Message>
+  void send_to(SessionId id, Message& message) {
+    const auto found = clients_.find(id);
+    if (found != clients_.end() && !found->second->session->send(encode(std::move(message)))) {
+      unread_.push_back(id);
+    }
+  }
+  void send(SessionId id, ToRank message) override { send_to(id, message); }
+  void send(SessionId id, ValueResponse message) override { send_to(id, message); }
+  void close_after_sending(SessionId id) override {
+    const auto found = clients_.find(id);
+    if (found != clients_.end()) {
+      found->second->session->close_after_sending();
+    }
+  }
+  void on_joined(int rank, const std::string& host) override { options_.on_joined(rank, host); }
+  void on_left(int rank) override { options_.on_left(rank); }
+  void on_failure(const Cause& cause) override { options_.on_failure(cause); }
+  void warn(const std::string& sentence) override { log(LogLevel::warning, sentence); }
+  /// @}
+
+  /// After each call of the job: ends the sessions that left too many bytes unread, which changes the job again.
+  void settle() {
+    for (const SessionId id : std::exchange(unread_, {})) {
+      detach(id, format_text("it left more than {} bytes of answers unread", {limits_.outgoing_bytes}));
+    }
+    if (job_.over()) {
+      over_.set();
+    }
+  }
+
+  async::EventLoop& loop_;
+  StoreJobOptions options_;
+  Limits limits_;
+  JobState job_;
+  async::ManualResetEvent over_;
+  std::vector<SessionId> unread_;  ///< sessions that took too little of what was sent
+  SessionId last_id_ = 0;
+  std::map<SessionId, std::unique_ptr<ClientEntry>> clients_;
+  JoinTimeout join_timeout_;  ///< tasks come last: destroyed before the members that they use
+  async::TaskHandle liveness_task_;
+};
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -42785,13 +44088,12 @@ inline async::Task<std::vector<net::Listener>> listen_or_query_holder(async::Eve
   address.host = own.empty() ? address.host : own;
   const Deadline soon = earlier(deadline, Deadline::after(reply_timeout));
   join.process = ::getpid();
-  const HandshakeRequest request = std::move(join);
   HandshakeResult result;
   try {
     async::Task<net::Connection> connecting = net::connect_with_backoff(loop, address.host, address.port, soon);
     net::Connection connection = co_await std::move(connecting);
-    FramedConnection framed(std::move(connection));
-    result = co_await handshake(framed, address, request, "asking", soon, soon);
+    Session session(std::move(connection));
+    result = co_await handshake(session, address, join, "asking", soon, soon);
   } catch (const Error&) {  // another program, or a store with another secret
   }
   const std::string answer = detail::answer_of_holder(result);
@@ -42800,1555 +44102,6 @@ inline async::Task<std::vector<net::Listener>> listen_or_query_holder(async::Eve
   }
   throw Error(taken->code(), taken->what() + ("; the store of dtrain's there says: " + answer));
 }
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/session/resumable_session.hpp
-
-/// @file
-/// rendezvous::ResumableSession: one side of a session, which outlives its connections; RetransmitQueue keeps the
-/// frames of one direction until the peer acknowledges them.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Frames are numbered from 0 in the order of push(). A frame waits until take(); then it is kept, to be sent again on
-/// a new connection, until the peer acknowledges it. may_take() bounds the kept bytes, so no frame is ever dropped.
-class RetransmitQueue {
- public:
-  /// @param most bytes that may wait
-  /// @param kept bytes that may be taken and not acknowledged
-  RetransmitQueue(std::size_t most, std::size_t kept) noexcept : most_(most), kept_(kept) {}
-
-  /// @returns false, with nothing appended, if more than `most` bytes would wait: the peer does not read
-  [[nodiscard]] bool push(OutgoingFrame frame) {
-    if (waiting_bytes_ + frame.size() > most_) {
-      return false;
-    }
-    waiting_bytes_ += frame.size();
-    frames_.push_back(std::move(frame));
-    return true;
-  }
-
-  bool has_waiting() const noexcept { return taken_ < frames_.size(); }
-  std::size_t waiting_bytes() const noexcept { return waiting_bytes_; }
-
-  /// Whether a frame waits and fits beside the unacknowledged ones. A single frame always fits.
-  bool may_take() const noexcept {
-    return has_waiting() && (taken_ == 0 || taken_bytes_ + frames_[taken_].size() <= kept_);
-  }
-  std::size_t taken_bytes() const noexcept { return taken_bytes_; }
-
-  /// The next waiting frame, which counts as sent from now on. It stays valid until the next call. @pre may_take()
-  const OutgoingFrame& take() {
-    const OutgoingFrame& frame = frames_[taken_++];
-    waiting_bytes_ -= frame.size();
-    taken_bytes_ += frame.size();
-    return frame;
-  }
-
-  /// Drops the frames before number `count`, which the peer has. @returns false if fewer frames are taken
-  bool acknowledge(std::uint64_t count) noexcept {
-    if (count > first_ + taken_) {
-      return false;
-    }
-    while (first_ < count) {
-      drop_first();
-    }
-    return true;
-  }
-
-  /// Makes all frames from number `count` on wait again. @returns false, with nothing changed, if the peer lacks frames
-  /// that it had acknowledged, or claims frames that were never sent
-  bool rewind(std::uint64_t count) noexcept {
-    if (count < first_ || !acknowledge(count)) {
-      return false;
-    }
-    waiting_bytes_ += std::exchange(taken_bytes_, 0);
-    taken_ = 0;
-    return true;
-  }
-
- private:
-  void drop_first() noexcept {
-    taken_bytes_ -= frames_.front().size();
-    frames_.pop_front();
-    --taken_;
-    ++first_;
-  }
-
-  std::size_t most_;
-  std::size_t kept_;
-  std::deque<OutgoingFrame> frames_;  ///< those that were taken, then those that wait
-  std::size_t taken_ = 0;
-  std::uint64_t first_ = 0;  ///< the number of frames_.front()
-  std::size_t taken_bytes_ = 0;
-  std::size_t waiting_bytes_ = 0;
-};
-
-/// Bounds of one end of a session.
-struct SessionOptions {
-  std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< that may wait to be sent
-  std::chrono::milliseconds send{60000};               ///< how long a peer may take no byte, or acknowledge none
-  bool is_server = false;  ///< answers heartbeats, and serves no further requests while many responses wait
-  std::chrono::milliseconds answer{500};  ///< interval of a server's heartbeats while a long frame arrives
-};
-
-/// What a session calls. Both functions may close the session and destroy the handler.
-class SessionHandler {
- public:
-  /// A session frame was received. @returns false if it does not follow the protocol: the connection then ends
-  virtual bool on_frame(std::span<const std::byte> frame) = 0;
-  /// The connection has ended, and no other is attached. @param how the reason, a clause
-  virtual void on_disconnected(const std::string& how) = 0;
-
- protected:
-  ~SessionHandler() = default;
-};
-
-/// Numbers, sends, retains and receives the frames of a session. Lifetime: call close() before releasing the last
-/// owner's reference; the loop outlives it. Threads: the loop's.
-class ResumableSession : public std::enable_shared_from_this<ResumableSession> {
- public:
-  ResumableSession(async::EventLoop& loop, const SessionOptions& options, SessionHandler& handler)
-      : loop_(loop),
-        options_(options),
-        handler_(&handler),
-        queue_(options.outgoing_bytes, max_unacknowledged_bytes),
-        to_write_(loop) {}
-  ResumableSession(const ResumableSession&) = delete;
-  ResumableSession& operator=(const ResumableSession&) = delete;
-
-  /// Continues the session on this connection instead of an earlier one. Bytes that its writer has queued go first.
-  /// @param has number of frames that the peer has
-  /// @returns false, with nothing changed, if the session cannot continue from there
-  bool attach(std::unique_ptr<FramedConnection> connection, std::uint64_t has) {
-    if (!queue_.rewind(has)) {
-      return false;
-    }
-    detach();
-    connection_ = std::move(connection);
-    last_received_ = Deadline::Clock::now();
-    reading_ = loop_.spawn(run(shared_from_this(), &ResumableSession::read_all));
-    writing_ = loop_.spawn(run(shared_from_this(), &ResumableSession::write_all));
-    return true;
-  }
-
-  bool attached() const noexcept { return connection_ != nullptr; }
-
-  /// @returns false, without sending, if more than SessionOptions::outgoing_bytes would wait
-  [[nodiscard]] bool send(OutgoingFrame frame) {
-    to_write_.set();
-    return queue_.push(std::move(frame));
-  }
-
-  /// Acknowledges the received frames, which keeps the connection alive. No effect without one, or with 1 MiB queued.
-  void send_heartbeat() {
-    if (connection_ && connection_->writer.queued_bytes() < batch_bytes) {
-      acknowledge();
-    }
-  }
-
-  /// Ends the connection once all frames are sent. Without a connection, no effect before the next attach().
-  void close_after_sending() {
-    closing_ = true;
-    to_write_.set();
-  }
-
-  /// Ends the session; the handler is not called any more.
-  void close() noexcept {
-    handler_ = nullptr;
-    detach();
-  }
-
-  std::uint64_t received() const noexcept { return received_; }
-  Deadline::Clock::time_point last_received() const noexcept { return last_received_; }
-  /// Takes from the peer's silence a time in which this process itself did not run.
-  void excuse_silence(auto time) noexcept { last_received_ = std::min(last_received_ + time, Deadline::Clock::now()); }
-  std::size_t waiting_bytes() const noexcept { return queue_.waiting_bytes(); }
-
- private:
-  static constexpr std::size_t batch_bytes = std::size_t{1} << 20;
-  static constexpr std::size_t most_unserved = std::size_t{1} << 16;  ///< frames; a rank has far fewer requests open
-  static constexpr std::chrono::milliseconds linger{1000};
-  static constexpr const char* no_protocol = "it sent bytes that do not follow the protocol";
-  static constexpr std::chrono::milliseconds step{100};  ///< interval at which write_all() checks a slow peer
-
-  /// Whether a server serves no more requests until the rank has read responses. Only the server side does this: two
-  /// sides that wait for each other would deadlock.
-  bool lacks_room() const noexcept {
-    return options_.is_server && queue_.waiting_bytes() > options_.outgoing_bytes / 16;
-  }
-
-  void acknowledge() {
-    Heartbeat message{received_};
-    if (connection_ && connection_->writer.queue(encode(message, heartbeat_))) {
-      unacknowledged_bytes_ = 0;
-      last_heartbeat_ = Deadline::Clock::now();
-      to_write_.set();
-    }
-  }
-
-  /// Stops reading and writing, and closes the connection.
-  DTRAIN_NOT_INLINED void detach() noexcept {
-    reading_.cancel();
-    writing_.cancel();
-    connection_.reset();
-    unserved_.clear();  // not acknowledged: the peer sends them again
-    unserved_bytes_ = 0;
-  }
-
-  /// Runs read_all or write_all. When it returns or throws, the connection ends.
-  static async::Task<void> run(std::shared_ptr<ResumableSession> self,
-                               async::Task<std::string> (ResumableSession::*direction)(FramedConnection&)) {
-    const FramedConnection* const connection = self->connection_.get();
-    std::string how;
-    try {
-      how = co_await ((*self).*direction)(*self->connection_);
-    } catch (const std::exception& error) {
-      how = error.what();
-    }
-    if (self->connection_.get() == connection) {
-      self->detach();
-      if (self->handler_ != nullptr) {
-        self->handler_->on_disconnected(how);
-      }
-    }
-  }
-
-  async::Task<std::string> read_all(FramedConnection& connection) {
-    net::FrameResult frame;
-    for (;;) {
-      const std::uint64_t before = connection.reader.received_bytes();
-      const bool is_whole = connection.reader.try_read_frame(frame);
-      if (connection.reader.received_bytes() != before) {
-        note_bytes(is_whole);
-      }
-      if (!is_whole) {
-        co_await connection.tcp.readable(Deadline::unbounded("the session watches the peer and ends the connection"));
-        continue;
-      }
-      if (!frame.ok()) {
-        co_return frame.reason;
-      }
-      const bool is_valid = receive_frame(frame.payload);
-      if (connection_.get() != &connection || !is_valid) {
-        co_return no_protocol;
-      }
-    }
-  }
-
-  /// Every received byte shows that the peer is alive, since one frame may take longer than the liveness time. A server
-  /// also sends heartbeats while a long frame arrives, since the sender's own heartbeats are queued behind that frame.
-  void note_bytes(bool are_whole) {
-    last_received_ = Deadline::Clock::now();
-    if (options_.is_server && !are_whole && last_received_ - last_heartbeat_ >= options_.answer) {
-      send_heartbeat();
-    }
-  }
-
-  /// Serves a frame, or keeps it until lacks_room() is false. Kept frames are bounded, because they are unacknowledged.
-  /// Heartbeats are never kept: they acknowledge responses, which makes room. @returns false for a protocol violation
-  bool receive_frame(Frame& frame) {
-    if (frame.empty()) {
-      return false;  // no message is empty
-    }
-    if (frame.front() == static_cast<std::byte>(MessageKind::heartbeat)) {
-      const std::optional<std::uint64_t> has = decode_heartbeat(frame);
-      if (!has || !queue_.acknowledge(*has)) {
-        return false;
-      }
-      if (options_.is_server) {
-        send_heartbeat();
-      }
-      if (queue_.has_waiting()) {
-        to_write_.set();
-      }
-      return true;
-    }
-    if (unserved_.empty() && !lacks_room()) {
-      return serve(frame);
-    }
-    unserved_bytes_ += frame.size();
-    unserved_.push_back(std::move(frame));
-    return unserved_bytes_ <= max_unacknowledged_bytes && unserved_.size() <= most_unserved;
-  }
-
-  bool serve(std::span<const std::byte> frame) {
-    ++received_;
-    unacknowledged_bytes_ += frame.size();
-    if (unacknowledged_bytes_ > max_unacknowledged_bytes / 4) {
-      acknowledge();
-    }
-    return handler_ == nullptr || handler_->on_frame(frame);
-  }
-
-  /// Serves frames that waited for room. @returns false for a protocol violation
-  bool serve_waiting(const FramedConnection& connection) {
-    bool is_valid = true;
-    while (is_valid && connection_.get() == &connection && !unserved_.empty() && !lacks_room()) {
-      const Frame frame = std::move(unserved_.front());
-      unserved_.pop_front();
-      unserved_bytes_ -= frame.size();
-      is_valid = serve(frame);
-    }
-    return is_valid;
-  }
-
-  async::Task<std::string> write_all(FramedConnection& connection) {
-    Deadline::Clock::time_point last_taken = Deadline::Clock::now();
-    for (;;) {
-      while (queue_.may_take() && connection.writer.queued_bytes() < batch_bytes) {
-        const OutgoingFrame& next = queue_.take();
-        static_cast<void>(connection.writer.queue(next.own, next.parts));  // its own bound is far above a batch
-      }
-      const bool is_valid = serve_waiting(connection);
-      if (connection_.get() != &connection || !is_valid) {
-        co_return no_protocol;
-      }
-      if (connection.writer.queued_bytes() > 0) {
-        net::IoResult result = connection.writer.try_flush();
-        if (result.status == net::IoStatus::timed_out) {
-          const std::size_t at_once = result.bytes;
-          result = co_await connection.writer.flush(Deadline::after(std::min(options_.send, step)));
-          result.bytes += at_once;
-        }
-        if (result.status == net::IoStatus::closed) {
-          co_return result.reason();
-        }
-        const Deadline::Clock::time_point now = Deadline::Clock::now();
-        if (result.bytes > 0) {
-          last_taken = now;
-        } else if (now - last_taken >= options_.send) {
-          co_return format_text("it took nothing for {}", {duration_text(options_.send)});
-        }
-      } else if (queue_.has_waiting()) {  // wait until the peer has acknowledged more
-        const std::size_t before = queue_.taken_bytes();
-        const async::WakeReason ready = co_await to_write_.wait(Deadline::at(last_taken + options_.send));
-        if (queue_.taken_bytes() != before) {
-          last_taken = Deadline::Clock::now();
-        } else if (ready == async::WakeReason::timed_out) {
-          co_return format_text("it acknowledged nothing for {}", {duration_text(options_.send)});
-        }
-      } else if (closing_) {
-        connection.tcp.shutdown_write();  // the peer reads all bytes and closes, or is closed after `linger`
-        co_await loop_.sleep_for(linger);
-        co_return "it was asked to close";
-      } else {
-        co_await to_write_.wait(Deadline::unbounded("the end of the connection destroys this task"));
-        last_taken = Deadline::Clock::now();
-      }
-    }
-  }
-
-  async::EventLoop& loop_;
-  SessionOptions options_;
-  SessionHandler* handler_;  ///< null once closed
-  RetransmitQueue queue_;
-  std::unique_ptr<FramedConnection> connection_;
-  async::AutoResetEvent to_write_;
-  Deadline::Clock::time_point last_received_ = Deadline::Clock::now();
-  Deadline::Clock::time_point last_heartbeat_;
-  std::uint64_t received_ = 0;
-  std::size_t unacknowledged_bytes_ = 0;
-  Serializer heartbeat_;
-  std::deque<Frame> unserved_;  ///< frames of the peer that wait for room
-  std::size_t unserved_bytes_ = 0;
-  bool closing_ = false;
-  async::TaskHandle reading_;
-  async::TaskHandle writing_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/client/client_session.hpp
-
-/// @file
-/// Client session: a rank's session with the store. StoreConnector connects to it, with retries over one or several
-/// ports, and joins the job; ClientSession sends heartbeats and reconnects.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// A connection with a store that has accepted this rank.
-struct ConnectedStore {
-  StoreAddress address;  ///< with the port at which the store was found
-  Accepted accepted;
-  std::unique_ptr<FramedConnection> connection;
-};
-
-/// Tries to join until the store answers. If the store may be at several ports, it sends its Join to each in turn, and
-/// skips a port without this job's store. Lifetime: the arguments outlive its task. Threads: the loop's.
-class StoreConnector final : private net::RetryObserver {
- public:
-  /// @param join process and timeout are filled in
-  StoreConnector(async::EventLoop& loop, StoreAddress address, Join join, FailureLatch& failure, std::string doing,
-                 Deadline deadline)
-      : loop_(&loop),
-        address_(std::move(address)),
-        join_(std::move(join)),
-        failure_(&failure),
-        doing_(std::move(doing)),
-        deadline_(deadline),
-        first_port_(address_.port) {
-    if (address_.ports > 1) {
-      backoff_.attempt_timeout = port_timeout;
-      backoff_.connects_once = true;
-    }
-  }
-
-  /// @throws Error (refused) with the store's sentence, or if one side does not know the other's secret; the job's
-  /// first cause, also if it comes from elsewhere; Error (timeout); Error (protocol) if the peer is no store; and the
-  /// errors of connecting
-  async::Task<ConnectedStore> connect_and_join() {
-    const std::chrono::microseconds delay_of_rank = connect_delay(join_.info.rank);
-    if (delay_of_rank.count() > 0) {
-      co_await loop_->sleep_until(earlier(deadline_, Deadline::after(delay_of_rank)));
-    }
-    notice_.emplace(*loop_, doing_, "nothing has answered there yet");
-    backoff_.observer = this;
-    ConnectedStore connected;
-    for (;;) {
-      has_sent_request_ = false;
-      is_other_job_ = true;
-      try {
-        async::Task<net::Connection> connecting =
-            net::connect_with_backoff(*loop_, address_.host, address_.port, deadline_, backoff_);
-        net::Connection connection = co_await std::move(connecting);
-        connected.connection = std::make_unique<FramedConnection>(std::move(connection));
-        const HandshakeRequest request = make_join();
-        const HandshakeResult result =
-            co_await handshake(*connected.connection, address_, request, doing_, earlier_of_several(port_timeout),
-                               earlier_of_several(reply_timeout));
-        if (take(result, connected)) {
-          notice_.reset();
-          co_return std::move(connected);
-        }
-      } catch (const Error& error) {
-        keep_error(error);
-      }
-      connected.connection.reset();
-      const std::chrono::milliseconds delay = choose_next_try();
-      note(reason());
-      co_await loop_->sleep_for(delay);
-    }
-  }
-
- private:
-  /// How long one of several ports is tried before the next.
-  static constexpr std::chrono::milliseconds port_timeout{500};
-  /// How long a store at one of several ports may take to answer a Join: a slow one may have admitted the rank already.
-  static constexpr std::chrono::milliseconds reply_timeout{5000};
-
-  /// How long a rank waits before it connects. If more ranks connect at once than a listener's queue holds (4096 on
-  /// most systems), connections are dropped. TCP repeats them only a second later. The delay makes the ranks of a large
-  /// job connect about as fast as a store accepts them.
-  static std::chrono::microseconds connect_delay(int rank) noexcept {
-    constexpr int at_once = 2000;
-    constexpr int longest = 100000;
-    return std::chrono::microseconds(60) * (std::clamp(rank, at_once, longest) - at_once);
-  }
-
-  Deadline earlier_of_several(std::chrono::milliseconds timeout) const {
-    return address_.ports == 1 ? deadline_ : earlier(deadline_, Deadline::after(timeout));
-  }
-
-  /// A try has failed. @throws the job's first cause, if it is known: this process may serve the store
-  void note(std::string why) override {
-    failure_->throw_if_failed(join_.info.rank);
-    notice_->note(std::move(why));
-  }
-
-  /// Why the last tries failed. The refusal by another job's store explains more than what follows it.
-  const std::string& reason() const noexcept {
-    return other_store_refusal_.empty() ? last_error_ : other_store_refusal_;
-  }
-
-  /// @returns whether the store has accepted this rank; false, with `last_error_` set, if another try may succeed
-  bool take(const HandshakeResult& result, ConnectedStore& connected) {
-    if (const Refused* refused = std::get_if<Refused>(&result)) {
-      is_other_job_ = refused->other_job;
-      throw Error(Errc::refused, format_text("{} was refused: {}", {doing_, refused->sentence}))
-          .with_rank(join_.info.rank);
-    }
-    if (const Failure* failed = std::get_if<Failure>(&result)) {
-      failure_->set(failed->cause);
-      failure_->throw_if_failed(join_.info.rank);
-    }
-    const HandshakeError* error = std::get_if<HandshakeError>(&result);
-    if (error != nullptr && error->timed_out) {
-      throw_error(Errc::timeout, "{}: the deadline passed; the store took the connection but does not answer",
-                  {doing_});
-    }
-    if (error != nullptr) {
-      has_sent_request_ = error->request_sent;
-      last_error_ = format_text("what listens there closed the connection without an answer ({})", {error->reason});
-      return false;
-    }
-    connected.accepted = std::get<Accepted>(result);
-    connected.address = address_;
-    return true;
-  }
-
-  /// Throws the error in handling again, unless another of several ports may have this job's store.
-  void keep_error(const Error& error) {
-    const bool is_address = net::SocketAddress::from_numeric(address_.host, address_.port).has_value();
-    const bool is_final = !is_other_job_ || (!is_address && !net::invalid_name_reason(address_.host).empty());
-    const bool was_refused = error.code() == make_error_code(Errc::refused);
-    if (address_.ports == 1 || failure_->failed() || (was_refused && is_final)) {
-      throw;
-    }
-    last_error_ = error.what();
-    if (was_refused) {
-      other_store_refusal_ = last_error_;
-    }
-  }
-
-  /// @returns how long to wait before the next try @throws Error (timeout) if it is too late for one
-  std::chrono::milliseconds choose_next_try() {
-    if (Deadline::Clock::now() + delay_ >= deadline_.instant()) {
-      throw_error(Errc::timeout,
-                  "{}: the deadline passed; {}; check that MASTER_ADDR and MASTER_PORT are those of this job's store",
-                  {doing_, reason()});
-    }
-    is_again_ = has_sent_request_ && !is_again_;
-    if (is_again_) {  // a store that took the Join waits for this rank within the reconnect window
-      return backoff_.first;
-    }
-    offset_ = static_cast<std::uint16_t>((offset_ + 1) % address_.ports);
-    address_.port = static_cast<std::uint16_t>(first_port_ + offset_);
-    return offset_ != 0 ? std::chrono::milliseconds(0) : std::exchange(delay_, std::min(2 * delay_, backoff_.longest));
-  }
-
-  /// Its timeout is a tenth shorter than this rank's, at most 1 s, so that the store can still send the missing ranks.
-  Join make_join() const {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
-    Join join = join_;
-    join.process = ::getpid();
-    join.join_timeout_ms =
-        static_cast<std::uint64_t>((left - std::min(left / 10, std::chrono::milliseconds(1000))).count());
-    return join;
-  }
-
-  async::EventLoop* loop_;
-  StoreAddress address_;
-  Join join_;
-  FailureLatch* failure_;
-  std::string doing_;
-  Deadline deadline_;
-  std::uint16_t first_port_;
-  std::uint16_t offset_ = 0;  ///< of the port that is tried
-  std::string last_error_;
-  std::string other_store_refusal_;
-  std::optional<SlowNotice> notice_;
-  net::Backoff backoff_;
-  std::chrono::milliseconds delay_ = backoff_.first;  ///< after all ports were tried
-  bool is_again_ = false;                             ///< the port is tried a second time
-  bool has_sent_request_ = false;                     ///< the last try ended after it had sent its Join
-  bool is_other_job_ = true;                          ///< the last port is not known to be of this job's store
-};
-
-/// Base of a StoreClient, which receives the frames. Lifetime: the loop outlives it. Threads: the loop's.
-class ClientSession : public SessionHandler {
- public:
-  ClientSession(const ClientSession&) = delete;
-  ClientSession& operator=(const ClientSession&) = delete;
-
- protected:
-  /// The tasks begin in the loop's next turn, when the derived object exists.
-  ClientSession(async::EventLoop& loop, ConnectedStore store)
-      : loop_(loop),
-        address_(std::move(store.address)),
-        local_(store.connection->tcp.local()),
-        peer_(store.connection->tcp.peer()),
-        accepted_(store.accepted),
-        session_(std::make_shared<ResumableSession>(loop, SessionOptions{}, *this)) {
-    store.connection->watch(std::chrono::milliseconds(accepted_.liveness_ms));
-    static_cast<void>(session_->attach(std::move(store.connection), 0));  // a new session can always start at frame 0
-    heartbeat_task_ = loop_.spawn(run_heartbeats());
-  }
-  ~ClientSession() { close(); }
-
-  /// The job has failed, as the store says instead of going on with the session.
-  virtual void on_failure(const Cause& cause) = 0;
-  /// The store is lost, and the session closed. @param how a clause @param is_silent its connection had not ended
-  virtual void on_lost(const std::string& how, bool is_silent) = 0;
-
-  /// Closes the connection; no virtual function is called any more.
-  DTRAIN_NOT_INLINED void close() noexcept {
-    session_->close();
-    heartbeat_task_.cancel();
-    resume_task_.cancel();
-    lookup_task_.cancel();
-  }
-
-  async::EventLoop& loop() const noexcept { return loop_; }
-  const StoreAddress& address() const noexcept { return address_; }
-  const net::SocketAddress& local() const noexcept { return local_; }
-  ResumableSession& session() const noexcept { return *session_; }
-
- private:
-  /// How long an address may take to answer at first. TCP repeats a lost SYN only after a second.
-  static constexpr std::chrono::milliseconds first_connect_timeout{100};
-  static constexpr std::chrono::milliseconds longest_connect_timeout{5000};
-
-  void on_disconnected(const std::string& how) override {
-    if (accepted_.reconnect_window_ms == 0) {
-      lose(how);
-    } else {
-      resume_task_ = loop_.spawn(resume(how));
-    }
-  }
-
-  void lose(const std::string& how) {
-    close();
-    on_lost(how, false);
-  }
-
-  /// Sends heartbeats, and ends the session if the store sends nothing for the liveness time, in which the time that
-  /// this process itself was stopped or got no processor does not count.
-  async::Task<void> run_heartbeats() {
-    const std::chrono::milliseconds every(std::max(accepted_.heartbeat_ms, 1U));
-    const std::chrono::milliseconds liveness(std::max(accepted_.liveness_ms, 1U));
-    for (;;) {
-      const Deadline::Clock::time_point before = Deadline::Clock::now();
-      co_await loop_.sleep_for(every);
-      const Deadline::Clock::time_point now = Deadline::Clock::now();
-      session_->excuse_silence(now - before - every);
-      if (session_->attached() && now - session_->last_received() > liveness) {
-        close();
-        on_lost(silence_text(liveness), true);
-        co_return;
-      }
-      session_->send_heartbeat();
-    }
-  }
-
-  /// Replaces the broken connection within the reconnect window. It tries the last good address first, because
-  /// resolving the name may take longer than the window; look_up_store() adds others. @param how the connection broke
-  async::Task<void> resume(std::string how) {
-    const Deadline deadline = Deadline::after(std::chrono::milliseconds(accepted_.reconnect_window_ms));
-    const HandshakeRequest request = Resume{accepted_.token, session_->received(), {}};
-    bool is_over = false;
-    endpoints_.assign(1, peer_);
-    connect_timeout_ = first_connect_timeout;
-    last_error_.clear();
-    try {
-      while (!is_over && !deadline.passed()) {
-        async::Task<net::ConnectResult> attempt = net::connect_to_any(loop_, endpoints_, deadline, connect_timeout_);
-        net::ConnectResult connected = co_await std::move(attempt);
-        if (connected.connection) {
-          auto connection = std::make_unique<FramedConnection>(*std::move(connected.connection));
-          const HandshakeResult result =
-              co_await handshake(*connection, address_, request, "going on with the session", deadline, deadline);
-          is_over = finish_resume(result, std::move(connection));
-        } else {
-          last_error_ =
-              posix_error(connected.error, format_text("connecting to {}", {to_string(endpoints_.front())})).what();
-        }
-        if (!is_over) {
-          prepare_next_attempt(deadline);
-          co_await loop_.sleep_for(std::chrono::milliseconds(10));
-        }
-      }
-    } catch (const std::exception& error) {
-      last_error_ = error.what();
-    }
-    lookup_task_.cancel();
-    if (!session_->attached()) {
-      lose(how + (last_error_.empty() ? "" : format_text("; going on with the session failed: {}", {last_error_})));
-    }
-  }
-
-  void prepare_next_attempt(Deadline deadline) {
-    if (connect_timeout_ == first_connect_timeout) {
-      lookup_task_ = loop_.spawn(look_up_store(deadline), [](const std::exception_ptr&) {});
-    }
-    connect_timeout_ = std::min(2 * connect_timeout_, longest_connect_timeout);
-    std::rotate(endpoints_.begin(), endpoints_.begin() + 1, endpoints_.end());
-  }
-
-  /// Attaches the connection if the store has accepted it; else sets `last_error_`.
-  /// @returns whether no other attempt is to follow
-  bool finish_resume(const HandshakeResult& result, std::unique_ptr<FramedConnection> connection) {
-    if (const HandshakeError* error = std::get_if<HandshakeError>(&result)) {
-      last_error_ = error->reason;
-      return false;
-    }
-    if (const Refused* refused = std::get_if<Refused>(&result)) {
-      last_error_ = refused->sentence;
-    } else if (const Failure* failure = std::get_if<Failure>(&result)) {
-      last_error_ = failure->cause.sentence();
-      on_failure(failure->cause);
-    } else {
-      const net::SocketAddress peer = connection->tcp.peer();
-      connection->watch(std::chrono::milliseconds(accepted_.liveness_ms));
-      if (session_->attach(std::move(connection), std::get<Accepted>(result).received)) {
-        peer_ = peer;
-      } else {
-        last_error_ = "the store misses frames that it had acknowledged, or claims some that were never sent";
-      }
-    }
-    return true;
-  }
-
-  /// Adds the addresses that the store's name resolves to now to `endpoints_`.
-  async::Task<void> look_up_store(Deadline deadline) {
-    async::Task<net::Resolution> lookup = net::resolve(loop_, address_.host, address_.port, deadline);
-    const net::Resolution found = co_await std::move(lookup);
-    for (const net::SocketAddress& each : found.addresses) {
-      if (each != peer_) {
-        endpoints_.push_back(each);
-      }
-    }
-  }
-
-  async::EventLoop& loop_;
-  StoreAddress address_;
-  net::SocketAddress local_;  ///< this rank's end of the session's first connection
-  net::SocketAddress peer_;   ///< store address of the session's last connection
-  Accepted accepted_;
-  std::shared_ptr<ResumableSession> session_;
-  async::TaskHandle heartbeat_task_;
-  std::vector<net::SocketAddress> endpoints_;    ///< addresses to try when resuming
-  std::chrono::milliseconds connect_timeout_{};  ///< timeout of the next try
-  std::string last_error_;                       ///< of the last try
-  async::TaskHandle resume_task_;
-  async::TaskHandle lookup_task_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/client/store_client.hpp
-
-/// @file
-/// Store client: a rank's session with the store of its job, and the requests in it.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// The client side of the rendezvous, from joining to leaving. Its layers, from the lowest: FramedConnection (a
-/// connection with its frames), handshake() and StoreConnector (Hello, Challenge, Join, until the store accepts),
-/// ResumableSession (numbers and keeps frames), ClientSession (heartbeats, reconnection), StoreClient (pairs requests
-/// with responses). Lifetime: the loop outlives it. Threads: the loop's, destruction included.
-class StoreClient final : public std::enable_shared_from_this<StoreClient>, private ClientSession {
- public:
-  /// Ends the session when its owner goes. Tasks that wait for a response then throw; until then they share the client.
-  struct EndSession {
-    void operator()(StoreClient* ended) noexcept {
-      ended->end("the session with the store has ended");
-      client.reset();
-    }
-    std::shared_ptr<StoreClient> client{};
-  };
-  /// Without an earlier leave(), the job counts the rank as lost when this goes.
-  using Owner = std::unique_ptr<StoreClient, EndSession>;
-
-  /// Connects to the store, with retries until the store listens, and waits until all ranks have joined.
-  /// @param failure receives the job's first cause, during the join and for the session's life
-  /// @throws Error (refused) with the store's sentence, or if one side does not know the other's secret; the job's
-  /// first cause; Error (timeout); and the errors of connecting
-  static async::Task<Owner> join(async::EventLoop& loop, StoreAddress address, Join request,
-                                 std::shared_ptr<FailureLatch> failure, Deadline deadline) {
-    const int rank = request.info.rank;
-    const int world_size = request.world_size;
-    const std::string doing = format_text("joining the job at {} as {}{}",
-                                          {address.text(), address.role == ClientRole::rank ? "rank " : "node ", rank});
-    StoreConnector connector(loop, std::move(address), std::move(request), *failure, doing, deadline);
-    ConnectedStore connected = co_await connector.connect_and_join();
-    auto shared = std::make_shared<StoreClient>(loop, std::move(connected), rank, std::move(failure));
-    Owner client(shared.get(), EndSession{shared});
-    const async::WakeReason ready = co_await client->welcomed_.wait(deadline);
-    if (ready == async::WakeReason::timed_out) {  // the store's own timeout has passed, unless its machine stood still
-      co_await client->welcomed_.wait(Deadline::after(response_grace));
-    }
-    client->require_welcome(doing, world_size);
-    co_return std::move(client);
-  }
-
-  /// @param store has accepted this rank
-  StoreClient(async::EventLoop& loop, ConnectedStore store, int rank, std::shared_ptr<FailureLatch> failure)
-      : ClientSession(loop, std::move(store)),
-        rank_(rank),
-        failure_(std::move(failure)),
-        welcomed_(loop),
-        left_(loop),
-        failure_received_(loop) {}
-  StoreClient(const StoreClient&) = delete;
-  StoreClient& operator=(const StoreClient&) = delete;
-  ~StoreClient() { end("the session with the store ended"); }
-
-  const Membership& membership() const noexcept { return *membership_; }
-
-  /// Sends a request and waits for its response. At the deadline it cancels the request. It then waits up to a second
-  /// for the response, which lists what is missing.
-  /// @param self outlives the wait
-  /// @param doing begins every error sentence: "waiting for key 'a' of the store"
-  /// @returns a response with Status::ok or Status::missing
-  /// @throws the job's first cause; Error (timeout), (refused); (closed) after leave or end; (limit): too much to be
-  /// sent
-  static async::Task<Response> send_request(std::shared_ptr<StoreClient> self, Request request, std::string doing,
-                                            Deadline deadline) {
-    self->require_open(doing);
-    PendingRequest pending(*self, request.id = ++self->last_id_);
-    self->post(encode(std::move(request)), doing);
-    async::WakeReason ready = co_await pending.over.wait(deadline);
-    if (ready == async::WakeReason::timed_out) {
-      pending.cancel();
-      ready = co_await pending.over.wait(Deadline::after(response_grace));
-    }
-    if (!pending.response || pending.response->status == Status::failed) {
-      self->require_open(doing);
-    }
-    self->require_good(pending.response, doing);
-    co_return *std::move(pending.response);
-  }
-
-  /// Sends Leave, and ends every other wait. @returns whether the store acknowledged it by the deadline
-  async::Task<bool> leave(Deadline deadline) {
-    if (!open()) {
-      co_return false;
-    }
-    leaving_ = true;
-    post(encode(Leave{}), "leaving the job");
-    const async::WakeReason ready = co_await left_.wait(deadline);
-    const bool acknowledged = ready == async::WakeReason::ready && acknowledged_;
-    end("this rank has left the job");
-    co_return acknowledged;
-  }
-
-  /// Reports a failure to the store. If the store sends no first cause within a second, this rank takes `cause` for it.
-  void report(const Cause& cause) {
-    if (failure_->failed()) {
-      return;
-    }
-    if (!open() || leaving_) {
-      failure_->set(cause);
-      return;
-    }
-    try {
-      post(encode(FailureReport{cause}), "reporting a failure");
-      if (reporting_.done()) {
-        reporting_ = loop().spawn(fail_unless_answered(cause));
-      }
-    } catch (const Error&) {  // too many bytes wait to be sent: the store takes none
-      on_failure(cause);
-    }
-  }
-
- private:
-  static constexpr std::chrono::milliseconds response_grace{1000};
-
-  /// Pending request, in the frame of the coroutine that sent it.
-  struct PendingRequest {
-    PendingRequest(StoreClient& owner, std::uint64_t number) : client(owner), id(number), over(owner.loop()) {
-      client.pending_.emplace(id, this);
-    }
-    PendingRequest(const PendingRequest&) = delete;
-    PendingRequest& operator=(const PendingRequest&) = delete;
-    ~PendingRequest() {
-      client.pending_.erase(id);
-      cancel();
-    }
-
-    /// Notifies the store that no coroutine waits any more.
-    void cancel() noexcept {
-      if (response || cancelled || !client.open()) {
-        return;
-      }
-      cancelled = true;
-      try {
-        client.post(encode(Cancel{id}), "taking a request back");
-      } catch (...) {  // too many bytes wait to be sent: the store keeps the request
-      }
-    }
-
-    StoreClient& client;
-    std::uint64_t id;
-    async::ManualResetEvent over;
-    std::optional<Response> response{};  ///< empty if none arrived in time
-    bool cancelled = false;
-  };
-
-  bool open() const noexcept { return end_sentence_ == nullptr; }
-
-  void require_welcome(const std::string& doing, int world_size) const {
-    failure_->throw_if_failed(rank_);
-    if (!membership_) {
-      throw_error(Errc::timeout, "{}: the deadline passed; the store did not say which ranks are missing", {doing});
-    }
-    if (membership_->rank != rank_ || membership_->world_size != world_size) {
-      throw_error(Errc::protocol, "{}: the store answered for another rank", {doing});
-    }
-  }
-
-  /// Closes the connection; every wait ends with `sentence`. Without leave(), the job counts this rank as lost.
-  DTRAIN_NOT_INLINED void end(const char* sentence) noexcept {
-    if (open()) {
-      end_sentence_ = sentence;
-    }
-    reporting_.cancel();
-    close();
-    wake_requests();
-    left_.set();
-  }
-
-  void require_open(const std::string& doing) const {
-    failure_->throw_if_failed(rank_);
-    if (!open() || leaving_) {
-      fail(Errc::closed, doing, open() ? "this rank is leaving the job" : end_sentence_);
-    }
-  }
-
-  void require_good(const std::optional<Response>& response, const std::string& doing) const {
-    if (!response) {
-      fail(Errc::timeout, doing, "the deadline passed and the store does not answer");
-    }
-    if (response->status == Status::cancelled) {
-      fail(Errc::timeout, doing, format_text("the deadline passed; {}", {sanitize(response->text)}));
-    }
-    if (response->status != Status::ok && response->status != Status::missing) {
-      fail(Errc::refused, doing, sanitize(response->text));
-    }
-  }
-
-  void post(Frame frame, const std::string& doing) {
-    if (!session().send(std::move(frame))) {
-      fail(
-          Errc::limit, doing,
-          format_text("{} bytes wait to be sent to the store; await some requests first", {session().waiting_bytes()}));
-    }
-  }
-
-  /// @throws Error of this rank
-  [[noreturn]] DTRAIN_NOT_INLINED void fail(Errc code, const std::string& doing, std::string_view problem,
-                                            SourceLocation where = SourceLocation::current()) const {
-    throw Error(code, format_text("{}: {}", {doing, problem}), where).with_rank(rank_);
-  }
-
-  DTRAIN_NOT_INLINED void wake_requests() noexcept {
-    for (const auto& [id, pending] : pending_) {
-      pending->over.set();
-    }
-    welcomed_.set();
-    failure_received_.set();
-  }
-
-  async::Task<void> fail_unless_answered(Cause cause) {
-    const async::WakeReason ready = co_await failure_received_.wait(Deadline::after(response_grace));
-    if (ready == async::WakeReason::timed_out) {
-      on_failure(cause);
-    }
-  }
-
-  bool on_frame(std::span<const std::byte> frame) override {
-    std::optional<ToRank> message = decode<ToRank>(frame);
-    if (message) {
-      std::visit([this](auto& each) { on(each); }, *message);
-    }
-    return message.has_value();
-  }
-  void on(Response& response) {
-    const auto found = pending_.find(response.id);
-    if (found != pending_.end()) {
-      found->second->response = std::move(response);
-      found->second->over.set();
-    }
-  }
-  void on(const Failure& failure) { on_failure(failure.cause); }
-  void on(const Left&) {
-    acknowledged_ = true;
-    left_.set();
-  }
-  void on(Welcome& welcome) {
-    membership_ = std::move(welcome.membership);
-    if (!local().is_loopback()) {
-      membership_->route_address = local().host();
-    }
-    welcomed_.set();
-  }
-
-  /// The job has failed: every wait ends with its cause.
-  void on_failure(const Cause& cause) override {
-    failure_->set(cause);
-    wake_requests();
-  }
-
-  /// The store is lost: the job has failed, unless this rank is leaving or knows another cause.
-  void on_lost(const std::string& how, bool is_silent) override {
-    if (!leaving_ && !failure_->failed()) {
-      std::string text = format_text("the store of the job at {} went away: {}{}",
-                                     {address().text(), is_silent ? "" : "rank 0 or its launcher ended: ", how});
-      on_failure(Cause{CauseKind::lost, -1, {}, std::move(text)});
-    }
-    wake_requests();
-    left_.set();
-  }
-
-  int rank_;
-  std::shared_ptr<FailureLatch> failure_;
-  async::ManualResetEvent welcomed_;
-  async::ManualResetEvent left_;
-  async::ManualResetEvent failure_received_;
-  std::uint64_t last_id_ = 0;
-  std::optional<Membership> membership_;  ///< since Welcome
-  std::map<std::uint64_t, PendingRequest*> pending_;
-  bool leaving_ = false;
-  bool acknowledged_ = false;
-  const char* end_sentence_ = nullptr;  ///< once ended
-  async::TaskHandle reporting_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/client/store.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-namespace detail {
-
-/// Beginning of an error sentence about a request: "setting key 'a' and 2 more". @pre the request has a key
-inline std::string describe(const Request& request) {
-  const char* verb = "";
-  switch (request.kind) {
-    case RequestKind::set: verb = "setting key "; break;
-    case RequestKind::get: verb = "waiting for key "; break;
-    case RequestKind::try_get: verb = "looking for key "; break;
-    case RequestKind::add: verb = "adding to key "; break;
-    case RequestKind::wait: verb = "waiting for key "; break;
-    case RequestKind::barrier: verb = "waiting in barrier "; break;
-    case RequestKind::compare_set: verb = "comparing and setting key "; break;
-    case RequestKind::erase: verb = "erasing key "; break;
-    case RequestKind::append: verb = "appending to key "; break;
-    case RequestKind::set_many: verb = "setting key "; break;
-    case RequestKind::get_many:
-    case RequestKind::take: verb = "waiting for key "; break;
-  }
-  const std::string key = in_quotes(request.keys.front());
-  return request.keys.size() == 1 ? verb + key : format_text("{}{} and {} more", {verb, key, request.keys.size() - 1});
-}
-
-/// Checks a request against the bounds. @throws Error (invalid_argument) with the bound that it exceeds
-inline void require_bounded(const Request& request, const std::string& doing) {
-  const auto refuse = [&](const std::string& what, std::size_t bound, const char* rest = "") {
-    throw_error(Errc::invalid_argument, "{}: {}; at most {} are possible{}", {doing, what, bound, rest});
-  };
-  if (request.keys.size() > max_keys_per_wait) {
-    refuse(format_text("these are {} keys", {request.keys.size()}), max_keys_per_wait, " at once");
-  }
-  if (request.members.ranges.size() > max_barrier_ranges) {
-    refuse(format_text("its {} ranks are {} ranges of equal steps",
-                       {request.members.size(), request.members.ranges.size()}),
-           max_barrier_ranges);
-  }
-  std::size_t sum = request.value.size() + (request.expected ? request.expected->size() : 0);
-  for (const std::string& key : request.keys) {
-    sum += key.size();
-    if (key.size() > max_key_bytes) {
-      refuse(format_text("it has {} bytes with its prefix", {key.size()}), max_key_bytes);
-    }
-  }
-  for (const std::string& value : request.values) {
-    sum += value.size();
-    if (value.size() > max_value_bytes) {
-      refuse(format_text("a value has {} bytes", {value.size()}), max_value_bytes, large_value_remedy);
-    }
-  }
-  if (request.value.size() > max_value_bytes) {
-    refuse(format_text("the value has {} bytes", {request.value.size()}), max_value_bytes, large_value_remedy);
-  }
-  if (sum > max_batch_bytes) {
-    refuse(format_text("its keys and values have {} bytes together", {sum}), max_batch_bytes, " at once");
-  }
-}
-
-inline async::Task<Response> answer_at_once() {
-  co_return Response{};
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED void StoreRequest::spend() {
-  if (std::exchange(is_spent, true)) {
-    throw_error(Errc::invalid_argument,
-                "a call of the store was awaited or waited for twice, or after it was moved from; make a new one");
-  }
-}
-
-DTRAIN_DEFINED async::Task<Response> StoreRequest::start() {
-  const Deadline by = deadline ? *deadline : Deadline::after(timeout);
-  if (request.keys.empty()) {
-    return detail::answer_at_once();  // an operation on several keys, of which there are none
-  }
-  std::string doing = detail::describe(request);
-  detail::require_bounded(request, doing);
-  std::shared_ptr<StoreClient> session = client.lock();
-  if (!session) {
-    throw_error(Errc::closed, "{}: this rank's session with the store has ended", {doing});
-  }
-  return StoreClient::send_request(std::move(session), std::move(request), std::move(doing), by);
-}
-
-DTRAIN_DEFINED async::Task<Response> StoreRequest::send() {
-  spend();
-  if (loop_handle && !client.expired() && !loop_handle->on_loop_thread()) {
-    throw_error(Errc::invalid_argument,
-                "{}: awaited on another thread than the control thread; await it in a coroutine of run or spawn, or "
-                "call wait()",
-                {detail::describe(request)});
-  }
-  return start();
-}
-
-DTRAIN_DEFINED Response StoreRequest::wait() {
-  spend();
-  if (request.keys.empty()) {
-    return {};
-  }
-  deadline = deadline ? *deadline : Deadline::after(timeout);
-  const std::string doing = detail::describe(request);
-  if (!loop_handle) {
-    throw_error(Errc::invalid_argument, "{}: this store has no thread of its own; co_await the call instead", {doing});
-  }
-  const auto make = [this](async::EventLoop&) { return start(); };
-  return loop_handle->run_blocking(make, with_grace(*deadline), doing);  // its own deadline has the better sentence
-}
-
-DTRAIN_DEFINED Store::Store(std::weak_ptr<StoreClient> client, std::shared_ptr<LoopHandle> loop_handle)
-    : client_(std::move(client)), loop_handle_(std::move(loop_handle)) {}
-
-DTRAIN_DEFINED Store Store::with_prefix(const std::string& prefix) const {
-  Store store = *this;
-  store.prefix_ += prefix;
-  return store;
-}
-
-DTRAIN_DEFINED Store Store::with_timeout(std::chrono::nanoseconds timeout) const {
-  Store store = *this;
-  store.timeout_ = timeout;
-  return store;
-}
-
-DTRAIN_DEFINED Store Store::with_barrier_ranks(std::shared_ptr<const RankSet> ranks) const {
-  Store store = *this;
-  store.barrier_ranks_ = std::move(ranks);
-  return store;
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind,
-                                                                   const OptionalDeadline& deadline) const {
-  StoreRequest made{client_, loop_handle_, {}, deadline, timeout_, false};
-  made.request.kind = kind;
-  return made;
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind, const std::string& key,
-                                                                   const OptionalDeadline& deadline) const {
-  StoreRequest made = make_request(kind, deadline);
-  made.request.keys.push_back(prefix_ + key);
-  return made;
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED StoreRequest Store::make_request(RequestKind kind,
-                                                                   const std::vector<std::string>& keys,
-                                                                   const OptionalDeadline& deadline) const {
-  StoreRequest made = make_request(kind, deadline);
-  for (const std::string& key : keys) {
-    made.request.keys.push_back(prefix_ + key);
-  }
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<void> Store::set(std::string key, std::string value, OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::set, key, deadline);
-  made.request.value = std::move(value);
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<void> Store::set_many(std::vector<std::pair<std::string, std::string>> entries,
-                                               OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::set_many, deadline);
-  for (auto& [key, value] : entries) {
-    made.request.keys.push_back(prefix_ + key);
-    made.request.values.push_back(std::move(value));
-  }
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<CompareSet> Store::compare_set(std::string key, std::optional<std::string> expected,
-                                                        std::string desired, OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::compare_set, key, deadline);
-  made.request.value = std::move(desired);
-  made.request.expected = std::move(expected);
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<std::string> Store::get(std::string key, OptionalDeadline deadline) const {
-  return make_request(RequestKind::get, key, deadline);
-}
-
-DTRAIN_DEFINED StoreCall<std::string> Store::take(std::string key, std::int64_t readers,
-                                                  OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::take, key, deadline);
-  made.request.number = readers;
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<std::vector<std::string>> Store::get_many(std::vector<std::string> keys,
-                                                                   OptionalDeadline deadline) const {
-  return make_request(RequestKind::get_many, keys, deadline);
-}
-
-DTRAIN_DEFINED StoreCall<std::optional<std::string>> Store::try_get(std::string key, OptionalDeadline deadline) const {
-  return make_request(RequestKind::try_get, key, deadline);
-}
-
-DTRAIN_DEFINED StoreCall<bool> Store::erase(std::string key, OptionalDeadline deadline) const {
-  return make_request(RequestKind::erase, key, deadline);
-}
-
-DTRAIN_DEFINED StoreCall<std::int64_t> Store::add(std::string key, std::int64_t delta,
-                                                  OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::add, key, deadline);
-  made.request.number = delta;
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<std::int64_t> Store::append(std::string key, std::string text,
-                                                     OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::append, key, deadline);
-  made.request.value = std::move(text);
-  return made;
-}
-
-DTRAIN_DEFINED StoreCall<void> Store::wait(std::vector<std::string> keys, OptionalDeadline deadline) const {
-  return make_request(RequestKind::wait, keys, deadline);
-}
-
-DTRAIN_DEFINED StoreCall<void> Store::barrier(std::string name, OptionalDeadline deadline) const {
-  StoreRequest made = make_request(RequestKind::barrier, name, deadline);
-  if (barrier_ranks_) {
-    made.request.members = *barrier_ranks_;
-  }
-  return made;
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/server/job_server.hpp
-
-/// @file
-/// Job server: the sessions of a job's ranks, their liveness, the detection of lost ones, and the join timeout, which
-/// names the missing ones.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Lifetime: the loop and the job outlive it. Threads: the loop's.
-class JoinTimeout {
- public:
-  /// @param ended called after it has failed the job
-  JoinTimeout(async::EventLoop& loop, JobState& job, Deadline deadline, std::function<void()> ended)
-      : job_(&job),
-        began_(Deadline::Clock::now()),
-        deadline_(deadline),
-        ended_(std::move(ended)),
-        changed_(loop),
-        watch_task_(loop.spawn(watch())) {}
-  JoinTimeout(const JoinTimeout&) = delete;
-  JoinTimeout& operator=(const JoinTimeout&) = delete;
-
-  /// A rank has joined. If it times out before the store, its timeout applies to the job, which needs every rank.
-  void joined(std::uint64_t join_timeout_ms) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
-    if (join_timeout_ms < static_cast<std::uint64_t>(left.count())) {
-      deadline_ = Deadline::after(std::chrono::milliseconds(join_timeout_ms));
-    }
-    changed_.set();
-  }
-
- private:
-  /// Interval of the log lines while ranks are missing.
-  static constexpr std::chrono::seconds notice_interval{10};
-
-  async::Task<void> watch() {
-    Deadline notice = Deadline::after(notice_interval);
-    while (!job_->formed() && !job_->cause()) {
-      co_await changed_.wait(earlier(notice, deadline_));
-      const std::string so_far = duration_text(Deadline::Clock::now() - began_);
-      if (deadline_.passed()) {
-        job_->on_join_timeout(so_far);
-        ended_();
-      } else if (notice.passed() && !job_->formed() && !job_->cause()) {
-        log(LogLevel::warning, format_text("the job's store waits for {}, {} so far", {job_->missing(), so_far}));
-        notice = Deadline::after(notice_interval);
-      }
-    }
-  }
-
-  JobState* job_;
-  Deadline::Clock::time_point began_;
-  Deadline deadline_;
-  std::function<void()> ended_;
-  async::AutoResetEvent changed_;
-  async::TaskHandle watch_task_;
-};
-
-/// The answer to a Join or Resume: Accepted without its proof, or Refused or Failure.
-struct Admission {
-  std::optional<SessionId> session{};  ///< if it is Accepted
-  Frame frame{};
-};
-
-/// Sends what its JobState says, and detects lost ranks. A rank is lost if its session has no connection for the
-/// reconnect window, or sends nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes every
-/// session at once. Threads: the loop's.
-class JobServer final : private JobSink {
- public:
-  /// @throws Error (posix) if the system gives no random bytes; Error (invalid_argument) for an impossible world size
-  JobServer(async::EventLoop& loop, StoreJobOptions options, const Limits& limits)
-      : loop_(loop),
-        options_(checked(std::move(options))),
-        limits_(limits),
-        job_(*this, options_.world_size, options_.owner, random_job_id(), limits_, options_.job, options_.opener),
-        over_(loop),
-        join_timeout_(loop, job_, options_.join_deadline, [this] { settle(); }),
-        liveness_task_(loop_.spawn(watch_liveness())) {}
-  JobServer(const JobServer&) = delete;
-  JobServer& operator=(const JobServer&) = delete;
-  ~JobServer() = default;
-
-  const StoreJobOptions& options() const noexcept { return options_; }
-
-  /// Posts a failure that the store's own process noticed. Only the job's first cause counts; every rank receives it.
-  void post_failure(const Cause& cause) {
-    job_.post(cause);
-    settle();
-  }
-
-  /// Waits until every rank has left or, after a failure, closed its connection. @returns false at the deadline
-  async::Task<bool> all_left(Deadline deadline) {
-    const async::WakeReason ready = co_await over_.wait(deadline);
-    co_return ready == async::WakeReason::ready;
-  }
-
-  std::size_t sessions() const noexcept { return clients_.size(); }
-
-  const KeyValueMap& keys() const noexcept { return job_.keys(); }
-
-  /// @name For the handshake of StoreServer
-  /// @{
-  /// Admits a process whose proof is checked: it joins, or resumes its session. After Accepted, attach() that session.
-  Admission admit(const Join& join) {
-    const RankTable::RankEntry* entry = job_.rank_table().find_process(join);
-    const ClientEntry* present = entry == nullptr ? nullptr : clients_.at(entry->session).get();
-    if (present != nullptr && !present->session->attached() && present->session->received() == 0) {
-      return accept(*present);  // its connection broke before it had received Accepted
-    }
-    const SessionId id = ++last_id_;
-    const ClientEntry& added = *clients_.emplace(id, std::make_unique<ClientEntry>(*this, id)).first->second;
-    const JoinResult result = job_.join(id, join);
-    Admission admission;
-    if (const Refused* refused = std::get_if<Refused>(&result)) {
-      admission.frame = encode(*refused);
-    } else if (const Failure* failure = std::get_if<Failure>(&result)) {
-      admission.frame = encode(*failure);
-    } else {
-      join_timeout_.joined(join.join_timeout_ms);
-      admission = accept(added);
-    }
-    if (!admission.session) {
-      clients_.erase(id);
-    }
-    settle();
-    return admission;
-  }
-  Admission admit(const Resume& resume) {
-    const auto found = clients_.find(resume.token.session);
-    if (found != clients_.end() && found->second->key == resume.token.key) {
-      return accept(*found->second);
-    }
-    if (job_.cause()) {
-      return {std::nullopt, encode(Failure{*job_.cause()})};
-    }
-    return {std::nullopt,
-            encode(Refused{"this session is over: it was without a connection for too long, or it never was"})};
-  }
-  /// Continues the session on this connection. @param has number of frames that the rank has
-  void attach(SessionId id, std::unique_ptr<FramedConnection> connection, std::uint64_t has) {
-    const auto found = clients_.find(id);
-    if (found == clients_.end()) {
-      return;
-    }
-    connection->reader.raise_bound(max_frame_bytes);
-    connection->watch(limits_.liveness);
-    if (found->second->session->attach(std::move(connection), has)) {
-      found->second->waiting.cancel();
-    } else {
-      detach(id, "it missed frames that it had acknowledged, or claimed some that were never sent");
-    }
-  }
-  void record_refusal(std::string sentence) { job_.record_refusal(std::move(sentence)); }
-  /// @}
-
- private:
-  struct ClientEntry final : SessionHandler {
-    ClientEntry(JobServer& server, SessionId session_id)
-        : owner(server),
-          id(session_id),
-          session(std::make_shared<ResumableSession>(server.loop_, server.session_options(), *this)) {}
-    ClientEntry(const ClientEntry&) = delete;
-    ClientEntry& operator=(const ClientEntry&) = delete;
-    ~ClientEntry() { session->close(); }
-
-    bool on_frame(std::span<const std::byte> frame) override { return owner.receive_frame(id, frame); }
-    void on_disconnected(const std::string& how) override { owner.disconnected(id, how); }
-
-    JobServer& owner;
-    SessionId id;
-    Nonce key = random_bytes<16>();
-    std::shared_ptr<ResumableSession> session;
-    async::TaskHandle waiting;  ///< runs after a lost connection, and ends the session after the reconnect window
-  };
-
-  static StoreJobOptions checked(StoreJobOptions options) {
-    if (options.world_size < 1 || options.world_size > max_world_size) {
-      throw_error(Errc::invalid_argument, "opening the store of a job of {} ranks; 1 to {} are possible",
-                  {options.world_size, max_world_size});
-    }
-    return options;
-  }
-
-  SessionOptions session_options() const { return {limits_.outgoing_bytes, limits_.send, true, heartbeat()}; }
-
-  /// Heartbeat interval: 0.5 s, or longer for more than 5000 ranks, so that about 10,000 heartbeats a second arrive at
-  /// most; at most a quarter of the liveness time.
-  std::chrono::milliseconds heartbeat() const {
-    const std::chrono::milliseconds wanted(std::max(500, options_.world_size / 10));
-    return std::max(std::chrono::milliseconds(1), std::min(wanted, limits_.liveness / 4));
-  }
-
-  Admission accept(const ClientEntry& client) const {
-    Accepted accepted;
-    accepted.token = SessionToken{client.id, client.key};
-    accepted.received = client.session->received();
-    accepted.heartbeat_ms = wire_milliseconds(heartbeat());
-    accepted.liveness_ms = wire_milliseconds(limits_.liveness);
-    accepted.reconnect_window_ms = wire_milliseconds(limits_.reconnect_window);
-    return {client.id, encode(accepted)};
-  }
-  static std::uint32_t wire_milliseconds(std::chrono::milliseconds time) noexcept {
-    return static_cast<std::uint32_t>(std::min(time, std::chrono::milliseconds(0xffffffffU)).count());
-  }
-
-  bool receive_frame(SessionId id, std::span<const std::byte> frame) {
-    if (!job_.has_joined(id)) {
-      return true;  // the rank has left: its bytes are read only to see the connection's end
-    }
-    std::optional<FromRank> message = decode<FromRank>(frame);
-    if (!message) {
-      return false;
-    }
-    job_.receive(id, *std::move(message));
-    settle();
-    return true;
-  }
-
-  /// A session lost its connection. It may be resumed for a while, unless the rank has left or the job has failed.
-  void disconnected(SessionId id, const std::string& how) {
-    const auto found = clients_.find(id);
-    if (found == clients_.end()) {
-      return;
-    }
-    const auto silence = Deadline::Clock::now() - found->second->session->last_received();
-    const std::string text =
-        silence > limits_.liveness / 2  // a starved rank may close its connection because it heard nothing itself
-            ? format_text("{}, and then its connection ended ({})", {silence_text(silence), how})
-            : format_text("its process ended, or its connection broke, before it left the job ({})", {how});
-    const bool may_come_back = job_.has_joined(id) && !job_.cause() && limits_.reconnect_window.count() > 0;
-    if (may_come_back) {
-      found->second->waiting = loop_.spawn(detach_after_reconnect_window(id, text));
-    } else {
-      detach(id, text);
-    }
-  }
-
-  async::Task<void> detach_after_reconnect_window(SessionId id, std::string how) {
-    co_await loop_.sleep_for(limits_.reconnect_window);
-    detach(id, how);
-  }
-
-  /// Ends a session. Its rank is lost, unless it has left.
-  void detach(SessionId id, const std::string& how) {
-    const std::optional<Cause> loss = job_.session_ended(id, how);
-    clients_.erase(id);
-    if (loss) {
-      job_.post(*loss);
-    }
-    settle();
-  }
-
-  /// Ends sessions that send nothing for the liveness time, in which the time that the store's own process was stopped
-  /// or got no processor does not count.
-  async::Task<void> watch_liveness() {
-    const std::chrono::milliseconds step = std::max(std::chrono::milliseconds(1), limits_.liveness / 8);
-    for (;;) {
-      const Deadline::Clock::time_point before = Deadline::Clock::now();
-      co_await loop_.sleep_for(step);
-      const Deadline::Clock::time_point now = Deadline::Clock::now();
-      std::vector<SessionId> silent;
-      for (auto& [id, client] : clients_) {
-        client->session->excuse_silence(now - before - step);
-        if (client->session->attached() && now - client->session->last_received() > limits_.liveness) {
-          silent.push_back(id);
-        }
-      }
-      for (const SessionId id : silent) {
-        detach(id, silence_text(limits_.liveness));
-      }
-    }
-  }
-
-  /// @name Called by the job
-  /// @{
-  template <class Message>
-  void send_to(SessionId id, Message& message) {
-    const auto found = clients_.find(id);
-    if (found != clients_.end() && !found->second->session->send(encode(std::move(message)))) {
-      unread_.push_back(id);
-    }
-  }
-  void send(SessionId id, ToRank message) override { send_to(id, message); }
-  void send(SessionId id, ValueResponse message) override { send_to(id, message); }
-  void close_after_sending(SessionId id) override {
-    const auto found = clients_.find(id);
-    if (found != clients_.end()) {
-      found->second->session->close_after_sending();
-    }
-  }
-  void on_joined(int rank, const std::string& host) override { options_.on_joined(rank, host); }
-  void on_left(int rank) override { options_.on_left(rank); }
-  void on_failure(const Cause& cause) override { options_.on_failure(cause); }
-  void warn(const std::string& sentence) override { log(LogLevel::warning, sentence); }
-  /// @}
-
-  /// After each call of the job: ends the sessions that left too many bytes unread, which changes the job again.
-  void settle() {
-    for (const SessionId id : std::exchange(unread_, {})) {
-      detach(id, format_text("it left more than {} bytes of answers unread", {limits_.outgoing_bytes}));
-    }
-    if (job_.over()) {
-      over_.set();
-    }
-  }
-
-  async::EventLoop& loop_;
-  StoreJobOptions options_;
-  Limits limits_;
-  JobState job_;
-  async::ManualResetEvent over_;
-  std::vector<SessionId> unread_;  ///< sessions that took too little of what was sent
-  SessionId last_id_ = 0;
-  std::map<SessionId, std::unique_ptr<ClientEntry>> clients_;
-  JoinTimeout join_timeout_;  ///< tasks come last: destroyed before the members that they use
-  async::TaskHandle liveness_task_;
-};
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -44408,8 +44161,8 @@ class StoreServer {
  private:
   /// A connection that has not joined.
   struct PendingConnection {
-    std::unique_ptr<FramedConnection> connection;
-    async::TaskHandle task;  ///< destroyed before the connection
+    std::shared_ptr<Session> session;
+    async::TaskHandle task;  ///< destroyed before the session
   };
   using ConnectionId = std::uint64_t;
   using PendingConnections = std::map<ConnectionId, PendingConnection>;  ///< the oldest first
@@ -44459,9 +44212,9 @@ class StoreServer {
     const ConnectionId id = ++last_id_;
     try {
       PendingConnection& pending = without_hello_[id];
-      pending.connection = std::make_unique<FramedConnection>(std::move(connection), max_handshake_bytes);
-      pending.connection->watch(options_.limits.liveness);
-      pending.task = loop_.spawn(receive(id, *pending.connection));
+      pending.session = std::make_shared<Session>(std::move(connection), max_handshake_bytes);
+      pending.session->watch(options_.limits.liveness);
+      pending.task = loop_.spawn(receive(id, *pending.session));
     } catch (const std::exception&) {  // the connection is gone, or memory is short: serve the others
       without_hello_.erase(id);
     }
@@ -44475,27 +44228,27 @@ class StoreServer {
     return with_hello_.size() > max_pending_connections() / 2 || without_hello_.empty() ? with_hello_ : without_hello_;
   }
 
-  /// Serves one connection until its session takes it over or it ends. An error ends this connection only.
-  async::Task<void> receive(ConnectionId id, FramedConnection& connection) {
+  /// Serves one connection until its job takes it over or it ends. An error ends this connection only.
+  async::Task<void> receive(ConnectionId id, Session& session) {
     try {
       Deadline deadline = Deadline::after(options_.limits.handshake);
       ReceivedHandshake handshake;
       bool goes_on = true;
       while (goes_on) {
-        const net::FrameResult received = co_await connection.reader.read_frame(deadline);
+        const net::FrameResult received = co_await session.read_frame(deadline);
         goes_on = received.ok() && answer(id, handshake, received.payload);
         if (goes_on) {
-          const net::IoResult sent = co_await connection.writer.write_frame(handshake.answer, deadline);
+          const net::IoResult sent = co_await session.write_frame(handshake.answer, deadline);
           handshake.answer.clear();
           goes_on = sent.ok();
         }
       }
       if (!handshake.answer.empty()) {  // a refusal: wait up to a second for the peer to read it and close
         deadline = Deadline::after(std::chrono::seconds(1));
-        const net::IoResult sent = co_await connection.writer.write_frame(handshake.answer, deadline);
-        connection.tcp.shutdown_write();
+        const net::IoResult sent = co_await session.write_frame(handshake.answer, deadline);
+        session.shutdown_write();
         for (bool is_open = sent.ok(); is_open;) {
-          const net::FrameResult rest = co_await connection.reader.read_frame(deadline);
+          const net::FrameResult rest = co_await session.read_frame(deadline);
           is_open = rest.ok();
         }
       }
@@ -44506,12 +44259,12 @@ class StoreServer {
     }
   }
 
-  /// Takes a Hello, and then a Join or Resume. Sets the frame to answer: a Challenge; else the last one, or none for
-  /// malformed messages and after the session has taken the connection over.
+  /// Takes a Hello, and then a Join. Sets the frame to answer: a Challenge; else the last one, or none for malformed
+  /// messages and after the job has taken the connection over.
   /// @returns whether the next message is to be received after the answer
   bool answer(ConnectionId id, ReceivedHandshake& handshake, const Frame& received) {
     if (handshake.has_hello) {
-      answer_request(id, handshake, received);
+      answer_join(id, handshake, received);
       return false;
     }
     auto hello = decode_hello(received, version_text);
@@ -44538,9 +44291,9 @@ class StoreServer {
     return true;
   }
 
-  void answer_request(ConnectionId id, ReceivedHandshake& handshake, const Frame& received) {
-    const std::optional<HandshakeRequest> request = decode<HandshakeRequest>(received);
-    if (!request) {
+  void answer_join(ConnectionId id, ReceivedHandshake& handshake, const Frame& received) {
+    const std::optional<Join> join = decode_join(received);
+    if (!join) {
       return;
     }
     if (options_.secret && !handshake.transcript.is_proved(ProofSide::rank, *options_.secret, received)) {
@@ -44549,12 +44302,12 @@ class StoreServer {
       return;
     }
     handshake.transcript.add(received);
-    handshake.answer = route_to_job(id, handshake, *request);
+    handshake.answer = route_to_job(id, handshake, *join);
   }
 
-  /// Passes the connection to its session. @returns the frame to answer instead; an empty frame closes a connection
-  /// that no session has taken over, and the rank tries again
-  Frame route_to_job(ConnectionId id, const ReceivedHandshake& handshake, const HandshakeRequest& request) {
+  /// Passes the connection to its job. @returns the frame to answer instead; an empty frame closes a connection that no
+  /// job has taken over, and the rank tries again
+  Frame route_to_job(ConnectionId id, const ReceivedHandshake& handshake, const Join& join) {
     const std::unique_ptr<JobServer>& place = job_of(handshake.hello.role);
     if (!place && handshake.hello.role == ClientRole::rank) {
       return {};  // no job yet
@@ -44565,7 +44318,6 @@ class StoreServer {
                   "start this process with --nnodes=1, or correct the address"});
     }
     JobServer& job = *place;
-    const Join* join = std::get_if<Join>(&request);
     const std::uint64_t attempt = job.options().attempt;
     if (handshake.hello.attempt > attempt) {
       return {};  // this store still serves the earlier attempt
@@ -44574,20 +44326,18 @@ class StoreServer {
       std::string sentence = format_text(
           "{} belongs to attempt {} of the job, which has been started again as attempt {}; end what is "
           "left of the earlier attempt",
-          {join == nullptr ? "a process" : process_text(*join), handshake.hello.attempt, attempt});
+          {process_text(join), handshake.hello.attempt, attempt});
       job.record_refusal(sentence);
       return encode(Refused{std::move(sentence)});
     }
-    Admission admission = join != nullptr ? job.admit(*join) : job.admit(std::get<Resume>(request));
+    Admission admission = job.admit(join, with_hello_.at(id).session);
     if (!admission.session) {
       return std::move(admission.frame);
     }
     if (options_.secret) {
       handshake.transcript.prove(ProofSide::store, *options_.secret, admission.frame);
     }
-    std::unique_ptr<FramedConnection> connection = std::move(with_hello_.at(id).connection);
-    static_cast<void>(connection->writer.queue(admission.frame));  // its queue is empty
-    job.attach(*admission.session, std::move(connection), join != nullptr ? 0 : std::get<Resume>(request).received);
+    job.start(*admission.session, admission.frame);
     return {};
   }
 
@@ -44678,16 +44428,8 @@ inline StoreAddress store_address(const ControlPlaneOptions& options, bool is_al
 
 }  // namespace detail
 
-/// The rank's session and, if it hosts the store, the server. used by the control thread only, until it has ended.
-struct ControlPlane::LoopState {
-  std::optional<StoreServer> server;
-  JobServer* job = nullptr;  ///< the server's
-  StoreClient::Owner session;
-  bool has_joined = false;  ///< also after the session's end
-};
-
 DTRAIN_DEFINED ControlPlane::ControlPlane(const ControlPlaneOptions& options, std::shared_ptr<FailureLatch> failure)
-    : failure_(std::move(failure)), loop_state_(std::make_unique<LoopState>()) {
+    : failure_(std::move(failure)) {
   check_master_address(options);
   const HostIdentity host = host_identity(options.host_id);
   constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);  // sums with it do not overflow
@@ -44740,17 +44482,17 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::join(const ControlPlaneOptions& o
   try {
     async::Task<StoreClient::Owner> joining =
         StoreClient::join(loop, std::move(address), std::move(request), failure_, deadline);
-    loop_state_->session = co_await std::move(joining);
-    loop_state_->has_joined = true;
+    session_ = co_await std::move(joining);
+    has_joined_ = true;
   } catch (const std::exception& error) {
-    if (loop_state_->server) {  // the other ranks receive the cause before the store ends
-      loop_state_->job->post_failure(Cause{CauseKind::exception, options.identity.rank, host.name, error.what()});
+    if (server_) {  // the other ranks receive the cause before the store ends
+      job_->post_failure(Cause{CauseKind::exception, options.identity.rank, host.name, error.what()});
     }
     throw;
   }
-  membership_ = loop_state_->session->membership();
+  membership_ = session_->membership();
   membership_.named_address = options.interface ? net::local_address_named(*options.interface) : std::string();
-  client_ = loop_state_->session->weak_from_this();
+  client_ = session_->weak_from_this();
   co_return true;
 }
 
@@ -44774,21 +44516,22 @@ DTRAIN_DEFINED void ControlPlane::open_store(std::vector<net::Listener> listener
   }
   job.join_deadline = join_deadline;
   job.on_failure = [this](const Cause& cause) {
-    if (!loop_state_->has_joined) {  // it is joining, which cannot succeed any more
+    if (!has_joined_) {  // it is joining, which cannot succeed any more
       failure_->set(cause);
     }
   };
-  loop_state_->server.emplace(thread_.loop(), std::move(listeners), ServerOptions{options.secret, options.limits});
-  loop_state_->job = &loop_state_->server->open(std::move(job));
+  server_ = std::make_unique<StoreServer>(thread_.loop(), std::move(listeners),
+                                          ServerOptions{options.secret, options.limits});
+  job_ = &server_->open(std::move(job));
 }
 
 DTRAIN_DEFINED async::Task<bool> ControlPlane::leave_all(Deadline deadline) {
-  bool left = loop_state_->session != nullptr;
-  if (loop_state_->session != nullptr) {
-    left = co_await loop_state_->session->leave(deadline);
+  bool left = session_ != nullptr;
+  if (session_ != nullptr) {
+    left = co_await session_->leave(deadline);
   }
-  if (loop_state_->server) {
-    const bool all = co_await loop_state_->job->all_left(deadline);
+  if (server_) {
+    const bool all = co_await job_->all_left(deadline);
     left = left && all;
   }
   co_return left;
@@ -44796,11 +44539,11 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::leave_all(Deadline deadline) {
 
 /// Ends the session; if this rank hosts the store, the other ranks get time to receive the cause, or the store ends.
 DTRAIN_DEFINED async::Task<bool> ControlPlane::end(bool ends_store) {
-  loop_state_->session.reset();
+  session_.reset();
   if (ends_store) {
-    loop_state_->server.reset();
-  } else if (loop_state_->server && loop_state_->job != nullptr) {  // null where opening the store failed
-    co_await loop_state_->job->all_left(Deadline::after(detail::departure_timeout));
+    server_.reset();
+  } else if (server_ && job_ != nullptr) {  // null where opening the store failed
+    co_await job_->all_left(Deadline::after(detail::departure_timeout));
   }
   co_return true;
 }
@@ -46834,7 +46577,7 @@ class SegmentSetup {
       try {
         send_segment(request.substr(std::min(requests[0].size() + 1, request.size())), shared_.segment, self_.deadline);
       } catch (const Error& error) {
-        // The store notices a dead peer after Limits::reconnect_window, 500 ms.
+        // A launcher's store posts the loss of a peer after StoreJobOptions::loss_grace, 500 ms, at the latest.
         if (failure_->block_until_failed(Deadline::after(std::chrono::milliseconds(700)))) {
           failure_->throw_if_failed(self_.job_rank);
         }
@@ -50369,6 +50112,7 @@ class JobCoordinator {
       job.world_size = table.world_size();
       job.owner = format_text("the launcher{} on host {}", {is_alone() ? "" : " of node 0", host_->name});
       job.further_files = files_for_workers(options_->workers);
+      job.loss_grace = std::chrono::milliseconds(500);
       job.on_failure = [this](const Cause& cause) { publish(keys().cause(), to_bytes(FailureRecord{cause})); };
       job.on_left = [this](int rank) {
         if (rank >= node_rendezvous_.table().workers.front()) {
