@@ -48,7 +48,7 @@ struct AlgorithmChoice {
   constexpr AlgorithmChoice or_measured() const noexcept { return basis == Basis::fixed ? measured() : *this; }
 };
 
-/// What a channel makes of its group's choice.
+/// A channel's use of its group's choice.
 enum class AlgorithmPreference : std::uint8_t {
   as_chosen,
   reproducible,  ///< AlgorithmChoice::reproducible()

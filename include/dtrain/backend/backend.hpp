@@ -60,7 +60,7 @@ concept CanOpen = requires { typename B::Communicator; } && Communicator<typenam
                   };
 
 /// Opens another channel of the same ranks from an open one, for less than open_blocking does. Collective, blocking.
-/// What was enqueued on the open channel runs first; closing either leaves the other open.
+/// Work that was enqueued on the open channel runs first; closing one channel leaves the other open.
 /// @ingroup backends
 template <class B>
 concept CanDuplicate = CanOpen<B> &&

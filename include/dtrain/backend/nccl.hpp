@@ -47,9 +47,9 @@ namespace DTRAIN_NAMESPACE::backend {
 /// - Before 2.26: each operation waits on the device for the one enqueued before it on any channel. The program orders
 ///   captured graphs.
 ///
-/// Close: NCCL destroys a communicator once all ranks of the node close theirs. The first to close waits at most ten
-/// seconds, then leaves NCCL's call in a thread. If that call still runs at the end of the process, the process ends as
-/// by _exit.
+/// Close: NCCL destroys a communicator once all ranks of the node close their communicators. The first to close waits
+/// at most ten seconds, then leaves NCCL's call in a thread. If that call still runs at the end of the process, the
+/// process ends as by _exit.
 /// @ingroup backends
 template <NcclOptions options>
 struct NcclWith {

@@ -83,7 +83,7 @@ std::string described_on(const std::string& channel, const Operation& operation,
 std::string unequal_calls(const std::string& position, int rank, const std::string& call, int other,
                           std::string_view act);
 
-/// What a rank says of a message.
+/// One rank's description of a message.
 struct MessageEnd {
   int job_rank;
   std::uint64_t count;

@@ -62,7 +62,7 @@ std::string encoded_result(Make& make, int job_rank) {
   }
 }
 
-/// What one exchange waits for, for the log.
+/// The ranks that one exchange waits for, for the log.
 struct LateRanks {
   /// @param says the ranks: "not come so far: rank 1"
   LateRanks(const StoreRank& self, std::function<std::string()> says)

@@ -30,8 +30,8 @@
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// Threads: push() from any, the rest from the thread that makes the calls. That thread sleeps while the queue is
-/// empty.
+/// Threads: push() from any thread, all other calls from the thread that makes the calls, which sleeps while the queue
+/// is empty.
 class CallQueue {
  public:
   void push(std::function<void()> call) {

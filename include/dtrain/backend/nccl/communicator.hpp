@@ -126,7 +126,7 @@ namespace DTRAIN_NAMESPACE::backend::nccl {
 /// the channel they throw its cause. Operations can be captured in CUDA graphs, alike on all ranks. A graph's run time
 /// is not watched, and the graph is destroyed before the communicator. Threads: one at a time, abort() and failure()
 /// from any. Destruction, blocking: until the enqueued work has run or failed, then until all ranks of the node close
-/// theirs, at most ten seconds. After these it logs a warning and leaves NCCL behind in a thread.
+/// their ends, at most ten seconds. After ten seconds it logs a warning and leaves NCCL behind in a thread.
 class Communicator {
  public:
   using Stream = stream::cuda::StreamRef;

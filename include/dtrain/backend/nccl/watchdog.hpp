@@ -166,7 +166,7 @@ class Watchdog {
     channel.status.set_ended();
   }
 
-  /// Polls the events in a thread of its own: a CUDA call may block until NCCL is aborted, which main() does.
+  /// Polls the events in a separate thread: a CUDA call may block until NCCL is aborted, which main() does.
   static void poll_events(Channel& channel) noexcept {
     stream::cuda::quiet(cudaSetDevice(channel.device()));
     const stream::cuda::RelaxedCapture relaxed;

@@ -139,7 +139,7 @@ struct MappedSegment {
 
 /// One setup. Ends the same way on every rank:
 /// - every rank states a size and its socket; rank 0 compares the sizes and sends every rank the segment's descriptor;
-/// - every rank maps the segment and reserves the pages of its own memory, or all throw the error of one.
+/// - every rank maps the segment and reserves its pages, or all ranks throw the error of one rank.
 class SegmentSetup {
  public:
   /// @param number of the setup on this channel: 1, 2, ...

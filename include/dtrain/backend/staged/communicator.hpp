@@ -228,7 +228,7 @@ class Communicator {
         of(StagedKind::barrier, DType::f32), 1, false, [](std::size_t, std::byte*) { return ChunkCopies{}; }, stream);
   }
 
-  /// See CanSplit. What was enqueued runs first.
+  /// See CanSplit. Work that was enqueued runs first.
   Communicator split_blocking(int color, int key, Deadline deadline) requires CanSplit<Inner> {
     const stream::cuda::DeviceGuard guard(pipeline_->device());
     drain("a channel was split", deadline);
@@ -239,7 +239,7 @@ class Communicator {
     return reporting_failure(context, [&] { return Communicator(context, std::move(inner_channel), deadline); });
   }
 
-  /// See CanAllocate: device memory. What was enqueued runs first. If a rank cannot allocate, the job fails.
+  /// See CanAllocate: device memory. Work that was enqueued runs first. If a rank cannot allocate, the job fails.
   /// @throws Error (cuda: no memory of the device, or none to pin), and as the inner allocate_blocking
   Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
     const stream::cuda::DeviceGuard guard(pipeline_->device());

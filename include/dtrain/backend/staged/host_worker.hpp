@@ -138,7 +138,7 @@ class HostWorker {
     return true;
   }
 
-  /// Blocking: the inner operation ends by a deadline of its own.
+  /// Blocking: the inner operation ends by its deadline.
   void run(const StagedOperation& operation, const StagedChunk& chunk) {
     start(inner_, operation, chunk, steps_.ref());
     while (steps_.block_until_complete(steps_.published(), Deadline::after(std::chrono::minutes(1))) !=

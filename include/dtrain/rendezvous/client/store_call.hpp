@@ -62,7 +62,7 @@ struct StoreRequest {
 /// @ingroup store
 template <class T>
 class [[nodiscard]] StoreCall {
-  /// What decode() needs of the request: the desired value, or the number of keys.
+  /// Part of the request that decode() needs: the desired value, or the number of keys.
   using Expected = std::conditional_t<std::is_same_v<T, CompareSet>, std::string, std::size_t>;
 
  public:
@@ -85,7 +85,7 @@ class [[nodiscard]] StoreCall {
   /// @throws see Store; Error (invalid_argument) if the call was already used
   T wait() { return decode(request_.wait(), std::move(expected_)); }
 
-  /// Decodes the response when the coroutine resumes, without a coroutine frame of its own.
+  /// Decodes the response when the coroutine resumes, without another coroutine frame.
   class Awaiter : public async::OwnedTaskAwaiter<Response> {
    public:
     Awaiter(async::Task<Response> response, Expected expected)

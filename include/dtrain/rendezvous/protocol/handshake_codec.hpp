@@ -25,7 +25,7 @@ using HandshakeReply = std::variant<Challenge, Accepted, Refused, Failure>;
 /// @name Fields of each message in their order on the wire. A proof comes last (secret.hpp).
 /// @{
 
-/// Those after the kind, magic, protocol and version of a Hello.
+/// Fields after the kind, magic, protocol and version of a Hello.
 inline void fields(Serializer& of, Hello& message) {
   of.choice(message.role, ClientRole::rank, ClientRole::launcher);
   of.number(message.attempt);

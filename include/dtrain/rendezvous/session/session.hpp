@@ -32,7 +32,7 @@ struct SessionOptions {
   std::chrono::milliseconds answer{500};  ///< interval of a server's heartbeats while a long frame arrives
 };
 
-/// What a session calls. Both functions may close the session and destroy the handler.
+/// Callbacks of a session. Both functions may close the session and destroy the handler.
 class SessionHandler {
  public:
   /// A frame was received that is no heartbeat. @returns false if it does not follow the protocol: the session then

@@ -26,7 +26,7 @@
 /// operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005), 4; the files of the algorithms name others.
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// What one rank sends in one operation.
+/// Messages and bytes that one rank sends in one operation.
 struct RankTraffic {
   std::size_t messages = 0;
   std::size_t headers = 0;  ///< among the messages
@@ -150,7 +150,7 @@ struct HalvingDoublingCost {
   }
 };
 
-/// ring_collectives.hpp: (n - 1) (alpha + S / n beta) for the reduction, and as much for the all-gather.
+/// ring_collectives.hpp: (n - 1) (alpha + S / n beta) for the reduction, and equally for the all-gather.
 struct RingCost {
   CollectiveShape shape;
   Tuning tuning;
@@ -184,7 +184,7 @@ struct RingCost {
   Blocks all_blocks() const noexcept { return {shape.count, shape.dtype, shape.ranks, tuning, shape.partial}; }
 };
 
-/// direct_exchange.hpp: (n - 1) (alpha + S / n beta) for the reduction, and as much for the all-gather.
+/// direct_exchange.hpp: (n - 1) (alpha + S / n beta) for the reduction, and equally for the all-gather.
 struct DirectReduceScatterCost {
   CollectiveShape shape;
   Tuning tuning;
@@ -253,7 +253,7 @@ class AlgorithmTable {
  public:
   static AlgorithmTable cheapest(int ranks, const Tuning& tuning, const LinkCost& link) noexcept;
 
-  /// Of an algorithm that can_run().
+  /// The cheapest algorithm that can_run().
   AllReduceAlgorithm at(const CollectiveShape& shape, const Tuning& tuning) const noexcept {
     const auto width = static_cast<std::size_t>(shape.bytes() < 2 ? 0 : std::bit_width(shape.bytes() - 1));
     const std::size_t entry = std::min(lengths - 1, width);

@@ -43,8 +43,8 @@ struct HalvingChunks {
 /// Participants are numbered 0..participants()-1. Stage s divides their blocks by factor(s): a group of factor(s)
 /// participants, at distances that are multiples of distance(s), exchanges parts, and each keeps one. The factors are
 /// the prime factors of the number of participants, the smallest first, so that neighbours exchange the longest parts.
-/// That number is the largest, up to the number of ranks, whose prime factors are at most `max_factor`. In the pairs
-/// (0, 1), (2, 3), ... of the first 2 extra_ranks() ranks, the odd rank takes no part.
+/// The number of participants is the largest, up to the number of ranks, whose prime factors are at most `max_factor`.
+/// In the pairs (0, 1), (2, 3), ... of the first 2 extra_ranks() ranks, the odd rank takes no part.
 /// Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
 /// Int. J. High Perform. Comput. Appl. 19 (2005), 4.5; with other factors than 2 as in M. Ruefenacht, M. Bull and S.
 /// Booth, "Generalisation of recursive doubling for AllReduce", Parallel Computing 69 (2017).

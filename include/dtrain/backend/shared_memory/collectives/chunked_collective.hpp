@@ -65,7 +65,7 @@ enum class LastBarrier { waited, omitted };
 /// - Copied: one barrier for each chunk. Between two barriers, a rank reads one chunk (`read(chunk)`) and publishes the
 ///   next (`publish(chunk)`). It overwrites chunk - 2, which every rank read before the last barrier.
 /// The first barrier decides between both. A rank whose buffer is in no arena knows before that it must copy; then it
-/// publishes chunk 0 before the first barrier. That saves a barrier if no rank's buffer is in an arena.
+/// publishes chunk 0 before the first barrier. The early chunk saves a barrier if no rank's buffer is in an arena.
 /// @param count_chunks called after the first barrier: the number of chunks, equal on every rank; may fail the channel
 template <class CountChunks, class Direct, class Publish, class Read>
 ChunkedResult run_chunked(Channel& channel, const Operation& operation, CountChunks count_chunks,

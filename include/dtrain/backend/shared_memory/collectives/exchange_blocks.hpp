@@ -65,7 +65,7 @@ class PublishedBlocks {
   };
   static_assert(max_ranks * sizeof(PublishedBlock) <= slot_bytes, "dtrain: all blocks of a rank are in its slot");
 
-  /// Of `rank`, for its blocks to and from `peer`.
+  /// The entry of `rank` for its blocks to and from `peer`.
   PublishedBlock* entry(int rank, int peer) const noexcept {
     return reinterpret_cast<PublishedBlock*>(channel_.small_input_of(rank, slot_bytes)) + peer;
   }
