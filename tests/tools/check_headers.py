@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the structure of include/dtrain: floors, folders, sizes, opening lines, names, and headers that cost every user
-compile time.
+"""Checks the structure of include/dtrain: floors, folders, sizes, opening lines, names, headers that cost every user
+compile time, and comments whose references have no noun.
 
   check_headers.py REPOSITORY   checks the repository's headers
   check_headers.py --selftest   shows for each rule that breaking it is noticed
@@ -131,6 +131,44 @@ def check_words(name, text, refused):
             for word in sorted(refused.intersection(re.findall(r"\w+", text)))]
 
 
+COMMENT = re.compile(r'R"([^( ]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"' r"|'(?:\\.|[^'\\\n])'"  # texts, which may have slashes
+                     r"|(?P<begin>///<?|//)(?P<text>[^\n]*)", re.DOTALL)
+NO_NOUN = re.compile(r"(?:^|[.:] |^@file |[.:] - |^- )(Of|Those|That|What) ")
+REFUSED_PHRASES = re.compile(r"\b(as much(?! as\b)|of (?:its|their) own|theirs)\b")
+
+
+def comments_of(text):
+    """The comments of a header: line, '///', '///<' or '//', and the text, in which lines that follow each other are
+    one."""
+    found = []
+    last = None
+    for match in COMMENT.finditer(text):
+        begin = match.group("begin")
+        if begin is None:
+            continue
+        line = text.count("\n", 0, match.start()) + 1
+        stands_alone = not text[:match.start()].rpartition("\n")[2].strip()
+        words = match.group("text").strip()
+        if found and stands_alone and begin != "///<" and last == (line - 1, begin):
+            found[-1][2] += " " + (words or ".")  # an empty line ends a sentence
+        else:
+            found.append([line, begin, words])
+        last = (line, begin) if stands_alone else None
+    return found
+
+
+def check_comments(name, text):
+    """A sentence of a documentation comment begins with its noun, and no phrase leaves its noun to the reader."""
+    problems = []
+    for line, begin, words in comments_of(text):
+        openings = NO_NOUN.findall(words) if begin != "//" else []
+        problems += [f"{name}:{line} has a sentence that begins with '{word}' in its comment; begin with a noun"
+                     for word in openings]
+        problems += [f"{name}:{line} has '{phrase}' in a comment; name the noun that it stands for"
+                     for phrase in REFUSED_PHRASES.findall(words)]
+    return problems
+
+
 def included_by(texts, first):
     """The headers that one reaches, itself among them."""
     reached, pending = set(), [first]
@@ -205,6 +243,7 @@ def check(repository, refused=frozenset()):
         problems += check_words(name, text, refused)
         problems += check_locale(name, text, reals[name.rpartition("/")[0]])
         problems += check_finiteness(name, text)
+        problems += check_comments(name, text)
         if "/" not in name and name not in [*amalgamate.FRONT, amalgamate.UMBRELLA] and not amalgamate.component_of(name):
             problems.append(f"{name} is none of the front's files: {', '.join(amalgamate.FRONT)}")
             continue
@@ -309,6 +348,21 @@ def selftest():
           "net/socket.hpp": good["net/socket.hpp"] + "struct Line {};\n"}, None),
         ({"core/log.hpp": good["core/log.hpp"] + "/// A Knock.\n"}, "has the name Knock"),
         ({"core/log.hpp": good["core/log.hpp"] + "/// A Knocked.\n"}, None),
+        # Comments.
+        ({"core/log.hpp": head + "\n  /// Of a bucket.\n"}, "core/log.hpp:5 has a sentence that begins with 'Of'"),
+        ({"core/log.hpp": head + "\n/// What it is.\n"}, "begins with 'What'"),
+        ({"core/log.hpp": head + "int n;  ///< Those of a rank\n"}, "core/log.hpp:4 has a sentence"),
+        ({"core/log.hpp": "#pragma once\n/// @file\n/// That of a rank.\n"}, "core/log.hpp:2 has a sentence"),
+        ({"core/log.hpp": head + "\n/// A rank:\n/// - Of a node.\n"}, "begins with 'Of'"),
+        ({"core/log.hpp": head + "\n/// A bucket\n///\n/// That\n/// is zero.\n"}, "begins with 'That'"),
+        ({"core/log.hpp": good["core/log.hpp"] + "/// Offices. Whatever\n/// That of a rank is.\n// Of course.\n"}, None),
+        ({"core/log.hpp": head + "\n// It sends as\n// much.\n"}, "core/log.hpp:5 has 'as much' in a comment"),
+        ({"core/log.hpp": good["core/log.hpp"] + "/// It sends as much\n/// as a ring.\n"}, None),
+        ({"core/log.hpp": head + "int n;  // in a file of its own\n"}, "core/log.hpp:4 has 'of its own'"),
+        ({"core/log.hpp": head + "int n;  ///< in files of their own\n"}, "has 'of their own'"),
+        ({"core/log.hpp": head + "\n/// Ranks open theirs.\n"}, "has 'theirs'"),
+        ({"core/log.hpp": good["core/log.hpp"] + 'auto a = "// of its own", b = R"(/// Of theirs)";  // a text\n'}, None),
+        ({"core/log.hpp": head + "char c = '\"';  // of its own \"\n"}, "has 'of its own'"),
     ]
     problems = []
     for changes, wanted in cases:
