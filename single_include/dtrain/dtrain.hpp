@@ -7569,7 +7569,7 @@ struct StoreRequest {
 /// @ingroup store
 template <class T>
 class [[nodiscard]] StoreCall {
-  /// What decode() needs of the request: the desired value, or the number of keys.
+  /// Part of the request that decode() needs: the desired value, or the number of keys.
   using Expected = std::conditional_t<std::is_same_v<T, CompareSet>, std::string, std::size_t>;
 
  public:
@@ -7592,7 +7592,7 @@ class [[nodiscard]] StoreCall {
   /// @throws see Store; Error (invalid_argument) if the call was already used
   T wait() { return decode(request_.wait(), std::move(expected_)); }
 
-  /// Decodes the response when the coroutine resumes, without a coroutine frame of its own.
+  /// Decodes the response when the coroutine resumes, without another coroutine frame.
   class Awaiter : public async::OwnedTaskAwaiter<Response> {
    public:
     Awaiter(async::Task<Response> response, Expected expected)
@@ -7970,7 +7970,7 @@ struct AlgorithmChoice {
   constexpr AlgorithmChoice or_measured() const noexcept { return basis == Basis::fixed ? measured() : *this; }
 };
 
-/// What a channel makes of its group's choice.
+/// A channel's use of its group's choice.
 enum class AlgorithmPreference : std::uint8_t {
   as_chosen,
   reproducible,  ///< AlgorithmChoice::reproducible()
@@ -8939,8 +8939,8 @@ static_assert(message_passing::Endpoint<Endpoint>);
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
-/// Threads: push() from any, the rest from the thread that makes the calls. That thread sleeps while the queue is
-/// empty.
+/// Threads: push() from any thread, all other calls from the thread that makes the calls, which sleeps while the queue
+/// is empty.
 class CallQueue {
  public:
   void push(std::function<void()> call) {
@@ -10233,7 +10233,7 @@ std::string described_on(const std::string& channel, const Operation& operation,
 std::string unequal_calls(const std::string& position, int rank, const std::string& call, int other,
                           std::string_view act);
 
-/// What a rank says of a message.
+/// One rank's description of a message.
 struct MessageEnd {
   int job_rank;
   std::uint64_t count;
@@ -10830,8 +10830,8 @@ struct HalvingChunks {
 /// Participants are numbered 0..participants()-1. Stage s divides their blocks by factor(s): a group of factor(s)
 /// participants, at distances that are multiples of distance(s), exchanges parts, and each keeps one. The factors are
 /// the prime factors of the number of participants, the smallest first, so that neighbours exchange the longest parts.
-/// That number is the largest, up to the number of ranks, whose prime factors are at most `max_factor`. In the pairs
-/// (0, 1), (2, 3), ... of the first 2 extra_ranks() ranks, the odd rank takes no part.
+/// The number of participants is the largest, up to the number of ranks, whose prime factors are at most `max_factor`.
+/// In the pairs (0, 1), (2, 3), ... of the first 2 extra_ranks() ranks, the odd rank takes no part.
 /// Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
 /// Int. J. High Perform. Comput. Appl. 19 (2005), 4.5; with other factors than 2 as in M. Ruefenacht, M. Bull and S.
 /// Booth, "Generalisation of recursive doubling for AllReduce", Parallel Computing 69 (2017).
@@ -10932,7 +10932,7 @@ class HalvingStages {
 /// operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005), 4; the files of the algorithms name others.
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// What one rank sends in one operation.
+/// Messages and bytes that one rank sends in one operation.
 struct RankTraffic {
   std::size_t messages = 0;
   std::size_t headers = 0;  ///< among the messages
@@ -11056,7 +11056,7 @@ struct HalvingDoublingCost {
   }
 };
 
-/// ring_collectives.hpp: (n - 1) (alpha + S / n beta) for the reduction, and as much for the all-gather.
+/// ring_collectives.hpp: (n - 1) (alpha + S / n beta) for the reduction, and equally for the all-gather.
 struct RingCost {
   CollectiveShape shape;
   Tuning tuning;
@@ -11090,7 +11090,7 @@ struct RingCost {
   Blocks all_blocks() const noexcept { return {shape.count, shape.dtype, shape.ranks, tuning, shape.partial}; }
 };
 
-/// direct_exchange.hpp: (n - 1) (alpha + S / n beta) for the reduction, and as much for the all-gather.
+/// direct_exchange.hpp: (n - 1) (alpha + S / n beta) for the reduction, and equally for the all-gather.
 struct DirectReduceScatterCost {
   CollectiveShape shape;
   Tuning tuning;
@@ -11159,7 +11159,7 @@ class AlgorithmTable {
  public:
   static AlgorithmTable cheapest(int ranks, const Tuning& tuning, const LinkCost& link) noexcept;
 
-  /// Of an algorithm that can_run().
+  /// The cheapest algorithm that can_run().
   AllReduceAlgorithm at(const CollectiveShape& shape, const Tuning& tuning) const noexcept {
     const auto width = static_cast<std::size_t>(shape.bytes() < 2 ? 0 : std::bit_width(shape.bytes() - 1));
     const std::size_t entry = std::min(lengths - 1, width);
@@ -14731,8 +14731,8 @@ requires(!std::same_as<Store, StoreRef> && KeyValueStore<Store>) StoreRef::Store
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// What a backend opens a channel of a group with. Every rank opens the same channels in the same order, hence with
-/// equal names.
+/// Arguments with which a backend opens a channel of a group. Every rank opens the same channels in the same order,
+/// hence with equal names.
 /// @ingroup backends
 struct ChannelContext {
   rendezvous::Membership members;         ///< this rank, its host and node, and the channel's ranks
@@ -14804,7 +14804,7 @@ concept CanOpen = requires { typename B::Communicator; } && Communicator<typenam
                   };
 
 /// Opens another channel of the same ranks from an open one, for less than open_blocking does. Collective, blocking.
-/// What was enqueued on the open channel runs first; closing either leaves the other open.
+/// Work that was enqueued on the open channel runs first; closing one channel leaves the other open.
 /// @ingroup backends
 template <class B>
 concept CanDuplicate = CanOpen<B> &&
@@ -14948,7 +14948,7 @@ std::string encoded_result(Make& make, int job_rank) {
   }
 }
 
-/// What one exchange waits for, for the log.
+/// The ranks that one exchange waits for, for the log.
 struct LateRanks {
   /// @param says the ranks: "not come so far: rank 1"
   LateRanks(const StoreRank& self, std::function<std::string()> says)
@@ -17387,7 +17387,7 @@ class Watchdog {
     channel.status.set_ended();
   }
 
-  /// Polls the events in a thread of its own: a CUDA call may block until NCCL is aborted, which main() does.
+  /// Polls the events in a separate thread: a CUDA call may block until NCCL is aborted, which main() does.
   static void poll_events(Channel& channel) noexcept {
     stream::cuda::quiet(cudaSetDevice(channel.device()));
     const stream::cuda::RelaxedCapture relaxed;
@@ -17540,7 +17540,7 @@ namespace DTRAIN_NAMESPACE::backend::nccl {
 /// the channel they throw its cause. Operations can be captured in CUDA graphs, alike on all ranks. A graph's run time
 /// is not watched, and the graph is destroyed before the communicator. Threads: one at a time, abort() and failure()
 /// from any. Destruction, blocking: until the enqueued work has run or failed, then until all ranks of the node close
-/// theirs, at most ten seconds. After these it logs a warning and leaves NCCL behind in a thread.
+/// their ends, at most ten seconds. After ten seconds it logs a warning and leaves NCCL behind in a thread.
 class Communicator {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -17833,9 +17833,9 @@ namespace DTRAIN_NAMESPACE::backend {
 /// - Before 2.26: each operation waits on the device for the one enqueued before it on any channel. The program orders
 ///   captured graphs.
 ///
-/// Close: NCCL destroys a communicator once all ranks of the node close theirs. The first to close waits at most ten
-/// seconds, then leaves NCCL's call in a thread. If that call still runs at the end of the process, the process ends as
-/// by _exit.
+/// Close: NCCL destroys a communicator once all ranks of the node close their communicators. The first to close waits
+/// at most ten seconds, then leaves NCCL's call in a thread. If that call still runs at the end of the process, the
+/// process ends as by _exit.
 /// @ingroup backends
 template <NcclOptions options>
 struct NcclWith {
@@ -19353,7 +19353,7 @@ class HostWorker {
     return true;
   }
 
-  /// Blocking: the inner operation ends by a deadline of its own.
+  /// Blocking: the inner operation ends by its deadline.
   void run(const StagedOperation& operation, const StagedChunk& chunk) {
     start(inner_, operation, chunk, steps_.ref());
     while (steps_.block_until_complete(steps_.published(), Deadline::after(std::chrono::minutes(1))) !=
@@ -19872,7 +19872,7 @@ class Communicator {
         of(StagedKind::barrier, DType::f32), 1, false, [](std::size_t, std::byte*) { return ChunkCopies{}; }, stream);
   }
 
-  /// See CanSplit. What was enqueued runs first.
+  /// See CanSplit. Work that was enqueued runs first.
   Communicator split_blocking(int color, int key, Deadline deadline) requires CanSplit<Inner> {
     const stream::cuda::DeviceGuard guard(pipeline_->device());
     drain("a channel was split", deadline);
@@ -19883,7 +19883,7 @@ class Communicator {
     return reporting_failure(context, [&] { return Communicator(context, std::move(inner_channel), deadline); });
   }
 
-  /// See CanAllocate: device memory. What was enqueued runs first. If a rank cannot allocate, the job fails.
+  /// See CanAllocate: device memory. Work that was enqueued runs first. If a rank cannot allocate, the job fails.
   /// @throws Error (cuda: no memory of the device, or none to pin), and as the inner allocate_blocking
   Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
     const stream::cuda::DeviceGuard guard(pipeline_->device());
@@ -40822,7 +40822,7 @@ using HandshakeReply = std::variant<Challenge, Accepted, Refused, Failure>;
 /// @name Fields of each message in their order on the wire. A proof comes last (secret.hpp).
 /// @{
 
-/// Those after the kind, magic, protocol and version of a Hello.
+/// Fields after the kind, magic, protocol and version of a Hello.
 inline void fields(Serializer& of, Hello& message) {
   of.choice(message.role, ClientRole::rank, ClientRole::launcher);
   of.number(message.attempt);
@@ -42266,7 +42266,7 @@ struct SessionOptions {
   std::chrono::milliseconds answer{500};  ///< interval of a server's heartbeats while a long frame arrives
 };
 
-/// What a session calls. Both functions may close the session and destroy the handler.
+/// Callbacks of a session. Both functions may close the session and destroy the handler.
 class SessionHandler {
  public:
   /// A frame was received that is no heartbeat. @returns false if it does not follow the protocol: the session then
@@ -45285,7 +45285,7 @@ enum class LastBarrier { waited, omitted };
 /// - Copied: one barrier for each chunk. Between two barriers, a rank reads one chunk (`read(chunk)`) and publishes the
 ///   next (`publish(chunk)`). It overwrites chunk - 2, which every rank read before the last barrier.
 /// The first barrier decides between both. A rank whose buffer is in no arena knows before that it must copy; then it
-/// publishes chunk 0 before the first barrier. That saves a barrier if no rank's buffer is in an arena.
+/// publishes chunk 0 before the first barrier. The early chunk saves a barrier if no rank's buffer is in an arena.
 /// @param count_chunks called after the first barrier: the number of chunks, equal on every rank; may fail the channel
 template <class CountChunks, class Direct, class Publish, class Read>
 ChunkedResult run_chunked(Channel& channel, const Operation& operation, CountChunks count_chunks,
@@ -46085,7 +46085,7 @@ class PublishedBlocks {
   };
   static_assert(max_ranks * sizeof(PublishedBlock) <= slot_bytes, "dtrain: all blocks of a rank are in its slot");
 
-  /// Of `rank`, for its blocks to and from `peer`.
+  /// The entry of `rank` for its blocks to and from `peer`.
   PublishedBlock* entry(int rank, int peer) const noexcept {
     return reinterpret_cast<PublishedBlock*>(channel_.small_input_of(rank, slot_bytes)) + peer;
   }
@@ -46503,7 +46503,7 @@ struct MappedSegment {
 
 /// One setup. Ends the same way on every rank:
 /// - every rank states a size and its socket; rank 0 compares the sizes and sends every rank the segment's descriptor;
-/// - every rank maps the segment and reserves the pages of its own memory, or all throw the error of one.
+/// - every rank maps the segment and reserves its pages, or all ranks throw the error of one rank.
 class SegmentSetup {
  public:
   /// @param number of the setup on this channel: 1, 2, ...
