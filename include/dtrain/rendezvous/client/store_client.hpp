@@ -69,9 +69,9 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
         left_(loop),
         failure_received_(loop) {
     const std::chrono::milliseconds liveness(store.accepted.liveness_ms);
-    session_->watch(liveness);
-    session_->start(*this, SessionOptions{});
+    session_->watch();
     heartbeat_task_ = loop_.spawn(run_heartbeats(std::chrono::milliseconds(store.accepted.heartbeat_ms), liveness));
+    session_->start(*this, SessionOptions{});  // last: its tasks use this object
   }
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
@@ -115,6 +115,9 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     end("this rank has left the job");
     co_return acknowledged;
   }
+
+  /// Whether the store has not answered a report yet, which may still wait to be sent. At most for a second.
+  bool is_reporting() const noexcept { return !reporting_.done(); }
 
   /// Reports a failure to the store. If the store sends no first cause within a second, this rank takes `cause` for it.
   void report(const Cause& cause) {

@@ -130,12 +130,12 @@ class StoreConnector final : private net::RetryObserver {
       failure_->throw_if_failed(join_.info.rank);
     }
     const HandshakeError* error = std::get_if<HandshakeError>(&result);
-    if (error != nullptr && error->timed_out) {
-      throw_error(Errc::timeout, "{}: the deadline passed; the store took the connection but does not answer",
-                  {doing_});
-    }
     if (error != nullptr) {
       has_sent_request_ = error->request_sent;
+      if (error->timed_out) {
+        throw_error(Errc::timeout, "{}: the deadline passed; the store took the connection but does not answer",
+                    {doing_});
+      }
       last_error_ = format_text("what listens there closed the connection without an answer ({})", {error->reason});
       return false;
     }

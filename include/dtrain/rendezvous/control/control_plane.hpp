@@ -257,6 +257,9 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::leave_all(Deadline deadline) {
 
 /// Ends the session; if this rank hosts the store, the other ranks get time to receive the cause, or the store ends.
 DTRAIN_DEFINED async::Task<bool> ControlPlane::end(bool ends_store) {
+  while (session_ != nullptr && !ends_store && session_->is_reporting()) {  // closing would drop what is not sent
+    co_await thread_.loop().sleep_for(std::chrono::milliseconds(1));
+  }
   session_.reset();
   if (ends_store) {
     server_.reset();

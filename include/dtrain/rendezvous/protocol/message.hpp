@@ -23,9 +23,8 @@
 ///                                <-      Failure         to every rank, once: the first cause of the job
 ///   Leave                        ->
 ///                                <-      Left            then the rank closes
-///   Heartbeat                    <->             no fields; the rank's every Accepted::heartbeat_ms, the store's as
-///   the
-///                                                answer to it, or to a part of a long frame
+///   Heartbeat                    <->             no fields; the rank's every Accepted::heartbeat_ms, the store's
+///                                                answer it, or a part of a long frame
 ///
 /// A rank reads at all times. A store does not read from a rank that leaves many responses unread (session.hpp). A side
 /// that receives no byte for the liveness time considers the other lost. A connection that ends without Leave is the

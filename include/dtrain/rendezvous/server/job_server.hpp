@@ -224,7 +224,8 @@ class JobServer final : private JobSink {
     const Session& session = *found->second->session;
     const auto silence = Deadline::Clock::now() - session.last_alive();
     const std::string text =
-        silence > limits_.liveness / 2  // a starved rank may close its connection because it heard nothing itself
+        silence > limits_.liveness / 2 &&
+                !session.is_paused()  // a starved rank may close its connection because it heard nothing itself
             ? format_text("{}, and then its connection ended ({})", {silence_text(silence), how})
             : format_text("its process ended, or its connection broke, before it left the job ({})", {how});
     const std::chrono::milliseconds grace =

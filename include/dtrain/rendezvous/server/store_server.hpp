@@ -129,7 +129,8 @@ class StoreServer {
     try {
       PendingConnection& pending = without_hello_[id];
       pending.session = std::make_shared<Session>(std::move(connection), max_handshake_bytes);
-      pending.session->watch(options_.limits.liveness);
+      pending.session->watch();
+      pending.session->watch_unacknowledged(options_.limits.liveness);
       pending.task = loop_.spawn(receive(id, *pending.session));
     } catch (const std::exception&) {  // the connection is gone, or memory is short: serve the others
       without_hello_.erase(id);

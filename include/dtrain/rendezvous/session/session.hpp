@@ -72,11 +72,11 @@ class Session : public std::enable_shared_from_this<Session> {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// Lets TCP detect a lost host or path: keepalive probes while idle, a user timeout while bytes are unacknowledged.
-  void watch(std::chrono::milliseconds liveness) {
-    tcp_.set_keepalive(std::chrono::seconds(10), std::chrono::seconds(5), 3);
-    tcp_.set_user_timeout(liveness);
-  }
+  /// Lets TCP detect a lost host or path by keepalive probes while the connection is idle.
+  void watch() { tcp_.set_keepalive(std::chrono::seconds(10), std::chrono::seconds(5), 3); }
+  /// For a server: TCP also ends the connection if bytes stay unacknowledged, or not taken, for the liveness time. A
+  /// client's bytes may: a server that is paused takes none.
+  void watch_unacknowledged(std::chrono::milliseconds liveness) { tcp_.set_user_timeout(liveness); }
 
   /// @name The handshake, before start()
   /// @{
@@ -97,9 +97,10 @@ class Session : public std::enable_shared_from_this<Session> {
       static_cast<void>(writer_.queue(first));  // its queue is empty
     }
     last_alive_ = Deadline::Clock::now();
-    handler_ = &handler;
-    reading_ = tcp_.loop().spawn(run(shared_from_this(), &Session::read_all));
+    async::TaskHandle reading = tcp_.loop().spawn(run(shared_from_this(), &Session::read_all));
     writing_ = tcp_.loop().spawn(run(shared_from_this(), &Session::write_all));
+    reading_ = std::move(reading);
+    handler_ = &handler;
   }
 
   /// Whether start() was called, and the session has not ended.
@@ -160,6 +161,7 @@ class Session : public std::enable_shared_from_this<Session> {
  private:
   static constexpr std::size_t batch_bytes = std::size_t{1} << 20;
   static constexpr std::chrono::milliseconds linger{1000};
+  static constexpr int frames_of_one_turn = 256;
   static constexpr std::chrono::milliseconds step{100};  ///< interval at which write_all() checks a slow peer
 
   /// Only a server waits for its peer: two sides that wait for each other would deadlock.
@@ -189,7 +191,11 @@ class Session : public std::enable_shared_from_this<Session> {
 
   async::Task<std::string> read_all() {
     net::FrameResult frame;
-    for (;;) {
+    for (int frames = 0;; ++frames) {
+      if (frames == frames_of_one_turn) {  // other sessions of the loop have their turn
+        frames = 0;
+        co_await tcp_.loop().sleep_for(std::chrono::milliseconds(0));
+      }
       paused_ = lacks_room();
       if (paused_) {
         co_await room_.wait(Deadline::unbounded("write_all() makes room, or the session ends because it cannot"));
@@ -276,7 +282,8 @@ class Session : public std::enable_shared_from_this<Session> {
       if (result.bytes > 0) {
         last_taken = now;
         last_alive_ = paused_ ? now : last_alive_;
-      } else if (now - last_taken >= options_.send) {
+      } else if (now - (options_.is_server ? last_taken : std::max(last_taken, last_alive_)) >= options_.send) {
+        // A server that is paused takes nothing from its client, which reads meanwhile.
         co_return format_text("it took nothing for {}", {duration_text(options_.send)});
       }
     }

@@ -105,6 +105,46 @@ TEST_CASE("a client reads at all times, however much it has to send") {
   CHECK_FALSE(both.handler.session->is_paused());
 }
 
+TEST_CASE("a server that sends but takes nothing is not lost for its client; one that does neither is") {
+  SessionOptions options;
+  options.outgoing_bytes = std::size_t{16} << 20;
+  options.send = std::chrono::milliseconds(1500);
+  SessionAndPeer both(options);
+  while (both.handler.session->send(Frame(std::size_t{64} << 10))) {
+  }
+  const auto began = dtrain::Deadline::Clock::now();
+  while (dtrain::Deadline::Clock::now() - began < 3 * options.send) {
+    const int before = both.handler.frames;
+    REQUIRE(both.peer->send_frame({std::byte{77}}));
+    both.run_until([&] { return both.handler.frames > before || !both.handler.end.empty(); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  CHECK(both.handler.end.empty());
+  both.run_until([&] { return !both.handler.end.empty(); });
+  CHECK(both.handler.end == "it took nothing for 1.5 s");
+}
+
+TEST_CASE("a peer that sends many frames at once leaves the loop's other tasks their turns") {
+  SessionOptions options;
+  options.is_server = true;
+  SessionAndPeer both(options);
+  constexpr int frames = 20'000;
+  std::vector<std::byte> bytes;
+  for (int i = 0; i < frames; ++i) {
+    const std::vector<std::byte> frame = RawClient::framed({std::byte{77}});
+    bytes.insert(bytes.end(), frame.begin(), frame.end());
+  }
+  REQUIRE(both.peer->send(bytes));
+  int before = 0;
+  int most = 0;
+  both.run_until([&] {
+    most = std::max(most, both.handler.frames - before);
+    before = both.handler.frames;
+    return both.handler.frames == frames;
+  });
+  CHECK(most <= 512);
+}
+
 TEST_CASE("a session takes no more than its bound to be sent, and what it has refused is not sent") {
   SessionOptions options;
   options.outgoing_bytes = 40;
