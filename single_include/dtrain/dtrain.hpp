@@ -7320,9 +7320,8 @@ DTRAIN_DEFINED std::string rank_list(const std::vector<int>& ranks, std::size_t 
 ///                                <-      Failure         to every rank, once: the first cause of the job
 ///   Leave                        ->
 ///                                <-      Left            then the rank closes
-///   Heartbeat                    <->             no fields; the rank's every Accepted::heartbeat_ms, the store's as
-///   the
-///                                                answer to it, or to a part of a long frame
+///   Heartbeat                    <->             no fields; the rank's every Accepted::heartbeat_ms, the store's
+///                                                answer it, or a part of a long frame
 ///
 /// A rank reads at all times. A store does not read from a rank that leaves many responses unread (session.hpp). A side
 /// that receives no byte for the liveness time considers the other lost. A connection that ends without Leave is the
@@ -42306,11 +42305,11 @@ class Session : public std::enable_shared_from_this<Session> {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// Lets TCP detect a lost host or path: keepalive probes while idle, a user timeout while bytes are unacknowledged.
-  void watch(std::chrono::milliseconds liveness) {
-    tcp_.set_keepalive(std::chrono::seconds(10), std::chrono::seconds(5), 3);
-    tcp_.set_user_timeout(liveness);
-  }
+  /// Lets TCP detect a lost host or path by keepalive probes while the connection is idle.
+  void watch() { tcp_.set_keepalive(std::chrono::seconds(10), std::chrono::seconds(5), 3); }
+  /// For a server: TCP also ends the connection if bytes stay unacknowledged, or not taken, for the liveness time. A
+  /// client's bytes may: a server that is paused takes none.
+  void watch_unacknowledged(std::chrono::milliseconds liveness) { tcp_.set_user_timeout(liveness); }
 
   /// @name The handshake, before start()
   /// @{
@@ -42331,9 +42330,10 @@ class Session : public std::enable_shared_from_this<Session> {
       static_cast<void>(writer_.queue(first));  // its queue is empty
     }
     last_alive_ = Deadline::Clock::now();
-    handler_ = &handler;
-    reading_ = tcp_.loop().spawn(run(shared_from_this(), &Session::read_all));
+    async::TaskHandle reading = tcp_.loop().spawn(run(shared_from_this(), &Session::read_all));
     writing_ = tcp_.loop().spawn(run(shared_from_this(), &Session::write_all));
+    reading_ = std::move(reading);
+    handler_ = &handler;
   }
 
   /// Whether start() was called, and the session has not ended.
@@ -42394,6 +42394,7 @@ class Session : public std::enable_shared_from_this<Session> {
  private:
   static constexpr std::size_t batch_bytes = std::size_t{1} << 20;
   static constexpr std::chrono::milliseconds linger{1000};
+  static constexpr int frames_of_one_turn = 256;
   static constexpr std::chrono::milliseconds step{100};  ///< interval at which write_all() checks a slow peer
 
   /// Only a server waits for its peer: two sides that wait for each other would deadlock.
@@ -42423,7 +42424,11 @@ class Session : public std::enable_shared_from_this<Session> {
 
   async::Task<std::string> read_all() {
     net::FrameResult frame;
-    for (;;) {
+    for (int frames = 0;; ++frames) {
+      if (frames == frames_of_one_turn) {  // other sessions of the loop have their turn
+        frames = 0;
+        co_await tcp_.loop().sleep_for(std::chrono::milliseconds(0));
+      }
       paused_ = lacks_room();
       if (paused_) {
         co_await room_.wait(Deadline::unbounded("write_all() makes room, or the session ends because it cannot"));
@@ -42510,7 +42515,8 @@ class Session : public std::enable_shared_from_this<Session> {
       if (result.bytes > 0) {
         last_taken = now;
         last_alive_ = paused_ ? now : last_alive_;
-      } else if (now - last_taken >= options_.send) {
+      } else if (now - (options_.is_server ? last_taken : std::max(last_taken, last_alive_)) >= options_.send) {
+        // A server that is paused takes nothing from its client, which reads meanwhile.
         co_return format_text("it took nothing for {}", {duration_text(options_.send)});
       }
     }
@@ -42793,12 +42799,12 @@ class StoreConnector final : private net::RetryObserver {
       failure_->throw_if_failed(join_.info.rank);
     }
     const HandshakeError* error = std::get_if<HandshakeError>(&result);
-    if (error != nullptr && error->timed_out) {
-      throw_error(Errc::timeout, "{}: the deadline passed; the store took the connection but does not answer",
-                  {doing_});
-    }
     if (error != nullptr) {
       has_sent_request_ = error->request_sent;
+      if (error->timed_out) {
+        throw_error(Errc::timeout, "{}: the deadline passed; the store took the connection but does not answer",
+                    {doing_});
+      }
       last_error_ = format_text("what listens there closed the connection without an answer ({})", {error->reason});
       return false;
     }
@@ -42915,9 +42921,9 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
         left_(loop),
         failure_received_(loop) {
     const std::chrono::milliseconds liveness(store.accepted.liveness_ms);
-    session_->watch(liveness);
-    session_->start(*this, SessionOptions{});
+    session_->watch();
     heartbeat_task_ = loop_.spawn(run_heartbeats(std::chrono::milliseconds(store.accepted.heartbeat_ms), liveness));
+    session_->start(*this, SessionOptions{});  // last: its tasks use this object
   }
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
@@ -42961,6 +42967,9 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     end("this rank has left the job");
     co_return acknowledged;
   }
+
+  /// Whether the store has not answered a report yet, which may still wait to be sent. At most for a second.
+  bool is_reporting() const noexcept { return !reporting_.done(); }
 
   /// Reports a failure to the store. If the store sends no first cause within a second, this rank takes `cause` for it.
   void report(const Cause& cause) {
@@ -43623,7 +43632,8 @@ class JobServer final : private JobSink {
     const Session& session = *found->second->session;
     const auto silence = Deadline::Clock::now() - session.last_alive();
     const std::string text =
-        silence > limits_.liveness / 2  // a starved rank may close its connection because it heard nothing itself
+        silence > limits_.liveness / 2 &&
+                !session.is_paused()  // a starved rank may close its connection because it heard nothing itself
             ? format_text("{}, and then its connection ended ({})", {silence_text(silence), how})
             : format_text("its process ended, or its connection broke, before it left the job ({})", {how});
     const std::chrono::milliseconds grace =
@@ -44213,7 +44223,8 @@ class StoreServer {
     try {
       PendingConnection& pending = without_hello_[id];
       pending.session = std::make_shared<Session>(std::move(connection), max_handshake_bytes);
-      pending.session->watch(options_.limits.liveness);
+      pending.session->watch();
+      pending.session->watch_unacknowledged(options_.limits.liveness);
       pending.task = loop_.spawn(receive(id, *pending.session));
     } catch (const std::exception&) {  // the connection is gone, or memory is short: serve the others
       without_hello_.erase(id);
@@ -44539,6 +44550,9 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::leave_all(Deadline deadline) {
 
 /// Ends the session; if this rank hosts the store, the other ranks get time to receive the cause, or the store ends.
 DTRAIN_DEFINED async::Task<bool> ControlPlane::end(bool ends_store) {
+  while (session_ != nullptr && !ends_store && session_->is_reporting()) {  // closing would drop what is not sent
+    co_await thread_.loop().sleep_for(std::chrono::milliseconds(1));
+  }
   session_.reset();
   if (ends_store) {
     server_.reset();
