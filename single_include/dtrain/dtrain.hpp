@@ -1234,7 +1234,7 @@ class PeerLost : public JobFailed {
 // ---- dtrain/core/crypto/random.hpp
 
 /// @file
-/// Cryptographic random bytes: nonces, session tokens, secrets and job ids.
+/// Cryptographic random bytes: nonces, secrets, job ids, and names of shared memory.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -8763,7 +8763,7 @@ class Requests {
 // ---- dtrain/backend/mpi/endpoint.hpp
 
 /// @file
-/// Endpoint: one channel's messages over MPI.
+/// mpi::Endpoint: one channel's messages over MPI.
 
 #if DTRAIN_WITH_MPI
 
@@ -16002,8 +16002,8 @@ class Transport {
   }
 
  private:
-  /// Wait for the job's first cause after a peer has closed its connection: longer than a lost rank may take to
-  /// reconnect.
+  /// Wait for the job's first cause after a peer has closed its connection. The store may know of the lost rank half a
+  /// second later (Limits::rejoin).
   static constexpr std::chrono::milliseconds grace{1200};
 
   /// Connects on the channel's thread; a failed job or the deadline interrupts it.
@@ -22437,7 +22437,8 @@ using StoreEntries = std::vector<std::pair<std::string, std::string>>;
 /// Blocking: until the store has the entries. @throws the job's first cause; Error (timeout)
 using WaitUntilSet = std::function<void(Deadline)>;
 
-/// Threads: any.
+/// A group without its policy's types, for code that is no template: agreement, planners, reports of failures.
+/// GroupInternals has the typed members. Threads: any.
 class GroupHandle {
  public:
   virtual const rendezvous::Membership& members() const noexcept = 0;
@@ -22446,8 +22447,8 @@ class GroupHandle {
   /// Holds the job's first cause.
   virtual const std::shared_ptr<FailureLatch>& failure() const noexcept = 0;
 
-  /// Reports that a step was destroyed before it finished. While an exception unwinds, the report waits 100 ms, so that
-  /// the caller that catches the exception can report its text first. Blocking: no.
+  /// Reports that a step was destroyed before it finished. While an exception unwinds, it is sent 100 ms later, so
+  /// that the caller that catches the exception can report its text first. Blocking: no.
   virtual void report_abandoned_step(bool unwinding) const noexcept = 0;
 
   /// The group's store.
@@ -22457,8 +22458,8 @@ class GroupHandle {
   /// Collective, blocking: a barrier of the group's ranks at the store.
   virtual void barrier_blocking(const std::string& name, Deadline deadline) const = 0;
 
-  /// Starts enqueued work of this rank's streams that no thread runs. Before this rank waits for others, because they
-  /// may wait for that work. Blocking: no.
+  /// Starts enqueued work of this rank's streams that no thread runs. Called before this rank waits for other ranks,
+  /// which may wait for that work. Blocking: no.
   virtual void start_pending() const noexcept = 0;
 
  protected:
@@ -22614,7 +22615,8 @@ std::shared_ptr<RankContext> join_job_blocking(const rendezvous::ControlPlaneOpt
 // ---- dtrain/group/group_internals.hpp
 
 /// @file
-/// GroupInternals: members of a process group that dtrain uses internally and user code does not.
+/// GroupInternals: members of a process group for the library's own templates, typed by the policy; GroupHandle has
+/// the members that need no policy.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -28278,8 +28280,8 @@ struct BucketRebuild {
   std::function<std::vector<std::size_t>(const std::vector<std::size_t>& order)> agree;
   /// Calls the model's bind_gradient: gradient `parameter` is at `view` now. Required if a gradient is bound.
   std::function<void(std::size_t parameter, const TensorView& view)> bind;
-  /// Called with this rank's order when its last gradient is ready; may be empty. Blocking: no. Other ranks wait in
-  /// `agree` for this publication. The publication must not wait for this rank's finish(), which may wait for other
+  /// Rank 0 alone: called with its order when its last gradient is ready; may be empty. Blocking: no. Other ranks wait
+  /// in `agree` for this publication. The publication must not wait for this rank's finish(), which may wait for other
   /// ranks in another channel.
   std::function<void(const std::vector<std::size_t>& order)> publish{};
   int ranks_on_host = 1;  ///< ranks that move their gradients at the same time
@@ -29235,7 +29237,8 @@ class HostGradientCopier {
     clear((*gradients_)[parameter].place, (*gradients_)[parameter].bytes);
   }
 
-  /// Enqueue stamps before and after the collective of a bucket.
+  /// Called before and after the collective of a bucket is enqueued. Here both enqueue stamps, and after() records the
+  /// event reduced(bucket). CudaGradientCopier packs in before() and unpacks in after().
   void before(std::size_t bucket) const { stamp(bucket, StepEvent::started); }
   void after(std::size_t bucket) {
     stamp(bucket, StepEvent::reduced);
@@ -30311,7 +30314,7 @@ class StepWork {
   struct Buckets {
     virtual void wait_for_bucket(std::size_t bucket) = 0;  ///< until the work that launch enqueued has run
     virtual void wait_for_event(typename Stream::Event& event) = 0;
-    virtual void unpack() = 0;  ///< to the model, each bucket once it has run; on CUDA enqueued
+    virtual void unpack() = 0;  ///< copies gradients to the model once their bucket's work has run; on CUDA enqueues it
 
    protected:
     ~Buckets() = default;
@@ -38909,7 +38912,8 @@ struct OpenMpiSource {
 // ---- dtrain/identity/job_name.hpp
 
 /// @file
-/// Job name: DTRAIN_JOB_ID, else the launcher's id of the job; ranks with different job names do not join each other.
+/// Job name: DTRAIN_JOB_ID, else the launcher's id of the job; ranks with different job names do not join each
+/// other. Job namings also say how a rank recognises the process that started all ranks.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -47725,7 +47729,8 @@ inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
 // ---- dtrain/launch/configuration/gpu_binding.hpp
 
 /// @file
-/// GPU binding: each worker on the CPUs of its GPU's NUMA node (--bind=auto), without the CUDA runtime.
+/// GPU binding: computes the CPUs of each worker, next to the NUMA node of its GPU (--bind=auto), without the CUDA
+/// runtime; spawn.hpp binds the worker.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -50956,7 +50961,8 @@ DTRAIN_DEFINED RankProcess rank_process_of_launcher(const identity::Variables& v
 // ---- dtrain/launch/supervise/spawn.hpp
 
 /// @file
-/// Process spawning: starts a program as a child that is killed when this process ends.
+/// Process spawning: starts a program as a child that is killed when the starting
+/// thread ends.
 
 namespace DTRAIN_NAMESPACE::launch {
 

@@ -91,7 +91,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
 std::vector<std::string> fuzz::seeds() {
   std::vector<std::string> all;
-  for (auto each = static_cast<int>(RequestKind::set); each <= static_cast<int>(RequestKind::get_many); ++each) {
+  for (auto each = static_cast<int>(RequestKind::set); each <= static_cast<int>(RequestKind::take); ++each) {
     Request request;
     request.id = 7;
     request.kind = static_cast<RequestKind>(each);

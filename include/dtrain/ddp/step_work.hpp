@@ -30,7 +30,7 @@ class StepWork {
   struct Buckets {
     virtual void wait_for_bucket(std::size_t bucket) = 0;  ///< until the work that launch enqueued has run
     virtual void wait_for_event(typename Stream::Event& event) = 0;
-    virtual void unpack() = 0;  ///< to the model, each bucket once it has run; on CUDA enqueued
+    virtual void unpack() = 0;  ///< copies gradients to the model once their bucket's work has run; on CUDA enqueues it
 
    protected:
     ~Buckets() = default;

@@ -23,7 +23,8 @@ using StoreEntries = std::vector<std::pair<std::string, std::string>>;
 /// Blocking: until the store has the entries. @throws the job's first cause; Error (timeout)
 using WaitUntilSet = std::function<void(Deadline)>;
 
-/// Threads: any.
+/// A group without its policy's types, for code that is no template: agreement, planners, reports of failures.
+/// GroupInternals has the typed members. Threads: any.
 class GroupHandle {
  public:
   virtual const rendezvous::Membership& members() const noexcept = 0;
@@ -32,8 +33,8 @@ class GroupHandle {
   /// Holds the job's first cause.
   virtual const std::shared_ptr<FailureLatch>& failure() const noexcept = 0;
 
-  /// Reports that a step was destroyed before it finished. While an exception unwinds, the report waits 100 ms, so that
-  /// the caller that catches the exception can report its text first. Blocking: no.
+  /// Reports that a step was destroyed before it finished. While an exception unwinds, it is sent 100 ms later, so
+  /// that the caller that catches the exception can report its text first. Blocking: no.
   virtual void report_abandoned_step(bool unwinding) const noexcept = 0;
 
   /// The group's store.
@@ -43,8 +44,8 @@ class GroupHandle {
   /// Collective, blocking: a barrier of the group's ranks at the store.
   virtual void barrier_blocking(const std::string& name, Deadline deadline) const = 0;
 
-  /// Starts enqueued work of this rank's streams that no thread runs. Before this rank waits for others, because they
-  /// may wait for that work. Blocking: no.
+  /// Starts enqueued work of this rank's streams that no thread runs. Called before this rank waits for other ranks,
+  /// which may wait for that work. Blocking: no.
   virtual void start_pending() const noexcept = 0;
 
  protected:

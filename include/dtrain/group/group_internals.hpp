@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// GroupInternals: members of a process group that dtrain uses internally and user code does not.
+/// GroupInternals: members of a process group for the library's own templates, typed by the policy; GroupHandle has
+/// the members that need no policy.
 
 #include <chrono>
 #include <memory>

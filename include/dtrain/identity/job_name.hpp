@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Job name: DTRAIN_JOB_ID, else the launcher's id of the job; ranks with different job names do not join each other.
+/// Job name: DTRAIN_JOB_ID, else the launcher's id of the job; ranks with different job names do not join each
+/// other. Job namings also say how a rank recognises the process that started all ranks.
 
 #include <algorithm>
 #include <array>

@@ -216,8 +216,8 @@ class Transport {
   }
 
  private:
-  /// Wait for the job's first cause after a peer has closed its connection: longer than a lost rank may take to
-  /// reconnect.
+  /// Wait for the job's first cause after a peer has closed its connection. The store may know of the lost rank half a
+  /// second later (Limits::rejoin).
   static constexpr std::chrono::milliseconds grace{1200};
 
   /// Connects on the channel's thread; a failed job or the deadline interrupts it.

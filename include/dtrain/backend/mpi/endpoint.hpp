@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Endpoint: one channel's messages over MPI.
+/// mpi::Endpoint: one channel's messages over MPI.
 
 #include <coroutine>
 #include <cstddef>

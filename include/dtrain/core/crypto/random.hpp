@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Cryptographic random bytes: nonces, session tokens, secrets and job ids.
+/// Cryptographic random bytes: nonces, secrets, job ids, and names of shared memory.
 
 #include <sys/random.h>
 

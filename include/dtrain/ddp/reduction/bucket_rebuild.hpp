@@ -136,8 +136,8 @@ struct BucketRebuild {
   std::function<std::vector<std::size_t>(const std::vector<std::size_t>& order)> agree;
   /// Calls the model's bind_gradient: gradient `parameter` is at `view` now. Required if a gradient is bound.
   std::function<void(std::size_t parameter, const TensorView& view)> bind;
-  /// Called with this rank's order when its last gradient is ready; may be empty. Blocking: no. Other ranks wait in
-  /// `agree` for this publication. The publication must not wait for this rank's finish(), which may wait for other
+  /// Rank 0 alone: called with its order when its last gradient is ready; may be empty. Blocking: no. Other ranks wait
+  /// in `agree` for this publication. The publication must not wait for this rank's finish(), which may wait for other
   /// ranks in another channel.
   std::function<void(const std::vector<std::size_t>& order)> publish{};
   int ranks_on_host = 1;  ///< ranks that move their gradients at the same time

@@ -60,7 +60,8 @@ class HostGradientCopier {
     clear((*gradients_)[parameter].place, (*gradients_)[parameter].bytes);
   }
 
-  /// Enqueue stamps before and after the collective of a bucket.
+  /// Called before and after the collective of a bucket is enqueued. Here both enqueue stamps, and after() records the
+  /// event reduced(bucket). CudaGradientCopier packs in before() and unpacks in after().
   void before(std::size_t bucket) const { stamp(bucket, StepEvent::started); }
   void after(std::size_t bucket) {
     stamp(bucket, StepEvent::reduced);

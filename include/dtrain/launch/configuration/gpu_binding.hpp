@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// GPU binding: each worker on the CPUs of its GPU's NUMA node (--bind=auto), without the CUDA runtime.
+/// GPU binding: computes the CPUs of each worker, next to the NUMA node of its GPU (--bind=auto), without the CUDA
+/// runtime; spawn.hpp binds the worker.
 
 #include <algorithm>
 #include <cstddef>

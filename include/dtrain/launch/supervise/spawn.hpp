@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Process spawning: starts a program as a child that is killed when this process ends.
+/// Process spawning: starts a program as a child that is killed when the starting
+/// thread ends.
 
 #include <fcntl.h>
 #include <poll.h>
