@@ -8,17 +8,18 @@
 #include <vector>
 
 #include "dtrain/identity/formats/json.hpp"
+#include "fuzz/fuzz.hpp"
 
 namespace fuzz {
 
-/// None where the sources are not beside this program any more.
+/// @pre the folder of tests is where it was when this program was compiled
 inline std::vector<std::string> environment_seeds() {
-  const std::string here = __FILE__;
-  std::ifstream file(here.substr(0, here.rfind('/')) + "/../unit/identity/launch_vectors.json", std::ios::binary);
+  std::ifstream file(DTRAIN_TESTS_DIR "/unit/identity/launch_vectors.json", std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   std::vector<std::string> seeds;
   const auto vectors = dtrain::identity::parse_json(text);
-  for (const auto& vector : vectors ? vectors->items : std::vector<dtrain::identity::Json>()) {
+  require(vectors && !vectors->items.empty(), "tests/unit/identity/launch_vectors.json has vectors");
+  for (const auto& vector : vectors->items) {
     std::string& seed = seeds.emplace_back();
     const dtrain::identity::Json& environment = *vector.find("env");
     for (std::size_t i = 0; i < environment.keys.size(); ++i) {

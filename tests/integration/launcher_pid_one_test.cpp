@@ -3,9 +3,12 @@
 
 #include <doctest/doctest.h>
 
+#include <unistd.h>
+
 #include <csignal>
 #include <string>
 
+#include "dtrain/core/deadline.hpp"
 #include "support/launch_probe.hpp"
 #include "support/program.hpp"
 #include "support/skip.hpp"
@@ -36,6 +39,10 @@ TEST_CASE("as PID 1 the launcher reaps what nobody else does") {
                    : launcher;
   }
   REQUIRE(launcher != 0);
+  const dtrain::Deadline reaped = support::soon();
+  while (zombies_of(launcher) != 0 && !reaped.passed()) {
+    ::usleep(2000);
+  }
   CHECK(zombies_of(launcher) == 0);
   program.close_input();
   CHECK(program.wait().exit_code == 0);

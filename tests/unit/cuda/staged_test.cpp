@@ -292,6 +292,9 @@ TEST_CASE("device memory goes from rank to rank, and round a ring at once, whate
           REQUIRE(rank.wait());
         }
       }
+      // A rank that ends frees memory, which waits for the whole device, and keeps others from enqueueing meanwhile.
+      rank.communicator.barrier(rank.ref());
+      REQUIRE(rank.wait());
     });
   }
 }

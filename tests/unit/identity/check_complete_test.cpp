@@ -135,6 +135,7 @@ TEST_CASE("a size of 1, a first local rank, and one host say nothing") {
            variables("AWS_BATCH_JOB_NUM_NODES=1 AWS_BATCH_JOB_NODE_INDEX=0"),
            variables("DSTACK_NODES_NUM=1 DSTACK_NODE_RANK=0"),
            variables("VC_TASK_INDEX=0 VC_WORKER_NUM=1 VC_WORKER_HOSTS=a"),
+           {{"VC_TASK_INDEX", "1"}, {"VC_WORKE\x1f_NUM", "2"}},
            variables("VC_CHANNELS_NUM=16"),
        }) {
     CAPTURE(environment.begin()->first);
