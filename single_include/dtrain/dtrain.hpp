@@ -6687,7 +6687,8 @@ class Variables {
 
   bool has(std::string_view variable) const;
 
-  /// The names of the set variables that begin with `prefix`, in the order of their bytes.
+  /// The names of the set variables that begin with `prefix`, in the order of their bytes. A name with other bytes than
+  /// letters, digits and underscores, which no shell can set, is left out: messages quote the names as they are.
   std::vector<std::string_view> names_with_prefix(std::string_view prefix) const;
 
   /// nullopt if unset. @throws IdentityError (bad-integer) for a value that is not decimal digits, or above 2147483647
@@ -40217,7 +40218,11 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED bool Variables::has(std::string_view variable)
 DTRAIN_DEFINED std::vector<std::string_view> Variables::names_with_prefix(std::string_view prefix) const {
   std::vector<std::string_view> names;
   for (auto at = environment_->lower_bound(prefix); at != environment_->end() && at->first.starts_with(prefix); ++at) {
-    if (!at->second.empty()) {
+    const bool is_name = std::all_of(at->first.begin(), at->first.end(), [](char byte) {
+      return (byte >= 'A' && byte <= 'Z') || (byte >= 'a' && byte <= 'z') || (byte >= '0' && byte <= '9') ||
+             byte == '_';
+    });
+    if (is_name && !at->second.empty()) {
       names.push_back(at->first);
     }
   }
