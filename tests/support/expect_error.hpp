@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <optional>
 #include <string>
 #include <system_error>
 
@@ -28,6 +29,13 @@ std::string sentence_of(Call call) {
   return error_of(call).what();
 }
 
+/// The sentence of the Error with `code` that `call` throws; one that says so where it has another code.
+template <class Call>
+std::string sentence_of(dtrain::Errc code, Call call) {
+  const dtrain::Error error = error_of(call);
+  return error.code() == code ? error.what() : std::string("another code: ") + error.what();
+}
+
 /// Checks that `call` throws an Error with this code, in whose sentence `part` stands.
 template <class Call>
 void expect_error(dtrain::Errc code, const char* part, Call call) {
@@ -37,4 +45,31 @@ void expect_error(dtrain::Errc code, const char* part, Call call) {
   CHECK(contains(error.what(), part));
 }
 
+/// How `thrown` differs from an Error with `code`, in whose sentence all `parts` stand; empty where it does not.
+template <class Code, class... Parts>
+std::string difference(const char* call, const std::optional<dtrain::Error>& thrown, Code code, const Parts&... parts) {
+  const std::string expected = "'" + make_error_code(code).message() + "'";
+  if (!thrown) return std::string(call) + " threw nothing, instead of " + expected;
+  if (thrown->code() != code) {
+    return std::string(call) + " threw '" + thrown->code().message() + "' instead of " + expected + ": " +
+           thrown->what();
+  }
+  const std::string missing = missing_parts(thrown->what(), parts...);
+  return missing.empty() ? missing : std::string(call) + " threw another sentence:\n" + missing;
+}
+
 }  // namespace support
+
+/// Checks that an expression throws an Error with a code, an Errc or a std::errc, and with texts in its sentence:
+/// `CHECK_ERROR(parse("x"), Errc::usage, "'x'", "unset it")`.
+#define CHECK_ERROR(expression, ...)                                                                              \
+  do {                                                                                                            \
+    std::optional<::dtrain::Error> error_of_expression;                                                           \
+    try {                                                                                                         \
+      static_cast<void>(expression);                                                                              \
+    } catch (const ::dtrain::Error& caught_error) {                                                               \
+      error_of_expression.emplace(caught_error);                                                                  \
+    }                                                                                                             \
+    const std::string difference_of_error = ::support::difference(#expression, error_of_expression, __VA_ARGS__); \
+    CHECK_MESSAGE(difference_of_error.empty(), difference_of_error);                                              \
+  } while (false)

@@ -28,4 +28,10 @@ struct TemporaryDirectory {
   std::string path;
 };
 
+/// A test case's fixture: a folder of its own, and the path of a file there that does not exist yet.
+struct TemporaryFile {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path + "/file";
+};
+
 }  // namespace support

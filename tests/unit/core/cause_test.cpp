@@ -1,13 +1,7 @@
 #include "dtrain/core/cause.hpp"
-
-#include <doctest/doctest.h>
-
-#include <string>
+#include "unit/core/prelude.hpp"
 
 namespace {
-
-using dtrain::Cause;
-using dtrain::CauseKind;
 
 TEST_CASE("a cause names the rank and the host where it knows them") {
   CHECK(Cause{CauseKind::lost, 1, "gpu-a", "in all_reduce"}.sentence() ==

@@ -1,12 +1,8 @@
 #include "dtrain/core/deadline.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
+#include "unit/core/prelude.hpp"
 
 namespace {
 
-using dtrain::Deadline;
 using std::chrono::hours;
 using std::chrono::seconds;
 

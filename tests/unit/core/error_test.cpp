@@ -1,10 +1,4 @@
-#include "dtrain/core/error.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cerrno>
-#include <string>
-#include <system_error>
+#include "unit/core/prelude.hpp"
 
 namespace {
 
@@ -68,6 +62,17 @@ TEST_CASE("every code of dtrain's category has a text of its own") {
     CHECK(text != previous);
     previous = text;
   }
+}
+
+TEST_CASE("CHECK_ERROR names the call, what a test expects of its error, and what it threw") {
+  const auto says = [](Errc code) { return "'" + make_error_code(code).message() + "'"; };
+  const dtrain::Error seen(Errc::timeout, "too late");
+  CHECK(support::difference("f()", seen, Errc::timeout, "too", "late") == "");
+  CHECK(support::difference("f()", seen, Errc::timeout, "too", "early") ==
+        "f() threw another sentence:\nthere is no 'early'\nin 'too late'");
+  CHECK(support::difference("f()", seen, Errc::usage, "too") ==
+        "f() threw " + says(Errc::timeout) + " instead of " + says(Errc::usage) + ": too late");
+  CHECK(support::difference("f()", std::nullopt, Errc::usage) == "f() threw nothing, instead of " + says(Errc::usage));
 }
 
 }  // namespace

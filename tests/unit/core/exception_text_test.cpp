@@ -1,9 +1,4 @@
-#include "dtrain/core/exception_text.hpp"
-
-#include <doctest/doctest.h>
-
-#include <stdexcept>
-#include <string>
+#include "unit/core/prelude.hpp"
 
 namespace {
 

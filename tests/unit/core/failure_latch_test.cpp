@@ -1,21 +1,8 @@
-#include "dtrain/core/failure_latch.hpp"
-
-#include <doctest/doctest.h>
-
 #include <atomic>
-#include <chrono>
-#include <memory>
-#include <string>
-#include <thread>
-#include <vector>
+
+#include "unit/core/prelude.hpp"
 
 namespace {
-
-using namespace std::chrono_literals;
-using dtrain::Cause;
-using dtrain::CauseKind;
-using dtrain::Deadline;
-using dtrain::FailureLatch;
 
 Cause failed(int rank, const std::string& text) {
   return {CauseKind::exception, rank, "host-a", text};

@@ -1,22 +1,8 @@
 #include "dtrain/core/futex.hpp"
-
-#include <doctest/doctest.h>
-#include <pthread.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <chrono>
-#include <csignal>
-#include <new>
-#include <thread>
+#include "unit/core/prelude.hpp"
 
 namespace {
 
-using dtrain::Deadline;
-using dtrain::FutexResult;
-using dtrain::FutexScope;
-using namespace std::chrono_literals;
 using Word = std::atomic<std::uint32_t>;
 
 TEST_CASE("a wait on a word that differs returns at once") {

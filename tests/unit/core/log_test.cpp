@@ -1,15 +1,10 @@
 #include "dtrain/core/log.hpp"
 
-#include <doctest/doctest.h>
-#include <pthread.h>
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
+
+#include "unit/core/prelude.hpp"
 
 namespace {
-
-using dtrain::log_level_of;
-using dtrain::LogLevel;
 
 TEST_CASE("each level is found by its name") {
   CHECK(log_level_of("off") == LogLevel::off);

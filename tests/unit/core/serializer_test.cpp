@@ -1,20 +1,7 @@
 #include "dtrain/core/serializer.hpp"
-
-#include <doctest/doctest.h>
-
-#include <array>
-#include <cstdint>
-#include <limits>
-#include <optional>
-#include <random>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
+#include "unit/core/prelude.hpp"
 
 namespace {
-
-using dtrain::Serializer;
 
 enum class Color : std::uint8_t { red = 1, green, blue };
 
@@ -220,20 +207,19 @@ TEST_CASE("a field out of its bounds is malformed, and the sentence says which a
     return refusal(dtrain::to_bytes(all));
   };
   const std::string number = "which has a number out of its bounds (byte ";
-  CHECK(refused([](Everything& all) { all.bounded = 6; }).find(number + "7 of ") != std::string::npos);
-  CHECK(refused([](Everything& all) { all.rank = 10; }).find(number + "11 of ") != std::string::npos);
-  CHECK(refused([](Everything& all) { all.color = Color{4}; }).find(number + "12 of ") != std::string::npos);
-  CHECK(refused([](Everything& all) {
-          all.time = -dtrain::max_time_read - std::chrono::nanoseconds(1);
-        }).find(number) != std::string::npos);
+  CHECK_CONTAINS(refused([](Everything& all) { all.bounded = 6; }), number + "7 of ");
+  CHECK_CONTAINS(refused([](Everything& all) { all.rank = 10; }), number + "11 of ");
+  CHECK_CONTAINS(refused([](Everything& all) { all.color = Color{4}; }), number + "12 of ");
+  CHECK_CONTAINS(refused([](Everything& all) { all.time = -dtrain::max_time_read - std::chrono::nanoseconds(1); }),
+                 number);
   const std::string list = "which has a list with too few or too many elements (byte ";
-  CHECK(refused([](Everything& all) { all.names.clear(); }).find(list) != std::string::npos);
-  CHECK(refused([](Everything& all) { all.names.resize(4); }).find(list) != std::string::npos);
+  CHECK_CONTAINS(refused([](Everything& all) { all.names.clear(); }), list);
+  CHECK_CONTAINS(refused([](Everything& all) { all.names.resize(4); }), list);
   const std::string good = dtrain::to_bytes(something());
   const std::string whole = std::to_string(good.size());
   CHECK(refusal(good).empty());
-  CHECK(refusal("v2" + good.substr(2)).find("which has another format (byte 2 of " + whole + ")") != std::string::npos);
-  CHECK(refusal(good + "x").find("which has more bytes than its fields (byte " + whole + " of ") != std::string::npos);
+  CHECK_CONTAINS(refusal("v2" + good.substr(2)), "which has another format (byte 2 of " + whole + ")");
+  CHECK_CONTAINS(refusal(good + "x"), "which has more bytes than its fields (byte " + whole + " of ");
   CHECK(refusal("v1\x01") ==
         "all of it came as 'v1\\x01', which ends too early (byte 3 of 3); do all ranks run the same program?");
 }

@@ -1,12 +1,7 @@
 #include "dtrain/launch/shutdown_schedule.hpp"
+#include "unit/launch/prelude.hpp"
 
-#include <doctest/doctest.h>
-
-#include <chrono>
-
-using dtrain::launch::ShutdownSchedule;
 using Action = ShutdownSchedule::Action;
-using std::chrono::milliseconds;
 
 namespace {
 

@@ -155,6 +155,24 @@ std::vector<std::string> on_ranks(int world_size, Body body) {
   return errors;
 }
 
+/// A port that is free in a moment.
+inline std::uint16_t free_port() {
+  const StoreProcess probe(1);
+  return probe.port();
+}
+
+/// A rank that joins, waits for all others, and leaves.
+inline void join_and_leave(const ControlPlaneOptions& options) {
+  ControlPlane control_plane(options);
+  control_plane.store().barrier("all", soon()).wait();
+  control_plane.leave_blocking(soon());
+}
+
+/// The sentence with which a rank with these options does not join; empty where it does.
+inline std::string error_of_joining(const ControlPlaneOptions& options) {
+  return on_ranks(1, [&](int) { const ControlPlane control_plane(options); }).front();
+}
+
 /// How many descriptors this process has open.
 inline std::size_t open_descriptors() {
   std::size_t count = 0;

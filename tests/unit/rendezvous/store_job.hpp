@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// A job whose ranks use the store, and the errors that they get.
+/// A job whose ranks use the store.
 
 #include <doctest/doctest.h>
 
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "support/expect_error.hpp"
 #include "unit/rendezvous/store_fixture.hpp"
 
 namespace rendezvous_test {
@@ -17,15 +18,10 @@ inline Deadline shortly() {
   return Deadline::after(std::chrono::milliseconds(50));
 }
 
-/// The text of the dtrain::Error that `call` throws.
+/// As support::sentence_of.
 template <class Call>
 std::string error_of(dtrain::Errc code, Call call) {
-  try {
-    call();
-  } catch (const dtrain::Error& error) {
-    return error.code() == dtrain::make_error_code(code) ? error.what() : std::string("other code: ") + error.what();
-  }
-  return "nothing was thrown";
+  return support::sentence_of(code, call);
 }
 
 /// Runs `body(control_plane)` on each rank of a job, all of which leave in order.

@@ -1,13 +1,4 @@
-#include "dtrain/core/crypto/sha256.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <string>
-#include <string_view>
-#include <vector>
-
-using namespace dtrain;
+#include "unit/core/prelude.hpp"
 
 namespace {
 

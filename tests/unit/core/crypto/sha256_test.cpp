@@ -1,14 +1,7 @@
-#include "dtrain/core/crypto/sha256.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
 #include <ctime>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "support/sanitized.hpp"
+#include "unit/core/prelude.hpp"
 
 namespace {
 

@@ -1,18 +1,6 @@
-#include "dtrain/core/process/control_groups.hpp"
-
-#include <doctest/doctest.h>
-#include <sys/stat.h>
-
-#include <cstdint>
-#include <fstream>
-#include <limits>
-#include <string>
-
-#include "support/temporary_directory.hpp"
+#include "unit/core/prelude.hpp"
 
 namespace {
-
-using dtrain::available_in_groups;
 
 constexpr std::uint64_t unbounded = std::numeric_limits<std::uint64_t>::max();
 

@@ -1,16 +1,4 @@
-#include "dtrain/core/process/control_groups.hpp"
-
-#include <doctest/doctest.h>
-#include <sys/stat.h>
-
-#include <fstream>
-#include <optional>
-#include <string>
-#include <utility>
-
-#include "support/temporary_directory.hpp"
-
-using dtrain::cpu_quota_of_groups;
+#include "unit/core/prelude.hpp"
 
 namespace {
 

@@ -1,19 +1,8 @@
 #include "dtrain/core/process/owning_process.hpp"
-
-#include <doctest/doctest.h>
-#include <sys/wait.h>
-
-#include <cstdlib>
-#include <memory>
-
-#include "dtrain/core/failure_latch.hpp"
-#include "support/in_child.hpp"
+#include "unit/core/prelude.hpp"
 
 namespace {
 
-using dtrain::make_process_owned;
-using dtrain::OwningProcess;
-using dtrain::ProcessOwned;
 using support::in_child;
 
 struct Counted {

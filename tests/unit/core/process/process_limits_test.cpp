@@ -1,24 +1,10 @@
 #include "dtrain/core/process/blocked_write_signals.hpp"
 
-#include <doctest/doctest.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <csignal>
-#include <new>
-#include <stdexcept>
-#include <string>
-
-#include "dtrain/core/error.hpp"
-#include "dtrain/core/exception_text.hpp"
-#include "support/in_child.hpp"
+#include "unit/core/prelude.hpp"
 
 namespace {
-
-using dtrain::BlockedWriteSignals;
 
 /// The same where SIGXFSZ does what it does by default.
 template <class Act>

@@ -1,19 +1,4 @@
-#include "dtrain/core/text/format_text.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cerrno>
-#include <cstdint>
-#include <limits>
-#include <string>
-#include <string_view>
-#include <system_error>
-
-using dtrain::Errc;
-using dtrain::format_text;
-using dtrain::throw_errno;
-using dtrain::throw_error;
-using dtrain::throw_posix;
+#include "unit/core/prelude.hpp"
 
 TEST_CASE("values stand in the places of the pattern, in their order") {
   const std::string name = "fc1";

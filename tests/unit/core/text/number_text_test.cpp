@@ -1,23 +1,10 @@
 #include "dtrain/core/text/number_text.hpp"
 
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <limits>
-#include <random>
-#include <string>
 
-#include "dtrain/core/text/format_text.hpp"
 #include "support/german_locale.hpp"
 #include "support/skip.hpp"
-
-using dtrain::duration_text;
-using dtrain::fixed_text;
-using dtrain::format_text;
-using dtrain::number_text;
+#include "unit/core/prelude.hpp"
 
 namespace {
 

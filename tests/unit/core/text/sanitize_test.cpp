@@ -1,14 +1,5 @@
 #include "dtrain/core/text/sanitize.hpp"
-
-#include <doctest/doctest.h>
-
-#include <random>
-#include <string>
-
-using dtrain::excerpt;
-using dtrain::in_quotes;
-using dtrain::sanitize;
-using dtrain::truncate_utf8;
+#include "unit/core/prelude.hpp"
 
 TEST_CASE("what a terminal shows as itself stays as it is") {
   for (const std::string text : {"", "rank 1 on host gpu-a: 50 %", "\\x1b is no escape here", "gr\xc3\xbc\xc3\x9f dich",

@@ -1,13 +1,10 @@
 #include "dtrain/core/types/dtype.hpp"
 
-#include <doctest/doctest.h>
-
 #include <set>
-#include <string>
+
+#include "unit/core/prelude.hpp"
 
 namespace {
-
-using dtrain::DType;
 
 constexpr DType all_dtypes[] = {DType::f64, DType::f32, DType::f16,    DType::bf16,  DType::i64,
                                 DType::i32, DType::u8,  DType::f8e4m3, DType::f8e5m2};

@@ -1,19 +1,7 @@
 #include "dtrain/core/types/float16.hpp"
-
-#include <doctest/doctest.h>
-
-#include <bit>
-#include <cstdint>
-#include <limits>
-#include <span>
-#include <vector>
-
 #include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/core/types/buffer_view.hpp"
 #include "support/scalar_reduction.hpp"
-
-using dtrain::bfloat16;
-using dtrain::float16;
+#include "unit/core/prelude.hpp"
 
 // Known at compile time.
 static_assert(float16(1.0F).bits == 0x3c00 && float16(-2.0F).bits == 0xc000 && float16(65520.0F).bits == 0x7c00);

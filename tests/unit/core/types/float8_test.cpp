@@ -1,18 +1,5 @@
 #include "dtrain/core/types/float8.hpp"
-
-#include <doctest/doctest.h>
-
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <span>
-#include <vector>
-
-#include "dtrain/core/types/buffer_view.hpp"
-
-using dtrain::float8_e4m3;
-using dtrain::float8_e5m2;
+#include "unit/core/prelude.hpp"
 
 // Known at compile time.
 static_assert(float8_e4m3(1.0F).bits == 0x38 && float8_e4m3(-2.0F).bits == 0xc0 && float8_e4m3(1000.0F).bits == 0x7e);

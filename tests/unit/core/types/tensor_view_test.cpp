@@ -1,18 +1,8 @@
 #include "dtrain/core/types/tensor_view.hpp"
-
-#include <doctest/doctest.h>
-
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
+#include "unit/core/prelude.hpp"
 
 namespace {
 
-using dtrain::Shape;
 constexpr std::int64_t huge = std::int64_t{1} << 60;
 
 TEST_CASE("a shape's element count is the product of its extents") {

@@ -1,13 +1,4 @@
-#include "dtrain/launch/configuration/flags.hpp"
-
-#include <doctest/doctest.h>
-
-#include <optional>
-#include <string>
-#include <vector>
-
-using dtrain::launch::command_words;
-using Words = std::vector<std::string>;
+#include "unit/launch/prelude.hpp"
 
 TEST_CASE("words are separated by blanks, and quotes hold them together as in a shell") {
   CHECK(command_words("valgrind -q --") == Words{"valgrind", "-q", "--"});

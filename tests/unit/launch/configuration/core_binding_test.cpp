@@ -1,23 +1,13 @@
 #include "dtrain/launch/configuration/core_binding.hpp"
 
-#include <doctest/doctest.h>
 #include <sched.h>
 
-#include <cerrno>
 #include <numeric>
-#include <string>
-#include <vector>
 
-#include "support/expect_error.hpp"
-#include "support/machine_files.hpp"
+#include "unit/launch/prelude.hpp"
 
 namespace {
 
-using dtrain::Cpus;
-using dtrain::launch::Binding;
-using dtrain::launch::cpus_of_workers;
-using dtrain::launch::text_of;
-using support::Machine;
 using Shares = std::vector<Cpus>;
 
 Cpus first(int count) {
@@ -69,8 +59,7 @@ TEST_CASE("automatic binding leaves alone one worker, and more workers than CPUs
   CHECK(cpus_of_workers(Binding::automatic, 3, first(2)).empty());
   CHECK(cpus_of_workers(Binding::none, 2, first(8)).empty());
   CHECK(cpus_of_workers(Binding::numa, 2, {}).empty());
-  support::expect_error(dtrain::Errc::usage, "3 workers may use 2 CPUs",
-                        [] { cpus_of_workers(Binding::core, 3, first(2)); });
+  CHECK_ERROR(cpus_of_workers(Binding::core, 3, first(2)), dtrain::Errc::usage, "3 workers may use 2 CPUs");
 }
 
 TEST_CASE("a binding has four names, and any other is a usage error") {
@@ -79,7 +68,7 @@ TEST_CASE("a binding has four names, and any other is a usage error") {
   CHECK(binding_from("core") == Binding::core);
   CHECK(binding_from("numa") == Binding::numa);
   CHECK(binding_from("none") == Binding::none);
-  support::expect_error(dtrain::Errc::usage, "none of auto, core, numa and none", [] { binding_from("cores"); });
+  CHECK_ERROR(binding_from("cores"), dtrain::Errc::usage, "none of auto, core, numa and none");
 }
 
 TEST_CASE("CPUs are the process's own, and written as the kernel writes them") {

@@ -1,12 +1,4 @@
-#include "dtrain/launch/configuration/flags.hpp"
-
-#include <doctest/doctest.h>
-
-#include <string>
-#include <vector>
-
-using dtrain::launch::Flags;
-using dtrain::launch::parse_flags;
+#include "unit/launch/prelude.hpp"
 
 namespace {
 
@@ -65,17 +57,17 @@ TEST_CASE("everything after the first -- is the program's, which does not see it
 }
 
 TEST_CASE("a flag within two letters of one is an error with the suggestion, any other is the program's") {
-  CHECK(error_of({"train", "--nprocs-per-node=4"}).find("did you mean --nproc-per-node?") != std::string::npos);
-  CHECK(error_of({"train", "--nprocs=2"}).find("did you mean --nproc-per-node?") != std::string::npos);
-  CHECK(error_of({"train", "--nproc=2"}).find("did you mean --nproc-per-node?") != std::string::npos);
-  CHECK(error_of({"train", "--nnode", "2"}).find("did you mean --nnodes?") != std::string::npos);
-  CHECK(error_of({"train", "--lgo-dir=x"}).find("did you mean --log-dir?") != std::string::npos);
-  CHECK(error_of({"train", "--master_adr=x"}).find("did you mean --master-addr?") != std::string::npos);
-  CHECK(error_of({"train", "--wrapp=x"}).find("did you mean --wrap?") != std::string::npos);
-  CHECK(error_of({"train", "--wrap-ranks=1"}).find("did you mean --wrap-rank?") != std::string::npos);
-  CHECK(error_of({"train", "--bnd=core"}).find("did you mean --bind?") != std::string::npos);
-  CHECK(error_of({"train", "--bind=cores"}).find("none of auto, core, numa and none") != std::string::npos);
-  CHECK(error_of({"train", "--inprocess"}).find("did you mean --in-process?") != std::string::npos);
+  CHECK_CONTAINS(error_of({"train", "--nprocs-per-node=4"}), "did you mean --nproc-per-node?");
+  CHECK_CONTAINS(error_of({"train", "--nprocs=2"}), "did you mean --nproc-per-node?");
+  CHECK_CONTAINS(error_of({"train", "--nproc=2"}), "did you mean --nproc-per-node?");
+  CHECK_CONTAINS(error_of({"train", "--nnode", "2"}), "did you mean --nnodes?");
+  CHECK_CONTAINS(error_of({"train", "--lgo-dir=x"}), "did you mean --log-dir?");
+  CHECK_CONTAINS(error_of({"train", "--master_adr=x"}), "did you mean --master-addr?");
+  CHECK_CONTAINS(error_of({"train", "--wrapp=x"}), "did you mean --wrap?");
+  CHECK_CONTAINS(error_of({"train", "--wrap-ranks=1"}), "did you mean --wrap-rank?");
+  CHECK_CONTAINS(error_of({"train", "--bnd=core"}), "did you mean --bind?");
+  CHECK_CONTAINS(error_of({"train", "--bind=cores"}), "none of auto, core, numa and none");
+  CHECK_CONTAINS(error_of({"train", "--inprocess"}), "did you mean --in-process?");
   for (const char* own : {"--map=x", "--drop", "--find=x", "--kind", "--epochs", "--nodes-of-tree", "--log", "--seed=1",
                           "-n", "--", "--x=--nproc-per-nod"}) {
     CHECK(error_of({"train", own}) == "");
@@ -84,20 +76,19 @@ TEST_CASE("a flag within two letters of one is an error with the suggestion, any
 }
 
 TEST_CASE("a flag without a value, or with one that cannot be, is an error that says what to give") {
-  CHECK(error_of({"train", "--nproc-per-node"}).find("--nproc-per-node=VALUE") != std::string::npos);
-  CHECK(error_of({"train", "--nproc-per-node="}).find("no value") != std::string::npos);
-  CHECK(error_of({"train", "--log-dir", "--epochs=3"}).find("no value") != std::string::npos);
+  CHECK_CONTAINS(error_of({"train", "--nproc-per-node"}), "--nproc-per-node=VALUE");
+  CHECK_CONTAINS(error_of({"train", "--nproc-per-node="}), "no value");
+  CHECK_CONTAINS(error_of({"train", "--log-dir", "--epochs=3"}), "no value");
   for (const char* wrong : {"--max-restarts=-1", "--max-restarts=many", "--max-restarts=10001"}) {
-    CHECK(error_of({"train", wrong}).find("is not a number from 0 to 10000") != std::string::npos);
+    CHECK_CONTAINS(error_of({"train", wrong}), "is not a number from 0 to 10000");
   }
 }
 
 TEST_CASE("--wrap is a command, and --wrap-rank a rank of it") {
-  CHECK(error_of({"train", "--wrap", "sh -c 'x"}).find("a quote in it has no end") != std::string::npos);
-  CHECK(error_of({"train", "--wrap", "  "}).find("it has no word") != std::string::npos);
-  CHECK(error_of({"train", "--wrap=env", "--wrap-rank=one"}).find("--wrap-rank='one' is not a number") !=
-        std::string::npos);
-  CHECK(error_of({"train", "--wrap-rank=1"}).find("add --wrap='COMMAND'") != std::string::npos);
+  CHECK_CONTAINS(error_of({"train", "--wrap", "sh -c 'x"}), "a quote in it has no end");
+  CHECK_CONTAINS(error_of({"train", "--wrap", "  "}), "it has no word");
+  CHECK_CONTAINS(error_of({"train", "--wrap=env", "--wrap-rank=one"}), "--wrap-rank='one' is not a number");
+  CHECK_CONTAINS(error_of({"train", "--wrap-rank=1"}), "add --wrap='COMMAND'");
 }
 
 TEST_CASE("--in-process is for one rank without a launcher: what only a launcher can do beside it is an error") {
@@ -107,8 +98,8 @@ TEST_CASE("--in-process is for one rank without a launcher: what only a launcher
   for (const std::string other :
        {"--nproc-per-node=2", "--nnodes=2", "--log-dir=d", "--max-restarts=1", "--wrap=env"}) {
     CAPTURE(other);
-    CHECK(error_of({"train", "--in-process", other.c_str()})
-              .find("leave out " + other.substr(0, other.find('=')) + ", or --in-process") != std::string::npos);
+    CHECK_CONTAINS(error_of({"train", "--in-process", other.c_str()}),
+                   "leave out " + other.substr(0, other.find('=')) + ", or --in-process");
   }
 }
 

@@ -1,17 +1,8 @@
 #include "dtrain/launch/configuration/gpu_binding.hpp"
-
-#include <doctest/doctest.h>
-
-#include <string>
-#include <vector>
-
-#include "support/machine_files.hpp"
+#include "unit/launch/prelude.hpp"
 
 namespace {
 
-using dtrain::Cpus;
-using dtrain::launch::cpus_by_gpu;
-using support::Machine;
 using Shares = std::vector<Cpus>;
 
 /// Two NUMA nodes of four CPUs, two GPUs near each; the first two GPUs are near the second node.

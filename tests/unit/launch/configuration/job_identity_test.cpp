@@ -1,22 +1,6 @@
-#include "dtrain/launch/configuration/job_identity.hpp"
-
-#include <doctest/doctest.h>
-
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
-#include <string>
-
-#include "dtrain/identity/resolve_identity.hpp"
-#include "support/temporary_directory.hpp"
+#include "unit/launch/prelude.hpp"
 
 namespace identity = dtrain::identity;
-using dtrain::launch::hydra_job;
-using dtrain::launch::job_identity;
-using dtrain::launch::JobIdentity;
-using dtrain::launch::starter_of;
-using dtrain::launch::SystemFiles;
 
 namespace {
 

@@ -1,20 +1,6 @@
 #include "dtrain/launch/configuration/node_launcher_options.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <string>
-#include <vector>
-
 #include "dtrain/launch/node_launcher.hpp"
-#include "support/contains.hpp"
-
-using dtrain::identity::Environment;
-using dtrain::launch::log_directory;
-using dtrain::launch::node_launcher_options;
-using dtrain::launch::NodeLauncherOptions;
-using dtrain::launch::parse_flags;
-using support::contains;
+#include "unit/launch/prelude.hpp"
 
 namespace {
 
@@ -58,7 +44,7 @@ TEST_CASE("flags and variables say how many workers, how often and for how long"
   CHECK(options.liveness == std::chrono::seconds(2));
   CHECK(options.host_id == "h");
   for (const char* bad : {"--nproc-per-node=0", "--nproc-per-node=4097", "--nproc-per-node=x"}) {
-    CHECK(contains(error_of({bad}), "--nproc-per-node"));
+    CHECK_CONTAINS(error_of({bad}), "--nproc-per-node");
   }
 }
 
@@ -91,20 +77,19 @@ TEST_CASE(
 TEST_CASE("several nodes without a secret say where that number comes from, how to make one, and how to be alone") {
   const Environment stray{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h0"}};
   const std::string error = error_of({}, stray);
-  CHECK(contains(error, "this is node 1 of 2 (from RANK='1', WORLD_SIZE='2')"));
-  CHECK(contains(error, "DTRAIN_SECRET=$(openssl rand -hex 32)"));
-  CHECK(contains(error, "--nnodes=1"));
+  CHECK_CONTAINS(error, "this is node 1 of 2 (from RANK='1', WORLD_SIZE='2')", "DTRAIN_SECRET=$(openssl rand -hex 32)",
+                 "--nnodes=1");
   CHECK(error_of({"--nnodes=1"}, stray) == "");
-  CHECK(contains(error_of({"--nnodes=2", "--node-rank=0", "--master-addr=h0"}), "from --nnodes='2'"));
-  CHECK(contains(error_of({}, {{"PET_NNODES", "2"}, {"PET_NODE_RANK", "0"}, {"MASTER_ADDR", "h0"}}),
-                 "from PET_NODE_RANK='0', PET_NNODES='2'"));
+  CHECK_CONTAINS(error_of({"--nnodes=2", "--node-rank=0", "--master-addr=h0"}), "from --nnodes='2'");
+  CHECK_CONTAINS(error_of({}, {{"PET_NNODES", "2"}, {"PET_NODE_RANK", "0"}, {"MASTER_ADDR", "h0"}}),
+                 "from PET_NODE_RANK='0', PET_NNODES='2'");
 }
 
 TEST_CASE("stray variables of a process are an error that says how to ignore them") {
   for (const Environment& stray :
        std::vector<Environment>{{{"RANK", "0"}, {"WORLD_SIZE", "2"}}, {{"WORLD_SIZE", "2"}}, {{"RANK", "1"}}}) {
-    CHECK(contains(error_of({}, stray), "RANK"));
-    CHECK(contains(error_of({}, stray), "if there is only this node, give --nnodes=1"));
+    CHECK_CONTAINS(error_of({}, stray), "RANK");
+    CHECK_CONTAINS(error_of({}, stray), "if there is only this node, give --nnodes=1");
     CHECK(error_of({"--nnodes=1"}, stray) == "");
   }
   CHECK(!contains(error_of({"--nnodes=2", "--node-rank=0"}), "--nnodes=1"));

@@ -1,12 +1,6 @@
-#include "dtrain/launch/configuration/job_identity.hpp"
-
-#include <doctest/doctest.h>
-
 #include <cstring>
-#include <string>
-#include <vector>
 
-using dtrain::launch::build_id_in;
+#include "unit/launch/prelude.hpp"
 
 namespace {
 

@@ -1,16 +1,5 @@
-#include "dtrain/launch/configuration/settings.hpp"
+#include "unit/launch/prelude.hpp"
 
-#include <doctest/doctest.h>
-#include <sys/stat.h>
-
-#include <chrono>
-#include <cstdio>
-#include <string>
-#include <thread>
-
-#include "support/temporary_directory.hpp"
-
-using dtrain::Deadline;
 using dtrain::launch::detail::secret_in_file;
 
 namespace {
@@ -28,24 +17,15 @@ Deadline soon() {
 
 }  // namespace
 
-TEST_CASE("a secret's file is read whole, without the white space at its end") {
-  const support::TemporaryDirectory folder;
-  const std::string path = folder.path + "/secret";
+TEST_CASE_FIXTURE(TemporaryFile, "a secret's file is read whole, without the white space at its end") {
   write_file(path, "sixteen letters!\n \n");
   CHECK(secret_in_file(path, soon()) == "sixteen letters!");
 }
 
-TEST_CASE("a secret's file may be a pipe, which is waited for until the deadline") {
-  const support::TemporaryDirectory folder;
-  const std::string path = folder.path + "/pipe";
+TEST_CASE_FIXTURE(TemporaryFile, "a secret's file may be a pipe, which is waited for until the deadline") {
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
-  try {
-    static_cast<void>(secret_in_file(path, Deadline::after(std::chrono::milliseconds(50))));
-    FAIL("nobody writes");
-  } catch (const dtrain::Error& error) {
-    CHECK(error.code() == dtrain::make_error_code(dtrain::Errc::timeout));
-    CHECK(std::string(error.what()).find("DTRAIN_SECRET_FILE") != std::string::npos);
-  }
+  CHECK_ERROR(secret_in_file(path, Deadline::after(std::chrono::milliseconds(50))), dtrain::Errc::timeout,
+              "DTRAIN_SECRET_FILE");
   const std::jthread writer([&] { write_file(path, "sixteen letters!\n"); });
   CHECK(secret_in_file(path, soon()) == "sixteen letters!");
 }
@@ -53,12 +33,6 @@ TEST_CASE("a secret's file may be a pipe, which is waited for until the deadline
 TEST_CASE("a secret's file that is not there, or a directory, is named with the reason") {
   const support::TemporaryDirectory folder;
   for (const std::string& path : {folder.path + "/none", folder.path}) {
-    try {
-      static_cast<void>(secret_in_file(path, soon()));
-      FAIL("it has no secret");
-    } catch (const dtrain::Error& error) {
-      CHECK(error.code() == dtrain::make_error_code(dtrain::Errc::usage));
-      CHECK(std::string(error.what()).find(path) != std::string::npos);
-    }
+    CHECK_ERROR(secret_in_file(path, soon()), dtrain::Errc::usage, path);
   }
 }

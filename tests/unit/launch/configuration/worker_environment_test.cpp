@@ -1,19 +1,8 @@
 #include "dtrain/launch/configuration/worker_environment.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <string>
-#include <vector>
-
-#include "dtrain/identity/resolve_identity.hpp"
-#include "dtrain/launch/configuration/settings.hpp"
-#include "dtrain/launch/rank_process.hpp"
+#include "unit/launch/prelude.hpp"
 
 namespace launch = dtrain::launch;
-using dtrain::identity::Environment;
 using dtrain::identity::ProcessIdentity;
-using dtrain::identity::Variables;
 
 namespace {
 
@@ -139,8 +128,8 @@ TEST_CASE("DTRAIN_LOG is a level or an error that lists the levels") {
   }
   for (const char* bad : {"abc", "Info", "1", "warn"}) {
     const Environment environment{{"DTRAIN_LOG", bad}};
-    CHECK_THROWS_WITH_AS(launch::check_log_setting(Variables(environment)),
-                         doctest::Contains("off, error, warning, info or debug"), dtrain::Error);
+    CHECK_ERROR(launch::check_log_setting(Variables(environment)), dtrain::Errc::usage,
+                "off, error, warning, info or debug");
   }
 }
 

@@ -1,20 +1,5 @@
 #include "dtrain/launch/configuration/worker_program.hpp"
-
-#include <doctest/doctest.h>
-#include <unistd.h>
-
-#include <string>
-#include <vector>
-
-#include "support/contains.hpp"
-
-using dtrain::launch::command_line_of;
-using dtrain::launch::CommandLine;
-using dtrain::launch::loader_of;
-using dtrain::launch::own_program;
-using dtrain::launch::WorkerProgram;
-using dtrain::launch::wrapper_path;
-using Words = std::vector<std::string>;
+#include "unit/launch/prelude.hpp"
 
 TEST_CASE("a program is started from its own path, which is the file that runs") {
   char path[4096] = {};
@@ -60,7 +45,6 @@ TEST_CASE("the program of --wrap is found as a shell would find it, and one that
   CHECK(wrapper_path("/bin/sh", {}) == "/bin/sh");
   CHECK(wrapper_path("sh", {}).ends_with("/sh"));
   for (const char* wrong : {"no-such-program", "/no/such/program", "/bin"}) {
-    CHECK_THROWS_WITH_AS(wrapper_path(wrong, {{"PATH", "/bin"}}), doctest::Contains("there is no such program"),
-                         dtrain::Error);
+    CHECK_ERROR(wrapper_path(wrong, {{"PATH", "/bin"}}), dtrain::Errc::usage, "there is no such program");
   }
 }

@@ -1,24 +1,10 @@
 #include "dtrain/launch/diagnostics/network_report.hpp"
-
-#include <doctest/doctest.h>
-#include <sys/stat.h>
-
-#include <filesystem>
-#include <fstream>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "support/contains.hpp"
-#include "support/temporary_directory.hpp"
+#include "unit/launch/prelude.hpp"
 
 namespace {
 
 namespace launch = dtrain::launch;
 namespace net = dtrain::net;
-using dtrain::identity::Environment;
-using dtrain::identity::Variables;
-using support::contains;
 
 /// A machine in a folder: what is not written is not there.
 struct FakeMachine {
@@ -139,7 +125,7 @@ TEST_CASE("a store at every address is reached by the interface of the default r
   for (const std::string any : {"0.0.0.0", "::"}) {
     const launch::NetworkReport report =
         launch::network_report(Variables({}), any, true, machine.files(), addresses, towards);
-    CHECK(contains(report.interface, "network: eth0 (10.0.0.4)"));
+    CHECK_CONTAINS(report.interface, "network: eth0 (10.0.0.4)");
     CHECK(report.warnings.empty());
   }
 }
@@ -147,13 +133,12 @@ TEST_CASE("a store at every address is reached by the interface of the default r
 TEST_CASE("loopback or a bridge for containers between hosts is a slow path, with the interfaces to use") {
   const FakeMachine machine;
   const std::string loopback = only_warning(machine, {}, "127.0.0.1");
-  CHECK(contains(loopback, "lo (127.0.0.1) is the loopback interface, by which other hosts cannot reach this one"));
-  CHECK(contains(loopback, "set MASTER_ADDR to an address of rank 0's host, or DTRAIN_INTERFACE"));
-  CHECK(contains(loopback, "there are: eth0 (10.0.0.4)"));
+  CHECK_CONTAINS(loopback, "lo (127.0.0.1) is the loopback interface, by which other hosts cannot reach this one",
+                 "set MASTER_ADDR to an address of rank 0's host, or DTRAIN_INTERFACE", "there are: eth0 (10.0.0.4)");
   CHECK(!contains(loopback, "docker0"));
   const std::string bridge = only_warning(machine, {}, "172.17.0.2");
-  CHECK(contains(bridge, "docker0 (172.17.0.1) is a bridge for this machine's containers"));
-  CHECK(contains(bridge, "there are: eth0 (10.0.0.4)"));
+  CHECK_CONTAINS(bridge, "docker0 (172.17.0.1) is a bridge for this machine's containers",
+                 "there are: eth0 (10.0.0.4)");
   CHECK(report(machine, {}, "127.0.0.1", false).warnings.empty());
   CHECK(report(machine, {{"DTRAIN_HOST_ID", "a"}}, "127.0.0.1").warnings.empty());
   for (const char* name : {"docker0", "docker_gwbridge", "br-0123456789ab", "podman1", "cni0", "virbr0", "lxdbr0"}) {
@@ -173,10 +158,10 @@ TEST_CASE("an InfiniBand port that is up, and a variable that keeps the job from
         "InfiniBand is up at mlx5_0 port 1 (200 Gb/sec (4X HDR)), but NCCL_IB_DISABLE='1' keeps the job from it; "
         "unset it");
   const std::string both = only_warning(machine, {{"UCX_TLS", "tcp,sm"}, {"FI_PROVIDER", "sockets"}});
-  CHECK(contains(both, "but UCX_TLS='tcp,sm' and FI_PROVIDER='sockets' keep the job from it; unset them"));
+  CHECK_CONTAINS(both, "but UCX_TLS='tcp,sm' and FI_PROVIDER='sockets' keep the job from it; unset them");
   for (const char* transports : {"^ib", "^rc,ud,dc", "tcp", "self,sm,tcp"}) {
     CAPTURE(transports);
-    CHECK(contains(only_warning(machine, {{"UCX_TLS", transports}}), "UCX_TLS"));
+    CHECK_CONTAINS(only_warning(machine, {{"UCX_TLS", transports}}), "UCX_TLS");
   }
   const std::vector<Environment> harmless{{{"NCCL_IB_DISABLE", "0"}}, {{"UCX_TLS", "all"}},
                                           {{"UCX_TLS", "rc_x,sm"}},   {{"UCX_TLS", "\\rc,tcp"}},
@@ -208,8 +193,8 @@ TEST_CASE("memory that may be locked is little only where InfiniBand needs it") 
   limit("65536");
   CHECK(report(machine, {}, "10.0.0.9").warnings.empty());
   machine.add_port("4: ACTIVE", "InfiniBand");
-  CHECK(contains(only_warning(machine), "RLIMIT_MEMLOCK is 64 KiB"));
-  CHECK(contains(only_warning(machine), "ulimit -l unlimited"));
+  CHECK_CONTAINS(only_warning(machine), "RLIMIT_MEMLOCK is 64 KiB");
+  CHECK_CONTAINS(only_warning(machine), "ulimit -l unlimited");
   for (const char* enough : {"unlimited", "1073741824", "", "99999999999999999999999"}) {
     CAPTURE(enough);
     limit(enough);

@@ -1,18 +1,4 @@
-#include "dtrain/launch/nodes/job_result.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <csignal>
-#include <string>
-#include <vector>
-
-using dtrain::Cause;
-using dtrain::CauseKind;
-using dtrain::launch::ExitStatus;
-using dtrain::launch::failure_report;
-using dtrain::launch::first_failure;
-using dtrain::launch::WorkerEnd;
+#include "unit/launch/prelude.hpp"
 
 namespace {
 

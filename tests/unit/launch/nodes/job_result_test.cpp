@@ -1,23 +1,5 @@
-#include "dtrain/launch/nodes/job_result.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <csignal>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "dtrain/core/serializer.hpp"
-
-using dtrain::Cause;
-using dtrain::CauseKind;
-using dtrain::launch::decide_result;
-using dtrain::launch::first_node;
-using dtrain::launch::JobResult;
-using dtrain::launch::NodeEnd;
-using dtrain::launch::RestartPolicy;
-using dtrain::launch::WorkerEnd;
+#include "unit/launch/prelude.hpp"
 
 namespace {
 

@@ -1,24 +1,9 @@
 #include "dtrain/launch/nodes/launcher_records.hpp"
-
-#include <doctest/doctest.h>
-
-#include <string>
-#include <vector>
-
 #include "dtrain/launch/nodes/node_rendezvous.hpp"
+#include "unit/launch/prelude.hpp"
 
-using dtrain::Cause;
-using dtrain::CauseKind;
 using dtrain::from_bytes;
 using dtrain::to_bytes;
-using dtrain::launch::FailureRecord;
-using dtrain::launch::LauncherKeys;
-using dtrain::launch::lost_launcher_message;
-using dtrain::launch::missing_nodes;
-using dtrain::launch::node_list;
-using dtrain::launch::NodeInfo;
-using dtrain::launch::NodeTable;
-using dtrain::launch::table_of;
 
 namespace {
 
@@ -52,10 +37,10 @@ TEST_CASE("two nodes on one host, a node without workers and too many ranks are 
   node_infos[2].host_id = node_infos[0].host_id;
   node_infos[2].host = "gpu-a";
   CHECK(table_of(node_infos).problem.find("nodes 0 and 2 are one host, gpu-a") == 0);
-  CHECK(table_of(node_infos).problem.find("DTRAIN_HOST_ID") != std::string::npos);
+  CHECK_CONTAINS(table_of(node_infos).problem, "DTRAIN_HOST_ID");
   CHECK(table_of(node_infos_of({1, 0})).problem == "node 1 has 0 workers");
   CHECK(table_of(node_infos_of({1, -5})).problem == "node 1 has -5 workers");
-  CHECK(table_of(node_infos_of(std::vector<int>(300, 4096))).problem.find("at most 1048576") != std::string::npos);
+  CHECK_CONTAINS(table_of(node_infos_of(std::vector<int>(300, 4096))).problem, "at most 1048576");
 }
 
 TEST_CASE("a table is a phrase, which does not grow with the nodes") {
@@ -105,5 +90,5 @@ TEST_CASE("nodes that did not join are listed") {
   CHECK(node_list({}) == "no node");
   const std::string missing = missing_nodes({1, 3}, 4, "600.0 s", "a:1", "its launcher listens at 127.0.0.1:1");
   CHECK(missing.find("nodes 1 and 3 of 4 did not join within 600.0 s") == 0);
-  CHECK(missing.find("whether it can reach node 0 at a:1: its launcher listens at 127.0.0.1:1") != std::string::npos);
+  CHECK_CONTAINS(missing, "whether it can reach node 0 at a:1: its launcher listens at 127.0.0.1:1");
 }

@@ -1,11 +1,5 @@
 #include "dtrain/launch/nodes/job_coordinator.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <string>
-
-#include "support/limited_child.hpp"
+#include "unit/launch/prelude.hpp"
 
 namespace rendezvous = dtrain::rendezvous;
 
@@ -25,5 +19,5 @@ TEST_CASE("a launcher that may not open enough files for its ranks learns that b
   });
   CAPTURE(text);
   CHECK(text.starts_with("threw the launcher on host a serves the store of 70 ranks and needs 2"));
-  CHECK(text.find(" open files for that, but may open 200; raise the hard limit (ulimit -Hn 2") != std::string::npos);
+  CHECK_CONTAINS(text, " open files for that, but may open 200; raise the hard limit (ulimit -Hn 2");
 }

@@ -1,15 +1,4 @@
-#include "dtrain/launch/output/output_relay.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-using dtrain::launch::LineFold;
-using std::chrono::milliseconds;
+#include "unit/launch/prelude.hpp"
 
 namespace {
 

@@ -1,16 +1,5 @@
 #include "dtrain/launch/output/console.hpp"
-
-#include <doctest/doctest.h>
-
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include "dtrain/launch/output/output_relay.hpp"
-
-using dtrain::launch::LineSplitter;
-using dtrain::launch::Tail;
-using dtrain::launch::visible_part;
+#include "unit/launch/prelude.hpp"
 
 namespace {
 

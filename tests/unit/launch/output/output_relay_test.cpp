@@ -1,27 +1,8 @@
-#include "dtrain/launch/output/output_relay.hpp"
+#include "unit/launch/prelude.hpp"
 
-#include <doctest/doctest.h>
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <chrono>
-#include <csignal>
-#include <string>
-#include <vector>
-
-#include "dtrain/launch/supervise/spawn.hpp"
-#include "support/program.hpp"
-
-using dtrain::Deadline;
 using dtrain::async::EventLoop;
 using dtrain::async::Task;
 using dtrain::async::TaskHandle;
-using dtrain::launch::Console;
-using dtrain::launch::make_pipe;
-using dtrain::launch::OutputRelay;
-using dtrain::launch::Pipe;
-using std::chrono::milliseconds;
 
 namespace {
 
@@ -43,17 +24,33 @@ std::string read_all(int descriptor) {
   return text;
 }
 
-}  // namespace
+/// A worker's pipe, whose lines are shown with the prefix of a rank.
+struct Relayed {
+  Relayed(int rank, bool shows_parts) : relay(loop, std::move(worker.reader), console, rank, shows_parts, {}) {
+    set_non_blocking(shown.reader.get());
+  }
 
-TEST_CASE("lines come out whole, prefixed, the last one with an end") {
   EventLoop loop;
   Pipe worker = make_pipe();
   Pipe shown = make_pipe();
-  set_non_blocking(shown.reader.get());
-  Console console(loop, shown.writer.get(), false);
+  Console console{loop, shown.writer.get(), false};
   const TaskHandle writing = loop.spawn(console.write_out());
-  OutputRelay relay(loop, std::move(worker.reader), console, 3, false, {});
+  OutputRelay relay;
   const TaskHandle relaying = loop.spawn(relay.run());
+};
+
+struct LineRelay : Relayed {
+  LineRelay() : Relayed(3, false) {}
+};
+
+/// It shows also the part of a line that has no end yet.
+struct PartRelay : Relayed {
+  PartRelay() : Relayed(0, true) {}
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(LineRelay, "lines come out whole, prefixed, the last one with an end") {
   REQUIRE(::write(worker.writer.get(), "one\ntw", 6) == 6);
   run_for(loop, milliseconds(20));
   CHECK(read_all(shown.reader.get()) == "[3] one\n");
@@ -66,15 +63,8 @@ TEST_CASE("lines come out whole, prefixed, the last one with an end") {
   CHECK(relay.tail().lines().back() == "end");
 }
 
-TEST_CASE("a part of a line is shown without its end, and its rest follows unless others print first") {
-  EventLoop loop;
-  Pipe worker = make_pipe();
-  Pipe shown = make_pipe();
-  set_non_blocking(shown.reader.get());
-  Console console(loop, shown.writer.get(), false);
-  const TaskHandle writing = loop.spawn(console.write_out());
-  OutputRelay relay(loop, std::move(worker.reader), console, 0, true, {});
-  const TaskHandle relaying = loop.spawn(relay.run());
+TEST_CASE_FIXTURE(PartRelay,
+                  "a part of a line is shown without its end, and its rest follows unless others print first") {
   std::string text;
   const auto after = [&](const std::string& bytes, const std::string& wanted) {
     REQUIRE(::write(worker.writer.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
@@ -99,15 +89,7 @@ TEST_CASE("a part of a line is shown without its end, and its rest follows unles
   CHECK(relay.tail().lines() == std::vector<std::string>{"done", "Name? it is x", "loading ... ", "next", "100%"});
 }
 
-TEST_CASE("a progress bar is shown while it is drawn, each time behind the rank's prefix") {
-  EventLoop loop;
-  Pipe worker = make_pipe();
-  Pipe shown = make_pipe();
-  set_non_blocking(shown.reader.get());
-  Console console(loop, shown.writer.get(), false);
-  const TaskHandle writing = loop.spawn(console.write_out());
-  OutputRelay relay(loop, std::move(worker.reader), console, 0, true, {});
-  const TaskHandle relaying = loop.spawn(relay.run());
+TEST_CASE_FIXTURE(PartRelay, "a progress bar is shown while it is drawn, each time behind the rank's prefix") {
   std::string text;
   std::string drawn;
   const Deadline deadline = support::soon();
@@ -131,16 +113,8 @@ TEST_CASE("a progress bar is shown while it is drawn, each time behind the rank'
   CHECK(text == "[0] " + drawn + "\n");
 }
 
-TEST_CASE("a console that takes nothing makes the worker wait, and then nothing is lost") {
-  EventLoop loop;
-  Pipe worker = make_pipe();
-  Pipe shown = make_pipe();
+TEST_CASE_FIXTURE(PartRelay, "a console that takes nothing makes the worker wait, and then nothing is lost") {
   set_non_blocking(worker.writer.get());
-  set_non_blocking(shown.reader.get());
-  Console console(loop, shown.writer.get(), false);
-  const TaskHandle writing = loop.spawn(console.write_out());
-  OutputRelay relay(loop, std::move(worker.reader), console, 0, true, {});
-  const TaskHandle relaying = loop.spawn(relay.run());
   const std::string line = std::string(99, 'x') + "\n";
   std::size_t accepted = 0;
   const auto fill = [&] {

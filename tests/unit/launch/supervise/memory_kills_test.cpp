@@ -1,13 +1,5 @@
 #include "dtrain/launch/supervise/supervisor.hpp"
-
-#include <doctest/doctest.h>
-
-#include <string>
-
-#include "support/machine_files.hpp"
-
-using dtrain::launch::MemoryKills;
-using support::Machine;
+#include "unit/launch/prelude.hpp"
 
 namespace {
 

@@ -1,23 +1,12 @@
 #include "dtrain/launch/supervise/signal_forwarder.hpp"
 
-#include <doctest/doctest.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
-#include <csignal>
-#include <optional>
-#include <string>
-#include <thread>
 
 #include "dtrain/core/deadline.hpp"
-#include "support/program.hpp"
-
-using dtrain::launch::SignalReader;
+#include "unit/launch/prelude.hpp"
 
 namespace {
 

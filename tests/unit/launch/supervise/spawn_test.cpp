@@ -1,23 +1,7 @@
-#include "dtrain/launch/supervise/spawn.hpp"
-
-#include <doctest/doctest.h>
-#include <fcntl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <string>
-#include <utility>
-
 #include "dtrain/launch/exit_status.hpp"
-#include "dtrain/launch/rank_process.hpp"
-#include "support/limited_child.hpp"
+#include "unit/launch/prelude.hpp"
 
 using dtrain::Descriptor;
-using dtrain::launch::ExitStatus;
-using dtrain::launch::make_pipe;
-using dtrain::launch::Pipe;
-using dtrain::launch::spawn;
-using dtrain::launch::SpawnRequest;
 
 namespace {
 

@@ -1,15 +1,5 @@
 #include "dtrain/launch/supervise/workers.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <csignal>
-#include <string>
-#include <vector>
-
-using dtrain::launch::StoppedWorker;
-using dtrain::launch::StoppedWorkers;
-using std::chrono::milliseconds;
+#include "unit/launch/prelude.hpp"
 
 namespace {
 

@@ -1,15 +1,6 @@
 #include "dtrain/rendezvous/client/slow_notice.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <string>
-
 #include "support/captured_stderr.hpp"
-
-using dtrain::async::EventLoop;
-using dtrain::async::Task;
-using dtrain::rendezvous::SlowNotice;
+#include "unit/rendezvous/prelude.hpp"
 
 namespace {
 

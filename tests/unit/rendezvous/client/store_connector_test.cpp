@@ -1,17 +1,8 @@
 // ctest: TIMEOUT 120
 #include "dtrain/rendezvous/client/store_connector.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <semaphore>
-#include <string>
-#include <thread>
-#include <vector>
-
 #include "support/cutting_proxy.hpp"
 #include "support/name_service.hpp"
+#include "unit/rendezvous/prelude.hpp"
 #include "unit/rendezvous/store_fixture.hpp"
 
 using namespace rendezvous_test;
@@ -78,13 +69,8 @@ TEST_CASE("a rank whose connection is cut in the handshake again and again tries
   CuttingProxy proxy(store.port());
   proxy.mute(true);  // it does not receive Accepted
   std::string error;
-  std::jthread cut([&] {
-    error = on_ranks(1, [&](int) {
-              ControlPlane control_plane(rank_options(1, 2, proxy.port()));
-              control_plane.store().barrier("all", soon()).wait();
-              control_plane.leave_blocking(soon());
-            }).front();
-  });
+  std::jthread cut(
+      [&] { error = on_ranks(1, [&](int) { join_and_leave(rank_options(1, 2, proxy.port())); }).front(); });
   const Deadline deadline = soon();
   for (int times = 1; times <= 6; ++times) {
     while ((proxy.accepted() < times || (times > 3 && joined == 0)) && !deadline.passed()) {
@@ -93,11 +79,7 @@ TEST_CASE("a rank whose connection is cut in the handshake again and again tries
     proxy.cut(times % 2 == 0 ? CuttingProxy::How::reset : CuttingProxy::How::end);
   }
   proxy.mute(false);
-  const auto errors = on_ranks(1, [&](int) {
-    ControlPlane control_plane(rank_options(0, 2, store.port()));
-    control_plane.store().barrier("all", soon()).wait();
-    control_plane.leave_blocking(soon());
-  });
+  const auto errors = on_ranks(1, [&](int) { join_and_leave(rank_options(0, 2, store.port())); });
   cut.join();
   CHECK(errors.front() == "");
   CHECK(error == "");
@@ -118,13 +100,8 @@ TEST_CASE("a rank that loses its connection after its Join comes again at once, 
   CuttingProxy proxy(store.port());
   proxy.refuse(true);
   std::string error;
-  std::jthread waiting([&] {
-    error = on_ranks(1, [&](int) {
-              ControlPlane control_plane(rank_options(1, 2, proxy.port()));
-              control_plane.store().barrier("all", soon()).wait();
-              control_plane.leave_blocking(soon());
-            }).front();
-  });
+  std::jthread waiting(
+      [&] { error = on_ranks(1, [&](int) { join_and_leave(rank_options(1, 2, proxy.port())); }).front(); });
   const Deadline deadline = soon();
   while (proxy.refused() < 8 && !deadline.passed()) {  // now it pauses for a second between its tries
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -134,11 +111,7 @@ TEST_CASE("a rank that loses its connection after its Join comes again at once, 
   REQUIRE(joined.try_acquire_for(std::chrono::seconds(30)));
   proxy.cut(CuttingProxy::How::reset);  // it has not received Accepted
   proxy.mute(false);
-  const auto errors = on_ranks(1, [&](int) {
-    ControlPlane control_plane(rank_options(0, 2, store.port()));
-    control_plane.store().barrier("all", soon()).wait();
-    control_plane.leave_blocking(soon());
-  });
+  const auto errors = on_ranks(1, [&](int) { join_and_leave(rank_options(0, 2, store.port())); });
   waiting.join();
   CHECK(errors.front() == "");
   CHECK(error == "");

@@ -1,26 +1,9 @@
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "dtrain/async/when_all.hpp"
-#include "dtrain/async/with_deadline.hpp"
-#include "dtrain/rendezvous/client/store.hpp"
+#include "unit/rendezvous/prelude.hpp"
 #include "unit/rendezvous/raw_client.hpp"
 #include "unit/rendezvous/store_job.hpp"
 
 using namespace rendezvous_test;
-using dtrain::async::EventLoop;
-using dtrain::async::Task;
-
-namespace {
-
-using Strings = std::vector<std::string>;
-
-}  // namespace
 
 TEST_CASE("exactly one of many ranks wins a compare_set, and the others see its value") {
   std::atomic<int> winners{0};
@@ -83,8 +66,7 @@ TEST_CASE("an erased key is waited for again, and appended texts stand one after
     if (rank == 0) {
       CHECK(store.erase("log", soon()).wait());
       CHECK_FALSE(store.erase("log", soon()).wait());
-      CHECK(error_of(dtrain::Errc::timeout, [&] { store.get("log", shortly()).wait(); }).find("no rank set 'log'") !=
-            std::string::npos);
+      CHECK_ERROR(store.get("log", shortly()).wait(), dtrain::Errc::timeout, "no rank set 'log'");
       store.barrier("erased", soon()).wait();
       store.set("log", "again", soon()).wait();
     } else {
@@ -111,31 +93,29 @@ TEST_CASE("what would not fit into one message is refused with the bound, on eit
   run_job(1, [](ControlPlane& control_plane) {
     const Store store = control_plane.store();
     const std::string large(max_value_bytes, 'x');
-    CHECK(error_of(dtrain::Errc::invalid_argument,
-                   [&] {
-                     store.set_many({{"a", large}, {"b", large}}, soon()).wait();
-                   }) ==
+    CHECK(sentence_of(dtrain::Errc::invalid_argument,
+                      [&] {
+                        store.set_many({{"a", large}, {"b", large}}, soon()).wait();
+                      }) ==
           "setting key 'a' and 1 more: its keys and values have 2097154 bytes together; at most 1049600 are "
           "possible at once");
-    CHECK(error_of(dtrain::Errc::invalid_argument, [&] {
-            store.compare_set("a", large, large, soon()).wait();
-          }).find("2097153 bytes together") != std::string::npos);
-    CHECK(error_of(dtrain::Errc::invalid_argument, [&] { store.append("a", large + "x", soon()).wait(); })
-              .find("the value has 1048577 bytes; at most 1048576 are possible; split it over several keys, or send it "
-                    "by a") != std::string::npos);
-    CHECK(error_of(dtrain::Errc::invalid_argument, [&] {
-            store.set_many({{"a", large + "x"}}, soon()).wait();
-          }).find("a value has 1048577 bytes; at most 1048576 are possible; split it over") != std::string::npos);
+    CHECK_ERROR(store.compare_set("a", large, large, soon()).wait(), dtrain::Errc::invalid_argument,
+                "2097153 bytes together");
+    CHECK_ERROR(store.append("a", large + "x", soon()).wait(), dtrain::Errc::invalid_argument,
+                "the value has 1048577 bytes; at most 1048576 are possible; split it over several keys, or send it "
+                "by a");
+    CHECK_ERROR(store.set_many({{"a", large + "x"}}, soon()).wait(), dtrain::Errc::invalid_argument,
+                "a value has 1048577 bytes; at most 1048576 are possible; split it over");
     store.set_many({{std::string(max_key_bytes, 'k'), large}}, soon()).wait();
     store.set_many({{"b", large}}, soon()).wait();
     CHECK(store.get_many({"b"}, soon()).wait().front() == large);
-    CHECK(error_of(dtrain::Errc::refused,
-                   [&] {
-                     store.get_many({"b", "b"}, soon()).wait();
-                   }) ==
+    CHECK(sentence_of(dtrain::Errc::refused,
+                      [&] {
+                        store.get_many({"b", "b"}, soon()).wait();
+                      }) ==
           "waiting for key 'b' and 1 more: the values of these 2 keys have 2097152 bytes; at most 1049600 are "
           "given at once; ask for fewer keys");
-    CHECK(error_of(dtrain::Errc::refused, [&] { store.append("b", "x", soon()).wait(); }) ==
+    CHECK(sentence_of(dtrain::Errc::refused, [&] { store.append("b", "x", soon()).wait(); }) ==
           "appending to key 'b': the value would have 1048577 bytes; at most 1048576 are possible; split it over "
           "several keys, or send "
           "it by a collective");
@@ -148,8 +128,7 @@ TEST_CASE("a call without a deadline takes as long as the store's timeout") {
   run_job(1, [](ControlPlane& control_plane) {
     const Store store = control_plane.store().with_timeout(std::chrono::milliseconds(50)).with_prefix("t/");
     CHECK(store.timeout() == std::chrono::milliseconds(50));
-    CHECK(error_of(dtrain::Errc::timeout, [&] { store.get("never").wait(); }).find("no rank set 't/never'") !=
-          std::string::npos);
+    CHECK_ERROR(store.get("never").wait(), dtrain::Errc::timeout, "no rank set 't/never'");
     const auto work = [&](EventLoop&) -> Task<std::string> {
       co_await store.set("k", "v");
       std::string value = co_await store.get("k");
@@ -157,7 +136,7 @@ TEST_CASE("a call without a deadline takes as long as the store's timeout") {
     };
     CHECK(control_plane.control_thread().run_blocking(work, soon()) == "v");
     const auto wait = [&](EventLoop&) { return store.get("never"); };
-    CHECK(error_of(dtrain::Errc::timeout, [&] {
+    CHECK(sentence_of(dtrain::Errc::timeout, [&] {
             control_plane.control_thread().run_blocking(wait, soon());
           }).find("waiting for key 't/never': the deadline passed") == 0);
   });
@@ -230,7 +209,7 @@ TEST_CASE("many waits of one session for one key are answered in one write") {
 TEST_CASE("a key with control characters is escaped in every sentence") {
   run_job(1, [](ControlPlane& control_plane) {
     const Store store = control_plane.store();
-    const std::string text = error_of(dtrain::Errc::timeout, [&] { store.get("a\x1b[2Jb\n", shortly()).wait(); });
+    const std::string text = sentence_of(dtrain::Errc::timeout, [&] { store.get("a\x1b[2Jb\n", shortly()).wait(); });
     CHECK(text.find("waiting for key 'a\\x1b[2Jb\\n': the deadline passed; no rank set 'a\\x1b[2Jb\\n' in the") == 0);
   });
 }

@@ -1,14 +1,4 @@
-#include "dtrain/rendezvous/client/store.hpp"
-
-#include <doctest/doctest.h>
-
-#include <future>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "dtrain/async/with_deadline.hpp"
+#include "unit/rendezvous/prelude.hpp"
 #include "unit/rendezvous/store_job.hpp"
 
 using namespace rendezvous_test;
@@ -85,18 +75,10 @@ TEST_CASE("a call of the store is done once: a second time, or moved from, it is
     const Store store = control_plane.store();
     auto call = store.add("k", 1, soon());
     CHECK(call.wait() == 1);
-    const auto code_of = [](auto&& wait) {
-      try {
-        wait();
-      } catch (const dtrain::Error& error) {
-        return error.code() == make_error_code(dtrain::Errc::invalid_argument);
-      }
-      return false;
-    };
-    CHECK(code_of([&] { static_cast<void>(call.wait()); }));
+    CHECK_ERROR(call.wait(), dtrain::Errc::invalid_argument);
     auto many = store.get_many({}, soon());
     const auto moved = std::move(many);
-    CHECK(code_of([&] { static_cast<void>(many.wait()); }));
+    CHECK_ERROR(many.wait(), dtrain::Errc::invalid_argument);
     CHECK(store.get("k", soon()).wait() == "1");
   });
 }
@@ -121,17 +103,19 @@ TEST_CASE("passed deadlines name what was waited for, and the job goes on") {
     const Store store = control_plane.store();
     using dtrain::Errc;
     if (rank == 0) {
-      const std::string alone = error_of(Errc::timeout, [&] { store.get("k", shortly()).wait(); });
+      const std::string alone = sentence_of(Errc::timeout, [&] { store.get("k", shortly()).wait(); });
       CHECK(alone.find("waiting for key 'k': the deadline passed; no rank set 'k' in the ") == 0);
-      CHECK(alone.find(" s since this rank began to wait") != std::string::npos);
+      CHECK_CONTAINS(alone, " s since this rank began to wait");
       store.set("there", "", soon()).wait();
-      const std::string several = error_of(Errc::timeout, [&] { store.wait({"k", "there", "l"}, shortly()).wait(); });
+      const std::string several = sentence_of(Errc::timeout, [&] {
+        store.wait({"k", "there", "l"}, shortly()).wait();
+      });
       CHECK(several.find("waiting for key 'k' and 2 more: the deadline passed; no rank set 'k', 'l' (2 of 3 keys) in "
                          "the ") == 0);
-      const std::string barrier = error_of(Errc::timeout, [&] { store.barrier("b", shortly()).wait(); });
+      const std::string barrier = sentence_of(Errc::timeout, [&] { store.barrier("b", shortly()).wait(); });
       CHECK(barrier.find("waiting in barrier 'b': the deadline passed; 1 of 2 ranks wait in it (rank 0, the first "
                          "came ") == 0);
-      CHECK(barrier.find(" s ago); rank 1 did not come") != std::string::npos);
+      CHECK_CONTAINS(barrier, " s ago); rank 1 did not come");
       store.set("go", "", soon()).wait();
     }
     store.wait({"go"}, soon()).wait();
@@ -147,17 +131,14 @@ TEST_CASE("what is too long, or no number, is an error of this call alone") {
   run_job(1, [](ControlPlane& control_plane) {
     const Store store = control_plane.store();
     using dtrain::Errc;
-    CHECK(error_of(Errc::invalid_argument, [&] {
-            store.get(std::string(1025, 'k'), soon()).wait();
-          }).find("it has 1025 bytes with its prefix; at most 1024") != std::string::npos);
-    CHECK(error_of(Errc::invalid_argument, [&] {
-            store.set("k", std::string(max_value_bytes + 1, 'v'), soon()).wait();
-          }).find("the value has 1048577 bytes") != std::string::npos);
-    CHECK(error_of(Errc::invalid_argument, [&] {
-            store.wait(std::vector<std::string>(1025), soon()).wait();
-          }).find("these are 1025 keys; at most 1024") != std::string::npos);
+    CHECK_ERROR(store.get(std::string(1025, 'k'), soon()).wait(), Errc::invalid_argument,
+                "it has 1025 bytes with its prefix; at most 1024");
+    CHECK_ERROR(store.set("k", std::string(max_value_bytes + 1, 'v'), soon()).wait(), Errc::invalid_argument,
+                "the value has 1048577 bytes");
+    CHECK_ERROR(store.wait(std::vector<std::string>(1025), soon()).wait(), Errc::invalid_argument,
+                "these are 1025 keys; at most 1024");
     store.set("text", "abc", soon()).wait();
-    CHECK(error_of(Errc::refused, [&] {
+    CHECK(sentence_of(Errc::refused, [&] {
             store.add("text", 1, soon()).wait();
           }).find("adding to key 'text': it holds no integer") == 0);
   });
@@ -209,12 +190,12 @@ TEST_CASE("a store that outlives its session says so, and calls that wait are en
     ControlPlane control_plane(rank_options(0, 1, process.port()));
     store = control_plane.store();
     waiting = std::async(std::launch::async, [handle = *store] {
-      return error_of(dtrain::Errc::closed, [&] { handle.get("never", soon()).wait(); });
+      return sentence_of(dtrain::Errc::closed, [&] { handle.get("never", soon()).wait(); });
     });
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   CHECK(waiting.get().find("other code") == std::string::npos);  // whether it had begun to wait or not
-  CHECK(error_of(dtrain::Errc::closed, [&] { store->set("k", "v", soon()).wait(); }) ==
+  CHECK(sentence_of(dtrain::Errc::closed, [&] { store->set("k", "v", soon()).wait(); }) ==
         "setting key 'k': this rank's process group has been destroyed");
 }
 
@@ -223,5 +204,5 @@ TEST_CASE("after leave the store is closed to this rank") {
   ControlPlane control_plane(rank_options(0, 1, process.port()));
   const Store store = control_plane.store();
   CHECK(control_plane.leave_blocking(soon()));
-  CHECK(error_of(dtrain::Errc::closed, [&] { store.set("k", "v", soon()).wait(); }).find("setting key 'k'") == 0);
+  CHECK(sentence_of(dtrain::Errc::closed, [&] { store.set("k", "v", soon()).wait(); }).find("setting key 'k'") == 0);
 }

@@ -1,19 +1,5 @@
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <exception>
-#include <future>
-#include <memory>
-#include <optional>
-#include <semaphore>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
-
 #include "dtrain/rendezvous/client/store_client.hpp"
+#include "unit/rendezvous/prelude.hpp"
 #include "unit/rendezvous/raw_client.hpp"
 #include "unit/rendezvous/store_fixture.hpp"
 
@@ -107,7 +93,7 @@ TEST_CASE("of many reports at once the first one wins on every rank") {
   });
   CHECK(errors == std::vector<std::string>(world_size));
   const std::string first = cause_of(*ranks[0].failure());
-  CHECK(first.find("failed: report of ") != std::string::npos);
+  CHECK_CONTAINS(first, "failed: report of ");
   for (int rank = 0; rank < world_size; ++rank) {
     CHECK(cause_of(*ranks[rank].failure()) == first);
   }
@@ -127,12 +113,7 @@ TEST_CASE("a failure that the launcher posts reaches all, also ranks that are st
   for (const std::string& error : errors) {
     CHECK(error == "rank 2 on host host-c was lost: killed by signal 9");
   }
-  try {
-    const ControlPlane late(rank_options(2, 3, store.port()));
-    FAIL("it joined");
-  } catch (const dtrain::Error& error) {
-    CHECK(std::string(error.what()) == "rank 2 on host host-c was lost: killed by signal 9");
-  }
+  CHECK(error_of_joining(rank_options(2, 3, store.port())) == "rank 2 on host host-c was lost: killed by signal 9");
 }
 
 TEST_CASE("within a launcher's grace its cause replaces the bare loss; without one the loss is posted") {
@@ -149,7 +130,7 @@ TEST_CASE("within a launcher's grace its cause replaces the bare loss; without o
       store.post_failure(Cause{CauseKind::lost, 1, "h", "killed by signal 9"});
     }
     const std::string cause = cause_of(*ranks[0].failure());
-    CHECK(cause.find(knows_better ? "killed by signal 9" : "before it left the job (") != std::string::npos);
+    CHECK_CONTAINS(cause, knows_better ? "killed by signal 9" : "before it left the job (");
   }
 }
 
@@ -173,9 +154,7 @@ TEST_CASE("a store that goes away while ranks join is a failure, not a retry") {
   options.job.on_joined = [&](int, const std::string&) { joined.release(); };
   StoreProcess store(std::move(options));
   std::string error;
-  std::jthread joining([&] {
-    error = on_ranks(1, [&](int) { const ControlPlane control_plane(rank_options(0, 2, store.port())); }).front();
-  });
+  std::jthread joining([&] { error = error_of_joining(rank_options(0, 2, store.port())); });
   REQUIRE(joined.try_acquire_for(std::chrono::seconds(30)));
   for (int turn = 0; turn < 3; ++turn) {
     CHECK(store.connections() == 1);  // and meanwhile the store's thread has sent Accepted
@@ -187,11 +166,7 @@ TEST_CASE("a store that goes away while ranks join is a failure, not a retry") {
 }
 
 TEST_CASE("rank 0 that hosts the store and fails tells the others its cause before it goes") {
-  std::uint16_t port = 0;
-  {
-    const StoreProcess probe(1);
-    port = probe.port();
-  }
+  const std::uint16_t port = free_port();
   std::vector<std::string> heard(3);
   const auto errors = on_ranks(3, [&](int rank) {
     ControlPlaneOptions options = rank_options(rank, 3, port);
@@ -268,21 +243,15 @@ TEST_CASE("a store that takes nothing: requests are refused when too many bytes 
     }
   };
   control_plane.control_thread().run_blocking(ask, soon());
-  CAPTURE(refusal);
-  CHECK(refusal.find(" bytes wait to be sent to the store; await some requests first") != std::string::npos);
+  CHECK_CONTAINS(refusal, " bytes wait to be sent to the store; await some requests first");
   CHECK_FALSE(control_plane.failure()->failed());
 }
 
 TEST_CASE("a store that does not answer: a report becomes the own cause, and requests time out") {
   dtrain::async::LoopThread thread;
   ControlPlane control_plane(rank_options(0, 1, start_frozen_store(thread)));
-  std::string text;
-  try {
-    control_plane.store().set("k", "v", Deadline::after(std::chrono::milliseconds(20))).wait();
-  } catch (const dtrain::Error& error) {
-    text = error.what();
-  }
-  CHECK(text == "setting key 'k': the deadline passed and the store does not answer");
+  const auto set = [&] { control_plane.store().set("k", "v", Deadline::after(std::chrono::milliseconds(20))).wait(); };
+  CHECK(sentence_of(set) == "setting key 'k': the deadline passed and the store does not answer");
   control_plane.failure()->report(Cause{CauseKind::exception, 0, "h", "own"});
   CHECK_FALSE(control_plane.failure()->failed());
   CHECK(cause_of(*control_plane.failure()) == "rank 0 on host h failed: own");

@@ -1,11 +1,6 @@
-#include <doctest/doctest.h>
-
-#include <semaphore>
 #include <set>
-#include <stdexcept>
-#include <string>
-#include <vector>
 
+#include "unit/rendezvous/prelude.hpp"
 #include "unit/rendezvous/store_fixture.hpp"
 
 using namespace rendezvous_test;
@@ -86,8 +81,7 @@ TEST_CASE("a wrong statement of a launcher is an error on every rank") {
   });
   for (const std::string& error : errors) {
     CHECK(error.find("ranks disagree: rank 1 on host ") == 0);
-    CHECK(error.find("was given local_rank 2 by its launcher, but it is 1: 3 ranks share its host") !=
-          std::string::npos);
+    CHECK_CONTAINS(error, "was given local_rank 2 by its launcher, but it is 1: 3 ranks share its host");
   }
 }
 
@@ -98,7 +92,7 @@ TEST_CASE("world sizes that differ are an error on every rank that names both") 
   for (const std::string& error : errors) {
     CAPTURE(error);
     CHECK(error.find("ranks disagree: rank 2 on host ") == 0);
-    CHECK(error.find("says that the world has 4 ranks, the launcher on host l that it has 3") != std::string::npos);
+    CHECK_CONTAINS(error, "says that the world has 4 ranks, the launcher on host l that it has 3");
   }
 }
 
@@ -117,18 +111,9 @@ TEST_CASE("a rank that is taken or out of range is refused alone, and the others
   });
   REQUIRE(joined.try_acquire_for(std::chrono::seconds(30)));
   for (const int rank : {0, 2}) {
-    try {
-      const ControlPlane twice(rank_options(rank, 2, store.port()));
-      FAIL("it joined");
-    } catch (const dtrain::Error& error) {
-      const std::string text = error.what();
-      CAPTURE(text);
-      CHECK(error.code() == dtrain::make_error_code(dtrain::Errc::refused));
-      CHECK(text.find("as rank " + std::to_string(rank) + " was refused: rank " + std::to_string(rank)) !=
-            std::string::npos);
-      CHECK(text.find(rank == 0 ? "is taken: rank 0 on host " : "is out of range in a world of 2 ranks") !=
-            std::string::npos);
-    }
+    CHECK_ERROR(ControlPlane(rank_options(rank, 2, store.port())), dtrain::Errc::refused,
+                "as rank " + std::to_string(rank) + " was refused: rank " + std::to_string(rank),
+                rank == 0 ? "is taken: rank 0 on host " : "is out of range in a world of 2 ranks");
   }
   ControlPlane second(rank_options(1, 2, store.port()));
   CHECK(second.leave_blocking(soon()));
@@ -154,16 +139,12 @@ TEST_CASE("the shortest join timeout fails the job on every rank and names the m
   for (const std::string& error : errors) {
     CAPTURE(error);
     CHECK(error.find("the job timed out: within ") == 0);
-    CHECK(error.find("only ranks 0 and 2 of 4 joined, ranks 1 and 3 did not") != std::string::npos);
+    CHECK_CONTAINS(error, "only ranks 0 and 2 of 4 joined, ranks 1 and 3 did not");
   }
 }
 
 TEST_CASE("where ranks are missing, rank 0 names the address at which it listens, and the one that they were given") {
-  std::uint16_t port = 0;
-  {
-    const StoreProcess probe(1);
-    port = probe.port();  // free in a moment
-  }
+  const std::uint16_t port = free_port();
   ControlPlaneOptions options = rank_options(0, 2, port);
   options.hosts_store = true;
   options.timeout = std::chrono::milliseconds(500);
@@ -181,11 +162,7 @@ TEST_CASE("where ranks are missing, rank 0 names the address at which it listens
 }
 
 TEST_CASE("rank 0 hosts the store and leaves last") {
-  std::uint16_t port = 0;
-  {
-    const StoreProcess probe(1);
-    port = probe.port();  // free in a moment
-  }
+  const std::uint16_t port = free_port();
   const auto errors = on_ranks(3, [&](int rank) {
     ControlPlaneOptions options = rank_options(rank, 3, port);
     options.hosts_store = rank == 0;
@@ -205,65 +182,29 @@ TEST_CASE("a port that is taken is an error that names it") {
   StoreProcess other(1);
   ControlPlaneOptions options = rank_options(0, 2, other.port());
   options.hosts_store = true;
-  try {
-    const ControlPlane control_plane(options);
-    FAIL("it listened");
-  } catch (const dtrain::Error& error) {
-    const std::string text = error.what();
-    CHECK(text.find("port " + std::to_string(other.port()) +
-                    " on 127.0.0.1 is in use by another program, or by another rank 0") == 0);
-  }
+  CHECK(error_of_joining(options).starts_with("port " + std::to_string(other.port()) +
+                                              " on 127.0.0.1 is in use by another program, or by another rank 0"));
 }
 
 TEST_CASE("rank 0 of a job that is too large for a store says so, and ends") {
-  std::uint16_t port = 0;
-  {
-    const StoreProcess probe(1);
-    port = probe.port();
-  }
   const int ranks = dtrain::rendezvous::max_world_size + 1;
-  ControlPlaneOptions options = rank_options(0, ranks, port);
+  ControlPlaneOptions options = rank_options(0, ranks, free_port());
   options.hosts_store = true;
-  try {
-    const ControlPlane control_plane(options);
-    FAIL("it opened a store");
-  } catch (const dtrain::Error& error) {
-    CHECK(std::string(error.what()).find("opening the store of a job of " + std::to_string(ranks) + " ranks") == 0);
-  }
+  CHECK(error_of_joining(options).starts_with("opening the store of a job of " + std::to_string(ranks) + " ranks"));
 }
 
 TEST_CASE("nobody listens at several ports: the error says what each attempt met, and for how long") {
-  std::uint16_t port = 0;
-  {
-    const StoreProcess probe(1);
-    port = probe.port();
-  }
-  ControlPlaneOptions options = rank_options(1, 2, port);
+  ControlPlaneOptions options = rank_options(1, 2, free_port());
   options.master_ports = 2;
   options.timeout = std::chrono::milliseconds(300);
-  try {
-    const ControlPlane control_plane(options);
-    FAIL("it joined");
-  } catch (const dtrain::Error& error) {
-    const std::string text = error.what();
-    CAPTURE(text);
-    CHECK(text.find("connecting to 127.0.0.1:") != std::string::npos);
-    CHECK(text.find("tried for 0.0 s") == std::string::npos);
-  }
+  const std::string text = error_of_joining(options);
+  CHECK_CONTAINS(text, "connecting to 127.0.0.1:");
+  CHECK(!contains(text, "tried for 0.0 s"));
 }
 
 TEST_CASE("nobody listens: the error names the host and the port") {
-  std::uint16_t port = 0;
-  {
-    const StoreProcess probe(1);
-    port = probe.port();
-  }
+  const std::uint16_t port = free_port();
   ControlPlaneOptions options = rank_options(1, 2, port);
   options.timeout = std::chrono::milliseconds(200);
-  try {
-    const ControlPlane control_plane(options);
-    FAIL("it joined");
-  } catch (const dtrain::Error& error) {
-    CHECK(std::string(error.what()).find("127.0.0.1 port " + std::to_string(port)) != std::string::npos);
-  }
+  CHECK_ERROR(ControlPlane(options), std::errc::connection_refused, "127.0.0.1 port " + std::to_string(port));
 }

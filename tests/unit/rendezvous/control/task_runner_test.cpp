@@ -1,26 +1,11 @@
 #include "dtrain/rendezvous/control/task_runner.hpp"
+#include "unit/rendezvous/prelude.hpp"
 
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <memory>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
-
-using dtrain::Cause;
-using dtrain::CauseKind;
 using dtrain::Deadline;
 using dtrain::Errc;
 using dtrain::FailureLatch;
 using dtrain::async::BackgroundTask;
-using dtrain::async::EventLoop;
 using dtrain::async::LoopThread;
-using dtrain::async::Task;
-using dtrain::rendezvous::TaskRunner;
 
 namespace {
 
@@ -29,17 +14,6 @@ Deadline soon() {
 }
 Deadline shortly() {
   return Deadline::after(std::chrono::milliseconds(30));
-}
-
-/// The text of the dtrain::Error that `call` throws.
-template <class Call>
-std::string error_of(Errc code, Call call) {
-  try {
-    call();
-  } catch (const dtrain::Error& error) {
-    return error.code() == dtrain::make_error_code(code) ? error.what() : std::string("other code: ") + error.what();
-  }
-  return "nothing was thrown";
 }
 
 /// A control loop and the tasks of rank 0.
@@ -98,7 +72,7 @@ TEST_CASE("a deadline cancels the coroutine, which is gone when run_blocking ret
   Rank rank;
   std::atomic<int> alive{0};
   const auto sleeps = [&](EventLoop& loop) { return sleep_long(loop, alive); };
-  CHECK(error_of(Errc::timeout, [&] { rank.tasks.run_blocking(sleeps, shortly()); }) ==
+  CHECK(sentence_of(Errc::timeout, [&] { rank.tasks.run_blocking(sleeps, shortly()); }) ==
         "waiting for a coroutine on the control loop: the deadline passed");
   CHECK(alive == 0);
 }
@@ -114,11 +88,11 @@ TEST_CASE("the job's failure ends every coroutine with its cause, and later ones
     }
     rank.failure->set(Cause{CauseKind::lost, 1, "b", "it closed"});
   });
-  CHECK(error_of(Errc::peer_lost, [&] { rank.tasks.run_blocking(sleeps, soon()); }) ==
+  CHECK(sentence_of(Errc::peer_lost, [&] { rank.tasks.run_blocking(sleeps, soon()); }) ==
         "rank 1 on host b was lost: it closed");
-  CHECK(error_of(Errc::peer_lost, [&] { background.wait(soon()); }) == "rank 1 on host b was lost: it closed");
+  CHECK(sentence_of(Errc::peer_lost, [&] { background.wait(soon()); }) == "rank 1 on host b was lost: it closed");
   CHECK(alive == 0);
-  CHECK(error_of(Errc::peer_lost, [&] { rank.tasks.run_blocking(sleeps, soon()); }).find("rank 1") == 0);
+  CHECK(sentence_of(Errc::peer_lost, [&] { rank.tasks.run_blocking(sleeps, soon()); }).find("rank 1") == 0);
   CHECK_THROWS_AS(static_cast<void>(rank.tasks.start(sleeps)), dtrain::PeerLost);
 }
 
@@ -129,7 +103,7 @@ TEST_CASE("a coroutine in the background goes on until its owner is destroyed") 
     BackgroundTask<int> first = rank.tasks.start([&](EventLoop& loop) { return sleep_long(loop, alive); });
     wait_for(alive, 1);
     CHECK_FALSE(first.done());
-    CHECK(error_of(Errc::timeout, [&] { first.wait(shortly()); }).find("the deadline passed") != std::string::npos);
+    CHECK_ERROR(first.wait(shortly()), Errc::timeout, "the deadline passed");
     CHECK(alive == 1);
     first = rank.tasks.start([&](EventLoop& loop) { return sleep_long(loop, alive); });
     wait_for(alive, 1);
@@ -142,7 +116,7 @@ TEST_CASE("a coroutine in the background goes on until its owner is destroyed") 
   CHECK(quick.done());
   BackgroundTask<int> none;
   CHECK(none.done());
-  CHECK(error_of(Errc::invalid_argument, [&] { none.wait(soon()); }).find("there is none") != std::string::npos);
+  CHECK_ERROR(none.wait(soon()), Errc::invalid_argument, "there is none");
 }
 
 TEST_CASE("what blocks throws on the control thread instead of waiting for itself") {
@@ -150,8 +124,8 @@ TEST_CASE("what blocks throws on the control thread instead of waiting for itsel
   const auto nested = [&]() -> Task<std::string> {
     const auto inner = []() -> Task<> { co_return; };
     auto background = rank.tasks.start(inner);
-    co_return error_of(Errc::invalid_argument, [&] { rank.tasks.run_blocking(inner, soon()); }) + "|" +
-        error_of(Errc::invalid_argument, [&] { background.wait(soon()); });
+    co_return sentence_of(Errc::invalid_argument, [&] { rank.tasks.run_blocking(inner, soon()); }) + "|" +
+        sentence_of(Errc::invalid_argument, [&] { background.wait(soon()); });
   };
   CHECK(rank.tasks.run_blocking(nested, soon()) ==
         "waiting for a coroutine on the control loop: called on the control thread, where it would wait for itself; "
@@ -201,17 +175,17 @@ TEST_CASE("leaving ends every coroutine, and owners that stay longer find them e
     outlives = rank.tasks.start([&](EventLoop& loop) { return sleep_long(loop, alive); });
     std::jthread waits([&] {
       const auto sleeps = [&](EventLoop& loop) { return sleep_long(loop, alive); };
-      waiting = error_of(Errc::closed, [&] { rank.tasks.run_blocking(sleeps, soon()); });
+      waiting = sentence_of(Errc::closed, [&] { rank.tasks.run_blocking(sleeps, soon()); });
     });
     wait_for(alive, 2);
     rank.tasks.close_blocking();
     CHECK(alive == 0);
-    CHECK(error_of(Errc::closed, [&] { static_cast<void>(rank.tasks.start([]() -> Task<> { co_return; })); }) ==
+    CHECK(sentence_of(Errc::closed, [&] { static_cast<void>(rank.tasks.start([]() -> Task<> { co_return; })); }) ==
           "starting a coroutine on the control loop: this rank has left the job");
   }
   CHECK(waiting == "a coroutine on the control loop was ended, since this rank has left the job");
   CHECK(outlives->done());
-  CHECK(error_of(Errc::closed, [&] { outlives->wait(soon()); }).find("left the job") != std::string::npos);
+  CHECK_ERROR(outlives->wait(soon()), Errc::closed, "left the job");
 }
 
 TEST_CASE("starts, ends, a failure and the rank's end from many threads leave nothing behind") {

@@ -1,11 +1,4 @@
-#include "dtrain/rendezvous/membership/host_identity.hpp"
-
-#include <doctest/doctest.h>
-
-#include <string>
-
-using dtrain::rendezvous::host_id_of;
-using dtrain::rendezvous::host_identity;
+#include "unit/rendezvous/prelude.hpp"
 
 TEST_CASE("a host is its boot id and its network namespace") {
   CHECK(host_id_of("abc-1\n", "4026531840") == "abc-1/net:4026531840");
@@ -18,7 +11,7 @@ TEST_CASE("a host is its boot id and its network namespace") {
 TEST_CASE("this process has one host identity, and a name") {
   const auto host = host_identity();
   CHECK(host.id == host_identity().id);
-  CHECK(host.id.find("/net:") != std::string::npos);
+  CHECK_CONTAINS(host.id, "/net:");
   CHECK_FALSE(host.name.empty());
 }
 

@@ -1,11 +1,5 @@
 #include "dtrain/rendezvous/membership/membership.hpp"
-
-#include <doctest/doctest.h>
-
-#include <string>
-#include <vector>
-
-using namespace dtrain::rendezvous;
+#include "unit/rendezvous/prelude.hpp"
 
 namespace {
 
@@ -84,12 +78,11 @@ TEST_CASE("two host ids with one host name are named where a statement is wrong,
   ranks[1].host = "a";
   ranks[0].local_world_size = 2;
   const std::string sentence = disagreement(ranks);
-  CHECK(
-      sentence.find("rank 0 on host a was given local_world_size 2 by its launcher, but it is 1: no other rank shares "
-                    "its host") != std::string::npos);
-  CHECK(
-      sentence.find(" (rank 1's host has the same name, a, but the host ids differ: id-a and id-b; where both are one "
-                    "host, set DTRAIN_HOST_ID to one value for all of its ranks)") != std::string::npos);
+  CHECK_CONTAINS(sentence,
+                 "rank 0 on host a was given local_world_size 2 by its launcher, but it is 1: no other rank shares "
+                 "its host",
+                 " (rank 1's host has the same name, a, but the host ids differ: id-a and id-b; where both are one "
+                 "host, set DTRAIN_HOST_ID to one value for all of its ranks)");
   ranks[1].host = "b";
   CHECK(disagreement(ranks).find("DTRAIN_HOST_ID") == std::string::npos);
 }
@@ -113,12 +106,13 @@ TEST_CASE("a wrong statement is a disagreement that names the rank and both valu
       "ranks disagree: rank 2 on host b was given local_rank 2 by its launcher, but it is 0: no other rank shares its "
       "host, and their local ranks follow their ranks; correct the variable or flag that states it, or leave it out");
   ranks[1].local_world_size = 3;
-  CHECK(disagreement(ranks).find("rank 1 on host a was given local_world_size 3 by its launcher, but it is 2: 2 ranks "
-                                 "share its host") != std::string::npos);
+  CHECK_CONTAINS(disagreement(ranks),
+                 "rank 1 on host a was given local_world_size 3 by its launcher, but it is 2: 2 ranks "
+                 "share its host");
   ranks[0].node_rank = 1;
-  CHECK(
-      disagreement(ranks).find("rank 0 on host a was given node_rank 1 by its launcher, but it is 0: the ranks run on "
-                               "2 hosts") != std::string::npos);
+  CHECK_CONTAINS(disagreement(ranks),
+                 "rank 0 on host a was given node_rank 1 by its launcher, but it is 0: the ranks run on "
+                 "2 hosts");
   ranks[0].node_count = 1;
-  CHECK(disagreement(ranks).find("node_count 1") != std::string::npos);
+  CHECK_CONTAINS(disagreement(ranks), "node_count 1");
 }

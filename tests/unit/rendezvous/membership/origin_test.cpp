@@ -1,10 +1,5 @@
-#include "dtrain/rendezvous/membership/origin.hpp"
+#include "unit/rendezvous/prelude.hpp"
 
-#include <doctest/doctest.h>
-
-#include <string>
-
-using namespace dtrain::rendezvous;
 using Relation = JobComparison::Relation;
 
 namespace {
@@ -52,14 +47,11 @@ TEST_CASE("one exact name is one job, whatever started its ranks and whatever th
 TEST_CASE("a name on one side only is two jobs, both ways") {
   const JobComparison to = compare_jobs(named(1, "DTRAIN_JOB_ID=a"), named(0, ""));
   CHECK(to.relation == Relation::other);
-  CHECK(to.sentence.find("belongs to the job 'DTRAIN_JOB_ID=a', and this is the store of a job without a name") !=
-        std::string::npos);
+  CHECK_CONTAINS(to.sentence, "belongs to the job 'DTRAIN_JOB_ID=a', and this is the store of a job without a name");
   const JobComparison from = compare_jobs(named(1, ""), named(0, "DTRAIN_JOB_ID=a"));
   CHECK(from.relation == Relation::other);
-  CHECK(from.sentence.find("belongs to a job without a name, and this is the store of 'DTRAIN_JOB_ID=a'") !=
-        std::string::npos);
-  CHECK(from.sentence.find("start all ranks of one job with the same name, or give each job a port") !=
-        std::string::npos);
+  CHECK_CONTAINS(from.sentence, "belongs to a job without a name, and this is the store of 'DTRAIN_JOB_ID=a'",
+                 "start all ranks of one job with the same name, or give each job a port");
 }
 
 TEST_CASE("without a name, the process that starts all ranks of a host decides") {
@@ -96,9 +88,10 @@ TEST_CASE("where no name and no parent says it, two programs are two jobs") {
     remote.origin.build = "build id cd";
     const JobComparison compared = compare_jobs(remote, member(0, 7, one_starter));
     CHECK(compared.relation == Relation::other);
-    CHECK(compared.sentence.find("runs 'train' (build id cd), and rank 0 on host h (process 10) runs 'train' (build id "
-                                 "ab); where they are one job, give all of its ranks the same DTRAIN_JOB_ID; else give "
-                                 "each job a port") != std::string::npos);
+    CHECK_CONTAINS(compared.sentence,
+                   "runs 'train' (build id cd), and rank 0 on host h (process 10) runs 'train' (build id "
+                   "ab); where they are one job, give all of its ranks the same DTRAIN_JOB_ID; else give "
+                   "each job a port");
     remote.origin.build.clear();  // it could not be read
     CHECK(compare_jobs(remote, member(0, 7, one_starter)).relation == Relation::same);
   }

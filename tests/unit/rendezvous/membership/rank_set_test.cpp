@@ -1,13 +1,5 @@
 #include "dtrain/rendezvous/membership/rank_set.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <random>
-#include <vector>
-
-using dtrain::rendezvous::rank_list;
-using dtrain::rendezvous::RankSet;
+#include "unit/rendezvous/prelude.hpp"
 
 TEST_CASE("the usual parts of a job are one run each") {
   std::vector<int> eighth;

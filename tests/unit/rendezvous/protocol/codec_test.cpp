@@ -1,15 +1,5 @@
 #include "dtrain/rendezvous/protocol/handshake_codec.hpp"
-
-#include <doctest/doctest.h>
-
-#include <array>
-#include <cstddef>
-#include <random>
-#include <span>
-#include <string>
-#include <vector>
-
-using namespace dtrain::rendezvous;
+#include "unit/rendezvous/prelude.hpp"
 
 namespace {
 

@@ -1,24 +1,8 @@
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <cstddef>
-#include <memory>
 #include <numeric>
-#include <optional>
-#include <random>
-#include <span>
-#include <string>
-#include <variant>
-#include <vector>
 
-#include "dtrain/rendezvous/client/store.hpp"
-#include "dtrain/rendezvous/protocol/session_codec.hpp"
-
-using namespace dtrain::rendezvous;
+#include "unit/rendezvous/prelude.hpp"
 
 namespace {
-
-using Strings = std::vector<std::string>;
 
 Request a_request(RequestKind operation, Strings keys) {
   Request request;

@@ -1,12 +1,5 @@
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "dtrain/rendezvous/protocol/secret.hpp"
+#include "unit/rendezvous/prelude.hpp"
 #include "unit/rendezvous/raw_client.hpp"
 #include "unit/rendezvous/store_fixture.hpp"
 
@@ -60,10 +53,6 @@ std::string refusal(RawClient& client) {
   return std::get<Refused>(*message).sentence;
 }
 
-std::string error_of_joining(const ControlPlaneOptions& options) {
-  return on_ranks(1, [&](int) { const ControlPlane control_plane(options); }).front();
-}
-
 }  // namespace
 
 TEST_CASE("ranks with the job's secret form, and use the store") {
@@ -85,15 +74,13 @@ TEST_CASE("ranks with the job's secret form, and use the store") {
 TEST_CASE("another secret, none, and one too many are refused with what to do") {
   StoreProcess guarded(with_secret(1));
   ControlPlaneOptions options = rank_options(0, 1, guarded.port());
-  CHECK(error_of_joining(options).find("the job has a secret and this process does not") != std::string::npos);
+  CHECK_CONTAINS(error_of_joining(options), "the job has a secret and this process does not");
   options.secret = secret_b();
-  CHECK(error_of_joining(options).find("its secret is not the job's; give all of the job the same DTRAIN_SECRET") !=
-        std::string::npos);
+  CHECK_CONTAINS(error_of_joining(options), "its secret is not the job's; give all of the job the same DTRAIN_SECRET");
   StoreProcess open(1);
   options = rank_options(0, 1, open.port());
   options.secret = secret_a();
-  CHECK(error_of_joining(options).find("this process has the job's secret, and the store asks for none") !=
-        std::string::npos);
+  CHECK_CONTAINS(error_of_joining(options), "this process has the job's secret, and the store asks for none");
 }
 
 TEST_CASE("the store's own proof cannot be sent back as a rank's") {
@@ -202,7 +189,7 @@ TEST_CASE("a rank with a secret takes nobody for its store who does not know it"
     ControlPlaneOptions options = rank_options(1, 2, port);
     options.secret = secret_a();
     const std::string error = error_of_joining(options);
-    CHECK(error.find(asks ? "does not know the job's secret" : "the store asks for none") != std::string::npos);
+    CHECK_CONTAINS(error, asks ? "does not know the job's secret" : "the store asks for none");
   }
 }
 
@@ -212,10 +199,8 @@ TEST_CASE("a straggler of an earlier attempt is refused by name, and one that is
   StoreProcess store(second);
   ControlPlaneOptions straggler = rank_options(1, 2, store.port());
   const std::string error = error_of_joining(straggler);
-  CAPTURE(error);
-  CHECK(error.find("was refused: rank 1 on host ") != std::string::npos);
-  CHECK(error.find("belongs to attempt 0 of the job, which has been started again as attempt 1; end what is left") !=
-        std::string::npos);
+  CHECK_CONTAINS(error, "was refused: rank 1 on host ",
+                 "belongs to attempt 0 of the job, which has been started again as attempt 1; end what is left");
 
   std::jthread next([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -249,11 +234,7 @@ TEST_CASE("keys of an attempt are gone in the next") {
 }
 
 TEST_CASE("where a launcher's port is taken the store is at the next one, and ranks of two jobs find each its own") {
-  std::uint16_t port = 0;
-  {
-    const StoreProcess probe(1);
-    port = probe.port();
-  }
+  const std::uint16_t port = free_port();
   dtrain::async::EventLoop loop;
   const auto taken =
       dtrain::net::Listener::bind(loop, dtrain::net::SocketAddress::loopback_v4(port));  // answers nobody
@@ -299,7 +280,7 @@ TEST_CASE("a rank of another job is refused, and so is a launcher where none is 
   ControlPlaneOptions other = rank_options(1, 2, store.port());
   other.identity.job = "tuesday";
   const std::string error = error_of_joining(other);
-  CHECK(error.find("belongs to the job 'tuesday', and this is the store of 'monday'") != std::string::npos);
+  CHECK_CONTAINS(error, "belongs to the job 'tuesday', and this is the store of 'monday'");
 
   RawClient launcher(store.port());
   Hello hello = RawClient::hello();

@@ -1,22 +1,8 @@
 // ctest: RUN_SERIAL ON TIMEOUT 120
 
-#include <doctest/doctest.h>
-#include <sys/resource.h>
-
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cstddef>
 #include <cstdio>
-#include <deque>
-#include <memory>
-#include <random>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
 
+#include "unit/rendezvous/prelude.hpp"
 #include "unit/rendezvous/raw_client.hpp"
 #include "unit/rendezvous/store_fixture.hpp"
 

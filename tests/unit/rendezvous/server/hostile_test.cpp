@@ -1,11 +1,4 @@
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <memory>
-#include <random>
-#include <string>
-#include <vector>
-
+#include "unit/rendezvous/prelude.hpp"
 #include "unit/rendezvous/raw_client.hpp"
 #include "unit/rendezvous/store_fixture.hpp"
 
@@ -22,11 +15,8 @@ std::vector<std::byte> random_bytes(std::mt19937& random, std::size_t count) {
 }
 
 void form_and_leave(StoreProcess& store, int world_size) {
-  const auto errors = on_ranks(world_size, [&](int rank) {
-    ControlPlane control_plane(rank_options(rank, world_size, store.port()));
-    control_plane.store().barrier("all", soon()).wait();
-    control_plane.leave_blocking(soon());
-  });
+  const auto errors =
+      on_ranks(world_size, [&](int rank) { join_and_leave(rank_options(rank, world_size, store.port())); });
   CHECK(errors == std::vector<std::string>(static_cast<std::size_t>(world_size)));
 }
 
@@ -178,7 +168,7 @@ TEST_CASE("a rank that sends what is no message is lost, and the others receive 
     const std::string cause = cause_of(*control_plane.failure());
     CAPTURE(cause);
     CHECK(cause.find("rank 1 on host raw-host was lost") == 0);
-    CHECK(cause.find(gigantic ? "the peer announced a frame of" : "do not follow the protocol") != std::string::npos);
+    CHECK_CONTAINS(cause, gigantic ? "the peer announced a frame of" : "do not follow the protocol");
     CHECK(raw.is_closed());
   }
 }
@@ -224,13 +214,13 @@ std::string error_after(const Frame& answer) {
     co_return;
   };
   thread.run_blocking(open, soon());
-  return on_ranks(1, [&](int) { const ControlPlane control_plane(rank_options(1, 2, port)); }).front();
+  return error_of_joining(rank_options(1, 2, port));
 }
 
 }  // namespace
 
 TEST_CASE("what answers but is no store is named as such") {
-  CHECK(error_after(Frame(20, std::byte{200})).find("what listens there is no store of dtrain's") != std::string::npos);
+  CHECK_CONTAINS(error_after(Frame(20, std::byte{200})), "what listens there is no store of dtrain's");
 }
 
 TEST_CASE("the refusal of a store of an older version, whose form no version changes, is a rank's error") {
@@ -244,9 +234,7 @@ TEST_CASE("the refusal of a store of an older version, whose form no version cha
     refused.push_back(static_cast<std::byte>(each));
   }
   refused.push_back(std::byte{0});
-  const std::string error = error_after(refused);
-  CAPTURE(error);
-  CHECK(error.find("as rank 1 was refused: " + sentence) != std::string::npos);
+  CHECK_CONTAINS(error_after(refused), "as rank 1 was refused: " + sentence);
 }
 
 TEST_CASE("what closes without an answer is tried again until the deadline, which says so") {
@@ -257,11 +245,11 @@ TEST_CASE("what closes without an answer is tried again until the deadline, whic
   rank.timeout = std::chrono::milliseconds(300);
   bool says_so = false;
   for (int attempt = 0; attempt < 5 && !says_so; ++attempt) {  // where the machine stood still a try met the deadline
-    const std::string error = on_ranks(1, [&](int) { const ControlPlane control_plane(rank); }).front();
+    const std::string error = error_of_joining(rank);
     CAPTURE(error);
     CHECK(error != "");
-    says_so = error.find("timed out") != std::string::npos ||  // it joined after all
-              error.find("closed the connection without an answer") != std::string::npos;
+    says_so = contains(error, "timed out") ||  // it joined after all
+              contains(error, "closed the connection without an answer");
   }
   CHECK(says_so);
 }

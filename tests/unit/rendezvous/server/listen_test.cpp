@@ -1,21 +1,12 @@
 #include "dtrain/rendezvous/server/listen.hpp"
 
-#include <doctest/doctest.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 
 #include <cerrno>
-#include <chrono>
-#include <optional>
-#include <semaphore>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "support/denied_call.hpp"
-#include "support/limited_child.hpp"
 #include "support/skip.hpp"
+#include "unit/rendezvous/prelude.hpp"
 #include "unit/rendezvous/store_fixture.hpp"
 
 using namespace rendezvous_test;
@@ -59,11 +50,6 @@ bool has_ipv6() {
   return false;
 }
 
-std::uint16_t free_port() {
-  const StoreProcess probe(1);
-  return probe.port();  // free in a moment
-}
-
 /// Rank 0 of 2, which opens the store. Two such in one process are told apart by their hosts' ids.
 ControlPlaneOptions opener(std::uint16_t port, const std::string& host_id, const std::string& job = {}) {
   ControlPlaneOptions options = rank_options(0, 2, port);
@@ -71,10 +57,6 @@ ControlPlaneOptions opener(std::uint16_t port, const std::string& host_id, const
   options.host_id = host_id;
   options.identity.job = job;
   return options;
-}
-
-std::string error_of_opening(const ControlPlaneOptions& options) {
-  return on_ranks(1, [&](int) { const ControlPlane control_plane(options); }).front();
 }
 
 /// Waits until somebody listens there, without a word to a store.
@@ -111,8 +93,9 @@ TEST_CASE("a store listens at every interface only with a secret") {
   if (outward) {
     CHECK(without == outward->host());
   } else {
-    CHECK(without.find("which is no address of this machine, and to listen at all of its addresses the job needs a "
-                       "secret") != std::string::npos);
+    CHECK_CONTAINS(without,
+                   "which is no address of this machine, and to listen at all of its addresses the job needs a "
+                   "secret");
   }
 }
 
@@ -153,9 +136,8 @@ TEST_CASE("a name that means the loopback address here is listened at there and 
   CHECK(hosts(detail::resolve_candidates("host-a", debian, {})) == std::vector<std::string>{"127.0.1.1:7"});
   CHECK(hosts(detail::resolve_candidates("service", {at("203.0.113.9", 7)}, {at("2001:db8::3")})) ==
         std::vector<std::string>{"[2001:db8::3]:7"});
-  CHECK_THROWS_WITH_AS(detail::resolve_candidates("service", {at("203.0.113.9", 7)}, {}),
-                       doctest::Contains("set MASTER_ADDR to an address of this machine, or DTRAIN_INTERFACE"),
-                       dtrain::Error);
+  CHECK_ERROR(detail::resolve_candidates("service", {at("203.0.113.9", 7)}, {}), dtrain::Errc::usage,
+              "set MASTER_ADDR to an address of this machine, or DTRAIN_INTERFACE");
 }
 
 TEST_CASE("a store listens at every address of this machine that its host has, at one port") {
@@ -237,8 +219,8 @@ TEST_CASE("DTRAIN_INTERFACE names an interface or an address, and what is neithe
   const std::string none = listens_at("127.0.0.1", {"eth99", false});
   CHECK(none.find("DTRAIN_INTERFACE=eth99 is neither an address nor an interface of this machine with one; there "
                   "are: ") == 0);
-  CHECK(none.find("lo (127.0.0.1)") != std::string::npos);
-  CHECK(listens_at("127.0.0.1", {"192.0.2.77", false}).find("is no address of this machine") != std::string::npos);
+  CHECK_CONTAINS(none, "lo (127.0.0.1)");
+  CHECK_CONTAINS(listens_at("127.0.0.1", {"192.0.2.77", false}), "is no address of this machine");
 }
 
 TEST_CASE("ranks form over IPv6 as over IPv4") {
@@ -256,9 +238,7 @@ TEST_CASE("ranks form over IPv6 as over IPv4") {
       ControlPlaneOptions options = rank_options(rank, 3, port);
       options.identity.master_addr = host;
       options.hosts_store = rank == 0;
-      ControlPlane control_plane(options);
-      control_plane.store().barrier("all", soon()).wait();
-      control_plane.leave_blocking(soon());
+      join_and_leave(options);
     });
     CHECK(errors == std::vector<std::string>(3));
   }
@@ -267,20 +247,20 @@ TEST_CASE("ranks form over IPv6 as over IPv4") {
 TEST_CASE("a second rank 0 at the port of a job that forms ends that job, and itself, with both hosts") {
   const std::uint16_t port = free_port();
   std::string first;
-  std::jthread forming([&] { first = error_of_opening(opener(port, "a")); });
+  std::jthread forming([&] { first = error_of_joining(opener(port, "a")); });
   wait_for_store(port);
-  const std::string second = error_of_opening(opener(port, "b"));
+  const std::string second = error_of_joining(opener(port, "b"));
   forming.join();
   CAPTURE(first);
   CAPTURE(second);
   CHECK(first.find("ranks disagree: rank 0 on host ") == 0);
-  CHECK(first.find(" claims a place that rank 0 on host ") != std::string::npos);
-  CHECK(first.find(", while the job forms: two jobs have met at one port, or a rank was given twice; give each job a "
-                   "port (MASTER_PORT), a DTRAIN_JOB_ID or a DTRAIN_SECRET of its own") != std::string::npos);
+  CHECK_CONTAINS(first, " claims a place that rank 0 on host ",
+                 ", while the job forms: two jobs have met at one port, or a rank was given twice; give each job a "
+                 "port (MASTER_PORT), a DTRAIN_JOB_ID or a DTRAIN_SECRET of its own");
   CHECK(second.find("port " + std::to_string(port) +
                     " on 127.0.0.1 is in use by another program, or by another rank "
                     "0") == 0);
-  CHECK(second.find("; the store of dtrain's there says: ranks disagree: rank 0 on host ") != std::string::npos);
+  CHECK_CONTAINS(second, "; the store of dtrain's there says: ranks disagree: rank 0 on host ");
 }
 
 TEST_CASE("a rank 0 of another name is refused with both names, and the job that has the port forms") {
@@ -293,9 +273,8 @@ TEST_CASE("a rank 0 of another name is refused with both names, and the job that
             }).front();
   });
   wait_for_store(port);
-  const std::string second = error_of_opening(opener(port, "b", "tuesday"));
-  CHECK(second.find(" belongs to the job 'tuesday', and this is the store of 'monday', which rank 0 on host ") !=
-        std::string::npos);
+  const std::string second = error_of_joining(opener(port, "b", "tuesday"));
+  CHECK_CONTAINS(second, " belongs to the job 'tuesday', and this is the store of 'monday', which rank 0 on host ");
   ControlPlaneOptions rank_1 = rank_options(1, 2, port);
   rank_1.identity.job = "monday";
   ControlPlane other(rank_1);
@@ -310,8 +289,8 @@ TEST_CASE("a rank 0 that comes to a job that has formed is refused, and the job 
   std::counting_semaphore<> refused{0};
   std::jthread late([&] {
     REQUIRE(formed.try_acquire_for(std::chrono::seconds(30)));
-    const std::string error = error_of_opening(opener(port, "b"));
-    CHECK(error.find("has opened this store, for another job; give each job a port") != std::string::npos);
+    const std::string error = error_of_joining(opener(port, "b"));
+    CHECK_CONTAINS(error, "has opened this store, for another job; give each job a port");
     refused.release(2);
   });
   const auto errors = on_ranks(2, [&](int rank) {

@@ -1,23 +1,11 @@
 // ctest: TIMEOUT 120
 // Stores whose process may open few files.
 
-#include <doctest/doctest.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <chrono>
-#include <memory>
-#include <optional>
-#include <string>
-#include <thread>
-#include <variant>
-#include <vector>
 
 #include "dtrain/core/process/open_files.hpp"
-#include "support/limited_child.hpp"
+#include "unit/rendezvous/prelude.hpp"
 #include "unit/rendezvous/raw_client.hpp"
 #include "unit/rendezvous/store_fixture.hpp"
 

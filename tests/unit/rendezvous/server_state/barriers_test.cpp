@@ -1,13 +1,6 @@
 #include "dtrain/rendezvous/server_state/barriers.hpp"
+#include "unit/rendezvous/prelude.hpp"
 
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <vector>
-
-using dtrain::rendezvous::Barriers;
-using dtrain::rendezvous::RankSet;
-using dtrain::rendezvous::RequestKey;
 using ArrivalResult = Barriers::ArrivalResult;
 
 namespace {

@@ -1,16 +1,6 @@
-#include "dtrain/rendezvous/server_state/job_state.hpp"
-
-#include <doctest/doctest.h>
-
-#include <string>
-#include <utility>
-#include <vector>
-
+#include "unit/rendezvous/prelude.hpp"
 #include "unit/rendezvous/server/recording_sink.hpp"
 
-using namespace dtrain::rendezvous;
-using dtrain::Cause;
-using dtrain::CauseKind;
 using rendezvous_test::RecordingSink;
 
 namespace {
@@ -119,12 +109,12 @@ TEST_CASE("a rank out of range or taken is refused alone, by name") {
   CHECK(table.seen() == Lines{"9 refused: rank 2 is out of range in a world of 2 ranks (0 to 1); correct the rank of "
                               "this process"});
   table.join(10, -1, 2);
-  CHECK(table.seen().front().find("rank -1 is out of range") != std::string::npos);
+  CHECK_CONTAINS(table.seen().front(), "rank -1 is out of range");
   CHECK_FALSE(table.job.cause());
   table.job.on_join_timeout("5.0 s");
   CHECK(table.seen().front().find("failed: the job timed out: within 5.0 s only rank 1 of 2 joined, rank 0 did not") ==
         0);
-  CHECK(table.job.cause()->text.find("(a process was refused: rank -1 is out") != std::string::npos);
+  CHECK_CONTAINS(table.job.cause()->text, "(a process was refused: rank -1 is out");
 }
 
 TEST_CASE("another world size fails the whole job, and the sentence has both") {

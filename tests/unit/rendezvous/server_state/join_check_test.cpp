@@ -1,19 +1,7 @@
-#include "dtrain/rendezvous/server_state/job_state.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <string>
-
 #include "dtrain/core/text/sanitize.hpp"
-#include "dtrain/rendezvous/membership/origin.hpp"
+#include "unit/rendezvous/prelude.hpp"
 
 using dtrain::sanitize;
-using dtrain::rendezvous::JobComparison;
-using dtrain::rendezvous::Join;
-using dtrain::rendezvous::JoinCheck;
-using dtrain::rendezvous::Origin;
 
 TEST_CASE("names that cannot be shown as they are, or are long, are compared as they are received") {
   Origin origin;

@@ -1,22 +1,10 @@
 #include "dtrain/rendezvous/server_state/key_value_map.hpp"
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <random>
-#include <string>
-#include <vector>
 
-using dtrain::rendezvous::KeyValueMap;
-using dtrain::rendezvous::KeyWaiters;
-using dtrain::rendezvous::Limits;
-using dtrain::rendezvous::max_value_bytes;
-using dtrain::rendezvous::RequestKey;
-using dtrain::rendezvous::RequestKind;
+#include "unit/rendezvous/prelude.hpp"
 
 namespace {
 

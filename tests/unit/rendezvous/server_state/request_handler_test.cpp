@@ -1,25 +1,14 @@
 #include "dtrain/rendezvous/server_state/request_handler.hpp"
 
-#include <doctest/doctest.h>
-
-#include <deque>
 #include <functional>
-#include <optional>
-#include <string>
-#include <utility>
-#include <variant>
-#include <vector>
 
-#include "dtrain/rendezvous/protocol/session_codec.hpp"
 #include "support/allocation_count.hpp"
+#include "unit/rendezvous/prelude.hpp"
 #include "unit/rendezvous/server/recording_sink.hpp"
 
-using namespace dtrain::rendezvous;
 using rendezvous_test::RecordingSink;
 
 namespace {
-
-using Strings = std::vector<std::string>;
 
 /// A handler whose ranks 0, 1, ... are the sessions 100, 101, ..., and a clock in seconds.
 struct Handler {
@@ -261,7 +250,7 @@ TEST_CASE("a key that is named often in one wait takes as much of the bound as i
   }
   const Strings answers = tested.seen();
   REQUIRE(answers.size() == 1);
-  CHECK(answers.front().find("more than 10 keys, the limit") != std::string::npos);
+  CHECK_CONTAINS(answers.front(), "more than 10 keys, the limit");
   tested.ask(100, RequestKind::set, {"k"});
   CHECK(tested.seen().size() == 3);
   tested.ask(100, RequestKind::wait, Strings(10, "l"));

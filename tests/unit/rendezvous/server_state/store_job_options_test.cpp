@@ -1,9 +1,5 @@
 #include "dtrain/rendezvous/server_state/store_job_options.hpp"
-
-#include <doctest/doctest.h>
-#include <sys/resource.h>
-
-using dtrain::rendezvous::pending_connection_limit;
+#include "unit/rendezvous/prelude.hpp"
 
 TEST_CASE("strangers get half of the files that may be open, and never more than wanted") {
   rlimit before{};

@@ -1,19 +1,6 @@
 // ctest: TIMEOUT 120
-#include <doctest/doctest.h>
-
-#include <unistd.h>
-
-#include <chrono>
-#include <exception>
-#include <memory>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
-
-#include "dtrain/rendezvous/membership/host_identity.hpp"
 #include "support/sanitized.hpp"
+#include "unit/rendezvous/prelude.hpp"
 #include "unit/rendezvous/proxied_ranks.hpp"
 #include "unit/rendezvous/raw_client.hpp"
 
@@ -160,11 +147,7 @@ TEST_CASE("a rank whose connection broke before it heard that it is in comes aga
     REQUIRE(broken.send_frame(encode(join)));
     REQUIRE(broken.receives<Accepted>());  // it never gets to see it
   }
-  const auto errors = on_ranks(2, [&](int rank) {
-    ControlPlane control_plane(rank_options(rank, 2, store.port()));
-    control_plane.store().barrier("done", soon()).wait();
-    control_plane.leave_blocking(soon());
-  });
+  const auto errors = on_ranks(2, [&](int rank) { join_and_leave(rank_options(rank, 2, store.port())); });
   CHECK(errors == std::vector<std::string>(2));
 }
 
@@ -189,9 +172,7 @@ TEST_CASE(
           store.post_failure(cause);
         }
       }
-      ControlPlane control_plane(rank_options(rank, 2, store.port()));
-      control_plane.store().barrier("done", soon()).wait();
-      control_plane.leave_blocking(soon());
+      join_and_leave(rank_options(rank, 2, store.port()));
     });
     CHECK(errors == std::vector<std::string>(2, has_failed ? cause.sentence() : ""));
   }
@@ -240,15 +221,9 @@ TEST_CASE("a rank that the job fails over learns so at once, also where the stor
   rank.identity.job = "some";
   rank.master_ports = 2;
   rank.timeout = std::chrono::seconds(15);
-  std::string sentence;
-  try {
-    const ControlPlane control_plane(rank);
-  } catch (const std::exception& error) {
-    sentence = error.what();
-  }
-  CAPTURE(sentence);
-  CHECK(sentence.find("says that the world has 3 ranks") != std::string::npos);
-  CHECK(sentence.find("the deadline passed") == std::string::npos);
+  const std::string sentence = error_of_joining(rank);
+  CHECK_CONTAINS(sentence, "says that the world has 3 ranks");
+  CHECK(!contains(sentence, "the deadline passed"));
 }
 
 TEST_CASE("a liveness time that is longer than its fields can say is cut, not wrapped around") {

@@ -1,20 +1,6 @@
 // ctest: TIMEOUT 120
 #include "dtrain/rendezvous/session/session.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <cstddef>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
-
+#include "unit/rendezvous/prelude.hpp"
 #include "unit/rendezvous/proxied_ranks.hpp"
 #include "unit/rendezvous/raw_client.hpp"
 
@@ -277,8 +263,7 @@ TEST_CASE("a rank that was silent before its connection ended is said to have be
   const std::string cause = cause_of(*control_plane.failure());
   CAPTURE(cause);
   CHECK(cause.find("rank 1 on host raw-host was lost: it has sent nothing for ") == 0);
-  CHECK(cause.find("too little processor time") != std::string::npos);
-  CHECK(cause.find("DTRAIN_LIVENESS_SECONDS") != std::string::npos);
+  CHECK_CONTAINS(cause, "too little processor time", "DTRAIN_LIVENESS_SECONDS");
   CHECK(cause.find("its process ended") == std::string::npos);
 }
 
@@ -306,7 +291,7 @@ TEST_CASE("a path that loses everything is noticed by both sides") {
   CuttingProxy proxy(store.port());
   const auto ranks = two_ranks(store, proxy);
   proxy.hold(true);
-  CHECK(cause_of(*ranks[0]->failure()).find("was lost: it has sent nothing for 0.4 s") != std::string::npos);
-  CHECK(cause_of(*ranks[1]->failure()).find("went away") != std::string::npos);
+  CHECK_CONTAINS(cause_of(*ranks[0]->failure()), "was lost: it has sent nothing for 0.4 s");
+  CHECK_CONTAINS(cause_of(*ranks[1]->failure()), "went away");
   proxy.hold(false);
 }
