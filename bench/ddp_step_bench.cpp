@@ -71,7 +71,7 @@ class StepRank {
 
   void reduce_at_once() {
     const dtrain::BufferView view = dtrain::buffer_view(whole());
-    channel_.all_reduce(view, view, dtrain::ReduceOp::average, group_.stream());
+    channel_.enqueue(dtrain::backend::AllReduce{view, view, dtrain::ReduceOp::average}, group_.stream());
     dtrain::stream::host::Event event;
     group_.stream().record(event);
     const auto result = event.block_until_complete(dtrain::Deadline::after(group_.timeout()));

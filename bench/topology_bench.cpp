@@ -54,7 +54,7 @@ class TopologyRank {
 
   void measure(int samples) {
     measure(all_reduce, samples, [this](const dtrain::BufferView& view) {
-      channel_.all_reduce(view, view, dtrain::ReduceOp::sum, group_.stream());
+      channel_.enqueue(dtrain::backend::AllReduce{view, view, dtrain::ReduceOp::sum}, group_.stream());
     });
     using Topology = typename P::Topology;
     if constexpr (std::is_same_v<Topology, dtrain::topology::Flat> ||
@@ -63,8 +63,8 @@ class TopologyRank {
         const std::size_t block = elements / static_cast<std::size_t>(group_.world_size());
         const dtrain::BufferView own{view.data + static_cast<std::size_t>(group_.rank()) * block * sizeof(float), block,
                                      view.dtype, view.device};
-        channel_.reduce_scatter(view, own, dtrain::ReduceOp::sum, group_.stream());
-        channel_.all_gather(own, view, group_.stream());
+        channel_.enqueue(dtrain::backend::ReduceScatter{view, own, dtrain::ReduceOp::sum}, group_.stream());
+        channel_.enqueue(dtrain::backend::AllGather{own, view}, group_.stream());
       });
     }
   }

@@ -79,7 +79,7 @@ class DtrainRank {
   std::vector<Interval> carry_out(const Request& request) {
     const Pattern pattern(group_.rank(), group_.world_size(), request.dtype);
     const auto meet = [this] {
-      communicator_.barrier(group_.stream());
+      communicator_.enqueue(dtrain::backend::Barrier{}, group_.stream());
       wait();
     };
     if (request.memory.starts_with("limit-")) {
@@ -103,7 +103,7 @@ class DtrainRank {
     auto& channel = request.memory == "measured" ? *measured_ : communicator_;
     const auto reduce = [&](std::byte* buffer) {
       const dtrain::BufferView view{buffer, request.bytes / pattern.element_bytes(), dtype, {}};
-      channel.all_reduce(view, view, dtrain::ReduceOp::sum, group_.stream());
+      channel.enqueue(dtrain::backend::AllReduce{view, view, dtrain::ReduceOp::sum}, group_.stream());
       wait();
     };
     std::byte* const memory = request.memory == "bound" ? bound_.data() : foreign_.data();

@@ -92,14 +92,14 @@ int main(int argc, char** argv) {
     };
     for (bench::Request request; source.next(request);) {
       const auto meet = [&] {
-        communicator.barrier(group.stream());
+        communicator.enqueue(dtrain::backend::Barrier{}, group.stream());
         wait(communicator);
       };
       const auto reduce = [&](std::byte* buffer) {
         if (request.memory == "foreign" || request.memory == "measured") {
           auto& channel = request.memory == "measured" ? measured : communicator;
           const dtrain::BufferView view{buffer, request.bytes / sizeof(float), dtrain::DType::f32, {}};
-          channel.all_reduce(view, view, dtrain::ReduceOp::sum, group.stream());
+          channel.enqueue(dtrain::backend::AllReduce{view, view, dtrain::ReduceOp::sum}, group.stream());
           wait(channel);
         } else {
           gloo.all_reduce(buffer, request.bytes, request.memory == "bcube");

@@ -118,36 +118,37 @@ int collectives(const Group& group) {
       const Bytes expected = support::scalar_reduction(dtype, dtrain::ReduceOp::max, given);
       Bytes memory = given[rank];
       const dtrain::BufferView view{memory.data(), count, dtype, {}};
-      channel.all_reduce(view, view, dtrain::ReduceOp::max, stream);
+      channel.enqueue(dtrain::backend::AllReduce{view, view, dtrain::ReduceOp::max}, stream);
       wait();
       require(memory == expected, "all_reduce");
       const int root = size - 1;
       memory = given[rank];
-      channel.broadcast(view, root, stream);
+      channel.enqueue(dtrain::backend::Broadcast{view, root}, stream);
       wait();
       require(memory == given[static_cast<std::size_t>(root)], "broadcast");
       const int next = (group.rank() + 1) % size;
       const int previous = (group.rank() + size - 1) % size;
       Bytes output(given[rank].size());
       const dtrain::ConstBufferView input(given[rank].data(), count, dtype);
-      channel.send_recv(input, next, {output.data(), count, dtype, {}}, previous, stream);
+      channel.enqueue(dtrain::backend::SendRecv{input, next, {output.data(), count, dtype, {}}, previous}, stream);
       wait();
       require(output == given[static_cast<std::size_t>(previous)], "send_recv");
       Bytes all(output.size() * static_cast<std::size_t>(size));
       const dtrain::BufferView gathered{all.data(), count * static_cast<std::size_t>(size), dtype, {}};
-      channel.all_gather(input, gathered, stream);
-      channel.reduce_scatter(gathered, {output.data(), count, dtype, {}}, dtrain::ReduceOp::min, stream);
+      channel.enqueue(dtrain::backend::AllGather{input, gathered}, stream);
+      channel.enqueue(
+          dtrain::backend::ReduceScatter{gathered, {output.data(), count, dtype, {}}, dtrain::ReduceOp::min}, stream);
       wait();
       const std::vector<Bytes> same(static_cast<std::size_t>(size), given[rank]);
       require(output == support::scalar_reduction(dtype, dtrain::ReduceOp::min, same), "all_gather and reduce_scatter");
       const dtrain::BufferView block{all.data() + rank * output.size(), count, dtype, {}};
-      channel.all_gather(block, gathered, stream);
-      channel.reduce_scatter(gathered, block, dtrain::ReduceOp::max, stream);
+      channel.enqueue(dtrain::backend::AllGather{block, gathered}, stream);
+      channel.enqueue(dtrain::backend::ReduceScatter{gathered, block, dtrain::ReduceOp::max}, stream);
       wait();
       require(Bytes(block.data, block.data + block.bytes()) ==
                   support::scalar_reduction(dtype, dtrain::ReduceOp::max, same),
               "all_gather and reduce_scatter in place");
-      channel.barrier(stream);
+      channel.enqueue(dtrain::backend::Barrier{}, stream);
       wait();
     }
   }
@@ -177,7 +178,7 @@ int crossed(const Group& group) {
   std::vector<float> b(3'000'000, 2);
   const auto start = [](auto& channel, auto& stream, std::vector<float>& values) {
     const dtrain::BufferView view = dtrain::buffer_view(std::span(values));
-    channel.all_reduce(view, view, dtrain::ReduceOp::sum, stream.ref());
+    channel.enqueue(dtrain::backend::AllReduce{view, view, dtrain::ReduceOp::sum}, stream.ref());
   };
   const auto finish = [&](auto& channel, auto& stream) {
     typename Group::Stream::Event event;
@@ -248,9 +249,11 @@ int averages(const Group& group) {
     require(values.front() == group.world_size() - 1 && values.back() == values.front(), "an average of f64");
     const std::vector<std::uint16_t> halves(count, bits(2 * group.rank()));
     std::vector<std::uint16_t> result(count);
-    channel.all_reduce({reinterpret_cast<const std::byte*>(halves.data()), count, dtrain::DType::bf16},
-                       {reinterpret_cast<std::byte*>(result.data()), count, dtrain::DType::bf16, {}},
-                       dtrain::ReduceOp::average, group.stream());
+    channel.enqueue(
+        dtrain::backend::AllReduce{{reinterpret_cast<const std::byte*>(halves.data()), count, dtrain::DType::bf16},
+                                   {reinterpret_cast<std::byte*>(result.data()), count, dtrain::DType::bf16, {}},
+                                   dtrain::ReduceOp::average},
+        group.stream());
     typename Group::Stream::Event event;
     group.stream().record(event);
     dtrain::backend::block_until_complete(event, channel, *dtrain::group::GroupAccess::of(group).failure(),
@@ -271,8 +274,10 @@ int large(const Group& group) {
     for (const std::size_t count : {std::size_t{5}, std::size_t{3'000}, std::size_t{300'000}}) {
       const std::vector<std::byte> values = support::large_values(dtype, count);
       std::vector<std::byte> result(values.size());
-      channel.all_reduce({values.data(), count, dtype}, {result.data(), count, dtype, {}}, dtrain::ReduceOp::average,
-                         group.stream());
+      channel.enqueue(
+          dtrain::backend::AllReduce{
+              {values.data(), count, dtype}, {result.data(), count, dtype, {}}, dtrain::ReduceOp::average},
+          group.stream());
       typename Group::Stream::Event event;
       group.stream().record(event);
       dtrain::backend::block_until_complete(event, channel, *dtrain::group::GroupAccess::of(group).failure(),

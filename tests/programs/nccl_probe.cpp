@@ -86,7 +86,7 @@ int hello(const Group& group) {
   auto channel = dtrain::group::GroupAccess::of(group).open_channel("more");
   const auto more = group.open_stream();
   const Values average(1, static_cast<float>(group.rank()));
-  channel.all_reduce(average.view(), average.view(), dtrain::ReduceOp::average, more.ref());
+  channel.enqueue(dtrain::backend::AllReduce{average.view(), average.view(), dtrain::ReduceOp::average}, more.ref());
   dtrain::stream::cuda::Event done;
   more.ref().record(done);
   const bool complete =

@@ -20,6 +20,12 @@ using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Stage
 using Group = dtrain::ProcessGroup<Policy>;
 using dtrain::BufferView;
 using dtrain::ReduceOp;
+using dtrain::backend::AllGather;
+using dtrain::backend::AllReduce;
+using dtrain::backend::Barrier;
+using dtrain::backend::Broadcast;
+using dtrain::backend::ReduceScatter;
+using dtrain::backend::SendRecv;
 using dtrain::stream::cuda::check;
 using dtrain::stream::cuda::DeviceBuffer;
 
@@ -66,21 +72,22 @@ int collectives(const Group& group) {
   for (std::byte* const memory : {arena.data(), other.data()}) {
     write(memory, count, rank);
     const BufferView view = view_of(memory, count);
-    channel.all_reduce(view, view, ReduceOp::sum, stream);
+    channel.enqueue(AllReduce{view, view, ReduceOp::sum}, stream);
     wait();
     require(holds(memory, count, sum), "a sum");
 
     write(memory, count, rank);
     const BufferView gathered = view_of(blocks.data(), static_cast<std::size_t>(size) * count);
-    channel.all_gather(view, gathered, stream);
-    channel.reduce_scatter(gathered, view, ReduceOp::average, stream);
+    channel.enqueue(AllGather{view, gathered}, stream);
+    channel.enqueue(ReduceScatter{gathered, view, ReduceOp::average}, stream);
     wait();
     require(holds(memory, count, rank), "an average of what was gathered");
 
-    channel.send_recv(view, (group.rank() + 1) % size, view_of(blocks.data(), count), (group.rank() + size - 1) % size,
-                      stream);
-    channel.broadcast(view, size - 1, stream);
-    channel.barrier(stream);
+    channel.enqueue(
+        SendRecv{view, (group.rank() + 1) % size, view_of(blocks.data(), count), (group.rank() + size - 1) % size},
+        stream);
+    channel.enqueue(Broadcast{view, size - 1}, stream);
+    channel.enqueue(Barrier{}, stream);
     wait();
     require(holds(blocks.data(), count, static_cast<float>((group.rank() + size - 1) % size)), "a message");
     require(holds(memory, count, static_cast<float>(size - 1)), "a broadcast");

@@ -71,8 +71,10 @@ void check_blocks(Rank& self, const std::vector<std::size_t>& scales) {
     {
       auto from = self.put(input);
       auto to = self.put(Values(expected.size()));
-      communicator.exchange_blocks(backend::blocks_of_all_to_all(from.view(), sent, to.view(), received, place),
-                                   from.view(), to.view(), stream);
+      communicator.enqueue(
+          backend::ExchangeBlocks{backend::blocks_of_all_to_all(from.view(), sent, to.view(), received, place),
+                                  from.view(), to.view()},
+          stream);
       CHECK(self.wait());
       const bool right = self.template get<std::int32_t>(to) == expected;
       CHECK_MESSAGE(right, "all_to_all_v");
@@ -86,8 +88,9 @@ void check_blocks(Rank& self, const std::vector<std::size_t>& scales) {
       }
       auto from = self.put(equal);
       auto to = self.put(Values(equal.size()));
-      communicator.exchange_blocks(backend::blocks_of_all_to_all(from.view(), {}, to.view(), {}, place), from.view(),
-                                   to.view(), stream);
+      communicator.enqueue(backend::ExchangeBlocks{backend::blocks_of_all_to_all(from.view(), {}, to.view(), {}, place),
+                                                   from.view(), to.view()},
+                           stream);
       CHECK(self.wait());
       const bool right = self.template get<std::int32_t>(to) == wanted;
       CHECK_MESSAGE(right, "all_to_all");
@@ -95,8 +98,10 @@ void check_blocks(Rank& self, const std::vector<std::size_t>& scales) {
     {
       auto from = self.put(pair_block(rank, 7, gathered[own]));
       auto to = self.put(Values(all.size()));
-      communicator.exchange_blocks(backend::blocks_of_all_gather_v(from.view(), to.view(), gathered, place),
-                                   from.view(), to.view(), stream);
+      communicator.enqueue(
+          backend::ExchangeBlocks{backend::blocks_of_all_gather_v(from.view(), to.view(), gathered, place), from.view(),
+                                  to.view()},
+          stream);
       CHECK(self.wait());
       const bool right = self.template get<std::int32_t>(to) == all;
       CHECK_MESSAGE(right, "all_gather_v");
@@ -109,8 +114,9 @@ void check_blocks(Rank& self, const std::vector<std::size_t>& scales) {
       dtrain::BufferView part = whole.view();
       part.data += 4 * begin;
       part.count = gathered[own];
-      communicator.exchange_blocks(backend::blocks_of_all_gather_v(part, whole.view(), gathered, place), part,
-                                   whole.view(), stream);
+      communicator.enqueue(backend::ExchangeBlocks{backend::blocks_of_all_gather_v(part, whole.view(), gathered, place),
+                                                   part, whole.view()},
+                           stream);
       CHECK(self.wait());
       const bool in_place = self.template get<std::int32_t>(whole) == all;
       CHECK_MESSAGE(in_place, "all_gather_v in place");
@@ -120,17 +126,19 @@ void check_blocks(Rank& self, const std::vector<std::size_t>& scales) {
       const bool is_root = rank == root;
       auto part = self.put(pair_block(rank, 7, gathered[own]));
       auto whole = self.put(is_root ? Values(all.size()) : Values());
-      communicator.exchange_blocks(
-          backend::blocks_of_gather(part.view(), whole.view(), is_root ? gathered : List(), root, place), part.view(),
-          whole.view(), stream);
+      communicator.enqueue(backend::ExchangeBlocks{backend::blocks_of_gather(part.view(), whole.view(),
+                                                                             is_root ? gathered : List(), root, place),
+                                                   part.view(), whole.view()},
+                           stream);
       CHECK(self.wait());
       bool right = self.template get<std::int32_t>(whole) == (is_root ? all : Values());
       CHECK_MESSAGE(right, "gather_v");
 
       auto back = self.put(Values(gathered[own]));
-      communicator.exchange_blocks(
-          backend::blocks_of_scatter(whole.view(), is_root ? gathered : List(), back.view(), root, place), whole.view(),
-          back.view(), stream);
+      communicator.enqueue(backend::ExchangeBlocks{backend::blocks_of_scatter(whole.view(), is_root ? gathered : List(),
+                                                                              back.view(), root, place),
+                                                   whole.view(), back.view()},
+                           stream);
       CHECK(self.wait());
       right = self.template get<std::int32_t>(back) == pair_block(rank, 7, gathered[own]);
       CHECK_MESSAGE(right, "scatter_v");
@@ -138,18 +146,23 @@ void check_blocks(Rank& self, const std::vector<std::size_t>& scales) {
       auto same = self.put(pair_block(rank, 3, scale));
       auto table = self.put(is_root ? Values(n * scale) : Values());
       auto returned = self.put(Values(scale));
-      communicator.exchange_blocks(backend::blocks_of_gather(same.view(), table.view(), {}, root, place), same.view(),
-                                   table.view(), stream);
-      communicator.exchange_blocks(backend::blocks_of_scatter(table.view(), {}, returned.view(), root, place),
-                                   table.view(), returned.view(), stream);
+      communicator.enqueue(
+          backend::ExchangeBlocks{backend::blocks_of_gather(same.view(), table.view(), {}, root, place), same.view(),
+                                  table.view()},
+          stream);
+      communicator.enqueue(
+          backend::ExchangeBlocks{backend::blocks_of_scatter(table.view(), {}, returned.view(), root, place),
+                                  table.view(), returned.view()},
+          stream);
       CHECK(self.wait());
       right = self.template get<std::int32_t>(returned) == pair_block(rank, 3, scale);
       CHECK_MESSAGE(right, "gather and scatter");
 
       auto given = self.put(pair_block(rank, 0, scale));
       auto sum = self.put(is_root ? Values(scale) : Values());
-      communicator.reduce_blocks(backend::blocks_of_reduce(given.view(), sum.view(), root, place), given.view(),
-                                 sum.view(), dtrain::ReduceOp::sum, stream);
+      communicator.enqueue(backend::ReduceBlocks{backend::blocks_of_reduce(given.view(), sum.view(), root, place),
+                                                 given.view(), sum.view(), dtrain::ReduceOp::sum},
+                           stream);
       CHECK(self.wait());
       Values total(is_root ? scale : 0);
       for (std::size_t i = 0; i < total.size(); ++i) {
@@ -176,8 +189,10 @@ void check_blocks(Rank& self, const std::vector<std::size_t>& scales) {
       }
       auto from = self.put(values);
       auto to = self.put(Values(gathered[own]));
-      communicator.reduce_blocks(backend::blocks_of_reduce_scatter_v(from.view(), to.view(), gathered, place),
-                                 from.view(), to.view(), dtrain::ReduceOp::max, stream);
+      communicator.enqueue(
+          backend::ReduceBlocks{backend::blocks_of_reduce_scatter_v(from.view(), to.view(), gathered, place),
+                                from.view(), to.view(), dtrain::ReduceOp::max},
+          stream);
       CHECK(self.wait());
       bool right = self.template get<std::int32_t>(to) == reduced;
       CHECK_MESSAGE(right, "reduce_scatter_v");
@@ -185,8 +200,10 @@ void check_blocks(Rank& self, const std::vector<std::size_t>& scales) {
       dtrain::BufferView part = from.view();
       part.data += 4 * begin;
       part.count = gathered[own];
-      communicator.reduce_blocks(backend::blocks_of_reduce_scatter_v(from.view(), part, gathered, place), from.view(),
-                                 part, dtrain::ReduceOp::max, stream);
+      communicator.enqueue(
+          backend::ReduceBlocks{backend::blocks_of_reduce_scatter_v(from.view(), part, gathered, place), from.view(),
+                                part, dtrain::ReduceOp::max},
+          stream);
       CHECK(self.wait());
       const auto after = self.template get<std::int32_t>(from);
       right = std::equal(reduced.begin(), reduced.end(), after.begin() + static_cast<std::ptrdiff_t>(begin));

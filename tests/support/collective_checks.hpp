@@ -47,7 +47,7 @@ void check_reductions(Rank& self, const std::vector<std::size_t>& counts, IsRedu
         if (!is_reduced(dtype, op)) continue;
         auto memory = self.put(exact_values(dtype, count, communicator.rank()), dtype);
         const dtrain::BufferView view = memory.view();
-        self.communicator.all_reduce(view, view, op, self.stream.ref());
+        self.communicator.enqueue(dtrain::backend::AllReduce{view, view, op}, self.stream.ref());
         const bool right = self.wait() && self.template get<std::byte>(memory) ==
                                               exact_reduction(dtype, op, count, communicator.size());
         CHECK_MESSAGE(right, dtrain::name(op) << " of " << count << " " << dtrain::name(dtype));
@@ -72,18 +72,18 @@ void check_moves(Rank& self, const std::vector<std::size_t>& counts) {
     auto part = self.put(std::vector<Number>(count));
     auto from_root = self.put(numbers(count, rank == ranks - 1 ? 5 : 0));
     auto from_left = self.put(std::vector<Number>(count));
-    communicator.all_gather(own.view(), whole.view(), stream);
-    communicator.reduce_scatter(whole.view(), part.view(), dtrain::ReduceOp::sum, stream);
-    communicator.broadcast(from_root.view(), ranks - 1, stream);
-    communicator.barrier(stream);
+    communicator.enqueue(dtrain::backend::AllGather{own.view(), whole.view()}, stream);
+    communicator.enqueue(dtrain::backend::ReduceScatter{whole.view(), part.view(), dtrain::ReduceOp::sum}, stream);
+    communicator.enqueue(dtrain::backend::Broadcast{from_root.view(), ranks - 1}, stream);
+    communicator.enqueue(dtrain::backend::Barrier{}, stream);
     dtrain::BufferView nothing = from_root.view();
     nothing.count = 0;
-    communicator.broadcast(nothing, 0, stream);
-    communicator.send_recv(own.view(), (rank + 1) % ranks, from_left.view(), left, stream);
+    communicator.enqueue(dtrain::backend::Broadcast{nothing, 0}, stream);
+    communicator.enqueue(dtrain::backend::SendRecv{own.view(), (rank + 1) % ranks, from_left.view(), left}, stream);
     if (ranks > 1 && rank == 0) {
-      communicator.send(own.view(), 1, stream);
+      communicator.enqueue(dtrain::backend::Send{own.view(), 1}, stream);
     } else if (rank == 1) {
-      communicator.recv(own.view(), 0, stream);
+      communicator.enqueue(dtrain::backend::Recv{own.view(), 0}, stream);
     }
     CHECK(self.wait());
     std::vector<Number> gathered;

@@ -40,8 +40,6 @@ template <CommunicatorLacks Lack = CommunicatorLacks::nothing, class StreamType 
 struct Communicator {
   using Stream = StreamType;
   using Allocation = archetype::Allocation;
-  using Read = dtrain::ConstBufferView;
-  using Write = dtrain::BufferView;
 
   Communicator() = default;
   Communicator(Communicator&&) requires(Lack != CommunicatorLacks::moving) = default;
@@ -52,18 +50,16 @@ struct Communicator {
   const dtrain::rendezvous::Membership& members() const noexcept requires(Lack != CommunicatorLacks::members) {
     return members_of_nobody;
   }
-  void all_reduce(Read, Write, dtrain::ReduceOp, Stream) requires(Lack != CommunicatorLacks::all_reduce) {}
-  void broadcast(Write, int, Stream) requires(Lack != CommunicatorLacks::broadcast) {}
-  void barrier(Stream) requires(Lack != CommunicatorLacks::barrier) {}
-  void reduce_scatter(Read, Write, dtrain::ReduceOp, Stream) requires(Lack != CommunicatorLacks::reduce_scatter) {}
-  void all_gather(Read, Write, Stream) requires(Lack != CommunicatorLacks::all_gather) {}
-  void exchange_blocks(const dtrain::backend::BlockExchange&, Read, Write,
-                       Stream) requires(Lack != CommunicatorLacks::exchange_blocks) {}
-  void reduce_blocks(const dtrain::backend::BlockExchange&, Read, Write, dtrain::ReduceOp,
-                     Stream) requires(Lack != CommunicatorLacks::reduce_blocks) {}
-  void send(Read, int, Stream) requires(Lack != CommunicatorLacks::send) {}
-  void recv(Write, int, Stream) requires(Lack != CommunicatorLacks::recv) {}
-  void send_recv(Read, int, Write, int, Stream) requires(Lack != CommunicatorLacks::send_recv) {}
+  void enqueue(const dtrain::backend::AllReduce&, Stream) requires(Lack != CommunicatorLacks::all_reduce) {}
+  void enqueue(const dtrain::backend::Broadcast&, Stream) requires(Lack != CommunicatorLacks::broadcast) {}
+  void enqueue(const dtrain::backend::Barrier&, Stream) requires(Lack != CommunicatorLacks::barrier) {}
+  void enqueue(const dtrain::backend::ReduceScatter&, Stream) requires(Lack != CommunicatorLacks::reduce_scatter) {}
+  void enqueue(const dtrain::backend::AllGather&, Stream) requires(Lack != CommunicatorLacks::all_gather) {}
+  void enqueue(const dtrain::backend::ExchangeBlocks&, Stream) requires(Lack != CommunicatorLacks::exchange_blocks) {}
+  void enqueue(const dtrain::backend::ReduceBlocks&, Stream) requires(Lack != CommunicatorLacks::reduce_blocks) {}
+  void enqueue(const dtrain::backend::Send&, Stream) requires(Lack != CommunicatorLacks::send) {}
+  void enqueue(const dtrain::backend::Recv&, Stream) requires(Lack != CommunicatorLacks::recv) {}
+  void enqueue(const dtrain::backend::SendRecv&, Stream) requires(Lack != CommunicatorLacks::send_recv) {}
   Communicator split_blocking(int, int, dtrain::Deadline) requires(Lack != CommunicatorLacks::split) { return {}; }
   Allocation allocate_blocking(std::size_t, dtrain::Deadline) requires(Lack != CommunicatorLacks::allocate) {
     return {};

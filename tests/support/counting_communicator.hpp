@@ -50,22 +50,23 @@ class CountingCommunicator {
   int rank() const noexcept { return size_ - 1; }
   int size() const noexcept { return size_; }
 
-  void reduce_scatter(dtrain::ConstBufferView input, dtrain::BufferView output, dtrain::ReduceOp, Stream) {
-    CHECK(input.count == output.count * static_cast<std::size_t>(size_));
-    traffic_->reduce_scattered += input.count;
-    traffic_->bytes += input.bytes();
+  void enqueue(const dtrain::backend::ReduceScatter& call, Stream) {
+    CHECK(call.input.count == call.output.count * static_cast<std::size_t>(size_));
+    traffic_->reduce_scattered += call.input.count;
+    traffic_->bytes += call.input.bytes();
   }
-  void all_gather(dtrain::ConstBufferView input, dtrain::BufferView output, Stream) {
-    CHECK(output.count == input.count * static_cast<std::size_t>(size_));
-    traffic_->gathered += output.count;
-    traffic_->bytes += output.bytes();
+  void enqueue(const dtrain::backend::AllGather& call, Stream) {
+    CHECK(call.output.count == call.input.count * static_cast<std::size_t>(size_));
+    traffic_->gathered += call.output.count;
+    traffic_->bytes += call.output.bytes();
   }
-  void all_reduce(dtrain::ConstBufferView, dtrain::BufferView output, dtrain::ReduceOp, Stream) {
+  void enqueue(const dtrain::backend::AllReduce& call, Stream) {
+    const dtrain::BufferView& output = call.output;
     (output.dtype == dtrain::DType::f64 ? traffic_->norms : traffic_->all_reduced) += output.count;
     traffic_->bytes += output.bytes();
   }
-  void broadcast(dtrain::BufferView, int, Stream) { ++traffic_->broadcasts; }
-  void barrier(Stream) {}
+  void enqueue(const dtrain::backend::Broadcast&, Stream) { ++traffic_->broadcasts; }
+  void enqueue(const dtrain::backend::Barrier&, Stream) {}
   Allocation allocate_blocking(std::size_t bytes, dtrain::Deadline) { return Allocation(bytes); }
   void abort(const dtrain::Cause&) noexcept {}
   std::optional<dtrain::Cause> failure() const { return {}; }

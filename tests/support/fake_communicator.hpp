@@ -71,23 +71,24 @@ class FakeCommunicator {
   int rank() const noexcept { return channel_->rank; }
   int size() const noexcept { return channel_->size; }
 
-  void all_reduce(dtrain::ConstBufferView input, dtrain::BufferView output, dtrain::ReduceOp op, Stream stream) {
+  void enqueue(const dtrain::backend::AllReduce& call, Stream stream) {
+    const dtrain::BufferView& output = call.output;
     if (channel_->refuses_at == channel_->launches.size()) {
       throw std::runtime_error("the channel refuses this launch");
     }
-    if (input.data != output.data || (output.dtype != dtrain::DType::f32 && output.dtype != dtrain::DType::f64)) {
+    if (call.input.data != output.data || (output.dtype != dtrain::DType::f32 && output.dtype != dtrain::DType::f64)) {
       throw std::runtime_error("the fake reduces f32 and f64 in place");
     }
     channel_->launches.push_back(
-        {static_cast<std::size_t>(output.data - channel_->arena), output.count, output.dtype, op});
+        {static_cast<std::size_t>(output.data - channel_->arena), output.count, output.dtype, call.op});
     stream.enqueue({&multiply, channel_.get(), output});
   }
 
-  void broadcast(dtrain::BufferView, int, Stream stream) {
+  void enqueue(const dtrain::backend::Broadcast&, Stream stream) {
     ++channel_->broadcasts;
     stream.enqueue({[](void*, dtrain::BufferView) {}, nullptr, {}});
   }
-  void barrier(Stream) {}
+  void enqueue(const dtrain::backend::Barrier&, Stream) {}
 
   Allocation allocate_blocking(std::size_t bytes, dtrain::Deadline) {
     Allocation memory(bytes);

@@ -37,7 +37,7 @@ struct HostRank {
   }
 
   bool all_reduce(const dtrain::ConstBufferView& input, const dtrain::BufferView& output, dtrain::ReduceOp op) {
-    communicator.all_reduce(input, output, op, stream.ref());
+    communicator.enqueue(dtrain::backend::AllReduce{input, output, op}, stream.ref());
     return wait();
   }
 

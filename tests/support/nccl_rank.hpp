@@ -100,8 +100,8 @@ struct NcclRank {
   /// enqueued, whether other ranks call them or not.
   void connect() {
     const Memory value = put<float>({1});
-    communicator.all_reduce(value.view(), value.view(), dtrain::ReduceOp::sum, stream.ref());
-    communicator.broadcast(value.view(), 0, stream.ref());
+    communicator.enqueue(dtrain::backend::AllReduce{value.view(), value.view(), dtrain::ReduceOp::sum}, stream.ref());
+    communicator.enqueue(dtrain::backend::Broadcast{value.view(), 0}, stream.ref());
     if (!wait()) throw dtrain::Error(dtrain::Errc::timeout, "a test's ranks did not connect");
   }
 

@@ -180,15 +180,19 @@ void run_random_collectives(int ranks, const std::vector<int>& node_of, std::uin
       Bytes output(what.kind == Kind::all_gather ? block_bytes * static_cast<std::size_t>(ranks) : block_bytes);
       if (what.kind == Kind::all_reduce) {
         std::byte* const to = what.in_place ? input.data() : output.data();
-        self.communicator.all_reduce({input.data(), what.count, what.dtype}, {to, what.count, what.dtype, {}}, what.op,
-                                     stream);
+        self.communicator.enqueue(
+            dtrain::backend::AllReduce{
+                {input.data(), what.count, what.dtype}, {to, what.count, what.dtype, {}}, what.op},
+            stream);
         REQUIRE(self.wait());
         output = what.in_place ? input : output;
         CHECK(is_reduction(what, given, output, to_the_bit));
       } else if (what.kind == Kind::reduce_scatter) {
         std::byte* const to = what.in_place ? input.data() + self_index * block_bytes : output.data();
-        self.communicator.reduce_scatter({input.data(), what.count * blocks, what.dtype},
-                                         {to, what.count, what.dtype, {}}, what.op, stream);
+        self.communicator.enqueue(
+            dtrain::backend::ReduceScatter{
+                {input.data(), what.count * blocks, what.dtype}, {to, what.count, what.dtype, {}}, what.op},
+            stream);
         REQUIRE(self.wait());
         output.assign(to, to + block_bytes);
         std::vector<Bytes> parts;
@@ -199,16 +203,18 @@ void run_random_collectives(int ranks, const std::vector<int>& node_of, std::uin
         CHECK(is_reduction(what, parts, output, to_the_bit));
         continue;  // each rank has its own
       } else if (what.kind == Kind::all_gather) {
-        self.communicator.all_gather({input.data(), what.count, what.dtype},
-                                     {output.data(), what.count * static_cast<std::size_t>(ranks), what.dtype, {}},
-                                     stream);
+        self.communicator.enqueue(
+            dtrain::backend::AllGather{{input.data(), what.count, what.dtype},
+                                       {output.data(), what.count * static_cast<std::size_t>(ranks), what.dtype, {}}},
+            stream);
         REQUIRE(self.wait());
         for (std::size_t peer = 0; peer < given.size(); ++peer) {
           CHECK(std::equal(given[peer].begin(), given[peer].end(),
                            output.begin() + static_cast<std::ptrdiff_t>(peer * block_bytes)));
         }
       } else {
-        self.communicator.broadcast({input.data(), what.count, what.dtype, {}}, what.root, stream);
+        self.communicator.enqueue(dtrain::backend::Broadcast{{input.data(), what.count, what.dtype, {}}, what.root},
+                                  stream);
         REQUIRE(self.wait());
         output = input;
         CHECK((output == given[static_cast<std::size_t>(what.root)]));

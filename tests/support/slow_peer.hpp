@@ -66,7 +66,7 @@ std::string said_when_crossed() {
     }
     is_open = is_open || thread.rank() == 1;
     HostRank<Backend>& own = thread.rank() == 0 ? group : other;
-    own.communicator.barrier(own.stream.ref());
+    own.communicator.enqueue(dtrain::backend::Barrier{}, own.stream.ref());
     static_cast<void>(own.wait());
     if (thread.rank() == 1) {
       has_ended = true;

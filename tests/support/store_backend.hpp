@@ -187,28 +187,28 @@ class StoreCommunicator {
   int rank() const noexcept { return channel_->rank(); }
   int size() const noexcept { return channel_->size(); }
 
-  void all_reduce(dtrain::ConstBufferView input, dtrain::BufferView output, dtrain::ReduceOp op, Stream stream) {
-    if (input.count != output.count || input.dtype != output.dtype) {
-      throw dtrain::Error(dtrain::Errc::invalid_argument, "both buffers of an all_reduce are alike");
-    }
-    if (input.dtype == dtrain::DType::f32) {
-      enqueue(stream, [input, output, op](StoreChannel& channel) { reduce<float>(channel, input, output, op); });
-    } else if (input.dtype == dtrain::DType::f64) {
-      enqueue(stream, [input, output, op](StoreChannel& channel) { reduce<double>(channel, input, output, op); });
+  void enqueue(const dtrain::backend::AllReduce& call, Stream stream) {
+    call.check({rank(), size()});
+    if (call.input.dtype == dtrain::DType::f32) {
+      enqueue_work(stream, [call](StoreChannel& channel) { reduce<float>(channel, call.input, call.output, call.op); });
+    } else if (call.input.dtype == dtrain::DType::f64) {
+      enqueue_work(stream,
+                   [call](StoreChannel& channel) { reduce<double>(channel, call.input, call.output, call.op); });
     } else {
       throw dtrain::Error(dtrain::Errc::unsupported, "the store backend reduces f32 and f64");
     }
   }
 
-  void broadcast(dtrain::BufferView buffer, int root, Stream stream) {
-    enqueue(stream, [buffer, root](StoreChannel& channel) {
+  void enqueue(const dtrain::backend::Broadcast& call, Stream stream) {
+    call.check({rank(), size()});
+    enqueue_work(stream, [buffer = call.buffer, root = call.root](StoreChannel& channel) {
       const std::string bytes = channel.from(root, label("broadcast", buffer, root), bytes_of(buffer));
       copy(bytes, buffer);
     });
   }
 
-  void barrier(Stream stream) {
-    enqueue(stream, [](StoreChannel& channel) { channel.gather("barrier", {}); });
+  void enqueue(const dtrain::backend::Barrier&, Stream stream) {
+    enqueue_work(stream, [](StoreChannel& channel) { channel.gather("barrier", {}); });
   }
 
   Allocation allocate_blocking(std::size_t bytes, dtrain::Deadline) {
@@ -237,7 +237,7 @@ class StoreCommunicator {
   };
 
   template <class Work>
-  void enqueue(Stream stream, Work work) {
+  void enqueue_work(Stream stream, Work work) {
     auto held = std::make_unique<typename Enqueued<Work>::Held>(typename Enqueued<Work>::Held{channel_, work});
     stream.enqueue(Enqueued<Work>{held.get()});
     static_cast<void>(held.release());

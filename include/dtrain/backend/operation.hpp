@@ -40,7 +40,8 @@ const char* name(OperationKind kind) noexcept;
 
 /// Whether the counts of its blocks differ: pairs of ranks compare them, and Operation::count is 0.
 constexpr bool has_unequal_blocks(OperationKind kind) noexcept {
-  return kind >= OperationKind::all_gather_v;
+  return kind == OperationKind::all_gather_v || kind == OperationKind::reduce_scatter_v ||
+         kind == OperationKind::all_to_all_v || kind == OperationKind::gather_v || kind == OperationKind::scatter_v;
 }
 
 /// Plain fields with one layout in every process: it is stored in shared memory and sent in messages.
@@ -53,7 +54,7 @@ struct Operation {
   OperationKind kind = OperationKind::none;
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
-  bool sums_squares = false;  ///< whether the rank needs the sum of squares: see CanSumSquares
+  bool sums_squares = false;  ///< whether the rank needs the sum of squares: see AllReduceWithSquares
 
   /// Whether both ranks called the same operation. Buffer locations (allocation, offset) and `sums_squares` may differ.
   bool agrees_with(const Operation& other) const noexcept {

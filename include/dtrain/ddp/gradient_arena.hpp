@@ -61,9 +61,11 @@ class GradientArena {
     if (smallest == nullptr || communicator.size() == 1) return;
     BufferView least = *smallest;  // a later plan's smallest bucket may be a bias
     least.count = std::min(least.count, arena_alignment / size_bytes(least.dtype));
-    communicator.all_reduce(least, least, op, stream);
-    if (smallest->count != least.count) communicator.all_reduce(*smallest, *smallest, op, stream);
-    if (largest != smallest) communicator.all_reduce(*largest, *largest, op, stream);
+    communicator.enqueue(backend::AllReduce{least, least, op}, stream);
+    if (smallest->count != least.count) {
+      communicator.enqueue(backend::AllReduce{*smallest, *smallest, op}, stream);
+    }
+    if (largest != smallest) communicator.enqueue(backend::AllReduce{*largest, *largest, op}, stream);
   }
 
   /// Adopts another plan of the same bytes, by which the table's gradients have been moved.

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "dtrain/async/task/task.hpp"
-#include "dtrain/backend/check_arguments.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/core/types/dtype.hpp"
@@ -83,8 +82,8 @@ class BlockCollectives {
   Work reduce(ReadBuffer input, WriteBuffer output, int root, ReduceOp op,
               Stream stream) const requires backend::CanReduceBlocks<Communicator> {
     const BufferView used = used_if<BufferView>(is_rank(root), output, input);
-    live().reduce_blocks(backend::blocks_of_reduce(input, used, root, place()), input, used, op, stream);
-    return work(stream);
+    const backend::BlockExchange blocks = backend::blocks_of_reduce(input, used, root, place());
+    return enqueue(backend::ReduceBlocks{blocks, input, used, op}, stream);
   }
   void reduce(ReadBuffer input, WriteBuffer output, int root,
               ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
@@ -178,21 +177,28 @@ class BlockCollectives {
   /// As reduce_scatter with blocks of any lengths. @param counts of each rank's output, the same on every rank
   Work reduce_scatter_v(ReadBuffer input, WriteBuffer output, Counts counts, ReduceOp op,
                         Stream stream) const requires backend::CanReduceBlocks<Communicator> {
-    live().reduce_blocks(backend::blocks_of_reduce_scatter_v(input, output, counts, place()), input, output, op,
-                         stream);
-    return work(stream);
+    const backend::BlockExchange blocks = backend::blocks_of_reduce_scatter_v(input, output, counts, place());
+    return enqueue(backend::ReduceBlocks{blocks, input, output, op}, stream);
   }
   void reduce_scatter_v(ReadBuffer input, WriteBuffer output, Counts counts,
                         ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
     reduce_scatter_v(input, output, counts, op, stream()).wait();
   }
 
- private:
+ protected:
   const Group& self() const noexcept { return static_cast<const Group&>(*this); }
   Communicator& live() const { return self().state_->live(); }
   Stream stream() const { return self().stream(); }
   Work work(Stream stream) const { return {self().state_, stream}; }
   backend::RankPlace place() const noexcept { return {self().rank(), self().world_size()}; }
+
+  template <class Operation>
+  Work enqueue(const Operation& operation, Stream stream) const {
+    live().enqueue(operation, stream);
+    return work(stream);
+  }
+
+ private:
   bool is_rank(int rank) const noexcept { return self().rank() == rank; }
 
   /// `view`, or an empty one of the type and device of `other`.
@@ -203,8 +209,7 @@ class BlockCollectives {
 
   Work exchange(const backend::BlockExchange& blocks, const ConstBufferView& input, const BufferView& output,
                 Stream stream) const {
-    live().exchange_blocks(blocks, input, output, stream);
-    return work(stream);
+    return enqueue(backend::ExchangeBlocks{blocks, input, output}, stream);
   }
 };
 
@@ -235,9 +240,7 @@ class Collectives : public BlockCollectives<Group, State> {
 
   /// `output` gets the reduction of every rank's `input`, the sum by default. The two are the same memory or disjoint.
   Work all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op, Stream stream) const {
-    backend::check_all_reduce(input, output);
-    live().all_reduce(input, output, op, stream);
-    return work(stream);
+    return enqueue(backend::AllReduce{input, output, op}, stream);
   }
   Work all_reduce(ReadBuffer input, WriteBuffer output, Stream stream) const {
     return all_reduce(input, output, ReduceOp::sum, stream);
@@ -249,9 +252,12 @@ class Collectives : public BlockCollectives<Group, State> {
   void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op = ReduceOp::sum) const {
     if constexpr (DeviceBounceBuffer<Stream>::is_needed) {
       if (is_on_host(input) && is_on_host(output)) {
-        backend::check_all_reduce(input, output);
+        backend::AllReduce{input, output, op}.check(place());
         self().state_->device_bounce_buffer().copy_through(
-            input, output, stream(), [&](BufferView chunk) { live().all_reduce(chunk, chunk, op, stream()); },
+            input, output, stream(),
+            [&](BufferView chunk) {
+              live().enqueue(backend::AllReduce{chunk, chunk, op}, stream());
+            },
             [&] { work(stream()).wait(); });
         return;
       }
@@ -264,9 +270,7 @@ class Collectives : public BlockCollectives<Group, State> {
   /// wire type (FlatOver, Hierarchical) does not round them to 16 bits. With others it is all_reduce.
   Work all_reduce_without_cast(WriteBuffer values, ReduceOp op, Stream stream) const {
     if constexpr (backend::CanReduceWithoutCast<Communicator>) {
-      backend::check_all_reduce(values, values);
-      live().all_reduce_without_cast(values, values, op, stream);
-      return work(stream);
+      return enqueue(backend::AllReduceWithoutCast{{values, values, op}}, stream);
     } else {
       return all_reduce(values, op, stream);
     }
@@ -296,17 +300,17 @@ class Collectives : public BlockCollectives<Group, State> {
 
   /// `buffer` gets rank `root`'s content.
   Work broadcast(MovedWriteBuffer buffer, int root, Stream stream) const {
-    Communicator& channel = live();
-    backend::check_broadcast(buffer, root, channel.size());
-    channel.broadcast(buffer, root, stream);
-    return work(stream);
+    return enqueue(backend::Broadcast{buffer, root}, stream);
   }
   void broadcast(MovedWriteBuffer buffer, int root) const {
     if constexpr (DeviceBounceBuffer<Stream>::is_needed) {
       if (is_on_host(buffer)) {
-        backend::check_broadcast(buffer, root, live().size());
+        backend::Broadcast{buffer, root}.check(place());
         self().state_->device_bounce_buffer().copy_through(
-            buffer, buffer, stream(), [&](BufferView chunk) { live().broadcast(chunk, root, stream()); },
+            buffer, buffer, stream(),
+            [&](BufferView chunk) {
+              live().enqueue(backend::Broadcast{chunk, root}, stream());
+            },
             [&] { work(stream()).wait(); });
         return;
       }
@@ -318,10 +322,7 @@ class Collectives : public BlockCollectives<Group, State> {
   /// for each rank. `output` is the memory of that block, or disjoint from `input`.
   Work reduce_scatter(ReadBuffer input, WriteBuffer output, ReduceOp op,
                       Stream stream) const requires backend::CanReduceScatter<Communicator> {
-    Communicator& channel = live();
-    backend::check_reduce_scatter(input, output, channel.rank(), channel.size());
-    channel.reduce_scatter(input, output, op, stream);
-    return work(stream);
+    return enqueue(backend::ReduceScatter{input, output, op}, stream);
   }
   Work reduce_scatter(ReadBuffer input, WriteBuffer output,
                       Stream stream) const requires backend::CanReduceScatter<Communicator> {
@@ -336,10 +337,7 @@ class Collectives : public BlockCollectives<Group, State> {
   /// this rank's block, or disjoint from `output`.
   Work all_gather(MovedReadBuffer input, MovedWriteBuffer output,
                   Stream stream) const requires backend::CanAllGather<Communicator> {
-    Communicator& channel = live();
-    backend::check_all_gather(input, output, channel.rank(), channel.size());
-    channel.all_gather(input, output, stream);
-    return work(stream);
+    return enqueue(backend::AllGather{input, output}, stream);
   }
   void all_gather(MovedReadBuffer input, MovedWriteBuffer output) const requires backend::CanAllGather<Communicator> {
     all_gather(input, output, stream()).wait();
@@ -347,10 +345,7 @@ class Collectives : public BlockCollectives<Group, State> {
 
   /// Sends `input` to rank `peer`, which calls recv. It may complete before that recv begins, or only after.
   Work send(MovedReadBuffer input, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
-    Communicator& channel = live();
-    backend::check_message("send", input, peer, channel.rank(), channel.size());
-    channel.send(input, peer, stream);
-    return work(stream);
+    return enqueue(backend::Send{input, peer}, stream);
   }
   void send(MovedReadBuffer input, int peer) const requires backend::CanSendRecv<Communicator> {
     send(input, peer, stream()).wait();
@@ -358,10 +353,7 @@ class Collectives : public BlockCollectives<Group, State> {
 
   /// `output` gets the message that rank `peer` sends: the k-th recv gets the k-th send.
   Work recv(MovedWriteBuffer output, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
-    Communicator& channel = live();
-    backend::check_message("recv", output, peer, channel.rank(), channel.size());
-    channel.recv(output, peer, stream);
-    return work(stream);
+    return enqueue(backend::Recv{output, peer}, stream);
   }
   void recv(MovedWriteBuffer output, int peer) const requires backend::CanSendRecv<Communicator> {
     recv(output, peer, stream()).wait();
@@ -371,10 +363,7 @@ class Collectives : public BlockCollectives<Group, State> {
   /// `output` are disjoint.
   Work send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output, int from,
                  Stream stream) const requires backend::CanSendRecv<Communicator> {
-    Communicator& channel = live();
-    backend::check_send_recv(input, to, output, from, channel.size());
-    channel.send_recv(input, to, output, from, stream);
-    return work(stream);
+    return enqueue(backend::SendRecv{input, to, output, from}, stream);
   }
   void send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output,
                  int from) const requires backend::CanSendRecv<Communicator> {
@@ -383,19 +372,19 @@ class Collectives : public BlockCollectives<Group, State> {
 
   /// Completes when every rank's stream has reached it. Without a stream, it throws the job's first cause on every rank
   /// alike: call it before writing a checkpoint, for example.
-  Work barrier(Stream stream) const {
-    live().barrier(stream);
-    return work(stream);
-  }
+  Work barrier(Stream stream) const { return enqueue(backend::Barrier{}, stream); }
   void barrier() const { barrier(stream()).wait(); }
 
  private:
-  static bool is_on_host(const ConstBufferView& view) noexcept { return view.device.kind == DeviceKind::host; }
+  using Base = BlockCollectives<Group, State>;
+  using Base::enqueue;
+  using Base::live;
+  using Base::place;
+  using Base::self;
+  using Base::work;
 
-  const Group& self() const noexcept { return static_cast<const Group&>(*this); }
-  Communicator& live() const { return self().state_->live(); }
   Stream stream() const { return self().stream(); }
-  Work work(Stream stream) const { return {self().state_, stream}; }
+  static bool is_on_host(const ConstBufferView& view) noexcept { return view.device.kind == DeviceKind::host; }
 };
 
 }  // namespace DTRAIN_NAMESPACE::group

@@ -9,12 +9,12 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_setup/split.hpp"
-#include "dtrain/backend/check_arguments.hpp"
 #include "dtrain/core/compressed_traffic.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
@@ -25,13 +25,11 @@ namespace DTRAIN_NAMESPACE::topology {
 
 /// Members of an `Algorithm`:
 ///   Algorithm(context, deadline)                             collective; opens the algorithm's own channels
-///   bool all_reduce(ConstBufferView, BufferView, ReduceOp, bool casts)
-///                                                            in the stream's thread; false: one of its channels failed
+///   bool run(const backend::AllReduce&, bool casts)          in the stream's thread; false: one of its channels failed
 ///   std::span<const AllReduceVariant> variants()             static, the same on all ranks: the first is its own way;
 ///                                                            empty where there is no other
-///   bool broadcast(BufferView, int root), bool barrier()     likewise; both or none
-///   bool reduce_scatter(ConstBufferView, BufferView, ReduceOp), bool all_gather(ConstBufferView, BufferView)
-///                                                            likewise; with bool scatters(): whether it has them here,
+///   bool run(const backend::Broadcast&), and Barrier         likewise; both or none
+///   bool run(const backend::ReduceScatter&), and AllGather   likewise; with bool scatters(): whether it has them here,
 ///                                                            the same on all ranks
 ///   abort(cause), failure()                                  in any thread
 ///   allocate_blocking(bytes, deadline)                       if it has a type Allocation
@@ -46,8 +44,14 @@ class AlgorithmCommunicator {
   static auto allocation_of(A*) -> typename A::Allocation;
   static auto allocation_of(void*) -> typename Inner::Allocation;
   static constexpr bool allocates_itself = requires { typename Algorithm::Allocation; };
-  static constexpr bool broadcasts_itself = requires(Algorithm & algorithm) { algorithm.barrier(); };
-  static constexpr bool scatters_itself = requires(Algorithm & algorithm) { algorithm.scatters(); };
+  template <class Operation>
+  static constexpr bool runs_itself = requires(Algorithm& algorithm, const Operation& operation) {
+    algorithm.run(operation);
+  };
+  /// Whether an operation reduces by the backend or reads the backend's allocations: the algorithm replaces both.
+  template <class Operation>
+  static constexpr bool is_backend_only =
+      std::is_same_v<Operation, backend::AllReduceWithSquares> || std::is_same_v<Operation, backend::ReadBlocks>;
 
  public:
   using Stream = typename Inner::Stream;
@@ -79,73 +83,23 @@ class AlgorithmCommunicator {
   }
   /// @}
 
-  /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call
-  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    all_reduce(input, output, op, state_->variant.casts, stream);
-  }
-  /// See CanReduceWithoutCast. @throws as all_reduce
-  void all_reduce_without_cast(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    all_reduce(input, output, op, false, stream);
-  }
+  /// See CanAllReduce. Operations throw Error (unsupported, invalid_argument) at the call.
+  void enqueue(const backend::AllReduce& call, Stream stream) { all_reduce(call, state_->variant.casts, stream); }
+  void enqueue(const backend::AllReduceWithoutCast& call, Stream stream) { all_reduce(call.all_reduce, false, stream); }
 
-  /// See CanBroadcast.
-  void broadcast(BufferView buffer, int root, Stream stream) {
-    if constexpr (broadcasts_itself) {
-      backend::check_host_memory(B::name().data(), buffer, buffer);
-      backend::check_broadcast(buffer, root, size());
-      enqueue(AlgorithmBroadcast{buffer, root}, stream);
-    } else {
-      inner().broadcast(buffer, root, stream);
-    }
-  }
-
-  /// See CanBarrier.
-  void barrier(Stream stream) {
-    if constexpr (broadcasts_itself) {
-      enqueue(AlgorithmBarrier{}, stream);
-    } else {
-      inner().barrier(stream);
-    }
-  }
-
-  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
-                      Stream stream) requires backend::CanReduceScatter<Inner> {
-    if constexpr (scatters_itself) {
-      if (state_->algorithm.scatters()) {
-        backend::check_host_memory(B::name().data(), input, output);
-        backend::check_reduce_scatter(input, output, rank(), size());
-        return enqueue(AlgorithmReduceScatter{input, output, op}, stream);
+  /// Any other operation of the backend, by the algorithm if it has that operation.
+  template <class Operation>
+  requires(backend::Supports<Inner, Operation> && !is_backend_only<Operation>) void enqueue(const Operation& call,
+                                                                                            Stream stream) {
+    if constexpr (runs_itself<Operation>) {
+      if (algorithm_has(call)) {
+        backend::check_host_memory(B::name().data(), call.devices());
+        call.check({rank(), size()});
+        return enqueue_work(
+            Operation::kind, [call](Algorithm& algorithm) { return algorithm.run(call); }, stream);
       }
     }
-    inner().reduce_scatter(input, output, op, stream);
-  }
-  void all_gather(ConstBufferView input, BufferView output, Stream stream) requires backend::CanAllGather<Inner> {
-    if constexpr (scatters_itself) {
-      if (state_->algorithm.scatters()) {
-        backend::check_host_memory(B::name().data(), input, output);
-        backend::check_all_gather(input, output, rank(), size());
-        return enqueue(AlgorithmAllGather{input, output}, stream);
-      }
-    }
-    inner().all_gather(input, output, stream);
-  }
-  void exchange_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output,
-                       Stream stream) requires backend::CanExchangeBlocks<Inner> {
-    inner().exchange_blocks(blocks, input, output, stream);
-  }
-  void reduce_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
-                     Stream stream) requires backend::CanReduceBlocks<Inner> {
-    inner().reduce_blocks(blocks, input, output, op, stream);
-  }
-  void send(ConstBufferView input, int peer, Stream stream) requires backend::CanSendRecv<Inner> {
-    inner().send(input, peer, stream);
-  }
-  void recv(BufferView output, int peer, Stream stream) requires backend::CanSendRecv<Inner> {
-    inner().recv(output, peer, stream);
-  }
-  void send_recv(ConstBufferView input, int to, BufferView output, int from,
-                 Stream stream) requires backend::CanSendRecv<Inner> {
-    inner().send_recv(input, to, output, from, stream);
+    inner().enqueue(call, stream);
   }
 
   /// See CanSplit. The new communicators use the same topology.
@@ -222,27 +176,39 @@ class AlgorithmCommunicator {
   struct Enqueued {
     OperationOrder* order;
     std::uint64_t number;
+    backend::OperationKind kind;
     Operation operation;
 
     void operator()() noexcept {
-      order->run(number, operation);
+      order->run(number, kind, operation);
       order->release();
     }
     void drop() noexcept { order->release(); }
   };
 
-  void all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op, bool casts, Stream stream) {
-    if (!state_->variant.is_by_algorithm) return inner().all_reduce(input, output, op, stream);
-    backend::check_all_reduce_memory(Algorithm::name(), "", input, output);
-    backend::check_all_reduce(input, output);
-    enqueue(AlgorithmAllReduce{input, output, op, casts}, stream);
+  template <class Operation>
+  bool algorithm_has(const Operation&) const noexcept {
+    if constexpr (std::is_same_v<Operation, backend::ReduceScatter> || std::is_same_v<Operation, backend::AllGather>) {
+      return state_->algorithm.scatters();
+    } else {
+      return true;
+    }
   }
 
+  void all_reduce(const backend::AllReduce& call, bool casts, Stream stream) {
+    if (!state_->variant.is_by_algorithm) return inner().enqueue(call, stream);
+    backend::check_all_reduce_memory(Algorithm::name(), "", call.devices());
+    call.check({rank(), size()});
+    enqueue_work(
+        call.kind, [call, casts](Algorithm& algorithm) { return algorithm.run(call, casts); }, stream);
+  }
+
+  /// @param operation as of AlgorithmOrder::run
   template <class Operation>
-  void enqueue(const Operation& operation, Stream stream) {
+  void enqueue_work(backend::OperationKind kind, const Operation& operation, Stream stream) {
     state_->order->retain();
     try {
-      stream.enqueue(Enqueued<Operation>{state_->order, state_->enqueued + 1, operation});
+      stream.enqueue(Enqueued<Operation>{state_->order, state_->enqueued + 1, kind, operation});
     } catch (...) {
       state_->order->release();
       throw;

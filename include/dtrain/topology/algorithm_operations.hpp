@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Operations of a topology's algorithm, and their order.
+/// Order of the operations of a topology's algorithm; AllReduceVariant: a way in which it reduces.
 
 #include <atomic>
 #include <chrono>
@@ -13,13 +13,12 @@
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/failure/first_cause.hpp"
+#include "dtrain/backend/operation.hpp"
 #include "dtrain/backend/ordered_channel.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/types/buffer_view.hpp"
-#include "dtrain/core/types/reduce_op.hpp"
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -28,59 +27,6 @@ struct AllReduceVariant {
   const char* name = "";
   bool is_by_algorithm = true;  ///< else by the backend
   bool casts = true;            ///< to the algorithm's wire type, if it has one
-};
-
-/// Operations of a topology's algorithm: run() returns whether its channels still work.
-struct AlgorithmAllReduce {
-  static constexpr const char* name = "an all_reduce";
-  ConstBufferView input;
-  BufferView output;
-  ReduceOp op;
-  bool casts;
-
-  template <class Algorithm>
-  bool run(Algorithm& algorithm) const {
-    return algorithm.all_reduce(input, output, op, casts);
-  }
-};
-struct AlgorithmReduceScatter {
-  static constexpr const char* name = "a reduce_scatter";
-  ConstBufferView input;
-  BufferView output;
-  ReduceOp op;
-
-  template <class Algorithm>
-  bool run(Algorithm& algorithm) const {
-    return algorithm.reduce_scatter(input, output, op);
-  }
-};
-struct AlgorithmAllGather {
-  static constexpr const char* name = "an all_gather";
-  ConstBufferView input;
-  BufferView output;
-
-  template <class Algorithm>
-  bool run(Algorithm& algorithm) const {
-    return algorithm.all_gather(input, output);
-  }
-};
-struct AlgorithmBroadcast {
-  static constexpr const char* name = "a broadcast";
-  BufferView buffer;
-  int root;
-
-  template <class Algorithm>
-  bool run(Algorithm& algorithm) const {
-    return algorithm.broadcast(buffer, root);
-  }
-};
-struct AlgorithmBarrier {
-  static constexpr const char* name = "a barrier";
-
-  template <class Algorithm>
-  bool run(Algorithm& algorithm) const {
-    return algorithm.barrier();
-  }
 };
 
 /// The order of an algorithm's operations. Uses the state until close() only; operations after close() are skipped.
@@ -93,21 +39,22 @@ class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
   AlgorithmOrder(const backend::ChannelContext& context, State& state) : Order(context), state_(state) {}
 
   /// Runs in the stream's thread. An exception of the algorithm becomes the channel's failure.
+  /// @param operation `operation(algorithm)` returns whether the algorithm's channels still work
   template <class Operation>
-  void run(std::uint64_t number, const Operation& operation) noexcept {
+  void run(std::uint64_t number, backend::OperationKind kind, const Operation& operation) noexcept {
     const auto work = [&]() noexcept {
       try {
-        if (!state_.failure() && !operation.run(state_.algorithm)) {
+        if (!state_.failure() && !operation(state_.algorithm)) {
           if (const std::optional<Cause> cause = state_.failure()) {
             abort(*cause);
           }
         }
       } catch (const std::exception& error) {
-        fail_operation(Operation::name, error.what());
+        fail_operation(kind, error.what());
       }
     };
     Order::run_in_order(number, work,
-                        [&]() noexcept { fail_operation(Operation::name, std::string("it ") + backend::began_early); });
+                        [&]() noexcept { fail_operation(kind, std::string("it ") + backend::began_early); });
   }
 
   /// Ends all channels of the communicator; during close(), only if an operation runs. The first cause is kept.
@@ -145,9 +92,11 @@ class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
 
   ~AlgorithmOrder() = default;
 
-  DTRAIN_NOT_INLINED void fail_operation(const char* operation, std::string_view text) noexcept {
+  DTRAIN_NOT_INLINED void fail_operation(backend::OperationKind kind, std::string_view text) noexcept {
+    const std::string_view operation = name(kind);
     Order::fail({CauseKind::exception, this->job_rank_, this->host_,
-                 format_text("{} on channel '{}': {}", {operation, this->name_, text})});
+                 format_text("{} {} on channel '{}': {}",
+                             {operation.starts_with('a') ? "an" : "a", operation, this->name_, text})});
   }
 
   State& state_;

@@ -48,16 +48,14 @@ class FlatReduction {
     return ranks_ == 1 ? std::span<const AllReduceVariant>() : all;
   }
 
-  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op, bool casts) {
-    const auto reduce = [&](const ConstBufferView& from, const BufferView& to, ReduceOp by) {
-      return channel_.step([&](auto& channel, auto stream) { channel.all_reduce(from, to, by, stream); });
-    };
-    if (!casts || ranks_ == 1 || !wire_.casts(output.dtype, op)) {
-      return reduce(input, output, op);
+  bool run(const backend::AllReduce& call, bool casts) {
+    if (!casts || ranks_ == 1 || !wire_.casts(call.output.dtype, call.op)) {
+      return channel_.run(call);
     }
-    copy(input, output);
-    return wire_.all_reduce(output, op, ranks_,
-                            [&](const BufferView& sent, ReduceOp by) { return reduce(sent, sent, by); });
+    copy(call.input, call.output);
+    return wire_.all_reduce(call.output, call.op, ranks_, [&](const BufferView& sent, ReduceOp by) {
+      return channel_.run(backend::AllReduce{sent, sent, by});
+    });
   }
 
   void abort(const Cause& cause) noexcept { channel_.abort(cause); }

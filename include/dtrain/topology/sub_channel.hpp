@@ -36,6 +36,12 @@ class SubChannel {
     return !communicator_.failure();
   }
 
+  /// step() of one operation. @throws what its enqueue() throws
+  template <class Operation>
+  bool run(const Operation& operation) {
+    return step([&](C& communicator, stream::host::StreamRef stream) { communicator.enqueue(operation, stream); });
+  }
+
   C& communicator() noexcept { return communicator_; }
 
   void abort(const Cause& cause) noexcept { communicator_.abort(cause); }

@@ -44,8 +44,9 @@ TEST_CASE("a reduction in place that an abort cuts short is taken for whole by n
               self.communicator.abort({dtrain::CauseKind::exception, 0, "here", "enough"});
             });
           }
-          self.communicator.all_reduce(dtrain::buffer_view(values), dtrain::buffer_view(values), dtrain::ReduceOp::sum,
-                                       self.stream.ref());
+          self.communicator.enqueue(dtrain::backend::AllReduce{dtrain::buffer_view(values), dtrain::buffer_view(values),
+                                                               dtrain::ReduceOp::sum},
+                                    self.stream.ref());
           const bool serves = self.wait();
           if (thread.rank() == 0 && round == 0) {
             whole = std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();

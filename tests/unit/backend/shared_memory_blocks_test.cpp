@@ -16,6 +16,9 @@ using dtrain::ConstBufferView;
 using dtrain::Deadline;
 using dtrain::DType;
 using dtrain::ReduceOp;
+using dtrain::backend::AllGather;
+using dtrain::backend::ReadBlocks;
+using dtrain::backend::ReduceScatter;
 using support::RankThread;
 using support::run_ranks;
 using namespace std::chrono_literals;
@@ -135,9 +138,9 @@ TEST_CASE("a reduce-scatter gives every rank its block of the all-reduce, bit by
     for (std::size_t i = 0; i < reductions.expected.size(); ++i) {
       const std::vector<float>& input = reductions.inputs[static_cast<std::size_t>(rank)];
       store(at.whole, input);
-      self.communicator.reduce_scatter(ConstBufferView{at.whole, input.size(), DType::f32},
-                                       BufferView{at.block, count, DType::f32, {}}, Reductions::ops[i],
-                                       self.stream.ref());
+      self.communicator.enqueue(ReduceScatter{ConstBufferView{at.whole, input.size(), DType::f32},
+                                              BufferView{at.block, count, DType::f32, {}}, Reductions::ops[i]},
+                                self.stream.ref());
       right = right && self.wait() && holds(at.block, block_of(reductions.expected[i], rank, count));
     }
     return right;
@@ -151,8 +154,9 @@ TEST_CASE("an all-gather gives every rank every rank's block, in any memory") {
   for_all(prepare, [](SharedMemoryRank& self, Buffers at, const std::vector<float>& blocks, std::size_t count) {
     const int rank = self.communicator.rank();
     store(at.block, block_of(blocks, rank, count));
-    self.communicator.all_gather(ConstBufferView{at.block, count, DType::f32},
-                                 BufferView{at.whole, blocks.size(), DType::f32, {}}, self.stream.ref());
+    self.communicator.enqueue(
+        AllGather{ConstBufferView{at.block, count, DType::f32}, BufferView{at.whole, blocks.size(), DType::f32, {}}},
+        self.stream.ref());
     return self.wait() && holds(at.whole, blocks);
   });
 }
@@ -179,8 +183,8 @@ TEST_CASE("a reader of blocks gets each byte of the other ranks' blocks once, in
     const int rank = self.communicator.rank();
     store(at.block, block_of(blocks, rank, count));
     ReadWhole read{at.whole, count * sizeof(float)};
-    self.communicator.read_blocks(ConstBufferView{at.block, count, DType::f32}, {&read, 0, &ReadWhole::take},
-                                  self.stream.ref());
+    self.communicator.enqueue(ReadBlocks{ConstBufferView{at.block, count, DType::f32}, {&read, 0, &ReadWhole::take}},
+                              self.stream.ref());
     const bool ran = self.wait();
     store(at.whole + static_cast<std::size_t>(rank) * read.block_bytes, block_of(blocks, rank, count));
     return ran && holds(at.whole, blocks) && read.bytes == (blocks.size() - count) * sizeof(float);
@@ -197,8 +201,8 @@ TEST_CASE("a reduce-scatter followed by an all-gather is an all-reduce") {
     auto* const bytes = reinterpret_cast<std::byte*>(values.data());
     const BufferView whole{bytes, values.size(), DType::f32, {}};
     const BufferView own{bytes + static_cast<std::size_t>(thread.rank()) * count * 4, count, DType::f32, {}};
-    self.communicator.reduce_scatter(whole, own, ReduceOp::sum, self.stream.ref());
-    self.communicator.all_gather(own, whole, self.stream.ref());
+    self.communicator.enqueue(ReduceScatter{whole, own, ReduceOp::sum}, self.stream.ref());
+    self.communicator.enqueue(AllGather{own, whole}, self.stream.ref());
     CHECK(self.wait());
     CHECK(values == expected);
   });

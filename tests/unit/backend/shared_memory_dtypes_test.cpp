@@ -18,6 +18,9 @@ using dtrain::ConstBufferView;
 using dtrain::Deadline;
 using dtrain::DType;
 using dtrain::ReduceOp;
+using dtrain::backend::AllGather;
+using dtrain::backend::AllReduce;
+using dtrain::backend::ReduceScatter;
 using support::RankThread;
 using support::run_ranks;
 using namespace std::chrono_literals;
@@ -70,7 +73,7 @@ TEST_CASE("every element type and operation has the same bits on every path, wha
             std::memcpy(arena.data(), own.data(), bytes);
             for (std::byte* const memory : std::array{foreign.data(), arena.data()}) {
               const BufferView view{memory, count, dtype, {}};
-              self.communicator.all_reduce(view, view, op, self.stream.ref());
+              self.communicator.enqueue(AllReduce{view, view, op}, self.stream.ref());
               const bool right = self.wait() && std::memcmp(memory, expected.data(), bytes) == 0;
               CHECK_MESSAGE(right, dtrain::name(op) << " of " << count << " " << dtrain::name(dtype));
             }
@@ -89,9 +92,9 @@ TEST_CASE("sixty-four ranks reduce, gather and scatter") {
       std::vector<std::int32_t> values(count * ranks, thread.rank());
       const BufferView whole = dtrain::buffer_view(std::span(values));
       const BufferView own{whole.data + static_cast<std::size_t>(thread.rank()) * count * 4, count, DType::i32, {}};
-      self.communicator.all_reduce(whole, whole, ReduceOp::max, stream);
-      self.communicator.reduce_scatter(whole, own, ReduceOp::sum, stream);
-      self.communicator.all_gather(own, whole, stream);
+      self.communicator.enqueue(AllReduce{whole, whole, ReduceOp::max}, stream);
+      self.communicator.enqueue(ReduceScatter{whole, own, ReduceOp::sum}, stream);
+      self.communicator.enqueue(AllGather{own, whole}, stream);
       CHECK(self.wait());
       CHECK(values == std::vector<std::int32_t>(count * ranks, 63 * 64));
     }

@@ -92,8 +92,10 @@ TEST_CASE("a reduction of blocks has the bits of an all-reduce, for any lengths"
     CHECK(self.all_reduce(view(reduced), view(reduced), ReduceOp::average));
     std::vector<float> own(counts[static_cast<std::size_t>(thread.rank())]);
     const backend::RankPlace place{thread.rank(), ranks};
-    self.communicator.reduce_blocks(backend::blocks_of_reduce_scatter_v(view(values), view(own), counts, place),
-                                    view(values), view(own), ReduceOp::average, self.stream.ref());
+    self.communicator.enqueue(
+        backend::ReduceBlocks{backend::blocks_of_reduce_scatter_v(view(values), view(own), counts, place), view(values),
+                              view(own), ReduceOp::average},
+        self.stream.ref());
     CHECK(self.wait());
     const std::ptrdiff_t begin = thread.rank() == 2 ? 40'001 : 0;
     CHECK(std::equal(own.begin(), own.end(), reduced.begin() + begin));
@@ -111,8 +113,9 @@ TEST_CASE("an exchange of blocks in which a rank does not take part ends after t
     std::vector<float> output(6);
     const auto from = dtrain::buffer_view(std::span(values));
     const auto to = dtrain::buffer_view(std::span(output));
-    self.communicator.exchange_blocks(backend::blocks_of_all_to_all(from, {}, to, {}, {thread.rank(), 3}), from, to,
-                                      self.stream.ref());
+    self.communicator.enqueue(
+        backend::ExchangeBlocks{backend::blocks_of_all_to_all(from, {}, to, {}, {thread.rank(), 3}), from, to},
+        self.stream.ref());
     CHECK_FALSE(self.wait());
     ++ended;
     const dtrain::Cause cause = self.communicator.failure().value();
@@ -128,8 +131,9 @@ TEST_CASE("an exchange of blocks that never runs frees its memory, and its commu
     std::vector<float> output(4);
     const auto from = dtrain::buffer_view(std::span(values));
     const auto to = dtrain::buffer_view(std::span(output));
-    self.communicator.exchange_blocks(backend::blocks_of_all_to_all(from, {}, to, {}, {thread.rank(), 2}), from, to,
-                                      self.stream.ref());
+    self.communicator.enqueue(
+        backend::ExchangeBlocks{backend::blocks_of_all_to_all(from, {}, to, {}, {thread.rank(), 2}), from, to},
+        self.stream.ref());
   });
 }
 

@@ -26,6 +26,14 @@ using dtrain::Deadline;
 using dtrain::DType;
 using dtrain::Errc;
 using dtrain::ReduceOp;
+using dtrain::backend::AllGather;
+using dtrain::backend::AllReduce;
+using dtrain::backend::Barrier;
+using dtrain::backend::Broadcast;
+using dtrain::backend::Recv;
+using dtrain::backend::ReduceScatter;
+using dtrain::backend::Send;
+using dtrain::backend::SendRecv;
 using support::contains;
 using support::error_of;
 using support::FakeJob;
@@ -47,7 +55,7 @@ std::vector<Cause> failures(int ranks, std::chrono::nanoseconds timeout, F enque
     causes[static_cast<std::size_t>(thread.rank())] = self.communicator.failure().value_or(Cause{});
     CHECK(self.latch->failed());
     // Later work is skipped at once, and what throws names the cause.
-    self.communicator.barrier(self.stream.ref());
+    self.communicator.enqueue(Barrier{}, self.stream.ref());
     self.wait();
     CHECK_THROWS_AS(self.communicator.allocate_blocking(64, Deadline::after(10s)), dtrain::Error);
   });
@@ -80,9 +88,9 @@ TEST_CASE("ranks that call different things learn on every rank which two differ
       const int rank = self.communicator.rank();
       const BufferView view = floats(rank, rank == 2 ? other.count : 5000);
       if (rank == 2 && other.broadcast) {
-        self.communicator.broadcast(view, 1, self.stream.ref());
+        self.communicator.enqueue(Broadcast{view, 1}, self.stream.ref());
       } else {
-        self.communicator.all_reduce(view, view, rank == 2 ? other.op : ReduceOp::sum, self.stream.ref());
+        self.communicator.enqueue(AllReduce{view, view, rank == 2 ? other.op : ReduceOp::sum}, self.stream.ref());
       }
     });
     for (const Cause& cause : causes) {
@@ -103,7 +111,7 @@ TEST_CASE("a rank that never comes is named by every rank that waits for it, wit
       return;
     }
     const BufferView view = floats(thread.rank(), 5000);
-    self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+    self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
     CHECK_FALSE(self.wait());
     ++ended;
     const Cause cause = self.communicator.failure().value();
@@ -127,7 +135,7 @@ TEST_CASE("an abort from another thread ends a wait at once, on every rank, with
         holds_soon([&] { return ended == 2; });  // never joins the barrier
         return;
       }
-      self.communicator.barrier(self.stream.ref());
+      self.communicator.enqueue(Barrier{}, self.stream.ref());
       std::thread aborter([&] {
         if (thread.rank() == 0) {
           std::this_thread::sleep_for(30ms);
@@ -147,7 +155,7 @@ TEST_CASE("the job's failure aborts the channel, also one that is set before or 
   run_thread_ranks(2, [&](RankThread& thread) {
     SharedMemoryRank self(job, thread.rank(), 2, "group", 1h);
     if (thread.rank() == 0) {
-      self.communicator.barrier(self.stream.ref());
+      self.communicator.enqueue(Barrier{}, self.stream.ref());
       std::thread control([&] {
         std::this_thread::sleep_for(20ms);
         job->fail({CauseKind::lost, 1, "elsewhere", "its connection closed"});
@@ -172,10 +180,10 @@ TEST_CASE("the job's failure aborts the channel, also one that is set before or 
 
 TEST_CASE("a rank that leaves the channel is not waited for") {
   run_ranks<SharedMemoryRank>({2, "group", 1h}, [&](SharedMemoryRank& self, RankThread& thread) {
-    self.communicator.barrier(self.stream.ref());
+    self.communicator.enqueue(Barrier{}, self.stream.ref());
     CHECK(self.wait());
     if (thread.rank() == 0) {
-      self.communicator.barrier(self.stream.ref());
+      self.communicator.enqueue(Barrier{}, self.stream.ref());
       CHECK_FALSE(self.wait());
       const Cause cause = self.communicator.failure().value();
       CHECK(cause.kind == CauseKind::disagreement);
@@ -199,8 +207,8 @@ TEST_CASE("a communicator that is destroyed before its work has run skips it, wi
         }
         if (thread.rank() == 0) {
           const BufferView view = dtrain::buffer_view(std::span(buffer));
-          self.communicator.all_reduce(view, view, ReduceOp::sum, stream->ref());
-          self.communicator.all_reduce(view, view, ReduceOp::sum, stream->ref());
+          self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, stream->ref());
+          self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, stream->ref());
           stream->ref().record(event);
         } else {
           self.latch->block_until_failed(Deadline::after(200ms));
@@ -217,8 +225,8 @@ TEST_CASE("operations of one communicator that overtake each other on two stream
   const auto job = std::make_shared<FakeJob>(1);
   SharedMemoryRank self(job, 0, 1);
   dtrain::backend::SharedMemory::StreamOwner other;
-  self.communicator.barrier(other.ref());
-  self.communicator.barrier(self.stream.ref());
+  self.communicator.enqueue(Barrier{}, other.ref());
+  self.communicator.enqueue(Barrier{}, self.stream.ref());
   CHECK_FALSE(self.wait());
   CHECK(contains(self.communicator.failure().value().text, "began before the one enqueued before it"));
 }
@@ -232,7 +240,7 @@ TEST_CASE("ranks that allocate different sizes are told both, and the channel se
     CHECK(contains(error.what(), "rank 2 allocates 200"));
     const auto memory = self.communicator.allocate_blocking(100, Deadline::after(10s));
     CHECK(memory.bytes() == 100);
-    self.communicator.broadcast(BufferView{memory.data(), 100, DType::u8, {}}, 0, self.stream.ref());
+    self.communicator.enqueue(Broadcast{BufferView{memory.data(), 100, DType::u8, {}}, 0}, self.stream.ref());
     CHECK(self.wait());
   });
 }
@@ -314,21 +322,26 @@ TEST_CASE("what a caller can know to be wrong throws at the call") {
   const BufferView null{nullptr, 8, DType::f32, {}};
   const BufferView device{memory, 8, DType::f32, {dtrain::DeviceKind::cuda, 0}};
   const auto reduce = [&](BufferView in, BufferView out) {
-    return error_of([&] { communicator.all_reduce(in, out, ReduceOp::sum, stream); }).code();
+    return error_of([&] { communicator.enqueue(AllReduce{in, out, ReduceOp::sum}, stream); }).code();
   };
   CHECK(reduce(whole, overlapping) == Errc::invalid_argument);
   CHECK(reduce(whole, shorter) == Errc::invalid_argument);
   CHECK(reduce(null, null) == Errc::invalid_argument);
   CHECK(reduce(device, device) == Errc::unsupported);
-  CHECK(error_of([&] { communicator.reduce_scatter(whole, shorter, ReduceOp::sum, stream); }).code() ==
-        Errc::invalid_argument);
-  CHECK(error_of([&] { communicator.all_gather(whole, overlapping, stream); }).code() == Errc::invalid_argument);
-  CHECK(error_of([&] { communicator.send(whole, 1, stream); }).code() == Errc::invalid_argument);
-  CHECK(contains(error_of([&] { communicator.recv(whole, 0, stream); }).what(), "a peer is another rank"));
-  CHECK(error_of([&] { communicator.send_recv(whole, 0, overlapping, 0, stream); }).code() == Errc::invalid_argument);
-  CHECK(error_of([&] { communicator.broadcast(whole, 1, stream); }).code() == Errc::invalid_argument);
-  CHECK(error_of([&] { communicator.broadcast(whole, -1, stream); }).code() == Errc::invalid_argument);
-  communicator.all_reduce(whole, whole, ReduceOp::sum, stream);  // none of them counted as an operation
+  CHECK(error_of([&] {
+          communicator.enqueue(ReduceScatter{whole, shorter, ReduceOp::sum}, stream);
+        }).code() == Errc::invalid_argument);
+  CHECK(error_of([&] {
+          communicator.enqueue(AllGather{whole, overlapping}, stream);
+        }).code() == Errc::invalid_argument);
+  CHECK(error_of([&] { communicator.enqueue(Send{whole, 1}, stream); }).code() == Errc::invalid_argument);
+  CHECK(contains(error_of([&] { communicator.enqueue(Recv{whole, 0}, stream); }).what(), "a peer is another rank"));
+  CHECK(error_of([&] {
+          communicator.enqueue(SendRecv{whole, 0, overlapping, 0}, stream);
+        }).code() == Errc::invalid_argument);
+  CHECK(error_of([&] { communicator.enqueue(Broadcast{whole, 1}, stream); }).code() == Errc::invalid_argument);
+  CHECK(error_of([&] { communicator.enqueue(Broadcast{whole, -1}, stream); }).code() == Errc::invalid_argument);
+  communicator.enqueue(AllReduce{whole, whole, ReduceOp::sum}, stream);  // none of them counted as an operation
   CHECK(self.wait());
 }
 
@@ -362,7 +375,7 @@ TEST_CASE("channels and allocations leave no descriptor and no mapping behind, w
         { const auto dropped = self.communicator.allocate_blocking(100, Deadline::after(10s)); }
         survivor = self.communicator.allocate_blocking(3 << 20, Deadline::after(10s));
         CHECK_THROWS_AS(self.communicator.allocate_blocking(std::size_t{1} << 44, Deadline::after(10s)), dtrain::Error);
-        self.communicator.barrier(self.stream.ref());
+        self.communicator.enqueue(Barrier{}, self.stream.ref());
         CHECK(self.wait());
       }
       survivor.data()[survivor.bytes() - 1] = std::byte{1};

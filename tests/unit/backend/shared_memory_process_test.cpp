@@ -40,7 +40,7 @@ struct Rank {
   }
 
   bool all_reduce(BufferView buffer) {
-    communicator.all_reduce(buffer, buffer, ReduceOp::average, stream.ref());
+    communicator.enqueue(dtrain::backend::AllReduce{buffer, buffer, ReduceOp::average}, stream.ref());
     dtrain::stream::host::Event event;
     stream.ref().record(event);
     return event.block_until_complete(Deadline::after(20s)) == dtrain::stream::WaitResult::complete &&

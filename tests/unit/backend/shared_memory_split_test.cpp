@@ -15,6 +15,8 @@ using dtrain::BufferView;
 using dtrain::Deadline;
 using dtrain::DType;
 using dtrain::ReduceOp;
+using dtrain::backend::AllReduce;
+using dtrain::backend::Barrier;
 using dtrain::backend::ColorAndKey;
 using support::RankThread;
 using support::run_ranks;
@@ -30,7 +32,7 @@ double sum_over(Communicator& communicator, SharedMemoryRank& self, int rank) {
     value *= 10;
   }
   const BufferView view{reinterpret_cast<std::byte*>(&value), 1, DType::f64, {}};
-  communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+  communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
   return self.wait() && !communicator.failure() ? value : -1;
 }
 
@@ -85,7 +87,7 @@ TEST_CASE("a failure of a split-off channel is reported under the rank's number 
     std::optional<Communicator> pair = self.communicator.split_blocking(0, -thread.rank(), Deadline::after(10s));
     CHECK(pair->rank() == 1 - thread.rank());
     if (thread.rank() == 1) {  // rank 0 of the pair
-      pair->barrier(self.stream.ref());
+      pair->enqueue(Barrier{}, self.stream.ref());
       CHECK_FALSE((self.wait() && !pair->failure()));
       CHECK(pair->failure()->rank == 1);
       CHECK(pair->failure()->text.find("rank 0 had not arrived") != std::string::npos);

@@ -63,7 +63,9 @@ struct Result {
 /// @param asks whether this rank asks for the sum
 Result reduce(SharedMemoryRank& self, const dtrain::BufferView& view, bool asks) {
   Result result;
-  self.communicator.all_reduce(view, view, ReduceOp::average, self.stream.ref(), asks ? &result.sum : nullptr);
+  self.communicator.enqueue(
+      dtrain::backend::AllReduceWithSquares{{view, view, ReduceOp::average}, asks ? &result.sum : nullptr},
+      self.stream.ref());
   result.served = self.wait();
   return result;
 }

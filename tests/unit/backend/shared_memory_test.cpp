@@ -21,6 +21,9 @@ using dtrain::ConstBufferView;
 using dtrain::Deadline;
 using dtrain::DType;
 using dtrain::ReduceOp;
+using dtrain::backend::AllReduce;
+using dtrain::backend::Barrier;
+using dtrain::backend::Broadcast;
 using support::FakeJob;
 using support::RankThread;
 using support::run_ranks;
@@ -75,8 +78,9 @@ bool all_reduce_gives(SharedMemoryRank& self, std::byte* arena, Memory memory, R
   const std::byte* input =
       memory == Memory::out_of_place ? reinterpret_cast<const std::byte*>(untouched.data()) : output;
   const DType dtype = dtrain::dtype_of<T>::value;
-  self.communicator.all_reduce(ConstBufferView{input, own.size(), dtype}, BufferView{output, own.size(), dtype, {}}, op,
-                               self.stream.ref());
+  self.communicator.enqueue(
+      AllReduce{ConstBufferView{input, own.size(), dtype}, BufferView{output, own.size(), dtype, {}}, op},
+      self.stream.ref());
   return self.wait() && holds(output, expected) && untouched == own;
 }
 
@@ -141,7 +145,7 @@ TEST_CASE("a broadcast gives every rank the root's bytes, of any element type an
             for (std::size_t i = 0; i < bytes; ++i) {
               buffer[i] = static_cast<std::byte>(i * 31 + static_cast<std::size_t>(thread.rank() * 101));
             }
-            self.communicator.broadcast(BufferView{buffer, bytes, DType::u8, {}}, root, self.stream.ref());
+            self.communicator.enqueue(Broadcast{BufferView{buffer, bytes, DType::u8, {}}, root}, self.stream.ref());
             bool right = self.wait();
             for (std::size_t i = 0; i < bytes; ++i) {
               right = right && buffer[i] == static_cast<std::byte>(i * 31 + static_cast<std::size_t>(root * 101));
@@ -168,11 +172,11 @@ TEST_CASE("operations of every kind follow each other without waiting on the hos
           value = 1;
         const BufferView small_view = dtrain::buffer_view(std::span(small));
         const BufferView large_view = dtrain::buffer_view(std::span(large));
-        self.communicator.all_reduce(large_view, large_view, ReduceOp::sum, stream);
-        self.communicator.broadcast(small_view, step % ranks, stream);
-        self.communicator.all_reduce(small_view, small_view, ReduceOp::max, stream);
-        self.communicator.barrier(stream);
-        self.communicator.broadcast(large_view, 0, stream);
+        self.communicator.enqueue(AllReduce{large_view, large_view, ReduceOp::sum}, stream);
+        self.communicator.enqueue(Broadcast{small_view, step % ranks}, stream);
+        self.communicator.enqueue(AllReduce{small_view, small_view, ReduceOp::max}, stream);
+        self.communicator.enqueue(Barrier{}, stream);
+        self.communicator.enqueue(Broadcast{large_view, 0}, stream);
         REQUIRE(self.wait());
         REQUIRE(small[9] == static_cast<float>(step % ranks + step));
         REQUIRE(large[2999] == static_cast<float>(ranks));
@@ -191,7 +195,7 @@ TEST_CASE("an input that ranks publish is not overwritten while a peer reads it"
         const std::size_t count = counts[static_cast<std::size_t>(i) % std::size(counts)];
         buffers.emplace_back(count, static_cast<float>(i * 8 + thread.rank()));
         const BufferView view = dtrain::buffer_view(std::span(buffers.back()));
-        self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+        self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
       }
       REQUIRE(self.wait());
       for (int i = 0; i < operations; ++i) {
@@ -231,8 +235,8 @@ TEST_CASE("channels do not wait for each other") {
     std::vector<float> b(5000, 2);
     const BufferView view_a = dtrain::buffer_view(std::span(a));
     const BufferView view_b = dtrain::buffer_view(std::span(b));
-    first.communicator.all_reduce(view_a, view_a, ReduceOp::sum, first.stream.ref());
-    second.communicator.all_reduce(view_b, view_b, ReduceOp::sum, second.stream.ref());
+    first.communicator.enqueue(AllReduce{view_a, view_a, ReduceOp::sum}, first.stream.ref());
+    second.communicator.enqueue(AllReduce{view_b, view_b, ReduceOp::sum}, second.stream.ref());
     // Each rank finishes the channels in another order: with a common order this would be a deadlock.
     SharedMemoryRank* const order[] = {&first, &second};
     const std::size_t start = static_cast<std::size_t>(thread.rank());
@@ -243,7 +247,7 @@ TEST_CASE("channels do not wait for each other") {
     CHECK(b.back() == 4);
     // Nothing has begun on the second channel of rank 1 while rank 0 works on the first with it.
     for (int step = 0; step < 10; ++step) {
-      first.communicator.barrier(first.stream.ref());
+      first.communicator.enqueue(Barrier{}, first.stream.ref());
       CHECK(first.wait());
     }
   });
@@ -259,10 +263,10 @@ TEST_CASE("the steady state allocates nothing") {
                                 {allocation.data(), 16, DType::f32, {}}};
     const auto run = [&] {
       for (const BufferView& view : views) {
-        self.communicator.all_reduce(view, view, ReduceOp::average, self.stream.ref());
-        self.communicator.broadcast(view, 0, self.stream.ref());
+        self.communicator.enqueue(AllReduce{view, view, ReduceOp::average}, self.stream.ref());
+        self.communicator.enqueue(Broadcast{view, 0}, self.stream.ref());
       }
-      self.communicator.barrier(self.stream.ref());
+      self.communicator.enqueue(Barrier{}, self.stream.ref());
       self.wait();
     };
     run();

@@ -17,6 +17,9 @@
 #include "support/host_rank.hpp"
 
 using dtrain::ReduceOp;
+using dtrain::backend::AllReduce;
+using dtrain::backend::Barrier;
+using dtrain::backend::Broadcast;
 using support::FakeJob;
 using support::RankThread;
 using support::run_ranks;
@@ -39,7 +42,7 @@ void check_reductions(std::size_t count) {
         for (int round = 0; round < 3; ++round) {
           std::vector<T> values = inputs[static_cast<std::size_t>(self.rank())];
           const dtrain::BufferView view = dtrain::buffer_view(std::span<T>(values));
-          rank.communicator.all_reduce(view, view, op, rank.stream.ref());
+          rank.communicator.enqueue(AllReduce{view, view, op}, rank.stream.ref());
           const bool well = rank.wait();
           right += well && support::same_bits(values.data(), expected) ? 1 : 0;
         }
@@ -65,12 +68,13 @@ TEST_CASE("the store backend broadcasts from any root, and its barrier lets nobo
   run_ranks<StoreRank>(ranks, [&](StoreRank& rank, RankThread& self) {
     for (int root = 0; root < ranks; ++root) {
       std::vector<std::int32_t> values(5, self.rank());
-      rank.communicator.broadcast(dtrain::buffer_view(std::span<std::int32_t>(values)), root, rank.stream.ref());
+      rank.communicator.enqueue(Broadcast{dtrain::buffer_view(std::span<std::int32_t>(values)), root},
+                                rank.stream.ref());
       right += rank.wait() && values == std::vector<std::int32_t>(5, root) ? 1 : 0;
     }
     if (self.rank() == 1) std::this_thread::sleep_for(100ms);
     ++arrived;
-    rank.communicator.barrier(rank.stream.ref());
+    rank.communicator.enqueue(Barrier{}, rank.stream.ref());
     right += rank.wait() && arrived == ranks ? 1 : 0;
   });
   CHECK(right == ranks * (ranks + 1));
@@ -80,7 +84,7 @@ TEST_CASE("an operation of the store backend ends by its deadline, by an abort a
   const auto late = std::make_shared<FakeJob>(2);
   run_thread_ranks(1, [&](RankThread&) {
     StoreRank rank(late, 0, 2, "group", 200ms);
-    rank.communicator.barrier(rank.stream.ref());
+    rank.communicator.enqueue(Barrier{}, rank.stream.ref());
     CHECK(!rank.wait());
     REQUIRE(late->latch(1)->failed());
     CHECK(late->latch(1)->cause()->kind == dtrain::CauseKind::timeout);
@@ -92,7 +96,7 @@ TEST_CASE("an operation of the store backend ends by its deadline, by an abort a
       std::this_thread::sleep_for(50ms);
       rank.communicator.abort({dtrain::CauseKind::exception, 1, "", "no more"});
     });
-    rank.communicator.barrier(rank.stream.ref());
+    rank.communicator.enqueue(Barrier{}, rank.stream.ref());
     CHECK(!rank.wait());
     CHECK(rank.communicator.failure()->text == "no more");
     other.join();
@@ -102,7 +106,7 @@ TEST_CASE("an operation of the store backend ends by its deadline, by an abort a
     StoreRank rank(split, self.rank(), 2);
     std::vector<float> values(static_cast<std::size_t>(3 + self.rank()));
     const dtrain::BufferView view = dtrain::buffer_view(std::span<float>(values));
-    rank.communicator.all_reduce(view, view, ReduceOp::sum, rank.stream.ref());
+    rank.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, rank.stream.ref());
     CHECK(!rank.wait());
   });
   CHECK(split->latch(0)->cause()->kind == dtrain::CauseKind::disagreement);

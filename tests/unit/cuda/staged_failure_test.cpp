@@ -27,6 +27,7 @@ using dtrain::Deadline;
 using dtrain::Error;
 using dtrain::JobFailed;
 using dtrain::ReduceOp;
+using dtrain::backend::AllReduce;
 using dtrain::backend::SharedMemory;
 using support::FakeJob;
 using support::RankThread;
@@ -38,7 +39,7 @@ using namespace std::chrono_literals;
 constexpr std::size_t several_pieces = 700'001;
 
 void reduce(StagedRank<>& rank, const BufferView& view) {
-  rank.communicator.all_reduce(view, view, ReduceOp::sum, rank.ref());
+  rank.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, rank.ref());
 }
 
 std::string text_of(const std::optional<Cause>& cause) {
@@ -127,7 +128,7 @@ TEST_CASE("a staged channel that is destroyed before its work has run ends it, a
       if (self.rank() == 0) {
         const BufferView view{memory.data(), several_pieces, dtrain::DType::f32, stream.ref().device()};
         for (int i = 0; i < 3; ++i) {
-          communicator.all_reduce(view, view, ReduceOp::sum, stream.ref());
+          communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, stream.ref());
         }
       } else {
         end.arrive_and_wait();

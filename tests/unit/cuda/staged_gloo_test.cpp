@@ -18,6 +18,12 @@ namespace {
 using dtrain::BufferView;
 using dtrain::Deadline;
 using dtrain::ReduceOp;
+using dtrain::backend::AllGather;
+using dtrain::backend::AllReduce;
+using dtrain::backend::Barrier;
+using dtrain::backend::Broadcast;
+using dtrain::backend::ReduceScatter;
+using dtrain::backend::SendRecv;
 using support::RankThread;
 using support::run_ranks;
 using support::StagedRank;
@@ -38,22 +44,22 @@ TEST_CASE("device memory goes over Gloo: reductions, broadcasts, blocks and mess
           support::write(arena.data(), own);
           const BufferView bound = rank.view(arena.data(), count);
           const BufferView foreign = rank.put(own);
-          rank.communicator.all_reduce(bound, bound, ReduceOp::sum, rank.ref());
-          rank.communicator.all_reduce(foreign, foreign, ReduceOp::sum, rank.ref());
+          rank.communicator.enqueue(AllReduce{bound, bound, ReduceOp::sum}, rank.ref());
+          rank.communicator.enqueue(AllReduce{foreign, foreign, ReduceOp::sum}, rank.ref());
           REQUIRE(rank.wait());
           CHECK(rank.get<float>(bound) == sum);
           CHECK(rank.get<float>(foreign) == sum);
 
           const BufferView sent = rank.put(own);
           const BufferView blocks = rank.space(size * count);
-          rank.communicator.all_gather(sent, blocks, rank.ref());
-          rank.communicator.reduce_scatter(blocks, bound, ReduceOp::max, rank.ref());
+          rank.communicator.enqueue(AllGather{sent, blocks}, rank.ref());
+          rank.communicator.enqueue(ReduceScatter{blocks, bound, ReduceOp::max}, rank.ref());
           const BufferView received = rank.space(count);
           const int next = (self.rank() + 1) % ranks;
           const int previous = (self.rank() + ranks - 1) % ranks;
-          rank.communicator.send_recv(sent, next, received, previous, rank.ref());
-          rank.communicator.broadcast(foreign, ranks - 1, rank.ref());
-          rank.communicator.barrier(rank.ref());
+          rank.communicator.enqueue(SendRecv{sent, next, received, previous}, rank.ref());
+          rank.communicator.enqueue(Broadcast{foreign, ranks - 1}, rank.ref());
+          rank.communicator.enqueue(Barrier{}, rank.ref());
           REQUIRE(rank.wait());
           CHECK(rank.get<float>(bound) == own);  // block r is rank r's, on every rank
           CHECK(rank.get<float>(received) == std::vector<float>(count, static_cast<float>(previous + 1)));

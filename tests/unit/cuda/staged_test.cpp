@@ -140,20 +140,20 @@ TEST_CASE("device memory is reduced to the bits that shared memory gives, wherev
           self.doing("an all_reduce in an allocation");
           write(arena.data() + 16, own);
           const BufferView bound = rank.view(arena.data() + 16, count);
-          rank.communicator.all_reduce(bound, bound, op, rank.ref());
+          rank.communicator.enqueue(backend::AllReduce{bound, bound, op}, rank.ref());
           REQUIRE(rank.wait());
           CHECK(rank.get<float>(bound) == expected);
 
           self.doing("an all_reduce of foreign memory, in place");
           const BufferView in_place = rank.put(own);
-          rank.communicator.all_reduce(in_place, in_place, op, rank.ref());
+          rank.communicator.enqueue(backend::AllReduce{in_place, in_place, op}, rank.ref());
           REQUIRE(rank.wait());
           CHECK(rank.get<float>(in_place) == expected);
 
           self.doing("an all_reduce out of place, on some ranks into an allocation");
           const BufferView input = rank.put(own);
           const BufferView output = self.rank() % 2 == 0 ? bound : in_place;
-          rank.communicator.all_reduce(input, output, op, rank.ref());
+          rank.communicator.enqueue(backend::AllReduce{input, output, op}, rank.ref());
           REQUIRE(rank.wait());
           CHECK(rank.get<float>(output) == expected);
           CHECK(rank.get<float>(input) == own);
@@ -167,10 +167,10 @@ TEST_CASE("every element type goes through, cut at its own length") {
   run_ranks<StagedRank<>>(2, [](StagedRank<>& rank, RankThread&) {
     const std::vector<double> values(200'001, 0.5);
     const BufferView view = rank.put(values);
-    rank.communicator.all_reduce(view, view, ReduceOp::sum, rank.ref());
+    rank.communicator.enqueue(backend::AllReduce{view, view, ReduceOp::sum}, rank.ref());
     const std::vector<std::uint8_t> bytes(3'000'001, 1);
     const BufferView small = rank.put(bytes);
-    rank.communicator.all_reduce(small, small, ReduceOp::sum, rank.ref());
+    rank.communicator.enqueue(backend::AllReduce{small, small, ReduceOp::sum}, rank.ref());
     REQUIRE(rank.wait());
     CHECK(rank.get<double>(view) == std::vector<double>(values.size(), 1.0));
     CHECK(rank.get<std::uint8_t>(small) == std::vector<std::uint8_t>(bytes.size(), 2));
@@ -187,7 +187,7 @@ TEST_CASE("one rank's device memory reaches all, from every root, in an allocati
         for (int root = 0; root < ranks; ++root) {
           std::byte* const data = (self.rank() + root) % 2 == 0 ? arena.data() : foreign.data;
           write(data, table.inputs[index_of(self)]);
-          rank.communicator.broadcast(rank.view(data, table.count), root, rank.ref());
+          rank.communicator.enqueue(backend::Broadcast{rank.view(data, table.count), root}, rank.ref());
           REQUIRE(rank.wait());
           CHECK(on_host<float>(data, table.count) == table.inputs[static_cast<std::size_t>(root)]);
         }
@@ -212,19 +212,19 @@ TEST_CASE("blocks of device memory are reduced and gathered, in place and disjoi
         rank.forget();
         const BufferView whole = rank.put(table.inputs[index_of(self)]);
         const BufferView part = rank.space(count);
-        rank.communicator.reduce_scatter(whole, part, ReduceOp::sum, rank.ref());
+        rank.communicator.enqueue(backend::ReduceScatter{whole, part, ReduceOp::sum}, rank.ref());
         REQUIRE(rank.wait());
         CHECK(rank.get<float>(part) == own_block);
         const BufferView place = rank.view(whole.data + 4 * index_of(self) * count, count);
-        rank.communicator.reduce_scatter(whole, place, ReduceOp::sum, rank.ref());
+        rank.communicator.enqueue(backend::ReduceScatter{whole, place, ReduceOp::sum}, rank.ref());
         REQUIRE(rank.wait());
         CHECK(rank.get<float>(place) == own_block);
 
-        rank.communicator.all_gather(place, whole, rank.ref());
+        rank.communicator.enqueue(backend::AllGather{place, whole}, rank.ref());
         REQUIRE(rank.wait());
         CHECK(rank.get<float>(whole) == reduced);
         const BufferView gathered = rank.space(size * count);
-        rank.communicator.all_gather(part, gathered, rank.ref());
+        rank.communicator.enqueue(backend::AllGather{part, gathered}, rank.ref());
         REQUIRE(rank.wait());
         CHECK(rank.get<float>(gathered) == reduced);
       }
@@ -279,16 +279,16 @@ TEST_CASE("device memory goes from rank to rank, and round a ring at once, whate
         rank.forget();
         const BufferView input = rank.put(sent);
         const BufferView output = rank.space(expected.size());
-        rank.communicator.send_recv(input, next, output, previous, rank.ref());
+        rank.communicator.enqueue(backend::SendRecv{input, next, output, previous}, rank.ref());
         REQUIRE(rank.wait());
         CHECK(rank.get<float>(output) == expected);
         if (ranks > 1 && self.rank() == 0) {
           const BufferView answer = rank.space(length(1));
-          rank.communicator.recv(answer, 1, rank.ref());
+          rank.communicator.enqueue(backend::Recv{answer, 1}, rank.ref());
           REQUIRE(rank.wait());
           CHECK(rank.get<float>(answer) == values_of(1, length(1)));
         } else if (self.rank() == 1) {
-          rank.communicator.send(input, 0, rank.ref());
+          rank.communicator.enqueue(backend::Send{input, 0}, rank.ref());
           REQUIRE(rank.wait());
         }
       }
@@ -304,7 +304,7 @@ TEST_CASE("a barrier passes when every rank's stream has come to it") {
   run_ranks<StagedRank<>>(3, [&](StagedRank<>& rank, RankThread& self) {
     support::enqueue_delay(rank.ref(), 10ms * self.rank());
     support::enqueue_on_host(rank.ref(), [&arrived] { ++arrived; });
-    rank.communicator.barrier(rank.ref());
+    rank.communicator.enqueue(backend::Barrier{}, rank.ref());
     int seen = 0;
     support::enqueue_on_host(rank.ref(), [&] { seen = arrived; });
     REQUIRE(rank.wait());
@@ -325,7 +325,7 @@ TEST_CASE("an operation waits for what its stream had before, and the host does 
                      "cudaMemcpyAsync");
     };
     copy_later(view, late);
-    rank.communicator.all_reduce(view, view, ReduceOp::sum, rank.ref());
+    rank.communicator.enqueue(backend::AllReduce{view, view, ReduceOp::sum}, rank.ref());
     copy_later(copy, view);
     Event done;
     rank.ref().record(done);
@@ -344,7 +344,8 @@ TEST_CASE("many operations may be under way at once") {
     write(arena.data(), std::vector<float>(count, 1));
     for (int i = 0; i < 12; ++i) {
       for (std::byte* const data : {arena.data(), foreign.data}) {
-        rank.communicator.all_reduce(rank.view(data, count), rank.view(data, count), ReduceOp::sum, rank.ref());
+        rank.communicator.enqueue(backend::AllReduce{rank.view(data, count), rank.view(data, count), ReduceOp::sum},
+                                  rank.ref());
       }
     }
     REQUIRE(rank.wait());
@@ -372,12 +373,12 @@ TEST_CASE("a channel is split by color and key, and its parts serve beside it") 
   run_ranks<StagedRank<>>(4, [](StagedRank<>& rank, RankThread& self) {
     const BufferView whole = rank.put(std::vector<float>{1});
     const BufferView view = rank.put(std::vector<float>{static_cast<float>(self.rank())});
-    rank.communicator.all_reduce(whole, whole, ReduceOp::sum, rank.ref());
+    rank.communicator.enqueue(backend::AllReduce{whole, whole, ReduceOp::sum}, rank.ref());
     auto part = rank.communicator.split_blocking(self.rank() % 2, -self.rank(), Deadline::after(20s));
     CHECK(part.size() == 2);
     CHECK(part.rank() == (self.rank() < 2 ? 1 : 0));
-    part.all_reduce(view, view, ReduceOp::sum, rank.ref());
-    rank.communicator.all_reduce(whole, whole, ReduceOp::sum, rank.ref());
+    part.enqueue(backend::AllReduce{view, view, ReduceOp::sum}, rank.ref());
+    rank.communicator.enqueue(backend::AllReduce{whole, whole, ReduceOp::sum}, rank.ref());
     REQUIRE(rank.wait());
     CHECK_FALSE(part.failure());
     CHECK(rank.get<float>(view)[0] == (self.rank() % 2 == 0 ? 2 : 4));
@@ -392,7 +393,7 @@ TEST_CASE("two channels whose operations cross do not wait for each other") {
     const BufferView a = first.put(std::vector<float>(1000, 1));
     const BufferView b = second.put(std::vector<float>(1000, 2));
     const auto reduce = [](StagedRank<>& rank, const BufferView& view) {
-      rank.communicator.all_reduce(view, view, ReduceOp::sum, rank.ref());
+      rank.communicator.enqueue(backend::AllReduce{view, view, ReduceOp::sum}, rank.ref());
     };
     if (self.rank() == 0) {
       reduce(first, a);
@@ -413,7 +414,7 @@ TEST_CASE("device memory is reduced along a topology that lies over the backend 
   run_ranks<StagedRank<Ranked>>(3, [](StagedRank<Ranked>& rank, RankThread& self) {
     const std::size_t count = 600'001;
     const BufferView view = rank.put(std::vector<float>(count, static_cast<float>(self.rank() + 1)));
-    rank.communicator.all_reduce(view, view, ReduceOp::sum, rank.ref());
+    rank.communicator.enqueue(backend::AllReduce{view, view, ReduceOp::sum}, rank.ref());
     REQUIRE(rank.wait());
     CHECK(rank.get<float>(view) == std::vector<float>(count, 6));
   });
@@ -423,19 +424,19 @@ TEST_CASE("what a call cannot take is refused at the call, and the channel serve
   run_ranks<StagedRank<>>(2, [](StagedRank<>& rank, RankThread& self) {
     float on_the_host = 0;
     const BufferView host{reinterpret_cast<std::byte*>(&on_the_host), 1, DType::f32, {}};
-    CHECK_THROWS_WITH_AS(rank.communicator.all_reduce(host, host, ReduceOp::sum, rank.ref()),
+    CHECK_THROWS_WITH_AS(rank.communicator.enqueue(backend::AllReduce{host, host, ReduceOp::sum}, rank.ref()),
                          doctest::Contains("memory of cuda:0, not of host"), Error);
     const BufferView two = rank.put(std::vector<float>{1, 2});
     const BufferView one = rank.view(two.data, 1);
-    CHECK_THROWS_AS(rank.communicator.all_reduce(one, two, ReduceOp::sum, rank.ref()), Error);
-    CHECK_THROWS_AS(rank.communicator.broadcast(one, 2, rank.ref()), Error);
-    CHECK_THROWS_AS(rank.communicator.send(one, self.rank(), rank.ref()), Error);
+    CHECK_THROWS_AS(rank.communicator.enqueue(backend::AllReduce{one, two, ReduceOp::sum}, rank.ref()), Error);
+    CHECK_THROWS_AS(rank.communicator.enqueue(backend::Broadcast{one, 2}, rank.ref()), Error);
+    CHECK_THROWS_AS(rank.communicator.enqueue(backend::Send{one, self.rank()}, rank.ref()), Error);
     const BufferView bytes{two.data, 8, DType::f8e4m3, two.device};
-    CHECK_THROWS_WITH_AS(rank.communicator.all_reduce(bytes, bytes, ReduceOp::sum, rank.ref()),
+    CHECK_THROWS_WITH_AS(rank.communicator.enqueue(backend::AllReduce{bytes, bytes, ReduceOp::sum}, rank.ref()),
                          doctest::Contains("all_reduce of 8 f8e4m3: floats of 8 bits can be moved, and not reduced"),
                          Error);
-    rank.communicator.broadcast(bytes, 0, rank.ref());
-    rank.communicator.all_reduce(one, one, ReduceOp::sum, rank.ref());
+    rank.communicator.enqueue(backend::Broadcast{bytes, 0}, rank.ref());
+    rank.communicator.enqueue(backend::AllReduce{one, one, ReduceOp::sum}, rank.ref());
     REQUIRE(rank.wait());
     CHECK(rank.get<float>(one)[0] == 2);
   });

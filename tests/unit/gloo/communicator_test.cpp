@@ -33,6 +33,11 @@ using dtrain::BufferView;
 using dtrain::Deadline;
 using dtrain::DType;
 using dtrain::ReduceOp;
+using dtrain::backend::AllReduce;
+using dtrain::backend::Barrier;
+using dtrain::backend::Broadcast;
+using dtrain::backend::ExchangeBlocks;
+using dtrain::backend::ReduceScatter;
 using support::FakeJob;
 using support::RankThread;
 using support::run_ranks;
@@ -68,10 +73,11 @@ TEST_CASE("a gather of blocks whose counts differ between ranks fails all ranks,
     auto own = self.put(std::vector<float>(thread.rank() == 2 ? 5 : 4));
     auto all = self.put(std::vector<float>(is_root ? 12 : 0));
     const std::vector<std::size_t> counts{4, 4, 4};
-    self.communicator.exchange_blocks(
-        dtrain::backend::blocks_of_gather(own.view(), all.view(), counts, 0, {thread.rank(), 3}), own.view(),
-        all.view(), self.stream.ref());
-    self.communicator.barrier(self.stream.ref());
+    self.communicator.enqueue(
+        ExchangeBlocks{dtrain::backend::blocks_of_gather(own.view(), all.view(), counts, 0, {thread.rank(), 3}),
+                       own.view(), all.view()},
+        self.stream.ref());
+    self.communicator.enqueue(Barrier{}, self.stream.ref());
     CHECK_FALSE(self.wait());
     const std::string text = self.communicator.failure().value().text;
     CAPTURE(text);
@@ -88,9 +94,10 @@ TEST_CASE("an exchange of blocks in which a rank does not take part ends after t
     }
     auto from = self.put(std::vector<float>(6));
     auto to = self.put(std::vector<float>(6));
-    self.communicator.exchange_blocks(
-        dtrain::backend::blocks_of_all_to_all(from.view(), {}, to.view(), {}, {thread.rank(), 3}), from.view(),
-        to.view(), self.stream.ref());
+    self.communicator.enqueue(
+        ExchangeBlocks{dtrain::backend::blocks_of_all_to_all(from.view(), {}, to.view(), {}, {thread.rank(), 3}),
+                       from.view(), to.view()},
+        self.stream.ref());
     CHECK_FALSE(self.wait());
     ++ended;
     const dtrain::Cause cause = self.communicator.failure().value();
@@ -106,15 +113,18 @@ TEST_CASE("floats of 8 bits are carried, and a reduction of them is refused at t
     std::vector<std::byte> memory(256, static_cast<std::byte>(thread.rank() + 0x7e));
     const BufferView view{memory.data(), memory.size(), DType::f8e4m3, {}};
     const BufferView half{memory.data(), memory.size() / 2, DType::f8e4m3, {}};
-    CHECK_THROWS_WITH_AS(self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref()),
+    CHECK_THROWS_WITH_AS(self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref()),
                          doctest::Contains("all_reduce of 256 f8e4m3: floats of 8 bits can be moved, and not reduced"),
                          dtrain::Error);
     CHECK_THROWS_AS(
-        self.communicator.reduce_scatter(
-            view, {memory.data() + half.bytes() * static_cast<std::size_t>(thread.rank()), 128, DType::f8e4m3, {}},
-            ReduceOp::sum, self.stream.ref()),
+        self.communicator.enqueue(
+            ReduceScatter{
+                view,
+                {memory.data() + half.bytes() * static_cast<std::size_t>(thread.rank()), 128, DType::f8e4m3, {}},
+                ReduceOp::sum},
+            self.stream.ref()),
         dtrain::Error);
-    self.communicator.broadcast(view, 1, self.stream.ref());
+    self.communicator.enqueue(Broadcast{view, 1}, self.stream.ref());
     CHECK(self.wait());
     CHECK(memory == std::vector<std::byte>(256, std::byte{0x7f}));
   });
@@ -131,8 +141,8 @@ TEST_CASE("splits have channels of their own, which do not wait for their parent
     std::vector<std::int32_t> half{thread.rank()};
     const BufferView of_whole = dtrain::buffer_view(std::span(whole));
     const BufferView of_half = dtrain::buffer_view(std::span(half));
-    self.communicator.all_reduce(of_whole, of_whole, ReduceOp::sum, self.stream.ref());
-    part.communicator.all_reduce(of_half, of_half, ReduceOp::sum, part.stream.ref());
+    self.communicator.enqueue(AllReduce{of_whole, of_whole, ReduceOp::sum}, self.stream.ref());
+    part.communicator.enqueue(AllReduce{of_half, of_half, ReduceOp::sum}, part.stream.ref());
     const bool part_first = thread.rank() < 2;  // the other ranks run them the other way round: neither waits
     if (part_first) {
       CHECK(part.wait());
@@ -163,7 +173,7 @@ TEST_CASE("ranks whose addresses are of IPv6 reach each other, where this host h
     GlooRank self(job->latch(thread.rank()), dtrain::backend::Gloo::open_blocking(context, Deadline::after(10s)));
     std::vector<std::int32_t> values(100'000, thread.rank());
     const BufferView view = dtrain::buffer_view(std::span(values));
-    self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+    self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
     CHECK(self.wait());
     CHECK(values == std::vector<std::int32_t>(100'000, 3));
   });

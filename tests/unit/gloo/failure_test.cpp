@@ -36,6 +36,9 @@ using dtrain::BufferView;
 using dtrain::CauseKind;
 using dtrain::Deadline;
 using dtrain::ReduceOp;
+using dtrain::backend::AllReduce;
+using dtrain::backend::Barrier;
+using dtrain::backend::Broadcast;
 using support::FakeJob;
 using support::RankThread;
 using support::run_ranks;
@@ -70,7 +73,7 @@ void check_disagreement(int ranks, int other, const std::string& called, Other c
     if (thread.rank() == other) {
       call(self, view);
     } else {
-      self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+      self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
     }
     CHECK_FALSE(self.wait());
     const auto cause = self.latch->cause();
@@ -88,13 +91,14 @@ void check_disagreements() {
     for (const int other : {0, 1, ranks - 1}) {
       check_disagreement<Rank>(ranks, other, "all_reduce (sum) of 99 f32", [](Rank& self, const BufferView& view) {
         const BufferView shorter{view.data, 99, view.dtype, view.device};
-        self.communicator.all_reduce(shorter, shorter, ReduceOp::sum, self.stream.ref());
+        self.communicator.enqueue(AllReduce{shorter, shorter, ReduceOp::sum}, self.stream.ref());
       });
       check_disagreement<Rank>(ranks, other, "broadcast", [](Rank& self, const BufferView& view) {
-        self.communicator.broadcast(view, 0, self.stream.ref());
+        self.communicator.enqueue(Broadcast{view, 0}, self.stream.ref());
       });
-      check_disagreement<Rank>(ranks, other, "barrier",
-                               [](Rank& self, const BufferView&) { self.communicator.barrier(self.stream.ref()); });
+      check_disagreement<Rank>(ranks, other, "barrier", [](Rank& self, const BufferView&) {
+        self.communicator.enqueue(Barrier{}, self.stream.ref());
+      });
     }
   }
 }
@@ -110,7 +114,7 @@ TEST_CASE("ranks that call different things fail with a sentence that names both
   run_ranks<GlooRank>(2, [&](GlooRank& self, RankThread& thread) {
     std::vector<float> memory(thread.rank() == 0 ? 400'000 : 300'000);
     const BufferView view = dtrain::buffer_view(std::span(memory));
-    self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+    self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
     CHECK_FALSE(self.wait());
     const auto cause = self.latch->cause();
     REQUIRE(cause.has_value());
@@ -125,7 +129,7 @@ TEST_CASE("a rank that does not come is waited for until the deadline, and named
     std::vector<float> memory(300'000);
     const BufferView view = dtrain::buffer_view(std::span(memory));
     if (thread.rank() == 0) {
-      self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+      self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
       const auto start = std::chrono::steady_clock::now();
       CHECK_FALSE(self.wait());
       CHECK(std::chrono::steady_clock::now() - start < 5s);
@@ -149,14 +153,14 @@ TEST_CASE("the job's failure ends an operation within moments, and its memory is
     {
       std::vector<float> memory(3'000'000);
       const BufferView view = dtrain::buffer_view(std::span(memory));
-      self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+      self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
       CHECK_FALSE(self.wait());
     }
     REQUIRE(self.communicator.failure().has_value());
     CHECK(self.communicator.failure()->text == "no more");
     std::vector<float> later(3);
     const BufferView view = dtrain::buffer_view(std::span(later));
-    self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+    self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
     CHECK_FALSE(self.wait());
   });
 }
@@ -166,7 +170,7 @@ TEST_CASE("a peer that closed its channel is an error, not a hang") {
     if (thread.rank() == 0) {
       std::vector<float> memory(300'000);
       const BufferView view = dtrain::buffer_view(std::span(memory));
-      self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+      self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
       CHECK_FALSE(self.wait());
       REQUIRE(self.communicator.failure().has_value());
       CHECK(self.communicator.failure()->text.find("rank 1 on host host-1, which has ended or left the channel") !=
@@ -221,7 +225,7 @@ TEST_CASE("a process that a rank forks ends its copy of the communicator, and th
   const auto job = std::make_shared<FakeJob>(2);
   run_thread_ranks(2, [&](RankThread& thread) {
     std::optional<GlooRank> self(std::in_place, job, thread.rank(), 2);
-    self->communicator.barrier(self->stream.ref());
+    self->communicator.enqueue(Barrier{}, self->stream.ref());
     CHECK(self->wait());
     if (thread.rank() == 0) {
       const pid_t child = ::fork();
@@ -238,7 +242,7 @@ TEST_CASE("a process that a rank forks ends its copy of the communicator, and th
     for (int round = 0; round < 3; ++round) {
       std::vector<float> memory(100'000, 1.0F);
       const BufferView view = dtrain::buffer_view(std::span(memory));
-      self->communicator.all_reduce(view, view, ReduceOp::sum, self->stream.ref());
+      self->communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self->stream.ref());
       CHECK(self->wait());
       CHECK(memory.back() == 2.0F);
     }

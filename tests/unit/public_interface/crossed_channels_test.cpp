@@ -127,7 +127,7 @@ TEST_CASE("a stream of the user's own that the group knows is run where the rank
       CHECK(done.block_until_complete(dtrain::Deadline::after(group.timeout())) ==
             dtrain::stream::WaitResult::complete);
     };
-    channel.all_reduce(view, view, dtrain::ReduceOp::sum, stream.ref());
+    channel.enqueue(dtrain::backend::AllReduce{view, view, dtrain::ReduceOp::sum}, stream.ref());
     if (group.rank() == 0) {
       wait();
       group.all_reduce(all, dtrain::ReduceOp::sum);

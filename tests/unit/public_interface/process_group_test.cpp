@@ -16,6 +16,7 @@
 #include "unit/public_interface/shared_memory_job.hpp"
 
 using dtrain::ReduceOp;
+using dtrain::backend::AllReduce;
 using front_test::Group;
 using front_test::Policy;
 using front_test::run_well;
@@ -149,17 +150,17 @@ TEST_CASE("the ranks share a store, and a channel of one's own never meets anoth
     const auto view_a = dtrain::buffer_view(std::span<float>(a));
     const auto view_b = dtrain::buffer_view(std::span<float>(b));
     if (group.rank() == 0) {  // another order on one rank: the channels do not wait for each other
-      second.all_reduce(view_b, view_b, ReduceOp::sum, queue.ref());
-      first.all_reduce(view_a, view_a, ReduceOp::sum, queue.ref());
+      second.enqueue(AllReduce{view_b, view_b, ReduceOp::sum}, queue.ref());
+      first.enqueue(AllReduce{view_a, view_a, ReduceOp::sum}, queue.ref());
     } else {
       dtrain::stream::host::Queue other;
       std::thread beside([&] {
-        first.all_reduce(view_a, view_a, ReduceOp::sum, other.ref());
+        first.enqueue(AllReduce{view_a, view_a, ReduceOp::sum}, other.ref());
         dtrain::stream::host::Event done;
         other.ref().record(done);
         CHECK(done.block_until_complete(deadline) == dtrain::stream::WaitResult::complete);
       });
-      second.all_reduce(view_b, view_b, ReduceOp::sum, queue.ref());
+      second.enqueue(AllReduce{view_b, view_b, ReduceOp::sum}, queue.ref());
       dtrain::stream::host::Event done;
       queue.ref().record(done);
       CHECK(done.block_until_complete(deadline) == dtrain::stream::WaitResult::complete);

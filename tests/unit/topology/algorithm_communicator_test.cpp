@@ -20,6 +20,14 @@ using dtrain::BufferView;
 using dtrain::Deadline;
 using dtrain::DType;
 using dtrain::ReduceOp;
+using dtrain::backend::AllGather;
+using dtrain::backend::AllReduce;
+using dtrain::backend::Barrier;
+using dtrain::backend::Broadcast;
+using dtrain::backend::Recv;
+using dtrain::backend::ReduceScatter;
+using dtrain::backend::Send;
+using dtrain::backend::SendRecv;
 using dtrain::backend::SharedMemory;
 using support::FakeJob;
 using support::HostRank;
@@ -42,7 +50,7 @@ void run_two(const std::vector<int>& nodes, Body body) {
   const auto job = std::make_shared<FakeJob>(2);
   run_thread_ranks(2, [&](RankThread& thread) {
     std::optional<HostRank<Backend>> self(std::in_place, job, thread.rank(), 2, "group", 300ms, nodes);
-    self->communicator.barrier(self->stream.ref());  // all have come before one fails
+    self->communicator.enqueue(Barrier{}, self->stream.ref());  // all have come before one fails
     self->wait();
     body(thread.rank(), self);
   });
@@ -70,9 +78,9 @@ TEST_CASE("a rank that reduces where the others broadcast or meet is an error on
   run_two<Nodes>({0, 1}, [](int rank, auto& self) {
     std::vector<std::int32_t> values(1000, 1);
     if (rank == 0) {
-      self->communicator.broadcast(view(values), 0, self->stream.ref());
+      self->communicator.enqueue(Broadcast{view(values), 0}, self->stream.ref());
     } else {
-      self->communicator.all_reduce(view(values), view(values), ReduceOp::sum, self->stream.ref());
+      self->communicator.enqueue(AllReduce{view(values), view(values), ReduceOp::sum}, self->stream.ref());
     }
     CHECK_FALSE(self->wait());
     CHECK(self->latch->block_until_failed(Deadline::after(10s)));
@@ -83,9 +91,9 @@ TEST_CASE("a rank that reduces where the others broadcast or meet is an error on
     HostRank<Nodes> self(job, thread.rank(), 4, "group", 10s, std::vector<int>{0, 0, 1, 1});
     std::vector<std::int32_t> values(1000, 1);
     if (thread.rank() < 2) {
-      self.communicator.broadcast(view(values), 0, self.stream.ref());
+      self.communicator.enqueue(Broadcast{view(values), 0}, self.stream.ref());
     } else {
-      self.communicator.all_reduce(view(values), view(values), ReduceOp::sum, self.stream.ref());
+      self.communicator.enqueue(AllReduce{view(values), view(values), ReduceOp::sum}, self.stream.ref());
     }
     CHECK_FALSE(self.wait());
     CHECK(self.latch->block_until_failed(Deadline::after(10s)));
@@ -94,7 +102,7 @@ TEST_CASE("a rank that reduces where the others broadcast or meet is an error on
   run_two<Nodes>({0, 0}, [](int rank, auto& self) {
     std::vector<std::int32_t> values(1000, 1);
     if (rank == 0) {
-      self->communicator.barrier(self->stream.ref());
+      self->communicator.enqueue(Barrier{}, self->stream.ref());
       CHECK_FALSE(self->wait());
     } else {
       CHECK_FALSE(self->all_reduce(view(values), view(values), ReduceOp::sum));
@@ -122,8 +130,8 @@ TEST_CASE("a communicator that is destroyed before its reductions have run skips
     auto stream = std::move(self->stream);
     {
       std::vector<std::int32_t> values(8, 1);
-      self->communicator.all_reduce(view(values), view(values), ReduceOp::sum, stream.ref());
-      self->communicator.all_reduce(view(values), view(values), ReduceOp::sum, stream.ref());
+      self->communicator.enqueue(AllReduce{view(values), view(values), ReduceOp::sum}, stream.ref());
+      self->communicator.enqueue(AllReduce{view(values), view(values), ReduceOp::sum}, stream.ref());
       self.reset();
     }  // the memory is gone, too
     dtrain::stream::host::Event event;
@@ -143,7 +151,7 @@ TEST_CASE("a communicator that is destroyed while another thread runs its reduct
     auto stream = std::move(self->stream);
     stream.start_helper();
     std::vector<std::int32_t> values(300'000, 1);
-    self->communicator.all_reduce(view(values), view(values), ReduceOp::sum, stream.ref());
+    self->communicator.enqueue(AllReduce{view(values), view(values), ReduceOp::sum}, stream.ref());
     std::this_thread::sleep_for(20ms);
     self.reset();
     values = {};
@@ -155,7 +163,7 @@ TEST_CASE("reductions of one communicator on streams of their own that do not ru
     if (rank == 0) {
       SharedMemory::StreamOwner other;
       std::vector<std::int32_t> values(8, 1);
-      self->communicator.all_reduce(view(values), view(values), ReduceOp::sum, other.ref());
+      self->communicator.enqueue(AllReduce{view(values), view(values), ReduceOp::sum}, other.ref());
       CHECK_FALSE(self->all_reduce(view(values), view(values), ReduceOp::sum));
       CHECK(self->communicator.failure()->text.find("go to one stream") != std::string::npos);
     } else {
@@ -171,22 +179,22 @@ TEST_CASE("the backend's other operations are the communicator's") {
     std::vector<std::int32_t> whole{rank, rank, rank};
     std::vector<std::int32_t> one{0};
     std::vector<std::int32_t> all(3);
-    communicator.reduce_scatter(view(whole), view(one), ReduceOp::sum, stream);
-    communicator.all_gather(view(one), view(all), stream);
+    communicator.enqueue(ReduceScatter{view(whole), view(one), ReduceOp::sum}, stream);
+    communicator.enqueue(AllGather{view(one), view(all)}, stream);
     CHECK(self.wait());
     CHECK(all == std::vector<std::int32_t>{3, 3, 3});
-    communicator.broadcast(view(whole), 2, stream);
-    communicator.send_recv(view(whole), (rank + 1) % 3, view(all), (rank + 2) % 3, stream);
-    communicator.barrier(stream);
+    communicator.enqueue(Broadcast{view(whole), 2}, stream);
+    communicator.enqueue(SendRecv{view(whole), (rank + 1) % 3, view(all), (rank + 2) % 3}, stream);
+    communicator.enqueue(Barrier{}, stream);
     CHECK(self.wait());
     CHECK(all == std::vector<std::int32_t>{2, 2, 2});
     const auto memory = communicator.allocate_blocking(64, Deadline::after(10s));
     CHECK(memory.bytes() == 64);
     support::check_blocks(self, {7, 3000});
     if (rank == 0) {
-      communicator.send(view(whole), 1, stream);
+      communicator.enqueue(Send{view(whole), 1}, stream);
     } else if (rank == 1) {
-      communicator.recv(view(all), 0, stream);
+      communicator.enqueue(Recv{view(all), 0}, stream);
     }
     CHECK(self.wait());
   });
@@ -198,7 +206,7 @@ TEST_CASE("a split takes the topology's paths among its ranks, whatever their no
     CHECK(part.size() == (rank == 3 ? 1 : 3));
     CHECK(part.rank() == (rank == 3 ? 0 : 2 - rank));
     std::vector<std::int32_t> values(5, 1 << rank);
-    part.all_reduce(view(values), view(values), ReduceOp::sum, self.stream.ref());
+    part.enqueue(AllReduce{view(values), view(values), ReduceOp::sum}, self.stream.ref());
     CHECK(self.wait());
     CHECK(values == std::vector<std::int32_t>(5, rank == 3 ? 8 : 7));
     CHECK_THROWS_WITH_AS(self.communicator.split_blocking(-1, 0, Deadline::after(1s)),
@@ -209,7 +217,7 @@ TEST_CASE("a split takes the topology's paths among its ranks, whatever their no
 TEST_CASE("memory that a topology allocates on its own channel waits for its reductions, until the deadline") {
   support::run_topology_ranks<Nodes>(2, {0, 0}, [](auto& self, int) {
     std::vector<std::int32_t> values(8, 1);
-    self.communicator.all_reduce(view(values), view(values), ReduceOp::sum, self.stream.ref());
+    self.communicator.enqueue(AllReduce{view(values), view(values), ReduceOp::sum}, self.stream.ref());
     CHECK_THROWS_WITH_AS(self.communicator.allocate_blocking(64, Deadline::after(50ms)),
                          doctest::Contains("a stream that no thread runs"), dtrain::Error);
     CHECK(self.wait());
@@ -220,7 +228,7 @@ TEST_CASE("memory that a topology allocates on its own channel waits for its red
 TEST_CASE("memory of a device is refused in a sentence") {
   support::run_topology_ranks<Ring>(1, {}, [](auto& self, int) {
     const BufferView device{nullptr, 0, DType::f32, {dtrain::DeviceKind::cuda, 0}};
-    CHECK_THROWS_WITH_AS(self.communicator.all_reduce(device, device, ReduceOp::sum, self.stream.ref()),
+    CHECK_THROWS_WITH_AS(self.communicator.enqueue(AllReduce{device, device, ReduceOp::sum}, self.stream.ref()),
                          doctest::Contains("topology::Ring reduces host memory, not memory of cuda:0"), dtrain::Error);
     CHECK_FALSE(Ring::supports(dtrain::DeviceKind::cuda));
   });

@@ -12,6 +12,8 @@
 
 #include "unit/topology/all_reduce.hpp"
 
+using dtrain::backend::AllReduce;
+using dtrain::backend::Broadcast;
 using dtrain::backend::SharedMemory;
 using dtrain::topology::Hierarchical;
 using Channels = Hierarchical<>::Rebind<SharedMemory>;
@@ -64,7 +66,7 @@ TEST_CASE("a broadcast that goes in segments reaches every rank, uneven nodes or
       support::run_topology_ranks<Channels>(ranks, nodes, [&](auto& self, int rank) {
         std::vector<std::int32_t> values(count, -1);
         if (rank == root) std::iota(values.begin(), values.end(), 0);
-        self.communicator.broadcast(dtrain::buffer_view(std::span(values)), root, self.stream.ref());
+        self.communicator.enqueue(Broadcast{dtrain::buffer_view(std::span(values)), root}, self.stream.ref());
         CHECK(self.wait());
         CHECK(std::is_sorted(values.begin(), values.end()));
         CHECK(values.front() == 0);
@@ -82,7 +84,7 @@ TEST_CASE("memory is the node's, and a reduction in it is right") {
       const dtrain::BufferView view{memory.data(), count, dtrain::DType::i32, {}};
       auto* const values = reinterpret_cast<std::int32_t*>(view.data);
       std::fill(values, values + count, rank + 1);
-      self.communicator.all_reduce(view, view, dtrain::ReduceOp::sum, self.stream.ref());
+      self.communicator.enqueue(AllReduce{view, view, dtrain::ReduceOp::sum}, self.stream.ref());
       CHECK(self.wait());
       CHECK(std::count(values, values + count, 10) == static_cast<std::ptrdiff_t>(count));
     }

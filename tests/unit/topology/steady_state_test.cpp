@@ -15,6 +15,8 @@
 
 namespace {
 
+using dtrain::backend::AllReduce;
+using dtrain::backend::Barrier;
 using dtrain::backend::SharedMemory;
 namespace topology = dtrain::topology;
 
@@ -29,11 +31,11 @@ std::size_t allocations_of(const std::vector<int>& nodes) {
         const auto view = dtrain::buffer_view(std::span(values));
         const auto small = dtrain::buffer_view(std::span(values).first(10));
         const auto reduce = [&] {
-          self.communicator.all_reduce(view, view, dtrain::ReduceOp::average, self.stream.ref());
-          self.communicator.all_reduce(small, small, dtrain::ReduceOp::average, self.stream.ref());
+          self.communicator.enqueue(AllReduce{view, view, dtrain::ReduceOp::average}, self.stream.ref());
+          self.communicator.enqueue(AllReduce{small, small, dtrain::ReduceOp::average}, self.stream.ref());
         };
         const auto meet = [&] {
-          self.communicator.barrier(self.stream.ref());
+          self.communicator.enqueue(Barrier{}, self.stream.ref());
           return self.wait();
         };
         reduce();

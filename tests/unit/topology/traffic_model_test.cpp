@@ -80,7 +80,8 @@ TEST_CASE("a broadcast from any rank crosses to each other node once, and reache
       support::CountedNetworks::instance().clear();
       support::run_topology_ranks<Channels>(static_cast<int>(nodes.size()), nodes, [&](auto& self, int rank) {
         std::vector<float> values(count, rank == root ? 7.0F : 0.0F);
-        self.communicator.broadcast(dtrain::buffer_view(std::span(values)), root, self.stream.ref());
+        self.communicator.enqueue(dtrain::backend::Broadcast{dtrain::buffer_view(std::span(values)), root},
+                                  self.stream.ref());
         CHECK(self.wait());
         CHECK(values == std::vector<float>(count, 7.0F));
       });

@@ -20,7 +20,10 @@ namespace variants_test {
 
 namespace wire = dtrain::wire;
 using dtrain::ReduceOp;
+using dtrain::backend::AllReduce;
+using dtrain::backend::AllReduceWithoutCast;
 using dtrain::backend::HasVariants;
+using dtrain::backend::ReduceScatter;
 using dtrain::backend::SharedMemory;
 using Nodes = std::vector<int>;
 using Names = std::vector<std::string>;
@@ -71,7 +74,7 @@ void check_variants(const Nodes& nodes, const std::vector<bool>& rounds) {
       self.communicator.use_variant(order[i]);
       for (const dtrain::BufferView view :
            {dtrain::buffer_view(std::span(fractions[i])), dtrain::buffer_view(std::span(integers[i]))})
-        self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+        self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
     }
     REQUIRE(self.wait());
     const auto number = static_cast<float>(ranks);
@@ -96,6 +99,9 @@ TEST_CASE("each all_reduce goes by the variant in use when it was enqueued, and 
 static_assert(dtrain::backend::CanReduceWithoutCast<Hierarchical<>::Communicator>);
 static_assert(dtrain::backend::CanReduceWithoutCast<FlatOver<wire::F16>::Communicator>);
 static_assert(!dtrain::backend::CanReduceWithoutCast<SharedMemory::Communicator>);
+static_assert(dtrain::backend::CanReadBlocks<SharedMemory::Communicator>);
+static_assert(!dtrain::backend::CanReadBlocks<Hierarchical<>::Communicator>);
+static_assert(!dtrain::backend::CanSumSquares<FlatOver<wire::F16>::Communicator>);
 
 /// By every variant, sums without a cast between sums with one.
 template <class Backend>
@@ -109,8 +115,8 @@ void check_without_cast(const Nodes& nodes, std::size_t variants, std::size_t co
       const auto view = dtrain::buffer_view(std::span(uncast));
       const auto later = dtrain::buffer_view(std::span(after));
       self.communicator.use_variant(variant);
-      self.communicator.all_reduce_without_cast(view, view, ReduceOp::sum, self.stream.ref());
-      self.communicator.all_reduce(later, later, ReduceOp::average, self.stream.ref());
+      self.communicator.enqueue(AllReduceWithoutCast{{view, view, ReduceOp::sum}}, self.stream.ref());
+      self.communicator.enqueue(AllReduce{later, later, ReduceOp::average}, self.stream.ref());
       REQUIRE(self.wait());
       CHECK(uncast == std::vector<float>(count, number * (1.0F + 0x1p-20F)));
       CHECK(after == std::vector<float>(count, variant == 0 ? 1.0F : 1.0F + 0x1p-20F));
@@ -166,11 +172,12 @@ TEST_CASE("a variant concerns all_reduce alone, in the communicator's memory too
     }
     std::vector<float> own(64);
     std::fill(values, values + view.count, 1.0F + 0x1p-20F);
-    self.communicator.reduce_scatter(view, dtrain::buffer_view(std::span(own)), ReduceOp::sum, self.stream.ref());
+    self.communicator.enqueue(ReduceScatter{view, dtrain::buffer_view(std::span(own)), ReduceOp::sum},
+                              self.stream.ref());
     REQUIRE(self.wait());
     CHECK(own == std::vector<float>(64, 4.0F));
     auto all = self.communicator.split_blocking(0, 0, deadline);
-    all.all_reduce(view, view, ReduceOp::average, self.stream.ref());
+    all.enqueue(AllReduce{view, view, ReduceOp::average}, self.stream.ref());
     REQUIRE(self.wait());
     CHECK(values[0] == 1.0F);
     self.communicator.use_variant(7);  // as the first

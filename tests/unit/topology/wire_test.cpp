@@ -12,6 +12,8 @@
 
 namespace wire_test {
 
+using dtrain::backend::AllGather;
+using dtrain::backend::ReduceScatter;
 namespace wire = dtrain::wire;
 using dtrain::backend::SharedMemory;
 template <class Wire>
@@ -56,8 +58,9 @@ TEST_CASE("a reduce_scatter crosses between nodes in 16 bits, an all_gather as i
     for (std::size_t i = 0; i < values.size(); ++i)
       values[i] = static_cast<float>(i) / 7 + static_cast<float>(rank);
     std::vector<float> own(block);
-    self.communicator.reduce_scatter(dtrain::buffer_view(std::span(values)), dtrain::buffer_view(std::span(own)),
-                                     dtrain::ReduceOp::average, self.stream.ref());
+    self.communicator.enqueue(ReduceScatter{dtrain::buffer_view(std::span(values)), dtrain::buffer_view(std::span(own)),
+                                            dtrain::ReduceOp::average},
+                              self.stream.ref());
     REQUIRE(self.wait());
     std::size_t near = 0;
     std::size_t narrow = 0;
@@ -72,8 +75,8 @@ TEST_CASE("a reduce_scatter crosses between nodes in 16 bits, an all_gather as i
     CHECK(traffic.bytes == 2 * block * sizeof(float) / 2);  // half of an all_reduce of a block for each node
     CHECK(traffic.bytes_sent == traffic.bytes / 2);
     own.assign(block, 1.0F / 3 + static_cast<float>(rank));
-    self.communicator.all_gather(dtrain::buffer_view(std::span(own)), dtrain::buffer_view(std::span(values)),
-                                 self.stream.ref());
+    self.communicator.enqueue(AllGather{dtrain::buffer_view(std::span(own)), dtrain::buffer_view(std::span(values))},
+                              self.stream.ref());
     REQUIRE(self.wait());
     for (std::size_t peer = 0; peer < 4; ++peer)
       CHECK(values[peer * block + peer] == 1.0F / 3 + static_cast<float>(peer));

@@ -44,24 +44,17 @@ struct BlockExchange {
   bool connects(int sender, int receiver) const noexcept {
     return (!goes_to_root() || receiver == root) && (!comes_from_root() || sender == root);
   }
+
+  /// The descriptor that ranks compare, without its sequence.
+  Operation describe(DType dtype, ReduceOp op) const noexcept {
+    return {.count = count, .root = root, .kind = kind, .dtype = dtype, .op = op};
+  }
 };
 
 constexpr bool is_reduction(OperationKind kind) noexcept {
   return kind == OperationKind::all_reduce || kind == OperationKind::reduce_scatter || kind == OperationKind::reduce ||
          kind == OperationKind::reduce_scatter_v;
 }
-
-/// The descriptor that ranks compare.
-Operation operation_of(const BlockExchange& blocks, DType dtype, ReduceOp op, std::uint64_t sequence) noexcept;
-
-/// For backends. @throws Error (invalid_argument) unless the lists have `size` blocks inside the buffers, both buffers
-/// have one type, and the memory is valid and as CanExchangeBlocks requires.
-void check_exchange(const BlockExchange& blocks, const ConstBufferView& input, const ConstBufferView& output, int rank,
-                    int size);
-
-/// The same for a reduction. @throws Error (unsupported) for 8-bit floats too
-void check_block_reduction(const BlockExchange& blocks, const ConstBufferView& input, const ConstBufferView& output,
-                           int rank, int size);
 
 /// A list of counts, one for each rank, in elements.
 using Counts = std::span<const std::size_t>;
@@ -124,7 +117,6 @@ class BlockPieces {
 
 #if DTRAIN_DEFINITIONS
 
-#include "dtrain/backend/check_arguments.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 
@@ -193,59 +185,7 @@ DTRAIN_DEFINED void set_root_blocks(const BlockExchange& made, const NamedBlocks
   }
 }
 
-DTRAIN_DEFINED void check_inside(const BlockExchange& blocks, const std::vector<BlockRange>& list,
-                                 const char* buffer_is, const ConstBufferView& buffer, int size) {
-  bool fits = list.size() == static_cast<std::size_t>(size);
-  for (const BlockRange& block : list) {
-    fits = fits && block.offset <= buffer.count && block.count <= buffer.count - block.offset;
-  }
-  if (!fits) {
-    throw_error(Errc::invalid_argument,
-                "{} on {} ranks with {} blocks of {} of {} {}; give one inside it for each rank",
-                {name(blocks.kind), size, list.size(), buffer_is, buffer.count, name(buffer.dtype)});
-  }
-}
-
 }  // namespace detail
-
-DTRAIN_DEFINED Operation operation_of(const BlockExchange& blocks, DType dtype, ReduceOp op,
-                                      std::uint64_t sequence) noexcept {
-  Operation operation;
-  operation.sequence = sequence;
-  operation.kind = blocks.kind;
-  operation.root = blocks.root;
-  operation.count = blocks.count;
-  operation.dtype = dtype;
-  operation.op = op;
-  return operation;
-}
-
-DTRAIN_DEFINED void check_exchange(const BlockExchange& blocks, const ConstBufferView& input,
-                                   const ConstBufferView& output, int rank, int size) {
-  const char* const kind = name(blocks.kind);
-  if (input.dtype != output.dtype) {
-    throw_error(Errc::invalid_argument, "{} of {} into {}; both buffers have the same type",
-                {kind, name(input.dtype), name(output.dtype)});
-  }
-  detail::check_memory(kind, input);
-  detail::check_memory(kind, output);
-  detail::check_inside(blocks, blocks.sent, "the input", input, size);
-  detail::check_inside(blocks, blocks.received, "the output", output, size);
-  const auto own = static_cast<std::size_t>(rank);
-  const std::size_t element = size_bytes(input.dtype);
-  const bool in_place = blocks.may_be_in_place() && input.data + blocks.sent[own].offset * element ==
-                                                        output.data + blocks.received[own].offset * element;
-  if (!in_place && detail::overlap(input, output)) {
-    throw_error(Errc::invalid_argument, "the input and output of {} overlap; give disjoint memory{}",
-                {kind, blocks.may_be_in_place() ? ", or this rank's block of the longer one as the shorter" : ""});
-  }
-}
-
-DTRAIN_DEFINED void check_block_reduction(const BlockExchange& blocks, const ConstBufferView& input,
-                                          const ConstBufferView& output, int rank, int size) {
-  check_exchange(blocks, input, output, rank, size);
-  detail::check_is_reduced(name(blocks.kind), input);
-}
 
 DTRAIN_DEFINED BlockExchange blocks_of_all_to_all(const ConstBufferView& input, const std::optional<Counts>& sent,
                                                   const ConstBufferView& output, const std::optional<Counts>& received,

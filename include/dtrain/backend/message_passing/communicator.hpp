@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "dtrain/backend/channel_setup/split.hpp"
-#include "dtrain/backend/check_arguments.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
@@ -135,73 +134,52 @@ class Communicator {
   int size() const noexcept { return channel().size(); }
   const rendezvous::Membership& members() const noexcept { return owner_->context.members; }
 
-  /// See CanAllReduce. All operations throw Error (unsupported, invalid_argument) at the call.
-  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_all_reduce_memory(owner_->selected.topology, T::backend_name(), input, output);
-    check_all_reduce(input, output);
-    Operation operation = next(OperationKind::all_reduce, output);
-    operation.op = op;
+  /// Operations, which throw Error (unsupported, invalid_argument) at the call.
+  /// - exchange_blocks: each rank sends its blocks directly to their ranks.
+  /// - reduce_blocks: each rank reduces its block in rank order, with the bits of SharedMemory, and so receives it from
+  ///   every other rank. Both allocate a copy of their BlockExchange.
+  /// - Small messages do not wait for their receiver.
+  /// @{
+  void enqueue(const AllReduce& call, Stream stream) {
+    check_all_reduce_memory(owner_->selected.topology, T::backend_name(), call.devices());
+    call.check(place());
     const bool selects = owner_->selected.routine != nullptr && size() > 1;
-    enqueue(operation, {input.data, output.data}, stream, selects ? owner_->selected.routine : &collective<Endpoint>);
+    enqueue_collective(call.describe(), {call.input.data, call.output.data}, stream,
+                       selects ? owner_->selected.routine : &collective<Endpoint>);
   }
-
-  /// See CanBroadcast.
-  void broadcast(BufferView buffer, int root, Stream stream) {
-    check_host(buffer, buffer);
-    check_broadcast(buffer, root, size());
-    Operation operation = next(OperationKind::broadcast, buffer);
-    operation.root = root;
-    enqueue(operation, {buffer.data, buffer.data}, stream);
+  void enqueue(const Broadcast& call, Stream stream) {
+    check(call);
+    enqueue_collective(call.describe(), {call.buffer.data, call.buffer.data}, stream);
   }
-
-  /// See CanReduceScatter. `output` may be this rank's block of `input`.
-  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_host(input, output);
-    check_reduce_scatter(input, output, rank(), size());
-    Operation operation = next(OperationKind::reduce_scatter, output);
-    operation.op = op;
-    enqueue(operation, {input.data, output.data}, stream);
+  void enqueue(const Barrier& call, Stream stream) { enqueue_collective(call.describe(), {}, stream); }
+  void enqueue(const ReduceScatter& call, Stream stream) {
+    check(call);
+    enqueue_collective(call.describe(), {call.input.data, call.output.data}, stream);
   }
-
-  /// See CanAllGather. `input` may be this rank's block of `output`.
-  void all_gather(ConstBufferView input, BufferView output, Stream stream) {
-    check_host(input, output);
-    check_all_gather(input, output, rank(), size());
-    enqueue(next(OperationKind::all_gather, input), {input.data, output.data}, stream);
+  void enqueue(const AllGather& call, Stream stream) {
+    check(call);
+    enqueue_collective(call.describe(), {call.input.data, call.output.data}, stream);
   }
-
-  /// See CanExchangeBlocks. Each rank sends its blocks directly to their ranks. Allocates a copy of `blocks`.
-  void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, Stream stream) {
-    check_host(input, output);
-    check_exchange(blocks, input, output, rank(), size());
-    enqueue_blocks(blocks, ReduceOp::sum, input, output, stream);
+  void enqueue(const ExchangeBlocks& call, Stream stream) { enqueue_blocks(call, stream); }
+  void enqueue(const ReduceBlocks& call, Stream stream) { enqueue_blocks(call, stream); }
+  void enqueue(const Send& call, Stream stream) {
+    check(call);
+    enqueue_message(call.describe(), {call.input.data, nullptr, call.input.count, call.peer, -1}, call.input.dtype,
+                    stream);
   }
-
-  /// See CanReduceBlocks. Each rank reduces its block in rank order, with the bits of SharedMemory, and so receives it
-  /// from every other rank. Allocates a copy of `blocks`.
-  void reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
-                     Stream stream) {
-    check_host(input, output);
-    check_block_reduction(blocks, input, output, rank(), size());
-    enqueue_blocks(blocks, op, input, output, stream);
+  void enqueue(const Recv& call, Stream stream) {
+    check(call);
+    enqueue_message(call.describe(), {nullptr, call.output.data, 0, -1, call.peer}, call.output.dtype, stream);
   }
-
-  /// See CanSendRecv. Small messages do not wait for their receiver.
-  void send(ConstBufferView input, int peer, Stream stream) {
-    check_message("send", input, peer, rank(), size());
-    transfer(OperationKind::send, input, peer, BufferView{}, -1, stream);
+  void enqueue(const SendRecv& call, Stream stream) {
+    check(call);
+    Operation operation = call.describe();
+    operation.count = call.output.count;  // of the received message: see EnqueuedPointToPoint
+    operation.dtype = call.output.dtype;
+    enqueue_message(operation, {call.input.data, call.output.data, call.input.count, call.to, call.from},
+                    call.input.dtype, stream);
   }
-  void recv(BufferView output, int peer, Stream stream) {
-    check_message("recv", output, peer, rank(), size());
-    transfer(OperationKind::recv, ConstBufferView{}, -1, output, peer, stream);
-  }
-  void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-    check_send_recv(input, to, output, from, size());
-    transfer(OperationKind::send_recv, input, to, output, from, stream);
-  }
-
-  /// See CanBarrier.
-  void barrier(Stream stream) { enqueue(next(OperationKind::barrier, ConstBufferView{}), {}, stream); }
+  /// @}
 
   /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
   Communicator split_blocking(int color, int key, Deadline deadline) {
@@ -262,45 +240,34 @@ class Communicator {
 
   Channel<T>& channel() const noexcept { return *owner_->channel; }
 
-  /// Descriptor of the next collective. enqueue() counts it, after success only.
-  Operation next(OperationKind kind, const ConstBufferView& buffer) const noexcept {
-    Operation operation;
+  RankPlace place() const noexcept { return {rank(), size()}; }
+
+  template <class Call>
+  void check(const Call& call) const {
+    check_host_memory(T::backend_name(), call.devices());
+    call.check(place());
+  }
+
+  /// Counts the collective, after success only.
+  void enqueue_collective(Operation operation, const Buffers& buffers, Stream stream,
+                          Routine (*algorithm)(OperationContext<Endpoint>&, const Buffers&) = &collective<Endpoint>) {
     operation.sequence = owner_->collectives + 1;
-    operation.kind = kind;
-    operation.count = buffer.count;
-    operation.dtype = buffer.dtype;
-    return operation;
-  }
-
-  void transfer(OperationKind kind, ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-    check_host(input, output);
-    const ConstBufferView shown = from >= 0 ? ConstBufferView(output) : input;
-    Operation operation;
-    operation.kind = kind;
-    operation.count = shown.count;
-    operation.dtype = shown.dtype;
-    operation.root = to >= 0 ? to : from;
-    const PointToPointBuffers buffers{input.data, output.data, input.count, to, from};
-    const EnqueuedPointToPoint<T> work{owner_->channel, owner_->enqueued + 1, operation, buffers, input.dtype};
-    enqueue_work(work, stream);
-  }
-
-  static void check_host(const ConstBufferView& input, const ConstBufferView& output) {
-    check_host_memory(T::backend_name(), input, output);
-  }
-
-  void enqueue(const Operation& operation, const Buffers& buffers, Stream stream,
-               Routine (*algorithm)(OperationContext<Endpoint>&, const Buffers&) = &collective<Endpoint>) {
     enqueue_work(EnqueuedCollective<T>{owner_->channel, owner_->enqueued + 1, operation, buffers, algorithm}, stream);
     ++owner_->collectives;
   }
 
-  void enqueue_blocks(const BlockExchange& blocks, ReduceOp op, ConstBufferView input, BufferView output,
-                      Stream stream) {
-    auto copied = std::make_unique<const BlockExchange>(blocks);
-    enqueue(operation_of(blocks, input.dtype, op, owner_->collectives + 1), {input.data, output.data, copied.get()},
-            stream);
+  template <class Call>
+  void enqueue_blocks(const Call& call, Stream stream) {
+    check(call);
+    auto copied = std::make_unique<const BlockExchange>(call.blocks);
+    enqueue_collective(call.describe(), {call.input.data, call.output.data, copied.get()}, stream);
     static_cast<void>(copied.release());
+  }
+
+  void enqueue_message(const Operation& operation, const PointToPointBuffers& buffers, DType input_dtype,
+                       Stream stream) {
+    enqueue_work(EnqueuedPointToPoint<T>{owner_->channel, owner_->enqueued + 1, operation, buffers, input_dtype},
+                 stream);
   }
 
   template <class Work>

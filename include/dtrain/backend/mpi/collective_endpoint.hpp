@@ -18,6 +18,8 @@
 #include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/backend/mpi/endpoint.hpp"
 #include "dtrain/backend/mpi/library.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/kernels/copy.hpp"
@@ -227,7 +229,20 @@ class CollectiveEndpoint : public Endpoint {
       case OperationKind::broadcast:
         code = MPI_Ibcast(output, count, type, operation.root, collectives_, &request);
         break;
-      default: code = MPI_Ibarrier(collectives_, &request); break;
+      case OperationKind::barrier: code = MPI_Ibarrier(collectives_, &request); break;
+      case OperationKind::send:
+      case OperationKind::recv:
+      case OperationKind::send_recv:
+      case OperationKind::reduce:
+      case OperationKind::gather:
+      case OperationKind::scatter:
+      case OperationKind::all_to_all:
+      case OperationKind::all_gather_v:
+      case OperationKind::reduce_scatter_v:
+      case OperationKind::all_to_all_v:
+      case OperationKind::gather_v:
+      case OperationKind::scatter_v:
+      case OperationKind::none: throw_error(Errc::unsupported, "MPI has no collective for {}", {name(operation.kind)});
     }
     check(code, "a collective of MPI's own");
     return started(request, -1, false);

@@ -11,9 +11,7 @@
 
 #include "dtrain/backend/channel_setup/open_and_report.hpp"
 #include "dtrain/backend/channel_setup/split.hpp"
-#include "dtrain/backend/check_arguments.hpp"
 #include "dtrain/backend/communicator.hpp"
-#include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/backend/nccl/channel.hpp"
 #include "dtrain/backend/nccl/datatype.hpp"
 #include "dtrain/backend/nccl/grouped_calls.hpp"
@@ -157,92 +155,79 @@ class Communicator {
   int size() const noexcept { return state_->channel->context.members.world_size; }
   const rendezvous::Membership& members() const noexcept { return state_->channel->context.members; }
 
-  /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call, as do the others.
-  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_all_reduce(input, output);
-    const ncclRedOp_t reduction = reduction_of(op, input.dtype, size());
-    collective(OperationKind::all_reduce, "ncclAllReduce", input, output, {.op = op}, stream, [&](ncclComm_t to) {
-      return ncclAllReduce(input.data, output.data, input.count, type_of(input.dtype), reduction, to, stream.native());
+  /// Operations, which throw Error (unsupported, invalid_argument) at the call.
+  /// - exchange_blocks: NCCL compares no counts; if those of two ranks differ, the operation times out.
+  /// - A send of any size may wait for its receiver.
+  /// @{
+  void enqueue(const AllReduce& call, Stream stream) {
+    call.check(place());
+    const ncclRedOp_t reduction = reduction_of(call.op, call.input.dtype, size());
+    collective(call.describe(), call.devices(), "ncclAllReduce", stream, [&](ncclComm_t by) {
+      return ncclAllReduce(call.input.data, call.output.data, call.input.count, type_of(call.input.dtype), reduction,
+                           by, stream.native());
     });
   }
-
-  /// See CanBroadcast.
-  void broadcast(BufferView buffer, int root, Stream stream) {
-    check_broadcast(buffer, root, size());
-    collective(OperationKind::broadcast, "ncclBroadcast", buffer, buffer, {.root = root}, stream, [&](ncclComm_t to) {
-      return ncclBroadcast(buffer.data, buffer.data, buffer.count, type_of(buffer.dtype), root, to, stream.native());
+  void enqueue(const Broadcast& call, Stream stream) {
+    call.check(place());
+    const BufferView& buffer = call.buffer;
+    collective(call.describe(), call.devices(), "ncclBroadcast", stream, [&](ncclComm_t by) {
+      return ncclBroadcast(buffer.data, buffer.data, buffer.count, type_of(buffer.dtype), call.root, by,
+                           stream.native());
     });
   }
-
-  /// See CanReduceScatter. `output` may be this rank's block of `input`.
-  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_reduce_scatter(input, output, rank(), size());
-    const ncclRedOp_t reduction = reduction_of(op, input.dtype, size());
-    collective(OperationKind::reduce_scatter, "ncclReduceScatter", output, input, {.op = op}, stream,
-               [&](ncclComm_t to) {
-                 return ncclReduceScatter(input.data, output.data, output.count, type_of(input.dtype), reduction, to,
-                                          stream.native());
-               });
-  }
-
-  /// See CanAllGather. `input` may be this rank's block of `output`.
-  void all_gather(ConstBufferView input, BufferView output, Stream stream) {
-    check_all_gather(input, output, rank(), size());
-    collective(OperationKind::all_gather, "ncclAllGather", input, output, {}, stream, [&](ncclComm_t to) {
-      return ncclAllGather(input.data, output.data, input.count, type_of(input.dtype), to, stream.native());
-    });
-  }
-
-  /// See CanSendRecv. A send of any size may wait for its receiver.
-  void send(ConstBufferView input, int peer, Stream stream) {
-    check_message("send", input, peer, rank(), size());
-    message(OperationKind::send, "ncclSend", input, input, peer, stream, [&](ncclComm_t to) {
-      return ncclSend(input.data, input.count, type_of(input.dtype), peer, to, stream.native());
-    });
-  }
-  void recv(BufferView output, int peer, Stream stream) {
-    check_message("recv", output, peer, rank(), size());
-    message(OperationKind::recv, "ncclRecv", output, output, peer, stream, [&](ncclComm_t to) {
-      return ncclRecv(output.data, output.count, type_of(output.dtype), peer, to, stream.native());
-    });
-  }
-  void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-    check_send_recv(input, to, output, from, size());
-    message(OperationKind::send_recv, "ncclSend and ncclRecv", input, output, to, stream, [&](ncclComm_t by) {
-      return in_group([&](FirstFailure& failures) {
-        failures.add(ncclSend(input.data, input.count, type_of(input.dtype), to, by, stream.native()));
-        failures.add(ncclRecv(output.data, output.count, type_of(output.dtype), from, by, stream.native()));
-      });
-    });
-  }
-
-  /// See CanExchangeBlocks. NCCL compares no counts: if those of two ranks differ, the operation times out.
-  void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, Stream stream) {
-    check_exchange(blocks, input, output, rank(), size());
-    const ConstBufferView shown = described_view(blocks, input);
-    collective(blocks.kind, "ncclSend and ncclRecv", shown, output, {.root = blocks.root}, stream, [&](ncclComm_t by) {
-      return nccl::exchange_blocks(blocks, input, output, {by, rank(), stream});
-    });
-  }
-
-  /// See CanReduceBlocks.
-  void reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
-                     Stream stream) {
-    check_block_reduction(blocks, input, output, rank(), size());
-    const ConstBufferView shown = described_view(blocks, input);
-    const ncclRedOp_t reduction = reduction_of(op, input.dtype, size());
-    collective(blocks.kind, "ncclReduce", shown, output, {blocks.root, op}, stream, [&](ncclComm_t by) {
-      return nccl::reduce_blocks(blocks, input, output, reduction, {by, rank(), stream});
-    });
-  }
-
-  /// See CanBarrier.
-  void barrier(Stream stream) {
+  void enqueue(const Barrier& call, Stream stream) {
+    const Device own{DeviceKind::cuda, state_->channel->device()};
     std::byte* const token = state_->token.data();
-    const BufferView view{token, 1, DType::i32, {DeviceKind::cuda, state_->channel->device()}};
-    collective(OperationKind::barrier, "ncclAllReduce", view, view, {}, stream,
-               [&](ncclComm_t to) { return ncclAllReduce(token, token, 1, ncclInt32, ncclSum, to, stream.native()); });
+    collective(call.describe(), {own, own}, "ncclAllReduce", stream,
+               [&](ncclComm_t by) { return ncclAllReduce(token, token, 1, ncclInt32, ncclSum, by, stream.native()); });
   }
+  void enqueue(const ReduceScatter& call, Stream stream) {
+    call.check(place());
+    const ncclRedOp_t reduction = reduction_of(call.op, call.input.dtype, size());
+    collective(call.describe(), call.devices(), "ncclReduceScatter", stream, [&](ncclComm_t by) {
+      return ncclReduceScatter(call.input.data, call.output.data, call.output.count, type_of(call.input.dtype),
+                               reduction, by, stream.native());
+    });
+  }
+  void enqueue(const AllGather& call, Stream stream) {
+    call.check(place());
+    collective(call.describe(), call.devices(), "ncclAllGather", stream, [&](ncclComm_t by) {
+      return ncclAllGather(call.input.data, call.output.data, call.input.count, type_of(call.input.dtype), by,
+                           stream.native());
+    });
+  }
+  void enqueue(const ExchangeBlocks& call, Stream stream) {
+    call.check(place());
+    collective(call.describe(), call.devices(), "ncclSend and ncclRecv", stream, [&](ncclComm_t by) {
+      return exchange_blocks(call, {by, rank(), stream});
+    });
+  }
+  void enqueue(const ReduceBlocks& call, Stream stream) {
+    call.check(place());
+    const ncclRedOp_t reduction = reduction_of(call.op, call.input.dtype, size());
+    collective(call.describe(), call.devices(), "ncclReduce", stream, [&](ncclComm_t by) {
+      return reduce_blocks(call, reduction, {by, rank(), stream});
+    });
+  }
+  void enqueue(const Send& call, Stream stream) {
+    call.check(place());
+    issue(call.describe(), call.devices(), "ncclSend", stream, [&](ncclComm_t by) {
+      return send(call, {by, rank(), stream});
+    });
+  }
+  void enqueue(const Recv& call, Stream stream) {
+    call.check(place());
+    issue(call.describe(), call.devices(), "ncclRecv", stream, [&](ncclComm_t by) {
+      return recv(call, {by, rank(), stream});
+    });
+  }
+  void enqueue(const SendRecv& call, Stream stream) {
+    call.check(place());
+    issue(call.describe(), call.devices(), "ncclSend and ncclRecv", stream, [&](ncclComm_t by) {
+      return send_recv(call, {by, rank(), stream});
+    });
+  }
+  /// @}
 
   /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
   Communicator split_blocking(int color, int key, Deadline deadline) {
@@ -319,12 +304,6 @@ class Communicator {
     FailureLatch::Subscription subscription;
   };
 
-  /// Arguments of an operation besides its buffers.
-  struct Details {
-    int root = 0;
-    ReduceOp op = ReduceOp::sum;
-  };
-
   explicit Communicator(ProcessOwned<ChannelState> state) noexcept : state_(std::move(state)) {}
 
   /// Collective, blocking: the channel `child` of the ranks that pass the same color.
@@ -346,37 +325,20 @@ class Communicator {
     return Communicator(std::move(state));
   }
 
-  /// Issues the next collective, and counts it once it is enqueued. @param shown has its count and type
+  RankPlace place() const noexcept { return {rank(), size()}; }
+
+  /// Issues the next collective, and counts it once it is enqueued.
   template <class Call>
-  void collective(OperationKind kind, const char* function, const ConstBufferView& shown, const ConstBufferView& other,
-                  Details details, Stream stream, Call call) {
-    Operation operation = operation_of(kind, shown, details);
+  void collective(Operation operation, const Devices& devices, const char* function, Stream stream, Call call) {
     operation.sequence = state_->collectives + 1;
-    check_device(shown, other, stream);
-    state_->channel->issue(operation, function, stream, call);
+    issue(operation, devices, function, stream, call);
     ++state_->collectives;
   }
 
   template <class Call>
-  void message(OperationKind kind, const char* function, const ConstBufferView& shown, const ConstBufferView& other,
-               int peer, Stream stream, Call call) {
-    check_device(shown, other, stream);
-    state_->channel->issue(operation_of(kind, shown, {.root = peer}), function, stream, call);
-  }
-
-  static Operation operation_of(OperationKind kind, const ConstBufferView& shown, Details details) noexcept {
-    Operation operation;
-    operation.kind = kind;
-    operation.count = shown.count;
-    operation.dtype = shown.dtype;
-    operation.root = details.root;
-    operation.op = details.op;
-    return operation;
-  }
-
-  void check_device(const ConstBufferView& one, const ConstBufferView& other, Stream stream) const {
-    check_devices(state_->channel->context.name, state_->channel->device(), {one.device, other.device},
-                  stream.device());
+  void issue(const Operation& operation, const Devices& devices, const char* function, Stream stream, Call call) {
+    check_devices(state_->channel->context.name, state_->channel->device(), devices, stream.device());
+    state_->channel->issue(operation, function, stream, call);
   }
 
   ProcessOwned<ChannelState> state_;

@@ -2,14 +2,13 @@
 /// @file
 /// Conversion of element types and reductions to NCCL's, and a check of devices.
 
-#include <initializer_list>
 #include <string>
 
 #include "dtrain/backend/nccl/library.hpp"
+#include "dtrain/backend/operations.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 
@@ -61,7 +60,7 @@ inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype, int ranks) {
 
 /// @throws Error (invalid_argument) unless the buffers and the stream are on device `own`; (unsupported) for host
 /// memory
-DTRAIN_NOT_INLINED inline void check_devices(const std::string& channel, int own, std::initializer_list<Device> buffers,
+DTRAIN_NOT_INLINED inline void check_devices(const std::string& channel, int own, const Devices& buffers,
                                              Device stream) {
   const Device expected{DeviceKind::cuda, own};
   for (const Device device : buffers) {

@@ -1,12 +1,12 @@
 #pragma once
 /// @file
-/// Grouped calls of NCCL: exchange and reduction of blocks.
+/// Calls of NCCL for messages, and groups of calls: an exchange and a reduction of blocks.
 
 #include <cstddef>
 
-#include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/backend/nccl/datatype.hpp"
 #include "dtrain/backend/nccl/library.hpp"
+#include "dtrain/backend/operations.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
@@ -49,23 +49,33 @@ struct CallTarget {
   stream::cuda::StreamRef stream;
 };
 
-/// A view for an operation's descriptor: with the count that ranks compare.
-inline ConstBufferView described_view(const BlockExchange& blocks, const ConstBufferView& input) noexcept {
-  return {input.data, blocks.count, input.dtype, input.device};
+inline ncclResult_t send(const Send& call, const CallTarget& target) {
+  return ncclSend(call.input.data, call.input.count, type_of(call.input.dtype), call.peer, target.communicator,
+                  target.stream.native());
+}
+inline ncclResult_t recv(const Recv& call, const CallTarget& target) {
+  return ncclRecv(call.output.data, call.output.count, type_of(call.output.dtype), call.peer, target.communicator,
+                  target.stream.native());
+}
+inline ncclResult_t send_recv(const SendRecv& call, const CallTarget& target) {
+  return in_group([&](FirstFailure& failures) {
+    failures.add(send({call.input, call.to}, target));
+    failures.add(recv({call.output, call.from}, target));
+  });
 }
 
 /// One group of ncclSend and ncclRecv.
-inline ncclResult_t exchange_blocks(const BlockExchange& blocks, const ConstBufferView& input, const BufferView& output,
-                                    const CallTarget& target) {
-  const std::size_t element = size_bytes(input.dtype);
-  const ncclDataType_t type = type_of(input.dtype);
+inline ncclResult_t exchange_blocks(const ExchangeBlocks& call, const CallTarget& target) {
+  const BlockExchange& blocks = call.blocks;
+  const std::size_t element = size_bytes(call.input.dtype);
+  const ncclDataType_t type = type_of(call.input.dtype);
   return in_group([&](FirstFailure& failures) {
     for (std::size_t index = 0; index < blocks.sent.size(); ++index) {
       const int peer = static_cast<int>(index);
       const BlockRange& sent = blocks.sent[index];
       const BlockRange& received = blocks.received[index];
-      const std::byte* const from = input.data + sent.offset * element;
-      std::byte* const to = output.data + received.offset * element;
+      const std::byte* const from = call.input.data + sent.offset * element;
+      std::byte* const to = call.output.data + received.offset * element;
       const bool is_in_place = peer == target.rank && from == to;
       if (sent.count != 0 && !is_in_place && blocks.connects(target.rank, peer)) {
         failures.add(ncclSend(from, sent.count, type, peer, target.communicator, target.stream.native()));
@@ -78,17 +88,18 @@ inline ncclResult_t exchange_blocks(const BlockExchange& blocks, const ConstBuff
 }
 
 /// One group with an ncclReduce for each block.
-inline ncclResult_t reduce_blocks(const BlockExchange& blocks, const ConstBufferView& input, const BufferView& output,
-                                  ncclRedOp_t reduction, const CallTarget& target) {
-  const std::size_t element = size_bytes(input.dtype);
-  const ncclDataType_t type = type_of(input.dtype);
+inline ncclResult_t reduce_blocks(const ReduceBlocks& call, ncclRedOp_t reduction, const CallTarget& target) {
+  const BlockExchange& blocks = call.blocks;
+  const std::size_t element = size_bytes(call.input.dtype);
+  const ncclDataType_t type = type_of(call.input.dtype);
   return in_group([&](FirstFailure& failures) {
     for (std::size_t index = 0; index < blocks.sent.size(); ++index) {
       const int root = static_cast<int>(index);
       const BlockRange& sent = blocks.sent[index];
       if (sent.count != 0) {
-        failures.add(ncclReduce(input.data + sent.offset * element, root == target.rank ? output.data : nullptr,
-                                sent.count, type, reduction, root, target.communicator, target.stream.native()));
+        failures.add(ncclReduce(call.input.data + sent.offset * element,
+                                root == target.rank ? call.output.data : nullptr, sent.count, type, reduction, root,
+                                target.communicator, target.stream.native()));
       }
     }
   });

@@ -65,39 +65,28 @@ class Communicator {
   int size() const noexcept;
   const rendezvous::Membership& members() const noexcept;
 
-  /// See CanAllReduce and CanSumSquares. Copies nothing if it is in place on an allocation; the sum of squares is then
-  /// that of the ranks' slices in rank order, else each rank's own. An algorithm that a topology has selected passes
-  /// all elements through mailboxes. All operations throw Error (unsupported, invalid_argument) at the call.
-  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream, double* squares = nullptr);
-
-  /// See CanBroadcast.
-  void broadcast(BufferView buffer, int root, Stream stream);
-
-  /// See CanReduceScatter. `output` may be this rank's block of `input`. Copies nothing if all inputs are in one
-  /// allocation.
-  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream);
-
-  /// See CanAllGather. `input` may be this rank's block of `output`. If all inputs are in one allocation, each reader
-  /// copies them once.
-  void all_gather(ConstBufferView input, BufferView output, Stream stream);
-
-  /// See CanReadBlocks. If all inputs are in one allocation, the parts are of the peers' own memory; else of copies.
-  void read_blocks(ConstBufferView input, const BlockReader& reader, Stream stream);
-
-  /// See CanExchangeBlocks. If all inputs are in one allocation, each reader copies its blocks once; otherwise every
-  /// rank publishes its blocks chunk by chunk. Allocates a copy of `blocks`.
-  void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, Stream stream);
-
-  /// See CanReduceBlocks. Copies nothing if all inputs are in one allocation. Allocates a copy of `blocks`.
-  void reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op, Stream stream);
-
-  /// See CanSendRecv. A message of up to 128 KiB does not wait for its receiver if no other is in flight.
-  void send(ConstBufferView input, int peer, Stream stream);
-  void recv(BufferView output, int peer, Stream stream);
-  void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream);
-
-  /// See CanBarrier.
-  void barrier(Stream stream);
+  /// Operations, which throw Error (unsupported, invalid_argument) at the call.
+  /// - If all ranks' inputs are in one allocation, an operation with blocks copies no input, and each reader copies a
+  ///   block once; so does an all_reduce in place. Otherwise every rank publishes its input chunk by chunk.
+  /// - The sum of squares of an all_reduce in place in an allocation is that of the ranks' slices in rank order, else
+  ///   each rank's own.
+  /// - An all_reduce by an algorithm that a topology has selected passes all elements through mailboxes.
+  /// - A message of up to 128 KiB does not wait for its receiver if no other is in flight.
+  /// - exchange_blocks and reduce_blocks allocate a copy of their BlockExchange.
+  /// @{
+  void enqueue(const AllReduce& call, Stream stream);
+  void enqueue(const AllReduceWithSquares& call, Stream stream);
+  void enqueue(const Broadcast& call, Stream stream);
+  void enqueue(const Barrier& call, Stream stream);
+  void enqueue(const ReduceScatter& call, Stream stream);
+  void enqueue(const AllGather& call, Stream stream);
+  void enqueue(const ReadBlocks& call, Stream stream);
+  void enqueue(const ExchangeBlocks& call, Stream stream);
+  void enqueue(const ReduceBlocks& call, Stream stream);
+  void enqueue(const Send& call, Stream stream);
+  void enqueue(const Recv& call, Stream stream);
+  void enqueue(const SendRecv& call, Stream stream);
+  /// @}
 
   /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
   Communicator split_blocking(int color, int key, Deadline deadline);
@@ -128,7 +117,6 @@ static_assert(backend::Communicator<Communicator> && CanSumSquares<Communicator>
 #include <utility>
 
 #include "dtrain/backend/channel_setup/split.hpp"
-#include "dtrain/backend/check_arguments.hpp"
 #include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/backend/shared_memory/collectives/all_gather.hpp"
 #include "dtrain/backend/shared_memory/collectives/all_reduce.hpp"
@@ -180,17 +168,23 @@ struct Communicator::ChannelOwner {
     }
   }
 
+  /// @throws Error (unsupported, invalid_argument) unless this rank can run the operation
+  template <class Call>
+  void check(const Call& call) const {
+    check_host_memory(backend_name, call.devices());
+    call.check({channel->rank(), channel->size()});
+  }
+
+  ArenaTable::Location find(const ConstBufferView& buffer) const noexcept {
+    return arenas.find(buffer.data, buffer.bytes());
+  }
+
   /// Descriptor of the next collective. enqueue() counts it, after success only.
-  Operation next(OperationKind kind, const ConstBufferView& buffer,
-                 const ArenaTable::Location& location) const noexcept {
-    Operation operation;
-    operation.sequence = collectives + 1;
-    operation.kind = kind;
-    operation.count = buffer.count;
-    operation.dtype = buffer.dtype;
-    operation.allocation = location.value.number;
-    operation.offset = location.offset;
-    return operation;
+  Operation next(Operation described, const ArenaTable::Location& location) const noexcept {
+    described.sequence = collectives + 1;
+    described.allocation = location.value.number;
+    described.offset = location.offset;
+    return described;
   }
 
   template <class Algorithm>
@@ -207,15 +201,13 @@ struct Communicator::ChannelOwner {
   }
 
   /// @tparam Algorithm of the blocks; owns a copy of them
-  template <class Algorithm>
-  void enqueue_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
-                      Stream stream) {
-    const ArenaTable::Location location = arenas.find(input.data, input.bytes());
-    Operation operation = operation_of(blocks, input.dtype, op, collectives + 1);
-    operation.allocation = location.value.number;
-    operation.offset = location.offset;
-    auto copied = std::make_unique<const BlockExchange>(blocks);
-    enqueue(operation, Algorithm{input.data, output.data, location.value.arena, copied.get()}, stream);
+  template <class Algorithm, class Call>
+  void enqueue_blocks(const Call& call, Stream stream) {
+    check(call);
+    const ArenaTable::Location location = find(call.input);
+    auto copied = std::make_unique<const BlockExchange>(call.blocks);
+    enqueue(next(call.describe(), location),
+            Algorithm{call.input.data, call.output.data, location.value.arena, copied.get()}, stream);
     static_cast<void>(copied.release());
   }
 
@@ -231,7 +223,7 @@ struct Communicator::ChannelOwner {
         }
       }
     };
-    channel->run(++enqueued, next(OperationKind::barrier, ConstBufferView{}, {}), work);
+    channel->run(++enqueued, next(Barrier{}.describe(), {}), work);
     ++collectives;
     channel->throw_if_failed();
     if (!same) {
@@ -241,15 +233,12 @@ struct Communicator::ChannelOwner {
     }
   }
 
-  void transfer(OperationKind kind, ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-    check_host_memory(backend_name, input, output);
-    const bool sends = to >= 0;
-    Operation operation;
-    operation.kind = kind;
-    operation.count = sends ? input.count : output.count;
-    operation.dtype = sends ? input.dtype : output.dtype;
-    operation.root = sends ? to : from;
-    enqueue(operation,
+  /// @param to,from -1: no send, or no recv
+  template <class Call>
+  void transfer(const Call& call, const ConstBufferView& input, int to, const BufferView& output, int from,
+                Stream stream) {
+    check(call);
+    enqueue(call.describe(),
             MailboxTransfer{input.data, output.data, input.count, output.count, &mailbox.endpoint, to, from,
                             input.dtype, output.dtype},
             stream);
@@ -293,87 +282,74 @@ DTRAIN_DEFINED int Communicator::size() const noexcept {
   return owner_->channel->size();
 }
 
-DTRAIN_DEFINED void Communicator::all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream,
-                                             double* squares) {
+DTRAIN_DEFINED void Communicator::enqueue(const AllReduce& call, Stream stream) {
+  enqueue(AllReduceWithSquares{call, nullptr}, stream);
+}
+
+DTRAIN_DEFINED void Communicator::enqueue(const AllReduceWithSquares& call, Stream stream) {
+  const auto& [input, output, op] = call.all_reduce;
   const auto& selected = owner_->mailbox.selected;
-  check_all_reduce_memory(selected.topology, backend_name, input, output);
-  check_all_reduce(input, output);
-  const ArenaTable::Location location =
-      input.data == output.data ? owner_->arenas.find(output.data, output.bytes()) : ArenaTable::Location{};
-  Operation operation = owner_->next(OperationKind::all_reduce, output, location);
-  operation.op = op;
-  operation.sums_squares = squares != nullptr;
+  check_all_reduce_memory(selected.topology, backend_name, call.devices());
+  call.check({rank(), size()});
+  const ArenaTable::Location location = input.data == output.data ? owner_->find(output) : ArenaTable::Location{};
+  const Operation operation = owner_->next(call.describe(), location);
   if (selected.routine != nullptr && size() > 1) {
-    owner_->enqueue(operation, EndpointAllReduce{input.data, output.data, squares, &owner_->mailbox}, stream);
+    owner_->enqueue(operation, EndpointAllReduce{input.data, output.data, call.squares, &owner_->mailbox}, stream);
     return;
   }
-  owner_->enqueue(operation, AllReduce{input.data, output.data, location.value.arena, squares}, stream);
+  owner_->enqueue(operation, SegmentAllReduce{input.data, output.data, location.value.arena, call.squares}, stream);
 }
 
-DTRAIN_DEFINED void Communicator::broadcast(BufferView buffer, int root, Stream stream) {
-  check_host_memory(backend_name, buffer, buffer);
-  check_broadcast(buffer, root, size());
-  const ArenaTable::Location location = owner_->arenas.find(buffer.data, buffer.bytes());
-  Operation operation = owner_->next(OperationKind::broadcast, buffer, location);
-  operation.root = root;
-  owner_->enqueue(operation, Broadcast{buffer.data, location.value.arena}, stream);
+DTRAIN_DEFINED void Communicator::enqueue(const Broadcast& call, Stream stream) {
+  owner_->check(call);
+  const ArenaTable::Location location = owner_->find(call.buffer);
+  owner_->enqueue(owner_->next(call.describe(), location), SegmentBroadcast{call.buffer.data, location.value.arena},
+                  stream);
 }
 
-DTRAIN_DEFINED void Communicator::reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-  check_host_memory(backend_name, input, output);
-  check_reduce_scatter(input, output, rank(), size());
-  const ArenaTable::Location location = owner_->arenas.find(input.data, input.bytes());
-  Operation operation = owner_->next(OperationKind::reduce_scatter, output, location);
-  operation.op = op;
-  owner_->enqueue(operation, ReduceScatter{input.data, output.data, location.value.arena}, stream);
+DTRAIN_DEFINED void Communicator::enqueue(const Barrier& call, Stream stream) {
+  owner_->enqueue(owner_->next(call.describe(), {}), SegmentBarrier{}, stream);
 }
 
-DTRAIN_DEFINED void Communicator::all_gather(ConstBufferView input, BufferView output, Stream stream) {
-  check_host_memory(backend_name, input, output);
-  check_all_gather(input, output, rank(), size());
-  const ArenaTable::Location location = owner_->arenas.find(input.data, input.bytes());
-  owner_->enqueue(owner_->next(OperationKind::all_gather, input, location),
-                  AllGather{input.data, output.data, location.value.arena}, stream);
+DTRAIN_DEFINED void Communicator::enqueue(const ReduceScatter& call, Stream stream) {
+  owner_->check(call);
+  const ArenaTable::Location location = owner_->find(call.input);
+  owner_->enqueue(owner_->next(call.describe(), location),
+                  SegmentReduceScatter{call.input.data, call.output.data, location.value.arena}, stream);
 }
 
-DTRAIN_DEFINED void Communicator::read_blocks(ConstBufferView input, const BlockReader& reader, Stream stream) {
-  check_host_memory(backend_name, input, input);
-  const ArenaTable::Location location = owner_->arenas.find(input.data, input.bytes());
-  owner_->enqueue(owner_->next(OperationKind::all_gather, input, location),
-                  ReadBlocks{input.data, reader, location.value.arena}, stream);
+DTRAIN_DEFINED void Communicator::enqueue(const AllGather& call, Stream stream) {
+  owner_->check(call);
+  const ArenaTable::Location location = owner_->find(call.input);
+  owner_->enqueue(owner_->next(call.describe(), location),
+                  SegmentAllGather{call.input.data, call.output.data, location.value.arena}, stream);
 }
 
-DTRAIN_DEFINED void Communicator::exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output,
-                                                  Stream stream) {
-  check_host_memory(backend_name, input, output);
-  check_exchange(blocks, input, output, rank(), size());
-  owner_->enqueue_blocks<ExchangeBlocks>(blocks, input, output, ReduceOp::sum, stream);
+DTRAIN_DEFINED void Communicator::enqueue(const ReadBlocks& call, Stream stream) {
+  owner_->check(call);
+  const ArenaTable::Location location = owner_->find(call.input);
+  owner_->enqueue(owner_->next(call.describe(), location),
+                  SegmentReadBlocks{call.input.data, call.reader, location.value.arena}, stream);
 }
 
-DTRAIN_DEFINED void Communicator::reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output,
-                                                ReduceOp op, Stream stream) {
-  check_host_memory(backend_name, input, output);
-  check_block_reduction(blocks, input, output, rank(), size());
-  owner_->enqueue_blocks<ReduceBlocks>(blocks, input, output, op, stream);
+DTRAIN_DEFINED void Communicator::enqueue(const ExchangeBlocks& call, Stream stream) {
+  owner_->enqueue_blocks<SegmentExchangeBlocks>(call, stream);
 }
 
-DTRAIN_DEFINED void Communicator::send(ConstBufferView input, int peer, Stream stream) {
-  check_message("send", input, peer, rank(), size());
-  owner_->transfer(OperationKind::send, input, peer, BufferView{}, -1, stream);
+DTRAIN_DEFINED void Communicator::enqueue(const ReduceBlocks& call, Stream stream) {
+  owner_->enqueue_blocks<SegmentReduceBlocks>(call, stream);
 }
 
-DTRAIN_DEFINED void Communicator::recv(BufferView output, int peer, Stream stream) {
-  check_message("recv", output, peer, rank(), size());
-  owner_->transfer(OperationKind::recv, ConstBufferView{}, -1, output, peer, stream);
+DTRAIN_DEFINED void Communicator::enqueue(const Send& call, Stream stream) {
+  owner_->transfer(call, call.input, call.peer, BufferView{}, -1, stream);
 }
 
-DTRAIN_DEFINED void Communicator::send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-  check_send_recv(input, to, output, from, size());
-  owner_->transfer(OperationKind::send_recv, input, to, output, from, stream);
+DTRAIN_DEFINED void Communicator::enqueue(const Recv& call, Stream stream) {
+  owner_->transfer(call, ConstBufferView{}, -1, call.output, call.peer, stream);
 }
 
-DTRAIN_DEFINED void Communicator::barrier(Stream stream) {
-  owner_->enqueue(owner_->next(OperationKind::barrier, ConstBufferView{}, {}), Barrier{}, stream);
+DTRAIN_DEFINED void Communicator::enqueue(const SendRecv& call, Stream stream) {
+  owner_->transfer(call, call.input, call.to, call.output, call.from, stream);
 }
 
 DTRAIN_DEFINED Communicator Communicator::split_blocking(int color, int key, Deadline deadline) {

@@ -13,9 +13,7 @@
 #include "dtrain/backend/allocation_table.hpp"
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/channel_setup/open_and_report.hpp"
-#include "dtrain/backend/check_arguments.hpp"
 #include "dtrain/backend/communicator.hpp"
-#include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/backend/staged/block_chunks.hpp"
 #include "dtrain/backend/staged/chunk_copies.hpp"
 #include "dtrain/backend/staged/staged_operation.hpp"
@@ -27,6 +25,7 @@
 #include "dtrain/stream/cuda/device_buffer.hpp"
 #include "dtrain/stream/cuda/pinned_buffer.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
+#include "dtrain/stream/host/stream_ref.hpp"
 
 #if DTRAIN_WITH_CUDA
 
@@ -91,33 +90,33 @@ class Communicator {
   int size() const noexcept { return inner().size(); }
   const rendezvous::Membership& members() const noexcept { return pipeline_->context().members; }
 
-  /// See CanAllReduce. If a buffer lies in an allocation, the only copies are those between device and host.
-  /// @throws Error (unsupported, invalid_argument, cuda) at the call, as do the others
-  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    pipeline_->check_device(input, output, stream);
-    check_all_reduce(input, output);
-    std::byte* const host_shadow = host_shadow_of(output);
-    const std::size_t element = size_bytes(output.dtype);
-    const ChunkPlan chunks(output.count, element, slot_bytes);
+  /// Operations, which throw Error (unsupported, invalid_argument, cuda) at the call. If the buffer of an all_reduce or
+  /// a broadcast lies in an allocation, the only copies are those between device and host.
+  /// @{
+  void enqueue(const AllReduce& call, Stream stream) {
+    check(call, stream);
+    std::byte* const host_shadow = host_shadow_of(call.output);
+    const std::size_t element = size_bytes(call.output.dtype);
+    const ChunkPlan chunks(call.output.count, element, slot_bytes);
     const auto describe = [&](std::size_t index, std::byte* slot) {
       const ElementRange chunk = chunks[index];
       std::byte* const host = slot != nullptr ? slot : host_shadow + chunk.begin * element;
-      return ChunkCopies{copy_of(input.data, host, chunk, element),
-                         copy_of(output.data, host, chunk, element),
+      return ChunkCopies{copy_of(call.input.data, host, chunk, element),
+                         copy_of(call.output.data, host, chunk, element),
                          host,
                          host,
                          chunk.count,
                          chunk.count};
     };
-    StagedOperation operation = of(StagedKind::all_reduce, output.dtype);
-    operation.op = op;
-    pipeline_->submit(operation, chunks.size(), host_shadow == nullptr, describe, stream);
+    const auto start = [op = call.op](Inner& inner, const ChunkOperands& chunk, HostStream to) {
+      inner.enqueue(AllReduce{chunk.input, chunk.output, op}, to);
+    };
+    submit("an all_reduce", call.output.dtype, start, chunks.size(), host_shadow == nullptr, describe, stream);
   }
 
-  /// See CanBroadcast.
-  void broadcast(BufferView buffer, int root, Stream stream) {
-    pipeline_->check_device(buffer, buffer, stream);
-    check_broadcast(buffer, root, size());
+  void enqueue(const Broadcast& call, Stream stream) {
+    check(call, stream);
+    const BufferView& buffer = call.buffer;
     std::byte* const host_shadow = host_shadow_of(buffer);
     const std::size_t element = size_bytes(buffer.dtype);
     const ChunkPlan chunks(buffer.count, element, slot_bytes);
@@ -125,108 +124,103 @@ class Communicator {
       const ElementRange chunk = chunks[index];
       std::byte* const host = slot != nullptr ? slot : host_shadow + chunk.begin * element;
       const StridedCopy copy = copy_of(buffer.data, host, chunk, element);
-      return ChunkCopies{rank() == root ? copy : StridedCopy{},
-                         rank() == root ? StridedCopy{} : copy,
-                         host,
-                         host,
-                         chunk.count,
-                         chunk.count};
+      const bool is_root = rank() == call.root;
+      return ChunkCopies{
+          is_root ? copy : StridedCopy{}, is_root ? StridedCopy{} : copy, host, host, chunk.count, chunk.count};
     };
-    StagedOperation operation = of(StagedKind::broadcast, buffer.dtype);
-    operation.root = root;
-    pipeline_->submit(operation, chunks.size(), host_shadow == nullptr, describe, stream);
+    const auto start = [root = call.root](Inner& inner, const ChunkOperands& chunk, HostStream to) {
+      inner.enqueue(Broadcast{chunk.output, root}, to);
+    };
+    submit("a broadcast", buffer.dtype, start, chunks.size(), host_shadow == nullptr, describe, stream);
   }
 
-  /// See CanReduceScatter.
-  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
-                      Stream stream) requires CanReduceScatter<Inner> {
-    pipeline_->check_device(input, output, stream);
-    check_reduce_scatter(input, output, rank(), size());
-    const std::size_t element = size_bytes(output.dtype);
-    const ChunkPlan chunks(output.count, element, pipeline_->room(), ranks());
+  void enqueue(const Barrier& call, Stream stream) {
+    const auto start = [call](Inner& inner, const ChunkOperands&, HostStream to) { inner.enqueue(call, to); };
+    const auto describe = [](std::size_t, std::byte*) { return ChunkCopies{}; };
+    submit("a barrier", DType::f32, start, 1, false, describe, stream);
+  }
+
+  void enqueue(const ReduceScatter& call, Stream stream) requires CanReduceScatter<Inner> {
+    check(call, stream);
+    const std::size_t element = size_bytes(call.output.dtype);
+    const ChunkPlan chunks(call.output.count, element, pipeline_->room(), ranks());
     const auto describe = [&](std::size_t index, std::byte* slot) {
       const ElementRange chunk = chunks[index];
       std::byte* const own = slot + own_index() * chunk.count * element;
-      return ChunkCopies{copy_of_blocks(input.data, slot, chunk, element, ranks(), output.count),
-                         copy_of(output.data, own, chunk, element),
+      return ChunkCopies{copy_of_blocks(call.input.data, slot, chunk, element, ranks(), call.output.count),
+                         copy_of(call.output.data, own, chunk, element),
                          slot,
                          own,
                          ranks() * chunk.count,
                          chunk.count};
     };
-    StagedOperation operation = of(StagedKind::reduce_scatter, output.dtype);
-    operation.op = op;
-    pipeline_->submit(operation, chunks.size(), true, describe, stream);
+    const auto start = [op = call.op](Inner& inner, const ChunkOperands& chunk, HostStream to) {
+      inner.enqueue(ReduceScatter{chunk.input, chunk.output, op}, to);
+    };
+    submit("a reduce_scatter", call.output.dtype, start, chunks.size(), true, describe, stream);
   }
 
-  /// See CanAllGather.
-  void all_gather(ConstBufferView input, BufferView output, Stream stream) requires CanAllGather<Inner> {
-    pipeline_->check_device(input, output, stream);
-    check_all_gather(input, output, rank(), size());
-    const std::size_t element = size_bytes(input.dtype);
-    const ChunkPlan chunks(input.count, element, pipeline_->room(), ranks());
+  void enqueue(const AllGather& call, Stream stream) requires CanAllGather<Inner> {
+    check(call, stream);
+    const std::size_t element = size_bytes(call.input.dtype);
+    const ChunkPlan chunks(call.input.count, element, pipeline_->room(), ranks());
     const auto describe = [&](std::size_t index, std::byte* slot) {
       const ElementRange chunk = chunks[index];
       std::byte* const own = slot + own_index() * chunk.count * element;
-      return ChunkCopies{copy_of(input.data, own, chunk, element),
-                         copy_of_blocks(output.data, slot, chunk, element, ranks(), input.count),
+      return ChunkCopies{copy_of(call.input.data, own, chunk, element),
+                         copy_of_blocks(call.output.data, slot, chunk, element, ranks(), call.input.count),
                          own,
                          slot,
                          chunk.count,
                          ranks() * chunk.count};
     };
-    pipeline_->submit(of(StagedKind::all_gather, input.dtype), chunks.size(), true, describe, stream);
+    const auto start = [](Inner& inner, const ChunkOperands& chunk, HostStream to) {
+      inner.enqueue(AllGather{chunk.input, chunk.output}, to);
+    };
+    submit("an all_gather", call.input.dtype, start, chunks.size(), true, describe, stream);
   }
 
-  /// See CanExchangeBlocks.
-  void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output,
-                       Stream stream) requires CanStageBlocks<Inner> {
-    pipeline_->check_device(input, output, stream);
-    check_exchange(blocks, input, output, rank(), size());
-    const ExchangeChunks chunks({blocks, input, output, rank(), pipeline_->room()});
-    pipeline_->submit(of(StagedKind::exchange_blocks, input.dtype), chunks.size(), true, chunks, stream);
+  void enqueue(const ExchangeBlocks& call, Stream stream) requires CanStageBlocks<Inner> {
+    check(call, stream);
+    const ExchangeChunks chunks({call.blocks, call.input, call.output, rank(), pipeline_->room()});
+    const auto start = [](Inner& inner, const ChunkOperands& chunk, HostStream to) {
+      if (chunk.blocks->kind == OperationKind::send_recv) {
+        start_messages(inner, chunk, to);
+      } else {
+        inner.enqueue(ExchangeBlocks{*chunk.blocks, chunk.input, chunk.output}, to);
+      }
+    };
+    submit("an exchange of blocks", call.input.dtype, start, chunks.size(), true, chunks, stream);
   }
 
-  /// See CanReduceBlocks.
-  void reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
-                     Stream stream) requires CanReduceBlocks<Inner> {
-    pipeline_->check_device(input, output, stream);
-    check_block_reduction(blocks, input, output, rank(), size());
-    const ReductionChunks chunks({blocks, input, output, rank(), pipeline_->room()});
-    StagedOperation operation = of(StagedKind::reduce_blocks, input.dtype);
-    operation.op = op;
-    pipeline_->submit(operation, chunks.size(), true, chunks, stream);
+  void enqueue(const ReduceBlocks& call, Stream stream) requires CanReduceBlocks<Inner> {
+    check(call, stream);
+    const ReductionChunks chunks({call.blocks, call.input, call.output, rank(), pipeline_->room()});
+    const auto start = [op = call.op](Inner& inner, const ChunkOperands& chunk, HostStream to) {
+      inner.enqueue(ReduceBlocks{*chunk.blocks, chunk.input, chunk.output, op}, to);
+    };
+    submit("a reduction of blocks", call.input.dtype, start, chunks.size(), true, chunks, stream);
   }
 
-  /// See CanSendRecv.
-  void send(ConstBufferView input, int peer, Stream stream) requires CanSendRecv<Inner> {
-    pipeline_->check_device(input, input, stream);
-    check_message("send", input, peer, rank(), size());
-    exchange(input, peer, BufferView{nullptr, 0, input.dtype, input.device}, -1, stream);
+  void enqueue(const Send& call, Stream stream) requires CanSendRecv<Inner> {
+    check(call, stream);
+    transfer({call.input, call.peer, {nullptr, 0, call.input.dtype, call.input.device}, -1}, stream);
   }
-  void recv(BufferView output, int peer, Stream stream) requires CanSendRecv<Inner> {
-    pipeline_->check_device(output, output, stream);
-    check_message("recv", output, peer, rank(), size());
-    exchange(ConstBufferView(nullptr, 0, output.dtype, output.device), -1, output, peer, stream);
+  void enqueue(const Recv& call, Stream stream) requires CanSendRecv<Inner> {
+    check(call, stream);
+    transfer({{nullptr, 0, call.output.dtype, call.output.device}, -1, call.output, call.peer}, stream);
   }
-  void send_recv(ConstBufferView input, int to, BufferView output, int from,
-                 Stream stream) requires CanSendRecv<Inner> {
-    pipeline_->check_device(input, output, stream);
-    check_send_recv(input, to, output, from, size());
-    if (input.dtype != output.dtype) {
+  void enqueue(const SendRecv& call, Stream stream) requires CanSendRecv<Inner> {
+    check(call, stream);
+    if (call.input.dtype != call.output.dtype) {
       throw_error(
           Errc::unsupported,
           "send_recv of device memory that sends {} and receives {}; both are of one type here: call send and recv",
-          {name(input.dtype), name(output.dtype)});
+          {name(call.input.dtype), name(call.output.dtype)});
     }
-    exchange(input, to, output, from, stream);
+    transfer(call, stream);
   }
-
-  /// See CanBarrier.
-  void barrier(Stream stream) {
-    pipeline_->submit(
-        of(StagedKind::barrier, DType::f32), 1, false, [](std::size_t, std::byte*) { return ChunkCopies{}; }, stream);
-  }
+  /// @}
 
   /// See CanSplit. Work that was enqueued runs first.
   Communicator split_blocking(int color, int key, Deadline deadline) requires CanSplit<Inner> {
@@ -261,43 +255,59 @@ class Communicator {
   std::uint64_t progress() const noexcept { return pipeline_->progress(); }
 
  private:
+  using HostStream = stream::host::StreamRef;
+
   Inner& inner() noexcept { return pipeline_->inner(); }
   const Inner& inner() const noexcept { return std::as_const(*pipeline_).inner(); }
   std::size_t ranks() const noexcept { return static_cast<std::size_t>(size()); }
   std::size_t own_index() const noexcept { return static_cast<std::size_t>(rank()); }
 
-  static StagedOperation of(StagedKind kind, DType dtype) noexcept {
-    StagedOperation operation;
-    operation.kind = kind;
-    operation.dtype = dtype;
-    return operation;
+  template <class Call>
+  void check(const Call& call, Stream stream) const {
+    pipeline_->check_devices(call.devices(), stream);
+    call.check({rank(), size()});
   }
 
-  /// Each direction uses half a slot, so that send, recv and send_recv have chunks of the same size.
-  void exchange(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-    const std::size_t element = size_bytes(input.dtype);
-    const ChunkPlan sent(input.count, element, slot_bytes / 2);
-    const ChunkPlan received(output.count, element, slot_bytes / 2);
-    const std::size_t sends = to >= 0 ? sent.size() : 0;
-    const std::size_t receives = from >= 0 ? received.size() : 0;
+  template <class Start, class Describe>
+  void submit(const char* name, DType dtype, Start start, std::size_t chunks, bool through_slots, Describe describe,
+              Stream stream) {
+    pipeline_->submit(StagedOperation<Start>{name, dtype, start}, chunks, through_slots, describe, stream);
+  }
+
+  /// Each direction uses half a slot, so that send, recv and send_recv have chunks of the same size. The longer of two
+  /// messages continues alone. A message without elements is sent, too. A peer of -1: nothing is sent, or received.
+  void transfer(const SendRecv& call, Stream stream) {
+    const std::size_t element = size_bytes(call.input.dtype);
+    const ChunkPlan sent(call.input.count, element, slot_bytes / 2);
+    const ChunkPlan received(call.output.count, element, slot_bytes / 2);
+    const std::size_t sends = call.to >= 0 ? sent.size() : 0;
+    const std::size_t receives = call.from >= 0 ? received.size() : 0;
     const auto describe = [&](std::size_t index, std::byte* slot) {
       ChunkCopies copies;
       if (index < sends) {
         copies.input = slot;
         copies.input_count = sent[index].count;
-        copies.to_host = copy_of(input.data, copies.input, sent[index], element);
+        copies.to_host = copy_of(call.input.data, copies.input, sent[index], element);
       }
       if (index < receives) {
         copies.output = slot + slot_bytes / 2;
         copies.output_count = received[index].count;
-        copies.to_device = copy_of(output.data, copies.output, received[index], element);
+        copies.to_device = copy_of(call.output.data, copies.output, received[index], element);
       }
       return copies;
     };
-    StagedOperation operation = of(StagedKind::exchange, input.dtype);
-    operation.to = to;
-    operation.from = from;
-    pipeline_->submit(operation, std::max(sends, receives), true, describe, stream);
+    const auto start = [to = call.to, from = call.from](Inner& inner, const ChunkOperands& chunk, HostStream by) {
+      const bool sends_this = to >= 0 && chunk.input.data != nullptr;
+      const bool receives_this = from >= 0 && chunk.output.data != nullptr;
+      if (sends_this && receives_this) {
+        inner.enqueue(SendRecv{chunk.input, to, chunk.output, from}, by);
+      } else if (sends_this) {
+        inner.enqueue(Send{chunk.input, to}, by);
+      } else if (receives_this) {
+        inner.enqueue(Recv{chunk.output, from}, by);
+      }
+    };
+    submit("a send or recv", call.input.dtype, start, std::max(sends, receives), true, describe, stream);
   }
 
   /// Null unless the buffer is in an allocation.

@@ -51,8 +51,9 @@ class HostWorker {
   }
 
   /// Enqueues a chain of `count` chunks, which complete in turn. Blocking: while hundreds of chains are waiting.
-  void enqueue(const StagedOperation& operation, StagedChunk* first, std::size_t count) {
-    thread_->ref().enqueue(QueuedChunks{this, operation, first});
+  template <class Start>
+  void enqueue(const StagedOperation<Start>& operation, StagedChunk* first, std::size_t count) {
+    thread_->ref().enqueue(QueuedChunks<Start>{this, operation, first});
     enqueued_ += count;
   }
 
@@ -66,11 +67,11 @@ class HostWorker {
   /// How many chunks have been completed. Threads: any.
   std::uint64_t progress() const noexcept { return completed_.load(); }
 
-  /// Ends the channel and reports to the job.
-  void fail(StagedKind kind, CauseKind cause_kind, const char* text) noexcept {
+  /// Ends the channel and reports to the job. @param operation "an all_reduce"
+  void fail(const char* operation, CauseKind cause_kind, const char* text) noexcept {
     try {
       const Cause cause{cause_kind, context_.reporting_rank(), context_.members.host,
-                        format_text("{} on channel '{}': {}", {name(kind), context_.name, text})};
+                        format_text("{} on channel '{}': {}", {operation, context_.name, text})};
       inner_.abort(cause);
       context_.failure->report(cause);
     } catch (...) {
@@ -81,29 +82,31 @@ class HostWorker {
  private:
   static constexpr std::chrono::milliseconds failure_check_interval{5};
 
+  template <class Start>
   struct QueuedChunks {
     HostWorker* worker;
-    StagedOperation operation;
+    StagedOperation<Start> operation;
     StagedChunk* first;
 
     void operator()() noexcept { worker->process(operation, first); }
     void drop() noexcept { worker->chunks_.release_all(first); }
   };
 
-  void process(const StagedOperation& operation, StagedChunk* chunk) noexcept {
+  template <class Start>
+  void process(const StagedOperation<Start>& operation, StagedChunk* chunk) noexcept {
     for (StagedChunk* next = nullptr; chunk != nullptr; chunk = next) {
       next = chunk->next;
       try {
         const stream::cuda::RelaxedCapture relaxed;
         take_device();
-        if (!inner_.failure() && wait_until_on_host(operation, *chunk)) {
+        if (!inner_.failure() && wait_until_on_host(operation.name, *chunk)) {
           run(operation, *chunk);
         }
       } catch (const std::exception& error) {
-        fail(operation.kind, CauseKind::exception, error.what());
+        fail(operation.name, CauseKind::exception, error.what());
       }
       if (chunk->result_ready.timed_out()) {
-        fail(operation.kind, CauseKind::timeout, "its stream's wait for the host timed out");
+        fail(operation.name, CauseKind::timeout, "its stream's wait for the host timed out");
       }
       completed_.fetch_add(1);  // first: a thread that sees the result may destroy the communicator
       chunks_.release(*chunk);
@@ -119,7 +122,7 @@ class HostWorker {
 
   /// Blocking: until the chunk is in host memory. From when the program's stream has reached the chunk, the deadline is
   /// the channel's timeout; before that the peers' timeouts fail the channel. @returns false if the channel has failed
-  bool wait_until_on_host(const StagedOperation& operation, const StagedChunk& chunk) {
+  bool wait_until_on_host(const char* operation, const StagedChunk& chunk) {
     std::optional<Deadline> deadline;
     while (chunk.copied_to_host.block_until_complete(Deadline::after(failure_check_interval)) !=
            stream::WaitResult::complete) {
@@ -130,7 +133,7 @@ class HostWorker {
         deadline = Deadline::after(context_.timeout);
       }
       if (deadline && deadline->passed()) {
-        fail(operation.kind, CauseKind::timeout,
+        fail(operation, CauseKind::timeout,
              "copying a chunk to the host took longer than the timeout; is the device still there?");
         return false;
       }
@@ -139,8 +142,9 @@ class HostWorker {
   }
 
   /// Blocking: the inner operation ends by its deadline.
-  void run(const StagedOperation& operation, const StagedChunk& chunk) {
-    start(inner_, operation, chunk, steps_.ref());
+  template <class Start>
+  void run(const StagedOperation<Start>& operation, const StagedChunk& chunk) {
+    operation.start(inner_, chunk.operands(operation.dtype), steps_.ref());
     while (steps_.block_until_complete(steps_.published(), Deadline::after(std::chrono::minutes(1))) !=
            stream::WaitResult::complete) {
     }

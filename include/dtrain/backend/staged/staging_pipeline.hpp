@@ -159,15 +159,15 @@ class StagingPipeline {
   /// Enqueues the copies of each chunk, which `describe(index, slot)` returns as ChunkCopies. `slot` is null if the
   /// operation does not use slots. After a failure nothing is enqueued.
   /// @throws Error (unsupported: the stream is captured; cuda: the channel is then out of service)
-  template <class Describe>
-  void submit(const StagedOperation& operation, std::size_t chunks, bool through_slots, Describe describe,
+  template <class Start, class Describe>
+  void submit(const StagedOperation<Start>& operation, std::size_t chunks, bool through_slots, Describe describe,
               stream::cuda::StreamRef stream) {
     const stream::cuda::DeviceGuard guard(device_);
-    refuse_capture(operation.kind, stream);
+    refuse_capture(operation.name, stream);
     if (failure()) {
       return;
     }
-    Batch batch(*this, operation);
+    Batch<Start> batch(*this, operation);
     try {
       for (std::size_t index = 0; index < chunks; ++index) {
         StagedChunk& chunk = batch.add();
@@ -183,7 +183,7 @@ class StagingPipeline {
       batch.enqueue();
       device_copies_->join_stream(stream);
     } catch (const std::exception& error) {
-      host_worker_->fail(operation.kind, CauseKind::exception, error.what());
+      host_worker_->fail(operation.name, CauseKind::exception, error.what());
       batch.release_chunks();
       join_stream_if_possible(stream);
       throw;
@@ -197,14 +197,13 @@ class StagingPipeline {
   std::uint64_t progress() const noexcept { return host_worker_->progress(); }
 
   /// @throws Error (invalid_argument, unsupported) unless buffers and stream are on this channel's device
-  DTRAIN_NOT_INLINED void check_device(const ConstBufferView& input, const ConstBufferView& output,
-                                       stream::cuda::StreamRef stream) const {
+  DTRAIN_NOT_INLINED void check_devices(const Devices& buffers, stream::cuda::StreamRef stream) const {
     const Device own{DeviceKind::cuda, device_};
     if (stream.device() != own) {
       throw_error(Errc::invalid_argument, "this channel takes streams of {}, not one of {}",
                   {to_string(own), to_string(stream.device())});
     }
-    for (const Device device : {input.device, output.device}) {
+    for (const Device device : buffers) {
       if (device != own) {
         throw_error(Errc::unsupported,
                     "this channel takes memory of {}, not of {}; backend::Staged is for device memory, the backend in "
@@ -241,9 +240,10 @@ class StagingPipeline {
   static constexpr std::size_t largest_element = 16;
 
   /// Chunks passed to the thread together. The first chunk is passed alone, so that the thread begins at once.
+  template <class Start>
   class Batch {
    public:
-    Batch(StagingPipeline& pipeline, const StagedOperation& operation) noexcept
+    Batch(StagingPipeline& pipeline, const StagedOperation<Start>& operation) noexcept
         : pipeline_(pipeline), operation_(operation) {}
 
     StagedChunk& add() {
@@ -278,19 +278,19 @@ class StagingPipeline {
     static constexpr std::size_t chunks_together = 8;
 
     StagingPipeline& pipeline_;
-    const StagedOperation& operation_;
+    const StagedOperation<Start>& operation_;
     StagedChunk* first_ = nullptr;
     StagedChunk* last_ = nullptr;
     std::size_t count_ = 0;
     std::size_t limit_ = 1;
   };
 
-  static void refuse_capture(StagedKind kind, stream::cuda::StreamRef stream) {
+  static void refuse_capture(const char* operation, stream::cuda::StreamRef stream) {
     if (stream.is_capturing()) {
       throw_error(Errc::unsupported,
                   "{} through host memory was enqueued on a stream that is being captured, but a graph cannot hold "
                   "what the host does; use backend::Nccl, or do not capture",
-                  {name(kind)});
+                  {operation});
     }
   }
 

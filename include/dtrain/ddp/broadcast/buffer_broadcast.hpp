@@ -50,7 +50,7 @@ class BufferBroadcast {
     if (is_root_) {
       copier.gather(slots_);
     }
-    communicator.broadcast(all_, 0, copier.stream());
+    communicator.enqueue(backend::Broadcast{all_, 0}, copier.stream());
     if constexpr (Copier::copies_on_stream) {
       scatter(copier);
     }

@@ -79,7 +79,10 @@ void broadcast_values(Communicator& communicator, typename Communicator::Stream 
   };
   // This thread copies: work of the stream that an exception leaves behind would copy after the end of `values`.
   values.launch(
-      communicator.rank() == 0, [&](const BufferView& value) { communicator.broadcast(value, 0, stream); },
+      communicator.rank() == 0,
+      [&](const BufferView& value) {
+        communicator.enqueue(backend::Broadcast{value, 0}, stream);
+      },
       [&](auto copy) {
         wait();
         copy();

@@ -42,48 +42,45 @@ class CountedChannel {
 
   void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) const {
     if (traffic_ != nullptr) traffic_->sends_all_reduce(output.bytes());
-    channel_->all_reduce(input, output, op, stream);
+    channel_->enqueue(backend::AllReduce{input, output, op}, stream);
   }
   void broadcast(BufferView buffer, int root, Stream stream) const {
-    count(buffer);
-    channel_->broadcast(buffer, root, stream);
+    enqueue(buffer, backend::Broadcast{buffer, root}, stream);
   }
-  void barrier(Stream stream) const { channel_->barrier(stream); }
+  void barrier(Stream stream) const { channel_->enqueue(backend::Barrier{}, stream); }
   void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
                       Stream stream) const requires backend::CanReduceScatter<C> {
-    count(input);
-    channel_->reduce_scatter(input, output, op, stream);
+    enqueue(input, backend::ReduceScatter{input, output, op}, stream);
   }
   void all_gather(ConstBufferView input, BufferView output, Stream stream) const requires backend::CanAllGather<C> {
-    count(output);
-    channel_->all_gather(input, output, stream);
+    enqueue(output, backend::AllGather{input, output}, stream);
   }
   void exchange_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output,
                        Stream stream) const requires backend::CanExchangeBlocks<C> {
-    count(input);
-    channel_->exchange_blocks(blocks, input, output, stream);
+    enqueue(input, backend::ExchangeBlocks{blocks, input, output}, stream);
   }
   void reduce_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
                      Stream stream) const requires backend::CanReduceBlocks<C> {
-    count(input);
-    channel_->reduce_blocks(blocks, input, output, op, stream);
+    enqueue(input, backend::ReduceBlocks{blocks, input, output, op}, stream);
   }
   void send(ConstBufferView input, int peer, Stream stream) const requires backend::CanSendRecv<C> {
     count_message(input);
-    channel_->send(input, peer, stream);
+    channel_->enqueue(backend::Send{input, peer}, stream);
   }
   void recv(BufferView output, int peer, Stream stream) const requires backend::CanSendRecv<C> {
-    channel_->recv(output, peer, stream);
+    channel_->enqueue(backend::Recv{output, peer}, stream);
   }
   void send_recv(ConstBufferView input, int to, BufferView output, int from,
                  Stream stream) const requires backend::CanSendRecv<C> {
     count_message(input);
-    channel_->send_recv(input, to, output, from, stream);
+    channel_->enqueue(backend::SendRecv{input, to, output, from}, stream);
   }
 
  private:
-  void count(const ConstBufferView& sent) const noexcept {
+  template <class Operation>
+  void enqueue(const ConstBufferView& sent, const Operation& operation, Stream stream) const {
     if (traffic_ != nullptr) traffic_->sends(sent.bytes());
+    channel_->enqueue(operation, stream);
   }
 
   /// Counts a message. A rank sends n (size - 1) / size of the n bytes that are counted for a collective.

@@ -78,9 +78,9 @@ class AllReduceWork final : public ReducingWork<C> {
     if (range.count == 0) return;
     double* squares = this->sum_of(bucket);
     if constexpr (backend::CanSumSquares<C>) {
-      channel.all_reduce(range, range, op, stream, std::exchange(squares, nullptr));
+      channel.enqueue(backend::AllReduceWithSquares{{range, range, op}, std::exchange(squares, nullptr)}, stream);
     } else {
-      channel.all_reduce(range, range, op, stream);
+      channel.enqueue(backend::AllReduce{range, range, op}, stream);
     }
     this->measure(squares, range, stream);
   }

@@ -61,7 +61,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// - Update: a bucket is updated as soon as it is reduced. A step with an inspection updates buckets when all are
 /// reduced; a rule that needs norms of whole parameters, when all are measured.
 /// - Gathering: stage 1 gathers a bucket in its own memory as soon as it is updated. Stage 2, and stage 1 with
-/// overlap_forward, gather buckets when the backward pass has ended. A communicator with read_blocks() does the same at
+/// overlap_forward, gather buckets when the backward pass has ended. A communicator that CanReadBlocks does the same at
 /// that time, but copies weights from the other ranks' memory instead of gathering them.
 /// - With ready_frees_value, a step that updates buckets at once also gathers and stores each updated bucket at once.
 /// - After a failure of the channel nothing is updated or stored, because gradients are not reduced. The bucket's
@@ -125,11 +125,12 @@ class ShardedReduction final : public StepWork<C> {
     const BucketShard& shard = parameters_.shard(bucket);
     const ShardMemory own = own_part(bucket);
     if (shard.block != 0) {
-      channel.reduce_scatter(part(range, 0, shard.rest_begin), like(range, own.block, shard.block), op, stream);
+      const BufferView whole = part(range, 0, shard.rest_begin);
+      channel.enqueue(backend::ReduceScatter{whole, like(range, own.block, shard.block), op}, stream);
     }
     if (shard.rest_count != 0) {
       const BufferView rest = part(range, shard.rest_begin, shard.rest_count);
-      channel.all_reduce(rest, like(range, own.rest, shard.rest_count), op, stream);
+      channel.enqueue(backend::AllReduce{rest, like(range, own.rest, shard.rest_count), op}, stream);
     }
     if (!stores_at_once()) divided_.launched(bucket, stream);
     if (inspect_) {
@@ -220,7 +221,7 @@ class ShardedReduction final : public StepWork<C> {
   void update_all(C& channel, Stream stream) {
     if (parameters_.measures()) {
       const BufferView sums = buffer_view(parameters_.square_sums());
-      channel.all_reduce(sums, sums, ReduceOp::sum, stream);
+      channel.enqueue(backend::AllReduce{sums, sums, ReduceOp::sum}, stream);
     }
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
       update(bucket, channel, stream);
@@ -265,7 +266,7 @@ class ShardedReduction final : public StepWork<C> {
       parameters.store(reader.number, static_cast<std::size_t>(rank) * block + begin, from, bytes);
     };
     const BufferView own = part(ranges_[bucket], shard.own_begin, shard.block);
-    if (shard.block != 0) channel.read_blocks(own, backend::BlockReader{this, bucket, store}, stream);
+    if (shard.block != 0) channel.enqueue(backend::ReadBlocks{own, {this, bucket, store}}, stream);
     stream.enqueue([this, bucket, &channel]() noexcept {
       if (!own_is_stored_[bucket] && !channel.failure()) store_own(bucket);
     });
@@ -306,7 +307,8 @@ class ShardedReduction final : public StepWork<C> {
     const BufferView& range = ranges_[bucket];
     const BucketShard& shard = parameters_.shard(bucket);
     if (shard.block != 0) {
-      channel.all_gather(part(range, shard.own_begin, shard.block), part(range, 0, shard.rest_begin), stream);
+      const BufferView own = part(range, shard.own_begin, shard.block);
+      channel.enqueue(backend::AllGather{own, part(range, 0, shard.rest_begin)}, stream);
     }
   }
 
@@ -314,7 +316,7 @@ class ShardedReduction final : public StepWork<C> {
   GradientNorm norm(C& channel, Stream stream) {
     squares_ = parameters_.own_squares();
     const BufferView sum = buffer_view(std::span(&squares_, 1));
-    channel.all_reduce(sum, sum, ReduceOp::sum, stream);
+    channel.enqueue(backend::AllReduce{sum, sum, ReduceOp::sum}, stream);
     Event summed;
     stream.record(summed);
     buckets_->wait_for_event(summed);

@@ -61,12 +61,12 @@ class NodeBlocks {
       const ConstBufferView theirs =
           view_of(apart ? ConstBufferView(partials) : input, range_of_node(output.count, other));
       const BufferView block = view_of(crossing, block_of(all, layout_.nodes, other));
-      if (!node_.step([&](auto& node, auto stream) { node.reduce_scatter(theirs, block, plain, stream); })) {
+      if (!node_.run(backend::ReduceScatter{theirs, block, plain})) {
         return false;
       }
     }
     const auto reduce = [&](const BufferView& sent, const BufferView& result, ReduceOp by) {
-      return across_.step([&](auto& across, auto stream) { across.reduce_scatter(sent, result, by, stream); });
+      return across_.run(backend::ReduceScatter{sent, result, by});
     };
     const bool serves = wire.reduce_scatter(crossing, own, plain, layout_.nodes, reduce);
     if (serves) {
@@ -78,12 +78,12 @@ class NodeBlocks {
   bool all_gather(const ConstBufferView& input, const BufferView& output) {
     const std::size_t all = blocks_of_nodes(input.count);
     const BufferView crossing{memory_.at_least(all * size_bytes(input.dtype)), all, input.dtype, {}};
-    bool serves = across_.step([&](auto& across, auto stream) { across.all_gather(input, crossing, stream); });
+    bool serves = across_.run(backend::AllGather{input, crossing});
     for (int other = 0; serves && other < layout_.nodes; ++other) {
       const BufferView theirs = view_of(output, range_of_node(input.count, other));
       const BufferView own = view_of(theirs, block_of(theirs.count, layout_.local_size, layout_.local_rank));
       copy(view_of(crossing, block_of(all, layout_.nodes, other)), own);
-      serves = node_.step([&](auto& node, auto stream) { node.all_gather(own, theirs, stream); });
+      serves = node_.run(backend::AllGather{own, theirs});
     }
     return serves;
   }
@@ -159,67 +159,61 @@ class HierarchicalCollectives {
     return hierarchical_variants(layout_, WireType::dtype);
   }
 
-  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op, bool casts) {
+  bool run(const backend::AllReduce& call, bool casts) {
     if (layout_.nodes == 1) {
-      return node_.step([&](auto& node, auto stream) { node.all_reduce(input, output, op, stream); });
+      return node_.run(call);
     }
     if (layout_.ranks == layout_.nodes) {
-      if (casts && wire_.casts(output.dtype, op)) {
-        copy(input, output);
-        return all_reduce_across(output, op, casts);
+      if (casts && wire_.casts(call.output.dtype, call.op)) {
+        copy(call.input, call.output);
+        return all_reduce_across(call.output, call.op, casts);
       }
-      return across_->step([&](auto& across, auto stream) { across.all_reduce(input, output, op, stream); });
+      return across_->run(call);
     }
-    return reduce_in_segments(input, output, op, casts);
+    return reduce_in_segments(call.input, call.output, call.op, casts);
   }
 
-  /// Whether reduce_scatter() and all_gather() go by nodes: all nodes have equally many ranks, with successive blocks.
+  /// Whether a ReduceScatter and an AllGather go by nodes: all nodes have equally many ranks, with successive blocks.
   bool scatters() const noexcept { return layout_.local_size > 1 && layout_.is_in_rank_order(); }
 
   /// @pre scatters()
-  bool reduce_scatter(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
-    if (layout_.nodes == 1) {
-      return node_.step([&](auto& node, auto stream) { node.reduce_scatter(input, output, op, stream); });
-    }
-    return node_blocks().reduce_scatter(input, output, op, accumulate_, wire_);
+  bool run(const backend::ReduceScatter& call) {
+    return layout_.nodes == 1 ? node_.run(call)
+                              : node_blocks().reduce_scatter(call.input, call.output, call.op, accumulate_, wire_);
   }
 
   /// @pre scatters()
-  bool all_gather(const ConstBufferView& input, const BufferView& output) {
-    if (layout_.nodes == 1) {
-      return node_.step([&](auto& node, auto stream) { node.all_gather(input, output, stream); });
-    }
-    return node_blocks().all_gather(input, output);
+  bool run(const backend::AllGather& call) {
+    return layout_.nodes == 1 ? node_.run(call) : node_blocks().all_gather(call.input, call.output);
   }
 
-  bool broadcast(const BufferView& buffer, int root) {
-    const NodeLayout::Place from = layout_.places[static_cast<std::size_t>(root)];
+  bool run(const backend::Broadcast& call) {
+    const BufferView& buffer = call.buffer;
+    const NodeLayout::Place from = layout_.places[static_cast<std::size_t>(call.root)];
     if (layout_.nodes == 1) {
-      return node_.step([&](auto& node, auto stream) { node.broadcast(buffer, root, stream); });
+      return node_.run(call);
     }
     if (layout_.ranks == layout_.nodes) {
-      return across_->step([&](auto& across, auto stream) { across.broadcast(buffer, root, stream); });
+      return across_->run(call);
     }
     const bool has_values = layout_.node == from.node;
     const std::size_t length = segment_length(buffer.dtype);
     const auto segment = [&](std::size_t index) { return view_of(buffer, chunk_of({0, buffer.count}, length, index)); };
     const auto in_node = [&](std::size_t index) {
-      return !has_values ||
-             node_.step([&](auto& node, auto stream) { node.broadcast(segment(index), from.local_rank, stream); });
+      return !has_values || node_.run(backend::Broadcast{segment(index), from.local_rank});
     };
     const auto across = [&](std::size_t index) {
       const BufferView own =
           across_ ? view_of(segment(index), owned_range(segment(index), layout_.local_rank)) : BufferView{};
-      return !across_ || across_->step([&](auto& nodes, auto stream) { nodes.broadcast(own, from.node, stream); });
+      return !across_ || across_->run(backend::Broadcast{own, from.node});
     };
     const auto gather = [&](std::size_t index) { return has_values || all_gather_in_node(segment(index)); };
     return in_segments(segments_of(buffer.count, length), in_node, across, gather);
   }
 
   /// Two barriers in each node; between these, the ranks of each cross-node group run a barrier.
-  bool barrier() {
-    const auto meet = [](auto& channel, auto stream) { channel.barrier(stream); };
-    return node_.step(meet) && (layout_.nodes == 1 || ((!across_ || across_->step(meet)) && node_.step(meet)));
+  bool run(const backend::Barrier& call) {
+    return node_.run(call) && (layout_.nodes == 1 || ((!across_ || across_->run(call)) && node_.run(call)));
   }
 
   void abort(const Cause& cause) noexcept {
@@ -320,10 +314,11 @@ class HierarchicalCollectives {
     const BufferRange reduced = layout_.is_even() ? rest(output) : BufferRange{0, output.count};
     return node_.step([&](auto& node, auto stream) {
       if (scattered.count != 0) {
-        node.reduce_scatter(view_of(input, scattered), view_of(output, block(output, layout_.local_rank)), op, stream);
+        const BufferView own = view_of(output, block(output, layout_.local_rank));
+        node.enqueue(backend::ReduceScatter{view_of(input, scattered), own, op}, stream);
       }
       if (reduced.count != 0) {
-        node.all_reduce(view_of(input, reduced), view_of(output, reduced), op, stream);
+        node.enqueue(backend::AllReduce{view_of(input, reduced), view_of(output, reduced), op}, stream);
       }
     });
   }
@@ -345,7 +340,7 @@ class HierarchicalCollectives {
   /// Reduces `own` in place across nodes.
   bool all_reduce_across(const BufferView& own, ReduceOp op, bool casts) {
     const auto reduce = [&](const BufferView& sent, ReduceOp by) {
-      return across_->step([&](auto& across, auto stream) { across.all_reduce(sent, sent, by, stream); });
+      return across_->run(backend::AllReduce{sent, sent, by});
     };
     return wire_.all_reduce(own, op, layout_.nodes, reduce, casts);
   }
@@ -356,14 +351,15 @@ class HierarchicalCollectives {
     }
     return node_.step([&](auto& node, auto stream) {
       if (layout_.is_even() && blocks(output).count != 0) {
-        node.all_gather(view_of(output, block(output, layout_.local_rank)), view_of(output, blocks(output)), stream);
+        const BufferView own = view_of(output, block(output, layout_.local_rank));
+        node.enqueue(backend::AllGather{own, view_of(output, blocks(output))}, stream);
       }
       for (int group = 0; group < layout_.cross_node_groups; ++group) {
         const BufferRange shared = !layout_.is_even()                       ? owned_range(output, group)
                                    : group + 1 == layout_.cross_node_groups ? rest(output)
                                                                             : BufferRange{};
         if (shared.count != 0) {
-          node.broadcast(view_of(output, shared), group, stream);
+          node.enqueue(backend::Broadcast{view_of(output, shared), group}, stream);
         }
       }
     });

@@ -130,7 +130,7 @@ TEST_CASE("in a part of the job, sentences call ranks what the job calls them") 
       pair.reset();
       self.latch->block_until_failed(Deadline::after(20s));
     } else {
-      pair->barrier(self.stream.ref());
+      pair->enqueue(dtrain::backend::Barrier{}, self.stream.ref());
       CHECK_FALSE((self.wait() && !pair->failure()));
       CHECK(pair->failure()->text.find(" cannot be finished: rank 1 has left the channel") != std::string::npos);
     }

@@ -21,6 +21,7 @@
 namespace {
 
 using dtrain::Step;
+using dtrain::backend::AllReduce;
 using dtrain::stream::cuda::Event;
 using dtrain::stream::cuda::ScaledCopyBatch;
 using dtrain::stream::cuda::SquareSumKernel;
@@ -70,7 +71,7 @@ class BareStep {
         stream.wait(packed_);
       }
       const dtrain::BufferView view = nccl_.view(memory_, rank_.size(i), dtrain::DType::f32);
-      nccl_.communicator.all_reduce(view, view, dtrain::ReduceOp::average, stream);
+      nccl_.communicator.enqueue(AllReduce{view, view, dtrain::ReduceOp::average}, stream);
       if (measures_) {
         const dtrain::BufferView padded = nccl_.view(memory_, (rank_.size(i) + 15) / 16 * 16, dtrain::DType::f32);
         SquareSumKernel::find(dtrain::DType::f32).enqueue(padded, reinterpret_cast<double*>(sums_.data()), stream);
@@ -223,7 +224,7 @@ TEST_CASE("steady operations through host memory allocate nothing beside what th
       both.arrive_and_wait();
       const std::size_t with = fewest_allocations(10, [&] {
         both.arrive_and_wait();  // nobody begins before all have counted
-        rank.communicator.all_reduce(view, view, dtrain::ReduceOp::average, rank.ref());
+        rank.communicator.enqueue(AllReduce{view, view, dtrain::ReduceOp::average}, rank.ref());
         wait();
       });
       both.arrive_and_wait();

@@ -29,6 +29,9 @@ using dtrain::DType;
 using dtrain::Errc;
 using dtrain::Error;
 using dtrain::ReduceOp;
+using dtrain::backend::AllReduce;
+using dtrain::backend::Barrier;
+using dtrain::backend::Broadcast;
 using support::DeviceBuffer;
 using support::error_of;
 using support::FakeJob;
@@ -92,15 +95,15 @@ TEST_CASE("a part of NCCL's channel has its own ranks, and both work on") {
       for (NcclRank* const of : {&part, &self, &part}) {
         const DeviceBuffer one = on_device(std::vector<float>{1});
         const auto view = of->view(one, 1, DType::f32);
-        of->communicator.all_reduce(view, view, ReduceOp::sum, of->stream.ref());
+        of->communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, of->stream.ref());
         CHECK(of->wait());
         CHECK(on_host<float>(one.data(), 1)[0] == static_cast<float>(of->communicator.size()));
       }
       thread.doing("splitting the part, with work enqueued on it");
       const DeviceBuffer last = on_device(std::vector<float>{1});
       support::enqueue_delay(part.stream.ref(), 50ms);
-      part.communicator.all_reduce(part.view(last, 1, DType::f32), part.view(last, 1, DType::f32), ReduceOp::sum,
-                                   part.stream.ref());
+      part.communicator.enqueue(
+          AllReduce{part.view(last, 1, DType::f32), part.view(last, 1, DType::f32), ReduceOp::sum}, part.stream.ref());
       NcclRank alone(part.latch, part.communicator.split_blocking(part.communicator.rank(), 0, Deadline::after(10s)));
       CHECK(alone.communicator.size() == 1);
     });
@@ -122,7 +125,7 @@ TEST_CASE("NCCL's arenas are zeroed, are reduced in, and may outlive the communi
       const std::vector<float> ones(1024, 1);
       support::check(cudaMemcpy(arena.data(), ones.data(), 4096, cudaMemcpyHostToDevice), "cudaMemcpy");
       const dtrain::BufferView view{arena.data(), 1024, DType::f32, {DeviceKind::cuda, self.device}};
-      self.communicator.all_reduce(view, view, ReduceOp::average, self.stream.ref());
+      self.communicator.enqueue(AllReduce{view, view, ReduceOp::average}, self.stream.ref());
       CHECK(self.wait());
       CHECK(on_host<float>(arena.data(), 1024) == ones);
       outlives = std::move(arena);
@@ -144,7 +147,7 @@ TEST_CASE("arenas that are windows of symmetric memory serve as soon as they are
       const auto second = communicator.allocate_blocking(4096, Deadline::after(10s));
       thread.doing("reducing");
       const dtrain::BufferView view{second.data(), 1024, DType::f32, {DeviceKind::cuda, thread.rank()}};
-      communicator.all_reduce(view, view, ReduceOp::sum, stream.ref());
+      communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, stream.ref());
       dtrain::stream::cuda::Event done;
       stream.ref().record(done);
       CHECK(done.block_until_complete(Deadline::after(10s)) == dtrain::stream::WaitResult::complete);
@@ -167,7 +170,7 @@ TEST_CASE("an arena is deregistered and freed on its own device, once no stream 
     support::check(cudaMemsetAsync(arena.data(), 1, 4096, compute.ref().native()), "cudaMemsetAsync");
     std::thread elsewhere([gone = std::move(arena)]() mutable { gone = {}; });  // device 0 is that thread's
     elsewhere.join();
-    self.communicator.barrier(self.stream.ref());
+    self.communicator.enqueue(Barrier{}, self.stream.ref());
     CHECK(self.wait());
   });
 #if DTRAIN_EMULATED_CUDA
@@ -183,21 +186,21 @@ TEST_CASE("what NCCL cannot do is refused in a sentence, and the communicator se
   const auto stream = self.stream.ref();
   const DeviceBuffer memory = on_device(std::vector<std::int32_t>{1, 2, 3});
   const auto view = self.view(memory, 3, DType::i32);
-  const auto average = error_of([&] { self.communicator.all_reduce(view, view, ReduceOp::average, stream); });
+  const auto average = error_of([&] { self.communicator.enqueue(AllReduce{view, view, ReduceOp::average}, stream); });
   REQUIRE(average.code());
   CHECK(average.code() == make_error_code(Errc::unsupported));
   CHECK(std::string(average.what()).find("average of i32 by NCCL would be wrong") != std::string::npos);
   auto host = view;
   host.device = {};
-  const auto of_host = error_of([&] { self.communicator.broadcast(host, 0, stream); });
+  const auto of_host = error_of([&] { self.communicator.enqueue(Broadcast{host, 0}, stream); });
   REQUIRE(of_host.code());
   CHECK(std::string(of_host.what()).find("takes memory of cuda:0, not memory of host") != std::string::npos);
   const auto elsewhere = dtrain::stream::cuda::StreamRef(stream.native(), 7);
-  const auto of_other = error_of([&] { self.communicator.barrier(elsewhere); });
+  const auto of_other = error_of([&] { self.communicator.enqueue(Barrier{}, elsewhere); });
   REQUIRE(of_other.code());
   CHECK(std::string(of_other.what()).find("takes streams of cuda:0, not one of cuda:7") != std::string::npos);
   CHECK(error_of([&] { static_cast<void>(self.communicator.split_blocking(-1, 0, Deadline::after(1s))); }).code());
-  self.communicator.all_reduce(view, view, ReduceOp::sum, stream);
+  self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, stream);
   CHECK(self.wait());
 }
 
@@ -208,7 +211,8 @@ TEST_CASE("more operations than are watched one by one go through, of which the 
     const auto view = self.view(memory, 1, DType::f64);
     support::enqueue_delay(self.stream.ref(), 20ms);
     for (int i = 0; i < 200; ++i) {
-      self.communicator.all_reduce(view, view, i % 2 == 0 ? ReduceOp::sum : ReduceOp::average, self.stream.ref());
+      self.communicator.enqueue(AllReduce{view, view, i % 2 == 0 ? ReduceOp::sum : ReduceOp::average},
+                                self.stream.ref());
     }
     CHECK(self.wait());
     CHECK(on_host<double>(memory.data(), 1)[0] == std::ldexp(1.0, 100));
@@ -222,15 +226,15 @@ TEST_CASE("a collective that is captured in a CUDA graph runs with each launch o
     const DeviceBuffer memory = on_device(std::vector<float>{1, 1});
     const auto view = self.view(memory, 2, DType::f32);
     const cudaStream_t stream = self.stream.ref().native();
-    self.communicator.barrier(self.stream.ref());
+    self.communicator.enqueue(Barrier{}, self.stream.ref());
     CHECK(self.wait());
     thread.doing("capturing");
     const dtrain::stream::cuda::Stream other;
     support::enqueue_delay(other.ref(), 300ms);
-    self.communicator.barrier(other.ref());  // in flight meanwhile, and watched
+    self.communicator.enqueue(Barrier{}, other.ref());  // in flight meanwhile, and watched
     both.arrive_and_wait();
     support::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
-    self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+    self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
     std::this_thread::sleep_for(120ms);  // the watching threads look meanwhile
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t runnable = nullptr;

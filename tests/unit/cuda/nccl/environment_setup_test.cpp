@@ -126,7 +126,7 @@ TEST_CASE("ranks that are threads and share a device are refused in the implicit
     Nccl::Communicator communicator = open(job, self);
     const support::DeviceBuffer memory = support::on_device(std::vector<float>(8, 1.0F));
     const dtrain::BufferView view{memory.data(), 8, dtrain::DType::f32, {dtrain::DeviceKind::cuda, 0}};
-    communicator.all_reduce(view, view, dtrain::ReduceOp::sum, stream.ref());
+    communicator.enqueue(dtrain::backend::AllReduce{view, view, dtrain::ReduceOp::sum}, stream.ref());
     dtrain::stream::cuda::Event done;
     stream.ref().record(done);
     CHECK(done.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(20))) ==

@@ -29,6 +29,10 @@ using dtrain::Errc;
 using dtrain::Error;
 using dtrain::PeerLost;
 using dtrain::ReduceOp;
+using dtrain::backend::AllReduce;
+using dtrain::backend::Barrier;
+using dtrain::backend::Broadcast;
+using dtrain::backend::ExchangeBlocks;
 using emulation::Fault;
 using support::contains;
 using support::DeviceBuffer;
@@ -58,7 +62,7 @@ std::string reduce_until_failure(NcclRank& self, std::chrono::milliseconds delay
       if (delay > 0ms) {
         support::enqueue_delay(self.stream.ref(), delay);
       }
-      self.communicator.all_reduce(view, view, ReduceOp::average, self.stream.ref());
+      self.communicator.enqueue(AllReduce{view, view, ReduceOp::average}, self.stream.ref());
       if (!self.wait()) {
         return self.communicator.failure() ? self.communicator.failure()->sentence() : "the stream does not drain";
       }
@@ -152,7 +156,7 @@ TEST_CASE("an error that NCCL finds while an operation runs ends all ranks long 
     const EmulatedDevices faults(ranks);
     std::atomic<int> named{0};
     run_ranks<NcclRank>(ranks, [&](NcclRank& self, RankThread& thread) {
-      self.communicator.barrier(self.stream.ref());
+      self.communicator.enqueue(Barrier{}, self.stream.ref());
       CHECK(self.wait());
       if (thread.rank() == 0) {
         emulation::fault_in_operation(Fault::async_error, 5, 1);
@@ -195,9 +199,9 @@ TEST_CASE("ranks that call different collectives learn what each called, be they
       if (connected) self.connect();
       const auto refused = error_of([&] {
         if (thread.rank() == 1) {
-          self.communicator.broadcast(view, 0, self.stream.ref());
+          self.communicator.enqueue(Broadcast{view, 0}, self.stream.ref());
         } else {
-          self.communicator.all_reduce(view, view, ReduceOp::average, self.stream.ref());
+          self.communicator.enqueue(AllReduce{view, view, ReduceOp::average}, self.stream.ref());
         }
       });
       CHECK(refused.code().operator bool() != connected);
@@ -225,7 +229,7 @@ TEST_CASE(
     const auto began = Deadline::Clock::now();
     const auto blocks =
         dtrain::backend::blocks_of_all_to_all(from.view(), sent, to.view(), received, {thread.rank(), 2});
-    self.communicator.exchange_blocks(blocks, from.view(), to.view(), self.stream.ref());
+    self.communicator.enqueue(ExchangeBlocks{blocks, from.view(), to.view()}, self.stream.ref());
     const std::string why = reduce_until_failure(self);  // what is sent may have left before the receiver fails
     CAPTURE(why);
     CHECK(why != "");
@@ -239,7 +243,7 @@ TEST_CASE("a stream that is full behind an operation that never runs holds nobod
     const auto job = std::make_shared<FakeJob>(2);
     run_thread_ranks(2, [&](RankThread& thread) {
       NcclRank self(job, thread.rank(), 2, "group", 1s);
-      self.communicator.barrier(self.stream.ref());
+      self.communicator.enqueue(Barrier{}, self.stream.ref());
       CHECK(self.wait());
       if (thread.rank() == 1) {
         CHECK(job->latch(1)->block_until_failed(Deadline::after(15s)));
@@ -252,7 +256,7 @@ TEST_CASE("a stream that is full behind an operation that never runs holds nobod
         support::enqueue_delay(self.stream.ref(), 300ms);
       }
       thread.doing("reducing");
-      self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+      self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
       thread.doing("filling the stream");
       for (int i = 0; i < 3000; ++i) {
         emulation::launch(self.stream.ref().native(), [] {});
@@ -302,7 +306,7 @@ TEST_CASE("an operation that ends after all, late, leaves nothing in the store")
         holds_soon([&] { return store.contains(key); }, 10s);
       });
     }
-    self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+    self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
     CHECK(self.wait());
     if (thread.rank() == 0) {
       CHECK(holds_soon([&] { return !store.contains(key); }));
@@ -385,7 +389,7 @@ TEST_CASE("a rank whose last operation is late while it leaves has left, once th
         holds_soon([&] { return says("called all_reduce"); }, 10s);
       });
     }
-    self->communicator.all_reduce(view, view, ReduceOp::sum, stream.ref());
+    self->communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, stream.ref());
     if (thread.rank() == 0) {
       std::this_thread::sleep_for(2s);
     } else {
@@ -418,11 +422,11 @@ TEST_CASE("the job's failure ends running work at once, and later work is refuse
       job->fail({CauseKind::lost, 1, "host-1", "killed by signal 9"});
       return;
     }
-    self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+    self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
     CHECK(!self.wait());
     CHECK(Deadline::Clock::now() - failed < slack);
-    CHECK_THROWS_AS(self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref()), PeerLost);
-    CHECK_THROWS_AS(self.communicator.barrier(self.stream.ref()), PeerLost);
+    CHECK_THROWS_AS(self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref()), PeerLost);
+    CHECK_THROWS_AS(self.communicator.enqueue(Barrier{}, self.stream.ref()), PeerLost);
     CHECK_THROWS_AS(static_cast<void>(self.communicator.allocate_blocking(8, Deadline::after(1s))), PeerLost);
     CHECK_THROWS_AS(static_cast<void>(self.communicator.split_blocking(0, 0, Deadline::after(1s))), PeerLost);
   });
@@ -469,7 +473,7 @@ TEST_CASE("a call that an abort ends throws only when no thread of NCCL's can st
       released = true;
       emulation::hold_launches(false);
     });
-    CHECK_THROWS_AS(self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref()), Error);
+    CHECK_THROWS_AS(self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref()), Error);
     CHECK(released.load());
     other.join();
   });
@@ -482,7 +486,9 @@ TEST_CASE("a call that NCCL refuses fails the channel, with call, code, device a
   const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
   const auto view = self.view(memory, 8, DType::f32);
   emulation::fail("ncclAllReduce", 1, ncclInternalError);
-  const auto error = error_of([&] { self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref()); });
+  const auto error = error_of([&] {
+    self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
+  });
   REQUIRE(error.code());
   CAPTURE(std::string(error.what()));
   CHECK(error.code().value() == ncclInternalError);
@@ -490,7 +496,7 @@ TEST_CASE("a call that NCCL refuses fails the channel, with call, code, device a
   CHECK(contains(error.what(), "all_reduce (sum) of 8 f32 by ncclAllReduce on channel 'group' on rank 0, device 0"));
   CHECK(self.communicator.failure());
   CHECK(job->latch(0)->failed());
-  CHECK_THROWS_AS(self.communicator.barrier(self.stream.ref()), Error);
+  CHECK_THROWS_AS(self.communicator.enqueue(Barrier{}, self.stream.ref()), Error);
 }
 
 TEST_CASE("memory that one rank cannot have ends all ranks at once, with that cause") {
@@ -520,7 +526,7 @@ TEST_CASE("memory that one rank cannot have ends all ranks at once, with that ca
       } else {
         const auto view = self.view(memory, 8, DType::f32);
         const auto refused = error_of([&] {  // rank 1 will not come
-          self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+          self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
         });
         CHECK(!self.wait());
         REQUIRE(self.communicator.failure());
@@ -560,7 +566,7 @@ TEST_CASE("a communicator that is destroyed lets the work that is in flight end"
     const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
     const auto view = self->view(memory, 8, DType::f32);
     support::enqueue_delay(stream.ref(), 100ms);
-    self->communicator.all_reduce(view, view, ReduceOp::sum, stream.ref());
+    self->communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, stream.ref());
     self.reset();
     CHECK(support::on_host<float>(memory.data(), 8) == std::vector<float>(8, 2));
     CHECK(!job->latch(thread.rank())->failed());

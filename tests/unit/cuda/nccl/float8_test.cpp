@@ -24,7 +24,12 @@ using dtrain::Error;
 using dtrain::float8_e4m3;
 using dtrain::float8_e5m2;
 using dtrain::ReduceOp;
+using dtrain::backend::AllGather;
+using dtrain::backend::AllReduce;
+using dtrain::backend::Broadcast;
 using dtrain::backend::Nccl;
+using dtrain::backend::ReduceScatter;
+using dtrain::backend::SendRecv;
 using support::DeviceBuffer;
 using support::FakeJob;
 using support::NcclRank;
@@ -56,11 +61,12 @@ void expect_moves(NcclRank& self, int rank, int ranks) {
   const DeviceBuffer gathered(256 * static_cast<std::size_t>(ranks));
   const DeviceBuffer passed(256);
   const auto stream = self.stream.ref();
-  self.communicator.broadcast(self.view(sent, 256, DType::f8e4m3), 0, stream);
-  self.communicator.all_gather(self.view(sent, 256, DType::f8e5m2),
-                               self.view(gathered, gathered.bytes(), DType::f8e5m2), stream);
-  self.communicator.send_recv(self.view(sent, 256, DType::f8e4m3), (rank + 1) % ranks,
-                              self.view(passed, 256, DType::f8e4m3), (rank + ranks - 1) % ranks, stream);
+  self.communicator.enqueue(Broadcast{self.view(sent, 256, DType::f8e4m3), 0}, stream);
+  self.communicator.enqueue(
+      AllGather{self.view(sent, 256, DType::f8e5m2), self.view(gathered, gathered.bytes(), DType::f8e5m2)}, stream);
+  self.communicator.enqueue(SendRecv{self.view(sent, 256, DType::f8e4m3), (rank + 1) % ranks,
+                                     self.view(passed, 256, DType::f8e4m3), (rank + ranks - 1) % ranks},
+                            stream);
   CHECK(self.wait());
   CHECK(on_host<std::uint8_t>(sent.data(), 256) == all_bits);
   CHECK(on_host<std::uint8_t>(gathered.data() + gathered.bytes() - 256, 256) == all_bits);
@@ -121,10 +127,12 @@ TEST_CASE("a reduction of 8 bits is refused before NCCL sees it, and the communi
   const std::string sentence =
       " of 3 f8e4m3: floats of 8 bits can be moved, and not reduced, because they have too few digits for a sum or an "
       "average; reduce them as f16, bf16 or f32";
-  CHECK(refusal_of([&] { self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref()); }) ==
-        "all_reduce" + sentence);
-  CHECK(refusal_of([&] { self.communicator.reduce_scatter(view, view, ReduceOp::average, self.stream.ref()); }) ==
-        "reduce_scatter" + sentence);
-  self.communicator.broadcast(view, 0, self.stream.ref());
+  CHECK(refusal_of([&] {
+          self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
+        }) == "all_reduce" + sentence);
+  CHECK(refusal_of([&] {
+          self.communicator.enqueue(ReduceScatter{view, view, ReduceOp::average}, self.stream.ref());
+        }) == "reduce_scatter" + sentence);
+  self.communicator.enqueue(Broadcast{view, 0}, self.stream.ref());
   CHECK(self.wait());
 }

@@ -22,6 +22,8 @@ using dtrain::Deadline;
 using dtrain::DType;
 using dtrain::Errc;
 using dtrain::ReduceOp;
+using dtrain::backend::AllReduce;
+using dtrain::backend::Barrier;
 using dtrain::backend::Nccl;
 using dtrain::backend::nccl::AbandonedThreads;
 using support::channel_context;
@@ -48,8 +50,8 @@ NcclRank::Communicator duplicate(NcclRank& of, const std::shared_ptr<FakeJob>& j
 /// Whether the sum of ones is the number of ranks.
 bool sums_up(NcclRank& self) {
   const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
-  self.communicator.all_reduce(self.view(memory, 8, DType::f32), self.view(memory, 8, DType::f32), ReduceOp::sum,
-                               self.stream.ref());
+  self.communicator.enqueue(
+      AllReduce{self.view(memory, 8, DType::f32), self.view(memory, 8, DType::f32), ReduceOp::sum}, self.stream.ref());
   return self.wait() && support::on_host<float>(memory.data(), 8) ==
                             std::vector<float>(8, static_cast<float>(self.communicator.size()));
 }
@@ -64,7 +66,7 @@ TEST_CASE("channels of the same ranks initialise NCCL once, also with work enque
     const DeviceBuffer memory = on_device(std::vector<float>{1});
     const auto view = group.view(memory, 1, DType::f32);
     support::enqueue_delay(group.stream.ref(), 50ms);
-    group.communicator.all_reduce(view, view, ReduceOp::sum, group.stream.ref());
+    group.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, group.stream.ref());
     thread.doing("opening the others");
     NcclRank one(group.latch, duplicate(group, job));
     CHECK(support::on_host<float>(memory.data(), 1)[0] == 3);
@@ -113,14 +115,14 @@ TEST_CASE("a failure of a channel that was opened from another is named, and end
     CHECK(holds_soon([&] { return open.load() == 2; }));
     const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
     const auto view = ddp.view(memory, 8, DType::f32);
-    ddp.communicator.all_reduce(view, view, ReduceOp::sum, ddp.stream.ref());
+    ddp.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, ddp.stream.ref());
     CHECK(!ddp.wait());
     REQUIRE(ddp.communicator.failure());
     CHECK_MESSAGE(
         contains(ddp.communicator.failure()->sentence(), "all_reduce (sum) of 8 f32, operation 1 of channel 'ddp'"),
         ddp.communicator.failure()->sentence());
     CHECK(holds_soon([&] { return group.communicator.failure().has_value(); }));
-    CHECK(error_of([&] { group.communicator.barrier(group.stream.ref()); }).code());
+    CHECK(error_of([&] { group.communicator.enqueue(Barrier{}, group.stream.ref()); }).code());
   });
 }
 
@@ -139,7 +141,7 @@ TEST_CASE("a channel is not opened from one whose work does not run, and the sen
           contains(why, "opening channel 'ddp' from channel 'group': the work enqueued on that one had not run"), why);
       return;
     }
-    group.communicator.all_reduce(view, view, ReduceOp::sum, group.stream.ref());
+    group.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, group.stream.ref());
     const auto error = error_of([&] { static_cast<void>(duplicate(group, job, 500ms)); });
     CHECK(error.code() == make_error_code(Errc::timeout));
   });

@@ -18,6 +18,7 @@
 namespace {
 
 using dtrain::Deadline;
+using dtrain::backend::AllReduce;
 using support::FakeJob;
 using support::NcclRank;
 using namespace std::chrono_literals;
@@ -45,8 +46,8 @@ bool overtakes(bool library_orders) {
     support::Gate gate;
     if (self.rank() == 0) support::enqueue_on_host(first.stream.ref(), [&] { gate.pass(); });
     self.doing("reducing");
-    first.communicator.all_reduce(one.view(), one.view(), dtrain::ReduceOp::sum, first.stream.ref());
-    second.communicator.all_reduce(other.view(), other.view(), dtrain::ReduceOp::sum, second.stream.ref());
+    first.communicator.enqueue(AllReduce{one.view(), one.view(), dtrain::ReduceOp::sum}, first.stream.ref());
+    second.communicator.enqueue(AllReduce{other.view(), other.view(), dtrain::ReduceOp::sum}, second.stream.ref());
     if (self.rank() == 0) {
       dtrain::stream::cuda::Event event;
       second.stream.ref().record(event);

@@ -22,6 +22,7 @@ namespace {
 using dtrain::Deadline;
 using dtrain::DType;
 using dtrain::ReduceOp;
+using dtrain::backend::AllReduce;
 namespace nccl = dtrain::backend::nccl;
 using support::DeviceBuffer;
 using support::EmulatedDevices;
@@ -78,12 +79,12 @@ TEST_CASE("the first operation of a kind waits on the host until all ranks have 
       std::this_thread::sleep_for(50ms);
       comes = true;
     }
-    self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+    self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
     CHECK(comes.load());
     if (thread.rank() == 1) {
       CHECK(support::holds_soon([&] { return has_returned.load(); }));
     }
-    self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+    self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
     has_returned = true;
     CHECK(self.wait());
     CHECK(on_host<float>(memory.data(), 2) == std::vector<float>{4, 4});
@@ -101,7 +102,7 @@ TEST_CASE("a first operation that a rank does not call ends by the timeout, and 
     }
     const DeviceBuffer memory = on_device(std::vector<float>{1, 1});
     const auto view = self.view(memory, 2, DType::f32);
-    const auto reduce = [&] { self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref()); };
+    const auto reduce = [&] { self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref()); };
     const std::string why = support::sentence_of(reduce);
     CAPTURE(why);
     CHECK(support::contains(why, "it had not ended after 1.0 s; rank 1 of the channel is in none"));
@@ -124,7 +125,7 @@ TEST_CASE("a blocking communicator launches in the calling thread, and its parts
     thread.doing("reducing in the whole");
     NcclRank part(whole.latch, [&] {
       const auto sum = whole.put<float>({1, 1});
-      whole.communicator.all_reduce(sum.view(), sum.view(), ReduceOp::sum, whole.stream.ref());
+      whole.communicator.enqueue(AllReduce{sum.view(), sum.view(), ReduceOp::sum}, whole.stream.ref());
       CHECK(comes.load());
       CHECK(whole.wait());
       CHECK(NcclRank::get<float>(sum) == std::vector<float>{3, 3});
@@ -133,7 +134,7 @@ TEST_CASE("a blocking communicator launches in the calling thread, and its parts
     }());
     thread.doing("reducing in the part");
     const auto sum = part.put<float>({1});
-    part.communicator.all_reduce(sum.view(), sum.view(), ReduceOp::sum, part.stream.ref());
+    part.communicator.enqueue(AllReduce{sum.view(), sum.view(), ReduceOp::sum}, part.stream.ref());
     CHECK(part.wait());
     CHECK(NcclRank::get<float>(sum) == std::vector<float>{thread.rank() == 1 ? 1.0F : 2.0F});
     thread.doing("closing");
@@ -173,7 +174,7 @@ TEST_CASE("a collective that NCCL launches in a thread becomes part of the graph
     const auto view = self.view(memory, 2, DType::f32);
     const cudaStream_t stream = self.stream.ref().native();
     support::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-    self.communicator.all_reduce(view, view, ReduceOp::sum, self.stream.ref());
+    self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t runnable = nullptr;
     support::check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");

@@ -103,14 +103,14 @@ class LateCommunicator : public support::CountingCommunicator {
   LateCommunicator(support::Traffic& traffic, dtrain::FailureLatch& latch)
       : CountingCommunicator(traffic, 2), latch_(&latch) {}
 
-  void all_reduce(dtrain::ConstBufferView, BufferView, dtrain::ReduceOp, Stream) {}
-  void broadcast(BufferView, int, Stream stream) {
+  void enqueue(const dtrain::backend::AllReduce&, Stream) {}
+  void enqueue(const dtrain::backend::Broadcast&, Stream stream) {
     stream.enqueue([latch = latch_]() noexcept {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
       latch->report({dtrain::CauseKind::exception, 0, "vm", "rank 0 has ended"});
     });
   }
-  void barrier(Stream) {}
+  void enqueue(const dtrain::backend::Barrier&, Stream) {}
 
  private:
   dtrain::FailureLatch* latch_;

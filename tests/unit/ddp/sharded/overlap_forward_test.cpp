@@ -27,20 +27,20 @@ class OnlyRank {
 
   int rank() const noexcept { return 0; }
   int size() const noexcept { return 1; }
-  void reduce_scatter(dtrain::ConstBufferView input, dtrain::BufferView output, dtrain::ReduceOp, Stream stream) {
-    const std::size_t bytes = output.bytes();
-    stream.enqueue([from = input.data, to = output.data, bytes]() noexcept {
+  void enqueue(const dtrain::backend::ReduceScatter& call, Stream stream) {
+    const std::size_t bytes = call.output.bytes();
+    stream.enqueue([from = call.input.data, to = call.output.data, bytes]() noexcept {
       if (from != to) std::copy_n(from, bytes, to);
     });
   }
-  void all_gather(dtrain::ConstBufferView, dtrain::BufferView, Stream stream) {
+  void enqueue(const dtrain::backend::AllGather&, Stream stream) {
     stream.enqueue([]() noexcept {});
   }
-  void all_reduce(dtrain::ConstBufferView input, dtrain::BufferView output, dtrain::ReduceOp op, Stream stream) {
-    reduce_scatter(input, output, op, stream);
+  void enqueue(const dtrain::backend::AllReduce& call, Stream stream) {
+    enqueue(dtrain::backend::ReduceScatter{call.input, call.output, call.op}, stream);
   }
-  void broadcast(dtrain::BufferView, int, Stream) {}
-  void barrier(Stream) {}
+  void enqueue(const dtrain::backend::Broadcast&, Stream) {}
+  void enqueue(const dtrain::backend::Barrier&, Stream) {}
   Allocation allocate_blocking(std::size_t bytes, dtrain::Deadline) { return Allocation(bytes); }
   void abort(const dtrain::Cause&) noexcept {}
   std::optional<dtrain::Cause> failure() const { return *cause; }
@@ -50,7 +50,8 @@ class OnlyRank {
 
 /// With others it would read their memory.
 struct ReadingRank : OnlyRank {
-  void read_blocks(dtrain::ConstBufferView, const dtrain::backend::BlockReader&, Stream) {}
+  using OnlyRank::enqueue;
+  void enqueue(const dtrain::backend::ReadBlocks&, Stream) {}
 };
 static_assert(dtrain::backend::CanReadBlocks<ReadingRank>);
 

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "dtrain/backend/communicator.hpp"
+#include "dtrain/backend/operations.hpp"
 #include "dtrain/backend/shared_memory/arena.hpp"
 #include "dtrain/backend/shared_memory/channel.hpp"
 #include "dtrain/backend/shared_memory/collectives/chunked_collective.hpp"
@@ -49,7 +49,7 @@ void read_peer_blocks(Channel& channel, const Operation& operation, const std::b
 }
 
 /// Bytes moved for S bytes on n ranks (a block is S/n): in an arena 2nS, copied 2(n+1)S.
-struct AllGather {
+struct SegmentAllGather {
   const std::byte* input;  ///< may be this rank's block of the output
   std::byte* output;
   Arena arena;  ///< of the input, if any
@@ -68,7 +68,7 @@ struct AllGather {
 };
 
 /// An all-gather whose reader gets the peers' blocks.
-struct ReadBlocks {
+struct SegmentReadBlocks {
   const std::byte* input;
   BlockReader reader;
   Arena arena;  ///< of the input, if any

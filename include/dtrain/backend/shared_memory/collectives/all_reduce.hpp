@@ -53,7 +53,7 @@ struct MailboxState {
 struct EndpointAllReduce {
   const std::byte* input;
   std::byte* output;
-  double* squares;  ///< see CanSumSquares; may be null
+  double* squares;  ///< see AllReduceWithSquares; may be null
   MailboxState* mailbox;
 
   void operator()(Channel& channel, const Operation& operation) const noexcept {
@@ -87,11 +87,11 @@ struct EndpointAllReduce {
 /// Bytes moved for S bytes on n ranks: n(n+3)S through slots (small buffers, and those of a few KiB more that are in no
 /// arena), 2nS in place in an arena, (5n-2)S where other memory is copied through the segment, because a rank does not
 /// copy its own slice of its input.
-struct AllReduce {
+struct SegmentAllReduce {
   const std::byte* input;
   std::byte* output;
   Arena arena;
-  double* squares;  ///< see CanSumSquares; may be null
+  double* squares;  ///< see AllReduceWithSquares; may be null
 
   void operator()(Channel& channel, const Operation& operation) const noexcept {
     AllReduceExecution(*this, channel, operation).all();
@@ -101,7 +101,7 @@ struct AllReduce {
   /// One execution on one rank.
   class AllReduceExecution {
    public:
-    AllReduceExecution(const AllReduce& work, Channel& channel, const Operation& operation) noexcept
+    AllReduceExecution(const SegmentAllReduce& work, Channel& channel, const Operation& operation) noexcept
         : work_(work),
           channel_(channel),
           reduction_(kernels::Reduction::of(operation.dtype, operation.op, channel.isa())),
@@ -269,7 +269,7 @@ struct AllReduce {
       }
     }
 
-    const AllReduce& work_;
+    const SegmentAllReduce& work_;
     Channel& channel_;
     const kernels::Reduction reduction_;
     const std::size_t element_;

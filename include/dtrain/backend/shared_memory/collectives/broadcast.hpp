@@ -12,7 +12,7 @@
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 /// The root publishes its buffer, in place or chunk by chunk; the others copy it.
-struct Broadcast {
+struct SegmentBroadcast {
   std::byte* buffer;
   Arena arena;
 
@@ -70,7 +70,7 @@ struct Broadcast {
 };
 
 /// One barrier.
-struct Barrier {
+struct SegmentBarrier {
   void operator()(Channel& channel, const Operation& /*operation*/) const noexcept { channel.arrive_and_compare(); }
 };
 

@@ -82,8 +82,8 @@ class PublishedBlocks {
   const BlockExchange& blocks_;
 };
 
-/// As ReduceScatter, with a piece of every block in a chunk.
-struct ReduceBlocks {
+/// As SegmentReduceScatter, with a piece of every block in a chunk.
+struct SegmentReduceBlocks {
   const std::byte* input;
   std::byte* output;            ///< may be this rank's block of the input
   Arena arena;                  ///< of the input, if any
@@ -159,7 +159,7 @@ struct ReduceBlocks {
 /// Every rank publishes the blocks for its peers one after the other, in place or chunk by chunk, and copies those for
 /// itself. A block for several ranks in turn is published once. All ranks take as many chunks as the one that
 /// publishes most.
-struct ExchangeBlocks {
+struct SegmentExchangeBlocks {
   const std::byte* input;
   std::byte* output;
   Arena arena;                  ///< of the input, if any

@@ -16,7 +16,7 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 /// Every rank publishes its input, in place or chunk by chunk, and reduces its own block of all inputs. Bytes moved for
 /// S bytes on n ranks: in an arena (n+1)S, copied about 3nS, because a rank does not copy its own block.
-struct ReduceScatter {
+struct SegmentReduceScatter {
   const std::byte* input;
   std::byte* output;  ///< may be this rank's block of the input
   Arena arena;        ///< of the input, if any

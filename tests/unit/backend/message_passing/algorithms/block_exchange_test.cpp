@@ -68,7 +68,9 @@ Sent run(const std::shared_ptr<MemoryNetwork>& network, int rank, int size, cons
   passing::Scratch scratch;
   CountedEndpoint endpoint(network, rank, size);  // after the memory of its messages
   const passing::ChannelInfo channel = channel_info(size);
-  passing::OperationContext<CountedEndpoint> context{endpoint, scratch, channel, operation_of(blocks, dtype, op, 1)};
+  backend::Operation operation = blocks.describe(dtype, op);
+  operation.sequence = 1;
+  passing::OperationContext<CountedEndpoint> context{endpoint, scratch, channel, operation};
   const passing::Buffers buffers{input.data(), output.data(), &blocks};
   passing::Routine routine = passing::collective(context, buffers);
   routine.resume();
@@ -121,6 +123,22 @@ TEST_CASE("blocks of any lengths arrive, and nothing is sent twice, with 1 to 8 
         CHECK(made.bytes == input.size() - sent[self] * element + (n - 1) * sizeof(backend::Operation));
       });
     }
+  }
+}
+
+TEST_CASE("a kind that is no collective without blocks is refused, and not run as a barrier") {
+  passing::Scratch scratch;
+  CountedEndpoint endpoint(std::make_shared<MemoryNetwork>(), 0, 2);
+  const passing::ChannelInfo channel = channel_info(2);
+  for (const auto kind : {backend::OperationKind::none, backend::OperationKind::send, backend::OperationKind::gather}) {
+    passing::OperationContext<CountedEndpoint> context{endpoint, scratch, channel, {.kind = kind}};
+    const passing::Buffers none{};
+    passing::Routine routine = passing::collective(context, none);
+    routine.resume();
+    REQUIRE(routine.done());
+    CHECK_THROWS_WITH_AS(routine.check(), doctest::Contains("is no collective of buffers without blocks"),
+                         dtrain::Error);
+    CHECK(endpoint.messages == 0);
   }
 }
 

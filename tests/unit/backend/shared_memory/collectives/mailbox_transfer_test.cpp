@@ -16,6 +16,11 @@ using dtrain::BufferView;
 using dtrain::ConstBufferView;
 using dtrain::DType;
 using dtrain::ReduceOp;
+using dtrain::backend::AllReduce;
+using dtrain::backend::Barrier;
+using dtrain::backend::Recv;
+using dtrain::backend::Send;
+using dtrain::backend::SendRecv;
 using support::RankThread;
 using support::run_ranks;
 using namespace std::chrono_literals;
@@ -42,11 +47,11 @@ TEST_CASE("messages between two ranks arrive whole and in order, of any length")
       auto sent = message(0, ++number, count);
       std::vector<std::int32_t> got(count);
       if (thread.rank() == 0) {
-        self.communicator.send(view(sent), 1, self.stream.ref());
-        self.communicator.recv(view(got), 1, self.stream.ref());
+        self.communicator.enqueue(Send{view(sent), 1}, self.stream.ref());
+        self.communicator.enqueue(Recv{view(got), 1}, self.stream.ref());
       } else {
-        self.communicator.recv(view(got), 0, self.stream.ref());
-        self.communicator.send(view(got), 0, self.stream.ref());
+        self.communicator.enqueue(Recv{view(got), 0}, self.stream.ref());
+        self.communicator.enqueue(Send{view(got), 0}, self.stream.ref());
       }
       CHECK(self.wait());
       CHECK(got == sent);
@@ -64,7 +69,7 @@ TEST_CASE("all ranks of a ring send and receive at once, however long the messag
         std::vector<std::int32_t> got(count / 2 + count % 2);  // the odd ranks' messages are shorter
         sent.resize(thread.rank() % 2 == 1 ? got.size() : count);
         got.resize(previous % 2 == 1 ? got.size() : count);
-        self.communicator.send_recv(view(sent), next, view(got), previous, self.stream.ref());
+        self.communicator.enqueue(SendRecv{view(sent), next, view(got), previous}, self.stream.ref());
         CHECK(self.wait());
         auto expected = message(previous, 1, count);
         expected.resize(got.size());
@@ -84,14 +89,14 @@ TEST_CASE("a short message does not wait for its receiver, and collectives go on
     const BufferView sum{reinterpret_cast<std::byte*>(&one), 1, DType::f32, {}};
     const auto stream = self.stream.ref();
     if (thread.rank() == 0) {
-      self.communicator.send(view(first), 1, stream);
-      self.communicator.send(view(second), 2, stream);
+      self.communicator.enqueue(Send{view(first), 1}, stream);
+      self.communicator.enqueue(Send{view(second), 2}, stream);
     }
-    self.communicator.all_reduce(sum, sum, ReduceOp::sum, stream);
+    self.communicator.enqueue(AllReduce{sum, sum, ReduceOp::sum}, stream);
     if (thread.rank() == 1) {
-      self.communicator.recv(view(first_got), 0, stream);
+      self.communicator.enqueue(Recv{view(first_got), 0}, stream);
     } else if (thread.rank() == 2) {
-      self.communicator.recv(view(second_got), 0, stream);
+      self.communicator.enqueue(Recv{view(second_got), 0}, stream);
     }
     CHECK(self.wait());
     CHECK(one == 3);
@@ -123,9 +128,9 @@ TEST_CASE("a message of another length or type than is received is an error that
   for (const auto& [received, text] : {std::pair(fewer, "70000 i32"), std::pair(floats, "100000 f32")}) {
     const auto causes = causes_after([&into = received](SharedMemoryRank& self) {
       if (self.communicator.rank() == 0) {
-        self.communicator.send(view(values), 1, self.stream.ref());
+        self.communicator.enqueue(Send{view(values), 1}, self.stream.ref());
       } else {
-        self.communicator.recv(into, 0, self.stream.ref());
+        self.communicator.enqueue(Recv{into, 0}, self.stream.ref());
       }
       self.wait();
     });
@@ -141,9 +146,9 @@ TEST_CASE("a message that nobody sends ends by the timeout, and says from whom i
       [](SharedMemoryRank& self) {
         std::vector<std::int32_t> got(10);
         if (self.communicator.rank() == 1) {
-          self.communicator.recv(view(got), 0, self.stream.ref());
+          self.communicator.enqueue(Recv{view(got), 0}, self.stream.ref());
         } else {
-          self.communicator.barrier(self.stream.ref());
+          self.communicator.enqueue(Barrier{}, self.stream.ref());
         }
         self.wait();
       },
@@ -165,7 +170,7 @@ TEST_CASE("who receives from a rank that left its channel is told, not made to w
       return;
     }
     std::vector<std::int32_t> got(10);
-    self.communicator.recv(view(got), 0, self.stream.ref());
+    self.communicator.enqueue(Recv{view(got), 0}, self.stream.ref());
     CHECK_FALSE(self.wait());
     CHECK(self.communicator.failure()->text.find("rank 0 has left the channel") != std::string::npos);
   });
