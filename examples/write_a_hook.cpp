@@ -28,7 +28,7 @@ struct ClipEachRank {
       }
     };
     bucket.stream.enqueue(clip);  // on the thread that communicates, before the all-reduce
-    bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
+    bucket.channel.enqueue(dtrain::backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
   }
 };
 

@@ -14,7 +14,7 @@ struct Hook {
 #else
   template <class C>
   void reduce(const dtrain::GradientBucket<C>& bucket) {
-    bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
+    bucket.channel.enqueue(dtrain::backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
   }
 #endif
 };

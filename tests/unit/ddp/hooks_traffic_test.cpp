@@ -19,10 +19,12 @@
 #include "dtrain/ddp/hooks/cast.hpp"
 #include "dtrain/ddp/hooks/power_sgd.hpp"
 #include "dtrain/ddp/hooks/top_k.hpp"
+#include "support/communicator_archetypes.hpp"
 #include "support/counting_communicator.hpp"
 
 namespace hooks_traffic_test {
 
+using namespace dtrain::backend;
 using support::CountingCommunicator;
 using support::Traffic;
 using namespace std::chrono_literals;
@@ -114,15 +116,45 @@ TEST_CASE("the summary counts all-reduces once, and what sends each element once
   CHECK(Bucket().sent(top, 8) == 8 * ((elements + rows) / 64) * 8 / 2);
 }
 
+struct FourRanks : archetype::Communicator<> {
+  int size() const noexcept { return 4; }
+};
+
+TEST_CASE("the channel of a hook counts each operation as the all-reduce by which a rank sends as much") {
+  FourRanks communicator;
+  const auto sent = [&communicator](const auto& operation) {
+    dtrain::TrafficCounter counter;
+    dtrain::ddp::CountedChannel<FourRanks>(communicator, &counter).enqueue(operation, {});
+    return counter.total().bytes_sent;
+  };
+  std::vector<float> memory(200);
+  const dtrain::BufferView all = dtrain::buffer_view(std::span(memory).first(96));
+  const dtrain::BufferView other = dtrain::buffer_view(std::span(memory).last(96));
+  const dtrain::BufferView block = dtrain::buffer_view(std::span(memory).last(24));
+  const BlockExchange blocks = blocks_of_all_to_all(all, {}, other, {}, {0, 4});
+  const std::uint64_t bytes = all.bytes();
+  CHECK(sent(AllReduce{all, all, dtrain::ReduceOp::sum}) == bytes);
+  CHECK(sent(Barrier{}) == 0);
+  CHECK(sent(Broadcast{all, 0}) == bytes / 2);
+  CHECK(sent(ReduceScatter{all, block, dtrain::ReduceOp::sum}) == bytes / 2);
+  CHECK(sent(AllGather{block, all}) == bytes / 2);
+  CHECK(sent(ExchangeBlocks{blocks, all, other}) == bytes / 2);
+  CHECK(sent(ReduceBlocks{blocks, all, block, dtrain::ReduceOp::sum}) == bytes / 2);
+  const std::uint64_t message = block.bytes() * 4 / (2 * 3);  // an all-reduce of n bytes on 4 ranks sends 2 * 3 n / 4
+  CHECK(sent(Send{block, 1}) == message);
+  CHECK(sent(SendRecv{block, 1, all, 2}) == message);
+  CHECK(sent(Recv{all, 1}) == 0);
+}
+
 /// A hook of a program: reduces as reduce-scatter and all-gather, and compresses for some time.
 struct InTwoHalves {
   template <class C>
   void reduce(const dtrain::GradientBucket<C>& bucket) {
     const std::size_t own = bucket.values.count / static_cast<std::size_t>(bucket.channel.size());
     bucket.compress([]() noexcept { std::this_thread::sleep_for(3ms); });
-    bucket.channel.reduce_scatter(bucket.values, bucket.part(0, own), bucket.op, bucket.stream);
-    bucket.channel.all_gather(bucket.part(0, own), bucket.values, bucket.stream);
-    bucket.channel.broadcast(bucket.part(0, 10), 0, bucket.stream);
+    bucket.channel.enqueue(ReduceScatter{bucket.values, bucket.part(0, own), bucket.op}, bucket.stream);
+    bucket.channel.enqueue(AllGather{bucket.part(0, own), bucket.values}, bucket.stream);
+    bucket.channel.enqueue(Broadcast{bucket.part(0, 10), 0}, bucket.stream);
   }
 };
 

@@ -141,7 +141,7 @@ struct Recorder {
           gradient.view.data >= bucket.values.data && gradient.view.data + gradient.view.bytes() <= end;
       wrong += gradient.view.shape == shapes[gradient.parameter] && (is_inside || gradient.view.bytes() == 0) ? 0 : 1;
     }
-    bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
+    bucket.channel.enqueue(dtrain::backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
   }
 };
 

@@ -75,7 +75,7 @@ struct Enqueuing {
   void reduce(const dtrain::GradientBucket<C>& bucket) {
     for (int i = 1; i < items; ++i)
       bucket.compress([]() noexcept {});
-    bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
+    bucket.channel.enqueue(dtrain::backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
   }
   int items;
 };
@@ -97,7 +97,7 @@ struct OneByOne {
   void reduce(const dtrain::GradientBucket<C>& bucket) {
     for (const auto& gradient : bucket.gradients) {
       const dtrain::BufferView values = gradient.view.flat();
-      bucket.channel.all_reduce(values, values, bucket.op, bucket.stream);
+      bucket.channel.enqueue(dtrain::backend::AllReduce{values, values, bucket.op}, bucket.stream);
     }
   }
 

@@ -117,15 +117,16 @@ class Adasum {
                                  received,
                                  is_second,
                                  products + row * static_cast<std::size_t>(rank / (2 * distance))};
-    bucket.channel.send_recv(other, partner, buffer_view(std::span(received, own.count)), partner, bucket.stream);
+    const BufferView from_partner = buffer_view(std::span(received, own.count));
+    bucket.channel.enqueue(backend::SendRecv{other, partner, from_partner, partner}, bucket.stream);
     bucket.compress([level, table]() noexcept {
       std::fill(table.begin(), table.end(), 0.0);
       level.multiply();
     });
-    bucket.channel.all_reduce(buffer_view(table), buffer_view(table), ReduceOp::sum, bucket.stream);
+    bucket.channel.enqueue(backend::AllReduce{buffer_view(table), buffer_view(table), ReduceOp::sum}, bucket.stream);
     bucket.compress([level]() noexcept { level.combine(); });
     combine(bucket, 2 * distance, own_begin, own.count);
-    bucket.channel.send_recv(own, partner, other, partner, bucket.stream);
+    bucket.channel.enqueue(backend::SendRecv{own, partner, other, partner}, bucket.stream);
   }
 
   ddp::WorkMemory<float> received_;

@@ -206,7 +206,7 @@ class Cast {
     const BufferView& all = bucket.values;
     if (options_.error_feedback) ranks_.step_is_for("hooks::Cast", bucket.channel.size());
     if (all.dtype != DType::f32) {
-      bucket.channel.all_reduce(all, all, bucket.op, bucket.stream);
+      bucket.channel.enqueue(backend::AllReduce{all, all, bucket.op}, bucket.stream);
       return;
     }
     const bool divides = bucket.op == ReduceOp::average;
@@ -250,7 +250,7 @@ class Cast {
       if (!errors_.is_empty()) detail::add_errors(errors_, gradients, dtype, divisor);
       kernels::narrow_in_place(all.data, all.count, dtype, 1.0F / divisor);
     });
-    bucket.channel.all_reduce(halves, halves, op, bucket.stream);
+    bucket.channel.enqueue(backend::AllReduce{halves, halves, op}, bucket.stream);
     bucket.compress([all]() noexcept { kernels::widen_in_place(all.data, all.count, dtype); });
   }
 
@@ -258,7 +258,7 @@ class Cast {
   void reduce_floats(const ddp::GradientBucket<C>& bucket, float divisor, ReduceOp op) {
     auto& cast = on_device<C>(bucket.values.device);
     const BufferView halves = cast.narrow(bucket.values, 1.0F / divisor, bucket.stream);
-    bucket.channel.all_reduce(halves, halves, op, bucket.stream);
+    bucket.channel.enqueue(backend::AllReduce{halves, halves, op}, bucket.stream);
     cast.widen(halves, bucket.values, bucket.stream);
   }
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// The concept GradientHook, and GradientBucket, which a hook reduces in place of the all-reduce; CountedChannel: the
-/// collectives that a hook may call, with a count of its bytes.
+/// communicator on which a hook enqueues, with a count of its bytes.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,8 +24,8 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The operations that a hook may call, with the contract of a communicator (backend/communicator.hpp). Counts the
-/// bytes that the operations send. Borrows the communicator.
+/// The communicator as a hook has it: enqueue() has the contract of backend/communicator.hpp, and counts the bytes that
+/// the operation sends. Borrows the communicator.
 /// @ingroup hooks
 template <backend::Communicator C>
 class CountedChannel {
@@ -40,54 +40,34 @@ class CountedChannel {
   int size() const noexcept { return channel_->size(); }
   TrafficCounter* traffic() const noexcept { return traffic_; }
 
-  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) const {
-    if (traffic_ != nullptr) traffic_->sends_all_reduce(output.bytes());
-    channel_->enqueue(backend::AllReduce{input, output, op}, stream);
-  }
-  void broadcast(BufferView buffer, int root, Stream stream) const {
-    enqueue(buffer, backend::Broadcast{buffer, root}, stream);
-  }
-  void barrier(Stream stream) const { channel_->enqueue(backend::Barrier{}, stream); }
-  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
-                      Stream stream) const requires backend::CanReduceScatter<C> {
-    enqueue(input, backend::ReduceScatter{input, output, op}, stream);
-  }
-  void all_gather(ConstBufferView input, BufferView output, Stream stream) const requires backend::CanAllGather<C> {
-    enqueue(output, backend::AllGather{input, output}, stream);
-  }
-  void exchange_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output,
-                       Stream stream) const requires backend::CanExchangeBlocks<C> {
-    enqueue(input, backend::ExchangeBlocks{blocks, input, output}, stream);
-  }
-  void reduce_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
-                     Stream stream) const requires backend::CanReduceBlocks<C> {
-    enqueue(input, backend::ReduceBlocks{blocks, input, output, op}, stream);
-  }
-  void send(ConstBufferView input, int peer, Stream stream) const requires backend::CanSendRecv<C> {
-    count_message(input);
-    channel_->enqueue(backend::Send{input, peer}, stream);
-  }
-  void recv(BufferView output, int peer, Stream stream) const requires backend::CanSendRecv<C> {
-    channel_->enqueue(backend::Recv{output, peer}, stream);
-  }
-  void send_recv(ConstBufferView input, int to, BufferView output, int from,
-                 Stream stream) const requires backend::CanSendRecv<C> {
-    count_message(input);
-    channel_->enqueue(backend::SendRecv{input, to, output, from}, stream);
-  }
-
- private:
+  /// Enqueues any operation of the communicator.
   template <class Operation>
-  void enqueue(const ConstBufferView& sent, const Operation& operation, Stream stream) const {
-    if (traffic_ != nullptr) traffic_->sends(sent.bytes());
+  requires backend::Supports<C, Operation>
+  void enqueue(const Operation& operation, Stream stream) const {
+    if (traffic_ != nullptr) count(operation);
     channel_->enqueue(operation, stream);
   }
 
-  /// Counts a message. A rank sends n (size - 1) / size of the n bytes that are counted for a collective.
+ private:
+  void count(const backend::AllReduce& call) const noexcept { traffic_->sends_all_reduce(call.output.bytes()); }
+  void count(const backend::AllReduceWithSquares& call) const noexcept { count(call.all_reduce); }
+  void count(const backend::AllReduceWithoutCast& call) const noexcept { count(call.all_reduce); }
+  void count(const backend::Broadcast& call) const noexcept { traffic_->sends(call.buffer.bytes()); }
+  void count(const backend::Barrier&) const noexcept {}
+  void count(const backend::ReduceScatter& call) const noexcept { traffic_->sends(call.input.bytes()); }
+  void count(const backend::AllGather& call) const noexcept { traffic_->sends(call.output.bytes()); }
+  void count(const backend::ReadBlocks& call) const noexcept { traffic_->sends(call.input.bytes() * ranks()); }
+  void count(const backend::ExchangeBlocks& call) const noexcept { traffic_->sends(call.input.bytes()); }
+  void count(const backend::ReduceBlocks& call) const noexcept { traffic_->sends(call.input.bytes()); }
+  void count(const backend::Send& call) const noexcept { count_message(call.input); }
+  void count(const backend::Recv&) const noexcept {}
+  void count(const backend::SendRecv& call) const noexcept { count_message(call.input); }
+
+  /// A rank sends n (ranks - 1) / ranks of the n bytes that are counted for a collective.
   void count_message(const ConstBufferView& sent) const noexcept {
-    const auto ranks = static_cast<std::uint64_t>(size());
-    if (traffic_ != nullptr && ranks > 1) traffic_->sends(sent.bytes() * ranks / (ranks - 1));
+    if (ranks() > 1) traffic_->sends(sent.bytes() * ranks() / (ranks() - 1));
   }
+  std::uint64_t ranks() const noexcept { return static_cast<std::uint64_t>(size()); }
 
   C* channel_;
   TrafficCounter* traffic_;

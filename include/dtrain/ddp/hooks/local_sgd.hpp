@@ -69,7 +69,7 @@ class LocalSgd {
   template <class C>
   void reduce(const ddp::GradientBucket<C>& bucket) {
     ranks_.step_is_for("hooks::LocalSgd", bucket.channel.size());
-    if (!is_local()) bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
+    if (!is_local()) bucket.channel.enqueue(backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
   }
   bool keeps_buffers() const noexcept { return is_local(); }
 

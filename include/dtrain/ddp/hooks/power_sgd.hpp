@@ -115,7 +115,7 @@ class PowerSgd {
     const BufferView& all = bucket.values;
     ranks_.step_is_for("hooks::PowerSgd", bucket.channel.size());
     if (!begin_step(bucket.gradients)) {
-      bucket.channel.all_reduce(all, all, bucket.op, bucket.stream);
+      bucket.channel.enqueue(backend::AllReduce{all, all, bucket.op}, bucket.stream);
       return;
     }
     const double error_factor = bucket.op == ReduceOp::average ? 1.0 : 1.0 / bucket.channel.size();
@@ -124,9 +124,9 @@ class PowerSgd {
     const BufferView first = bucket.part(0, layout.plain + layout.left);
     const BufferView second = bucket.part(layout.plain, layout.right);
     bucket.compress([work]() noexcept { work.multiply_by_right(); });
-    bucket.channel.all_reduce(first, first, bucket.op, bucket.stream);
+    bucket.channel.enqueue(backend::AllReduce{first, first, bucket.op}, bucket.stream);
     bucket.compress([work]() noexcept { work.multiply_by_left(); });
-    bucket.channel.all_reduce(second, second, bucket.op, bucket.stream);
+    bucket.channel.enqueue(backend::AllReduce{second, second, bucket.op}, bucket.stream);
     bucket.compress([work]() noexcept { work.decompress(); });
   }
 

@@ -92,17 +92,18 @@ class TopK {
     static_assert(backend::CanAllGather<C>, "dtrain: hooks::TopK needs all_gather: use topology::Flat");
     const Counts counts = begin_step(bucket.gradients, bucket.channel.size());
     if (counts.sent == 0) {
-      bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
+      bucket.channel.enqueue(backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
       return;
     }
     const std::span<const ddp::BucketGradient> gradients = bucket.gradients;
     bucket.compress([this, gradients]() noexcept { compress(gradients); });
     if (counts.plain != 0) {
       const BufferView plain = buffer_view(std::span(plain_.data(), counts.plain));
-      bucket.channel.all_reduce(plain, plain, bucket.op, bucket.stream);
+      bucket.channel.enqueue(backend::AllReduce{plain, plain, bucket.op}, bucket.stream);
     }
     const auto ranks = static_cast<std::size_t>(bucket.channel.size());
-    bucket.channel.all_gather(bytes_of(own_, counts.sent), bytes_of(gathered_, counts.sent * ranks), bucket.stream);
+    const BufferView gathered = bytes_of(gathered_, counts.sent * ranks);
+    bucket.channel.enqueue(backend::AllGather{bytes_of(own_, counts.sent), gathered}, bucket.stream);
     const float factor = bucket.op == ReduceOp::average ? 1.0F / static_cast<float>(ranks) : 1.0F;
     bucket.compress([this, gradients, ranks, factor]() noexcept { decompress(gradients, ranks, factor); });
   }
