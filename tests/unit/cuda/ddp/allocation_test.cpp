@@ -207,7 +207,9 @@ TEST_CASE("steady operations through host memory allocate nothing beside what th
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
   const std::size_t count = 600'001;
   std::barrier both(2);
-  support::run_ranks<support::StagedRank<>>(2, [&](support::StagedRank<>& rank, support::RankThread& self) {
+  // Each of 400 steps has a deadline; all together may be slow on a loaded machine.
+  const support::Ranks ranks(2, "staged", std::chrono::seconds(20), std::chrono::seconds(120));
+  support::run_ranks<support::StagedRank<>>(ranks, [&](support::StagedRank<>& rank, support::RankThread& self) {
     const auto arena =
         rank.communicator.allocate_blocking(count * sizeof(float), dtrain::Deadline::after(std::chrono::seconds(10)));
     Event done;
