@@ -14,11 +14,13 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/libtorch/buffers.hpp"
 #include "dtrain/libtorch/checkpoint.hpp"
 #include "dtrain/libtorch/module_model.hpp"
 #include "dtrain/libtorch/modules.hpp"
 #include "dtrain/libtorch/sharded_checkpoint.hpp"
 #include "dtrain/libtorch/sharded_optimizer.hpp"
+#include "dtrain/libtorch/stream_order.hpp"
 #include "dtrain/libtorch/sync_batch_norm.hpp"
 #include "dtrain/libtorch/tensor_memory.hpp"
 
@@ -27,8 +29,10 @@ namespace DTRAIN_NAMESPACE::libtorch {
 /// With DdpOptions::allow_unused_parameters: whether the parameters that a rank uses differ between the steps.
 /// @ingroup libtorch
 enum class GraphPolicy {
-  dynamic_graph,  ///< after each step the ranks all-reduce which parameters were used
-  static_graph,   ///< the first step that reduces decides for all later ones, which all-reduce nothing but gradients
+  /// After each step the ranks all-reduce which parameters were used. On a GPU, a rank waits for the result only if a
+  /// parameter without a .grad in dtrain's memory took no part on this rank.
+  dynamic_graph,
+  static_graph,  ///< the first step that reduces decides for all later ones, which all-reduce nothing but gradients
 };
 
 /// Wraps modules of LibTorch and averages their gradients over the ranks while the backward pass runs:
@@ -40,12 +44,15 @@ enum class GraphPolicy {
 /// parameter that no rank used keeps its .grad (DdpOptions::allow_unused_parameters). Second derivatives come from
 /// torch::autograd::grad in the loss. After torch::load and set_data, which every rank calls, the wrapper stays valid,
 /// and with it sharded optimizers and hooks::LocalSgd, as long as type, shape and strides are the same.
-/// Lifetime: keeps the modules and the group; .grad may be kept after the wrapper's destruction. Threads: the thread
-/// that trains.
+/// On a GPU, work is ordered by LibTorch's current stream: what it has when the modules are wrapped (unless
+/// DdpOptions::producer_stream names another one), and what a call is given, comes before dtrain's work, and later work
+/// of the stream after it. Forward and backward passes wait for nothing, except for the first backward pass and for
+/// what GraphPolicy says. Lifetime: keeps the modules and the group; .grad may be kept after the wrapper's destruction.
+/// Threads: the thread that trains.
 /// @ingroup libtorch
 template <class Net, class P>
 class DistributedDataParallel {
-  using Model = ModuleModel<P::ChannelBackend::supports(DeviceKind::host) ? DeviceKind::host : DeviceKind::cuda>;
+  using Model = ModuleModel<detail::kind_of<P>>;
   using Communicator = typename P::ChannelBackend::Communicator;
 
  public:
@@ -81,7 +88,8 @@ class DistributedDataParallel {
   }
 
   /// The module's forward. Where gradients are recorded, buffers are first synchronized (BufferPolicy), which is
-  /// collective and blocking if the module has buffers. Under torch::NoGradGuard a rank may call it alone.
+  /// collective, and blocking on the host, if the module has buffers. Under torch::NoGradGuard a rank may call it
+  /// alone.
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) {
     if (torch::GradMode::is_enabled() && state_->ddp.reduces()) {
@@ -90,7 +98,7 @@ class DistributedDataParallel {
     return net_->forward(std::forward<Arguments>(arguments)...);
   }
 
-  /// loss.backward(); afterwards every .grad is reduced. Collective, blocking.
+  /// loss.backward(); afterwards every .grad is reduced. Collective; blocking on the host.
   /// @throws the exceptions of autograd; Error (invalid_argument) that names a parameter without a gradient, one that
   /// was added, replaced, converted, frozen or unfrozen since the construction, or one whose use differs in a static
   /// graph; the job's first cause.
@@ -107,7 +115,8 @@ class DistributedDataParallel {
       }
     });
     if (state_->ddp.reduces()) {
-      state_->model.publish(used_by_some_rank());
+      order_after_step();
+      state_->model.publish(used_by_some_rank(!state_->model.ignores_other_ranks()));
     }
   }
 
@@ -129,7 +138,7 @@ class DistributedDataParallel {
     };
     if (allow_unused_ && used_here_.empty()) {
       state_->ddp.backward(pass, optimizer.sharded(), [&](ShardedGradients& reduced) {
-        optimizer.set_used(used_by_some_rank());
+        optimizer.set_used(used_by_some_rank(true));
         if constexpr (!std::is_null_pointer_v<I>) return inspect(reduced);
         return true;
       });
@@ -137,6 +146,7 @@ class DistributedDataParallel {
       state_->ddp.backward(pass, optimizer.sharded(), std::move(inspect));
     }
     optimizer.end_step();
+    order_after_step();
     state_->model.drop_gradients();
   }
 
@@ -166,9 +176,16 @@ class DistributedDataParallel {
   std::string summary() { return state_->ddp.summary(); }
 
  private:
-  /// 1 for each parameter that a rank has used since the last reduction. Collective, blocking, unless the result is
-  /// known.
-  std::vector<std::int32_t> used_by_some_rank() {
+  /// The current stream may be another one than those that made gradients, for which alone dtrain's step cares.
+  void order_after_step() {
+    if constexpr (Model::device_kind == DeviceKind::cuda) {
+      state_->ddp.reducer().order_after_step(detail::current_stream<DeviceKind::cuda>(state_->model.device()));
+    }
+  }
+
+  /// 1 for each parameter that a rank has used since the last reduction. Collective unless the result is known.
+  /// Blocking on the host, and on a GPU with `is_needed`; without it the result there is what this rank has used.
+  std::vector<std::int32_t> used_by_some_rank(bool is_needed) {
     if (!allow_unused_) {
       return std::vector<std::int32_t>(state_->model.parameters().size(), 1);
     }
@@ -177,7 +194,8 @@ class DistributedDataParallel {
     }
     const std::vector<std::int32_t> mine = state_->model.used();
     std::vector<std::int32_t> used = mine;
-    group_.all_reduce(std::span<std::int32_t>(used), ReduceOp::max);
+    is_needed = is_needed || graph_ == GraphPolicy::static_graph;
+    if (group_.world_size() > 1) detail::all_reduce_flags(group_, state_->model.device(), used, is_needed);
     if (graph_ == GraphPolicy::static_graph) {
       used_here_ = mine;
       used_anywhere_ = used;
@@ -200,11 +218,14 @@ class DistributedDataParallel {
   /// The reducer refers to the model, so that neither of them moves with this object.
   struct State {
     State(Modules modules, const ProcessGroup<P>& group, DdpOptions options, ddp::HookFunctions<Communicator> hook)
-        : model(std::move(modules)), ddp(model, group, without_buffers(options), std::move(hook)) {
+        : model(std::move(modules)), ddp(model, group, completed(options, model), std::move(hook)) {
       model.keep_gradient_memory(ddp.gradient_memory());
     }
-    static DdpOptions& without_buffers(DdpOptions& options) {
+    static DdpOptions& completed(DdpOptions& options, const Model& model) {
       options.broadcast_buffers = false;
+      if (options.producer_stream == StreamHandle{}) {
+        options.producer_stream = detail::current_stream<Model::device_kind>(model.device());
+      }
       return options;
     }
     Model model;

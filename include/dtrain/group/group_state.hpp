@@ -144,6 +144,9 @@ class GroupState final : public GroupStateBase {
     return resources_->device_bounce_buffer;
   }
 
+  /// For the order between this group's stream and other streams: recorded anew each time.
+  auto& order() const noexcept { return resources_->order; }
+
   /// The open communicator. @throws Error (closed) after the rank has left, (invalid_argument) on the control thread.
   Communicator& live() {
     rank_context_->require_may_block();
@@ -269,6 +272,7 @@ class GroupState final : public GroupStateBase {
 
     StreamOwner stream;
     DeviceBounceBuffer<typename Communicator::Stream> device_bounce_buffer;
+    typename Communicator::Stream::Event order;
     mutable std::mutex closing;
     std::optional<Communicator> communicator;  ///< nullopt once this rank has left
   };

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/libtorch/buffers.hpp"
 #include "dtrain/libtorch/modules.hpp"
 #include "dtrain/libtorch/tensor_memory.hpp"
 
@@ -92,6 +93,11 @@ inline torch::Tensor numbers_of(const SamplerPosition& position) {
     made.data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(numbers[static_cast<std::size_t>(i)]);
   }
   return made;
+}
+
+/// The group's stream does not wait for LibTorch's. Blocking.
+inline void finish_device_work(const torch::Tensor& tensor) {
+  if (tensor.is_cuda()) torch::cuda::synchronize(tensor.get_device());
 }
 
 /// Device of the first parameter, where the file's other tensors are placed: a group may accept memory of one device

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "dtrain/libtorch/modules.hpp"
+#include "dtrain/libtorch/stream_order.hpp"
 #include "dtrain/libtorch/tensor_memory.hpp"
 
 namespace DTRAIN_NAMESPACE::libtorch {
@@ -132,30 +133,7 @@ class WrappedValues {
 
 }  // namespace DTRAIN_NAMESPACE::libtorch
 
-#if DTRAIN_WITH_CUDA
-#include <c10/cuda/CUDAStream.h>
-#endif
-
 namespace DTRAIN_NAMESPACE::libtorch {
-
-namespace detail {
-
-/// Marks a gradient as ready, in the thread of autograd that has made it.
-template <DeviceKind Kind>
-struct MarkReady {
-  static void mark(Ready ready, std::size_t parameter, Device) { ready(parameter); }
-};
-
-#if DTRAIN_WITH_CUDA
-template <>
-struct MarkReady<DeviceKind::cuda> {
-  static void mark(Ready ready, std::size_t parameter, Device device) {
-    ready(parameter, {device, c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device.index)).stream()});
-  }
-};
-#endif
-
-}  // namespace detail
 
 /// Model of libtorch::DistributedDataParallel. parameters() has the parameters that need gradients, each once. A hook
 /// on the node of autograd that adds to .grad marks a gradient as ready. Threads: the thread that trains, and
@@ -203,6 +181,9 @@ class ModuleModel {
   ddp::ReadValue value_reader() const {
     return [wrapped = wrapped_](std::size_t i) { return wrapped->present(i); };
   }
+
+  /// Device of the parameters; the host's if there are none.
+  Device device() const noexcept { return parameters_.empty() ? Device{} : parameters_.front().value.device; }
 
   /// Tensors of the parameters.
   std::vector<torch::Tensor> values() const {
@@ -279,6 +260,14 @@ class ModuleModel {
     return used;
   }
 
+  /// Whether publish() does the same whatever other ranks used: each parameter was used here, or .grad is the view of
+  /// dtrain's memory already.
+  bool ignores_other_ranks() const {
+    return std::all_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+      return entry.used || (entry.gradient.defined() && entry.value.grad().is_same(entry.gradient));
+    });
+  }
+
   /// Called after a reduction. Sets .grad to the reduced gradient for each parameter that some rank used; other
   /// parameters keep their .grad.
   void publish(const std::vector<std::int32_t>& used) {
@@ -294,6 +283,7 @@ class ModuleModel {
       entry.value.mutable_grad() = torch::Tensor();
       entry.used = false;
     }
+    handed_over_.clear();
   }
 
  private:
@@ -352,7 +342,13 @@ class ModuleModel {
       return;
     }
     if (!alone_ || entries_[index].value.grad().layout() != torch::kStrided) bind_result(index);
-    detail::MarkReady<Kind>::mark(*ready_, index, parameters_[index].value.device);
+    (*ready_)(ReadyGradient{index, producer(index)});
+  }
+
+  /// The stream in which autograd makes a gradient, in the thread that makes it. A gradient of the host is final.
+  std::optional<StreamHandle> producer(std::size_t index) const {
+    if constexpr (Kind == DeviceKind::host) return std::nullopt;
+    return detail::current_stream<Kind>(parameters_[index].value.device);
   }
 
   /// Lets dtrain copy .grad, and frees LibTorch's memory of it.
@@ -367,7 +363,8 @@ class ModuleModel {
       gradient = strided;
     }
     const TensorView view = view_of(gradient, parameters_[index].name);
-    (*ready_)(ReadyGradient{index, {}, &view});
+    (*ready_)(ReadyGradient{index, producer(index), &view});
+    if (Kind != DeviceKind::host) handed_over_.push_back(gradient);  // a stream copies it later
     gradient = torch::Tensor();
   }
 
@@ -398,8 +395,9 @@ class ModuleModel {
   std::vector<Parameter> parameters_;  ///< of the entries
   std::vector<ModuleTensor> all_;      ///< every parameter, frozen ones too
   std::vector<ModuleTensor> fixed_;
-  std::optional<Ready> ready_;           ///< set during backward()
-  bool reduces_ = true, alone_ = false;  ///< of the last backward()
+  std::vector<torch::Tensor> handed_over_;  ///< gradients that the step's streams still copy
+  std::optional<Ready> ready_;              ///< set during backward()
+  bool reduces_ = true, alone_ = false;     ///< of the last backward()
   bool binds_ = true;
   std::atomic<bool> warned_{false};
   std::atomic<bool> warned_sparse_{false};

@@ -9,9 +9,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "dtrain/libtorch/stream_order.hpp"
 #include "dtrain/libtorch/tensor_memory.hpp"
 
 namespace DTRAIN_NAMESPACE::libtorch {
@@ -36,18 +38,22 @@ inline torch::Tensor per_channel(const torch::Tensor& values, std::int64_t dimen
 
 template <class Group>
 void sum_over_ranks(const Group& group, const torch::Tensor& values) {
-  if (group.world_size() == 1) {
-    return;
-  }
-  finish_device_work(values);
-  group.all_reduce(view_of(values).flat(), ReduceOp::sum);
-  finish_device_work(values);
+  if (group.world_size() > 1) all_reduce_in_order(group, values, ReduceOp::sum);
 }
 
 /// Keeps the group for the backward pass, which may come after the module's end.
 template <class Group>
 struct KeptGroup final : torch::CustomClassHolder {
   explicit KeptGroup(std::shared_ptr<Group> kept) : group(std::move(kept)) {}
+
+  static void keep(torch::autograd::AutogradContext& context, std::shared_ptr<Group> group) {
+    context.saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<KeptGroup>(std::move(group)));
+  }
+  static std::shared_ptr<Group> of(torch::autograd::AutogradContext& context) {
+    const auto kept = context.saved_data["group"].toCapsule();
+    return static_cast<const KeptGroup&>(*kept).group;
+  }
+
   std::shared_ptr<Group> group;
 };
 
@@ -76,7 +82,7 @@ struct NormalizeOverRanks : torch::autograd::Function<NormalizeOverRanks<Group>>
                                       per_channel(inverse_deviation, input.dim()).to(input.dtype()));
     context->save_for_backward({normalized, inverse_deviation});
     context->saved_data["count"] = count;
-    context->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<KeptGroup<Group>>(std::move(group)));
+    KeptGroup<Group>::keep(*context, std::move(group));
     return normalized;
   }
 
@@ -93,9 +99,8 @@ struct NormalizeOverRanks : torch::autograd::Function<NormalizeOverRanks<Group>>
   static torch::Tensor input_gradient(torch::autograd::AutogradContext& context, const torch::Tensor& gradient,
                                       const torch::Tensor& normalized, const torch::Tensor& inverse_deviation) {
     const torch::NoGradGuard no_grad;
-    const auto kept = context.saved_data["group"].toCapsule();
     const torch::Tensor sums = torch::stack({channel_sums(gradient), channel_sums(gradient * normalized)});
-    sum_over_ranks(*static_cast<const KeptGroup<Group>&>(*kept).group, sums);
+    sum_over_ranks(*KeptGroup<Group>::of(context), sums);
     const torch::Tensor means = sums / context.saved_data["count"].toDouble();
     const auto spread = [&](const torch::Tensor& values) {
       return per_channel(values, gradient.dim()).to(gradient.dtype());
@@ -104,13 +109,115 @@ struct NormalizeOverRanks : torch::autograd::Function<NormalizeOverRanks<Group>>
   }
 };
 
+/// Running statistics of a BatchNorm, undefined if it has none, and the share of the next batch in them.
+struct RunningStatistics {
+  torch::Tensor mean, variance;
+  double share = 0;
+};
+
+/// Batch normalisation on a GPU, by the kernels that PyTorch's SyncBatchNorm calls. The host waits for nothing.
+template <class Group>
+struct NormalizeOnDevice : torch::autograd::Function<NormalizeOnDevice<Group>> {
+  using Context = torch::autograd::AutogradContext;
+  using Tensors = torch::autograd::variable_list;
+
+  /// Collective, enqueued. @param weight, bias undefined without affine parameters
+  static torch::Tensor forward(Context* context, const torch::Tensor& given, const torch::Tensor& weight,
+                               const torch::Tensor& bias, const RunningStatistics& running, double epsilon,
+                               std::shared_ptr<Group> group) {
+    const torch::Tensor input = given.contiguous(given.suggest_memory_format());
+    const std::int64_t channels = input.size(1);
+    const bool is_empty = input.numel() == 0;
+    torch::Tensor mean, inverse_deviation;
+    if (is_empty) {
+      const bool is_narrow = input.element_size() == 2;
+      mean = torch::zeros({channels}, is_narrow ? input.options().dtype(torch::kFloat32) : input.options());
+      inverse_deviation = torch::ones_like(mean);
+    } else {
+      std::tie(mean, inverse_deviation) = at::batch_norm_stats(input, epsilon);
+    }
+    // Not 0, by which the first rank would divide; beside the others' counts it is nothing.
+    const double samples = is_empty ? 1e-30 : static_cast<double>(input.numel()) / static_cast<double>(channels);
+    const torch::Tensor own = torch::cat({mean, inverse_deviation, torch::full({1}, samples, mean.options())});
+    const torch::Tensor all = gathered(*group, own);
+    const torch::Tensor counts = all.select(1, 2 * channels);
+    RunningStatistics used = running;  // in the type of the statistics
+    if (running.mean.defined()) {
+      used = {running.mean.to(mean.scalar_type()), running.variance.to(mean.scalar_type()), running.share};
+    }
+    std::tie(mean, inverse_deviation) =
+        at::batch_norm_gather_stats_with_counts(all, all.narrow(1, 0, channels), all.narrow(1, channels, channels),
+                                                used.mean, used.variance, used.share, epsilon, counts);
+    if (!used.mean.is_same(running.mean)) {
+      torch::Tensor(running.mean).copy_(used.mean);
+      torch::Tensor(running.variance).copy_(used.variance);
+    }
+    context->save_for_backward({input, weight, mean, inverse_deviation, counts.to(torch::kInt32)});
+    context->saved_data["is_reduced"] = given.requires_grad();
+    KeptGroup<Group>::keep(*context, std::move(group));
+    return is_empty ? torch::empty_like(input)
+                    : at::batch_norm_elemt(input, weight, bias, mean, inverse_deviation, epsilon);
+  }
+
+  /// Collective, enqueued.
+  static Tensors backward(Context* context, const Tensors& gradients) {
+    Tensors results = all_gradients(*context, gradients[0]);
+    for (torch::Tensor& result : results) {
+      if (torch::GradMode::is_enabled() && result.defined()) {
+        result = OnceDifferentiable::apply(result, gradients[0], context->get_saved_variables()[0]);
+      }
+    }
+    return results;
+  }
+
+ private:
+  /// The ranks' statistics, a row for each rank.
+  static torch::Tensor gathered(const Group& group, const torch::Tensor& own) {
+    if (group.world_size() == 1) return own.unsqueeze(0);
+    const torch::Tensor all = torch::empty({group.world_size(), own.numel()}, own.options());
+    const BufferView input = view_of(own).flat(), output = view_of(all).flat();
+    group::GroupAccess::of(group).enqueue_within(
+        current_stream<DeviceKind::cuda>(input.device),
+        [&](auto& channel, auto stream) { channel.all_gather(input, output, stream); });
+    return all;
+  }
+
+  static Tensors all_gradients(Context& context, const torch::Tensor& given) {
+    const torch::NoGradGuard no_grad;
+    const Tensors saved = context.get_saved_variables();
+    const torch::Tensor &input = saved[0], &weight = saved[1], &mean = saved[2], &inverse_deviation = saved[3];
+    const torch::Tensor gradient = given.contiguous(input.suggest_memory_format());
+    const bool is_empty = input.numel() == 0, is_affine = weight.defined();
+    torch::Tensor sum = torch::zeros_like(mean), sum_of_products = sum, of_input, of_weight, of_bias;
+    if (!is_empty) {
+      std::tie(sum, sum_of_products, of_weight, of_bias) =
+          at::batch_norm_backward_reduce(gradient, input, mean, inverse_deviation, weight, true, is_affine, is_affine);
+    } else if (is_affine) {
+      of_weight = of_bias = torch::zeros_like(weight);
+    }
+    if (context.saved_data["is_reduced"].toBool()) {
+      // In f64: a topology may send f32 in 16 bits.
+      const torch::Tensor sums = torch::stack({sum, sum_of_products}).to(torch::kFloat64);
+      sum_over_ranks(*KeptGroup<Group>::of(context), sums);
+      const torch::Tensor totals = sums.to(mean.scalar_type());
+      of_input = is_empty ? torch::zeros_like(input)
+                          : at::batch_norm_backward_elemt(gradient, input, mean, inverse_deviation,
+                                                          is_affine ? weight.to(mean.scalar_type()) : weight, totals[0],
+                                                          totals[1], saved[4]);
+    }
+    return {of_input, of_weight, of_bias, {}, {}, {}};
+  }
+};
+
 }  // namespace detail
 
 /// Batch normalisation as torch::nn::BatchNorm1d, 2d and 3d, with the same options, over the samples of all ranks of
 /// `group`. Each forward pass makes one all-reduce, and each backward pass one. In evaluation with running statistics a
 /// rank communicates nothing. Parameters and buffers have BatchNorm's names.
-/// Collective, blocking: forward in training, or without running statistics, and its backward pass; every rank calls
-/// them in the same order. A second derivative in training is refused: Error (unsupported) from the pass that needs it.
+/// Collective: forward in training, or without running statistics, and its backward pass; every rank calls them in the
+/// same order. Blocking on the host; enqueued on a GPU, where a batch of one value for each channel on all ranks
+/// together is not refused. A second derivative in training is refused: Error (unsupported) from the pass that needs
+/// it.
 /// @ingroup libtorch
 template <class P>
 class SyncBatchNormImpl : public torch::nn::Module {
@@ -154,6 +261,9 @@ class SyncBatchNormImpl : public torch::nn::Module {
     if (uses_running) {
       return torch::batch_norm(input, weight, bias, running_mean, running_var, false, 0, options.eps(), false);
     }
+    if constexpr (detail::kind_of<P> == DeviceKind::cuda) {
+      if (input.is_cuda()) return forward_on_device(input);
+    }
     torch::Tensor mean, variance;
     double count = 0;
     {
@@ -187,11 +297,24 @@ class SyncBatchNormImpl : public torch::nn::Module {
   torch::Tensor weight, bias, running_mean, running_var, num_batches_tracked;
 
  private:
-  void update_running(const torch::Tensor& mean, const torch::Tensor& variance, double count) {
+  torch::Tensor forward_on_device(const torch::Tensor& input) {
+    detail::RunningStatistics running;
+    if (is_training() && running_mean.defined()) {
+      const double share = next_share();
+      running = {running_mean, running_var, share};
+    }
+    return detail::NormalizeOnDevice<ProcessGroup<P>>::apply(input, weight, bias, running, options.eps(), group_);
+  }
+
+  /// Counts a batch. @returns its share in the running statistics. Blocking on a GPU if the share is 1 / batches.
+  double next_share() {
     num_batches_tracked += 1;
-    const double share = options.momentum()
-                             ? *options.momentum()
-                             : 1.0 / static_cast<double>(num_batches_tracked.template item<std::int64_t>());
+    return options.momentum() ? *options.momentum()
+                              : 1.0 / static_cast<double>(num_batches_tracked.template item<std::int64_t>());
+  }
+
+  void update_running(const torch::Tensor& mean, const torch::Tensor& variance, double count) {
+    const double share = next_share();
     running_mean.mul_(1 - share).add_(mean.to(running_mean.dtype()), share);
     running_var.mul_(1 - share).add_((variance * (count / (count - 1))).to(running_var.dtype()), share);
   }

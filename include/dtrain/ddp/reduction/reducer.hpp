@@ -225,6 +225,11 @@ class Reducer final : public Step::Target {
 
   ReducerStatistics statistics() const noexcept { return reduction_.statistics(steps_, bytes_reduced_); }
 
+  /// On CUDA: makes later work of `stream` run after the last step. Blocking: no.
+  void order_after_step([[maybe_unused]] StreamHandle stream) const {
+    if constexpr (GradientCopier::copies_on_stream) reduction_.copier().make_wait(stream);
+  }
+
   /// The norm of the reduced gradients. Blocking, on CUDA only: until the last step has run.
   /// @throws Error (invalid_argument) if the last step did not measure the norm; as finish
   const GradientNorm& gradient_norm() {

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// StreamRef: the reference to a CUDA stream that models Stream.
+/// StreamRef: the reference to a CUDA stream that models Stream; with_stream() makes one of a StreamHandle.
 
 #include <cstddef>
 
@@ -11,6 +11,7 @@
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/stream_handle.hpp"
 #include "dtrain/stream/cuda/check.hpp"
+#include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/event.hpp"
 #include "dtrain/stream/cuda/external_event.hpp"
 #include "dtrain/stream/stream.hpp"
@@ -89,6 +90,18 @@ class StreamRef {
 
 static_assert(stream::Stream<StreamRef>);
 static_assert(CanWaitExternal<StreamRef>);
+
+/// Calls `act(stream)`. The default stream (null) belongs to the current device, so the handle's device becomes
+/// current.
+template <class F>
+void with_stream(StreamHandle handle, F act) {
+  if (handle.native == nullptr) {
+    const DeviceGuard guard(handle.device.index);
+    act(StreamRef::of(handle));
+  } else {
+    act(StreamRef::of(handle));
+  }
+}
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda
 

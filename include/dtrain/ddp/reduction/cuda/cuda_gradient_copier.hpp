@@ -56,8 +56,9 @@ class CudaGradientCopier {
   /// Makes later work of `stream` run after the work now on `producer`; a host `producer` means the default stream.
   static void order_behind(Stream stream, StreamHandle producer) {
     stream::cuda::Event written;
-    with_stream(producer.device.kind == DeviceKind::cuda ? producer : StreamHandle{stream.device(), nullptr},
-                [&](Stream producer_stream) { producer_stream.record(written); });
+    stream::cuda::with_stream(
+        producer.device.kind == DeviceKind::cuda ? producer : StreamHandle{stream.device(), nullptr},
+        [&](Stream producer_stream) { producer_stream.record(written); });
     stream.wait(written);
   }
 
@@ -159,7 +160,7 @@ class CudaGradientCopier {
     stream_.record(done_);
     copy_streams_.begin_packing_after(done_);
     for (const StreamHandle producer : producers_) {
-      with_stream(producer, [this](Stream waiting) {
+      stream::cuda::with_stream(producer, [this](Stream waiting) {
         times_.computed(waiting);
         waiting.wait(done_);
       });
@@ -168,6 +169,11 @@ class CudaGradientCopier {
     if (producers_.empty()) {
       wait(done_);
     }
+  }
+
+  /// Makes later work of `waiting` run after the last step.
+  void make_wait(StreamHandle waiting) const {
+    stream::cuda::with_stream(waiting, [this](Stream stream) { stream.wait(done_); });
   }
 
   /// Complete once the last step has ended on the device.

@@ -44,7 +44,7 @@ class GradientScaling {
     }
     stream.record(scaled_);
     for (const StreamHandle producer : producers) {
-      with_stream(producer, [this](stream::cuda::StreamRef waiting) { waiting.wait(scaled_); });
+      stream::cuda::with_stream(producer, [this](stream::cuda::StreamRef waiting) { waiting.wait(scaled_); });
     }
   }
 

@@ -8,25 +8,12 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/stream_handle.hpp"
-#include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/event.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
 #if DTRAIN_WITH_CUDA
 
 namespace DTRAIN_NAMESPACE::ddp {
-
-/// Calls `act(stream)`. The default stream (null) belongs to the current device, so the handle's device becomes
-/// current.
-template <class F>
-void with_stream(StreamHandle handle, F act) {
-  if (handle.native == nullptr) {
-    const stream::cuda::DeviceGuard guard(handle.device.index);
-    act(stream::cuda::StreamRef::of(handle));
-  } else {
-    act(stream::cuda::StreamRef::of(handle));
-  }
-}
 
 /// The streams that produced gradients of a step, each once.
 class ProducerStreams {
@@ -46,8 +33,8 @@ class ProducerStreams {
   bool is_captured() const {
     bool captured = false;
     for (const StreamHandle handle : streams_) {
-      with_stream(handle,
-                  [&captured](stream::cuda::StreamRef stream) { captured = captured || stream.is_capturing(); });
+      stream::cuda::with_stream(
+          handle, [&captured](stream::cuda::StreamRef stream) { captured = captured || stream.is_capturing(); });
     }
     return captured;
   }
@@ -76,7 +63,8 @@ class ProducerEvents {
   /// Records an event at the present end of every stream.
   void record() {
     for (std::size_t i = 0; i < used_; ++i) {
-      with_stream(events_[i].stream, [&](stream::cuda::StreamRef stream) { stream.record(events_[i].produced); });
+      stream::cuda::with_stream(events_[i].stream,
+                                [&](stream::cuda::StreamRef stream) { stream.record(events_[i].produced); });
     }
   }
 

@@ -1,0 +1,97 @@
+#pragma once
+/// @file
+/// Collectives of LibTorch's tensors in the order of LibTorch's current CUDA stream, without a wait of the host;
+/// current_stream(): that stream.
+
+#include <torch/torch.h>
+#include <dtrain/dtrain.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dtrain/libtorch/tensor_memory.hpp"
+
+#if DTRAIN_WITH_CUDA && __has_include(<c10/cuda/CUDAStream.h>)
+#include <c10/cuda/CUDAStream.h>
+#endif
+
+namespace DTRAIN_NAMESPACE::libtorch::detail {
+
+/// Kind of the device whose tensors a policy's groups reduce.
+template <class P>
+inline constexpr DeviceKind kind_of = P::ChannelBackend::supports(DeviceKind::host) ? DeviceKind::host
+                                                                                    : DeviceKind::cuda;
+
+/// Stream on which LibTorch enqueues this thread's work for `device`, a device of kind `Kind`.
+template <DeviceKind Kind>
+StreamHandle current_stream(Device) {
+  static_assert(Kind == DeviceKind::host,
+                "dtrain: a backend for GPUs needs a LibTorch for CUDA: this one has no <c10/cuda/CUDAStream.h>");
+  return {};
+}
+
+#if DTRAIN_WITH_CUDA && __has_include(<c10/cuda/CUDAStream.h>)
+template <>
+inline StreamHandle current_stream<DeviceKind::cuda>(Device device) {
+  if (device.kind != DeviceKind::cuda) return {};
+  return {device, c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device.index)).stream()};
+}
+#endif
+
+/// Collective. On a GPU enqueued: `enqueue(channel, stream)` runs after the earlier work of the current stream and
+/// before its later work. Elsewhere blocking: `call()`.
+template <class P, class Enqueue, class Call>
+void in_stream_order(const ProcessGroup<P>& group, [[maybe_unused]] Device device, [[maybe_unused]] Enqueue enqueue,
+                     Call call) {
+  if constexpr (kind_of<P> == DeviceKind::cuda) {
+    if (device.kind == DeviceKind::cuda) {
+      group::GroupAccess::of(group).enqueue_within(current_stream<DeviceKind::cuda>(device), enqueue);
+      return;
+    }
+  }
+  call();
+}
+
+/// Reduces a contiguous tensor in place. @see in_stream_order
+template <class P>
+void all_reduce_in_order(const ProcessGroup<P>& group, const torch::Tensor& values, ReduceOp op) {
+  const BufferView view = view_of(values).flat();
+  in_stream_order(
+      group, view.device, [&](auto& channel, auto stream) { channel.all_reduce(view, view, op, stream); },
+      [&] { group.all_reduce(view, op); });
+}
+
+/// Gives every rank rank 0's elements. @see in_stream_order
+template <class P>
+void broadcast_in_order(const ProcessGroup<P>& group, const torch::Tensor& values) {
+  const BufferView view = view_of(values).flat();
+  in_stream_order(
+      group, view.device, [&](auto& channel, auto stream) { channel.broadcast(view, 0, stream); },
+      [&] { group.broadcast(view, 0); });
+}
+
+/// Maximum over the ranks of each flag. Collective. On a GPU of `device` enqueued, and blocking only if `is_needed`;
+/// without it `flags` stay this rank's own there. Elsewhere blocking.
+template <class P>
+void all_reduce_flags(const ProcessGroup<P>& group, [[maybe_unused]] Device device, std::vector<std::int32_t>& flags,
+                      [[maybe_unused]] bool is_needed) {
+  if constexpr (kind_of<P> == DeviceKind::cuda) {
+    // Pinned, so that no copy waits; LibTorch keeps the memory until its stream has copied it.
+    const auto count = static_cast<std::int64_t>(flags.size());
+    const torch::Tensor host = torch::empty({count}, torch::TensorOptions(torch::kInt32).pinned_memory(true));
+    std::copy(flags.begin(), flags.end(), host.data_ptr<std::int32_t>());
+    const torch::Tensor values =
+        host.to(torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(device.index)), true);
+    all_reduce_in_order(group, values, ReduceOp::max);
+    if (!is_needed) return;
+    host.copy_(values, true);
+    group::GroupAccess::of(group).wait_for(current_stream<DeviceKind::cuda>(device));
+    std::copy_n(host.data_ptr<std::int32_t>(), count, flags.begin());
+  } else {
+    group.all_reduce(std::span<std::int32_t>(flags), ReduceOp::max);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::libtorch::detail
