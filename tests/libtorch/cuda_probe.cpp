@@ -5,7 +5,6 @@
 // bench/cuda/libtorch compiles it, against a LibTorch for CUDA; no test of this repository runs it.
 
 #include <ATen/Context.h>
-#include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/Sleep.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -77,9 +76,37 @@ using namespace cuda_probe;
 using dtrain::libtorch::BufferPolicy;
 using dtrain::libtorch::DistributedDataParallel;
 using dtrain::libtorch::GraphPolicy;
+using dtrain::stream::cuda::check;
 
 constexpr int steps = 20;
 constexpr std::int64_t long_sleep = 400'000'000;  ///< cycles of the device: about 0.2 s
+/// A point in LibTorch's current stream.
+class Point {
+ public:
+  Point() {
+    check(cudaEventCreate(&event_), "cudaEventCreate");
+    check(cudaEventRecord(event_, c10::cuda::getCurrentCUDAStream().stream()), "cudaEventRecord");
+  }
+  Point(const Point&) = delete;
+  Point& operator=(const Point&) = delete;
+  ~Point() { static_cast<void>(cudaEventDestroy(event_)); }
+
+  bool is_reached() const {
+    const cudaError_t code = cudaEventQuery(event_);
+    if (code != cudaErrorNotReady) check(code, "cudaEventQuery");
+    return code == cudaSuccess;
+  }
+  /// Both are reached. @returns microseconds
+  float since(const Point& earlier) const {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, earlier.event_, event_), "cudaEventElapsedTime");
+    return 1000 * milliseconds;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 using Forward = std::function<torch::Tensor(const torch::Tensor&)>;
 using Backward = std::function<void(const torch::Tensor&)>;
 
@@ -384,22 +411,21 @@ void check_waits(const dtrain::ProcessGroup<Policy>& group, Checks& checks) {
   torch::cuda::synchronize();
   checks.require(waits.device == before + 1, "LibTorch's device-wide waits are counted");
   const auto step_waits = [&](const std::string& name, nn::Sequential net, const Forward& forward,
-                              const Backward& backward, bool is_checked) {
+                              const Backward& backward) {
     torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.02));
     const Samples taken = samples(0, torch::kFloat32);
     for (int step = 0; step < 4; ++step) {
       torch::cuda::synchronize();
       const std::array<int, 3> from{waits.device, waits.stream, waits.event};
-      at::cuda::CUDAEvent slept;
       if (step == 3) at::cuda::sleep(long_sleep);
-      slept.record();
+      const Point slept;
       optimizer.zero_grad();
       const auto begin = std::chrono::steady_clock::now();
       const torch::Tensor loss = torch::mse_loss(forward(taken.inputs), taken.targets);
-      const bool forward_ran_ahead = !slept.query();
+      const bool forward_ran_ahead = !slept.is_reached();
       const auto middle = std::chrono::steady_clock::now();
       backward(loss);
-      const bool backward_ran_ahead = !slept.query();
+      const bool backward_ran_ahead = !slept.is_reached();
       const auto end = std::chrono::steady_clock::now();
       optimizer.step();
       const std::array<int, 3> made{waits.device - from[0], waits.stream - from[1], waits.event - from[2]};
@@ -475,14 +501,13 @@ void measure_time(const dtrain::ProcessGroup<Policy>& group) {
     }
     torch::cuda::synchronize();
     group.barrier();
-    at::cuda::CUDAEvent first(cudaEventDefault), last(cudaEventDefault);
     constexpr int in_a_row = 15;
-    first.record();
+    const Point first;
     const int device_waits = waits.device;
     for (int i = 0; i < in_a_row; ++i)
       step(false);
     const int made = waits.device - device_waits;
-    last.record();
+    const Point last;
     torch::cuda::synchronize();
     std::array<double, 4> medians{};
     for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -493,7 +518,7 @@ void measure_time(const dtrain::ProcessGroup<Policy>& group) {
         "rank %d of %d, %-22s host %6.0f us (forward %.0f, backward %.0f, optimizer %.0f); a step in a row %6.0f us, "
         "%.1f device-wide waits\n",
         group.rank(), group.world_size(), name, medians[3], medians[0], medians[1], medians[2],
-        static_cast<double>(first.elapsed_time(last)) * 1000 / in_a_row, static_cast<double>(made) / in_a_row);
+        static_cast<double>(last.since(first)) / in_a_row, static_cast<double>(made) / in_a_row);
     std::fflush(stdout);
     group.barrier();
   };
@@ -540,12 +565,12 @@ int probe(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
       {"waits", &check_waits<Policy>}};
   int run = 0;
   int wrong = 0;
-  for (const auto& [name, check] : checks) {
+  for (const auto& [name, run_checks] : checks) {
     if (what != name && what != "all") continue;
     ++run;
     const auto begin = std::chrono::steady_clock::now();
     Checks counted(group.rank());
-    check(group, counted);
+    run_checks(group, counted);
     torch::cuda::synchronize();
     const std::int64_t all_wrong = group.all_reduce(static_cast<std::int64_t>(counted.wrong()));
     wrong += static_cast<int>(all_wrong);

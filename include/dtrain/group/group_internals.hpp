@@ -10,14 +10,11 @@
 #include <utility>
 
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/core/config.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
-#include "dtrain/core/types/stream_handle.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
 #include "dtrain/group/group_handle.hpp"
 #include "dtrain/group/rank_context.hpp"
-#include "dtrain/stream/cuda/stream_ref.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -55,34 +52,22 @@ class GroupInternals {
     return state_->open_channel(purpose, accumulate, describe, algorithms);
   }
 
-#if DTRAIN_WITH_CUDA
-  /// Calls `enqueue(channel, stream)`, which enqueues collectives of the group's own channel on the group's own stream.
-  /// They run after the present work of `producer`, a CUDA stream, and before its later work. Blocking: no.
-  template <class Enqueue>
-  void enqueue_within(StreamHandle producer, Enqueue enqueue) const {
-    auto& order = state_->order();  // a wait is for the latest record at the time of its call
-    const auto stream = state_->stream();
-    stream::cuda::with_stream(producer, [&](stream::cuda::StreamRef outer) {
-      outer.record(order);
-      stream.wait(order);
-      enqueue(state_->live(), stream);
-      stream.record(order);
-      outer.wait(order);
-    });
-  }
+  /// For enqueue_within(): the group's own channel and stream, and the event of their order with another stream.
+  /// @{
+  Communicator& channel() const { return state_->live(); }
+  auto stream() const { return state_->stream(); }
+  auto& order() const noexcept { return state_->order(); }
+  /// @}
 
-  /// Blocking: until the present work of a CUDA stream has ended. @throws the job's first cause; Error (timeout)
-  void wait_for(StreamHandle stream) const {
-    stream::cuda::with_stream(stream, [&](stream::cuda::StreamRef waited) { waited.record(state_->order()); });
-    state_->wait(state_->order());
+  /// Blocking: until the work before `event` has ended. @throws the job's first cause; Error (timeout)
+  template <class Event>
+  void wait(Event& event) const {
+    state_->wait(event);
   }
-#endif
 
   /// Counts 1, 2, ... for each purpose. Ranks that call it in the same order get the same number, for keys that are
   /// used once. Blocking: no.
-  int next_number(const std::string& purpose) const {
-    return state_->next_number(purpose);
-  }
+  int next_number(const std::string& purpose) const { return state_->next_number(purpose); }
 
   /// The gradients that this rank's wrappers have bound, in all its groups.
   const std::shared_ptr<GradientBindingRegistry>& gradient_bindings() const noexcept {
@@ -104,9 +89,7 @@ class GroupInternals {
 
   /// @throws Error (invalid_argument) in a coroutine on the control loop, where a blocking call would wait for
   /// itself; and in a process that the rank forked.
-  void require_may_block() const {
-    rank_context()->require_may_block();
-  }
+  void require_may_block() const { rank_context()->require_may_block(); }
 
  private:
   std::shared_ptr<State> state_;

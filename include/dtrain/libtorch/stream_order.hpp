@@ -41,13 +41,13 @@ inline StreamHandle current_stream<DeviceKind::cuda>(Device device) {
 #endif
 
 /// Collective. On a GPU enqueued: `enqueue(channel, stream)` runs after the earlier work of the current stream and
-/// before its later work. Elsewhere blocking: `call()`.
+/// before its later work (group::enqueue_within). Elsewhere blocking: `call()`.
 template <class P, class Enqueue, class Call>
 void in_stream_order(const ProcessGroup<P>& group, [[maybe_unused]] Device device, [[maybe_unused]] Enqueue enqueue,
                      Call call) {
   if constexpr (kind_of<P> == DeviceKind::cuda) {
     if (device.kind == DeviceKind::cuda) {
-      group::GroupAccess::of(group).enqueue_within(current_stream<DeviceKind::cuda>(device), enqueue);
+      enqueue_within(group::GroupAccess::of(group), current_stream<kind_of<P>>(device), enqueue);
       return;
     }
   }
@@ -72,6 +72,15 @@ void broadcast_in_order(const ProcessGroup<P>& group, const torch::Tensor& value
       [&] { group.broadcast(view, 0); });
 }
 
+/// Row r of `all` gets rank r's `own`. Both are contiguous. @see in_stream_order
+template <class P>
+void all_gather_in_order(const ProcessGroup<P>& group, const torch::Tensor& own, const torch::Tensor& all) {
+  const BufferView input = view_of(own).flat(), output = view_of(all).flat();
+  in_stream_order(
+      group, input.device, [&](auto& channel, auto stream) { channel.all_gather(input, output, stream); },
+      [&] { group.all_gather(input, output); });
+}
+
 /// Maximum over the ranks of each flag. Collective. On a GPU of `device` enqueued, and blocking only if `is_needed`;
 /// without it `flags` stay this rank's own there. Elsewhere blocking.
 template <class P>
@@ -87,7 +96,7 @@ void all_reduce_flags(const ProcessGroup<P>& group, [[maybe_unused]] Device devi
     all_reduce_in_order(group, values, ReduceOp::max);
     if (!is_needed) return;
     host.copy_(values, true);
-    group::GroupAccess::of(group).wait_for(current_stream<DeviceKind::cuda>(device));
+    wait_for_stream(group::GroupAccess::of(group), current_stream<kind_of<P>>(device));
     std::copy_n(host.data_ptr<std::int32_t>(), count, flags.begin());
   } else {
     group.all_reduce(std::span<std::int32_t>(flags), ReduceOp::max);

@@ -175,10 +175,7 @@ struct NormalizeOnDevice : torch::autograd::Function<NormalizeOnDevice<Group>> {
   static torch::Tensor gathered(const Group& group, const torch::Tensor& own) {
     if (group.world_size() == 1) return own.unsqueeze(0);
     const torch::Tensor all = torch::empty({group.world_size(), own.numel()}, own.options());
-    const BufferView input = view_of(own).flat(), output = view_of(all).flat();
-    group::GroupAccess::of(group).enqueue_within(
-        current_stream<DeviceKind::cuda>(input.device),
-        [&](auto& channel, auto stream) { channel.all_gather(input, output, stream); });
+    all_gather_in_order(group, own, all);
     return all;
   }
 

@@ -131,6 +131,27 @@ TEST_CASE("finish does not wait for the device") {
   CHECK(rank.wait());
 }
 
+TEST_CASE("a stream that made no gradient runs behind the step only if it is told so") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  CudaTrainingRank rank(std::make_shared<FakeJob>(1), 0, 1, {.streams = 2});
+  support::Gate gate;
+  support::enqueue_on_host(rank.stream(0), [&] { gate.pass(); });
+  Step step = rank.reducer->begin();
+  for (std::size_t i = 0; i < rank.count(); ++i)
+    step.ready(i, rank.stream(0).handle());
+  step.finish();
+  dtrain::stream::cuda::Event unordered, ordered;
+  rank.stream(1).record(unordered);
+  CHECK(support::holds_soon([&] { return unordered.is_complete(); }));
+  rank.reducer->order_after_step(rank.stream(1).handle());
+  rank.stream(1).record(ordered);
+  CHECK(gate.is_reached_soon());
+  CHECK_FALSE(ordered.is_complete());
+  gate.open();
+  CHECK(rank.wait());
+  CHECK(ordered.is_complete());
+}
+
 TEST_CASE("several threads may announce at once, each with its stream") {
   if (!support::enough_devices(2)) return dtrain_test::skip("two ranks need two devices");
   const auto job = std::make_shared<FakeJob>(2);

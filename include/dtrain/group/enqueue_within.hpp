@@ -1,0 +1,41 @@
+#pragma once
+/// @file
+/// enqueue_within(): collectives of a group in the order of a CUDA stream of the program, without a wait of the host.
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/types/stream_handle.hpp"
+#include "dtrain/core/version.hpp"
+#include "dtrain/stream/cuda/stream_ref.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Calls `enqueue(channel, stream)`, which enqueues collectives of the group's own channel on the group's own stream.
+/// They run after the present work of `outer` and before its later work. Blocking: no. Threads: as the group's
+/// collectives. Lifetime: buffers outlive the collectives; memory that work of `outer` frees or overwrites does.
+/// @tparam Internals GroupInternals of a group whose backend reduces device memory
+/// @throws as the collectives of the channel; Error (cuda)
+template <class Internals, class Enqueue>
+void enqueue_within(const Internals& group, StreamHandle outer, Enqueue enqueue) {
+  auto& order = group.order();  // a wait is for the latest record at the time of its call
+  const stream::cuda::StreamRef own = group.stream();
+  stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) {
+    given.record(order);
+    own.wait(order);
+    enqueue(group.channel(), own);
+    own.record(order);
+    given.wait(order);
+  });
+}
+
+/// Blocking: until the present work of `outer` has ended. @throws the job's first cause; Error (timeout)
+template <class Internals>
+void wait_for_stream(const Internals& group, StreamHandle outer) {
+  stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) { given.record(group.order()); });
+  group.wait(group.order());
+}
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+#endif  // DTRAIN_WITH_CUDA

@@ -1,0 +1,102 @@
+#include "dtrain/group/enqueue_within.hpp"
+
+#include "dtrain/core/config.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdlib>
+#include <vector>
+
+#include "dtrain/backend/nccl.hpp"
+#include "dtrain/backend/staged.hpp"
+#include "dtrain/launch/per_process.hpp"
+#include "dtrain/stream/cuda/pinned_buffer.hpp"
+#include "dtrain/stream/cuda/stream.hpp"
+#include "support/gate.hpp"
+#include "support/nccl_rank.hpp"
+#include "support/thread_group.hpp"
+
+namespace {
+
+using dtrain::stream::cuda::Event;
+using dtrain::stream::cuda::PinnedBuffer;
+using dtrain::stream::cuda::Stream;
+using support::check;
+
+constexpr std::size_t count = 1000;
+constexpr std::size_t bytes = count * sizeof(float);
+
+/// Calls that wait for a device, or in which the host waits; 0 on a GPU, where nobody counts them.
+int waits() {
+#if DTRAIN_EMULATED_CUDA
+  return emulation::device_waits() + emulation::host_waits();
+#else
+  return 0;
+#endif
+}
+
+/// Each rank's stream writes rank + 1, reads the sum, and is held up before both. Rank 1 is held up until rank 0 has
+/// been let go: the sum is not there yet when rank 0's stream has written.
+template <class Policy>
+void expect_order() {
+  std::atomic<int> wrong{0};
+  std::atomic<bool> first_has_written{false};
+  const auto ends = support::run_groups<Policy>(2, [&](const dtrain::ProcessGroup<Policy>& group) {
+    const auto internals = dtrain::group::GroupAccess::of(group);
+    const support::DeviceBuffer values = support::on_device(std::vector<float>(count, 0.0F));
+    const dtrain::BufferView view{values.data(), count, dtrain::DType::f32, group.stream().device()};
+    PinnedBuffer source(bytes), result(bytes);
+    std::fill_n(reinterpret_cast<float*>(source.data()), count, static_cast<float>(group.rank() + 1));
+    const Stream program;
+    const auto copy = [&](void* to, const void* from, cudaMemcpyKind kind) {
+      check(cudaMemcpyAsync(to, from, bytes, kind, program.ref().native()), "cudaMemcpyAsync");
+    };
+    group.all_reduce(view);  // NCCL's first collective connects the ranks
+    group.barrier();
+    const int waits_before = waits();
+    support::Gate gate;
+    Event written, read;
+    support::enqueue_on_host(program.ref(), [&] { gate.pass(); });
+    copy(values.data(), source.data(), cudaMemcpyHostToDevice);
+    program.ref().record(written);
+    enqueue_within(internals, program.ref().handle(),
+                   [&](auto& channel, auto stream) { channel.all_reduce(view, view, dtrain::ReduceOp::sum, stream); });
+    copy(result.data(), values.data(), cudaMemcpyDeviceToHost);
+    program.ref().record(read);
+    wrong += waits() == waits_before && !read.is_complete() ? 0 : 1;
+    if (group.rank() == 1) wrong += support::holds_soon([&] { return first_has_written.load(); }) ? 0 : 1;
+    gate.open();
+    if (group.rank() == 0) {
+      wrong += written.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(20))) ==
+                       dtrain::stream::WaitResult::complete
+                   ? 0
+                   : 1;
+      first_has_written = true;
+    }
+    wait_for_stream(internals, program.ref().handle());
+    const float* const sums = reinterpret_cast<const float*>(result.data());
+    wrong += read.is_complete() && std::vector<float>(sums, sums + count) == std::vector<float>(count, 3) ? 0 : 1;
+    group.barrier();
+  });
+  CHECK(wrong == 0);
+  for (const support::RankEnd& end : ends)
+    CHECK(end.text == "");
+}
+
+}  // namespace
+
+TEST_CASE("a collective within a stream of the program runs between its work, and the host waits for nothing") {
+  if (support::enough_devices(2)) {
+    expect_order<dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Nccl>>();
+  } else {
+    dtrain_test::skip("two ranks over NCCL need two devices");
+  }
+  if (!support::enough_devices(1)) return;
+  ::setenv("DTRAIN_SHARE_DEVICES", "1", 1);
+  expect_order<dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Staged<dtrain::backend::SharedMemory>>>();
+  ::unsetenv("DTRAIN_SHARE_DEVICES");
+}
