@@ -44,11 +44,11 @@ enum class GraphPolicy {
 /// parameter that no rank used keeps its .grad (DdpOptions::allow_unused_parameters). Second derivatives come from
 /// torch::autograd::grad in the loss. After torch::load and set_data, which every rank calls, the wrapper stays valid,
 /// and with it sharded optimizers and hooks::LocalSgd, as long as type, shape and strides are the same.
-/// On a GPU, work is ordered by LibTorch's current stream: what it has when the modules are wrapped (unless
-/// DdpOptions::producer_stream names another one), and what a call is given, comes before dtrain's work, and later work
-/// of the stream after it. Forward and backward passes wait for nothing, except for the first backward pass and for
-/// what GraphPolicy says. Lifetime: keeps the modules and the group; .grad may be kept after the wrapper's destruction.
-/// Threads: the thread that trains.
+/// On a GPU, LibTorch's current stream at each call orders dtrain's work, which runs after the stream's earlier work
+/// and before its later work. The host waits in the first backward pass, and where GraphPolicy says so.
+/// DdpOptions::producer_stream is the current stream unless it is set.
+/// Lifetime: keeps the modules and the group; .grad may be kept after the wrapper's destruction. Threads: the thread
+/// that trains.
 /// @ingroup libtorch
 template <class Net, class P>
 class DistributedDataParallel {
@@ -176,7 +176,7 @@ class DistributedDataParallel {
   std::string summary() { return state_->ddp.summary(); }
 
  private:
-  /// The current stream may be another one than those that made gradients, for which alone dtrain's step cares.
+  /// On a GPU: makes later work of the current stream, which may have made no gradient, run after the step.
   void order_after_step() {
     if constexpr (Model::device_kind == DeviceKind::cuda) {
       state_->ddp.reducer().order_after_step(detail::current_stream<DeviceKind::cuda>(state_->model.device()));

@@ -121,7 +121,7 @@ struct NormalizeOnDevice : torch::autograd::Function<NormalizeOnDevice<Group>> {
   using Context = torch::autograd::AutogradContext;
   using Tensors = torch::autograd::variable_list;
 
-  /// Collective, enqueued. @param weight, bias undefined without affine parameters
+  /// Collective, enqueued.
   static torch::Tensor forward(Context* context, const torch::Tensor& given, const torch::Tensor& weight,
                                const torch::Tensor& bias, const RunningStatistics& running, double epsilon,
                                std::shared_ptr<Group> group) {
@@ -141,22 +141,21 @@ struct NormalizeOnDevice : torch::autograd::Function<NormalizeOnDevice<Group>> {
     const torch::Tensor own = torch::cat({mean, inverse_deviation, torch::full({1}, samples, mean.options())});
     const torch::Tensor all = gathered(*group, own);
     const torch::Tensor counts = all.select(1, 2 * channels);
-    RunningStatistics used = running;  // in the type of the statistics
-    if (running.mean.defined()) {
-      used = {running.mean.to(mean.scalar_type()), running.variance.to(mean.scalar_type()), running.share};
-    }
+    const torch::Tensor running_mean = in_type_of(mean, running.mean),
+                        running_variance = in_type_of(mean, running.variance);
     std::tie(mean, inverse_deviation) =
         at::batch_norm_gather_stats_with_counts(all, all.narrow(1, 0, channels), all.narrow(1, channels, channels),
-                                                used.mean, used.variance, used.share, epsilon, counts);
-    if (!used.mean.is_same(running.mean)) {
-      torch::Tensor(running.mean).copy_(used.mean);
-      torch::Tensor(running.variance).copy_(used.variance);
+                                                running_mean, running_variance, running.share, epsilon, counts);
+    if (!running_mean.is_same(running.mean)) {
+      torch::Tensor(running.mean).copy_(running_mean);
+      torch::Tensor(running.variance).copy_(running_variance);
     }
     context->save_for_backward({input, weight, mean, inverse_deviation, counts.to(torch::kInt32)});
     context->saved_data["is_reduced"] = given.requires_grad();
     KeptGroup<Group>::keep(*context, std::move(group));
     return is_empty ? torch::empty_like(input)
-                    : at::batch_norm_elemt(input, weight, bias, mean, inverse_deviation, epsilon);
+                    : at::batch_norm_elemt(input, in_type_of(mean, weight), in_type_of(mean, bias), mean,
+                                           inverse_deviation, epsilon);
   }
 
   /// Collective, enqueued.
@@ -182,15 +181,15 @@ struct NormalizeOnDevice : torch::autograd::Function<NormalizeOnDevice<Group>> {
   static Tensors all_gradients(Context& context, const torch::Tensor& given) {
     const torch::NoGradGuard no_grad;
     const Tensors saved = context.get_saved_variables();
-    const torch::Tensor &input = saved[0], &weight = saved[1], &mean = saved[2], &inverse_deviation = saved[3];
+    const torch::Tensor &input = saved[0], &mean = saved[2], &inverse_deviation = saved[3];
+    const torch::Tensor weight = in_type_of(mean, saved[1]);
     const torch::Tensor gradient = given.contiguous(input.suggest_memory_format());
-    const bool is_empty = input.numel() == 0, is_affine = weight.defined();
-    torch::Tensor sum = torch::zeros_like(mean), sum_of_products = sum, of_input, of_weight, of_bias;
+    const bool is_empty = input.numel() == 0;
+    torch::Tensor sum = torch::zeros_like(mean);
+    torch::Tensor sum_of_products = sum, of_weight = sum, of_bias = sum, of_input;
     if (!is_empty) {
       std::tie(sum, sum_of_products, of_weight, of_bias) =
-          at::batch_norm_backward_reduce(gradient, input, mean, inverse_deviation, weight, true, is_affine, is_affine);
-    } else if (is_affine) {
-      of_weight = of_bias = torch::zeros_like(weight);
+          at::batch_norm_backward_reduce(gradient, input, mean, inverse_deviation, weight, true, true, true);
     }
     if (context.saved_data["is_reduced"].toBool()) {
       // In f64: a topology may send f32 in 16 bits.
@@ -198,11 +197,15 @@ struct NormalizeOnDevice : torch::autograd::Function<NormalizeOnDevice<Group>> {
       sum_over_ranks(*KeptGroup<Group>::of(context), sums);
       const torch::Tensor totals = sums.to(mean.scalar_type());
       of_input = is_empty ? torch::zeros_like(input)
-                          : at::batch_norm_backward_elemt(gradient, input, mean, inverse_deviation,
-                                                          is_affine ? weight.to(mean.scalar_type()) : weight, totals[0],
+                          : at::batch_norm_backward_elemt(gradient, input, mean, inverse_deviation, weight, totals[0],
                                                           totals[1], saved[4]);
     }
-    return {of_input, of_weight, of_bias, {}, {}, {}};
+    return {of_input, of_weight.to(saved[1].scalar_type()), of_bias.to(saved[1].scalar_type()), {}, {}, {}};
+  }
+
+  /// `tensor`, which may be undefined, in the type of the statistics.
+  static torch::Tensor in_type_of(const torch::Tensor& statistics, const torch::Tensor& tensor) {
+    return tensor.defined() ? tensor.to(statistics.scalar_type()) : tensor;
   }
 };
 
@@ -300,7 +303,12 @@ class SyncBatchNormImpl : public torch::nn::Module {
       const double share = next_share();
       running = {running_mean, running_var, share};
     }
-    return detail::NormalizeOnDevice<ProcessGroup<P>>::apply(input, weight, bias, running, options.eps(), group_);
+    const auto constant = [&](const torch::Tensor& parameter, double value) {
+      return parameter.defined() ? parameter
+                                 : torch::full({input.size(1)}, value, input.options().requires_grad(false));
+    };
+    return detail::NormalizeOnDevice<ProcessGroup<P>>::apply(input, constant(weight, 1), constant(bias, 0), running,
+                                                             options.eps(), group_);
   }
 
   /// Counts a batch. @returns its share in the running statistics. Blocking on a GPU if the share is 1 / batches.
