@@ -300,6 +300,9 @@ void check_sync_batch_norm(const dtrain::ProcessGroup<Policy>& group, Checks& ch
                                                      {torch::kBFloat16, torch::kBFloat16, 5e-2}}) {
     check_norm(group, checks, given);
   }
+  std::printf("rank %d: SyncBatchNorm as BatchNorm of all samples: %d checks, %d wrong\n", group.rank(), checks.made(),
+              checks.wrong());
+  std::fflush(stdout);
   {
     dtrain::libtorch::SyncBatchNormImpl<Policy> norm(nn::BatchNormOptions(3), group);
     norm.to(device());
