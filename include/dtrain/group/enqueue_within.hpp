@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// enqueue_within(): collectives of a group in the order of a CUDA stream of the program, without a wait of the host.
+/// enqueue_within(): an operation of a group in the order of a CUDA stream of the program, without a wait of the host.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/stream_handle.hpp"
@@ -11,19 +11,19 @@
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// Calls `enqueue(channel, stream)`, which enqueues collectives of the group's own channel on the group's own stream.
-/// They run after the present work of `outer` and before its later work. Blocking: no. Threads: as the group's
-/// collectives. Lifetime: buffers outlive the collectives; memory that work of `outer` frees or overwrites does.
+/// Enqueues a collective (backend::AllReduce and others) on the group's own channel and stream. It runs after the
+/// present work of `outer` and before its later work. Blocking: no. Threads: as the group's collectives. Lifetime:
+/// buffers outlive the collective; memory that work of `outer` frees or overwrites does.
 /// @tparam Internals GroupInternals of a group whose backend reduces device memory
-/// @throws as the collectives of the channel; Error (cuda)
-template <class Internals, class Enqueue>
-void enqueue_within(const Internals& group, StreamHandle outer, Enqueue enqueue) {
+/// @throws as the communicator's enqueue; Error (cuda)
+template <class Internals, class Operation>
+void enqueue_within(const Internals& group, StreamHandle outer, const Operation& operation) {
   auto& order = group.order();  // a wait is for the latest record at the time of its call
   const stream::cuda::StreamRef own = group.stream();
   stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) {
     given.record(order);
     own.wait(order);
-    enqueue(group.channel(), own);
+    group.channel().enqueue(operation, own);
     own.record(order);
     given.wait(order);
   });

@@ -40,14 +40,14 @@ inline StreamHandle current_stream<DeviceKind::cuda>(Device device) {
 }
 #endif
 
-/// Collective. On a GPU enqueued: `enqueue(channel, stream)` runs after the earlier work of the current stream and
-/// before its later work (group::enqueue_within). Elsewhere blocking: `call()`.
-template <class P, class Enqueue, class Call>
-void in_stream_order(const ProcessGroup<P>& group, [[maybe_unused]] Device device, [[maybe_unused]] Enqueue enqueue,
-                     Call call) {
+/// Collective. For memory of a GPU enqueued: `operation` runs after the earlier work of the current stream and before
+/// its later work (group::enqueue_within). Elsewhere blocking: `call()`.
+template <class P, class Operation, class Call>
+void in_stream_order(const ProcessGroup<P>& group, [[maybe_unused]] const Operation& operation, Call call) {
   if constexpr (kind_of<P> == DeviceKind::cuda) {
+    const Device device = operation.devices()[1];
     if (device.kind == DeviceKind::cuda) {
-      enqueue_within(group::GroupAccess::of(group), current_stream<kind_of<P>>(device), enqueue);
+      enqueue_within(group::GroupAccess::of(group), current_stream<kind_of<P>>(device), operation);
       return;
     }
   }
@@ -58,27 +58,21 @@ void in_stream_order(const ProcessGroup<P>& group, [[maybe_unused]] Device devic
 template <class P>
 void all_reduce_in_order(const ProcessGroup<P>& group, const torch::Tensor& values, ReduceOp op) {
   const BufferView view = view_of(values).flat();
-  in_stream_order(
-      group, view.device, [&](auto& channel, auto stream) { channel.all_reduce(view, view, op, stream); },
-      [&] { group.all_reduce(view, op); });
+  in_stream_order(group, backend::AllReduce{view, view, op}, [&] { group.all_reduce(view, op); });
 }
 
 /// Gives every rank rank 0's elements. @see in_stream_order
 template <class P>
 void broadcast_in_order(const ProcessGroup<P>& group, const torch::Tensor& values) {
   const BufferView view = view_of(values).flat();
-  in_stream_order(
-      group, view.device, [&](auto& channel, auto stream) { channel.broadcast(view, 0, stream); },
-      [&] { group.broadcast(view, 0); });
+  in_stream_order(group, backend::Broadcast{view, 0}, [&] { group.broadcast(view, 0); });
 }
 
 /// Row r of `all` gets rank r's `own`. Both are contiguous. @see in_stream_order
 template <class P>
 void all_gather_in_order(const ProcessGroup<P>& group, const torch::Tensor& own, const torch::Tensor& all) {
   const BufferView input = view_of(own).flat(), output = view_of(all).flat();
-  in_stream_order(
-      group, input.device, [&](auto& channel, auto stream) { channel.all_gather(input, output, stream); },
-      [&] { group.all_gather(input, output); });
+  in_stream_order(group, backend::AllGather{input, output}, [&] { group.all_gather(input, output); });
 }
 
 /// Maximum over the ranks of each flag. Collective. On a GPU of `device` enqueued, and blocking only if `is_needed`;

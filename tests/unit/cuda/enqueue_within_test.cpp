@@ -63,8 +63,7 @@ void expect_order() {
     support::enqueue_on_host(program.ref(), [&] { gate.pass(); });
     copy(values.data(), source.data(), cudaMemcpyHostToDevice);
     program.ref().record(written);
-    enqueue_within(internals, program.ref().handle(),
-                   [&](auto& channel, auto stream) { channel.all_reduce(view, view, dtrain::ReduceOp::sum, stream); });
+    enqueue_within(internals, program.ref().handle(), dtrain::backend::AllReduce{view, view, dtrain::ReduceOp::sum});
     copy(result.data(), values.data(), cudaMemcpyDeviceToHost);
     program.ref().record(read);
     wrong += waits() == waits_before && !read.is_complete() ? 0 : 1;
