@@ -293,7 +293,7 @@ TEST_CASE("device memory goes from rank to rank, and round a ring at once, whate
         }
       }
       // A rank that ends frees memory, which waits for the whole device, and keeps others from enqueueing meanwhile.
-      rank.communicator.barrier(rank.ref());
+      rank.communicator.enqueue(backend::Barrier{}, rank.ref());
       REQUIRE(rank.wait());
     });
   }
