@@ -5010,7 +5010,7 @@ class ExternalEvent {
 // ---- dtrain/stream/cuda/stream_ref.hpp
 
 /// @file
-/// StreamRef: the reference to a CUDA stream that models Stream.
+/// StreamRef: the reference to a CUDA stream that models Stream; with_stream() makes one of a StreamHandle.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5086,6 +5086,18 @@ class StreamRef {
 
 static_assert(stream::Stream<StreamRef>);
 static_assert(CanWaitExternal<StreamRef>);
+
+/// Calls `act(stream)`. The default stream (null) belongs to the current device, so the handle's device becomes
+/// current.
+template <class F>
+void with_stream(StreamHandle handle, F act) {
+  if (handle.native == nullptr) {
+    const DeviceGuard guard(handle.device.index);
+    act(StreamRef::of(handle));
+  } else {
+    act(StreamRef::of(handle));
+  }
+}
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda
 
@@ -8033,63 +8045,6 @@ class AllocationTable {
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
-// ---- dtrain/backend/check_arguments.hpp
-
-/// @file
-/// Argument checks of collectives and messages at the call, common to all backends.
-
-namespace DTRAIN_NAMESPACE::backend {
-
-namespace detail {
-
-/// @throws Error: "all_reduce of 1024 f32" and the problem
-[[noreturn]] void refuse_view(const char* operation, const ConstBufferView& view, const char* problem,
-                              Errc code = Errc::invalid_argument);
-
-void check_memory(const char* operation, const ConstBufferView& view);
-
-/// @throws Error (unsupported) for 8-bit floats
-void check_is_reduced(const char* operation, const ConstBufferView& view);
-
-bool overlap(const ConstBufferView& a, const ConstBufferView& b) noexcept;
-
-/// Requires:
-/// - `whole` has one block as long as `part` for each rank;
-/// - both are disjoint, or `part` is this rank's block of `whole` (in place).
-void check_blocks(const char* operation, const char* whole_is, const ConstBufferView& whole, const char* part_is,
-                  const ConstBufferView& part, int rank, int size);
-
-}  // namespace detail
-
-/// @param backend named in the error: "backend::Gloo" @throws Error (unsupported) for device memory
-void check_host_memory(const char* backend, const ConstBufferView& input, const ConstBufferView& output);
-
-/// As check_host_memory, for an all_reduce. @param topology selects its algorithm; empty: the backend
-void check_all_reduce_memory(std::string_view topology, const char* backend, const ConstBufferView& input,
-                             const ConstBufferView& output);
-
-/// @throws Error (invalid_argument) unless both have equal length and type, and are disjoint or start at one address;
-/// (unsupported) for 8-bit floats.
-void check_all_reduce(const ConstBufferView& input, const ConstBufferView& output);
-
-/// @throws Error (invalid_argument) unless `input` has `size` blocks as long as `output`, and the memory is valid;
-/// (unsupported) for 8-bit floats.
-void check_reduce_scatter(const ConstBufferView& input, const ConstBufferView& output, int rank, int size);
-
-/// @throws Error (invalid_argument) unless `output` has `size` blocks as long as `input`, and the memory is valid.
-void check_all_gather(const ConstBufferView& input, const ConstBufferView& output, int rank, int size);
-
-/// @throws Error (invalid_argument) unless `root` is a rank of the channel and the memory is valid (see check_memory).
-void check_broadcast(const ConstBufferView& buffer, int root, int size);
-
-/// @throws Error (invalid_argument) unless `peer` is another rank of the channel and the memory is valid.
-void check_message(const char* operation, const ConstBufferView& buffer, int peer, int rank, int size);
-
-/// @throws Error (invalid_argument) unless both are ranks of the channel, and the memory is valid and disjoint.
-void check_send_recv(const ConstBufferView& input, int to, const ConstBufferView& output, int from, int size);
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
 // ---- dtrain/backend/failure/first_cause.hpp
 
 /// @file
@@ -9961,80 +9916,6 @@ AsyncResult wait_for_result_blocking(CommLock::Guard& held, ncclResult_t code, D
 
 #endif  // DTRAIN_WITH_NCCL
 
-// ---- dtrain/backend/nccl/datatype.hpp
-
-/// @file
-/// Conversion of element types and reductions to NCCL's, and a check of devices.
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
-
-/// The type of elements; for 8-bit floats bytes, which every version moves on every device.
-/// @throws Error (invalid_argument) for a value that is no DType
-inline ncclDataType_t type_of(DType dtype) {
-  switch (dtype) {
-    case DType::f64: return ncclFloat64;
-    case DType::f32: return ncclFloat32;
-    case DType::f16: return ncclFloat16;
-    case DType::bf16: return ncclBfloat16;
-    case DType::i64: return ncclInt64;
-    case DType::i32: return ncclInt32;
-    case DType::u8:
-    case DType::f8e4m3:
-    case DType::f8e5m2: return ncclUint8;
-  }
-  throw_error(Errc::invalid_argument, "NCCL has no elements of {}", {name(dtype)});
-}
-
-/// Whether NCCL's averages are correct. NCCL adds integers modulo 2^bits and then divides: wrong if the sum overflows.
-constexpr bool averages(DType dtype) noexcept {
-  return dtype != DType::i64 && dtype != DType::i32 && dtype != DType::u8;
-}
-
-/// One rank's average is its sum: NCCL would run a kernel that multiplies by 1, and does nothing for a sum in place.
-/// @throws Error (unsupported) for an average that would be wrong; (invalid_argument) for a value that is no ReduceOp
-inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype, int ranks) {
-  switch (op) {
-    case ReduceOp::sum: return ncclSum;
-    case ReduceOp::min: return ncclMin;
-    case ReduceOp::max: return ncclMax;
-    case ReduceOp::product: return ncclProd;
-    case ReduceOp::average:
-      if (!averages(dtype)) {
-        throw_error(Errc::unsupported,
-                    "an average of {} by NCCL would be wrong where the sum overflows; reduce with ReduceOp::sum in a "
-                    "type that holds it, and divide",
-                    {name(dtype)});
-      }
-      return ranks == 1 ? ncclSum : ncclAvg;
-  }
-  throw_error(Errc::invalid_argument, "NCCL does not know the reduction {}", {name(op)});
-}
-
-/// @throws Error (invalid_argument) unless the buffers and the stream are on device `own`; (unsupported) for host
-/// memory
-DTRAIN_NOT_INLINED inline void check_devices(const std::string& channel, int own, std::initializer_list<Device> buffers,
-                                             Device stream) {
-  const Device expected{DeviceKind::cuda, own};
-  for (const Device device : buffers) {
-    if (device != expected) {
-      throw_error(device.kind == expected.kind ? Errc::invalid_argument : Errc::unsupported,
-                  "NCCL's channel '{}' takes memory of {}, not memory of {}; give the view the device that its "
-                  "memory is on",
-                  {channel, to_string(expected), to_string(device)});
-    }
-  }
-  if (stream != expected) {
-    throw_error(Errc::invalid_argument, "NCCL's channel '{}' takes streams of {}, not one of {}",
-                {channel, to_string(expected), to_string(stream)});
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
 // ---- dtrain/backend/nccl/environment_setup.hpp
 
 /// @file
@@ -10190,7 +10071,8 @@ const char* name(OperationKind kind) noexcept;
 
 /// Whether the counts of its blocks differ: pairs of ranks compare them, and Operation::count is 0.
 constexpr bool has_unequal_blocks(OperationKind kind) noexcept {
-  return kind >= OperationKind::all_gather_v;
+  return kind == OperationKind::all_gather_v || kind == OperationKind::reduce_scatter_v ||
+         kind == OperationKind::all_to_all_v || kind == OperationKind::gather_v || kind == OperationKind::scatter_v;
 }
 
 /// Plain fields with one layout in every process: it is stored in shared memory and sent in messages.
@@ -10203,7 +10085,7 @@ struct Operation {
   OperationKind kind = OperationKind::none;
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
-  bool sums_squares = false;  ///< whether the rank needs the sum of squares: see CanSumSquares
+  bool sums_squares = false;  ///< whether the rank needs the sum of squares: see AllReduceWithSquares
 
   /// Whether both ranks called the same operation. Buffer locations (allocation, offset) and `sums_squares` may differ.
   bool agrees_with(const Operation& other) const noexcept {
@@ -10286,24 +10168,17 @@ struct BlockExchange {
   bool connects(int sender, int receiver) const noexcept {
     return (!goes_to_root() || receiver == root) && (!comes_from_root() || sender == root);
   }
+
+  /// The descriptor that ranks compare, without its sequence.
+  Operation describe(DType dtype, ReduceOp op) const noexcept {
+    return {.count = count, .root = root, .kind = kind, .dtype = dtype, .op = op};
+  }
 };
 
 constexpr bool is_reduction(OperationKind kind) noexcept {
   return kind == OperationKind::all_reduce || kind == OperationKind::reduce_scatter || kind == OperationKind::reduce ||
          kind == OperationKind::reduce_scatter_v;
 }
-
-/// The descriptor that ranks compare.
-Operation operation_of(const BlockExchange& blocks, DType dtype, ReduceOp op, std::uint64_t sequence) noexcept;
-
-/// For backends. @throws Error (invalid_argument) unless the lists have `size` blocks inside the buffers, both buffers
-/// have one type, and the memory is valid and as CanExchangeBlocks requires.
-void check_exchange(const BlockExchange& blocks, const ConstBufferView& input, const ConstBufferView& output, int rank,
-                    int size);
-
-/// The same for a reduction. @throws Error (unsupported) for 8-bit floats too
-void check_block_reduction(const BlockExchange& blocks, const ConstBufferView& input, const ConstBufferView& output,
-                           int rank, int size);
 
 /// A list of counts, one for each rank, in elements.
 using Counts = std::span<const std::size_t>;
@@ -10361,283 +10236,6 @@ class BlockPieces {
   std::uint64_t elements_ = 0;
   std::uint64_t chunks_ = 1;
 };
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/communicator.hpp
-
-/// @file
-/// The concept Communicator: collectives and messages between the ranks of one channel.
-
-/// Contract of every operation that takes a stream.
-/// - Collective: every rank of the channel calls the same operations in the same order, with the same counts, dtypes,
-///   roots and reductions. A backend that detects a difference reports CauseKind::disagreement.
-/// - Blocking: no; it enqueues and returns. Lifetime: buffers outlive the work.
-/// - Threads: one at a time for each communicator, abort() excepted.
-/// - Errors: a broken precondition throws at the call. A failure while the work runs fails the communicator
-///   (`failure()`), and its later work is skipped.
-namespace DTRAIN_NAMESPACE::backend {
-// clang-format 14 tears requires-expressions apart.
-// clang-format off
-
-/// The stream type it enqueues on, its rank (0..size-1) and the number of ranks in the channel.
-/// @ingroup backends
-template <class C>
-concept HasRanks = requires(const C c) {
-  typename C::Stream;
-  { c.rank() } noexcept -> std::same_as<int>;
-  { c.size() } noexcept -> std::same_as<int>;
-} && stream::Stream<typename C::Stream>;
-
-/// Every rank's `output` gets the reduction of all `input`s. Both start at the same address (in place) or are disjoint.
-/// @ingroup backends
-template <class C>
-concept CanAllReduce =
-    HasRanks<C> &&
-    requires(C c, ConstBufferView input, BufferView output, ReduceOp op, typename C::Stream stream) {
-      { c.all_reduce(input, output, op, stream) } -> std::same_as<void>;
-    };
-
-/// As CanAllReduce; `*squares` gets the sum of the squares of the result's elements: in f64, with equal bits on every
-/// rank, 0 for integers. Null: this rank needs no sum, and other ranks may. The order of the additions depends on the
-/// count, the number of ranks and where the buffers are. Lifetime: `squares` outlives the work, as buffers do.
-/// @ingroup backends
-template <class C>
-concept CanSumSquares =
-    CanAllReduce<C> && requires(C c, ConstBufferView input, BufferView output, ReduceOp op, typename C::Stream stream,
-                                double* squares) {
-      { c.all_reduce(input, output, op, stream, squares) } -> std::same_as<void>;
-    };
-
-/// The all_reduce of a topology with a wire type sends f32 elements in 16 bits; all_reduce_without_cast sends them as
-/// they are. For values that are not gradients, such as weights.
-/// @ingroup backends
-template <class C>
-concept CanReduceWithoutCast =
-    CanAllReduce<C> &&
-    requires(C c, ConstBufferView input, BufferView output, ReduceOp op, typename C::Stream stream) {
-      { c.all_reduce_without_cast(input, output, op, stream) } -> std::same_as<void>;
-    };
-
-/// Every rank's `buffer` gets the content of rank `root`'s.
-/// @ingroup backends
-template <class C>
-concept CanBroadcast = HasRanks<C> && requires(C c, BufferView buffer, int root, typename C::Stream stream) {
-  { c.broadcast(buffer, root, stream) } -> std::same_as<void>;
-};
-
-/// The work completes once every rank's stream has reached it.
-/// @ingroup backends
-template <class C>
-concept CanBarrier = HasRanks<C> && requires(C c, typename C::Stream stream) {
-  { c.barrier(stream) } -> std::same_as<void>;
-};
-
-/// Rank r's `output` (count elements) gets block r of the reduction of all `input`s (size * count elements). `output`
-/// is that block of `input` (in place) or disjoint.
-/// @ingroup backends
-template <class C>
-concept CanReduceScatter =
-    HasRanks<C> &&
-    requires(C c, ConstBufferView input, BufferView output, ReduceOp op, typename C::Stream stream) {
-      { c.reduce_scatter(input, output, op, stream) } -> std::same_as<void>;
-    };
-
-/// Block r of every rank's `output` (size * count elements) gets rank r's `input` (count elements). `input` is that
-/// block of `output` (in place) or disjoint.
-/// @ingroup backends
-template <class C>
-concept CanAllGather =
-    HasRanks<C> && requires(C c, ConstBufferView input, BufferView output, typename C::Stream stream) {
-      { c.all_gather(input, output, stream) } -> std::same_as<void>;
-    };
-
-/// Called with a part of another rank's block: `bytes` at `from`, which are those from byte `begin` of the block of
-/// `rank` on. The memory is readable during the call. Not called after a failure of the channel.
-/// @ingroup backends
-struct BlockReader {
-  void* context;
-  std::size_t number;  ///< for the caller's own use
-  void (*read)(const BlockReader& reader, int rank, std::size_t begin, const std::byte* from,
-               std::size_t bytes) noexcept;
-};
-
-/// As CanAllGather, but instead of a copy in an `output` each rank gets the other ranks' `input`s to read, all of their
-/// parts in any order, in the thread that runs the work. Lifetime: what the reader refers to, until that has run.
-/// @ingroup backends
-template <class C>
-concept CanReadBlocks =
-    HasRanks<C> &&
-    requires(C c, ConstBufferView input, const BlockReader& reader, typename C::Stream stream) {
-      { c.read_blocks(input, reader, stream) } -> std::same_as<void>;
-    };
-
-/// Block r of this rank's `input` goes to rank r, whose `output` gets it as the block of this rank: see BlockExchange.
-/// The input and output are disjoint, or this rank's block of both is the same memory (in place; not in all_to_all).
-/// @ingroup backends
-template <class C>
-concept CanExchangeBlocks =
-    HasRanks<C> && requires(C c, const BlockExchange& blocks, ConstBufferView input, BufferView output,
-                            typename C::Stream stream) {
-      { c.exchange_blocks(blocks, input, output, stream) } -> std::same_as<void>;
-    };
-
-/// As CanExchangeBlocks, but rank r's `output` gets the reduction of the blocks that all ranks send to it.
-/// @ingroup backends
-template <class C>
-concept CanReduceBlocks =
-    HasRanks<C> && requires(C c, const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
-                            typename C::Stream stream) {
-      { c.reduce_blocks(blocks, input, output, op, stream) } -> std::same_as<void>;
-    };
-
-/// Point-to-point messages. Not collective: only sender and receiver call.
-/// - `peer` is another rank of the channel; `to` and `from` may be the rank itself.
-/// - The k-th recv of b from a gets the k-th send of a to b; a send_recv counts as one of each.
-/// - Both ends give the same count and dtype, else the channel fails with a disagreement.
-/// - A send may complete before its recv is called, or not; correct code relies on neither.
-/// - send_recv sends and receives at the same time; its input and output are disjoint.
-/// Example: in a ring, each rank calls send_recv(input, next, output, previous), which completes for any size. If every
-/// rank called send before recv, they would deadlock once messages exceed the backend's buffers.
-/// @ingroup backends
-template <class C>
-concept CanSendRecv =
-    HasRanks<C> && requires(C c, ConstBufferView input, BufferView output, int peer, int to, int from,
-                            typename C::Stream stream) {
-      { c.send(input, peer, stream) } -> std::same_as<void>;
-      { c.recv(output, peer, stream) } -> std::same_as<void>;
-      { c.send_recv(input, to, output, from, stream) } -> std::same_as<void>;
-    };
-
-/// Opens a channel for the ranks with equal `color`, ordered by `key`, then by rank. Collective, blocking. A color < 0
-/// is an Error (invalid_argument). `members()` are the channel's members, with their ranks in the job.
-/// @ingroup backends
-template <class C>
-concept CanSplit = HasRanks<C> && requires(C c, int color, int key, Deadline deadline) {
-  { c.split_blocking(color, key, deadline) } -> std::same_as<C>;
-  { std::as_const(c).members() } noexcept -> std::same_as<const rendezvous::Membership&>;
-};
-
-/// Allocates zeroed memory, equally large on every rank, that the backend reduces without a copy. Collective, blocking.
-/// The Allocation owns it (`data()`, `bytes()`) and may outlive the communicator. After an abort, this call throws.
-/// @ingroup backends
-template <class C>
-concept CanAllocate = HasRanks<C> && requires { typename C::Allocation; } && std::movable<typename C::Allocation> &&
-                      requires(C c, std::size_t bytes, Deadline deadline, const typename C::Allocation memory) {
-                        { c.allocate_blocking(bytes, deadline) } -> std::same_as<typename C::Allocation>;
-                        { memory.data() } noexcept -> std::same_as<std::byte*>;
-                        { memory.bytes() } noexcept -> std::same_as<std::size_t>;
-                      };
-
-/// Several ways to all_reduce, in the same order on every rank. Variant 0 is the policy's own, and in use until
-/// use_variant(), which counts from the next all_reduce that is enqueued: every rank calls it between the same
-/// operations. @returns the names, which are static; empty: there is one way, number 0. A measured plan takes up to 8
-/// @ingroup backends
-template <class C>
-concept HasVariants = requires(C c, const C& view, std::size_t variant) {
-  { view.variants() } -> std::same_as<std::vector<const char*>>;
-  { c.use_variant(variant) } -> std::same_as<void>;
-};
-
-/// Sums are faster or more exact than averages: DistributedDataParallel then scales gradients itself, if it can.
-/// @ingroup backends
-template <class C>
-concept PrefersSums = requires { requires C::prefers_sums; };
-
-/// The first operation of some size or kind waits on the host until all ranks have called it, and allocates, which a
-/// capture of a CUDA graph may forbid: DistributedDataParallel makes such operations when it is constructed.
-/// @ingroup backends
-template <class C>
-concept ConnectsAtFirstUse = requires { requires C::connects_at_first_use; };
-
-/// Ends running and later work, within milliseconds; it touches no peer's memory afterwards. Threads: any, at any time.
-/// `failure()` is the communicator's first cause; nullopt while it has not failed. An abort is final. A job that goes
-/// on with fewer ranks needs two more abilities, which NCCL has since 2.28 and no backend here offers: to stop running
-/// work and keep the communicator (ncclCommRevoke), and to make one of the ranks that are left (ncclCommShrink, since
-/// 2.27).
-/// @ingroup backends
-template <class C>
-concept CanAbort = requires(C c, const C& view, const Cause& cause) {
-  { c.abort(cause) } noexcept -> std::same_as<void>;
-  { view.failure() } -> std::same_as<std::optional<Cause>>;
-};
-
-/// Operations that DistributedDataParallel with topology::Flat needs. Other topologies require further concepts:
-/// CanReduceScatter, CanAllGather, CanSendRecv, CanSplit. Groups use CanExchangeBlocks and CanReduceBlocks.
-/// A Communicator is a movable owner of its channel.
-/// @ingroup backends
-template <class C>
-concept Communicator = std::movable<C> && HasRanks<C> && CanAllReduce<C> && CanBroadcast<C> && CanBarrier<C> &&
-                       CanAllocate<C> && CanAbort<C>;
-// clang-format on
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/block_until_complete.hpp
-
-/// @file
-/// Blocking wait for a communicator's enqueued work, which throws the job's first cause.
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// Throws if the job or this communicator has failed. Blocking: at most 2 s, if the communicator has failed and the
-/// job's first cause is not known yet.
-/// @throws PeerLost, JobFailed, Error: see FailureLatch::throw_if_failed; the communicator's own cause if the job's
-/// stays unknown
-template <Communicator C>
-void throw_if_failed(const C& communicator, const FailureLatch& failure, int rank_in_job) {
-  const std::optional<Cause> own = communicator.failure();
-  if (own) {
-    failure.block_until_failed(Deadline::after(std::chrono::seconds(2)));
-  }
-  failure.throw_if_failed(rank_in_job);
-  if (own) {
-    throw_cause(*own);
-  }
-}
-
-/// A counter that changes while work advances: the stream's if the event has one, else the communicator's, else 0.
-template <stream::Event E, Communicator C>
-std::uint64_t progress_of(const E& event, const C& communicator) noexcept {
-  if constexpr (requires { event.progress(); }) {
-    return event.progress();
-  } else if constexpr (requires { communicator.progress(); }) {
-    return communicator.progress();
-  } else {
-    return 0;
-  }
-}
-
-/// event.is_complete() for dtrain's own threads: on CUDA it does not disturb a thread that captures a graph.
-template <stream::Event E>
-bool is_complete_beside_capture(const E& event) noexcept {
-  if constexpr (requires { event.is_complete_beside_capture(); }) {
-    return event.is_complete_beside_capture();
-  } else {
-    return event.is_complete();
-  }
-}
-
-/// Blocking: until the work before `event` is complete. Each operation has its own timeout, which starts when it begins
-/// to run. The deadline here guards against a stream that no thread runs; it restarts as long as operations complete.
-/// @throws as throw_if_failed; Error (timeout) if no operation completes within twice the timeout
-template <stream::Event E, Communicator C>
-void block_until_complete(E& event, const C& communicator, const FailureLatch& failure,
-                          std::chrono::nanoseconds timeout, int rank_in_job) {
-  for (;;) {
-    const std::uint64_t before = progress_of(event, communicator);
-    const stream::WaitResult result = event.block_until_complete(Deadline::after(2 * timeout));
-    throw_if_failed(communicator, failure, rank_in_job);
-    if (result == stream::WaitResult::complete) {
-      return;
-    }
-    if (progress_of(event, communicator) == before) {
-      throw_error(Errc::timeout,
-                  "waiting for the communication stream, none of whose work ended within twice the timeout; is a step "
-                  "of another thread still using it?");
-    }
-  }
-}
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
@@ -12999,7 +12597,21 @@ Routine collective(OperationContext<E>& context, const Buffers& buffers) {
     case OperationKind::reduce_scatter: routine = detail::reduce_scatter(context, buffers); break;
     case OperationKind::all_gather: routine = detail::all_gather(context, buffers); break;
     case OperationKind::broadcast: routine = detail::broadcast(context, buffers); break;
-    default: routine = barrier(context); break;
+    case OperationKind::barrier: routine = barrier(context); break;
+    case OperationKind::send:
+    case OperationKind::recv:
+    case OperationKind::send_recv:
+    case OperationKind::reduce:
+    case OperationKind::gather:
+    case OperationKind::scatter:
+    case OperationKind::all_to_all:
+    case OperationKind::all_gather_v:
+    case OperationKind::reduce_scatter_v:
+    case OperationKind::all_to_all_v:
+    case OperationKind::gather_v:
+    case OperationKind::scatter_v:
+    case OperationKind::none:
+      throw_error(Errc::unsupported, "{} is no collective of buffers without blocks", {name(context.operation.kind)});
   }
   co_await routine;
 }
@@ -13379,7 +12991,20 @@ class CollectiveEndpoint : public Endpoint {
       case OperationKind::broadcast:
         code = MPI_Ibcast(output, count, type, operation.root, collectives_, &request);
         break;
-      default: code = MPI_Ibarrier(collectives_, &request); break;
+      case OperationKind::barrier: code = MPI_Ibarrier(collectives_, &request); break;
+      case OperationKind::send:
+      case OperationKind::recv:
+      case OperationKind::send_recv:
+      case OperationKind::reduce:
+      case OperationKind::gather:
+      case OperationKind::scatter:
+      case OperationKind::all_to_all:
+      case OperationKind::all_gather_v:
+      case OperationKind::reduce_scatter_v:
+      case OperationKind::all_to_all_v:
+      case OperationKind::gather_v:
+      case OperationKind::scatter_v:
+      case OperationKind::none: throw_error(Errc::unsupported, "MPI has no collective for {}", {name(operation.kind)});
     }
     check(code, "a collective of MPI's own");
     return started(request, -1, false);
@@ -13395,10 +13020,535 @@ static_assert(message_passing::CarriesCollectives<CollectiveEndpoint>);
 
 #endif  // DTRAIN_WITH_MPI
 
+// ---- dtrain/backend/operations.hpp
+
+/// @file
+/// The operations of a communicator as values: AllReduce, Broadcast and the others, each with its buffers, the checks
+/// of its arguments, and the descriptor that ranks compare.
+
+/// A communicator runs an operation by `enqueue(operation, stream)`. Each operation has:
+/// - `kind`: its OperationKind; that of an operation with blocks is in its BlockExchange.
+/// - `devices()`: those of its input and its output; of a Barrier, which has neither, the host.
+/// - `check(place)`: called by the communicator, before it enqueues anything. @throws Error (invalid_argument) unless
+///   buffers, root and peers fit the rank's place, and the memory is valid; (unsupported) for a reduction of 8-bit
+///   floats
+/// - `describe()`: the descriptor that ranks compare and messages name. Its `sequence` is 0: the communicator counts.
+///
+/// Lifetime: buffers outlive the work. A BlockExchange lasts until enqueue() returns.
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Devices of an operation's input and output.
+using Devices = std::array<Device, 2>;
+
+namespace detail {
+
+/// @param counted has the count and type that ranks compare
+inline Operation describe(OperationKind kind, const ConstBufferView& counted, int root = 0,
+                          ReduceOp op = ReduceOp::sum) noexcept {
+  return {.count = counted.count, .root = root, .kind = kind, .dtype = counted.dtype, .op = op};
+}
+
+}  // namespace detail
+
+/// Every rank's `output` gets the reduction of all `input`s. Both start at the same address (in place) or are disjoint.
+/// @ingroup backends
+struct AllReduce {
+  static constexpr OperationKind kind = OperationKind::all_reduce;
+
+  ConstBufferView input;
+  BufferView output;
+  ReduceOp op;
+
+  Devices devices() const noexcept { return {input.device, output.device}; }
+  void check(RankPlace place) const;
+  Operation describe() const noexcept { return detail::describe(kind, output, 0, op); }
+};
+
+/// As AllReduce; `*squares` gets the sum of the squares of the result's elements: in f64, with equal bits on every
+/// rank, 0 for integers. Null: this rank needs no sum, and other ranks may. The order of the additions depends on the
+/// count, the number of ranks and where the buffers are. Lifetime: `squares` outlives the work, as buffers do.
+/// @ingroup backends
+struct AllReduceWithSquares {
+  static constexpr OperationKind kind = OperationKind::all_reduce;
+
+  AllReduce all_reduce;
+  double* squares;
+
+  Devices devices() const noexcept { return all_reduce.devices(); }
+  void check(RankPlace place) const { all_reduce.check(place); }
+  Operation describe() const noexcept {
+    Operation described = all_reduce.describe();
+    described.sums_squares = squares != nullptr;
+    return described;
+  }
+};
+
+/// The AllReduce of a topology with a wire type sends f32 elements in 16 bits; this one sends them as they are. For
+/// values that are not gradients, such as weights.
+/// @ingroup backends
+struct AllReduceWithoutCast {
+  static constexpr OperationKind kind = OperationKind::all_reduce;
+
+  AllReduce all_reduce;
+
+  Devices devices() const noexcept { return all_reduce.devices(); }
+  void check(RankPlace place) const { all_reduce.check(place); }
+  Operation describe() const noexcept { return all_reduce.describe(); }
+};
+
+/// Every rank's `buffer` gets the content of rank `root`'s.
+/// @ingroup backends
+struct Broadcast {
+  static constexpr OperationKind kind = OperationKind::broadcast;
+
+  BufferView buffer;
+  int root;
+
+  Devices devices() const noexcept { return {buffer.device, buffer.device}; }
+  void check(RankPlace place) const;
+  Operation describe() const noexcept { return detail::describe(kind, buffer, root); }
+};
+
+/// The work completes once every rank's stream has reached it.
+/// @ingroup backends
+struct Barrier {
+  static constexpr OperationKind kind = OperationKind::barrier;
+
+  Devices devices() const noexcept { return {}; }
+  void check(RankPlace /*place*/) const noexcept {}
+  Operation describe() const noexcept { return detail::describe(kind, {}); }
+};
+
+/// Rank r's `output` (count elements) gets block r of the reduction of all `input`s (size * count elements). `output`
+/// is that block of `input` (in place) or disjoint.
+/// @ingroup backends
+struct ReduceScatter {
+  static constexpr OperationKind kind = OperationKind::reduce_scatter;
+
+  ConstBufferView input;
+  BufferView output;
+  ReduceOp op;
+
+  Devices devices() const noexcept { return {input.device, output.device}; }
+  void check(RankPlace place) const;
+  Operation describe() const noexcept { return detail::describe(kind, output, 0, op); }
+};
+
+/// Block r of every rank's `output` (size * count elements) gets rank r's `input` (count elements). `input` is that
+/// block of `output` (in place) or disjoint.
+/// @ingroup backends
+struct AllGather {
+  static constexpr OperationKind kind = OperationKind::all_gather;
+
+  ConstBufferView input;
+  BufferView output;
+
+  Devices devices() const noexcept { return {input.device, output.device}; }
+  void check(RankPlace place) const;
+  Operation describe() const noexcept { return detail::describe(kind, input); }
+};
+
+/// Called with a part of another rank's block: `bytes` at `from`, which are those from byte `begin` of the block of
+/// `rank` on. The memory is readable during the call. Not called after a failure of the channel.
+/// @ingroup backends
+struct BlockReader {
+  void* context;
+  std::size_t number;  ///< for the caller's own use
+  void (*read)(const BlockReader& reader, int rank, std::size_t begin, const std::byte* from,
+               std::size_t bytes) noexcept;
+};
+
+/// As AllGather, but instead of a copy in an `output` each rank gets the other ranks' `input`s to read, all of their
+/// parts in any order, in the thread that runs the work. Lifetime: what the reader refers to, until that has run.
+/// @ingroup backends
+struct ReadBlocks {
+  static constexpr OperationKind kind = OperationKind::all_gather;
+
+  ConstBufferView input;
+  BlockReader reader;
+
+  Devices devices() const noexcept { return {input.device, input.device}; }
+  void check(RankPlace place) const;
+  Operation describe() const noexcept { return detail::describe(kind, input); }
+};
+
+/// Block r of this rank's `input` goes to rank r, whose `output` gets it as the block of this rank: see BlockExchange.
+/// The input and output are disjoint, or this rank's block of both is the same memory (in place; not in all_to_all).
+/// @ingroup backends
+struct ExchangeBlocks {
+  const BlockExchange& blocks;
+  ConstBufferView input;
+  BufferView output;
+
+  Devices devices() const noexcept { return {input.device, output.device}; }
+  void check(RankPlace place) const;
+  Operation describe() const noexcept { return blocks.describe(input.dtype, ReduceOp::sum); }
+};
+
+/// As ExchangeBlocks, but rank r's `output` gets the reduction of the blocks that all ranks send to it.
+/// @ingroup backends
+struct ReduceBlocks {
+  const BlockExchange& blocks;
+  ConstBufferView input;
+  BufferView output;
+  ReduceOp op;
+
+  Devices devices() const noexcept { return {input.device, output.device}; }
+  void check(RankPlace place) const;
+  Operation describe() const noexcept { return blocks.describe(input.dtype, op); }
+};
+
+/// Point to point: only the sender and the receiver call. `peer` is another rank of the channel. See CanSendRecv.
+/// @ingroup backends
+struct Send {
+  static constexpr OperationKind kind = OperationKind::send;
+
+  ConstBufferView input;
+  int peer;
+
+  Devices devices() const noexcept { return {input.device, input.device}; }
+  void check(RankPlace place) const;
+  Operation describe() const noexcept { return detail::describe(kind, input, peer); }
+};
+
+/// `output` gets the message that rank `peer` sends.
+/// @ingroup backends
+struct Recv {
+  static constexpr OperationKind kind = OperationKind::recv;
+
+  BufferView output;
+  int peer;
+
+  Devices devices() const noexcept { return {output.device, output.device}; }
+  void check(RankPlace place) const;
+  Operation describe() const noexcept { return detail::describe(kind, output, peer); }
+};
+
+/// Sends and receives at the same time. `input` and `output` are disjoint; `to` and `from` may be the rank itself.
+/// @ingroup backends
+struct SendRecv {
+  static constexpr OperationKind kind = OperationKind::send_recv;
+
+  ConstBufferView input;
+  int to;
+  BufferView output;
+  int from;
+
+  Devices devices() const noexcept { return {input.device, output.device}; }
+  void check(RankPlace place) const;
+  Operation describe() const noexcept { return detail::describe(kind, input, to); }
+};
+
+/// @param backend named in the error: "backend::Gloo" @throws Error (unsupported) for device memory
+void check_host_memory(const char* backend, const Devices& devices);
+
+/// As check_host_memory, for an all_reduce. @param topology selects its algorithm; empty: the backend
+void check_all_reduce_memory(std::string_view topology, const char* backend, const Devices& devices);
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/communicator.hpp
+
+/// @file
+/// The concept Communicator: collectives and messages between the ranks of one channel.
+
+/// Contract of enqueue(operation, stream), for every operation.
+/// - Collective: every rank of the channel calls the same operations in the same order, with the same counts, dtypes,
+///   roots and reductions. A backend that detects a difference reports CauseKind::disagreement.
+/// - Blocking: no; it returns once the work is enqueued. Lifetime: buffers outlive the work.
+/// - Threads: one at a time for each communicator, abort() excepted.
+/// - Errors: a broken precondition throws at the call. A failure while the work runs fails the communicator
+///   (`failure()`), and its later work is skipped.
+namespace DTRAIN_NAMESPACE::backend {
+// clang-format 14 tears requires-expressions apart.
+// clang-format off
+
+/// The stream type it enqueues on, its rank (0..size-1) and the number of ranks in the channel.
+/// @ingroup backends
+template <class C>
+concept HasRanks = requires(const C c) {
+  typename C::Stream;
+  { c.rank() } noexcept -> std::same_as<int>;
+  { c.size() } noexcept -> std::same_as<int>;
+} && stream::Stream<typename C::Stream>;
+
+/// The communicator runs operations of the type `Operation` (operations.hpp). It calls check(place) of each first.
+/// @ingroup backends
+template <class C, class Operation>
+concept Supports = HasRanks<C> && requires(C c, const Operation& operation, typename C::Stream stream) {
+  { c.enqueue(operation, stream) } -> std::same_as<void>;
+};
+
+/// The communicator runs AllReduce.
+/// @ingroup backends
+template <class C>
+concept CanAllReduce = Supports<C, AllReduce>;
+
+/// The communicator runs AllReduceWithSquares.
+/// @ingroup backends
+template <class C>
+concept CanSumSquares = CanAllReduce<C> && Supports<C, AllReduceWithSquares>;
+
+/// The communicator runs AllReduceWithoutCast.
+/// @ingroup backends
+template <class C>
+concept CanReduceWithoutCast = CanAllReduce<C> && Supports<C, AllReduceWithoutCast>;
+
+/// The communicator runs Broadcast.
+/// @ingroup backends
+template <class C>
+concept CanBroadcast = Supports<C, Broadcast>;
+
+/// The communicator runs Barrier.
+/// @ingroup backends
+template <class C>
+concept CanBarrier = Supports<C, Barrier>;
+
+/// The communicator runs ReduceScatter.
+/// @ingroup backends
+template <class C>
+concept CanReduceScatter = Supports<C, ReduceScatter>;
+
+/// The communicator runs AllGather.
+/// @ingroup backends
+template <class C>
+concept CanAllGather = Supports<C, AllGather>;
+
+/// The communicator runs ReadBlocks.
+/// @ingroup backends
+template <class C>
+concept CanReadBlocks = Supports<C, ReadBlocks>;
+
+/// The communicator runs ExchangeBlocks.
+/// @ingroup backends
+template <class C>
+concept CanExchangeBlocks = Supports<C, ExchangeBlocks>;
+
+/// The communicator runs ReduceBlocks.
+/// @ingroup backends
+template <class C>
+concept CanReduceBlocks = Supports<C, ReduceBlocks>;
+
+/// Point-to-point messages.
+/// - The k-th recv of b from a gets the k-th send of a to b; a send_recv counts as one of each.
+/// - Both ends give the same count and dtype, else the channel fails with a disagreement.
+/// - A send may complete before its recv is called, or not; correct code relies on neither.
+/// Example: in a ring, each rank enqueues SendRecv{input, next, output, previous}, which completes for any size. If
+/// every rank enqueued a Send before its Recv, they would deadlock once messages exceed the backend's buffers.
+/// @ingroup backends
+template <class C>
+concept CanSendRecv = Supports<C, Send> && Supports<C, Recv> && Supports<C, SendRecv>;
+
+/// Opens a channel for the ranks with equal `color`, ordered by `key`, then by rank. Collective, blocking. A color < 0
+/// is an Error (invalid_argument). `members()` are the channel's members, with their ranks in the job.
+/// @ingroup backends
+template <class C>
+concept CanSplit = HasRanks<C> && requires(C c, int color, int key, Deadline deadline) {
+  { c.split_blocking(color, key, deadline) } -> std::same_as<C>;
+  { std::as_const(c).members() } noexcept -> std::same_as<const rendezvous::Membership&>;
+};
+
+/// Allocates zeroed memory, equally large on every rank, that the backend reduces without a copy. Collective, blocking.
+/// The Allocation owns it (`data()`, `bytes()`) and may outlive the communicator. After an abort, this call throws.
+/// @ingroup backends
+template <class C>
+concept CanAllocate = HasRanks<C> && requires { typename C::Allocation; } && std::movable<typename C::Allocation> &&
+                      requires(C c, std::size_t bytes, Deadline deadline, const typename C::Allocation memory) {
+                        { c.allocate_blocking(bytes, deadline) } -> std::same_as<typename C::Allocation>;
+                        { memory.data() } noexcept -> std::same_as<std::byte*>;
+                        { memory.bytes() } noexcept -> std::same_as<std::size_t>;
+                      };
+
+/// Several ways to all_reduce, in the same order on every rank. Variant 0 is the policy's own, and in use until
+/// use_variant(), which counts from the next all_reduce that is enqueued: every rank calls it between the same
+/// operations. @returns the names, which are static; empty: there is one way, number 0. A measured plan takes up to 8
+/// @ingroup backends
+template <class C>
+concept HasVariants = requires(C c, const C& view, std::size_t variant) {
+  { view.variants() } -> std::same_as<std::vector<const char*>>;
+  { c.use_variant(variant) } -> std::same_as<void>;
+};
+
+/// Sums are faster or more exact than averages: DistributedDataParallel then scales gradients itself, if it can.
+/// @ingroup backends
+template <class C>
+concept PrefersSums = requires { requires C::prefers_sums; };
+
+/// The first operation of some size or kind waits on the host until all ranks have called it, and allocates, which a
+/// capture of a CUDA graph may forbid: DistributedDataParallel makes such operations when it is constructed.
+/// @ingroup backends
+template <class C>
+concept ConnectsAtFirstUse = requires { requires C::connects_at_first_use; };
+
+/// Ends running and later work, within milliseconds; it touches no peer's memory afterwards. Threads: any, at any time.
+/// `failure()` is the communicator's first cause; nullopt while it has not failed. An abort is final. A job that goes
+/// on with fewer ranks needs two more abilities, which NCCL has since 2.28 and no backend here offers: to stop running
+/// work and keep the communicator (ncclCommRevoke), and to make one of the ranks that are left (ncclCommShrink, since
+/// 2.27).
+/// @ingroup backends
+template <class C>
+concept CanAbort = requires(C c, const C& view, const Cause& cause) {
+  { c.abort(cause) } noexcept -> std::same_as<void>;
+  { view.failure() } -> std::same_as<std::optional<Cause>>;
+};
+
+/// Operations that DistributedDataParallel with topology::Flat needs. Other topologies require further concepts:
+/// CanReduceScatter, CanAllGather, CanSendRecv, CanSplit. Groups use CanExchangeBlocks and CanReduceBlocks.
+/// A Communicator is a movable owner of its channel.
+/// @ingroup backends
+template <class C>
+concept Communicator = std::movable<C> && HasRanks<C> && CanAllReduce<C> && CanBroadcast<C> && CanBarrier<C> &&
+                       CanAllocate<C> && CanAbort<C>;
+// clang-format on
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/block_until_complete.hpp
+
+/// @file
+/// Blocking wait for a communicator's enqueued work, which throws the job's first cause.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// Throws if the job or this communicator has failed. Blocking: at most 2 s, if the communicator has failed and the
+/// job's first cause is not known yet.
+/// @throws PeerLost, JobFailed, Error: see FailureLatch::throw_if_failed; the communicator's own cause if the job's
+/// stays unknown
+template <Communicator C>
+void throw_if_failed(const C& communicator, const FailureLatch& failure, int rank_in_job) {
+  const std::optional<Cause> own = communicator.failure();
+  if (own) {
+    failure.block_until_failed(Deadline::after(std::chrono::seconds(2)));
+  }
+  failure.throw_if_failed(rank_in_job);
+  if (own) {
+    throw_cause(*own);
+  }
+}
+
+/// A counter that changes while work advances: the stream's if the event has one, else the communicator's, else 0.
+template <stream::Event E, Communicator C>
+std::uint64_t progress_of(const E& event, const C& communicator) noexcept {
+  if constexpr (requires { event.progress(); }) {
+    return event.progress();
+  } else if constexpr (requires { communicator.progress(); }) {
+    return communicator.progress();
+  } else {
+    return 0;
+  }
+}
+
+/// event.is_complete() for dtrain's own threads: on CUDA it does not disturb a thread that captures a graph.
+template <stream::Event E>
+bool is_complete_beside_capture(const E& event) noexcept {
+  if constexpr (requires { event.is_complete_beside_capture(); }) {
+    return event.is_complete_beside_capture();
+  } else {
+    return event.is_complete();
+  }
+}
+
+/// Blocking: until the work before `event` is complete. Each operation has its own timeout, which starts when it begins
+/// to run. The deadline here guards against a stream that no thread runs; it restarts as long as operations complete.
+/// @throws as throw_if_failed; Error (timeout) if no operation completes within twice the timeout
+template <stream::Event E, Communicator C>
+void block_until_complete(E& event, const C& communicator, const FailureLatch& failure,
+                          std::chrono::nanoseconds timeout, int rank_in_job) {
+  for (;;) {
+    const std::uint64_t before = progress_of(event, communicator);
+    const stream::WaitResult result = event.block_until_complete(Deadline::after(2 * timeout));
+    throw_if_failed(communicator, failure, rank_in_job);
+    if (result == stream::WaitResult::complete) {
+      return;
+    }
+    if (progress_of(event, communicator) == before) {
+      throw_error(Errc::timeout,
+                  "waiting for the communication stream, none of whose work ended within twice the timeout; is a step "
+                  "of another thread still using it?");
+    }
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/nccl/datatype.hpp
+
+/// @file
+/// Conversion of element types and reductions to NCCL's, and a check of devices.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// The type of elements; for 8-bit floats bytes, which every version moves on every device.
+/// @throws Error (invalid_argument) for a value that is no DType
+inline ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return ncclFloat64;
+    case DType::f32: return ncclFloat32;
+    case DType::f16: return ncclFloat16;
+    case DType::bf16: return ncclBfloat16;
+    case DType::i64: return ncclInt64;
+    case DType::i32: return ncclInt32;
+    case DType::u8:
+    case DType::f8e4m3:
+    case DType::f8e5m2: return ncclUint8;
+  }
+  throw_error(Errc::invalid_argument, "NCCL has no elements of {}", {name(dtype)});
+}
+
+/// Whether NCCL's averages are correct. NCCL adds integers modulo 2^bits and then divides: wrong if the sum overflows.
+constexpr bool averages(DType dtype) noexcept {
+  return dtype != DType::i64 && dtype != DType::i32 && dtype != DType::u8;
+}
+
+/// One rank's average is its sum: NCCL would run a kernel that multiplies by 1, and does nothing for a sum in place.
+/// @throws Error (unsupported) for an average that would be wrong; (invalid_argument) for a value that is no ReduceOp
+inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype, int ranks) {
+  switch (op) {
+    case ReduceOp::sum: return ncclSum;
+    case ReduceOp::min: return ncclMin;
+    case ReduceOp::max: return ncclMax;
+    case ReduceOp::product: return ncclProd;
+    case ReduceOp::average:
+      if (!averages(dtype)) {
+        throw_error(Errc::unsupported,
+                    "an average of {} by NCCL would be wrong where the sum overflows; reduce with ReduceOp::sum in a "
+                    "type that holds it, and divide",
+                    {name(dtype)});
+      }
+      return ranks == 1 ? ncclSum : ncclAvg;
+  }
+  throw_error(Errc::invalid_argument, "NCCL does not know the reduction {}", {name(op)});
+}
+
+/// @throws Error (invalid_argument) unless the buffers and the stream are on device `own`; (unsupported) for host
+/// memory
+DTRAIN_NOT_INLINED inline void check_devices(const std::string& channel, int own, const Devices& buffers,
+                                             Device stream) {
+  const Device expected{DeviceKind::cuda, own};
+  for (const Device device : buffers) {
+    if (device != expected) {
+      throw_error(device.kind == expected.kind ? Errc::invalid_argument : Errc::unsupported,
+                  "NCCL's channel '{}' takes memory of {}, not memory of {}; give the view the device that its "
+                  "memory is on",
+                  {channel, to_string(expected), to_string(device)});
+    }
+  }
+  if (stream != expected) {
+    throw_error(Errc::invalid_argument, "NCCL's channel '{}' takes streams of {}, not one of {}",
+                {channel, to_string(expected), to_string(stream)});
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
 // ---- dtrain/backend/nccl/grouped_calls.hpp
 
 /// @file
-/// Grouped calls of NCCL: exchange and reduction of blocks.
+/// Calls of NCCL for messages, and groups of calls: an exchange and a reduction of blocks.
 
 #if DTRAIN_WITH_NCCL
 
@@ -13438,23 +13588,33 @@ struct CallTarget {
   stream::cuda::StreamRef stream;
 };
 
-/// A view for an operation's descriptor: with the count that ranks compare.
-inline ConstBufferView described_view(const BlockExchange& blocks, const ConstBufferView& input) noexcept {
-  return {input.data, blocks.count, input.dtype, input.device};
+inline ncclResult_t send(const Send& call, const CallTarget& target) {
+  return ncclSend(call.input.data, call.input.count, type_of(call.input.dtype), call.peer, target.communicator,
+                  target.stream.native());
+}
+inline ncclResult_t recv(const Recv& call, const CallTarget& target) {
+  return ncclRecv(call.output.data, call.output.count, type_of(call.output.dtype), call.peer, target.communicator,
+                  target.stream.native());
+}
+inline ncclResult_t send_recv(const SendRecv& call, const CallTarget& target) {
+  return in_group([&](FirstFailure& failures) {
+    failures.add(send({call.input, call.to}, target));
+    failures.add(recv({call.output, call.from}, target));
+  });
 }
 
 /// One group of ncclSend and ncclRecv.
-inline ncclResult_t exchange_blocks(const BlockExchange& blocks, const ConstBufferView& input, const BufferView& output,
-                                    const CallTarget& target) {
-  const std::size_t element = size_bytes(input.dtype);
-  const ncclDataType_t type = type_of(input.dtype);
+inline ncclResult_t exchange_blocks(const ExchangeBlocks& call, const CallTarget& target) {
+  const BlockExchange& blocks = call.blocks;
+  const std::size_t element = size_bytes(call.input.dtype);
+  const ncclDataType_t type = type_of(call.input.dtype);
   return in_group([&](FirstFailure& failures) {
     for (std::size_t index = 0; index < blocks.sent.size(); ++index) {
       const int peer = static_cast<int>(index);
       const BlockRange& sent = blocks.sent[index];
       const BlockRange& received = blocks.received[index];
-      const std::byte* const from = input.data + sent.offset * element;
-      std::byte* const to = output.data + received.offset * element;
+      const std::byte* const from = call.input.data + sent.offset * element;
+      std::byte* const to = call.output.data + received.offset * element;
       const bool is_in_place = peer == target.rank && from == to;
       if (sent.count != 0 && !is_in_place && blocks.connects(target.rank, peer)) {
         failures.add(ncclSend(from, sent.count, type, peer, target.communicator, target.stream.native()));
@@ -13467,17 +13627,18 @@ inline ncclResult_t exchange_blocks(const BlockExchange& blocks, const ConstBuff
 }
 
 /// One group with an ncclReduce for each block.
-inline ncclResult_t reduce_blocks(const BlockExchange& blocks, const ConstBufferView& input, const BufferView& output,
-                                  ncclRedOp_t reduction, const CallTarget& target) {
-  const std::size_t element = size_bytes(input.dtype);
-  const ncclDataType_t type = type_of(input.dtype);
+inline ncclResult_t reduce_blocks(const ReduceBlocks& call, ncclRedOp_t reduction, const CallTarget& target) {
+  const BlockExchange& blocks = call.blocks;
+  const std::size_t element = size_bytes(call.input.dtype);
+  const ncclDataType_t type = type_of(call.input.dtype);
   return in_group([&](FirstFailure& failures) {
     for (std::size_t index = 0; index < blocks.sent.size(); ++index) {
       const int root = static_cast<int>(index);
       const BlockRange& sent = blocks.sent[index];
       if (sent.count != 0) {
-        failures.add(ncclReduce(input.data + sent.offset * element, root == target.rank ? output.data : nullptr,
-                                sent.count, type, reduction, root, target.communicator, target.stream.native()));
+        failures.add(ncclReduce(call.input.data + sent.offset * element,
+                                root == target.rank ? call.output.data : nullptr, sent.count, type, reduction, root,
+                                target.communicator, target.stream.native()));
       }
     }
   });
@@ -14407,6 +14568,13 @@ inline void prepare_environment() {
 
 namespace DTRAIN_NAMESPACE::backend::staged {
 
+/// Operands of the inner backend's operation on a chunk.
+struct ChunkOperands {
+  ConstBufferView input;
+  BufferView output;
+  const BlockExchange* blocks;  ///< null unless the operation has blocks
+};
+
 /// The device signals that the chunk is on the host. A thread runs the inner operation on it, and signals the device
 /// that the result can be copied.
 struct StagedChunk {
@@ -14421,6 +14589,10 @@ struct StagedChunk {
   std::size_t output_count = 0;
   std::unique_ptr<const BlockExchange> blocks;  ///< of the operands, if the operation has blocks
   StagedChunk* next = nullptr;                  ///< of the same operation
+
+  ChunkOperands operands(DType dtype) const noexcept {
+    return {{input, input_count, dtype}, {output, output_count, dtype, {}}, blocks.get()};
+  }
 };
 
 /// Owns chunks and lends them; grows if all are lent. Threads: any.
@@ -14483,135 +14655,40 @@ class ChunkPool {
   std::vector<StagedChunk*> free_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::staged
-
-#endif  // DTRAIN_WITH_CUDA
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::backend::staged {
-
-enum class StagedKind : std::uint8_t {
-  all_reduce,
-  broadcast,
-  barrier,
-  reduce_scatter,
-  all_gather,
-  exchange,
-  exchange_blocks,
-  reduce_blocks
-};
-
-constexpr std::string_view name(StagedKind kind) noexcept {
-  switch (kind) {
-    case StagedKind::all_reduce: return "an all_reduce";
-    case StagedKind::broadcast: return "a broadcast";
-    case StagedKind::barrier: return "a barrier";
-    case StagedKind::reduce_scatter: return "a reduce_scatter";
-    case StagedKind::all_gather: return "an all_gather";
-    case StagedKind::exchange: return "a send or recv";
-    case StagedKind::exchange_blocks: return "an exchange of blocks";
-    case StagedKind::reduce_blocks: return "a reduction of blocks";
-  }
-  return "an operation";
-}
-
 /// Properties shared by all chunks of an operation.
+/// @tparam Start `start(inner, operands, stream)` enqueues the inner backend's operation on a chunk's host memory
+template <class Start>
 struct StagedOperation {
-  StagedKind kind = StagedKind::barrier;
-  DType dtype = DType::f32;
-  ReduceOp op = ReduceOp::sum;
-  int root = 0;
-  int to = -1;  ///< peers of an exchange; -1: nothing is sent, or received
-  int from = -1;
+  const char* name;  ///< "an all_reduce"
+  DType dtype;
+  Start start;
 };
-
-namespace detail {
-
-template <class C>
-void start_exchange(C& inner, const StagedOperation& operation, const ConstBufferView& input, const BufferView& output,
-                    const StagedChunk& chunk, stream::host::StreamRef stream) {
-  // The longer of two messages continues alone. A message without elements is sent, too.
-  const bool sends = operation.to >= 0 && chunk.input != nullptr;
-  const bool receives = operation.from >= 0 && chunk.output != nullptr;
-  if (sends && receives) {
-    inner.send_recv(input, operation.to, output, operation.from, stream);
-  } else if (sends) {
-    inner.send(input, operation.to, stream);
-  } else if (receives) {
-    inner.recv(output, operation.from, stream);
-  }
-}
 
 /// Messages with the pieces of a chunk. In step d, rank r sends to r + d and receives from r - d: so no rank waits for
 /// another in a circle, though some pairs have no piece.
 template <class C>
-void start_messages(C& inner, const BlockExchange& blocks, const ConstBufferView& input, const BufferView& output,
-                    stream::host::StreamRef stream) {
-  const std::size_t element = size_bytes(input.dtype);
+void start_messages(C& inner, const ChunkOperands& chunk, stream::host::StreamRef stream) {
+  const std::size_t element = size_bytes(chunk.input.dtype);
   for (int distance = 0; distance < inner.size(); ++distance) {
     const int to = (inner.rank() + distance) % inner.size();
     const int from = (inner.rank() - distance + inner.size()) % inner.size();
-    const BlockRange& sent = blocks.sent[static_cast<std::size_t>(to)];
-    const BlockRange& received = blocks.received[static_cast<std::size_t>(from)];
-    const ConstBufferView message{input.data + sent.offset * element, sent.count, input.dtype};
-    const BufferView memory{output.data + received.offset * element, received.count, output.dtype, {}};
+    const BlockRange& sent = chunk.blocks->sent[static_cast<std::size_t>(to)];
+    const BlockRange& received = chunk.blocks->received[static_cast<std::size_t>(from)];
+    const ConstBufferView message{chunk.input.data + sent.offset * element, sent.count, chunk.input.dtype};
+    const BufferView memory{chunk.output.data + received.offset * element, received.count, chunk.output.dtype, {}};
     if (sent.count != 0 && received.count != 0) {
-      inner.send_recv(message, to, memory, from, stream);
+      inner.enqueue(SendRecv{message, to, memory, from}, stream);
     } else if (sent.count != 0) {
-      inner.send(message, to, stream);
+      inner.enqueue(Send{message, to}, stream);
     } else if (received.count != 0) {
-      inner.recv(memory, from, stream);
+      inner.enqueue(Recv{memory, from}, stream);
     }
   }
 }
 
-}  // namespace detail
-
 /// Inner backends of which device memory's blocks can be exchanged.
 template <class C>
 concept CanStageBlocks = CanExchangeBlocks<C> && CanSendRecv<C>;
-
-/// Enqueues the operation on a chunk's host memory. @throws the inner communicator's exceptions at the call
-template <class C>
-void start(C& inner, const StagedOperation& operation, const StagedChunk& chunk, stream::host::StreamRef stream) {
-  const ConstBufferView input{chunk.input, chunk.input_count, operation.dtype};
-  const BufferView output{chunk.output, chunk.output_count, operation.dtype, {}};
-  switch (operation.kind) {
-    case StagedKind::all_reduce: return inner.all_reduce(input, output, operation.op, stream);
-    case StagedKind::broadcast: return inner.broadcast(output, operation.root, stream);
-    case StagedKind::barrier: return inner.barrier(stream);
-    case StagedKind::reduce_scatter:
-      if constexpr (CanReduceScatter<C>) {
-        inner.reduce_scatter(input, output, operation.op, stream);
-      }
-      return;
-    case StagedKind::all_gather:
-      if constexpr (CanAllGather<C>) {
-        inner.all_gather(input, output, stream);
-      }
-      return;
-    case StagedKind::exchange:
-      if constexpr (CanSendRecv<C>) {
-        detail::start_exchange(inner, operation, input, output, chunk, stream);
-      }
-      return;
-    case StagedKind::exchange_blocks:
-      if constexpr (CanStageBlocks<C>) {
-        if (chunk.blocks->kind == OperationKind::send_recv) {
-          detail::start_messages(inner, *chunk.blocks, input, output, stream);
-        } else {
-          inner.exchange_blocks(*chunk.blocks, input, output, stream);
-        }
-      }
-      return;
-    case StagedKind::reduce_blocks:
-      if constexpr (CanReduceBlocks<C>) {
-        inner.reduce_blocks(*chunk.blocks, input, output, operation.op, stream);
-      }
-      return;
-  }
-}
 
 }  // namespace DTRAIN_NAMESPACE::backend::staged
 
@@ -17571,92 +17648,79 @@ class Communicator {
   int size() const noexcept { return state_->channel->context.members.world_size; }
   const rendezvous::Membership& members() const noexcept { return state_->channel->context.members; }
 
-  /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call, as do the others.
-  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_all_reduce(input, output);
-    const ncclRedOp_t reduction = reduction_of(op, input.dtype, size());
-    collective(OperationKind::all_reduce, "ncclAllReduce", input, output, {.op = op}, stream, [&](ncclComm_t to) {
-      return ncclAllReduce(input.data, output.data, input.count, type_of(input.dtype), reduction, to, stream.native());
+  /// Operations, which throw Error (unsupported, invalid_argument) at the call.
+  /// - exchange_blocks: NCCL compares no counts; if those of two ranks differ, the operation times out.
+  /// - A send of any size may wait for its receiver.
+  /// @{
+  void enqueue(const AllReduce& call, Stream stream) {
+    call.check(place());
+    const ncclRedOp_t reduction = reduction_of(call.op, call.input.dtype, size());
+    collective(call.describe(), call.devices(), "ncclAllReduce", stream, [&](ncclComm_t by) {
+      return ncclAllReduce(call.input.data, call.output.data, call.input.count, type_of(call.input.dtype), reduction,
+                           by, stream.native());
     });
   }
-
-  /// See CanBroadcast.
-  void broadcast(BufferView buffer, int root, Stream stream) {
-    check_broadcast(buffer, root, size());
-    collective(OperationKind::broadcast, "ncclBroadcast", buffer, buffer, {.root = root}, stream, [&](ncclComm_t to) {
-      return ncclBroadcast(buffer.data, buffer.data, buffer.count, type_of(buffer.dtype), root, to, stream.native());
+  void enqueue(const Broadcast& call, Stream stream) {
+    call.check(place());
+    const BufferView& buffer = call.buffer;
+    collective(call.describe(), call.devices(), "ncclBroadcast", stream, [&](ncclComm_t by) {
+      return ncclBroadcast(buffer.data, buffer.data, buffer.count, type_of(buffer.dtype), call.root, by,
+                           stream.native());
     });
   }
-
-  /// See CanReduceScatter. `output` may be this rank's block of `input`.
-  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_reduce_scatter(input, output, rank(), size());
-    const ncclRedOp_t reduction = reduction_of(op, input.dtype, size());
-    collective(OperationKind::reduce_scatter, "ncclReduceScatter", output, input, {.op = op}, stream,
-               [&](ncclComm_t to) {
-                 return ncclReduceScatter(input.data, output.data, output.count, type_of(input.dtype), reduction, to,
-                                          stream.native());
-               });
-  }
-
-  /// See CanAllGather. `input` may be this rank's block of `output`.
-  void all_gather(ConstBufferView input, BufferView output, Stream stream) {
-    check_all_gather(input, output, rank(), size());
-    collective(OperationKind::all_gather, "ncclAllGather", input, output, {}, stream, [&](ncclComm_t to) {
-      return ncclAllGather(input.data, output.data, input.count, type_of(input.dtype), to, stream.native());
-    });
-  }
-
-  /// See CanSendRecv. A send of any size may wait for its receiver.
-  void send(ConstBufferView input, int peer, Stream stream) {
-    check_message("send", input, peer, rank(), size());
-    message(OperationKind::send, "ncclSend", input, input, peer, stream, [&](ncclComm_t to) {
-      return ncclSend(input.data, input.count, type_of(input.dtype), peer, to, stream.native());
-    });
-  }
-  void recv(BufferView output, int peer, Stream stream) {
-    check_message("recv", output, peer, rank(), size());
-    message(OperationKind::recv, "ncclRecv", output, output, peer, stream, [&](ncclComm_t to) {
-      return ncclRecv(output.data, output.count, type_of(output.dtype), peer, to, stream.native());
-    });
-  }
-  void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-    check_send_recv(input, to, output, from, size());
-    message(OperationKind::send_recv, "ncclSend and ncclRecv", input, output, to, stream, [&](ncclComm_t by) {
-      return in_group([&](FirstFailure& failures) {
-        failures.add(ncclSend(input.data, input.count, type_of(input.dtype), to, by, stream.native()));
-        failures.add(ncclRecv(output.data, output.count, type_of(output.dtype), from, by, stream.native()));
-      });
-    });
-  }
-
-  /// See CanExchangeBlocks. NCCL compares no counts: if those of two ranks differ, the operation times out.
-  void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, Stream stream) {
-    check_exchange(blocks, input, output, rank(), size());
-    const ConstBufferView shown = described_view(blocks, input);
-    collective(blocks.kind, "ncclSend and ncclRecv", shown, output, {.root = blocks.root}, stream, [&](ncclComm_t by) {
-      return nccl::exchange_blocks(blocks, input, output, {by, rank(), stream});
-    });
-  }
-
-  /// See CanReduceBlocks.
-  void reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
-                     Stream stream) {
-    check_block_reduction(blocks, input, output, rank(), size());
-    const ConstBufferView shown = described_view(blocks, input);
-    const ncclRedOp_t reduction = reduction_of(op, input.dtype, size());
-    collective(blocks.kind, "ncclReduce", shown, output, {blocks.root, op}, stream, [&](ncclComm_t by) {
-      return nccl::reduce_blocks(blocks, input, output, reduction, {by, rank(), stream});
-    });
-  }
-
-  /// See CanBarrier.
-  void barrier(Stream stream) {
+  void enqueue(const Barrier& call, Stream stream) {
+    const Device own{DeviceKind::cuda, state_->channel->device()};
     std::byte* const token = state_->token.data();
-    const BufferView view{token, 1, DType::i32, {DeviceKind::cuda, state_->channel->device()}};
-    collective(OperationKind::barrier, "ncclAllReduce", view, view, {}, stream,
-               [&](ncclComm_t to) { return ncclAllReduce(token, token, 1, ncclInt32, ncclSum, to, stream.native()); });
+    collective(call.describe(), {own, own}, "ncclAllReduce", stream,
+               [&](ncclComm_t by) { return ncclAllReduce(token, token, 1, ncclInt32, ncclSum, by, stream.native()); });
   }
+  void enqueue(const ReduceScatter& call, Stream stream) {
+    call.check(place());
+    const ncclRedOp_t reduction = reduction_of(call.op, call.input.dtype, size());
+    collective(call.describe(), call.devices(), "ncclReduceScatter", stream, [&](ncclComm_t by) {
+      return ncclReduceScatter(call.input.data, call.output.data, call.output.count, type_of(call.input.dtype),
+                               reduction, by, stream.native());
+    });
+  }
+  void enqueue(const AllGather& call, Stream stream) {
+    call.check(place());
+    collective(call.describe(), call.devices(), "ncclAllGather", stream, [&](ncclComm_t by) {
+      return ncclAllGather(call.input.data, call.output.data, call.input.count, type_of(call.input.dtype), by,
+                           stream.native());
+    });
+  }
+  void enqueue(const ExchangeBlocks& call, Stream stream) {
+    call.check(place());
+    collective(call.describe(), call.devices(), "ncclSend and ncclRecv", stream, [&](ncclComm_t by) {
+      return exchange_blocks(call, {by, rank(), stream});
+    });
+  }
+  void enqueue(const ReduceBlocks& call, Stream stream) {
+    call.check(place());
+    const ncclRedOp_t reduction = reduction_of(call.op, call.input.dtype, size());
+    collective(call.describe(), call.devices(), "ncclReduce", stream, [&](ncclComm_t by) {
+      return reduce_blocks(call, reduction, {by, rank(), stream});
+    });
+  }
+  void enqueue(const Send& call, Stream stream) {
+    call.check(place());
+    issue(call.describe(), call.devices(), "ncclSend", stream, [&](ncclComm_t by) {
+      return send(call, {by, rank(), stream});
+    });
+  }
+  void enqueue(const Recv& call, Stream stream) {
+    call.check(place());
+    issue(call.describe(), call.devices(), "ncclRecv", stream, [&](ncclComm_t by) {
+      return recv(call, {by, rank(), stream});
+    });
+  }
+  void enqueue(const SendRecv& call, Stream stream) {
+    call.check(place());
+    issue(call.describe(), call.devices(), "ncclSend and ncclRecv", stream, [&](ncclComm_t by) {
+      return send_recv(call, {by, rank(), stream});
+    });
+  }
+  /// @}
 
   /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
   Communicator split_blocking(int color, int key, Deadline deadline) {
@@ -17733,12 +17797,6 @@ class Communicator {
     FailureLatch::Subscription subscription;
   };
 
-  /// Arguments of an operation besides its buffers.
-  struct Details {
-    int root = 0;
-    ReduceOp op = ReduceOp::sum;
-  };
-
   explicit Communicator(ProcessOwned<ChannelState> state) noexcept : state_(std::move(state)) {}
 
   /// Collective, blocking: the channel `child` of the ranks that pass the same color.
@@ -17760,37 +17818,20 @@ class Communicator {
     return Communicator(std::move(state));
   }
 
-  /// Issues the next collective, and counts it once it is enqueued. @param shown has its count and type
+  RankPlace place() const noexcept { return {rank(), size()}; }
+
+  /// Issues the next collective, and counts it once it is enqueued.
   template <class Call>
-  void collective(OperationKind kind, const char* function, const ConstBufferView& shown, const ConstBufferView& other,
-                  Details details, Stream stream, Call call) {
-    Operation operation = operation_of(kind, shown, details);
+  void collective(Operation operation, const Devices& devices, const char* function, Stream stream, Call call) {
     operation.sequence = state_->collectives + 1;
-    check_device(shown, other, stream);
-    state_->channel->issue(operation, function, stream, call);
+    issue(operation, devices, function, stream, call);
     ++state_->collectives;
   }
 
   template <class Call>
-  void message(OperationKind kind, const char* function, const ConstBufferView& shown, const ConstBufferView& other,
-               int peer, Stream stream, Call call) {
-    check_device(shown, other, stream);
-    state_->channel->issue(operation_of(kind, shown, {.root = peer}), function, stream, call);
-  }
-
-  static Operation operation_of(OperationKind kind, const ConstBufferView& shown, Details details) noexcept {
-    Operation operation;
-    operation.kind = kind;
-    operation.count = shown.count;
-    operation.dtype = shown.dtype;
-    operation.root = details.root;
-    operation.op = details.op;
-    return operation;
-  }
-
-  void check_device(const ConstBufferView& one, const ConstBufferView& other, Stream stream) const {
-    check_devices(state_->channel->context.name, state_->channel->device(), {one.device, other.device},
-                  stream.device());
+  void issue(const Operation& operation, const Devices& devices, const char* function, Stream stream, Call call) {
+    check_devices(state_->channel->context.name, state_->channel->device(), devices, stream.device());
+    state_->channel->issue(operation, function, stream, call);
   }
 
   ProcessOwned<ChannelState> state_;
@@ -18341,73 +18382,52 @@ class Communicator {
   int size() const noexcept { return channel().size(); }
   const rendezvous::Membership& members() const noexcept { return owner_->context.members; }
 
-  /// See CanAllReduce. All operations throw Error (unsupported, invalid_argument) at the call.
-  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_all_reduce_memory(owner_->selected.topology, T::backend_name(), input, output);
-    check_all_reduce(input, output);
-    Operation operation = next(OperationKind::all_reduce, output);
-    operation.op = op;
+  /// Operations, which throw Error (unsupported, invalid_argument) at the call.
+  /// - exchange_blocks: each rank sends its blocks directly to their ranks.
+  /// - reduce_blocks: each rank reduces its block in rank order, with the bits of SharedMemory, and so receives it from
+  ///   every other rank. Both allocate a copy of their BlockExchange.
+  /// - Small messages do not wait for their receiver.
+  /// @{
+  void enqueue(const AllReduce& call, Stream stream) {
+    check_all_reduce_memory(owner_->selected.topology, T::backend_name(), call.devices());
+    call.check(place());
     const bool selects = owner_->selected.routine != nullptr && size() > 1;
-    enqueue(operation, {input.data, output.data}, stream, selects ? owner_->selected.routine : &collective<Endpoint>);
+    enqueue_collective(call.describe(), {call.input.data, call.output.data}, stream,
+                       selects ? owner_->selected.routine : &collective<Endpoint>);
   }
-
-  /// See CanBroadcast.
-  void broadcast(BufferView buffer, int root, Stream stream) {
-    check_host(buffer, buffer);
-    check_broadcast(buffer, root, size());
-    Operation operation = next(OperationKind::broadcast, buffer);
-    operation.root = root;
-    enqueue(operation, {buffer.data, buffer.data}, stream);
+  void enqueue(const Broadcast& call, Stream stream) {
+    check(call);
+    enqueue_collective(call.describe(), {call.buffer.data, call.buffer.data}, stream);
   }
-
-  /// See CanReduceScatter. `output` may be this rank's block of `input`.
-  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    check_host(input, output);
-    check_reduce_scatter(input, output, rank(), size());
-    Operation operation = next(OperationKind::reduce_scatter, output);
-    operation.op = op;
-    enqueue(operation, {input.data, output.data}, stream);
+  void enqueue(const Barrier& call, Stream stream) { enqueue_collective(call.describe(), {}, stream); }
+  void enqueue(const ReduceScatter& call, Stream stream) {
+    check(call);
+    enqueue_collective(call.describe(), {call.input.data, call.output.data}, stream);
   }
-
-  /// See CanAllGather. `input` may be this rank's block of `output`.
-  void all_gather(ConstBufferView input, BufferView output, Stream stream) {
-    check_host(input, output);
-    check_all_gather(input, output, rank(), size());
-    enqueue(next(OperationKind::all_gather, input), {input.data, output.data}, stream);
+  void enqueue(const AllGather& call, Stream stream) {
+    check(call);
+    enqueue_collective(call.describe(), {call.input.data, call.output.data}, stream);
   }
-
-  /// See CanExchangeBlocks. Each rank sends its blocks directly to their ranks. Allocates a copy of `blocks`.
-  void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, Stream stream) {
-    check_host(input, output);
-    check_exchange(blocks, input, output, rank(), size());
-    enqueue_blocks(blocks, ReduceOp::sum, input, output, stream);
+  void enqueue(const ExchangeBlocks& call, Stream stream) { enqueue_blocks(call, stream); }
+  void enqueue(const ReduceBlocks& call, Stream stream) { enqueue_blocks(call, stream); }
+  void enqueue(const Send& call, Stream stream) {
+    check(call);
+    enqueue_message(call.describe(), {call.input.data, nullptr, call.input.count, call.peer, -1}, call.input.dtype,
+                    stream);
   }
-
-  /// See CanReduceBlocks. Each rank reduces its block in rank order, with the bits of SharedMemory, and so receives it
-  /// from every other rank. Allocates a copy of `blocks`.
-  void reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
-                     Stream stream) {
-    check_host(input, output);
-    check_block_reduction(blocks, input, output, rank(), size());
-    enqueue_blocks(blocks, op, input, output, stream);
+  void enqueue(const Recv& call, Stream stream) {
+    check(call);
+    enqueue_message(call.describe(), {nullptr, call.output.data, 0, -1, call.peer}, call.output.dtype, stream);
   }
-
-  /// See CanSendRecv. Small messages do not wait for their receiver.
-  void send(ConstBufferView input, int peer, Stream stream) {
-    check_message("send", input, peer, rank(), size());
-    transfer(OperationKind::send, input, peer, BufferView{}, -1, stream);
+  void enqueue(const SendRecv& call, Stream stream) {
+    check(call);
+    Operation operation = call.describe();
+    operation.count = call.output.count;  // of the received message: see EnqueuedPointToPoint
+    operation.dtype = call.output.dtype;
+    enqueue_message(operation, {call.input.data, call.output.data, call.input.count, call.to, call.from},
+                    call.input.dtype, stream);
   }
-  void recv(BufferView output, int peer, Stream stream) {
-    check_message("recv", output, peer, rank(), size());
-    transfer(OperationKind::recv, ConstBufferView{}, -1, output, peer, stream);
-  }
-  void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-    check_send_recv(input, to, output, from, size());
-    transfer(OperationKind::send_recv, input, to, output, from, stream);
-  }
-
-  /// See CanBarrier.
-  void barrier(Stream stream) { enqueue(next(OperationKind::barrier, ConstBufferView{}), {}, stream); }
+  /// @}
 
   /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
   Communicator split_blocking(int color, int key, Deadline deadline) {
@@ -18468,45 +18488,34 @@ class Communicator {
 
   Channel<T>& channel() const noexcept { return *owner_->channel; }
 
-  /// Descriptor of the next collective. enqueue() counts it, after success only.
-  Operation next(OperationKind kind, const ConstBufferView& buffer) const noexcept {
-    Operation operation;
+  RankPlace place() const noexcept { return {rank(), size()}; }
+
+  template <class Call>
+  void check(const Call& call) const {
+    check_host_memory(T::backend_name(), call.devices());
+    call.check(place());
+  }
+
+  /// Counts the collective, after success only.
+  void enqueue_collective(Operation operation, const Buffers& buffers, Stream stream,
+                          Routine (*algorithm)(OperationContext<Endpoint>&, const Buffers&) = &collective<Endpoint>) {
     operation.sequence = owner_->collectives + 1;
-    operation.kind = kind;
-    operation.count = buffer.count;
-    operation.dtype = buffer.dtype;
-    return operation;
-  }
-
-  void transfer(OperationKind kind, ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-    check_host(input, output);
-    const ConstBufferView shown = from >= 0 ? ConstBufferView(output) : input;
-    Operation operation;
-    operation.kind = kind;
-    operation.count = shown.count;
-    operation.dtype = shown.dtype;
-    operation.root = to >= 0 ? to : from;
-    const PointToPointBuffers buffers{input.data, output.data, input.count, to, from};
-    const EnqueuedPointToPoint<T> work{owner_->channel, owner_->enqueued + 1, operation, buffers, input.dtype};
-    enqueue_work(work, stream);
-  }
-
-  static void check_host(const ConstBufferView& input, const ConstBufferView& output) {
-    check_host_memory(T::backend_name(), input, output);
-  }
-
-  void enqueue(const Operation& operation, const Buffers& buffers, Stream stream,
-               Routine (*algorithm)(OperationContext<Endpoint>&, const Buffers&) = &collective<Endpoint>) {
     enqueue_work(EnqueuedCollective<T>{owner_->channel, owner_->enqueued + 1, operation, buffers, algorithm}, stream);
     ++owner_->collectives;
   }
 
-  void enqueue_blocks(const BlockExchange& blocks, ReduceOp op, ConstBufferView input, BufferView output,
-                      Stream stream) {
-    auto copied = std::make_unique<const BlockExchange>(blocks);
-    enqueue(operation_of(blocks, input.dtype, op, owner_->collectives + 1), {input.data, output.data, copied.get()},
-            stream);
+  template <class Call>
+  void enqueue_blocks(const Call& call, Stream stream) {
+    check(call);
+    auto copied = std::make_unique<const BlockExchange>(call.blocks);
+    enqueue_collective(call.describe(), {call.input.data, call.output.data, copied.get()}, stream);
     static_cast<void>(copied.release());
+  }
+
+  void enqueue_message(const Operation& operation, const PointToPointBuffers& buffers, DType input_dtype,
+                       Stream stream) {
+    enqueue_work(EnqueuedPointToPoint<T>{owner_->channel, owner_->enqueued + 1, operation, buffers, input_dtype},
+                 stream);
   }
 
   template <class Work>
@@ -19145,39 +19154,28 @@ class Communicator {
   int size() const noexcept;
   const rendezvous::Membership& members() const noexcept;
 
-  /// See CanAllReduce and CanSumSquares. Copies nothing if it is in place on an allocation; the sum of squares is then
-  /// that of the ranks' slices in rank order, else each rank's own. An algorithm that a topology has selected passes
-  /// all elements through mailboxes. All operations throw Error (unsupported, invalid_argument) at the call.
-  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream, double* squares = nullptr);
-
-  /// See CanBroadcast.
-  void broadcast(BufferView buffer, int root, Stream stream);
-
-  /// See CanReduceScatter. `output` may be this rank's block of `input`. Copies nothing if all inputs are in one
-  /// allocation.
-  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream);
-
-  /// See CanAllGather. `input` may be this rank's block of `output`. If all inputs are in one allocation, each reader
-  /// copies them once.
-  void all_gather(ConstBufferView input, BufferView output, Stream stream);
-
-  /// See CanReadBlocks. If all inputs are in one allocation, the parts are of the peers' own memory; else of copies.
-  void read_blocks(ConstBufferView input, const BlockReader& reader, Stream stream);
-
-  /// See CanExchangeBlocks. If all inputs are in one allocation, each reader copies its blocks once; otherwise every
-  /// rank publishes its blocks chunk by chunk. Allocates a copy of `blocks`.
-  void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, Stream stream);
-
-  /// See CanReduceBlocks. Copies nothing if all inputs are in one allocation. Allocates a copy of `blocks`.
-  void reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op, Stream stream);
-
-  /// See CanSendRecv. A message of up to 128 KiB does not wait for its receiver if no other is in flight.
-  void send(ConstBufferView input, int peer, Stream stream);
-  void recv(BufferView output, int peer, Stream stream);
-  void send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream);
-
-  /// See CanBarrier.
-  void barrier(Stream stream);
+  /// Operations, which throw Error (unsupported, invalid_argument) at the call.
+  /// - If all ranks' inputs are in one allocation, an operation with blocks copies no input, and each reader copies a
+  ///   block once; so does an all_reduce in place. Otherwise every rank publishes its input chunk by chunk.
+  /// - The sum of squares of an all_reduce in place in an allocation is that of the ranks' slices in rank order, else
+  ///   each rank's own.
+  /// - An all_reduce by an algorithm that a topology has selected passes all elements through mailboxes.
+  /// - A message of up to 128 KiB does not wait for its receiver if no other is in flight.
+  /// - exchange_blocks and reduce_blocks allocate a copy of their BlockExchange.
+  /// @{
+  void enqueue(const AllReduce& call, Stream stream);
+  void enqueue(const AllReduceWithSquares& call, Stream stream);
+  void enqueue(const Broadcast& call, Stream stream);
+  void enqueue(const Barrier& call, Stream stream);
+  void enqueue(const ReduceScatter& call, Stream stream);
+  void enqueue(const AllGather& call, Stream stream);
+  void enqueue(const ReadBlocks& call, Stream stream);
+  void enqueue(const ExchangeBlocks& call, Stream stream);
+  void enqueue(const ReduceBlocks& call, Stream stream);
+  void enqueue(const Send& call, Stream stream);
+  void enqueue(const Recv& call, Stream stream);
+  void enqueue(const SendRecv& call, Stream stream);
+  /// @}
 
   /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
   Communicator split_blocking(int color, int key, Deadline deadline);
@@ -19266,8 +19264,9 @@ class HostWorker {
   }
 
   /// Enqueues a chain of `count` chunks, which complete in turn. Blocking: while hundreds of chains are waiting.
-  void enqueue(const StagedOperation& operation, StagedChunk* first, std::size_t count) {
-    thread_->ref().enqueue(QueuedChunks{this, operation, first});
+  template <class Start>
+  void enqueue(const StagedOperation<Start>& operation, StagedChunk* first, std::size_t count) {
+    thread_->ref().enqueue(QueuedChunks<Start>{this, operation, first});
     enqueued_ += count;
   }
 
@@ -19281,11 +19280,11 @@ class HostWorker {
   /// How many chunks have been completed. Threads: any.
   std::uint64_t progress() const noexcept { return completed_.load(); }
 
-  /// Ends the channel and reports to the job.
-  void fail(StagedKind kind, CauseKind cause_kind, const char* text) noexcept {
+  /// Ends the channel and reports to the job. @param operation "an all_reduce"
+  void fail(const char* operation, CauseKind cause_kind, const char* text) noexcept {
     try {
       const Cause cause{cause_kind, context_.reporting_rank(), context_.members.host,
-                        format_text("{} on channel '{}': {}", {name(kind), context_.name, text})};
+                        format_text("{} on channel '{}': {}", {operation, context_.name, text})};
       inner_.abort(cause);
       context_.failure->report(cause);
     } catch (...) {
@@ -19296,29 +19295,31 @@ class HostWorker {
  private:
   static constexpr std::chrono::milliseconds failure_check_interval{5};
 
+  template <class Start>
   struct QueuedChunks {
     HostWorker* worker;
-    StagedOperation operation;
+    StagedOperation<Start> operation;
     StagedChunk* first;
 
     void operator()() noexcept { worker->process(operation, first); }
     void drop() noexcept { worker->chunks_.release_all(first); }
   };
 
-  void process(const StagedOperation& operation, StagedChunk* chunk) noexcept {
+  template <class Start>
+  void process(const StagedOperation<Start>& operation, StagedChunk* chunk) noexcept {
     for (StagedChunk* next = nullptr; chunk != nullptr; chunk = next) {
       next = chunk->next;
       try {
         const stream::cuda::RelaxedCapture relaxed;
         take_device();
-        if (!inner_.failure() && wait_until_on_host(operation, *chunk)) {
+        if (!inner_.failure() && wait_until_on_host(operation.name, *chunk)) {
           run(operation, *chunk);
         }
       } catch (const std::exception& error) {
-        fail(operation.kind, CauseKind::exception, error.what());
+        fail(operation.name, CauseKind::exception, error.what());
       }
       if (chunk->result_ready.timed_out()) {
-        fail(operation.kind, CauseKind::timeout, "its stream's wait for the host timed out");
+        fail(operation.name, CauseKind::timeout, "its stream's wait for the host timed out");
       }
       completed_.fetch_add(1);  // first: a thread that sees the result may destroy the communicator
       chunks_.release(*chunk);
@@ -19334,7 +19335,7 @@ class HostWorker {
 
   /// Blocking: until the chunk is in host memory. From when the program's stream has reached the chunk, the deadline is
   /// the channel's timeout; before that the peers' timeouts fail the channel. @returns false if the channel has failed
-  bool wait_until_on_host(const StagedOperation& operation, const StagedChunk& chunk) {
+  bool wait_until_on_host(const char* operation, const StagedChunk& chunk) {
     std::optional<Deadline> deadline;
     while (chunk.copied_to_host.block_until_complete(Deadline::after(failure_check_interval)) !=
            stream::WaitResult::complete) {
@@ -19345,7 +19346,7 @@ class HostWorker {
         deadline = Deadline::after(context_.timeout);
       }
       if (deadline && deadline->passed()) {
-        fail(operation.kind, CauseKind::timeout,
+        fail(operation, CauseKind::timeout,
              "copying a chunk to the host took longer than the timeout; is the device still there?");
         return false;
       }
@@ -19354,8 +19355,9 @@ class HostWorker {
   }
 
   /// Blocking: the inner operation ends by its deadline.
-  void run(const StagedOperation& operation, const StagedChunk& chunk) {
-    start(inner_, operation, chunk, steps_.ref());
+  template <class Start>
+  void run(const StagedOperation<Start>& operation, const StagedChunk& chunk) {
+    operation.start(inner_, chunk.operands(operation.dtype), steps_.ref());
     while (steps_.block_until_complete(steps_.published(), Deadline::after(std::chrono::minutes(1))) !=
            stream::WaitResult::complete) {
     }
@@ -19510,15 +19512,15 @@ class StagingPipeline {
   /// Enqueues the copies of each chunk, which `describe(index, slot)` returns as ChunkCopies. `slot` is null if the
   /// operation does not use slots. After a failure nothing is enqueued.
   /// @throws Error (unsupported: the stream is captured; cuda: the channel is then out of service)
-  template <class Describe>
-  void submit(const StagedOperation& operation, std::size_t chunks, bool through_slots, Describe describe,
+  template <class Start, class Describe>
+  void submit(const StagedOperation<Start>& operation, std::size_t chunks, bool through_slots, Describe describe,
               stream::cuda::StreamRef stream) {
     const stream::cuda::DeviceGuard guard(device_);
-    refuse_capture(operation.kind, stream);
+    refuse_capture(operation.name, stream);
     if (failure()) {
       return;
     }
-    Batch batch(*this, operation);
+    Batch<Start> batch(*this, operation);
     try {
       for (std::size_t index = 0; index < chunks; ++index) {
         StagedChunk& chunk = batch.add();
@@ -19534,7 +19536,7 @@ class StagingPipeline {
       batch.enqueue();
       device_copies_->join_stream(stream);
     } catch (const std::exception& error) {
-      host_worker_->fail(operation.kind, CauseKind::exception, error.what());
+      host_worker_->fail(operation.name, CauseKind::exception, error.what());
       batch.release_chunks();
       join_stream_if_possible(stream);
       throw;
@@ -19548,14 +19550,13 @@ class StagingPipeline {
   std::uint64_t progress() const noexcept { return host_worker_->progress(); }
 
   /// @throws Error (invalid_argument, unsupported) unless buffers and stream are on this channel's device
-  DTRAIN_NOT_INLINED void check_device(const ConstBufferView& input, const ConstBufferView& output,
-                                       stream::cuda::StreamRef stream) const {
+  DTRAIN_NOT_INLINED void check_devices(const Devices& buffers, stream::cuda::StreamRef stream) const {
     const Device own{DeviceKind::cuda, device_};
     if (stream.device() != own) {
       throw_error(Errc::invalid_argument, "this channel takes streams of {}, not one of {}",
                   {to_string(own), to_string(stream.device())});
     }
-    for (const Device device : {input.device, output.device}) {
+    for (const Device device : buffers) {
       if (device != own) {
         throw_error(Errc::unsupported,
                     "this channel takes memory of {}, not of {}; backend::Staged is for device memory, the backend in "
@@ -19592,9 +19593,10 @@ class StagingPipeline {
   static constexpr std::size_t largest_element = 16;
 
   /// Chunks passed to the thread together. The first chunk is passed alone, so that the thread begins at once.
+  template <class Start>
   class Batch {
    public:
-    Batch(StagingPipeline& pipeline, const StagedOperation& operation) noexcept
+    Batch(StagingPipeline& pipeline, const StagedOperation<Start>& operation) noexcept
         : pipeline_(pipeline), operation_(operation) {}
 
     StagedChunk& add() {
@@ -19629,19 +19631,19 @@ class StagingPipeline {
     static constexpr std::size_t chunks_together = 8;
 
     StagingPipeline& pipeline_;
-    const StagedOperation& operation_;
+    const StagedOperation<Start>& operation_;
     StagedChunk* first_ = nullptr;
     StagedChunk* last_ = nullptr;
     std::size_t count_ = 0;
     std::size_t limit_ = 1;
   };
 
-  static void refuse_capture(StagedKind kind, stream::cuda::StreamRef stream) {
+  static void refuse_capture(const char* operation, stream::cuda::StreamRef stream) {
     if (stream.is_capturing()) {
       throw_error(Errc::unsupported,
                   "{} through host memory was enqueued on a stream that is being captured, but a graph cannot hold "
                   "what the host does; use backend::Nccl, or do not capture",
-                  {name(kind)});
+                  {operation});
     }
   }
 
@@ -19735,33 +19737,33 @@ class Communicator {
   int size() const noexcept { return inner().size(); }
   const rendezvous::Membership& members() const noexcept { return pipeline_->context().members; }
 
-  /// See CanAllReduce. If a buffer lies in an allocation, the only copies are those between device and host.
-  /// @throws Error (unsupported, invalid_argument, cuda) at the call, as do the others
-  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    pipeline_->check_device(input, output, stream);
-    check_all_reduce(input, output);
-    std::byte* const host_shadow = host_shadow_of(output);
-    const std::size_t element = size_bytes(output.dtype);
-    const ChunkPlan chunks(output.count, element, slot_bytes);
+  /// Operations, which throw Error (unsupported, invalid_argument, cuda) at the call. If the buffer of an all_reduce or
+  /// a broadcast lies in an allocation, the only copies are those between device and host.
+  /// @{
+  void enqueue(const AllReduce& call, Stream stream) {
+    check(call, stream);
+    std::byte* const host_shadow = host_shadow_of(call.output);
+    const std::size_t element = size_bytes(call.output.dtype);
+    const ChunkPlan chunks(call.output.count, element, slot_bytes);
     const auto describe = [&](std::size_t index, std::byte* slot) {
       const ElementRange chunk = chunks[index];
       std::byte* const host = slot != nullptr ? slot : host_shadow + chunk.begin * element;
-      return ChunkCopies{copy_of(input.data, host, chunk, element),
-                         copy_of(output.data, host, chunk, element),
+      return ChunkCopies{copy_of(call.input.data, host, chunk, element),
+                         copy_of(call.output.data, host, chunk, element),
                          host,
                          host,
                          chunk.count,
                          chunk.count};
     };
-    StagedOperation operation = of(StagedKind::all_reduce, output.dtype);
-    operation.op = op;
-    pipeline_->submit(operation, chunks.size(), host_shadow == nullptr, describe, stream);
+    const auto start = [op = call.op](Inner& inner, const ChunkOperands& chunk, HostStream to) {
+      inner.enqueue(AllReduce{chunk.input, chunk.output, op}, to);
+    };
+    submit("an all_reduce", call.output.dtype, start, chunks.size(), host_shadow == nullptr, describe, stream);
   }
 
-  /// See CanBroadcast.
-  void broadcast(BufferView buffer, int root, Stream stream) {
-    pipeline_->check_device(buffer, buffer, stream);
-    check_broadcast(buffer, root, size());
+  void enqueue(const Broadcast& call, Stream stream) {
+    check(call, stream);
+    const BufferView& buffer = call.buffer;
     std::byte* const host_shadow = host_shadow_of(buffer);
     const std::size_t element = size_bytes(buffer.dtype);
     const ChunkPlan chunks(buffer.count, element, slot_bytes);
@@ -19769,108 +19771,103 @@ class Communicator {
       const ElementRange chunk = chunks[index];
       std::byte* const host = slot != nullptr ? slot : host_shadow + chunk.begin * element;
       const StridedCopy copy = copy_of(buffer.data, host, chunk, element);
-      return ChunkCopies{rank() == root ? copy : StridedCopy{},
-                         rank() == root ? StridedCopy{} : copy,
-                         host,
-                         host,
-                         chunk.count,
-                         chunk.count};
+      const bool is_root = rank() == call.root;
+      return ChunkCopies{
+          is_root ? copy : StridedCopy{}, is_root ? StridedCopy{} : copy, host, host, chunk.count, chunk.count};
     };
-    StagedOperation operation = of(StagedKind::broadcast, buffer.dtype);
-    operation.root = root;
-    pipeline_->submit(operation, chunks.size(), host_shadow == nullptr, describe, stream);
+    const auto start = [root = call.root](Inner& inner, const ChunkOperands& chunk, HostStream to) {
+      inner.enqueue(Broadcast{chunk.output, root}, to);
+    };
+    submit("a broadcast", buffer.dtype, start, chunks.size(), host_shadow == nullptr, describe, stream);
   }
 
-  /// See CanReduceScatter.
-  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
-                      Stream stream) requires CanReduceScatter<Inner> {
-    pipeline_->check_device(input, output, stream);
-    check_reduce_scatter(input, output, rank(), size());
-    const std::size_t element = size_bytes(output.dtype);
-    const ChunkPlan chunks(output.count, element, pipeline_->room(), ranks());
+  void enqueue(const Barrier& call, Stream stream) {
+    const auto start = [call](Inner& inner, const ChunkOperands&, HostStream to) { inner.enqueue(call, to); };
+    const auto describe = [](std::size_t, std::byte*) { return ChunkCopies{}; };
+    submit("a barrier", DType::f32, start, 1, false, describe, stream);
+  }
+
+  void enqueue(const ReduceScatter& call, Stream stream) requires CanReduceScatter<Inner> {
+    check(call, stream);
+    const std::size_t element = size_bytes(call.output.dtype);
+    const ChunkPlan chunks(call.output.count, element, pipeline_->room(), ranks());
     const auto describe = [&](std::size_t index, std::byte* slot) {
       const ElementRange chunk = chunks[index];
       std::byte* const own = slot + own_index() * chunk.count * element;
-      return ChunkCopies{copy_of_blocks(input.data, slot, chunk, element, ranks(), output.count),
-                         copy_of(output.data, own, chunk, element),
+      return ChunkCopies{copy_of_blocks(call.input.data, slot, chunk, element, ranks(), call.output.count),
+                         copy_of(call.output.data, own, chunk, element),
                          slot,
                          own,
                          ranks() * chunk.count,
                          chunk.count};
     };
-    StagedOperation operation = of(StagedKind::reduce_scatter, output.dtype);
-    operation.op = op;
-    pipeline_->submit(operation, chunks.size(), true, describe, stream);
+    const auto start = [op = call.op](Inner& inner, const ChunkOperands& chunk, HostStream to) {
+      inner.enqueue(ReduceScatter{chunk.input, chunk.output, op}, to);
+    };
+    submit("a reduce_scatter", call.output.dtype, start, chunks.size(), true, describe, stream);
   }
 
-  /// See CanAllGather.
-  void all_gather(ConstBufferView input, BufferView output, Stream stream) requires CanAllGather<Inner> {
-    pipeline_->check_device(input, output, stream);
-    check_all_gather(input, output, rank(), size());
-    const std::size_t element = size_bytes(input.dtype);
-    const ChunkPlan chunks(input.count, element, pipeline_->room(), ranks());
+  void enqueue(const AllGather& call, Stream stream) requires CanAllGather<Inner> {
+    check(call, stream);
+    const std::size_t element = size_bytes(call.input.dtype);
+    const ChunkPlan chunks(call.input.count, element, pipeline_->room(), ranks());
     const auto describe = [&](std::size_t index, std::byte* slot) {
       const ElementRange chunk = chunks[index];
       std::byte* const own = slot + own_index() * chunk.count * element;
-      return ChunkCopies{copy_of(input.data, own, chunk, element),
-                         copy_of_blocks(output.data, slot, chunk, element, ranks(), input.count),
+      return ChunkCopies{copy_of(call.input.data, own, chunk, element),
+                         copy_of_blocks(call.output.data, slot, chunk, element, ranks(), call.input.count),
                          own,
                          slot,
                          chunk.count,
                          ranks() * chunk.count};
     };
-    pipeline_->submit(of(StagedKind::all_gather, input.dtype), chunks.size(), true, describe, stream);
+    const auto start = [](Inner& inner, const ChunkOperands& chunk, HostStream to) {
+      inner.enqueue(AllGather{chunk.input, chunk.output}, to);
+    };
+    submit("an all_gather", call.input.dtype, start, chunks.size(), true, describe, stream);
   }
 
-  /// See CanExchangeBlocks.
-  void exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output,
-                       Stream stream) requires CanStageBlocks<Inner> {
-    pipeline_->check_device(input, output, stream);
-    check_exchange(blocks, input, output, rank(), size());
-    const ExchangeChunks chunks({blocks, input, output, rank(), pipeline_->room()});
-    pipeline_->submit(of(StagedKind::exchange_blocks, input.dtype), chunks.size(), true, chunks, stream);
+  void enqueue(const ExchangeBlocks& call, Stream stream) requires CanStageBlocks<Inner> {
+    check(call, stream);
+    const ExchangeChunks chunks({call.blocks, call.input, call.output, rank(), pipeline_->room()});
+    const auto start = [](Inner& inner, const ChunkOperands& chunk, HostStream to) {
+      if (chunk.blocks->kind == OperationKind::send_recv) {
+        start_messages(inner, chunk, to);
+      } else {
+        inner.enqueue(ExchangeBlocks{*chunk.blocks, chunk.input, chunk.output}, to);
+      }
+    };
+    submit("an exchange of blocks", call.input.dtype, start, chunks.size(), true, chunks, stream);
   }
 
-  /// See CanReduceBlocks.
-  void reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
-                     Stream stream) requires CanReduceBlocks<Inner> {
-    pipeline_->check_device(input, output, stream);
-    check_block_reduction(blocks, input, output, rank(), size());
-    const ReductionChunks chunks({blocks, input, output, rank(), pipeline_->room()});
-    StagedOperation operation = of(StagedKind::reduce_blocks, input.dtype);
-    operation.op = op;
-    pipeline_->submit(operation, chunks.size(), true, chunks, stream);
+  void enqueue(const ReduceBlocks& call, Stream stream) requires CanReduceBlocks<Inner> {
+    check(call, stream);
+    const ReductionChunks chunks({call.blocks, call.input, call.output, rank(), pipeline_->room()});
+    const auto start = [op = call.op](Inner& inner, const ChunkOperands& chunk, HostStream to) {
+      inner.enqueue(ReduceBlocks{*chunk.blocks, chunk.input, chunk.output, op}, to);
+    };
+    submit("a reduction of blocks", call.input.dtype, start, chunks.size(), true, chunks, stream);
   }
 
-  /// See CanSendRecv.
-  void send(ConstBufferView input, int peer, Stream stream) requires CanSendRecv<Inner> {
-    pipeline_->check_device(input, input, stream);
-    check_message("send", input, peer, rank(), size());
-    exchange(input, peer, BufferView{nullptr, 0, input.dtype, input.device}, -1, stream);
+  void enqueue(const Send& call, Stream stream) requires CanSendRecv<Inner> {
+    check(call, stream);
+    transfer({call.input, call.peer, {nullptr, 0, call.input.dtype, call.input.device}, -1}, stream);
   }
-  void recv(BufferView output, int peer, Stream stream) requires CanSendRecv<Inner> {
-    pipeline_->check_device(output, output, stream);
-    check_message("recv", output, peer, rank(), size());
-    exchange(ConstBufferView(nullptr, 0, output.dtype, output.device), -1, output, peer, stream);
+  void enqueue(const Recv& call, Stream stream) requires CanSendRecv<Inner> {
+    check(call, stream);
+    transfer({{nullptr, 0, call.output.dtype, call.output.device}, -1, call.output, call.peer}, stream);
   }
-  void send_recv(ConstBufferView input, int to, BufferView output, int from,
-                 Stream stream) requires CanSendRecv<Inner> {
-    pipeline_->check_device(input, output, stream);
-    check_send_recv(input, to, output, from, size());
-    if (input.dtype != output.dtype) {
+  void enqueue(const SendRecv& call, Stream stream) requires CanSendRecv<Inner> {
+    check(call, stream);
+    if (call.input.dtype != call.output.dtype) {
       throw_error(
           Errc::unsupported,
           "send_recv of device memory that sends {} and receives {}; both are of one type here: call send and recv",
-          {name(input.dtype), name(output.dtype)});
+          {name(call.input.dtype), name(call.output.dtype)});
     }
-    exchange(input, to, output, from, stream);
+    transfer(call, stream);
   }
-
-  /// See CanBarrier.
-  void barrier(Stream stream) {
-    pipeline_->submit(
-        of(StagedKind::barrier, DType::f32), 1, false, [](std::size_t, std::byte*) { return ChunkCopies{}; }, stream);
-  }
+  /// @}
 
   /// See CanSplit. Work that was enqueued runs first.
   Communicator split_blocking(int color, int key, Deadline deadline) requires CanSplit<Inner> {
@@ -19905,43 +19902,59 @@ class Communicator {
   std::uint64_t progress() const noexcept { return pipeline_->progress(); }
 
  private:
+  using HostStream = stream::host::StreamRef;
+
   Inner& inner() noexcept { return pipeline_->inner(); }
   const Inner& inner() const noexcept { return std::as_const(*pipeline_).inner(); }
   std::size_t ranks() const noexcept { return static_cast<std::size_t>(size()); }
   std::size_t own_index() const noexcept { return static_cast<std::size_t>(rank()); }
 
-  static StagedOperation of(StagedKind kind, DType dtype) noexcept {
-    StagedOperation operation;
-    operation.kind = kind;
-    operation.dtype = dtype;
-    return operation;
+  template <class Call>
+  void check(const Call& call, Stream stream) const {
+    pipeline_->check_devices(call.devices(), stream);
+    call.check({rank(), size()});
   }
 
-  /// Each direction uses half a slot, so that send, recv and send_recv have chunks of the same size.
-  void exchange(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-    const std::size_t element = size_bytes(input.dtype);
-    const ChunkPlan sent(input.count, element, slot_bytes / 2);
-    const ChunkPlan received(output.count, element, slot_bytes / 2);
-    const std::size_t sends = to >= 0 ? sent.size() : 0;
-    const std::size_t receives = from >= 0 ? received.size() : 0;
+  template <class Start, class Describe>
+  void submit(const char* name, DType dtype, Start start, std::size_t chunks, bool through_slots, Describe describe,
+              Stream stream) {
+    pipeline_->submit(StagedOperation<Start>{name, dtype, start}, chunks, through_slots, describe, stream);
+  }
+
+  /// Each direction uses half a slot, so that send, recv and send_recv have chunks of the same size. The longer of two
+  /// messages continues alone. A message without elements is sent, too. A peer of -1: nothing is sent, or received.
+  void transfer(const SendRecv& call, Stream stream) {
+    const std::size_t element = size_bytes(call.input.dtype);
+    const ChunkPlan sent(call.input.count, element, slot_bytes / 2);
+    const ChunkPlan received(call.output.count, element, slot_bytes / 2);
+    const std::size_t sends = call.to >= 0 ? sent.size() : 0;
+    const std::size_t receives = call.from >= 0 ? received.size() : 0;
     const auto describe = [&](std::size_t index, std::byte* slot) {
       ChunkCopies copies;
       if (index < sends) {
         copies.input = slot;
         copies.input_count = sent[index].count;
-        copies.to_host = copy_of(input.data, copies.input, sent[index], element);
+        copies.to_host = copy_of(call.input.data, copies.input, sent[index], element);
       }
       if (index < receives) {
         copies.output = slot + slot_bytes / 2;
         copies.output_count = received[index].count;
-        copies.to_device = copy_of(output.data, copies.output, received[index], element);
+        copies.to_device = copy_of(call.output.data, copies.output, received[index], element);
       }
       return copies;
     };
-    StagedOperation operation = of(StagedKind::exchange, input.dtype);
-    operation.to = to;
-    operation.from = from;
-    pipeline_->submit(operation, std::max(sends, receives), true, describe, stream);
+    const auto start = [to = call.to, from = call.from](Inner& inner, const ChunkOperands& chunk, HostStream by) {
+      const bool sends_this = to >= 0 && chunk.input.data != nullptr;
+      const bool receives_this = from >= 0 && chunk.output.data != nullptr;
+      if (sends_this && receives_this) {
+        inner.enqueue(SendRecv{chunk.input, to, chunk.output, from}, by);
+      } else if (sends_this) {
+        inner.enqueue(Send{chunk.input, to}, by);
+      } else if (receives_this) {
+        inner.enqueue(Recv{chunk.output, from}, by);
+      }
+    };
+    submit("a send or recv", call.input.dtype, start, std::max(sends, receives), true, describe, stream);
   }
 
   /// Null unless the buffer is in an allocation.
@@ -20086,7 +20099,7 @@ struct Staged;
 // ---- dtrain/topology/algorithm_operations.hpp
 
 /// @file
-/// Operations of a topology's algorithm, and their order.
+/// Order of the operations of a topology's algorithm; AllReduceVariant: a way in which it reduces.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -20095,59 +20108,6 @@ struct AllReduceVariant {
   const char* name = "";
   bool is_by_algorithm = true;  ///< else by the backend
   bool casts = true;            ///< to the algorithm's wire type, if it has one
-};
-
-/// Operations of a topology's algorithm: run() returns whether its channels still work.
-struct AlgorithmAllReduce {
-  static constexpr const char* name = "an all_reduce";
-  ConstBufferView input;
-  BufferView output;
-  ReduceOp op;
-  bool casts;
-
-  template <class Algorithm>
-  bool run(Algorithm& algorithm) const {
-    return algorithm.all_reduce(input, output, op, casts);
-  }
-};
-struct AlgorithmReduceScatter {
-  static constexpr const char* name = "a reduce_scatter";
-  ConstBufferView input;
-  BufferView output;
-  ReduceOp op;
-
-  template <class Algorithm>
-  bool run(Algorithm& algorithm) const {
-    return algorithm.reduce_scatter(input, output, op);
-  }
-};
-struct AlgorithmAllGather {
-  static constexpr const char* name = "an all_gather";
-  ConstBufferView input;
-  BufferView output;
-
-  template <class Algorithm>
-  bool run(Algorithm& algorithm) const {
-    return algorithm.all_gather(input, output);
-  }
-};
-struct AlgorithmBroadcast {
-  static constexpr const char* name = "a broadcast";
-  BufferView buffer;
-  int root;
-
-  template <class Algorithm>
-  bool run(Algorithm& algorithm) const {
-    return algorithm.broadcast(buffer, root);
-  }
-};
-struct AlgorithmBarrier {
-  static constexpr const char* name = "a barrier";
-
-  template <class Algorithm>
-  bool run(Algorithm& algorithm) const {
-    return algorithm.barrier();
-  }
 };
 
 /// The order of an algorithm's operations. Uses the state until close() only; operations after close() are skipped.
@@ -20160,21 +20120,22 @@ class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
   AlgorithmOrder(const backend::ChannelContext& context, State& state) : Order(context), state_(state) {}
 
   /// Runs in the stream's thread. An exception of the algorithm becomes the channel's failure.
+  /// @param operation `operation(algorithm)` returns whether the algorithm's channels still work
   template <class Operation>
-  void run(std::uint64_t number, const Operation& operation) noexcept {
+  void run(std::uint64_t number, backend::OperationKind kind, const Operation& operation) noexcept {
     const auto work = [&]() noexcept {
       try {
-        if (!state_.failure() && !operation.run(state_.algorithm)) {
+        if (!state_.failure() && !operation(state_.algorithm)) {
           if (const std::optional<Cause> cause = state_.failure()) {
             abort(*cause);
           }
         }
       } catch (const std::exception& error) {
-        fail_operation(Operation::name, error.what());
+        fail_operation(kind, error.what());
       }
     };
     Order::run_in_order(number, work,
-                        [&]() noexcept { fail_operation(Operation::name, std::string("it ") + backend::began_early); });
+                        [&]() noexcept { fail_operation(kind, std::string("it ") + backend::began_early); });
   }
 
   /// Ends all channels of the communicator; during close(), only if an operation runs. The first cause is kept.
@@ -20212,9 +20173,11 @@ class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
 
   ~AlgorithmOrder() = default;
 
-  DTRAIN_NOT_INLINED void fail_operation(const char* operation, std::string_view text) noexcept {
+  DTRAIN_NOT_INLINED void fail_operation(backend::OperationKind kind, std::string_view text) noexcept {
+    const std::string_view operation = name(kind);
     Order::fail({CauseKind::exception, this->job_rank_, this->host_,
-                 format_text("{} on channel '{}': {}", {operation, this->name_, text})});
+                 format_text("{} {} on channel '{}': {}",
+                             {operation.starts_with('a') ? "an" : "a", operation, this->name_, text})});
   }
 
   State& state_;
@@ -20233,13 +20196,11 @@ namespace DTRAIN_NAMESPACE::topology {
 
 /// Members of an `Algorithm`:
 ///   Algorithm(context, deadline)                             collective; opens the algorithm's own channels
-///   bool all_reduce(ConstBufferView, BufferView, ReduceOp, bool casts)
-///                                                            in the stream's thread; false: one of its channels failed
+///   bool run(const backend::AllReduce&, bool casts)          in the stream's thread; false: one of its channels failed
 ///   std::span<const AllReduceVariant> variants()             static, the same on all ranks: the first is its own way;
 ///                                                            empty where there is no other
-///   bool broadcast(BufferView, int root), bool barrier()     likewise; both or none
-///   bool reduce_scatter(ConstBufferView, BufferView, ReduceOp), bool all_gather(ConstBufferView, BufferView)
-///                                                            likewise; with bool scatters(): whether it has them here,
+///   bool run(const backend::Broadcast&), and Barrier         likewise; both or none
+///   bool run(const backend::ReduceScatter&), and AllGather   likewise; with bool scatters(): whether it has them here,
 ///                                                            the same on all ranks
 ///   abort(cause), failure()                                  in any thread
 ///   allocate_blocking(bytes, deadline)                       if it has a type Allocation
@@ -20254,8 +20215,14 @@ class AlgorithmCommunicator {
   static auto allocation_of(A*) -> typename A::Allocation;
   static auto allocation_of(void*) -> typename Inner::Allocation;
   static constexpr bool allocates_itself = requires { typename Algorithm::Allocation; };
-  static constexpr bool broadcasts_itself = requires(Algorithm & algorithm) { algorithm.barrier(); };
-  static constexpr bool scatters_itself = requires(Algorithm & algorithm) { algorithm.scatters(); };
+  template <class Operation>
+  static constexpr bool runs_itself = requires(Algorithm& algorithm, const Operation& operation) {
+    algorithm.run(operation);
+  };
+  /// Whether an operation reduces by the backend or reads the backend's allocations: the algorithm replaces both.
+  template <class Operation>
+  static constexpr bool is_backend_only =
+      std::is_same_v<Operation, backend::AllReduceWithSquares> || std::is_same_v<Operation, backend::ReadBlocks>;
 
  public:
   using Stream = typename Inner::Stream;
@@ -20287,73 +20254,23 @@ class AlgorithmCommunicator {
   }
   /// @}
 
-  /// See CanAllReduce. @throws Error (unsupported, invalid_argument) at the call
-  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    all_reduce(input, output, op, state_->variant.casts, stream);
-  }
-  /// See CanReduceWithoutCast. @throws as all_reduce
-  void all_reduce_without_cast(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-    all_reduce(input, output, op, false, stream);
-  }
+  /// See CanAllReduce. Operations throw Error (unsupported, invalid_argument) at the call.
+  void enqueue(const backend::AllReduce& call, Stream stream) { all_reduce(call, state_->variant.casts, stream); }
+  void enqueue(const backend::AllReduceWithoutCast& call, Stream stream) { all_reduce(call.all_reduce, false, stream); }
 
-  /// See CanBroadcast.
-  void broadcast(BufferView buffer, int root, Stream stream) {
-    if constexpr (broadcasts_itself) {
-      backend::check_host_memory(B::name().data(), buffer, buffer);
-      backend::check_broadcast(buffer, root, size());
-      enqueue(AlgorithmBroadcast{buffer, root}, stream);
-    } else {
-      inner().broadcast(buffer, root, stream);
-    }
-  }
-
-  /// See CanBarrier.
-  void barrier(Stream stream) {
-    if constexpr (broadcasts_itself) {
-      enqueue(AlgorithmBarrier{}, stream);
-    } else {
-      inner().barrier(stream);
-    }
-  }
-
-  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
-                      Stream stream) requires backend::CanReduceScatter<Inner> {
-    if constexpr (scatters_itself) {
-      if (state_->algorithm.scatters()) {
-        backend::check_host_memory(B::name().data(), input, output);
-        backend::check_reduce_scatter(input, output, rank(), size());
-        return enqueue(AlgorithmReduceScatter{input, output, op}, stream);
+  /// Any other operation of the backend, by the algorithm if it has that operation.
+  template <class Operation>
+  requires(backend::Supports<Inner, Operation> && !is_backend_only<Operation>) void enqueue(const Operation& call,
+                                                                                            Stream stream) {
+    if constexpr (runs_itself<Operation>) {
+      if (algorithm_has(call)) {
+        backend::check_host_memory(B::name().data(), call.devices());
+        call.check({rank(), size()});
+        return enqueue_work(
+            Operation::kind, [call](Algorithm& algorithm) { return algorithm.run(call); }, stream);
       }
     }
-    inner().reduce_scatter(input, output, op, stream);
-  }
-  void all_gather(ConstBufferView input, BufferView output, Stream stream) requires backend::CanAllGather<Inner> {
-    if constexpr (scatters_itself) {
-      if (state_->algorithm.scatters()) {
-        backend::check_host_memory(B::name().data(), input, output);
-        backend::check_all_gather(input, output, rank(), size());
-        return enqueue(AlgorithmAllGather{input, output}, stream);
-      }
-    }
-    inner().all_gather(input, output, stream);
-  }
-  void exchange_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output,
-                       Stream stream) requires backend::CanExchangeBlocks<Inner> {
-    inner().exchange_blocks(blocks, input, output, stream);
-  }
-  void reduce_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
-                     Stream stream) requires backend::CanReduceBlocks<Inner> {
-    inner().reduce_blocks(blocks, input, output, op, stream);
-  }
-  void send(ConstBufferView input, int peer, Stream stream) requires backend::CanSendRecv<Inner> {
-    inner().send(input, peer, stream);
-  }
-  void recv(BufferView output, int peer, Stream stream) requires backend::CanSendRecv<Inner> {
-    inner().recv(output, peer, stream);
-  }
-  void send_recv(ConstBufferView input, int to, BufferView output, int from,
-                 Stream stream) requires backend::CanSendRecv<Inner> {
-    inner().send_recv(input, to, output, from, stream);
+    inner().enqueue(call, stream);
   }
 
   /// See CanSplit. The new communicators use the same topology.
@@ -20430,27 +20347,39 @@ class AlgorithmCommunicator {
   struct Enqueued {
     OperationOrder* order;
     std::uint64_t number;
+    backend::OperationKind kind;
     Operation operation;
 
     void operator()() noexcept {
-      order->run(number, operation);
+      order->run(number, kind, operation);
       order->release();
     }
     void drop() noexcept { order->release(); }
   };
 
-  void all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op, bool casts, Stream stream) {
-    if (!state_->variant.is_by_algorithm) return inner().all_reduce(input, output, op, stream);
-    backend::check_all_reduce_memory(Algorithm::name(), "", input, output);
-    backend::check_all_reduce(input, output);
-    enqueue(AlgorithmAllReduce{input, output, op, casts}, stream);
+  template <class Operation>
+  bool algorithm_has(const Operation&) const noexcept {
+    if constexpr (std::is_same_v<Operation, backend::ReduceScatter> || std::is_same_v<Operation, backend::AllGather>) {
+      return state_->algorithm.scatters();
+    } else {
+      return true;
+    }
   }
 
+  void all_reduce(const backend::AllReduce& call, bool casts, Stream stream) {
+    if (!state_->variant.is_by_algorithm) return inner().enqueue(call, stream);
+    backend::check_all_reduce_memory(Algorithm::name(), "", call.devices());
+    call.check({rank(), size()});
+    enqueue_work(
+        call.kind, [call, casts](Algorithm& algorithm) { return algorithm.run(call, casts); }, stream);
+  }
+
+  /// @param operation as of AlgorithmOrder::run
   template <class Operation>
-  void enqueue(const Operation& operation, Stream stream) {
+  void enqueue_work(backend::OperationKind kind, const Operation& operation, Stream stream) {
     state_->order->retain();
     try {
-      stream.enqueue(Enqueued<Operation>{state_->order, state_->enqueued + 1, operation});
+      stream.enqueue(Enqueued<Operation>{state_->order, state_->enqueued + 1, kind, operation});
     } catch (...) {
       state_->order->release();
       throw;
@@ -20724,6 +20653,12 @@ class SubChannel {
            stream::WaitResult::complete) {
     }
     return !communicator_.failure();
+  }
+
+  /// step() of one operation. @throws what its enqueue() throws
+  template <class Operation>
+  bool run(const Operation& operation) {
+    return step([&](C& communicator, stream::host::StreamRef stream) { communicator.enqueue(operation, stream); });
   }
 
   C& communicator() noexcept { return communicator_; }
@@ -21111,16 +21046,14 @@ class FlatReduction {
     return ranks_ == 1 ? std::span<const AllReduceVariant>() : all;
   }
 
-  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op, bool casts) {
-    const auto reduce = [&](const ConstBufferView& from, const BufferView& to, ReduceOp by) {
-      return channel_.step([&](auto& channel, auto stream) { channel.all_reduce(from, to, by, stream); });
-    };
-    if (!casts || ranks_ == 1 || !wire_.casts(output.dtype, op)) {
-      return reduce(input, output, op);
+  bool run(const backend::AllReduce& call, bool casts) {
+    if (!casts || ranks_ == 1 || !wire_.casts(call.output.dtype, call.op)) {
+      return channel_.run(call);
     }
-    copy(input, output);
-    return wire_.all_reduce(output, op, ranks_,
-                            [&](const BufferView& sent, ReduceOp by) { return reduce(sent, sent, by); });
+    copy(call.input, call.output);
+    return wire_.all_reduce(call.output, call.op, ranks_, [&](const BufferView& sent, ReduceOp by) {
+      return channel_.run(backend::AllReduce{sent, sent, by});
+    });
   }
 
   void abort(const Cause& cause) noexcept { channel_.abort(cause); }
@@ -21208,12 +21141,12 @@ class NodeBlocks {
       const ConstBufferView theirs =
           view_of(apart ? ConstBufferView(partials) : input, range_of_node(output.count, other));
       const BufferView block = view_of(crossing, block_of(all, layout_.nodes, other));
-      if (!node_.step([&](auto& node, auto stream) { node.reduce_scatter(theirs, block, plain, stream); })) {
+      if (!node_.run(backend::ReduceScatter{theirs, block, plain})) {
         return false;
       }
     }
     const auto reduce = [&](const BufferView& sent, const BufferView& result, ReduceOp by) {
-      return across_.step([&](auto& across, auto stream) { across.reduce_scatter(sent, result, by, stream); });
+      return across_.run(backend::ReduceScatter{sent, result, by});
     };
     const bool serves = wire.reduce_scatter(crossing, own, plain, layout_.nodes, reduce);
     if (serves) {
@@ -21225,12 +21158,12 @@ class NodeBlocks {
   bool all_gather(const ConstBufferView& input, const BufferView& output) {
     const std::size_t all = blocks_of_nodes(input.count);
     const BufferView crossing{memory_.at_least(all * size_bytes(input.dtype)), all, input.dtype, {}};
-    bool serves = across_.step([&](auto& across, auto stream) { across.all_gather(input, crossing, stream); });
+    bool serves = across_.run(backend::AllGather{input, crossing});
     for (int other = 0; serves && other < layout_.nodes; ++other) {
       const BufferView theirs = view_of(output, range_of_node(input.count, other));
       const BufferView own = view_of(theirs, block_of(theirs.count, layout_.local_size, layout_.local_rank));
       copy(view_of(crossing, block_of(all, layout_.nodes, other)), own);
-      serves = node_.step([&](auto& node, auto stream) { node.all_gather(own, theirs, stream); });
+      serves = node_.run(backend::AllGather{own, theirs});
     }
     return serves;
   }
@@ -21306,67 +21239,61 @@ class HierarchicalCollectives {
     return hierarchical_variants(layout_, WireType::dtype);
   }
 
-  bool all_reduce(const ConstBufferView& input, const BufferView& output, ReduceOp op, bool casts) {
+  bool run(const backend::AllReduce& call, bool casts) {
     if (layout_.nodes == 1) {
-      return node_.step([&](auto& node, auto stream) { node.all_reduce(input, output, op, stream); });
+      return node_.run(call);
     }
     if (layout_.ranks == layout_.nodes) {
-      if (casts && wire_.casts(output.dtype, op)) {
-        copy(input, output);
-        return all_reduce_across(output, op, casts);
+      if (casts && wire_.casts(call.output.dtype, call.op)) {
+        copy(call.input, call.output);
+        return all_reduce_across(call.output, call.op, casts);
       }
-      return across_->step([&](auto& across, auto stream) { across.all_reduce(input, output, op, stream); });
+      return across_->run(call);
     }
-    return reduce_in_segments(input, output, op, casts);
+    return reduce_in_segments(call.input, call.output, call.op, casts);
   }
 
-  /// Whether reduce_scatter() and all_gather() go by nodes: all nodes have equally many ranks, with successive blocks.
+  /// Whether a ReduceScatter and an AllGather go by nodes: all nodes have equally many ranks, with successive blocks.
   bool scatters() const noexcept { return layout_.local_size > 1 && layout_.is_in_rank_order(); }
 
   /// @pre scatters()
-  bool reduce_scatter(const ConstBufferView& input, const BufferView& output, ReduceOp op) {
-    if (layout_.nodes == 1) {
-      return node_.step([&](auto& node, auto stream) { node.reduce_scatter(input, output, op, stream); });
-    }
-    return node_blocks().reduce_scatter(input, output, op, accumulate_, wire_);
+  bool run(const backend::ReduceScatter& call) {
+    return layout_.nodes == 1 ? node_.run(call)
+                              : node_blocks().reduce_scatter(call.input, call.output, call.op, accumulate_, wire_);
   }
 
   /// @pre scatters()
-  bool all_gather(const ConstBufferView& input, const BufferView& output) {
-    if (layout_.nodes == 1) {
-      return node_.step([&](auto& node, auto stream) { node.all_gather(input, output, stream); });
-    }
-    return node_blocks().all_gather(input, output);
+  bool run(const backend::AllGather& call) {
+    return layout_.nodes == 1 ? node_.run(call) : node_blocks().all_gather(call.input, call.output);
   }
 
-  bool broadcast(const BufferView& buffer, int root) {
-    const NodeLayout::Place from = layout_.places[static_cast<std::size_t>(root)];
+  bool run(const backend::Broadcast& call) {
+    const BufferView& buffer = call.buffer;
+    const NodeLayout::Place from = layout_.places[static_cast<std::size_t>(call.root)];
     if (layout_.nodes == 1) {
-      return node_.step([&](auto& node, auto stream) { node.broadcast(buffer, root, stream); });
+      return node_.run(call);
     }
     if (layout_.ranks == layout_.nodes) {
-      return across_->step([&](auto& across, auto stream) { across.broadcast(buffer, root, stream); });
+      return across_->run(call);
     }
     const bool has_values = layout_.node == from.node;
     const std::size_t length = segment_length(buffer.dtype);
     const auto segment = [&](std::size_t index) { return view_of(buffer, chunk_of({0, buffer.count}, length, index)); };
     const auto in_node = [&](std::size_t index) {
-      return !has_values ||
-             node_.step([&](auto& node, auto stream) { node.broadcast(segment(index), from.local_rank, stream); });
+      return !has_values || node_.run(backend::Broadcast{segment(index), from.local_rank});
     };
     const auto across = [&](std::size_t index) {
       const BufferView own =
           across_ ? view_of(segment(index), owned_range(segment(index), layout_.local_rank)) : BufferView{};
-      return !across_ || across_->step([&](auto& nodes, auto stream) { nodes.broadcast(own, from.node, stream); });
+      return !across_ || across_->run(backend::Broadcast{own, from.node});
     };
     const auto gather = [&](std::size_t index) { return has_values || all_gather_in_node(segment(index)); };
     return in_segments(segments_of(buffer.count, length), in_node, across, gather);
   }
 
   /// Two barriers in each node; between these, the ranks of each cross-node group run a barrier.
-  bool barrier() {
-    const auto meet = [](auto& channel, auto stream) { channel.barrier(stream); };
-    return node_.step(meet) && (layout_.nodes == 1 || ((!across_ || across_->step(meet)) && node_.step(meet)));
+  bool run(const backend::Barrier& call) {
+    return node_.run(call) && (layout_.nodes == 1 || ((!across_ || across_->run(call)) && node_.run(call)));
   }
 
   void abort(const Cause& cause) noexcept {
@@ -21467,10 +21394,11 @@ class HierarchicalCollectives {
     const BufferRange reduced = layout_.is_even() ? rest(output) : BufferRange{0, output.count};
     return node_.step([&](auto& node, auto stream) {
       if (scattered.count != 0) {
-        node.reduce_scatter(view_of(input, scattered), view_of(output, block(output, layout_.local_rank)), op, stream);
+        const BufferView own = view_of(output, block(output, layout_.local_rank));
+        node.enqueue(backend::ReduceScatter{view_of(input, scattered), own, op}, stream);
       }
       if (reduced.count != 0) {
-        node.all_reduce(view_of(input, reduced), view_of(output, reduced), op, stream);
+        node.enqueue(backend::AllReduce{view_of(input, reduced), view_of(output, reduced), op}, stream);
       }
     });
   }
@@ -21492,7 +21420,7 @@ class HierarchicalCollectives {
   /// Reduces `own` in place across nodes.
   bool all_reduce_across(const BufferView& own, ReduceOp op, bool casts) {
     const auto reduce = [&](const BufferView& sent, ReduceOp by) {
-      return across_->step([&](auto& across, auto stream) { across.all_reduce(sent, sent, by, stream); });
+      return across_->run(backend::AllReduce{sent, sent, by});
     };
     return wire_.all_reduce(own, op, layout_.nodes, reduce, casts);
   }
@@ -21503,14 +21431,15 @@ class HierarchicalCollectives {
     }
     return node_.step([&](auto& node, auto stream) {
       if (layout_.is_even() && blocks(output).count != 0) {
-        node.all_gather(view_of(output, block(output, layout_.local_rank)), view_of(output, blocks(output)), stream);
+        const BufferView own = view_of(output, block(output, layout_.local_rank));
+        node.enqueue(backend::AllGather{own, view_of(output, blocks(output))}, stream);
       }
       for (int group = 0; group < layout_.cross_node_groups; ++group) {
         const BufferRange shared = !layout_.is_even()                       ? owned_range(output, group)
                                    : group + 1 == layout_.cross_node_groups ? rest(output)
                                                                             : BufferRange{};
         if (shared.count != 0) {
-          node.broadcast(view_of(output, shared), group, stream);
+          node.enqueue(backend::Broadcast{view_of(output, shared), group}, stream);
         }
       }
     });
@@ -22070,8 +21999,8 @@ class BlockCollectives {
   Work reduce(ReadBuffer input, WriteBuffer output, int root, ReduceOp op,
               Stream stream) const requires backend::CanReduceBlocks<Communicator> {
     const BufferView used = used_if<BufferView>(is_rank(root), output, input);
-    live().reduce_blocks(backend::blocks_of_reduce(input, used, root, place()), input, used, op, stream);
-    return work(stream);
+    const backend::BlockExchange blocks = backend::blocks_of_reduce(input, used, root, place());
+    return enqueue(backend::ReduceBlocks{blocks, input, used, op}, stream);
   }
   void reduce(ReadBuffer input, WriteBuffer output, int root,
               ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
@@ -22165,21 +22094,28 @@ class BlockCollectives {
   /// As reduce_scatter with blocks of any lengths. @param counts of each rank's output, the same on every rank
   Work reduce_scatter_v(ReadBuffer input, WriteBuffer output, Counts counts, ReduceOp op,
                         Stream stream) const requires backend::CanReduceBlocks<Communicator> {
-    live().reduce_blocks(backend::blocks_of_reduce_scatter_v(input, output, counts, place()), input, output, op,
-                         stream);
-    return work(stream);
+    const backend::BlockExchange blocks = backend::blocks_of_reduce_scatter_v(input, output, counts, place());
+    return enqueue(backend::ReduceBlocks{blocks, input, output, op}, stream);
   }
   void reduce_scatter_v(ReadBuffer input, WriteBuffer output, Counts counts,
                         ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
     reduce_scatter_v(input, output, counts, op, stream()).wait();
   }
 
- private:
+ protected:
   const Group& self() const noexcept { return static_cast<const Group&>(*this); }
   Communicator& live() const { return self().state_->live(); }
   Stream stream() const { return self().stream(); }
   Work work(Stream stream) const { return {self().state_, stream}; }
   backend::RankPlace place() const noexcept { return {self().rank(), self().world_size()}; }
+
+  template <class Operation>
+  Work enqueue(const Operation& operation, Stream stream) const {
+    live().enqueue(operation, stream);
+    return work(stream);
+  }
+
+ private:
   bool is_rank(int rank) const noexcept { return self().rank() == rank; }
 
   /// `view`, or an empty one of the type and device of `other`.
@@ -22190,8 +22126,7 @@ class BlockCollectives {
 
   Work exchange(const backend::BlockExchange& blocks, const ConstBufferView& input, const BufferView& output,
                 Stream stream) const {
-    live().exchange_blocks(blocks, input, output, stream);
-    return work(stream);
+    return enqueue(backend::ExchangeBlocks{blocks, input, output}, stream);
   }
 };
 
@@ -22222,9 +22157,7 @@ class Collectives : public BlockCollectives<Group, State> {
 
   /// `output` gets the reduction of every rank's `input`, the sum by default. The two are the same memory or disjoint.
   Work all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op, Stream stream) const {
-    backend::check_all_reduce(input, output);
-    live().all_reduce(input, output, op, stream);
-    return work(stream);
+    return enqueue(backend::AllReduce{input, output, op}, stream);
   }
   Work all_reduce(ReadBuffer input, WriteBuffer output, Stream stream) const {
     return all_reduce(input, output, ReduceOp::sum, stream);
@@ -22236,9 +22169,12 @@ class Collectives : public BlockCollectives<Group, State> {
   void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op = ReduceOp::sum) const {
     if constexpr (DeviceBounceBuffer<Stream>::is_needed) {
       if (is_on_host(input) && is_on_host(output)) {
-        backend::check_all_reduce(input, output);
+        backend::AllReduce{input, output, op}.check(place());
         self().state_->device_bounce_buffer().copy_through(
-            input, output, stream(), [&](BufferView chunk) { live().all_reduce(chunk, chunk, op, stream()); },
+            input, output, stream(),
+            [&](BufferView chunk) {
+              live().enqueue(backend::AllReduce{chunk, chunk, op}, stream());
+            },
             [&] { work(stream()).wait(); });
         return;
       }
@@ -22251,9 +22187,7 @@ class Collectives : public BlockCollectives<Group, State> {
   /// wire type (FlatOver, Hierarchical) does not round them to 16 bits. With others it is all_reduce.
   Work all_reduce_without_cast(WriteBuffer values, ReduceOp op, Stream stream) const {
     if constexpr (backend::CanReduceWithoutCast<Communicator>) {
-      backend::check_all_reduce(values, values);
-      live().all_reduce_without_cast(values, values, op, stream);
-      return work(stream);
+      return enqueue(backend::AllReduceWithoutCast{{values, values, op}}, stream);
     } else {
       return all_reduce(values, op, stream);
     }
@@ -22283,17 +22217,17 @@ class Collectives : public BlockCollectives<Group, State> {
 
   /// `buffer` gets rank `root`'s content.
   Work broadcast(MovedWriteBuffer buffer, int root, Stream stream) const {
-    Communicator& channel = live();
-    backend::check_broadcast(buffer, root, channel.size());
-    channel.broadcast(buffer, root, stream);
-    return work(stream);
+    return enqueue(backend::Broadcast{buffer, root}, stream);
   }
   void broadcast(MovedWriteBuffer buffer, int root) const {
     if constexpr (DeviceBounceBuffer<Stream>::is_needed) {
       if (is_on_host(buffer)) {
-        backend::check_broadcast(buffer, root, live().size());
+        backend::Broadcast{buffer, root}.check(place());
         self().state_->device_bounce_buffer().copy_through(
-            buffer, buffer, stream(), [&](BufferView chunk) { live().broadcast(chunk, root, stream()); },
+            buffer, buffer, stream(),
+            [&](BufferView chunk) {
+              live().enqueue(backend::Broadcast{chunk, root}, stream());
+            },
             [&] { work(stream()).wait(); });
         return;
       }
@@ -22305,10 +22239,7 @@ class Collectives : public BlockCollectives<Group, State> {
   /// for each rank. `output` is the memory of that block, or disjoint from `input`.
   Work reduce_scatter(ReadBuffer input, WriteBuffer output, ReduceOp op,
                       Stream stream) const requires backend::CanReduceScatter<Communicator> {
-    Communicator& channel = live();
-    backend::check_reduce_scatter(input, output, channel.rank(), channel.size());
-    channel.reduce_scatter(input, output, op, stream);
-    return work(stream);
+    return enqueue(backend::ReduceScatter{input, output, op}, stream);
   }
   Work reduce_scatter(ReadBuffer input, WriteBuffer output,
                       Stream stream) const requires backend::CanReduceScatter<Communicator> {
@@ -22323,10 +22254,7 @@ class Collectives : public BlockCollectives<Group, State> {
   /// this rank's block, or disjoint from `output`.
   Work all_gather(MovedReadBuffer input, MovedWriteBuffer output,
                   Stream stream) const requires backend::CanAllGather<Communicator> {
-    Communicator& channel = live();
-    backend::check_all_gather(input, output, channel.rank(), channel.size());
-    channel.all_gather(input, output, stream);
-    return work(stream);
+    return enqueue(backend::AllGather{input, output}, stream);
   }
   void all_gather(MovedReadBuffer input, MovedWriteBuffer output) const requires backend::CanAllGather<Communicator> {
     all_gather(input, output, stream()).wait();
@@ -22334,10 +22262,7 @@ class Collectives : public BlockCollectives<Group, State> {
 
   /// Sends `input` to rank `peer`, which calls recv. It may complete before that recv begins, or only after.
   Work send(MovedReadBuffer input, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
-    Communicator& channel = live();
-    backend::check_message("send", input, peer, channel.rank(), channel.size());
-    channel.send(input, peer, stream);
-    return work(stream);
+    return enqueue(backend::Send{input, peer}, stream);
   }
   void send(MovedReadBuffer input, int peer) const requires backend::CanSendRecv<Communicator> {
     send(input, peer, stream()).wait();
@@ -22345,10 +22270,7 @@ class Collectives : public BlockCollectives<Group, State> {
 
   /// `output` gets the message that rank `peer` sends: the k-th recv gets the k-th send.
   Work recv(MovedWriteBuffer output, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
-    Communicator& channel = live();
-    backend::check_message("recv", output, peer, channel.rank(), channel.size());
-    channel.recv(output, peer, stream);
-    return work(stream);
+    return enqueue(backend::Recv{output, peer}, stream);
   }
   void recv(MovedWriteBuffer output, int peer) const requires backend::CanSendRecv<Communicator> {
     recv(output, peer, stream()).wait();
@@ -22358,10 +22280,7 @@ class Collectives : public BlockCollectives<Group, State> {
   /// `output` are disjoint.
   Work send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output, int from,
                  Stream stream) const requires backend::CanSendRecv<Communicator> {
-    Communicator& channel = live();
-    backend::check_send_recv(input, to, output, from, channel.size());
-    channel.send_recv(input, to, output, from, stream);
-    return work(stream);
+    return enqueue(backend::SendRecv{input, to, output, from}, stream);
   }
   void send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output,
                  int from) const requires backend::CanSendRecv<Communicator> {
@@ -22370,22 +22289,60 @@ class Collectives : public BlockCollectives<Group, State> {
 
   /// Completes when every rank's stream has reached it. Without a stream, it throws the job's first cause on every rank
   /// alike: call it before writing a checkpoint, for example.
-  Work barrier(Stream stream) const {
-    live().barrier(stream);
-    return work(stream);
-  }
+  Work barrier(Stream stream) const { return enqueue(backend::Barrier{}, stream); }
   void barrier() const { barrier(stream()).wait(); }
 
  private:
-  static bool is_on_host(const ConstBufferView& view) noexcept { return view.device.kind == DeviceKind::host; }
+  using Base = BlockCollectives<Group, State>;
+  using Base::enqueue;
+  using Base::live;
+  using Base::place;
+  using Base::self;
+  using Base::work;
 
-  const Group& self() const noexcept { return static_cast<const Group&>(*this); }
-  Communicator& live() const { return self().state_->live(); }
   Stream stream() const { return self().stream(); }
-  Work work(Stream stream) const { return {self().state_, stream}; }
+  static bool is_on_host(const ConstBufferView& view) noexcept { return view.device.kind == DeviceKind::host; }
 };
 
 }  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/enqueue_within.hpp
+
+/// @file
+/// enqueue_within(): an operation of a group in the order of a CUDA stream of the program, without a wait of the host.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Enqueues a collective (backend::AllReduce and others) on the group's own channel and stream. It runs after the
+/// present work of `outer` and before its later work. Blocking: no. Threads: as the group's collectives. Lifetime:
+/// buffers outlive the collective; memory that work of `outer` frees or overwrites does.
+/// @tparam Internals GroupInternals of a group whose backend reduces device memory
+/// @throws as the communicator's enqueue; Error (cuda)
+template <class Internals, class Operation>
+void enqueue_within(const Internals& group, StreamHandle outer, const Operation& operation) {
+  auto& order = group.order();  // a wait is for the latest record at the time of its call
+  const stream::cuda::StreamRef own = group.stream();
+  stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) {
+    given.record(order);
+    own.wait(order);
+    group.channel().enqueue(operation, own);
+    own.record(order);
+    given.wait(order);
+  });
+}
+
+/// Blocking: until the present work of `outer` has ended. @throws the job's first cause; Error (timeout)
+template <class Internals>
+void wait_for_stream(const Internals& group, StreamHandle outer) {
+  stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) { given.record(group.order()); });
+  group.wait(group.order());
+}
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+#endif  // DTRAIN_WITH_CUDA
 
 // ---- dtrain/group/gradient_binding_registry.hpp
 
@@ -22655,6 +22612,19 @@ class GroupInternals {
     return state_->open_channel(purpose, accumulate, describe, algorithms);
   }
 
+  /// For enqueue_within(): the group's own channel and stream, and the event of their order with another stream.
+  /// @{
+  Communicator& channel() const { return state_->live(); }
+  auto stream() const { return state_->stream(); }
+  auto& order() const noexcept { return state_->order(); }
+  /// @}
+
+  /// Blocking: until the work before `event` has ended. @throws the job's first cause; Error (timeout)
+  template <class Event>
+  void wait(Event& event) const {
+    state_->wait(event);
+  }
+
   /// Counts 1, 2, ... for each purpose. Ranks that call it in the same order get the same number, for keys that are
   /// used once. Blocking: no.
   int next_number(const std::string& purpose) const { return state_->next_number(purpose); }
@@ -22810,6 +22780,9 @@ class GroupState final : public GroupStateBase {
     return resources_->device_bounce_buffer;
   }
 
+  /// For the order between this group's stream and other streams: recorded anew each time.
+  auto& order() const noexcept { return resources_->order; }
+
   /// The open communicator. @throws Error (closed) after the rank has left, (invalid_argument) on the control thread.
   Communicator& live() {
     rank_context_->require_may_block();
@@ -22935,6 +22908,7 @@ class GroupState final : public GroupStateBase {
 
     StreamOwner stream;
     DeviceBounceBuffer<typename Communicator::Stream> device_bounce_buffer;
+    typename Communicator::Stream::Event order;
     mutable std::mutex closing;
     std::optional<Communicator> communicator;  ///< nullopt once this rank has left
   };
@@ -23908,7 +23882,10 @@ void broadcast_values(Communicator& communicator, typename Communicator::Stream 
   };
   // This thread copies: work of the stream that an exception leaves behind would copy after the end of `values`.
   values.launch(
-      communicator.rank() == 0, [&](const BufferView& value) { communicator.broadcast(value, 0, stream); },
+      communicator.rank() == 0,
+      [&](const BufferView& value) {
+        communicator.enqueue(backend::Broadcast{value, 0}, stream);
+      },
       [&](auto copy) {
         wait();
         copy();
@@ -23998,12 +23975,12 @@ using ddp::Parameter;
 
 /// @file
 /// The concept GradientHook, and GradientBucket, which a hook reduces in place of the all-reduce; CountedChannel: the
-/// collectives that a hook may call, with a count of its bytes.
+/// communicator on which a hook enqueues, with a count of its bytes.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The operations that a hook may call, with the contract of a communicator (backend/communicator.hpp). Counts the
-/// bytes that the operations send. Borrows the communicator.
+/// The communicator as a hook has it: enqueue() has the contract of backend/communicator.hpp, and counts the bytes that
+/// the operation sends. Borrows the communicator.
 /// @ingroup hooks
 template <backend::Communicator C>
 class CountedChannel {
@@ -24018,57 +23995,34 @@ class CountedChannel {
   int size() const noexcept { return channel_->size(); }
   TrafficCounter* traffic() const noexcept { return traffic_; }
 
-  void all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) const {
-    if (traffic_ != nullptr) traffic_->sends_all_reduce(output.bytes());
-    channel_->all_reduce(input, output, op, stream);
-  }
-  void broadcast(BufferView buffer, int root, Stream stream) const {
-    count(buffer);
-    channel_->broadcast(buffer, root, stream);
-  }
-  void barrier(Stream stream) const { channel_->barrier(stream); }
-  void reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op,
-                      Stream stream) const requires backend::CanReduceScatter<C> {
-    count(input);
-    channel_->reduce_scatter(input, output, op, stream);
-  }
-  void all_gather(ConstBufferView input, BufferView output, Stream stream) const requires backend::CanAllGather<C> {
-    count(output);
-    channel_->all_gather(input, output, stream);
-  }
-  void exchange_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output,
-                       Stream stream) const requires backend::CanExchangeBlocks<C> {
-    count(input);
-    channel_->exchange_blocks(blocks, input, output, stream);
-  }
-  void reduce_blocks(const backend::BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
-                     Stream stream) const requires backend::CanReduceBlocks<C> {
-    count(input);
-    channel_->reduce_blocks(blocks, input, output, op, stream);
-  }
-  void send(ConstBufferView input, int peer, Stream stream) const requires backend::CanSendRecv<C> {
-    count_message(input);
-    channel_->send(input, peer, stream);
-  }
-  void recv(BufferView output, int peer, Stream stream) const requires backend::CanSendRecv<C> {
-    channel_->recv(output, peer, stream);
-  }
-  void send_recv(ConstBufferView input, int to, BufferView output, int from,
-                 Stream stream) const requires backend::CanSendRecv<C> {
-    count_message(input);
-    channel_->send_recv(input, to, output, from, stream);
+  /// Enqueues any operation of the communicator.
+  template <class Operation>
+  requires backend::Supports<C, Operation>
+  void enqueue(const Operation& operation, Stream stream) const {
+    if (traffic_ != nullptr) count(operation);
+    channel_->enqueue(operation, stream);
   }
 
  private:
-  void count(const ConstBufferView& sent) const noexcept {
-    if (traffic_ != nullptr) traffic_->sends(sent.bytes());
-  }
+  void count(const backend::AllReduce& call) const noexcept { traffic_->sends_all_reduce(call.output.bytes()); }
+  void count(const backend::AllReduceWithSquares& call) const noexcept { count(call.all_reduce); }
+  void count(const backend::AllReduceWithoutCast& call) const noexcept { count(call.all_reduce); }
+  void count(const backend::Broadcast& call) const noexcept { traffic_->sends(call.buffer.bytes()); }
+  void count(const backend::Barrier&) const noexcept {}
+  void count(const backend::ReduceScatter& call) const noexcept { traffic_->sends(call.input.bytes()); }
+  void count(const backend::AllGather& call) const noexcept { traffic_->sends(call.output.bytes()); }
+  void count(const backend::ReadBlocks& call) const noexcept { traffic_->sends(call.input.bytes() * ranks()); }
+  void count(const backend::ExchangeBlocks& call) const noexcept { traffic_->sends(call.input.bytes()); }
+  void count(const backend::ReduceBlocks& call) const noexcept { traffic_->sends(call.input.bytes()); }
+  void count(const backend::Send& call) const noexcept { count_message(call.input); }
+  void count(const backend::Recv&) const noexcept {}
+  void count(const backend::SendRecv& call) const noexcept { count_message(call.input); }
 
-  /// Counts a message. A rank sends n (size - 1) / size of the n bytes that are counted for a collective.
+  /// A rank sends n (ranks - 1) / ranks of the n bytes that are counted for a collective.
   void count_message(const ConstBufferView& sent) const noexcept {
-    const auto ranks = static_cast<std::uint64_t>(size());
-    if (traffic_ != nullptr && ranks > 1) traffic_->sends(sent.bytes() * ranks / (ranks - 1));
+    if (ranks() > 1) traffic_->sends(sent.bytes() * ranks() / (ranks() - 1));
   }
+  std::uint64_t ranks() const noexcept { return static_cast<std::uint64_t>(size()); }
 
   C* channel_;
   TrafficCounter* traffic_;
@@ -24334,15 +24288,16 @@ class Adasum {
                                  received,
                                  is_second,
                                  products + row * static_cast<std::size_t>(rank / (2 * distance))};
-    bucket.channel.send_recv(other, partner, buffer_view(std::span(received, own.count)), partner, bucket.stream);
+    const BufferView from_partner = buffer_view(std::span(received, own.count));
+    bucket.channel.enqueue(backend::SendRecv{other, partner, from_partner, partner}, bucket.stream);
     bucket.compress([level, table]() noexcept {
       std::fill(table.begin(), table.end(), 0.0);
       level.multiply();
     });
-    bucket.channel.all_reduce(buffer_view(table), buffer_view(table), ReduceOp::sum, bucket.stream);
+    bucket.channel.enqueue(backend::AllReduce{buffer_view(table), buffer_view(table), ReduceOp::sum}, bucket.stream);
     bucket.compress([level]() noexcept { level.combine(); });
     combine(bucket, 2 * distance, own_begin, own.count);
-    bucket.channel.send_recv(own, partner, other, partner, bucket.stream);
+    bucket.channel.enqueue(backend::SendRecv{own, partner, other, partner}, bucket.stream);
   }
 
   ddp::WorkMemory<float> received_;
@@ -25195,7 +25150,7 @@ class LocalSgd {
   template <class C>
   void reduce(const ddp::GradientBucket<C>& bucket) {
     ranks_.step_is_for("hooks::LocalSgd", bucket.channel.size());
-    if (!is_local()) bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
+    if (!is_local()) bucket.channel.enqueue(backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
   }
   bool keeps_buffers() const noexcept { return is_local(); }
 
@@ -25453,7 +25408,7 @@ class PowerSgd {
     const BufferView& all = bucket.values;
     ranks_.step_is_for("hooks::PowerSgd", bucket.channel.size());
     if (!begin_step(bucket.gradients)) {
-      bucket.channel.all_reduce(all, all, bucket.op, bucket.stream);
+      bucket.channel.enqueue(backend::AllReduce{all, all, bucket.op}, bucket.stream);
       return;
     }
     const double error_factor = bucket.op == ReduceOp::average ? 1.0 : 1.0 / bucket.channel.size();
@@ -25462,9 +25417,9 @@ class PowerSgd {
     const BufferView first = bucket.part(0, layout.plain + layout.left);
     const BufferView second = bucket.part(layout.plain, layout.right);
     bucket.compress([work]() noexcept { work.multiply_by_right(); });
-    bucket.channel.all_reduce(first, first, bucket.op, bucket.stream);
+    bucket.channel.enqueue(backend::AllReduce{first, first, bucket.op}, bucket.stream);
     bucket.compress([work]() noexcept { work.multiply_by_left(); });
-    bucket.channel.all_reduce(second, second, bucket.op, bucket.stream);
+    bucket.channel.enqueue(backend::AllReduce{second, second, bucket.op}, bucket.stream);
     bucket.compress([work]() noexcept { work.decompress(); });
   }
 
@@ -25731,7 +25686,7 @@ class Cast {
     const BufferView& all = bucket.values;
     if (options_.error_feedback) ranks_.step_is_for("hooks::Cast", bucket.channel.size());
     if (all.dtype != DType::f32) {
-      bucket.channel.all_reduce(all, all, bucket.op, bucket.stream);
+      bucket.channel.enqueue(backend::AllReduce{all, all, bucket.op}, bucket.stream);
       return;
     }
     const bool divides = bucket.op == ReduceOp::average;
@@ -25775,7 +25730,7 @@ class Cast {
       if (!errors_.is_empty()) detail::add_errors(errors_, gradients, dtype, divisor);
       kernels::narrow_in_place(all.data, all.count, dtype, 1.0F / divisor);
     });
-    bucket.channel.all_reduce(halves, halves, op, bucket.stream);
+    bucket.channel.enqueue(backend::AllReduce{halves, halves, op}, bucket.stream);
     bucket.compress([all]() noexcept { kernels::widen_in_place(all.data, all.count, dtype); });
   }
 
@@ -25783,7 +25738,7 @@ class Cast {
   void reduce_floats(const ddp::GradientBucket<C>& bucket, float divisor, ReduceOp op) {
     auto& cast = on_device<C>(bucket.values.device);
     const BufferView halves = cast.narrow(bucket.values, 1.0F / divisor, bucket.stream);
-    bucket.channel.all_reduce(halves, halves, op, bucket.stream);
+    bucket.channel.enqueue(backend::AllReduce{halves, halves, op}, bucket.stream);
     cast.widen(halves, bucket.values, bucket.stream);
   }
 
@@ -25873,17 +25828,18 @@ class TopK {
     static_assert(backend::CanAllGather<C>, "dtrain: hooks::TopK needs all_gather: use topology::Flat");
     const Counts counts = begin_step(bucket.gradients, bucket.channel.size());
     if (counts.sent == 0) {
-      bucket.channel.all_reduce(bucket.values, bucket.values, bucket.op, bucket.stream);
+      bucket.channel.enqueue(backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
       return;
     }
     const std::span<const ddp::BucketGradient> gradients = bucket.gradients;
     bucket.compress([this, gradients]() noexcept { compress(gradients); });
     if (counts.plain != 0) {
       const BufferView plain = buffer_view(std::span(plain_.data(), counts.plain));
-      bucket.channel.all_reduce(plain, plain, bucket.op, bucket.stream);
+      bucket.channel.enqueue(backend::AllReduce{plain, plain, bucket.op}, bucket.stream);
     }
     const auto ranks = static_cast<std::size_t>(bucket.channel.size());
-    bucket.channel.all_gather(bytes_of(own_, counts.sent), bytes_of(gathered_, counts.sent * ranks), bucket.stream);
+    const BufferView gathered = bytes_of(gathered_, counts.sent * ranks);
+    bucket.channel.enqueue(backend::AllGather{bytes_of(own_, counts.sent), gathered}, bucket.stream);
     const float factor = bucket.op == ReduceOp::average ? 1.0F / static_cast<float>(ranks) : 1.0F;
     bucket.compress([this, gradients, ranks, factor]() noexcept { decompress(gradients, ranks, factor); });
   }
@@ -28044,7 +28000,7 @@ class BufferBroadcast {
     if (is_root_) {
       copier.gather(slots_);
     }
-    communicator.broadcast(all_, 0, copier.stream());
+    communicator.enqueue(backend::Broadcast{all_, 0}, copier.stream());
     if constexpr (Copier::copies_on_stream) {
       scatter(copier);
     }
@@ -28123,9 +28079,11 @@ class GradientArena {
     if (smallest == nullptr || communicator.size() == 1) return;
     BufferView least = *smallest;  // a later plan's smallest bucket may be a bias
     least.count = std::min(least.count, arena_alignment / size_bytes(least.dtype));
-    communicator.all_reduce(least, least, op, stream);
-    if (smallest->count != least.count) communicator.all_reduce(*smallest, *smallest, op, stream);
-    if (largest != smallest) communicator.all_reduce(*largest, *largest, op, stream);
+    communicator.enqueue(backend::AllReduce{least, least, op}, stream);
+    if (smallest->count != least.count) {
+      communicator.enqueue(backend::AllReduce{*smallest, *smallest, op}, stream);
+    }
+    if (largest != smallest) communicator.enqueue(backend::AllReduce{*largest, *largest, op}, stream);
   }
 
   /// Adopts another plan of the same bytes, by which the table's gradients have been moved.
@@ -28771,18 +28729,6 @@ class CudaBucketNorms {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Calls `act(stream)`. The default stream (null) belongs to the current device, so the handle's device becomes
-/// current.
-template <class F>
-void with_stream(StreamHandle handle, F act) {
-  if (handle.native == nullptr) {
-    const stream::cuda::DeviceGuard guard(handle.device.index);
-    act(stream::cuda::StreamRef::of(handle));
-  } else {
-    act(stream::cuda::StreamRef::of(handle));
-  }
-}
-
 /// The streams that produced gradients of a step, each once.
 class ProducerStreams {
  public:
@@ -28801,8 +28747,8 @@ class ProducerStreams {
   bool is_captured() const {
     bool captured = false;
     for (const StreamHandle handle : streams_) {
-      with_stream(handle,
-                  [&captured](stream::cuda::StreamRef stream) { captured = captured || stream.is_capturing(); });
+      stream::cuda::with_stream(
+          handle, [&captured](stream::cuda::StreamRef stream) { captured = captured || stream.is_capturing(); });
     }
     return captured;
   }
@@ -28831,7 +28777,8 @@ class ProducerEvents {
   /// Records an event at the present end of every stream.
   void record() {
     for (std::size_t i = 0; i < used_; ++i) {
-      with_stream(events_[i].stream, [&](stream::cuda::StreamRef stream) { stream.record(events_[i].produced); });
+      stream::cuda::with_stream(events_[i].stream,
+                                [&](stream::cuda::StreamRef stream) { stream.record(events_[i].produced); });
     }
   }
 
@@ -28889,7 +28836,7 @@ class GradientScaling {
     }
     stream.record(scaled_);
     for (const StreamHandle producer : producers) {
-      with_stream(producer, [this](stream::cuda::StreamRef waiting) { waiting.wait(scaled_); });
+      stream::cuda::with_stream(producer, [this](stream::cuda::StreamRef waiting) { waiting.wait(scaled_); });
     }
   }
 
@@ -28956,8 +28903,9 @@ class CudaGradientCopier {
   /// Makes later work of `stream` run after the work now on `producer`; a host `producer` means the default stream.
   static void order_behind(Stream stream, StreamHandle producer) {
     stream::cuda::Event written;
-    with_stream(producer.device.kind == DeviceKind::cuda ? producer : StreamHandle{stream.device(), nullptr},
-                [&](Stream producer_stream) { producer_stream.record(written); });
+    stream::cuda::with_stream(
+        producer.device.kind == DeviceKind::cuda ? producer : StreamHandle{stream.device(), nullptr},
+        [&](Stream producer_stream) { producer_stream.record(written); });
     stream.wait(written);
   }
 
@@ -29059,7 +29007,7 @@ class CudaGradientCopier {
     stream_.record(done_);
     copy_streams_.begin_packing_after(done_);
     for (const StreamHandle producer : producers_) {
-      with_stream(producer, [this](Stream waiting) {
+      stream::cuda::with_stream(producer, [this](Stream waiting) {
         times_.computed(waiting);
         waiting.wait(done_);
       });
@@ -29068,6 +29016,11 @@ class CudaGradientCopier {
     if (producers_.empty()) {
       wait(done_);
     }
+  }
+
+  /// Makes later work of `waiting` run after the last step.
+  void make_wait(StreamHandle waiting) const {
+    stream::cuda::with_stream(waiting, [this](Stream stream) { stream.wait(done_); });
   }
 
   /// Complete once the last step has ended on the device.
@@ -30459,9 +30412,9 @@ class AllReduceWork final : public ReducingWork<C> {
     if (range.count == 0) return;
     double* squares = this->sum_of(bucket);
     if constexpr (backend::CanSumSquares<C>) {
-      channel.all_reduce(range, range, op, stream, std::exchange(squares, nullptr));
+      channel.enqueue(backend::AllReduceWithSquares{{range, range, op}, std::exchange(squares, nullptr)}, stream);
     } else {
-      channel.all_reduce(range, range, op, stream);
+      channel.enqueue(backend::AllReduce{range, range, op}, stream);
     }
     this->measure(squares, range, stream);
   }
@@ -31099,6 +31052,11 @@ class Reducer final : public Step::Target {
 
   ReducerStatistics statistics() const noexcept { return reduction_.statistics(steps_, bytes_reduced_); }
 
+  /// On CUDA: makes later work of `stream` run after the last step. Blocking: no.
+  void order_after_step([[maybe_unused]] StreamHandle stream) const {
+    if constexpr (GradientCopier::copies_on_stream) reduction_.copier().make_wait(stream);
+  }
+
   /// The norm of the reduced gradients. Blocking, on CUDA only: until the last step has run.
   /// @throws Error (invalid_argument) if the last step did not measure the norm; as finish
   const GradientNorm& gradient_norm() {
@@ -31529,7 +31487,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// - Update: a bucket is updated as soon as it is reduced. A step with an inspection updates buckets when all are
 /// reduced; a rule that needs norms of whole parameters, when all are measured.
 /// - Gathering: stage 1 gathers a bucket in its own memory as soon as it is updated. Stage 2, and stage 1 with
-/// overlap_forward, gather buckets when the backward pass has ended. A communicator with read_blocks() does the same at
+/// overlap_forward, gather buckets when the backward pass has ended. A communicator that CanReadBlocks does the same at
 /// that time, but copies weights from the other ranks' memory instead of gathering them.
 /// - With ready_frees_value, a step that updates buckets at once also gathers and stores each updated bucket at once.
 /// - After a failure of the channel nothing is updated or stored, because gradients are not reduced. The bucket's
@@ -31593,11 +31551,12 @@ class ShardedReduction final : public StepWork<C> {
     const BucketShard& shard = parameters_.shard(bucket);
     const ShardMemory own = own_part(bucket);
     if (shard.block != 0) {
-      channel.reduce_scatter(part(range, 0, shard.rest_begin), like(range, own.block, shard.block), op, stream);
+      const BufferView whole = part(range, 0, shard.rest_begin);
+      channel.enqueue(backend::ReduceScatter{whole, like(range, own.block, shard.block), op}, stream);
     }
     if (shard.rest_count != 0) {
       const BufferView rest = part(range, shard.rest_begin, shard.rest_count);
-      channel.all_reduce(rest, like(range, own.rest, shard.rest_count), op, stream);
+      channel.enqueue(backend::AllReduce{rest, like(range, own.rest, shard.rest_count), op}, stream);
     }
     if (!stores_at_once()) divided_.launched(bucket, stream);
     if (inspect_) {
@@ -31688,7 +31647,7 @@ class ShardedReduction final : public StepWork<C> {
   void update_all(C& channel, Stream stream) {
     if (parameters_.measures()) {
       const BufferView sums = buffer_view(parameters_.square_sums());
-      channel.all_reduce(sums, sums, ReduceOp::sum, stream);
+      channel.enqueue(backend::AllReduce{sums, sums, ReduceOp::sum}, stream);
     }
     for (std::size_t bucket = 0; bucket < ranges_.size(); ++bucket) {
       update(bucket, channel, stream);
@@ -31733,7 +31692,7 @@ class ShardedReduction final : public StepWork<C> {
       parameters.store(reader.number, static_cast<std::size_t>(rank) * block + begin, from, bytes);
     };
     const BufferView own = part(ranges_[bucket], shard.own_begin, shard.block);
-    if (shard.block != 0) channel.read_blocks(own, backend::BlockReader{this, bucket, store}, stream);
+    if (shard.block != 0) channel.enqueue(backend::ReadBlocks{own, {this, bucket, store}}, stream);
     stream.enqueue([this, bucket, &channel]() noexcept {
       if (!own_is_stored_[bucket] && !channel.failure()) store_own(bucket);
     });
@@ -31774,7 +31733,8 @@ class ShardedReduction final : public StepWork<C> {
     const BufferView& range = ranges_[bucket];
     const BucketShard& shard = parameters_.shard(bucket);
     if (shard.block != 0) {
-      channel.all_gather(part(range, shard.own_begin, shard.block), part(range, 0, shard.rest_begin), stream);
+      const BufferView own = part(range, shard.own_begin, shard.block);
+      channel.enqueue(backend::AllGather{own, part(range, 0, shard.rest_begin)}, stream);
     }
   }
 
@@ -31782,7 +31742,7 @@ class ShardedReduction final : public StepWork<C> {
   GradientNorm norm(C& channel, Stream stream) {
     squares_ = parameters_.own_squares();
     const BufferView sum = buffer_view(std::span(&squares_, 1));
-    channel.all_reduce(sum, sum, ReduceOp::sum, stream);
+    channel.enqueue(backend::AllReduce{sum, sum, ReduceOp::sum}, stream);
     Event summed;
     stream.record(summed);
     buckets_->wait_for_event(summed);
@@ -44789,139 +44749,6 @@ DTRAIN_DEFINED void take_texts(const StoreRank& self, const std::string& name, s
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
-// ---- dtrain/backend/check_arguments.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::backend {
-
-namespace detail {
-
-DTRAIN_DEFINED void check_memory(const char* operation, const ConstBufferView& view) {
-  const std::size_t element = size_bytes(view.dtype);
-  if (element == 0 || view.count > std::numeric_limits<std::size_t>::max() / 2 / element) {
-    refuse_view(operation, view, ": no memory is that long, or holds that type");
-  }
-  if (view.count != 0 && view.data == nullptr) {
-    refuse_view(operation, view, " was given a null address");
-  }
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_view(const char* operation, const ConstBufferView& view,
-                                                   const char* problem, Errc code) {
-  throw_error(code, "{} of {} {}{}", {operation, view.count, name(view.dtype), problem});
-}
-
-DTRAIN_DEFINED void check_is_reduced(const char* operation, const ConstBufferView& view) {
-  if (is_float8(view.dtype)) {
-    refuse_view(operation, view,
-                ": floats of 8 bits can be moved, and not reduced, because they have too few digits for a sum or an "
-                "average; reduce them as f16, bf16 or f32",
-                Errc::unsupported);
-  }
-}
-
-DTRAIN_DEFINED bool overlap(const ConstBufferView& a, const ConstBufferView& b) noexcept {
-  const std::less<const std::byte*> before;
-  return before(a.data, b.data + b.bytes()) && before(b.data, a.data + a.bytes());
-}
-
-DTRAIN_DEFINED void check_blocks(const char* operation, const char* whole_is, const ConstBufferView& whole,
-                                 const char* part_is, const ConstBufferView& part, int rank, int size) {
-  const std::size_t ranks = static_cast<std::size_t>(size);
-  if (whole.dtype != part.dtype || whole.count % ranks != 0 || whole.count / ranks != part.count) {
-    throw_error(Errc::invalid_argument,
-                "{} on {} ranks with {} of {} {} and {} of {} {}; the first has a block like the second for each rank",
-                {operation, size, whole_is, whole.count, name(whole.dtype), part_is, part.count, name(part.dtype)});
-  }
-  check_memory(operation, whole);
-  check_memory(operation, part);
-  if (overlap(whole, part) && part.data != whole.data + static_cast<std::size_t>(rank) * part.bytes()) {
-    throw_error(Errc::invalid_argument,
-                "the input and output of {} overlap; give disjoint memory, or this rank's block of the longer one as "
-                "the shorter",
-                {operation});
-  }
-}
-
-}  // namespace detail
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void check_host_memory(const char* backend, const ConstBufferView& input,
-                                                         const ConstBufferView& output) {
-  for (const Device device : {input.device, output.device}) {
-    if (device.kind != DeviceKind::host) {
-      throw_error(Errc::unsupported,
-                  "{} takes host memory, not memory of {}; use backend::Nccl or backend::Staged for it",
-                  {backend, to_string(device)});
-    }
-  }
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void check_all_reduce_memory(std::string_view topology, const char* backend,
-                                                               const ConstBufferView& input,
-                                                               const ConstBufferView& output) {
-  for (const Device device : {input.device, output.device}) {
-    if (!topology.empty() && device.kind != DeviceKind::host) {
-      throw_error(Errc::unsupported,
-                  "topology::{} reduces host memory, not memory of {}; use topology::Flat with a backend for it",
-                  {topology, to_string(device)});
-    }
-  }
-  check_host_memory(backend, input, output);
-}
-
-DTRAIN_DEFINED void check_all_reduce(const ConstBufferView& input, const ConstBufferView& output) {
-  if (input.count != output.count || input.dtype != output.dtype) {
-    throw_error(Errc::invalid_argument, "all_reduce of {} {} into {} {}; both buffers have the same length and type",
-                {input.count, name(input.dtype), output.count, name(output.dtype)});
-  }
-  detail::check_memory("all_reduce", input);
-  detail::check_memory("all_reduce", output);
-  if (input.data != output.data && detail::overlap(input, output)) {
-    throw_error(Errc::invalid_argument,
-                "the input and output of all_reduce overlap; give the same address for both, or disjoint memory");
-  }
-  detail::check_is_reduced("all_reduce", output);
-}
-
-DTRAIN_DEFINED void check_reduce_scatter(const ConstBufferView& input, const ConstBufferView& output, int rank,
-                                         int size) {
-  detail::check_blocks("reduce_scatter", "an input", input, "an output", output, rank, size);
-  detail::check_is_reduced("reduce_scatter", output);
-}
-
-DTRAIN_DEFINED void check_all_gather(const ConstBufferView& input, const ConstBufferView& output, int rank, int size) {
-  detail::check_blocks("all_gather", "an output", output, "an input", input, rank, size);
-}
-
-DTRAIN_DEFINED void check_broadcast(const ConstBufferView& buffer, int root, int size) {
-  if (root < 0 || root >= size) {
-    throw_error(Errc::invalid_argument, "broadcast from rank {} of {}; ranks are counted from 0", {root, size});
-  }
-  detail::check_memory("broadcast", buffer);
-}
-
-DTRAIN_DEFINED void check_message(const char* operation, const ConstBufferView& buffer, int peer, int rank, int size) {
-  if (peer < 0 || peer >= size || peer == rank) {
-    throw_error(Errc::invalid_argument, "{} between rank {} and rank {} of {}; a peer is another rank, counted from 0",
-                {operation, rank, peer, size});
-  }
-  detail::check_memory(operation, buffer);
-}
-
-DTRAIN_DEFINED void check_send_recv(const ConstBufferView& input, int to, const ConstBufferView& output, int from,
-                                    int size) {
-  if (to < 0 || to >= size || from < 0 || from >= size) {
-    throw_error(Errc::invalid_argument, "send_recv to rank {} and from rank {} of {}; ranks are counted from 0",
-                {to, from, size});
-  }
-  detail::check_memory("send_recv", input);
-  detail::check_memory("send_recv", output);
-  if (detail::overlap(input, output)) {
-    throw_error(Errc::invalid_argument, "the input and output of send_recv overlap; give it disjoint memory");
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
 // ---- dtrain/backend/exchange/block_exchange.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::backend {
@@ -44989,59 +44816,7 @@ DTRAIN_DEFINED void set_root_blocks(const BlockExchange& made, const NamedBlocks
   }
 }
 
-DTRAIN_DEFINED void check_inside(const BlockExchange& blocks, const std::vector<BlockRange>& list,
-                                 const char* buffer_is, const ConstBufferView& buffer, int size) {
-  bool fits = list.size() == static_cast<std::size_t>(size);
-  for (const BlockRange& block : list) {
-    fits = fits && block.offset <= buffer.count && block.count <= buffer.count - block.offset;
-  }
-  if (!fits) {
-    throw_error(Errc::invalid_argument,
-                "{} on {} ranks with {} blocks of {} of {} {}; give one inside it for each rank",
-                {name(blocks.kind), size, list.size(), buffer_is, buffer.count, name(buffer.dtype)});
-  }
-}
-
 }  // namespace detail
-
-DTRAIN_DEFINED Operation operation_of(const BlockExchange& blocks, DType dtype, ReduceOp op,
-                                      std::uint64_t sequence) noexcept {
-  Operation operation;
-  operation.sequence = sequence;
-  operation.kind = blocks.kind;
-  operation.root = blocks.root;
-  operation.count = blocks.count;
-  operation.dtype = dtype;
-  operation.op = op;
-  return operation;
-}
-
-DTRAIN_DEFINED void check_exchange(const BlockExchange& blocks, const ConstBufferView& input,
-                                   const ConstBufferView& output, int rank, int size) {
-  const char* const kind = name(blocks.kind);
-  if (input.dtype != output.dtype) {
-    throw_error(Errc::invalid_argument, "{} of {} into {}; both buffers have the same type",
-                {kind, name(input.dtype), name(output.dtype)});
-  }
-  detail::check_memory(kind, input);
-  detail::check_memory(kind, output);
-  detail::check_inside(blocks, blocks.sent, "the input", input, size);
-  detail::check_inside(blocks, blocks.received, "the output", output, size);
-  const auto own = static_cast<std::size_t>(rank);
-  const std::size_t element = size_bytes(input.dtype);
-  const bool in_place = blocks.may_be_in_place() && input.data + blocks.sent[own].offset * element ==
-                                                        output.data + blocks.received[own].offset * element;
-  if (!in_place && detail::overlap(input, output)) {
-    throw_error(Errc::invalid_argument, "the input and output of {} overlap; give disjoint memory{}",
-                {kind, blocks.may_be_in_place() ? ", or this rank's block of the longer one as the shorter" : ""});
-  }
-}
-
-DTRAIN_DEFINED void check_block_reduction(const BlockExchange& blocks, const ConstBufferView& input,
-                                          const ConstBufferView& output, int rank, int size) {
-  check_exchange(blocks, input, output, rank, size);
-  detail::check_is_reduced(name(blocks.kind), input);
-}
 
 DTRAIN_DEFINED BlockExchange blocks_of_all_to_all(const ConstBufferView& input, const std::optional<Counts>& sent,
                                                   const ConstBufferView& output, const std::optional<Counts>& received,
@@ -45212,6 +44987,192 @@ DTRAIN_DEFINED std::string unequal_message(const std::string& place, const Messa
   return format_text(
       "{}, rank {} sends {} {} and rank {} receives {} {}; both give the same count and type",
       {place, sent.job_rank, sent.count, name(sent.dtype), received.job_rank, received.count, name(received.dtype)});
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
+// ---- dtrain/backend/operations.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::backend {
+
+namespace detail {
+
+/// @throws Error: "all_reduce of 1024 f32" and the problem
+[[noreturn]] DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_view(const char* operation, const ConstBufferView& view,
+                                                                const char* problem,
+                                                                Errc code = Errc::invalid_argument) {
+  throw_error(code, "{} of {} {}{}", {operation, view.count, name(view.dtype), problem});
+}
+
+DTRAIN_DEFINED void check_memory(const char* operation, const ConstBufferView& view) {
+  const std::size_t element = size_bytes(view.dtype);
+  if (element == 0 || view.count > std::numeric_limits<std::size_t>::max() / 2 / element) {
+    refuse_view(operation, view, ": no memory is that long, or holds that type");
+  }
+  if (view.count != 0 && view.data == nullptr) {
+    refuse_view(operation, view, " was given a null address");
+  }
+}
+
+/// @throws Error (unsupported) for 8-bit floats
+DTRAIN_DEFINED void check_is_reduced(const char* operation, const ConstBufferView& view) {
+  if (is_float8(view.dtype)) {
+    refuse_view(operation, view,
+                ": floats of 8 bits can be moved, and not reduced, because they have too few digits for a sum or an "
+                "average; reduce them as f16, bf16 or f32",
+                Errc::unsupported);
+  }
+}
+
+DTRAIN_DEFINED bool overlap(const ConstBufferView& a, const ConstBufferView& b) noexcept {
+  const std::less<const std::byte*> before;
+  return before(a.data, b.data + b.bytes()) && before(b.data, a.data + a.bytes());
+}
+
+/// Requires:
+/// - `whole` has one block as long as `part` for each rank;
+/// - both are disjoint, or `part` is this rank's block of `whole` (in place).
+DTRAIN_DEFINED void check_blocks(const char* operation, const char* whole_is, const ConstBufferView& whole,
+                                 const char* part_is, const ConstBufferView& part, RankPlace place) {
+  const std::size_t ranks = static_cast<std::size_t>(place.size);
+  if (whole.dtype != part.dtype || whole.count % ranks != 0 || whole.count / ranks != part.count) {
+    throw_error(
+        Errc::invalid_argument,
+        "{} on {} ranks with {} of {} {} and {} of {} {}; the first has a block like the second for each rank",
+        {operation, place.size, whole_is, whole.count, name(whole.dtype), part_is, part.count, name(part.dtype)});
+  }
+  check_memory(operation, whole);
+  check_memory(operation, part);
+  if (overlap(whole, part) && part.data != whole.data + static_cast<std::size_t>(place.rank) * part.bytes()) {
+    throw_error(Errc::invalid_argument,
+                "the input and output of {} overlap; give disjoint memory, or this rank's block of the longer one as "
+                "the shorter",
+                {operation});
+  }
+}
+
+DTRAIN_DEFINED void check_message(const char* operation, const ConstBufferView& buffer, int peer, RankPlace place) {
+  if (peer < 0 || peer >= place.size || peer == place.rank) {
+    throw_error(Errc::invalid_argument, "{} between rank {} and rank {} of {}; a peer is another rank, counted from 0",
+                {operation, place.rank, peer, place.size});
+  }
+  check_memory(operation, buffer);
+}
+
+DTRAIN_DEFINED void check_inside(const BlockExchange& blocks, const std::vector<BlockRange>& list,
+                                 const char* buffer_is, const ConstBufferView& buffer, int size) {
+  bool fits = list.size() == static_cast<std::size_t>(size);
+  for (const BlockRange& block : list) {
+    fits = fits && block.offset <= buffer.count && block.count <= buffer.count - block.offset;
+  }
+  if (!fits) {
+    throw_error(Errc::invalid_argument,
+                "{} on {} ranks with {} blocks of {} of {} {}; give one inside it for each rank",
+                {name(blocks.kind), size, list.size(), buffer_is, buffer.count, name(buffer.dtype)});
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void AllReduce::check(RankPlace /*place*/) const {
+  if (input.count != output.count || input.dtype != output.dtype) {
+    throw_error(Errc::invalid_argument, "all_reduce of {} {} into {} {}; both buffers have the same length and type",
+                {input.count, name(input.dtype), output.count, name(output.dtype)});
+  }
+  detail::check_memory("all_reduce", input);
+  detail::check_memory("all_reduce", output);
+  if (input.data != output.data && detail::overlap(input, output)) {
+    throw_error(Errc::invalid_argument,
+                "the input and output of all_reduce overlap; give the same address for both, or disjoint memory");
+  }
+  detail::check_is_reduced("all_reduce", output);
+}
+
+DTRAIN_DEFINED void Broadcast::check(RankPlace place) const {
+  if (root < 0 || root >= place.size) {
+    throw_error(Errc::invalid_argument, "broadcast from rank {} of {}; ranks are counted from 0", {root, place.size});
+  }
+  detail::check_memory("broadcast", buffer);
+}
+
+DTRAIN_DEFINED void ReduceScatter::check(RankPlace place) const {
+  detail::check_blocks("reduce_scatter", "an input", input, "an output", output, place);
+  detail::check_is_reduced("reduce_scatter", output);
+}
+
+DTRAIN_DEFINED void AllGather::check(RankPlace place) const {
+  detail::check_blocks("all_gather", "an output", output, "an input", input, place);
+}
+
+DTRAIN_DEFINED void ReadBlocks::check(RankPlace /*place*/) const {
+  detail::check_memory("read_blocks", input);
+}
+
+DTRAIN_DEFINED void ExchangeBlocks::check(RankPlace place) const {
+  const char* const kind = name(blocks.kind);
+  if (input.dtype != output.dtype) {
+    throw_error(Errc::invalid_argument, "{} of {} into {}; both buffers have the same type",
+                {kind, name(input.dtype), name(output.dtype)});
+  }
+  detail::check_memory(kind, input);
+  detail::check_memory(kind, output);
+  detail::check_inside(blocks, blocks.sent, "the input", input, place.size);
+  detail::check_inside(blocks, blocks.received, "the output", output, place.size);
+  const auto own = static_cast<std::size_t>(place.rank);
+  const std::size_t element = size_bytes(input.dtype);
+  const bool in_place = blocks.may_be_in_place() && input.data + blocks.sent[own].offset * element ==
+                                                        output.data + blocks.received[own].offset * element;
+  if (!in_place && detail::overlap(input, output)) {
+    throw_error(Errc::invalid_argument, "the input and output of {} overlap; give disjoint memory{}",
+                {kind, blocks.may_be_in_place() ? ", or this rank's block of the longer one as the shorter" : ""});
+  }
+}
+
+DTRAIN_DEFINED void ReduceBlocks::check(RankPlace place) const {
+  ExchangeBlocks{blocks, input, output}.check(place);
+  detail::check_is_reduced(name(blocks.kind), input);
+}
+
+DTRAIN_DEFINED void Send::check(RankPlace place) const {
+  detail::check_message("send", input, peer, place);
+}
+
+DTRAIN_DEFINED void Recv::check(RankPlace place) const {
+  detail::check_message("recv", output, peer, place);
+}
+
+DTRAIN_DEFINED void SendRecv::check(RankPlace place) const {
+  if (to < 0 || to >= place.size || from < 0 || from >= place.size) {
+    throw_error(Errc::invalid_argument, "send_recv to rank {} and from rank {} of {}; ranks are counted from 0",
+                {to, from, place.size});
+  }
+  detail::check_memory("send_recv", input);
+  detail::check_memory("send_recv", output);
+  if (detail::overlap(input, output)) {
+    throw_error(Errc::invalid_argument, "the input and output of send_recv overlap; give it disjoint memory");
+  }
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void check_host_memory(const char* backend, const Devices& devices) {
+  for (const Device device : devices) {
+    if (device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported,
+                  "{} takes host memory, not memory of {}; use backend::Nccl or backend::Staged for it",
+                  {backend, to_string(device)});
+    }
+  }
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void check_all_reduce_memory(std::string_view topology, const char* backend,
+                                                               const Devices& devices) {
+  for (const Device device : devices) {
+    if (!topology.empty() && device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported,
+                  "topology::{} reduces host memory, not memory of {}; use topology::Flat with a backend for it",
+                  {topology, to_string(device)});
+    }
+  }
+  check_host_memory(backend, devices);
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend
@@ -45430,7 +45391,7 @@ void read_peer_blocks(Channel& channel, const Operation& operation, const std::b
 }
 
 /// Bytes moved for S bytes on n ranks (a block is S/n): in an arena 2nS, copied 2(n+1)S.
-struct AllGather {
+struct SegmentAllGather {
   const std::byte* input;  ///< may be this rank's block of the output
   std::byte* output;
   Arena arena;  ///< of the input, if any
@@ -45449,7 +45410,7 @@ struct AllGather {
 };
 
 /// An all-gather whose reader gets the peers' blocks.
-struct ReadBlocks {
+struct SegmentReadBlocks {
   const std::byte* input;
   BlockReader reader;
   Arena arena;  ///< of the input, if any
@@ -45472,7 +45433,7 @@ struct ReadBlocks {
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 /// The root publishes its buffer, in place or chunk by chunk; the others copy it.
-struct Broadcast {
+struct SegmentBroadcast {
   std::byte* buffer;
   Arena arena;
 
@@ -45530,7 +45491,7 @@ struct Broadcast {
 };
 
 /// One barrier.
-struct Barrier {
+struct SegmentBarrier {
   void operator()(Channel& channel, const Operation& /*operation*/) const noexcept { channel.arrive_and_compare(); }
 };
 
@@ -45831,7 +45792,7 @@ struct MailboxState {
 struct EndpointAllReduce {
   const std::byte* input;
   std::byte* output;
-  double* squares;  ///< see CanSumSquares; may be null
+  double* squares;  ///< see AllReduceWithSquares; may be null
   MailboxState* mailbox;
 
   void operator()(Channel& channel, const Operation& operation) const noexcept {
@@ -45865,11 +45826,11 @@ struct EndpointAllReduce {
 /// Bytes moved for S bytes on n ranks: n(n+3)S through slots (small buffers, and those of a few KiB more that are in no
 /// arena), 2nS in place in an arena, (5n-2)S where other memory is copied through the segment, because a rank does not
 /// copy its own slice of its input.
-struct AllReduce {
+struct SegmentAllReduce {
   const std::byte* input;
   std::byte* output;
   Arena arena;
-  double* squares;  ///< see CanSumSquares; may be null
+  double* squares;  ///< see AllReduceWithSquares; may be null
 
   void operator()(Channel& channel, const Operation& operation) const noexcept {
     AllReduceExecution(*this, channel, operation).all();
@@ -45879,7 +45840,7 @@ struct AllReduce {
   /// One execution on one rank.
   class AllReduceExecution {
    public:
-    AllReduceExecution(const AllReduce& work, Channel& channel, const Operation& operation) noexcept
+    AllReduceExecution(const SegmentAllReduce& work, Channel& channel, const Operation& operation) noexcept
         : work_(work),
           channel_(channel),
           reduction_(kernels::Reduction::of(operation.dtype, operation.op, channel.isa())),
@@ -46047,7 +46008,7 @@ struct AllReduce {
       }
     }
 
-    const AllReduce& work_;
+    const SegmentAllReduce& work_;
     Channel& channel_;
     const kernels::Reduction reduction_;
     const std::size_t element_;
@@ -46125,8 +46086,8 @@ class PublishedBlocks {
   const BlockExchange& blocks_;
 };
 
-/// As ReduceScatter, with a piece of every block in a chunk.
-struct ReduceBlocks {
+/// As SegmentReduceScatter, with a piece of every block in a chunk.
+struct SegmentReduceBlocks {
   const std::byte* input;
   std::byte* output;            ///< may be this rank's block of the input
   Arena arena;                  ///< of the input, if any
@@ -46202,7 +46163,7 @@ struct ReduceBlocks {
 /// Every rank publishes the blocks for its peers one after the other, in place or chunk by chunk, and copies those for
 /// itself. A block for several ranks in turn is published once. All ranks take as many chunks as the one that
 /// publishes most.
-struct ExchangeBlocks {
+struct SegmentExchangeBlocks {
   const std::byte* input;
   std::byte* output;
   Arena arena;                  ///< of the input, if any
@@ -46323,7 +46284,7 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 /// Every rank publishes its input, in place or chunk by chunk, and reduces its own block of all inputs. Bytes moved for
 /// S bytes on n ranks: in an arena (n+1)S, copied about 3nS, because a rank does not copy its own block.
-struct ReduceScatter {
+struct SegmentReduceScatter {
   const std::byte* input;
   std::byte* output;  ///< may be this rank's block of the input
   Arena arena;        ///< of the input, if any
@@ -46681,17 +46642,23 @@ struct Communicator::ChannelOwner {
     }
   }
 
+  /// @throws Error (unsupported, invalid_argument) unless this rank can run the operation
+  template <class Call>
+  void check(const Call& call) const {
+    check_host_memory(backend_name, call.devices());
+    call.check({channel->rank(), channel->size()});
+  }
+
+  ArenaTable::Location find(const ConstBufferView& buffer) const noexcept {
+    return arenas.find(buffer.data, buffer.bytes());
+  }
+
   /// Descriptor of the next collective. enqueue() counts it, after success only.
-  Operation next(OperationKind kind, const ConstBufferView& buffer,
-                 const ArenaTable::Location& location) const noexcept {
-    Operation operation;
-    operation.sequence = collectives + 1;
-    operation.kind = kind;
-    operation.count = buffer.count;
-    operation.dtype = buffer.dtype;
-    operation.allocation = location.value.number;
-    operation.offset = location.offset;
-    return operation;
+  Operation next(Operation described, const ArenaTable::Location& location) const noexcept {
+    described.sequence = collectives + 1;
+    described.allocation = location.value.number;
+    described.offset = location.offset;
+    return described;
   }
 
   template <class Algorithm>
@@ -46708,15 +46675,13 @@ struct Communicator::ChannelOwner {
   }
 
   /// @tparam Algorithm of the blocks; owns a copy of them
-  template <class Algorithm>
-  void enqueue_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output, ReduceOp op,
-                      Stream stream) {
-    const ArenaTable::Location location = arenas.find(input.data, input.bytes());
-    Operation operation = operation_of(blocks, input.dtype, op, collectives + 1);
-    operation.allocation = location.value.number;
-    operation.offset = location.offset;
-    auto copied = std::make_unique<const BlockExchange>(blocks);
-    enqueue(operation, Algorithm{input.data, output.data, location.value.arena, copied.get()}, stream);
+  template <class Algorithm, class Call>
+  void enqueue_blocks(const Call& call, Stream stream) {
+    check(call);
+    const ArenaTable::Location location = find(call.input);
+    auto copied = std::make_unique<const BlockExchange>(call.blocks);
+    enqueue(next(call.describe(), location),
+            Algorithm{call.input.data, call.output.data, location.value.arena, copied.get()}, stream);
     static_cast<void>(copied.release());
   }
 
@@ -46732,7 +46697,7 @@ struct Communicator::ChannelOwner {
         }
       }
     };
-    channel->run(++enqueued, next(OperationKind::barrier, ConstBufferView{}, {}), work);
+    channel->run(++enqueued, next(Barrier{}.describe(), {}), work);
     ++collectives;
     channel->throw_if_failed();
     if (!same) {
@@ -46742,15 +46707,12 @@ struct Communicator::ChannelOwner {
     }
   }
 
-  void transfer(OperationKind kind, ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-    check_host_memory(backend_name, input, output);
-    const bool sends = to >= 0;
-    Operation operation;
-    operation.kind = kind;
-    operation.count = sends ? input.count : output.count;
-    operation.dtype = sends ? input.dtype : output.dtype;
-    operation.root = sends ? to : from;
-    enqueue(operation,
+  /// @param to,from -1: no send, or no recv
+  template <class Call>
+  void transfer(const Call& call, const ConstBufferView& input, int to, const BufferView& output, int from,
+                Stream stream) {
+    check(call);
+    enqueue(call.describe(),
             MailboxTransfer{input.data, output.data, input.count, output.count, &mailbox.endpoint, to, from,
                             input.dtype, output.dtype},
             stream);
@@ -46794,87 +46756,74 @@ DTRAIN_DEFINED int Communicator::size() const noexcept {
   return owner_->channel->size();
 }
 
-DTRAIN_DEFINED void Communicator::all_reduce(ConstBufferView input, BufferView output, ReduceOp op, Stream stream,
-                                             double* squares) {
+DTRAIN_DEFINED void Communicator::enqueue(const AllReduce& call, Stream stream) {
+  enqueue(AllReduceWithSquares{call, nullptr}, stream);
+}
+
+DTRAIN_DEFINED void Communicator::enqueue(const AllReduceWithSquares& call, Stream stream) {
+  const auto& [input, output, op] = call.all_reduce;
   const auto& selected = owner_->mailbox.selected;
-  check_all_reduce_memory(selected.topology, backend_name, input, output);
-  check_all_reduce(input, output);
-  const ArenaTable::Location location =
-      input.data == output.data ? owner_->arenas.find(output.data, output.bytes()) : ArenaTable::Location{};
-  Operation operation = owner_->next(OperationKind::all_reduce, output, location);
-  operation.op = op;
-  operation.sums_squares = squares != nullptr;
+  check_all_reduce_memory(selected.topology, backend_name, call.devices());
+  call.check({rank(), size()});
+  const ArenaTable::Location location = input.data == output.data ? owner_->find(output) : ArenaTable::Location{};
+  const Operation operation = owner_->next(call.describe(), location);
   if (selected.routine != nullptr && size() > 1) {
-    owner_->enqueue(operation, EndpointAllReduce{input.data, output.data, squares, &owner_->mailbox}, stream);
+    owner_->enqueue(operation, EndpointAllReduce{input.data, output.data, call.squares, &owner_->mailbox}, stream);
     return;
   }
-  owner_->enqueue(operation, AllReduce{input.data, output.data, location.value.arena, squares}, stream);
+  owner_->enqueue(operation, SegmentAllReduce{input.data, output.data, location.value.arena, call.squares}, stream);
 }
 
-DTRAIN_DEFINED void Communicator::broadcast(BufferView buffer, int root, Stream stream) {
-  check_host_memory(backend_name, buffer, buffer);
-  check_broadcast(buffer, root, size());
-  const ArenaTable::Location location = owner_->arenas.find(buffer.data, buffer.bytes());
-  Operation operation = owner_->next(OperationKind::broadcast, buffer, location);
-  operation.root = root;
-  owner_->enqueue(operation, Broadcast{buffer.data, location.value.arena}, stream);
+DTRAIN_DEFINED void Communicator::enqueue(const Broadcast& call, Stream stream) {
+  owner_->check(call);
+  const ArenaTable::Location location = owner_->find(call.buffer);
+  owner_->enqueue(owner_->next(call.describe(), location), SegmentBroadcast{call.buffer.data, location.value.arena},
+                  stream);
 }
 
-DTRAIN_DEFINED void Communicator::reduce_scatter(ConstBufferView input, BufferView output, ReduceOp op, Stream stream) {
-  check_host_memory(backend_name, input, output);
-  check_reduce_scatter(input, output, rank(), size());
-  const ArenaTable::Location location = owner_->arenas.find(input.data, input.bytes());
-  Operation operation = owner_->next(OperationKind::reduce_scatter, output, location);
-  operation.op = op;
-  owner_->enqueue(operation, ReduceScatter{input.data, output.data, location.value.arena}, stream);
+DTRAIN_DEFINED void Communicator::enqueue(const Barrier& call, Stream stream) {
+  owner_->enqueue(owner_->next(call.describe(), {}), SegmentBarrier{}, stream);
 }
 
-DTRAIN_DEFINED void Communicator::all_gather(ConstBufferView input, BufferView output, Stream stream) {
-  check_host_memory(backend_name, input, output);
-  check_all_gather(input, output, rank(), size());
-  const ArenaTable::Location location = owner_->arenas.find(input.data, input.bytes());
-  owner_->enqueue(owner_->next(OperationKind::all_gather, input, location),
-                  AllGather{input.data, output.data, location.value.arena}, stream);
+DTRAIN_DEFINED void Communicator::enqueue(const ReduceScatter& call, Stream stream) {
+  owner_->check(call);
+  const ArenaTable::Location location = owner_->find(call.input);
+  owner_->enqueue(owner_->next(call.describe(), location),
+                  SegmentReduceScatter{call.input.data, call.output.data, location.value.arena}, stream);
 }
 
-DTRAIN_DEFINED void Communicator::read_blocks(ConstBufferView input, const BlockReader& reader, Stream stream) {
-  check_host_memory(backend_name, input, input);
-  const ArenaTable::Location location = owner_->arenas.find(input.data, input.bytes());
-  owner_->enqueue(owner_->next(OperationKind::all_gather, input, location),
-                  ReadBlocks{input.data, reader, location.value.arena}, stream);
+DTRAIN_DEFINED void Communicator::enqueue(const AllGather& call, Stream stream) {
+  owner_->check(call);
+  const ArenaTable::Location location = owner_->find(call.input);
+  owner_->enqueue(owner_->next(call.describe(), location),
+                  SegmentAllGather{call.input.data, call.output.data, location.value.arena}, stream);
 }
 
-DTRAIN_DEFINED void Communicator::exchange_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output,
-                                                  Stream stream) {
-  check_host_memory(backend_name, input, output);
-  check_exchange(blocks, input, output, rank(), size());
-  owner_->enqueue_blocks<ExchangeBlocks>(blocks, input, output, ReduceOp::sum, stream);
+DTRAIN_DEFINED void Communicator::enqueue(const ReadBlocks& call, Stream stream) {
+  owner_->check(call);
+  const ArenaTable::Location location = owner_->find(call.input);
+  owner_->enqueue(owner_->next(call.describe(), location),
+                  SegmentReadBlocks{call.input.data, call.reader, location.value.arena}, stream);
 }
 
-DTRAIN_DEFINED void Communicator::reduce_blocks(const BlockExchange& blocks, ConstBufferView input, BufferView output,
-                                                ReduceOp op, Stream stream) {
-  check_host_memory(backend_name, input, output);
-  check_block_reduction(blocks, input, output, rank(), size());
-  owner_->enqueue_blocks<ReduceBlocks>(blocks, input, output, op, stream);
+DTRAIN_DEFINED void Communicator::enqueue(const ExchangeBlocks& call, Stream stream) {
+  owner_->enqueue_blocks<SegmentExchangeBlocks>(call, stream);
 }
 
-DTRAIN_DEFINED void Communicator::send(ConstBufferView input, int peer, Stream stream) {
-  check_message("send", input, peer, rank(), size());
-  owner_->transfer(OperationKind::send, input, peer, BufferView{}, -1, stream);
+DTRAIN_DEFINED void Communicator::enqueue(const ReduceBlocks& call, Stream stream) {
+  owner_->enqueue_blocks<SegmentReduceBlocks>(call, stream);
 }
 
-DTRAIN_DEFINED void Communicator::recv(BufferView output, int peer, Stream stream) {
-  check_message("recv", output, peer, rank(), size());
-  owner_->transfer(OperationKind::recv, ConstBufferView{}, -1, output, peer, stream);
+DTRAIN_DEFINED void Communicator::enqueue(const Send& call, Stream stream) {
+  owner_->transfer(call, call.input, call.peer, BufferView{}, -1, stream);
 }
 
-DTRAIN_DEFINED void Communicator::send_recv(ConstBufferView input, int to, BufferView output, int from, Stream stream) {
-  check_send_recv(input, to, output, from, size());
-  owner_->transfer(OperationKind::send_recv, input, to, output, from, stream);
+DTRAIN_DEFINED void Communicator::enqueue(const Recv& call, Stream stream) {
+  owner_->transfer(call, ConstBufferView{}, -1, call.output, call.peer, stream);
 }
 
-DTRAIN_DEFINED void Communicator::barrier(Stream stream) {
-  owner_->enqueue(owner_->next(OperationKind::barrier, ConstBufferView{}, {}), Barrier{}, stream);
+DTRAIN_DEFINED void Communicator::enqueue(const SendRecv& call, Stream stream) {
+  owner_->transfer(call, call.input, call.to, call.output, call.from, stream);
 }
 
 DTRAIN_DEFINED Communicator Communicator::split_blocking(int color, int key, Deadline deadline) {
