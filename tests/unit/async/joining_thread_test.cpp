@@ -1,13 +1,5 @@
 #include "dtrain/async/thread.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <thread>
-#include <utility>
-
-using dtrain::async::JoiningThread;
+#include "unit/async/prelude.hpp"
 
 namespace {
 

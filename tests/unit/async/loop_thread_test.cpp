@@ -1,22 +1,9 @@
 #include "dtrain/async/loop_thread.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <stdexcept>
-#include <thread>
-#include <vector>
-
 #include "dtrain/async/worker_thread.hpp"
 #include "support/no_threads.hpp"
+#include "unit/async/prelude.hpp"
 
 namespace {
-
-using namespace dtrain;
-using async::EventLoop;
-using async::LoopThread;
-using async::Task;
-using namespace std::chrono_literals;
 
 Deadline soon() {
   return Deadline::after(20s);
@@ -123,12 +110,7 @@ TEST_CASE("run_blocking from the loop's own thread is an error, never a hang") {
     thread.run_blocking([](EventLoop&) -> Task<void> { co_return; }, soon());
     co_return;
   };
-  try {
-    thread.run_blocking(outer, soon());
-    FAIL("it returned");
-  } catch (const Error& error) {
-    CHECK(error.code() == Errc::invalid_argument);
-  }
+  CHECK_ERROR(thread.run_blocking(outer, soon()), Errc::invalid_argument);
 }
 
 TEST_CASE("a loop that ended by an exception says so to every later caller") {

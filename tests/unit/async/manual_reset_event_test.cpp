@@ -1,18 +1,8 @@
 #include "dtrain/async/manual_reset_event.hpp"
-
-#include <doctest/doctest.h>
-
-#include <vector>
-
 #include "dtrain/async/auto_reset_event.hpp"
+#include "unit/async/prelude.hpp"
 
 namespace {
-
-using namespace dtrain;
-using async::EventLoop;
-using async::Task;
-using async::WakeReason;
-using namespace std::chrono_literals;
 
 Deadline soon() {
   return Deadline::after(20s);

@@ -1,26 +1,10 @@
 // Where rank 0 is and on which port, by what launchers leave behind: entries, daemons' addresses, Azure's names, jobs'
 // ids.
 
-#include <doctest/doctest.h>
-
-#include <string>
-#include <tuple>
-#include <vector>
-
 #include "dtrain/identity/formats/host_port.hpp"
 #include "dtrain/identity/formats/orte_uri.hpp"
 #include "dtrain/identity/master_address.hpp"
-#include "outcome.hpp"
-
-namespace identity = dtrain::identity;
-using identity::Environment;
-using identity::process_identity;
-using identity::ProcessIdentity;
-using outcome::contains;
-using outcome::Refusal;
-using outcome::refusal;
-using outcome::refusal_of;
-using outcome::variables;
+#include "unit/identity/prelude.hpp"
 
 namespace {
 
@@ -87,7 +71,7 @@ TEST_CASE("an entry that is none of these is refused, an IPv6 address without br
       static_cast<void>(identity::split_host_port("TF_CONFIG", entry, identity::IdentityErrc::tf_malformed));
     });
     CHECK(refused.code == code);
-    CHECK(contains(refused.sentence, "TF_CONFIG='" + entry + "'"));
+    CHECK_CONTAINS(refused.sentence, "TF_CONFIG='" + entry + "'");
   }
 }
 
@@ -196,7 +180,7 @@ TEST_CASE("a Slurm step's master is the first node of the step's list, unless th
   CHECK(process_identity(step).provisional.empty());
   step["SLURM_DISTRIBUTION"] = "arbitrary";
   CHECK(refusal_of(step).code == "no-master-addr");
-  CHECK(contains(refusal_of(step).sentence, "SLURM_DISTRIBUTION='arbitrary'"));
+  CHECK_CONTAINS(refusal_of(step).sentence, "SLURM_DISTRIBUTION='arbitrary'");
   step["MASTER_ADDR"] = "n4";
   CHECK(process_identity(step).master_addr == "n4");
   step.erase("MASTER_ADDR");

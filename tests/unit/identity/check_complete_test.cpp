@@ -1,18 +1,5 @@
 #include "dtrain/identity/process_sources.hpp"
-
-#include <doctest/doctest.h>
-
-#include <string>
-#include <vector>
-
-#include "dtrain/identity/process_identity.hpp"
-#include "unit/identity/outcome.hpp"
-
-namespace identity = dtrain::identity;
-using identity::Environment;
-using outcome::contains;
-using outcome::refusal_of;
-using outcome::variables;
+#include "unit/identity/prelude.hpp"
 
 namespace {
 
@@ -91,10 +78,10 @@ TEST_CASE("half an identity is an error that names the variable, what is missing
     CAPTURE(environment.begin()->first);
     CAPTURE(refused.sentence);
     CHECK(refused.code == "half-identity");
-    CHECK(contains(refused.sentence, "says that this process is one of several, but "));
-    CHECK(contains(refused.sentence, ", or set DTRAIN_LAUNCHER=none for a process that is meant to be alone"));
+    CHECK_CONTAINS(refused.sentence, "says that this process is one of several, but ",
+                   ", or set DTRAIN_LAUNCHER=none for a process that is meant to be alone");
     for (const char* part : half.stated) {
-      CHECK(contains(refused.sentence, part));
+      CHECK_CONTAINS(refused.sentence, part);
     }
     environment["DTRAIN_LAUNCHER"] = "none";
     CHECK(identity::process_identity(environment).launcher == "single");
@@ -171,10 +158,10 @@ TEST_CASE("a pod of a sweep and a batch script are alone, with a warning each, u
   CHECK(identity::process_identity(sweep).warnings.empty());
   who = identity::process_identity(variables("VC_TASK_INDEX=2 VK_TASK_INDEX=2"));
   REQUIRE(who.warnings.size() == 1);
-  CHECK(contains(who.warnings[0], "VC_TASK_INDEX='2' is set without RANK and WORLD_SIZE: this is one process"));
+  CHECK_CONTAINS(who.warnings[0], "VC_TASK_INDEX='2' is set without RANK and WORLD_SIZE: this is one process");
   who = identity::process_identity(variables("SLURM_JOB_ID=5 SLURM_JOB_NUM_NODES=3 SLURM_NTASKS=1"));
   REQUIRE(who.warnings.size() == 1);
-  CHECK(contains(who.warnings[0], "Slurm job of 3 nodes, not started with srun: this is one process"));
+  CHECK_CONTAINS(who.warnings[0], "Slurm job of 3 nodes, not started with srun: this is one process");
   CHECK(identity::process_identity(variables("SLURM_JOB_ID=5 SLURM_JOB_NUM_NODES=1")).warnings.empty());
 }
 
@@ -199,7 +186,7 @@ TEST_CASE("a first local rank or a first node alone is alone, with a warning tha
     const identity::ProcessIdentity who = identity::process_identity(alone);
     CHECK(who.world_size == 1);
     REQUIRE(who.warnings.size() == 1);
-    CHECK(contains(who.warnings[0], half.stated[0]));
+    CHECK_CONTAINS(who.warnings[0], half.stated[0]);
     const bool of_node = alone.count("NODE_RANK") == 1;
     const std::vector<std::string> of_launcher = identity::node_identity(alone).warnings;
     CHECK(of_launcher == (of_node ? who.warnings : std::vector<std::string>{}));
@@ -227,15 +214,15 @@ TEST_CASE("where RANK and WORLD_SIZE were set by hand no sentence speaks of torc
   const Environment job = variables("RANK=1 WORLD_SIZE=4 MASTER_ADDR=h");
   const identity::ProcessIdentity who = identity::process_identity(job);
   CHECK(who.launcher == "torch");
-  CHECK(contains(to_string(who), "identity from RANK and WORLD_SIZE: rank 1 of 4"));
+  CHECK_CONTAINS(to_string(who), "identity from RANK and WORLD_SIZE: rank 1 of 4");
   CHECK_FALSE(contains(to_string(who), "torch"));
   Environment elastic = job;
   elastic["TORCHELASTIC_RUN_ID"] = "none";
-  CHECK(contains(to_string(identity::process_identity(elastic)), "identity from torch: rank 1 of 4"));
+  CHECK_CONTAINS(to_string(identity::process_identity(elastic)), "identity from torch: rank 1 of 4");
   const std::string homeless = refusal_of(variables("RANK=1 WORLD_SIZE=4")).sentence;
-  CHECK(contains(homeless, "MASTER_ADDR is not set, and nothing says that all 4 processes run on one node"));
+  CHECK_CONTAINS(homeless, "MASTER_ADDR is not set, and nothing says that all 4 processes run on one node");
   CHECK_FALSE(contains(homeless, "torch"));
   const identity::ProcessIdentity forced =
       identity::process_identity(variables("RANK=1 WORLD_SIZE=4 PMI_RANK=0 PMI_SIZE=1 DTRAIN_LAUNCHER=pmi"));
-  CHECK(contains(to_string(forced), "ignored: RANK and WORLD_SIZE"));
+  CHECK_CONTAINS(to_string(forced), "ignored: RANK and WORLD_SIZE");
 }

@@ -1,22 +1,6 @@
 // TF_CONFIG, CLUSTER_SPEC and SM_HOSTS: which entry is which rank, and what is refused.
 
-#include <doctest/doctest.h>
-
-#include <string>
-#include <tuple>
-#include <utility>
-#include <vector>
-
-#include "outcome.hpp"
-
-namespace identity = dtrain::identity;
-using identity::Environment;
-using identity::process_identity;
-using identity::ProcessIdentity;
-using outcome::contains;
-using outcome::Refusal;
-using outcome::refusal_of;
-using outcome::variables;
+#include "unit/identity/prelude.hpp"
 
 namespace {
 
@@ -124,7 +108,7 @@ TEST_CASE("each way in which TF_CONFIG is wrong has its code, and the sentence n
     CAPTURE(value);
     const Refusal refused = refusal_of(tf(value));
     CHECK(refused.code == code);
-    CHECK(contains(refused.sentence, "TF_CONFIG='"));
+    CHECK_CONTAINS(refused.sentence, "TF_CONFIG='");
     Environment forced = tf(value);
     forced["DTRAIN_LAUNCHER"] = "none";
     CHECK(refusal_of(forced).code == "");
@@ -147,7 +131,7 @@ TEST_CASE("Vertex's ranks are worker pool 0, then worker pool 1") {
   CHECK(refusal_of(vertex(R"({"type": "workerpool2", "index": 0})")).code == "tf-not-trainer");
   CHECK(refusal_of(vertex(R"({"type": "worker", "index": 0})")).code == "tf-malformed");
   CHECK(refusal_of(vertex("null")).code == "tf-no-task");
-  CHECK(contains(refusal_of(vertex("null")).sentence, "CLUSTER_SPEC='"));
+  CHECK_CONTAINS(refusal_of(vertex("null")).sentence, "CLUSTER_SPEC='");
   CHECK(refusal_of(variables("CLUSTER_SPEC=local")).code == "tf-malformed");
 }
 
@@ -159,13 +143,13 @@ TEST_CASE("SageMaker's rank is the place in the list of hosts") {
   CHECK(process_identity(job).master_port == 99);
   job["SM_CURRENT_HOST"] = "algo-3";
   CHECK(refusal_of(job).code == "sm-host");
-  CHECK(contains(refusal_of(job).sentence, "SM_CURRENT_HOST='algo-3' is not in SM_HOSTS='[\"algo-1\""));
+  CHECK_CONTAINS(refusal_of(job).sentence, "SM_CURRENT_HOST='algo-3' is not in SM_HOSTS='[\"algo-1\"");
   for (const char* bad :
        {"algo-3", "[]", "{}", "[3]", "[\"algo-3\", \"\"]", "[\"algo-3\", \"algo-3\"]", "[\"algo-3\""}) {
     CAPTURE(bad);
     job["SM_HOSTS"] = bad;
     CHECK(refusal_of(job).code == "sm-host");
-    CHECK(contains(refusal_of(job).sentence, "SM_HOSTS='" + std::string(bad) + "'"));
+    CHECK_CONTAINS(refusal_of(job).sentence, "SM_HOSTS='" + std::string(bad) + "'");
   }
   job["SM_HOSTS"] = "[\"algo-3\"]";
   CHECK(process_identity(job).master_addr == "127.0.0.1");

@@ -1,15 +1,7 @@
 #include "dtrain/identity/device_choice.hpp"
-
-#include <doctest/doctest.h>
-
-#include <optional>
-#include <string>
+#include "unit/identity/prelude.hpp"
 
 namespace {
-
-using dtrain::identity::choose_device;
-using dtrain::identity::DeviceChoice;
-using dtrain::identity::DeviceFacts;
 
 constexpr auto unknown = std::nullopt;
 
@@ -52,6 +44,6 @@ TEST_CASE(
     CAPTURE(row.facts.visible);
     CHECK(choice.index == row.index);
     CHECK(choice.refusal.empty() == (row.index >= 0));
-    CHECK(choice.refusal.find(row.mention) != std::string::npos);
+    CHECK_CONTAINS(choice.refusal, row.mention);
   }
 }

@@ -1,8 +1,8 @@
 #include "dtrain/identity/variables.hpp"
 
-#include <doctest/doctest.h>
-
 #include <cstdlib>
+
+#include "unit/identity/prelude.hpp"
 
 TEST_CASE("a snapshot holds the variables of the process as they were") {
   REQUIRE(::setenv("DTRAIN_ENVIRONMENT_TEST", "a=b", 1) == 0);

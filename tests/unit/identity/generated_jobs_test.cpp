@@ -1,21 +1,11 @@
 // Jobs of random shape, as each launcher would describe them to their ranks: what every rank reads is distinct,
 // consistent and true, and what other launchers left behind does not change it.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
 #include <functional>
 #include <numeric>
 #include <random>
-#include <set>
-#include <string>
-#include <vector>
 
-#include "outcome.hpp"
-
-namespace identity = dtrain::identity;
-using identity::Environment;
-using identity::ProcessIdentity;
+#include "unit/identity/prelude.hpp"
 
 namespace {
 

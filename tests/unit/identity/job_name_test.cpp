@@ -1,18 +1,5 @@
 #include "dtrain/identity/job_name.hpp"
-
-#include <doctest/doctest.h>
-
-#include <string>
-#include <vector>
-
-#include "dtrain/identity/resolve_identity.hpp"
-#include "outcome.hpp"
-
-namespace identity = dtrain::identity;
-using identity::Environment;
-using identity::process_identity;
-using identity::ProcessIdentity;
-using outcome::variables;
+#include "unit/identity/prelude.hpp"
 
 namespace {
 

@@ -1,24 +1,11 @@
 // The environments of launch_vectors.json, real and documented launches, each with the identity or the error code that
 // must come out. "mode": "node" is for the per-node launcher; null is learnt after connecting.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
 #include <fstream>
 #include <iterator>
-#include <optional>
-#include <set>
 #include <stdexcept>
-#include <string>
-#include <vector>
 
-#include "dtrain/identity/formats/json.hpp"
-#include "dtrain/identity/node_identity.hpp"
-#include "dtrain/identity/resolve_identity.hpp"
-
-namespace identity = dtrain::identity;
-using identity::Environment;
-using identity::Json;
+#include "unit/identity/prelude.hpp"
 
 namespace {
 

@@ -1,17 +1,4 @@
-#include "dtrain/identity/node_identity.hpp"
-
-#include <doctest/doctest.h>
-
-#include <string>
-
-#include "outcome.hpp"
-
-namespace identity = dtrain::identity;
-using identity::Environment;
-using identity::node_identity;
-using identity::NodeFlags;
-using identity::NodeIdentity;
-using outcome::variables;
+#include "unit/identity/prelude.hpp"
 
 namespace {
 

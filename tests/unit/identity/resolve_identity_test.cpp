@@ -1,18 +1,4 @@
-#include "dtrain/identity/resolve_identity.hpp"
-
-#include <doctest/doctest.h>
-
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "outcome.hpp"
-
-namespace identity = dtrain::identity;
-using identity::Environment;
-using identity::ProcessIdentity;
-using outcome::contains;
-using outcome::variables;
+#include "unit/identity/prelude.hpp"
 
 namespace {
 
@@ -28,15 +14,13 @@ std::string sentence_of(const Environment& environment, std::vector<const char*>
 
 TEST_CASE("an error names the variable, its value and what to set") {
   const std::string not_a_number = sentence_of(variables("RANK=1x WORLD_SIZE=2"));
-  CHECK(contains(not_a_number, "RANK='1x'"));
-  CHECK(contains(not_a_number, "unset it"));
+  CHECK_CONTAINS(not_a_number, "RANK='1x'", "unset it");
   const std::string port = sentence_of(variables("RANK=0 WORLD_SIZE=1 MASTER_ADDR=h MASTER_PORT=70000"));
-  CHECK(contains(port, "MASTER_PORT='70000'"));
-  CHECK(contains(port, "1 to 65535"));
-  CHECK(contains(sentence_of(variables("WORLD_SIZE=8")), "WORLD_SIZE=8 is set but RANK is not"));
-  CHECK(contains(sentence_of(variables("RANK=3")), "WORLD_SIZE"));
-  CHECK(contains(sentence_of(variables("RANK=2 WORLD_SIZE=2")), "rank 2 is not below world size 2"));
-  CHECK(contains(sentence_of(variables("RANK=1 WORLD_SIZE=4 LOCAL_RANK=1")), "set MASTER_ADDR"));
+  CHECK_CONTAINS(port, "MASTER_PORT='70000'", "1 to 65535");
+  CHECK_CONTAINS(sentence_of(variables("WORLD_SIZE=8")), "WORLD_SIZE=8 is set but RANK is not");
+  CHECK_CONTAINS(sentence_of(variables("RANK=3")), "WORLD_SIZE");
+  CHECK_CONTAINS(sentence_of(variables("RANK=2 WORLD_SIZE=2")), "rank 2 is not below world size 2");
+  CHECK_CONTAINS(sentence_of(variables("RANK=1 WORLD_SIZE=4 LOCAL_RANK=1")), "set MASTER_ADDR");
   const std::string control =
       sentence_of({{"RANK", std::string("\x1b[31m") + std::string(9999, '1')}, {"WORLD_SIZE", "2"}});
   CHECK(!contains(control, "\x1b"));
@@ -136,31 +120,31 @@ TEST_CASE("DTRAIN_LAUNCHER forces a source that is there, or none") {
   for (const char* absent : {"k8s", "Torch", "nobody", "slurm"}) {
     job["DTRAIN_LAUNCHER"] = absent;
     CHECK(error_code_of(job) == "unknown-launcher");
-    CHECK(contains(sentence_of(job), "there are: dtrain, torch, single, none"));
+    CHECK_CONTAINS(sentence_of(job), "there are: dtrain, torch, single, none");
   }
-  CHECK(contains(sentence_of(job),
+  CHECK_CONTAINS(sentence_of(job),
                  "names no launcher whose variables are set: not set for it: SLURM_PROCID, "
-                 "SLURM_STEP_ID, SLURM_STEP_NUM_TASKS; there are"));
+                 "SLURM_STEP_ID, SLURM_STEP_NUM_TASKS; there are");
   job["SLURM_PROCID"] = "1";
-  CHECK(contains(sentence_of(job), "not set for it: SLURM_STEP_ID, SLURM_STEP_NUM_TASKS; there are"));
+  CHECK_CONTAINS(sentence_of(job), "not set for it: SLURM_STEP_ID, SLURM_STEP_NUM_TASKS; there are");
   job["DTRAIN_LAUNCHER"] = "slurmm";
-  CHECK(
-      contains(sentence_of(job),
-               "DTRAIN_LAUNCHER='slurmm' names no launcher whose variables are set, nor one that dtrain knows (dtrain, "
-               "torch, horovod, openmpi, jsrun, mvapich, flux, pmi, slurm, tf_config, vertex, sagemaker, k8s, node, "
-               "pet, single, none); there are: dtrain, torch, single, none; set one of them, or unset it"));
+  CHECK_CONTAINS(
+      sentence_of(job),
+      "DTRAIN_LAUNCHER='slurmm' names no launcher whose variables are set, nor one that dtrain knows (dtrain, "
+      "torch, horovod, openmpi, jsrun, mvapich, flux, pmi, slurm, tf_config, vertex, sagemaker, k8s, node, "
+      "pet, single, none); there are: dtrain, torch, single, none; set one of them, or unset it");
 }
 
 TEST_CASE("DTRAIN_LAUNCHER without any launcher's variables is an error that names the variables to set") {
-  CHECK(
-      contains(sentence_of(variables("DTRAIN_LAUNCHER=slurm SLURM_PROCID=1")),
-               "DTRAIN_LAUNCHER='slurm' names a launcher, but its variables are not set, and no other launcher's are; "
-               "set SLURM_STEP_ID, SLURM_STEP_NUM_TASKS, or unset DTRAIN_LAUNCHER"));
-  CHECK(contains(sentence_of({{"DTRAIN_LAUNCHER", "tf_config"}, {"TF_CONFIG", "{}"}}),
-                 "and no other launcher's are; set them for every process, or unset DTRAIN_LAUNCHER"));
+  CHECK_CONTAINS(
+      sentence_of(variables("DTRAIN_LAUNCHER=slurm SLURM_PROCID=1")),
+      "DTRAIN_LAUNCHER='slurm' names a launcher, but its variables are not set, and no other launcher's are; "
+      "set SLURM_STEP_ID, SLURM_STEP_NUM_TASKS, or unset DTRAIN_LAUNCHER");
+  CHECK_CONTAINS(sentence_of({{"DTRAIN_LAUNCHER", "tf_config"}, {"TF_CONFIG", "{}"}}),
+                 "and no other launcher's are; set them for every process, or unset DTRAIN_LAUNCHER");
   const std::string unknown = sentence_of(variables("DTRAIN_LAUNCHER=slurmm"));
-  CHECK(contains(unknown, "DTRAIN_LAUNCHER='slurmm' names no launcher that dtrain knows (dtrain, torch, "));
-  CHECK(contains(unknown, "single, none), and no launcher's variables are set; unset DTRAIN_LAUNCHER"));
+  CHECK_CONTAINS(unknown, "DTRAIN_LAUNCHER='slurmm' names no launcher that dtrain knows (dtrain, torch, ",
+                 "single, none), and no launcher's variables are set; unset DTRAIN_LAUNCHER");
 }
 
 TEST_CASE("half an environment is an error that helps, not a single process") {
@@ -191,7 +175,7 @@ TEST_CASE("a Slurm allocation without srun is one process, with a warning") {
   const ProcessIdentity who = identity::process_identity(variables("SLURM_JOB_ID=5 SLURM_NTASKS=4 SLURM_PROCID=0"));
   CHECK(who.launcher == "single");
   REQUIRE(who.warnings.size() == 1);
-  CHECK(contains(who.warnings[0], "Slurm job of 4 tasks, not started with srun"));
+  CHECK_CONTAINS(who.warnings[0], "Slurm job of 4 tasks, not started with srun");
 }
 
 TEST_CASE("RANK that contradicts what started the process is an error, unless torchrun set it") {
@@ -205,7 +189,7 @@ TEST_CASE("RANK that contradicts what started the process is an error, unless to
     job.insert({{"RANK", "0"}, {"WORLD_SIZE", "6"}, {"MASTER_ADDR", "h"}});
     CAPTURE(stated);
     CHECK(error_code_of(job) == "conflict-rank");
-    CHECK(contains(sentence_of(job), "RANK='0' but " + stated + ", both for 6 processes"));
+    CHECK_CONTAINS(sentence_of(job), "RANK='0' but " + stated + ", both for 6 processes");
     job["TORCHELASTIC_RUN_ID"] = "x";
     CHECK(error_code_of(job) == "");
     job.erase("TORCHELASTIC_RUN_ID");
@@ -260,7 +244,7 @@ TEST_CASE("PMI yields to a Slurm step that says the same, and can be forced all 
   job["SLURM_GTIDS"] = "0,x";
   job.erase("PMI_RANK");
   CHECK(error_code_of(job) == "bad-integer");
-  CHECK(contains(sentence_of(job), "SLURM_GTIDS='0,x'"));
+  CHECK_CONTAINS(sentence_of(job), "SLURM_GTIDS='0,x'");
 }
 
 TEST_CASE("a special or missing step of Slurm is none, and the allocation's number of tasks only stands in") {
@@ -357,7 +341,7 @@ TEST_CASE("every error code has a sentence with the variable and its value") {
     CAPTURE(refused.sentence);
     CHECK(refused.code == wrong.code);
     for (const char* part : wrong.stated) {
-      CHECK(contains(refused.sentence, part));
+      CHECK_CONTAINS(refused.sentence, part);
     }
   }
 }

@@ -1,23 +1,9 @@
 #include "dtrain/kernels/float_environment.hpp"
 
-#include <doctest/doctest.h>
-
-#include <array>
 #include <cfenv>
-#include <cstddef>
-#include <cstdint>
-#include <vector>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/kernels/reduction.hpp"
-#include "support/element_bytes.hpp"
-#include "support/kernel_call.hpp"
-#include "support/skip.hpp"
-
-using dtrain::DType;
-using dtrain::ReduceOp;
-using dtrain::kernels::Isa;
-using dtrain::kernels::Reduction;
+#include "unit/kernels/prelude.hpp"
 
 namespace {
 

@@ -1,21 +1,6 @@
 // All 65,536 values of f16 and bf16 through the kernels' conversions.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <vector>
-
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/core/types/float16.hpp"
-#include "dtrain/kernels/reduction.hpp"
-#include "support/kernel_call.hpp"
-
-using dtrain::DType;
-using dtrain::ReduceOp;
-using dtrain::kernels::Isa;
-using dtrain::kernels::Reduction;
+#include "unit/kernels/prelude.hpp"
 
 namespace {
 

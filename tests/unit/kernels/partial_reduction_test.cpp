@@ -1,28 +1,15 @@
 #include "dtrain/kernels/partial_reduction.hpp"
 
-#include <doctest/doctest.h>
-
-#include <array>
-#include <bit>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <span>
-#include <vector>
 
 #include "dtrain/kernels/conversion.hpp"
-#include "support/element_bytes.hpp"
-#include "support/kernel_call.hpp"
 #include "support/large_values.hpp"
 #include "support/scalar_chain.hpp"
-#include "support/scalar_reduction.hpp"
+#include "unit/kernels/prelude.hpp"
 
 namespace {
 
 using dtrain::Accumulate;
-using dtrain::DType;
-using dtrain::ReduceOp;
-using dtrain::kernels::PartialReduction;
 using Bytes = std::vector<std::byte>;
 
 constexpr Accumulate both[] = {Accumulate::element, Accumulate::f32};

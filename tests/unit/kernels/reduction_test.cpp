@@ -1,19 +1,5 @@
-#include "dtrain/kernels/reduction.hpp"
+#include "unit/kernels/prelude.hpp"
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
-#include "support/element_bytes.hpp"
-#include "support/kernel_call.hpp"
-#include "support/scalar_reduction.hpp"
-
-using dtrain::DType;
-using dtrain::ReduceOp;
-using dtrain::kernels::Isa;
-using dtrain::kernels::Reduction;
 using support::Ranks;
 
 namespace {

@@ -1,19 +1,6 @@
 // The kernels' promises one by one, with numbers that a reader can check by hand.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <vector>
-
-#include "dtrain/kernels/reduction.hpp"
-#include "support/kernel_call.hpp"
-
-using dtrain::DType;
-using dtrain::ReduceOp;
-using dtrain::kernels::Isa;
-using dtrain::kernels::Reduction;
+#include "unit/kernels/prelude.hpp"
 
 namespace {
 

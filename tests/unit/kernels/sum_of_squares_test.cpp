@@ -1,25 +1,15 @@
 // The sum of squares of every float type, against a plain f64 loop, at every rest and alignment.
 
-#include <doctest/doctest.h>
-
-#include <array>
-#include <bit>
-#include <cstddef>
-#include <cstdint>
 #include <initializer_list>
 #include <limits>
 #include <random>
-#include <vector>
 
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/core/types/float16.hpp"
 #include "dtrain/kernels/sum_of_squares.hpp"
+#include "unit/kernels/prelude.hpp"
 
 using dtrain::bfloat16;
 using dtrain::dtype_of;
 using dtrain::float16;
-using dtrain::kernels::Isa;
-using dtrain::kernels::sum_of_squares;
 
 namespace {
 

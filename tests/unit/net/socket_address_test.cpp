@@ -1,13 +1,7 @@
 #include "dtrain/net/socket_address.hpp"
-
-#include <doctest/doctest.h>
-
-#include <string>
+#include "unit/net/prelude.hpp"
 
 namespace {
-
-using dtrain::net::parse_port;
-using dtrain::net::SocketAddress;
 
 TEST_CASE("numeric addresses are parsed and written back in their usual form") {
   for (const char* text : {"127.0.0.1:0", "192.0.2.1:65535", "[::1]:80", "[2001:db8::1]:29500", "0.0.0.0:1"}) {

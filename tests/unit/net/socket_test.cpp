@@ -1,31 +1,20 @@
 #include <dirent.h>
-#include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "dtrain/net/connection.hpp"
-#include "dtrain/net/framing/frame.hpp"
 #include "dtrain/net/listener.hpp"
 #include "support/name_service.hpp"
 #include "support/skip.hpp"
+#include "unit/net/prelude.hpp"
 
 namespace {
 
-using namespace dtrain;
 using async::EventLoop;
 using async::Task;
-using net::Connection;
-using net::IoStatus;
-using net::Listener;
-using net::SocketAddress;
-using namespace std::chrono_literals;
 
 Deadline soon() {
   return Deadline::after(20s);
@@ -144,22 +133,9 @@ TEST_CASE("a port in use is an error that names the port and what to set") {
   EventLoop loop;
   const Listener listener = Listener::bind(loop, SocketAddress::loopback_v4(0));
   CHECK(listener.port() != 0);
-  try {
-    const Listener second = Listener::bind(loop, listener.local());
-    FAIL("two listeners at one port");
-  } catch (const Error& error) {
-    const std::string sentence = error.what();
-    CHECK(error.code() == std::errc::address_in_use);
-    CHECK(sentence.find(std::to_string(listener.port())) != std::string::npos);
-    CHECK(sentence.find("--master-port") != std::string::npos);
-    CHECK(sentence.find("MASTER_PORT") != std::string::npos);
-  }
-  try {
-    const Listener second = Listener::bind_any(loop, listener.port());
-    FAIL("two listeners at one port");
-  } catch (const Error& error) {
-    CHECK(error.code() == std::errc::address_in_use);
-  }
+  CHECK_ERROR(Listener::bind(loop, listener.local()), std::errc::address_in_use, std::to_string(listener.port()),
+              "--master-port", "MASTER_PORT");
+  CHECK_ERROR(Listener::bind_any(loop, listener.port()), std::errc::address_in_use);
   CHECK_THROWS_AS(Listener::bind(loop, *SocketAddress::from_numeric("192.0.2.1", 0)), Error);
 }
 
@@ -208,16 +184,8 @@ TEST_CASE("connecting to nobody names host, port, reason and time, and ends at i
     const Listener listener = Listener::bind(loop, SocketAddress::loopback_v4(0));
     port = listener.port();
   }
-  try {
-    loop.run_until(net::connect_with_backoff(loop, "localhost", port, Deadline::after(500ms)), soon());
-    FAIL("it connected");
-  } catch (const Error& error) {
-    const std::string sentence = error.what();
-    CHECK(error.code() == std::errc::connection_refused);
-    CHECK(sentence.find("localhost port " + std::to_string(port)) != std::string::npos);
-    CHECK(sentence.find("tried for ") != std::string::npos);
-    CHECK(sentence.find("MASTER_ADDR") != std::string::npos);
-  }
+  CHECK_ERROR(loop.run_until(net::connect_with_backoff(loop, "localhost", port, Deadline::after(500ms)), soon()),
+              std::errc::connection_refused, "localhost port " + std::to_string(port), "tried for ", "MASTER_ADDR");
 }
 
 TEST_CASE("frames that share bytes with each other come whole and in order, also where not all of them goes at once") {
@@ -270,15 +238,8 @@ TEST_CASE("a host that does not resolve is named, with what to set") {
   net::Backoff patient;
   patient.observer = &no_retry;
   for (const std::string host : {"no-such-host.invalid", "", "two words", "host:29500", "10.0.0.256", "a..b"}) {
-    try {
-      loop.run_until(net::connect_with_backoff(loop, host, 1, Deadline::after(10s), patient), soon());
-      FAIL("it resolved");
-    } catch (const Error& error) {
-      const std::string sentence = error.what();
-      CHECK(error.code() == Errc::refused);
-      CHECK(sentence.find("'" + host + "'") != std::string::npos);
-      CHECK(sentence.find("MASTER_ADDR") != std::string::npos);
-    }
+    CHECK_ERROR(loop.run_until(net::connect_with_backoff(loop, host, 1, Deadline::after(10s), patient), soon()),
+                Errc::refused, "'" + host + "'", "MASTER_ADDR");
   }
 }
 
@@ -324,7 +285,7 @@ TEST_CASE("a name that stays unknown is an error at the deadline, with the time 
     CAPTURE(sentence);
     CHECK(error.code() == Errc::refused);
     CHECK(sentence.find("resolving host 'nobody.test': ") == 0);
-    CHECK(sentence.find("(tried for 0.") != std::string::npos);
+    CHECK_CONTAINS(sentence, "(tried for 0.");
     CHECK(support::NameService::get().asked() > 1);
   }
 }
@@ -401,7 +362,7 @@ TEST_CASE("frames cross a connection; the bound, the end and a truncated frame a
     ends.client.shutdown_write();
     frame = co_await reader.read_frame(soon());
     CHECK(frame.status == net::FrameStatus::truncated);
-    CHECK(frame.reason.find("inside a frame") != std::string::npos);
+    CHECK_CONTAINS(frame.reason, "inside a frame");
   };
   loop.run_until(body(), soon());
   const auto hostile = [&]() -> Task<void> {

@@ -1,6 +1,5 @@
-#include <doctest/doctest.h>
-
 #include "support/stream_archetypes.hpp"
+#include "unit/stream/prelude.hpp"
 
 namespace {
 

@@ -1,23 +1,6 @@
-#include "dtrain/stream/host/communication_stream.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <thread>
-
-#include "support/gate.hpp"
+#include "unit/stream/prelude.hpp"
 
 namespace {
-
-using dtrain::Deadline;
-using dtrain::stream::WaitResult;
-using dtrain::stream::host::CommunicationStream;
-using dtrain::stream::host::Event;
-using dtrain::stream::host::HelperThread;
-using dtrain::stream::host::Queue;
-using support::holds_soon;
-using namespace std::chrono_literals;
 
 TEST_CASE("a helper thread runs work that nobody waits for") {
   Queue queue;

@@ -1,25 +1,7 @@
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <memory>
-#include <thread>
-#include <vector>
-
-#include "dtrain/stream/host/communication_stream.hpp"
 #include "support/allocation_count.hpp"
-#include "support/gate.hpp"
+#include "unit/stream/prelude.hpp"
 
 namespace {
-
-using dtrain::Deadline;
-using dtrain::stream::WaitResult;
-using dtrain::stream::host::CommunicationStream;
-using dtrain::stream::host::Event;
-using dtrain::stream::host::ExternalEvent;
-using dtrain::stream::host::Queue;
-using dtrain::stream::host::StreamRef;
-using namespace std::chrono_literals;
 
 Deadline soon() {
   return Deadline::after(20s);

@@ -1,18 +1,11 @@
 #include "dtrain/stream/host/progress.hpp"
 
-#include <doctest/doctest.h>
 #include <sched.h>
 #include <stdlib.h>
 
-#include <thread>
-
-#include "support/expect_error.hpp"
+#include "unit/stream/prelude.hpp"
 
 namespace {
-
-using dtrain::stream::host::decide;
-using dtrain::stream::host::Progress;
-using dtrain::stream::host::progress_from;
 
 TEST_CASE("progress has three names, and its own name leads back to each") {
   for (const Progress progress : {Progress::automatic, Progress::thread, Progress::caller}) {
@@ -23,7 +16,7 @@ TEST_CASE("progress has three names, and its own name leads back to each") {
 TEST_CASE("an unknown progress is a usage error that names the possible ones") {
   for (const char* text : {"", "Thread", "threads", "inline"}) {
     CAPTURE(text);
-    support::expect_error(dtrain::Errc::usage, "automatic, thread and caller", [&] { progress_from(text); });
+    CHECK_ERROR(progress_from(text), dtrain::Errc::usage, "automatic, thread and caller");
   }
 }
 

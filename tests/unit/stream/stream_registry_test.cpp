@@ -1,32 +1,17 @@
 #include "dtrain/stream/host/stream_registry.hpp"
 
-#include <doctest/doctest.h>
-
 #include <array>
-#include <atomic>
-#include <chrono>
 #include <csignal>
 #include <fstream>
-#include <memory>
 #include <string>
-#include <thread>
-#include <vector>
 
-#include "dtrain/stream/host/communication_stream.hpp"
-#include "support/gate.hpp"
 #include "support/thread_ranks.hpp"
+#include "unit/stream/prelude.hpp"
 
 namespace {
 
-using dtrain::Deadline;
-using dtrain::stream::WaitResult;
-using dtrain::stream::host::CommunicationStream;
-using dtrain::stream::host::Event;
-using dtrain::stream::host::StreamRegistry;
-using support::holds_soon;
 using support::RankThread;
 using support::run_thread_ranks;
-using namespace std::chrono_literals;
 
 /// What an operation of a channel does: it comes, waits for all, and says so when that takes long.
 struct Meeting {

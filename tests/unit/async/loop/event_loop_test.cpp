@@ -1,25 +1,12 @@
-#include "dtrain/async/loop/event_loop.hpp"
-
-#include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
-#include <map>
-#include <memory>
-#include <stdexcept>
-#include <thread>
-#include <vector>
+
+#include "unit/async/prelude.hpp"
 
 namespace {
-
-using namespace dtrain;
-using async::EventLoop;
-using async::Task;
-using async::WakeReason;
-using dtrain::Descriptor;
-using namespace std::chrono_literals;
 
 Deadline soon() {
   return Deadline::after(20s);

@@ -1,18 +1,10 @@
 #include "dtrain/async/timer_heap.hpp"
 
-#include <doctest/doctest.h>
-
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <random>
-#include <utility>
-#include <vector>
 
-using dtrain::Deadline;
-using dtrain::async::TimerHeap;
-using dtrain::async::TimerNode;
+#include "unit/async/prelude.hpp"
 
 TEST_CASE("whatever timers are added and removed, the earliest is first, of equal ones the first that was added") {
   const Deadline::Clock::time_point begin{};

@@ -1,18 +1,8 @@
-#include <doctest/doctest.h>
-
-#include <memory>
-#include <stdexcept>
-#include <vector>
-
 #include "dtrain/async/when_all.hpp"
 #include "dtrain/async/with_deadline.hpp"
+#include "unit/async/prelude.hpp"
 
 namespace {
-
-using namespace dtrain;
-using async::EventLoop;
-using async::Task;
-using namespace std::chrono_literals;
 
 Deadline soon() {
   return Deadline::after(20s);

@@ -1,18 +1,10 @@
 #include "dtrain/async/task/task.hpp"
 
-#include <doctest/doctest.h>
-
-#include <memory>
-#include <stdexcept>
 #include <string>
 
-#include "dtrain/async/loop/event_loop.hpp"
+#include "unit/async/prelude.hpp"
 
 namespace {
-
-using namespace dtrain;
-using async::Task;
-using namespace std::chrono_literals;
 
 Deadline soon() {
   return Deadline::after(20s);

@@ -1,20 +1,5 @@
 #include "dtrain/identity/environment/slurm_step.hpp"
-
-#include <doctest/doctest.h>
-
-#include <string>
-
-#include "dtrain/identity/process_identity.hpp"
-#include "dtrain/identity/resolve_identity.hpp"
-#include "unit/identity/outcome.hpp"
-
-namespace identity = dtrain::identity;
-using identity::Environment;
-using identity::process_identity;
-using identity::Variables;
-using outcome::contains;
-using outcome::refusal_of;
-using outcome::variables;
+#include "unit/identity/prelude.hpp"
 
 namespace {
 
@@ -66,7 +51,7 @@ TEST_CASE("node 0 is the first node of the step's first component, in the order 
   step["SLURM_JOB_NODELIST_HET_GROUP_0"] = "n[3-1]";
   const outcome::Refusal refused = outcome::refusal([&] { static_cast<void>(first_node(step)); });
   CHECK(refused.code == "bad-hostlist");
-  CHECK(contains(refused.sentence, "SLURM_JOB_NODELIST_HET_GROUP_0='n[3-1]'"));
+  CHECK_CONTAINS(refused.sentence, "SLURM_JOB_NODELIST_HET_GROUP_0='n[3-1]'");
 }
 
 TEST_CASE("a job that a heterogeneous job submitted has inherited variables, which say nothing") {
@@ -108,8 +93,8 @@ TEST_CASE("task 0 on another node than the first of the list is an error that na
       "SLURM_PROCID=0 SLURM_NODEID=0 SLURM_LOCALID=0 SLURM_GTIDS=0 SLURMD_NODENAME=n3");
   const outcome::Refusal refused = refusal_of(step);
   CHECK(refused.code == "no-master-addr");
-  CHECK(contains(refused.sentence, "SLURMD_NODENAME='n3', SLURM_STEP_NODELIST='n[1,3]'"));
-  CHECK(contains(refused.sentence, "set MASTER_ADDR on every task to the host of task 0"));
+  CHECK_CONTAINS(refused.sentence, "SLURMD_NODENAME='n3', SLURM_STEP_NODELIST='n[1,3]'",
+                 "set MASTER_ADDR on every task to the host of task 0");
   step["SLURMD_NODENAME"] = "n1";
   CHECK(process_identity(step).master_addr == "n1");
 }

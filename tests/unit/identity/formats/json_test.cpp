@@ -1,11 +1,4 @@
-#include "dtrain/identity/formats/json.hpp"
-
-#include <doctest/doctest.h>
-
-#include <string>
-
-using dtrain::identity::Json;
-using dtrain::identity::parse_json;
+#include "unit/identity/prelude.hpp"
 
 TEST_CASE("JSON of every kind is read") {
   const auto value = parse_json(" {\"a\" : [1, -0.5e+3, true, false, null, \"x\"] ,\t\"b\":{}, \"\": []} \n");

@@ -1,19 +1,7 @@
 // Slurm's two compressed lists: hosts, and counts of tasks.
 
-#include <doctest/doctest.h>
-
-#include <string>
-#include <tuple>
-#include <utility>
-#include <vector>
-
 #include "dtrain/identity/formats/slurm_lists.hpp"
-#include "unit/identity/outcome.hpp"
-
-namespace identity = dtrain::identity;
-using outcome::contains;
-using outcome::Refusal;
-using outcome::refusal;
+#include "unit/identity/prelude.hpp"
 
 TEST_CASE("a host list's first host is the first one it stands for") {
   const std::vector<std::pair<std::string, std::string>> table{
@@ -72,8 +60,7 @@ TEST_CASE("all of a host list is checked, and what is none is refused with the l
     const Refusal refused =
         refusal([&] { static_cast<void>(identity::first_slurm_host("SLURM_STEP_NODELIST", list)); });
     CHECK(refused.code == "bad-hostlist");
-    CHECK(contains(refused.sentence, "SLURM_STEP_NODELIST='" + std::string(list) + "'"));
-    CHECK(contains(refused.sentence, "set MASTER_ADDR"));
+    CHECK_CONTAINS(refused.sentence, "SLURM_STEP_NODELIST='" + std::string(list) + "'", "set MASTER_ADDR");
   }
 }
 
@@ -105,10 +92,10 @@ TEST_CASE("a list of counts that is none, or ends before the node, is refused") 
     const Refusal refused =
         refusal([&] { static_cast<void>(identity::slurm_tasks_on_node("SLURM_STEP_TASKS_PER_NODE", list, 0)); });
     CHECK(refused.code == "bad-tasks-per-node");
-    CHECK(contains(refused.sentence, "SLURM_STEP_TASKS_PER_NODE='" + std::string(list) + "'"));
+    CHECK_CONTAINS(refused.sentence, "SLURM_STEP_TASKS_PER_NODE='" + std::string(list) + "'");
   }
   const Refusal beyond =
       refusal([] { static_cast<void>(identity::slurm_tasks_on_node("SLURM_STEP_TASKS_PER_NODE", "2(x3)", 3)); });
   CHECK(beyond.code == "bad-tasks-per-node");
-  CHECK(contains(beyond.sentence, "SLURM_NODEID='3'"));
+  CHECK_CONTAINS(beyond.sentence, "SLURM_NODEID='3'");
 }

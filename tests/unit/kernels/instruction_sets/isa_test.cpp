@@ -1,14 +1,10 @@
 #include "dtrain/kernels/instruction_sets/isa.hpp"
 
-#include <doctest/doctest.h>
-
 #include <fstream>
 #include <sstream>
 #include <string>
 
-#include "support/skip.hpp"
-
-using dtrain::kernels::Isa;
+#include "unit/kernels/prelude.hpp"
 
 TEST_CASE("every machine runs the baseline, and every instruction set up to its best") {
   CHECK(dtrain::kernels::runs_on_this_machine(Isa::baseline));

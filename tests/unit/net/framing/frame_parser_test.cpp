@@ -1,15 +1,11 @@
-#include "dtrain/net/framing/frame.hpp"
-
-#include <doctest/doctest.h>
-
 #include <cstdint>
 #include <random>
 #include <span>
-#include <vector>
+
+#include "unit/net/prelude.hpp"
 
 namespace {
 
-using dtrain::net::FrameParser;
 using Bytes = std::vector<std::byte>;
 
 std::vector<Bytes> drain(FrameParser& parser) {
