@@ -1,23 +1,9 @@
 #include "dtrain/ddp/gradient_arena.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "dtrain/ddp/collect_parameters.hpp"
-#include "support/expect_error.hpp"
 #include "support/fake_communicator.hpp"
+#include "unit/ddp/prelude.hpp"
 
 using dtrain::Device;
 using dtrain::DeviceKind;
-using dtrain::DType;
-using dtrain::Errc;
-using dtrain::Parameter;
 using dtrain::TensorView;
 
 namespace {
@@ -68,8 +54,8 @@ TEST_CASE("ranks are connected for the least that a bucket can have, the smalles
 TEST_CASE("a gradient in device memory at an address that is no multiple of its element size is refused") {
   const Device device{DeviceKind::cuda, 0};
   make_table(0x1004, device);
-  support::expect_error(Errc::invalid_argument, "'weight' is at an address that is no multiple of the 4 bytes",
-                        [&] { make_table(0x1002, device); });
+  CHECK_ERROR(make_table(0x1002, device), Errc::invalid_argument,
+              "'weight' is at an address that is no multiple of the 4 bytes");
   make_table(0x1002, Device{});
 }
 
@@ -83,7 +69,6 @@ TEST_CASE("a view that ready() gets in device memory is aligned too, or refused"
   const dtrain::StreamHandle stream{device, nullptr};
   table.check({0, stream, &given});
   given.data += 2;
-  support::expect_error(Errc::invalid_argument, "is at an address that is no multiple of the 4 bytes", [&] {
-    table.check({0, stream, &given});
-  });
+  CHECK_ERROR(table.check({0, stream, &given}), Errc::invalid_argument,
+              "is at an address that is no multiple of the 4 bytes");
 }

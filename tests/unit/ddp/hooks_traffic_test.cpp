@@ -1,17 +1,6 @@
 // What hooks give to collectives: the bytes that their documentation names.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <span>
-#include <thread>
 #include <type_traits>
-#include <vector>
 
 #include "dtrain/core/compressed_traffic.hpp"
 #include "dtrain/core/types/bfloat16.hpp"
@@ -21,6 +10,7 @@
 #include "dtrain/ddp/hooks/top_k.hpp"
 #include "support/communicator_archetypes.hpp"
 #include "support/counting_communicator.hpp"
+#include "unit/ddp/prelude.hpp"
 
 namespace hooks_traffic_test {
 

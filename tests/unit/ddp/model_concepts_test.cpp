@@ -1,11 +1,7 @@
-#include <doctest/doctest.h>
-
-#include <cstddef>
 #include <forward_list>
-#include <span>
-#include <vector>
 
 #include "dtrain/ddp/model.hpp"
+#include "unit/ddp/prelude.hpp"
 
 namespace {
 

@@ -1,27 +1,14 @@
 #include "dtrain/ddp/rank0_task.hpp"
 
-#include <doctest/doctest.h>
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <cerrno>
-#include <chrono>
-#include <fstream>
 #include <iterator>
-#include <memory>
-#include <optional>
-#include <string>
 #include <system_error>
-#include <thread>
 
 #include "dtrain/rendezvous/membership/host_identity.hpp"
-#include "support/temporary_directory.hpp"
+#include "unit/ddp/prelude.hpp"
 #include "unit/rendezvous/store_job.hpp"
 
 namespace {
 
-using namespace std::chrono_literals;
 using namespace rendezvous_test;
 
 /// What run_on_rank0_blocking needs of a group.
@@ -91,8 +78,7 @@ TEST_CASE("rank 0 may write for longer than the timeout: the others wait, and sa
   }
   const std::string rest =
       " s rank 0 is still writing the file /slow/disk; this rank waits as long as that one is alive\n";
-  CHECK(said.find("dtrain: rank 2: after ") != std::string::npos);
-  CHECK(said.find(rest) != std::string::npos);
+  CHECK_CONTAINS(said, "dtrain: rank 2: after ", rest);
 }
 
 TEST_CASE("who waits for rank 0's work hears that rank 0 was lost") {
@@ -114,7 +100,7 @@ TEST_CASE("who waits for rank 0's work hears that rank 0 was lost") {
   });
   CHECK(errors[0] == "");
   CHECK(errors[1].starts_with("rank 0 on host "));
-  CHECK(errors[1].find(" was lost: ") != std::string::npos);
+  CHECK_CONTAINS(errors[1], " was lost: ");
 }
 
 TEST_CASE("an Error of rank 0's work has the same code, sentence and rank on all ranks") {

@@ -1,16 +1,5 @@
 #include "dtrain/ddp/step.hpp"
-
-#include <doctest/doctest.h>
-
-#include <optional>
-#include <stdexcept>
-#include <utility>
-#include <vector>
-
-#include "unit/ddp/fake_rank.hpp"
-
-using ddp_test::FakeRank;
-using dtrain::Step;
+#include "unit/ddp/prelude.hpp"
 
 TEST_CASE("a step that is destroyed unfinished is abandoned, and says whether an exception is under way") {
   FakeRank rank({1, 1});

@@ -1,34 +1,19 @@
 // Partial results of 16-bit floats travel as such, or as f32 where a group or a wrapper says so.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstddef>
-#include <span>
-#include <vector>
-
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/distributed_data_parallel.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "dtrain/topology/ring.hpp"
-#include "support/thread_group.hpp"
+#include "unit/public_interface/prelude.hpp"
 
 namespace {
 
 using dtrain::Accumulate;
-using dtrain::bfloat16;
 using dtrain::GroupOptions;
-using support::RankEnd;
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory, dtrain::topology::Ring>;
-using Group = dtrain::ProcessGroup<Policy>;
+using RingPolicy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory, dtrain::topology::Ring>;
+using RingGroup = dtrain::ProcessGroup<RingPolicy>;
 
 constexpr int ranks = 4;
 
 /// Rank 1 has 256s and the others ones. Added up in bf16, whose neighbours there are 2 apart, a one is lost unless 256
 /// comes last; the exact 259 is rounded to 260.
-std::vector<bfloat16> summands(const Group& group) {
+std::vector<bfloat16> summands(const RingGroup& group) {
   return std::vector<bfloat16>(ranks, bfloat16(group.rank() == 1 ? 256.0F : 1.0F));
 }
 
@@ -36,7 +21,7 @@ bool are_exact(std::span<const bfloat16> sums) {
   return std::all_of(sums.begin(), sums.end(), [](bfloat16 sum) { return static_cast<float>(sum) == 260; });
 }
 
-struct Model {
+struct Bfloat16Model {
   std::vector<bfloat16> values = std::vector<bfloat16>(ranks);
   std::vector<bfloat16> gradients = std::vector<bfloat16>(ranks);
   std::vector<dtrain::Parameter> list{
@@ -44,8 +29,8 @@ struct Model {
   const std::vector<dtrain::Parameter>& parameters() const { return list; }
 };
 
-bool wrapper_is_exact(const Group& group, Accumulate accumulate) {
-  Model model;
+bool wrapper_is_exact(const RingGroup& group, Accumulate accumulate) {
+  Bfloat16Model model;
   dtrain::DistributedDataParallel ddp{model, group, {.reduce_op = dtrain::ReduceOp::sum, .accumulate = accumulate}};
   ddp.backward([&](dtrain::Ready ready) {
     const std::vector<bfloat16> own = summands(group);
@@ -55,20 +40,20 @@ bool wrapper_is_exact(const Group& group, Accumulate accumulate) {
   return are_exact(model.gradients);
 }
 
-bool group_is_exact(const Group& group) {
+bool group_is_exact(const RingGroup& group) {
   std::vector<bfloat16> sums = summands(group);
   group.all_reduce(sums, dtrain::ReduceOp::sum);
   return are_exact(sums);
 }
 
-std::vector<RankEnd> run(const std::vector<GroupOptions>& options, void (*body)(const Group&)) {
-  return support::run_groups<Policy>(ranks, body, std::chrono::seconds(30), {}, options);
+std::vector<RankEnd> run(const std::vector<GroupOptions>& options, void (*body)(const RingGroup&)) {
+  return support::run_groups<RingPolicy>(ranks, body, std::chrono::seconds(30), {}, options);
 }
 
 }  // namespace
 
 TEST_CASE("a wrapper that says so accumulates in f32, its group does not") {
-  const std::vector<RankEnd> ends = run({}, [](const Group& group) {
+  const std::vector<RankEnd> ends = run({}, [](const RingGroup& group) {
     CHECK_FALSE(group_is_exact(group));
     CHECK_FALSE(wrapper_is_exact(group, Accumulate::element));
     CHECK(wrapper_is_exact(group, Accumulate::f32));
@@ -77,10 +62,11 @@ TEST_CASE("a wrapper that says so accumulates in f32, its group does not") {
 }
 
 TEST_CASE("a group that says so accumulates in f32, and so do its parts and wrappers") {
-  const std::vector<RankEnd> ends = run(std::vector<GroupOptions>(ranks, {Accumulate::f32}), [](const Group& group) {
-    CHECK(group_is_exact(group));
-    CHECK(group_is_exact(group.split(0)));
-    CHECK(wrapper_is_exact(group, Accumulate::element));
-  });
+  const std::vector<RankEnd> ends =
+      run(std::vector<GroupOptions>(ranks, {Accumulate::f32}), [](const RingGroup& group) {
+        CHECK(group_is_exact(group));
+        CHECK(group_is_exact(group.split(0)));
+        CHECK(wrapper_is_exact(group, Accumulate::element));
+      });
   CHECK(ends == std::vector<RankEnd>(ranks));
 }

@@ -1,28 +1,6 @@
 // hooks::Adasum against a reference that one rank computes of all gradients.
 
-#include "dtrain/ddp/hooks/adasum.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <atomic>
-#include <cmath>
-#include <cstddef>
-#include <cstring>
-#include <limits>
-#include <numeric>
-#include <string>
-#include <vector>
-
-#include "support/allocation_count.hpp"
-#include "unit/public_interface/shared_memory_job.hpp"
-
-using dtrain::DistributedDataParallel;
-using dtrain::Ready;
-using front_test::BindingModel;
-using front_test::Group;
-using front_test::Policy;
-using front_test::run_well;
+#include "unit/public_interface/prelude.hpp"
 
 namespace adasum_test {
 
@@ -190,9 +168,9 @@ TEST_CASE("other numbers of ranks are refused in a sentence") {
          DistributedDataParallel ddp{model, group, {}, dtrain::hooks::Adasum{}};
          run_step(ddp, model, [](std::size_t, std::size_t) { return 1.0F; });
        })) {
-    CAPTURE(end.text);
-    CHECK(end.text.find("hooks::Adasum combines the gradients of pairs of ranks, and so needs 1, 2, 4, 8, ... ranks, "
-                        "not 3; start as many, or leave the hook out") != std::string::npos);
+    CHECK_CONTAINS(end.text,
+                   "hooks::Adasum combines the gradients of pairs of ranks, and so needs 1, 2, 4, 8, ... ranks, "
+                   "not 3; start as many, or leave the hook out");
   }
 }
 

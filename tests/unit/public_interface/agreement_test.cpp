@@ -1,13 +1,4 @@
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "dtrain/process_group.hpp"
+#include "unit/public_interface/prelude.hpp"
 #include "unit/rendezvous/store_fixture.hpp"
 
 namespace {
@@ -45,9 +36,8 @@ TEST_CASE("programs with different policies are an error on every rank that name
   for (const std::string& error : errors) {
     CAPTURE(error);
     CHECK(error.find("ranks disagree: rank ") == 0);
-    CHECK(error.find(" has topology=Zigzag") != std::string::npos);
-    CHECK(error.find(" has topology=Flat") != std::string::npos);
-    CHECK(error.find("start all ranks with the same program and settings") != std::string::npos);
+    CHECK_CONTAINS(error, " has topology=Zigzag", " has topology=Flat",
+                   "start all ranks with the same program and settings");
   }
 }
 
@@ -57,9 +47,7 @@ TEST_CASE("timeouts that differ are an error on every rank that names both") {
     dtrain::ProcessGroup<One>::join(rank_process_of(rank, store.port(), std::chrono::seconds(30 + rank)));
   });
   for (const std::string& error : errors) {
-    CAPTURE(error);
-    CHECK(error.find(" has DTRAIN_TIMEOUT_SECONDS=30") != std::string::npos);
-    CHECK(error.find(" has DTRAIN_TIMEOUT_SECONDS=31") != std::string::npos);
+    CHECK_CONTAINS(error, " has DTRAIN_TIMEOUT_SECONDS=30", " has DTRAIN_TIMEOUT_SECONDS=31");
   }
 }
 
@@ -70,9 +58,7 @@ TEST_CASE("groups that accumulate differently are an error on every rank that na
     dtrain::ProcessGroup<One>::join(rank_process_of(rank, store.port(), std::chrono::seconds(30)), {accumulate});
   });
   for (const std::string& error : errors) {
-    CAPTURE(error);
-    CHECK(error.find(" has GroupOptions::accumulate=element") != std::string::npos);
-    CHECK(error.find(" has GroupOptions::accumulate=f32") != std::string::npos);
+    CHECK_CONTAINS(error, " has GroupOptions::accumulate=element", " has GroupOptions::accumulate=f32");
   }
 }
 
@@ -84,8 +70,7 @@ TEST_CASE("groups that select algorithms differently are an error on every rank 
     dtrain::ProcessGroup<One>::join(rank_process_of(rank, store.port(), std::chrono::seconds(30)), options);
   });
   for (const std::string& error : errors) {
-    CAPTURE(error);
-    CHECK(error.find(" has GroupOptions::algorithms=fixed") != std::string::npos);
-    CHECK(error.find(" has GroupOptions::algorithms=alpha 2e-06 s, beta 1e-10 s/byte") != std::string::npos);
+    CHECK_CONTAINS(error, " has GroupOptions::algorithms=fixed",
+                   " has GroupOptions::algorithms=alpha 2e-06 s, beta 1e-10 s/byte");
   }
 }

@@ -1,31 +1,9 @@
 // Checkpoints that a thread writes: they have the values of the call, their errors reach every rank in wait(), and a
 // training goes on meanwhile.
 
-#include <doctest/doctest.h>
+#include "unit/public_interface/prelude.hpp"
 
-#include <atomic>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <filesystem>
-#include <mutex>
-#include <string>
-#include <vector>
-
-#include "dtrain/ddp/checkpoint/checkpoint.hpp"
-#include "dtrain/ddp/sharded/optimizers.hpp"
-#include "dtrain/ddp/sharded/sharded_checkpoint.hpp"
-#include "support/temporary_directory.hpp"
-#include "unit/public_interface/shared_memory_job.hpp"
-
-using dtrain::DistributedDataParallel;
 using dtrain::PendingCheckpoint;
-using dtrain::Ready;
-using dtrain::ShardedOptimizer;
-using front_test::Group;
-using front_test::Model;
-using front_test::run_well;
-using support::TemporaryDirectory;
 
 namespace async_checkpoint_test {
 
@@ -64,7 +42,7 @@ class Sentences {
     bool same = texts_.size() == count;
     for (const std::string& text : texts_) {
       INFO(text);
-      CHECK(text.find(part) != std::string::npos);
+      CHECK_CONTAINS(text, part);
       same = same && text == texts_.front() && text.find(part) != std::string::npos;
     }
     return same;
@@ -193,9 +171,8 @@ std::vector<std::vector<float>> resumed(int ranks, const std::string& path) {
   return end;
 }
 
-TEST_CASE("a sharded optimizer is saved while the training goes on, and resumes to the bit on other ranks") {
-  const TemporaryDirectory folder;
-  const std::string path = folder.path + "/state";
+TEST_CASE_FIXTURE(TemporaryFile,
+                  "a sharded optimizer is saved while the training goes on, and resumes to the bit on other ranks") {
   const std::vector<std::vector<float>> expected = trained(2, path, true);
   CHECK(files_in(folder) == 3);
   CHECK(resumed(4, path) == expected);

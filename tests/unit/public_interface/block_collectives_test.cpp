@@ -1,26 +1,10 @@
-#include "dtrain/group/collectives.hpp"
-
-#include <doctest/doctest.h>
-
-#include <array>
-#include <cstdint>
-#include <string>
-#include <vector>
-
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/launch/per_process.hpp"
 #include "support/element_bytes.hpp"
-#include "support/store_backend.hpp"
-#include "support/thread_group.hpp"
+#include "unit/public_interface/prelude.hpp"
 
 namespace {
 
-using dtrain::ReduceOp;
-using support::RankEnd;
-
 template <class Backend>
 using GroupOf = dtrain::ProcessGroup<dtrain::Policy<dtrain::launch::PerProcess, Backend>>;
-using Group = GroupOf<dtrain::backend::SharedMemory>;
 using List = std::vector<std::size_t>;
 
 template <class Body>
@@ -47,7 +31,7 @@ void check_disagreement(int ranks, const std::vector<std::string>& parts, Body b
     CAPTURE(end.text);
     for (const std::string& part : parts) {
       CAPTURE(part);
-      CHECK(end.text.find(part) != std::string::npos);
+      CHECK_CONTAINS(end.text, part);
     }
   }
 }

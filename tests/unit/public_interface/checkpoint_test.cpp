@@ -1,27 +1,9 @@
 // ctest: TIMEOUT 120
 // Checkpoints of a whole job, whose ranks are threads.
 
-#include <doctest/doctest.h>
-
-#include <cstdint>
-#include <fstream>
-#include <mutex>
-#include <stdexcept>
-#include <string>
-#include <vector>
-
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/ddp/checkpoint/checkpoint.hpp"
-#include "dtrain/policy.hpp"
-#include "dtrain/rendezvous/membership/host_identity.hpp"
-#include "dtrain/topology/flat.hpp"
-#include "support/summary_file.hpp"
-#include "support/temporary_directory.hpp"
-#include "support/thread_group.hpp"
+#include "unit/public_interface/prelude.hpp"
 
 namespace {
-
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
 
 struct Training {
   std::vector<float> weights = std::vector<float>(1000);
@@ -73,10 +55,6 @@ std::string rank_0_does_it() {
   return " (on rank 0" + host_if(true) + ", which does it for all ranks)";
 }
 
-bool all_ended_well(const std::vector<support::RankEnd>& ends) {
-  return ends == std::vector<support::RankEnd>(ends.size());
-}
-
 }  // namespace
 
 TEST_CASE("one to four ranks have rank 0's values after they have loaded what they saved, also in a part of the job") {
@@ -84,7 +62,7 @@ TEST_CASE("one to four ranks have rank 0's values after they have loaded what th
     CAPTURE(ranks);
     const support::TemporaryDirectory folder;
     const std::string path = folder.path + "/checkpoint";
-    const auto ends = support::run_groups<Policy>(ranks, [&](const dtrain::ProcessGroup<Policy>& whole) {
+    run_well(ranks, [&](const dtrain::ProcessGroup<Policy>& whole) {
       const auto check = [&](const dtrain::ProcessGroup<Policy>& group, const std::string& file) {
         Training training = trained(group.rank(), 5);
         if (dtrain::load_checkpoint(group, file, training.state())) throw std::logic_error("there is no file");
@@ -101,18 +79,16 @@ TEST_CASE("one to four ranks have rank 0's values after they have loaded what th
       const auto part = whole.split(whole.rank() % 2);
       check(part, path + std::to_string(whole.rank() % 2));
     });
-    CHECK(all_ended_well(ends));
   }
 }
 
 TEST_CASE("a checkpoint that cannot be written is the same Error on every rank, and who catches it goes on") {
   Sentences sentences;
-  const auto ends = support::run_groups<Policy>(3, [&](const dtrain::ProcessGroup<Policy>& group) {
+  run_well(3, [&](const dtrain::ProcessGroup<Policy>& group) {
     Training training = trained(group.rank(), 1);
     sentences.note([&] { dtrain::save_checkpoint(group, "/nowhere/checkpoint", training.state()); });
     group.barrier();
   });
-  CHECK(all_ended_well(ends));
   CHECK(sentences.texts() ==
         std::vector<std::string>(3,
                                  "No such file or directory: writing the file /nowhere/checkpoint failed: No such file "
@@ -146,17 +122,15 @@ TEST_CASE("a checkpoint that cannot be written is blamed on the rank that writes
   }
 }
 
-TEST_CASE("a damaged checkpoint is the same Error on every rank, and leaves the values as they were") {
-  const support::TemporaryDirectory folder;
-  const std::string path = folder.path + "/checkpoint";
+TEST_CASE_FIXTURE(TemporaryFile,
+                  "a damaged checkpoint is the same Error on every rank, and leaves the values as they were") {
   std::ofstream(path) << "dtrain checkpoint 1\nand no more";
   Sentences sentences;
-  const auto ends = support::run_groups<Policy>(2, [&](const dtrain::ProcessGroup<Policy>& group) {
+  run_well(2, [&](const dtrain::ProcessGroup<Policy>& group) {
     Training training = trained(group.rank(), 1);
     sentences.note([&] { dtrain::load_checkpoint(group, path, training.state()); });
     if (training.weights != trained(group.rank(), 1).weights) throw std::logic_error("values have changed");
   });
-  CHECK(all_ended_well(ends));
   CHECK(sentences.texts() ==
         std::vector<std::string>(2, "protocol violation: the checkpoint " + path +
                                         " cannot be loaded: its length, 31 bytes, is not what it "
@@ -164,9 +138,9 @@ TEST_CASE("a damaged checkpoint is the same Error on every rank, and leaves the 
                                         rank_0_does_it()));
 }
 
-TEST_CASE("ranks that load other tensors end with the first difference and both ranks, before a value changes") {
-  const support::TemporaryDirectory folder;
-  const std::string path = folder.path + "/checkpoint";
+TEST_CASE_FIXTURE(
+    TemporaryFile,
+    "ranks that load other tensors end with the first difference and both ranks, before a value changes") {
   Training saved = trained(0, 3);
   dtrain::ddp::write_checkpoint_file(path, saved.state());
   const auto ends = support::run_groups<Policy>(2, [&](const dtrain::ProcessGroup<Policy>& group) {
@@ -176,16 +150,16 @@ TEST_CASE("ranks that load other tensors end with the first difference and both 
     dtrain::load_checkpoint(group, path, state);
   });
   for (const support::RankEnd& end : ends) {
-    CHECK(end.text.find("'weights' is f32 [20, 50], rank 0's is f32 [10, 100]") != std::string::npos);
+    CHECK_CONTAINS(end.text, "'weights' is f32 [20, 50], rank 0's is f32 [10, 100]");
   }
 }
 
-TEST_CASE("ranks that give a checkpoint different names have the same Error on every rank, and nothing is written") {
-  const support::TemporaryDirectory folder;
-  const std::string path = folder.path + "/m.";
+TEST_CASE_FIXTURE(
+    TemporaryFile,
+    "ranks that give a checkpoint different names have the same Error on every rank, and nothing is written") {
   Sentences saving;
   Sentences loading;
-  const auto ends = support::run_groups<Policy>(3, [&](const dtrain::ProcessGroup<Policy>& group) {
+  run_well(3, [&](const dtrain::ProcessGroup<Policy>& group) {
     Training training = trained(group.rank(), 1);
     const std::string own = path + std::to_string(group.rank());
     saving.note([&] { dtrain::save_checkpoint(group, own, training.state()); });
@@ -193,7 +167,6 @@ TEST_CASE("ranks that give a checkpoint different names have the same Error on e
     if (dtrain::load_checkpoint(group, path + "0", training.state())) throw std::logic_error("a file was written");
     dtrain::save_checkpoint(group, path, training.state());
   });
-  CHECK(all_ended_well(ends));
   const auto expected = [&](const std::string& doing) {
     const std::string sentence = "rank 0 is " + doing + path + "0, but rank 1 is " + doing + path +
                                  "1; give the same name on every rank, and wait for pending checkpoints in the same "
@@ -204,9 +177,8 @@ TEST_CASE("ranks that give a checkpoint different names have the same Error on e
   CHECK(loading.texts() == expected("reading the checkpoint "));
 }
 
-TEST_CASE("tensors of all sizes come to every rank, those that share a broadcast and those that do not") {
-  const support::TemporaryDirectory folder;
-  const std::string path = folder.path + "/checkpoint";
+TEST_CASE_FIXTURE(TemporaryFile,
+                  "tensors of all sizes come to every rank, those that share a broadcast and those that do not") {
   const std::vector<std::size_t> sizes{1, 0, 4096, 4097, 3, 100000, 7};
   const auto values_of = [&](int rank) {
     std::vector<std::vector<float>> values;
@@ -215,7 +187,7 @@ TEST_CASE("tensors of all sizes come to every rank, those that share a broadcast
     }
     return values;
   };
-  const auto ends = support::run_groups<Policy>(2, [&](const dtrain::ProcessGroup<Policy>& group) {
+  run_well(2, [&](const dtrain::ProcessGroup<Policy>& group) {
     std::vector<std::vector<float>> values = values_of(group.rank());
     std::vector<dtrain::NamedTensor> tensors;
     for (std::vector<float>& value : values) {
@@ -228,12 +200,9 @@ TEST_CASE("tensors of all sizes come to every rank, those that share a broadcast
     if (!dtrain::load_checkpoint(group, path, tensors)) throw std::logic_error("there is a file");
     if (values != values_of(0)) throw std::logic_error("other values");
   });
-  CHECK(all_ended_well(ends));
 }
 
-TEST_CASE("once a rank has failed no checkpoint is written") {
-  const support::TemporaryDirectory folder;
-  const std::string path = folder.path + "/checkpoint";
+TEST_CASE_FIXTURE(TemporaryFile, "once a rank has failed no checkpoint is written") {
   Training saved = trained(0, 3);
   dtrain::ddp::write_checkpoint_file(path, saved.state());
   const std::string before = support::file_content(path);
@@ -243,21 +212,18 @@ TEST_CASE("once a rank has failed no checkpoint is written") {
     dtrain::save_checkpoint(group, path, training.state());
   });
   CHECK(ends[0].job_failed);
-  CHECK(ends[0].text.find("its data is bad") != std::string::npos);
+  CHECK_CONTAINS(ends[0].text, "its data is bad");
   CHECK(support::file_content(path) == before);
 }
 
-TEST_CASE("where rank 0 alone saves, the error names save_checkpoint and that every rank calls it") {
-  const support::TemporaryDirectory folder;
-  const std::string path = folder.path + "/checkpoint";
+TEST_CASE_FIXTURE(TemporaryFile,
+                  "where rank 0 alone saves, the error names save_checkpoint and that every rank calls it") {
   const auto ends = support::run_groups<Policy>(2, [&](const dtrain::ProcessGroup<Policy>& group) {
     Training training = trained(0, 4);
     if (group.rank() == 0) dtrain::save_checkpoint(group, path, training.state());
   });
-  CAPTURE(ends[0].text);
-  CHECK(ends[0].text.find("cannot be finished: rank 1 has left") != std::string::npos);
-  CHECK(ends[0].text.find(" (rank 0 was in save_checkpoint of '" + path +
-                          "': every rank calls it, and rank 0 writes)") != std::string::npos);
+  CHECK_CONTAINS(ends[0].text, "cannot be finished: rank 1 has left",
+                 " (rank 0 was in save_checkpoint of '" + path + "': every rank calls it, and rank 0 writes)");
 }
 
 TEST_CASE("a rank whose own wait in save_checkpoint times out names it too, and other errors stay as they are") {

@@ -1,31 +1,12 @@
-#include "dtrain/group/collectives.hpp"
+#include "unit/public_interface/prelude.hpp"
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <type_traits>
-#include <vector>
-
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "support/store_backend.hpp"
-#include "support/thread_group.hpp"
-
-using dtrain::ReduceOp;
 using dtrain::group::ReadBuffer;
 using dtrain::group::WriteBuffer;
-using support::RankEnd;
 
 namespace {
 
 template <class Backend>
 using GroupOf = dtrain::ProcessGroup<dtrain::Policy<dtrain::launch::PerProcess, Backend>>;
-using Group = GroupOf<dtrain::backend::SharedMemory>;
 
 template <class Body>
 void run_well(int ranks, Body body) {
@@ -285,8 +266,6 @@ TEST_CASE("a message of another length or type than is received is every rank's 
     }
   });
   for (const RankEnd& end : ends) {
-    CAPTURE(end.text);
-    CHECK(end.text.find("2 f32") != std::string::npos);
-    CHECK(end.text.find("3 f32") != std::string::npos);
+    CHECK_CONTAINS(end.text, "2 f32", "3 f32");
   }
 }

@@ -1,32 +1,9 @@
-#include <doctest/doctest.h>
 #include <sched.h>
 
-#include <algorithm>
-#include <atomic>
 #include <barrier>
-#include <cstddef>
-#include <cstdint>
 #include <map>
-#include <memory>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "unit/public_interface/shared_memory_job.hpp"
-
-using dtrain::DdpOptions;
-using dtrain::DistributedDataParallel;
-using dtrain::Ready;
-using dtrain::ddp::StepEvent;
-using dtrain::ddp::StepRecord;
-using dtrain::stream::host::Progress;
-using front_test::BindingModel;
-using front_test::Group;
-using front_test::Policy;
-using front_test::run_well;
-using support::RankEnd;
-using support::run_groups;
+#include "unit/public_interface/prelude.hpp"
 
 namespace {
 
@@ -254,10 +231,8 @@ TEST_CASE("a model that binds its gradients is in one wrapper at a time") {
     {
       DistributedDataParallel ddp{model, group};
       DistributedDataParallel beside{other, group};
-      CHECK_THROWS_WITH_AS(
-          (DistributedDataParallel{model, group}),
-          doctest::Contains("the gradient of parameter 0 'layer0' lives in another DistributedDataParallel"),
-          dtrain::Error);
+      CHECK_ERROR((DistributedDataParallel{model, group}), Errc::invalid_argument,
+                  "the gradient of parameter 0 'layer0' lives in another DistributedDataParallel");
       ddp.backward([](Ready ready) { ready(0); });
     }
     model.list[0].gradient = dtrain::tensor_view(model.gradients[0].data(), {4});
@@ -299,7 +274,7 @@ TEST_CASE("the summary line says why nothing was hidden, and nothing where a thr
     });
     CAPTURE(line);
     if (one.reason != nullptr) {
-      CHECK(line.find(std::string(" ms: ") + one.reason + "), exposed ") != std::string::npos);
+      CHECK_CONTAINS(line, std::string(" ms: ") + one.reason + "), exposed ");
     } else {
       CHECK(line.find("no free core") == std::string::npos);
       CHECK(line.find("progress") == std::string::npos);

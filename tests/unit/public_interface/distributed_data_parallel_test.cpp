@@ -1,28 +1,14 @@
-#include "dtrain/distributed_data_parallel.hpp"
-
-#include <doctest/doctest.h>
-
-#include <array>
-#include <memory>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
 #include "support/fake_group.hpp"
+#include "unit/public_interface/prelude.hpp"
 
-using dtrain::DistributedDataParallel;
 using dtrain::Parameter;
-using dtrain::Ready;
 using support::FakeGroupState;
-using Group = dtrain::ProcessGroup<support::FakePolicy>;
+using FakeProcessGroup = dtrain::ProcessGroup<support::FakePolicy>;
 
 namespace {
 
 /// Two parameters of two elements each.
-struct Model {
+struct SmallModel {
   std::array<float, 4> values{1, 2, 3, 4};
   std::array<float, 4> gradients{};
   dtrain::Device device{};
@@ -38,7 +24,7 @@ struct Model {
   }
 };
 
-struct BindingModel : Model {
+struct BoundSmallModel : SmallModel {
   std::array<dtrain::TensorView, 2> bound;
   void bind_gradient(std::size_t i, const dtrain::TensorView& view) { bound.at(i) = view; }
 };
@@ -52,11 +38,11 @@ std::shared_ptr<FakeGroupState> one_rank(int rank = 0, std::shared_ptr<support::
 }  // namespace
 
 TEST_CASE("the model's type and the policy are deduced, and the wrapper moves but does not copy") {
-  Model model;
-  Group group(one_rank());
+  SmallModel model;
+  FakeProcessGroup group(one_rank());
   DistributedDataParallel ddp{model, group};
   DistributedDataParallel with_options{model, group, {.reduce_op = dtrain::ReduceOp::sum}};
-  using Ddp = DistributedDataParallel<Model, support::FakePolicy>;
+  using Ddp = DistributedDataParallel<SmallModel, support::FakePolicy>;
   static_assert(std::is_same_v<decltype(ddp), Ddp>);
   static_assert(std::is_same_v<decltype(with_options), Ddp>);
   static_assert(!std::is_copy_constructible_v<Ddp>);
@@ -65,16 +51,16 @@ TEST_CASE("the model's type and the policy are deduced, and the wrapper moves bu
 
 TEST_CASE("construction opens a channel of its own and broadcasts every value") {
   const auto state = one_rank();
-  Model model;
-  DistributedDataParallel ddp{model, Group(state)};
+  SmallModel model;
+  DistributedDataParallel ddp{model, FakeProcessGroup(state)};
   CHECK(state->opened == std::vector<std::string>{"ddp"});
   CHECK(state->channel->broadcasts == 2);
   CHECK(ddp.plan().buckets.size() == 1);
 }
 
 TEST_CASE("backward reduces every gradient and counts") {
-  Model model;
-  DistributedDataParallel ddp{model, Group(one_rank())};
+  SmallModel model;
+  DistributedDataParallel ddp{model, FakeProcessGroup(one_rank())};
   for (int step = 0; step < 3; ++step) {
     ddp.backward([&](Ready ready) {
       model.gradients = {1, 2, 3, 4};
@@ -89,11 +75,11 @@ TEST_CASE("backward reduces every gradient and counts") {
 }
 
 TEST_CASE("a model that binds gets its gradients placed, and its own memory stays untouched") {
-  BindingModel model;
+  BoundSmallModel model;
   model.gradients = {5, 6, 7, 8};
   std::shared_ptr<const void> memory;
   {
-    DistributedDataParallel ddp{model, Group(one_rank())};
+    DistributedDataParallel ddp{model, FakeProcessGroup(one_rank())};
     REQUIRE(model.bound[1].data != nullptr);
     CHECK(model.bound[1].as<float>()[0] == 7);
     CHECK(reinterpret_cast<std::uintptr_t>(model.bound[0].data) % 64 == 0);
@@ -111,8 +97,8 @@ TEST_CASE("a model that binds gets its gradients placed, and its own memory stay
 
 TEST_CASE("an exception of the backward pass is told to the job with its text, once, and passes through") {
   const auto state = one_rank();
-  Model model;
-  DistributedDataParallel ddp{model, Group(state)};
+  SmallModel model;
+  DistributedDataParallel ddp{model, FakeProcessGroup(state)};
   CHECK_THROWS_WITH_AS(ddp.backward([](Ready) { throw std::runtime_error("loss is nan"); }), "loss is nan",
                        std::runtime_error);
   CHECK(state->reported == std::vector<std::string>{"loss is nan"});
@@ -121,8 +107,8 @@ TEST_CASE("an exception of the backward pass is told to the job with its text, o
 }
 
 TEST_CASE("a backward() inside another one is named as what it is") {
-  Model model;
-  DistributedDataParallel ddp{model, Group(one_rank())};
+  SmallModel model;
+  DistributedDataParallel ddp{model, FakeProcessGroup(one_rank())};
   CHECK_THROWS_WITH_AS(ddp.backward([&](Ready) { ddp.backward([](Ready) {}); }),
                        "backward() came while a step was under way; finish() it first, or let the backward() that it "
                        "is in return",
@@ -133,11 +119,11 @@ TEST_CASE("a backward() inside another one is named as what it is") {
 
 TEST_CASE("a wrapper that an exception destroys leaves its channel to the group, any other closes it") {
   const auto state = one_rank();
-  Model model;
-  { const DistributedDataParallel ddp{model, Group(state)}; }
+  SmallModel model;
+  { const DistributedDataParallel ddp{model, FakeProcessGroup(state)}; }
   CHECK(state->kept.empty());
   try {
-    DistributedDataParallel ddp{model, Group(state)};
+    DistributedDataParallel ddp{model, FakeProcessGroup(state)};
     const auto moved = std::move(ddp);
     throw std::runtime_error("between two steps");
   } catch (const std::runtime_error&) {
@@ -148,15 +134,15 @@ TEST_CASE("a wrapper that an exception destroys leaves its channel to the group,
 
 TEST_CASE("a model that binds can be wrapped again after an exception has destroyed its wrapper") {
   const auto state = one_rank();
-  BindingModel model;
+  BoundSmallModel model;
   for (int repeat = 0; repeat < 2; ++repeat) {
     try {
-      const DistributedDataParallel ddp{model, Group(state)};
+      const DistributedDataParallel ddp{model, FakeProcessGroup(state)};
       throw std::runtime_error("between two steps");
     } catch (const std::runtime_error&) {
     }
   }
-  DistributedDataParallel again{model, Group(state)};
+  DistributedDataParallel again{model, FakeProcessGroup(state)};
   again.backward([](Ready ready) {
     ready(1);
     ready(0);
@@ -167,16 +153,16 @@ TEST_CASE("a model that binds can be wrapped again after an exception has destro
 
 TEST_CASE("what is thrown need not be a std::exception") {
   const auto state = one_rank();
-  Model model;
-  DistributedDataParallel ddp{model, Group(state)};
+  SmallModel model;
+  DistributedDataParallel ddp{model, FakeProcessGroup(state)};
   CHECK_THROWS_AS(ddp.backward([](Ready) { throw 7; }), int);
   CHECK(state->reported == std::vector<std::string>{"an exception that is not a std::exception"});
 }
 
 TEST_CASE("a failure of the job that ready throws is not reported as this rank's own") {
   const auto state = one_rank();
-  Model model;
-  DistributedDataParallel ddp{model, Group(state)};
+  SmallModel model;
+  DistributedDataParallel ddp{model, FakeProcessGroup(state)};
   CHECK_THROWS_AS(ddp.backward([&](Ready ready) {
     state->handle->job()->fail({dtrain::CauseKind::lost, 1, "host-1", "connection closed"});
     ready(0);
@@ -187,31 +173,30 @@ TEST_CASE("a failure of the job that ready throws is not reported as this rank's
 
 TEST_CASE("a parameter without a gradient is named by the step in which it happens") {
   const auto state = one_rank();
-  Model model;
-  DistributedDataParallel ddp{model, Group(state)};
+  SmallModel model;
+  DistributedDataParallel ddp{model, FakeProcessGroup(state)};
   CHECK_THROWS_WITH_AS(ddp.backward([](Ready ready) { ready(0); }), doctest::Contains("parameter 1 'b'"),
                        dtrain::Error);
-  CHECK(state->handle->job()->latch(0)->cause()->text.find("parameter 1 'b'") != std::string::npos);
+  CHECK_CONTAINS(state->handle->job()->latch(0)->cause()->text, "parameter 1 'b'");
 }
 
 TEST_CASE("a device that the backend does not reduce and another reduction are refused before a channel is opened") {
   const auto state = one_rank();
-  Model model;
+  SmallModel model;
   model.device = {dtrain::DeviceKind::cuda, 3};
-  CHECK_THROWS_WITH_AS((DistributedDataParallel{model, Group(state)}),
+  CHECK_THROWS_WITH_AS((DistributedDataParallel{model, FakeProcessGroup(state)}),
                        "parameter 0 'w' is on cuda:3, which backend Fake does not reduce", dtrain::Error);
   model.device = {};
-  CHECK_THROWS_WITH_AS((DistributedDataParallel{model, Group(state), {.reduce_op = dtrain::ReduceOp::max}}),
-                       doctest::Contains("DdpOptions::reduce_op is max"), dtrain::Error);
+  CHECK_ERROR((DistributedDataParallel{model, FakeProcessGroup(state), {.reduce_op = dtrain::ReduceOp::max}}),
+              Errc::invalid_argument, "DdpOptions::reduce_op is max");
   CHECK(state->opened.empty());
 }
 
 TEST_CASE("the same bits in every run are refused where the backend does not promise them") {
   const auto state = one_rank();
-  Model model;
-  CHECK_THROWS_WITH_AS(DistributedDataParallel(model, Group(state), {.deterministic = true}),
-                       doctest::Contains("DdpOptions::deterministic is set, but backend Fake does not promise"),
-                       dtrain::Error);
+  SmallModel model;
+  CHECK_ERROR(DistributedDataParallel(model, FakeProcessGroup(state), {.deterministic = true}), Errc::unsupported,
+              "DdpOptions::deterministic is set, but backend Fake does not promise");
   CHECK(state->opened.empty());
 }
 
@@ -226,7 +211,7 @@ TEST_CASE("an element type that the backend does not reduce is refused, with the
   const auto state = one_rank();
   Bytes model;
   CHECK_THROWS_WITH_AS(
-      (DistributedDataParallel{model, Group(state)}),
+      (DistributedDataParallel{model, FakeProcessGroup(state)}),
       "parameter 0 'table' has a gradient of u8, which backend Fake does not reduce; keep it in a type "
       "that the backend reduces, such as f32",
       dtrain::Error);
@@ -239,12 +224,12 @@ TEST_CASE("two wrappers in one job are compared each with its own kind") {
   std::array<std::string, 2> results;
   for (int rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
-      Model first;
-      Model second;
+      SmallModel first;
+      SmallModel second;
       second.width = 1;
-      Model third;
+      SmallModel third;
       third.width = rank == 0 ? 2 : 1;
-      const Group group(one_rank(rank, job));
+      const FakeProcessGroup group(one_rank(rank, job));
       try {
         const DistributedDataParallel a{first, group};
         const DistributedDataParallel b{second, group};

@@ -1,32 +1,9 @@
 // A model whose gradients have every element type is reduced with the semantics that the README states.
 
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <limits>
-#include <string>
-#include <vector>
-
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/core/types/float16.hpp"
-#include "dtrain/distributed_data_parallel.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "support/thread_group.hpp"
-
-using dtrain::bfloat16;
-using dtrain::float16;
-using dtrain::ReduceOp;
-using support::RankEnd;
+#include "unit/public_interface/prelude.hpp"
 
 namespace {
 
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
-using Group = dtrain::ProcessGroup<Policy>;
 constexpr int ranks = 3;
 constexpr std::size_t elements = 1001;
 
@@ -146,11 +123,10 @@ TEST_CASE("gradients of every element type are reduced, in buckets of one type e
         CAPTURE(dtrain::name(op));
         CAPTURE(bucket_bytes);
         std::atomic<int> wrong{0};
-        const std::vector<RankEnd> ends = support::run_groups<Policy>(ranks, [&](const Group& group) {
+        run_well(ranks, [&](const Group& group) {
           wrong += wrong_steps<Mixed>(group, op, bucket_bytes, progress);
           wrong += wrong_steps<BindingMixed>(group, op, bucket_bytes, progress);
         });
-        CHECK(ends == std::vector<RankEnd>(ranks));
         CHECK(wrong == 0);
       }
     }
@@ -158,7 +134,7 @@ TEST_CASE("gradients of every element type are reduced, in buckets of one type e
 }
 
 TEST_CASE("a group reduces spans of half types too") {
-  const std::vector<RankEnd> ends = support::run_groups<Policy>(ranks, [](const Group& group) {
+  run_well(ranks, [](const Group& group) {
     std::vector<float16> values(3, float16(group.rank() == 0 ? 2048.0F : 1.0F));
     group.all_reduce(values, ReduceOp::sum);
     CHECK(static_cast<float>(values[2]) == 2050);
@@ -167,5 +143,4 @@ TEST_CASE("a group reduces spans of half types too") {
     group.all_gather(std::span(&mine, 1), all);
     CHECK(static_cast<float>(all[2]) == 2);
   });
-  CHECK(ends == std::vector<RankEnd>(ranks));
 }

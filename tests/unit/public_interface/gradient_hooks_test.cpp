@@ -1,37 +1,7 @@
 // Gradient hooks: what they are given, casts to 16 bits, PowerSGD, and ranks with different hooks.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <atomic>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <functional>
-#include <limits>
-#include <new>
-#include <random>
-#include <span>
-#include <string>
-#include <type_traits>
-#include <vector>
-
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/core/types/float16.hpp"
-#include "dtrain/ddp/hooks/cast.hpp"
 #include "dtrain/ddp/hooks/low_rank.hpp"
-#include "dtrain/ddp/hooks/power_sgd.hpp"
-#include "support/allocation_count.hpp"
-#include "unit/public_interface/shared_memory_job.hpp"
-
-using dtrain::DistributedDataParallel;
-using dtrain::Ready;
-using front_test::BindingModel;
-using front_test::Group;
-using front_test::Model;
-using front_test::Policy;
-using front_test::run_well;
+#include "unit/public_interface/prelude.hpp"
 
 namespace gradient_hooks_test {
 
@@ -318,7 +288,7 @@ TEST_CASE("the summary says what a hook sends and saves, and nothing about it wi
     CHECK(traffic.bytes_sent == 5 * bytes / 2);
     CHECK(traffic.compressing.count() > 0);
     CHECK(traffic.compressing <= ddp.statistics().times.communication);
-    CHECK(ddp.summary().find(", sent as ") != std::string::npos);
+    CHECK_CONTAINS(ddp.summary(), ", sent as ");
     CHECK(recorded.statistics().hook == dtrain::CompressedTraffic{5 * bytes, 5 * bytes, {}});
     CHECK(plain.statistics().hook == dtrain::CompressedTraffic{});
     CHECK(plain.statistics().wire == dtrain::CompressedTraffic{});
@@ -472,9 +442,7 @@ TEST_CASE("ranks with different hooks, or with and without one, fail with a sent
     DistributedDataParallel ddp{model, group, {}, hook};
   });
   for (const support::RankEnd& end : ends) {
-    CAPTURE(end.text);
-    CHECK(end.text.find("hooks::PowerSgd with rank 1,") != std::string::npos);
-    CHECK(end.text.find("hooks::PowerSgd with rank 2,") != std::string::npos);
+    CHECK_CONTAINS(end.text, "hooks::PowerSgd with rank 1,", "hooks::PowerSgd with rank 2,");
   }
   const std::vector<support::RankEnd> others = support::run_groups<Policy>(2, [](const Group& group) {
     Shaped<Model> model(shapes);
@@ -485,9 +453,7 @@ TEST_CASE("ranks with different hooks, or with and without one, fail with a sent
     }
   });
   for (const support::RankEnd& end : others) {
-    CAPTURE(end.text);
-    CHECK(end.text.find("by an all-reduce") != std::string::npos);
-    CHECK(end.text.find("by hooks::Cast to bf16") != std::string::npos);
+    CHECK_CONTAINS(end.text, "by an all-reduce", "by hooks::Cast to bf16");
   }
 }
 

@@ -1,31 +1,6 @@
 // The norm of the reduced gradients: its value, its bits on all ranks, clipping, and wrong use.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <atomic>
-#include <cmath>
-#include <cstddef>
-#include <limits>
-#include <random>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/core/types/float16.hpp"
-#include "dtrain/topology/hierarchical.hpp"
-#include "dtrain/topology/ring.hpp"
-#include "unit/public_interface/shared_memory_job.hpp"
-
-using dtrain::DistributedDataParallel;
-using dtrain::Errc;
-using dtrain::GradientNorm;
-using dtrain::Ready;
-using front_test::BindingModel;
-using front_test::Group;
-using front_test::Model;
-using front_test::run_well;
+#include "unit/public_interface/prelude.hpp"
 
 namespace {
 

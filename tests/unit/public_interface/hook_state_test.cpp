@@ -1,32 +1,6 @@
 // What hooks keep from step to step, in a checkpoint: a training that goes on from it is the one that wrote it.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <atomic>
-#include <cmath>
-#include <cstddef>
-#include <cstring>
-#include <span>
-#include <string>
-#include <vector>
-
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/ddp/checkpoint/checkpoint.hpp"
-#include "dtrain/ddp/hooks/cast.hpp"
-#include "dtrain/ddp/hooks/local_sgd.hpp"
-#include "dtrain/ddp/hooks/power_sgd.hpp"
-#include "dtrain/ddp/hooks/top_k.hpp"
-#include "dtrain/topology/flat_over.hpp"
-#include "support/temporary_directory.hpp"
-#include "support/thread_group.hpp"
-#include "unit/public_interface/shared_memory_job.hpp"
-
-using dtrain::DistributedDataParallel;
-using dtrain::Ready;
-using front_test::Group;
-using front_test::Model;
-using front_test::run_well;
+#include "unit/public_interface/prelude.hpp"
 
 namespace hook_state_test {
 

@@ -1,29 +1,6 @@
 // Hooks and gradients that are not finite: a step with some is skipped on every rank, and the next one is as before.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <atomic>
-#include <cmath>
-#include <cstddef>
-#include <limits>
-#include <string>
-#include <vector>
-
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/core/types/float16.hpp"
-#include "dtrain/ddp/hooks/adasum.hpp"
-#include "dtrain/ddp/hooks/cast.hpp"
-#include "dtrain/ddp/hooks/power_sgd.hpp"
-#include "dtrain/ddp/hooks/top_k.hpp"
-#include "dtrain/ddp/precision/loss_scaler.hpp"
-#include "unit/public_interface/shared_memory_job.hpp"
-
-using dtrain::DistributedDataParallel;
-using dtrain::Ready;
-using front_test::Group;
-using front_test::Model;
-using front_test::run_well;
+#include "unit/public_interface/prelude.hpp"
 
 namespace hooks_not_finite_test {
 

@@ -1,33 +1,8 @@
 // hooks::LocalSgd: reduced steps, local steps, averages, and what is refused.
 
-#include <doctest/doctest.h>
+#include "unit/public_interface/prelude.hpp"
 
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <vector>
-
-#include "dtrain/core/types/float8.hpp"
-#include "dtrain/ddp/hooks/local_sgd.hpp"
-#include "dtrain/topology/flat_over.hpp"
-#include "dtrain/topology/hierarchical.hpp"
-#include "support/gate.hpp"
-#include "support/store_backend.hpp"
-#include "unit/public_interface/shared_memory_job.hpp"
-
-using dtrain::DistributedDataParallel;
-using dtrain::Ready;
 using dtrain::hooks::LocalSgd;
-using front_test::Group;
-using front_test::Model;
-using front_test::run_well;
 
 namespace local_sgd_test {
 
@@ -261,7 +236,7 @@ TEST_CASE("a rank that is late does not hold up the local steps of the others, a
 }
 
 TEST_CASE("options that differ between ranks, and no steps between averages, are refused") {
-  CHECK_THROWS_WITH_AS(LocalSgd({.every = 0}), doctest::Contains("every = 0; it is 1 or more steps"), dtrain::Error);
+  CHECK_ERROR(LocalSgd({.every = 0}), Errc::invalid_argument, "every = 0; it is 1 or more steps");
   std::atomic<int> told{0};
   support::run_groups<front_test::Policy>(2, [&](const Group& group) {
     Model model(sizes);

@@ -1,16 +1,6 @@
 // GroupOptions::algorithms as a program gives it: what a channel sends to measure, and which wrappers do not.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
-#include "dtrain/distributed_data_parallel.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "support/memory_transport.hpp"
-#include "support/thread_group.hpp"
-#include "unit/public_interface/shared_memory_job.hpp"
+#include "unit/public_interface/prelude.hpp"
 
 namespace measured_algorithms_test {
 

@@ -1,31 +1,10 @@
 // Gradients that do not stay where they were when the model was wrapped, in jobs of several ranks.
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/distributed_data_parallel.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "dtrain/topology/flat.hpp"
-#include "support/thread_group.hpp"
-
-using dtrain::DistributedDataParallel;
-using dtrain::Ready;
-using support::RankEnd;
-using support::run_groups;
+#include "unit/public_interface/prelude.hpp"
 
 namespace {
 
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
-using Group = dtrain::ProcessGroup<Policy>;
-
 /// Says where its vectors are now.
-struct Model {
+struct MovableModel {
   std::vector<std::vector<float>> values{std::vector<float>(8), std::vector<float>(8)};
   std::vector<std::vector<float>> gradients{std::vector<float>(8), std::vector<float>(8)};
 
@@ -40,11 +19,11 @@ struct Model {
 };
 
 /// Its gradients are where they were bound, until it forgets one.
-struct BindingModel : Model {
+struct BoundMovableModel : MovableModel {
   std::vector<dtrain::TensorView> bound{2};
 
   std::vector<dtrain::Parameter> parameters() {
-    std::vector<dtrain::Parameter> list = Model::parameters();
+    std::vector<dtrain::Parameter> list = MovableModel::parameters();
     for (std::size_t i = 0; i < list.size(); ++i) {
       if (bound[i].data != nullptr) list[i].gradient = bound[i];
     }
@@ -65,7 +44,7 @@ TEST_CASE("a gradient that has moved on one rank is every rank's end, before its
     CAPTURE(in_the_pass);
     std::vector<float> old_memory;  // kept, so that a write to it is seen and harms nobody
     const std::vector<RankEnd> ends = run_groups<Policy>(2, [&](const Group& group) {
-      Model model;
+      MovableModel model;
       DistributedDataParallel ddp{model, group};
       const auto move_one = [&] {
         old_memory = std::exchange(model.gradients[1], std::vector<float>(8));
@@ -83,15 +62,14 @@ TEST_CASE("a gradient that has moved on one rank is every rank's end, before its
     const std::string sentence = "in step 2 the gradient of parameter 1 'layer1' is at another address than when";
     CHECK(ends[1].text.find(sentence) == 0);
     CHECK(ends[0].job_failed);
-    CHECK(ends[0].text.find("rank 1") != std::string::npos);
-    CHECK(ends[0].text.find(sentence) != std::string::npos);
+    CHECK_CONTAINS(ends[0].text, "rank 1", sentence);
     CHECK(old_memory == std::vector<float>(8, 7.0F));
   }
 }
 
 TEST_CASE("bound gradients stay bound, where the plan of the second step has moved them, or the job ends") {
   const std::vector<RankEnd> ends = run_groups<Policy>(2, [&](const Group& group) {
-    BindingModel model;
+    BoundMovableModel model;
     DistributedDataParallel ddp{model, group, {.check_addresses = true}};
     const std::byte* const before = model.bound[0].data;
     for (int step = 1; step <= 5; ++step) {
@@ -106,7 +84,7 @@ TEST_CASE("bound gradients stay bound, where the plan of the second step has mov
 
 TEST_CASE("passes under no_sync read no gradients, and the step behind them checks") {
   const std::vector<RankEnd> ends = run_groups<Policy>(1, [&](const Group& group) {
-    Model model;
+    MovableModel model;
     DistributedDataParallel ddp{model, group};
     const std::vector<float> old_memory = std::exchange(model.gradients[0], std::vector<float>(8));
     {

@@ -1,29 +1,6 @@
 // Models whose values get other memory between steps: ShardedOptimizer, LocalSgd and bindings follow them.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/ddp/hooks/local_sgd.hpp"
-#include "dtrain/ddp/sharded/optimizers.hpp"
-#include "dtrain/ddp/sharded/sharded_optimizer.hpp"
-#include "unit/public_interface/shared_memory_job.hpp"
-
-using dtrain::DistributedDataParallel;
-using dtrain::Ready;
-using dtrain::ShardedOptimizer;
-using front_test::Group;
-using front_test::run_well;
-namespace optimizers = dtrain::optimizers;
+#include "unit/public_interface/prelude.hpp"
 
 namespace moved_values_test {
 
@@ -173,7 +150,7 @@ TEST_CASE("a value that has become another tensor, or shares memory now, ends th
       const std::string text =
           shares ? "the values of parameter 0 'p0' and parameter 1 'p1' share memory; list a tied parameter once"
                  : "it is another tensor";
-      CHECK(end.text.find(text) != std::string::npos);
+      CHECK_CONTAINS(end.text, text);
     }
   }
 }

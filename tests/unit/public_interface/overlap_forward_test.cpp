@@ -1,23 +1,6 @@
 // Between a step with overlap_forward and its wait_for(i): checkpoints, ranks that fail or leave, and destruction.
 
-#include <doctest/doctest.h>
-
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <cstddef>
-#include <memory>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "dtrain/ddp/sharded/optimizers.hpp"
-#include "dtrain/ddp/sharded/sharded_checkpoint.hpp"
-#include "dtrain/ddp/sharded/sharded_optimizer.hpp"
-#include "support/temporary_directory.hpp"
-#include "unit/public_interface/shared_memory_job.hpp"
+#include "unit/public_interface/prelude.hpp"
 
 namespace overlap_forward_jobs_test {
 

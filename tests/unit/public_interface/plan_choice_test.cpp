@@ -1,37 +1,8 @@
 // DdpOptions::plan: buckets whose sizes are measured give the same sums, are the same on all ranks, and are saved.
 
-#include <doctest/doctest.h>
+#include "unit/public_interface/prelude.hpp"
 
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <stdexcept>
-#include <string>
-#include <vector>
-
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/ddp/checkpoint/checkpoint.hpp"
-#include "dtrain/ddp/hooks/cast.hpp"
-#include "dtrain/ddp/sharded/optimizers.hpp"
-#include "dtrain/ddp/sharded/sharded_optimizer.hpp"
-#include "support/allocation_count.hpp"
-#include "support/temporary_directory.hpp"
-#include "unit/public_interface/shared_memory_job.hpp"
-
-using dtrain::DdpOptions;
-using dtrain::DistributedDataParallel;
 using dtrain::PlanChoice;
-using dtrain::Ready;
-using front_test::BindingModel;
-using front_test::Group;
-using front_test::Model;
-using front_test::Policy;
-using front_test::run_well;
-using support::RankEnd;
-using support::run_groups;
 
 namespace plan_choice_test {
 
@@ -81,15 +52,6 @@ struct Plans {
   }
   bool are_equal() const { return of_ranks[0] == of_ranks[1]; }
 };
-
-std::string thrown_by(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const dtrain::Error& error) {
-    return error.what();
-  }
-  return "nothing";
-}
 
 }  // namespace plan_choice_test
 
@@ -257,23 +219,23 @@ struct WithoutGradientMemory {
 TEST_CASE("what a measured plan cannot go together with is refused in one sentence") {
   run_well(2, [&](const Group& group) {
     Model model(sizes());
-    CHECK(thrown_by([&] {
+    CHECK(sentence_of([&] {
             DistributedDataParallel ddp{model, group, {.deterministic = true, .plan = PlanChoice::measured()}};
           }) ==
           "DdpOptions::deterministic keeps the first bucket plan, which DdpOptions::plan is to change by "
           "measurements; set one of them");
     WithoutGradientMemory without;
-    CHECK(thrown_by([&] {
+    CHECK(sentence_of([&] {
             DistributedDataParallel ddp{without, group, measured};
           }) ==
           "DdpOptions::plan measures steps without a ShardedOptimizer, which gradients without memory need; set "
           "DdpOptions::bucket_bytes instead");
     DistributedDataParallel plain{model, group};
-    CHECK(thrown_by([&] { dtrain::plan_state(plain); }) ==
+    CHECK(sentence_of([&] { dtrain::plan_state(plain); }) ==
           "plan_state() got a wrapper whose buckets are not measured; set DdpOptions::plan to PlanChoice::measured()");
     DistributedDataParallel ddp{model, group, measured};
     run_step(ddp, model, 0, group.rank());
-    CHECK(thrown_by([&] {
+    CHECK(sentence_of([&] {
             dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::Sgd{}};
           }) ==
           "a ShardedOptimizer keeps the buckets of its wrapper, but DdpOptions::plan still measures to change them; "
@@ -310,5 +272,5 @@ TEST_CASE("a rank that fails while the others choose the plan ends them with its
            run_step(ddp, model, step, group.rank());
          }
        }))
-    CHECK(end.text.find("this rank has had enough") != std::string::npos);
+    CHECK_CONTAINS(end.text, "this rank has had enough");
 }

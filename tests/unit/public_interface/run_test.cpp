@@ -1,17 +1,6 @@
-#include "dtrain/run.hpp"
-
-#include <doctest/doctest.h>
-
-#include <unistd.h>
-
 #include <cstdio>
-#include <cstdlib>
-#include <stdexcept>
-#include <string>
 
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "dtrain/policy.hpp"
+#include "unit/public_interface/prelude.hpp"
 
 namespace {
 

@@ -1,36 +1,7 @@
 // Checkpoints with a ShardedOptimizer: resumed on other numbers of ranks to the bit, damaged files, and what is
 // removed.
 
-#include <doctest/doctest.h>
-
-#include <unistd.h>
-
-#include <array>
-#include <atomic>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <mutex>
-#include <stdexcept>
-#include <string>
-#include <vector>
-
-#include "dtrain/ddp/sharded/optimizers.hpp"
-#include "dtrain/ddp/sharded/sharded_checkpoint.hpp"
-#include "support/temporary_directory.hpp"
-#include "unit/public_interface/shared_memory_job.hpp"
-
-using dtrain::DistributedDataParallel;
-using dtrain::Ready;
-using dtrain::ShardedOptimizer;
-using front_test::Group;
-using front_test::Model;
-using front_test::run_well;
-using support::TemporaryDirectory;
-namespace optimizers = dtrain::optimizers;
+#include "unit/public_interface/prelude.hpp"
 
 namespace sharded_checkpoint_test {
 
@@ -96,9 +67,7 @@ std::size_t files_in(const TemporaryDirectory& folder) {
   return count;
 }
 
-TEST_CASE("a training goes on to the bit on any number of ranks, with any buckets") {
-  const TemporaryDirectory folder;
-  const std::string path = folder.path + "/state";
+TEST_CASE_FIXTURE(TemporaryFile, "a training goes on to the bit on any number of ranks, with any buckets") {
   for (const int savers : {1, 2, 4}) {
     const Values expected = saved(savers, path, optimizers::AdamW{.rate = 0.01F}, 3000);
     CHECK(files_in(folder) == static_cast<std::size_t>(savers) + 1);  // none of the checkpoint before
@@ -138,7 +107,7 @@ std::vector<std::string> errors_of_loading(int ranks, const std::string& path, R
 bool all_contain(const std::vector<std::string>& errors, const std::string& part) {
   for (const std::string& error : errors) {
     INFO(error);
-    CHECK(error.find(part) != std::string::npos);
+    CHECK_CONTAINS(error, part);
     if (error.find(part) == std::string::npos) return false;
   }
   return errors.size() == 3;
@@ -151,9 +120,9 @@ std::string shard_of(const TemporaryDirectory& folder, const std::string& end) {
   return "";
 }
 
-TEST_CASE("files that are missing, damaged or of another optimizer are refused by every rank, and the job goes on") {
-  const TemporaryDirectory folder;
-  const std::string path = folder.path + "/state";
+TEST_CASE_FIXTURE(
+    TemporaryFile,
+    "files that are missing, damaged or of another optimizer are refused by every rank, and the job goes on") {
   const optimizers::Adam rule;
   CHECK(all_contain(errors_of_loading(3, path, rule), "no file"));
   saved(2, path, rule, 3000);
@@ -175,9 +144,8 @@ TEST_CASE("files that are missing, damaged or of another optimizer are refused b
   CHECK(all_contain(errors_of_loading(3, path, rule), "do not have all of the optimizer's state"));
 }
 
-TEST_CASE("a checkpoint that cannot be written is an error on every rank, and leaves the one before whole") {
-  const TemporaryDirectory folder;
-  const std::string path = folder.path + "/state";
+TEST_CASE_FIXTURE(TemporaryFile,
+                  "a checkpoint that cannot be written is an error on every rank, and leaves the one before whole") {
   const optimizers::Adam rule;
   const Values expected = saved(2, path, rule, 3000);
   std::atomic<int> failed{0};
@@ -204,9 +172,7 @@ TEST_CASE("a checkpoint that cannot be written is an error on every rank, and le
   CHECK(wrong_ranks(2, path, rule, 3000, expected) == 0);
 }
 
-TEST_CASE("what a killed writer has left is removed by the next checkpoint") {
-  const TemporaryDirectory folder;
-  const std::string path = folder.path + "/state";
+TEST_CASE_FIXTURE(TemporaryFile, "what a killed writer has left is removed by the next checkpoint") {
   std::ofstream(path + ".shard-00000000deadbeef-7") << "left";
   std::ofstream(path + ".shard-00000000deadbeef-8.part") << "left";
   const std::vector<std::string> others{path + "2.shard-00000000deadbeef-7", path + ".shard-notes",

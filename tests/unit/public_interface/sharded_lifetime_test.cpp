@@ -1,31 +1,7 @@
 // ShardedOptimizer: ranks that construct different ones, values that share memory, and the end of the wrapper.
 
-#include <doctest/doctest.h>
+#include "unit/public_interface/prelude.hpp"
 
-#include <algorithm>
-#include <atomic>
-#include <cstddef>
-#include <memory>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "dtrain/ddp/sharded/optimizers.hpp"
-#include "dtrain/ddp/sharded/sharded_checkpoint.hpp"
-#include "dtrain/ddp/sharded/sharded_optimizer.hpp"
-#include "support/temporary_directory.hpp"
-#include "unit/public_interface/shared_memory_job.hpp"
-
-using dtrain::DistributedDataParallel;
-using dtrain::Ready;
-using dtrain::ShardedOptimizer;
-using front_test::BindingModel;
-using front_test::Group;
-using front_test::Model;
-using front_test::run_well;
-namespace optimizers = dtrain::optimizers;
 namespace zero = dtrain::zero;
 
 namespace sharded_lifetime_test {
@@ -42,26 +18,26 @@ std::string texts(R0 rule_0, Stage0 stage_0, R1 rule_1, Stage1 stage_1) {
       ShardedOptimizer optimizer{ddp, rule_1, stage_1};
     }
   });
-  CHECK(ends[0].text.find("rank 1 reduces gradients by a ShardedOptimizer with zero::") != std::string::npos);
-  CHECK(ends[1].text.find(", rank 0 by a ShardedOptimizer with zero::") != std::string::npos);
+  CHECK_CONTAINS(ends[0].text, "rank 1 reduces gradients by a ShardedOptimizer with zero::");
+  CHECK_CONTAINS(ends[1].text, ", rank 0 by a ShardedOptimizer with zero::");
   return ends[0].text + "\n" + ends[1].text;
 }
 
 TEST_CASE("ranks that construct different sharded optimizers fail at once with a sentence that names both") {
   const optimizers::Sgd sgd;
   const std::string stages = texts(sgd, zero::States{}, sgd, zero::Gradients{});
-  CHECK(stages.find("zero::States, whose rule has 0 state arrays") != std::string::npos);
-  CHECK(stages.find("zero::Gradients, whose rule has 0 state arrays") != std::string::npos);
-  CHECK(texts(sgd, zero::Gradients{}, sgd, zero::States{}).find("zero::Gradients,") != std::string::npos);
+  CHECK_CONTAINS(stages, "zero::States, whose rule has 0 state arrays",
+                 "zero::Gradients, whose rule has 0 state arrays");
+  CHECK_CONTAINS(texts(sgd, zero::Gradients{}, sgd, zero::States{}), "zero::Gradients,");
   for (const bool frees : {false, true}) {
-    CHECK(texts(sgd, zero::Gradients{.ready_frees_value = frees}, sgd, zero::Gradients{.ready_frees_value = !frees})
-              .find("zero::Gradients, ready_frees_value, whose") != std::string::npos);
+    CHECK_CONTAINS(
+        texts(sgd, zero::Gradients{.ready_frees_value = frees}, sgd, zero::Gradients{.ready_frees_value = !frees}),
+        "zero::Gradients, ready_frees_value, whose");
   }
-  CHECK(texts(sgd, zero::States{.overlap_forward = true}, sgd, zero::States{})
-            .find("zero::States, overlap_forward, whose") != std::string::npos);
-  CHECK(texts(sgd, zero::States{}, optimizers::AdamW{}, zero::States{}).find("2 state arrays") != std::string::npos);
-  CHECK(texts(optimizers::AdamW{}, zero::States{}, optimizers::Lamb{}, zero::States{}).find("and measures norms") !=
-        std::string::npos);
+  CHECK_CONTAINS(texts(sgd, zero::States{.overlap_forward = true}, sgd, zero::States{}),
+                 "zero::States, overlap_forward, whose");
+  CHECK_CONTAINS(texts(sgd, zero::States{}, optimizers::AdamW{}, zero::States{}), "2 state arrays");
+  CHECK_CONTAINS(texts(optimizers::AdamW{}, zero::States{}, optimizers::Lamb{}, zero::States{}), "and measures norms");
 }
 
 TEST_CASE("parameters whose values share memory are refused, and train without a sharded optimizer") {
@@ -123,8 +99,7 @@ int wrong_ends(const Group& group, Stage stage, const std::string& path) {
   dtrain::save_checkpoint(group, path, values, *optimizer);
   {
     DistributedDataParallel again{model, group};
-    CHECK_THROWS_WITH_AS(again.backward(pass, *optimizer), doctest::Contains("was constructed from is destroyed"),
-                         dtrain::Error);
+    CHECK_ERROR(again.backward(pass, *optimizer), Errc::invalid_argument, "was constructed from is destroyed");
     ShardedOptimizer next{again, optimizers::Momentum{.rate = 1}, stage};
     wrong += dtrain::load_checkpoint(group, path, values, next) && next.steps() == 1 ? 0 : 1;
     optimizer.reset();
@@ -176,7 +151,7 @@ TEST_CASE("so does one whose wrapper is destroyed after a step that failed") {
         *training.optimizer);
   });
   for (const support::RankEnd& end : ends)
-    CHECK(end.text.find("the loss is not a number") != std::string::npos);
+    CHECK_CONTAINS(end.text, "the loss is not a number");
 }
 
 }  // namespace sharded_lifetime_test

@@ -1,43 +1,10 @@
 // ShardedOptimizer: the same weights as with all of the state on every rank, norms, scaled losses, and misuse.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <functional>
-#include <limits>
-#include <optional>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/core/types/float16.hpp"
-#include "dtrain/ddp/hooks/cast.hpp"
-#include "dtrain/ddp/precision/loss_scaler.hpp"
-#include "dtrain/ddp/precision/master_weights.hpp"
-#include "dtrain/ddp/sharded/optimizers.hpp"
-#include "dtrain/ddp/sharded/sharded_optimizer.hpp"
-#include "support/allocation_count.hpp"
-#include "unit/public_interface/shared_memory_job.hpp"
+#include "unit/public_interface/prelude.hpp"
 #include "unit/public_interface/whole_optimizer.hpp"
 
-using dtrain::DistributedDataParallel;
-using dtrain::Ready;
 using dtrain::ShardedGradients;
-using dtrain::ShardedOptimizer;
 using dtrain::StepInfo;
-using front_test::BindingModel;
-using front_test::Group;
-using front_test::Model;
-using front_test::run_well;
 using whole_optimizer::backward;
 using whole_optimizer::element;
 using whole_optimizer::equal_bits;
@@ -45,7 +12,6 @@ using whole_optimizer::fill_values;
 using whole_optimizer::sizes;
 using whole_optimizer::WholeOptimizer;
 using whole_optimizer::wrong_steps;
-namespace optimizers = dtrain::optimizers;
 
 namespace sharded_optimizer_test {
 
@@ -609,15 +575,6 @@ TEST_CASE("gradients of several passes are added before the update") {
   check_accumulation<dtrain::zero::Gradients>();
 }
 
-std::string error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
-
 TEST_CASE("what does not fit is refused in a sentence") {
   run_well(1, [&](const Group& group) {
     Model model({10});
@@ -625,15 +582,13 @@ TEST_CASE("what does not fit is refused in a sentence") {
     DistributedDataParallel ddp{model, group};
     DistributedDataParallel another{other, group};
     ShardedOptimizer optimizer{ddp, optimizers::Sgd{}};
-    CHECK(error_of([&] {
-            another.backward([](Ready ready) { ready(0); }, optimizer);
-          }).find("that of another DistributedDataParallel") != std::string::npos);
+    CHECK_CONTAINS(sentence_of([&] { another.backward([](Ready ready) { ready(0); }, optimizer); }),
+                   "that of another DistributedDataParallel");
     Model hooked({10});
     DistributedDataParallel with_hook{hooked, group, {}, dtrain::hooks::Cast<dtrain::bfloat16>{}};
     ShardedOptimizer beside{with_hook, optimizers::Sgd{}};
-    CHECK(error_of([&] {
-            with_hook.backward([](Ready ready) { ready(0); }, beside);
-          }).find("a gradient hook reduces the buckets") != std::string::npos);
+    CHECK_CONTAINS(sentence_of([&] { with_hook.backward([](Ready ready) { ready(0); }, beside); }),
+                   "a gradient hook reduces the buckets");
     std::vector<double> value(3);
     std::vector<double> gradient(3);
     struct Doubles {
@@ -641,7 +596,7 @@ TEST_CASE("what does not fit is refused in a sentence") {
       const std::vector<dtrain::Parameter>& parameters() const { return list; }
     } doubles{{{"d", dtrain::tensor_view(value), dtrain::tensor_view(gradient)}}};
     DistributedDataParallel of_doubles{doubles, group};
-    CHECK(error_of([&] { const ShardedOptimizer refused(of_doubles, optimizers::Sgd{}); }) ==
+    CHECK(sentence_of([&] { const ShardedOptimizer refused(of_doubles, optimizers::Sgd{}); }) ==
           "ShardedOptimizer got parameter 0 'd', of f64 on host; it takes f32, f16 and bf16 in host memory");
   });
 }
@@ -658,14 +613,13 @@ TEST_CASE(
       ready(0);
     };
     CHECK_THROWS_WITH_AS(ddp.backward(pass), doctest::Contains("has left no memory for all gradients"), dtrain::Error);
-    CHECK_THROWS_WITH_AS(ddp.backward(pass, whole), doctest::Contains("needs the memory of all gradients"),
-                         dtrain::Error);
+    CHECK_ERROR(ddp.backward(pass, whole), Errc::invalid_argument, "needs the memory of all gradients");
     ddp.backward(pass, divided);
     CHECK(divided.steps() == 1);
     BindingModel bound({10, 3000});
     DistributedDataParallel with_bound{bound, group};
-    CHECK_THROWS_WITH_AS((ShardedOptimizer{with_bound, optimizers::Sgd{}, dtrain::zero::Gradients{}}),
-                         doctest::Contains("wrap a model without bind_gradient"), dtrain::Error);
+    CHECK_ERROR((ShardedOptimizer{with_bound, optimizers::Sgd{}, dtrain::zero::Gradients{}}), Errc::unsupported,
+                "wrap a model without bind_gradient");
     with_bound.backward(pass);
   });
 }
@@ -680,13 +634,13 @@ TEST_CASE("a model without memory for gradients gives views of them, to steps wi
     };
     DistributedDataParallel ddp{model, group};
     CHECK_THROWS_WITH_AS(ddp.backward(pass), doctest::Contains("the model's gradients have no memory"), dtrain::Error);
-    CHECK_THROWS_WITH_AS(ddp.begin(), doctest::Contains("give a ShardedOptimizer to each step"), dtrain::Error);
+    CHECK_ERROR(ddp.begin(), Errc::invalid_argument, "give a ShardedOptimizer to each step");
     ShardedOptimizer whole{ddp, optimizers::Sgd{.rate = 1}};
     ddp.backward(pass, whole);
     ShardedOptimizer divided{ddp, optimizers::Sgd{.rate = 1}, dtrain::zero::Gradients{}};
     std::string error;
     const auto forgetful = [&](Ready ready) {
-      error = error_of([&] { ready(1); });
+      error = sentence_of([&] { ready(1); });
       pass(ready);
     };
     ddp.backward(forgetful, divided);
@@ -756,7 +710,7 @@ void check_throwing(const Stage& stage) {
   CHECK(told == 2);
   CHECK(changed == 0);
   for (const support::RankEnd& end : ends)
-    CHECK(end.text.find("the learning rate is not a number") != std::string::npos);
+    CHECK_CONTAINS(end.text, "the learning rate is not a number");
 }
 
 TEST_CASE("an exception of the rule ends the job with its text, and makes no rank take gradients for weights") {
@@ -804,7 +758,7 @@ TEST_CASE("when an exception leaves backward(), no update runs any more: the opt
   });
   CHECK(wrong == 0);
   for (const support::RankEnd& end : ends)
-    CHECK(end.text.find("the loss is not a number") != std::string::npos);
+    CHECK_CONTAINS(end.text, "the loss is not a number");
 }
 
 TEST_CASE("a backward() within a backward() is refused, and the outer step updates") {
@@ -814,12 +768,12 @@ TEST_CASE("a backward() within a backward() is refused, and the outer step updat
     ShardedOptimizer optimizer{ddp, optimizers::Sgd{.rate = 1.0F}};
     std::string error;
     const auto pass = [&](Ready ready) {
-      error = error_of([&] { ddp.backward([](Ready) {}, optimizer, [](ShardedGradients&) { return false; }); });
+      error = sentence_of([&] { ddp.backward([](Ready) {}, optimizer, [](ShardedGradients&) { return false; }); });
       model.gradients[0].assign(10, 2.0F);
       ready(0);
     };
     ddp.backward(pass, optimizer);
-    CHECK(error.find("came while a step was under way") != std::string::npos);
+    CHECK_CONTAINS(error, "came while a step was under way");
     CHECK(optimizer.steps() == 1);
     CHECK(model.values[0] == std::vector<float>(10, -2.0F));
   });

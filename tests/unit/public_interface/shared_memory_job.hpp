@@ -27,9 +27,9 @@ inline void expect_well(const std::vector<support::RankEnd>& ends) {
 }
 
 /// support::run_groups where every rank is to return.
-template <class Body>
+template <class OfRanks = Policy, class Body>
 void run_well(int ranks, Body body) {
-  expect_well(support::run_groups<Policy>(ranks, body));
+  expect_well(support::run_groups<OfRanks>(ranks, body));
 }
 
 /// Zeros in parameters of these sizes.

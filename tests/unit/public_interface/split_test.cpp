@@ -1,38 +1,8 @@
-#include <doctest/doctest.h>
-
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
-
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/distributed_data_parallel.hpp"
-#include "dtrain/launch/per_process.hpp"
 #include "support/crossed_channels.hpp"
-#include "support/store_backend.hpp"
-#include "support/thread_group.hpp"
+#include "unit/public_interface/prelude.hpp"
 #include "unit/rendezvous/store_job.hpp"
 
-using dtrain::ReduceOp;
-using support::RankEnd;
-
 namespace {
-
-using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
-using Group = dtrain::ProcessGroup<Policy>;
-
-template <class Body>
-void run_well(int ranks, Body body) {
-  const std::vector<RankEnd> ends = support::run_groups<Policy>(ranks, body);
-  for (const RankEnd& end : ends) {
-    CHECK(end.text == "");
-  }
-}
 
 double sum_of(const Group& group, double value) {
   std::array<double, 1> sum{value};
@@ -133,8 +103,7 @@ TEST_CASE("models that differ within a part are told by their ranks' numbers in 
     group.barrier();
   });
   for (const RankEnd& end : ends) {
-    CAPTURE(end.text);
-    CHECK(end.text.find("rank 3's parameter 0 'p0' is f32 [7], rank 2's is f32 [8]") != std::string::npos);
+    CHECK_CONTAINS(end.text, "rank 3's parameter 0 'p0' is f32 [7], rank 2's is f32 [8]");
   }
 }
 
@@ -208,7 +177,7 @@ TEST_CASE("a rank that leaves the job leaves its parts, and ranks that wait ther
     }
     part.barrier();
   });
-  CHECK(ends[1].text.find("rank 0 has left the channel") != std::string::npos);
+  CHECK_CONTAINS(ends[1].text, "rank 0 has left the channel");
 }
 
 TEST_CASE("an exception that unwinds through a part is every rank's end, with its text") {
@@ -226,7 +195,7 @@ TEST_CASE("an exception that unwinds through a part is every rank's end, with it
       CAPTURE(ends[rank].text);
       CHECK(ends[rank].job_failed);
       CHECK(ends[rank].text.find("rank 3 on host ") == 0);
-      CHECK(ends[rank].text.find("the disk is full") != std::string::npos);
+      CHECK_CONTAINS(ends[rank].text, "the disk is full");
     }
   }
 }
@@ -246,7 +215,7 @@ TEST_CASE("what a rank of a part reports is known by its number in the job, and 
     group.barrier();
   });
   CHECK_FALSE(ends[2].job_failed);  // it comes from there
-  CHECK(ends[2].text.find("rank 2 of the job speaks") != std::string::npos);
+  CHECK_CONTAINS(ends[2].text, "rank 2 of the job speaks");
   for (const std::size_t rank : {0U, 1U}) {
     CHECK(ends[rank].job_failed);
     CHECK(ends[rank].text.find("rank 2 on host ") == 0);
@@ -259,7 +228,7 @@ TEST_CASE("a rank that gave up a part's barrier does not count in it, and hears 
     const auto store = part.store();
     if (group.rank() == 1) {
       for (int attempt = 0; attempt < 2; ++attempt) {
-        const std::string text = rendezvous_test::error_of(dtrain::Errc::timeout, [&] {
+        const std::string text = sentence_of(dtrain::Errc::timeout, [&] {
           store.barrier("x", dtrain::Deadline::after(std::chrono::milliseconds(200))).wait();
         });
         CHECK(
@@ -281,7 +250,7 @@ TEST_CASE("a part's barrier ends at once where one of its ranks leaves the job, 
   run_well(5, [](const Group& group) {
     const Group part = group.split(group.rank() % 2, -group.rank());  // 4, 2, 0 and 3, 1
     if (group.rank() == 1) {
-      CHECK(rendezvous_test::error_of(dtrain::Errc::refused, [&] { part.store().barrier("x").wait(); }) ==
+      CHECK(sentence_of(dtrain::Errc::refused, [&] { part.store().barrier("x").wait(); }) ==
             "waiting in barrier 'split-0-1/x': it cannot complete: rank 3 left the job");
     } else if (group.rank() != 3) {
       group.store().get("rank 3 leaves").wait();

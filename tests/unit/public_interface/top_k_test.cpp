@@ -1,32 +1,6 @@
 // hooks::TopK: which elements travel, what the ranks get, and what is kept for the next step.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <atomic>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <limits>
-#include <new>
-#include <numeric>
-#include <random>
-#include <string>
-#include <vector>
-
-#include "dtrain/ddp/checkpoint/checkpoint.hpp"
-#include "dtrain/ddp/hooks/top_k.hpp"
-#include "support/allocation_count.hpp"
-#include "support/temporary_directory.hpp"
-#include "unit/public_interface/shared_memory_job.hpp"
-
-using dtrain::DistributedDataParallel;
-using dtrain::Ready;
-using front_test::BindingModel;
-using front_test::Group;
-using front_test::Model;
-using front_test::run_well;
+#include "unit/public_interface/prelude.hpp"
 
 namespace top_k_test {
 

@@ -1,26 +1,4 @@
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <string>
-#include <type_traits>
-#include <vector>
-
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/core/types/float16.hpp"
-#include "dtrain/ddp/hooks/cast.hpp"
-#include "dtrain/topology/flat_over.hpp"
-#include "dtrain/topology/hierarchical.hpp"
-#include "dtrain/topology/parameter_server.hpp"
-#include "dtrain/topology/ring.hpp"
-#include "dtrain/topology/tree.hpp"
-#include "support/memory_transport.hpp"
-#include "support/store_backend.hpp"
-#include "unit/public_interface/shared_memory_job.hpp"
+#include "unit/public_interface/prelude.hpp"
 
 namespace {
 
@@ -29,8 +7,8 @@ using dtrain::launch::PerProcess;
 namespace topology = dtrain::topology;
 
 /// A few parameters, whose gradients depend on their values and on the rank, in memory of the backend's.
-struct Model : front_test::BindingModel {
-  Model() : BindingModel({1, 1000, 17, 4097}) {
+struct SineModel : front_test::BindingModel {
+  SineModel() : BindingModel({1, 1000, 17, 4097}) {
     for (std::vector<float>& value : values) {
       std::fill(value.begin(), value.end(), 0.5F);
     }
@@ -65,7 +43,7 @@ std::vector<float> train(int ranks, const std::vector<std::string>& hosts = {}, 
   const auto failures = support::run_groups<Policy>(
       ranks,
       [&](const dtrain::ProcessGroup<Policy>& group) {
-        Model model;
+        SineModel model;
         const dtrain::DdpOptions options{.bucket_bytes = 4096,
                                          .deterministic = !std::is_same_v<Backend, support::StoreBackend>};
         auto ddp = [&] {

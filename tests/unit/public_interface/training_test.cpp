@@ -1,41 +1,16 @@
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <atomic>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <mutex>
-#include <numeric>
-#include <random>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "unit/public_interface/shared_memory_job.hpp"
-
-using dtrain::DdpOptions;
-using dtrain::DistributedDataParallel;
-using dtrain::Ready;
-using dtrain::stream::host::Progress;
-using front_test::Group;
-using front_test::Policy;
-using support::RankEnd;
-using support::run_groups;
+#include "unit/public_interface/prelude.hpp"
 
 namespace {
 
 /// Sizes on both sides of cache lines, and one without elements.
 const std::vector<std::size_t> layer_sizes{1, 1000, 17, 0, 4096, 3};
 
-struct Model : front_test::Model {
-  explicit Model(const std::vector<std::size_t>& sizes = layer_sizes) : front_test::Model(sizes) {}
+struct Layers : Model {
+  explicit Layers(const std::vector<std::size_t>& sizes = layer_sizes) : Model(sizes) {}
 };
 
-struct BindingModel : front_test::BindingModel {
-  explicit BindingModel(const std::vector<std::size_t>& sizes = layer_sizes) : front_test::BindingModel(sizes) {}
+struct BoundLayers : BindingModel {
+  explicit BoundLayers(const std::vector<std::size_t>& sizes = layer_sizes) : BindingModel(sizes) {}
 };
 
 /// Gradient i of `rank` in `step`: numbers whose sum depends on the order of summation.
@@ -103,8 +78,8 @@ TEST_CASE("gradients are averaged in rank order, the same bits for every bucket 
         CAPTURE(ranks);
         CAPTURE(bucket_bytes);
         const DdpOptions options{.bucket_bytes = bucket_bytes, .progress = progress};
-        expect_exact_averages<Model>(ranks, options);
-        expect_exact_averages<BindingModel>(ranks, options);
+        expect_exact_averages<Layers>(ranks, options);
+        expect_exact_averages<BoundLayers>(ranks, options);
       }
     }
   }
@@ -113,7 +88,7 @@ TEST_CASE("gradients are averaged in rank order, the same bits for every bucket 
 TEST_CASE("every rank begins with rank 0's values") {
   std::atomic<int> wrong{0};
   run_groups<Policy>(3, [&](const Group& group) {
-    Model model;
+    Layers model;
     for (std::vector<float>& value : model.values) {
       std::fill(value.begin(), value.end(), static_cast<float>(7 + group.rank()));
     }
@@ -128,7 +103,7 @@ TEST_CASE("every rank begins with rank 0's values") {
 TEST_CASE("several threads of each rank announce in orders of their own") {
   std::atomic<int> wrong{0};
   run_groups<Policy>(2, [&](const Group& group) {
-    BindingModel model(std::vector<std::size_t>(32, 50));
+    BoundLayers model(std::vector<std::size_t>(32, 50));
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 1024, .first_bucket_bytes = 256}};
     for (int step = 0; step < 5; ++step) {
       ddp.backward([&](Ready ready) {
@@ -157,8 +132,8 @@ TEST_CASE("several threads of each rank announce in orders of their own") {
 TEST_CASE("two wrappers of one group do not disturb each other, in steps that overlap") {
   std::atomic<int> wrong{0};
   run_groups<Policy>(2, [&](const Group& group) {
-    Model one({8});
-    Model two({8});
+    Layers one({8});
+    Layers two({8});
     DistributedDataParallel first{one, group};
     DistributedDataParallel second{two, group, {.reduce_op = dtrain::ReduceOp::sum}};
     for (int step = 0; step < 3; ++step) {
@@ -178,7 +153,7 @@ TEST_CASE("two wrappers of one group do not disturb each other, in steps that ov
 
 TEST_CASE("an exception of one rank's backward pass is every rank's end") {
   const std::vector<RankEnd> ends = run_groups<Policy>(3, [&](const Group& group) {
-    Model model;
+    Layers model;
     DistributedDataParallel ddp{model, group};
     for (int step = 0; step < 1000; ++step) {
       ddp.backward([&](Ready ready) {
@@ -190,15 +165,14 @@ TEST_CASE("an exception of one rank's backward pass is every rank's end") {
   CHECK(ends[1] == RankEnd{"loss is nan", false});
   for (const std::size_t rank : {0U, 2U}) {
     CHECK(ends[rank].job_failed);
-    CHECK(ends[rank].text.find("rank 1") != std::string::npos);
-    CHECK(ends[rank].text.find("loss is nan") != std::string::npos);
+    CHECK_CONTAINS(ends[rank].text, "rank 1", "loss is nan");
   }
 }
 
 TEST_CASE("an exception that leaves a step in the open is the cause, not the abandoned step") {
   for (int repeat = 0; repeat < 10; ++repeat) {
     const std::vector<RankEnd> ends = run_groups<Policy>(2, [&](const Group& group) {
-      Model model;
+      Layers model;
       DistributedDataParallel ddp{model, group, {.bucket_bytes = 0}};
       for (int step = 0; step < 1000; ++step) {
         auto open = ddp.begin();
@@ -209,32 +183,30 @@ TEST_CASE("an exception that leaves a step in the open is the cause, not the aba
         open.finish();
       }
     });
-    CAPTURE(ends[1].text);
-    CHECK(ends[1].text.find("the disk is full") != std::string::npos);
+    CHECK_CONTAINS(ends[1].text, "the disk is full");
   }
 }
 
 TEST_CASE("an exception between two steps is every rank's end") {
   for (int repeat = 0; repeat < 10; ++repeat) {
     const std::vector<RankEnd> ends = run_groups<Policy>(2, [&](const Group& group) {
-      Model model;
+      Layers model;
       DistributedDataParallel ddp{model, group};
       for (int step = 0; step < 1000; ++step) {
         ddp.backward([&](Ready ready) { backward(model, group.rank(), step, ready); });
         if (group.rank() == 0 && step == 2) throw std::runtime_error("no space for a checkpoint");
       }
     });
-    CAPTURE(ends[1].text);
-    CHECK(ends[1].text.find("no space for a checkpoint") != std::string::npos);
+    CHECK_CONTAINS(ends[1].text, "no space for a checkpoint");
   }
 }
 
 TEST_CASE("an exception of the model while it is wrapped is every rank's end") {
-  struct RefusingModel : BindingModel {
+  struct RefusingModel : BoundLayers {
     bool refuses = false;
     void bind_gradient(std::size_t i, const dtrain::TensorView& view) {
       if (refuses) throw std::runtime_error("this gradient stays where it is");
-      BindingModel::bind_gradient(i, view);
+      BoundLayers::bind_gradient(i, view);
     }
   };
   const std::vector<RankEnd> ends = run_groups<Policy>(2, [&](const Group& group) {
@@ -243,13 +215,12 @@ TEST_CASE("an exception of the model while it is wrapped is every rank's end") {
     DistributedDataParallel ddp{model, group};
     ddp.backward([&](Ready ready) { backward(model, group.rank(), 0, ready); });
   });
-  CAPTURE(ends[0].text);
-  CHECK(ends[0].text.find("this gradient stays where it is") != std::string::npos);
+  CHECK_CONTAINS(ends[0].text, "this gradient stays where it is");
 }
 
 TEST_CASE("a step that is dropped without an exception is every rank's end") {
   const std::vector<RankEnd> ends = run_groups<Policy>(2, [&](const Group& group) {
-    Model model;
+    Layers model;
     DistributedDataParallel ddp{model, group};
     for (int step = 0; step < 1000; ++step) {
       auto open = ddp.begin();
@@ -259,12 +230,12 @@ TEST_CASE("a step that is dropped without an exception is every rank's end") {
       open.finish();
     }
   });
-  CHECK(ends[1].text.find("a step was abandoned without finish()") != std::string::npos);
+  CHECK_CONTAINS(ends[1].text, "a step was abandoned without finish()");
 }
 
 TEST_CASE("a rank that takes more steps than the others is told at which bucket of which step they had left") {
   const std::vector<RankEnd> ends = run_groups<Policy>(2, [&](const Group& group) {
-    Model model;
+    Layers model;
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 4096}};
     for (int step = 0; step < 3 - group.rank(); ++step) {
       ddp.backward([&](Ready ready) { backward(model, group.rank(), step, ready); });
@@ -273,14 +244,13 @@ TEST_CASE("a rank that takes more steps than the others is told at which bucket 
   CHECK(ends[1].text.empty());
   CAPTURE(ends[0].text);
   // layer5 and layer4, of 3 and 4096 elements, are not in one bucket of 4096 bytes; 3 elements are padded to 16.
-  CHECK(ends[0].text.find("all_reduce (average) of 3 f32 (bucket 0 of 4 in step 3), operation ") != std::string::npos);
-  CHECK(ends[0].text.find("rank 1 has left the channel without calling it; every rank takes as many steps") !=
-        std::string::npos);
+  CHECK_CONTAINS(ends[0].text, "all_reduce (average) of 3 f32 (bucket 0 of 4 in step 3), operation ",
+                 "rank 1 has left the channel without calling it; every rank takes as many steps");
 }
 
 TEST_CASE("a parameter without a gradient on one rank is named on every rank, in the step in which it happens") {
   const std::vector<RankEnd> ends = run_groups<Policy>(3, [&](const Group& group) {
-    Model model;
+    Layers model;
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 0}};
     for (int step = 1; step < 1000; ++step) {
       ddp.backward([&](Ready ready) {
@@ -292,8 +262,7 @@ TEST_CASE("a parameter without a gradient on one rank is named on every rank, in
   });
   for (std::size_t rank = 0; rank < 3; ++rank) {
     CAPTURE(rank);
-    CHECK(ends[rank].text.find("in step 4 these parameters got no gradient: parameter 1 'layer1';") !=
-          std::string::npos);
+    CHECK_CONTAINS(ends[rank].text, "in step 4 these parameters got no gradient: parameter 1 'layer1';");
     CHECK(ends[rank].job_failed == (rank != 2));
   }
 }
@@ -302,7 +271,7 @@ TEST_CASE("another model on one rank is refused on every rank, with the first di
   const std::vector<RankEnd> ends = run_groups<Policy>(4, [&](const Group& group) {
     std::vector<std::size_t> sizes = layer_sizes;
     if (group.rank() == 3) sizes[2] = sizes[4] = 16;
-    Model model(sizes);
+    Layers model(sizes);
     DistributedDataParallel ddp{model, group};
   });
   for (std::size_t rank = 0; rank < 4; ++rank) {
@@ -314,7 +283,7 @@ TEST_CASE("another model on one rank is refused on every rank, with the first di
 
 TEST_CASE("other options on one rank are refused on every rank") {
   const std::vector<RankEnd> ends = run_groups<Policy>(2, [&](const Group& group) {
-    Model model;
+    Layers model;
     DistributedDataParallel ddp{model, group, {.bucket_bytes = group.rank() == 0 ? 4096U : 8192U}};
   });
   for (const RankEnd& end : ends) {

@@ -1,32 +1,8 @@
 // A step's work waits in its stream's queue while ready() returns, whatever reduces the buckets: ready() runs none.
 
-#include <doctest/doctest.h>
+#include "unit/public_interface/prelude.hpp"
 
-#include <algorithm>
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <utility>
-#include <vector>
-
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/ddp/hooks/adasum.hpp"
-#include "dtrain/ddp/hooks/cast.hpp"
-#include "dtrain/ddp/hooks/power_sgd.hpp"
-#include "dtrain/ddp/hooks/top_k.hpp"
-#include "dtrain/ddp/sharded/optimizers.hpp"
-#include "dtrain/ddp/sharded/sharded_optimizer.hpp"
-#include "support/contains.hpp"
-#include "support/gate.hpp"
-#include "unit/public_interface/shared_memory_job.hpp"
-
-using dtrain::DistributedDataParallel;
-using dtrain::Ready;
-using dtrain::ShardedOptimizer;
 using dtrain::optimizers::AdamW;
-using front_test::Group;
-using front_test::Model;
-using front_test::run_well;
 using support::holds_soon;
 
 namespace work_items_test {
@@ -154,9 +130,8 @@ TEST_CASE("a hook may say how many work items a bucket takes when it knows the b
     struct Endless : Enqueuing {
       std::int64_t items_per_bucket(int) const { return -1; }
     };
-    CHECK_THROWS_WITH_AS((DistributedDataParallel{model, group, options, Endless{{1}}}),
-                         doctest::Contains("returned 18446744073709551615, but a stream has room for 4096 work items"),
-                         dtrain::Error);
+    CHECK_ERROR((DistributedDataParallel{model, group, options, Endless{{1}}}), Errc::limit,
+                "returned 18446744073709551615, but a stream has room for 4096 work items");
   });
 }
 
@@ -178,10 +153,10 @@ TEST_CASE("a hook that enqueues more than it said is refused, with both numbers 
       }
     });
     for (const support::RankEnd& end : ends) {
-      CAPTURE(end.text);
-      CHECK(support::contains(end.text, says ? "enqueued 41 work items for bucket 0, which has room for 40"
-                                             : "enqueued 17 work items for bucket 0, which has room for 16"));
-      CHECK(support::contains(end.text, "let its member items_per_bucket(ranks) return the largest number"));
+      CHECK_CONTAINS(end.text,
+                     says ? "enqueued 41 work items for bucket 0, which has room for 40"
+                          : "enqueued 17 work items for bucket 0, which has room for 16",
+                     "let its member items_per_bucket(ranks) return the largest number");
     }
   }
 }

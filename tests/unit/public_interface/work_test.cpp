@@ -1,25 +1,7 @@
 // What a collective with a stream gives: waited for, awaited, or dropped.
 
-#include "dtrain/group/collectives.hpp"
+#include "unit/public_interface/prelude.hpp"
 
-#include <doctest/doctest.h>
-
-#include <array>
-#include <chrono>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "dtrain/run.hpp"
-#include "support/contains.hpp"
-#include "unit/public_interface/shared_memory_job.hpp"
-
-using dtrain::Deadline;
-using dtrain::ReduceOp;
-using front_test::Group;
-using front_test::Policy;
-using front_test::run_well;
 using support::contains;
 
 TEST_CASE("a Work is waited for, and one that is dropped runs all the same") {
@@ -114,12 +96,11 @@ TEST_CASE("a Work of a failed job throws its first cause, waited for or awaited"
       group.run([&]() -> dtrain::Task<> { co_await work; });
     }
   });
-  CHECK(contains(ends[0].text, "the disk is full"));
+  CHECK_CONTAINS(ends[0].text, "the disk is full");
   for (const std::size_t rank : {std::size_t{1}, std::size_t{2}}) {
     CAPTURE(rank);
     CHECK(ends[rank].job_failed);
-    CHECK(contains(ends[rank].text, "rank 0 on host "));
-    CHECK(contains(ends[rank].text, "the disk is full"));
+    CHECK_CONTAINS(ends[rank].text, "rank 0 on host ", "the disk is full");
   }
 }
 
@@ -136,7 +117,7 @@ TEST_CASE("wait() in a coroutine is an error, never a hang") {
       }
       co_return std::move(text);
     });
-    CHECK(contains(said, "control loop"));
+    CHECK_CONTAINS(said, "control loop");
     work.wait();
     CHECK(values[0] == 2);
   });

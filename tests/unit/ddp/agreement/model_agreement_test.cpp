@@ -1,21 +1,7 @@
 #include "dtrain/ddp/agreement/model_agreement.hpp"
+#include "unit/ddp/prelude.hpp"
 
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <memory>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "support/fake_group_handle.hpp"
-#include "support/fake_store.hpp"
-
-using dtrain::Deadline;
-using dtrain::ddp::ModelSignature;
 using support::FakeGroupHandle;
-using support::FakeJob;
-using support::FakeStore;
 
 namespace {
 
@@ -89,8 +75,7 @@ TEST_CASE("a signature larger than a value of the store is compared whole") {
   std::vector<ModelSignature> models(2, layers(3000, std::string(800, 'n')));
   models[1].parameters[2999].dtype = dtrain::DType::f64;
   const std::vector<std::string> results = agree(job, models);
-  CHECK(results[1].find("rank 1's parameter 2999") != std::string::npos);
-  CHECK(results[1].find("is f64 [3, 4], rank 0's is f32 [3, 4]") != std::string::npos);
+  CHECK_CONTAINS(results[1], "rank 1's parameter 2999", "is f64 [3, 4], rank 0's is f32 [3, 4]");
 }
 
 TEST_CASE("what another program published under rank 0's key is refused") {

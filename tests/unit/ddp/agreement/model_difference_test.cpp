@@ -1,16 +1,4 @@
-#include "dtrain/ddp/agreement/model_signature.hpp"
-
-#include <doctest/doctest.h>
-
-#include <string>
-#include <utility>
-
-#include "unit/ddp/agreement/two_layers.hpp"
-
-using ddp_test::two_layers;
-using dtrain::DType;
-using dtrain::ddp::first_difference;
-using dtrain::ddp::ModelSignature;
+#include "unit/ddp/prelude.hpp"
 
 namespace {
 

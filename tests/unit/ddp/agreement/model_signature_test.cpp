@@ -1,19 +1,6 @@
-#include "dtrain/ddp/agreement/model_signature.hpp"
+#include "unit/ddp/prelude.hpp"
 
-#include <doctest/doctest.h>
-
-#include <cstdint>
-#include <optional>
-#include <random>
-#include <string>
-#include <string_view>
-
-#include "unit/ddp/agreement/two_layers.hpp"
-
-using ddp_test::two_layers;
-using dtrain::DType;
 using dtrain::to_bytes;
-using dtrain::ddp::ModelSignature;
 
 namespace {
 

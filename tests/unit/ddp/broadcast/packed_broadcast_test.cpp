@@ -1,21 +1,13 @@
 #include "dtrain/ddp/broadcast/packed_broadcast.hpp"
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstddef>
 #include <cstring>
 #include <functional>
-#include <memory>
-#include <numeric>
-#include <thread>
-#include <vector>
 
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
 #include "support/counting_communicator.hpp"
+#include "unit/ddp/prelude.hpp"
 
 namespace packed_broadcast_test {
 

@@ -1,16 +1,11 @@
 #include "dtrain/ddp/data/sampler.hpp"
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstdint>
 #include <set>
-#include <span>
-#include <vector>
+
+#include "unit/ddp/prelude.hpp"
 
 using dtrain::DistributedSampler;
 using dtrain::SamplerOptions;
-using dtrain::ddp::SampleBatches;
 
 namespace {
 

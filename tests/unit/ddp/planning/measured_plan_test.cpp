@@ -1,33 +1,10 @@
 #include "dtrain/ddp/planning/measured_plan.hpp"
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
 #include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
 
-#include "dtrain/ddp/collect_parameters.hpp"
-#include "support/fake_group_handle.hpp"
-#include "support/fake_store.hpp"
+#include "unit/ddp/prelude.hpp"
 
 using dtrain::PlanChoice;
-using dtrain::backend::LinkCost;
-using dtrain::ddp::BucketCaps;
-using dtrain::ddp::BucketPlan;
-using dtrain::ddp::BucketPlanner;
-using dtrain::ddp::MeasuredPlan;
-using dtrain::ddp::plan_buckets;
-using dtrain::ddp::SavedPlan;
-using dtrain::ddp::StepEvent;
-using dtrain::ddp::StepRecorder;
 using std::chrono::nanoseconds;
 
 namespace {

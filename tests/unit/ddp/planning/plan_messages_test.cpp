@@ -1,20 +1,5 @@
 #include "dtrain/ddp/planning/plan_messages.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <limits>
-#include <numeric>
-#include <string>
-#include <vector>
-
-using dtrain::ddp::combined;
-using dtrain::ddp::grouped_times;
-using dtrain::ddp::max_ready_groups;
-using dtrain::ddp::max_variants;
-using dtrain::ddp::PlanSettings;
-using dtrain::ddp::RankTiming;
-using dtrain::ddp::times_of_parameters;
+#include "unit/ddp/prelude.hpp"
 
 TEST_CASE("all ranks together are as late as the last, and cost what the rank that waited least has measured") {
   const std::vector<RankTiming> timings{{{{1e-3, 2e-9}, {5e-3, 0}}, 0.5, {0.1, 0.4}},

@@ -1,26 +1,5 @@
 #include "dtrain/ddp/planning/plan_search.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <limits>
-#include <random>
-#include <vector>
-
-using dtrain::backend::LinkCost;
-using dtrain::ddp::BucketCaps;
-using dtrain::ddp::choose_caps;
-using dtrain::ddp::choose_settings;
-using dtrain::ddp::fit_reduction_cost;
-using dtrain::ddp::GradientSize;
-using dtrain::ddp::GradientTimes;
-using dtrain::ddp::plan_step;
-using dtrain::ddp::PlannedStep;
-using dtrain::ddp::probing_caps;
-using dtrain::ddp::ReductionSample;
-using dtrain::ddp::reverse_order;
+#include "unit/ddp/prelude.hpp"
 
 namespace {
 

@@ -1,15 +1,5 @@
 #include "dtrain/ddp/planning/step_model.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <cstdint>
-#include <vector>
-
-using dtrain::ddp::step_profile;
-using dtrain::ddp::StepEvent;
-using dtrain::ddp::StepProfile;
-using dtrain::ddp::StepRecord;
+#include "unit/ddp/prelude.hpp"
 
 namespace {
 

@@ -1,8 +1,5 @@
 #include "dtrain/ddp/precision/gradient_norm.hpp"
-
-#include <doctest/doctest.h>
-
-#include <limits>
+#include "unit/ddp/prelude.hpp"
 
 namespace {
 

@@ -1,29 +1,8 @@
 #include "dtrain/ddp/profile/reducer_statistics.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstdint>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "dtrain/core/deadline.hpp"
 #include "dtrain/ddp/profile/slowest_rank.hpp"
 #include "support/captured_stderr.hpp"
-#include "support/fake_store.hpp"
 #include "support/thread_ranks.hpp"
-#include "unit/ddp/fake_rank.hpp"
-
-using ddp_test::FakeRank;
-using dtrain::Step;
-using dtrain::ddp::ReducerStatistics;
-using dtrain::ddp::SlowestRank;
-using dtrain::ddp::StepEvent;
-using dtrain::ddp::StepMeter;
-using dtrain::ddp::StepRecord;
-using namespace std::chrono_literals;
+#include "unit/ddp/prelude.hpp"
 
 namespace {
 
@@ -55,7 +34,7 @@ TEST_CASE("the line says why nothing was hidden, and counts passes under no_sync
         "a step of 200 and 600 passes under no_sync(): forward 3.1 ms, backward 8.2 ms, communication 5 ms (hidden 0 "
         "ms: no free), exposed 5 ms, 100 MB in 12 buckets");
   statistics.times.hidden = 880ms;  // then somebody ran it
-  CHECK(to_string(statistics).find("(hidden 4.4 ms)") != std::string::npos);
+  CHECK_CONTAINS(to_string(statistics), "(hidden 4.4 ms)");
 }
 
 TEST_CASE("the line says what a hook and a wire type save, and what compressing takes") {

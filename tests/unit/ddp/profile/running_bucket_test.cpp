@@ -1,13 +1,8 @@
 #include "dtrain/ddp/profile/running_bucket.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstdint>
-#include <vector>
+#include "unit/ddp/prelude.hpp"
 
 using dtrain::backend::Operation;
 using dtrain::backend::OperationKind;
-using dtrain::ddp::RunningBucket;
 
 namespace {
 

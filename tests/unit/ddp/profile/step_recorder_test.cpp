@@ -1,19 +1,5 @@
 #include "dtrain/ddp/profile/step_record.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <cstdint>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "dtrain/core/deadline.hpp"
-
-using dtrain::ddp::StepEvent;
-using dtrain::ddp::StepRecord;
-using dtrain::ddp::StepRecorder;
+#include "unit/ddp/prelude.hpp"
 
 TEST_CASE("records come back in the order in which they were written") {
   StepRecorder recorder(8);

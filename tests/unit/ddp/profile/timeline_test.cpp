@@ -1,19 +1,7 @@
 #include "dtrain/ddp/profile/timeline.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "dtrain/identity/formats/json.hpp"
+#include "unit/ddp/prelude.hpp"
 
-using dtrain::ddp::RankTimeline;
-using dtrain::ddp::StepEvent;
-using dtrain::ddp::StepRecord;
-using dtrain::ddp::timeline_json;
 using dtrain::identity::Json;
 
 namespace {
@@ -70,10 +58,8 @@ TEST_CASE(
   CHECK(event(text, "waiting") == "X 0 0 3.000 6.500");
   CHECK(event(text, "bias") == "i 0 1 1.000");
   CHECK(event(text, "weight") == "i 0 1 2.500");
-  CHECK(text.find("\"name\":\"bucket 7\",\"pid\":0,\"tid\":2,\"ts\":2.600,\"dur\":1.400,\"args\":{\"step\":1}}") !=
-        std::string::npos);
-  CHECK(text.find("\"name\":\"bucket 7\",\"pid\":0,\"tid\":3,\"ts\":4.000,\"dur\":5.000,\"args\":{\"step\":1}}") !=
-        std::string::npos);
+  CHECK_CONTAINS(text, "\"name\":\"bucket 7\",\"pid\":0,\"tid\":2,\"ts\":2.600,\"dur\":1.400,\"args\":{\"step\":1}}",
+                 "\"name\":\"bucket 7\",\"pid\":0,\"tid\":3,\"ts\":4.000,\"dur\":5.000,\"args\":{\"step\":1}}");
   CHECK(clock_of(text) == "one clock");
 }
 
@@ -84,9 +70,8 @@ TEST_CASE(
       {0, "a", {}, {}, one_step(5000)},
       {1, "b", std::chrono::nanoseconds(-1000000), std::chrono::microseconds(30), one_step(1006000)}};
   const std::string text = timeline_json(ranks);
-  CHECK(text.find("\"name\":\"process_name\",\"pid\":1,\"tid\":0,\"args\":{\"name\":\"rank 1 on b\"}}") !=
-        std::string::npos);
-  CHECK(text.find("\"name\":\"step 1\",\"pid\":1,\"tid\":0,\"ts\":1.000,\"dur\":9.500") != std::string::npos);
+  CHECK_CONTAINS(text, "\"name\":\"process_name\",\"pid\":1,\"tid\":0,\"args\":{\"name\":\"rank 1 on b\"}}",
+                 "\"name\":\"step 1\",\"pid\":1,\"tid\":0,\"ts\":1.000,\"dur\":9.500");
   CHECK(clock_of(text) == "rank 0's clock; estimated over the store: rank 1 to within 30 us");
 }
 

@@ -1,16 +1,7 @@
 #include "dtrain/ddp/reduction/host_gradient_copier.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <cstddef>
-#include <string>
-#include <vector>
-
-#include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
+#include "unit/ddp/prelude.hpp"
 
-using dtrain::ddp::BucketCaps;
 using dtrain::stream::host::Queue;
 using dtrain::stream::host::StreamRef;
 

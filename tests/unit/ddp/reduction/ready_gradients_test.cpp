@@ -1,12 +1,4 @@
-#include "dtrain/ddp/reduction/reducer.hpp"
-
-#include <doctest/doctest.h>
-
-#include <string>
-#include <vector>
-
-using dtrain::ddp::ParameterNames;
-using dtrain::ddp::ReadyGradients;
+#include "unit/ddp/prelude.hpp"
 
 namespace {
 
@@ -24,7 +16,7 @@ TEST_CASE("a new step forgets the entries of the one before") {
   ReadyGradients ready(names);
   for (int step = 1; step <= 3; ++step) {
     ready.begin_step();
-    CHECK(ready.missing().find("parameter 0 'a', parameter 1 'b'") != std::string::npos);
+    CHECK_CONTAINS(ready.missing(), "parameter 0 'a', parameter 1 'b'");
     ready.mark_ready(0);
     ready.mark_ready(1);
     CHECK(ready.missing().empty());
@@ -52,10 +44,10 @@ TEST_CASE("five missing parameters are named without a rest, the sixth is counte
   const ParameterNames five_names = named({"a", "b", "c", "d", "e"});
   ReadyGradients five(five_names);
   five.begin_step();
-  CHECK(five.missing().find("parameter 4 'e';") != std::string::npos);
+  CHECK_CONTAINS(five.missing(), "parameter 4 'e';");
   const ParameterNames six_names = named({"a", "b", "c", "d", "e", "f"});
   ReadyGradients six(six_names);
   six.begin_step();
-  CHECK(six.missing().find("parameter 4 'e' and 1 more;") != std::string::npos);
+  CHECK_CONTAINS(six.missing(), "parameter 4 'e' and 1 more;");
   CHECK(six.missing().find("'f'") == std::string::npos);
 }

@@ -1,17 +1,8 @@
-#include "dtrain/ddp/reduction/bucket_rebuild.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
 #include <cstring>
-#include <numeric>
-#include <random>
-#include <vector>
+
+#include "unit/ddp/prelude.hpp"
 
 namespace {
-
-using dtrain::ddp::Block;
 
 /// Blocks of these sizes, each filled with its number, and what they are to become.
 struct Memory {

@@ -1,15 +1,5 @@
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <memory>
-#include <vector>
-
-#include "dtrain/ddp/reduction/reducer.hpp"
 #include "support/allocation_count.hpp"
-#include "unit/ddp/fake_rank.hpp"
-
-using ddp_test::FakeRank;
-using dtrain::Step;
+#include "unit/ddp/prelude.hpp"
 
 TEST_CASE("a steady step allocates nothing, bound or not") {
   for (const bool bound : {false, true}) {

@@ -1,23 +1,4 @@
-#include "dtrain/ddp/reduction/reducer.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cstdint>
-#include <numeric>
-#include <random>
-#include <stdexcept>
-#include <thread>
-#include <vector>
-
-#include "unit/ddp/fake_rank.hpp"
-
-using ddp_test::FakeRank;
-using dtrain::Errc;
-using dtrain::Error;
-using dtrain::Step;
+#include "unit/ddp/prelude.hpp"
 
 namespace {
 
@@ -25,19 +6,6 @@ std::vector<std::size_t> ascending(std::size_t count) {
   std::vector<std::size_t> numbers(count);
   std::iota(numbers.begin(), numbers.end(), std::size_t{0});
   return numbers;
-}
-
-template <class F>
-void expect_error(Errc code, const char* part, F&& f) {
-  try {
-    f();
-    FAIL_CHECK("nothing was thrown");
-  } catch (const Error& error) {
-    CHECK(error.code() == make_error_code(code));
-    CHECK(std::string(error.what()).find(part) != std::string::npos);
-    INFO(error.what());
-    CHECK(true);
-  }
 }
 
 }  // namespace
@@ -161,15 +129,14 @@ TEST_CASE("parameters without a gradient are named in the same step, five at mos
   Step step = rank.reducer->begin();
   step.ready(4);
   step.ready(9);
-  expect_error(Errc::missing_gradient,
-               "in step 2 these parameters got no gradient: parameter 0 'p0', parameter 1 'p1', "
-               "parameter 2 'p2', parameter 3 'p3', parameter 5 'p5' and 3 more",
-               [&] { step.finish(); });
+  CHECK_ERROR(step.finish(), Errc::missing_gradient,
+              "in step 2 these parameters got no gradient: parameter 0 'p0', parameter 1 'p1', "
+              "parameter 2 'p2', parameter 3 'p3', parameter 5 'p5' and 3 more");
   REQUIRE(rank.latch->failed());
   CHECK(rank.latch->cause()->kind == dtrain::CauseKind::exception);
   CHECK(rank.latch->cause()->rank == 1);
   CHECK(rank.latch->cause()->host == "host-a");
-  CHECK(rank.latch->cause()->text.find("parameter 5 'p5'") != std::string::npos);
+  CHECK_CONTAINS(rank.latch->cause()->text, "parameter 5 'p5'");
   CHECK(rank.abandoned.empty());
   CHECK(rank.reducer->statistics().steps == 1);
 }
@@ -179,18 +146,18 @@ TEST_CASE("a parameter that is ready twice, one that does not exist and one outs
   dtrain::Ready late = [&] {
     Step step = rank.reducer->begin();
     step.ready(0);
-    expect_error(Errc::invalid_argument, "ready(0) for parameter 0 'p0' came twice in step 1", [&] { step.ready(0); });
-    expect_error(Errc::invalid_argument, "the model has 2 parameters", [&] { step.ready(2); });
+    CHECK_ERROR(step.ready(0), Errc::invalid_argument, "ready(0) for parameter 0 'p0' came twice in step 1");
+    CHECK_ERROR(step.ready(2), Errc::invalid_argument, "the model has 2 parameters");
     step.ready(1);
     dtrain::Ready announcer = step.ready();
     step.finish();
-    expect_error(Errc::invalid_argument, "a step was used after finish()", [&] { step.ready(0); });
-    expect_error(Errc::invalid_argument, "a step was used after finish()", [&] { step.finish(); });
+    CHECK_ERROR(step.ready(0), Errc::invalid_argument, "a step was used after finish()");
+    CHECK_ERROR(step.finish(), Errc::invalid_argument, "a step was used after finish()");
     return announcer;
   }();
-  expect_error(Errc::invalid_argument, "when no step was under way", [&] { late(0); });
+  CHECK_ERROR(late(0), Errc::invalid_argument, "when no step was under way");
   Step again = rank.reducer->begin();
-  expect_error(Errc::invalid_argument, "begin() came while a step was under way", [&] { (void)rank.reducer->begin(); });
+  CHECK_ERROR(rank.reducer->begin(), Errc::invalid_argument, "begin() came while a step was under way");
   again.ready(0);
   again.ready(1);
   again.finish();
@@ -221,8 +188,7 @@ TEST_CASE("a host stream's handle changes nothing, a cuda one is unsupported by 
   FakeRank rank({1});
   Step step = rank.reducer->begin();
   const dtrain::StreamHandle cuda{{dtrain::DeviceKind::cuda, 1}, nullptr};
-  expect_error(Errc::unsupported, "ready(0) for parameter 0 'p0' came with a stream of cuda:1",
-               [&] { step.ready(0, cuda); });
+  CHECK_ERROR(step.ready(0, cuda), Errc::unsupported, "ready(0) for parameter 0 'p0' came with a stream of cuda:1");
   rank.write(0, 2.0F);
   step.ready(0, dtrain::StreamHandle{});
   step.finish();
@@ -251,12 +217,12 @@ TEST_CASE("a gradient of another size or dtype is refused, and its parameter can
   std::array<double, 2> doubles{};
   std::array<float, 3> three{};
   Step step = rank.reducer->begin();
-  expect_error(Errc::invalid_argument, "came with f64 [2] on host, but the parameter's own is f32 [2] on host",
-               [&] { step.ready(0, dtrain::tensor_view(doubles.data(), {2}), {}); });
-  expect_error(Errc::invalid_argument, "came with f32 [3] on host",
-               [&] { step.ready(0, dtrain::tensor_view(three.data(), {3}), {}); });
-  expect_error(Errc::invalid_argument, "came with no memory of f32 [2]",
-               [&] { step.ready(0, dtrain::tensor_view(static_cast<float*>(nullptr), {2}), {}); });
+  CHECK_ERROR(step.ready(0, dtrain::tensor_view(doubles.data(), {2}), {}), Errc::invalid_argument,
+              "came with f64 [2] on host, but the parameter's own is f32 [2] on host");
+  CHECK_ERROR(step.ready(0, dtrain::tensor_view(three.data(), {3}), {}), Errc::invalid_argument,
+              "came with f32 [3] on host");
+  CHECK_ERROR(step.ready(0, dtrain::tensor_view(static_cast<float*>(nullptr), {2}), {}), Errc::invalid_argument,
+              "came with no memory of f32 [2]");
   step.ready(0);
   step.finish();
 }
@@ -275,7 +241,7 @@ TEST_CASE("parameters without elements are announced like any other") {
   FakeRank nothing({0, 0});
   Step step = nothing.reducer->begin();
   step.ready(1);
-  expect_error(Errc::missing_gradient, "parameter 0 'p0'", [&] { step.finish(); });
+  CHECK_ERROR(step.finish(), Errc::missing_gradient, "parameter 0 'p0'");
 }
 
 TEST_CASE("once the job has failed every call throws its cause") {
@@ -303,7 +269,7 @@ TEST_CASE("a stream that nobody runs ends in a timeout, not in a hang") {
   FakeRank rank({1}, {0, 0}, false, std::chrono::milliseconds(20));
   Step step = rank.reducer->begin();
   step.ready(0);
-  expect_error(Errc::timeout, "communication stream", [&] { step.finish(); });
+  CHECK_ERROR(step.finish(), Errc::timeout, "communication stream");
   rank.stream.run();
 }
 
@@ -317,7 +283,7 @@ TEST_CASE("a launch that throws fails the step, in ready and again in finish, an
   CHECK(rank.launched() == std::vector<std::size_t>{0});
   CHECK_THROWS_WITH(step.finish(), "the channel refuses this launch");
   CHECK(rank.latch->failed());  // the others wait for what was not launched
-  expect_error(Errc::job_failed, "the channel refuses this launch", [&] { (void)rank.reducer->begin(); });
+  CHECK_ERROR(rank.reducer->begin(), Errc::job_failed, "the channel refuses this launch");
 }
 
 TEST_CASE("a reducer that is destroyed within a step ends its work first") {
@@ -373,5 +339,5 @@ TEST_CASE("ready launches each of many buckets, and one of them that throws is r
   CHECK(!rank.latch->failed());
   CHECK_THROWS_WITH(step.finish(), "the channel refuses this launch");
   CHECK(rank.latch->failed());
-  expect_error(Errc::job_failed, "the channel refuses this launch", [&] { (void)rank.reducer->begin(); });
+  CHECK_ERROR(rank.reducer->begin(), Errc::job_failed, "the channel refuses this launch");
 }

@@ -1,13 +1,4 @@
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <vector>
-
-#include "dtrain/ddp/reduction/reducer.hpp"
-#include "unit/ddp/fake_rank.hpp"
-
-using ddp_test::FakeRank;
-using dtrain::Step;
+#include "unit/ddp/prelude.hpp"
 
 TEST_CASE("where it is allowed, a gradient that is not announced counts as zeros, bound or not") {
   for (const bool bound : {false, true}) {

@@ -1,20 +1,5 @@
 #include "dtrain/ddp/setup/bucket_order_broadcast.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <cstddef>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "support/fake_group_handle.hpp"
-#include "support/fake_store.hpp"
-
-using dtrain::Deadline;
-using dtrain::ddp::read_order_blocking;
-using support::FakeJob;
-using support::FakeStore;
+#include "unit/ddp/prelude.hpp"
 
 namespace {
 

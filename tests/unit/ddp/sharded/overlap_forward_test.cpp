@@ -1,21 +1,10 @@
 // What a sharded step waits for, on a stream that runs only what somebody waits for: the memory of an earlier bucket,
 // and with overlap_forward the weights of one parameter.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstddef>
-#include <memory>
-#include <optional>
-#include <span>
-#include <vector>
-
-#include "dtrain/ddp/collect_parameters.hpp"
-#include "dtrain/ddp/reduction/reducer.hpp"
 #include "dtrain/ddp/sharded/sharded_reduction.hpp"
 #include "support/fake_communicator.hpp"
 #include "support/manual_stream.hpp"
+#include "unit/ddp/prelude.hpp"
 
 namespace overlap_forward_test {
 

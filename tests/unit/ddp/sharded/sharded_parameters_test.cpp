@@ -1,15 +1,6 @@
 #include "dtrain/ddp/sharded/sharded_parameters.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <random>
-#include <span>
-#include <vector>
-
 #include "dtrain/core/types/tensor_view.hpp"
+#include "unit/ddp/prelude.hpp"
 
 TEST_CASE("weights share memory with ranges exactly where a byte is in both") {
   std::vector<float> memory(64);

@@ -1,17 +1,9 @@
 // ShardedReduction: a step sends each element once to be reduced and once as a new weight, which is what one all-reduce
 // sends, for any number of ranks and in both stages.
 
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <utility>
-#include <vector>
-
-#include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/sharded/sharded_reduction.hpp"
 #include "support/counting_communicator.hpp"
+#include "unit/ddp/prelude.hpp"
 
 namespace sharded_reduction_test {
 

@@ -1,0 +1,69 @@
+#pragma once
+/// @file
+/// The headers and names that most tests of public_interface/ use.
+
+#include <doctest/doctest.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "dtrain/dtrain.hpp"
+#include "dtrain/rendezvous/membership/host_identity.hpp"
+#include "support/allocation_count.hpp"
+#include "support/expect_error.hpp"
+#include "support/gate.hpp"
+#include "support/memory_transport.hpp"
+#include "support/store_backend.hpp"
+#include "support/summary_file.hpp"
+#include "support/temporary_directory.hpp"
+#include "support/thread_group.hpp"
+#include "unit/public_interface/shared_memory_job.hpp"
+
+namespace optimizers = dtrain::optimizers;
+
+using namespace front_test;
+using dtrain::bfloat16;
+using dtrain::DdpOptions;
+using dtrain::Deadline;
+using dtrain::DistributedDataParallel;
+using dtrain::Errc;
+using dtrain::float16;
+using dtrain::GradientNorm;
+using dtrain::Ready;
+using dtrain::ReduceOp;
+using dtrain::ShardedOptimizer;
+using dtrain::ddp::StepEvent;
+using dtrain::ddp::StepRecord;
+using dtrain::stream::host::Progress;
+using support::RankEnd;
+using support::run_groups;
+using support::sentence_of;
+using support::TemporaryDirectory;
+using support::TemporaryFile;
