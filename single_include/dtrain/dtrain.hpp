@@ -6334,8 +6334,8 @@ static_assert(CanWaitExternal<StreamRef>);
 // ---- dtrain/stream/host/stream_registry.hpp
 
 /// @file
-/// StreamRegistry: a rank's host streams; an OnDemandRunner runs streams that no thread runs, so that streams cannot
-/// deadlock.
+/// StreamRegistry: a rank's host streams. A thread that waits long in one stream (a backend, or a blocking call of ddp)
+/// calls run_unattended(), which starts a thread for each other stream that has work: streams cannot deadlock.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -7665,7 +7665,8 @@ class [[nodiscard]] StoreCall {
 // ---- dtrain/rendezvous/client/store.hpp
 
 /// @file
-/// rendezvous::Store: handle of a job's key-value store and barriers.
+/// rendezvous::Store: handle of a job's key-value store and barriers, from ProcessGroup::store(). Backends get it as a
+/// StoreRef.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -12134,7 +12135,7 @@ Routine ring_all_reduce(OperationContext<E>& context, const Buffers& buffers) {
 
 /// @file
 /// Direct exchange among few ranks: small reductions and all-gathers, in which every rank sends once to every other,
-/// and reduce-scatter and all-reduce of large buffers, in which one rank reduces each block.
+/// and reduce-scatter and all-reduce of large buffers, in which rank r reduces block r.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -15156,7 +15157,8 @@ ChannelContext split_context(const ChannelContext& context, std::uint64_t number
 // ---- dtrain/backend/cuda/device_selection.hpp
 
 /// @file
-/// CUDA device selection before the ranks join, and the comparison of devices within a node afterwards.
+/// Selection of a rank's CUDA device by Nccl and Staged before the ranks join, and comparison of a node's devices
+/// afterwards.
 
 #if DTRAIN_WITH_CUDA
 
@@ -15822,7 +15824,8 @@ static_assert(message_passing::Endpoint<Endpoint>);
 // ---- dtrain/backend/message_passing/transport.hpp
 
 /// @file
-/// The concept Transport: opens, interrupts and closes the endpoints of one channel over messages.
+/// The concept Transport, which Gloo and MPI implement: opens, interrupts and closes the endpoints of one channel, and
+/// runs the channel's algorithms on them.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -21101,8 +21104,9 @@ static_assert(Topology<FlatOver<wire::Bf16>>);
 // ---- dtrain/topology/hierarchical/collectives.hpp
 
 /// @file
-/// Two-level collectives of topology::Hierarchical, inside nodes and across nodes, and the variants of its all_reduce:
-/// as the policy says, without the wire type, and the backend's own.
+/// Two-level collectives of topology::Hierarchical, inside nodes and across nodes, and three variants of its
+/// all_reduce, among which a measured plan chooses: with the policy's wire type, with f32 between nodes, and the
+/// backend's own.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -30251,8 +30255,8 @@ DTRAIN_DEFINED void Accumulation::finish() {
 // ---- dtrain/ddp/step_work.hpp
 
 /// @file
-/// StepWork: interface of a step's work with its full buckets, implemented by AllReduceWork, HookWork and
-/// ShardedReduction.
+/// StepWork: interface of what a step does with each full bucket: an all-reduce (AllReduceWork), a hook (HookWork), or
+/// a reduce-scatter and an optimizer's update (ShardedReduction).
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -42845,7 +42849,8 @@ class StoreConnector final : private net::RetryObserver {
 // ---- dtrain/rendezvous/client/store_client.hpp
 
 /// @file
-/// Store client: a rank's session with the store of its job, its heartbeats, and the requests in it.
+/// StoreClient: the session of a rank, or of a node's launcher, with the store of its job, its heartbeats, and the
+/// requests in it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// StepWork: interface of a step's work with its full buckets, implemented by AllReduceWork, HookWork and
-/// ShardedReduction.
+/// StepWork: interface of what a step does with each full bucket: an all-reduce (AllReduceWork), a hook (HookWork), or
+/// a reduce-scatter and an optimizer's update (ShardedReduction).
 
 #include <cstddef>
 #include <cstdint>

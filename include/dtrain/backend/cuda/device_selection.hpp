@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// CUDA device selection before the ranks join, and the comparison of devices within a node afterwards.
+/// Selection of a rank's CUDA device by Nccl and Staged before the ranks join, and comparison of a node's devices
+/// afterwards.
 
 #include "dtrain/core/config.hpp"
 

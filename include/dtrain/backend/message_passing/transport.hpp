@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// The concept Transport: opens, interrupts and closes the endpoints of one channel over messages.
+/// The concept Transport, which Gloo and MPI implement: opens, interrupts and closes the endpoints of one channel, and
+/// runs the channel's algorithms on them.
 
 #include <chrono>
 #include <concepts>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Store client: a rank's session with the store of its job, its heartbeats, and the requests in it.
+/// StoreClient: the session of a rank, or of a node's launcher, with the store of its job, its heartbeats, and the
+/// requests in it.
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// StreamRegistry: a rank's host streams; an OnDemandRunner runs streams that no thread runs, so that streams cannot
-/// deadlock.
+/// StreamRegistry: a rank's host streams. A thread that waits long in one stream (a backend, or a blocking call of ddp)
+/// calls run_unattended(), which starts a thread for each other stream that has work: streams cannot deadlock.
 
 #include <atomic>
 #include <memory>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Two-level collectives of topology::Hierarchical, inside nodes and across nodes, and the variants of its all_reduce:
-/// as the policy says, without the wire type, and the backend's own.
+/// Two-level collectives of topology::Hierarchical, inside nodes and across nodes, and three variants of its
+/// all_reduce, among which a measured plan chooses: with the policy's wire type, with f32 between nodes, and the
+/// backend's own.
 
 #include <algorithm>
 #include <cstddef>
