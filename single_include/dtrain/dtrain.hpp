@@ -13273,7 +13273,9 @@ concept HasRanks = requires(const C c) {
   { c.size() } noexcept -> std::same_as<int>;
 } && stream::Stream<typename C::Stream>;
 
-/// The communicator runs operations of the type `Operation` (operations.hpp). It calls check(place) of each first.
+/// The communicator runs operations of the type `Operation` (operations.hpp). It calls check(place) of each first. An
+/// enqueue() that is a template for all operations, as a wrapper of another communicator has, is constrained by what
+/// that one supports: `requires backend::Supports<Inner, Operation>`.
 /// @ingroup backends
 template <class C, class Operation>
 concept Supports = HasRanks<C> && requires(C c, const Operation& operation, typename C::Stream stream) {
@@ -22323,17 +22325,27 @@ namespace DTRAIN_NAMESPACE::group {
 /// present work of `outer` and before its later work. Blocking: no. Threads: as the group's collectives. Lifetime:
 /// buffers outlive the collective; memory that work of `outer` frees or overwrites does.
 /// @tparam Internals GroupInternals of a group whose backend reduces device memory
-/// @throws as the communicator's enqueue; Error (cuda)
+/// @throws as the communicator's enqueue; the job's first cause, if the job or the channel has failed: the operation
+/// would be skipped, and its output unwritten; Error (cuda)
 template <class Internals, class Operation>
 void enqueue_within(const Internals& group, StreamHandle outer, const Operation& operation) {
+  group.throw_if_failed();
   auto& order = group.order();  // a wait is for the latest record at the time of its call
   const stream::cuda::StreamRef own = group.stream();
   stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) {
     given.record(order);
     own.wait(order);
-    group.channel().enqueue(operation, own);
-    own.record(order);
-    given.wait(order);
+    const auto let_given_follow = [&] {
+      own.record(order);
+      given.wait(order);
+    };
+    try {
+      group.channel().enqueue(operation, own);
+    } catch (...) {  // a part of the operation may be enqueued, on memory that the caller frees now
+      let_given_follow();
+      throw;
+    }
+    let_given_follow();
   });
 }
 
@@ -22623,6 +22635,9 @@ class GroupInternals {
   auto& order() const noexcept { return state_->order(); }
   /// @}
 
+  /// @throws the job's first cause, if the job or the channel has failed
+  void throw_if_failed() const { state_->throw_if_failed(); }
+
   /// Blocking: until the work before `event` has ended. @throws the job's first cause; Error (timeout)
   template <class Event>
   void wait(Event& event) const {
@@ -22798,6 +22813,9 @@ class GroupState final : public GroupStateBase {
   void wait(typename Communicator::Stream::Event& event) {
     backend::block_until_complete(event, live(), *failure(), rank_context_->timeout, members_.rank_in_job());
   }
+
+  /// @throws the job's first cause, if the job or the channel has failed
+  void throw_if_failed() { backend::throw_if_failed(live(), *failure(), members_.rank_in_job()); }
 
   /// wait() for the control thread, which is not blocked. Lifetime: the event outlives the wait.
   async::Task<void> completion(const typename Communicator::Stream::Event& event) {
@@ -23999,7 +24017,7 @@ class CountedChannel {
   int size() const noexcept { return channel_->size(); }
   TrafficCounter* traffic() const noexcept { return traffic_; }
 
-  /// Enqueues any operation of the communicator.
+  /// Enqueues any operation of the communicator. The operations of operations.hpp are counted.
   template <class Operation>
   requires backend::Supports<C, Operation>
   void enqueue(const Operation& operation, Stream stream) const {
@@ -24008,6 +24026,8 @@ class CountedChannel {
   }
 
  private:
+  template <class Operation>
+  void count(const Operation& /*of a user's own backend*/) const noexcept {}
   void count(const backend::AllReduce& call) const noexcept { traffic_->sends_all_reduce(call.output.bytes()); }
   void count(const backend::AllReduceWithSquares& call) const noexcept { count(call.all_reduce); }
   void count(const backend::AllReduceWithoutCast& call) const noexcept { count(call.all_reduce); }

@@ -34,7 +34,9 @@ concept HasRanks = requires(const C c) {
   { c.size() } noexcept -> std::same_as<int>;
 } && stream::Stream<typename C::Stream>;
 
-/// The communicator runs operations of the type `Operation` (operations.hpp). It calls check(place) of each first.
+/// The communicator runs operations of the type `Operation` (operations.hpp). It calls check(place) of each first. An
+/// enqueue() that is a template for all operations, as a wrapper of another communicator has, is constrained by what
+/// that one supports: `requires backend::Supports<Inner, Operation>`.
 /// @ingroup backends
 template <class C, class Operation>
 concept Supports = HasRanks<C> && requires(C c, const Operation& operation, typename C::Stream stream) {

@@ -15,17 +15,27 @@ namespace DTRAIN_NAMESPACE::group {
 /// present work of `outer` and before its later work. Blocking: no. Threads: as the group's collectives. Lifetime:
 /// buffers outlive the collective; memory that work of `outer` frees or overwrites does.
 /// @tparam Internals GroupInternals of a group whose backend reduces device memory
-/// @throws as the communicator's enqueue; Error (cuda)
+/// @throws as the communicator's enqueue; the job's first cause, if the job or the channel has failed: the operation
+/// would be skipped, and its output unwritten; Error (cuda)
 template <class Internals, class Operation>
 void enqueue_within(const Internals& group, StreamHandle outer, const Operation& operation) {
+  group.throw_if_failed();
   auto& order = group.order();  // a wait is for the latest record at the time of its call
   const stream::cuda::StreamRef own = group.stream();
   stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) {
     given.record(order);
     own.wait(order);
-    group.channel().enqueue(operation, own);
-    own.record(order);
-    given.wait(order);
+    const auto let_given_follow = [&] {
+      own.record(order);
+      given.wait(order);
+    };
+    try {
+      group.channel().enqueue(operation, own);
+    } catch (...) {  // a part of the operation may be enqueued, on memory that the caller frees now
+      let_given_follow();
+      throw;
+    }
+    let_given_follow();
   });
 }
 

@@ -59,6 +59,9 @@ class GroupInternals {
   auto& order() const noexcept { return state_->order(); }
   /// @}
 
+  /// @throws the job's first cause, if the job or the channel has failed
+  void throw_if_failed() const { state_->throw_if_failed(); }
+
   /// Blocking: until the work before `event` has ended. @throws the job's first cause; Error (timeout)
   template <class Event>
   void wait(Event& event) const {

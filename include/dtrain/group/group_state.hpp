@@ -159,6 +159,9 @@ class GroupState final : public GroupStateBase {
     backend::block_until_complete(event, live(), *failure(), rank_context_->timeout, members_.rank_in_job());
   }
 
+  /// @throws the job's first cause, if the job or the channel has failed
+  void throw_if_failed() { backend::throw_if_failed(live(), *failure(), members_.rank_in_job()); }
+
   /// wait() for the control thread, which is not blocked. Lifetime: the event outlives the wait.
   async::Task<void> completion(const typename Communicator::Stream::Event& event) {
     if (!rank_context_->tasks.on_loop_thread()) {

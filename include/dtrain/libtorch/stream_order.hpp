@@ -13,7 +13,7 @@
 
 #include "dtrain/libtorch/tensor_memory.hpp"
 
-#if DTRAIN_WITH_CUDA && __has_include(<c10/cuda/CUDAStream.h>)
+#if DTRAIN_WITH_CUDA && __has_include(<c10/cuda/impl/cuda_cmake_macros.h>)
 #include <c10/cuda/CUDAStream.h>
 #endif
 
@@ -27,12 +27,13 @@ inline constexpr DeviceKind kind_of = P::ChannelBackend::supports(DeviceKind::ho
 /// Stream on which LibTorch enqueues this thread's work for `device`, a device of kind `Kind`.
 template <DeviceKind Kind>
 StreamHandle current_stream(Device) {
-  static_assert(Kind == DeviceKind::host,
-                "dtrain: a backend for GPUs needs a LibTorch for CUDA: this one has no <c10/cuda/CUDAStream.h>");
+  static_assert(
+      Kind == DeviceKind::host,
+      "dtrain: a backend for GPUs needs a LibTorch for CUDA: this one has no <c10/cuda/impl/cuda_cmake_macros.h>");
   return {};
 }
 
-#if DTRAIN_WITH_CUDA && __has_include(<c10/cuda/CUDAStream.h>)
+#if DTRAIN_WITH_CUDA && __has_include(<c10/cuda/impl/cuda_cmake_macros.h>)
 template <>
 inline StreamHandle current_stream<DeviceKind::cuda>(Device device) {
   if (device.kind != DeviceKind::cuda) return {};

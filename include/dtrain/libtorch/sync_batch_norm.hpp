@@ -212,12 +212,12 @@ struct NormalizeOnDevice : torch::autograd::Function<NormalizeOnDevice<Group>> {
 }  // namespace detail
 
 /// Batch normalisation as torch::nn::BatchNorm1d, 2d and 3d, with the same options, over the samples of all ranks of
-/// `group`. Each forward pass makes one all-reduce, and each backward pass one. In evaluation with running statistics a
-/// rank communicates nothing. Parameters and buffers have BatchNorm's names.
+/// `group`. Each forward pass makes one all-reduce (on a GPU an all-gather), and each backward pass one. In evaluation
+/// with running statistics a rank communicates nothing. Parameters and buffers have BatchNorm's names.
 /// Collective: forward in training, or without running statistics, and its backward pass; every rank calls them in the
-/// same order. Blocking on the host; enqueued on a GPU, where a batch of one value for each channel on all ranks
-/// together is not refused. A second derivative in training is refused: Error (unsupported) from the pass that needs
-/// it.
+/// same order. Blocking on the host; enqueued on a GPU, where a batch of one value for each channel on several ranks
+/// together is not refused, and makes the running variance infinite. A second derivative in training is refused: Error
+/// (unsupported) from the pass that needs it.
 /// @ingroup libtorch
 template <class P>
 class SyncBatchNormImpl : public torch::nn::Module {
@@ -276,8 +276,7 @@ class SyncBatchNormImpl : public torch::nn::Module {
       const std::int64_t channels = input.size(1);
       count = sums[2 * channels].template item<double>();
       if (count < 2) {
-        throw Error(Errc::invalid_argument,
-                    "SyncBatchNorm needs more than one value for each channel over all ranks; give larger batches");
+        refuse_small_batch();
       }
       mean = sums.narrow(0, 0, channels) / count;
       variance = (sums.narrow(0, channels, channels) / count - mean * mean).clamp_min(0);
@@ -297,7 +296,18 @@ class SyncBatchNormImpl : public torch::nn::Module {
   torch::Tensor weight, bias, running_mean, running_var, num_batches_tracked;
 
  private:
+  [[noreturn]] static void refuse_small_batch() {
+    throw Error(Errc::invalid_argument,
+                "SyncBatchNorm needs more than one value for each channel over all ranks; give larger batches");
+  }
+
   torch::Tensor forward_on_device(const torch::Tensor& input) {
+    static_assert(backend::CanAllGather<typename P::ChannelBackend::Communicator>,
+                  "dtrain: SyncBatchNorm on a GPU gathers each rank's statistics: the backend needs AllGather "
+                  "(dtrain/backend/operations.hpp)");
+    if (group_->world_size() == 1 && input.numel() < 2 * input.size(1)) {
+      refuse_small_batch();
+    }
     detail::RunningStatistics running;
     if (is_training() && running_mean.defined()) {
       const double share = next_share();

@@ -14,6 +14,7 @@
 #include "dtrain/backend/nccl.hpp"
 #include "dtrain/backend/staged.hpp"
 #include "dtrain/launch/per_process.hpp"
+#include "dtrain/stream/cuda/external_event.hpp"
 #include "dtrain/stream/cuda/pinned_buffer.hpp"
 #include "dtrain/stream/cuda/stream.hpp"
 #include "support/gate.hpp"
@@ -52,15 +53,15 @@ void expect_order() {
     PinnedBuffer source(bytes), result(bytes);
     std::fill_n(reinterpret_cast<float*>(source.data()), count, static_cast<float>(group.rank() + 1));
     const Stream program;
+    dtrain::stream::cuda::ExternalEvent held;  // CUDA runs one host function at a time: it would hold up both ranks
     const auto copy = [&](void* to, const void* from, cudaMemcpyKind kind) {
       check(cudaMemcpyAsync(to, from, bytes, kind, program.ref().native()), "cudaMemcpyAsync");
     };
     group.all_reduce(view);  // NCCL's first collective connects the ranks
     group.barrier();
-    const int waits_before = waits();
-    support::Gate gate;
     Event written, read;
-    support::enqueue_on_host(program.ref(), [&] { gate.pass(); });
+    program.ref().wait(held, dtrain::Deadline::after(std::chrono::seconds(20)));
+    const int waits_before = waits();
     copy(values.data(), source.data(), cudaMemcpyHostToDevice);
     program.ref().record(written);
     enqueue_within(internals, program.ref().handle(), dtrain::backend::AllReduce{view, view, dtrain::ReduceOp::sum});
@@ -68,7 +69,7 @@ void expect_order() {
     program.ref().record(read);
     wrong += waits() == waits_before && !read.is_complete() ? 0 : 1;
     if (group.rank() == 1) wrong += support::holds_soon([&] { return first_has_written.load(); }) ? 0 : 1;
-    gate.open();
+    held.signal();
     if (group.rank() == 0) {
       wrong += written.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(20))) ==
                        dtrain::stream::WaitResult::complete

@@ -40,7 +40,7 @@ class CountedChannel {
   int size() const noexcept { return channel_->size(); }
   TrafficCounter* traffic() const noexcept { return traffic_; }
 
-  /// Enqueues any operation of the communicator.
+  /// Enqueues any operation of the communicator. The operations of operations.hpp are counted.
   template <class Operation>
   requires backend::Supports<C, Operation>
   void enqueue(const Operation& operation, Stream stream) const {
@@ -49,6 +49,8 @@ class CountedChannel {
   }
 
  private:
+  template <class Operation>
+  void count(const Operation& /*of a user's own backend*/) const noexcept {}
   void count(const backend::AllReduce& call) const noexcept { traffic_->sends_all_reduce(call.output.bytes()); }
   void count(const backend::AllReduceWithSquares& call) const noexcept { count(call.all_reduce); }
   void count(const backend::AllReduceWithoutCast& call) const noexcept { count(call.all_reduce); }
