@@ -22,8 +22,8 @@ struct Options {
   std::int64_t steps = 200;
   std::size_t global_batch = 16;  ///< sequences of all ranks together in one step
   ModelShape shape;
-  float rate = 2e-3F;
-  float clip = 1;  ///< the most that the norm of the gradients may be; 0: whatever it is
+  float rate = 2e-3F;  ///< after the warm-up
+  float clip = 1;      ///< the most that the norm of the gradients may be; 0: whatever it is
   std::uint64_t seed = 1;
   std::string data;  ///< empty: the licenses
   bool is_bf16 = false;
@@ -47,7 +47,7 @@ starts.
   --channels=N          elements of a token's activations (default 128)
   --heads=N             heads of each attention, a divisor of the channels (default 4)
   --context=N           bytes of a sequence (default 128)
-  --rate=X              largest learning rate of AdamW (default 0.002)
+  --rate=X              largest learning rate of AdamW, after a warm-up of 20 steps (default 0.002)
   --clip=NORM           scale gradients to this norm where theirs is larger; 0: leave them (default 1)
   --seed=N              of the initial weights and the order of sequences (default 1)
   --data=FILE           the text (default: the licenses in /usr/share/common-licenses, of the package base-files)

@@ -13,11 +13,12 @@
 
 namespace gpt2 {
 
-/// AdamW that can leave the weights as they are, for the time of a step without it.
+/// AdamW with GPT's beta2 (Brown et al., "Language Models are Few-Shot Learners", 2020). It can leave the weights as
+/// they are, for the time of a step without it.
 struct Rule {
   using State = dtrain::optimizers::AdamW::State;
 
-  dtrain::optimizers::AdamW adamw{};
+  dtrain::optimizers::AdamW adamw{.beta2 = 0.95F};
   bool updates = true;
 
   void operator()(std::span<float> weights, std::span<const float> gradients, State state,

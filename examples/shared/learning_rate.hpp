@@ -8,12 +8,12 @@
 
 namespace shared {
 
-/// Rises over the first twentieth of the training, then falls along half a cosine to zero.
+/// Rises linearly to `peak` over the warm-up, then falls along half a cosine to zero.
 /// @param step counted from zero, below `steps`.
-inline float learning_rate(std::int64_t step, std::int64_t steps, float peak) {
+/// @param warm_up part of the steps in which the rate rises; from 1 on the rate never falls.
+inline float learning_rate(std::int64_t step, std::int64_t steps, float peak, double warm_up = 0.05) {
   const double done = (static_cast<double>(step) + 1) / static_cast<double>(steps);
-  constexpr double warm_up = 0.05;
-  if (done < warm_up) return static_cast<float>(peak * done / warm_up);
+  if (done <= warm_up) return static_cast<float>(peak * done / warm_up);
   return static_cast<float>(peak * 0.5 * (1 + std::cos(std::numbers::pi * (done - warm_up) / (1 - warm_up))));
 }
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -25,15 +26,23 @@ using gpt2_program::train;
 using support::Result;
 using support::SummaryFile;
 
-TEST_CASE("one training, whatever the ranks: 1, 2 and 4 of them have the same falling losses") {
+TEST_CASE("one training, whatever the ranks: 1, 2 and 4 of them have the same falling losses, without jumps") {
   if (!can_run()) return;
-  const std::vector<double> of_1 = losses_of(train({"--nproc-per-node=1"}));
+  // The default model on shorter sequences. A small model trains well with a learning rate that is too high for it.
+  const auto losses_on = [](const char* ranks) {
+    return losses_of(train({std::string("--nproc-per-node=") + ranks, "--layers=4", "--channels=128", "--seed=2"}));
+  };
+  const std::vector<double> of_1 = losses_on("1");
   REQUIRE(of_1.size() == 20);
   CHECK(of_1.front() == doctest::Approx(std::log(256)).epsilon(0.02));
   CHECK(of_1.back() < 0.75 * of_1.front());
+  for (std::size_t step = 1; step < of_1.size(); ++step) {
+    CAPTURE(step);
+    CHECK(of_1[step] < 1.5 * of_1[step - 1]);
+  }
   for (const char* ranks : {"2", "4"}) {
     CAPTURE(ranks);
-    CHECK(difference(losses_of(train({std::string("--nproc-per-node=") + ranks})), of_1) < 1e-3);
+    CHECK(difference(losses_on(ranks), of_1) < 1e-3);
   }
 }
 
