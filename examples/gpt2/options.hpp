@@ -47,7 +47,7 @@ starts.
   --channels=N          elements of a token's activations (default 128)
   --heads=N             heads of each attention, a divisor of the channels (default 4)
   --context=N           bytes of a sequence (default 128)
-  --rate=X              largest learning rate of AdamW, after a warm-up of 20 steps (default 0.002)
+  --rate=X              largest learning rate of AdamW, after a warm-up of 50 steps (default 0.002)
   --clip=NORM           scale gradients to this norm where theirs is larger; 0: leave them (default 1)
   --seed=N              of the initial weights and the order of sequences (default 1)
   --data=FILE           the text (default: the licenses in /usr/share/common-licenses, of the package base-files)

@@ -30,11 +30,11 @@
 
 namespace gpt2 {
 
-/// The learning rate of step `step`, counted from zero. In its first steps Adam changes every weight by nearly the
-/// whole rate, whatever the gradient. Weights begin with a standard deviation of 0.02: a warm-up of 10 steps to the
-/// default rate of 0.002 changes them by more than half of that, and the loss of a single step then doubles.
+/// The learning rate of step `step`, counted from zero. While the model learns how frequent each byte is (losses of 4
+/// to 3.2), a step at a rate of 0.0016 or more can halve the deviation of the last block's activations, and the next
+/// loss is then 1.5 to 2.3 times as large. With a warm-up of 50 steps to 0.002 the rate is 0.001 by then.
 inline float learning_rate(std::int64_t step, const Options& options) {
-  constexpr double warm_up_steps = 20;
+  constexpr double warm_up_steps = 50;
   return shared::learning_rate(step, options.steps, options.rate, warm_up_steps / static_cast<double>(options.steps));
 }
 

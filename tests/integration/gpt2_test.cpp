@@ -28,12 +28,13 @@ using support::SummaryFile;
 
 TEST_CASE("one training, whatever the ranks: 1, 2 and 4 of them have the same falling losses, without jumps") {
   if (!can_run()) return;
-  // The default model on shorter sequences. A small model trains well with a learning rate that is too high for it.
+  // The default model on shorter sequences: the small one has no jumps at a learning rate at which this one has them.
   const auto losses_on = [](const char* ranks) {
-    return losses_of(train({std::string("--nproc-per-node=") + ranks, "--layers=4", "--channels=128", "--seed=2"}));
+    return losses_of(
+        train({std::string("--nproc-per-node=") + ranks, "--layers=4", "--channels=128", "--steps=40", "--seed=2"}));
   };
   const std::vector<double> of_1 = losses_on("1");
-  REQUIRE(of_1.size() == 20);
+  REQUIRE(of_1.size() == 40);
   CHECK(of_1.front() == doctest::Approx(std::log(256)).epsilon(0.02));
   CHECK(of_1.back() < 0.75 * of_1.front());
   for (std::size_t step = 1; step < of_1.size(); ++step) {
