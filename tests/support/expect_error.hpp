@@ -36,15 +36,6 @@ std::string sentence_of(dtrain::Errc code, Call call) {
   return error.code() == code ? error.what() : std::string("another code: ") + error.what();
 }
 
-/// Checks that `call` throws an Error with this code, in whose sentence `part` stands.
-template <class Call>
-void expect_error(dtrain::Errc code, const char* part, Call call) {
-  const dtrain::Error error = error_of(call);
-  CAPTURE(std::string(error.what()));
-  CHECK(error.code() == make_error_code(code));
-  CHECK(contains(error.what(), part));
-}
-
 /// How `thrown` differs from an Error with `code`, in whose sentence all `parts` stand; empty where it does not.
 template <class Code, class... Parts>
 std::string difference(const char* call, const std::optional<dtrain::Error>& thrown, Code code, const Parts&... parts) {

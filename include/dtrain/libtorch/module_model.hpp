@@ -283,7 +283,6 @@ class ModuleModel {
       entry.value.mutable_grad() = torch::Tensor();
       entry.used = false;
     }
-    handed_over_.clear();
   }
 
  private:
@@ -363,8 +362,7 @@ class ModuleModel {
       gradient = strided;
     }
     const TensorView view = view_of(gradient, parameters_[index].name);
-    (*ready_)(ReadyGradient{index, producer(index), &view});
-    if (Kind != DeviceKind::host) handed_over_.push_back(gradient);  // a stream copies it later
+    (*ready_)(ReadyGradient{index, {}, &view});  // sharded optimizers take host memory only
     gradient = torch::Tensor();
   }
 
@@ -395,9 +393,8 @@ class ModuleModel {
   std::vector<Parameter> parameters_;  ///< of the entries
   std::vector<ModuleTensor> all_;      ///< every parameter, frozen ones too
   std::vector<ModuleTensor> fixed_;
-  std::vector<torch::Tensor> handed_over_;  ///< gradients that the step's streams still copy
-  std::optional<Ready> ready_;              ///< set during backward()
-  bool reduces_ = true, alone_ = false;     ///< of the last backward()
+  std::optional<Ready> ready_;           ///< set during backward()
+  bool reduces_ = true, alone_ = false;  ///< of the last backward()
   bool binds_ = true;
   std::atomic<bool> warned_{false};
   std::atomic<bool> warned_sparse_{false};

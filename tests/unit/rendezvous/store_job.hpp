@@ -18,12 +18,6 @@ inline Deadline shortly() {
   return Deadline::after(std::chrono::milliseconds(50));
 }
 
-/// As support::sentence_of.
-template <class Call>
-std::string error_of(dtrain::Errc code, Call call) {
-  return support::sentence_of(code, call);
-}
-
 /// Runs `body(control_plane)` on each rank of a job, all of which leave in order.
 template <class Body>
 void run_job(int world_size, Body body) {

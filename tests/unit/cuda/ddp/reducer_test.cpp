@@ -25,7 +25,6 @@ using dtrain::Errc;
 using dtrain::Step;
 using dtrain::StreamHandle;
 using support::CudaTrainingRank;
-using support::expect_error;
 using support::FakeJob;
 using support::mean_over_ranks;
 using support::RankThread;
@@ -194,21 +193,21 @@ TEST_CASE("ready without a stream, with one of the host and with one of another 
   Step step = rank.reducer->begin();
   Step held(accumulation);  // as under no_sync()
   for (Step* const any : {&step, &held}) {
-    expect_error(Errc::invalid_argument, "came without a stream, but the gradient is on cuda:0; call ready(i, stream)",
-                 [&] { any->ready(1); });
-    expect_error(Errc::unsupported, "came with a stream of host", [&] { any->ready(1, StreamHandle{}); });
+    CHECK_ERROR(any->ready(1), Errc::invalid_argument,
+                "came without a stream, but the gradient is on cuda:0; call ready(i, stream)");
+    CHECK_ERROR(any->ready(1, StreamHandle{}), Errc::unsupported, "came with a stream of host");
     StreamHandle other = rank.stream().handle();
     other.device.index = 7;
-    expect_error(Errc::unsupported, "came with a stream of cuda:7", [&] { any->ready(1, other); });
+    CHECK_ERROR(any->ready(1, other), Errc::unsupported, "came with a stream of cuda:7");
   }
   StreamHandle per_thread = rank.stream().handle();
   per_thread.native = cudaStreamPerThread;
   for (Step* const any : {&step, &held}) {
-    expect_error(Errc::invalid_argument, "another stream in every thread", [&] { any->ready(1, per_thread); });
+    CHECK_ERROR(any->ready(1, per_thread), Errc::invalid_argument, "another stream in every thread");
   }
   std::vector<float> host(rank.size(1));
-  expect_error(Errc::invalid_argument, "came with f32 [1000] on host",
-               [&] { step.ready(1, dtrain::tensor_view(host.data(), {1000}), rank.stream().handle()); });
+  const dtrain::TensorView on_host = dtrain::tensor_view(host.data(), {1000});
+  CHECK_ERROR(step.ready(1, on_host, rank.stream().handle()), Errc::invalid_argument, "came with f32 [1000] on host");
   for (std::size_t i = 0; i < rank.count(); ++i)
     step.ready(i, rank.stream().handle());
   step.finish();
@@ -221,11 +220,13 @@ TEST_CASE("a gradient that is not on the device of the communication is refused"
   std::vector<float> host(4);
   const dtrain::TensorView view = dtrain::tensor_view(host.data(), {4});
   const std::vector<dtrain::Parameter> parameters{{"w", view, view}};
-  expect_error(Errc::unsupported, "this reducer takes gradients on cuda:0, the device of its communication", [&] {
+  const auto construct = [&] {
     support::NcclReducer(std::move(nccl.communicator), nccl.stream.ref(), parameters,
                          dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters)), dtrain::DdpOptions{},
                          {nccl.latch, 0, "host-a", 10s, {}});
-  });
+  };
+  CHECK_ERROR(construct(), Errc::unsupported,
+              "this reducer takes gradients on cuda:0, the device of its communication");
 }
 
 TEST_CASE("parameters without a gradient are named, or count as zeros where that is allowed") {
@@ -234,8 +235,7 @@ TEST_CASE("parameters without a gradient are named, or count as zeros where that
     CudaTrainingRank rank(std::make_shared<FakeJob>(1), 0, 1, {});
     Step step = rank.reducer->begin();
     step.ready(0, rank.stream().handle());
-    expect_error(Errc::missing_gradient, "parameter 1 'p1', parameter 2 'p2', parameter 3 'p3'",
-                 [&] { step.finish(); });
+    CHECK_ERROR(step.finish(), Errc::missing_gradient, "parameter 1 'p1', parameter 2 'p2', parameter 3 'p3'");
   }
   for (const bool bound : {false, true}) {
     CAPTURE(bound);
