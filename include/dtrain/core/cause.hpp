@@ -34,6 +34,7 @@ enum class CauseKind : std::uint8_t {
   timeout,       ///< a deadline passed
   disagreement,  ///< ranks differ in a value that must be the same
   stopped,       ///< the launcher received a signal to stop
+  resized,       ///< of an elastic job's attempt: the next one has more workers
 };
 
 /// Why a job failed. Posted once for a job; the first one wins. `rank` is -1 if no rank is its origin.
@@ -100,6 +101,7 @@ DTRAIN_DEFINED std::string Cause::sentence() const {
     case CauseKind::timeout: return format_text("{} timed out: {}", {who, text});
     case CauseKind::disagreement: return format_text("ranks disagree: {}", {text});
     case CauseKind::stopped: return format_text("{} was stopped: {}", {who, text});
+    case CauseKind::resized: return format_text("the ranks of the job change: {}", {text});
   }
   return format_text("{}: {}", {who, text});
 }

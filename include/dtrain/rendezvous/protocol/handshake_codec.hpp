@@ -27,7 +27,7 @@ using HandshakeReply = std::variant<Challenge, Accepted, Refused, Failure>;
 
 /// Fields after the kind, magic, protocol and version of a Hello.
 inline void fields(Serializer& of, Hello& message) {
-  of.choice(message.role, ClientRole::rank, ClientRole::launcher);
+  of.choice(message.role, ClientRole::rank, ClientRole::worker);
   of.number(message.attempt);
   of.bytes(message.nonce);
   of.flag(message.has_secret);

@@ -71,6 +71,10 @@ enum class MessageKind : std::uint8_t {
   challenge = 12,
   join = 13,
   heartbeat = 15,  ///< 14 belonged to protocol 3
+  announce = 16,   ///< from here on: formation/formation_messages.hpp
+  assignment = 17,
+  committed = 18,
+  finished = 19,
 };
 
 /// Bound of all keys and values of one request, or of one response, so that each fits into a frame.
@@ -152,8 +156,9 @@ inline constexpr std::uint32_t protocol_magic = 0x4E525444;  // "DTRN"
 inline constexpr std::uint16_t protocol_version = 4;
 /// @}
 
-/// The job of a session: the ranks' job, or the launchers', which is a separate job of one launcher for each node.
-enum class ClientRole : std::uint8_t { rank = 1, launcher = 2 };
+/// The job of a session: the ranks' job, or the launchers', which is a separate job of one launcher for each node. A
+/// worker of an elastic job has a connection beside the attempts (formation/formation_messages.hpp).
+enum class ClientRole : std::uint8_t { rank = 1, launcher = 2, worker = 3 };
 
 /// Random bytes, new for each handshake.
 using Nonce = std::array<std::byte, 16>;

@@ -63,7 +63,7 @@ inline void fields(Serializer& of, Welcome& message) {
 }
 
 inline void fields(Serializer& of, Cause& cause) {
-  of.choice(cause.kind, CauseKind::lost, CauseKind::stopped);
+  of.choice(cause.kind, CauseKind::lost, CauseKind::resized);
   of.number(cause.rank, -1, std::numeric_limits<int>::max());
   of.text(cause.host, max_name_bytes);
   of.text(cause.text, max_sentence_bytes);
@@ -189,7 +189,7 @@ DTRAIN_NOT_INLINED std::optional<std::variant<Messages...>> decode(std::span<con
       fields(reader, std::get<Message>(message.emplace(std::in_place_type<Message>)));
     }
   };
-  reader.choice(kind, MessageKind::hello, MessageKind::heartbeat);
+  reader.choice(kind, MessageKind::hello, MessageKind::finished);
   (read(std::type_identity<Messages>()), ...);
   if (!reader.finished()) {
     message.reset();

@@ -1,0 +1,132 @@
+#pragma once
+/// @file
+/// Formation messages: what the workers of an elastic job and the store tell each other beside the attempts; this
+/// comment describes the protocol.
+///
+/// A worker is a process that lives through several attempts. It has one connection with ClientRole::worker, which
+/// begins as every connection does (protocol/message.hpp), with an Announce in place of the Join:
+///
+///   worker                               store
+///   Hello, Challenge             <->
+///   Announce, with a proof       ->
+///                                <-      Accepted, with a proof; or Refused, or Failure, and the end
+///                                <-      Assignment  the worker's rank in the next attempt, which it joins as a rank
+///   Committed                    ->              once an attempt, after the first step that it has committed there
+///   Finished                     ->              its function has returned in this attempt
+///                                <-      Finished    on all ranks of the attempt: the job has finished
+///   Announce                     ->              its attempt has failed, and it has given everything of it up
+///                                <-      Assignment, Finished, or Failure: the job's cause
+///   Heartbeat                    <->
+///
+/// A connection that ends ends nothing else: the worker connects and announces itself again.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/serializer.hpp"
+#include "dtrain/rendezvous/formation/progress.hpp"
+#include "dtrain/rendezvous/limits.hpp"
+#include "dtrain/rendezvous/protocol/message.hpp"
+#include "dtrain/rendezvous/protocol/session_codec.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Identity of a worker for its life. It is never a rank.
+struct WorkerId {
+  std::string host_id;
+  std::int64_t process = 0;
+  std::uint64_t nonce = 0;  ///< random: a process id is used again
+
+  friend bool operator==(const WorkerId&, const WorkerId&) = default;
+};
+
+struct Announce {
+  DTRAIN_MEMBERS_NOT_INLINED(Announce);
+
+  static constexpr MessageKind message_kind = MessageKind::announce;
+  WorkerId worker;
+  std::string host;           ///< host name, for error sentences
+  std::uint64_t job = 0;      ///< Assignment::job; 0 before the first
+  std::uint64_t attempt = 0;  ///< the attempt that it comes from; 0: it had no Assignment yet
+  Progress progress;
+  std::string settings;  ///< lines "name=value" that are equal on all workers (membership/membership.hpp)
+  Proof proof{};         ///< of the first Announce of a connection
+};
+
+struct Assignment {
+  static constexpr MessageKind message_kind = MessageKind::assignment;
+  std::uint64_t job = 0;      ///< random
+  std::uint64_t attempt = 0;  ///< from 1
+  int rank = 0;
+  int world_size = 1;
+  Progress source;    ///< progress of rank 0, whose state all ranks have before they train
+  int receivers = 0;  ///< number of ranks that have not that progress
+};
+
+struct Committed {
+  static constexpr MessageKind message_kind = MessageKind::committed;
+  std::uint64_t attempt = 0;
+};
+
+struct Finished {
+  static constexpr MessageKind message_kind = MessageKind::finished;
+  std::uint64_t attempt = 0;
+  bool is_member = false;  ///< from the store: the receiver was a rank of that attempt
+};
+
+/// @name Fields of each message in their order on the wire
+/// @{
+inline void fields(Serializer& of, Progress& progress) {
+  of.number(progress.attempt);
+  of.number(progress.steps);
+}
+
+inline void fields(Serializer& of, Announce& message) {
+  of.text(message.worker.host_id, max_name_bytes);
+  of.number(message.worker.process);
+  of.number(message.worker.nonce);
+  of.text(message.host, max_name_bytes);
+  of.number(message.job);
+  of.number(message.attempt);
+  fields(of, message.progress);
+  of.raw_text(message.settings, max_settings_bytes);
+  of.bytes(message.proof);
+}
+
+inline void fields(Serializer& of, Assignment& message) {
+  of.number(message.job);
+  of.number(message.attempt);
+  of.number(message.rank, 0, max_world_size - 1);
+  of.number(message.world_size, message.rank + 1, max_world_size);
+  fields(of, message.source);
+  of.number(message.receivers, 0, message.world_size);
+}
+
+inline void fields(Serializer& of, Committed& message) {
+  of.number(message.attempt);
+}
+
+inline void fields(Serializer& of, Finished& message) {
+  of.number(message.attempt);
+  of.flag(message.is_member);
+}
+/// @}
+
+/// From a worker to the store, once the store has accepted its first Announce.
+using FromWorker = std::variant<Announce, Committed, Finished>;
+
+/// From the store to a worker.
+using ToWorker = std::variant<Assignment, Finished, Failure>;
+
+/// The first Announce of a connection; nothing if the frame is another, or does not follow the protocol.
+inline std::optional<Announce> decode_announce(std::span<const std::byte> frame) {
+  std::optional<std::variant<Announce>> message = decode<std::variant<Announce>>(frame);
+  return message ? std::optional<Announce>(std::get<Announce>(std::move(*message))) : std::nullopt;
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

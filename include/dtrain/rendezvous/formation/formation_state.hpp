@@ -1,0 +1,487 @@
+#pragma once
+/// @file
+/// Formation state: which workers are the ranks of an elastic job's next attempt; without sockets and clocks.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/rendezvous/formation/formation_messages.hpp"
+#include "dtrain/rendezvous/formation/formation_options.hpp"
+#include "dtrain/rendezvous/formation/formation_sink.hpp"
+#include "dtrain/rendezvous/formation/formation_workers.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Gives out the ranks of each attempt. The rules, each of which tests/unit/rendezvous/formation shows to be needed:
+/// 1. An attempt forms when every rank of the last one has announced itself, is gone, or is excluded: its connection is
+///    closed first, and it may come back as any other worker.
+/// 2. The worker with the greatest Progress is rank 0, and the source of the state. Ties keep their former order.
+/// 3. Who has not rank 0's progress receives it together with the state (WorkerProgress).
+/// 4. A receiver that has a state of its own keeps it until the other one is complete (elastic/state_transfer.hpp).
+/// 5. The job has finished when every rank of one attempt has said so before that attempt failed. Only its ranks
+///    have success.
+/// 6. A job that may have committed a step forms only with a worker that has its state, and waits for one.
+/// 7. Ranks of equal progress compare a digest of their states (elastic/state_transfer.hpp).
+/// Threads: one. Memory: bounded by the number of connections and of ranks.
+class FormationState {
+ public:
+  using Instant = Deadline::Clock::time_point;
+
+  /// @param sink outlives the state
+  /// @param job random number of the job
+  FormationState(FormationSink& sink, const FormationOptions& options, std::uint64_t job)
+      : sink_(sink), options_(options), job_(job) {}
+  FormationState(const FormationState&) = delete;
+  FormationState& operator=(const FormationState&) = delete;
+
+  /// @name Events
+  /// @{
+  /// A worker announces itself on a connection that has proved the secret, for the first time or again.
+  /// @returns why it is refused; nothing if it waits now, or has been answered
+  std::optional<Refused> announce(ConnectionId connection, const Announce& message, Instant now) {
+    if (cause_) {
+      sink_.send(connection, Failure{*cause_});
+      return std::nullopt;
+    }
+    if (std::optional<Refused> refused = workers_.refusal_of(message, job_)) {
+      return refused;
+    }
+    Worker* worker = workers_.find(message.worker);
+    if (is_over_) {
+      sink_.send(connection, Finished{attempt_, worker != nullptr && worker->is_member});
+      return std::nullopt;
+    }
+    if (worker == nullptr) {
+      worker = &workers_.add(message);
+    }
+    if (worker->connection != connection) {
+      close(*worker);
+      worker->connection = connection;
+    }
+    if (worker->standing == Standing::assigned && worker->is_member && !failed_) {
+      fail(lost(*worker, "it has given up the attempt"), now);
+    }
+    worker->standing = Standing::waiting;
+    worker->progress = message.progress;
+    if (message.progress.attempt == attempt_ && message.progress.steps > source_.steps) {
+      note_commit();
+    }
+    worker->since = now;
+    worker->order = ++announcements_;
+    settle(now);
+    return std::nullopt;
+  }
+
+  /// A rank has committed a step in an attempt.
+  void committed(ConnectionId connection, std::uint64_t attempt, Instant now) {
+    const Worker* worker = workers_.find(connection);
+    if (worker != nullptr && worker->is_member && attempt == attempt_) {
+      note_commit();
+      settle(now);
+    }
+  }
+
+  /// The function of a rank has returned in an attempt.
+  void finished(ConnectionId connection, std::uint64_t attempt, Instant now) {
+    Worker* worker = workers_.find(connection);
+    if (worker == nullptr || !worker->is_member || attempt != attempt_ || failed_ || is_over_) {
+      return;  // the attempt has failed: the worker learns that as a rank
+    }
+    worker->has_finished = true;
+    if (std::all_of(members().begin(), members().end(), [](const Worker* each) { return each->has_finished; })) {
+      is_over_ = true;
+      sink_.on_end(nullptr);
+      for (const std::unique_ptr<Worker>& each : workers_.all()) {
+        if (each->connection != 0) {
+          sink_.send(each->connection, Finished{attempt_, each->is_member});
+        }
+      }
+    }
+    settle(now);
+  }
+
+  /// A connection has ended. Its worker may come back.
+  void disconnected(ConnectionId connection, Instant now) {
+    Worker* worker = workers_.find(connection);
+    if (worker == nullptr) {
+      return;
+    }
+    worker->connection = 0;
+    worker->since = now;
+    if (!worker->is_member) {
+      worker->standing = Standing::excluded;
+      workers_.forget_if_unknown(*worker);
+    } else if (worker->standing == Standing::waiting) {
+      worker->standing = Standing::assigned;  // expected again
+    } else if (!is_complete_ && !failed_) {
+      fail(lost(*worker, "its connection ended while the attempt was joining"), now);
+    }
+    settle(now);
+  }
+
+  /// A worker has sent nothing for the liveness time.
+  void silent(ConnectionId connection, const std::string& how, Instant now) {
+    Worker* worker = workers_.find(connection);
+    if (worker == nullptr) {
+      return;
+    }
+    if (worker->is_member && worker->standing == Standing::assigned && !failed_ && !is_over_) {
+      fail(lost(*worker, how), now);
+    }
+    exclude(*worker);
+    settle(now);
+  }
+
+  /// All ranks of the attempt have joined it.
+  void joined(std::uint64_t attempt, Instant now) {
+    if (attempt == attempt_ && !failed_) {
+      is_complete_ = true;
+      pause_ = now - failed_at_.value_or(now);
+      settle(now);
+    }
+  }
+
+  /// The attempt has failed, by the first cause that its store received.
+  void failed(std::uint64_t attempt, const Cause& cause, Instant now) {
+    if (attempt != attempt_ || failed_ || is_over_ || cause_) {
+      return;
+    }
+    Worker* const origin = workers_.member(cause.rank);
+    note_failure(cause, origin, now);
+    if (origin != nullptr && cause.kind == CauseKind::lost && origin->standing == Standing::assigned) {
+      exclude(*origin);
+    }
+    settle(now);
+  }
+
+  /// The process of a worker has ended, or certainly ends.
+  /// @param exit_code 0 for a signal
+  void process_ended(const std::string& host_id, std::int64_t process, int exit_code, const std::string& how,
+                     Instant now) {
+    for (const std::unique_ptr<Worker>& worker : workers_.all()) {
+      if (worker->standing == Standing::gone || worker->id.process != process || worker->id.host_id != host_id) {
+        continue;
+      }
+      close(*worker);
+      worker->standing = Standing::gone;
+      if (worker->is_member && !failed_ && !is_over_) {
+        fail(lost(*worker, how), now);
+      }
+      if (exit_code == exit_code_usage && !has_committed_) {
+        end(lost(*worker, how));
+      }
+      workers_.forget_if_unknown(*worker);
+      break;
+    }
+    settle(now);
+  }
+
+  /// How many workers' processes run or will be started, those included that are here. Any number at first.
+  void set_running_workers(int count, Instant now) {
+    running_workers_ = count;
+    settle(now);
+  }
+
+  /// Call it at next(), and not before.
+  void on_time(Instant now) { settle(now); }
+  /// @}
+
+  /// When on_time() is due; nothing if only another event changes the state.
+  const std::optional<Instant>& next() const noexcept { return next_; }
+
+  std::uint64_t attempt() const noexcept { return attempt_; }
+  bool has_committed() const noexcept { return has_committed_; }
+  bool is_over() const noexcept { return is_over_ || cause_; }
+
+  /// What the formation waits for, a clause; empty if no formation is under way.
+  std::string waits_for() const {
+    switch (waits_) {
+      case Waits::nothing: break;
+      case Waits::members: return format_text("for rank {}, which has not left the failed attempt yet", {waited_rank_});
+      case Waits::least: return format_text("for workers: fewer than {} are here", {options_.min_workers});
+      case Waits::start: return format_text("until {} workers are here", {options_.max_workers});
+      case Waits::state: return "for a worker that has the state of the training: those that are here have not";
+    }
+    return {};
+  }
+
+ private:
+  enum class Waits : std::uint8_t { nothing = 1, members, least, start, state };
+
+  const std::vector<Worker*>& members() const noexcept { return workers_.members(); }
+
+  static Cause lost(const Worker& worker, const std::string& how) {
+    return {CauseKind::lost, worker.is_member ? worker.rank : -1, worker.host, how};
+  }
+
+  void close(Worker& worker) {
+    if (worker.connection != 0) {
+      sink_.close(std::exchange(worker.connection, 0));
+    }
+  }
+
+  /// Does not wait for the worker any more. It may announce itself again, as any other.
+  void exclude(Worker& worker) {
+    close(worker);
+    worker.standing = Standing::excluded;
+    workers_.forget_if_unknown(worker);
+  }
+
+  /// At least one step of the last attempt is committed.
+  void note_commit() {
+    has_committed_ = committed_here_ = true;
+    attempts_without_commit_ = 0;
+    if (!failed_) {
+      first_cause_.reset();
+      last_exception_.clear();
+      bars_.clear();
+    }
+  }
+
+  /// This object fails the attempt.
+  void fail(const Cause& cause, Instant now) {
+    note_failure(cause, workers_.member(cause.rank), now);
+    sink_.fail_attempt(cause);
+  }
+
+  void note_failure(const Cause& cause, const Worker* origin, Instant now) {
+    failed_ = true;
+    failed_at_ = now;
+    if (!first_cause_ && cause.kind != CauseKind::resized) {
+      first_cause_ = cause;
+    }
+    if (committed_here_) {
+      attempts_without_commit_ = 0;
+    } else if (++attempts_without_commit_ >= options_.attempts_without_commit) {
+      end(first_cause_.value_or(cause));
+    }
+    if (cause.kind == CauseKind::exception) {
+      if (!committed_here_ && cause.text == last_exception_) {
+        end(cause);
+      }
+      last_exception_ = cause.text;
+    }
+    if (cause.kind == CauseKind::stopped || (cause.kind == CauseKind::disagreement && !has_committed_)) {
+      end(cause);
+    }
+    if (origin != nullptr && origin->is_newcomer && !committed_here_ && cause.kind != CauseKind::resized) {
+      bars_.add(origin->id.host_id, options_.longest_bar, now);
+    }
+  }
+
+  void end(const Cause& cause) {
+    if (cause_ || is_over_) {
+      return;
+    }
+    cause_ = cause;
+    sink_.on_end(&cause);
+    for (const std::unique_ptr<Worker>& each : workers_.all()) {
+      if (each->connection != 0) {
+        sink_.send(each->connection, Failure{cause});
+      }
+    }
+  }
+
+  /// After every event: does what is due, and notes when more may be.
+  void settle(Instant now) {
+    next_.reset();
+    waits_ = Waits::nothing;
+    if (cause_ || is_over_) {
+      return;
+    }
+    if (attempt_ != 0 && !failed_) {
+      return resize(now);
+    }
+    wait_for_members(now);
+    std::vector<Worker*> candidates = candidates_at(now);
+    if (!awaits_members_ && may_form(candidates, now)) {
+      form(std::move(candidates));
+    }
+  }
+
+  /// @returns whether that instant has come
+  bool is_due(Instant at, Instant now) {
+    if (at > now && (!next_ || at < *next_)) {
+      next_ = at;
+    }
+    return at <= now;
+  }
+
+  /// Rule 1.
+  void wait_for_members(Instant now) {
+    awaits_members_ = false;
+    for (Worker* each : members()) {
+      if (each->standing != Standing::assigned) {
+        continue;
+      }
+      const bool is_late = is_due(*failed_at_ + options_.rejoin_timeout, now);
+      if (is_late ||
+          (each->connection == 0 && is_due(std::max(each->since, *failed_at_) + options_.reconnect_timeout, now))) {
+        exclude(*each);
+      } else {
+        awaits_members_ = true;
+        waits_ = Waits::members;
+        waited_rank_ = each->rank;
+      }
+    }
+  }
+
+  /// Who waits and may be a rank, in the order of the next ranks but for hosts.
+  std::vector<Worker*> candidates_at(Instant now) {
+    std::vector<Worker*> found;
+    has_barred_ = false;
+    for (const std::unique_ptr<Worker>& each : workers_.all()) {
+      if (each->standing != Standing::waiting) {
+        continue;
+      }
+      if (const std::optional<Instant> until = bars_.until(*each, now)) {
+        has_barred_ = !is_due(*until, now);
+      } else {
+        found.push_back(each.get());
+      }
+    }
+    return found;
+  }
+
+  bool may_form(const std::vector<Worker*>& candidates, Instant now) {
+    const auto count = static_cast<int>(candidates.size());
+    if (count < options_.min_workers) {
+      enough_since_.reset();
+      waits_ = Waits::least;
+      return end_unless_somebody_comes(has_barred_ || others_run(), now), false;
+    }
+    if (attempt_ == 0 && count < options_.max_workers) {  // they start together
+      enough_since_ = enough_since_.value_or(now);
+      waits_ = Waits::start;
+      return is_due(*enough_since_ + options_.first_formation, now);
+    }
+    if (!has_state(candidates)) {
+      waits_ = Waits::state;
+      return end_unless_somebody_comes(may_come_back(), now), false;
+    }
+    return true;
+  }
+
+  /// Whether there are workers that are not connected.
+  bool others_run() const { return !running_workers_ || workers_.connected() < *running_workers_; }
+
+  bool may_come_back() const {
+    return std::any_of(workers_.all().begin(), workers_.all().end(),
+                       [](const auto& each) { return each->standing == Standing::excluded; });
+  }
+
+  void end_unless_somebody_comes(bool may_come, Instant now) {
+    waiting_since_ = waiting_since_.value_or(now);
+    if (!may_come || is_due(*waiting_since_ + options_.wait_timeout, now)) {
+      end(first_cause_.value_or(Cause{CauseKind::timeout, -1, {}, format_text("the job waited {}", {waits_for()})}));
+    }
+  }
+
+  /// Rule 6. All ranks of an attempt take part in each step. So where one of them is here and has not trained in it, no
+  /// rank has committed a step there, and the source's state is still that of the job.
+  bool has_state(const std::vector<Worker*>& candidates) const {
+    const bool has_member =
+        std::any_of(candidates.begin(), candidates.end(), [](const Worker* each) { return each->is_member; });
+    if (is_complete_ && !has_member) {
+      return false;
+    }
+    return std::any_of(candidates.begin(), candidates.end(),
+                       [this](const Worker* each) { return each->progress >= source_; });
+  }
+
+  /// Ends a healthy attempt for newcomers.
+  void resize(Instant now) {
+    const std::vector<Worker*> waiting = candidates_at(now);
+    if (waiting.empty() || !is_complete_ || !committed_here_ ||
+        static_cast<int>(members().size()) >= options_.max_workers) {
+      return;
+    }
+    Instant from = waiting.front()->since;
+    for (const Worker* each : waiting) {
+      from = std::min(from, each->since);
+    }
+    const auto gap = std::max<Deadline::Clock::duration>(options_.least_resize_gap, 20 * pause_);
+    const bool is_collected = is_due(from + options_.collect, now);
+    if ((!resized_at_ || is_due(*resized_at_ + gap, now)) && is_collected) {
+      resized_at_ = now;
+      fail(Cause{CauseKind::resized, -1, {}, format_text("{} more workers wait", {waiting.size()})}, now);
+      settle(now);
+    }
+  }
+
+  /// Rule 2.
+  void form(std::vector<Worker*> chosen) {
+    std::sort(chosen.begin(), chosen.end(), [](const Worker* a, const Worker* b) {
+      const auto place = [](const Worker& of) { return of.is_member ? static_cast<std::uint64_t>(of.rank) : ~0ull; };
+      return std::make_tuple(b->progress, place(*a), a->order) < std::make_tuple(a->progress, place(*b), b->order);
+    });
+    chosen.resize(std::min(chosen.size(), static_cast<std::size_t>(options_.max_workers)));
+    for (auto first = chosen.begin(); first != chosen.end();) {  // ranks of a host are neighbours: rings go by rank
+      first = std::stable_partition(
+          first, chosen.end(), [&host = (*first)->id.host_id](const Worker* each) { return each->id.host_id == host; });
+    }
+    workers_.set_members(std::move(chosen));
+    source_ = members().front()->progress;
+    ++attempt_;
+    failed_ = is_complete_ = committed_here_ = false;
+    enough_since_.reset();
+    waiting_since_.reset();
+    Assignment assignment{job_, attempt_, 0, static_cast<int>(members().size()), source_, 0};
+    for (Worker* each : members()) {
+      each->has_finished = false;
+      each->is_newcomer = source_.has_trained() && !each->progress.has_trained();
+      each->standing = Standing::assigned;
+      each->attempt = attempt_;
+      each->source = source_;
+      assignment.receivers += each->progress == source_ ? 0 : 1;
+    }
+    sink_.open_attempt(attempt_, assignment.world_size);
+    for (Worker* each : members()) {
+      each->rank = assignment.rank++;
+      sink_.send(each->connection,
+                 Assignment{job_, attempt_, each->rank, assignment.world_size, source_, assignment.receivers});
+    }
+  }
+
+  FormationSink& sink_;
+  const FormationOptions options_;
+  const std::uint64_t job_;
+  FormationWorkers workers_;
+  NewcomerBars bars_;
+  std::uint64_t attempt_ = 0;
+  std::uint64_t announcements_ = 0;
+  Progress source_;              ///< of the last attempt
+  bool failed_ = false;          ///< the last attempt
+  bool is_complete_ = false;     ///< all ranks have joined it
+  bool committed_here_ = false;  ///< in the last attempt
+  bool has_committed_ = false;
+  bool awaits_members_ = false;
+  bool has_barred_ = false;  ///< a worker waits that must not be a rank yet
+  std::optional<int> running_workers_;
+  bool is_over_ = false;              ///< finished
+  std::optional<Cause> cause_;        ///< why the job has ended
+  std::optional<Cause> first_cause_;  ///< since the last commit
+  std::string last_exception_;        ///< text of the last attempt's failure, if nothing was committed since
+  int attempts_without_commit_ = 0;
+  std::optional<Instant> failed_at_;
+  Deadline::Clock::duration pause_{};
+  std::optional<Instant> resized_at_;
+  std::optional<Instant> enough_since_;
+  std::optional<Instant> waiting_since_;
+  std::optional<Instant> next_;
+  Waits waits_ = Waits::nothing;
+  int waited_rank_ = -1;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -1,0 +1,178 @@
+#pragma once
+/// @file
+/// Formation workers: the workers that an elastic job's store knows, their connections and their last ranks. No I/O.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/rendezvous/formation/formation_messages.hpp"
+#include "dtrain/rendezvous/formation/progress.hpp"
+#include "dtrain/rendezvous/membership/membership.hpp"
+#include "dtrain/rendezvous/protocol/message.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Number of a worker's connection, never used twice.
+using ConnectionId = std::uint64_t;
+
+enum class Standing : std::uint8_t {
+  waiting = 1,  ///< has announced itself
+  assigned,     ///< is a rank of the last attempt, and has not announced itself since
+  excluded,     ///< is not waited for, and may come back
+  gone,         ///< its process has ended
+};
+
+struct Worker {
+  WorkerId id;
+  std::string host;
+  ConnectionId connection = 0;  ///< 0: there is none
+  Standing standing = Standing::waiting;
+  bool is_member = false;     ///< of the last attempt, as `rank`
+  bool is_newcomer = false;   ///< had no progress when it was assigned, while the source had some
+  bool has_finished = false;  ///< its function, in the last attempt
+  int rank = -1;
+  std::uint64_t attempt = 0;            ///< the last one that it was a rank of
+  Progress progress;                    ///< as it announced it
+  Progress source;                      ///< of its last attempt
+  std::uint64_t order = 0;              ///< of its announcement
+  Deadline::Clock::time_point since{};  ///< its announcement, or the end of its connection
+};
+
+/// Threads: one.
+class FormationWorkers {
+ public:
+  const std::vector<std::unique_ptr<Worker>>& all() const noexcept { return workers_; }
+  /// The ranks of the last attempt, in order. Those that are gone stay until set_members().
+  const std::vector<Worker*>& members() const noexcept { return members_; }
+
+  int connected() const {
+    return static_cast<int>(
+        std::count_if(workers_.begin(), workers_.end(), [](const auto& each) { return each->connection != 0; }));
+  }
+  Worker* member(int rank) const {
+    return rank < 0 || rank >= static_cast<int>(members_.size()) ? nullptr : members_[static_cast<std::size_t>(rank)];
+  }
+  Worker* find(const WorkerId& id) const {
+    return find_that([&](const Worker& each) { return each.id == id; });
+  }
+  Worker* find(ConnectionId connection) const {
+    return connection == 0 ? nullptr : find_that([&](const Worker& each) { return each.connection == connection; });
+  }
+
+  /// Why a process is no worker of this job, or states what cannot be.
+  std::optional<Refused> refusal_of(const Announce& message, std::uint64_t job) const {
+    if (message.job != 0 && message.job != job) {
+      return Refused{"it is a worker of another job, whose store was at this address before; end it", true};
+    }
+    const auto difference = workers_.empty() || message.settings == settings_
+                                ? std::nullopt
+                                : first_difference(message.settings, settings_);
+    if (difference) {
+      return Refused{
+          format_text("it has {}, and the workers of the job have {}; start all workers with the same program "
+                      "and settings",
+                      {difference->first, difference->second})};
+    }
+    const Worker* const worker = find(message.worker);
+    const std::uint64_t attempt = worker == nullptr ? 0 : worker->attempt;
+    const Progress most = worker == nullptr ? Progress{} : std::max(worker->progress, worker->source);
+    if (message.progress > most && (attempt == 0 || message.progress.attempt != attempt)) {
+      return Refused{format_text("it states the progress of attempt {}, in which it was no rank; end it",
+                                 {message.progress.attempt}),
+                     true};
+    }
+    return std::nullopt;
+  }
+
+  /// Adds a worker that is not refused.
+  Worker& add(const Announce& message) {
+    workers_.push_back(std::make_unique<Worker>());
+    Worker& worker = *workers_.back();
+    worker.id = message.worker;
+    worker.host = message.host;
+    settings_ = message.settings;  // those of the others, if there are any
+    return worker;
+  }
+
+  /// Drops a worker that was never a rank: whoever connects would leave something behind.
+  void forget_if_unknown(const Worker& worker) {
+    if (worker.attempt == 0 && worker.connection == 0) {
+      std::erase_if(workers_, [&](const auto& each) { return each.get() == &worker; });
+    }
+  }
+
+  /// The ranks of the next attempt, in order. Drops those that are gone.
+  void set_members(std::vector<Worker*> members) {
+    for (Worker* each : members_) {
+      each->is_member = false;
+    }
+    std::erase_if(workers_, [](const auto& each) { return each->standing == Standing::gone; });
+    members_ = std::move(members);
+    for (Worker* each : members_) {
+      each->is_member = true;
+    }
+  }
+
+ private:
+  template <class Holds>
+  Worker* find_that(Holds holds) const {
+    for (const std::unique_ptr<Worker>& each : workers_) {
+      if (holds(*each)) {
+        return each.get();
+      }
+    }
+    return nullptr;
+  }
+
+  std::string settings_;  ///< of all workers
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<Worker*> members_;
+};
+
+/// Hosts, a newcomer of which has broken an attempt before its first commit: newcomers of such a host wait.
+class NewcomerBars {
+ public:
+  using Instant = Deadline::Clock::time_point;
+
+  /// For 1 s, and twice as long each further time.
+  void add(const std::string& host_id, std::chrono::seconds longest, Instant now) {
+    auto found = std::find_if(bars_.begin(), bars_.end(), [&](const Bar& each) { return each.host_id == host_id; });
+    if (found == bars_.end()) {
+      bars_.push_back({host_id, now, std::chrono::seconds(0)});
+      found = bars_.end() - 1;
+    }
+    found->time = std::clamp(2 * found->time, std::chrono::seconds(1), longest);
+    found->until = now + found->time;
+  }
+  void clear() noexcept { bars_.clear(); }
+
+  /// When the worker may become a rank; nothing: now.
+  std::optional<Instant> until(const Worker& worker, Instant now) const {
+    for (const Bar& each : bars_) {
+      if (!worker.progress.has_trained() && each.host_id == worker.id.host_id && each.until > now) {
+        return each.until;
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  struct Bar {
+    std::string host_id;
+    Instant until{};
+    std::chrono::seconds time{0};
+  };
+
+  std::vector<Bar> bars_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
