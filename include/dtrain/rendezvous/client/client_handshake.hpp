@@ -34,7 +34,7 @@ struct StoreAddress {
 struct HandshakeError {
   std::string reason;
   bool timed_out = false;
-  bool request_sent = false;  ///< the Join was sent: the store may have acted on it
+  bool request_sent = false;  ///< the store may have acted on the request
 };
 
 using HandshakeResult = std::variant<Accepted, Refused, Failure, HandshakeError>;
@@ -44,16 +44,16 @@ namespace detail {
 /// Frames of the client's side of a handshake, without I/O. Lifetime: the arguments outlive it.
 class ClientHandshake {
  public:
-  ClientHandshake(const StoreAddress& address, const Join& join, std::string_view doing)
+  ClientHandshake(const StoreAddress& address, Frame request, std::string_view doing)
       : address_(address),
-        join_(join),
+        request_(std::move(request)),
         doing_(doing),
         frame_(rendezvous::encode(
             Hello{version_text, address.role, address.attempt, random_bytes<16>(), address.secret.has_value()})) {
     transcript_.add(frame_);
   }
 
-  /// The frame to send: the Hello, then the Join.
+  /// The frame to send: the Hello, then the request.
   const Frame& frame() const noexcept { return frame_; }
   bool sends_hello() const noexcept { return sends_hello_; }
 
@@ -107,7 +107,7 @@ class ClientHandshake {
     }
     sends_hello_ = false;
     transcript_.add(frame);
-    frame_ = rendezvous::encode(join_);
+    frame_ = std::move(request_);
     if (address_.secret) {
       transcript_.prove(ProofSide::rank, *address_.secret, frame_);
     }
@@ -120,7 +120,7 @@ class ClientHandshake {
   }
 
   const StoreAddress& address_;
-  const Join& join_;
+  Frame request_;
   std::string_view doing_;
   Transcript transcript_;
   Frame frame_;
@@ -130,15 +130,16 @@ class ClientHandshake {
 
 }  // namespace detail
 
-/// Sends a Hello, receives the Challenge, sends `join` and receives the reply. Lifetime: the arguments outlive it.
+/// Sends a Hello, receives the Challenge, sends the request and receives the reply. Lifetime: the arguments outlive it.
+/// @param request the encoded Join of a rank or a launcher, or Announce of a worker; its last bytes are for a proof
 /// @param doing begins the error sentences: "joining the job at a:1 as rank 2"
 /// @param deadline of the first reply
-/// @param reply_deadline of the reply to `join`, on which a store that received it may already act
+/// @param reply_deadline of the reply to `request`, on which a store that received it may already act
 /// @throws Error (protocol) if the peer is no store of dtrain; Error (refused) if the store does not know the secret,
 /// or asks for none though this rank has one: it may be another job's store
-inline async::Task<HandshakeResult> handshake(Session& session, const StoreAddress& address, const Join& join,
+inline async::Task<HandshakeResult> handshake(Session& session, const StoreAddress& address, Frame request,
                                               std::string_view doing, Deadline deadline, Deadline reply_deadline) {
-  detail::ClientHandshake client(address, join, doing);
+  detail::ClientHandshake client(address, std::move(request), doing);
   for (bool is_over = false; !is_over;) {
     const Deadline by = client.sends_hello() ? deadline : reply_deadline;
     const net::IoResult sent = co_await session.write_frame(client.frame(), by);

@@ -70,10 +70,10 @@ class StoreConnector final : private net::RetryObserver {
             net::connect_with_backoff(*loop_, address_.host, address_.port, deadline_, backoff_);
         net::Connection connection = co_await std::move(connecting);
         connected.session = std::make_shared<Session>(std::move(connection));
-        const Join join = make_join();
-        const HandshakeResult result =
-            co_await handshake(*connected.session, address_, join, doing_, earlier_of_several(port_timeout),
-                               earlier_of_several(reply_timeout));
+        async::Task<HandshakeResult> shaking =
+            handshake(*connected.session, address_, encode(make_join()), doing_, earlier_of_several(port_timeout),
+                      earlier_of_several(reply_timeout));
+        const HandshakeResult result = co_await std::move(shaking);
         if (take(result, connected)) {
           notice_.reset();
           co_return std::move(connected);

@@ -31,6 +31,7 @@
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/rendezvous/formation/progress.hpp"
 #include "dtrain/rendezvous/limits.hpp"
+#include "dtrain/rendezvous/protocol/handshake_codec.hpp"
 #include "dtrain/rendezvous/protocol/message.hpp"
 #include "dtrain/rendezvous/protocol/session_codec.hpp"
 
@@ -121,7 +122,7 @@ inline void fields(Serializer& of, Finished& message) {
 using FromWorker = std::variant<Announce, Committed, Finished>;
 
 /// From the store to a worker.
-using ToWorker = std::variant<Assignment, Finished, Failure>;
+using ToWorker = std::variant<Assignment, Finished, Failure, Refused>;
 
 /// The first Announce of a connection; nothing if the frame is another, or does not follow the protocol.
 inline std::optional<Announce> decode_announce(std::span<const std::byte> frame) {

@@ -201,6 +201,8 @@ class FormationState {
   const std::optional<Instant>& next() const noexcept { return next_; }
 
   std::uint64_t attempt() const noexcept { return attempt_; }
+  /// The ranks of the last attempt, in order.
+  const std::vector<Worker*>& members() const noexcept { return workers_.members(); }
   bool has_committed() const noexcept { return has_committed_; }
   bool is_over() const noexcept { return is_over_ || cause_; }
 
@@ -218,8 +220,6 @@ class FormationState {
 
  private:
   enum class Waits : std::uint8_t { nothing = 1, members, least, start, state };
-
-  const std::vector<Worker*>& members() const noexcept { return workers_.members(); }
 
   static Cause lost(const Worker& worker, const std::string& how) {
     return {CauseKind::lost, worker.is_member ? worker.rank : -1, worker.host, how};

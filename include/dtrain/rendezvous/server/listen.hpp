@@ -395,7 +395,8 @@ inline async::Task<std::vector<net::Listener>> listen_or_query_holder(async::Eve
     async::Task<net::Connection> connecting = net::connect_with_backoff(loop, address.host, address.port, soon);
     net::Connection connection = co_await std::move(connecting);
     Session session(std::move(connection));
-    result = co_await handshake(session, address, join, "asking", soon, soon);
+    async::Task<HandshakeResult> asking = handshake(session, address, encode(join), "asking", soon, soon);
+    result = co_await std::move(asking);
   } catch (const Error&) {  // another program, or a store with another secret
   }
   const std::string answer = detail::answer_of_holder(result);

@@ -28,6 +28,18 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
+/// Takes over the connections of an elastic job's workers. Threads: the loop's.
+class WorkerConnections {
+ public:
+  /// @param announce a frame whose proof is right @returns as JobServer::admit
+  virtual Admission admit(std::span<const std::byte> announce, const std::shared_ptr<Session>& session) = 0;
+  /// As JobServer::start.
+  virtual void start(SessionId id, std::span<const std::byte> accepted) = 0;
+
+ protected:
+  ~WorkerConnections() = default;
+};
+
 /// Serves at most one job of each role, from its construction to its destruction, which closes every connection at
 /// once. Lifetime: the loop outlives it.
 /// Threads: the one that runs the event loop, which is the control thread of the rank or launcher that hosts the store.
@@ -70,6 +82,9 @@ class StoreServer {
     }
     return *place;
   }
+
+  /// Who serves workers from now on; null: they are refused. Lifetime: outlives the server, or its place here.
+  void set_workers(WorkerConnections* workers) noexcept { workers_ = workers; }
 
   /// Number of connections that have not joined: for tests and diagnosis.
   std::size_t pending_connections() const noexcept { return without_hello_.size() + with_hello_.size(); }
@@ -209,8 +224,9 @@ class StoreServer {
   }
 
   void answer_join(ConnectionId id, ReceivedHandshake& handshake, const Frame& received) {
-    const std::optional<Join> join = decode_join(received);
-    if (!join) {
+    const bool is_worker = handshake.hello.role == ClientRole::worker;
+    const std::optional<Join> join = is_worker ? std::nullopt : decode_join(received);
+    if (!join && !is_worker) {
       return;
     }
     if (options_.secret && !handshake.transcript.is_proved(ProofSide::rank, *options_.secret, received)) {
@@ -219,7 +235,7 @@ class StoreServer {
       return;
     }
     handshake.transcript.add(received);
-    handshake.answer = route_to_job(id, handshake, *join);
+    handshake.answer = is_worker ? admit_worker(id, handshake, received) : route_to_job(id, handshake, *join);
   }
 
   /// Passes the connection to its job. @returns the frame to answer instead; an empty frame closes a connection that no
@@ -247,14 +263,26 @@ class StoreServer {
       job.record_refusal(sentence);
       return encode(Refused{std::move(sentence)});
     }
-    Admission admission = job.admit(join, with_hello_.at(id).session);
+    return start(job, handshake, job.admit(join, with_hello_.at(id).session));
+  }
+
+  /// The same for the Announce of a worker.
+  Frame admit_worker(ConnectionId id, const ReceivedHandshake& handshake, const Frame& announce) {
+    if (workers_ == nullptr) {
+      return encode(Refused{"this store is not an elastic job's; start all of the job with the same --min-ranks"});
+    }
+    return start(*workers_, handshake, workers_->admit(announce, with_hello_.at(id).session));
+  }
+
+  template <class Owner>
+  Frame start(Owner& owner, const ReceivedHandshake& handshake, Admission admission) {
     if (!admission.session) {
       return std::move(admission.frame);
     }
     if (options_.secret) {
       handshake.transcript.prove(ProofSide::store, *options_.secret, admission.frame);
     }
-    job.start(*admission.session, admission.frame);
+    owner.start(*admission.session, admission.frame);
     return {};
   }
 
@@ -285,6 +313,7 @@ class StoreServer {
   net::SocketAddress local_;
   ServerOptions options_;
   std::array<std::unique_ptr<JobServer>, 2> jobs_;  ///< see job_of(); null: not opened
+  WorkerConnections* workers_ = nullptr;
   std::optional<Cause> broken_;                     ///< why no connection is accepted any more
   ConnectionId last_id_ = 0;
   PendingConnections without_hello_;

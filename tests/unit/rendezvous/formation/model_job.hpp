@@ -126,6 +126,7 @@ class ModelJob final : private rendezvous::FormationSink {
     bool is_excluded = false;
     bool may_be_excluded = false;  ///< it was silent, or is known to be lost
     bool has_committed = false;    ///< in this attempt
+    bool has_received = false;     ///< in this attempt
     bool has_left_well = false;
     Instant broke_at{};  ///< the store saw the end of its connection, and nothing of it since
     bool is_broken = false;
@@ -548,6 +549,7 @@ class ModelJob final : private rendezvous::FormationSink {
         require(of.phase == Phase::waiting, "a worker gets a rank that it does not wait for");
         of.assignment = message.assignment;
         of.has_committed = false;
+        of.has_received = false;
         of.phase = Phase::joining;
         break;
       case Kind::finished:
@@ -663,7 +665,7 @@ class ModelJob final : private rendezvous::FormationSink {
     if (!has_opened) {
       return false;
     }
-    if (of.progress.value() != attempt.source_progress) {
+    if (of.progress.value() != attempt.source_progress && !of.has_received) {
       if (!worker(attempt.source).is_alive()) {
         attempt.failed = true;
         return true;
@@ -681,6 +683,8 @@ class ModelJob final : private rendezvous::FormationSink {
       of.is_torn = false;
       of.progress.received(of.assignment.source);
       require(of.length() == source_length, "the progress does not belong to the state");
+      of.has_received = true;
+      return true;
     }
     require(!of.is_torn, "a worker trains with half a state");
     was_excluded_[static_cast<std::size_t>(index)] = of.is_excluded;  // by the state, and it does not know it yet

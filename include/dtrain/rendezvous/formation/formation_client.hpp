@@ -1,0 +1,267 @@
+#pragma once
+/// @file
+/// Formation client: an elastic job's worker's connection with the store, which outlives its attempts.
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+
+#include "dtrain/async/loop_thread.hpp"
+#include "dtrain/async/task/task_handle.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/failure_latch.hpp"
+#include "dtrain/rendezvous/client/client_handshake.hpp"
+#include "dtrain/rendezvous/formation/formation_messages.hpp"
+#include "dtrain/rendezvous/session/session.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+/// Owns a thread, which keeps the worker alive in the store's eyes whatever the program does. Threads: the program's
+/// one; committed() may be called from any.
+class FormationClient final : private SessionHandler {
+ public:
+  /// Connects at the first announce_blocking. @param timeout for connecting, each time
+  FormationClient(StoreAddress address, std::chrono::nanoseconds timeout);
+  FormationClient(const FormationClient&) = delete;
+  FormationClient& operator=(const FormationClient&) = delete;
+  ~FormationClient();
+
+  using Answer = std::variant<Assignment, Finished>;
+
+  /// Announces this worker, and connects before where it has to. Blocking: until it gets a rank or the job has
+  /// finished; the store bounds that time, and this object the time in which the store does not answer.
+  /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one of another job; JobFailed
+  /// with the cause that has ended the job; Error (timeout) and the errors of connecting
+  Answer announce_blocking(const Announce& announce);
+
+  /// Tells the store that a step was committed in the attempt. Blocking: no. It may be lost.
+  void committed(std::uint64_t attempt) noexcept;
+
+  /// Tells the store that the function has returned in the attempt. Blocking: until it has on all ranks, or the attempt
+  /// has failed, or the connection has ended.
+  /// @returns the end of the job; nothing: announce_blocking() is next
+  std::optional<Finished> finish_blocking(std::uint64_t attempt, FailureLatch& attempt_latch);
+
+ private:
+  async::Task<void> send_announce(Announce announce, Deadline deadline);
+  async::Task<void> run_heartbeats(std::chrono::milliseconds every, std::chrono::milliseconds liveness);
+  void post(Frame frame);
+  void end_connection() noexcept;
+  std::optional<ToWorker> take_answer();
+
+  bool on_frame(std::span<const std::byte> frame) override;
+  void on_disconnected(const std::string& how) override;
+
+  StoreAddress address_;
+  std::chrono::nanoseconds timeout_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  /// @name Guarded by the mutex
+  /// @{
+  std::optional<ToWorker> answer_;
+  bool is_connected_ = false;
+  /// @}
+  std::shared_ptr<Session> session_;  ///< the loop's thread alone uses it, and the task
+  async::TaskHandle heartbeat_task_;
+  async::LoopThread thread_;  ///< last: its loop ends before what it uses
+};
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+#if DTRAIN_DEFINITIONS
+
+#include <algorithm>
+#include <utility>
+
+#include "dtrain/core/block_until.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/net/connection.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+
+namespace detail {
+
+[[noreturn]] inline void throw_refused(const Refused& refused) {
+  throw Error(refused.other_job ? Errc::refused : Errc::usage,
+              format_text("this worker was refused: {}", {refused.sentence}));
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED FormationClient::FormationClient(StoreAddress address, std::chrono::nanoseconds timeout)
+    : address_(std::move(address)), timeout_(timeout) {
+  address_.role = ClientRole::worker;
+  address_.attempt = 0;
+}
+
+DTRAIN_DEFINED FormationClient::~FormationClient() {
+  try {
+    const auto end = [this](async::EventLoop&) -> async::Task<void> {
+      end_connection();
+      co_return;
+    };
+    thread_.run_blocking(end, Deadline::after(std::chrono::seconds(1)), "leaving the job's formation");
+  } catch (...) {  // the loop has ended, and with it the connection
+  }
+}
+
+DTRAIN_DEFINED FormationClient::Answer FormationClient::announce_blocking(const Announce& announce) {
+  for (;;) {
+    static_cast<void>(take_answer());
+    const Deadline deadline = Deadline::after(timeout_);
+    const auto send = [&](async::EventLoop&) { return send_announce(announce, deadline); };
+    thread_.run_blocking(send, with_grace(deadline), "announcing this worker to the job's store");
+    {
+      std::unique_lock lock(mutex_);
+      block_until(changed_, lock, Deadline::unbounded("the store answers, or its silence ends the connection"),
+                  [this] { return answer_.has_value() || !is_connected_; });
+    }
+    std::optional<ToWorker> answer = take_answer();
+    if (!answer) {
+      continue;
+    }
+    if (const Failure* failure = std::get_if<Failure>(&*answer)) {
+      throw_cause(failure->cause);
+    }
+    if (const Refused* refused = std::get_if<Refused>(&*answer)) {
+      detail::throw_refused(*refused);
+    }
+    if (const Assignment* assignment = std::get_if<Assignment>(&*answer)) {
+      return *assignment;
+    }
+    return std::get<Finished>(*answer);
+  }
+}
+
+DTRAIN_DEFINED void FormationClient::committed(std::uint64_t attempt) noexcept {
+  try {
+    post(encode(Committed{attempt}));
+  } catch (...) {  // no memory: the store learns it from the next Announce
+  }
+}
+
+DTRAIN_DEFINED std::optional<Finished> FormationClient::finish_blocking(std::uint64_t attempt,
+                                                                        FailureLatch& attempt_latch) {
+  const FailureLatch::Subscription waking = attempt_latch.subscribe([this](const Cause&) {
+    const std::lock_guard lock(mutex_);
+    changed_.notify_all();
+  });
+  post(encode(Finished{attempt, false}));
+  {
+    std::unique_lock lock(mutex_);
+    block_until(changed_, lock, Deadline::unbounded("the attempt fails where a rank does not come to its end"),
+                [&] { return answer_.has_value() || !is_connected_ || attempt_latch.failed(); });
+  }
+  const std::optional<ToWorker> answer = take_answer();
+  const Finished* const finished = answer ? std::get_if<Finished>(&*answer) : nullptr;
+  return finished == nullptr ? std::nullopt : std::optional<Finished>(*finished);
+}
+
+DTRAIN_DEFINED std::optional<ToWorker> FormationClient::take_answer() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(answer_, std::nullopt);
+}
+
+DTRAIN_DEFINED void FormationClient::post(Frame frame) {
+  thread_.handle()->post([this, frame = std::move(frame)]() mutable {
+    if (session_ != nullptr) {
+      static_cast<void>(session_->send(std::move(frame)));
+    }
+  });
+}
+
+/// On the loop's thread.
+DTRAIN_DEFINED void FormationClient::end_connection() noexcept {
+  heartbeat_task_.cancel();
+  if (session_ != nullptr) {
+    session_->close();
+    session_.reset();
+  }
+  const std::lock_guard lock(mutex_);
+  is_connected_ = false;
+  changed_.notify_all();
+}
+
+DTRAIN_DEFINED async::Task<void> FormationClient::send_announce(Announce announce, Deadline deadline) {
+  if (session_ != nullptr) {
+    static_cast<void>(session_->send(encode(announce)));
+    co_return;
+  }
+  const std::string doing = format_text("joining the elastic job at {}", {address_.text()});
+  for (;;) {
+    async::Task<net::Connection> connecting =
+        net::connect_with_backoff(thread_.loop(), address_.host, address_.port, deadline);
+    net::Connection connection = co_await std::move(connecting);
+    auto session = std::make_shared<Session>(std::move(connection));
+    async::Task<HandshakeResult> shaking =
+        handshake(*session, address_, encode(announce), doing, deadline, deadline);
+    const HandshakeResult result = co_await std::move(shaking);
+    if (const Refused* refused = std::get_if<Refused>(&result)) {
+      detail::throw_refused(*refused);
+    }
+    if (const Failure* failure = std::get_if<Failure>(&result)) {
+      throw_cause(failure->cause);
+    }
+    if (const HandshakeError* error = std::get_if<HandshakeError>(&result)) {
+      if (error->timed_out || deadline.passed()) {
+        throw_error(Errc::timeout, "{}: the deadline passed; {}", {doing, error->reason});
+      }
+      co_await thread_.loop().sleep_for(std::chrono::milliseconds(50));
+      continue;
+    }
+    const Accepted accepted = std::get<Accepted>(result);
+    session_ = std::move(session);
+    {
+      const std::lock_guard lock(mutex_);
+      is_connected_ = true;
+    }
+    heartbeat_task_ = thread_.loop().spawn(run_heartbeats(std::chrono::milliseconds(accepted.heartbeat_ms),
+                                                          std::chrono::milliseconds(accepted.liveness_ms)));
+    session_->start(*this, SessionOptions{});
+    co_return;
+  }
+}
+
+DTRAIN_DEFINED async::Task<void> FormationClient::run_heartbeats(std::chrono::milliseconds every,
+                                                                 std::chrono::milliseconds liveness) {
+  every = std::max(every, std::chrono::milliseconds(1));
+  liveness = std::max(liveness, every);
+  for (;;) {
+    const Deadline::Clock::time_point before = Deadline::Clock::now();
+    co_await thread_.loop().sleep_for(every);
+    const Deadline::Clock::time_point now = Deadline::Clock::now();
+    session_->excuse_silence(now - before - every);
+    if (now - session_->last_alive() > liveness) {
+      on_disconnected("the store has sent nothing");
+      co_return;
+    }
+    session_->send_heartbeat();
+  }
+}
+
+DTRAIN_DEFINED bool FormationClient::on_frame(std::span<const std::byte> frame) {
+  std::optional<ToWorker> message = decode<ToWorker>(frame);
+  if (!message) {
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  answer_ = std::move(message);
+  changed_.notify_all();
+  return true;
+}
+
+DTRAIN_DEFINED void FormationClient::on_disconnected(const std::string&) {
+  end_connection();
+}
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous
+
+#endif  // DTRAIN_DEFINITIONS

@@ -1,0 +1,212 @@
+#include "dtrain/rendezvous/formation/formation_server.hpp"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <semaphore>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "dtrain/rendezvous/formation/formation_client.hpp"
+#include "unit/rendezvous/store_fixture.hpp"
+#include "unit/rendezvous/store_job.hpp"
+
+using namespace rendezvous_test;
+using namespace std::chrono_literals;
+using dtrain::Errc;
+using dtrain::Error;
+
+namespace {
+
+/// A store with a formation, on a thread of its own, as a launcher has it.
+class FormationProcess {
+ public:
+  explicit FormationProcess(const FormationOptions& options, std::optional<Secret> secret = {})
+      : secret_(std::move(secret)) {
+    const auto open = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<void> {
+      store_ = std::make_unique<StoreServer>(loop, dtrain::net::Listener::bind_loopback(loop, 0),
+                                             ServerOptions{secret_, usual_limits()});
+      formation_ = std::make_unique<FormationServer>(loop, *store_, options, StoreJobOptions{}, usual_limits(),
+                                                     FormationCallbacks{});
+      port_ = store_->local().port();
+      co_return;
+    };
+    thread_.run_blocking(open, soon());
+  }
+  FormationProcess(const FormationProcess&) = delete;
+  FormationProcess& operator=(const FormationProcess&) = delete;
+  ~FormationProcess() {
+    const auto close = [&](dtrain::async::EventLoop&) -> dtrain::async::Task<void> {
+      formation_.reset();
+      store_.reset();
+      co_return;
+    };
+    thread_.run_blocking(close, soon());
+  }
+
+  void process_ended(std::int64_t process) {
+    thread_.loop().post([this, process] { formation_->process_ended("h", process, 0, "killed by signal 9"); });
+  }
+  StoreAddress address(std::optional<Secret> secret) const {
+    StoreAddress address;
+    address.host = "127.0.0.1";
+    address.port = port_;
+    address.secret = std::move(secret);
+    return address;
+  }
+  StoreAddress address() const { return address(secret_); }
+
+ private:
+  std::optional<Secret> secret_;
+  std::uint16_t port_ = 0;
+  std::unique_ptr<StoreServer> store_;
+  std::unique_ptr<FormationServer> formation_;
+  dtrain::async::LoopThread thread_;
+};
+
+/// A worker of the tests, whose process is a number.
+struct TestWorker {
+  TestWorker(const StoreAddress& at, std::int64_t process) : client(at, 30s), address(at) {
+    announce.worker = {"h", process, static_cast<std::uint64_t>(process)};
+    announce.host = "h";
+    announce.settings = "kept=all\n";
+  }
+
+  /// Announces itself until it has joined an attempt. @returns the end of the job instead
+  std::optional<Finished> join() {
+    announce.progress = progress.value();
+    FormationClient::Answer answer = client.announce_blocking(announce);
+    if (const Finished* finished = std::get_if<Finished>(&answer)) {
+      return *finished;
+    }
+    assignment = std::get<Assignment>(answer);
+    announce.job = assignment.job;
+    announce.attempt = assignment.attempt;
+    ControlPlaneOptions options = rank_options(assignment.rank, assignment.world_size, address.port);
+    options.identity.attempt = static_cast<int>(assignment.attempt);
+    options.secret = address.secret;
+    control_plane = std::make_unique<ControlPlane>(options);
+    progress.received(assignment.source);
+    progress.began(assignment.attempt);
+    return std::nullopt;
+  }
+
+  FormationClient client;
+  StoreAddress address;
+  Announce announce;
+  WorkerProgress progress;
+  Assignment assignment;
+  std::unique_ptr<ControlPlane> control_plane;
+};
+
+FormationOptions sizes(int least, int most) {
+  FormationOptions options;
+  options.min_workers = least;
+  options.max_workers = most;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("workers form an attempt, lose one, and finish in the next") {
+  FormationProcess launcher(sizes(1, 3), Secret::drawn());
+  std::vector<Finished> ends(3);
+  std::vector<Assignment> last(3);
+  const auto errors = on_ranks(3, [&](int index) {
+    TestWorker worker(launcher.address(), 100 + index);
+    REQUIRE_FALSE(worker.join());
+    CHECK(worker.assignment.world_size == 3);
+    worker.control_plane->store().barrier("all have joined", soon()).wait();
+    worker.progress.committed();
+    worker.client.committed(worker.assignment.attempt);
+    if (index == 2) {
+      worker.control_plane.reset();  // without leaving
+      launcher.process_ended(102);
+      return;
+    }
+    REQUIRE(worker.control_plane->failure()->block_until_failed(soon()));
+    CHECK_FALSE(worker.client.finish_blocking(worker.assignment.attempt, *worker.control_plane->failure()));
+    worker.control_plane.reset();
+    REQUIRE_FALSE(worker.join());
+    last[static_cast<std::size_t>(index)] = worker.assignment;
+    const auto end = worker.client.finish_blocking(worker.assignment.attempt, *worker.control_plane->failure());
+    REQUIRE(end.has_value());
+    ends[static_cast<std::size_t>(index)] = *end;
+    worker.control_plane->leave_blocking(soon());
+  });
+  CHECK(errors == std::vector<std::string>(3));
+  for (const std::size_t index : {0u, 1u}) {
+    CHECK(ends[index].is_member);
+    CHECK(ends[index].attempt == 2);
+    CHECK(last[index].world_size == 2);
+    CHECK(last[index].receivers == 0);
+    CHECK(last[index].source == Progress{1, 1});
+  }
+  CHECK(last[0].rank != last[1].rank);
+}
+
+TEST_CASE("a newcomer ends a healthy attempt once a step is committed in it, and receives the state of the others") {
+  FormationOptions options = sizes(1, 2);
+  options.first_formation = 0ms;
+  options.collect = 50ms;
+  options.least_resize_gap = 0ms;
+  FormationProcess launcher(options);
+  std::binary_semaphore has_joined(0);
+  std::vector<Assignment> last(2);
+  const auto errors = on_ranks(2, [&](int index) {
+    TestWorker worker(launcher.address(), 100 + index);
+    if (index == 1) {
+      has_joined.acquire();
+    }
+    REQUIRE_FALSE(worker.join());
+    if (index == 0) {
+      CHECK(worker.assignment.world_size == 1);
+      worker.progress.committed();
+      worker.client.committed(1);
+      has_joined.release();
+      FailureLatch& latch = *worker.control_plane->failure();
+      REQUIRE(latch.block_until_failed(soon()));
+      CHECK(latch.cause()->kind == CauseKind::resized);
+      worker.control_plane.reset();
+      REQUIRE_FALSE(worker.join());
+    }
+    last[static_cast<std::size_t>(index)] = worker.assignment;
+    REQUIRE(worker.client.finish_blocking(worker.assignment.attempt, *worker.control_plane->failure()).has_value());
+    worker.control_plane->leave_blocking(soon());
+  });
+  CHECK(errors == std::vector<std::string>(2));
+  CHECK(last[0].rank == 0);
+  CHECK(last[1].rank == 1);
+  CHECK(last[1].world_size == 2);
+  CHECK(last[1].receivers == 1);
+  CHECK(last[1].source == Progress{1, 1});
+}
+
+TEST_CASE("a worker that does not know the secret, is of another job or unlike the others is refused") {
+  FormationProcess launcher(sizes(1, 2), Secret::drawn());
+  TestWorker first(launcher.address(), 1);
+  std::thread waits([&] { static_cast<void>(first.join()); });  // for a second one
+
+  TestWorker stranger(launcher.address(Secret::drawn()), 2);
+  CHECK(error_of(Errc::refused, [&] { stranger.join(); }).find("its secret is not the job's") != std::string::npos);
+  TestWorker bare(launcher.address(std::nullopt), 3);
+  CHECK(error_of(Errc::refused, [&] { bare.join(); }).find("the job has a secret") != std::string::npos);
+  TestWorker of_another(launcher.address(), 4);
+  of_another.announce.job = 1;
+  CHECK(error_of(Errc::refused, [&] { of_another.join(); }).find("another job") != std::string::npos);
+  TestWorker last(launcher.address(), 6);
+  std::thread joins([&] { static_cast<void>(last.join()); });
+  joins.join();
+  waits.join();
+  CHECK(first.assignment.world_size == 2);
+  TestWorker unlike(launcher.address(), 5);
+  unlike.announce.settings = "kept=others\n";
+  CHECK(error_of(Errc::usage, [&] { unlike.join(); }).find("kept=others") != std::string::npos);
+  CHECK_FALSE(first.control_plane->failure()->failed());
+}
