@@ -18,8 +18,8 @@ import sys
 from typing import NamedTuple
 
 # Bottom to top; files directly in include/dtrain/ stand above every folder.
-FLOORS = ["core", "kernels", "async", "net", "stream", "identity", "rendezvous", "backend", "topology", "launch", "group", "ddp"]
-FRONT = ["policy.hpp", "process_group.hpp", "run.hpp", "distributed_data_parallel.hpp"]
+FLOORS = ["core", "kernels", "async", "net", "stream", "identity", "rendezvous", "backend", "topology", "launch", "group", "ddp", "elastic"]
+FRONT = ["policy.hpp", "process_group.hpp", "run.hpp", "elastic.hpp", "distributed_data_parallel.hpp"]
 UMBRELLA = "dtrain.hpp"
 # Above it, and not in the single header: <dtrain/NAME.hpp> and the folder NAME, which include the library of that name.
 COMPONENTS = ["libtorch"]

@@ -22,18 +22,35 @@ namespace DTRAIN_NAMESPACE {
 /// @ingroup jobs
 using Arguments = std::span<char* const>;
 
+template <class P>
+class Elastic;
+
 /// `body(group)` or `body(group, arguments)`, returning an exit code or nothing.
 /// @ingroup jobs
 template <class Body, class P>
-concept RunBody = std::invocable<Body, ProcessGroup<P>> || std::invocable<Body, ProcessGroup<P>, Arguments>;
+concept GroupBody = std::invocable<Body, ProcessGroup<P>> || std::invocable<Body, ProcessGroup<P>, Arguments>;
+
+/// GroupBody, or the same with an Elastic (dtrain/elastic.hpp) in place of the group.
+/// @ingroup jobs
+template <class Body, class P>
+concept RunBody = GroupBody<Body, P> || std::invocable<Body, Elastic<P>> || std::invocable<Body, Elastic<P>, Arguments>;
+
+namespace elastic {
+
+/// The rank of a body that takes an Elastic; defined in dtrain/elastic.hpp. @returns its exit code
+template <class P, class Body>
+int run_program(const launch::RankProcess& process, Body& body, const GroupOptions& options);
+
+}  // namespace elastic
 
 namespace detail {
 
 /// Passes facts of the backend to a launcher that takes them: the number of visible devices (`visible_devices()`), and
 /// the largest number of ranks (`most_ranks`) if the backend has one.
 template <class P>
-launch::StartResult start(int argc, char** argv) {
+launch::StartResult start(int argc, char** argv, bool is_elastic = false) {
   launch::BackendFacts facts;
+  facts.is_elastic = is_elastic;
   facts.name = P::Backend::name();
   if constexpr (requires { P::Backend::visible_devices(); }) {
     facts.visible_devices = &P::Backend::visible_devices;
@@ -53,7 +70,7 @@ inline int as_exit_code(long long code) noexcept {
   return code != 0 && (code & 0xff) == 0 ? exit_code_exception : static_cast<int>(code);
 }
 
-template <class P, RunBody<P> Body>
+template <class P, GroupBody<P> Body>
 int call_body(Body& body, ProcessGroup<P> group, Arguments arguments) {
   const auto call = [&]() -> decltype(auto) {
     if constexpr (std::invocable<Body, ProcessGroup<P>, Arguments>) {
@@ -71,7 +88,7 @@ int call_body(Body& body, ProcessGroup<P> group, Arguments arguments) {
 }
 
 /// A rank of a job with policy P.
-template <class P, RunBody<P> Body>
+template <class P, GroupBody<P> Body>
 class PolicyRankBody final : public group::RankBody {
  public:
   PolicyRankBody(const launch::RankProcess& process, Body& body, const GroupOptions& options)
@@ -103,15 +120,17 @@ class PolicyRankBody final : public group::RankBody {
 /// @ingroup jobs
 template <class P, RunBody<P> Body>
 int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
-  launch::StartResult start = detail::start<P>(argc, argv);
+  launch::StartResult start = detail::start<P>(argc, argv, !GroupBody<Body, P>);
   if (!start.worker) {
     return start.exit_code;
   }
   const int rank = start.worker->identity.rank;
   int exit_code = 0;
-  {
+  if constexpr (GroupBody<Body, P>) {
     detail::PolicyRankBody<P, Body> rank_body(*start.worker, body, options);
     exit_code = group::run_rank(rank, rank_body);
+  } else {
+    exit_code = elastic::run_program<P>(*start.worker, body, options);
   }
   group::report_lost_output(rank);
   return exit_code;

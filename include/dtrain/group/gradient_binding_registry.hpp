@@ -19,9 +19,25 @@ class GradientBindingRegistry {
 
   void remove_all_of(const void* owner) noexcept;
 
+  /// @name For a job that forms anew around living models. A model that was bound to a wrapper that is gone uses the
+  /// wrapper's memory until it is bound again.
+  /// @{
+  struct KeptMemory {
+    std::vector<const void*> addresses;  ///< those of the wrapper that are not bound again
+    std::shared_ptr<const void> memory;
+  };
+  /// From now on keep() keeps. @param earlier take_memory() of the registry before
+  void start_keeping(std::vector<KeptMemory> earlier);
+  std::vector<KeptMemory> take_memory();
+  /// Keeps the memory of a wrapper, and drops what its addresses were bound to before.
+  void keep(const void* owner, std::shared_ptr<const void> memory);
+  /// @}
+
  private:
   std::mutex mutex_;
   std::vector<std::pair<const void*, const void*>> owners_;  ///< addresses, ascending, and their owners
+  bool keeps_ = false;
+  std::vector<KeptMemory> kept_;
 };
 
 /// Owns entries of the registry; its destructor removes them.
@@ -35,6 +51,8 @@ class GradientBinding {
 
   /// @returns false if another owner has the address
   bool add(const void* address) { return registry_->add(address, this); }
+  /// @param memory where the gradients lie
+  void keep(std::shared_ptr<const void> memory) { registry_->keep(this, std::move(memory)); }
 
  private:
   std::shared_ptr<GradientBindingRegistry> registry_;
@@ -59,6 +77,36 @@ DTRAIN_DEFINED bool GradientBindingRegistry::add(const void* address, const void
     return true;
   }
   return place->second == owner;
+}
+
+DTRAIN_DEFINED void GradientBindingRegistry::start_keeping(std::vector<KeptMemory> earlier) {
+  const std::lock_guard lock(mutex_);
+  keeps_ = true;
+  kept_ = std::move(earlier);
+}
+
+DTRAIN_DEFINED std::vector<GradientBindingRegistry::KeptMemory> GradientBindingRegistry::take_memory() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(kept_, {});
+}
+
+DTRAIN_DEFINED void GradientBindingRegistry::keep(const void* owner, std::shared_ptr<const void> memory) {
+  const std::lock_guard lock(mutex_);
+  if (!keeps_) {
+    return;
+  }
+  KeptMemory added{{}, std::move(memory)};
+  for (const auto& [address, of] : owners_) {
+    if (of != owner) {
+      continue;
+    }
+    added.addresses.push_back(address);
+    for (KeptMemory& each : kept_) {
+      std::erase(each.addresses, address);
+    }
+  }
+  std::erase_if(kept_, [](const KeptMemory& each) { return each.addresses.empty(); });
+  kept_.push_back(std::move(added));
 }
 
 DTRAIN_DEFINED void GradientBindingRegistry::remove_all_of(const void* owner) noexcept {

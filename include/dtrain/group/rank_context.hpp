@@ -72,6 +72,10 @@ class RankContext {
 
   void leave_blocking();
 
+  /// Ends everything of an attempt that has failed, also where a handle on its groups is kept. Blocking: as the
+  /// destructor.
+  void end_attempt() noexcept;
+
  private:
   const std::shared_ptr<void> base_;
 
@@ -84,6 +88,7 @@ class RankContext {
   const std::shared_ptr<PendingWeights> pending_weights;
 
  private:
+  void close_channels() noexcept;
   Cause exception_cause(std::string text, std::optional<int> failed_rank = {}) const;
 
   std::mutex mutex_;
@@ -237,6 +242,16 @@ DTRAIN_DEFINED WaitUntilSet RankContext::set_in_background(const rendezvous::Sto
 }
 
 DTRAIN_DEFINED void RankContext::leave_blocking() {
+  close_channels();
+  control_plane.leave_blocking(Deadline::after(timeout));
+}
+
+DTRAIN_DEFINED void RankContext::end_attempt() noexcept {
+  close_channels();
+  control_plane.close();
+}
+
+DTRAIN_DEFINED void RankContext::close_channels() noexcept {
   left_ = true;
   tasks.close_blocking();
   std::vector<std::shared_ptr<void>> kept;
@@ -248,7 +263,6 @@ DTRAIN_DEFINED void RankContext::leave_blocking() {
     kept.swap(kept_);
   }
   kept.clear();  // peers that wait in one of these channels are notified as well
-  control_plane.leave_blocking(Deadline::after(timeout));
 }
 
 DTRAIN_DEFINED Cause RankContext::exception_cause(std::string text, std::optional<int> failed_rank) const {

@@ -15,7 +15,8 @@ using VisibleDevices = int (*)();
 struct BackendFacts {
   std::string_view name{};  ///< for messages
   VisibleDevices visible_devices = nullptr;
-  int most_ranks = 0;  ///< most ranks on one host; 0: no limit
+  int most_ranks = 0;       ///< most ranks on one host; 0: no limit
+  bool is_elastic = false;  ///< the program's body takes an Elastic, not a group
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch

@@ -24,8 +24,10 @@
 #include "dtrain/launch/diagnostics/network_report.hpp"
 #include "dtrain/launch/nodes/job_coordinator.hpp"
 #include "dtrain/launch/output/terminal_output.hpp"
+#include "dtrain/launch/supervise/elastic_supervisor.hpp"
 #include "dtrain/launch/supervise/spawn.hpp"
 #include "dtrain/launch/supervise/supervisor.hpp"
+#include "dtrain/rendezvous/formation/formation_server.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -79,6 +81,40 @@ class Attempt {
     }
   }
 
+  /// Runs an elastic job: starts its workers and replaces those that fail. Ends as supervise().
+  async::Task<JobResult> supervise_elastic(const NodeLauncherOptions& options, const rendezvous::HostIdentity& host) {
+    const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!nothing) {
+      throw_errno("opening /dev/null for the workers' stdin");
+    }
+    ElasticEnd end;
+    rendezvous::FormationOptions sizes;
+    sizes.min_workers = plan_->min_ranks;
+    sizes.max_workers = plan_->workers;
+    sizes.wait_timeout = in_milliseconds(options.join_timeout);
+    rendezvous::StoreJobOptions job;
+    job.owner = format_text("the launcher on host {}", {host.name});
+    job.further_files = files_for_workers(plan_->workers) + static_cast<std::size_t>(plan_->workers);
+    job.loss_grace = std::chrono::milliseconds(500);
+    rendezvous::FormationCallbacks callbacks;
+    callbacks.on_end = [&end, this](const Cause* cause) {
+      end = {true, cause == nullptr ? std::nullopt : std::optional<Cause>(*cause)};
+      services_.changed.set();
+    };
+    rendezvous::Limits limits;
+    limits.liveness = in_milliseconds(options.liveness);
+    rendezvous::FormationServer formation(services_.loop, services_.coordinator.store(), sizes, std::move(job), limits,
+                                          std::move(callbacks));
+    const auto start = [this, &nothing](int slot) { return start_worker(slot, nothing.get()); };
+    ElasticSupervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, formation, end,
+                                 services_.output.error(), host.id, options.max_restarts,
+                                 ShutdownSchedule(options.stop_grace, options.shutdown_timeouts), start);
+    co_await supervisor.watch(plan_->workers);
+    services_.forwarder.forward_to(nullptr);
+    stops_before_end_ = services_.forwarder.stop_requests();
+    co_return supervisor.result(services_.forwarder.stop_signal());
+  }
+
   /// Ends when no worker runs and their last output has been read (at most 200 ms later).
   /// @param liveness how long a worker that has not joined may be stopped
   /// @returns the end on this node, without node, host and signals
@@ -124,7 +160,7 @@ class Attempt {
   /// How long supervise() waits for the last output if the console is slow.
   static constexpr std::chrono::milliseconds drain_timeout{200};
 
-  void start_worker(int local_rank, int nothing) {
+  pid_t start_worker(int local_rank, int nothing) {
     const int rank = plan_->first_rank + local_rank;
     Pipe output = make_pipe();
     Pipe error = make_pipe();
@@ -157,6 +193,7 @@ class Attempt {
     const pid_t process = spawn(request);
     workers_.add(rank, process, is_wrapped, std::move(output_relay), std::move(error_relay),
                  std::move(stdin_forwarder));
+    return process;
   }
 
   /// The local rank that gets the launcher's stdin: the one in a debugger, if it is on this node.
@@ -279,6 +316,11 @@ class NodeLauncher {
     plan->launcher_process = std::to_string(::getpid());
     plan->stdout_is_terminal = output_.output().is_terminal();
     plan->stderr_is_terminal = output_.error().is_terminal();
+    if (options_.min_ranks != 0) {
+      plan->min_ranks = options_.min_ranks;
+      const JobResult result = co_await run_elastic(*plan);
+      co_return result.exit_code;
+    }
     for (;; ++plan->attempt) {
       co_await coordinator_.begin(plan->attempt);
       const JobResult result = co_await attempt(*plan);
@@ -317,6 +359,16 @@ class NodeLauncher {
       throw_error(Errc::usage, "--wrap-rank={} is no rank of this job, which has {}: 0 to {}",
                   {*rank, world_size, world_size - 1});
     }
+  }
+
+  async::Task<JobResult> run_elastic(const NodePlan& plan) {
+    const AttemptServices services{loop_, changed_, signals_, forwarder_, output_, coordinator_};
+    Attempt workers(services, options_.program, plan);
+    async::Task<JobResult> supervising = workers.supervise_elastic(options_, host_);
+    const JobResult result = co_await std::move(supervising);
+    co_await coordinator_.leave();
+    co_await show(&workers, result);
+    co_return result;
   }
 
   async::Task<JobResult> attempt(const NodePlan& plan) {

@@ -111,6 +111,7 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
     NodeLauncherOptions options = node_launcher_options(std::move(flags), without_outer_job(environment),
                                                         stream::host::available_cores(), backend.visible_devices);
     check_most_workers(options.workers, backend);
+    check_min_ranks(options, backend);
     const bool by_gpu = backend.visible_devices != nullptr && options.binding == Binding::automatic;
     options.program.cpus =
         by_gpu ? cpus_by_gpu(options.workers, allowed_cpus(), identity::Variables(environment), backend.visible_devices)

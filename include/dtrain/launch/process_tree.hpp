@@ -23,15 +23,18 @@ namespace DTRAIN_NAMESPACE::launch {
 
 namespace detail {
 
-/// Fields of /proc/PROCESS/stat, "12 (a name) S 7 ...": field 4 is the parent, field 22 the start time.
+/// Fields of /proc/PROCESS/stat, "12 (a name) S 7 ...": field 4 is the parent, field 9 the kernel's flags, field 22 the
+/// start time.
 struct ProcessStatus {
   std::string name;
   std::int64_t parent = 0;
+  std::uint64_t flags = 0;
   std::uint64_t began = 0;
 };
 
 inline std::optional<ProcessStatus> parse_process_status(std::string_view line) {
   constexpr int parent_field = 4;
+  constexpr int flags_field = 9;
   constexpr int began_field = 22;
   const std::size_t open = line.find('(');
   const std::size_t close = line.rfind(')');
@@ -48,6 +51,8 @@ inline std::optional<ProcessStatus> parse_process_status(std::string_view line) 
     const std::optional<std::uint64_t> number = identity::parse_wide_integer(text);
     if (field == parent_field && number) {
       status.parent = static_cast<std::int64_t>(*number);
+    } else if (field == flags_field && number) {
+      status.flags = *number;
     } else if (field == began_field && number) {
       status.began = *number;
       return status;

@@ -44,6 +44,7 @@ class ArgumentVector {
 /// Identity and settings of the process that is a rank. A value that refers to no other object.
 /// @ingroup launchers
 struct RankProcess : rendezvous::ControlPlaneOptions {
+  int min_ranks = 0;  ///< of an elastic job, whose largest world size is identity.world_size; 0: not elastic
   ArgumentVector argument_vector{};  ///< without arguments that launchers add
 
   /// argv; [0] is the program's name. Lifetime: as long as a copy of this RankProcess lives.
@@ -100,6 +101,7 @@ RankProcess rank_process_of_launcher(const identity::Variables& variables, std::
 #include "dtrain/launch/configuration/flags.hpp"
 #include "dtrain/launch/configuration/job_identity.hpp"
 #include "dtrain/launch/configuration/settings.hpp"
+#include "dtrain/launch/configuration/worker_environment.hpp"
 #include "dtrain/launch/diagnostics/network_report.hpp"
 #include "dtrain/launch/supervise/process_setup.hpp"
 
@@ -128,6 +130,31 @@ inline RankProcess rank_process_with(identity::ProcessIdentity identity, const i
   worker.secret = secret_setting(variables);
   worker.timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   worker.limits.liveness = in_milliseconds(seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness));
+  return worker;
+}
+
+/// A worker without a rank, which each attempt gives it.
+inline RankProcess elastic_worker(const identity::Variables& variables) {
+  const std::string_view sizes = variables.text("DTRAIN_WORLD_SIZE").value_or("");
+  const std::size_t colon = sizes.find(':');
+  const int least = identity::parse_integer(sizes.substr(0, colon)).value_or(0);
+  const int most = identity::parse_integer(sizes.substr(colon + 1)).value_or(0);
+  const std::optional<std::string_view> address = variables.text("DTRAIN_MASTER_ADDR");
+  const std::optional<int> port = variables.port("DTRAIN_MASTER_PORT");
+  if (least < 1 || most < least || !address || !port) {
+    throw_error(Errc::identity,
+                "DTRAIN_WORLD_SIZE='{}' with DTRAIN_MASTER_ADDR='{}' describes no worker of an elastic job; it is "
+                "MIN:MAX, 1 at least, with the address and DTRAIN_MASTER_PORT of the job's store",
+                {sizes, address.value_or("")});
+  }
+  identity::ProcessIdentity identity;
+  identity.launcher = "dtrain";
+  identity.world_size = most;
+  identity.local_rank = variables.integer("DTRAIN_LOCAL_RANK");
+  identity.master_addr = std::string(*address);
+  identity.master_port = *port;
+  RankProcess worker = rank_process_with(std::move(identity), variables);
+  worker.min_ranks = least;
   return worker;
 }
 
@@ -193,7 +220,9 @@ DTRAIN_DEFINED RankProcess rank_process_alone(const identity::Variables& variabl
 
 DTRAIN_DEFINED RankProcess rank_process_of_launcher(const identity::Variables& variables,
                                                     std::vector<std::string> arguments) {
-  RankProcess worker = detail::rank_process_with(identity::read_dtrain(variables, {}), variables);
+  RankProcess worker = is_elastic_worker(variables)
+                           ? detail::elastic_worker(variables)
+                           : detail::rank_process_with(identity::read_dtrain(variables, {}), variables);
   worker.argument_vector = ArgumentVector(std::move(arguments));
   return worker;
 }

@@ -236,6 +236,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   for (std::size_t i = 0; model.bind_gradient && i < parameters.size(); ++i) {
     model.bind_gradient(i, reducer->bind(i));
   }
+  if (gradient_binding) gradient_binding->keep(reducer->gradient_memory());
   reducer->remember_addresses();
   why_nothing_is_hidden = start_progress(stream, options.progress, members.local_world_size);
 }

@@ -76,6 +76,9 @@ inline constexpr const char* help_text =
     "  --master-port=P          the port of the job's store (one node: chosen by the system; several: 29500)\n"
     "  --max-restarts=N         how often all workers are started again after one failed (default 0; several nodes:\n"
     "                           node 0's counts); exit code 2 and a job ended by a signal are not tried again\n"
+    "  --min-ranks=N            the job goes on with N ranks or more where workers are lost, if the program is "
+    "elastic\n"
+    "                           (dtrain::Elastic); --max-restarts is then how many workers are replaced, in all\n"
     "  --log-dir=DIR            also writes each worker's output to DIR/rank-R.stdout and DIR/rank-R.stderr, that of\n"
     "                           the K-th restart to DIR/attempt-K/rank-R.stdout and .stderr\n"
     "  --wrap='CMD ARGS --'     puts a command in front of each worker's, such as valgrind, numactl, perf, strace,\n"
@@ -101,6 +104,7 @@ struct Flags {
   identity::NodeFlags node;
   std::optional<std::string> log_dir;
   int max_restarts = 0;
+  int min_ranks = 0;                 ///< --min-ranks: fewest ranks of an elastic job; 0: the job is not elastic
   std::vector<std::string> wrapper;  ///< the words of --wrap: a command in front of each worker
   std::optional<int> wrapped_rank;   ///< --wrap-rank: in front of this rank only
   Binding binding = Binding::automatic;
@@ -112,8 +116,8 @@ struct Flags {
 
 namespace detail {
 
-inline constexpr std::array<std::string_view, 12> flag_names{
-    "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--max-restarts",
+inline constexpr std::array<std::string_view, 13> flag_names{
+    "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port", "--max-restarts", "--min-ranks",
     "--log-dir",        "--wrap",   "--wrap-rank", "--bind",        "--in-process",  "--help-launch",
 };
 
@@ -210,6 +214,7 @@ inline void check_together(const Flags& flags) {
   const char* const other = !flags.wrapper.empty()                           ? "--wrap"
                             : flags.log_dir                                  ? "--log-dir"
                             : flags.max_restarts != 0                        ? "--max-restarts"
+                            : flags.min_ranks != 0                           ? "--min-ranks"
                             : flags.node.node_count.value_or("1") != "1"     ? "--nnodes"
                             : flags.node.nproc_per_node.value_or("1") != "1" ? "--nproc-per-node"
                                                                              : nullptr;
@@ -263,6 +268,7 @@ inline Flags parse_flags(identity::Arguments arguments) {
     if (*flag == "--max-restarts") {
       flags.max_restarts = detail::number_of(*flag, value, most_restarts);
     }
+    if (*flag == "--min-ranks") flags.min_ranks = detail::number_of(*flag, value, detail::most_rank);
     if (*flag == "--wrap") flags.wrapper = detail::wrapper_words(value);
     if (*flag == "--bind") flags.binding = binding_from(value);
     if (*flag == "--wrap-rank") flags.wrapped_rank = detail::number_of(*flag, value, detail::most_rank);
@@ -274,8 +280,9 @@ inline Flags parse_flags(identity::Arguments arguments) {
 /// For a program that an external launcher starts once for each rank.
 /// @throws Error (usage) for a flag that only launch::PerNode supports
 inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
-  constexpr std::array<std::string_view, 7> launchers{
-      "--nproc-per-node", "--nnodes", "--node-rank", "--max-restarts", "--wrap-rank", "--in-process", "--help-launch"};
+  constexpr std::array<std::string_view, 8> launchers{"--nproc-per-node", "--nnodes",       "--min-ranks",
+                                                      "--node-rank",      "--max-restarts", "--wrap-rank",
+                                                      "--in-process",     "--help-launch"};
   for (std::size_t i = 1; i < arguments.size() && arguments[i] != "--"; ++i) {
     std::string name = arguments[i].substr(0, arguments[i].find('='));
     std::replace(name.begin(), name.end(), '_', '-');

@@ -31,6 +31,7 @@ struct NodeLauncherOptions {
   int cores = 1;
   Binding binding = Binding::automatic;
   int max_restarts = 0;
+  int min_ranks = 0;  ///< of an elastic job; 0: the job is not elastic
   std::chrono::nanoseconds join_timeout = default_timeout;
   std::chrono::nanoseconds liveness = default_liveness;
   std::chrono::nanoseconds stop_grace = ShutdownSchedule::default_stop_grace;
@@ -142,6 +143,26 @@ inline void check_most_workers(int workers, const BackendFacts& backend) {
   }
 }
 
+/// @throws Error (usage) for --min-ranks where the job cannot be elastic
+inline void check_min_ranks(const NodeLauncherOptions& options, const BackendFacts& backend) {
+  if (options.min_ranks == 0) {
+    return;
+  }
+  if (!backend.is_elastic) {
+    throw_error(Errc::usage,
+                "--min-ranks={} makes the job elastic, and this program is not: its body takes a ProcessGroup and not "
+                "a dtrain::Elastic; leave the flag out",
+                {options.min_ranks});
+  }
+  if (options.node.node_count != 1) {
+    throw_error(Errc::usage, "--min-ranks={} works on one node, and this job has {}",
+                {options.min_ranks, options.node.node_count});
+  }
+  if (options.min_ranks > options.workers) {
+    throw_error(Errc::usage, "--min-ranks={} is more than --nproc-per-node={}", {options.min_ranks, options.workers});
+  }
+}
+
 /// The launcher's configuration.
 /// @param cores number of cores that this process may use
 /// @param visible_devices called for --nproc-per-node=auto; may be null
@@ -162,6 +183,7 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
                     {flags.mpirun_workers}));
   }
   options.max_restarts = flags.max_restarts;
+  options.min_ranks = flags.min_ranks;
   options.join_timeout = seconds_setting(variables, "DTRAIN_TIMEOUT_SECONDS", default_timeout);
   options.liveness = seconds_setting(variables, "DTRAIN_LIVENESS_SECONDS", default_liveness);
   if (visible_devices != nullptr) {

@@ -24,6 +24,7 @@ struct NodePlan {
   int workers = 1;
   int first_rank = 0;  ///< number of workers of nodes with a lower node rank
   int world_size = 1;  ///< number of workers of all nodes
+  int min_ranks = 0;   ///< of an elastic job, whose workers have no rank of their own; 0: the job is not elastic
   int node_rank = 0;
   int node_count = 1;
   std::string master_addr;
@@ -71,6 +72,12 @@ inline identity::Environment worker_environment(const identity::Environment& bas
     environment[variable] = value;
     environment[std::string("DTRAIN_") + variable] = value;
   }
+  if (plan.min_ranks != 0) {
+    for (const char* const name : {"RANK", "WORLD_SIZE", "DTRAIN_RANK"}) {
+      environment.erase(name);
+    }
+    environment["DTRAIN_WORLD_SIZE"] = format_text("{}:{}", {plan.min_ranks, plan.world_size});
+  }
   environment["DTRAIN_NODE_COUNT"] = std::to_string(plan.node_count);
   environment["DTRAIN_ATTEMPT"] = std::to_string(plan.attempt);
   environment["DTRAIN_LAUNCHER_PROCESS"] = plan.launcher_process;
@@ -104,11 +111,17 @@ inline identity::Environment without_outer_job(const identity::Environment& envi
   return outside;
 }
 
+/// Whether DTRAIN_WORLD_SIZE is MIN:MAX.
+inline bool is_elastic_worker(const identity::Variables& variables) {
+  return variables.text("DTRAIN_WORLD_SIZE").value_or("").find(':') != std::string_view::npos;
+}
+
 /// Whether this is the environment of a worker that the process `parent` started itself. A child of a worker inherits
 /// the variables, but has another parent.
 inline bool is_worker_environment(const identity::Environment& environment, long parent) {
   const identity::Variables variables(environment);
-  return variables.has("DTRAIN_RANK") && variables.text("DTRAIN_LAUNCHER_PROCESS") == std::to_string(parent);
+  const bool is_rank = variables.has("DTRAIN_RANK") || is_elastic_worker(variables);
+  return is_rank && variables.text("DTRAIN_LAUNCHER_PROCESS") == std::to_string(parent);
 }
 
 /// Set in a wrapped worker's environment. The worker unsets it, because its own children are no workers.

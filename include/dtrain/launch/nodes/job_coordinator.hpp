@@ -192,6 +192,9 @@ class JobCoordinator {
     });
   }
 
+  /// The store, for the formation of an elastic job. @pre assign_ranks() has ended, on node 0
+  rendezvous::StoreServer& store() noexcept { return node_rendezvous_.server(); }
+
   /// The job's first cause in this attempt; nullopt before a failure.
   const std::optional<Cause>& first_cause() const { return is_first() ? ranks_->cause() : cause_; }
 

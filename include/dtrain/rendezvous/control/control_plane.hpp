@@ -53,6 +53,9 @@ class ControlPlane {
   /// Blocking: at most until the deadline. @returns whether all of this was complete by then
   bool leave_blocking(Deadline deadline);
 
+  /// Ends the session without leaving, as the destructor.
+  void close() noexcept;
+
  private:
   bool run_blocking(async::Task<bool> task, Deadline deadline, const char* doing);
   async::Task<bool> join(const ControlPlaneOptions& options, const HostIdentity& host, Deadline deadline);
@@ -61,7 +64,6 @@ class ControlPlane {
   async::Task<bool> leave_all(Deadline deadline);
   async::Task<bool> end(bool ends_store);
   void install_reporter();
-  void close() noexcept;
 
   std::shared_ptr<FailureLatch> failure_;
   async::LoopThread thread_;

@@ -201,8 +201,7 @@ DTRAIN_DEFINED async::Task<void> FormationClient::send_announce(Announce announc
         net::connect_with_backoff(thread_.loop(), address_.host, address_.port, deadline);
     net::Connection connection = co_await std::move(connecting);
     auto session = std::make_shared<Session>(std::move(connection));
-    async::Task<HandshakeResult> shaking =
-        handshake(*session, address_, encode(announce), doing, deadline, deadline);
+    async::Task<HandshakeResult> shaking = handshake(*session, address_, encode(announce), doing, deadline, deadline);
     const HandshakeResult result = co_await std::move(shaking);
     if (const Refused* refused = std::get_if<Refused>(&result)) {
       detail::throw_refused(*refused);

@@ -1,0 +1,173 @@
+#pragma once
+/// @file
+/// Elastic: a worker of a job that goes on when ranks are lost, and takes replacements in.
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/backend.hpp"
+#include "dtrain/ddp/checkpoint/named_tensor.hpp"
+#include "dtrain/elastic/attempt_loop.hpp"
+#include "dtrain/elastic/state_transfer.hpp"
+#include "dtrain/group/group_internals.hpp"
+#include "dtrain/group/rank_body.hpp"
+#include "dtrain/process_group.hpp"
+#include "dtrain/run.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+/// What run() gives a body that takes it in place of a ProcessGroup. The process, its model and its optimizer live
+/// through the loss of other ranks; everything that belongs to a set of ranks is made in the function that train()
+/// calls again for each of them.
+///
+/// Without the launcher's flag --min-ranks the job is an ordinary one: train() calls the function once.
+/// Lifetime: as long as the body runs. Threads: the body's.
+/// @ingroup jobs
+template <class P>
+class Elastic {
+ public:
+  static_assert(
+      !backend::HasPreJoin<typename P::Backend>,
+      "dtrain: Elastic works with backends whose ranks may change in living processes: SharedMemory and Gloo; "
+      "MPI's ranks are those of its start");
+
+  Elastic(elastic::ElasticWorker& worker, const GroupOptions& options) noexcept
+      : worker_(&worker), options_(&options) {}
+
+  /// Adds tensors to what a worker receives that comes later: parameters, the optimizer's state. Before train().
+  /// They are written inside commit() only. Lifetime: the memory outlives train().
+  /// @throws Error (unsupported) for device memory
+  void keep(std::vector<NamedTensor> tensors) const { worker_->state().keep(std::move(tensors), false); }
+  /// The same for what the forward pass writes, such as a BatchNorm's buffers: copied at each commit, and put back
+  /// before a step is repeated.
+  void keep_copy(std::vector<NamedTensor> tensors) const { worker_->state().keep(std::move(tensors), true); }
+  /// All tensors that are kept, for save_checkpoint.
+  const std::vector<NamedTensor>& tensors() const noexcept { return worker_->state().tensors(); }
+
+  /// Calls `function(group)` for each set of ranks until it has returned on all ranks of one. In each call it goes on
+  /// at step(). Blocking: until the job has finished. Once in a process.
+  /// @returns the function's exit code, 0 for a function without one
+  template <std::invocable<ProcessGroup<P>> F>
+  int train(F&& function) const {
+    if (worker_->is_elastic()) {
+      Attempt<F> attempt(function, *options_);
+      return worker_->run(attempt);
+    }
+    FixedJob<F> job(worker_->process(), function, *options_);
+    return group::run_rank(worker_->process().identity.rank, job);
+  }
+
+  /// Steps that are committed, the same on all ranks of a group.
+  std::uint64_t step() const noexcept { return worker_->step(); }
+
+  /// Runs `write()`, which writes what is kept, such as the optimizer's step: from then on the step is done. No
+  /// message. If `write` throws, the state is torn, and this worker ends. It must call nothing of dtrain.
+  template <std::invocable W>
+  void commit(W&& write) const {
+    worker_->commit(std::forward<W>(write));
+  }
+  /// The step is done: all that is kept is written, and nothing of dtrain was called since it began to be.
+  void commit() const noexcept { worker_->commit(); }
+
+  /// After load_checkpoint(): that many steps are done. On all ranks. @throws Error (invalid_argument) for fewer than
+  /// step()
+  void resume_at(std::uint64_t step) const { worker_->resume_at(step); }
+
+  /// The worker's place on its node, for its life.
+  int local_rank() const noexcept { return worker_->slot(); }
+
+ private:
+  template <class F>
+  static int call(F& function, const ProcessGroup<P>& group) {
+    if constexpr (std::is_void_v<std::invoke_result_t<F&, ProcessGroup<P>>>) {
+      std::invoke(function, group);
+      return 0;
+    } else {
+      return detail::as_exit_code(static_cast<long long>(std::invoke(function, group)));
+    }
+  }
+
+  template <class F>
+  class Attempt final : public elastic::AttemptBody {
+   public:
+    Attempt(F& function, const GroupOptions& options) : function_(function), options_(options) {}
+
+    group::RankContext& join(const rendezvous::ControlPlaneOptions& options) override {
+      group_.emplace(ProcessGroup<P>::join(options, options_));
+      return *group::GroupAccess::of(*group_).rank_context();
+    }
+    void transfer(elastic::KeptState& state, const rendezvous::Assignment& assignment,
+                  const rendezvous::Progress& own) override {
+      elastic::transfer_state(*group_, state, assignment, own);
+    }
+    int call() override { return Elastic::call(function_, *group_); }
+    void drop() noexcept override { group_.reset(); }
+
+   private:
+    F& function_;
+    const GroupOptions& options_;
+    std::optional<ProcessGroup<P>> group_;
+  };
+
+  template <class F>
+  class FixedJob final : public group::RankBody {
+   public:
+    FixedJob(const launch::RankProcess& process, F& function, const GroupOptions& options)
+        : process_(process), function_(function), options_(options) {}
+
+    group::RankContext& join_job() override {
+      group_.emplace(ProcessGroup<P>::join(process_, options_));
+      return *group::GroupAccess::of(*group_).rank_context();
+    }
+    int call_body() override { return Elastic::call(function_, *group_); }
+
+   private:
+    const launch::RankProcess& process_;
+    F& function_;
+    const GroupOptions& options_;
+    std::optional<ProcessGroup<P>> group_;
+  };
+
+  elastic::ElasticWorker* worker_;
+  const GroupOptions* options_;
+};
+
+namespace elastic {
+
+template <class P, class Body>
+int run_program(const launch::RankProcess& process, Body& body, const GroupOptions& options) {
+  struct Program {
+    const launch::RankProcess& process;
+    Body& body;
+    const GroupOptions& options;
+  };
+  Program program{process, body, options};
+  const auto call = [](void* of, ElasticWorker& worker) -> int {
+    auto& [self, user, choices] = *static_cast<Program*>(of);
+    const Elastic<P> job(worker, choices);
+    const auto invoke = [&]() -> decltype(auto) {
+      if constexpr (std::invocable<Body&, Elastic<P>, Arguments>) {
+        return std::invoke(user, job, self.arguments());
+      } else {
+        return std::invoke(user, job);
+      }
+    };
+    if constexpr (std::is_void_v<decltype(invoke())>) {
+      invoke();
+      return 0;
+    } else {
+      return DTRAIN_NAMESPACE::detail::as_exit_code(static_cast<long long>(invoke()));
+    }
+  };
+  return run_worker(process, call, &program);
+}
+
+}  // namespace elastic
+
+}  // namespace DTRAIN_NAMESPACE

@@ -1,0 +1,279 @@
+#pragma once
+/// @file
+/// Attempt loop: a worker of an elastic job, which calls its function again for each set of ranks; decides what the end
+/// of a call means.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/elastic/kept_state.hpp"
+#include "dtrain/group/gradient_binding_registry.hpp"
+#include "dtrain/group/rank_context.hpp"
+#include "dtrain/launch/rank_process.hpp"
+#include "dtrain/rendezvous/formation/formation_client.hpp"
+#include "dtrain/rendezvous/formation/progress.hpp"
+
+namespace DTRAIN_NAMESPACE::elastic {
+
+/// An attempt on one rank, typed by the policy.
+class AttemptBody {
+ public:
+  /// Collective, blocking: joins as the rank that the options name.
+  virtual group::RankContext& join(const rendezvous::ControlPlaneOptions& options) = 0;
+  /// Collective, blocking: transfer_state().
+  virtual void transfer(KeptState& state, const rendezvous::Assignment& assignment,
+                        const rendezvous::Progress& own) = 0;
+  /// Calls the user's function. @returns its exit code
+  virtual int call() = 0;
+  /// Drops the group.
+  virtual void drop() noexcept = 0;
+
+ protected:
+  ~AttemptBody() = default;
+};
+
+/// The job has finished without this worker, which ends with exit code 0. Not a std::exception: a program that catches
+/// these must not take it for an error.
+struct FinishedElsewhere {};
+
+/// A worker of an elastic job for its life. Threads: the program's one.
+class ElasticWorker {
+ public:
+  /// @param process not elastic: the job's ranks are fixed, and this object counts steps only
+  explicit ElasticWorker(const launch::RankProcess& process);
+  ElasticWorker(const ElasticWorker&) = delete;
+  ElasticWorker& operator=(const ElasticWorker&) = delete;
+  ~ElasticWorker();
+
+  bool is_elastic() const noexcept { return process_.min_ranks != 0; }
+  const launch::RankProcess& process() const noexcept { return process_; }
+  KeptState& state() noexcept { return state_; }
+  std::uint64_t step() const noexcept { return progress_.steps(); }
+  int slot() const noexcept { return process_.identity.local_rank.value_or(0); }
+
+  /// Blocking: until the job has finished. @returns the exit code of the last call
+  /// @throws this worker's own error; JobFailed where the job has ended; FinishedElsewhere
+  int run(AttemptBody& body);
+
+  /// A step is in the state as a whole.
+  void commit() noexcept;
+  /// Throws what `write` threw: the state is torn, and this worker does not go on.
+  template <class F>
+  void commit(F&& write) {
+    is_torn_ = true;
+    write();
+    is_torn_ = false;
+    commit();
+  }
+  /// @throws Error (invalid_argument) for fewer steps than are done
+  void resume_at(std::uint64_t step);
+
+ private:
+  rendezvous::Announce announce() const;
+  bool is_own_error(group::RankContext& context, int rank, const std::string& text) const;
+
+  const launch::RankProcess& process_;
+  KeptState state_;
+  rendezvous::WorkerProgress progress_;
+  rendezvous::WorkerId id_;
+  rendezvous::Assignment assignment_{};
+  std::uint64_t committed_attempt_ = 0;  ///< the last one in which the store was told of a commit
+  bool is_torn_ = false;
+  std::vector<group::GradientBindingRegistry::KeptMemory> gradients_;
+  std::unique_ptr<rendezvous::FormationClient> client_;
+};
+
+/// Runs a worker's program. Errors become a line on stderr and an exit code, as those of run().
+int run_worker(const launch::RankProcess& process, int (*call)(void* program, ElasticWorker& worker), void* program);
+
+}  // namespace DTRAIN_NAMESPACE::elastic
+
+#if DTRAIN_DEFINITIONS
+
+#include <unistd.h>
+
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/crypto/random.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/exception_text.hpp"
+#include "dtrain/core/log.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/rendezvous/membership/host_identity.hpp"
+
+namespace DTRAIN_NAMESPACE::elastic {
+
+namespace detail {
+
+/// Whether joining failed because the attempt did: the next one may succeed.
+inline bool is_of_attempt(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const JobFailed&) {
+    return true;
+  } catch (const Error& refused) {
+    return refused.code() == make_error_code(Errc::refused) || refused.code() == make_error_code(Errc::timeout);
+  } catch (...) {
+    return false;
+  }
+}
+
+inline std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (...) {
+    return exception_text();
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED ElasticWorker::ElasticWorker(const launch::RankProcess& process) : process_(process) {
+  if (!is_elastic()) {
+    return;
+  }
+  id_.host_id = rendezvous::host_identity(process.host_id).id;
+  id_.process = ::getpid();
+  for (const std::byte each : random_bytes<8>()) {
+    id_.nonce = id_.nonce << 8 | static_cast<std::uint64_t>(each);
+  }
+  rendezvous::StoreAddress address;
+  address.host = process.identity.master_addr.value_or("");
+  address.port = static_cast<std::uint16_t>(process.identity.master_port.value_or(0));
+  address.secret = process.secret;
+  client_ = std::make_unique<rendezvous::FormationClient>(std::move(address), process.timeout);
+}
+
+DTRAIN_DEFINED ElasticWorker::~ElasticWorker() = default;
+
+DTRAIN_DEFINED rendezvous::Announce ElasticWorker::announce() const {
+  rendezvous::Announce announce;
+  announce.worker = id_;
+  announce.host = rendezvous::host_identity(process_.host_id).name;
+  announce.job = assignment_.job;
+  announce.attempt = assignment_.attempt;
+  announce.progress = progress_.value();
+  rendezvous::JobSettings settings;
+  settings.add("kept state", state_.signature());
+  announce.settings = settings.text();
+  return announce;
+}
+
+DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
+  int exit_code = 0;
+  for (;;) {
+    const rendezvous::FormationClient::Answer answer = client_->announce_blocking(announce());
+    if (const rendezvous::Finished* finished = std::get_if<rendezvous::Finished>(&answer)) {
+      if (finished->is_member) {
+        return exit_code;
+      }
+      throw FinishedElsewhere();
+    }
+    assignment_ = std::get<rendezvous::Assignment>(answer);
+    rendezvous::ControlPlaneOptions options = process_;
+    options.identity.rank = assignment_.rank;
+    options.identity.world_size = assignment_.world_size;
+    options.identity.attempt = static_cast<int>(assignment_.attempt);
+    options.identity.local_rank.reset();  // that of the attempt is the store's to compute
+    group::RankContext* context = nullptr;
+    std::exception_ptr error;
+    std::string text;
+    try {
+      context = &body.join(options);
+      context->gradient_bindings->start_keeping(std::move(gradients_));
+      state_.restore();
+      body.transfer(state_, assignment_, progress_.value());
+      progress_.received(assignment_.source);
+      progress_.began(assignment_.attempt);
+      exit_code = body.call();
+      if (client_->finish_blocking(assignment_.attempt, *context->control_plane.failure())) {
+        gradients_ = context->gradient_bindings->take_memory();
+        context->leave_blocking();
+        body.drop();
+        return exit_code;
+      }
+    } catch (...) {
+      error = std::current_exception();
+      text = exception_text();
+    }
+    bool is_own = is_torn_;
+    if (context == nullptr) {
+      is_own = !detail::is_of_attempt(error);
+    } else {
+      is_own = (error && is_own_error(*context, assignment_.rank, text)) || is_torn_;
+      gradients_ = context->gradient_bindings->take_memory();
+      context->end_attempt();
+    }
+    body.drop();
+    if (is_own && error) {
+      std::rethrow_exception(error);
+    }
+    if (is_own) {
+      throw_error(Errc::invalid_argument, "commit() threw, and the function of train() went on all the same");
+    }
+    log(LogLevel::info, format_text("worker {}: attempt {} has ended: {}", {slot(), assignment_.attempt, text}));
+  }
+}
+
+/// The attempt's first cause decides, whatever was thrown.
+DTRAIN_DEFINED bool ElasticWorker::is_own_error(group::RankContext& context, int rank, const std::string& text) const {
+  const FailureLatch& latch = *context.control_plane.failure();
+  if (!latch.failed()) {
+    context.report_exception(text);
+  }
+  const std::optional<Cause> cause = latch.cause();
+  return !cause || (cause->kind == CauseKind::exception && cause->rank == rank);
+}
+
+DTRAIN_DEFINED void ElasticWorker::commit() noexcept {
+  progress_.committed();
+  state_.commit();
+  if (client_ && std::exchange(committed_attempt_, assignment_.attempt) != assignment_.attempt) {
+    client_->committed(assignment_.attempt);
+  }
+}
+
+DTRAIN_DEFINED void ElasticWorker::resume_at(std::uint64_t step) {
+  if (step < progress_.steps()) {
+    throw_error(Errc::invalid_argument, "resume_at({}) after {} steps; a checkpoint of fewer steps is not loaded",
+                {step, progress_.steps()});
+  }
+  progress_.resumed(step);
+  state_.commit();
+}
+
+DTRAIN_DEFINED int run_worker(const launch::RankProcess& process, int (*call)(void*, ElasticWorker&), void* program) {
+  const std::string prefix = format_text("worker {}: ", {process.identity.local_rank.value_or(0)});
+  const auto fail = [&prefix](const std::string& text, int exit_code) {
+    log(LogLevel::error, prefix + text);
+    return exit_code;
+  };
+  try {
+    ElasticWorker worker(process);
+    return call(program, worker);
+  } catch (const FinishedElsewhere&) {
+    return 0;
+  } catch (const JobFailed& failed) {
+    return fail(format_text("ends because {}", {failed.what()}), exit_code_job_failed);
+  } catch (const Error& error) {
+    const bool is_usage =
+        error.code() == make_error_code(Errc::usage) || error.code() == make_error_code(Errc::identity);
+    const bool is_refused = error.code() == make_error_code(Errc::refused);
+    return fail(error.what(), is_usage ? exit_code_usage : is_refused ? exit_code_job_failed : exit_code_exception);
+  } catch (...) {
+    return fail(exception_text(), exit_code_exception);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::elastic
+
+#endif  // DTRAIN_DEFINITIONS

@@ -1,0 +1,135 @@
+#pragma once
+/// @file
+/// Kept state: the tensors that make up the training state of an elastic job's worker, their digest, and the copies
+/// that undo an unfinished step.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/ddp/checkpoint/named_tensor.hpp"
+
+namespace DTRAIN_NAMESPACE::elastic {
+
+/// Lifetime: the tensors' memory outlives it. Threads: one.
+class KeptState {
+ public:
+  /// @throws Error (unsupported) for device memory, (invalid_argument) for a tensor without memory
+  void keep(std::vector<ddp::NamedTensor> tensors, bool copies);
+
+  const std::vector<ddp::NamedTensor>& tensors() const noexcept { return tensors_; }
+
+  /// A hash of names, shapes and types, for comparison between workers.
+  std::string signature() const;
+
+  /// FNV-1a over 8 bytes at a time of all tensors. Blocking: at the speed of memory.
+  std::uint64_t digest() const;
+
+  /// The state is whole: the tensors of keep_copy are copied.
+  void commit() {
+    if (!copies_.empty()) {
+      copy();
+    }
+  }
+  /// A step was given up: the tensors of keep_copy get the values of the last commit.
+  void restore();
+
+ private:
+  struct Copy {
+    std::size_t tensor = 0;
+    std::vector<std::byte> bytes;
+  };
+
+  void copy();
+
+  std::vector<ddp::NamedTensor> tensors_;
+  std::vector<Copy> copies_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::elastic
+
+#if DTRAIN_DEFINITIONS
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "dtrain/core/text/format_text.hpp"
+
+namespace DTRAIN_NAMESPACE::elastic {
+
+namespace detail {
+
+inline std::uint64_t hash_bytes(std::uint64_t hash, const std::byte* bytes, std::size_t count) {
+  constexpr std::uint64_t prime = 0x100000001b3u;
+  for (; count >= sizeof(std::uint64_t); bytes += sizeof(std::uint64_t), count -= sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes, sizeof(word));
+    hash = (hash ^ word) * prime;
+    hash ^= hash >> 32;
+  }
+  for (; count > 0; ++bytes, --count) {
+    hash = (hash ^ static_cast<std::uint64_t>(*bytes)) * prime;
+  }
+  return hash;
+}
+
+inline constexpr std::uint64_t hash_start = 0xcbf29ce484222325u;
+
+}  // namespace detail
+
+DTRAIN_DEFINED void KeptState::keep(std::vector<ddp::NamedTensor> tensors, bool copies) {
+  static_cast<void>(ddp::tensor_signatures(tensors));
+  for (ddp::NamedTensor& each : tensors) {
+    if (copies) {
+      copies_.push_back({tensors_.size(), std::vector<std::byte>(each.value.bytes())});
+    }
+    tensors_.push_back(std::move(each));
+  }
+  copy();
+}
+
+DTRAIN_DEFINED std::string KeptState::signature() const {
+  std::uint64_t hash = detail::hash_start;
+  const auto add = [&hash](const void* bytes, std::size_t count) {
+    hash = detail::hash_bytes(hash, static_cast<const std::byte*>(bytes), count);
+  };
+  for (const ddp::NamedTensor& each : tensors_) {
+    add(each.name.data(), each.name.size());
+    const auto dtype = static_cast<std::uint64_t>(each.value.dtype);
+    add(&dtype, sizeof(dtype));
+    for (const std::int64_t extent : each.value.shape.extents()) {
+      const auto wide = static_cast<std::uint64_t>(extent);
+      add(&wide, sizeof(wide));
+    }
+  }
+  return format_text("{} tensors, {}", {tensors_.size(), hash});
+}
+
+DTRAIN_DEFINED std::uint64_t KeptState::digest() const {
+  std::uint64_t hash = detail::hash_start;
+  for (const ddp::NamedTensor& each : tensors_) {
+    hash = detail::hash_bytes(hash, each.value.data, each.value.bytes());
+  }
+  return hash;
+}
+
+DTRAIN_DEFINED void KeptState::copy() {
+  for (Copy& each : copies_) {
+    const TensorView& value = tensors_[each.tensor].value;
+    std::copy_n(value.data, value.bytes(), each.bytes.data());
+  }
+}
+
+DTRAIN_DEFINED void KeptState::restore() {
+  for (const Copy& each : copies_) {
+    std::copy(each.bytes.begin(), each.bytes.end(), tensors_[each.tensor].value.data);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::elastic
+
+#endif  // DTRAIN_DEFINITIONS

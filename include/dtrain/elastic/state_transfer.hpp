@@ -1,0 +1,76 @@
+#pragma once
+/// @file
+/// State transfer: the ranks of an attempt that have not the state of rank 0 receive it.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "dtrain/core/log.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/elastic/kept_state.hpp"
+#include "dtrain/rendezvous/formation/formation_messages.hpp"
+
+namespace DTRAIN_NAMESPACE::elastic {
+
+/// Rule 7 of a formation: which ranks receive. Those that have not the source's progress, and those of equal progress
+/// with another digest: something of theirs was written outside of a commit.
+/// @param cards of each rank: whether it has the source's progress, and its digest
+inline std::vector<bool> receivers(const std::vector<std::int64_t>& cards) {
+  std::vector<bool> found(cards.size() / 2);
+  for (std::size_t rank = 0; rank < found.size(); ++rank) {
+    found[rank] = cards[2 * rank] == 0 || cards[2 * rank + 1] != cards[1];
+  }
+  return found;
+}
+
+/// Collective, blocking: gives every rank the state of rank 0. A rank with a state of its own keeps that until the
+/// other one is here as a whole (rule 4 of a formation). @throws as the group's collectives
+template <class Group>
+void transfer_state(const Group& group, KeptState& state, const rendezvous::Assignment& assignment,
+                    const rendezvous::Progress& own) {
+  if (!assignment.source.has_trained()) {
+    return;  // the states are those of the programs' beginning, which the wrappers make equal
+  }
+  const bool is_current = own == assignment.source;
+  std::vector<std::int64_t> cards(2 * static_cast<std::size_t>(group.world_size()));
+  std::vector<std::int64_t> card{is_current ? 1 : 0, 0};
+  const std::uint64_t digest = is_current ? state.digest() : 0;
+  std::memcpy(&card[1], &digest, sizeof(digest));
+  group.all_gather(card, cards);
+  const std::vector<bool> receives = receivers(cards);
+  const auto rank = static_cast<std::size_t>(group.rank());
+  bool is_needed = false;
+  for (const bool each : receives) {
+    is_needed = is_needed || each;
+  }
+  if (!is_needed) {
+    return;
+  }
+  if (is_current && receives[rank]) {
+    log(LogLevel::warning,
+        format_text(
+            "rank {}: its state differs from rank 0's after as many steps, and is replaced; what is kept must be "
+            "written inside commit() only",
+            {rank}));
+  }
+  const bool stages = receives[rank] && own.has_trained();
+  std::vector<std::vector<std::byte>> staged;
+  for (const ddp::NamedTensor& each : state.tensors()) {
+    BufferView values = each.value.flat();
+    if (stages) {
+      staged.emplace_back(each.value.bytes());
+      values.data = staged.back().data();
+    }
+    if (values.count != 0) {
+      group.broadcast(values, 0);
+    }
+  }
+  for (std::size_t i = 0; i < staged.size(); ++i) {
+    std::memcpy(state.tensors()[i].value.data, staged[i].data(), staged[i].size());
+  }
+  state.commit();
+}
+
+}  // namespace DTRAIN_NAMESPACE::elastic

@@ -1,0 +1,226 @@
+#pragma once
+/// @file
+/// Elastic supervisor: watches the workers of an elastic job, and starts another worker in the place of each that
+/// fails.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/async/auto_reset_event.hpp"
+#include "dtrain/core/cause.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/launch/nodes/job_result.hpp"
+#include "dtrain/launch/output/console.hpp"
+#include "dtrain/launch/process_tree.hpp"
+#include "dtrain/launch/shutdown_schedule.hpp"
+#include "dtrain/launch/supervise/signal_forwarder.hpp"
+#include "dtrain/launch/supervise/workers.hpp"
+#include "dtrain/rendezvous/formation/formation_server.hpp"
+
+namespace DTRAIN_NAMESPACE::launch {
+
+/// How the job ended, as the formation says it.
+struct ElasticEnd {
+  bool is_over = false;
+  std::optional<Cause> cause{};  ///< nothing: the job has finished
+};
+
+/// Each worker has a slot, in which another one is started after 0, 1, 2, 4 ... 60 s, once its process is reaped: what
+/// it had on a device is free then. Lifetime: the constructor's arguments outlive it. Threads: the loop's.
+class ElasticSupervisor {
+ public:
+  /// @param changed the forwarder and the formation set it
+  /// @param start starts a worker in a slot and returns its process
+  ElasticSupervisor(async::EventLoop& loop, async::AutoResetEvent& changed, const SignalForwarder& forwarder,
+                    Workers& workers, rendezvous::FormationServer& formation, const ElasticEnd& end, Console& console,
+                    std::string host_id, int max_replaced, ShutdownSchedule schedule, std::function<pid_t(int)> start)
+      : loop_(&loop),
+        changed_(&changed),
+        forwarder_(&forwarder),
+        workers_(&workers),
+        formation_(&formation),
+        end_(&end),
+        console_(&console),
+        host_id_(std::move(host_id)),
+        left_to_replace_(max_replaced),
+        schedule_(std::move(schedule)),
+        start_(std::move(start)) {}
+  ElasticSupervisor(const ElasticSupervisor&) = delete;
+  ElasticSupervisor& operator=(const ElasticSupervisor&) = delete;
+
+  /// Starts the workers. Ends when none runs and none will be started.
+  async::Task<void> watch(int slots) {
+    slots_.resize(static_cast<std::size_t>(slots));
+    for (Slot& each : slots_) {
+      each.start_at = Deadline::Clock::now();
+    }
+    for (;;) {
+      look_at_exit_flags();
+      for (const Workers::Ended& each : workers_->reap()) {
+        note(each);
+      }
+      const Deadline::Clock::time_point now = Deadline::Clock::now();
+      for (; stops_noted_ < forwarder_->stop_requests(); ++stops_noted_) {
+        schedule_.on_stop_requested(now);
+      }
+      if (end_->cause) {
+        schedule_.on_failure(now);
+      }
+      act(schedule_.due(now));
+      start_due(now);
+      tell_formation();
+      if (workers_->running() == 0 && !next_start()) {
+        co_return;
+      }
+      const Deadline::Clock::time_point look = now + look_interval;
+      const auto next = std::min({look, schedule_.next().value_or(look), next_start().value_or(look)});
+      co_await changed_->wait(Deadline::at(next));
+    }
+  }
+
+  /// @param stop_signal of the forwarder; 0: there was none
+  JobResult result(int stop_signal) const {
+    JobResult result;
+    if (stop_signal != 0) {
+      result.exit_code = 128 + stop_signal;
+      result.report.push_back(format_text("{} was forwarded to the workers", {signal_name(stop_signal)}));
+    } else if (end_->is_over && !end_->cause) {
+      result.exit_code = failed_after_end_;
+    } else {
+      result.exit_code = first_failure_ != 0 ? first_failure_ : exit_code_job_failed;
+      result.report.push_back(end_->cause ? format_text("the job failed: {}", {end_->cause->sentence()})
+                                          : "the job failed: no worker is left");
+    }
+    result.report.insert(result.report.end(), losses_.begin(), losses_.end());
+    return result;
+  }
+
+ private:
+  /// How often the launcher looks whether a worker's process ends: the kernel sets the flag at once, but frees the
+  /// process's memory before it closes its connections and lets its parent reap it (0.1 s for each GiB).
+  static constexpr std::chrono::milliseconds look_interval{20};
+  static constexpr std::uint64_t exiting_flag = 4;  // PF_EXITING of Linux' sched.h, whose value never changed
+  static constexpr std::size_t most_losses = 20;
+
+  struct Slot {
+    pid_t process = 0;  ///< 0: none runs
+    bool is_exiting = false;
+    int failures = 0;
+    std::optional<Deadline::Clock::time_point> start_at{};
+  };
+
+  void look_at_exit_flags() {
+    for (Slot& each : slots_) {
+      if (each.process != 0 && !each.is_exiting && is_exiting(each.process)) {
+        each.is_exiting = true;
+        formation_->process_ended(host_id_, each.process, 0, "its process ended");
+      }
+    }
+  }
+
+  static bool is_exiting(pid_t process) {
+    const std::string all = SystemFiles().text(format_text("/proc/{}/stat", {process})).value_or("");
+    const std::optional<detail::ProcessStatus> status = detail::parse_process_status(all);
+    return status && (status->flags & exiting_flag) != 0;
+  }
+
+  void note(const Workers::Ended& ended) {
+    const auto index = static_cast<std::size_t>(ended.rank);
+    Slot& slot = slots_[index];
+    const pid_t process = std::exchange(slot.process, 0);
+    const bool is_well = ended.status == ExitStatus{} && end_->is_over && !end_->cause;
+    formation_->process_ended(host_id_, process, ended.status.code, ended.status.text());
+    if (is_well) {
+      return;
+    }
+    const bool is_loss = !end_->is_over && !schedule_.has_acted() && forwarder_->stop_requests() == 0;
+    if (!is_loss) {
+      failed_after_end_ = failed_after_end_ != 0 ? failed_after_end_ : ended.status.exit_code();
+      return;
+    }
+    const int code = ended.status.exit_code();
+    first_failure_ = first_failure_ != 0 ? first_failure_ : std::max(code, 1);
+    const bool is_final = code == exit_code_usage || code == exit_code_job_failed || code == 128 + SIGTERM;
+    const bool is_replaced = !is_final && left_to_replace_ > 0;
+    std::string line = format_text("worker {} was lost: {}", {ended.rank, ended.status.text()});
+    if (is_replaced) {
+      --left_to_replace_;
+      const std::chrono::seconds delay = delay_of(slot.failures++);
+      slot.start_at = Deadline::Clock::now() + delay;
+      append_text(line, "; another one starts in its place{}",
+                  {delay.count() == 0 ? "" : format_text(" in {} s", {delay.count()})});
+    }
+    console_->line("dtrain: ", line);
+    if (losses_.size() < most_losses) {
+      losses_.push_back(std::move(line));
+    }
+  }
+
+  static std::chrono::seconds delay_of(int failures) {
+    return std::chrono::seconds(failures == 0 ? 0 : std::min(1 << std::min(failures - 1, 6), 60));
+  }
+
+  void start_due(Deadline::Clock::time_point now) {
+    for (std::size_t index = 0; index < slots_.size(); ++index) {
+      Slot& slot = slots_[index];
+      if (slot.start_at && (end_->is_over || forwarder_->stop_requests() != 0)) {
+        slot.start_at.reset();
+      } else if (slot.start_at && *slot.start_at <= now) {
+        slot.start_at.reset();
+        slot.is_exiting = false;
+        slot.process = start_(static_cast<int>(index));
+      }
+    }
+  }
+
+  std::optional<Deadline::Clock::time_point> next_start() const {
+    std::optional<Deadline::Clock::time_point> first;
+    for (const Slot& each : slots_) {
+      first = each.start_at ? std::min(first.value_or(*each.start_at), *each.start_at) : first;
+    }
+    return first;
+  }
+
+  void tell_formation() {
+    const auto running = static_cast<int>(std::count_if(
+        slots_.begin(), slots_.end(), [](const Slot& each) { return each.process != 0 || each.start_at; }));
+    if (std::exchange(running_, running) != running) {
+      formation_->set_running_workers(running);
+    }
+  }
+
+  void act(ShutdownSchedule::Action action) {
+    if (action == ShutdownSchedule::Action::terminate) {
+      workers_->signal_each(SIGTERM);
+    } else if (action == ShutdownSchedule::Action::kill) {
+      workers_->kill_groups();
+    }
+  }
+
+  async::EventLoop* loop_;
+  async::AutoResetEvent* changed_;
+  const SignalForwarder* forwarder_;
+  Workers* workers_;
+  rendezvous::FormationServer* formation_;
+  const ElasticEnd* end_;
+  Console* console_;
+  std::string host_id_;
+  int left_to_replace_;
+  ShutdownSchedule schedule_;
+  std::function<pid_t(int)> start_;
+  std::vector<Slot> slots_;
+  std::vector<std::string> losses_;
+  int stops_noted_ = 0;
+  int running_ = -1;
+  int first_failure_ = 0;
+  int failed_after_end_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::launch
