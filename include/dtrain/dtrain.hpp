@@ -100,6 +100,7 @@
 #include "dtrain/ddp/sharded/sharded_checkpoint.hpp"
 #include "dtrain/ddp/shared_memory_instances.hpp"
 #include "dtrain/distributed_data_parallel.hpp"
+#include "dtrain/elastic.hpp"
 #include "dtrain/group/enqueue_within.hpp"
 #include "dtrain/identity/identity_error.hpp"
 #include "dtrain/kernels/reduction.hpp"

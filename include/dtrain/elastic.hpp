@@ -22,9 +22,9 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// What run() gives a body that takes it in place of a ProcessGroup. The process, its model and its optimizer live
-/// through the loss of other ranks; everything that belongs to a set of ranks is made in the function that train()
-/// calls again for each of them.
+/// Handle of an elastic worker: run() gives it to a body that takes it in place of a ProcessGroup. The process, its
+/// model and its optimizer live through the loss of other ranks; everything that belongs to a set of ranks is made in
+/// the function that train() calls again for each of them.
 ///
 /// Without the launcher's flag --min-ranks the job is an ordinary one: train() calls the function once.
 /// Lifetime: as long as the body runs. Threads: the body's.
@@ -56,7 +56,7 @@ class Elastic {
   template <std::invocable<ProcessGroup<P>> F>
   int train(F&& function) const {
     if (worker_->is_elastic()) {
-      Attempt<F> attempt(function, *options_);
+      AttemptOfPolicy<F> attempt(function, *options_);
       return worker_->run(attempt);
     }
     FixedJob<F> job(worker_->process(), function, *options_);
@@ -94,16 +94,16 @@ class Elastic {
   }
 
   template <class F>
-  class Attempt final : public elastic::AttemptBody {
+  class AttemptOfPolicy final : public elastic::AttemptBody {
    public:
-    Attempt(F& function, const GroupOptions& options) : function_(function), options_(options) {}
+    AttemptOfPolicy(F& function, const GroupOptions& options) : function_(function), options_(options) {}
 
     group::RankContext& join(const rendezvous::ControlPlaneOptions& options) override {
       group_.emplace(ProcessGroup<P>::join(options, options_));
       return *group::GroupAccess::of(*group_).rank_context();
     }
     void transfer(elastic::KeptState& state, const rendezvous::Assignment& assignment,
-                  const rendezvous::Progress& own) override {
+                  const rendezvous::TrainingProgress& own) override {
       elastic::transfer_state(*group_, state, assignment, own);
     }
     int call() override { return Elastic::call(function_, *group_); }
@@ -162,7 +162,7 @@ int run_program(const launch::RankProcess& process, Body& body, const GroupOptio
       invoke();
       return 0;
     } else {
-      return DTRAIN_NAMESPACE::detail::as_exit_code(static_cast<long long>(invoke()));
+      return dtrain::detail::as_exit_code(static_cast<long long>(invoke()));
     }
   };
   return run_worker(process, call, &program);

@@ -23,6 +23,7 @@ struct FailureContext {
   int rank = 0;                                       ///< in the job; causes name the rank
   std::string host;                                   ///< this rank's host; causes name the host
   std::chrono::nanoseconds timeout{};                 ///< of one collective
+  bool drops_late_gradients = false;  ///< ready() drops the gradients of a failed job, and finish() throws
   std::shared_ptr<const group::GroupHandle> group{};  ///< gets the report of an abandoned step; null: the latch does
 
   /// Reports to the job that this rank failed with `text`.
@@ -47,6 +48,7 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_begin(const char* caller, bool is_
 
 DTRAIN_DEFINED FailureContext FailureContext::of(std::shared_ptr<const group::GroupHandle> group) {
   FailureContext context{group->failure(), group->members().rank_in_job(), group->members().host, group->timeout()};
+  context.drops_late_gradients = group->drops_late_gradients();
   context.group = std::move(group);
   return context;
 }

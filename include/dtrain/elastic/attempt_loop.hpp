@@ -26,7 +26,7 @@ class AttemptBody {
   virtual group::RankContext& join(const rendezvous::ControlPlaneOptions& options) = 0;
   /// Collective, blocking: transfer_state().
   virtual void transfer(KeptState& state, const rendezvous::Assignment& assignment,
-                        const rendezvous::Progress& own) = 0;
+                        const rendezvous::TrainingProgress& own) = 0;
   /// Calls the user's function. @returns its exit code
   virtual int call() = 0;
   /// Drops the group.
@@ -65,7 +65,9 @@ class ElasticWorker {
   template <class F>
   void commit(F&& write) {
     is_torn_ = true;
+    refuse_calls(true);
     write();
+    refuse_calls(false);
     is_torn_ = false;
     commit();
   }
@@ -73,6 +75,11 @@ class ElasticWorker {
   void resume_at(std::uint64_t step);
 
  private:
+  void refuse_calls(bool refuses) noexcept {
+    if (context_ != nullptr) {
+      context_->is_committing = refuses;
+    }
+  }
   rendezvous::Announce announce() const;
   bool is_own_error(group::RankContext& context, int rank, const std::string& text) const;
 
@@ -83,6 +90,7 @@ class ElasticWorker {
   rendezvous::Assignment assignment_{};
   std::uint64_t committed_attempt_ = 0;  ///< the last one in which the store was told of a commit
   bool is_torn_ = false;
+  group::RankContext* context_ = nullptr;  ///< of the present attempt
   std::vector<group::GradientBindingRegistry::KeptMemory> gradients_;
   std::unique_ptr<rendezvous::FormationClient> client_;
 };
@@ -189,13 +197,16 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
     std::string text;
     try {
       context = &body.join(options);
+      context->is_elastic = true;
       context->gradient_bindings->start_keeping(std::move(gradients_));
+      context_ = context;
       state_.restore();
       body.transfer(state_, assignment_, progress_.value());
       progress_.received(assignment_.source);
       progress_.began(assignment_.attempt);
       exit_code = body.call();
       if (client_->finish_blocking(assignment_.attempt, *context->control_plane.failure())) {
+        context_ = nullptr;
         gradients_ = context->gradient_bindings->take_memory();
         context->leave_blocking();
         body.drop();
@@ -205,10 +216,12 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
       error = std::current_exception();
       text = exception_text();
     }
+    context_ = nullptr;
     bool is_own = is_torn_;
     if (context == nullptr) {
       is_own = !detail::is_of_attempt(error);
     } else {
+      context->is_committing = false;
       is_own = (error && is_own_error(*context, assignment_.rank, text)) || is_torn_;
       gradients_ = context->gradient_bindings->take_memory();
       context->end_attempt();

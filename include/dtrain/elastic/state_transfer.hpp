@@ -14,8 +14,8 @@
 
 namespace DTRAIN_NAMESPACE::elastic {
 
-/// Rule 7 of a formation: which ranks receive. Those that have not the source's progress, and those of equal progress
-/// with another digest: something of theirs was written outside of a commit.
+/// Rule 7 of a formation: which ranks receive. A rank receives if it has not the source's progress, or has it with
+/// another digest: the program has written to the rank's state outside of a commit.
 /// @param cards of each rank: whether it has the source's progress, and its digest
 inline std::vector<bool> receivers(const std::vector<std::int64_t>& cards) {
   std::vector<bool> found(cards.size() / 2);
@@ -25,11 +25,11 @@ inline std::vector<bool> receivers(const std::vector<std::int64_t>& cards) {
   return found;
 }
 
-/// Collective, blocking: gives every rank the state of rank 0. A rank with a state of its own keeps that until the
-/// other one is here as a whole (rule 4 of a formation). @throws as the group's collectives
+/// Collective, blocking: gives every rank the state of rank 0. A rank that has trained keeps its state until the source's
+/// is here as a whole (rule 4 of a formation). @throws as the group's collectives
 template <class Group>
 void transfer_state(const Group& group, KeptState& state, const rendezvous::Assignment& assignment,
-                    const rendezvous::Progress& own) {
+                    const rendezvous::TrainingProgress& own) {
   if (!assignment.source.has_trained()) {
     return;  // the states are those of the programs' beginning, which the wrappers make equal
   }

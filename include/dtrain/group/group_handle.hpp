@@ -37,6 +37,10 @@ class GroupHandle {
   /// that the caller that catches the exception can report its text first. Blocking: no.
   virtual void report_abandoned_step(bool unwinding) const noexcept = 0;
 
+  /// Whether a gradient that is ready after the job has failed is dropped: a loss must not pass through the model's code,
+  /// which may be noexcept or run in another thread. An elastic job goes on behind it.
+  virtual bool drops_late_gradients() const noexcept { return false; }
+
   /// The group's store.
   virtual backend::StoreRef store_ref() const = 0;
   /// Sets entries of the group's store in the background.

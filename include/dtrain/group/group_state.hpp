@@ -76,6 +76,7 @@ class GroupStateBase : public RankContext::Closable, public GroupHandle {
   void barrier_blocking(const std::string& name, Deadline deadline) const final {
     store().barrier(name, deadline).wait();
   }
+  bool drops_late_gradients() const noexcept final { return rank_context_->is_elastic; }
   void start_pending() const noexcept final { rank_context_->streams->run_unattended(); }
 
   /// The job's store, with the group's prefix before every key and barriers of the group's ranks.

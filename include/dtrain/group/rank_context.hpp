@@ -86,6 +86,11 @@ class RankContext {
   const std::shared_ptr<stream::host::StreamRegistry> streams;       ///< of all groups and wrappers
   const std::shared_ptr<GradientBindingRegistry> gradient_bindings;  ///< of this rank's wrappers
   const std::shared_ptr<PendingWeights> pending_weights;
+  /// @name Of an attempt of an elastic job, whose program's thread sets them
+  /// @{
+  bool is_elastic = false;
+  bool is_committing = false;  ///< calls are refused: the state is half written
+  /// @}
 
  private:
   void close_channels() noexcept;
@@ -197,6 +202,11 @@ DTRAIN_DEFINED void RankContext::require_may_block() const {
                 "a process that rank {} forked called its process group; the group is of the process that joined the "
                 "job; let the child compute without it, and end with _exit or exec",
                 {control_plane.membership().rank});
+  }
+  if (is_committing) {
+    throw_error(Errc::invalid_argument,
+                "a call of dtrain was made in commit(), where the state is half written and a loss of another rank would "
+                "leave it so; make the call before or after it");
   }
   if (tasks.on_loop_thread()) {
     throw_error(Errc::invalid_argument,

@@ -185,10 +185,17 @@ class Reducer final : public Step::Target {
     if (memory != own && accumulated_[parameter]) {
       gradients.names().refuse_ready(parameter, Accumulation::why_not_elsewhere);
     }
-    if (context_.latch->failed()) context_.latch->throw_if_failed(context_.rank);
+    if (context_.latch->failed()) {
+      if (context_.drops_late_gradients) return;
+      context_.latch->throw_if_failed(context_.rank);
+    }
     ready_.mark_ready(parameter);
     reduction_.meter().ready(parameter);
-    reduction_.add_gradient(parameter, memory, gradient.stream.value_or(StreamHandle{}));
+    try {
+      reduction_.add_gradient(parameter, memory, gradient.stream.value_or(StreamHandle{}));
+    } catch (const JobFailed&) {
+      if (!context_.drops_late_gradients) throw;
+    }
   }
 
   void finish() override {

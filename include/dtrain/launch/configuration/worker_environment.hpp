@@ -24,7 +24,7 @@ struct NodePlan {
   int workers = 1;
   int first_rank = 0;  ///< number of workers of nodes with a lower node rank
   int world_size = 1;  ///< number of workers of all nodes
-  int min_ranks = 0;   ///< of an elastic job, whose workers have no rank of their own; 0: the job is not elastic
+  int min_ranks = 0;   ///< of an elastic job, which starts its workers without a rank; 0: the job is not elastic
   int node_rank = 0;
   int node_count = 1;
   std::string master_addr;

@@ -54,7 +54,7 @@ struct Announce {
   std::string host;           ///< host name, for error sentences
   std::uint64_t job = 0;      ///< Assignment::job; 0 before the first
   std::uint64_t attempt = 0;  ///< the attempt that it comes from; 0: it had no Assignment yet
-  Progress progress;
+  TrainingProgress progress;
   std::string settings;  ///< lines "name=value" that are equal on all workers (membership/membership.hpp)
   Proof proof{};         ///< of the first Announce of a connection
 };
@@ -65,8 +65,8 @@ struct Assignment {
   std::uint64_t attempt = 0;  ///< from 1
   int rank = 0;
   int world_size = 1;
-  Progress source;    ///< progress of rank 0, whose state all ranks have before they train
-  int receivers = 0;  ///< number of ranks that have not that progress
+  TrainingProgress source;  ///< progress of rank 0, whose state all ranks have before they train
+  int receivers = 0;        ///< number of ranks that have not that progress
 };
 
 struct Committed {
@@ -82,7 +82,7 @@ struct Finished {
 
 /// @name Fields of each message in their order on the wire
 /// @{
-inline void fields(Serializer& of, Progress& progress) {
+inline void fields(Serializer& of, TrainingProgress& progress) {
   of.number(progress.attempt);
   of.number(progress.steps);
 }

@@ -25,7 +25,7 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// What a formation tells its launcher. Called on the loop's thread; none may call the server back.
+/// Callbacks of a formation to its launcher. Called on the loop's thread; none may call the server back.
 struct FormationCallbacks {
   std::function<void(std::uint64_t attempt, const std::vector<WorkerId>& ranks)> on_attempt =
       [](std::uint64_t, const std::vector<WorkerId>&) {};
@@ -78,7 +78,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
       return {};
     }
     const ConnectionId id = ++last_id_;
-    connections_.emplace(id, std::make_unique<Connection>(*this, id, session));
+    connections_.emplace(id, std::make_unique<WorkerSession>(*this, id, session));
     const std::optional<Refused> refused = state_.announce(id, *announce, now());
     changed_.set();
     if (refused) {
@@ -91,18 +91,18 @@ class FormationServer final : public WorkerConnections, private FormationSink {
     return {id, encode(accepted)};
   }
   void start(SessionId id, std::span<const std::byte> accepted) override {
-    Connection& connection = *connections_.at(id);
+    WorkerSession& connection = *connections_.at(id);
     connection.session->start(connection, {limits_.outgoing_bytes, limits_.send, true, heartbeat()}, accepted);
   }
   /// @}
 
  private:
-  struct Connection final : SessionHandler {
-    Connection(FormationServer& server, ConnectionId number, std::shared_ptr<Session> connected)
+  struct WorkerSession final : SessionHandler {
+    WorkerSession(FormationServer& server, ConnectionId number, std::shared_ptr<Session> connected)
         : owner(server), id(number), session(std::move(connected)) {}
-    Connection(const Connection&) = delete;
-    Connection& operator=(const Connection&) = delete;
-    ~Connection() { session->close(); }
+    WorkerSession(const WorkerSession&) = delete;
+    WorkerSession& operator=(const WorkerSession&) = delete;
+    ~WorkerSession() { session->close(); }
 
     bool on_frame(std::span<const std::byte> frame) override { return owner.receive(id, frame); }
     void on_disconnected(const std::string&) override { owner.disconnected(id); }
@@ -112,7 +112,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
     std::shared_ptr<Session> session;
   };
 
-  /// What an attempt's JobServer says. It is handled in the loop's next turn, since its callbacks may open no job.
+  /// Event of an attempt's JobServer. It is handled in the loop's next turn, since its callbacks may open no job.
   struct AttemptEvent {
     std::uint64_t attempt = 0;
     std::optional<Cause> failure{};  ///< nothing: all ranks have joined
@@ -252,7 +252,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
   StoreJobOptions job_options_;
   Limits limits_;
   FormationCallbacks callbacks_;
-  std::map<ConnectionId, std::unique_ptr<Connection>> connections_;
+  std::map<ConnectionId, std::unique_ptr<WorkerSession>> connections_;
   ConnectionId last_id_ = 0;
   std::vector<AttemptEvent> events_;
   JobServer* attempt_ = nullptr;  ///< of the store

@@ -16,6 +16,7 @@
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/rendezvous/formation/failure_history.hpp"
 #include "dtrain/rendezvous/formation/formation_messages.hpp"
 #include "dtrain/rendezvous/formation/formation_options.hpp"
 #include "dtrain/rendezvous/formation/formation_sink.hpp"
@@ -26,9 +27,9 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// Gives out the ranks of each attempt. The rules, each of which tests/unit/rendezvous/formation shows to be needed:
 /// 1. An attempt forms when every rank of the last one has announced itself, is gone, or is excluded: its connection is
 ///    closed first, and it may come back as any other worker.
-/// 2. The worker with the greatest Progress is rank 0, and the source of the state. Ties keep their former order.
+/// 2. The worker with the greatest progress is rank 0, and the source of the state. Ties keep their former order.
 /// 3. Who has not rank 0's progress receives it together with the state (WorkerProgress).
-/// 4. A receiver that has a state of its own keeps it until the other one is complete (elastic/state_transfer.hpp).
+/// 4. A receiver that has trained keeps its state until the source's is complete (elastic/state_transfer.hpp).
 /// 5. The job has finished when every rank of one attempt has said so before that attempt failed. Only its ranks
 ///    have success.
 /// 6. A job that may have committed a step forms only with a worker that has its state, and waits for one.
@@ -41,7 +42,7 @@ class FormationState {
   /// @param sink outlives the state
   /// @param job random number of the job
   FormationState(FormationSink& sink, const FormationOptions& options, std::uint64_t job)
-      : sink_(sink), options_(options), job_(job) {}
+      : sink_(sink), options_(options), job_(job), history_(options.attempts_without_commit) {}
   FormationState(const FormationState&) = delete;
   FormationState& operator=(const FormationState&) = delete;
 
@@ -111,7 +112,6 @@ class FormationState {
     settle(now);
   }
 
-  /// A connection has ended. Its worker may come back.
   void disconnected(ConnectionId connection, Instant now) {
     Worker* worker = workers_.find(connection);
     if (worker == nullptr) {
@@ -178,7 +178,7 @@ class FormationState {
       if (worker->is_member && !failed_ && !is_over_) {
         fail(lost(*worker, how), now);
       }
-      if (exit_code == exit_code_usage && !has_committed_) {
+      if (exit_code == exit_code_usage && !history_.has_committed()) {
         end(lost(*worker, how));
       }
       workers_.forget_if_unknown(*worker);
@@ -203,10 +203,9 @@ class FormationState {
   std::uint64_t attempt() const noexcept { return attempt_; }
   /// The ranks of the last attempt, in order.
   const std::vector<Worker*>& members() const noexcept { return workers_.members(); }
-  bool has_committed() const noexcept { return has_committed_; }
   bool is_over() const noexcept { return is_over_ || cause_; }
 
-  /// What the formation waits for, a clause; empty if no formation is under way.
+  /// The clause of what the formation waits for; empty if no formation is under way.
   std::string waits_for() const {
     switch (waits_) {
       case Waits::nothing: break;
@@ -240,11 +239,8 @@ class FormationState {
 
   /// At least one step of the last attempt is committed.
   void note_commit() {
-    has_committed_ = committed_here_ = true;
-    attempts_without_commit_ = 0;
+    history_.on_commit();
     if (!failed_) {
-      first_cause_.reset();
-      last_exception_.clear();
       bars_.clear();
     }
   }
@@ -258,24 +254,10 @@ class FormationState {
   void note_failure(const Cause& cause, const Worker* origin, Instant now) {
     failed_ = true;
     failed_at_ = now;
-    if (!first_cause_ && cause.kind != CauseKind::resized) {
-      first_cause_ = cause;
+    if (const std::optional<Cause> last = history_.on_failure(cause)) {
+      end(*last);
     }
-    if (committed_here_) {
-      attempts_without_commit_ = 0;
-    } else if (++attempts_without_commit_ >= options_.attempts_without_commit) {
-      end(first_cause_.value_or(cause));
-    }
-    if (cause.kind == CauseKind::exception) {
-      if (!committed_here_ && cause.text == last_exception_) {
-        end(cause);
-      }
-      last_exception_ = cause.text;
-    }
-    if (cause.kind == CauseKind::stopped || (cause.kind == CauseKind::disagreement && !has_committed_)) {
-      end(cause);
-    }
-    if (origin != nullptr && origin->is_newcomer && !committed_here_ && cause.kind != CauseKind::resized) {
+    if (origin != nullptr && origin->is_newcomer && !history_.committed_here() && cause.kind != CauseKind::resized) {
       bars_.add(origin->id.host_id, options_.longest_bar, now);
     }
   }
@@ -384,7 +366,8 @@ class FormationState {
   void end_unless_somebody_comes(bool may_come, Instant now) {
     waiting_since_ = waiting_since_.value_or(now);
     if (!may_come || is_due(*waiting_since_ + options_.wait_timeout, now)) {
-      end(first_cause_.value_or(Cause{CauseKind::timeout, -1, {}, format_text("the job waited {}", {waits_for()})}));
+      end(history_.first_cause().value_or(
+          Cause{CauseKind::timeout, -1, {}, format_text("the job waited {}", {waits_for()})}));
     }
   }
 
@@ -403,7 +386,7 @@ class FormationState {
   /// Ends a healthy attempt for newcomers.
   void resize(Instant now) {
     const std::vector<Worker*> waiting = candidates_at(now);
-    if (waiting.empty() || !is_complete_ || !committed_here_ ||
+    if (waiting.empty() || !is_complete_ || !history_.committed_here() ||
         static_cast<int>(members().size()) >= options_.max_workers) {
       return;
     }
@@ -434,7 +417,8 @@ class FormationState {
     workers_.set_members(std::move(chosen));
     source_ = members().front()->progress;
     ++attempt_;
-    failed_ = is_complete_ = committed_here_ = false;
+    failed_ = is_complete_ = false;
+    history_.on_attempt();
     enough_since_.reset();
     waiting_since_.reset();
     Assignment assignment{job_, attempt_, 0, static_cast<int>(members().size()), source_, 0};
@@ -459,21 +443,17 @@ class FormationState {
   const std::uint64_t job_;
   FormationWorkers workers_;
   NewcomerBars bars_;
+  FailureHistory history_;
   std::uint64_t attempt_ = 0;
   std::uint64_t announcements_ = 0;
-  Progress source_;              ///< of the last attempt
-  bool failed_ = false;          ///< the last attempt
-  bool is_complete_ = false;     ///< all ranks have joined it
-  bool committed_here_ = false;  ///< in the last attempt
-  bool has_committed_ = false;
+  TrainingProgress source_;   ///< of the last attempt
+  bool failed_ = false;       ///< the last attempt
+  bool is_complete_ = false;  ///< all ranks have joined it
   bool awaits_members_ = false;
   bool has_barred_ = false;  ///< a worker waits that must not be a rank yet
   std::optional<int> running_workers_;
-  bool is_over_ = false;              ///< finished
-  std::optional<Cause> cause_;        ///< why the job has ended
-  std::optional<Cause> first_cause_;  ///< since the last commit
-  std::string last_exception_;        ///< text of the last attempt's failure, if nothing was committed since
-  int attempts_without_commit_ = 0;
+  bool is_over_ = false;        ///< finished
+  std::optional<Cause> cause_;  ///< why the job has ended
   std::optional<Instant> failed_at_;
   Deadline::Clock::duration pause_{};
   std::optional<Instant> resized_at_;

@@ -41,8 +41,8 @@ struct Worker {
   bool has_finished = false;  ///< its function, in the last attempt
   int rank = -1;
   std::uint64_t attempt = 0;            ///< the last one that it was a rank of
-  Progress progress;                    ///< as it announced it
-  Progress source;                      ///< of its last attempt
+  TrainingProgress progress;            ///< as it announced it
+  TrainingProgress source;              ///< of its last attempt
   std::uint64_t order = 0;              ///< of its announcement
   Deadline::Clock::time_point since{};  ///< its announcement, or the end of its connection
 };
@@ -51,7 +51,7 @@ struct Worker {
 class FormationWorkers {
  public:
   const std::vector<std::unique_ptr<Worker>>& all() const noexcept { return workers_; }
-  /// The ranks of the last attempt, in order. Those that are gone stay until set_members().
+  /// The ranks of the last attempt, in order. A rank that is gone stays until set_members().
   const std::vector<Worker*>& members() const noexcept { return members_; }
 
   int connected() const {
@@ -84,7 +84,7 @@ class FormationWorkers {
     }
     const Worker* const worker = find(message.worker);
     const std::uint64_t attempt = worker == nullptr ? 0 : worker->attempt;
-    const Progress most = worker == nullptr ? Progress{} : std::max(worker->progress, worker->source);
+    const TrainingProgress most = worker == nullptr ? TrainingProgress{} : std::max(worker->progress, worker->source);
     if (message.progress > most && (attempt == 0 || message.progress.attempt != attempt)) {
       return Refused{format_text("it states the progress of attempt {}, in which it was no rank; end it",
                                  {message.progress.attempt}),

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Progress: how far a worker's state has come in the training, ordered so that the greatest is the state to go on
-/// from.
+/// TrainingProgress: how far a worker's state has come in the training, ordered so that the greatest is the state to go
+/// on from.
 
 #include <compare>
 #include <cstdint>
@@ -13,22 +13,22 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// Compares by the attempt first: a worker that was excluded may have as many steps as the others and another history.
 /// Two states of equal progress are equal. (The attempt is what Raft calls a term: Ongaro and Ousterhout, "In Search of
 /// an Understandable Consensus Algorithm", 2014, section 5.4.1.)
-struct Progress {
+struct TrainingProgress {
   std::uint64_t attempt = 0;  ///< the last one in which the state was trained; attempts count from 1; 0: never
   std::uint64_t steps = 0;    ///< committed since the job began
 
   bool has_trained() const noexcept { return attempt != 0; }
-  friend auto operator<=>(const Progress&, const Progress&) = default;
+  friend auto operator<=>(const TrainingProgress&, const TrainingProgress&) = default;
 };
 
 /// The progress of one worker, which changes with its state. Pure.
 class WorkerProgress {
  public:
-  const Progress& value() const noexcept { return value_; }
+  const TrainingProgress& value() const noexcept { return value_; }
   std::uint64_t steps() const noexcept { return value_.steps; }
 
   /// The whole state of the attempt's source is in the worker's memory. The progress belongs to the state.
-  void received(const Progress& source) noexcept { value_ = source; }
+  void received(const TrainingProgress& source) noexcept { value_ = source; }
   /// The worker begins to train in an attempt: before its first collective there.
   void began(std::uint64_t attempt) noexcept { value_.attempt = attempt; }
   /// One more step is in the worker's state.
@@ -37,7 +37,7 @@ class WorkerProgress {
   void resumed(std::uint64_t steps) noexcept { value_.steps = steps; }
 
  private:
-  Progress value_;
+  TrainingProgress value_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

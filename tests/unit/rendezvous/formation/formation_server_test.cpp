@@ -146,7 +146,7 @@ TEST_CASE("workers form an attempt, lose one, and finish in the next") {
     CHECK(ends[index].attempt == 2);
     CHECK(last[index].world_size == 2);
     CHECK(last[index].receivers == 0);
-    CHECK(last[index].source == Progress{1, 1});
+    CHECK(last[index].source == TrainingProgress{1, 1});
   }
   CHECK(last[0].rank != last[1].rank);
 }
@@ -185,7 +185,7 @@ TEST_CASE("a newcomer ends a healthy attempt once a step is committed in it, and
   CHECK(last[1].rank == 1);
   CHECK(last[1].world_size == 2);
   CHECK(last[1].receivers == 1);
-  CHECK(last[1].source == Progress{1, 1});
+  CHECK(last[1].source == TrainingProgress{1, 1});
 }
 
 TEST_CASE("a worker that does not know the secret, is of another job or unlike the others is refused") {

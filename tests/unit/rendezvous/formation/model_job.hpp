@@ -89,7 +89,7 @@ class ModelJob final : private rendezvous::FormationSink {
     ConnectionId connection = 0;
     std::uint64_t attempt = 0;
     bool is_member = false;
-    rendezvous::Progress progress{};
+    rendezvous::TrainingProgress progress{};
     rendezvous::Assignment assignment{};
   };
 
@@ -146,7 +146,7 @@ class ModelJob final : private rendezvous::FormationSink {
     unsigned members = 0;
     unsigned joined = 0;
     int source = -1;
-    rendezvous::Progress source_progress{};
+    rendezvous::TrainingProgress source_progress{};
     std::array<std::uint64_t, steps> source_history{};
     std::array<int, most_workers> worker_of_rank{};
     std::array<unsigned, steps> arrived{};
@@ -390,7 +390,7 @@ class ModelJob final : private rendezvous::FormationSink {
     const int how = opened_ == 0 ? 2 * below(2) : below(3);
     announce.job = how == 0 ? job + 1 : 0;
     announce.settings = how == 1 ? "kept=other\n" : announce.settings;
-    announce.progress = how == 2 ? rendezvous::Progress{1, 3} : rendezvous::Progress{};
+    announce.progress = how == 2 ? rendezvous::TrainingProgress{1, 3} : rendezvous::TrainingProgress{};
     if (state_.is_over()) {
       return;
     }
@@ -765,7 +765,7 @@ class ModelJob final : private rendezvous::FormationSink {
   int strangers_ = 0;
   std::array<ModelWorker, most_workers> workers_{};
   std::array<Attempt, most_attempts> attempts_{};
-  std::array<rendezvous::Progress, most_workers> announced_progress_{};
+  std::array<rendezvous::TrainingProgress, most_workers> announced_progress_{};
   std::array<bool, most_workers> was_excluded_{};
   unsigned announced_ = 0;  ///< workers that the state knows to wait
   unsigned reported_dead_ = 0;

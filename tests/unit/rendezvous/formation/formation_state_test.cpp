@@ -1,0 +1,380 @@
+#include "dtrain/rendezvous/formation/formation_state.hpp"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace dtrain::rendezvous;
+using namespace std::chrono_literals;
+using dtrain::Cause;
+using dtrain::CauseKind;
+
+namespace {
+
+/// A formation whose worker i has the connection i + 1; time passes when a test says so.
+class Formation final : private FormationSink {
+ public:
+  explicit Formation(FormationOptions options) : state(*this, options, 7) {}
+  Formation(int least, int most) : Formation(sizes(least, most)) {}
+
+  static FormationOptions sizes(int least, int most) {
+    FormationOptions options;
+    options.min_workers = least;
+    options.max_workers = most;
+    return options;
+  }
+
+  std::optional<Refused> announce(int worker, TrainingProgress progress = {}, const std::string& host = "a") {
+    Announce announce;
+    announce.worker = {host, worker, static_cast<std::uint64_t>(worker)};
+    announce.host = host;
+    announce.settings = "kept=all\n";
+    announce.progress = progress;
+    return state.announce(connection(worker), announce, now);
+  }
+  void pass(std::chrono::milliseconds time) {
+    now += time;
+    state.on_time(now);
+  }
+  /// All ranks join, and one of them commits a step.
+  void train(int worker) {
+    state.joined(state.attempt(), now);
+    state.committed(connection(worker), state.attempt(), now);
+  }
+  void lose(int worker) { state.process_ended("a", worker, 0, "killed by signal 9", now); }
+  void fail(CauseKind kind, int rank, const std::string& text) {
+    state.failed(state.attempt(), {kind, rank, "a", text}, now);
+  }
+  static ConnectionId connection(int worker) { return static_cast<ConnectionId>(worker) + 1; }
+
+  FormationState::Instant now{};
+  std::vector<int> order;  ///< of the last attempt: the workers by rank
+  TrainingProgress source;
+  std::vector<ConnectionId> closed;
+  std::optional<Cause> failed_by;  ///< of the last attempt, by the state
+  std::optional<Cause> end;
+  bool has_finished = false;
+  std::map<ConnectionId, bool> finished;  ///< and whether as a rank of the last attempt
+  FormationState state;
+
+ private:
+  void open_attempt(std::uint64_t, int) override {
+    order.clear();
+    failed_by.reset();
+  }
+  void fail_attempt(const Cause& cause) override { failed_by = cause; }
+  void send(ConnectionId to, const Assignment& message) override {
+    REQUIRE(message.rank == static_cast<int>(order.size()));
+    order.push_back(static_cast<int>(to) - 1);
+    source = message.source;
+  }
+  void send(ConnectionId to, const Finished& message) override { finished[to] = message.is_member; }
+  void send(ConnectionId, const Failure&) override {}
+  void close(ConnectionId connection) override { closed.push_back(connection); }
+  void on_end(const Cause* cause) override {
+    end = cause == nullptr ? std::nullopt : std::optional<Cause>(*cause);
+    has_finished = cause == nullptr;
+  }
+};
+
+using Order = std::vector<int>;
+
+}  // namespace
+
+TEST_CASE("the first attempt has all workers, or after 30 s those that are there") {
+  Formation all(2, 3);
+  for (const int worker : {0, 1, 2}) {
+    all.announce(worker);
+  }
+  CHECK(all.order == Order{0, 1, 2});
+
+  Formation some(2, 3);
+  some.announce(0);
+  some.pass(40s);
+  some.announce(1);
+  some.pass(29s);
+  CHECK(some.state.attempt() == 0);
+  some.pass(1s);
+  CHECK(some.order == Order{0, 1});
+}
+
+TEST_CASE("ranks of one host are neighbours behind rank 0") {
+  Formation job(4, 4);
+  job.announce(0, {}, "a");
+  job.announce(1, {}, "b");
+  job.announce(2, {}, "a");
+  job.announce(3, {}, "b");
+  CHECK(job.order == Order{0, 2, 1, 3});
+}
+
+TEST_CASE("the greatest progress is rank 0, and the others keep their order") {
+  Formation job(3, 4);
+  for (const int worker : {0, 1, 2, 3}) {
+    job.announce(worker);
+  }
+  job.train(0);
+  job.lose(0);
+  job.announce(3, {1, 4});
+  job.announce(1, {1, 4});
+  job.announce(2, {1, 5});
+  CHECK(job.order == Order{2, 1, 3});
+  CHECK(job.source == TrainingProgress{1, 5});
+}
+
+TEST_CASE("a rank that stays in a failed attempt is waited for, 60 s at most") {
+  Formation job(1, 3);
+  for (const int worker : {0, 1, 2}) {
+    job.announce(worker);
+  }
+  job.train(0);
+  job.lose(2);
+  job.announce(0, {1, 1});
+  job.pass(59s);
+  CHECK(job.state.attempt() == 1);
+  CHECK(job.state.waits_for() == "for rank 1, which has not left the failed attempt yet");
+  job.pass(1s);
+  CHECK(job.order == Order{0});
+  CHECK(job.closed == std::vector<ConnectionId>{Formation::connection(2), Formation::connection(1)});
+  job.train(0);
+  job.announce(1, {1, 2});  // whatever it had done, it is a newcomer
+  job.pass(1s);
+  job.announce(0, {2, 5});
+  CHECK(job.order == Order{0, 1});
+  CHECK(job.source == TrainingProgress{2, 5});
+}
+
+TEST_CASE("a rank whose connection has ended has 10 s from the attempt's failure on to come back") {
+  Formation job(1, 2);
+  job.announce(0);
+  job.announce(1);
+  job.train(0);
+  job.state.disconnected(Formation::connection(1), job.now);
+  CHECK_FALSE(job.failed_by);  // it trains all the same
+  job.pass(3600s);
+  job.fail(CauseKind::timeout, 0, "slow");
+  job.announce(0, {1, 1});
+  job.pass(9s);
+  CHECK(job.state.attempt() == 1);
+  job.announce(1, {1, 1});
+  CHECK(job.order == Order{0, 1});
+}
+
+TEST_CASE("the end of a connection fails an attempt that joins, and not one that trains") {
+  Formation job(1, 2);
+  job.announce(0);
+  job.announce(1);
+  job.state.disconnected(Formation::connection(1), job.now);
+  REQUIRE(job.failed_by);
+  CHECK(job.failed_by->rank == 1);
+}
+
+TEST_CASE("newcomers end an attempt after its first commit, together, and no more often than a pause allows") {
+  Formation job(1, 4);
+  job.announce(0);
+  job.pass(30s);
+  job.announce(1);
+  job.pass(10s);
+  CHECK_FALSE(job.failed_by);  // nothing is committed
+  job.train(0);
+  CHECK(job.failed_by->kind == CauseKind::resized);
+  job.pass(500ms);  // the pause
+  job.announce(0, {1, 1});
+  CHECK(job.order == Order{0, 1});
+  job.train(0);
+  job.announce(2);
+  job.pass(900ms);
+  job.announce(3);
+  job.pass(8s);
+  CHECK_FALSE(job.failed_by);  // 20 times the pause since the last time
+  job.pass(1s);
+  CHECK(job.failed_by->kind == CauseKind::resized);
+  job.announce(0, {2, 2});
+  job.announce(1, {2, 2});
+  CHECK(job.order == Order{0, 1, 2, 3});
+}
+
+TEST_CASE("who is more than the most ranks waits, and takes the place of a loss") {
+  Formation job(2, 2);
+  for (const int worker : {0, 1, 2}) {
+    job.announce(worker);
+  }
+  job.train(0);
+  job.pass(100s);
+  CHECK_FALSE(job.failed_by);
+  job.lose(1);
+  job.announce(0, {1, 7});
+  CHECK(job.order == Order{0, 2});
+}
+
+TEST_CASE("the job waits for workers, and ends with the first cause where none will come") {
+  Formation waits(2, 2);
+  waits.announce(0);
+  waits.announce(1);
+  waits.train(0);
+  waits.lose(1);
+  waits.announce(0, {1, 1});
+  CHECK(waits.state.waits_for() == "for workers: fewer than 2 are here");
+  waits.pass(599s);
+  CHECK_FALSE(waits.end);
+  waits.pass(1s);
+  CHECK(waits.end->text == "killed by signal 9");
+
+  Formation alone(2, 2);
+  alone.state.set_running_workers(2, alone.now);
+  alone.announce(0);
+  alone.announce(1);
+  alone.train(0);
+  alone.lose(1);
+  alone.announce(0, {1, 1});
+  CHECK_FALSE(alone.end);
+  alone.state.set_running_workers(1, alone.now);
+  CHECK(alone.end->text == "killed by signal 9");
+}
+
+TEST_CASE("a job that has trained waits for a worker that has its state") {
+  Formation job(1, 2);
+  job.announce(0);
+  job.announce(1);
+  job.train(0);
+  job.announce(2);
+  job.state.silent(Formation::connection(0), "silent", job.now);
+  job.state.silent(Formation::connection(1), "silent", job.now);
+  job.pass(100s);
+  CHECK(job.state.attempt() == 1);  // worker 2 has nothing
+  job.announce(1, {1, 3});
+  CHECK(job.order == Order{1, 2});
+}
+
+TEST_CASE("a disagreement, and exit code 2, end a job before its first commit only") {
+  Formation early(1, 2);
+  early.announce(0);
+  early.announce(1);
+  early.fail(CauseKind::disagreement, 0, "models differ");
+  CHECK(early.end->text == "models differ");
+  Formation usage(1, 2);
+  usage.announce(0);
+  usage.announce(1);
+  usage.state.process_ended("a", 1, 2, "exit code 2", usage.now);
+  CHECK(usage.end->text == "exit code 2");
+  Formation late(1, 2);
+  late.announce(0);
+  late.announce(1);
+  late.train(0);
+  late.fail(CauseKind::disagreement, 0, "models differ");
+  CHECK_FALSE(late.end);
+}
+
+TEST_CASE("one text of an exception twice without a commit, and ten attempts without one, end the job") {
+  Formation twice(1, 3);
+  for (const int worker : {0, 1, 2}) {
+    twice.announce(worker);
+  }
+  twice.fail(CauseKind::exception, 2, "no such file");
+  twice.lose(2);
+  twice.announce(0);
+  twice.announce(1);
+  CHECK_FALSE(twice.end);
+  twice.fail(CauseKind::exception, 1, "no such file");
+  CHECK(twice.end->text == "no such file");
+
+  Formation ten(1, 2);
+  ten.announce(0);
+  ten.announce(1);
+  for (int attempt = 1; attempt < 10; ++attempt) {
+    CAPTURE(attempt);
+    ten.fail(CauseKind::timeout, 0, "slow " + std::to_string(attempt));
+    CHECK_FALSE(ten.end);
+    ten.announce(0);
+    ten.announce(1);
+  }
+  ten.fail(CauseKind::timeout, 0, "slow 10");
+  CHECK(ten.end->text == "slow 1");  // the first cause
+}
+
+TEST_CASE("a newcomer that breaks an attempt before its first commit bars its host for a while") {
+  Formation job(1, 2);
+  job.announce(0);
+  job.pass(30s);
+  job.train(0);
+  std::chrono::milliseconds bar = 1s;
+  for (int newcomer = 1; newcomer < 4; ++newcomer) {
+    CAPTURE(newcomer);
+    job.announce(newcomer);
+    job.pass(bar);
+    REQUIRE(job.failed_by);
+    job.announce(0, {job.state.attempt(), 1});
+    REQUIRE(job.order == Order{0, newcomer});
+    job.lose(newcomer);
+    job.announce(0, {job.state.attempt() - 1, 1});
+    CHECK(job.order == Order{0});
+    job.state.joined(job.state.attempt(), job.now);
+    job.state.committed(Formation::connection(0), job.state.attempt(), job.now);
+    break;
+  }
+  // Without a commit in between, the second newcomer waits.
+  job.announce(5);
+  job.pass(2s);
+  job.announce(0, {job.state.attempt(), 2});
+  REQUIRE(job.order == Order{0, 5});
+  job.lose(5);
+  job.announce(6);
+  job.announce(0, {job.state.attempt() - 1, 2});
+  CHECK(job.order == Order{0});
+}
+
+TEST_CASE("a second connection of a worker takes the place of the first") {
+  Formation job(2, 2);
+  job.announce(0);
+  Announce again;
+  again.worker = {"a", 0, 0};
+  again.settings = "kept=all\n";
+  job.state.announce(50, again, job.now);
+  CHECK(job.closed == std::vector<ConnectionId>{Formation::connection(0)});
+  job.announce(1);
+  CHECK(job.order.front() == 49);  // connection 50
+}
+
+TEST_CASE("a worker that is refused disturbs nobody") {
+  Formation job(1, 2);
+  job.announce(0);
+  job.pass(30s);
+  job.train(0);
+  Announce unlike;
+  unlike.worker = {"a", 9, 9};
+  unlike.settings = "kept=less\n";
+  const std::optional<Refused> refused = job.state.announce(90, unlike, job.now);
+  REQUIRE(refused);
+  CHECK(refused->sentence.find("kept=less, and the workers of the job have kept=all") != std::string::npos);
+  CHECK_FALSE(refused->other_job);
+  CHECK(job.announce(8, {1, 3})->other_job);
+  job.pass(10s);
+  CHECK_FALSE(job.failed_by);
+}
+
+TEST_CASE("all ranks of an attempt finish the job, and who comes later is told") {
+  Formation job(1, 2);
+  job.announce(0);
+  job.announce(1);
+  job.train(0);
+  job.announce(2);
+  job.state.finished(Formation::connection(0), 1, job.now);
+  CHECK_FALSE(job.has_finished);
+  job.state.finished(Formation::connection(1), 1, job.now);
+  CHECK(job.has_finished);
+  CHECK(job.finished == std::map<ConnectionId, bool>{{1, true}, {2, true}, {3, false}});
+  job.announce(3);
+  CHECK(job.finished.at(Formation::connection(3)) == false);
+}
+
+TEST_CASE("a thousand workers get their ranks at once") {
+  Formation job(1000, 1000);
+  for (int worker = 0; worker < 1000; ++worker) {
+    job.announce(worker, {}, "h" + std::to_string(worker % 50));
+  }
+  CHECK(job.order.size() == 1000);
+}
