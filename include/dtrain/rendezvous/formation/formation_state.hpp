@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -193,7 +192,6 @@ class FormationState {
     settle(now);
   }
 
-  /// Call it at next(), and not before.
   void on_time(Instant now) { settle(now); }
   /// @}
 
@@ -237,7 +235,6 @@ class FormationState {
     workers_.forget_if_unknown(worker);
   }
 
-  /// At least one step of the last attempt is committed.
   void note_commit() {
     history_.on_commit();
     if (!failed_) {
@@ -245,7 +242,6 @@ class FormationState {
     }
   }
 
-  /// This object fails the attempt.
   void fail(const Cause& cause, Instant now) {
     note_failure(cause, workers_.member(cause.rank), now);
     sink_.fail_attempt(cause);
@@ -292,7 +288,6 @@ class FormationState {
     }
   }
 
-  /// @returns whether that instant has come
   bool is_due(Instant at, Instant now) {
     if (at > now && (!next_ || at < *next_)) {
       next_ = at;
@@ -341,7 +336,7 @@ class FormationState {
     if (count < options_.min_workers) {
       enough_since_.reset();
       waits_ = Waits::least;
-      return end_unless_somebody_comes(has_barred_ || others_run(), now), false;
+      return end_unless_somebody_comes(has_barred_ || workers_.connected() < running_workers_, now), false;
     }
     if (attempt_ == 0 && count < options_.max_workers) {  // they start together
       enough_since_ = enough_since_.value_or(now);
@@ -354,9 +349,6 @@ class FormationState {
     }
     return true;
   }
-
-  /// Whether there are workers that are not connected.
-  bool others_run() const { return !running_workers_ || workers_.connected() < *running_workers_; }
 
   bool may_come_back() const {
     return std::any_of(workers_.all().begin(), workers_.all().end(),
@@ -403,18 +395,8 @@ class FormationState {
     }
   }
 
-  /// Rule 2.
-  void form(std::vector<Worker*> chosen) {
-    std::sort(chosen.begin(), chosen.end(), [](const Worker* a, const Worker* b) {
-      const auto place = [](const Worker& of) { return of.is_member ? static_cast<std::uint64_t>(of.rank) : ~0ull; };
-      return std::make_tuple(b->progress, place(*a), a->order) < std::make_tuple(a->progress, place(*b), b->order);
-    });
-    chosen.resize(std::min(chosen.size(), static_cast<std::size_t>(options_.max_workers)));
-    for (auto first = chosen.begin(); first != chosen.end();) {  // ranks of a host are neighbours: rings go by rank
-      first = std::stable_partition(
-          first, chosen.end(), [&host = (*first)->id.host_id](const Worker* each) { return each->id.host_id == host; });
-    }
-    workers_.set_members(std::move(chosen));
+  void form(std::vector<Worker*> candidates) {
+    workers_.set_members(next_ranks(std::move(candidates), options_.max_workers));
     source_ = members().front()->progress;
     ++attempt_;
     failed_ = is_complete_ = false;
@@ -451,7 +433,7 @@ class FormationState {
   bool is_complete_ = false;  ///< all ranks have joined it
   bool awaits_members_ = false;
   bool has_barred_ = false;  ///< a worker waits that must not be a rank yet
-  std::optional<int> running_workers_;
+  int running_workers_ = std::numeric_limits<int>::max();
   bool is_over_ = false;        ///< finished
   std::optional<Cause> cause_;  ///< why the job has ended
   std::optional<Instant> failed_at_;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -137,6 +138,21 @@ class FormationWorkers {
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<Worker*> members_;
 };
+
+/// Rule 2 of FormationState: the workers of the greatest progress, at most `most`, in the order of their next ranks.
+inline std::vector<Worker*> next_ranks(std::vector<Worker*> candidates, int most) {
+  std::sort(candidates.begin(), candidates.end(), [](const Worker* a, const Worker* b) {
+    const auto place = [](const Worker& of) { return of.is_member ? static_cast<std::uint64_t>(of.rank) : ~0ull; };
+    return std::make_tuple(b->progress, place(*a), a->order) < std::make_tuple(a->progress, place(*b), b->order);
+  });
+  candidates.resize(std::min(candidates.size(), static_cast<std::size_t>(most)));
+  for (auto first = candidates.begin(); first != candidates.end();) {  // ranks of a host are neighbours in a ring
+    first = std::stable_partition(first, candidates.end(), [&host = (*first)->id.host_id](const Worker* each) {
+      return each->id.host_id == host;
+    });
+  }
+  return candidates;
+}
 
 /// Hosts, a newcomer of which has broken an attempt before its first commit: newcomers of such a host wait.
 class NewcomerBars {
