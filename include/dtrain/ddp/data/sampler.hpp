@@ -77,6 +77,37 @@ class SampleBatches {
   std::size_t batch_size_;
 };
 
+/// This rank's part of one global batch.
+struct SampleShare {
+  std::span<const std::size_t> samples;  ///< lifetime: the SampleShares'
+  /// Factor of the loss, or of the gradients, with which the ranks' average is that of the whole batch: samples x ranks
+  /// / batch, exactly 1 where the ranks divide it. 0 for the one sample of a rank that has no part of a short batch;
+  /// its gradients must be finite.
+  float weight = 1;
+};
+
+/// The shares of one rank in the steps of an epoch.
+/// @ingroup checkpoints
+class SampleShares {
+ public:
+  SampleShares(std::vector<std::size_t> samples, std::vector<std::size_t> ends, std::vector<float> weights)
+      : samples_(std::move(samples)), ends_(std::move(ends)), weights_(std::move(weights)) {}
+
+  /// The number of steps.
+  std::size_t size() const noexcept { return ends_.size(); }
+
+  /// The share of step `step`, which is less than size().
+  SampleShare operator[](std::size_t step) const {
+    const std::size_t first = step == 0 ? 0 : ends_[step - 1];
+    return {{samples_.data() + first, ends_[step] - first}, weights_[step]};
+  }
+
+ private:
+  std::vector<std::size_t> samples_;
+  std::vector<std::size_t> ends_;  ///< in samples_, of each step
+  std::vector<float> weights_;
+};
+
 /// The finaliser of SplitMix64: a bijection of 64-bit numbers whose output bits all depend on all input bits.
 /// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators" (OOPSLA 2014); Vigna's splitmix64.c.
 constexpr std::uint64_t mix64(std::uint64_t value) noexcept {
@@ -153,6 +184,11 @@ class DistributedSampler {
   /// Rank 0 warns in epoch 0 if n does not divide B: some samples of each step then count twice.
   SampleBatches batches(std::uint64_t epoch) const;
 
+  /// The same slices without padding: a rank gets the positions rank, rank+n, ... of a slice, which may be one fewer
+  /// than another rank gets, and the weight that makes up for that. So each sample counts once, whatever n is: for jobs
+  /// whose number of ranks changes.
+  SampleShares shares(std::uint64_t epoch) const;
+
   /// Batches for evaluation: samples rank, rank+n, rank+2n, ... of the data set in its own order, without padding. Over
   /// all ranks, every sample occurs exactly once. Ranks may differ by one sample, and by one batch.
   SampleBatches evaluation() const;
@@ -186,6 +222,8 @@ class DistributedSampler {
 namespace DTRAIN_NAMESPACE {
 using ddp::DistributedSampler;
 using ddp::SamplerOptions;
+using ddp::SampleShare;
+using ddp::SampleShares;
 }  // namespace DTRAIN_NAMESPACE
 
 #if DTRAIN_DEFINITIONS
@@ -235,6 +273,27 @@ DTRAIN_DEFINED SampleBatches DistributedSampler::batches(std::uint64_t epoch) co
     }
   }
   return {std::move(mine), share(slice)};
+}
+
+DTRAIN_DEFINED SampleShares DistributedSampler::shares(std::uint64_t epoch) const {
+  const std::vector<std::size_t> order = global_order(epoch);
+  std::vector<std::size_t> mine;
+  std::vector<std::size_t> ends;
+  std::vector<float> weights;
+  for (std::size_t begin = 0; begin < order.size(); begin += std::min(options_.global_batch, order.size() - begin)) {
+    const std::size_t length = std::min(options_.global_batch, order.size() - begin);
+    const std::size_t before = mine.size();
+    for (std::size_t position = rank(); position < length; position += ranks()) {
+      mine.push_back(order[begin + position]);
+    }
+    const auto share = static_cast<double>(mine.size() - before);
+    weights.push_back(static_cast<float>(share * static_cast<double>(ranks()) / static_cast<double>(length)));
+    if (mine.size() == before) {
+      mine.push_back(order[begin]);
+    }
+    ends.push_back(mine.size());
+  }
+  return {std::move(mine), std::move(ends), std::move(weights)};
 }
 
 DTRAIN_DEFINED SampleBatches DistributedSampler::evaluation() const {

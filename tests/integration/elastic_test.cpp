@@ -1,0 +1,133 @@
+// Elastic jobs of processes: workers are killed and stopped, and the others go on.
+
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "support/program.hpp"
+
+using support::Program;
+using support::Result;
+
+namespace {
+
+const std::string program = std::string(DTRAIN_TEST_PROGRAMS_DIR) + "/elastic_training";
+
+/// The process of a worker, of which the program has said so; the latest of its place.
+pid_t process_of(const std::string& output, int worker) {
+  const std::string mark = "worker " + std::to_string(worker) + " is process ";
+  const std::size_t at = output.rfind(mark);
+  return at == std::string::npos ? 0 : static_cast<pid_t>(std::stol(output.substr(at + mark.size())));
+}
+
+/// The digests with which workers finished, by rank, as "R of N: D after S steps".
+std::vector<std::string> ends(const std::string& output) {
+  std::vector<std::string> found;
+  const std::regex line("finished as rank (\\d+) of (\\d+): (\\w+) after (\\d+) steps");
+  for (std::sregex_iterator i(output.begin(), output.end(), line), end; i != end; ++i) {
+    found.push_back((*i)[3].str() + " after " + (*i)[4].str());
+  }
+  return found;
+}
+
+/// Every line "commit S ..." must say the same of one step and one number of ranks; the last attempt's counts.
+void check_commits(const std::string& output, int steps) {
+  std::map<int, std::set<std::string>> digests;
+  const std::regex line("commit (\\d+) size \\d+ digest (\\w+)");
+  for (std::sregex_iterator i(output.begin(), output.end(), line), end; i != end; ++i) {
+    digests[std::stoi((*i)[1].str())].insert((*i)[2].str());
+  }
+  CHECK(digests.size() == static_cast<std::size_t>(steps));
+}
+
+}  // namespace
+
+TEST_CASE("without --min-ranks an elastic program is an ordinary job, and with it all ranks finish") {
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{}, std::vector<std::string>{"--min-ranks=2"}}) {
+    std::vector<std::string> arguments{"--nproc-per-node=3", "steps=20", "pause=1"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    Program job(program, arguments);
+    const Result result = job.wait();
+    CHECK_MESSAGE(result.exit_code == 0, result.error);
+    const std::vector<std::string> digests = ends(result.output);
+    REQUIRE_MESSAGE(digests.size() == 3, result.output << result.error);
+    CHECK(digests[0] == digests[1]);
+    CHECK(digests[0] == digests[2]);
+  }
+}
+
+TEST_CASE("a killed worker's ranks go on without it, and another one takes its place") {
+  for (const char* const kind : {"plain", "bound"}) {
+    for (const int victim : {0, 2}) {
+      CAPTURE(kind);
+      CAPTURE(victim);
+      Program job(program, {"--nproc-per-node=4", "--min-ranks=2", "--max-restarts=3", "steps=500", "log", kind});
+      REQUIRE(job.wait_for("commit 20 size 4"));
+      ::kill(process_of(job.output(), victim), SIGKILL);
+      CHECK(job.wait_for("size 3 digest"));
+      CHECK(job.wait_for(" of 4 from step"));
+      const Result result = job.wait(support::soon(std::chrono::seconds(60)));
+      CHECK_MESSAGE(result.exit_code == 0, result.error);
+      CHECK(result.error.find("worker " + std::to_string(victim) + " was lost: killed by signal 9") !=
+            std::string::npos);
+      const std::vector<std::string> digests = ends(result.output);
+      REQUIRE_MESSAGE(digests.size() == 4, result.output << result.error);
+      CHECK(std::set<std::string>(digests.begin(), digests.end()).size() == 1);
+      check_commits(result.output, 500);
+    }
+  }
+}
+
+TEST_CASE("a worker that is stopped is left out, and comes back as a newcomer") {
+  Program job(program, {"--nproc-per-node=3", "--min-ranks=1", "steps=800", "log"}, {{"DTRAIN_LIVENESS_SECONDS", "1"}});
+  REQUIRE(job.wait_for("commit 20 size 3"));
+  const pid_t stopped = process_of(job.output(), 1);
+  ::kill(stopped, SIGSTOP);
+  CHECK(job.wait_for("size 2 digest"));
+  ::kill(stopped, SIGCONT);
+  const Result result = job.wait(support::soon(std::chrono::seconds(60)));
+  CHECK_MESSAGE(result.exit_code == 0, result.error);
+  const std::vector<std::string> digests = ends(result.output);
+  REQUIRE_MESSAGE(digests.size() == 3, result.output << result.error);
+  CHECK(std::set<std::string>(digests.begin(), digests.end()).size() == 1);
+}
+
+TEST_CASE("a worker's own error ends the worker, and the others go on") {
+  for (const char* const mistake : {"throw=30", "torn=30"}) {
+    CAPTURE(mistake);
+    Program job(program, {"--nproc-per-node=3", "--min-ranks=2", "steps=60", "pause=1", mistake});
+    const Result result = job.wait();
+    CHECK_MESSAGE(result.exit_code == 0, result.error);
+    CHECK(result.error.find("worker 1 was lost: exit code 1") != std::string::npos);
+    CHECK(ends(result.output).size() == 2);
+  }
+}
+
+TEST_CASE("a call of dtrain inside commit is refused") {
+  Program job(program, {"--nproc-per-node=2", "--min-ranks=1", "steps=60", "pause=1", "call=10"});
+  const Result result = job.wait();
+  CHECK(result.error.find("a call of dtrain was made in commit()") != std::string::npos);
+  CHECK(result.exit_code == 0);
+}
+
+TEST_CASE("fewer workers than --min-ranks end the job with the first cause, where none will come") {
+  Program job(program, {"--nproc-per-node=2", "--min-ranks=2", "steps=1000", "log"});
+  REQUIRE(job.wait_for("commit 20 size 2"));
+  ::kill(process_of(job.output(), 1), SIGKILL);
+  const Result result = job.wait();
+  CHECK(result.exit_code == 128 + SIGKILL);
+  CHECK(result.error.find("worker 1 was lost: killed by signal 9 (SIGKILL)") != std::string::npos);
+}
+
+TEST_CASE("a signal to the launcher ends an elastic job") {
+  Program job(program, {"--nproc-per-node=2", "--min-ranks=1", "--max-restarts=5", "steps=100000", "log"});
+  REQUIRE(job.wait_for("commit 20 size 2"));
+  job.signal(SIGTERM);
+  CHECK(job.wait().exit_code == 128 + SIGTERM);
+}
