@@ -206,8 +206,9 @@ class Attempt {
                                      const char* stream) {
     LogFile log;
     if (log_directory_) {
-      log = LogFile(format_text("{}/rank-{}.{}", {*log_directory_, rank, stream}),
-                    [this](const std::string& what) { report_lost_log(what); });
+      log = LogFile(
+          format_text("{}/rank-{}.{}", {*log_directory_, rank, stream}),
+          [this](const std::string& what) { report_lost_log(what); }, workers_.has_had(rank));
     }
     const bool is_live = rank - plan_->first_rank == input_reader();  // it may ask for input: a debugger's prompt
     return std::make_unique<OutputRelay>(services_.loop, std::move(pipe), console, rank, is_live, std::move(log),

@@ -203,12 +203,15 @@ class LogFile {
   /// Writes no file.
   LogFile() noexcept = default;
 
+  /// @param appends to what is in the file, which is emptied else
   /// @param on_lost called once, at the first write error: "writing d/rank-0.stdout: No space ..."
   /// Blocking: no. @throws Error (posix), also if `path` is a pipe that no process reads
-  explicit LogFile(const std::string& path, std::function<void(const std::string& what)> on_lost = {})
+  explicit LogFile(const std::string& path, std::function<void(const std::string& what)> on_lost = {},
+                   bool appends = false)
       : path_(path),
         on_lost_(std::move(on_lost)),
-        file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)) {
+        file_(::open(path.c_str(), O_WRONLY | O_CREAT | (appends ? 0 : O_TRUNC) | O_APPEND | O_CLOEXEC | O_NONBLOCK,
+                     0666)) {
     if (!file_) {
       throw_errno("opening {} for --log-dir", {path}, "give a directory that can be written");
     }

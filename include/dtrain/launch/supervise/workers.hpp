@@ -246,9 +246,15 @@ class Workers {
     }
   }
 
-  /// The last lines that a worker wrote to stderr.
+  /// Whether a worker was started as this rank before.
+  bool has_had(int rank) const noexcept {
+    return std::any_of(workers_.begin(), workers_.end(),
+                       [rank](const ChildProcess& each) { return each.rank == rank; });
+  }
+
+  /// The last lines that the latest worker of a rank wrote to stderr.
   const Tail& error_tail(int rank) const {
-    return std::find_if(workers_.begin(), workers_.end(),
+    return std::find_if(workers_.rbegin(), workers_.rend(),
                         [rank](const ChildProcess& each) { return each.rank == rank; })
         ->error->tail();
   }
