@@ -8,6 +8,8 @@ TEST_CASE("a cause names the rank and the host where it knows them") {
         "rank 1 on host gpu-a was lost: in all_reduce");
   CHECK(Cause{CauseKind::exception, 0, "", "bad data"}.sentence() == "rank 0 failed: bad data");
   CHECK(Cause{CauseKind::stopped, -1, "gpu-a", "SIGTERM"}.sentence() == "the job was stopped: SIGTERM");
+  CHECK(Cause{CauseKind::resized, -1, "", "2 more workers wait"}.sentence() ==
+        "the ranks of the job change: 2 more workers wait");
 }
 
 TEST_CASE("each kind of cause reads differently") {

@@ -158,6 +158,10 @@ inline void check_min_ranks(const NodeLauncherOptions& options, const BackendFac
     throw_error(Errc::usage, "--min-ranks={} works on one node, and this job has {}",
                 {options.min_ranks, options.node.node_count});
   }
+  if (!options.program.wrapper.empty()) {
+    throw_error(Errc::usage, "--min-ranks={} and --wrap do not go together yet; leave one of them out",
+                {options.min_ranks});
+  }
   if (options.min_ranks > options.workers) {
     throw_error(Errc::usage, "--min-ranks={} is more than --nproc-per-node={}", {options.min_ranks, options.workers});
   }

@@ -1,0 +1,49 @@
+#include "dtrain/elastic/kept_state.hpp"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+using dtrain::elastic::KeptState;
+
+TEST_CASE("a digest is of all bytes, and a signature of names, shapes and types") {
+  std::vector<float> a{1, 2, 3};
+  std::vector<float> b{1, 2, 3};
+  KeptState first;
+  first.keep({{"w", dtrain::tensor_view(a)}}, false);
+  KeptState second;
+  second.keep({{"w", dtrain::tensor_view(b)}}, false);
+  CHECK(first.digest() == second.digest());
+  CHECK(first.signature() == second.signature());
+  b[2] = 4;
+  CHECK(first.digest() != second.digest());
+  CHECK(first.signature() == second.signature());
+
+  KeptState renamed;
+  renamed.keep({{"v", dtrain::tensor_view(a)}}, false);
+  KeptState reshaped;
+  reshaped.keep({{"w", dtrain::tensor_view(a.data(), {3, 1})}}, false);
+  KeptState more;
+  more.keep({{"w", dtrain::tensor_view(a)}, {"w", dtrain::tensor_view(b)}}, false);
+  for (const KeptState* each : {&renamed, &reshaped, &more}) {
+    CHECK(each->signature() != first.signature());
+  }
+}
+
+TEST_CASE("copied tensors get the values of the last commit back, and others keep theirs") {
+  std::vector<float> copied{1, 2};
+  std::vector<float> other{3, 4};
+  KeptState state;
+  state.keep({{"mean", dtrain::tensor_view(copied)}}, true);
+  state.keep({{"w", dtrain::tensor_view(other)}}, false);
+  copied[0] = 7;
+  other[0] = 7;
+  state.restore();
+  CHECK(copied == std::vector<float>{1, 2});
+  CHECK(other == std::vector<float>{7, 4});
+  copied[1] = 8;
+  state.commit();
+  copied[1] = 9;
+  state.restore();
+  CHECK(copied == std::vector<float>{1, 8});
+}

@@ -1,0 +1,87 @@
+#include "dtrain/rendezvous/formation/formation_messages.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <variant>
+
+using namespace dtrain::rendezvous;
+
+namespace {
+
+Announce full_announce() {
+  Announce announce;
+  announce.worker = {"boot/net:1", 12, 99};
+  announce.host = "a";
+  announce.job = 5;
+  announce.attempt = 3;
+  announce.progress = {2, 17};
+  announce.settings = "kept state=3 tensors\n";
+  return announce;
+}
+
+/// Whether every shorter form of a message, and one with a byte more, is refused.
+template <class AnyMessage>
+void check_bounds(Frame frame) {
+  for (std::size_t size = 0; size < frame.size(); ++size) {
+    CHECK_FALSE(decode<AnyMessage>(std::span(frame).first(size)));
+  }
+  frame.push_back({});
+  CHECK_FALSE(decode<AnyMessage>(frame));
+}
+
+}  // namespace
+
+TEST_CASE("the messages of a formation arrive as they were sent, whole or not at all") {
+  const Frame announce = encode(full_announce());
+  const std::optional<Announce> received = decode_announce(announce);
+  REQUIRE(received);
+  CHECK(received->worker == WorkerId{"boot/net:1", 12, 99});
+  CHECK(received->host == "a");
+  CHECK(received->job == 5);
+  CHECK(received->attempt == 3);
+  CHECK(received->progress == TrainingProgress{2, 17});
+  CHECK(received->settings == "kept state=3 tensors\n");
+  check_bounds<FromWorker>(announce);
+
+  const Frame assignment = encode(Assignment{5, 4, 1, 3, {2, 17}, 2});
+  const std::optional<ToWorker> sent = decode<ToWorker>(assignment);
+  REQUIRE(sent);
+  const Assignment& rank = std::get<Assignment>(*sent);
+  CHECK(rank.job == 5);
+  CHECK(rank.attempt == 4);
+  CHECK(rank.rank == 1);
+  CHECK(rank.world_size == 3);
+  CHECK(rank.source == TrainingProgress{2, 17});
+  CHECK(rank.receivers == 2);
+  check_bounds<ToWorker>(assignment);
+
+  const Frame finished = encode(Finished{4, true});
+  CHECK(std::get<Finished>(*decode<ToWorker>(finished)).is_member);
+  CHECK(std::get<Finished>(*decode<FromWorker>(finished)).attempt == 4);
+  check_bounds<FromWorker>(finished);
+  CHECK(std::get<Committed>(*decode<FromWorker>(encode(Committed{7}))).attempt == 7);
+}
+
+TEST_CASE("a rank outside of its world, and texts beyond their bounds, are refused") {
+  CHECK_FALSE(decode<ToWorker>(encode(Assignment{5, 4, 3, 3, {}, 0})));
+  CHECK_FALSE(decode<ToWorker>(encode(Assignment{5, 4, -1, 3, {}, 0})));
+  CHECK_FALSE(decode<ToWorker>(encode(Assignment{5, 4, 0, max_world_size + 1, {}, 0})));
+  CHECK_FALSE(decode<ToWorker>(encode(Assignment{5, 4, 0, 3, {}, 4})));
+  Announce announce = full_announce();
+  announce.settings = std::string(max_settings_bytes + 1, 'x');
+  const std::optional<Announce> cut = decode_announce(encode(announce));  // a writer cuts what is too long
+  REQUIRE(cut);
+  CHECK(cut->settings.size() == max_settings_bytes);
+  announce.host = "a\nb";
+  CHECK(decode_announce(encode(announce))->host.find('\n') == std::string::npos);
+}
+
+TEST_CASE("a message of one direction is none of the other") {
+  CHECK_FALSE(decode<ToWorker>(encode(full_announce())));
+  CHECK_FALSE(decode<FromWorker>(encode(Assignment{5, 4, 1, 3, {2, 17}, 2})));
+  CHECK_FALSE(decode<FromRank>(encode(full_announce())));
+  CHECK_FALSE(decode_announce(encode(Committed{7})));
+}
