@@ -23,7 +23,7 @@ struct FailureContext {
   int rank = 0;                                       ///< in the job; causes name the rank
   std::string host;                                   ///< this rank's host; causes name the host
   std::chrono::nanoseconds timeout{};                 ///< of one collective
-  bool drops_late_gradients = false;  ///< ready() drops the gradients of a failed job, and finish() throws
+  bool is_elastic = false;                            ///< GroupHandle::is_elastic
   std::shared_ptr<const group::GroupHandle> group{};  ///< gets the report of an abandoned step; null: the latch does
 
   /// Reports to the job that this rank failed with `text`.
@@ -36,7 +36,15 @@ struct FailureContext {
 /// @throws Error (invalid_argument): the user's call `caller` came during a step, or (not `is_open`) after a failed one
 [[noreturn]] void refuse_begin(const char* caller, bool is_open);
 
+/// @throws Error (unsupported): `what` does not work in an elastic job, because `why`
+[[noreturn]] void refuse_elastic(const char* what, const char* why);
+
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_elastic(const char* what, const char* why) {
+  throw_error(Errc::unsupported, "{} does not work in an elastic job: {}; start the job without --min-ranks",
+              {what, why});
+}
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_begin(const char* caller, bool is_open) {
   throw_error(
@@ -48,7 +56,7 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_begin(const char* caller, bool is_
 
 DTRAIN_DEFINED FailureContext FailureContext::of(std::shared_ptr<const group::GroupHandle> group) {
   FailureContext context{group->failure(), group->members().rank_in_job(), group->members().host, group->timeout()};
-  context.drops_late_gradients = group->drops_late_gradients();
+  context.is_elastic = group->is_elastic();
   context.group = std::move(group);
   return context;
 }

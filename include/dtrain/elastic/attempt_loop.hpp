@@ -202,6 +202,11 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
       context_ = context;
       state_.restore();
       body.transfer(state_, assignment_, progress_.value());
+      if (assignment_.source.has_trained()) {
+        for (const ddp::NamedTensor& each : state_.tensors()) {
+          context->equal_tensors.push_back(each.value);
+        }
+      }
       progress_.received(assignment_.source);
       progress_.began(assignment_.attempt);
       exit_code = body.call();

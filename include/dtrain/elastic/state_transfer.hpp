@@ -25,8 +25,8 @@ inline std::vector<bool> receivers(const std::vector<std::int64_t>& cards) {
   return found;
 }
 
-/// Collective, blocking: gives every rank the state of rank 0. A rank that has trained keeps its state until the source's
-/// is here as a whole (rule 4 of a formation). @throws as the group's collectives
+/// Collective, blocking: gives every rank the state of rank 0. A rank that has trained keeps its state until the
+/// source's is here as a whole (rule 4 of a formation). @throws as the group's collectives
 template <class Group>
 void transfer_state(const Group& group, KeptState& state, const rendezvous::Assignment& assignment,
                     const rendezvous::TrainingProgress& own) {

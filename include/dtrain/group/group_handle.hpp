@@ -12,6 +12,7 @@
 #include "dtrain/backend/store_ref.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/failure_latch.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/core/version.hpp"
 #include "dtrain/rendezvous/membership/membership.hpp"
 
@@ -37,9 +38,13 @@ class GroupHandle {
   /// that the caller that catches the exception can report its text first. Blocking: no.
   virtual void report_abandoned_step(bool unwinding) const noexcept = 0;
 
-  /// Whether a gradient that is ready after the job has failed is dropped: a loss must not pass through the model's code,
-  /// which may be noexcept or run in another thread. An elastic job goes on behind it.
-  virtual bool drops_late_gradients() const noexcept { return false; }
+  /// Whether the group is of an attempt of an elastic job. Then ready() drops gradients after the job has failed, and
+  /// finish() throws: a loss must not pass through the model's code, which may be noexcept or run in another thread. A
+  /// model that binds its gradients is bound without their content, which an earlier attempt may have left.
+  virtual bool is_elastic() const noexcept { return false; }
+  /// Whether the tensor is known to have equal values on all ranks: an elastic job has transferred the state that it is
+  /// part of.
+  virtual bool is_equal_on_all_ranks(const TensorView&) const noexcept { return false; }
 
   /// The group's store.
   virtual backend::StoreRef store_ref() const = 0;

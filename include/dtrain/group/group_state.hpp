@@ -76,7 +76,10 @@ class GroupStateBase : public RankContext::Closable, public GroupHandle {
   void barrier_blocking(const std::string& name, Deadline deadline) const final {
     store().barrier(name, deadline).wait();
   }
-  bool drops_late_gradients() const noexcept final { return rank_context_->is_elastic; }
+  bool is_elastic() const noexcept final { return rank_context_->is_elastic; }
+  bool is_equal_on_all_ranks(const TensorView& tensor) const noexcept final {
+    return rank_context_->is_equal_on_all_ranks(tensor);
+  }
   void start_pending() const noexcept final { rank_context_->streams->run_unattended(); }
 
   /// The job's store, with the group's prefix before every key and barriers of the group's ranks.

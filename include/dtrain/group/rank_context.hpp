@@ -17,6 +17,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
 #include "dtrain/group/group_handle.hpp"
 #include "dtrain/group/pending_weights.hpp"
@@ -70,6 +71,9 @@ class RankContext {
   void add(Closable& channel);
   void remove(Closable& channel) noexcept;
 
+  /// Whether the tensor lies in one of equal_tensors, as a whole.
+  bool is_equal_on_all_ranks(const TensorView& tensor) const noexcept;
+
   void leave_blocking();
 
   /// Ends everything of an attempt that has failed, also where a handle on its groups is kept. Blocking: as the
@@ -89,8 +93,9 @@ class RankContext {
   /// @name Of an attempt of an elastic job, whose program's thread sets them
   /// @{
   bool is_elastic = false;
-  bool is_committing = false;  ///< calls are refused: the state is half written
-  /// @}
+  std::vector<TensorView> equal_tensors;  ///< have equal values on all ranks when the attempt begins
+  bool is_committing = false;             ///< calls are refused: the state is half written
+                                          /// @}
 
  private:
   void close_channels() noexcept;
@@ -204,9 +209,10 @@ DTRAIN_DEFINED void RankContext::require_may_block() const {
                 {control_plane.membership().rank});
   }
   if (is_committing) {
-    throw_error(Errc::invalid_argument,
-                "a call of dtrain was made in commit(), where the state is half written and a loss of another rank would "
-                "leave it so; make the call before or after it");
+    throw_error(
+        Errc::invalid_argument,
+        "a call of dtrain was made in commit(), where the state is half written and a loss of another rank would "
+        "leave it so; make the call before or after it");
   }
   if (tasks.on_loop_thread()) {
     throw_error(Errc::invalid_argument,
@@ -249,6 +255,12 @@ DTRAIN_DEFINED WaitUntilSet RankContext::set_in_background(const rendezvous::Sto
   auto make = [store, shared] { return detail::set_all(store, shared); };
   const auto setting = std::make_shared<async::BackgroundTask<void>>(tasks.start(std::move(make)));
   return [setting](Deadline deadline) { setting->wait(deadline); };
+}
+
+DTRAIN_DEFINED bool RankContext::is_equal_on_all_ranks(const TensorView& tensor) const noexcept {
+  return std::any_of(equal_tensors.begin(), equal_tensors.end(), [&tensor](const TensorView& each) {
+    return tensor.data >= each.data && tensor.data + tensor.bytes() <= each.data + each.bytes();
+  });
 }
 
 DTRAIN_DEFINED void RankContext::leave_blocking() {

@@ -101,6 +101,13 @@ class Attempt {
       end = {true, cause == nullptr ? std::nullopt : std::optional<Cause>(*cause)};
       services_.changed.set();
     };
+    callbacks.on_attempt = [](std::uint64_t attempt, const std::vector<rendezvous::WorkerId>& ranks) {
+      std::string line = format_text("attempt {} has {} ranks, the processes", {attempt, ranks.size()});
+      for (const rendezvous::WorkerId& each : ranks) {
+        append_text(line, " {}", {each.process});
+      }
+      log(LogLevel::info, line);
+    };
     rendezvous::Limits limits;
     limits.liveness = in_milliseconds(options.liveness);
     rendezvous::FormationServer formation(services_.loop, services_.coordinator.store(), sizes, std::move(job), limits,

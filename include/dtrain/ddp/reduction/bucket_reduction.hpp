@@ -212,11 +212,12 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   }
   std::shared_ptr<const void> memory() const noexcept { return arena_.memory(); }
 
-  /// Blocking: copies the gradient's content into the arena, where the gradient lies from now on. @returns its new view
+  /// Blocking: copies the gradient's content into the arena, where the gradient lies from now on, but not in an elastic
+  /// job. @returns its new view
   TensorView bind(std::size_t parameter) {
     if (parameter >= gradients_.size()) gradients_.names().refuse_index(parameter);
     const GradientSlot slot = gradients_[parameter];
-    if (slot.own != nullptr && !slot.is_bound()) copier_.copy(slot.place, slot.own, slot.bytes, waiting());
+    if (slot.own != nullptr && !slot.is_bound() && !context_.is_elastic) copier_.copy(slot.place, slot.own, slot.bytes, waiting());
     return gradients_.bind(parameter);
   }
 

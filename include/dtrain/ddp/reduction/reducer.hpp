@@ -186,7 +186,7 @@ class Reducer final : public Step::Target {
       gradients.names().refuse_ready(parameter, Accumulation::why_not_elsewhere);
     }
     if (context_.latch->failed()) {
-      if (context_.drops_late_gradients) return;
+      if (context_.is_elastic) return;
       context_.latch->throw_if_failed(context_.rank);
     }
     ready_.mark_ready(parameter);
@@ -194,7 +194,7 @@ class Reducer final : public Step::Target {
     try {
       reduction_.add_gradient(parameter, memory, gradient.stream.value_or(StreamHandle{}));
     } catch (const JobFailed&) {
-      if (!context_.drops_late_gradients) throw;
+      if (!context_.is_elastic) throw;
     }
   }
 
@@ -270,6 +270,7 @@ class Reducer final : public Step::Target {
     if (rebuild_.is_planning()) refuse_to_keep_plan();
     keep_order();
   }
+  bool is_elastic() const noexcept { return context_.is_elastic; }
   BucketPlanner* planner() const noexcept { return rebuild_.planner.get(); }  ///< null: there is none
 
   /// Keeps the arena, with bound gradients, valid after the reducer is destroyed.

@@ -194,6 +194,12 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   const FailureContext context = FailureContext::of(handle);
   parameters = std::move(model.parameters);
   read_value = std::move(model.read_value);
+  if (handle->is_elastic() && stream.ref().device().kind != DeviceKind::host) {
+    refuse_elastic("a model on a GPU", "its optimizer may read gradients that are half reduced when a rank is lost");
+  }
+  if (handle->is_elastic() && hook.description.rfind("hooks::LocalSgd", 0) == 0) {
+    refuse_elastic("hooks::LocalSgd", "the weights of the ranks differ between two averages");
+  }
   check_options(options);
   check_backend(abilities_of<Backend>(), parameters, model.buffers, options, stream.ref().device());
   if (model.bind_gradient) {
@@ -209,6 +215,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   std::vector<TensorView> values = model.buffers;
   std::transform(parameters.begin(), parameters.end(), std::back_inserter(values),
                  [](const Parameter& parameter) { return parameter.value; });
+  std::erase_if(values, [&](const TensorView& each) { return handle->is_equal_on_all_ranks(each); });
   // Before the communicator: see broadcast_values.
   PackedBroadcast packed(values, RunsHostWork<typename Communicator::Stream> && members.world_size > 1);
   ReducerParts parts;

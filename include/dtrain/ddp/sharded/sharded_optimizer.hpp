@@ -69,6 +69,9 @@ class ShardedOptimizer {
                   "dtrain: ShardedOptimizer runs on the host: use it with a backend of host memory");
     ddp::Reducer<C>& reducer = ddp.reducer();
     reducer.throw_if_unusable("ShardedOptimizer");
+    if (reducer.is_elastic()) {
+      ddp::refuse_elastic("a ShardedOptimizer", "a rank's part of the state is lost with the rank");
+    }
     ddp::check_sharded_parameters(ddp.parameters());
     ddp.agree_on_reduction(description(stage));
     reducer.keep_plan();

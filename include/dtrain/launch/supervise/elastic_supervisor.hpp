@@ -98,7 +98,13 @@ class ElasticSupervisor {
       result.report.push_back(end_->cause ? format_text("the job failed: {}", {end_->cause->sentence()})
                                           : "the job failed: no worker is left");
     }
-    result.report.insert(result.report.end(), losses_.begin(), losses_.end());
+    if (lost_ > 0) {
+      result.report.push_back(
+          format_text("{} {} lost in this job:", {lost_, lost_ == 1 ? "worker was" : "workers were"}));
+    }
+    for (const std::string& each : losses_) {
+      result.report.push_back(format_text("    {}", {each}));
+    }
     return result;
   }
 
@@ -158,6 +164,7 @@ class ElasticSupervisor {
                   {delay.count() == 0 ? "" : format_text(" in {} s", {delay.count()})});
     }
     console_->line("dtrain: ", line);
+    ++lost_;
     if (losses_.size() < most_losses) {
       losses_.push_back(std::move(line));
     }
@@ -216,7 +223,8 @@ class ElasticSupervisor {
   ShutdownSchedule schedule_;
   std::function<pid_t(int)> start_;
   std::vector<Slot> slots_;
-  std::vector<std::string> losses_;
+  std::vector<std::string> losses_;  ///< the first ones
+  std::size_t lost_ = 0;
   int stops_noted_ = 0;
   int running_ = -1;
   int first_failure_ = 0;

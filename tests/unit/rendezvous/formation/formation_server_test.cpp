@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "dtrain/rendezvous/formation/formation_client.hpp"
+#include "unit/rendezvous/formation/formation_process.hpp"
 #include "unit/rendezvous/store_fixture.hpp"
 #include "unit/rendezvous/store_job.hpp"
 
@@ -23,52 +24,6 @@ using dtrain::Errc;
 using dtrain::Error;
 
 namespace {
-
-/// A store with a formation, on a thread of its own, as a launcher has it.
-class FormationProcess {
- public:
-  explicit FormationProcess(const FormationOptions& options, std::optional<Secret> secret = {})
-      : secret_(std::move(secret)) {
-    const auto open = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<void> {
-      store_ = std::make_unique<StoreServer>(loop, dtrain::net::Listener::bind_loopback(loop, 0),
-                                             ServerOptions{secret_, usual_limits()});
-      formation_ = std::make_unique<FormationServer>(loop, *store_, options, StoreJobOptions{}, usual_limits(),
-                                                     FormationCallbacks{});
-      port_ = store_->local().port();
-      co_return;
-    };
-    thread_.run_blocking(open, soon());
-  }
-  FormationProcess(const FormationProcess&) = delete;
-  FormationProcess& operator=(const FormationProcess&) = delete;
-  ~FormationProcess() {
-    const auto close = [&](dtrain::async::EventLoop&) -> dtrain::async::Task<void> {
-      formation_.reset();
-      store_.reset();
-      co_return;
-    };
-    thread_.run_blocking(close, soon());
-  }
-
-  void process_ended(std::int64_t process) {
-    thread_.loop().post([this, process] { formation_->process_ended("h", process, 0, "killed by signal 9"); });
-  }
-  StoreAddress address(std::optional<Secret> secret) const {
-    StoreAddress address;
-    address.host = "127.0.0.1";
-    address.port = port_;
-    address.secret = std::move(secret);
-    return address;
-  }
-  StoreAddress address() const { return address(secret_); }
-
- private:
-  std::optional<Secret> secret_;
-  std::uint16_t port_ = 0;
-  std::unique_ptr<StoreServer> store_;
-  std::unique_ptr<FormationServer> formation_;
-  dtrain::async::LoopThread thread_;
-};
 
 /// A worker of the tests, whose process is a number.
 struct TestWorker {

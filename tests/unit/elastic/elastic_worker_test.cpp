@@ -1,0 +1,137 @@
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/distributed_data_parallel.hpp"
+#include "dtrain/elastic.hpp"
+#include "dtrain/launch/per_process.hpp"
+#include "unit/rendezvous/formation/formation_process.hpp"
+
+using namespace std::chrono_literals;
+using dtrain::elastic::ElasticWorker;
+using rendezvous_test::FormationProcess;
+
+namespace {
+
+using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
+using Group = dtrain::ProcessGroup<Policy>;
+
+struct Model {
+  std::vector<float> weights = std::vector<float>(300, 1);
+  std::vector<float> gradients = std::vector<float>(300);
+  float* bound = gradients.data();
+
+  std::vector<dtrain::Parameter> parameters() {
+    return {{"w", dtrain::tensor_view(weights), dtrain::tensor_view(bound, {300})}};
+  }
+  void bind_gradient(std::size_t, dtrain::TensorView where) { bound = reinterpret_cast<float*>(where.data); }
+};
+
+struct Commits {
+  void add(std::uint64_t step, float weight) {
+    const std::lock_guard lock(mutex);
+    weights[step].insert(weight);
+    most = std::max(most.load(), step);
+  }
+  std::mutex mutex;
+  std::map<std::uint64_t, std::set<float>> weights;  ///< after each step, on all workers
+  std::atomic<std::uint64_t> most{0};
+};
+
+dtrain::launch::RankProcess process_at(const FormationProcess& launcher, int slot) {
+  dtrain::launch::RankProcess process;
+  process.identity.world_size = 3;
+  process.identity.local_rank = slot;
+  process.identity.master_addr = "127.0.0.1";
+  process.identity.master_port = launcher.address().port;
+  process.min_ranks = 1;
+  process.timeout = 60s;
+  return process;
+}
+
+/// A worker of `steps` steps, which throws in step `fails_at`. @returns the exit code, or the text of what it threw
+std::string run_worker(const dtrain::launch::RankProcess& process, std::uint64_t steps, std::uint64_t fails_at,
+                       Commits& commits) {
+  ElasticWorker worker(process);
+  const dtrain::GroupOptions options;
+  const dtrain::Elastic<Policy> job(worker, options);
+  Model model;
+  job.keep(dtrain::parameter_values(model.parameters()));
+  try {
+    const int code = job.train([&](Group group) {
+      dtrain::DistributedDataParallel ddp{model, group};
+      while (job.step() < steps) {
+        ddp.backward([&](dtrain::Ready ready) {
+          if (job.step() == fails_at) {
+            throw std::runtime_error("a mistake");
+          }
+          for (std::size_t i = 0; i < 300; ++i) {
+            model.bound[i] = model.weights[i] * static_cast<float>(job.step() % 7 + 1);
+          }
+          ready(0);
+        });
+        job.commit([&] {
+          for (std::size_t i = 0; i < 300; ++i) {
+            model.weights[i] -= 0.001F * model.bound[i];
+          }
+        });
+        commits.add(job.step(), model.weights[17]);
+        std::this_thread::sleep_for(1ms);
+      }
+      return 3;
+    });
+    return std::to_string(code);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a rank that throws leaves, the others go on, and a newcomer has their state") {
+  dtrain::rendezvous::FormationOptions sizes;
+  sizes.min_workers = 2;
+  sizes.max_workers = 3;
+  sizes.collect = 20ms;
+  sizes.least_resize_gap = 0ms;
+  sizes.reconnect_timeout = 100ms;  // nobody says that the thread of a worker has ended
+  FormationProcess launcher(sizes);
+  Commits commits;
+  constexpr std::uint64_t steps = 400;
+  std::vector<std::string> results(4);
+  {
+    std::vector<std::thread> threads;
+    const auto start = [&](int slot, std::uint64_t fails_at) {
+      threads.emplace_back([&, slot, fails_at] {
+        const auto process = process_at(launcher, slot);
+        results[static_cast<std::size_t>(slot)] = run_worker(process, steps, fails_at, commits);
+      });
+    };
+    start(0, steps);
+    start(1, steps);
+    start(2, 30);
+    while (commits.most < 35) {
+      std::this_thread::sleep_for(1ms);
+    }
+    start(3, steps);
+    for (std::thread& each : threads) {
+      each.join();
+    }
+  }
+  CHECK(results == std::vector<std::string>{"3", "3", "a mistake", "3"});
+  CHECK(commits.weights.size() == steps);
+  for (const auto& [step, weights] : commits.weights) {
+    CAPTURE(step);
+    CHECK(weights.size() == 1);
+  }
+}
