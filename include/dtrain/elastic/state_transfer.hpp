@@ -48,7 +48,7 @@ void transfer_state(const Group& group, KeptState& state, const rendezvous::Assi
   if (!is_needed) {
     return;
   }
-  if (is_current && receives[rank]) {
+  if (is_current && receives[rank] && own.steps > 0) {  // before the first step the programs' beginnings may differ
     log(LogLevel::warning,
         format_text(
             "rank {}: its state differs from rank 0's after as many steps, and is replaced; what is kept must be "
