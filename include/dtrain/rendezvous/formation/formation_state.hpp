@@ -144,9 +144,9 @@ class FormationState {
 
   /// All ranks of the attempt have joined it.
   void joined(std::uint64_t attempt, Instant now) {
-    if (attempt == attempt_ && !failed_) {
+    if (attempt == attempt_) {
       is_complete_ = true;
-      pause_ = now - failed_at_.value_or(now);
+      pause_ = !failed_ && failed_at_ && failed_at_ == resized_at_ ? now - *failed_at_ : pause_;
       settle(now);
     }
   }
@@ -314,7 +314,7 @@ class FormationState {
     }
   }
 
-  /// Who waits and may be a rank, in the order of the next ranks but for hosts.
+  /// Who waits and may be a rank.
   std::vector<Worker*> candidates_at(Instant now) {
     std::vector<Worker*> found;
     has_barred_ = false;
@@ -437,7 +437,7 @@ class FormationState {
   bool is_over_ = false;        ///< finished
   std::optional<Cause> cause_;  ///< why the job has ended
   std::optional<Instant> failed_at_;
-  Deadline::Clock::duration pause_{};
+  Deadline::Clock::duration pause_{};  ///< of all ranks, when newcomers came in last
   std::optional<Instant> resized_at_;
   std::optional<Instant> enough_since_;
   std::optional<Instant> waiting_since_;
