@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -81,7 +82,7 @@ class ElasticWorker {
     }
   }
   rendezvous::Announce announce() const;
-  bool is_own_error(group::RankContext& context, int rank, const std::string& text) const;
+  bool is_own_error(group::RankContext& context, const std::exception_ptr& error) const;
 
   const launch::RankProcess& process_;
   KeptState state_;
@@ -89,6 +90,7 @@ class ElasticWorker {
   rendezvous::WorkerId id_;
   rendezvous::Assignment assignment_{};
   std::uint64_t committed_attempt_ = 0;  ///< the last one in which the store was told of a commit
+  bool has_run_ = false;
   bool is_torn_ = false;
   group::RankContext* context_ = nullptr;  ///< of the present attempt
   std::vector<group::GradientBindingRegistry::KeptMemory> gradients_;
@@ -105,7 +107,6 @@ int run_worker(const launch::RankProcess& process, int (*call)(void* program, El
 #include <unistd.h>
 
 #include <chrono>
-#include <exception>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -177,6 +178,9 @@ DTRAIN_DEFINED rendezvous::Announce ElasticWorker::announce() const {
 }
 
 DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
+  if (std::exchange(has_run_, true)) {
+    throw_error(Errc::invalid_argument, "train() was called a second time in this process; its job has ended");
+  }
   int exit_code = 0;
   for (;;) {
     const rendezvous::FormationClient::Answer answer = client_->announce_blocking(announce());
@@ -227,7 +231,7 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
       is_own = !detail::is_of_attempt(error);
     } else {
       context->is_committing = false;
-      is_own = (error && is_own_error(*context, assignment_.rank, text)) || is_torn_;
+      is_own = (error && is_own_error(*context, error)) || is_torn_;
       gradients_ = context->gradient_bindings->take_memory();
       context->end_attempt();
     }
@@ -242,14 +246,19 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
   }
 }
 
-/// The attempt's first cause decides, whatever was thrown.
-DTRAIN_DEFINED bool ElasticWorker::is_own_error(group::RankContext& context, int rank, const std::string& text) const {
+/// The attempt's first cause decides, whatever was thrown. A loss that this rank has noticed before the store is none
+/// of its own errors.
+DTRAIN_DEFINED bool ElasticWorker::is_own_error(group::RankContext& context, const std::exception_ptr& error) const {
   const FailureLatch& latch = *context.control_plane.failure();
+  const bool is_loss = detail::is_of_attempt(error);
+  if (is_loss) {
+    latch.block_until_failed(Deadline::after(std::chrono::seconds(2)));
+  }
   if (!latch.failed()) {
-    context.report_exception(text);
+    context.report_exception(detail::text_of(error));
   }
   const std::optional<Cause> cause = latch.cause();
-  return !cause || (cause->kind == CauseKind::exception && cause->rank == rank);
+  return !is_loss && (!cause || (cause->kind == CauseKind::exception && cause->rank == assignment_.rank));
 }
 
 DTRAIN_DEFINED void ElasticWorker::commit() noexcept {
