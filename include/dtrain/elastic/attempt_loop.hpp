@@ -246,8 +246,8 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
   }
 }
 
-/// The attempt's first cause decides, whatever was thrown. A loss that this rank has noticed before the store is none
-/// of its own errors.
+/// The attempt's first cause decides, whatever was thrown. A loss that the rank has noticed before the store is no error
+/// of the rank.
 DTRAIN_DEFINED bool ElasticWorker::is_own_error(group::RankContext& context, const std::exception_ptr& error) const {
   const FailureLatch& latch = *context.control_plane.failure();
   const bool is_loss = detail::is_of_attempt(error);
