@@ -358,8 +358,9 @@ class FormationState {
   void end_unless_somebody_comes(bool may_come, Instant now) {
     waiting_since_ = waiting_since_.value_or(now);
     if (!may_come || is_due(*waiting_since_ + options_.wait_timeout, now)) {
-      end(history_.first_cause().value_or(
-          Cause{CauseKind::timeout, -1, {}, format_text("the job waited {}", {waits_for()})}));
+      Cause cause = history_.first_cause().value_or(Cause{CauseKind::timeout, -1, {}, "no attempt was formed"});
+      append_text(cause.text, "; the job waited {}", {waits_for()});
+      end(cause);
     }
   }
 

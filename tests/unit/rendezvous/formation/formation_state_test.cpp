@@ -222,7 +222,7 @@ TEST_CASE("the job waits for workers, and ends with the first cause where none w
   waits.pass(599s);
   CHECK_FALSE(waits.end);
   waits.pass(1s);
-  CHECK(waits.end->text == "killed by signal 9");
+  CHECK(waits.end->text == "killed by signal 9; the job waited for workers: fewer than 2 are here");
 
   Formation alone(2, 2);
   alone.state.set_running_workers(2, alone.now);
@@ -233,7 +233,7 @@ TEST_CASE("the job waits for workers, and ends with the first cause where none w
   alone.announce(0, {1, 1});
   CHECK_FALSE(alone.end);
   alone.state.set_running_workers(1, alone.now);
-  CHECK(alone.end->text == "killed by signal 9");
+  CHECK(alone.end->text.find("killed by signal 9") == 0);
 }
 
 TEST_CASE("a job that has trained waits for a worker that has its state") {
