@@ -17,6 +17,7 @@
 #include "dtrain/elastic/state_transfer.hpp"
 #include "dtrain/group/group_internals.hpp"
 #include "dtrain/group/rank_body.hpp"
+#include "dtrain/launch/supervise/elastic_supervisor.hpp"
 #include "dtrain/process_group.hpp"
 #include "dtrain/run.hpp"
 
@@ -139,6 +140,11 @@ class Elastic {
 };
 
 namespace elastic {
+
+template <class P>
+launch::RunElasticJob job_runner() {
+  return &launch::run_elastic_job;
+}
 
 template <class P, class Body>
 int run_program(const launch::RankProcess& process, Body& body, const GroupOptions& options) {

@@ -37,6 +37,10 @@ concept RunBody = GroupBody<Body, P> || std::invocable<Body, Elastic<P>> || std:
 
 namespace elastic {
 
+/// For the launcher of such a body; defined in dtrain/elastic.hpp.
+template <class P>
+launch::RunElasticJob job_runner();
+
 /// The rank of a body that takes an Elastic; defined in dtrain/elastic.hpp. @returns its exit code
 template <class P, class Body>
 int run_program(const launch::RankProcess& process, Body& body, const GroupOptions& options);
@@ -48,9 +52,9 @@ namespace detail {
 /// Passes facts of the backend to a launcher that takes them: the number of visible devices (`visible_devices()`), and
 /// the largest number of ranks (`most_ranks`) if the backend has one.
 template <class P>
-launch::StartResult start(int argc, char** argv, bool is_elastic = false) {
+launch::StartResult start(int argc, char** argv, launch::RunElasticJob run_elastic = nullptr) {
   launch::BackendFacts facts;
-  facts.is_elastic = is_elastic;
+  facts.run_elastic = run_elastic;
   facts.name = P::Backend::name();
   if constexpr (requires { P::Backend::visible_devices(); }) {
     facts.visible_devices = &P::Backend::visible_devices;
@@ -120,7 +124,11 @@ class PolicyRankBody final : public group::RankBody {
 /// @ingroup jobs
 template <class P, RunBody<P> Body>
 int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
-  launch::StartResult start = detail::start<P>(argc, argv, !GroupBody<Body, P>);
+  launch::RunElasticJob run_elastic = nullptr;
+  if constexpr (!GroupBody<Body, P>) {
+    run_elastic = elastic::job_runner<P>();
+  }
+  launch::StartResult start = detail::start<P>(argc, argv, run_elastic);
   if (!start.worker) {
     return start.exit_code;
   }

@@ -6,17 +6,28 @@
 
 #include "dtrain/core/version.hpp"
 
+namespace DTRAIN_NAMESPACE::async {
+template <class T>
+class Task;
+}
+
 namespace DTRAIN_NAMESPACE::launch {
+
+struct ElasticJob;
+struct JobResult;
 
 /// Counts the devices of the kind that a policy's backend computes on; null if that is the host.
 using VisibleDevices = int (*)();
+
+/// Runs an elastic job (launch/supervise/elastic_supervisor.hpp). A pointer, so that other programs have no code of it.
+using RunElasticJob = async::Task<JobResult> (*)(ElasticJob job);
 
 /// Properties of a policy's backend that a launcher uses before it starts workers.
 struct BackendFacts {
   std::string_view name{};  ///< for messages
   VisibleDevices visible_devices = nullptr;
-  int most_ranks = 0;       ///< most ranks on one host; 0: no limit
-  bool is_elastic = false;  ///< the program's body takes an Elastic, not a group
+  int most_ranks = 0;                   ///< most ranks on one host; 0: no limit
+  RunElasticJob run_elastic = nullptr;  ///< null: the program's body takes a group, not an Elastic
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch

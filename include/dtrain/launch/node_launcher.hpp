@@ -24,10 +24,9 @@
 #include "dtrain/launch/diagnostics/network_report.hpp"
 #include "dtrain/launch/nodes/job_coordinator.hpp"
 #include "dtrain/launch/output/terminal_output.hpp"
-#include "dtrain/launch/supervise/elastic_supervisor.hpp"
+#include "dtrain/launch/supervise/elastic_job.hpp"
 #include "dtrain/launch/supervise/spawn.hpp"
 #include "dtrain/launch/supervise/supervisor.hpp"
-#include "dtrain/rendezvous/formation/formation_server.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -87,39 +86,14 @@ class Attempt {
     if (!nothing) {
       throw_errno("opening /dev/null for the workers' stdin");
     }
-    ElasticEnd end;
-    rendezvous::FormationOptions sizes;
-    sizes.min_workers = plan_->min_ranks;
-    sizes.max_workers = plan_->workers;
-    sizes.wait_timeout = in_milliseconds(options.join_timeout);
-    rendezvous::StoreJobOptions job;
-    job.owner = format_text("the launcher on host {}", {host.name});
-    job.further_files = files_for_workers(plan_->workers) + static_cast<std::size_t>(plan_->workers);
-    job.loss_grace = std::chrono::milliseconds(500);
-    rendezvous::FormationCallbacks callbacks;
-    callbacks.on_end = [&end, this](const Cause* cause) {
-      end = {true, cause == nullptr ? std::nullopt : std::optional<Cause>(*cause)};
-      services_.changed.set();
-    };
-    callbacks.on_attempt = [](std::uint64_t attempt, const std::vector<rendezvous::WorkerId>& ranks) {
-      std::string line = format_text("attempt {} has {} ranks, the processes", {attempt, ranks.size()});
-      for (const rendezvous::WorkerId& each : ranks) {
-        append_text(line, " {}", {each.process});
-      }
-      log(LogLevel::info, line);
-    };
-    rendezvous::Limits limits;
-    limits.liveness = in_milliseconds(options.liveness);
-    rendezvous::FormationServer formation(services_.loop, services_.coordinator.store(), sizes, std::move(job), limits,
-                                          std::move(callbacks));
-    const auto start = [this, &nothing](int slot) { return start_worker(slot, nothing.get()); };
-    ElasticSupervisor supervisor(services_.loop, services_.changed, services_.forwarder, workers_, formation, end,
-                                 services_.output.error(), host.id, options.max_restarts,
-                                 ShutdownSchedule(options.stop_grace, options.shutdown_timeouts), start);
-    co_await supervisor.watch(plan_->workers);
+    async::Task<JobResult> running =
+        options.run_elastic(ElasticJob{services_.loop, services_.changed, services_.forwarder, workers_,
+                                       services_.coordinator.store(), services_.output.error(), host, options, *plan_,
+                                       [this, &nothing](int slot) { return start_worker(slot, nothing.get()); }});
+    JobResult result = co_await std::move(running);
     services_.forwarder.forward_to(nullptr);
     stops_before_end_ = services_.forwarder.stop_requests();
-    co_return supervisor.result(services_.forwarder.stop_signal());
+    co_return std::move(result);
   }
 
   /// Ends when no worker runs and their last output has been read (at most 200 ms later).

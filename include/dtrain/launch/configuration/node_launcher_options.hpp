@@ -31,7 +31,8 @@ struct NodeLauncherOptions {
   int cores = 1;
   Binding binding = Binding::automatic;
   int max_restarts = 0;
-  int min_ranks = 0;  ///< of an elastic job; 0: the job is not elastic
+  int min_ranks = 0;                    ///< of an elastic job; 0: the job is not elastic
+  RunElasticJob run_elastic = nullptr;  ///< for min_ranks
   std::chrono::nanoseconds join_timeout = default_timeout;
   std::chrono::nanoseconds liveness = default_liveness;
   std::chrono::nanoseconds stop_grace = ShutdownSchedule::default_stop_grace;
@@ -144,11 +145,12 @@ inline void check_most_workers(int workers, const BackendFacts& backend) {
 }
 
 /// @throws Error (usage) for --min-ranks where the job cannot be elastic
-inline void check_min_ranks(const NodeLauncherOptions& options, const BackendFacts& backend) {
+inline void check_min_ranks(NodeLauncherOptions& options, const BackendFacts& backend) {
+  options.run_elastic = backend.run_elastic;
   if (options.min_ranks == 0) {
     return;
   }
-  if (!backend.is_elastic) {
+  if (backend.run_elastic == nullptr) {
     throw_error(Errc::usage,
                 "--min-ranks={} makes the job elastic, and this program is not: its body takes a ProcessGroup and not "
                 "a dtrain::Elastic; leave the flag out",

@@ -15,11 +15,16 @@
 
 #include "dtrain/async/auto_reset_event.hpp"
 #include "dtrain/core/cause.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/launch/configuration/settings.hpp"
+#include "dtrain/launch/nodes/job_coordinator.hpp"
 #include "dtrain/launch/nodes/job_result.hpp"
 #include "dtrain/launch/output/console.hpp"
 #include "dtrain/launch/process_tree.hpp"
 #include "dtrain/launch/shutdown_schedule.hpp"
+#include "dtrain/launch/supervise/elastic_job.hpp"
 #include "dtrain/launch/supervise/signal_forwarder.hpp"
 #include "dtrain/launch/supervise/workers.hpp"
 #include "dtrain/rendezvous/formation/formation_server.hpp"
@@ -231,4 +236,49 @@ class ElasticSupervisor {
   int failed_after_end_ = 0;
 };
 
+/// Starts the workers of an elastic job and replaces those that fail, until none runs. @returns the job's result
+async::Task<JobResult> run_elastic_job(ElasticJob job);
+
 }  // namespace DTRAIN_NAMESPACE::launch
+
+#if DTRAIN_DEFINITIONS
+
+namespace DTRAIN_NAMESPACE::launch {
+
+DTRAIN_DEFINED async::Task<JobResult> run_elastic_job(ElasticJob job) {
+  ElasticEnd end;
+  rendezvous::FormationOptions sizes;
+  sizes.min_workers = job.plan.min_ranks;
+  sizes.max_workers = job.plan.workers;
+  sizes.wait_timeout = in_milliseconds(job.options.join_timeout);
+  rendezvous::StoreJobOptions attempt;
+  attempt.owner = format_text("the launcher on host {}", {job.host.name});
+  attempt.further_files = files_for_workers(job.plan.workers) + static_cast<std::size_t>(job.plan.workers);
+  attempt.loss_grace = std::chrono::milliseconds(500);
+  rendezvous::FormationCallbacks callbacks;
+  callbacks.on_end = [&end, &changed = job.changed](const Cause* cause) {
+    end = {true, cause == nullptr ? std::nullopt : std::optional<Cause>(*cause)};
+    changed.set();
+  };
+  callbacks.on_attempt = [](std::uint64_t number, const std::vector<rendezvous::WorkerId>& ranks) {
+    std::string line = format_text("attempt {} has {} ranks, the processes", {number, ranks.size()});
+    for (const rendezvous::WorkerId& each : ranks) {
+      append_text(line, " {}", {each.process});
+    }
+    log(LogLevel::info, line);
+  };
+  rendezvous::Limits limits;
+  limits.liveness = in_milliseconds(job.options.liveness);
+  rendezvous::FormationServer formation(job.loop, job.store, sizes, std::move(attempt), limits, std::move(callbacks));
+  ElasticSupervisor supervisor(job.loop, job.changed, job.forwarder, job.workers, formation, end, job.console,
+                               job.host.id, job.options.max_restarts,
+                               ShutdownSchedule(job.options.stop_grace, job.options.shutdown_timeouts),
+                               std::move(job.start));
+  async::Task<void> watching = supervisor.watch(job.plan.workers);
+  co_await std::move(watching);
+  co_return supervisor.result(job.forwarder.stop_signal());
+}
+
+}  // namespace DTRAIN_NAMESPACE::launch
+
+#endif  // DTRAIN_DEFINITIONS
