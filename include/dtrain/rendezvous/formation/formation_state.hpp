@@ -199,7 +199,6 @@ class FormationState {
   const std::optional<Instant>& next() const noexcept { return next_; }
 
   std::uint64_t attempt() const noexcept { return attempt_; }
-  /// The ranks of the last attempt, in order.
   const std::vector<Worker*>& members() const noexcept { return workers_.members(); }
   bool is_over() const noexcept { return is_over_ || cause_; }
 
@@ -271,7 +270,6 @@ class FormationState {
     }
   }
 
-  /// After every event: does what is due, and notes when more may be.
   void settle(Instant now) {
     next_.reset();
     waits_ = Waits::nothing;
@@ -314,7 +312,6 @@ class FormationState {
     }
   }
 
-  /// Who waits and may be a rank.
   std::vector<Worker*> candidates_at(Instant now) {
     std::vector<Worker*> found;
     has_barred_ = false;
@@ -373,10 +370,9 @@ class FormationState {
       return false;
     }
     return std::any_of(candidates.begin(), candidates.end(),
-                       [this](const Worker* each) { return each->progress >= source_; });
+                       [this](const Worker* each) { return each->progress >= needed_; });
   }
 
-  /// Ends a healthy attempt for newcomers.
   void resize(Instant now) {
     const std::vector<Worker*> waiting = candidates_at(now);
     if (waiting.empty() || !is_complete_ || !history_.committed_here() ||
@@ -397,8 +393,10 @@ class FormationState {
   }
 
   void form(std::vector<Worker*> candidates) {
+    const bool may_have_committed = !workers_.has_rank_before(attempt_);
     workers_.set_members(next_ranks(std::move(candidates), options_.max_workers));
     source_ = members().front()->progress;
+    needed_ = may_have_committed || source_.steps != needed_.steps ? source_ : needed_;
     ++attempt_;
     failed_ = is_complete_ = false;
     history_.on_attempt();
@@ -430,6 +428,7 @@ class FormationState {
   std::uint64_t attempt_ = 0;
   std::uint64_t announcements_ = 0;
   TrainingProgress source_;   ///< of the last attempt
+  TrainingProgress needed_;   ///< the least with the state of that source
   bool failed_ = false;       ///< the last attempt
   bool is_complete_ = false;  ///< all ranks have joined it
   bool awaits_members_ = false;

@@ -59,6 +59,12 @@ class FormationWorkers {
     return static_cast<int>(
         std::count_if(workers_.begin(), workers_.end(), [](const auto& each) { return each->connection != 0; }));
   }
+  /// Whether a rank of the last attempt waits that has not trained in it, so that no rank has committed a step there.
+  bool has_rank_before(std::uint64_t attempt) const {
+    return std::any_of(members_.begin(), members_.end(), [attempt](const Worker* each) {
+      return each->standing == Standing::waiting && each->progress.attempt < attempt;
+    });
+  }
   Worker* member(int rank) const {
     return rank < 0 || rank >= static_cast<int>(members_.size()) ? nullptr : members_[static_cast<std::size_t>(rank)];
   }

@@ -326,11 +326,20 @@ class ModelJob final : private rendezvous::FormationSink {
     for (int i = 0; i < count_; ++i) {
       const ModelWorker& each = workers_[static_cast<std::size_t>(i)];
       able += each.is_alive() ? 1 : 0;
-      has_state = has_state || (each.is_alive() && !each.is_torn && (last().members & bit(i)) != 0 &&
-                                each.progress.value() >= last().source_progress);
+      has_state = has_state || (each.is_alive() && (last().members & bit(i)) != 0 && has_source_state(each));
     }
     require(able < options_.min_workers || !has_state || state_.attempt() >= 10,
             "the job ends although workers with its state live");
+  }
+
+  /// Whether the worker has the state of the last attempt's source, or one that follows it: by the state itself, not by
+  /// the progress that the worker states.
+  bool has_source_state(const ModelWorker& of) {
+    const auto done = static_cast<std::size_t>(last().source_progress.steps);
+    if (of.is_torn || of.length() < static_cast<int>(done) || done == 0) {
+      return !of.is_torn && done == 0 && of.progress.value() >= last().source_progress;
+    }
+    return of.history[done - 1] == last().source_history[done - 1];
   }
 
   // ---- What happens to the workers
