@@ -25,8 +25,9 @@ inline std::vector<bool> receivers(const std::vector<std::int64_t>& cards) {
   return found;
 }
 
-/// Collective, blocking: gives every rank the state of rank 0. A rank that has trained keeps its state until the
-/// source's is here as a whole (rule 4 of a formation). @throws as the group's collectives
+/// Collective, blocking: gives every rank the state of rank 0. A rank that has trained, and each rank before the first
+/// commit, keeps its state until the source's is here as a whole (rule 4 of a formation). @throws as the group's
+/// collectives
 template <class Group>
 void transfer_state(const Group& group, KeptState& state, const rendezvous::Assignment& assignment,
                     const rendezvous::TrainingProgress& own) {
@@ -55,7 +56,8 @@ void transfer_state(const Group& group, KeptState& state, const rendezvous::Assi
             "written inside commit() only",
             {rank}));
   }
-  const bool stages = receives[rank] && own.has_trained();
+  // Where no step was committed, a rank that has not trained may be the next source: what it has stays whole, too.
+  const bool stages = receives[rank] && (own.has_trained() || assignment.source.steps == 0);
   std::vector<std::vector<std::byte>> staged;
   for (const ddp::NamedTensor& each : state.tensors()) {
     BufferView values = each.value.flat();

@@ -28,7 +28,8 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 ///    closed first, and it may come back as any other worker.
 /// 2. The worker with the greatest progress is rank 0, and the source of the state. Ties keep their former order.
 /// 3. Who has not rank 0's progress receives it together with the state (WorkerProgress).
-/// 4. A receiver that has trained keeps its state until the source's is complete (elastic/state_transfer.hpp).
+/// 4. A receiver that has trained, and each receiver before the first commit, keeps its state until the source's is
+///    complete (elastic/state_transfer.hpp).
 /// 5. The job has finished when every rank of one attempt has said so before that attempt failed. Only its ranks
 ///    have success.
 /// 6. A job that may have committed a step forms only with a worker that has its state, and waits for one.

@@ -679,7 +679,7 @@ class ModelJob final : private rendezvous::FormationSink {
         attempt.failed = true;
         return true;
       }
-      if (!of.progress.value().has_trained() && !of.is_torn) {
+      if (!of.progress.value().has_trained() && attempt.source_progress.steps != 0 && !of.is_torn) {
         of.is_torn = true;  // in place; the other half in a later turn
         return true;
       }
