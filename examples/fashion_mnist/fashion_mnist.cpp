@@ -1,10 +1,13 @@
 // Starts its own ranks: ./fashion_mnist --nproc-per-node=2 [--precision=bf16]
 #include "half_mlp.hpp"
-#include "train.hpp"
+#include "train_elastic.hpp"
 
 using Policy = dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::SharedMemory, dtrain::topology::Flat>;
 
 int main(int argc, char** argv) {
+  if (shared::wants_elastic(argc, argv)) {
+    return dtrain::run<Policy>(argc, argv, fashion_mnist::train_elastic<Policy>);
+  }
   return dtrain::run<Policy>(argc, argv, [](dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
     const std::string precision = fashion_mnist::parse_options(arguments).precision;
     if (precision == "bf16")

@@ -34,6 +34,8 @@ struct Options {
   std::optional<int> perturb_rank;
   std::string precision = "f32";
   shared::HookChoice hook;
+  bool is_elastic = false;
+  std::string commit_log;  ///< empty: not wanted
   bool help = false;
 };
 
@@ -61,6 +63,9 @@ inline constexpr std::string_view help_text =
                            by --max-restarts or by hand, a killed training ends with the same parameters, but with a
                            hook that keeps something of each rank (bf16:error-feedback, powersgd, topk, local)
   --checkpoint-steps=N     save after every N steps and at the end instead
+  --elastic                go on when ranks are lost, with the launcher's --min-ranks=N, and with workers that it starts in
+                           their places with --max-restarts=N (programs fashion_mnist and fashion_mnist_gloo)
+  --commit-log=FILE        with --elastic: each worker appends a line for each step to FILE.PROCESS, as JSON
   --shuffle-test-labels    take all meaning from the test labels: the accuracy is then about 0.1
   --perturb-rank=R         add 1 to one element of rank R's first gradient: every rank's parameters change alike
   --help                   this text
@@ -75,7 +80,7 @@ using shared::number;
 using shared::quoted;
 using shared::refuse;
 
-inline constexpr std::array<Flag, 16> flags{{
+inline constexpr std::array<Flag, 18> flags{{
     {"--epochs", true,
      [](Options& o, auto name, auto value) { o.epochs = number<std::int64_t>(name, value, 1, 10000); }},
     {"--global-batch", true,
@@ -104,6 +109,8 @@ inline constexpr std::array<Flag, 16> flags{{
     {"--checkpoint", true, [](Options& o, auto, auto value) { o.checkpoint = value; }},
     {"--checkpoint-steps", true,
      [](Options& o, auto name, auto value) { o.checkpoint_steps = number<std::int64_t>(name, value, 1, 1000000000); }},
+    {"--elastic", false, [](Options& o, auto, auto) { o.is_elastic = true; }},
+    {"--commit-log", true, [](Options& o, auto, auto value) { o.commit_log = value; }},
     {"--shuffle-test-labels", false, [](Options& o, auto, auto) { o.shuffle_test_labels = true; }},
     {"--perturb-rank", true,
      [](Options& o, auto name, auto value) { o.perturb_rank = number<int>(name, value, 0, 9999); }},

@@ -153,50 +153,11 @@ inline void print_result(shared::Progress& progress, const Summary& summary, con
                 (summary.world_size == 1 ? " rank)" : " ranks)"));
 }
 
-/// The body of every rank. @returns the exit code. @throws dtrain::Error in one sentence for bad flags and bad data.
-template <class Policy, class Model = Mlp>
-int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
-  const Options options = parse_options(arguments);
-  if (options.perturb_rank && *options.perturb_rank >= group.world_size()) {
-    throw dtrain::Error(dtrain::Errc::usage, "--perturb-rank names rank " + std::to_string(*options.perturb_rank) +
-                                                 ", but the last one is " + std::to_string(group.world_size() - 1));
-  }
-  if (options.precision != precision<Model>()) {
-    throw dtrain::Error(dtrain::Errc::usage, "--precision is " + options.precision + ", but this program trains in " +
-                                                 precision<Model>() + "; the program fashion_mnist trains in each");
-  }
-  if (!options.hook.is_none() &&
-      (options.precision != "f32" || dtrain::ddp::device_kind_of<Model> != dtrain::DeviceKind::host)) {
-    throw dtrain::Error(dtrain::Errc::usage, "--hook=" + options.hook.text + " is for f32 gradients in host memory");
-  }
-  shared::Progress progress(group.rank() == 0, shared::stdout_is_terminal());
-  if (options.help) {
-    progress.line(std::string(help_text));
-    return 0;
-  }
-  const Dataset training = load_dataset(options.data, "train");
-  Dataset test = load_dataset(options.data, "t10k");
-  if (options.shuffle_test_labels) shuffle_labels(test, options.seed);
-
-  Model model(layer_widths, options.seed);
-  typename Model::Optimizer sgd = model.optimizer(momentum);
-  TrainingState<Model> state(options, model, sgd);
-  state.load(group);
-  dtrain::DdpOptions ddp_options{.progress = options.progress};
-  ddp_options.timeline = !options.timeline.empty();
-  if (options.bucket_bytes) ddp_options.bucket_bytes = *options.bucket_bytes;
-  shared::ChosenHook hook(options.hook);
-  hook.set_steps(state.step());
-  dtrain::DistributedDataParallel ddp{model, group, ddp_options, hook};
-  const dtrain::DistributedSampler sampler{
-      group, {.dataset_size = training.size(), .global_batch = options.global_batch, .seed = options.seed}};
-  progress.line("Fashion-MNIST: " + shared::grouped(static_cast<double>(training.size())) + " training and " +
-                shared::grouped(static_cast<double>(test.size())) +
-                " test images, ranks: " + std::to_string(group.world_size()));
-
-  if (state.step() > 0)
-    progress.line("going on from " + options.checkpoint + ", after step " + std::to_string(state.step()));
-  const Epochs epochs = train_epochs(ddp, model, sgd, state, hook, training, sampler, options, progress);
+/// What the training reached: on stdout, and in the files that the options name. Collective, blocking.
+template <class Ddp, class Model>
+void report(Ddp& ddp, Model& model, const Epochs& epochs, const Dataset& training, const Dataset& test,
+            const dtrain::DistributedSampler& sampler, const Options& options, shared::Progress& progress) {
+  const auto& group = ddp.group();
   if (!options.timeline.empty()) write_timeline(ddp, model, options.timeline);
   Summary summary;
   summary.world_size = group.world_size();
@@ -219,7 +180,8 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
       std::accumulate(summary.samples_per_rank.begin(), summary.samples_per_rank.end(), std::uint64_t{0});
   // None where all steps were in the checkpoint already.
   if (all_samples > 0) summary.samples_per_second = static_cast<double>(all_samples) / summary.seconds;
-  const CommunicationCost cost = probe_overlap(ddp, model, training, sampler.batches(0));
+  const std::uint64_t epoch = options.is_elastic ? 1 : 0;  // that of 0 warns of padding, which elastic steps have not
+  const CommunicationCost cost = probe_overlap(ddp, model, training, sampler.batches(epoch));
   summary.exposed_ms_per_step = cost.exposed_ms;
   summary.hidden_ms_per_step = cost.hidden_ms;
 
@@ -231,6 +193,72 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
     }
   }
   print_result(progress, summary, test_score);
+}
+
+/// @throws dtrain::Error (usage) for options that this program or model does not take
+template <class Model>
+void check_options(const Options& options) {
+  if (options.precision != precision<Model>()) {
+    throw dtrain::Error(dtrain::Errc::usage, "--precision is " + options.precision + ", but this program trains in " +
+                                                 precision<Model>() + "; the program fashion_mnist trains in each");
+  }
+  if (!options.hook.is_none() &&
+      (options.precision != "f32" || dtrain::ddp::device_kind_of<Model> != dtrain::DeviceKind::host)) {
+    throw dtrain::Error(dtrain::Errc::usage, "--hook=" + options.hook.text + " is for f32 gradients in host memory");
+  }
+}
+
+inline dtrain::DdpOptions ddp_options(const Options& options) {
+  dtrain::DdpOptions chosen{.progress = options.progress};
+  chosen.timeline = !options.timeline.empty();
+  if (options.bucket_bytes) chosen.bucket_bytes = *options.bucket_bytes;
+  return chosen;
+}
+
+inline void print_beginning(shared::Progress& progress, const Dataset& training, const Dataset& test, int ranks) {
+  progress.line("Fashion-MNIST: " + shared::grouped(static_cast<double>(training.size())) + " training and " +
+                shared::grouped(static_cast<double>(test.size())) + " test images, ranks: " + std::to_string(ranks));
+}
+
+/// The body of every rank. @returns the exit code. @throws dtrain::Error in one sentence for bad flags and bad data.
+template <class Policy, class Model = Mlp>
+int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
+  const Options options = parse_options(arguments);
+  if (options.perturb_rank && *options.perturb_rank >= group.world_size()) {
+    throw dtrain::Error(dtrain::Errc::usage, "--perturb-rank names rank " + std::to_string(*options.perturb_rank) +
+                                                 ", but the last one is " + std::to_string(group.world_size() - 1));
+  }
+  if (options.is_elastic || !options.commit_log.empty()) {
+    throw dtrain::Error(dtrain::Errc::usage,
+                        options.is_elastic
+                            ? "--elastic is not for this program, whose ranks are those of its start; the programs "
+                              "fashion_mnist and fashion_mnist_gloo take it"
+                            : "--commit-log is for a job with --elastic");
+  }
+  check_options<Model>(options);
+  shared::Progress progress(group.rank() == 0, shared::stdout_is_terminal());
+  if (options.help) {
+    progress.line(std::string(help_text));
+    return 0;
+  }
+  const Dataset training = load_dataset(options.data, "train");
+  Dataset test = load_dataset(options.data, "t10k");
+  if (options.shuffle_test_labels) shuffle_labels(test, options.seed);
+
+  Model model(layer_widths, options.seed);
+  typename Model::Optimizer sgd = model.optimizer(momentum);
+  TrainingState<Model> state(options, model, sgd);
+  state.load(group);
+  shared::ChosenHook hook(options.hook);
+  hook.set_steps(state.step());
+  dtrain::DistributedDataParallel ddp{model, group, ddp_options(options), hook};
+  const dtrain::DistributedSampler sampler{
+      group, {.dataset_size = training.size(), .global_batch = options.global_batch, .seed = options.seed}};
+  print_beginning(progress, training, test, group.world_size());
+  if (state.step() > 0)
+    progress.line("going on from " + options.checkpoint + ", after step " + std::to_string(state.step()));
+  const Epochs epochs = train_epochs(ddp, model, sgd, state, hook, training, sampler, options, progress);
+  report(ddp, model, epochs, training, test, sampler, options, progress);
   return 0;
 }
 

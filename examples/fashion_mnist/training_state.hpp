@@ -49,13 +49,7 @@ class TrainingState {
     if (!file_.empty()) dtrain::save_checkpoint(group, file_, tensors());
   }
 
- private:
-  using Identity = std::array<std::int64_t, 3>;
-
-  static Identity identity(const Options& options) {
-    return {options.epochs, static_cast<std::int64_t>(options.global_batch), static_cast<std::int64_t>(options.seed)};
-  }
-
+  /// All of it.
   std::vector<dtrain::NamedTensor> tensors() {
     std::vector<dtrain::NamedTensor> all = model_->saved();
     for (const dtrain::NamedTensor& velocity : sgd_->velocities(model_->parameters())) {
@@ -64,6 +58,13 @@ class TrainingState {
     all.push_back({"epochs, global batch, seed", dtrain::tensor_view(which_.data(), {3})});
     all.push_back({"steps", dtrain::tensor_view(&step_, {})});
     return all;
+  }
+
+ private:
+  using Identity = std::array<std::int64_t, 3>;
+
+  static Identity identity(const Options& options) {
+    return {options.epochs, static_cast<std::int64_t>(options.global_batch), static_cast<std::int64_t>(options.seed)};
   }
 
   std::string file_;

@@ -80,6 +80,9 @@ class Elastic {
   /// step()
   void resume_at(std::uint64_t step) const { worker_->resume_at(step); }
 
+  /// Number of the present set of ranks, from 1; 0 outside of train(), and in a job without --min-ranks.
+  std::uint64_t attempt() const noexcept { return worker_->attempt(); }
+
   /// The worker's place on its node, for its life.
   int local_rank() const noexcept { return worker_->slot(); }
 

@@ -54,6 +54,7 @@ class ElasticWorker {
   const launch::RankProcess& process() const noexcept { return process_; }
   KeptState& state() noexcept { return state_; }
   std::uint64_t step() const noexcept { return progress_.steps(); }
+  std::uint64_t attempt() const noexcept { return context_ == nullptr ? 0 : assignment_.attempt; }
   int slot() const noexcept { return process_.identity.local_rank.value_or(0); }
 
   /// Blocking: until the job has finished. @returns the exit code of the last call
@@ -246,8 +247,8 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
   }
 }
 
-/// The attempt's first cause decides, whatever was thrown. A loss that the rank has noticed before the store is no error
-/// of the rank.
+/// The attempt's first cause decides, whatever was thrown. A loss that the rank has noticed before the store is no
+/// error of the rank.
 DTRAIN_DEFINED bool ElasticWorker::is_own_error(group::RankContext& context, const std::exception_ptr& error) const {
   const FailureLatch& latch = *context.control_plane.failure();
   const bool is_loss = detail::is_of_attempt(error);
