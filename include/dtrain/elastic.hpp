@@ -35,8 +35,7 @@ class Elastic {
  public:
   static_assert(
       !backend::HasPreJoin<typename P::Backend>,
-      "dtrain: Elastic works with backends whose ranks may change in living processes: SharedMemory and Gloo; "
-      "MPI's ranks are those of its start");
+      "dtrain: Elastic works with the backends SharedMemory and Gloo, whose ranks may change in living processes");
 
   Elastic(elastic::ElasticWorker& worker, const GroupOptions& options) noexcept
       : worker_(&worker), options_(&options) {}

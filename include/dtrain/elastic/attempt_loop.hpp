@@ -83,6 +83,7 @@ class ElasticWorker {
     }
   }
   rendezvous::Announce announce() const;
+  std::uint64_t weights_digest() const;
   bool is_own_error(group::RankContext& context, const std::exception_ptr& error) const;
 
   const launch::RankProcess& process_;
@@ -202,7 +203,7 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
     std::string text;
     try {
       context = &body.join(options);
-      context->is_elastic = true;
+      context->elastic_attempt = assignment_.attempt;
       context->gradient_bindings->start_keeping(std::move(gradients_));
       context_ = context;
       state_.restore();
@@ -266,8 +267,21 @@ DTRAIN_DEFINED void ElasticWorker::commit() noexcept {
   progress_.committed();
   state_.commit();
   if (client_ && std::exchange(committed_attempt_, assignment_.attempt) != assignment_.attempt) {
-    client_->committed(assignment_.attempt);
+    client_->committed({assignment_.attempt, assignment_.receivers == 0 ? 0 : weights_digest()});
   }
+}
+
+/// The digest of what this rank has wrapped: the same on all ranks if those that received the state got all of it.
+DTRAIN_DEFINED std::uint64_t ElasticWorker::weights_digest() const {
+  std::uint64_t hash = digest_start;
+  for (const std::weak_ptr<const std::vector<TensorView>>& each : context_->wrapped) {
+    if (const auto tensors = each.lock()) {
+      for (const TensorView& tensor : *tensors) {
+        hash = digest_of(tensor, hash);
+      }
+    }
+  }
+  return hash;
 }
 
 DTRAIN_DEFINED void ElasticWorker::resume_at(std::uint64_t step) {

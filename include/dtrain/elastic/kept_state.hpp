@@ -13,6 +13,11 @@
 
 namespace DTRAIN_NAMESPACE::elastic {
 
+/// FNV-1a over 8 bytes of the content at a time, continued from `hash`. Blocking: at the speed of memory.
+/// Source: Fowler, Noll, Vo, draft-eastlake-fnv; a word in place of a byte, and its upper half folded into the lower.
+std::uint64_t digest_of(const TensorView& tensor, std::uint64_t hash);
+inline constexpr std::uint64_t digest_start = 0xcbf29ce484222325u;
+
 /// Lifetime: the tensors' memory outlives it. Threads: one.
 class KeptState {
  public:
@@ -24,7 +29,7 @@ class KeptState {
   /// A hash of names, shapes and types, for comparison between workers.
   std::string signature() const;
 
-  /// FNV-1a over 8 bytes at a time of all tensors. Blocking: at the speed of memory.
+  /// digest_of() all tensors, one after the other.
   std::uint64_t digest() const;
 
   /// The state is whole: the tensors of keep_copy are copied.
@@ -77,9 +82,11 @@ inline std::uint64_t hash_bytes(std::uint64_t hash, const std::byte* bytes, std:
   return hash;
 }
 
-inline constexpr std::uint64_t hash_start = 0xcbf29ce484222325u;
-
 }  // namespace detail
+
+DTRAIN_DEFINED std::uint64_t digest_of(const TensorView& tensor, std::uint64_t hash) {
+  return detail::hash_bytes(hash, tensor.data, tensor.bytes());
+}
 
 DTRAIN_DEFINED void KeptState::keep(std::vector<ddp::NamedTensor> tensors, bool copies) {
   static_cast<void>(ddp::tensor_signatures(tensors));
@@ -93,7 +100,7 @@ DTRAIN_DEFINED void KeptState::keep(std::vector<ddp::NamedTensor> tensors, bool 
 }
 
 DTRAIN_DEFINED std::string KeptState::signature() const {
-  std::uint64_t hash = detail::hash_start;
+  std::uint64_t hash = digest_start;
   const auto add = [&hash](const void* bytes, std::size_t count) {
     hash = detail::hash_bytes(hash, static_cast<const std::byte*>(bytes), count);
   };
@@ -110,9 +117,9 @@ DTRAIN_DEFINED std::string KeptState::signature() const {
 }
 
 DTRAIN_DEFINED std::uint64_t KeptState::digest() const {
-  std::uint64_t hash = detail::hash_start;
+  std::uint64_t hash = digest_start;
   for (const ddp::NamedTensor& each : tensors_) {
-    hash = detail::hash_bytes(hash, each.value.data, each.value.bytes());
+    hash = digest_of(each.value, hash);
   }
   return hash;
 }

@@ -38,13 +38,18 @@ class GroupHandle {
   /// that the caller that catches the exception can report its text first. Blocking: no.
   virtual void report_abandoned_step(bool unwinding) const noexcept = 0;
 
+  /// Number of the attempt of an elastic job that the group is of; 0: the job is not elastic.
+  virtual std::uint64_t elastic_attempt() const noexcept { return 0; }
   /// Whether the group is of an attempt of an elastic job. Then ready() drops gradients after the job has failed, and
   /// finish() throws: a loss must not pass through the model's code, which may be noexcept or run in another thread. A
   /// model that binds its gradients is bound without their content, which an earlier attempt may have left.
-  virtual bool is_elastic() const noexcept { return false; }
+  bool is_elastic() const noexcept { return elastic_attempt() != 0; }
   /// Whether the tensor is known to have equal values on all ranks: an elastic job has transferred the state that it is
   /// part of.
   virtual bool is_equal_on_all_ranks(const TensorView&) const noexcept { return false; }
+  /// The weights and buffers of a model that is wrapped, as long as the list lives. In an elastic job they are compared
+  /// where a worker has received the state.
+  virtual void add_weights(std::weak_ptr<const std::vector<TensorView>>) const {}
 
   /// The group's store.
   virtual backend::StoreRef store_ref() const = 0;

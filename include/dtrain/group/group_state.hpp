@@ -76,9 +76,12 @@ class GroupStateBase : public RankContext::Closable, public GroupHandle {
   void barrier_blocking(const std::string& name, Deadline deadline) const final {
     store().barrier(name, deadline).wait();
   }
-  bool is_elastic() const noexcept final { return rank_context_->is_elastic; }
+  std::uint64_t elastic_attempt() const noexcept final { return rank_context_->elastic_attempt; }
   bool is_equal_on_all_ranks(const TensorView& tensor) const noexcept final {
     return rank_context_->is_equal_on_all_ranks(tensor);
+  }
+  void add_weights(std::weak_ptr<const std::vector<TensorView>> weights) const final {
+    rank_context_->wrapped.push_back(std::move(weights));
   }
   void start_pending() const noexcept final { rank_context_->streams->run_unattended(); }
 

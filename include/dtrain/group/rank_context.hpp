@@ -92,10 +92,11 @@ class RankContext {
   const std::shared_ptr<PendingWeights> pending_weights;
   /// @name Of an attempt of an elastic job, whose program's thread sets them
   /// @{
-  bool is_elastic = false;
+  std::uint64_t elastic_attempt = 0;      ///< its number; 0: the job is not elastic
   std::vector<TensorView> equal_tensors;  ///< have equal values on all ranks when the attempt begins
-  bool is_committing = false;             ///< calls are refused: the state is half written
-                                          /// @}
+  std::vector<std::weak_ptr<const std::vector<TensorView>>> wrapped;  ///< GroupHandle::add_weights
+  bool is_committing = false;                                         ///< calls are refused: the state is half written
+                                                                      /// @}
 
  private:
   void close_channels() noexcept;

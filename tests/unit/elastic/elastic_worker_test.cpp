@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -12,9 +13,13 @@
 #include <vector>
 
 #include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/ddp/hooks/local_sgd.hpp"
+#include "dtrain/ddp/sharded/optimizers.hpp"
+#include "dtrain/ddp/sharded/sharded_optimizer.hpp"
 #include "dtrain/distributed_data_parallel.hpp"
 #include "dtrain/elastic.hpp"
 #include "dtrain/launch/per_process.hpp"
+#include "support/expect_error.hpp"
 #include "unit/rendezvous/formation/formation_process.hpp"
 
 using namespace std::chrono_literals;
@@ -57,6 +62,23 @@ dtrain::launch::RankProcess process_at(const FormationProcess& launcher, int slo
   process.min_ranks = 1;
   process.timeout = 60s;
   return process;
+}
+
+/// Calls `function(job, group)` as the only worker of a job. @returns the text of what train() threw
+template <class F>
+std::string thrown_alone(F function) {
+  dtrain::rendezvous::FormationOptions sizes;
+  FormationProcess launcher(sizes);
+  const auto process = process_at(launcher, 0);
+  ElasticWorker worker(process);
+  const dtrain::GroupOptions options;
+  const dtrain::Elastic<Policy> job(worker, options);
+  try {
+    job.train([&](Group group) { function(job, group); });
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
 }
 
 /// A worker of `steps` steps, which throws in step `fails_at`. @returns the exit code, or the text of what it threw
@@ -133,5 +155,74 @@ TEST_CASE("a rank that throws leaves, the others go on, and a newcomer has their
   for (const auto& [step, weights] : commits.weights) {
     CAPTURE(step);
     CHECK(weights.size() == 1);
+  }
+}
+
+TEST_CASE("what loses its state with a rank is refused in an elastic job") {
+  CHECK_CONTAINS(thrown_alone([](auto&, Group group) {
+                   Model model;
+                   dtrain::hooks::LocalSgd hook;
+                   dtrain::DistributedDataParallel ddp{model, group, {}, hook};
+                 }),
+                 "hooks::LocalSgd does not work in an elastic job: the weights of the ranks differ", "--min-ranks");
+  CHECK_CONTAINS(thrown_alone([](auto&, Group group) {
+                   Model model;
+                   dtrain::DistributedDataParallel ddp{model, group};
+                   dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::Sgd{}};
+                 }),
+                 "a ShardedOptimizer does not work in an elastic job: a rank's part of the state is lost");
+}
+
+TEST_CASE("resume_at() takes no steps back, and a second train() is refused") {
+  CHECK_CONTAINS(thrown_alone([](auto& job, Group) {
+                   CHECK(job.attempt() == 1);
+                   job.resume_at(5);
+                   job.commit();
+                   CHECK(job.step() == 6);
+                   job.resume_at(4);
+                 }),
+                 "resume_at(4) after 6 steps");
+  CHECK_CONTAINS(thrown_alone([](auto& job, Group) { job.train([](Group) {}); }),
+                 "train() was called a second time in this process");
+}
+
+TEST_CASE("a state that keep() does not name ends the job, once a worker has come that has not got it") {
+  dtrain::rendezvous::FormationOptions sizes;
+  sizes.max_workers = 2;
+  sizes.first_formation = 1ms;
+  sizes.collect = 1ms;
+  sizes.least_resize_gap = 0ms;
+  FormationProcess launcher(sizes);
+  std::atomic<int> commits{0};
+  std::array<std::string, 2> texts;
+  const auto run = [&](int slot) {
+    const auto process = process_at(launcher, slot);
+    ElasticWorker worker(process);
+    const dtrain::GroupOptions options;
+    const dtrain::Elastic<Policy> job(worker, options);
+    Model model;
+    float velocity = 0;
+    job.keep(dtrain::parameter_values(model.parameters()));
+    try {
+      job.train([&](Group group) {
+        dtrain::DistributedDataParallel ddp{model, group};
+        for (;;) {
+          group.barrier();
+          job.commit([&] { model.weights[0] += (velocity += 1); });
+          ++commits;
+        }
+      });
+    } catch (const std::exception& error) {
+      texts[static_cast<std::size_t>(slot)] = error.what();
+    }
+  };
+  std::thread first([&] { run(0); });
+  while (commits < 3) {
+    std::this_thread::sleep_for(1ms);
+  }
+  run(1);
+  first.join();
+  for (const std::string& text : texts) {
+    CHECK_CONTAINS(text, "the weights of rank", "in which a worker received the state; give keep() all that a step");
   }
 }

@@ -6,6 +6,8 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,6 +15,7 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/process/descriptor.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -28,6 +31,13 @@ std::string behind_link(const std::string& path);
 
 }  // namespace detail
 
+/// The attempt of an elastic job in which a file is written. Its writer may be frozen while the next attempt writes the
+/// same file: then it must neither lock that one out nor replace the newer file when it runs again.
+struct WritingAttempt {
+  std::uint64_t number = 0;                       ///< 0: the job is not elastic
+  std::shared_ptr<const FailureLatch> failure{};  ///< that of the attempt
+};
+
 /// Writes PATH.part and replaces `path` by it in commit().
 /// - Until commit() `path` is unchanged. A kill, a full disk or a power loss leaves the old content or the new one.
 /// - A symbolic link stays; its target is replaced. The permissions stay, and if possible the owner and the group.
@@ -37,12 +47,14 @@ std::string behind_link(const std::string& path);
 /// its owner's next writer removes.
 /// - A writer locks PATH.part while it lives, so that two writers do not mix. On a file system without locks a second
 /// writer replaces PATH.part, and commit() of the first one throws Error (refused).
+/// - In an elastic job the file is PATH.part.ATTEMPT, and commit() throws the attempt's cause once the attempt has
+/// failed, and Error (refused) if another writer has replaced `path` meanwhile.
 /// Blocking: the file system. Threads: one.
 class AtomicFile {
  public:
   /// @throws Error (the system's code) naming the file; (invalid_argument) for a folder, a device or a pipe; (refused)
   /// if another process is writing the file, or PATH.part belongs to another user
-  explicit AtomicFile(const std::string& path);
+  explicit AtomicFile(const std::string& path, WritingAttempt attempt = {});
   AtomicFile(AtomicFile&&) = delete;
   AtomicFile& operator=(AtomicFile&&) = delete;
   ~AtomicFile() { abandon(); }
@@ -73,6 +85,12 @@ class AtomicFile {
   /// removed, to be created with its final permissions
   bool narrow();
 
+  /// Removes what killed writers of earlier attempts have left.
+  void remove_earlier_parts();
+
+  /// @throws as commit() in an elastic job whose later attempts may have written the file
+  void require_latest();
+
   /// Removes a killed writer's PATH.part. It is not reused: a process that has it open could read or write new content.
   void remove_leftover();
 
@@ -101,13 +119,10 @@ class AtomicFile {
 
   std::string path_;
   std::string part_;
-  struct FileOwner {
-    uid_t owner;
-    gid_t group;
-  };
-  std::optional<FileOwner> replaced_;  ///< owner of the file that exists already
-  mode_t mode_ = 0;                    ///< permissions of the file after commit()
-  bool can_chmod_ = true;              ///< false once the file system has refused it
+  WritingAttempt attempt_;
+  std::optional<struct stat> replaced_;  ///< the file that exists already
+  mode_t mode_ = 0;                      ///< permissions of the file after commit()
+  bool can_chmod_ = true;                ///< false once the file system has refused it
   Descriptor descriptor_;
   bool has_name_ = false;
 };
@@ -123,7 +138,9 @@ class AtomicFile {
 
 #include <cerrno>
 #include <cstdio>
+#include <utility>
 
+#include "dtrain/core/cause.hpp"
 #include "dtrain/core/process/blocked_write_signals.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
@@ -165,10 +182,11 @@ inline bool is_refused_call(int number) noexcept {
 
 }  // namespace detail
 
-DTRAIN_DEFINED AtomicFile::AtomicFile(const std::string& path)
-    : path_(detail::behind_link(path)), part_(path_ + ".part") {
+DTRAIN_DEFINED AtomicFile::AtomicFile(const std::string& path, WritingAttempt attempt)
+    : path_(detail::behind_link(path)), part_(path_ + ".part"), attempt_(std::move(attempt)) {
   detail::require_file_name(path);
   inspect_replaced();
+  if (attempt_.number != 0) remove_earlier_parts();
   for (int tries = 1; !create_and_lock(); ++tries) {
     if (tries == most_tries) fail(EBUSY);
   }
@@ -198,6 +216,7 @@ DTRAIN_DEFINED void AtomicFile::commit() {
   give_permissions();
   sync();
   if (!is_named(descriptor_)) refuse_second_writer();  // which found no lock
+  if (attempt_.number != 0) require_latest();
   if (std::rename(part_.c_str(), path_.c_str()) != 0) fail_renaming(errno);
   has_name_ = true;
   descriptor_.reset();
@@ -213,7 +232,7 @@ DTRAIN_DEFINED void AtomicFile::inspect_replaced() {
   if (!S_ISREG(there.st_mode)) {
     refuse(Errc::invalid_argument, "it is no regular file, and would be replaced by one; name another");
   }
-  replaced_ = {there.st_uid, there.st_gid};
+  replaced_ = there;
   mode_ = there.st_mode & 0777;
 }
 
@@ -245,9 +264,31 @@ DTRAIN_DEFINED bool AtomicFile::narrow() {
   can_chmod_ = false;
   if (!replaced_) return true;
   // commit() cannot widen the permissions, so the file is created again with those that it is to have.
-  if (status.st_gid != replaced_->group) mode_ &= ~static_cast<mode_t>(S_IRWXG);
+  if (status.st_gid != replaced_->st_gid) mode_ &= ~static_cast<mode_t>(S_IRWXG);
   abandon();
   return false;
+}
+
+DTRAIN_DEFINED void AtomicFile::remove_earlier_parts() {
+  const std::string part = std::exchange(part_, {});
+  for (std::uint64_t number = 1; number < attempt_.number; ++number) {
+    part_ = format_text("{}.{}", {part, number});
+    try {
+      remove_leftover();
+    } catch (const Error&) {  // its writer is frozen, or the file is another user's: it is in nobody's way
+    }
+  }
+  part_ = format_text("{}.{}", {part, attempt_.number});
+}
+
+DTRAIN_DEFINED void AtomicFile::require_latest() {
+  struct stat there {};
+  const bool exists = ::stat(path_.c_str(), &there) == 0;
+  const bool is_same = exists == replaced_.has_value() &&
+                       (!exists || (there.st_ino == replaced_->st_ino && there.st_dev == replaced_->st_dev));
+  if (attempt_.failure->failed() || !is_same) abandon();
+  if (const std::optional<Cause> cause = attempt_.failure->cause()) throw_cause(*cause);
+  if (!is_same) refuse(Errc::refused, "another process has replaced it meanwhile; give each job a file of its own");
 }
 
 DTRAIN_DEFINED void AtomicFile::remove_leftover() {
@@ -256,7 +297,7 @@ DTRAIN_DEFINED void AtomicFile::remove_leftover() {
     if (errno == ENOENT) return;
     fail(errno);
   }
-  if (named.st_uid != ::geteuid() && !(replaced_ && named.st_uid == replaced_->owner)) {
+  if (named.st_uid != ::geteuid() && !(replaced_ && named.st_uid == replaced_->st_uid)) {
     refuse(Errc::refused,
            format_text("{} is of user {}, this process of user {}; remove it if no process is writing it",
                        {part_, named.st_uid, ::geteuid()}));
@@ -298,14 +339,14 @@ DTRAIN_DEFINED bool AtomicFile::is_named(const Descriptor& file) {
 
 DTRAIN_DEFINED void AtomicFile::give_permissions() {
   mode_t mode = mode_;
-  if (replaced_ && status_of(descriptor_).st_gid != replaced_->group &&
-      ::fchown(descriptor_.get(), static_cast<uid_t>(-1), replaced_->group) != 0) {
+  if (replaced_ && status_of(descriptor_).st_gid != replaced_->st_gid &&
+      ::fchown(descriptor_.get(), static_cast<uid_t>(-1), replaced_->st_gid) != 0) {
     mode &= ~static_cast<mode_t>(S_IRWXG);
   }
   if (::fchmod(descriptor_.get(), mode) != 0 && !detail::is_refused_call(errno)) fail(errno);
-  if (replaced_ && status_of(descriptor_).st_uid != replaced_->owner) {
+  if (replaced_ && status_of(descriptor_).st_uid != replaced_->st_uid) {
     // Last, because a process that has given a file away may not change its permissions. Only root can give it away.
-    static_cast<void>(::fchown(descriptor_.get(), replaced_->owner, static_cast<gid_t>(-1)) == 0);
+    static_cast<void>(::fchown(descriptor_.get(), replaced_->st_uid, static_cast<gid_t>(-1)) == 0);
   }
 }
 

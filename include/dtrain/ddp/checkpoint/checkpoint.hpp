@@ -57,6 +57,12 @@ void wait_for_weights(const Group& group, std::span<const NamedTensor> tensors) 
   group::GroupAccess::of(group).rank_context()->pending_weights->wait_for(memory);
 }
 
+template <class Group>
+WritingAttempt writing_attempt(const Group& group) {
+  const auto& handle = *group::GroupAccess::of(group).handle();
+  return {handle.elastic_attempt(), handle.failure()};
+}
+
 /// The barrier of save_checkpoint. A rank that does not come may have been kept from it by `if (rank == 0)`.
 template <class Group>
 void barrier_of_save(const Group& group, const std::string& path) {
@@ -96,7 +102,7 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
   detail::barrier_of_save(group, path);
   detail::wait_for_weights(group, tensors);
   static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
-    write_checkpoint_file(path, tensors, tensor_access(group));
+    write_checkpoint_file(path, tensors, tensor_access(group), detail::writing_attempt(group));
     return true;
   }));
 }
@@ -154,7 +160,7 @@ class TensorSnapshot {
   const std::vector<NamedTensor>& tensors() const noexcept { return tensors_; }
 
   /// As write_checkpoint_file.
-  void write(const std::string& path) const;
+  void write(const std::string& path, WritingAttempt attempt) const;
 
  private:
   /// Allocates the memory of the copies.
@@ -210,8 +216,8 @@ template <class Group>
   detail::wait_for_weights(group, tensors);
   const auto copy = std::make_shared<TensorSnapshot>();
   if (group.rank() == 0) *copy = TensorSnapshot(tensors, tensor_access(group));
-  const auto write = [copy, path, writes = group.rank() == 0] {
-    if (writes) copy->write(path);
+  const auto write = [copy, path, attempt = detail::writing_attempt(group), writes = group.rank() == 0] {
+    if (writes) copy->write(path, attempt);
   };
   return PendingCheckpoint(write, [group, path](const std::function<void()>& require_written) {
     static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
@@ -246,8 +252,8 @@ DTRAIN_DEFINED TensorSnapshot::TensorSnapshot(std::span<const NamedTensor> tenso
   }
 }
 
-DTRAIN_DEFINED void TensorSnapshot::write(const std::string& path) const {
-  write_checkpoint_file(path, tensors_);
+DTRAIN_DEFINED void TensorSnapshot::write(const std::string& path, WritingAttempt attempt) const {
+  write_checkpoint_file(path, tensors_, HostTensorAccess{}, std::move(attempt));
 }
 
 DTRAIN_DEFINED PendingCheckpoint::PendingCheckpoint(std::function<void()> write,

@@ -83,8 +83,9 @@ void write_checkpoint(AtomicFile& file, std::span<const NamedTensor> tensors, Ac
 /// Writes the tensors' present values to `path`. If it is interrupted, `path` has these or its former content, whole.
 /// Blocking: the file system. @throws as AtomicFile, write_checkpoint
 template <class Access = HostTensorAccess>
-void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, Access access = {}) {
-  AtomicFile file(path);
+void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, Access access = {},
+                           WritingAttempt attempt = {}) {
+  AtomicFile file(path, std::move(attempt));
   write_checkpoint(file, tensors, access);
   file.commit();
 }

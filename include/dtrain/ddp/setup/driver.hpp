@@ -157,9 +157,10 @@ struct Driver {
   void drop_callbacks() noexcept;
 
   typename Backend::StreamOwner stream;
-  std::string prefix;                 ///< of this wrapper's keys in the store
-  std::vector<Parameter> parameters;  ///< as the model had them at the construction
-  ReadValue read_value;               ///< empty: values stay where they are
+  std::string prefix;                                      ///< of this wrapper's keys in the store
+  std::vector<Parameter> parameters;                       ///< as the model had them at the construction
+  ReadValue read_value;                                    ///< empty: values stay where they are
+  std::shared_ptr<const std::vector<TensorView>> weights;  ///< with the buffers, in an elastic job
   std::unique_ptr<group::GradientBinding> gradient_binding;
   std::unique_ptr<Reducer<Communicator>> reducer;
   std::optional<Accumulation> accumulation;
@@ -194,9 +195,6 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   const FailureContext context = FailureContext::of(handle);
   parameters = std::move(model.parameters);
   read_value = std::move(model.read_value);
-  if (handle->is_elastic() && stream.ref().device().kind != DeviceKind::host) {
-    refuse_elastic("a model on a GPU", "its optimizer may read gradients that are half reduced when a rank is lost");
-  }
   if (handle->is_elastic() && hook.description.rfind("hooks::LocalSgd", 0) == 0) {
     refuse_elastic("hooks::LocalSgd", "the weights of the ranks differ between two averages");
   }
@@ -215,6 +213,10 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   std::vector<TensorView> values = model.buffers;
   std::transform(parameters.begin(), parameters.end(), std::back_inserter(values),
                  [](const Parameter& parameter) { return parameter.value; });
+  if (handle->is_elastic()) {
+    weights = std::make_shared<const std::vector<TensorView>>(values);
+    handle->add_weights(weights);
+  }
   std::erase_if(values, [&](const TensorView& each) { return handle->is_equal_on_all_ranks(each); });
   // Before the communicator: see broadcast_values.
   PackedBroadcast packed(values, RunsHostWork<typename Communicator::Stream> && members.world_size > 1);

@@ -40,8 +40,8 @@ class FormationClient final : private SessionHandler {
   /// with the cause that has ended the job; Error (timeout) and the errors of connecting
   Answer announce_blocking(const Announce& announce);
 
-  /// Tells the store that a step was committed in the attempt. Blocking: no. It may be lost.
-  void committed(std::uint64_t attempt) noexcept;
+  /// Tells the store that a step was committed in an attempt. Blocking: no. It may be lost.
+  void committed(const Committed& message) noexcept;
 
   /// Tells the store that the function has returned in the attempt. Blocking: until it has on all ranks, or the attempt
   /// has failed, or the connection has ended.
@@ -141,9 +141,9 @@ DTRAIN_DEFINED FormationClient::Answer FormationClient::announce_blocking(const 
   }
 }
 
-DTRAIN_DEFINED void FormationClient::committed(std::uint64_t attempt) noexcept {
+DTRAIN_DEFINED void FormationClient::committed(const Committed& message) noexcept {
   try {
-    post(encode(Committed{attempt}));
+    post(encode(message));
   } catch (...) {  // no memory: the store learns it from the next Announce
   }
 }

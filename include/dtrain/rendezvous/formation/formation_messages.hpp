@@ -72,6 +72,7 @@ struct Assignment {
 struct Committed {
   static constexpr MessageKind message_kind = MessageKind::committed;
   std::uint64_t attempt = 0;
+  std::uint64_t digest = 0;  ///< of the wrapped weights, equal on all ranks; 0 in an attempt without receivers
 };
 
 struct Finished {
@@ -110,6 +111,7 @@ inline void fields(Serializer& of, Assignment& message) {
 
 inline void fields(Serializer& of, Committed& message) {
   of.number(message.attempt);
+  of.number(message.digest);
 }
 
 inline void fields(Serializer& of, Finished& message) {

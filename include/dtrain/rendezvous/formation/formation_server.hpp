@@ -142,7 +142,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
         send_to(id, *refused);
       }
     } else if (const Committed* committed = std::get_if<Committed>(&*message)) {
-      state_.committed(id, committed->attempt, now());
+      state_.committed(id, *committed, now());
     } else {
       state_.finished(id, std::get<Finished>(*message).attempt, now());
     }

@@ -84,13 +84,25 @@ class FormationState {
     return std::nullopt;
   }
 
-  /// A rank has committed a step in an attempt.
-  void committed(ConnectionId connection, std::uint64_t attempt, Instant now) {
+  /// A rank has committed its first step in an attempt.
+  void committed(ConnectionId connection, const Committed& message, Instant now) {
     const Worker* worker = workers_.find(connection);
-    if (worker != nullptr && worker->is_member && attempt == attempt_) {
-      note_commit();
-      settle(now);
+    if (worker == nullptr || !worker->is_member || message.attempt != attempt_ || is_over()) {
+      return;
     }
+    note_commit();
+    if (weights_.value_or(message.digest) != message.digest) {
+      const Cause cause{CauseKind::disagreement, worker->rank, worker->host,
+                        format_text("the weights of rank {} differ from another rank's after the first step of attempt "
+                                    "{}, in which a worker received the state; give keep() all that a step writes",
+                                    {worker->rank, attempt_})};
+      if (!failed_) {
+        fail(cause, now);
+      }
+      end(cause);
+    }
+    weights_ = message.digest;
+    settle(now);
   }
 
   /// The function of a rank has returned in an attempt.
@@ -169,20 +181,17 @@ class FormationState {
   /// @param exit_code 0 for a signal
   void process_ended(const std::string& host_id, std::int64_t process, int exit_code, const std::string& how,
                      Instant now) {
-    for (const std::unique_ptr<Worker>& worker : workers_.all()) {
-      if (worker->standing == Standing::gone || worker->id.process != process || worker->id.host_id != host_id) {
-        continue;
-      }
+    Worker* const worker = workers_.find(host_id, process);
+    if (exit_code == exit_code_usage && !history_.has_committed()) {
+      end(worker == nullptr ? Cause{CauseKind::lost, -1, {}, how} : lost(*worker, how));
+    }
+    if (worker != nullptr) {
       close(*worker);
       worker->standing = Standing::gone;
-      if (worker->is_member && !failed_ && !is_over_) {
+      if (worker->is_member && !failed_ && !is_over()) {
         fail(lost(*worker, how), now);
       }
-      if (exit_code == exit_code_usage && !history_.has_committed()) {
-        end(lost(*worker, how));
-      }
       workers_.forget_if_unknown(*worker);
-      break;
     }
     settle(now);
   }
@@ -205,22 +214,15 @@ class FormationState {
 
   /// The clause of what the formation waits for; empty if no formation is under way.
   std::string waits_for() const {
-    switch (waits_) {
-      case Waits::nothing: break;
-      case Waits::members: return format_text("for rank {}, which has not left the failed attempt yet", {waited_rank_});
-      case Waits::least: return format_text("for workers: fewer than {} are here", {options_.min_workers});
-      case Waits::start: return format_text("until {} workers are here", {options_.max_workers});
-      case Waits::state: return "for a worker that has the state of the training: those that are here have not";
-    }
-    return {};
+    return waits_.before + (waits_.number < 0 ? "" : std::to_string(waits_.number)) + waits_.after;
   }
 
  private:
-  enum class Waits : std::uint8_t { nothing = 1, members, least, start, state };
-
-  static Cause lost(const Worker& worker, const std::string& how) {
-    return {CauseKind::lost, worker.is_member ? worker.rank : -1, worker.host, how};
-  }
+  struct Wait {
+    std::string before{};
+    int number = -1;  ///< -1: there is none
+    std::string after{};
+  };
 
   void close(Worker& worker) {
     if (worker.connection != 0) {
@@ -273,7 +275,7 @@ class FormationState {
 
   void settle(Instant now) {
     next_.reset();
-    waits_ = Waits::nothing;
+    waits_ = {};
     if (cause_ || is_over_) {
       return;
     }
@@ -307,8 +309,7 @@ class FormationState {
         exclude(*each);
       } else {
         awaits_members_ = true;
-        waits_ = Waits::members;
-        waited_rank_ = each->rank;
+        waits_ = {"for rank ", each->rank, ", which has not left the failed attempt yet"};
       }
     }
   }
@@ -333,24 +334,19 @@ class FormationState {
     const auto count = static_cast<int>(candidates.size());
     if (count < options_.min_workers) {
       enough_since_.reset();
-      waits_ = Waits::least;
+      waits_ = {"for workers: fewer than ", options_.min_workers, " are here"};
       return end_unless_somebody_comes(has_barred_ || workers_.connected() < running_workers_, now), false;
     }
     if (attempt_ == 0 && count < options_.max_workers) {  // they start together
       enough_since_ = enough_since_.value_or(now);
-      waits_ = Waits::start;
+      waits_ = {"until ", options_.max_workers, " workers are here"};
       return is_due(*enough_since_ + options_.first_formation, now);
     }
     if (!has_state(candidates)) {
-      waits_ = Waits::state;
-      return end_unless_somebody_comes(may_come_back(), now), false;
+      waits_ = {"for a worker that has the state of the training: those that are here have not"};
+      return end_unless_somebody_comes(workers_.has_excluded(), now), false;
     }
     return true;
-  }
-
-  bool may_come_back() const {
-    return std::any_of(workers_.all().begin(), workers_.all().end(),
-                       [](const auto& each) { return each->standing == Standing::excluded; });
   }
 
   void end_unless_somebody_comes(bool may_come, Instant now) {
@@ -400,6 +396,7 @@ class FormationState {
     needed_ = may_have_committed || source_.steps != needed_.steps ? source_ : needed_;
     ++attempt_;
     failed_ = is_complete_ = false;
+    weights_.reset();
     history_.on_attempt();
     enough_since_.reset();
     waiting_since_.reset();
@@ -428,10 +425,11 @@ class FormationState {
   FailureHistory history_;
   std::uint64_t attempt_ = 0;
   std::uint64_t announcements_ = 0;
-  TrainingProgress source_;   ///< of the last attempt
-  TrainingProgress needed_;   ///< the least with the state of that source
-  bool failed_ = false;       ///< the last attempt
-  bool is_complete_ = false;  ///< all ranks have joined it
+  TrainingProgress source_;               ///< of the last attempt
+  TrainingProgress needed_;               ///< the least with the state of that source
+  std::optional<std::uint64_t> weights_;  ///< digest after its first step
+  bool failed_ = false;                   ///< the last attempt
+  bool is_complete_ = false;              ///< all ranks have joined it
   bool awaits_members_ = false;
   bool has_barred_ = false;  ///< a worker waits that must not be a rank yet
   int running_workers_ = std::numeric_limits<int>::max();
@@ -443,8 +441,7 @@ class FormationState {
   std::optional<Instant> enough_since_;
   std::optional<Instant> waiting_since_;
   std::optional<Instant> next_;
-  Waits waits_ = Waits::nothing;
-  int waited_rank_ = -1;
+  Wait waits_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/formation/formation_messages.hpp"
@@ -48,6 +49,10 @@ struct Worker {
   Deadline::Clock::time_point since{};  ///< its announcement, or the end of its connection
 };
 
+inline Cause lost(const Worker& worker, const std::string& how) {
+  return {CauseKind::lost, worker.is_member ? worker.rank : -1, worker.host, how};
+}
+
 /// Threads: one.
 class FormationWorkers {
  public:
@@ -65,11 +70,20 @@ class FormationWorkers {
       return each->standing == Standing::waiting && each->progress.attempt < attempt;
     });
   }
+  bool has_excluded() const {
+    return std::any_of(workers_.begin(), workers_.end(),
+                       [](const auto& each) { return each->standing == Standing::excluded; });
+  }
   Worker* member(int rank) const {
     return rank < 0 || rank >= static_cast<int>(members_.size()) ? nullptr : members_[static_cast<std::size_t>(rank)];
   }
   Worker* find(const WorkerId& id) const {
     return find_that([&](const Worker& each) { return each.id == id; });
+  }
+  Worker* find(const std::string& host_id, std::int64_t process) const {
+    return find_that([&](const Worker& each) {
+      return each.id.process == process && each.id.host_id == host_id && each.standing != Standing::gone;
+    });
   }
   Worker* find(ConnectionId connection) const {
     return connection == 0 ? nullptr : find_that([&](const Worker& each) { return each.connection == connection; });

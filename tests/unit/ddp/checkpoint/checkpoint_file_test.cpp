@@ -430,6 +430,41 @@ TEST_CASE_FIXTURE(TemporaryFile,
   CHECK(file_content(path) == "second");
 }
 
+TEST_CASE_FIXTURE(TemporaryFile,
+                  "a frozen writer of an earlier attempt neither locks out a later one nor replaces its file") {
+  const auto living = std::make_shared<dtrain::FailureLatch>();
+  AtomicFile frozen(path, {1, living});
+  frozen.write(std::as_bytes(std::span("old", 3)));
+  {
+    AtomicFile later(path, {2, living});
+    later.write(std::as_bytes(std::span("new", 3)));
+    later.commit();
+  }
+  CHECK_ERROR(frozen.commit(), dtrain::Errc::refused, "another process has replaced it meanwhile");
+  CHECK(file_content(path) == "new");
+  CHECK_FALSE(exists(path + ".part.1"));
+}
+
+TEST_CASE_FIXTURE(TemporaryFile, "a file of an attempt that has failed replaces nothing, and leaves nothing") {
+  put(path, "before");
+  const auto failed = std::make_shared<dtrain::FailureLatch>();
+  AtomicFile file(path, {3, failed});
+  file.write(std::as_bytes(std::span("after", 5)));
+  failed->report({dtrain::CauseKind::lost, 2, "host", "killed"});
+  CHECK_THROWS_AS(file.commit(), dtrain::JobFailed);
+  CHECK(file_content(path) == "before");
+  CHECK_FALSE(exists(path + ".part.3"));
+}
+
+TEST_CASE_FIXTURE(TemporaryFile, "what killed writers of earlier attempts have left is removed") {
+  for (const char* const part : {".part.1", ".part.3"}) {
+    put(path + part, "half");
+  }
+  AtomicFile file(path, {4, std::make_shared<dtrain::FailureLatch>()});
+  CHECK_FALSE(exists(path + ".part.1"));
+  CHECK_FALSE(exists(path + ".part.3"));
+}
+
 TEST_CASE_FIXTURE(TemporaryFile, "without fsync, a write that fails when the file is closed is an error") {
   put(path, "old");
   const Denied denied = write_denied(path, {{SYS_fsync, ENOSYS}, {SYS_close, ENOSPC}});

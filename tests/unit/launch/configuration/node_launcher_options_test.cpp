@@ -114,3 +114,27 @@ TEST_CASE("attempts do not overwrite each other's log files") {
   CHECK(log_directory("logs", 1) == "logs/attempt-1");
   CHECK(log_directory("logs", 12) == "logs/attempt-12");
 }
+
+TEST_CASE("--min-ranks is for one node, an elastic program, and workers that the launcher starts itself") {
+  BackendFacts elastic;
+  elastic.run_elastic = [](ElasticJob) -> dtrain::async::Task<JobResult> { co_return JobResult{}; };
+  const auto checked = [](std::vector<const char*> arguments, const BackendFacts& backend,
+                          const Environment& environment = {}) {
+    NodeLauncherOptions options = options_of(std::move(arguments), environment);
+    check_min_ranks(options, backend);
+    return options;
+  };
+  CHECK(checked({}, elastic).min_ranks == 0);
+  const NodeLauncherOptions options = checked({"--nproc-per-node=4", "--min-ranks=2"}, elastic);
+  CHECK(options.min_ranks == 2);
+  CHECK(options.run_elastic == elastic.run_elastic);
+  CHECK_ERROR(checked({"--nproc-per-node=4", "--min-ranks=2"}, BackendFacts{}), dtrain::Errc::usage, "--min-ranks=2",
+              "its body takes a ProcessGroup and not a dtrain::Elastic", "leave the flag out");
+  CHECK_ERROR(checked({"--nproc-per-node=2", "--min-ranks=3"}, elastic), dtrain::Errc::usage,
+              "--min-ranks=3 is more than --nproc-per-node=2");
+  CHECK_ERROR(checked({"--nproc-per-node=2", "--min-ranks=1", "--wrap=gdb --"}, elastic), dtrain::Errc::usage,
+              "--wrap");
+  CHECK_ERROR(checked({"--nproc-per-node=2", "--min-ranks=1", "--nnodes=2", "--node-rank=0", "--master-addr=a"},
+                      elastic, {{"DTRAIN_JOB_SECRET", secret}}),
+              dtrain::Errc::usage, "works on one node, and this job has 2");
+}

@@ -62,7 +62,9 @@ TEST_CASE("the messages of a formation arrive as they were sent, whole or not at
   CHECK(std::get<Finished>(*decode<ToWorker>(finished)).is_member);
   CHECK(std::get<Finished>(*decode<FromWorker>(finished)).attempt == 4);
   check_bounds<FromWorker>(finished);
-  CHECK(std::get<Committed>(*decode<FromWorker>(encode(Committed{7}))).attempt == 7);
+  const auto committed = std::get<Committed>(*decode<FromWorker>(encode(Committed{7, 9})));
+  CHECK(committed.attempt == 7);
+  CHECK(committed.digest == 9);
 }
 
 TEST_CASE("a rank outside of its world, and texts beyond their bounds, are refused") {
@@ -83,5 +85,5 @@ TEST_CASE("a message of one direction is none of the other") {
   CHECK_FALSE(decode<ToWorker>(encode(full_announce())));
   CHECK_FALSE(decode<FromWorker>(encode(Assignment{5, 4, 1, 3, {2, 17}, 2})));
   CHECK_FALSE(decode<FromRank>(encode(full_announce())));
-  CHECK_FALSE(decode_announce(encode(Committed{7})));
+  CHECK_FALSE(decode_announce(encode(Committed{7, 9})));
 }

@@ -79,7 +79,7 @@ TEST_CASE("workers form an attempt, lose one, and finish in the next") {
     CHECK(worker.assignment.world_size == 3);
     worker.control_plane->store().barrier("all have joined", soon()).wait();
     worker.progress.committed();
-    worker.client.committed(worker.assignment.attempt);
+    worker.client.committed({worker.assignment.attempt, 0});
     if (index == 2) {
       worker.control_plane.reset();  // without leaving
       launcher.process_ended(102);
@@ -123,7 +123,7 @@ TEST_CASE("a newcomer ends a healthy attempt once a step is committed in it, and
     if (index == 0) {
       CHECK(worker.assignment.world_size == 1);
       worker.progress.committed();
-      worker.client.committed(1);
+      worker.client.committed({1, 0});
       has_joined.release();
       FailureLatch& latch = *worker.control_plane->failure();
       REQUIRE(latch.block_until_failed(soon()));

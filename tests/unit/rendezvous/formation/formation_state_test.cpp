@@ -44,7 +44,7 @@ class Formation final : private FormationSink {
   /// All ranks join, and one of them commits a step.
   void train(int worker) {
     state.joined(state.attempt(), now);
-    state.committed(connection(worker), state.attempt(), now);
+    state.committed(connection(worker), {state.attempt(), 0}, now);
   }
   void lose(int worker) { state.process_ended("a", worker, 0, "killed by signal 9", now); }
   void fail(CauseKind kind, int rank, const std::string& text) {
@@ -124,6 +124,22 @@ TEST_CASE("the greatest progress is rank 0, and the others keep their order") {
   job.announce(2, {1, 5});
   CHECK(job.order == Order{2, 1, 3});
   CHECK(job.source == TrainingProgress{1, 5});
+}
+
+TEST_CASE("weights that differ after an attempt's first step end the job, which names keep()") {
+  Formation job(2, 2);
+  job.announce(0);
+  job.announce(1);
+  job.state.joined(1, job.now);
+  job.state.committed(Formation::connection(0), {1, 5}, job.now);
+  job.state.committed(Formation::connection(0), {0, 6}, job.now);  // of another attempt
+  CHECK_FALSE(job.end);
+  job.state.committed(Formation::connection(1), {1, 6}, job.now);
+  REQUIRE(job.end);
+  CHECK(job.end->kind == CauseKind::disagreement);
+  CHECK_CONTAINS(job.end->text, "the weights of rank 1 differ", "give keep() all that a step writes");
+  REQUIRE(job.failed_by);  // its ranks learn it
+  CHECK(job.failed_by->text == job.end->text);
 }
 
 TEST_CASE("a rank that stays in a failed attempt is waited for, 60 s at most") {
@@ -313,7 +329,7 @@ TEST_CASE("a newcomer that breaks an attempt before its first commit bars its ho
     job.announce(0, {job.state.attempt() - 1, 1});
     CHECK(job.order == Order{0});
     job.state.joined(job.state.attempt(), job.now);
-    job.state.committed(Formation::connection(0), job.state.attempt(), job.now);
+    job.state.committed(Formation::connection(0), {job.state.attempt(), 0}, job.now);
     break;
   }
   // Without a commit in between, the second newcomer waits.

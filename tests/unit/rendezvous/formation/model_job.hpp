@@ -531,7 +531,7 @@ class ModelJob final : private rendezvous::FormationSink {
         require(!is_refused, "a worker of the job is refused");
         break;
       }
-      case Kind::committed: state_.committed(message.connection, message.attempt, now_); break;
+      case Kind::committed: state_.committed(message.connection, {message.attempt, 0}, now_); break;
       case Kind::finished: state_.finished(message.connection, message.attempt, now_); break;
       default:
         if (of.is_alive()) {
