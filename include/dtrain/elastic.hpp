@@ -43,10 +43,10 @@ class Elastic {
   /// Adds tensors to what a worker receives that comes later: parameters, the optimizer's state. Before train().
   /// They are written inside commit() only. Lifetime: the memory outlives train().
   /// @throws Error (unsupported) for device memory
-  void keep(std::vector<NamedTensor> tensors) const { worker_->state().keep(std::move(tensors), false); }
+  void keep(std::vector<NamedTensor> tensors) const { worker_->keep(std::move(tensors), false); }
   /// The same for what the forward pass writes, such as a BatchNorm's buffers: copied at each commit, and put back
   /// before a step is repeated.
-  void keep_copy(std::vector<NamedTensor> tensors) const { worker_->state().keep(std::move(tensors), true); }
+  void keep_copy(std::vector<NamedTensor> tensors) const { worker_->keep(std::move(tensors), true); }
   /// All tensors that are kept, for save_checkpoint.
   const std::vector<NamedTensor>& tensors() const noexcept { return worker_->state().tensors(); }
 
@@ -73,7 +73,7 @@ class Elastic {
     worker_->commit(std::forward<W>(write));
   }
   /// The step is done: all that is kept is written, and nothing of dtrain was called since it began to be.
-  void commit() const noexcept { worker_->commit(); }
+  void commit() const { worker_->commit(); }
 
   /// After load_checkpoint(): that many steps are done. On all ranks. @throws Error (invalid_argument) for fewer than
   /// step()

@@ -47,7 +47,7 @@ std::vector<std::string> ends(const std::string& output) {
 /// done again by the others.
 void check_commits(const std::string& output, int lost, int steps) {
   std::map<int, std::set<std::string>> digests;
-  const std::regex line("\\[(\\d+)\\] commit (\\d+) size \\d+ digest (\\w+)");
+  const std::regex line("\\[(\\d+)\\] commit (\\d+) attempt \\d+ size \\d+ digest (\\w+)");
   for (std::sregex_iterator i(output.begin(), output.end(), line), end; i != end; ++i) {
     if (std::stoi((*i)[1].str()) != lost) digests[std::stoi((*i)[2].str())].insert((*i)[3].str());
   }
@@ -76,12 +76,12 @@ TEST_CASE("without --min-ranks an elastic program is an ordinary job, and with i
 }
 
 TEST_CASE("a killed worker's ranks go on without it, and another one takes its place") {
-  for (const char* const kind : {"plain", "bound"}) {
+  for (const char* const kind : {"plain", "bound", "thread", "gloo"}) {
     for (const int victim : {0, 2}) {
       CAPTURE(kind);
       CAPTURE(victim);
       Program job(program, {"--nproc-per-node=4", "--min-ranks=2", "--max-restarts=3", "steps=500", "log", kind});
-      REQUIRE(job.wait_for("commit 20 size 4"));
+      REQUIRE(job.wait_for("commit 20 attempt 1 size 4"));
       ::kill(process_of(job.output(), victim), SIGKILL);
       const Result result = job.wait(support::soon(std::chrono::seconds(60)));
       CHECK_MESSAGE(result.exit_code == 0, result.error);
@@ -98,7 +98,7 @@ TEST_CASE("a killed worker's ranks go on without it, and another one takes its p
 
 TEST_CASE("a worker that is stopped is left out, and comes back as a newcomer") {
   Program job(program, {"--nproc-per-node=3", "--min-ranks=1", "steps=800", "log"}, {{"DTRAIN_LIVENESS_SECONDS", "1"}});
-  REQUIRE(job.wait_for("commit 20 size 3"));
+  REQUIRE(job.wait_for("commit 20 attempt 1 size 3"));
   const pid_t stopped = process_of(job.output(), 1);
   ::kill(stopped, SIGSTOP);
   CHECK(job.wait_for("size 2 digest"));
@@ -111,7 +111,7 @@ TEST_CASE("a worker that is stopped is left out, and comes back as a newcomer") 
 }
 
 TEST_CASE("a worker's own error ends the worker, and the others go on") {
-  for (const char* const mistake : {"throw=30", "torn=30"}) {
+  for (const char* const mistake : {"throw=30", "torn=30", "swallow=30"}) {
     CAPTURE(mistake);
     Program job(program, {"--nproc-per-node=3", "--min-ranks=2", "steps=60", "pause=1", mistake});
     const Result result = job.wait();
@@ -130,7 +130,7 @@ TEST_CASE("a call of dtrain inside commit is refused") {
 
 TEST_CASE("fewer workers than --min-ranks end the job with the first cause, where none will come") {
   Program job(program, {"--nproc-per-node=2", "--min-ranks=2", "steps=1000", "log"});
-  REQUIRE(job.wait_for("commit 20 size 2"));
+  REQUIRE(job.wait_for("commit 20 attempt 1 size 2"));
   ::kill(process_of(job.output(), 1), SIGKILL);
   const Result result = job.wait();
   CHECK(result.exit_code == 128 + SIGKILL);
@@ -139,7 +139,28 @@ TEST_CASE("fewer workers than --min-ranks end the job with the first cause, wher
 
 TEST_CASE("a signal to the launcher ends an elastic job") {
   Program job(program, {"--nproc-per-node=2", "--min-ranks=1", "--max-restarts=5", "steps=100000", "log"});
-  REQUIRE(job.wait_for("commit 20 size 2"));
+  REQUIRE(job.wait_for("commit 20 attempt 1 size 2"));
   job.signal(SIGTERM);
   CHECK(job.wait().exit_code == 128 + SIGTERM);
+}
+
+TEST_CASE("an elastic job ends, although a worker that was left out is stopped for ever") {
+  Program job(program, {"--nproc-per-node=3", "--min-ranks=1", "steps=500", "log"}, {{"DTRAIN_LIVENESS_SECONDS", "1"}});
+  REQUIRE(job.wait_for("commit 20 attempt 1 size 3"));
+  ::kill(process_of(job.output(), 1), SIGSTOP);
+  const Result result = job.wait(support::soon(std::chrono::seconds(60)));
+  CHECK_MESSAGE(result.exit_code == 0, result.error);
+  CHECK(ends(result.output).size() == 2);
+}
+
+TEST_CASE("a worker's exit code 2 before the first commit ends the job, and another one does not") {
+  Program usage(program, {"--nproc-per-node=2", "--min-ranks=1", "--max-restarts=5", "steps=1000", "exit=2"});
+  const Result refused = usage.wait();
+  CHECK(refused.exit_code == 2);
+  CHECK(refused.error.find("exit code 2") != std::string::npos);
+
+  Program crash(program, {"--nproc-per-node=2", "--min-ranks=1", "--max-restarts=1", "steps=100", "exit=3"});
+  const Result result = crash.wait();
+  CHECK_MESSAGE(result.exit_code == 0, result.error);
+  CHECK(ends(result.output).size() == 1);
 }

@@ -13,6 +13,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/elastic/kept_state.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
+#include "dtrain/group/rank_body.hpp"
 #include "dtrain/group/rank_context.hpp"
 #include "dtrain/launch/rank_process.hpp"
 #include "dtrain/rendezvous/formation/formation_client.hpp"
@@ -52,7 +53,7 @@ class ElasticWorker {
 
   bool is_elastic() const noexcept { return process_.min_ranks != 0; }
   const launch::RankProcess& process() const noexcept { return process_; }
-  KeptState& state() noexcept { return state_; }
+  const KeptState& state() const noexcept { return state_; }
   std::uint64_t step() const noexcept { return progress_.steps(); }
   std::uint64_t attempt() const noexcept { return context_ == nullptr ? 0 : assignment_.attempt; }
   int slot() const noexcept { return process_.identity.local_rank.value_or(0); }
@@ -61,30 +62,31 @@ class ElasticWorker {
   /// @throws this worker's own error; JobFailed where the job has ended; FinishedElsewhere
   int run(AttemptBody& body);
 
+  /// Before train(). @throws as KeptState::keep, and Error (invalid_argument) later
+  void keep(std::vector<ddp::NamedTensor> tensors, bool copies);
+
+  /// @name Calls of the user's function. @throws Error (invalid_argument) where it does not run
+  /// @{
   /// A step is in the state as a whole.
-  void commit() noexcept;
+  void commit();
   /// Throws what `write` threw: the state is torn, and this worker does not go on.
   template <class F>
   void commit(F&& write) {
-    is_torn_ = true;
-    refuse_calls(true);
+    begin_commit();
     write();
-    refuse_calls(false);
-    is_torn_ = false;
-    commit();
+    end_commit();
   }
   /// @throws Error (invalid_argument) for fewer steps than are done
   void resume_at(std::uint64_t step);
+  /// @}
 
  private:
-  void refuse_calls(bool refuses) noexcept {
-    if (context_ != nullptr) {
-      context_->is_committing = refuses;
-    }
-  }
+  void require_function(const char* caller) const;
+  void begin_commit();
+  void end_commit();
   rendezvous::Announce announce() const;
   std::uint64_t weights_digest() const;
-  bool is_own_error(group::RankContext& context, const std::exception_ptr& error) const;
+  bool is_own_error(group::RankContext* context, const std::exception_ptr& error) const;
 
   const launch::RankProcess& process_;
   KeptState state_;
@@ -110,6 +112,7 @@ int run_worker(const launch::RankProcess& process, int (*call)(void* program, El
 
 #include <chrono>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <variant>
 
@@ -125,16 +128,24 @@ namespace DTRAIN_NAMESPACE::elastic {
 
 namespace detail {
 
-/// Whether joining failed because the attempt did: the next one may succeed.
-inline bool is_of_attempt(const std::exception_ptr& error) {
+/// The origin of an exception, as far as it says so.
+struct ErrorOrigin {
+  bool is_loss = false;       ///< of the attempt or of another rank
+  std::optional<int> rank{};  ///< in which it arose, if it says so
+};
+
+/// @param joins the attempt is not joined yet: then the store refuses who comes too late, and others may not come
+inline ErrorOrigin origin_of(const std::exception_ptr& error, bool joins) {
   try {
     std::rethrow_exception(error);
   } catch (const JobFailed&) {
-    return true;
-  } catch (const Error& refused) {
-    return refused.code() == make_error_code(Errc::refused) || refused.code() == make_error_code(Errc::timeout);
+    return {true};
+  } catch (const Error& thrown) {
+    const auto is = [&thrown](Errc code) { return thrown.code() == make_error_code(code); };
+    const bool is_loss = is(Errc::job_failed) || is(Errc::closed);
+    return {is_loss || (joins && (is(Errc::refused) || is(Errc::timeout))), thrown.rank()};
   } catch (...) {
-    return false;
+    return {};
   }
 }
 
@@ -208,7 +219,7 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
       context_ = context;
       state_.restore();
       body.transfer(state_, assignment_, progress_.value());
-      if (assignment_.source.has_trained()) {
+      if (assignment_.source.steps > 0) {  // before, the program may give the ranks different weights
         for (const ddp::NamedTensor& each : state_.tensors()) {
           context->equal_tensors.push_back(each.value);
         }
@@ -216,7 +227,8 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
       progress_.received(assignment_.source);
       progress_.began(assignment_.attempt);
       exit_code = body.call();
-      if (client_->finish_blocking(assignment_.attempt, *context->control_plane.failure())) {
+      group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code);
+      if (!is_torn_ && client_->finish_blocking(assignment_.attempt, *context->control_plane.failure())) {
         context_ = nullptr;
         gradients_ = context->gradient_bindings->take_memory();
         context->leave_blocking();
@@ -224,16 +236,14 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
         return exit_code;
       }
     } catch (...) {
+      group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code_exception);
       error = std::current_exception();
       text = exception_text();
     }
     context_ = nullptr;
-    bool is_own = is_torn_;
-    if (context == nullptr) {
-      is_own = !detail::is_of_attempt(error);
-    } else {
-      context->is_committing = false;
-      is_own = (error && is_own_error(*context, error)) || is_torn_;
+    const bool is_own = is_torn_ || (error && is_own_error(context, error));
+    if (context != nullptr) {
+      context->committing_thread = std::thread::id();
       gradients_ = context->gradient_bindings->take_memory();
       context->end_attempt();
     }
@@ -248,25 +258,67 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
   }
 }
 
-/// The attempt's first cause decides, whatever was thrown. A loss that the rank has noticed before the store is no
-/// error of the rank.
-DTRAIN_DEFINED bool ElasticWorker::is_own_error(group::RankContext& context, const std::exception_ptr& error) const {
-  const FailureLatch& latch = *context.control_plane.failure();
-  const bool is_loss = detail::is_of_attempt(error);
-  if (is_loss) {
+/// Whether this worker cannot go on. The attempt's first cause decides, whatever was thrown. A loss that the rank has
+/// noticed before the store is no error of the rank, nor is one that another rank has passed on.
+DTRAIN_DEFINED bool ElasticWorker::is_own_error(group::RankContext* context, const std::exception_ptr& error) const {
+  const detail::ErrorOrigin origin = detail::origin_of(error, context == nullptr);
+  const bool is_of_another = origin.is_loss || origin.rank.value_or(assignment_.rank) != assignment_.rank;
+  if (context == nullptr) {
+    return !is_of_another;
+  }
+  const FailureLatch& latch = *context->control_plane.failure();
+  if (is_of_another) {
     latch.block_until_failed(Deadline::after(std::chrono::seconds(2)));
   }
-  if (!latch.failed()) {
-    context.report_exception(detail::text_of(error));
+  if (latch.failed() && is_of_another) {
+    return false;
+  }
+  if (!latch.failed()) {  // of an object of an earlier attempt, if it is a loss
+    context->report_exception(detail::text_of(error), origin.is_loss ? std::nullopt : origin.rank);
   }
   const std::optional<Cause> cause = latch.cause();
-  return !is_loss && (!cause || (cause->kind == CauseKind::exception && cause->rank == assignment_.rank));
+  return !cause || (cause->kind == CauseKind::exception && cause->rank == assignment_.rank);
 }
 
-DTRAIN_DEFINED void ElasticWorker::commit() noexcept {
+DTRAIN_DEFINED void ElasticWorker::require_function(const char* caller) const {
+  if (is_elastic() && context_ == nullptr) {
+    throw_error(Errc::invalid_argument, "{} was called outside of the function that train() calls", {caller});
+  }
+  if (is_torn_) {
+    throw_error(Errc::invalid_argument, "{} was called after the function of commit() had thrown: the state is torn",
+                {caller});
+  }
+}
+
+DTRAIN_DEFINED void ElasticWorker::begin_commit() {
+  require_function("commit()");
+  is_torn_ = true;
+  if (context_ != nullptr) {
+    context_->committing_thread = std::this_thread::get_id();
+  }
+}
+
+DTRAIN_DEFINED void ElasticWorker::end_commit() {
+  if (context_ != nullptr) {
+    context_->committing_thread = std::thread::id();
+  }
+  is_torn_ = false;
+  commit();
+}
+
+DTRAIN_DEFINED void ElasticWorker::keep(std::vector<ddp::NamedTensor> tensors, bool copies) {
+  if (has_run_) {
+    throw_error(Errc::invalid_argument, "keep() was called after train(); name all that is kept before");
+  }
+  state_.keep(std::move(tensors), copies);
+}
+
+DTRAIN_DEFINED void ElasticWorker::commit() {
+  require_function("commit()");
   progress_.committed();
   state_.commit();
   if (client_ && std::exchange(committed_attempt_, assignment_.attempt) != assignment_.attempt) {
+    context_->equal_tensors.clear();  // a later wrapper of this attempt may wrap what a rank has written
     client_->committed({assignment_.attempt, assignment_.receivers == 0 ? 0 : weights_digest()});
   }
 }
@@ -285,6 +337,7 @@ DTRAIN_DEFINED std::uint64_t ElasticWorker::weights_digest() const {
 }
 
 DTRAIN_DEFINED void ElasticWorker::resume_at(std::uint64_t step) {
+  require_function("resume_at()");
   if (step < progress_.steps()) {
     throw_error(Errc::invalid_argument, "resume_at({}) after {} steps; a checkpoint of fewer steps is not loaded",
                 {step, progress_.steps()});

@@ -29,7 +29,7 @@ class KeptState {
   /// A hash of names, shapes and types, for comparison between workers.
   std::string signature() const;
 
-  /// digest_of() all tensors, one after the other.
+  /// digest_of() all tensors but the copied ones, which the ranks' forward passes may have written differently.
   std::uint64_t digest() const;
 
   /// The state is whole: the tensors of keep_copy are copied.
@@ -46,6 +46,7 @@ class KeptState {
     std::size_t tensor = 0;
     std::vector<std::byte> bytes;
   };
+  bool is_copied(std::size_t tensor) const noexcept;
 
   void copy();
 
@@ -118,10 +119,14 @@ DTRAIN_DEFINED std::string KeptState::signature() const {
 
 DTRAIN_DEFINED std::uint64_t KeptState::digest() const {
   std::uint64_t hash = digest_start;
-  for (const ddp::NamedTensor& each : tensors_) {
-    hash = digest_of(each.value, hash);
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    hash = is_copied(i) ? hash : digest_of(tensors_[i].value, hash);
   }
   return hash;
+}
+
+DTRAIN_DEFINED bool KeptState::is_copied(std::size_t tensor) const noexcept {
+  return std::any_of(copies_.begin(), copies_.end(), [tensor](const Copy& each) { return each.tensor == tensor; });
 }
 
 DTRAIN_DEFINED void KeptState::copy() {

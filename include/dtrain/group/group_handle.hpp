@@ -47,8 +47,8 @@ class GroupHandle {
   /// Whether the tensor is known to have equal values on all ranks: an elastic job has transferred the state that it is
   /// part of.
   virtual bool is_equal_on_all_ranks(const TensorView&) const noexcept { return false; }
-  /// The weights and buffers of a model that is wrapped, as long as the list lives. In an elastic job they are compared
-  /// where a worker has received the state.
+  /// The weights of a model that is wrapped, as long as the list lives. An elastic job compares them where a worker has
+  /// received the state.
   virtual void add_weights(std::weak_ptr<const std::vector<TensorView>>) const {}
 
   /// The group's store.

@@ -2,6 +2,10 @@
 /// @file
 /// group::RankBody: a rank of run(), which joins its job, runs its body and leaves.
 
+#include <sys/types.h>
+
+#include <string>
+
 #include "dtrain/core/config.hpp"
 #include "dtrain/group/rank_context.hpp"
 
@@ -20,6 +24,10 @@ class RankBody {
 /// Joins, runs the body, leaves. An exception becomes a line on stderr, a report to the job and an exit code. A process
 /// that the body forked exits when it returns from the body.
 int run_rank(int rank, RankBody& body);
+
+/// Ends a process other than `process`: one that the body forked has none of the group's threads, and must not act as
+/// the rank.
+void end_if_forked(pid_t process, const std::string& prefix, int exit_code);
 
 /// Flushes stdout. Logs a warning if output was lost.
 void report_lost_output(int rank);
@@ -55,18 +63,20 @@ inline int exit_code_of(const Error& error) {
 
 }  // namespace detail
 
+DTRAIN_DEFINED void end_if_forked(pid_t process, const std::string& prefix, int exit_code) {
+  if (::getpid() != process) {
+    log(LogLevel::warning,
+        prefix + "a process that the body forked came back from it; let such a process end with _exit or exec");
+    static_cast<void>(std::fflush(nullptr));
+    ::_exit(exit_code);
+  }
+}
+
 DTRAIN_DEFINED int run_rank(int rank, RankBody& body) {
   const std::string prefix = format_text("rank {}: ", {rank});
   const pid_t process = ::getpid();
   RankContext* job = nullptr;  // once the rank has joined it
-  const auto end_if_forked = [&](int exit_code) {
-    if (::getpid() != process) {  // a forked process has none of the group's threads and must not act as the rank
-      log(LogLevel::warning,
-          prefix + "a process that the body forked came back from it; let such a process end with _exit or exec");
-      static_cast<void>(std::fflush(nullptr));
-      ::_exit(exit_code);
-    }
-  };
+  const auto end_if_forked = [&](int exit_code) { group::end_if_forked(process, prefix, exit_code); };
   const auto fail = [&](const std::string& text, int exit_code, std::optional<int> failed_rank = {}) {
     end_if_forked(exit_code);
     bool reported_by_another = false;  // an error of all ranks (a flag, a missing file) is printed once

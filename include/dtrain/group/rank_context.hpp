@@ -2,13 +2,16 @@
 /// @file
 /// group::RankContext: control plane, streams and options that all groups of one rank share, from joining to leaving.
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -95,8 +98,8 @@ class RankContext {
   std::uint64_t elastic_attempt = 0;      ///< its number; 0: the job is not elastic
   std::vector<TensorView> equal_tensors;  ///< have equal values on all ranks when the attempt begins
   std::vector<std::weak_ptr<const std::vector<TensorView>>> wrapped;  ///< GroupHandle::add_weights
-  bool is_committing = false;                                         ///< calls are refused: the state is half written
-                                                                      /// @}
+  std::atomic<std::thread::id> committing_thread{};  ///< its calls are refused: the state is half written
+                                                     /// @}
 
  private:
   void close_channels() noexcept;
@@ -209,7 +212,7 @@ DTRAIN_DEFINED void RankContext::require_may_block() const {
                 "job; let the child compute without it, and end with _exit or exec",
                 {control_plane.membership().rank});
   }
-  if (is_committing) {
+  if (committing_thread.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
     throw_error(
         Errc::invalid_argument,
         "a call of dtrain was made in commit(), where the state is half written and a loss of another rank would "

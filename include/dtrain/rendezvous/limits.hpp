@@ -2,8 +2,10 @@
 /// @file
 /// Limits: bounds of messages, keys, values, sessions and connections of the store.
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 
 #include "dtrain/core/version.hpp"
 
@@ -50,5 +52,10 @@ struct Limits {
   std::chrono::milliseconds rejoin{500};  ///< how long a rank may take to join again if its connection broke
                                           ///< before it could read that it had joined
 };
+
+/// The time as a frame has it.
+inline std::uint32_t wire_milliseconds(std::chrono::milliseconds time) noexcept {
+  return static_cast<std::uint32_t>(std::min(time, std::chrono::milliseconds(0xffffffffU)).count());
+}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -175,6 +175,12 @@ DTRAIN_DEFINED std::string detail::behind_link(const std::string& path) {
 
 namespace detail {
 
+/// Whether nobody has replaced the file in between. Its number alone does not tell: a later file may get it again.
+inline bool is_same_file(const struct stat& a, const struct stat& b) noexcept {
+  return a.st_ino == b.st_ino && a.st_dev == b.st_dev && a.st_size == b.st_size &&
+         a.st_ctim.tv_sec == b.st_ctim.tv_sec && a.st_ctim.tv_nsec == b.st_ctim.tv_nsec;
+}
+
 /// Whether a file system without this call answers so, or a policy forbids the call.
 inline bool is_refused_call(int number) noexcept {
   return number == EPERM || number == EACCES || number == ENOSYS || number == EINVAL || number == EOPNOTSUPP;
@@ -284,8 +290,7 @@ DTRAIN_DEFINED void AtomicFile::remove_earlier_parts() {
 DTRAIN_DEFINED void AtomicFile::require_latest() {
   struct stat there {};
   const bool exists = ::stat(path_.c_str(), &there) == 0;
-  const bool is_same = exists == replaced_.has_value() &&
-                       (!exists || (there.st_ino == replaced_->st_ino && there.st_dev == replaced_->st_dev));
+  const bool is_same = exists == replaced_.has_value() && (!exists || detail::is_same_file(there, *replaced_));
   if (attempt_.failure->failed() || !is_same) abandon();
   if (const std::optional<Cause> cause = attempt_.failure->cause()) throw_cause(*cause);
   if (!is_same) refuse(Errc::refused, "another process has replaced it meanwhile; give each job a file of its own");

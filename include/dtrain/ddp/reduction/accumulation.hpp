@@ -78,7 +78,7 @@ DTRAIN_DEFINED void Accumulation::ready(const ReadyGradient& gradient) {
                                      "came with other memory under no_sync(); add the gradient to the parameter's "
                                      "own, which the next step without no_sync() reduces");
   }
-  context_->latch->throw_if_failed(context_->rank);
+  if (!context_->is_elastic) context_->latch->throw_if_failed(context_->rank);  // else finish() throws
   (*accumulated_)[gradient.parameter] = gradient.stream.value_or(StreamHandle{});
 }
 

@@ -160,7 +160,7 @@ struct Driver {
   std::string prefix;                                      ///< of this wrapper's keys in the store
   std::vector<Parameter> parameters;                       ///< as the model had them at the construction
   ReadValue read_value;                                    ///< empty: values stay where they are
-  std::shared_ptr<const std::vector<TensorView>> weights;  ///< with the buffers, in an elastic job
+  std::shared_ptr<const std::vector<TensorView>> weights;  ///< GroupHandle::add_weights
   std::unique_ptr<group::GradientBinding> gradient_binding;
   std::unique_ptr<Reducer<Communicator>> reducer;
   std::optional<Accumulation> accumulation;
@@ -210,13 +210,14 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   agree_blocking(*handle, prefix, model_signature(parameters, options, model.buffers, scales, hook.description),
                  Deadline::after(context.timeout), "wrapping a model");
 
-  std::vector<TensorView> values = model.buffers;
+  std::vector<TensorView> values;
   std::transform(parameters.begin(), parameters.end(), std::back_inserter(values),
                  [](const Parameter& parameter) { return parameter.value; });
-  if (handle->is_elastic()) {
+  if (handle->is_elastic() && !read_value) {
     weights = std::make_shared<const std::vector<TensorView>>(values);
     handle->add_weights(weights);
   }
+  values.insert(values.begin(), model.buffers.begin(), model.buffers.end());
   std::erase_if(values, [&](const TensorView& each) { return handle->is_equal_on_all_ranks(each); });
   // Before the communicator: see broadcast_values.
   PackedBroadcast packed(values, RunsHostWork<typename Communicator::Stream> && members.world_size > 1);

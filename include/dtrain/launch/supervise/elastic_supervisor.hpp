@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <string>
@@ -78,10 +79,12 @@ class ElasticSupervisor {
       if (end_->cause) {
         schedule_.on_failure(now);
       }
-      act(schedule_.due(now));
+      act(schedule_.due(now), now);
+      kill_left_out(now);
       start_due(now);
       tell_formation();
-      if (workers_->running() == 0 && !next_start()) {
+      const bool is_abandoned = killed_at_ && now - *killed_at_ > schedule_.kill_timeout();  // the kernel holds them
+      if ((workers_->running() == 0 && !next_start()) || is_abandoned) {
         co_return;
       }
       const Deadline::Clock::time_point look = now + look_interval;
@@ -99,7 +102,7 @@ class ElasticSupervisor {
     } else if (end_->is_over && !end_->cause) {
       result.exit_code = failed_after_end_;
     } else {
-      result.exit_code = first_failure_ != 0 ? first_failure_ : exit_code_job_failed;
+      result.exit_code = last_failure_ != 0 ? last_failure_ : exit_code_job_failed;
       result.report.push_back(end_->cause ? format_text("the job failed: {}", {end_->cause->sentence()})
                                           : "the job failed: no worker is left");
     }
@@ -119,11 +122,17 @@ class ElasticSupervisor {
   static constexpr std::chrono::milliseconds look_interval{20};
   static constexpr std::uint64_t exiting_flag = 4;  // PF_EXITING of Linux' sched.h, whose value never changed
   static constexpr std::size_t most_losses = 20;
+  /// How long a worker may live that is no rank of the attempt that has finished the job.
+  static constexpr std::chrono::seconds end_timeout{10};
+  /// A worker that lived so long has not failed because it was started.
+  static constexpr std::chrono::seconds long_life{60};
 
   struct Slot {
     pid_t process = 0;  ///< 0: none runs
     bool is_exiting = false;
-    int failures = 0;
+    bool is_killed = false;
+    int failures = 0;  ///< in a row
+    Deadline::Clock::time_point started_at{};
     std::optional<Deadline::Clock::time_point> start_at{};
   };
 
@@ -146,27 +155,26 @@ class ElasticSupervisor {
     const auto index = static_cast<std::size_t>(ended.rank);
     Slot& slot = slots_[index];
     const pid_t process = std::exchange(slot.process, 0);
-    const bool is_well = ended.status == ExitStatus{} && end_->is_over && !end_->cause;
+    const rendezvous::Worker* const worker = formation_->state().worker(host_id_, process);
+    const bool is_rank = worker != nullptr && worker->is_member;
+    const bool was_over = end_->is_over;
     formation_->process_ended(host_id_, process, ended.status.code, ended.status.text());
-    if (is_well) {
-      return;
-    }
-    const bool is_loss = !end_->is_over && !schedule_.has_acted() && forwarder_->stop_requests() == 0;
-    if (!is_loss) {
-      failed_after_end_ = failed_after_end_ != 0 ? failed_after_end_ : ended.status.exit_code();
+    if (was_over || schedule_.has_acted() || forwarder_->stop_requests() != 0) {
+      const bool counts = is_rank && was_over && failed_after_end_ == 0;  // what others do then is of no consequence
+      failed_after_end_ = counts ? ended.status.exit_code() : failed_after_end_;
       return;
     }
     const int code = ended.status.exit_code();
-    first_failure_ = first_failure_ != 0 ? first_failure_ : std::max(code, 1);
+    last_failure_ = std::max(code, 1);
+    if (Deadline::Clock::now() - slot.started_at > long_life) {
+      slot.failures = 0;
+    }
     const bool is_final = code == exit_code_usage || code == exit_code_job_failed || code == 128 + SIGTERM;
     const bool is_replaced = !is_final && left_to_replace_ > 0;
     std::string line = format_text("worker {} was lost: {}", {ended.rank, ended.status.text()});
     if (is_replaced) {
       --left_to_replace_;
-      const std::chrono::seconds delay = delay_of(slot.failures++);
-      slot.start_at = Deadline::Clock::now() + delay;
-      append_text(line, "; another one starts in its place{}",
-                  {delay.count() == 0 ? "" : format_text(" in {} s", {delay.count()})});
+      append_text(line, "; another one starts in its place{}", {plan_start(slot)});
     }
     console_->line("dtrain: ", line);
     ++lost_;
@@ -175,8 +183,33 @@ class ElasticSupervisor {
     }
   }
 
-  static std::chrono::seconds delay_of(int failures) {
-    return std::chrono::seconds(failures == 0 ? 0 : std::min(1 << std::min(failures - 1, 6), 60));
+  /// 0, 1, 2, 4 ... 60 s from now. @returns " in 4 s"
+  static std::string plan_start(Slot& slot) {
+    const int doubled = std::min(std::max(slot.failures - 1, 0), 6);
+    const int delay = slot.failures++ == 0 ? 0 : std::min(1 << doubled, 60);
+    slot.start_at = Deadline::Clock::now() + std::chrono::seconds(delay);
+    return delay == 0 ? "" : format_text(" in {} s", {delay});
+  }
+
+  /// Kills workers for which nobody waits any more: one that was excluded long ago, so that another one takes its
+  /// place, and those that are no ranks of an attempt that has finished the job.
+  void kill_left_out(Deadline::Clock::time_point now) {
+    if (end_->is_over && !ended_at_) {
+      ended_at_ = now;
+    }
+    for (Slot& slot : slots_) {
+      if (slot.process == 0 || slot.is_killed || end_->cause) {
+        continue;
+      }
+      const rendezvous::Worker* const worker = formation_->state().worker(host_id_, slot.process);
+      const bool is_rank = worker != nullptr && worker->is_member;
+      const bool is_excluded = worker != nullptr && worker->standing == rendezvous::Standing::excluded;
+      slot.is_killed = ended_at_ ? !is_rank && now - *ended_at_ > end_timeout
+                                 : is_excluded && now - worker->since > formation_->options().rejoin_timeout;
+      if (slot.is_killed) {
+        workers_->kill_group(slot.process);
+      }
+    }
   }
 
   void start_due(Deadline::Clock::time_point now) {
@@ -186,9 +219,24 @@ class ElasticSupervisor {
         slot.start_at.reset();
       } else if (slot.start_at && *slot.start_at <= now) {
         slot.start_at.reset();
-        slot.is_exiting = false;
-        slot.process = start_(static_cast<int>(index));
+        start(slot, static_cast<int>(index));
       }
+    }
+  }
+
+  /// A start that fails, for want of processes or descriptors, is tried again: the others can go on.
+  void start(Slot& slot, int index) {
+    try {
+      slot.process = start_(index);
+      slot.is_exiting = slot.is_killed = false;
+      slot.started_at = Deadline::Clock::now();
+    } catch (const std::exception& error) {
+      if (left_to_replace_ == 0 || formation_->state().attempt() == 0) {
+        throw;
+      }
+      --left_to_replace_;
+      console_->line("dtrain: ", format_text("starting worker {} failed: {}; this is tried again{}",
+                                             {index, error.what(), plan_start(slot)}));
     }
   }
 
@@ -208,11 +256,12 @@ class ElasticSupervisor {
     }
   }
 
-  void act(ShutdownSchedule::Action action) {
+  void act(ShutdownSchedule::Action action, Deadline::Clock::time_point now) {
     if (action == ShutdownSchedule::Action::terminate) {
       workers_->signal_each(SIGTERM);
     } else if (action == ShutdownSchedule::Action::kill) {
       workers_->kill_groups();
+      killed_at_ = now;
     }
   }
 
@@ -232,7 +281,9 @@ class ElasticSupervisor {
   std::size_t lost_ = 0;
   int stops_noted_ = 0;
   int running_ = -1;
-  int first_failure_ = 0;
+  std::optional<Deadline::Clock::time_point> ended_at_;   ///< the job
+  std::optional<Deadline::Clock::time_point> killed_at_;  ///< all workers
+  int last_failure_ = 0;
   int failed_after_end_ = 0;
 };
 

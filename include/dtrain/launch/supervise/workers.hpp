@@ -125,6 +125,7 @@ class Workers {
   /// @param input may be null
   void add(int rank, pid_t process, bool is_wrapped, std::unique_ptr<OutputRelay> output,
            std::unique_ptr<OutputRelay> error, std::unique_ptr<StdinForwarder> input) {
+    drop_ended(rank);
     ChildProcess worker;
     worker.rank = rank;
     worker.process = process;
@@ -177,6 +178,13 @@ class Workers {
     }
   }
 
+  /// The same for one worker.
+  void kill_group(pid_t process) const noexcept {
+    for (const ChildProcess& worker : workers_) {
+      if (worker.process == process) send_to_group(worker, SIGKILL);
+    }
+  }
+
   /// Reaps every child that has ended, including orphans of workers (this process is their subreaper). Kills the rest
   /// of an ended worker's group. Blocking: no. @throws Error (posix) if the system refuses to say which children ended
   std::vector<Ended> reap() {
@@ -199,6 +207,10 @@ class Workers {
         // While the worker is a zombie, its number can belong to no other group.
         static_cast<void>(::kill(-worker->process, SIGKILL));
         worker->process = 0;
+        if (worker->input) {  // another worker may read the lines now
+          worker->tasks.pop_back();
+          worker->input.reset();
+        }
         ended.push_back({worker->rank, ExitStatus::of(info)});
       }
       while (::waitpid(info.si_pid, nullptr, 0) < 0 && errno == EINTR) {
@@ -270,6 +282,21 @@ class Workers {
     std::unique_ptr<StdinForwarder> input;
     std::vector<async::TaskHandle> tasks;  ///< destroyed before the members that they use
   };
+
+  /// Drops the earlier workers of a rank that is started again, and closes their log files, once all their output is
+  /// read.
+  void drop_ended(int rank) {
+    std::erase_if(workers_, [rank](ChildProcess& each) {
+      const bool is_dropped =
+          each.rank == rank && each.process == 0 && each.output->is_drained() && each.error->is_drained();
+      if (is_dropped) {
+        each.tasks.clear();
+        each.output->finish();
+        each.error->finish();
+      }
+      return is_dropped;
+    });
+  }
 
   static void send(const ChildProcess& worker, pid_t process, int signal) noexcept {
     if (worker.process > 0) {

@@ -56,6 +56,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
   ~FormationServer() { store_.set_workers(nullptr); }
 
   const FormationState& state() const noexcept { return state_; }
+  const FormationOptions& options() const noexcept { return options_; }
   std::size_t connections() const noexcept { return connections_.size(); }
 
   /// @name Events of the launcher, as those of FormationState
@@ -86,8 +87,8 @@ class FormationServer final : public WorkerConnections, private FormationSink {
       return {std::nullopt, encode(*refused)};
     }
     Accepted accepted;
-    accepted.heartbeat_ms = static_cast<std::uint32_t>(heartbeat().count());
-    accepted.liveness_ms = static_cast<std::uint32_t>(limits_.liveness.count());
+    accepted.heartbeat_ms = wire_milliseconds(heartbeat());
+    accepted.liveness_ms = wire_milliseconds(limits_.liveness);
     return {id, encode(accepted)};
   }
   void start(SessionId id, std::span<const std::byte> accepted) override {
@@ -163,6 +164,9 @@ class FormationServer final : public WorkerConnections, private FormationSink {
       const Deadline deadline =
           next ? Deadline::at(*next) : Deadline::unbounded("each event of the state sets changed_");
       co_await changed_.wait(deadline);
+      if (next && now() - *next > std::chrono::milliseconds(100)) {
+        co_await loop_.sleep_for(std::chrono::milliseconds(100));  // this process was stopped: what came since is first
+      }
       for (const AttemptEvent& event : std::exchange(events_, {})) {
         if (event.failure) {
           state_.failed(event.attempt, *event.failure, now());

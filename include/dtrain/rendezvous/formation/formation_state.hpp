@@ -63,6 +63,10 @@ class FormationState {
       sink_.send(connection, Finished{attempt_, worker != nullptr && worker->is_member});
       return std::nullopt;
     }
+    const Worker* const owner = workers_.find(connection);
+    if (owner != nullptr && owner != worker) {
+      return Refused{"its connection is another worker's; end it", true};
+    }
     if (worker == nullptr) {
       worker = &workers_.add(message);
     }
@@ -151,7 +155,7 @@ class FormationState {
     if (worker->is_member && worker->standing == Standing::assigned && !failed_ && !is_over_) {
       fail(lost(*worker, how), now);
     }
-    exclude(*worker);
+    exclude(*worker, now);
     settle(now);
   }
 
@@ -172,7 +176,7 @@ class FormationState {
     Worker* const origin = workers_.member(cause.rank);
     note_failure(cause, origin, now);
     if (origin != nullptr && cause.kind == CauseKind::lost && origin->standing == Standing::assigned) {
-      exclude(*origin);
+      exclude(*origin, now);
     }
     settle(now);
   }
@@ -209,21 +213,17 @@ class FormationState {
   const std::optional<Instant>& next() const noexcept { return next_; }
 
   std::uint64_t attempt() const noexcept { return attempt_; }
+  /// The worker of a process that is not known to have ended; null: there is none.
+  const Worker* worker(const std::string& host_id, std::int64_t process) const {
+    return workers_.find(host_id, process);
+  }
   const std::vector<Worker*>& members() const noexcept { return workers_.members(); }
   bool is_over() const noexcept { return is_over_ || cause_; }
 
   /// The clause of what the formation waits for; empty if no formation is under way.
-  std::string waits_for() const {
-    return waits_.before + (waits_.number < 0 ? "" : std::to_string(waits_.number)) + waits_.after;
-  }
+  const std::string& waits_for() const noexcept { return waits_; }
 
  private:
-  struct Wait {
-    std::string before{};
-    int number = -1;  ///< -1: there is none
-    std::string after{};
-  };
-
   void close(Worker& worker) {
     if (worker.connection != 0) {
       sink_.close(std::exchange(worker.connection, 0));
@@ -231,9 +231,10 @@ class FormationState {
   }
 
   /// Does not wait for the worker any more. It may announce itself again, as any other.
-  void exclude(Worker& worker) {
+  void exclude(Worker& worker, Instant now) {
     close(worker);
     worker.standing = Standing::excluded;
+    worker.since = now;
     workers_.forget_if_unknown(worker);
   }
 
@@ -275,7 +276,7 @@ class FormationState {
 
   void settle(Instant now) {
     next_.reset();
-    waits_ = {};
+    waits_.clear();
     if (cause_ || is_over_) {
       return;
     }
@@ -306,10 +307,10 @@ class FormationState {
       const bool is_late = is_due(*failed_at_ + options_.rejoin_timeout, now);
       if (is_late ||
           (each->connection == 0 && is_due(std::max(each->since, *failed_at_) + options_.reconnect_timeout, now))) {
-        exclude(*each);
+        exclude(*each, now);
       } else {
         awaits_members_ = true;
-        waits_ = {"for rank ", each->rank, ", which has not left the failed attempt yet"};
+        waits_ = format_text("for rank {}, which has not left the failed attempt yet", {each->rank});
       }
     }
   }
@@ -334,16 +335,16 @@ class FormationState {
     const auto count = static_cast<int>(candidates.size());
     if (count < options_.min_workers) {
       enough_since_.reset();
-      waits_ = {"for workers: fewer than ", options_.min_workers, " are here"};
+      waits_ = format_text("for workers: fewer than {} are here", {options_.min_workers});
       return end_unless_somebody_comes(has_barred_ || workers_.connected() < running_workers_, now), false;
     }
     if (attempt_ == 0 && count < options_.max_workers) {  // they start together
       enough_since_ = enough_since_.value_or(now);
-      waits_ = {"until ", options_.max_workers, " workers are here"};
+      waits_ = format_text("until {} workers are here", {options_.max_workers});
       return is_due(*enough_since_ + options_.first_formation, now);
     }
     if (!has_state(candidates)) {
-      waits_ = {"for a worker that has the state of the training: those that are here have not"};
+      waits_ = "for a worker that has the state of the training: those that are here have not";
       return end_unless_somebody_comes(workers_.has_excluded(), now), false;
     }
     return true;
@@ -441,7 +442,7 @@ class FormationState {
   std::optional<Instant> enough_since_;
   std::optional<Instant> waiting_since_;
   std::optional<Instant> next_;
-  Wait waits_;
+  std::string waits_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -46,7 +46,7 @@ struct Worker {
   TrainingProgress progress;            ///< as it announced it
   TrainingProgress source;              ///< of its last attempt
   std::uint64_t order = 0;              ///< of its announcement
-  Deadline::Clock::time_point since{};  ///< its announcement, or the end of its connection
+  Deadline::Clock::time_point since{};  ///< its announcement, its exclusion, or the end of its connection
 };
 
 inline Cause lost(const Worker& worker, const std::string& how) {

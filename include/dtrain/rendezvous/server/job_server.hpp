@@ -197,9 +197,6 @@ class JobServer final : private JobSink {
     accepted.liveness_ms = wire_milliseconds(limits_.liveness);
     return {id, encode(accepted)};
   }
-  static std::uint32_t wire_milliseconds(std::chrono::milliseconds time) noexcept {
-    return static_cast<std::uint32_t>(std::min(time, std::chrono::milliseconds(0xffffffffU)).count());
-  }
 
   bool receive_frame(SessionId id, std::span<const std::byte> frame) {
     if (!job_.has_joined(id)) {

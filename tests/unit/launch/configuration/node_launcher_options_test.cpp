@@ -127,7 +127,7 @@ TEST_CASE("--min-ranks is for one node, an elastic program, and workers that the
   CHECK(checked({}, elastic).min_ranks == 0);
   const NodeLauncherOptions options = checked({"--nproc-per-node=4", "--min-ranks=2"}, elastic);
   CHECK(options.min_ranks == 2);
-  CHECK(options.run_elastic == elastic.run_elastic);
+  CHECK((options.run_elastic == elastic.run_elastic));
   CHECK_ERROR(checked({"--nproc-per-node=4", "--min-ranks=2"}, BackendFacts{}), dtrain::Errc::usage, "--min-ranks=2",
               "its body takes a ProcessGroup and not a dtrain::Elastic", "leave the flag out");
   CHECK_ERROR(checked({"--nproc-per-node=2", "--min-ranks=3"}, elastic), dtrain::Errc::usage,
@@ -135,6 +135,6 @@ TEST_CASE("--min-ranks is for one node, an elastic program, and workers that the
   CHECK_ERROR(checked({"--nproc-per-node=2", "--min-ranks=1", "--wrap=gdb --"}, elastic), dtrain::Errc::usage,
               "--wrap");
   CHECK_ERROR(checked({"--nproc-per-node=2", "--min-ranks=1", "--nnodes=2", "--node-rank=0", "--master-addr=a"},
-                      elastic, {{"DTRAIN_JOB_SECRET", secret}}),
+                      elastic, {{"DTRAIN_SECRET", secret}}),
               dtrain::Errc::usage, "works on one node, and this job has 2");
 }
