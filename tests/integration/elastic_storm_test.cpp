@@ -1,4 +1,4 @@
-// ctest: TIMEOUT 300 RUN_SERIAL ON
+// ctest: TIMEOUT 300
 // Elastic jobs whose workers are killed and stopped at seeded moments; each job's commits are replayed without losses.
 //   DTRAIN_ELASTIC_KILLS=1000 DTRAIN_ELASTIC_SEED=1 integration_elastic_storm
 
@@ -120,12 +120,12 @@ int storm(std::uint32_t seed, int blows) {
   std::mt19937 random(seed);
   const auto below = [&](int bound) { return static_cast<int>(random() % static_cast<unsigned>(bound)); };
   const int workers = 2 + below(3);
-  const int steps = 100 + 150 * blows;
+  const int steps = 100 + 120 * blows;
   std::vector<std::string> arguments{"--nproc-per-node=" + std::to_string(workers),
                                      "--min-ranks=1",
                                      "--max-restarts=1000",
                                      "steps=" + std::to_string(steps),
-                                     "pause=4",
+                                     "pause=2",
                                      "log"};
   if (std::is_same_v<Backend, dtrain::backend::SharedMemory>) {
     if (below(2) == 0) arguments.push_back("bound");
@@ -135,9 +135,11 @@ int storm(std::uint32_t seed, int blows) {
   Program job(program, arguments, {{"DTRAIN_LIVENESS_SECONDS", "2"}});
   int hit = 0;
   const dtrain::Deadline deadline = support::soon(std::chrono::seconds(60));
-  const auto has_finished = [&] { return job.output().find("finished as") != std::string::npos; };
-  while (hit < blows && !deadline.passed() && job.wait_for("digest", deadline) && !has_finished()) {
-    ::usleep(static_cast<unsigned>(1000 * below(300)));
+  const auto ends_within = [&](int milliseconds) {  // and reads what the job writes
+    return job.wait_for("finished as", dtrain::Deadline::after(std::chrono::milliseconds(milliseconds)));
+  };
+  REQUIRE(job.wait_for("commit", deadline));
+  while (hit < blows && !deadline.passed() && !ends_within(below(200))) {
     std::vector<pid_t> processes = running(job.output(), workers);
     std::shuffle(processes.begin(), processes.end(), random);
     if (processes.size() < 2) continue;
@@ -145,10 +147,10 @@ int storm(std::uint32_t seed, int blows) {
     const bool stops = below(10) == 0;
     for (std::size_t i = 0; i < victims; ++i, ++hit) {
       ::kill(processes[i], stops ? SIGSTOP : SIGKILL);
-      ::usleep(static_cast<unsigned>(1000 * below(50)));
+      static_cast<void>(ends_within(below(50)));
     }
     for (std::size_t i = 0; stops && i < victims; ++i) {
-      ::usleep(static_cast<unsigned>(1000 * (500 + below(2500))));  // shorter and longer than the liveness time
+      static_cast<void>(ends_within(500 + below(2500)));  // shorter and longer than the liveness time
       ::kill(processes[i], SIGCONT);
     }
   }
