@@ -23,8 +23,8 @@ struct FailureContext {
   int rank = 0;                                       ///< in the job; causes name the rank
   std::string host;                                   ///< this rank's host; causes name the host
   std::chrono::nanoseconds timeout{};                 ///< of one collective
-  bool is_elastic = false;                            ///< GroupHandle::is_elastic
   std::shared_ptr<const group::GroupHandle> group{};  ///< gets the report of an abandoned step; null: the latch does
+  bool is_elastic = false;                            ///< GroupHandle::is_elastic
 
   /// Reports to the job that this rank failed with `text`.
   void report_exception(std::string text) const;

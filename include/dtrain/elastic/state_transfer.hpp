@@ -2,6 +2,7 @@
 /// @file
 /// State transfer: the ranks of an attempt that have not the state of rank 0 receive it.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -42,11 +43,8 @@ void transfer_state(const Group& group, KeptState& state, const rendezvous::Assi
   group.all_gather(card, cards);
   const std::vector<bool> receives = receivers(cards);
   const auto rank = static_cast<std::size_t>(group.rank());
-  bool is_needed = false;
-  for (const bool each : receives) {
-    is_needed = is_needed || each;
-  }
-  if (!is_needed) {
+  const auto count = std::count(receives.begin(), receives.end(), true);
+  if (count == 0) {
     return;
   }
   if (is_current && receives[rank] && own.steps > 0) {  // before the first step the programs' beginnings may differ
@@ -59,14 +57,25 @@ void transfer_state(const Group& group, KeptState& state, const rendezvous::Assi
   // Where no step was committed, a rank that has not trained may be the next source: what it has stays whole, too.
   const bool stages = receives[rank] && (own.has_trained() || assignment.source.steps == 0);
   std::vector<std::vector<std::byte>> staged;
-  for (const ddp::NamedTensor& each : state.tensors()) {
-    BufferView values = each.value.flat();
-    if (stages) {
-      staged.emplace_back(each.value.bytes());
-      values.data = staged.back().data();
+  const auto send = [&](const Group& among) {
+    for (const ddp::NamedTensor& each : state.tensors()) {
+      BufferView values = each.value.flat();
+      if (stages) {
+        staged.emplace_back(each.value.bytes());
+        values.data = staged.back().data();
+      }
+      if (values.count != 0) {
+        among.broadcast(values, 0);
+      }
     }
-    if (values.count != 0) {
-      group.broadcast(values, 0);
+  };
+  if (count + 1 == group.world_size()) {
+    send(group);
+  } else {  // the others have no need to copy a large state
+    const bool takes_part = rank == 0 || receives[rank];
+    const Group among = group.split(takes_part ? 0 : 1);
+    if (takes_part) {
+      send(among);
     }
   }
   for (std::size_t i = 0; i < staged.size(); ++i) {

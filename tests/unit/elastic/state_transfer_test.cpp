@@ -35,6 +35,8 @@ struct GroupOfTwo {
     std::memset(values.data, source_byte, values.bytes());
   }
 
+  GroupOfTwo split(int) const { return *this; }
+
   std::int64_t source_card[2] = {1, 0};
   int source_byte = 1;
   int fails_at = 0;
