@@ -1,0 +1,168 @@
+// Two workers as threads, one of which fails at a named point of its attempt, again and again: the other one goes on
+// with the same weights, and holds nothing of the attempts that have failed.
+//   DTRAIN_FORMATIONS=1000 unit_elastic --source-file='*formed_again*'
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/distributed_data_parallel.hpp"
+#include "dtrain/elastic.hpp"
+#include "dtrain/launch/per_process.hpp"
+#include "support/elastic_model.hpp"
+#include "unit/rendezvous/formation/formation_process.hpp"
+
+using namespace std::chrono_literals;
+using dtrain::elastic::ElasticWorker;
+using rendezvous_test::FormationProcess;
+using support::ElasticModel;
+
+namespace {
+
+using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
+using Group = dtrain::ProcessGroup<Policy>;
+
+/// Where a worker fails.
+enum class Point { called, wrapped, before_ready, last_ready, behind_step, in_commit, committed };
+constexpr std::array<const char*, 7> names{"called",      "wrapped",   "before_ready", "last_ready",
+                                           "behind_step", "in_commit", "committed"};
+
+/// An error whose text is a new one each time: the same text twice before a commit would end the job.
+struct Mistake : std::runtime_error {
+  explicit Mistake(Point point)
+      : std::runtime_error(std::string(names[static_cast<std::size_t>(point)]) + " " + std::to_string(++count)) {}
+  static inline std::atomic<int> count{0};
+};
+
+/// Gradients are bound, and ready() is called where nothing may be thrown, as from a library of C.
+struct BoundModel : ElasticModel {
+  void bind_gradient(std::size_t i, dtrain::TensorView where) { gradients[i] = reinterpret_cast<float*>(where.data); }
+};
+
+dtrain::launch::RankProcess process_at(const FormationProcess& launcher, int slot) {
+  dtrain::launch::RankProcess process;
+  process.identity.world_size = 2;
+  process.identity.local_rank = slot;
+  process.identity.master_addr = "127.0.0.1";
+  process.identity.master_port = launcher.address().port;
+  process.min_ranks = 1;
+  process.timeout = 60s;
+  return process;
+}
+
+class Worker {
+ public:
+  Worker(const FormationProcess& launcher, int slot)
+      : process_(process_at(launcher, slot)), worker_(process_), job_(worker_, options_) {
+    job_.keep(dtrain::parameter_values(model.parameters()));
+  }
+
+  /// Trains until `ends` when an attempt begins, or fails at a point of the attempt's second step.
+  void train(const std::atomic<bool>& ends, const Point* fails_at = nullptr) {
+    const auto check = [&](Point point, bool is_second) {
+      if (fails_at != nullptr && *fails_at == point && is_second) throw Mistake(point);
+    };
+    job_.train([&](Group group) {
+      if (ends) return;
+      check(Point::called, job_.step() > 0);
+      dtrain::DistributedDataParallel ddp{model, group};
+      check(Point::wrapped, job_.step() > 0);
+      const dtrain::DistributedSampler sampler{group, ElasticModel::samples};
+      const auto shares = sampler.shares(0);
+      for (int i = 0; !ends; ++i) {
+        const bool is_second = i == 1;
+        const dtrain::SampleShare share = shares[job_.step() % shares.size()];
+        ddp.backward([&](dtrain::Ready ready) {
+          check(Point::before_ready, is_second);
+          model.backward(share.samples, share.weight, ready);
+          check(Point::last_ready, is_second);
+        });
+        check(Point::behind_step, is_second);
+        job_.commit([&] {
+          model.update();
+          check(Point::in_commit, is_second);
+        });
+        check(Point::committed, is_second);
+      }
+    });
+  }
+
+  BoundModel model;
+
+ private:
+  const dtrain::launch::RankProcess process_;
+  ElasticWorker worker_;
+  const dtrain::GroupOptions options_{};
+  const dtrain::Elastic<Policy> job_;
+};
+
+std::ptrdiff_t entries(const char* folder) {
+  return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
+}
+
+/// What this process holds.
+struct Holdings {
+  std::ptrdiff_t descriptors = entries("/proc/self/fd");
+  std::ptrdiff_t threads = entries("/proc/self/task");
+  std::ptrdiff_t mappings = [] {
+    std::ifstream file("/proc/self/maps");
+    return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
+  }();
+};
+
+}  // namespace
+
+TEST_CASE("a worker goes on, whatever the other one was doing when it failed, and holds nothing of it") {
+  const char* const wanted = std::getenv("DTRAIN_FORMATIONS");
+  const int formations = wanted == nullptr ? 40 : std::atoi(wanted);
+  dtrain::rendezvous::FormationOptions sizes;
+  sizes.min_workers = sizes.max_workers = 2;
+  sizes.reconnect_timeout = 1ms;  // nobody says that the thread of a worker has ended
+  FormationProcess launcher(sizes);
+  std::atomic<bool> ends{false};
+  Worker survivor(launcher, 0);
+  std::string why;
+  std::thread living([&] {
+    try {
+      survivor.train(ends);
+    } catch (const std::exception& error) {
+      why = error.what();
+    }
+  });
+  std::optional<Holdings> early;
+  const int first = static_cast<int>(Point::before_ready);
+  const int points = static_cast<int>(names.size());
+  for (int i = 0; i < formations; ++i) {
+    if (i == 10) early.emplace();
+    // Who fails before a step keeps its host's workers waiting for a second, and longer the next time: once each.
+    const auto point = static_cast<Point>(i == 3 || i == 5 ? (i - 3) / 2 : first + i % (points - first));
+    CAPTURE(i);
+    Worker failing(launcher, 1);
+    CHECK_THROWS_AS(failing.train(ends, &point), Mistake);
+  }
+  const Holdings late;
+  ends = true;  // while the survivor waits for another worker
+  Worker last(launcher, 1);
+  last.train(ends);
+  living.join();
+  CHECK(why == "");
+  CHECK(last.model.digest() == survivor.model.digest());
+  CHECK(last.model.digest() != ElasticModel().digest());
+  REQUIRE(early);
+  CHECK(late.descriptors <= early->descriptors + 8);  // the last attempt may not be over
+  CHECK(late.threads <= early->threads + 4);
+  CHECK(late.mappings <= early->mappings + 64);
+}
