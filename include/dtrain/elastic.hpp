@@ -12,12 +12,13 @@
 #include <vector>
 
 #include "dtrain/backend/backend.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/elastic/attempt_loop.hpp"
 #include "dtrain/elastic/state_transfer.hpp"
 #include "dtrain/group/group_internals.hpp"
 #include "dtrain/group/rank_body.hpp"
-#include "dtrain/launch/supervise/elastic_supervisor.hpp"
+#include "dtrain/launch/backend_facts.hpp"
 #include "dtrain/process_group.hpp"
 #include "dtrain/run.hpp"
 
@@ -157,13 +158,13 @@ int run_program(const launch::RankProcess& process, Body& body, const GroupOptio
   };
   Program program{process, body, options};
   const auto call = [](void* of, ElasticWorker& worker) -> int {
-    auto& [self, user, choices] = *static_cast<Program*>(of);
-    const Elastic<P> job(worker, choices);
-    const auto invoke = [&]() -> decltype(auto) {
+    Program& self = *static_cast<Program*>(of);
+    const Elastic<P> job(worker, self.options);
+    const auto invoke = [&self, &job]() -> decltype(auto) {
       if constexpr (std::invocable<Body&, Elastic<P>, Arguments>) {
-        return std::invoke(user, job, self.arguments());
+        return std::invoke(self.body, job, self.process.arguments());
       } else {
-        return std::invoke(user, job);
+        return std::invoke(self.body, job);
       }
     };
     if constexpr (std::is_void_v<decltype(invoke())>) {
@@ -179,3 +180,9 @@ int run_program(const launch::RankProcess& process, Body& body, const GroupOptio
 }  // namespace elastic
 
 }  // namespace DTRAIN_NAMESPACE
+
+#if DTRAIN_DEFINITIONS
+
+#include "dtrain/launch/supervise/elastic_supervisor.hpp"
+
+#endif  // DTRAIN_DEFINITIONS

@@ -16,8 +16,12 @@
 #include "dtrain/group/rank_body.hpp"
 #include "dtrain/group/rank_context.hpp"
 #include "dtrain/launch/rank_process.hpp"
-#include "dtrain/rendezvous/formation/formation_client.hpp"
 #include "dtrain/rendezvous/formation/progress.hpp"
+
+namespace DTRAIN_NAMESPACE::rendezvous {
+class FormationClient;
+struct Announce;
+}  // namespace DTRAIN_NAMESPACE::rendezvous
 
 namespace DTRAIN_NAMESPACE::elastic {
 
@@ -122,6 +126,7 @@ int run_worker(const launch::RankProcess& process, int (*call)(void* program, El
 #include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/rendezvous/formation/formation_client.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"
 
 namespace DTRAIN_NAMESPACE::elastic {

@@ -11,7 +11,7 @@
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/elastic/kept_state.hpp"
-#include "dtrain/rendezvous/formation/formation_messages.hpp"
+#include "dtrain/rendezvous/formation/progress.hpp"
 
 namespace DTRAIN_NAMESPACE::elastic {
 

@@ -19,7 +19,10 @@ struct JobResult;
 /// Counts the devices of the kind that a policy's backend computes on; null if that is the host.
 using VisibleDevices = int (*)();
 
-/// Runs an elastic job (launch/supervise/elastic_supervisor.hpp). A pointer, so that other programs have no code of it.
+/// Starts the workers of an elastic job and replaces those that fail, until none runs. @returns the job's result
+/// (launch/supervise/elastic_supervisor.hpp)
+async::Task<JobResult> run_elastic_job(ElasticJob job);
+/// A pointer to it, so that other programs have no code of it.
 using RunElasticJob = async::Task<JobResult> (*)(ElasticJob job);
 
 /// Properties of a policy's backend that a launcher uses before it starts workers.

@@ -44,11 +44,10 @@ class ElasticSupervisor {
  public:
   /// @param changed the forwarder and the formation set it
   /// @param start starts a worker in a slot and returns its process
-  ElasticSupervisor(async::EventLoop& loop, async::AutoResetEvent& changed, const SignalForwarder& forwarder,
-                    Workers& workers, rendezvous::FormationServer& formation, const ElasticEnd& end, Console& console,
+  ElasticSupervisor(async::AutoResetEvent& changed, const SignalForwarder& forwarder, Workers& workers,
+                    rendezvous::FormationServer& formation, const ElasticEnd& end, Console& console,
                     std::string host_id, int max_replaced, ShutdownSchedule schedule, std::function<pid_t(int)> start)
-      : loop_(&loop),
-        changed_(&changed),
+      : changed_(&changed),
         forwarder_(&forwarder),
         workers_(&workers),
         formation_(&formation),
@@ -265,7 +264,6 @@ class ElasticSupervisor {
     }
   }
 
-  async::EventLoop* loop_;
   async::AutoResetEvent* changed_;
   const SignalForwarder* forwarder_;
   Workers* workers_;
@@ -286,9 +284,6 @@ class ElasticSupervisor {
   int last_failure_ = 0;
   int failed_after_end_ = 0;
 };
-
-/// Starts the workers of an elastic job and replaces those that fail, until none runs. @returns the job's result
-async::Task<JobResult> run_elastic_job(ElasticJob job);
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
@@ -321,10 +316,9 @@ DTRAIN_DEFINED async::Task<JobResult> run_elastic_job(ElasticJob job) {
   rendezvous::Limits limits;
   limits.liveness = in_milliseconds(job.options.liveness);
   rendezvous::FormationServer formation(job.loop, job.store, sizes, std::move(attempt), limits, std::move(callbacks));
-  ElasticSupervisor supervisor(job.loop, job.changed, job.forwarder, job.workers, formation, end, job.console,
-                               job.host.id, job.options.max_restarts,
-                               ShutdownSchedule(job.options.stop_grace, job.options.shutdown_timeouts),
-                               std::move(job.start));
+  ElasticSupervisor supervisor(
+      job.changed, job.forwarder, job.workers, formation, end, job.console, job.host.id, job.options.max_restarts,
+      ShutdownSchedule(job.options.stop_grace, job.options.shutdown_timeouts), std::move(job.start));
   async::Task<void> watching = supervisor.watch(job.plan.workers);
   co_await std::move(watching);
   co_return supervisor.result(job.forwarder.stop_signal());

@@ -37,15 +37,6 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Identity of a worker for its life. It is never a rank.
-struct WorkerId {
-  std::string host_id;
-  std::int64_t process = 0;
-  std::uint64_t nonce = 0;  ///< random: a process id is used again
-
-  friend bool operator==(const WorkerId&, const WorkerId&) = default;
-};
-
 struct Announce {
   DTRAIN_MEMBERS_NOT_INLINED(Announce);
 
@@ -57,16 +48,6 @@ struct Announce {
   TrainingProgress progress;
   std::string settings;  ///< lines "name=value" that are equal on all workers (membership/membership.hpp)
   Proof proof{};         ///< of the first Announce of a connection
-};
-
-struct Assignment {
-  static constexpr MessageKind message_kind = MessageKind::assignment;
-  std::uint64_t job = 0;      ///< random
-  std::uint64_t attempt = 0;  ///< from 1
-  int rank = 0;
-  int world_size = 1;
-  TrainingProgress source;  ///< progress of rank 0, whose state all ranks have before they train
-  int receivers = 0;        ///< number of ranks that have not that progress
 };
 
 struct Committed {

@@ -1,12 +1,14 @@
 #pragma once
 /// @file
 /// TrainingProgress: how far a worker's state has come in the training, ordered so that the greatest is the state to go
-/// on from.
+/// on from; Assignment: a worker's rank in an attempt.
 
 #include <compare>
 #include <cstdint>
+#include <string>
 
 #include "dtrain/core/version.hpp"
+#include "dtrain/rendezvous/protocol/message.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -18,6 +20,7 @@ struct TrainingProgress {
   std::uint64_t steps = 0;    ///< committed since the job began
 
   bool has_trained() const noexcept { return attempt != 0; }
+  friend bool operator==(const TrainingProgress&, const TrainingProgress&) = default;  // nvcc wants it written
   friend auto operator<=>(const TrainingProgress&, const TrainingProgress&) = default;
 };
 
@@ -38,6 +41,25 @@ class WorkerProgress {
 
  private:
   TrainingProgress value_;
+};
+
+/// Identity of a worker for its life. It is never a rank.
+struct WorkerId {
+  std::string host_id;
+  std::int64_t process = 0;
+  std::uint64_t nonce = 0;  ///< random: a process id is used again
+
+  friend bool operator==(const WorkerId&, const WorkerId&) = default;
+};
+
+struct Assignment {
+  static constexpr MessageKind message_kind = MessageKind::assignment;
+  std::uint64_t job = 0;      ///< random
+  std::uint64_t attempt = 0;  ///< from 1
+  int rank = 0;
+  int world_size = 1;
+  TrainingProgress source;  ///< progress of rank 0, whose state all ranks have before they train
+  int receivers = 0;        ///< number of ranks that have not that progress
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
