@@ -52,7 +52,7 @@ Epochs train_elastic_epochs(Job& job, Ddp& ddp, Model& model, typename Model::Op
       state.advance();
     });
     if (log.is_wanted()) {
-      log.add(job.step(), job.attempt(), group.world_size(), group.rank(),
+      log.add(job.step(), job.attempt(), group.world_size(), group.rank(), part.cross_entropy / part.count,
               dtrain::hex(dtrain::Sha256().update(parameter_bytes(model)).digest()));
     }
     seen.cross_entropy += part.cross_entropy;

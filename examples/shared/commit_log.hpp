@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "dtrain/core/error.hpp"
+#include "json_number.hpp"
 
 namespace shared {
 
@@ -37,11 +38,13 @@ class CommitLog {
 
   bool is_wanted() const noexcept { return file_ != nullptr; }
 
-  /// Writes the line as a whole, so that a killed worker leaves no half. @throws dtrain::Error naming the file
-  void add(std::uint64_t step, std::uint64_t attempt, int world_size, int rank, const std::string& digest) {
+  /// Writes the line as a whole, so that a killed worker leaves no half. @param loss of this rank's samples
+  /// @throws dtrain::Error naming the file
+  void add(std::uint64_t step, std::uint64_t attempt, int world_size, int rank, double loss,
+           const std::string& digest) {
     const std::string line = "{\"step\": " + std::to_string(step) + ", \"attempt\": " + std::to_string(attempt) +
                              ", \"world_size\": " + std::to_string(world_size) + ", \"rank\": " + std::to_string(rank) +
-                             ", \"digest\": \"" + digest + "\"}\n";
+                             ", \"loss\": " + json_number(loss) + ", \"digest\": \"" + digest + "\"}\n";
     if (std::fputs(line.c_str(), file_.get()) < 0 || std::fflush(file_.get()) != 0) fail();
   }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "dtrain/rendezvous/formation/formation_client.hpp"
+#include "support/expect_error.hpp"
 #include "unit/rendezvous/formation/formation_process.hpp"
 #include "unit/rendezvous/store_fixture.hpp"
 #include "unit/rendezvous/store_job.hpp"

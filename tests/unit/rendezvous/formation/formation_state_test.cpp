@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "support/contains.hpp"
+
 using namespace dtrain::rendezvous;
 using namespace std::chrono_literals;
 using dtrain::Cause;
