@@ -4,7 +4,6 @@
 /// operations are enqueued on host streams.
 
 #include <concepts>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string_view>

@@ -3,7 +3,6 @@
 /// ChannelContext: parameters for opening a channel.
 
 #include <chrono>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>

@@ -3,7 +3,6 @@
 /// backend::Gloo: ranks on hosts without MPI or GPUs exchange messages over Gloo's TCP connections.
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/version.hpp"
 
 #if DTRAIN_WITH_GLOO
 

@@ -3,7 +3,6 @@
 /// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI.
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/version.hpp"
 
 #if DTRAIN_WITH_MPI
 

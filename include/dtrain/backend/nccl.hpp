@@ -3,7 +3,6 @@
 /// backend::Nccl: ranks with a GPU each exchange data over NCCL.
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/version.hpp"
 
 #if DTRAIN_WITH_NCCL
 
@@ -14,7 +13,7 @@
 #include "dtrain/backend/channel_setup/open_and_report.hpp"
 #include "dtrain/backend/cuda/device_selection.hpp"
 #include "dtrain/backend/nccl/communicator.hpp"
-#include "dtrain/backend/nccl/environment_setup.hpp"
+#include "dtrain/backend/nccl/library.hpp"
 #include "dtrain/backend/nccl/nccl_options.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"

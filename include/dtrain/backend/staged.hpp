@@ -3,7 +3,6 @@
 /// backend::Staged: a host backend reduces CUDA buffers through pinned host memory.
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/version.hpp"
 
 #if DTRAIN_WITH_CUDA
 

@@ -8,7 +8,6 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/dtype.hpp"
-#include "dtrain/core/version.hpp"
 #include "dtrain/kernels/arithmetic/arithmetic.hpp"
 #include "dtrain/kernels/arithmetic/half_arithmetic.hpp"
 #include "dtrain/kernels/copy.hpp"

@@ -9,7 +9,6 @@
 #include <cstring>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/version.hpp"
 #include "dtrain/kernels/vector.hpp"
 
 namespace DTRAIN_NAMESPACE::kernels {

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/version.hpp"
 
 #if !DTRAIN_X86_64 && !DTRAIN_ARM64
 #include <cfenv>

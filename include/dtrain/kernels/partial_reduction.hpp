@@ -8,7 +8,6 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
-#include "dtrain/core/version.hpp"
 #include "dtrain/kernels/reduction.hpp"
 
 namespace DTRAIN_NAMESPACE::kernels {

@@ -3,13 +3,11 @@
 /// Reduction: combines the elements of many ranks in host memory, in rank order, with equal bits on every processor.
 
 #include <cstddef>
-#include <cstdint>
 #include <span>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
-#include "dtrain/core/version.hpp"
 #include "dtrain/kernels/instruction_sets/isa.hpp"
 #include "dtrain/kernels/kernel_arguments.hpp"
 

@@ -10,9 +10,7 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/dtype.hpp"
-#include "dtrain/core/version.hpp"
 #include "dtrain/kernels/arithmetic/arithmetic.hpp"
-#include "dtrain/kernels/arithmetic/f16_instructions.hpp"
 #include "dtrain/kernels/arithmetic/half_arithmetic.hpp"
 #include "dtrain/kernels/conversion.hpp"
 #include "dtrain/kernels/instruction_sets/isa.hpp"

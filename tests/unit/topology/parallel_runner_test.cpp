@@ -1,4 +1,4 @@
-#include "dtrain/topology/hierarchical/parallel_runner.hpp"
+#include "dtrain/topology/sub_channel.hpp"
 
 #include <doctest/doctest.h>
 

@@ -102,14 +102,6 @@ decltype(auto) calling_gloo(const Doing& doing, const Work& work) {
   }
 }
 
-}  // namespace DTRAIN_NAMESPACE::backend::gloo
-
-#endif  // DTRAIN_WITH_GLOO
-
-#if DTRAIN_WITH_GLOO
-
-namespace DTRAIN_NAMESPACE::backend::gloo {
-
 /// The addresses at which a rank listens, as published in the store: one socket for each peer.
 struct PeerInfo {
   int job_rank = 0;

@@ -146,11 +146,7 @@ class BlockedPipeSignal {
   bool blocked_ = false;
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::gloo
-
 #if DTRAIN_WITH_GLOO
-
-namespace DTRAIN_NAMESPACE::backend::gloo {
 
 /// See message_passing::Transport. Gloo's waits block: the thread that runs the stream runs each routine from start to
 /// end, and the channel's own thread watches it, checks the deadline, and interrupts it on cancellation.
@@ -302,6 +298,6 @@ class Transport {
 
 static_assert(message_passing::Transport<Transport>);
 
-}  // namespace DTRAIN_NAMESPACE::backend::gloo
-
 #endif  // DTRAIN_WITH_GLOO
+
+}  // namespace DTRAIN_NAMESPACE::backend::gloo

@@ -7,10 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "dtrain/backend/channel_setup/split.hpp"
 #include "dtrain/backend/communicator.hpp"

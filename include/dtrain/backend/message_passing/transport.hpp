@@ -3,9 +3,7 @@
 /// The concept Transport, which Gloo and MPI implement: opens, interrupts and closes the endpoints of one channel, and
 /// runs the channel's algorithms on them.
 
-#include <chrono>
 #include <concepts>
-#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>

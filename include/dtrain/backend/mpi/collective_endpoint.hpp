@@ -7,11 +7,7 @@
 #include <cstddef>
 #include <limits>
 #include <map>
-#include <numeric>
-#include <span>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
@@ -116,14 +112,6 @@ class Operators {
 
   std::map<std::pair<DType, ReduceOp>, MPI_Op> made_;
 };
-
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
-#endif  // DTRAIN_WITH_MPI
-
-#if DTRAIN_WITH_MPI
-
-namespace DTRAIN_NAMESPACE::backend::mpi {
 
 /// Endpoint that also runs whole collectives, over a communicator of the channel's own. Each is one nonblocking call,
 /// which MPI cannot cancel: an abandoned one takes MPI out of service in this process. The ranks' calls are not

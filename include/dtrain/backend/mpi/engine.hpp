@@ -81,11 +81,7 @@ class EngineRegistry {
   bool disabled_ = false;
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
 #if DTRAIN_WITH_MPI
-
-namespace DTRAIN_NAMESPACE::backend::mpi {
 
 /// Owns a duplicate of MPI_COMM_WORLD, made before any message. Channels of point-to-point messages make no collective
 /// MPI call after it, so that all their calls can be cancelled at any moment. Threads: one, which initialises MPI;
@@ -191,14 +187,6 @@ class MpiRuntime {
   bool started_ = false;
   std::string library_;
 };
-
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
-#endif  // DTRAIN_WITH_MPI
-
-#if DTRAIN_WITH_MPI
-
-namespace DTRAIN_NAMESPACE::backend::mpi {
 
 /// Owns the thread that initialises MPI, makes calls other than messages, and finalizes it. All channels of a process
 /// share one engine. Threads: any, except where a member says otherwise. Lifetime: as long as its last owner.
@@ -363,6 +351,6 @@ class Engine {
   std::atomic<std::chrono::nanoseconds> finalize_timeout_{std::chrono::minutes(10)};
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
 #endif  // DTRAIN_WITH_MPI
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi

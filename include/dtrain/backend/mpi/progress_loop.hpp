@@ -122,11 +122,7 @@ class RunningRoutine {
   ~RunningRoutine() = default;
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
 #if DTRAIN_WITH_MPI
-
-namespace DTRAIN_NAMESPACE::backend::mpi {
 
 /// MPI makes progress only inside its calls, and is called by one thread at a time, which holds the loop's lock. A
 /// thread that waits for a routine drives all of them: no operation is passed to another thread. The thread that
@@ -370,6 +366,6 @@ class ProgressLoop {
   std::uint64_t withdrawn_ = 0;
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
 #endif  // DTRAIN_WITH_MPI
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi

@@ -62,11 +62,7 @@ class HangDetector {
   Deadline deadline_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
 #if DTRAIN_WITH_MPI
-
-namespace DTRAIN_NAMESPACE::backend::mpi {
 
 class Endpoint;
 
@@ -188,6 +184,6 @@ class Requests {
   std::vector<Completed> completed_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
 #endif  // DTRAIN_WITH_MPI
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -84,11 +83,7 @@ class WaitPace {
   Clock::time_point stall_at_{};
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
 #if DTRAIN_WITH_MPI
-
-namespace DTRAIN_NAMESPACE::backend::mpi {
 
 /// See message_passing::Transport. `E` is an Endpoint, or a CollectiveEndpoint.
 template <std::derived_from<Endpoint> E>
@@ -267,6 +262,6 @@ class BasicTransport {
 
 using Transport = BasicTransport<Endpoint>;
 
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
 #endif  // DTRAIN_WITH_MPI
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi

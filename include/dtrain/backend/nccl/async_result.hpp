@@ -61,14 +61,6 @@ class CommLock {
   ncclComm_t communicator_ = nullptr;
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
-
 /// Result of the wait. `code` is NCCL's: ncclInProgress if the deadline passed or the wait was given up.
 struct AsyncResult {
   ncclResult_t code = ncclSuccess;

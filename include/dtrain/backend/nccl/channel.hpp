@@ -20,7 +20,6 @@
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/nccl/async_result.hpp"
 #include "dtrain/backend/nccl/channel_status.hpp"
-#include "dtrain/backend/nccl/error.hpp"
 #include "dtrain/backend/nccl/inflight_ring.hpp"
 #include "dtrain/backend/nccl/library.hpp"
 #include "dtrain/core/block_until.hpp"
@@ -96,14 +95,6 @@ class LaunchOrder {
   bool is_taken_ = false;
   stream::cuda::Event last_;  ///< of the last operation; complete before the first
 };
-
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
 
 /// Shared by the Communicator, the Watchdog and the Allocations. Threads: issue() from one at a time, else any.
 class Channel {

@@ -53,14 +53,6 @@ class AbandonedThreads {
   static inline std::atomic<bool> is_registered_{false};
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
-
 /// Keeps the first cause. Threads: any.
 class ChannelStatus {
  public:

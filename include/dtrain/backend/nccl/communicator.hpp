@@ -111,14 +111,6 @@ class Allocation {
   ProcessOwned<RegisteredMemory> memory_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
-
 /// Owns one rank's end of a channel. Buffers and streams are on the device that was the thread's current one at
 /// open_blocking(). Operations run on the stream; the host waits only until NCCL has launched them. After a failure of
 /// the channel they throw its cause. Operations can be captured in CUDA graphs, alike on all ranks. A graph's run time

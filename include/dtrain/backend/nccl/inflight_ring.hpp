@@ -117,14 +117,6 @@ inline void publish_departure(const ChannelContext& context, bool last) noexcept
   }
 }
 
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
-
 /// Records an event before and after each operation, in a fixed ring. If more operations are in flight than the ring
 /// has slots, the last slot stands for several, and its clock restarts with each. No lock is held during a CUDA call,
 /// because any may block while a stream is full. Threads: one enters operations at a time, any polls.

@@ -2,10 +2,8 @@
 /// @file
 /// Initialisation of NCCL communicators: ncclCommInitRankConfig for all ranks of a channel, and ncclCommSplit.
 
-#include <array>
 #include <atomic>
 #include <chrono>
-#include <cstddef>
 #include <string>
 #include <thread>
 
@@ -13,7 +11,7 @@
 #include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/backend/nccl/async_result.hpp"
 #include "dtrain/backend/nccl/channel.hpp"
-#include "dtrain/backend/nccl/error.hpp"
+#include "dtrain/backend/nccl/library.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"

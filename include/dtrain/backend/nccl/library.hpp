@@ -1,15 +1,23 @@
 #pragma once
 /// @file
-/// Compatibility with NCCL versions 2.18 to 2.32.
+/// The NCCL library: compatibility with versions 2.18 to 2.32, its environment variables, and conversion of its error
+/// codes to Error.
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <string>
+#include <string_view>
+#include <system_error>
 
 #include "dtrain/backend/nccl/nccl_options.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/sanitize.hpp"
+#include "dtrain/identity/variables.hpp"
 
 #if DTRAIN_WITH_NCCL
 
@@ -162,6 +170,102 @@ inline ncclResult_t deregister_memory(ncclComm_t communicator, const MemoryRegis
   static_cast<void>(communicator), static_cast<void>(registration);
   return ncclSuccess;
 #endif
+}
+
+/// The category of ncclResult_t, named "nccl".
+inline const std::error_category& nccl_category() noexcept {
+  struct Category final : std::error_category {
+    const char* name() const noexcept override { return "nccl"; }
+    std::string message(int code) const override {
+      const char* const text = ncclGetErrorString(static_cast<ncclResult_t>(code));
+      return text != nullptr ? text : "NCCL error " + std::to_string(code);
+    }
+  };
+  static const Category category;
+  return category;
+}
+
+inline std::string name_of(ncclResult_t code) {
+  constexpr int timeout = 8;  // of NCCL 2.31; the header may be older than the library
+  if (static_cast<int>(code) == timeout) return "ncclTimeout";
+  switch (code) {
+    case ncclSuccess: return "ncclSuccess";
+    case ncclUnhandledCudaError: return "ncclUnhandledCudaError";
+    case ncclSystemError: return "ncclSystemError";
+    case ncclInternalError: return "ncclInternalError";
+    case ncclInvalidArgument: return "ncclInvalidArgument";
+    case ncclInvalidUsage: return "ncclInvalidUsage";
+    case ncclRemoteError: return "ncclRemoteError";
+    case ncclInProgress: return "ncclInProgress";
+    default: return "ncclResult_t " + std::to_string(static_cast<int>(code));
+  }
+}
+
+/// NCCL's last error in this process, at most 300 characters; empty if there is none. The caller holds the lock of
+/// `communicator`, or passes null.
+inline std::string last_error(ncclComm_t communicator) {
+  constexpr std::size_t longest = 300;
+  const char* const text = ncclGetLastError(communicator);
+  if (text == nullptr) {
+    return {};
+  }
+  std::string_view error_text(text, ::strnlen(text, longest));
+  while (!error_text.empty() && (error_text.back() == '\n' || error_text.back() == ' ')) {
+    error_text.remove_suffix(1);
+  }
+  return sanitize(error_text);
+}
+
+/// Rank and device of the caller, for NCCL's errors.
+struct Caller {
+  int rank = 0;  ///< in the job
+  int device = 0;
+};
+
+/// "ncclAllReduce on rank 1, device 0: ncclSystemError, unhandled system error (last error: ...); REMEDY".
+inline Error nccl_error(ncclResult_t code, const std::string& call, Caller caller, const std::string& error_text,
+                        const std::string& remedy = "NCCL_DEBUG=WARN makes NCCL say more",
+                        SourceLocation where = SourceLocation::current()) {
+  Error error(
+      std::error_code(static_cast<int>(code), nccl_category()),
+      format_text("{} on rank {}, device {}: {}, {}{}{}{}; {}",
+                  {call, caller.rank, caller.device, name_of(code), nccl_category().message(static_cast<int>(code)),
+                   error_text.empty() ? "" : " (last error: ", error_text, error_text.empty() ? "" : ")", remedy}),
+      where);
+  error.with_rank(caller.rank);
+  return error;
+}
+
+/// A warning about the variables; null if they are in order.
+inline const char* warning_about(const identity::Environment& environment) {
+  return identity::Variables(environment).text("NCCL_COMM_BLOCKING") != "1"
+             ? nullptr
+             : "NCCL_COMM_BLOCKING=1 makes NCCL block in its calls, where no timeout ends it; unset it, set it only "
+               "to measure, or set NcclOptions::blocking instead";
+}
+
+/// Whether NCCL itself orders the operations of a device's channels: see prepare_environment(), which was called, and
+/// config_of(). Threads: nobody changes the environment meanwhile.
+inline bool has_implicit_launch_order() noexcept {
+  const char* const chosen = chosen_launch_order();
+  return library_version() >= first_that_orders &&
+         (chosen != nullptr ? std::strtoll(chosen, nullptr, 0) != 0 : config_has_launch_order());  // as NCCL reads it
+}
+
+/// Sets NCCL_LAUNCH_ORDER_IMPLICIT unless the user has: the device then runs operations in the order of the program's
+/// calls, for all communicators of the process (from NCCL 2.26 on). Leaves it alone where each communicator's
+/// configuration has that order (2.31): it would change those of others, such as PyTorch's, too. Logs a warning if a
+/// variable breaks a guarantee of dtrain.
+/// NCCL reads the variable once in a process: call this before the first collective of anybody over NCCL.
+/// Threads: no other thread reads the environment meanwhile. @throws Error if the variable cannot be set
+inline void prepare_environment() {
+  const bool is_unset = chosen_launch_order() == nullptr;  // or empty, which NCCL takes for its default
+  if (is_unset && !config_has_launch_order() && ::setenv(launch_order_variable, "1", 1) != 0) {
+    throw Error(std::error_code(errno, std::generic_category()), "setting NCCL_LAUNCH_ORDER_IMPLICIT");
+  }
+  if (const char* const warning = warning_about(identity::snapshot_environment())) {
+    log(LogLevel::warning, warning);
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl

@@ -23,7 +23,7 @@
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/check.hpp"
-#include "dtrain/stream/cuda/relaxed_capture.hpp"
+#include "dtrain/stream/cuda/device_guard.hpp"
 
 #if DTRAIN_WITH_NCCL
 
@@ -89,14 +89,6 @@ inline void end_blocking(Channel& channel) noexcept {
   }
   channel.abort_abandoned_splits();
 }
-
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
 
 /// Polls NCCL and the events twenty times a second; an abort wakes it at once. Only this thread ends the communicator,
 /// so that threads that abort or close do not block in NCCL. The watchdog shares the channel: a thread that hangs in

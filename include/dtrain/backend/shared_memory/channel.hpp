@@ -20,7 +20,6 @@
 #include "dtrain/backend/ordered_channel.hpp"
 #include "dtrain/backend/shared_memory/barrier_wait.hpp"
 #include "dtrain/backend/shared_memory/control_block.hpp"
-#include "dtrain/backend/shared_memory/futex_counter.hpp"
 #include "dtrain/backend/shared_memory/segment.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"

@@ -14,7 +14,6 @@
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/channel_setup/open_and_report.hpp"
 #include "dtrain/backend/communicator.hpp"
-#include "dtrain/backend/staged/block_chunks.hpp"
 #include "dtrain/backend/staged/chunk_copies.hpp"
 #include "dtrain/backend/staged/staged_operation.hpp"
 #include "dtrain/backend/staged/staging_pipeline.hpp"
@@ -63,14 +62,6 @@ class Allocation {
 
   std::shared_ptr<DeviceAndHostMemory> memory_;
 };
-
-}  // namespace DTRAIN_NAMESPACE::backend::staged
-
-#endif  // DTRAIN_WITH_CUDA
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::backend::staged {
 
 /// Owns one rank's end of a channel, for memory of one device. Reductions have the inner backend's bits: chunks depend
 /// on counts and types alone. Threads: one at a time, abort() and failure() from any. Destruction skips work that has

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <exception>
 #include <optional>
-#include <utility>
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/communicator.hpp"
@@ -19,7 +18,6 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
-#include "dtrain/stream/cuda/relaxed_capture.hpp"
 #include "dtrain/stream/host/communication_stream.hpp"
 #include "dtrain/stream/host/queue.hpp"
 

@@ -3,7 +3,6 @@
 /// StagedOperation: an operation of the inner backend, run on one chunk after the other; StagedChunk: a chunk in
 /// flight, with the events of its stages.
 
-#include <array>
 #include <cstddef>
 #include <deque>
 #include <memory>

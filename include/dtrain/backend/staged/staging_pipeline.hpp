@@ -116,14 +116,6 @@ class DeviceCopies {
   std::size_t next_slot_ = 0;
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::staged
-
-#endif  // DTRAIN_WITH_CUDA
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::backend::staged {
-
 /// Each chunk has three stages, so three chunks move at once and the program's thread does not block. At the end of an
 /// operation the program's stream waits for the copy stream. Stages:
 /// 1. The program's stream copies the chunk to the host.

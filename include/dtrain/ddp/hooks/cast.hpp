@@ -30,8 +30,8 @@
 #include "dtrain/ddp/hooks/residuals.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/kernels/in_place_cast.hpp"
+#include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/kernels/scaled_copy_batch.hpp"
-#include "dtrain/stream/cuda/relaxed_capture.hpp"
 #include "dtrain/stream/cuda/stream.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 

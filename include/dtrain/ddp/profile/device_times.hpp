@@ -11,7 +11,7 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/ddp/profile/step_meter.hpp"
-#include "dtrain/stream/cuda/relaxed_capture.hpp"
+#include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 #include "dtrain/stream/cuda/timing_event.hpp"
 

@@ -10,7 +10,6 @@
 #include <cstdint>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/version.hpp"
 #include "dtrain/kernels/vector.hpp"
 
 namespace DTRAIN_NAMESPACE::kernels {

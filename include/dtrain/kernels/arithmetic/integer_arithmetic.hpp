@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/version.hpp"
 #include "dtrain/kernels/kernel_arguments.hpp"
 #include "dtrain/kernels/vector.hpp"
 

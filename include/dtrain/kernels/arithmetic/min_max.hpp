@@ -4,10 +4,8 @@
 
 #include <cstddef>
 #include <limits>
-#include <type_traits>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/version.hpp"
 #include "dtrain/kernels/kernel_arguments.hpp"
 #include "dtrain/kernels/vector.hpp"
 

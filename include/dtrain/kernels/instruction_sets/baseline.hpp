@@ -7,7 +7,6 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
-#include "dtrain/core/version.hpp"
 #include "dtrain/kernels/arithmetic/arithmetic.hpp"
 #include "dtrain/kernels/arithmetic/float_arithmetic.hpp"
 #include "dtrain/kernels/arithmetic/half_arithmetic.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Conversion of CUDA runtime errors to Error.
+/// CUDA runtime errors converted to Error; driver_function(): functions of the CUDA driver, looked up at run time.
 
 #include <string>
 #include <system_error>
@@ -41,6 +41,15 @@ inline bool quiet(cudaError_t code) noexcept {
   return false;
 }
 
+/// Deleter of a std::unique_ptr: calls `release`, a function of the runtime.
+template <auto release>
+struct ReleasedBy {
+  template <class T>
+  void operator()(T* owned) const noexcept {
+    static_cast<void>(quiet(release(owned)));
+  }
+};
+
 /// "cudaMalloc on device 0: cudaErrorMemoryAllocation, out of memory; REMEDY". Errors of kernels are reported by later
 /// calls.
 /// @param call the function called, or the action
@@ -68,6 +77,21 @@ inline void check(cudaError_t code, const char* call, SourceLocation where = Sou
   if (code != cudaSuccess) {
     throw_cuda_error(code, call, where);
   }
+}
+
+/// Looks up a driver function through the runtime, so that a program links no libcuda. The calling code spells out the
+/// function's type, because <cuda.h> is for programs that use the driver themselves.
+/// @param version the CUDA version that introduced the function in this form
+/// @returns null if the driver does not have it
+inline void* driver_function(const char* name, [[maybe_unused]] unsigned int version) noexcept {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+  const cudaError_t code = cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &status);
+#else
+  const cudaError_t code = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &status);
+#endif
+  return quiet(code) && status == cudaDriverEntryPointSuccess ? found : nullptr;
 }
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda

@@ -5,7 +5,6 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/version.hpp"
 
 #if DTRAIN_WITH_CUDA
 

@@ -7,7 +7,7 @@
 #if DTRAIN_WITH_CUDA
 
 #include <cstddef>
-#include <utility>
+#include <memory>
 
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/check.hpp"
@@ -33,29 +33,15 @@ class DeviceBuffer {
     if (code != cudaSuccess) {
       throw cuda_error(code, format_text("cudaMalloc of {} bytes", {bytes}));
     }
-    data_ = static_cast<std::byte*>(memory);
+    data_.reset(static_cast<std::byte*>(memory));
   }
 
-  DeviceBuffer(DeviceBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)), device_(other.device_) {}
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    std::swap(device_, other.device_);
-    return *this;
-  }
-  ~DeviceBuffer() {
-    if (data_ != nullptr) {
-      static_cast<void>(quiet(cudaFree(data_)));
-    }
-  }
-
-  std::byte* data() const noexcept { return data_; }
-  std::size_t bytes() const noexcept { return bytes_; }
+  std::byte* data() const noexcept { return data_.get(); }
+  std::size_t bytes() const noexcept { return data_ ? bytes_ : 0; }
   int device() const noexcept { return device_; }
 
  private:
-  std::byte* data_ = nullptr;
+  std::unique_ptr<std::byte, ReleasedBy<cudaFree>> data_;
   std::size_t bytes_ = 0;
   int device_ = 0;
 };

@@ -8,13 +8,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <thread>
-#include <utility>
+#include <type_traits>
 
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
-#include "dtrain/stream/cuda/relaxed_capture.hpp"
 #include "dtrain/stream/stream.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
@@ -24,18 +24,9 @@ namespace DTRAIN_NAMESPACE::stream::cuda {
 /// @ingroup streams
 class Event {
  public:
-  Event() noexcept = default;
-  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)), device_(other.device_) {}
-  Event& operator=(Event&& other) noexcept {
-    std::swap(event_, other.event_);
-    std::swap(device_, other.device_);
-    return *this;
-  }
-  ~Event() { destroy(); }
-
   /// Whether the event is complete; false if the device has failed: block_until_complete() throws the device's error.
   /// Not while a stream is being captured, because this call would break the capture.
-  bool is_complete() const noexcept { return event_ == nullptr || quiet(cudaEventQuery(event_)); }
+  bool is_complete() const noexcept { return event_ == nullptr || quiet(cudaEventQuery(native())); }
 
   /// As is_complete(), for a thread that captures nothing while another thread captures.
   bool is_complete_beside_capture() const noexcept {
@@ -65,39 +56,33 @@ class Event {
   }
 
   /// For calls of the runtime; null before the first record.
-  cudaEvent_t native() const noexcept { return event_; }
+  cudaEvent_t native() const noexcept { return event_.get(); }
 
  private:
   friend class StreamRef;
 
   void record(cudaStream_t stream, int device) {
-    if (event_ != nullptr && device != device_) {
-      destroy();
-    }
-    if (event_ == nullptr) {
+    if (event_ == nullptr || device != device_) {
+      event_.reset();
       const DeviceGuard guard(device);
-      check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+      cudaEvent_t event = nullptr;
+      check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+      event_.reset(event);
       device_ = device;
     }
-    check(cudaEventRecord(event_, stream), "cudaEventRecord");
+    check(cudaEventRecord(native(), stream), "cudaEventRecord");
   }
 
   bool poll() const {
-    const cudaError_t code = event_ == nullptr ? cudaSuccess : cudaEventQuery(event_);
+    const cudaError_t code = event_ == nullptr ? cudaSuccess : cudaEventQuery(native());
     if (code != cudaErrorNotReady) {
       check(code, "cudaEventQuery");
     }
     return quiet(code);
   }
 
-  void destroy() noexcept {
-    if (event_ != nullptr) {
-      static_cast<void>(quiet(cudaEventDestroy(event_)));  // the runtime keeps the event until it completes
-      event_ = nullptr;
-    }
-  }
-
-  cudaEvent_t event_ = nullptr;
+  /// The runtime keeps a destroyed event until it completes.
+  std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, ReleasedBy<cudaEventDestroy>> event_;
   int device_ = 0;
 };
 

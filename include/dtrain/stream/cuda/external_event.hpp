@@ -14,7 +14,6 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/futex.hpp"
 #include "dtrain/stream/cuda/check.hpp"
-#include "dtrain/stream/cuda/driver_function.hpp"
 #include "dtrain/stream/cuda/pinned_buffer.hpp"
 #include "dtrain/stream/stream.hpp"
 
@@ -50,14 +49,6 @@ inline bool wait_for_value(cudaStream_t stream, const std::uint32_t* word, std::
   check(static_cast<cudaError_t>(result), "cuStreamWaitValue32");  // the numbers are the same
   return true;
 }
-
-}  // namespace DTRAIN_NAMESPACE::stream::cuda
-
-#endif  // DTRAIN_WITH_CUDA
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Incomplete until signal(). Streams wait, by a memory operation, until a word in pinned memory reaches the number of
 /// this round. reset() begins the next round; a stream that reaches its wait after reset() passes it. If the device has

@@ -3,7 +3,7 @@
 /// PinnedBuffer: host memory for copies by devices; HostRegistration: borrowed host memory, pinned for a scope.
 
 #include <cstddef>
-#include <utility>
+#include <memory>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -18,8 +18,6 @@ namespace DTRAIN_NAMESPACE::stream::cuda {
 /// for the device.
 class HostRegistration {
  public:
-  HostRegistration() noexcept = default;
-
   /// @throws Error (cuda)
   HostRegistration(std::byte* data, std::size_t bytes) {
     if (bytes == 0) {
@@ -30,31 +28,12 @@ class HostRegistration {
       throw cuda_error(code, format_text("cudaHostRegister of {} bytes", {bytes}),
                        "look at how much memory may be locked (ulimit -l)");
     }
-    data_ = data;
-  }
-
-  HostRegistration(HostRegistration&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
-  HostRegistration& operator=(HostRegistration&& other) noexcept {
-    std::swap(data_, other.data_);
-    return *this;
-  }
-  ~HostRegistration() {
-    if (data_ != nullptr) {
-      static_cast<void>(quiet(cudaHostUnregister(data_)));
-    }
+    data_.reset(data);
   }
 
  private:
-  std::byte* data_ = nullptr;
+  std::unique_ptr<std::byte, ReleasedBy<cudaHostUnregister>> data_;
 };
-
-}  // namespace DTRAIN_NAMESPACE::stream::cuda
-
-#endif  // DTRAIN_WITH_CUDA
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Owns pinned memory at the same address for the host and for every device. Lifetime: outlives all work on it.
 /// Blocking: allocating and freeing may wait for the whole device.
@@ -71,27 +50,14 @@ class PinnedBuffer {
     if (code != cudaSuccess) {
       throw cuda_error(code, format_text("cudaHostAlloc of {} bytes", {bytes}));
     }
-    data_ = static_cast<std::byte*>(memory);
+    data_.reset(static_cast<std::byte*>(memory));
   }
 
-  PinnedBuffer(PinnedBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  ~PinnedBuffer() {
-    if (data_ != nullptr) {
-      static_cast<void>(quiet(cudaFreeHost(data_)));
-    }
-  }
-
-  std::byte* data() const noexcept { return data_; }
-  std::size_t bytes() const noexcept { return bytes_; }
+  std::byte* data() const noexcept { return data_.get(); }
+  std::size_t bytes() const noexcept { return data_ ? bytes_ : 0; }
 
  private:
-  std::byte* data_ = nullptr;
+  std::unique_ptr<std::byte, ReleasedBy<cudaFreeHost>> data_;
   std::size_t bytes_ = 0;
 };
 

@@ -2,7 +2,9 @@
 /// @file
 /// Stream: an owned CUDA stream; CommunicationStream: the stream for the communication of a group or a DDP instance.
 
-#include <utility>
+#include <memory>
+#include <optional>
+#include <type_traits>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/stream/cuda/check.hpp"
@@ -30,38 +32,18 @@ class Stream {
     int lowest = 0;
     int highest = 0;
     check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
-    check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority == Priority::high ? highest : lowest),
+    cudaStream_t stream = nullptr;
+    check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority == Priority::high ? highest : lowest),
           "cudaStreamCreateWithPriority");
+    stream_.reset(stream);
   }
 
-  Stream(Stream&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)), device_(other.device_) {}
-  Stream& operator=(Stream&& other) noexcept {
-    std::swap(stream_, other.stream_);
-    std::swap(device_, other.device_);
-    return *this;
-  }
-  ~Stream() {
-    if (stream_ != nullptr) {
-      static_cast<void>(quiet(cudaStreamDestroy(stream_)));
-    }
-  }
-
-  StreamRef ref() const noexcept { return {stream_, device_}; }
+  StreamRef ref() const noexcept { return {stream_.get(), device_}; }
 
  private:
-  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<std::remove_pointer_t<cudaStream_t>, ReleasedBy<cudaStreamDestroy>> stream_;
   int device_ = 0;
 };
-
-}  // namespace DTRAIN_NAMESPACE::stream::cuda
-
-#endif  // DTRAIN_WITH_CUDA
-
-#if DTRAIN_WITH_CUDA
-
-#include <optional>
-
-namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Owns a stream of high priority, on the thread's current device at the first call of ref().
 /// Threads: one at a time. Lifetime: outlives its references.

@@ -7,8 +7,9 @@
 #if DTRAIN_WITH_CUDA
 
 #include <chrono>
+#include <memory>
 #include <optional>
-#include <utility>
+#include <type_traits>
 
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
@@ -22,30 +23,22 @@ class TimingEvent {
   /// @throws Error (cuda)
   explicit TimingEvent(int device) {
     const DeviceGuard guard(device);
-    check(cudaEventCreateWithFlags(&event_, cudaEventDefault), "cudaEventCreateWithFlags");
-  }
-  TimingEvent(TimingEvent&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
-  TimingEvent& operator=(TimingEvent&& other) noexcept {
-    std::swap(event_, other.event_);
-    return *this;
-  }
-  ~TimingEvent() {
-    if (event_ != nullptr) {
-      static_cast<void>(quiet(cudaEventDestroy(event_)));
-    }
+    cudaEvent_t event = nullptr;
+    check(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreateWithFlags");
+    event_.reset(event);
   }
 
   /// Enqueues the point on a stream of the device that is not captured. @throws Error (cuda)
-  void record(StreamRef stream) { check(cudaEventRecord(event_, stream.native()), "cudaEventRecord"); }
+  void record(StreamRef stream) { check(cudaEventRecord(event_.get(), stream.native()), "cudaEventRecord"); }
 
   /// Also false if the device has failed. Not while a stream is being captured, except under RelaxedCapture.
-  bool is_complete() const noexcept { return quiet(cudaEventQuery(event_)); }
+  bool is_complete() const noexcept { return quiet(cudaEventQuery(event_.get())); }
 
   /// Device time between two events, negative if `to` was first. Empty if an event is not complete, or the time is
   /// unknown.
   friend std::optional<std::chrono::nanoseconds> between(const TimingEvent& from, const TimingEvent& to) noexcept {
     float milliseconds = 0;
-    if (!quiet(cudaEventElapsedTime(&milliseconds, from.event_, to.event_))) {
+    if (!quiet(cudaEventElapsedTime(&milliseconds, from.event_.get(), to.event_.get()))) {
       return std::nullopt;
     }
     return std::chrono::nanoseconds(
@@ -53,7 +46,7 @@ class TimingEvent {
   }
 
  private:
-  cudaEvent_t event_ = nullptr;
+  std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, ReleasedBy<cudaEventDestroy>> event_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda

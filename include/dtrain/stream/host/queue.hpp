@@ -17,7 +17,6 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/futex.hpp"
-#include "dtrain/core/version.hpp"
 #include "dtrain/stream/stream.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::host {

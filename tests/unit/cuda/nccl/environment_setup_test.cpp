@@ -1,4 +1,4 @@
-#include "dtrain/backend/nccl/environment_setup.hpp"
+#include "dtrain/backend/nccl/library.hpp"
 
 #include "dtrain/core/config.hpp"
 

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <concepts>
 #include <cstddef>
-#include <cstring>
 #include <limits>
 #include <span>
 

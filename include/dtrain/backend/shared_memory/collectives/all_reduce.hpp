@@ -17,7 +17,6 @@
 #include "dtrain/backend/shared_memory/channel.hpp"
 #include "dtrain/backend/shared_memory/collectives/chunked_collective.hpp"
 #include "dtrain/backend/shared_memory/collectives/mailbox_endpoint.hpp"
-#include "dtrain/backend/shared_memory/collectives/rank_addresses.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/kernels/copy.hpp"

@@ -9,14 +9,12 @@
 #include <cstdint>
 #include <new>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/backend/shared_memory/arena.hpp"
 #include "dtrain/backend/shared_memory/channel.hpp"
 #include "dtrain/backend/shared_memory/collectives/chunked_collective.hpp"
-#include "dtrain/backend/shared_memory/collectives/rank_addresses.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/kernels/copy.hpp"

@@ -157,7 +157,6 @@ struct MailboxTransfer {
 #include <chrono>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "dtrain/backend/shared_memory/control_block.hpp"
 #include "dtrain/core/text/format_text.hpp"

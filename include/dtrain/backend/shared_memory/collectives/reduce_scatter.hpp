@@ -8,7 +8,6 @@
 #include "dtrain/backend/shared_memory/arena.hpp"
 #include "dtrain/backend/shared_memory/channel.hpp"
 #include "dtrain/backend/shared_memory/collectives/chunked_collective.hpp"
-#include "dtrain/backend/shared_memory/collectives/rank_addresses.hpp"
 #include "dtrain/kernels/copy.hpp"
 #include "dtrain/kernels/reduction.hpp"
 

@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/event.hpp"
-#include "dtrain/stream/cuda/relaxed_capture.hpp"
 #include "dtrain/stream/cuda/stream.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 

@@ -1,7 +1,9 @@
 #pragma once
 /// @file
-/// DriverKernel: a kernel that the CUDA driver loads from PTX text.
+/// DriverKernel: a kernel that the CUDA driver loads from PTX text; the text that reads, writes and widens the elements
+/// of an array.
 
+#include <algorithm>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -9,9 +11,9 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/types/dtype.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
-#include "dtrain/stream/cuda/driver_function.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
 #if DTRAIN_WITH_CUDA
@@ -89,6 +91,79 @@ class DriverKernel {
   void* kernel_ = nullptr;
   driver::LaunchKernel launch_ = nullptr;
 };
+
+/// The text is for PTX 6.0 and sm_70; the driver compiles it for the device (PTX ISA, "PTX Module Directives").
+namespace ptx {
+
+inline constexpr const char* header = ".version 6.0\n.target sm_70\n.address_size 64\n";
+
+/// Type of a register that memory is read to and written from.
+inline std::string memory_type(DType dtype) {
+  return dtype == DType::f64 ? "f64" : dtype == DType::f32 ? "f32" : "b16";
+}
+
+/// "{%sw0, %sw1}": the registers `prefix`, `first` and following.
+inline std::string numbered(const std::string& prefix, unsigned first, unsigned count) {
+  std::string text;
+  for (unsigned i = first; i < first + count; ++i) {
+    text += (text.empty() ? "%" : ", %") + prefix + std::to_string(i);
+  }
+  return count == 1 ? text : "{" + text + "}";
+}
+
+/// "sf" of f32, "sb" of 16 bits, for the letter s.
+inline std::string prefix(DType dtype, char letter) {
+  return std::string(1, letter) + memory_type(dtype)[0];
+}
+
+/// The registers of elements `first` and following.
+inline std::string registers(DType dtype, char letter, unsigned first, unsigned count) {
+  return numbered(prefix(dtype, letter), first, count);
+}
+
+/// Declares registers for `count` elements, and for transfer() of them.
+inline std::string declaration(DType dtype, char letter, unsigned count) {
+  const std::string words =
+      size_bytes(dtype) == 2 ? format_text(".reg .b32 %{}w<{}>;\n", {std::string(1, letter), count / 2}) : "";
+  return format_text(".reg .{} %{}<{}>;\n{}", {memory_type(dtype), prefix(dtype, letter), count, words});
+}
+
+/// Reads ("ld") or writes ("st") `count` elements at `address`, 16 bytes at a time if there are as many. Two elements
+/// of 16 bits become one word of 32, with the first element in the lower half: an instruction moves four registers at
+/// most.
+inline std::string transfer(DType dtype, char letter, const char* instruction, const char* address, unsigned count) {
+  const bool loads = instruction[0] == 'l';
+  const bool in_words = size_bytes(dtype) == 2 && count > 1;
+  const auto bytes = static_cast<unsigned>(in_words ? 4 : size_bytes(dtype));
+  const unsigned moved = in_words ? count / 2 : count;
+  const unsigned width = std::min(moved, 16 / bytes);
+  std::string halves;
+  for (unsigned i = 0; in_words && i < moved; ++i) {
+    const std::string word = numbered(std::string(1, letter) + "w", i, 1);
+    const std::string pair = registers(dtype, letter, 2 * i, 2);
+    halves += format_text("mov.b32 {}, {};\n", {loads ? pair : word, loads ? word : pair});
+  }
+  std::string moves;
+  for (unsigned first = 0; first < moved; first += width) {
+    const std::string names = numbered(in_words ? std::string(1, letter) + "w" : prefix(dtype, letter), first, width);
+    const std::string place = format_text("[{}+{}]", {address, first * bytes});
+    moves += format_text("{}.global{}.{} {}, {};\n",
+                         {instruction, width == 1 ? "" : ".v" + std::to_string(width),
+                          in_words ? "b32" : memory_type(dtype), loads ? names : place, loads ? place : names});
+  }
+  return loads ? moves + halves : halves + moves;
+}
+
+/// Sets %value to element `i` of f32, f16 or bf16; uses %bits.
+inline std::string widen_element(DType dtype, unsigned i) {
+  const std::string source = registers(dtype, 's', i, 1);
+  return dtype == DType::f32 ? "mov.f32 %value, " + source + ";\n"
+         : dtype == DType::f16
+             ? "cvt.f32.f16 %value, " + source + ";\n"
+             : "cvt.u32.u16 %bits, " + source + ";\nshl.b32 %bits, %bits, 16;\nmov.b32 %value, %bits;\n";
+}
+
+}  // namespace ptx
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda
 

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// ScaledCopyBatch: many copies within a device that convert and scale, enqueued together.
+/// ScaledCopyBatch: many copies within a device that convert and scale, enqueued together; ScaleKernel: its kernel for
+/// two element types, loaded by the CUDA driver, and the kernel's PTX text.
 
 #include "dtrain/core/config.hpp"
 
@@ -9,15 +10,215 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
+#include <string>
 #include <vector>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
-#include "dtrain/stream/cuda/kernels/scale_kernel.hpp"
+#include "dtrain/stream/cuda/kernels/driver_kernel.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// One array, as the kernel reads it from its parameters.
+struct ScaleKernelEntry {
+  std::uint64_t target;
+  std::uint64_t source;
+  std::uint32_t elements;
+  std::uint32_t first_block;  ///< of the array; entries are sorted by it
+};
+
+/// Entries of one launch. Their 3 KiB fit into the 4 KiB of a kernel's parameters, so that the launch copies them: no
+/// memory must outlive it, and a graph stores them.
+inline constexpr std::size_t max_scale_entries = 128;
+inline constexpr std::uint32_t scale_block_threads = 256;
+inline constexpr std::uint32_t scale_block_elements = 8192;  ///< of one array; a power of two
+inline constexpr const char* scale_kernel_name = "dtrain_scale";
+
+/// Element types between which the kernel converts: f32, f16 and bf16 with each other, f64 with itself.
+constexpr bool can_scale(DType from, DType to) noexcept {
+  const auto is_short = [](DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; };
+  return (is_short(from) && is_short(to)) || (from == DType::f64 && to == DType::f64);
+}
+
+namespace ptx {
+
+/// Converts element `i` to the type of the product, multiplies, and rounds it once to the target's type. Integers round
+/// to bf16, because sm_70 and sm_75 have no instruction for bf16.
+inline std::string scaled_element(DType from, DType to, unsigned i) {
+  const std::string source = registers(from, 's', i, 1);
+  const std::string target = registers(to, 't', i, 1);
+  if (from == DType::f64) {
+    return format_text("mul.rn.f64 {}, {}, %factor;\n", {target, source});
+  }
+  const std::string text = widen_element(from, i) + "mul.rn.f32 %value, %value, %factor;\n";
+  if (to == DType::f32) {
+    return text + "mov.f32 " + target + ", %value;\n";
+  }
+  if (to == DType::f16) {
+    return text + "cvt.rn.f16.f32 " + target + ", %value;\n";
+  }
+  return text +
+         "mov.b32 %bits, %value;\n"
+         "shr.u32 %odd, %bits, 16;\n"
+         "and.b32 %odd, %odd, 1;\n"
+         "add.u32 %bits, %bits, 32767;\n"
+         "add.u32 %bits, %bits, %odd;\n"
+         "shr.u32 %bits, %bits, 16;\n"
+         "setp.nan.f32 %is_nan, %value, %value;\n"
+         "selp.b32 %bits, 32704, %bits, %is_nan;\n"  // 0x7fc0
+         "cvt.u16.u32 " +
+         target + ", %bits;\n";
+}
+
+/// scaled_element(), but with %copies the bits of the source, which a product of a NaN would not have.
+inline std::string scale_element(DType from, DType to, unsigned i) {
+  const std::string source = registers(from, 's', i, 1);
+  const std::string target = registers(to, 't', i, 1);
+  return scaled_element(from, to, i) +
+         (from != to ? "" : format_text("selp.{} {}, {}, {}, %copies;\n", {memory_type(to), target, source, target}));
+}
+
+/// A loop of one thread over elements from %index to `end`, `count` at a time.
+inline std::string loop(DType from, DType to, const std::string& label, const char* end, unsigned count) {
+  std::string text = format_text(
+      "{}:\n"
+      "setp.ge.u32 %is_done, %index, {};\n"
+      "@%is_done bra {}_DONE;\n"
+      "mad.wide.u32 %read, %index, {}, %source;\n"
+      "mad.wide.u32 %written, %index, {}, %target;\n{}",
+      {label, end, label, size_bytes(from), size_bytes(to), transfer(from, 's', "ld", "%read", count)});
+  for (unsigned i = 0; i < count; ++i) {
+    text += scale_element(from, to, i);
+  }
+  return text + format_text("{}add.u32 %index, %index, {};\nbra {};\n{}_DONE:\n",
+                            {transfer(to, 't', "st", "%written", count), count * scale_block_threads, label, label});
+}
+
+}  // namespace ptx
+
+/// The kernel `scale_kernel_name`(entries, number of entries, factor): each element of each target becomes the source's
+/// element times the factor, computed in f32 (f64 for f64) and rounded once to nearest even. Subnormals are kept, NaNs
+/// stay NaNs. Between equal types the factor 1 copies all bits, also a NaN's. One array of `n` elements takes ceil(n /
+/// scale_block_elements) blocks of scale_block_threads threads. A block finds its entry by binary search. Where both
+/// addresses are multiples of 16 bytes, a thread moves 16 or 32 bytes at a time. Target and source are the same memory
+/// or disjoint.
+inline std::string scale_kernel_text(DType from, DType to) {
+  const std::string float_type = from == DType::f64 ? "f64" : "f32";
+  const unsigned at_a_time = from == DType::f64 ? 2 : size_bytes(from) == 4 && size_bytes(to) == 4 ? 4 : 8;
+  const std::string elements = std::to_string(scale_block_elements);
+  const std::string entry_bytes = std::to_string(sizeof(ScaleKernelEntry));
+  return ptx::header + std::string(".visible .entry ") + scale_kernel_name + "(\n.param .align 8 .b8 entries[" +
+         std::to_string(max_scale_entries * sizeof(ScaleKernelEntry)) + "],\n.param .u32 entry_count,\n.param ." +
+         float_type +
+         " factor)\n{\n"
+         ".reg .pred %is_done, %is_nan, %copies;\n"
+         ".reg .u32 %block, %thread, %low, %high, %middle, %first, %elements, %begin, %end, %whole, %index;\n"
+         ".reg .u32 %bits, %odd;\n"
+         ".reg .u64 %table, %entry, %source, %target, %read, %written, %misaligned;\n"
+         ".reg .f32 %value;\n.reg ." +
+         float_type + " %factor;\n" + ptx::declaration(from, 's', at_a_time) + ptx::declaration(to, 't', at_a_time) +
+         "ld.param." + float_type + " %factor, [factor];\n" +
+         format_text("setp.eq.{} %copies, %factor, {};\n",
+                     {float_type, from == DType::f64 ? "0d3FF0000000000000" : "0f3F800000"}) +
+         "ld.param.u32 %high, [entry_count];\n"
+         "mov.b64 %table, entries;\n"
+         "mov.u32 %block, %ctaid.x;\n"
+         "mov.u32 %thread, %tid.x;\n"
+         "mov.u32 %low, 0;\n"
+         "SEARCH:\n"  // the block's entry is in [low, high)
+         "add.u32 %middle, %low, 1;\n"
+         "setp.ge.u32 %is_done, %middle, %high;\n"
+         "@%is_done bra FOUND;\n"
+         "add.u32 %middle, %low, %high;\n"
+         "shr.u32 %middle, %middle, 1;\n"
+         "mad.wide.u32 %entry, %middle, " +
+         entry_bytes +
+         ", %table;\n"
+         "ld.param.u32 %first, [%entry+20];\n"
+         "setp.gt.u32 %is_done, %first, %block;\n"
+         "@%is_done mov.u32 %high, %middle;\n"
+         "@!%is_done mov.u32 %low, %middle;\n"
+         "bra SEARCH;\n"
+         "FOUND:\n"
+         "mad.wide.u32 %entry, %low, " +
+         entry_bytes +
+         ", %table;\n"
+         "ld.param.u64 %target, [%entry+0];\n"
+         "ld.param.u64 %source, [%entry+8];\n"
+         "ld.param.u32 %elements, [%entry+16];\n"
+         "ld.param.u32 %first, [%entry+20];\n"
+         "cvta.to.global.u64 %target, %target;\n"
+         "cvta.to.global.u64 %source, %source;\n"
+         "sub.u32 %begin, %block, %first;\n"
+         "mul.lo.u32 %begin, %begin, " +
+         elements +
+         ";\n"
+         "sub.u32 %end, %elements, %begin;\n"
+         "min.u32 %end, %end, " +
+         elements +
+         ";\n"
+         "add.u32 %end, %begin, %end;\n"
+         "or.b64 %misaligned, %target, %source;\n"
+         "and.b64 %misaligned, %misaligned, 15;\n"
+         "setp.ne.u64 %is_done, %misaligned, 0;\n"
+         "mov.u32 %whole, %begin;\n"
+         "@%is_done bra VECTOR_DONE;\n"
+         "and.b32 %whole, %end, " +
+         std::to_string(~(at_a_time - 1U)) +  // begin is a multiple as well
+         ";\n"
+         "mad.lo.u32 %index, %thread, " +
+         std::to_string(at_a_time) + ", %begin;\n" + ptx::loop(from, to, "VECTOR", "%whole", at_a_time) +
+         "add.u32 %index, %whole, %thread;\n" + ptx::loop(from, to, "SINGLE", "%end", 1) + "ret;\n}\n";
+}
+
+/// The kernel of scale_kernel_text(), for one pair of types. Trivially copyable; valid until the process ends.
+class ScaleKernel {
+ public:
+  /// No kernel.
+  ScaleKernel() = default;
+
+  /// The kernel for these types, or none if can_scale() is false or the driver does not load it. The driver may compile
+  /// the text as late as at the first launch, and fail then: see ScaledCopyBatch::load. Threads: any.
+  static ScaleKernel find(DType from, DType to) {
+    static std::mutex mutex;
+    static ScaleKernel found[types][types];
+    if (!can_scale(from, to)) {
+      return {};
+    }
+    const std::lock_guard lock(mutex);
+    ScaleKernel& kernel = found[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
+    if (!kernel) {
+      kernel.kernel_ = DriverKernel::load(scale_kernel_text(from, to), scale_kernel_name);
+      kernel.is_double_ = from == DType::f64;
+    }
+    return kernel;
+  }
+
+  explicit operator bool() const noexcept { return static_cast<bool>(kernel_); }
+
+  /// Enqueues a launch. Requires: the stream's device is the thread's current device; 1 <= count <= max_scale_entries.
+  /// @param blocks of all entries @throws Error (cuda)
+  void launch(const ScaleKernelEntry* entries, std::size_t count, std::uint32_t blocks, double factor,
+              StreamRef stream) const {
+    ScaleKernelEntry parameter[max_scale_entries] = {};
+    std::copy_n(entries, count, parameter);
+    auto entry_count = static_cast<std::uint32_t>(count);
+    auto single = static_cast<float>(factor);
+    void* arguments[] = {parameter, &entry_count, is_double_ ? static_cast<void*>(&factor) : &single};
+    kernel_.launch(blocks, scale_block_threads, arguments, stream);
+  }
+
+ private:
+  /// Enumerators up to the last that can_scale() takes.
+  static constexpr std::size_t types = static_cast<std::size_t>(DType::bf16) + 1;
+
+  DriverKernel kernel_;
+  bool is_double_ = false;
+};
 
 /// Collects copies of one pair of element types, then enqueues them, 128 arrays a launch. The copies are unordered: no
 /// copy may read or write what another one writes; a copy onto itself is allowed. Allocates nothing for as many copies

@@ -16,7 +16,6 @@
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
 #include "dtrain/stream/cuda/kernels/driver_kernel.hpp"
-#include "dtrain/stream/cuda/kernels/ptx_elements.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
 #if DTRAIN_WITH_CUDA
@@ -115,14 +114,6 @@ inline std::string square_sum_text(DType dtype) {
              "ret;\n}\n",
              {square_sum_threads / 2});
 }
-
-}  // namespace DTRAIN_NAMESPACE::stream::cuda
-
-#endif  // DTRAIN_WITH_CUDA
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// The kernel of square_sum_text(), for one type. Trivially copyable; valid until the process ends.
 class SquareSumKernel {

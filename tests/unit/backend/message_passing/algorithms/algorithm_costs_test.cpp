@@ -9,6 +9,7 @@
 #include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
 #include "dtrain/backend/message_passing/algorithms/halving_doubling.hpp"
 #include "dtrain/kernels/partial_reduction.hpp"
+#include "support/algorithm_traffic.hpp"
 #include "support/exact_values.hpp"
 #include "support/routine_ranks.hpp"
 #include "support/scalar_reduction.hpp"
@@ -27,9 +28,9 @@ using dtrain::backend::Operation;
 using dtrain::backend::OperationKind;
 using passing::CollectiveShape;
 using passing::CriticalPath;
-using passing::RankTraffic;
 using passing::Tuning;
 using support::ByteVector;
+using support::RankTraffic;
 using support::RoutineEndpoint;
 using support::RoutineRun;
 
@@ -170,20 +171,20 @@ TEST_CASE("an all_reduce by direct exchange sends what its formula says") {
   Tuning tuning = fine(32768);
   tuning.direct_exchange_ranks = passing::max_direct_exchange_ranks;
   check_all_reduce(passing::max_direct_exchange_ranks, tuning, tuning.small_bytes, selected,
-                   [](const CollectiveShape& shape) { return passing::DirectExchangeCost{shape}; });
+                   [](const CollectiveShape& shape) { return support::DirectExchangeTraffic{shape}; });
 }
 
 TEST_CASE("an all_reduce by recursive doubling sends what its formula says") {
   const Tuning tuning = fine(32768);
   check_all_reduce(64, tuning, tuning.small_bytes, selected,
-                   [](const CollectiveShape& shape) { return passing::RecursiveDoublingCost{shape}; });
+                   [](const CollectiveShape& shape) { return support::RecursiveDoublingTraffic{shape}; });
 }
 
 TEST_CASE("an all_reduce by halving-doubling sends what its formula says") {
   for (const std::size_t small_bytes : {std::size_t{0}, std::size_t{256}}) {
     const Tuning tuning = fine(small_bytes);
     check_all_reduce(64, tuning, any_length, halving, [&](const CollectiveShape& shape) {
-      return passing::HalvingDoublingCost{shape, tuning};
+      return support::HalvingDoublingTraffic{shape, tuning};
     });
   }
 }
@@ -191,7 +192,7 @@ TEST_CASE("an all_reduce by halving-doubling sends what its formula says") {
 TEST_CASE("an all_reduce by ring sends what its formula says") {
   const Tuning tuning = fine(0);
   check_all_reduce(64, tuning, any_length, selected, [&](const CollectiveShape& shape) {
-    return passing::RingCost{shape, tuning, true, true};
+    return support::RingTraffic{shape, tuning, true, true};
   });
 }
 
@@ -200,7 +201,7 @@ TEST_CASE("an all_reduce by direct reduce-scatter sends what its formula says") 
   tuning.direct_exchange_ranks = passing::max_direct_exchange_ranks;
   tuning.direct_reduce_scatter = true;
   check_all_reduce(passing::max_direct_exchange_ranks, tuning, any_length, selected, [&](const CollectiveShape& shape) {
-    return passing::DirectReduceScatterCost{shape, tuning, true};
+    return support::DirectReduceScatterTraffic{shape, tuning, true};
   });
 }
 
@@ -228,11 +229,11 @@ TEST_CASE("reduce_scatter and all_gather send what their formulas say") {
           CHECK(output == reduced);
         }
         if (direct && size <= passing::max_direct_exchange_ranks) {
-          check_sent(scattered, passing::DirectReduceScatterCost{shape, tuning, false});
+          check_sent(scattered, support::DirectReduceScatterTraffic{shape, tuning, false});
         } else {
-          check_sent(scattered, passing::RingCost{shape, tuning, true, false});
+          check_sent(scattered, support::RingTraffic{shape, tuning, true, false});
         }
-        check_sent(gathered, passing::RingCost{shape, tuning, false, true});
+        check_sent(gathered, support::RingTraffic{shape, tuning, false, true});
       }
     }
   }
@@ -251,7 +252,7 @@ TEST_CASE("small reduce_scatter and all_gather by direct exchange send what the 
         channel, operation(OperationKind::reduce_scatter, count, DType::f32), given, count * 4, false, selected);
     const RoutineRun gathered = support::run_routines(channel, operation(OperationKind::all_gather, count, DType::f32),
                                                       scattered.outputs, count * ranks * 4, false, selected);
-    const passing::DirectExchangeCost cost{{size, count, DType::f32, DType::f32}};
+    const support::DirectExchangeTraffic cost{{size, count, DType::f32, DType::f32}};
     check_sent(scattered, cost);
     check_sent(gathered, cost);
     CHECK(gathered.outputs[0] == support::scalar_reduction(DType::f32, ReduceOp::sum, given));
@@ -305,15 +306,15 @@ TEST_CASE("with long messages the critical paths have the textbook lengths") {
       CHECK(path.messages == doctest::Approx(messages));
       CHECK(path.bytes == doctest::Approx(path_bytes));
     };
-    check(passing::DirectExchangeCost{shape}.path(), 1, (n - 1) * bytes);
-    check(passing::RecursiveDoublingCost{shape}.path(), steps, steps * bytes);
-    check(passing::HalvingDoublingCost{shape, tuning}.path(), 2 * steps, 2 * (n - 1) / n * bytes);
-    check(passing::RingCost{shape, tuning, true, true}.path(), 2 * (n - 1), 2 * (n - 1) / n * bytes);
-    check(passing::DirectReduceScatterCost{shape, tuning, true}.path(), 2 * (n - 1), 2 * (n - 1) / n * bytes);
+    check(passing::direct_exchange_path(shape), 1, (n - 1) * bytes);
+    check(passing::recursive_doubling_path(shape), steps, steps * bytes);
+    check(passing::halving_doubling_path(shape, tuning), 2 * steps, 2 * (n - 1) / n * bytes);
+    check(passing::ring_path(shape, tuning), 2 * (n - 1), 2 * (n - 1) / n * bytes);
+    check(passing::direct_reduce_scatter_path(shape, tuning), 2 * (n - 1), 2 * (n - 1) / n * bytes);
   }
   const CollectiveShape odd{13, 1200, DType::f32, DType::f32};  // 12 ranks in stages of 2, 2 and 3, and a pair
-  CHECK(passing::HalvingDoublingCost{odd, tuning}.path().messages == 2 + 2 * (1 + 1 + 2));
-  CHECK(passing::HalvingDoublingCost{odd, tuning}.path().bytes == 2 * 4800 + 2 * 11 * 400);
+  CHECK(passing::halving_doubling_path(odd, tuning).messages == 2 + 2 * (1 + 1 + 2));
+  CHECK(passing::halving_doubling_path(odd, tuning).bytes == 2 * 4800 + 2 * 11 * 400);
   CHECK(CriticalPath{3, 100}.seconds(LinkCost{2, 0.5}) == 56);
 }
 
