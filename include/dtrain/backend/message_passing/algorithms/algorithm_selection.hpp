@@ -11,7 +11,6 @@
 #include <span>
 
 #include "dtrain/backend/message_passing/algorithms/algorithm_table.hpp"
-#include "dtrain/backend/message_passing/algorithms/barrier.hpp"
 #include "dtrain/backend/message_passing/algorithms/block_exchange.hpp"
 #include "dtrain/backend/message_passing/algorithms/blocks.hpp"
 #include "dtrain/backend/message_passing/algorithms/broadcast.hpp"
@@ -63,16 +62,11 @@ Routine measure_link(OperationContext<E>& context, LinkCost& link) {
   }
   const int peer = context.rank() == 0 ? last : 0;
   std::byte* const memory = context.scratch.at_least(2 * header_bytes(context) + long_bytes);
-  std::byte* const received_header = memory + header_bytes(context);
-  const typename E::MessageHandle received =
-      context.endpoint.recv(header_memory(context, received_header), peer, TagClass::collective);
-  const typename E::MessageHandle sent =
-      context.endpoint.send(write_header(context, memory, {}), peer, TagClass::collective);
-  const std::size_t bytes = co_await context.endpoint.done(received);
-  check_header(context, peer, received_header, bytes, 0);
-  co_await context.endpoint.done(sent);
+  const HeaderMessage received{memory + header_bytes(context)};
+  Routine headers = exchange_headers(context, peer, {memory}, peer, received);
+  co_await headers;
   double shortest[2] = {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
-  const std::span<std::byte> message(received_header + header_bytes(context), long_bytes);
+  const std::span<std::byte> message(memory + 2 * header_bytes(context), long_bytes);
   std::fill(message.begin(), message.end(), std::byte{0});
   for (int trip = 0; trip < short_trips + long_trips; ++trip) {
     const bool is_long = trip >= short_trips;
@@ -160,37 +154,15 @@ Routine all_reduce(OperationContext<E>& context, const Buffers& buffers) {
     co_await routine;
   }
   const std::size_t count = context.operation.count;
-  const std::size_t bytes = count * size_bytes(context.operation.dtype);
+  Routine routine;
   switch (all_reduce_algorithm(context)) {
-    case AllReduceAlgorithm::direct_exchange: {
-      const DirectExchange work{buffers.input, buffers.output, bytes, count, false, true};
-      Routine routine = direct_exchange(context, work);
-      co_await routine;
-      break;
-    }
-    case AllReduceAlgorithm::recursive_doubling: {
-      const RecursiveDoubling work{buffers.input, buffers.output, bytes, count};
-      Routine routine = recursive_doubling(context, work);
-      co_await routine;
-      break;
-    }
-    case AllReduceAlgorithm::halving_doubling: {
-      const HalvingDoubling work{buffers.input, buffers.output, count};
-      Routine routine = halving_doubling(context, work);
-      co_await routine;
-      break;
-    }
-    case AllReduceAlgorithm::direct_reduce_scatter: {
-      Routine routine = reduce_long(context, buffers, count, true, true);
-      co_await routine;
-      break;
-    }
-    case AllReduceAlgorithm::ring: {
-      Routine routine = reduce_long(context, buffers, count, true, false);
-      co_await routine;
-      break;
-    }
+    case AllReduceAlgorithm::direct_exchange: routine = direct_exchange(context, buffers); break;
+    case AllReduceAlgorithm::recursive_doubling: routine = recursive_doubling(context, buffers); break;
+    case AllReduceAlgorithm::halving_doubling: routine = halving_doubling(context, buffers); break;
+    case AllReduceAlgorithm::direct_reduce_scatter: routine = reduce_long(context, buffers, count, true, true); break;
+    case AllReduceAlgorithm::ring: routine = reduce_long(context, buffers, count, true, false); break;
   }
+  co_await routine;
 }
 
 template <Endpoint E>
@@ -198,8 +170,7 @@ Routine reduce_scatter(OperationContext<E>& context, const Buffers& buffers) {
   const Operation& operation = context.operation;
   const std::size_t bytes = operation.count * size_bytes(operation.dtype);
   if (uses_direct_exchange(context, bytes)) {
-    const DirectExchange work{buffers.input, buffers.output, bytes, operation.count, true, true};
-    Routine routine = direct_exchange(context, work);
+    Routine routine = direct_exchange(context, buffers);
     co_await routine;
   } else {
     const Tuning& tuning = context.channel.tuning;
@@ -215,8 +186,7 @@ Routine all_gather(OperationContext<E>& context, const Buffers& buffers) {
   const Operation& operation = context.operation;
   const std::size_t bytes = operation.count * size_bytes(operation.dtype);
   if (uses_direct_exchange(context, bytes)) {
-    const DirectExchange work{buffers.input, buffers.output, bytes, operation.count, false, false};
-    Routine routine = direct_exchange(context, work);
+    Routine routine = direct_exchange(context, buffers);
     co_await routine;
   } else {
     std::byte* const own = buffers.output + static_cast<std::size_t>(context.rank()) * bytes;

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "dtrain/backend/exchange/block_exchange.hpp"
-#include "dtrain/backend/message_passing/algorithms/barrier.hpp"
 #include "dtrain/backend/message_passing/algorithms/operation_header.hpp"
 #include "dtrain/backend/message_passing/algorithms/point_to_point.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "dtrain/backend/message_passing/algorithms/blocks.hpp"
+#include "dtrain/backend/message_passing/algorithms/chunk_pipeline.hpp"
 #include "dtrain/backend/message_passing/algorithms/operation_header.hpp"
 #include "dtrain/backend/message_passing/algorithms/ring_collectives.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
@@ -19,30 +20,22 @@ namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 inline constexpr int max_direct_exchange_ranks = 16;
 
-/// Each rank receives `bytes` from every other, and reduces them in rank order or concatenates them.
-struct DirectExchange {
-  const std::byte* input;  ///< if `blocks`, one block for each rank; else one block for all
-  std::byte* output;
-  std::size_t bytes;  ///< of a block
-  std::size_t count;  ///< of a block, in elements
-  bool blocks;        ///< each rank receives its own block of the input
-  bool reduces;
-};
-
+/// Each rank receives a block from every other, and reduces them in rank order (all_reduce, reduce_scatter) or
+/// concatenates them (all_gather). For a reduce_scatter each rank receives its own block of the input.
 template <Endpoint E>
-Routine direct_exchange(OperationContext<E>& context, const DirectExchange& work) {
+Routine direct_exchange(OperationContext<E>& context, const Buffers& buffers) {
   using MessageHandle = typename E::MessageHandle;
+  const Operation& operation = context.operation;
+  const bool scatters = operation.kind == OperationKind::reduce_scatter;
+  const std::size_t block_bytes = operation.count * size_bytes(operation.dtype);
   const int size = context.size();
   const int self = context.rank();
   const std::size_t header = header_bytes(context);
   std::byte* const memory = context.scratch.at_least(2 * static_cast<std::size_t>(size) * header);
-  const auto sent_memory = [&](int peer) {
-    return memory + static_cast<std::size_t>(work.blocks ? peer : self) * header;
-  };
+  const auto sent_memory = [&](int peer) { return memory + static_cast<std::size_t>(scatters ? peer : self) * header; };
   const auto received_header = [&](int peer) { return memory + static_cast<std::size_t>(size + peer) * header; };
   const auto block_for = [&](int peer) {
-    const std::size_t offset = work.blocks ? static_cast<std::size_t>(peer) * work.bytes : 0;
-    return std::span(work.input + offset, work.bytes);
+    return std::span(buffers.input + (scatters ? static_cast<std::size_t>(peer) * block_bytes : 0), block_bytes);
   };
   std::array<MessageHandle, max_direct_exchange_ranks> sent;
   std::array<MessageHandle, max_direct_exchange_ranks> received;
@@ -54,7 +47,7 @@ Routine direct_exchange(OperationContext<E>& context, const DirectExchange& work
   std::span<const std::byte> message;
   for (int distance = 1; distance < size; ++distance) {
     const int peer = context.after(distance);
-    if (work.blocks || distance == 1) {
+    if (scatters || distance == 1) {
       message = write_header(context, sent_memory(peer), block_for(peer));
     }
     sent[static_cast<std::size_t>(peer)] = context.endpoint.send(message, peer, TagClass::collective);
@@ -62,25 +55,25 @@ Routine direct_exchange(OperationContext<E>& context, const DirectExchange& work
   for (int peer = 0; peer < size; ++peer) {
     if (peer != self) {
       const std::size_t bytes = co_await context.endpoint.done(received[static_cast<std::size_t>(peer)]);
-      check_header(context, peer, received_header(peer), bytes, work.bytes);
+      check_header(context, peer, received_header(peer), bytes, block_bytes);
     }
   }
   const auto block_of = [&](int peer) {
     return peer == self ? block_for(self).data() : inline_payload(received_header(peer));
   };
-  if (work.reduces) {
+  if (is_reduction(operation.kind)) {
     std::array<const std::byte*, max_direct_exchange_ranks> sources{};
     for (int peer = 0; peer < size; ++peer) {
       sources[static_cast<std::size_t>(peer)] = block_of(peer);
     }
-    const std::array<std::byte*, 1> targets{work.output};
-    kernels::Reduction::of(context.operation.dtype, context.operation.op)(
-        std::span(sources).first(static_cast<std::size_t>(size)), targets, work.count);
+    const std::array<std::byte*, 1> targets{buffers.output};
+    kernels::Reduction::of(operation.dtype, operation.op)(std::span(sources).first(static_cast<std::size_t>(size)),
+                                                          targets, operation.count);
   } else {
     for (int peer = 0; peer < size; ++peer) {
-      std::byte* const target = work.output + static_cast<std::size_t>(peer) * work.bytes;
+      std::byte* const target = buffers.output + static_cast<std::size_t>(peer) * block_bytes;
       if (target != block_of(peer)) {
-        kernels::copy_bytes(target, block_of(peer), work.bytes);
+        kernels::copy_bytes(target, block_of(peer), block_bytes);
       }
     }
   }
@@ -96,27 +89,36 @@ namespace detail {
 /// Numbers messages as RingSchedule does. Message m goes to every peer and comes from every peer. A round has one or
 /// two steps: each block's owner receives the block from all peers; then, if the work gathers, sends the result to all.
 template <Endpoint E>
-class DirectSchedule {
+class DirectSchedule : public ChunkSchedule {
  public:
-  DirectSchedule(OperationContext<E>& context, const BlockCollective& work, std::byte* slots) noexcept
+  static constexpr std::size_t most_peers = max_direct_exchange_ranks;
+
+  DirectSchedule(OperationContext<E>& context, const BlockCollective& work)
       : context_(context),
         work_(work),
-        slots_(slots),
         in_flight_(work.blocks.chunks_in_flight()),
-        steps_(work.gathers ? 2 : 1) {}
+        steps_(work.gathers ? 2 : 1),
+        headers_((peers() + 2) * header_bytes(context)),
+        memory_(context.scratch.at_least(headers_ + in_flight_ * (peers() + 1) * work.blocks.chunk_bytes())) {}
 
+  std::size_t peers() const noexcept { return static_cast<std::size_t>(context_.size()) - 1; }
+  int to(std::size_t k) const noexcept { return context_.after(static_cast<int>(k) + 1); }
+  int from(std::size_t k) const noexcept { return context_.before(static_cast<int>(k) + 1); }
+  std::byte* sent_header(std::size_t /*k*/) const noexcept { return memory_; }
+  std::byte* received_header(std::size_t k) const noexcept { return memory_ + (k + 1) * header_bytes(context_); }
+  std::size_t in_flight() const noexcept { return in_flight_; }
   std::size_t messages() const noexcept { return work_.blocks.rounds() * steps_ * in_flight_; }
 
-  std::span<const std::byte> outgoing(std::size_t m, int peer) const noexcept {
+  std::span<const std::byte> outgoing(std::size_t m, std::size_t k) const noexcept {
     const bool gives = is_result(m);
-    const Extent extent = extent_of(m, gives ? context_.rank() : peer);
+    const Extent extent = extent_of(m, gives ? context_.rank() : to(k));
     return {(gives ? work_.output : work_.input) + extent.offset, extent.bytes};
   }
 
-  std::span<std::byte> incoming(std::size_t m, int peer) const noexcept {
+  std::span<std::byte> incoming(std::size_t m, std::size_t k) const noexcept {
     const bool gives = is_result(m);
-    const Extent extent = extent_of(m, gives ? peer : context_.rank());
-    return {gives ? work_.output + extent.offset : slot(m, peer), extent.bytes};
+    const Extent extent = extent_of(m, gives ? from(k) : context_.rank());
+    return {gives ? work_.output + extent.offset : slot(m, from(k)), extent.bytes};
   }
 
   /// Reduces once message `m` of every peer has arrived: in rank order, with one rounding at the end.
@@ -141,82 +143,26 @@ class DirectSchedule {
     return work_.blocks.chunk(block, m / in_flight_ / steps_, m % in_flight_);
   }
   std::byte* slot(std::size_t m, int peer) const noexcept {
-    return slots_ + (m % in_flight_ * static_cast<std::size_t>(context_.size()) + static_cast<std::size_t>(peer)) *
-                        work_.blocks.chunk_bytes();
+    return memory_ + headers_ +
+           (m % in_flight_ * (peers() + 1) + static_cast<std::size_t>(peer)) * work_.blocks.chunk_bytes();
   }
 
   OperationContext<E>& context_;
   const BlockCollective& work_;
-  std::byte* slots_;
   std::size_t in_flight_;
   std::size_t steps_;
+  std::size_t headers_;  ///< bytes of all headers, behind which the slots are
+  std::byte* memory_;
 };
 
 }  // namespace detail
 
 /// Sends as many bytes as a ring, in 2 steps instead of 2 (size - 1). Each element is read and written once, by the
 /// rank that reduces it; the bits are those of SharedMemory. Between hosts, a ring meets fewer bottlenecks.
-/// Requires: `work` reduces; at most max_direct_exchange_ranks.
+/// Requires: `work` reduces; at most max_direct_exchange_ranks. Lifetime: `work` outlives the routine.
 template <Endpoint E>
 Routine direct_reduce_scatter(OperationContext<E>& context, const BlockCollective& work) {
-  using MessageHandle = typename E::MessageHandle;
-  const std::size_t in_flight = work.blocks.chunks_in_flight();
-  const std::size_t size = static_cast<std::size_t>(context.size());
-  const std::size_t header = header_bytes(context);
-  std::byte* const memory =
-      context.scratch.at_least((size + 1) * header + in_flight * size * work.blocks.chunk_bytes());
-  const auto received_header = [&](int peer) { return memory + static_cast<std::size_t>(peer + 1) * header; };
-  const detail::DirectSchedule<E> schedule(context, work, memory + (size + 1) * header);
-  const std::size_t messages = schedule.messages();
-  std::array<MessageHandle, max_direct_exchange_ranks> header_sent;
-  std::array<MessageHandle, max_direct_exchange_ranks> header_received;
-  std::array<std::array<MessageHandle, max_direct_exchange_ranks>, max_chunks_in_flight> sent;
-  std::array<std::array<MessageHandle, max_direct_exchange_ranks>, max_chunks_in_flight> received;
-  const auto start = [&](std::size_t m) {
-    for (int distance = 1; distance < context.size(); ++distance) {
-      const int peer = context.before(distance);
-      received[m % in_flight][static_cast<std::size_t>(peer)] =
-          context.endpoint.recv(schedule.incoming(m, peer), peer, TagClass::collective);
-    }
-    for (int distance = 1; distance < context.size(); ++distance) {
-      const int peer = context.after(distance);
-      sent[m % in_flight][static_cast<std::size_t>(peer)] =
-          context.endpoint.send(schedule.outgoing(m, peer), peer, TagClass::collective);
-    }
-  };
-  const std::span<const std::byte> message = write_header(context, memory, {});
-  for (int distance = 1; distance < context.size(); ++distance) {
-    const auto peer = static_cast<std::size_t>(context.after(distance));
-    header_sent[peer] = context.endpoint.send(message, context.after(distance), TagClass::collective);
-    const auto other = static_cast<std::size_t>(context.before(distance));
-    header_received[other] = context.endpoint.recv(header_memory(context, received_header(context.before(distance))),
-                                                   context.before(distance), TagClass::collective);
-  }
-  for (std::size_t m = 0; m < in_flight; ++m) {
-    start(m);
-  }
-  for (int distance = 1; distance < context.size(); ++distance) {
-    const int peer = context.before(distance);
-    const std::size_t bytes = co_await context.endpoint.done(header_received[static_cast<std::size_t>(peer)]);
-    check_header(context, peer, received_header(peer), bytes, 0);
-  }
-  for (std::size_t m = 0; m < messages; ++m) {
-    for (int distance = 1; distance < context.size(); ++distance) {
-      const int peer = context.before(distance);
-      const std::size_t bytes = co_await context.endpoint.done(received[m % in_flight][static_cast<std::size_t>(peer)]);
-      check_length(context, peer, bytes, schedule.incoming(m, peer).size());
-    }
-    schedule.arrived(m);
-    for (int distance = 1; distance < context.size(); ++distance) {
-      co_await context.endpoint.done(sent[m % in_flight][static_cast<std::size_t>(context.after(distance))]);
-    }
-    if (m + in_flight < messages) {
-      start(m + in_flight);
-    }
-  }
-  for (int distance = 1; distance < context.size(); ++distance) {
-    co_await context.endpoint.done(header_sent[static_cast<std::size_t>(context.after(distance))]);
-  }
+  return exchange_chunks(context, detail::DirectSchedule<E>(context, work));
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing

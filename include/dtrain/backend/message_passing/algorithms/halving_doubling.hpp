@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <span>
 
-#include "dtrain/backend/message_passing/algorithms/blocks.hpp"
+#include "dtrain/backend/message_passing/algorithms/chunk_pipeline.hpp"
 #include "dtrain/backend/message_passing/algorithms/halving_stages.hpp"
 #include "dtrain/backend/message_passing/algorithms/operation_header.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
@@ -18,13 +18,6 @@
 #include "dtrain/kernels/partial_reduction.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-/// All-reduce of `count` elements. `output` is `input`, or disjoint from it.
-struct HalvingDoubling {
-  const std::byte* input;
-  std::byte* output;
-  std::size_t count;
-};
 
 namespace detail {
 
@@ -69,19 +62,22 @@ struct HalvingStep {
 
 /// One rank's steps, and memory for them: headers, then slots for chunks in flight, then wide partial results.
 template <Endpoint E>
-class HalvingSchedule {
+class HalvingSchedule : public ChunkSchedule {
  public:
-  HalvingSchedule(OperationContext<E>& context, const HalvingDoubling& work)
+  static constexpr std::size_t most_peers = max_halving_peers;
+
+  HalvingSchedule(OperationContext<E>& context, const Buffers& buffers)
       : stages_(context.size()),
         rank_(context.rank()),
-        work_(work),
+        buffers_(buffers),
+        count_(context.operation.count),
         combine_(context.partial_reduction()),
         element_(size_bytes(context.operation.dtype)),
         wide_(size_bytes(combine_.type())),
         in_flight_(context.channel.tuning.chunks_in_flight),
         chunks_(HalvingChunks::of(context.channel.tuning, combine_.type())),
         header_(header_bytes(context)) {
-    const std::size_t longest = stages_.extra_ranks() > 0 ? work.count : stages_.longest_part(work.count, 0);
+    const std::size_t longest = stages_.extra_ranks() > 0 ? count_ : stages_.longest_part(count_, 0);
     chunks_.longest = std::min(chunks_.longest, std::max<std::size_t>(1, longest));
     peers_ = static_cast<std::size_t>(stages_.factor(stages_.count() - 1)) - 1;
     const std::size_t slots = 2 * peers_ * header_;
@@ -98,65 +94,77 @@ class HalvingSchedule {
   /// The even rank of a pair takes over the contributions of the odd one, or gives it the result.
   HalvingStep paired_step(bool gives_result) const noexcept {
     const bool even = rank_ % 2 == 0;
-    HalvingStep step;
-    step.peers = 1;
-    step.longest = work_.count;
-    step.sends = even == gives_result;
-    step.receives = !step.sends;
-    step.reduces = even && !gives_result;
-    const HalvingRange all{gives_result ? work_.output : work_.input, work_.count, element_, false};
-    step.transfers[0] = {even ? rank_ + 1 : rank_ - 1, all, all, work_.output};
-    step.own = all;
-    step.target = step.reduces ? partials_at(0) : nullptr;
-    return step;
+    HalvingStep made;
+    made.peers = 1;
+    made.longest = count_;
+    made.sends = even == gives_result;
+    made.receives = !made.sends;
+    made.reduces = even && !gives_result;
+    const HalvingRange all{gives_result ? buffers_.output : buffers_.input, count_, element_, false};
+    made.transfers[0] = {even ? rank_ + 1 : rank_ - 1, all, all, buffers_.output};
+    made.own = all;
+    made.target = made.reduces ? partials_at(0) : nullptr;
+    return made;
   }
 
   HalvingStep halving_step(std::size_t stage) const noexcept {
-    HalvingStep step = step_with_group(stage);
+    HalvingStep made = step_with_group(stage);
     const int self = stages_.participant(rank_);
     const HalvingPart own = part(stage, stages_.position(self, stage));
     const bool is_partial = has_partials(rank_, stage);
-    step.reduces = true;
-    step.last = stage + 1 == stages_.count();
-    step.own = range(own, is_partial);
-    step.target = step.last ? work_.output + own.begin * element_ : partials_at(own.begin);
-    for (std::size_t k = 0; k < step.peers; ++k) {
-      HalvingTransfer& transfer = step.transfers[k];
+    made.reduces = true;
+    made.last = stage + 1 == stages_.count();
+    made.own = range(own, is_partial);
+    made.target = made.last ? buffers_.output + own.begin * element_ : partials_at(own.begin);
+    for (std::size_t k = 0; k < made.peers; ++k) {
+      HalvingTransfer& transfer = made.transfers[k];
       const bool other_is_partial = has_partials(transfer.peer, stage);
       transfer.sent = range(part(stage, stages_.position(stages_.participant(transfer.peer), stage)), is_partial);
       transfer.received = {nullptr, own.count, other_is_partial ? wide_ : element_, other_is_partial};
     }
-    return step;
+    return made;
   }
 
   HalvingStep doubling_step(std::size_t stage) const noexcept {
-    HalvingStep step = step_with_group(stage);
-    step.compares = false;
+    HalvingStep made = step_with_group(stage);
+    made.compares = false;
     const HalvingPart own = part(stage, stages_.position(stages_.participant(rank_), stage));
-    for (std::size_t k = 0; k < step.peers; ++k) {
-      HalvingTransfer& transfer = step.transfers[k];
+    for (std::size_t k = 0; k < made.peers; ++k) {
+      HalvingTransfer& transfer = made.transfers[k];
       const HalvingPart other = part(stage, stages_.position(stages_.participant(transfer.peer), stage));
-      transfer.sent = {work_.output + own.begin * element_, own.count, element_, false};
+      transfer.sent = {buffers_.output + own.begin * element_, own.count, element_, false};
       transfer.received = {nullptr, other.count, element_, false};
-      transfer.target = work_.output + other.begin * element_;
+      transfer.target = buffers_.output + other.begin * element_;
     }
-    return step;
+    return made;
   }
 
-  /// Whether ranges travel in the headers.
-  bool is_inline(const HalvingStep& step) const noexcept { return chunks_.is_inline(step.longest, step.compares); }
-  std::size_t in_flight() const noexcept { return in_flight_; }
+  /// The step that exchange_chunks() runs.
+  HalvingStep step{};
 
-  /// After the headers, if any.
-  std::size_t messages(const HalvingStep& step) const noexcept { return chunks_.messages(step.longest, step.compares); }
+  std::size_t peers() const noexcept { return step.peers; }
+  int to(std::size_t k) const noexcept { return step.transfers[k].peer; }
+  int from(std::size_t k) const noexcept { return step.transfers[k].peer; }
+  bool sends() const noexcept { return step.sends; }
+  bool receives() const noexcept { return step.receives; }
+  bool compares() const noexcept { return step.compares; }
+  bool is_inline() const noexcept { return chunks_.is_inline(step.longest, step.compares); }
+  std::size_t in_flight() const noexcept { return in_flight_; }
+  std::size_t messages() const noexcept { return chunks_.messages(step.longest, step.compares); }
 
   std::byte* sent_header(std::size_t k) const noexcept { return memory_ + 2 * k * header_; }
   std::byte* received_header(std::size_t k) const noexcept { return sent_header(k) + header_; }
+  std::span<const std::byte> payload(std::size_t k) const noexcept {
+    return step.transfers[k].sent.chunk(0, is_inline() ? step.transfers[k].sent.count : 0);
+  }
+  std::size_t received_payload(std::size_t k) const noexcept {
+    return is_inline() ? step.transfers[k].received.count * step.transfers[k].received.width : 0;
+  }
 
-  std::span<const std::byte> outgoing(const HalvingStep& step, std::size_t m, std::size_t k) const noexcept {
+  std::span<const std::byte> outgoing(std::size_t m, std::size_t k) const noexcept {
     return step.transfers[k].sent.chunk(m, chunks_.longest);
   }
-  std::span<std::byte> incoming(const HalvingStep& step, std::size_t m, std::size_t k) const noexcept {
+  std::span<std::byte> incoming(std::size_t m, std::size_t k) const noexcept {
     const HalvingTransfer& transfer = step.transfers[k];
     const std::size_t begin = std::min(transfer.received.count, m * chunks_.longest);
     const std::size_t bytes = std::min(chunks_.longest, transfer.received.count - begin) * transfer.received.width;
@@ -164,21 +172,21 @@ class HalvingSchedule {
   }
 
   /// Every peer's header has arrived, with its range.
-  void headers_arrived(const HalvingStep& step) const noexcept {
+  void headers_arrived() const noexcept {
     if (step.reduces) {
       const auto source_of = [&](std::size_t k) { return inline_payload(received_header(k)); };
-      combine(step, source_of, 0, step.own.count);
+      combine(source_of, 0, step.own.count);
     } else if (step.receives) {
-      kernels::copy_bytes(step.transfers[0].target, inline_payload(received_header(0)), work_.count * element_);
+      kernels::copy_bytes(step.transfers[0].target, inline_payload(received_header(0)), count_ * element_);
     }
   }
 
   /// Chunk `m` of every peer has arrived.
-  void arrived(const HalvingStep& step, std::size_t m) const noexcept {
+  void arrived(std::size_t m) const noexcept {
     if (step.reduces) {
       const std::size_t begin = std::min(step.own.count, m * chunks_.longest);
       const auto source_of = [&](std::size_t k) { return slot(m, k); };
-      combine(step, source_of, begin, std::min(chunks_.longest, step.own.count - begin));
+      combine(source_of, begin, std::min(chunks_.longest, step.own.count - begin));
     }
   }
 
@@ -187,20 +195,20 @@ class HalvingSchedule {
   HalvingStep step_with_group(std::size_t stage) const noexcept {
     const int self = stages_.participant(rank_);
     const int position = stages_.position(self, stage);
-    HalvingStep step;
-    step.longest = stages_.longest_part(work_.count, stage);
-    step.before_own = static_cast<std::size_t>(position);
+    HalvingStep made;
+    made.longest = stages_.longest_part(count_, stage);
+    made.before_own = static_cast<std::size_t>(position);
     for (int other = 0; other < stages_.factor(stage); ++other) {
       if (other != position) {
-        step.transfers[step.peers++].peer = stages_.rank(self + (other - position) * stages_.distance(stage));
+        made.transfers[made.peers++].peer = stages_.rank(self + (other - position) * stages_.distance(stage));
       }
     }
-    return step;
+    return made;
   }
 
   /// A part of what this rank has kept up to the stage.
   HalvingPart part(std::size_t stage, int position) const noexcept {
-    return stages_.part(work_.count, stages_.participant(rank_), stage, position);
+    return stages_.part(count_, stages_.participant(rank_), stage, position);
   }
 
   bool has_partials(int rank, std::size_t stage) const noexcept { return stage > 0 || stages_.is_paired(rank); }
@@ -209,17 +217,16 @@ class HalvingSchedule {
     if (!stages_.takes_part(rank_)) {
       return {};
     }
-    return stages_.is_paired(rank_) ? HalvingPart{0, work_.count}
-                                    : part(0, stages_.position(stages_.participant(rank_), 0));
+    return stages_.is_paired(rank_) ? HalvingPart{0, count_} : part(0, stages_.position(stages_.participant(rank_), 0));
   }
 
   HalvingRange range(const HalvingPart& elements, bool is_partial) const noexcept {
-    const std::byte* const data = is_partial ? partials_at(elements.begin) : work_.input + elements.begin * element_;
+    const std::byte* const data = is_partial ? partials_at(elements.begin) : buffers_.input + elements.begin * element_;
     return {data, elements.count, is_partial ? wide_ : element_, is_partial};
   }
 
   std::byte* partials_at(std::size_t begin) const noexcept {
-    return combine_.widens() ? partials_ + (begin - first_kept_) * wide_ : work_.output + begin * element_;
+    return combine_.widens() ? partials_ + (begin - first_kept_) * wide_ : buffers_.output + begin * element_;
   }
 
   std::byte* slot(std::size_t m, std::size_t k) const noexcept {
@@ -227,7 +234,7 @@ class HalvingSchedule {
   }
 
   template <class SourceOf>
-  void combine(const HalvingStep& step, SourceOf source_of, std::size_t begin, std::size_t count) const noexcept {
+  void combine(SourceOf source_of, std::size_t begin, std::size_t count) const noexcept {
     std::array<kernels::PartialReduction::Operand, HalvingStages::max_factor> sources{};
     for (std::size_t k = 0; k < step.peers; ++k) {
       sources[k < step.before_own ? k : k + 1] = {source_of(k), step.transfers[k].received.is_partial};
@@ -239,7 +246,8 @@ class HalvingSchedule {
 
   HalvingStages stages_;
   int rank_;
-  HalvingDoubling work_;
+  Buffers buffers_;
+  std::size_t count_;
   kernels::PartialReduction combine_;
   std::size_t element_;
   std::size_t wide_;
@@ -253,72 +261,6 @@ class HalvingSchedule {
   std::size_t first_kept_;
 };
 
-/// Runs one step to its end.
-template <Endpoint E>
-Routine exchange_ranges(OperationContext<E>& context, const HalvingSchedule<E>& schedule, const HalvingStep& step) {
-  using MessageHandle = typename E::MessageHandle;
-  using Handles = std::array<MessageHandle, max_halving_peers>;
-  const std::size_t in_flight = schedule.in_flight();
-  const std::size_t messages = schedule.messages(step);
-  const bool is_inline = schedule.is_inline(step);
-  Handles header_sent;
-  Handles header_received;
-  std::array<Handles, max_chunks_in_flight> sent;
-  std::array<Handles, max_chunks_in_flight> received;
-  const auto start = [&](std::size_t m) {
-    for (std::size_t k = 0; k < step.peers; ++k) {
-      const int peer = step.transfers[k].peer;
-      if (step.receives) {
-        received[m % in_flight][k] = context.endpoint.recv(schedule.incoming(step, m, k), peer, TagClass::collective);
-      }
-      if (step.sends) {
-        sent[m % in_flight][k] = context.endpoint.send(schedule.outgoing(step, m, k), peer, TagClass::collective);
-      }
-    }
-  };
-  for (std::size_t k = 0; step.compares && k < step.peers; ++k) {
-    const HalvingTransfer& transfer = step.transfers[k];
-    if (step.receives) {
-      header_received[k] = context.endpoint.recv(header_memory(context, schedule.received_header(k)), transfer.peer,
-                                                 TagClass::collective);
-    }
-    if (step.sends) {
-      const std::span<const std::byte> payload =
-          is_inline ? transfer.sent.chunk(0, transfer.sent.count) : std::span<const std::byte>();
-      header_sent[k] = context.endpoint.send(write_header(context, schedule.sent_header(k), payload), transfer.peer,
-                                             TagClass::collective);
-    }
-  }
-  for (std::size_t m = 0; m < std::min(in_flight, messages); ++m) {
-    start(m);
-  }
-  for (std::size_t k = 0; step.compares && step.receives && k < step.peers; ++k) {
-    const HalvingTransfer& transfer = step.transfers[k];
-    const std::size_t bytes = co_await context.endpoint.done(header_received[k]);
-    check_header(context, transfer.peer, schedule.received_header(k), bytes,
-                 is_inline ? transfer.received.count * transfer.received.width : 0);
-  }
-  if (is_inline) {
-    schedule.headers_arrived(step);
-  }
-  for (std::size_t m = 0; m < messages; ++m) {
-    for (std::size_t k = 0; step.receives && k < step.peers; ++k) {
-      const std::size_t bytes = co_await context.endpoint.done(received[m % in_flight][k]);
-      check_length(context, step.transfers[k].peer, bytes, schedule.incoming(step, m, k).size());
-    }
-    schedule.arrived(step, m);
-    for (std::size_t k = 0; step.sends && k < step.peers; ++k) {
-      co_await context.endpoint.done(sent[m % in_flight][k]);
-    }
-    if (m + in_flight < messages) {
-      start(m + in_flight);
-    }
-  }
-  for (std::size_t k = 0; step.compares && step.sends && k < step.peers; ++k) {
-    co_await context.endpoint.done(header_sent[k]);
-  }
-}
-
 }  // namespace detail
 
 /// Each rank sends as many bytes as in a ring, 2 (n - 1) / n of the buffer, in 2 log2(n) steps if the number of ranks n
@@ -326,31 +268,30 @@ Routine exchange_ranges(OperationContext<E>& context, const HalvingSchedule<E>& 
 /// rank reduces each block, so all ranks get the same bits. Partial results that are wider than the elements take
 /// scratch memory: as long as half of the buffer, or the whole on a rank that stands for two.
 template <Endpoint E>
-Routine halving_doubling(OperationContext<E>& context, const HalvingDoubling& work) {
-  const detail::HalvingSchedule<E> schedule(context, work);
+Routine halving_doubling(OperationContext<E>& context, const Buffers& buffers) {
+  detail::HalvingSchedule<E> schedule(context, buffers);
   const HalvingStages& stages = schedule.stages();
   const bool is_paired = stages.is_paired(context.rank());
-  detail::HalvingStep step;
   if (is_paired) {
-    step = schedule.paired_step(false);
-    Routine routine = detail::exchange_ranges(context, schedule, step);
+    schedule.step = schedule.paired_step(false);
+    Routine routine = exchange_chunks(context, schedule);
     co_await routine;
   }
   if (stages.takes_part(context.rank())) {
     for (std::size_t stage = 0; stage < stages.count(); ++stage) {
-      step = schedule.halving_step(stage);
-      Routine routine = detail::exchange_ranges(context, schedule, step);
+      schedule.step = schedule.halving_step(stage);
+      Routine routine = exchange_chunks(context, schedule);
       co_await routine;
     }
     for (std::size_t stage = stages.count(); stage-- > 0;) {
-      step = schedule.doubling_step(stage);
-      Routine routine = detail::exchange_ranges(context, schedule, step);
+      schedule.step = schedule.doubling_step(stage);
+      Routine routine = exchange_chunks(context, schedule);
       co_await routine;
     }
   }
   if (is_paired) {
-    step = schedule.paired_step(true);
-    Routine routine = detail::exchange_ranges(context, schedule, step);
+    schedule.step = schedule.paired_step(true);
+    Routine routine = exchange_chunks(context, schedule);
     co_await routine;
   }
 }

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Operation header: an operation's first message to a peer, with its descriptor and a small payload.
+/// Operation header: an operation's first message to a peer, with its descriptor and a small payload; the barrier,
+/// which consists of headers.
 
 #include <cstddef>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include <string_view>
 
 #include "dtrain/backend/message_passing/operation_context.hpp"
+#include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -169,5 +171,47 @@ class HeaderExchange {
   typename E::MessageHandle header_received_;
   typename E::MessageHandle header_sent_;
 };
+
+/// A header's memory, and the bytes of its payload, which is in place.
+struct HeaderMessage {
+  std::byte* memory;
+  std::size_t payload = 0;
+};
+
+/// Sends `own` to rank `to`, and receives a header with the payload of `other` from rank `from`; -1: none.
+/// @throws as check_header
+template <Endpoint E>
+Routine exchange_headers(OperationContext<E>& context, int to, HeaderMessage own, int from, HeaderMessage other) {
+  typename E::MessageHandle sent;
+  typename E::MessageHandle received;
+  if (from >= 0) {
+    received = context.endpoint.recv(header_memory(context, other.memory), from, TagClass::collective);
+  }
+  if (to >= 0) {
+    sent = context.endpoint.send(write_header(context, own.memory, {inline_payload(own.memory), own.payload}), to,
+                                 TagClass::collective);
+  }
+  if (from >= 0) {
+    const std::size_t bytes = co_await context.endpoint.done(received);
+    check_header(context, from, other.memory, bytes, other.payload);
+  }
+  if (to >= 0) {
+    co_await context.endpoint.done(sent);
+  }
+}
+
+/// Dissemination barrier: in round k, each rank receives from the rank 2^k before it, so in the end from all. Source:
+/// D. Hensgen, R. Finkel and U. Manber, "Two algorithms for barrier synchronization", Int. J. Parallel Program. 17
+/// (1988).
+template <Endpoint E>
+Routine barrier(OperationContext<E>& context) {
+  std::byte* const memory = context.scratch.at_least(2 * header_bytes(context));
+  const HeaderMessage own{memory};
+  const HeaderMessage other{memory + header_bytes(context)};
+  for (int distance = 1; distance < context.size(); distance *= 2) {
+    Routine round = exchange_headers(context, context.after(distance), own, context.before(distance), other);
+    co_await round;
+  }
+}
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "dtrain/backend/message_passing/algorithms/blocks.hpp"
+#include "dtrain/backend/message_passing/algorithms/chunk_pipeline.hpp"
 #include "dtrain/backend/message_passing/algorithms/operation_header.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
 #include "dtrain/backend/message_passing/routine.hpp"
@@ -30,21 +31,29 @@ namespace detail {
 
 /// Numbers the messages of a ring: by round, then by step, then by chunk in flight.
 template <Endpoint E>
-class RingSchedule {
+class RingSchedule : public ChunkSchedule {
  public:
-  RingSchedule(OperationContext<E>& context, const BlockCollective& work, std::byte* slots) noexcept
+  static constexpr std::size_t most_peers = 1;
+
+  RingSchedule(OperationContext<E>& context, const BlockCollective& work)
       : context_(context),
         work_(work),
-        slots_(slots),
         combine_(context.partial_reduction()),
         in_flight_(work.blocks.chunks_in_flight()),
         reductions_(work.reduces ? static_cast<std::size_t>(context.size()) - 1 : 0),
-        steps_(reductions_ + (work.gathers ? static_cast<std::size_t>(context.size()) - 1 : 0)) {}
+        steps_(reductions_ + (work.gathers ? static_cast<std::size_t>(context.size()) - 1 : 0)),
+        memory_(context.scratch.at_least(2 * header_bytes(context) + 2 * in_flight_ * work.blocks.chunk_bytes())) {}
 
+  std::size_t peers() const noexcept { return 1; }
+  int to(std::size_t /*k*/) const noexcept { return context_.after(1); }
+  int from(std::size_t /*k*/) const noexcept { return context_.before(1); }
+  std::byte* sent_header(std::size_t /*k*/) const noexcept { return memory_; }
+  std::byte* received_header(std::size_t /*k*/) const noexcept { return memory_ + header_bytes(context_); }
+  std::size_t in_flight() const noexcept { return in_flight_; }
   std::size_t messages() const noexcept { return work_.blocks.rounds() * steps_ * in_flight_; }
 
   /// Message `m` to the next rank.
-  std::span<const std::byte> outgoing(std::size_t m) const noexcept {
+  std::span<const std::byte> outgoing(std::size_t m, std::size_t /*k*/) const noexcept {
     const std::size_t step = step_of(m);
     if (step < reductions_) {
       const Extent extent = extent_of(m, context_.before(static_cast<int>(step) + 1));
@@ -56,7 +65,7 @@ class RingSchedule {
   }
 
   /// Memory for message `m` from the previous rank: first its contribution, then partial results, then results.
-  std::span<std::byte> incoming(std::size_t m) const noexcept {
+  std::span<std::byte> incoming(std::size_t m, std::size_t /*k*/) const noexcept {
     const Extent extent = received(m);
     const std::size_t step = step_of(m);
     if (step >= reductions_) {
@@ -75,7 +84,7 @@ class RingSchedule {
     const Extent extent = received(m);
     const bool last = step + 1 == reductions_;
     const std::array<kernels::PartialReduction::Operand, 2> sources{
-        {{incoming(m).data(), step > 0}, {work_.input + extent.offset, false}}};
+        {{incoming(m, 0).data(), step > 0}, {work_.input + extent.offset, false}}};
     combine_(sources, last ? reduced(extent) : slot(m), extent.count, last);
   }
 
@@ -102,58 +111,25 @@ class RingSchedule {
   }
 
   /// Two slots for each chunk in flight: one is sent while the next message arrives in the other.
-  std::byte* slot(std::size_t m) const noexcept { return slots_ + m % (2 * in_flight_) * work_.blocks.chunk_bytes(); }
+  std::byte* slot(std::size_t m) const noexcept {
+    return memory_ + 2 * header_bytes(context_) + m % (2 * in_flight_) * work_.blocks.chunk_bytes();
+  }
 
   OperationContext<E>& context_;
   const BlockCollective& work_;
-  std::byte* slots_;
   kernels::PartialReduction combine_;
   std::size_t in_flight_;
   std::size_t reductions_;  ///< steps that reduce
   std::size_t steps_;
+  std::byte* memory_;  ///< of two headers, then of the slots
 };
 
 }  // namespace detail
 
-/// - Message m + in_flight is sent after message m has arrived, because it holds the combined result.
-/// - Message m + in_flight is received after message m has been sent: then its memory is free.
-/// Every rank posts a recv before it waits, so ranks cannot deadlock in a ring.
+/// Lifetime: `work` outlives the routine.
 template <Endpoint E>
 Routine ring(OperationContext<E>& context, const BlockCollective& work) {
-  using MessageHandle = typename E::MessageHandle;
-  const std::size_t in_flight = work.blocks.chunks_in_flight();
-  const std::size_t header = header_bytes(context);
-  std::byte* const memory = context.scratch.at_least(2 * header + 2 * in_flight * work.blocks.chunk_bytes());
-  std::byte* const received_header = memory + header;
-  const detail::RingSchedule<E> schedule(context, work, received_header + header);
-  const std::size_t messages = schedule.messages();
-  const int next = context.after(1);
-  const int previous = context.before(1);
-
-  const MessageHandle header_sent =
-      context.endpoint.send(write_header(context, memory, {}), next, TagClass::collective);
-  const MessageHandle header_received =
-      context.endpoint.recv(header_memory(context, received_header), previous, TagClass::collective);
-  std::array<MessageHandle, max_chunks_in_flight> sent;
-  std::array<MessageHandle, max_chunks_in_flight> received;
-  for (std::size_t m = 0; m < in_flight; ++m) {
-    received[m] = context.endpoint.recv(schedule.incoming(m), previous, TagClass::collective);
-    sent[m] = context.endpoint.send(schedule.outgoing(m), next, TagClass::collective);
-  }
-  const std::size_t bytes = co_await context.endpoint.done(header_received);
-  check_header(context, previous, received_header, bytes, 0);
-  for (std::size_t m = 0; m < messages; ++m) {
-    const std::size_t index = m % in_flight;
-    const std::size_t length = co_await context.endpoint.done(received[index]);
-    check_length(context, previous, length, schedule.incoming(m).size());
-    schedule.arrived(m);
-    co_await context.endpoint.done(sent[index]);
-    if (m + in_flight < messages) {
-      received[index] = context.endpoint.recv(schedule.incoming(m + in_flight), previous, TagClass::collective);
-      sent[index] = context.endpoint.send(schedule.outgoing(m + in_flight), next, TagClass::collective);
-    }
-  }
-  co_await context.endpoint.done(header_sent);
+  return exchange_chunks(context, detail::RingSchedule<E>(context, work));
 }
 
 /// An all_reduce as a ring, for buffers of every length.

@@ -95,7 +95,7 @@ struct BroadcastChainCost {
   }
 };
 
-/// barrier.hpp: ceil(log2(n)) alpha.
+/// operation_header.hpp, the barrier: ceil(log2(n)) alpha.
 struct BarrierCost {
   int ranks;
 
@@ -119,8 +119,7 @@ passing::Routine selected(passing::OperationContext<RoutineEndpoint>& context, c
 }
 
 passing::Routine halving(passing::OperationContext<RoutineEndpoint>& context, const passing::Buffers& buffers) {
-  const passing::HalvingDoubling work{buffers.input, buffers.output, context.operation.count};
-  passing::Routine routine = passing::halving_doubling(context, work);
+  passing::Routine routine = passing::halving_doubling(context, buffers);
   co_await routine;
 }
 

@@ -49,8 +49,7 @@ Operation all_reduce(std::size_t count, DType dtype, ReduceOp op) {
 /// The routine keeps references to what it works on.
 passing::Routine run_halving_doubling(passing::OperationContext<RoutineEndpoint>& context,
                                       const passing::Buffers& buffers) {
-  const passing::HalvingDoubling work{buffers.input, buffers.output, context.operation.count};
-  passing::Routine routine = passing::halving_doubling(context, work);
+  passing::Routine routine = passing::halving_doubling(context, buffers);
   co_await routine;
 }
 
