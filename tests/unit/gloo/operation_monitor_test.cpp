@@ -14,12 +14,13 @@
 #include "dtrain/async/worker_thread.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/futex.hpp"
+#include "dtrain/core/process/blocked_write_signals.hpp"
 
 namespace {
 
+using dtrain::BlockedWriteSignals;
 using dtrain::Deadline;
 using dtrain::async::WorkerThread;
-using dtrain::backend::gloo::BlockedPipeSignal;
 using dtrain::backend::gloo::MonitoredOperation;
 using dtrain::backend::gloo::OperationMonitor;
 using namespace std::chrono_literals;
@@ -144,7 +145,7 @@ TEST_CASE("SIGPIPE of a write in the scope ends nothing, and the thread's mask i
     action.sa_handler = SIG_DFL;
     CHECK(::sigaction(SIGPIPE, &action, &before) == 0);
     {
-      const BlockedPipeSignal blocked;
+      const BlockedWriteSignals blocked;
       CHECK(::write(ends[1], "x", 1) == -1);
       CHECK(errno == EPIPE);
     }

@@ -3,8 +3,6 @@
 /// gloo::Transport: runs each routine in the thread that runs the stream, where the routine may block in Gloo;
 /// OperationMonitor: a thread that ends an operation of Gloo at its deadline or on cancellation.
 
-#include <signal.h>
-
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -25,6 +23,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
+#include "dtrain/core/process/blocked_write_signals.hpp"
 #include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::gloo {
@@ -117,40 +116,11 @@ class OperationMonitor {
   bool stopped_ = false;
 };
 
-/// A scope in which SIGPIPE does not reach the thread: Gloo writes to connections that a peer may have closed.
-class BlockedPipeSignal {
- public:
-  BlockedPipeSignal() noexcept {
-    static_cast<void>(::sigemptyset(&pipe_));
-    static_cast<void>(::sigaddset(&pipe_, SIGPIPE));
-    blocked_ = ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_) == 0 && ::sigismember(&before_, SIGPIPE) == 0;
-  }
-  BlockedPipeSignal(const BlockedPipeSignal&) = delete;
-  BlockedPipeSignal& operator=(const BlockedPipeSignal&) = delete;
-
-  /// Takes a signal of the scope, and lets the thread have later ones.
-  ~BlockedPipeSignal() {
-    if (blocked_) {
-      sigset_t pending;
-      const timespec now{};
-      if (::sigpending(&pending) == 0 && ::sigismember(&pending, SIGPIPE) == 1) {
-        static_cast<void>(::sigtimedwait(&pipe_, nullptr, &now));
-      }
-      static_cast<void>(::pthread_sigmask(SIG_SETMASK, &before_, nullptr));
-    }
-  }
-
- private:
-  sigset_t pipe_{};
-  sigset_t before_{};
-  bool blocked_ = false;
-};
-
 #if DTRAIN_WITH_GLOO
 
 /// See message_passing::Transport. Gloo's waits block: the thread that runs the stream runs each routine from start to
 /// end, and the channel's own thread watches it, checks the deadline, and interrupts it on cancellation.
-class Transport {
+class Transport final : private MonitoredOperation {
  public:
   using Endpoint = gloo::Endpoint;
 
@@ -181,12 +151,11 @@ class Transport {
   }
 
   /// Blocking: until the routine is done, or `token` cancels it. @returns true: the operation's memory is free again
-  template <class Token>
-  bool run_blocking(message_passing::Routine& routine, Token& token) noexcept {
-    TokenOperation<Token> operation(*endpoint_, token);
+  bool run_blocking(message_passing::Routine& routine, message_passing::CancellationToken& token) noexcept {
+    token_ = &token;
     {
-      const BlockedPipeSignal blocked;
-      monitor_.begin(operation);
+      const BlockedWriteSignals blocked;  // Gloo writes to connections that a peer may have closed
+      monitor_.begin(*this);
       routine.resume();
       monitor_.end();
     }
@@ -265,23 +234,14 @@ class Transport {
     worker_.start(close_connections_);
   }
 
-  template <class Token>
-  class TokenOperation final : public MonitoredOperation {
-   public:
-    TokenOperation(Endpoint& endpoint, Token& token) noexcept : endpoint_(endpoint), token_(token) {}
-    bool end_if_cancelled() noexcept override {
-      const bool cancelled = token_.cancelled();
-      if (cancelled) {
-        endpoint_.interrupt();
-      }
-      return cancelled;
+  bool end_if_cancelled() noexcept override {
+    const bool cancelled = token_->cancelled();
+    if (cancelled) {
+      endpoint_->interrupt();
     }
-    void stalled() noexcept override { token_.stalled(); }
-
-   private:
-    Endpoint& endpoint_;
-    Token& token_;
-  };
+    return cancelled;
+  }
+  void stalled() noexcept override { token_->stalled(); }
 
   struct CloseConnections {
     Transport& transport;
@@ -291,6 +251,7 @@ class Transport {
   const std::shared_ptr<FailureLatch> failure_;
   std::unique_ptr<Mesh> mesh_;
   std::optional<Endpoint> endpoint_;
+  message_passing::CancellationToken* token_ = nullptr;  ///< of the running operation
   CloseConnections close_connections_{*this};
   async::WorkerThread worker_;  ///< destroyed first, after close() has stopped the monitor
   OperationMonitor monitor_{worker_};

@@ -95,20 +95,18 @@ class Channel : public OrderedChannel<Channel<T>> {
 
   ~Channel() = default;
 
-  /// The message_passing::CancellationToken of one operation.
-  struct OperationCancellationToken {
-    Channel& channel;
-    const Operation& operation;
-    Deadline deadline;
-    bool timed_out = false;
+  class OperationCancellationToken final : public CancellationToken {
+   public:
+    OperationCancellationToken(Channel& of, const Operation& running) noexcept
+        : channel(of), operation(running), deadline(Deadline::after(of.timeout_)) {}
 
-    bool aborted() const noexcept { return channel.aborted(); }
-    bool should_end() const noexcept { return deadline.passed() || aborted(); }
-    bool cancelled() noexcept {
+    bool aborted() const noexcept override { return channel.aborted(); }
+    bool should_end() const noexcept override { return deadline.passed() || aborted(); }
+    bool cancelled() noexcept override {
       timed_out = deadline.passed();
       return timed_out || aborted();
     }
-    void stalled() const noexcept {
+    void stalled() noexcept override {
       if (channel.on_stall_) {
         channel.on_stall_();
       }
@@ -119,18 +117,23 @@ class Channel : public OrderedChannel<Channel<T>> {
       };
       channel.notice_.update(channel.job_rank_, channel.timeout_ - deadline.remaining(), describe);
     }
-    std::string reason() const {
+    std::string reason() const override {
       const std::optional<Cause> cause = channel.failure();
       return format_text("rank {}: ends because {}",
                          {channel.job_rank_, cause ? cause->sentence() : "an operation timed out"});
     }
+
+    Channel& channel;
+    const Operation& operation;
+    const Deadline deadline;
+    bool timed_out = false;
   };
 
   template <class Make>
   void execute(const Operation& operation, Make& make) noexcept {
     OperationContext<Endpoint> context{transport_.endpoint(), scratch_, info_, operation,
                                        algorithms_.is_fixed() ? nullptr : &algorithms_};
-    OperationCancellationToken token{*this, operation, Deadline::after(timeout_)};
+    OperationCancellationToken token(*this, operation);
     try {
       Routine routine = make(context);
       if (!transport_.run_blocking(routine, token)) {

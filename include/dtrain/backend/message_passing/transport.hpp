@@ -16,33 +16,23 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// A Transport polls it to learn whether to cancel an operation.
-/// - `aborted()` is cheap; `cancelled()` also reads the clock.
-/// - `stalled()` is called after a wait of a few milliseconds, and then at least every 20 ms. Threads: as cancelled(),
-/// the
-///   one that runs the operation, or the transport's while that one blocks.
-/// - `should_end()` says whether cancelled() would, in any thread.
-/// - `reason()` is a sentence: why this rank ends, for a Transport that has to end the process. Threads: any.
-template <class C>
-concept CancellationToken = requires(C& token) {
-  { token.aborted() }
-  noexcept->std::same_as<bool>;
-  { token.cancelled() }
-  noexcept->std::same_as<bool>;
-  { token.stalled() }
-  noexcept->std::same_as<void>;
-  { std::as_const(token).should_end() }
-  noexcept->std::same_as<bool>;
-  { std::as_const(token).reason() } -> std::same_as<std::string>;
-};
+/// A Transport polls it to learn whether to cancel an operation. Threads of cancelled() and stalled(): the one that runs
+/// the operation, or the transport's while that one blocks; of the others any.
+class CancellationToken {
+ public:
+  /// Whether the channel has failed. Cheap.
+  virtual bool aborted() const noexcept = 0;
+  /// Whether the operation is to end. Also reads the clock.
+  virtual bool cancelled() noexcept = 0;
+  /// The answer of cancelled().
+  virtual bool should_end() const noexcept = 0;
+  /// Called after a wait of a few milliseconds, and then at least every 20 ms.
+  virtual void stalled() noexcept = 0;
+  /// A sentence: why this rank ends, for a Transport that has to end the process.
+  virtual std::string reason() const = 0;
 
-/// A CancellationToken that never cancels, for the concept.
-struct NoCancellationToken {
-  bool aborted() noexcept { return false; }
-  bool cancelled() noexcept { return false; }
-  void stalled() noexcept {}
-  bool should_end() const noexcept { return false; }
-  std::string reason() const { return {}; }
+ protected:
+  ~CancellationToken() = default;
 };
 
 // clang-format 14 tears requires-expressions apart.
@@ -62,7 +52,7 @@ struct NoCancellationToken {
 template <class T>
 concept Transport = requires { typename T::Endpoint; } && Endpoint<typename T::Endpoint> &&
     std::constructible_from<T, const ChannelContext&, const std::vector<int>&, Deadline> &&
-    requires(T& transport, Routine& routine, NoCancellationToken& token, const ChannelContext& context, bool clean) {
+    requires(T& transport, Routine& routine, CancellationToken& token, const ChannelContext& context, bool clean) {
       { T::backend_name() } noexcept -> std::same_as<const char*>;
       { T::tuning(context) } noexcept -> std::same_as<Tuning>;
       { transport.endpoint() } noexcept -> std::same_as<typename T::Endpoint&>;

@@ -12,8 +12,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include "dtrain/async/thread.hpp"
@@ -26,6 +24,36 @@
 #include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
+
+/// The end of work of another thread, and the exception that ended it. Threads: any.
+class Completion {
+ public:
+  void set(std::exception_ptr thrown = nullptr) noexcept {
+    const std::lock_guard lock(mutex_);
+    thrown_ = std::move(thrown);
+    done_ = true;
+    changed_.notify_all();
+  }
+
+  /// Blocking: until set(). @returns false at the deadline
+  bool block_until_set(Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    return block_until(changed_, lock, deadline, [this] { return done_; });
+  }
+
+  /// Requires set(). @throws the exception, if there is one
+  void rethrow() const {
+    if (thrown_) {
+      std::rethrow_exception(thrown_);
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::exception_ptr thrown_;
+};
 
 /// Holds the engine. A process can start MPI only once, and must not call it after disable(): MPI may hold memory that
 /// no longer exists. `E` is the engine. Threads: any.
@@ -222,7 +250,7 @@ class Engine {
       }
       state->loop.stop();
     });
-    if (thread_state_->block_until_ended(Deadline::after(clean ? finalize_timeout_.load() : std::chrono::seconds(2)))) {
+    if (thread_state_->ended.block_until_set(Deadline::after(clean ? finalize_timeout_.load() : std::chrono::seconds(2)))) {
       thread_.join();
     } else {
       log(LogLevel::warning, "MPI_Finalize did not come back; this process ends without it");
@@ -245,13 +273,7 @@ class Engine {
   /// call returns or the deadline passes; after the deadline it may still run. @throws the call's exceptions, Error
   /// (timeout)
   void run_blocking(std::function<void(EngineState&)> call, Deadline deadline, const char* doing) {
-    struct PendingCall {
-      std::mutex mutex;
-      std::condition_variable changed;
-      bool done = false;
-      std::exception_ptr thrown;
-    };
-    const auto result = std::make_shared<PendingCall>();
+    const auto result = std::make_shared<Completion>();
     calls().push([result, state = &thread_state_->state, call = std::move(call)] {
       std::exception_ptr thrown;
       try {
@@ -259,18 +281,12 @@ class Engine {
       } catch (...) {
         thrown = std::current_exception();
       }
-      const std::lock_guard lock(result->mutex);
-      result->thrown = thrown;
-      result->done = true;
-      result->changed.notify_all();
+      result->set(thrown);
     });
-    std::unique_lock lock(result->mutex);
-    if (!block_until(result->changed, lock, deadline, [&] { return result->done; })) {
+    if (!result->block_until_set(deadline)) {
       throw_error(Errc::timeout, "{} took too long; have all processes of the job come as far?", {doing});
     }
-    if (result->thrown) {
-      std::rethrow_exception(result->thrown);
-    }
+    result->rethrow();
   }
 
   /// Called when a channel is open: at the end all ranks finalize MPI together, unless one fails.
@@ -288,64 +304,38 @@ class Engine {
 
   /// Outlives an Engine whose thread does not end.
   struct ThreadState {
-    bool block_until_ended(Deadline deadline) {
-      std::unique_lock lock(mutex);
-      return block_until(changed, lock, deadline, [this] { return ended; });
-    }
-
     EngineState state;
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool started = false;
-    bool ended = false;
-    std::exception_ptr failed;
+    Completion started;
+    Completion ended;
   };
 
   explicit Engine(Deadline deadline) : thread_state_(std::make_shared<ThreadState>()) {
-    const async::BlockedSignals blocked;
-    try {
-      thread_ = std::thread([thread_state = thread_state_] { main(*thread_state); });
-    } catch (const std::system_error& failure) {
-      throw Error(failure.code(), format_text("starting the thread that calls MPI: {}", {failure.what()}));
-    }
-    std::unique_lock lock(thread_state_->mutex);
-    const bool has_started =
-        block_until(thread_state_->changed, lock, deadline, [this] { return thread_state_->started; });
-    lock.unlock();
-    if (!has_started) {
+    thread_ =
+        async::start_thread("the thread that calls MPI", [thread_state = thread_state_] { main(*thread_state); });
+    if (!thread_state_->started.block_until_set(deadline)) {
       registry().disable();  // the thread is inside MPI_Init_thread, which a process calls once
       thread_.detach();
       throw_error(Errc::timeout, "MPI_Init_thread did not come back in time; have all processes of the job started?");
     }
-    if (thread_state_->failed) {
-      thread_.join();
-      std::rethrow_exception(thread_state_->failed);
-    }
+    thread_state_->started.rethrow();  // the thread ends then
   }
 
   static void main(ThreadState& thread_state) noexcept {
     try {
       thread_state.state.runtime.emplace();
     } catch (...) {
-      thread_state.failed = std::current_exception();
+      thread_state.started.set(std::current_exception());
+      return;
     }
-    set_flag(thread_state, thread_state.started);
-    if (!thread_state.failed) {
-      thread_state.state.loop.run(thread_state.state.runtime->is_own());
-    }
-    set_flag(thread_state, thread_state.ended);
-  }
-
-  static void set_flag(ThreadState& thread_state, bool& flag) noexcept {
-    const std::lock_guard lock(thread_state.mutex);
-    flag = true;
-    thread_state.changed.notify_all();
+    thread_state.started.set();
+    thread_state.state.loop.run(thread_state.state.runtime->is_own());
+    thread_state.ended.set();
   }
 
   const MpiRuntime& runtime() const noexcept { return *thread_state_->state.runtime; }
 
   const std::shared_ptr<ThreadState> thread_state_;
-  std::thread thread_;
+  async::JoiningThread thread_;
   std::atomic<bool> opened_{false};
   std::atomic<bool> failed_{false};
   std::atomic<std::chrono::nanoseconds> finalize_timeout_{std::chrono::minutes(10)};

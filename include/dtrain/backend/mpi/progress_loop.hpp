@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "dtrain/backend/message_passing/routine.hpp"
+#include "dtrain/backend/message_passing/transport.hpp"
 #include "dtrain/backend/mpi/endpoint.hpp"
 #include "dtrain/backend/mpi/requests.hpp"
 #include "dtrain/core/cause.hpp"
@@ -71,8 +72,6 @@ class CallQueue {
   std::uint32_t taken_number_ = 0;
 };
 
-class Endpoint;
-
 /// Futex of the thread that waits for a channel's routine. Threads: sleep() from one, notify() from any.
 /// Lifetime: outlives every thread that calls notify().
 class Wakeup {
@@ -98,31 +97,17 @@ class Wakeup {
   std::atomic<std::uint32_t> word_{awake};
 };
 
+#if DTRAIN_WITH_MPI
+
 /// Lifetime: until it has ended.
-class RunningRoutine {
- public:
-  RunningRoutine(Endpoint& of, message_passing::Routine& running, Wakeup& of_waiter) noexcept
-      : endpoint(of), routine(running), wakeup(of_waiter) {}
-  RunningRoutine(const RunningRoutine&) = delete;
-  RunningRoutine& operator=(const RunningRoutine&) = delete;
-
-  /// Whether the operation is aborted or its deadline has passed. Threads: any, until the routine is withdrawn.
-  virtual bool should_end() const noexcept = 0;
-
-  /// A sentence: why this rank ends. Threads: as should_end.
-  virtual std::string reason() const = 0;
-
+struct RunningRoutine {
   Endpoint& endpoint;
   message_passing::Routine& routine;
   Wakeup& wakeup;
+  const message_passing::CancellationToken& token;
   std::atomic<bool> ended{false};  ///< the operation's memory is no longer used, unless memory_is_lost
   bool memory_is_lost = false;     ///< MPI still uses that memory; valid once `ended` is set
-
- protected:
-  ~RunningRoutine() = default;
 };
-
-#if DTRAIN_WITH_MPI
 
 /// MPI makes progress only inside its calls, and is called by one thread at a time, which holds the loop's lock. A
 /// thread that waits for a routine drives all of them: no operation is passed to another thread. The thread that
@@ -227,7 +212,7 @@ class ProgressLoop {
     } else if (detector->hangs()) {
       // Open MPI's TCP transport ends a process from inside a call when a peer dies, and takes seconds for it.
       log(LogLevel::error,
-          format_text("{} (and a call to MPI does not come back: this process ends here)", {cancelled.reason()}));
+          format_text("{} (and a call to MPI does not come back: this process ends here)", {cancelled.token.reason()}));
       ::_exit(exit_code_job_failed);
     }
   }
@@ -246,7 +231,7 @@ class ProgressLoop {
       } else {
         routine.wakeup.sleep(Deadline::after(std::chrono::milliseconds(1)), [] { return false; });
       }
-      if (routine.should_end()) {
+      if (routine.token.should_end()) {
         check_hang(hang_detector, routine);
       }
     }
@@ -272,7 +257,7 @@ class ProgressLoop {
   WaiterCount watch() noexcept {
     const std::lock_guard lock(waiters_mutex_);
     const auto cancelled =
-        std::find_if(waiters_.begin(), waiters_.end(), [](const RunningRoutine* one) { return one->should_end(); });
+        std::find_if(waiters_.begin(), waiters_.end(), [](const RunningRoutine* one) { return one->token.should_end(); });
     if (cancelled == waiters_.end()) {
       hang_detector_.reset();
     } else {

@@ -133,9 +133,8 @@ class BasicTransport {
 
   /// Blocking: until the routine ends, or `token` cancels it. The calling thread makes MPI's progress meanwhile.
   /// @returns whether MPI has released its memory
-  template <class Token>
-  bool run_blocking(message_passing::Routine& routine, Token& token) noexcept {
-    TokenRoutine<Token> running(*endpoint_, routine, wakeup_, token);
+  bool run_blocking(message_passing::Routine& routine, message_passing::CancellationToken& token) noexcept {
+    RunningRoutine running{*endpoint_, routine, wakeup_, token};
     ProgressLoop& loop = engine_->loop();
     loop.enter(running);
     loop.start(running);
@@ -194,18 +193,6 @@ class BasicTransport {
   }
 
  private:
-  template <class Token>
-  class TokenRoutine final : public RunningRoutine {
-   public:
-    TokenRoutine(Endpoint& of, message_passing::Routine& running, Wakeup& of_waiter, const Token& token) noexcept
-        : RunningRoutine(of, running, of_waiter), token_(token) {}
-    bool should_end() const noexcept override { return token_.should_end(); }
-    std::string reason() const override { return token_.reason(); }
-
-   private:
-    const Token& token_;
-  };
-
   static constexpr int most_notified = 64;  ///< with more ranks: those at distances 1, 2, 4, ..., as in algorithms
 
   /// Chooses the channel's two tags. Rank 0 of the channel takes them from its own range of tags, so that no other

@@ -6,13 +6,12 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <csignal>
 #include <memory>
 #include <optional>
-#include <system_error>
 #include <thread>
 #include <utility>
 
+#include "dtrain/async/thread.hpp"
 #include "dtrain/backend/nccl/async_result.hpp"
 #include "dtrain/backend/nccl/channel.hpp"
 #include "dtrain/backend/nccl/inflight_ring.hpp"
@@ -97,18 +96,7 @@ class Watchdog {
  public:
   /// @throws Error if the system cannot start a thread
   explicit Watchdog(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {
-    // The user's signal handlers run in the user's threads.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    try {
-      thread_ = std::thread([shared = channel_] { main(*shared); });
-    } catch (const std::system_error& failure) {
-      pthread_sigmask(SIG_SETMASK, &before, nullptr);
-      throw Error(failure.code(), format_text("starting the thread that watches NCCL: {}", {failure.what()}));
-    }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    thread_ = async::start_thread("the thread that watches NCCL", [shared = channel_] { main(*shared); });
   }
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -138,9 +126,9 @@ class Watchdog {
     // Only the channel's device gets a context. Captures of other threads do not forbid this thread's calls.
     stream::cuda::quiet(cudaSetDevice(channel.device()));
     const stream::cuda::RelaxedCapture relaxed;
-    std::thread polling;
+    async::JoiningThread polling;
     try {
-      polling = std::thread([&channel] { poll_events(channel); });
+      polling = async::start_thread("the thread that polls CUDA's events", [&channel] { poll_events(channel); });
       bool timeout_published = false;
       while (channel.status.block_while_watching(Deadline::after(std::chrono::milliseconds(50)))) {
         poll(channel, timeout_published);
@@ -152,9 +140,7 @@ class Watchdog {
       publish_departure(channel.context, true);  // again: an operation that timed out meanwhile has overwritten it
     }
     end_blocking(channel);
-    if (polling.joinable()) {
-      polling.join();  // a CUDA call in which it may block returns now
-    }
+    polling.join();  // a CUDA call in which it may block returns now
     channel.status.set_ended();
   }
 
@@ -204,7 +190,7 @@ class Watchdog {
   }
 
   const std::shared_ptr<Channel> channel_;
-  std::thread thread_;
+  async::JoiningThread thread_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
