@@ -35,6 +35,11 @@ struct ChannelContext {
   std::chrono::milliseconds notice_after = std::chrono::seconds(10);
   AlgorithmChoice algorithms{};  ///< the same on every rank
 
+  /// Starts this rank's work on other streams before it waits here, because peers may need that work first.
+  void run_other_streams() const {
+    if (on_stall) on_stall();
+  }
+
   /// This rank's number in the job, under which failures are reported.
   int reporting_rank() const noexcept { return members.rank_in_job(); }
 };

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// OrderedChannel: base of a channel that runs its operations in enqueue order, until its first cause of failure.
+/// OrderedChannel: base of a channel that runs its operations in enqueue order, until its first cause of failure;
+/// ChannelOwner: a communicator's share of it, which enqueues EnqueuedOperations.
 
 #include <algorithm>
 #include <atomic>
@@ -10,20 +11,22 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/channel_setup/split.hpp"
 #include "dtrain/backend/failure/first_cause.hpp"
+#include "dtrain/backend/operation.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/futex.hpp"
+#include "dtrain/stream/host/stream_ref.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
 
 /// Reference-counted (retain, release) by the communicator and by each enqueued operation, which may outlive it.
-/// `Derived` has abort(const Cause&) noexcept, which sets `cause_` and ends the operation that runs.
 /// Threads: run_in_order in the thread that runs the stream; all other members in any.
-template <class Derived>
 class OrderedChannel {
  public:
   explicit OrderedChannel(const ChannelContext& context)
@@ -43,9 +46,12 @@ class OrderedChannel {
   void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      delete static_cast<Derived*>(this);
+      delete this;
     }
   }
+
+  /// Sets `cause_`, unless it is set, and ends the operation that runs.
+  virtual void abort(const Cause& cause) noexcept = 0;
 
   /// Whether work must stop. Checked between steps of work that take microseconds.
   bool aborted() const noexcept { return cause_.is_set(); }
@@ -61,12 +67,12 @@ class OrderedChannel {
 
   /// Aborts, and reports to the job.
   void fail(const Cause& cause) noexcept {
-    static_cast<Derived&>(*this).abort(cause);
+    abort(cause);
     report_quietly(*failure_, cause);
   }
 
  protected:
-  ~OrderedChannel() = default;
+  virtual ~OrderedChannel() = default;
 
   /// Runs `work` as the `turn`-th enqueued operation (the first is 1); skips it if the channel has failed. Calls
   /// `reject`, which must fail the channel, if an earlier operation has not run, or another one is running.
@@ -101,8 +107,7 @@ class OrderedChannel {
   /// thread has ended, which is soon. @returns whether an operation was interrupted, now or by an earlier failure
   bool close_order(std::uint64_t enqueued) noexcept {
     if (!has_run(enqueued)) {
-      static_cast<Derived&>(*this).abort(
-          {CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
+      abort({CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
     }
     closing_.store(true);
     while (in_operation_.load() != 0) {
@@ -125,6 +130,95 @@ class OrderedChannel {
   std::atomic<std::uint32_t> in_operation_{0};
   std::atomic<bool> interrupted_{false};  ///< an operation that had begun may have left messages undone
   std::atomic<bool> closing_{false};
+};
+
+/// Work of a stream. Holds a reference to the channel, and what `algorithm` owns until its release(), until it has run
+/// or was dropped.
+template <class Channel, class Algorithm>
+struct EnqueuedOperation {
+  Channel* channel;
+  std::uint64_t turn;
+  Operation operation;
+  Algorithm algorithm;
+
+  void operator()() noexcept {
+    channel->run(turn, operation, algorithm);
+    drop();
+  }
+  void drop() noexcept {
+    if constexpr (requires { algorithm.release(); }) {
+      algorithm.release();
+    }
+    channel->release();
+  }
+};
+
+/// Counts and enqueues a channel's operations; has a stable address while its communicator moves.
+/// @tparam Channel an OrderedChannel with run(turn, operation, algorithm) and close(enqueued)
+template <class Channel>
+struct ChannelOwner {
+  /// Makes the channel of `arguments`. @throws its exceptions
+  template <class... Arguments>
+  explicit ChannelOwner(const ChannelContext& of, Arguments&&... arguments)
+      : context(of), channel(new Channel(context, std::forward<Arguments>(arguments)...)) {}
+  ChannelOwner(const ChannelOwner&) = delete;
+  ChannelOwner& operator=(const ChannelOwner&) = delete;
+  ~ChannelOwner() { close(); }
+
+  /// Lets a failure of the job abort the channel.
+  void subscribe() {
+    subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
+  }
+
+  /// Closes the channel, for a class that has members of this class and whose members the channel's work uses.
+  void close() noexcept {
+    if (channel != nullptr) {
+      subscription.reset();
+      channel->close(enqueued);
+      std::exchange(channel, nullptr)->release();
+    }
+  }
+
+  /// Descriptor of the next collective. enqueue() counts it, after success only.
+  Operation next(Operation described) const noexcept {
+    described.sequence = collectives + 1;
+    return described;
+  }
+
+  /// @throws as the stream's enqueue()
+  template <class Algorithm>
+  void enqueue(const Operation& operation, const Algorithm& algorithm, stream::host::StreamRef stream) {
+    enqueue_work(EnqueuedOperation<Channel, Algorithm>{channel, enqueued + 1, operation, algorithm}, stream);
+    collectives += operation.sequence != 0 ? 1 : 0;
+  }
+
+  /// @param work releases the channel once it has run, or in its drop()
+  template <class Work>
+  void enqueue_work(const Work& work, stream::host::StreamRef stream) {
+    channel->retain();
+    try {
+      stream.enqueue(work);
+    } catch (...) {
+      channel->release();
+      throw;
+    }
+    ++enqueued;
+  }
+
+  /// Collective, blocking: see split_context.
+  ChannelContext split(int color, int key, Deadline deadline) {
+    context.run_other_streams();
+    ChannelContext part = split_context(context, splits + 1, color, key, deadline);
+    ++splits;
+    return part;
+  }
+
+  const ChannelContext context;
+  Channel* channel;
+  std::uint64_t enqueued = 0;     ///< operations of every kind
+  std::uint64_t collectives = 0;  ///< operations of all ranks, without point to point
+  std::uint64_t splits = 0;
+  FailureLatch::Subscription subscription;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend

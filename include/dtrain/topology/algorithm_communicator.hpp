@@ -18,7 +18,6 @@
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_context.hpp"
-#include "dtrain/backend/channel_setup/split.hpp"
 #include "dtrain/backend/failure/first_cause.hpp"
 #include "dtrain/backend/operation.hpp"
 #include "dtrain/backend/ordered_channel.hpp"
@@ -42,11 +41,9 @@ struct AllReduceVariant {
 /// The order of an algorithm's operations. Uses the state until close() only; operations after close() are skipped.
 /// @tparam State has `algorithm`, `inner`, the backend's communicator, and failure(), the first cause of any of them
 template <class State>
-class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
-  using Order = backend::OrderedChannel<AlgorithmOrder<State>>;
-
+class AlgorithmOrder final : public backend::OrderedChannel {
  public:
-  AlgorithmOrder(const backend::ChannelContext& context, State& state) : Order(context), state_(state) {}
+  AlgorithmOrder(const backend::ChannelContext& context, State& state) : OrderedChannel(context), state_(state) {}
 
   /// Runs in the stream's thread. An exception of the algorithm becomes the channel's failure.
   /// @param operation `operation(algorithm)` returns whether the algorithm's channels still work
@@ -63,13 +60,12 @@ class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
         fail_operation(kind, error.what());
       }
     };
-    Order::run_in_order(number, work,
-                        [&]() noexcept { fail_operation(kind, std::string("it ") + backend::began_early); });
+    run_in_order(number, work, [&]() noexcept { fail_operation(kind, std::string("it ") + backend::began_early); });
   }
 
   /// Ends all channels of the communicator; during close(), only if an operation runs. The first cause is kept.
-  void abort(const Cause& cause) noexcept {
-    if (this->cause_.set(cause) && (!is_closing_.load() || Order::is_in_operation())) {
+  void abort(const Cause& cause) noexcept override {
+    if (cause_.set(cause) && (!is_closing_.load() || is_in_operation())) {
       state_.inner.abort(cause);
       state_.algorithm.abort(cause);
     }
@@ -79,34 +75,31 @@ class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
   /// @returns false at the deadline
   template <class Help>
   bool wait_until_run(std::uint64_t count, Deadline deadline, Help help) const {
-    while (!Order::has_run(count) && !deadline.passed()) {
+    while (!has_run(count) && !deadline.passed()) {
       help();
-      if (!Order::has_run(count)) {
+      if (!has_run(count)) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     }
-    return Order::has_run(count);
+    return has_run(count);
   }
 
   /// See OrderedChannel::close_order. Unless an operation was interrupted, the channels close as after a complete run.
   void close(std::uint64_t enqueued) noexcept {
-    const bool has_failed = Order::aborted();
+    const bool has_failed = aborted();
     is_closing_.store(true);
-    if (Order::close_order(enqueued) && !has_failed) {
-      backend::report_quietly(*this->failure_, *Order::failure());
+    if (close_order(enqueued) && !has_failed) {
+      backend::report_quietly(*failure_, *failure());
     }
   }
 
  private:
-  friend Order;
-
-  ~AlgorithmOrder() = default;
+  ~AlgorithmOrder() override = default;
 
   DTRAIN_NOT_INLINED void fail_operation(backend::OperationKind kind, std::string_view text) noexcept {
-    const std::string_view operation = name(kind);
-    Order::fail({CauseKind::exception, this->job_rank_, this->host_,
-                 format_text("{} {} on channel '{}': {}",
-                             {operation.starts_with('a') ? "an" : "a", operation, this->name_, text})});
+    const std::string_view operation = backend::name(kind);
+    fail({CauseKind::exception, job_rank_, host_,
+          format_text("{} {} on channel '{}': {}", {operation.starts_with('a') ? "an" : "a", operation, name_, text})});
   }
 
   State& state_;
@@ -195,11 +188,7 @@ class AlgorithmCommunicator {
   /// See CanSplit. The new communicators use the same topology.
   AlgorithmCommunicator split_blocking(int color, int key, Deadline deadline) {
     check();
-    help();  // Other ranks may call split only after work that is enqueued here has run.
-    const backend::ChannelContext child =
-        backend::split_context(state_->context, state_->splits + 1, color, key, deadline);
-    ++state_->splits;
-    return open_blocking(child, deadline);
+    return open_blocking(state_->split(color, key, deadline), deadline);
   }
 
   /// See CanAllocate. If the algorithm allocates on its own channel, the call first waits for the algorithm's enqueued
@@ -207,7 +196,8 @@ class AlgorithmCommunicator {
   Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
     if constexpr (allocates_itself) {
       check();
-      if (!state_->order->wait_until_run(state_->enqueued, deadline, [this] { help(); })) {
+      const auto help = [this] { state_->context.run_other_streams(); };
+      if (!state_->channel->wait_until_run(state_->enqueued, deadline, help)) {
         throw_error(Errc::timeout,
                     "memory of channel '{}' was requested while operations of it wait on a stream that no thread runs; "
                     "wait for them first",
@@ -219,7 +209,7 @@ class AlgorithmCommunicator {
     }
   }
 
-  void abort(const Cause& cause) noexcept { state_->order->abort(cause); }
+  void abort(const Cause& cause) noexcept { state_->channel->abort(cause); }
   std::optional<Cause> failure() const { return state_->failure(); }
 
   /// Traffic that the algorithm compresses. Threads: any.
@@ -233,32 +223,22 @@ class AlgorithmCommunicator {
   using OperationOrder = AlgorithmOrder<AlgorithmState>;
 
   /// State whose address does not change when the communicator is moved.
-  struct AlgorithmState {
+  struct AlgorithmState : backend::ChannelOwner<OperationOrder> {
     AlgorithmState(const backend::ChannelContext& of, Deadline deadline)
-        : context(of),
-          inner(B::open_blocking(context, deadline)),
-          algorithm(context, deadline),
-          order(new OperationOrder(context, *this)) {}
-    AlgorithmState(const AlgorithmState&) = delete;
-    AlgorithmState& operator=(const AlgorithmState&) = delete;
-    ~AlgorithmState() {
-      order->close(enqueued);
-      order->release();
-    }
+        : backend::ChannelOwner<OperationOrder>(of, *this),
+          inner(B::open_blocking(this->context, deadline)),
+          algorithm(this->context, deadline) {}
+    ~AlgorithmState() { this->close(); }
 
     std::optional<Cause> failure() const {
-      std::optional<Cause> cause = order->failure();
+      std::optional<Cause> cause = this->channel->failure();
       cause = cause ? cause : algorithm.failure();
       return cause ? cause : inner.failure();
     }
 
-    const backend::ChannelContext context;
     Inner inner;  ///< of the whole group, for operations that the algorithm lacks, and for a variant by the backend
-    Algorithm algorithm;  ///< has its own channels, because it runs while the program enqueues
-    OperationOrder* const order;
+    Algorithm algorithm;       ///< has its own channels, because it runs while the program enqueues
     AllReduceVariant variant;  ///< of the next all_reduce
-    std::uint64_t enqueued = 0;
-    std::uint64_t splits = 0;
   };
 
   /// Work of a stream.
@@ -296,26 +276,13 @@ class AlgorithmCommunicator {
   /// @param operation as of AlgorithmOrder::run
   template <class Operation>
   void enqueue_work(backend::OperationKind kind, const Operation& operation, Stream stream) {
-    state_->order->retain();
-    try {
-      stream.enqueue(Enqueued<Operation>{state_->order, state_->enqueued + 1, kind, operation});
-    } catch (...) {
-      state_->order->release();
-      throw;
-    }
-    ++state_->enqueued;
+    state_->enqueue_work(Enqueued<Operation>{state_->channel, state_->enqueued + 1, kind, operation}, stream);
   }
 
   AlgorithmCommunicator(const backend::ChannelContext& context, Deadline deadline)
       : state_(make_process_owned<AlgorithmState>(context, deadline)) {}
 
   Inner& inner() const noexcept { return state_->inner; }
-
-  void help() const {
-    if (state_->context.on_stall) {
-      state_->context.on_stall();
-    }
-  }
 
   /// @throws the job's first cause, or this channel's
   void check() const {

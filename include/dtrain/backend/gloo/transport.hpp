@@ -200,9 +200,7 @@ class Transport final : private MonitoredOperation {
       if (deadline.passed() || context.failure->failed()) {
         mesh_->interrupt();
       }
-      if (context.on_stall) {
-        context.on_stall();
-      }
+      context.run_other_streams();
     }
     if (failed && !deadline.passed()) {  // a lost peer may be the job's first cause
       context.failure->block_until_failed(earlier(deadline, Deadline::after(grace)));

@@ -31,13 +31,8 @@ namespace DTRAIN_NAMESPACE::backend::message_passing {
 /// See OrderedChannel. Threads: run, and calls from its work, in the thread that runs the stream; abort, failure and
 /// close in any.
 template <Transport T>
-class Channel : public OrderedChannel<Channel<T>> {
-  using Order = OrderedChannel<Channel<T>>;
-
+class Channel final : public OrderedChannel {
  public:
-  using Order::aborted;
-  using Order::fail;
-  using Order::failure;
   using Endpoint = typename T::Endpoint;
 
   /// A message from this rank to itself, which no endpoint carries.
@@ -48,7 +43,7 @@ class Channel : public OrderedChannel<Channel<T>> {
 
   /// Collective, blocking. @throws as the Transport
   Channel(const ChannelContext& context, std::vector<int> job_ranks, Deadline deadline)
-      : Order(context),
+      : OrderedChannel(context),
         info_{context.name, std::move(job_ranks), T::tuning(context), context.describe, context.accumulate},
         algorithms_{context.algorithms},
         notice_(context.notice_after),
@@ -58,18 +53,18 @@ class Channel : public OrderedChannel<Channel<T>> {
   int size() noexcept { return transport_.endpoint().size(); }
   std::deque<SelfMessage>& self_messages() noexcept { return self_messages_; }
 
-  /// Runs the routine from `make(context)` as the `turn`-th enqueued operation; skips it if the channel has failed.
-  /// Fails the channel if an earlier operation has not run, or another one is running.
+  /// Runs the routine from `make(context, channel)` as the `turn`-th enqueued operation; skips it if the channel has
+  /// failed. Fails the channel if an earlier operation has not run, or another one is running.
   template <class Make>
-  void run(std::uint64_t turn, const Operation& operation, Make make) noexcept {
-    Order::run_in_order(
+  void run(std::uint64_t turn, const Operation& operation, const Make& make) noexcept {
+    run_in_order(
         turn, [&]() noexcept { execute(operation, make); },
         [&]() noexcept { fail_operation(CauseKind::exception, operation, " ", began_early); });
   }
 
   /// Ends running and later work of this rank. The first cause is kept.
-  void abort(const Cause& cause) noexcept {
-    if (this->cause_.set(cause) && process_.is_current()) {  // a forked process lacks the thread to interrupt
+  void abort(const Cause& cause) noexcept override {
+    if (cause_.set(cause) && process_.is_current()) {  // a forked process lacks the thread to interrupt
       transport_.interrupt();
     }
   }
@@ -78,7 +73,7 @@ class Channel : public OrderedChannel<Channel<T>> {
   /// An operation that had begun fails the job, because a peer may wait for the rest of its messages.
   void close(std::uint64_t enqueued) noexcept {
     const bool has_failed = aborted();
-    const bool interrupted = Order::close_order(enqueued);
+    const bool interrupted = close_order(enqueued);
     if (interrupted && !has_failed) {
       report_quietly(*failure_, *failure());
     }
@@ -86,14 +81,7 @@ class Channel : public OrderedChannel<Channel<T>> {
   }
 
  private:
-  friend Order;
-  using Order::failure_;
-  using Order::host_;
-  using Order::job_rank_;
-  using Order::on_stall_;
-  using Order::timeout_;
-
-  ~Channel() = default;
+  ~Channel() override = default;
 
   class OperationCancellationToken final : public CancellationToken {
    public:
@@ -130,12 +118,12 @@ class Channel : public OrderedChannel<Channel<T>> {
   };
 
   template <class Make>
-  void execute(const Operation& operation, Make& make) noexcept {
+  void execute(const Operation& operation, const Make& make) noexcept {
     OperationContext<Endpoint> context{transport_.endpoint(), scratch_, info_, operation,
                                        algorithms_.is_fixed() ? nullptr : &algorithms_};
     OperationCancellationToken token(*this, operation);
     try {
-      Routine routine = make(context);
+      Routine routine = make(context, *this);
       if (!transport_.run_blocking(routine, token)) {
         scratch_.leak();
       }

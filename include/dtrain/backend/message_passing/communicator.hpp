@@ -9,7 +9,6 @@
 #include <optional>
 #include <utility>
 
-#include "dtrain/backend/channel_setup/split.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
@@ -17,6 +16,7 @@
 #include "dtrain/backend/message_passing/channel.hpp"
 #include "dtrain/backend/message_passing/memory.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
+#include "dtrain/backend/ordered_channel.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -24,64 +24,62 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// A collective. Holds a reference to the channel, and owns `buffers.blocks`, until it has run or was dropped.
-template <Transport T>
-struct EnqueuedCollective {
-  Channel<T>* channel;
-  std::uint64_t turn;
-  Operation operation;
+/// A collective. Owns `buffers.blocks` until release().
+template <Endpoint E>
+struct CollectiveAlgorithm {
   Buffers buffers;
-  Routine (*algorithm)(OperationContext<typename T::Endpoint>& context, const Buffers& buffers);
+  Routine (*algorithm)(OperationContext<E>& context, const Buffers& buffers);
 
-  void operator()() noexcept {
-    channel->run(turn, operation, [this](auto& context) { return algorithm(context, buffers); });
-    drop();
+  template <class Channel>
+  Routine operator()(OperationContext<E>& context, Channel& /*channel*/) const {
+    return algorithm(context, buffers);
   }
-  void drop() noexcept {
-    delete buffers.blocks;
-    channel->release();
-  }
+  void release() const noexcept { delete buffers.blocks; }
 };
 
-/// Buffers of a message, and its peers (-1: none).
-struct PointToPointBuffers {
+/// A send, a recv, or both, with the peers (-1: none). The operation describes the received message, or the sent one if
+/// there is no recv.
+struct MessageAlgorithm {
   const std::byte* input;
   std::byte* output;
   std::uint64_t input_count;
   std::int32_t to;
   std::int32_t from;
+  DType input_dtype;
+
+  template <Endpoint E, class Channel>
+  Routine operator()(OperationContext<E>& context, Channel& channel) const;
 };
 
 namespace detail {
 
 /// Like point_to_point, but a message to this rank itself is stored until its recv.
-template <Transport T>
-Routine point_to_point_or_self(OperationContext<typename T::Endpoint>& context, Channel<T>& channel,
-                               const PointToPointBuffers& buffers, DType input_dtype) {
-  PointToPoint work{{}, {}, buffers.to, buffers.from, context.operation, TagClass::direct, nullptr};
-  work.sent.count = buffers.input_count;
-  work.sent.dtype = input_dtype;
-  if (buffers.to >= 0) {
-    work.input = {buffers.input, buffers.input_count * size_bytes(input_dtype)};
+template <Endpoint E, class Channel>
+Routine point_to_point_or_self(OperationContext<E>& context, Channel& channel, const MessageAlgorithm& message) {
+  PointToPoint work{{}, {}, message.to, message.from, context.operation, TagClass::direct, nullptr};
+  work.sent.count = message.input_count;
+  work.sent.dtype = message.input_dtype;
+  if (message.to >= 0) {
+    work.input = {message.input, message.input_count * size_bytes(message.input_dtype)};
   }
-  if (buffers.from >= 0) {
-    work.output = {buffers.output, context.operation.count * size_bytes(context.operation.dtype)};
+  if (message.from >= 0) {
+    work.output = {message.output, context.operation.count * size_bytes(context.operation.dtype)};
   }
-  if (buffers.to == context.rank()) {
+  if (message.to == context.rank()) {
     channel.self_messages().push_back({work.sent, {work.input.begin(), work.input.end()}});
     work.to = -1;
   }
-  if (buffers.from == context.rank()) {
+  if (message.from == context.rank()) {
     if (channel.self_messages().empty()) {
       throw_error(Errc::disagreement, "on channel '{}', rank {} receives from itself what it has not sent before",
                   {context.channel.name, channel.job_rank()});
     }
-    const auto message = std::move(channel.self_messages().front());
+    const auto stored = std::move(channel.self_messages().front());
     channel.self_messages().pop_front();
-    if (message.operation.count != context.operation.count || message.operation.dtype != context.operation.dtype) {
-      disagree_on_message(context, context.rank(), message.operation);
+    if (stored.operation.count != context.operation.count || stored.operation.dtype != context.operation.dtype) {
+      disagree_on_message(context, context.rank(), stored.operation);
     }
-    kernels::copy_bytes(work.output.data(), message.bytes.data(), message.bytes.size());
+    kernels::copy_bytes(work.output.data(), stored.bytes.data(), stored.bytes.size());
     work.from = -1;
   }
   Routine routine = point_to_point(context, work);
@@ -90,23 +88,10 @@ Routine point_to_point_or_self(OperationContext<typename T::Endpoint>& context, 
 
 }  // namespace detail
 
-/// A send, a recv, or both. `operation` describes the received message, or the sent one if there is no recv.
-template <Transport T>
-struct EnqueuedPointToPoint {
-  Channel<T>* channel;
-  std::uint64_t turn;
-  Operation operation;
-  PointToPointBuffers buffers;
-  DType input_dtype;
-
-  void operator()() noexcept {
-    channel->run(turn, operation, [this](auto& context) {
-      return detail::point_to_point_or_self(context, *channel, buffers, input_dtype);
-    });
-    channel->release();
-  }
-  void drop() noexcept { channel->release(); }
-};
+template <Endpoint E, class Channel>
+Routine MessageAlgorithm::operator()(OperationContext<E>& context, Channel& channel) const {
+  return detail::point_to_point_or_self(context, channel, *this);
+}
 
 /// Owns one rank's channel. Reduces every DType but 8-bit floats, by every ReduceOp; the bits depend only on the count,
 /// the number of ranks and the transport's Tuning. An operation runs in the thread that waits for the stream, or in its
@@ -124,7 +109,9 @@ class Communicator {
   /// @throws Error (timeout, limit, protocol), JobFailed, exceptions of the Transport
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline,
                                     const SelectedAllReduce& selected = {}) {
-    return Communicator(context, deadline, selected);
+    Communicator opened(context, deadline, selected);
+    opened.owner_->subscribe();
+    return opened;
   }
 
   int rank() const noexcept { return channel().rank(); }
@@ -138,11 +125,11 @@ class Communicator {
   /// - Small messages do not wait for their receiver.
   /// @{
   void enqueue(const AllReduce& call, Stream stream) {
-    check_all_reduce_memory(owner_->selected.topology, T::backend_name(), call.devices());
+    check_all_reduce_memory(selected_.topology, T::backend_name(), call.devices());
     call.check(place());
-    const bool selects = owner_->selected.routine != nullptr && size() > 1;
+    const bool selects = selected_.routine != nullptr && size() > 1;
     enqueue_collective(call.describe(), {call.input.data, call.output.data}, stream,
-                       selects ? owner_->selected.routine : &collective<Endpoint>);
+                       selects ? selected_.routine : &collective<Endpoint>);
   }
   void enqueue(const Broadcast& call, Stream stream) {
     check(call);
@@ -161,32 +148,31 @@ class Communicator {
   void enqueue(const ReduceBlocks& call, Stream stream) { enqueue_blocks(call, stream); }
   void enqueue(const Send& call, Stream stream) {
     check(call);
-    enqueue_message(call.describe(), {call.input.data, nullptr, call.input.count, call.peer, -1}, call.input.dtype,
+    owner_->enqueue(call.describe(),
+                    MessageAlgorithm{call.input.data, nullptr, call.input.count, call.peer, -1, call.input.dtype},
                     stream);
   }
   void enqueue(const Recv& call, Stream stream) {
     check(call);
-    enqueue_message(call.describe(), {nullptr, call.output.data, 0, -1, call.peer}, call.output.dtype, stream);
+    owner_->enqueue(call.describe(), MessageAlgorithm{nullptr, call.output.data, 0, -1, call.peer, call.output.dtype},
+                    stream);
   }
   void enqueue(const SendRecv& call, Stream stream) {
     check(call);
     Operation operation = call.describe();
-    operation.count = call.output.count;  // of the received message: see EnqueuedPointToPoint
+    operation.count = call.output.count;  // of the received message: see MessageAlgorithm
     operation.dtype = call.output.dtype;
-    enqueue_message(operation, {call.input.data, call.output.data, call.input.count, call.to, call.from},
-                    call.input.dtype, stream);
+    owner_->enqueue(
+        operation,
+        MessageAlgorithm{call.input.data, call.output.data, call.input.count, call.to, call.from, call.input.dtype},
+        stream);
   }
   /// @}
 
   /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
   Communicator split_blocking(int color, int key, Deadline deadline) {
     channel().throw_if_failed();
-    if (owner_->context.on_stall) {
-      owner_->context.on_stall();  // peers may need work that this rank has enqueued elsewhere before they call split
-    }
-    const ChannelContext part = split_context(owner_->context, owner_->splits + 1, color, key, deadline);
-    ++owner_->splits;
-    return open_blocking(part, deadline, owner_->selected);
+    return open_blocking(owner_->split(color, key, deadline), deadline, selected_);
   }
 
   /// See CanAllocate. Ordinary memory, without communication: a rank that is out of memory fails alone.
@@ -202,38 +188,8 @@ class Communicator {
 
  private:
   Communicator(const ChannelContext& context, Deadline deadline, const SelectedAllReduce& selected)
-      : owner_(make_process_owned<ChannelOwner>(context, deadline, selected)) {}
-
-  /// State with a stable address while the communicator moves.
-  struct ChannelOwner {
-    ChannelOwner(const ChannelContext& of, Deadline deadline, const SelectedAllReduce& all_reduce)
-        : context(of),
-          selected(all_reduce),
-          channel(new Channel<T>(context, context.members.ranks_in_job(), deadline)) {
-      try {
-        subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
-      } catch (...) {
-        channel->close(0);
-        channel->release();
-        throw;
-      }
-    }
-    ChannelOwner(const ChannelOwner&) = delete;
-    ChannelOwner& operator=(const ChannelOwner&) = delete;
-    ~ChannelOwner() {
-      subscription.reset();
-      channel->close(enqueued);
-      channel->release();
-    }
-
-    const ChannelContext context;
-    const SelectedAllReduce selected;
-    Channel<T>* channel;
-    std::uint64_t enqueued = 0;     ///< operations of every kind
-    std::uint64_t collectives = 0;  ///< operations of all ranks, without point to point
-    std::uint64_t splits = 0;
-    FailureLatch::Subscription subscription;
-  };
+      : owner_(make_process_owned<ChannelOwner<Channel<T>>>(context, context.members.ranks_in_job(), deadline)),
+        selected_(selected) {}
 
   Channel<T>& channel() const noexcept { return *owner_->channel; }
 
@@ -245,12 +201,9 @@ class Communicator {
     call.check(place());
   }
 
-  /// Counts the collective, after success only.
-  void enqueue_collective(Operation operation, const Buffers& buffers, Stream stream,
+  void enqueue_collective(const Operation& operation, const Buffers& buffers, Stream stream,
                           Routine (*algorithm)(OperationContext<Endpoint>&, const Buffers&) = &collective<Endpoint>) {
-    operation.sequence = owner_->collectives + 1;
-    enqueue_work(EnqueuedCollective<T>{owner_->channel, owner_->enqueued + 1, operation, buffers, algorithm}, stream);
-    ++owner_->collectives;
+    owner_->enqueue(owner_->next(operation), CollectiveAlgorithm<Endpoint>{buffers, algorithm}, stream);
   }
 
   template <class Call>
@@ -261,25 +214,8 @@ class Communicator {
     static_cast<void>(copied.release());
   }
 
-  void enqueue_message(const Operation& operation, const PointToPointBuffers& buffers, DType input_dtype,
-                       Stream stream) {
-    enqueue_work(EnqueuedPointToPoint<T>{owner_->channel, owner_->enqueued + 1, operation, buffers, input_dtype},
-                 stream);
-  }
-
-  template <class Work>
-  void enqueue_work(const Work& work, Stream stream) {
-    channel().retain();
-    try {
-      stream.enqueue(work);
-    } catch (...) {
-      channel().release();
-      throw;
-    }
-    ++owner_->enqueued;
-  }
-
-  ProcessOwned<ChannelOwner> owner_;
+  ProcessOwned<ChannelOwner<Channel<T>>> owner_;
+  SelectedAllReduce selected_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing

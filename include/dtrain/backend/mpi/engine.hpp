@@ -26,7 +26,7 @@
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
 /// The end of work of another thread, and the exception that ended it. Threads: any.
-class Completion {
+class CallCompletion {
  public:
   void set(std::exception_ptr thrown = nullptr) noexcept {
     const std::lock_guard lock(mutex_);
@@ -250,7 +250,8 @@ class Engine {
       }
       state->loop.stop();
     });
-    if (thread_state_->ended.block_until_set(Deadline::after(clean ? finalize_timeout_.load() : std::chrono::seconds(2)))) {
+    if (thread_state_->ended.block_until_set(
+            Deadline::after(clean ? finalize_timeout_.load() : std::chrono::seconds(2)))) {
       thread_.join();
     } else {
       log(LogLevel::warning, "MPI_Finalize did not come back; this process ends without it");
@@ -273,7 +274,7 @@ class Engine {
   /// call returns or the deadline passes; after the deadline it may still run. @throws the call's exceptions, Error
   /// (timeout)
   void run_blocking(std::function<void(EngineState&)> call, Deadline deadline, const char* doing) {
-    const auto result = std::make_shared<Completion>();
+    const auto result = std::make_shared<CallCompletion>();
     calls().push([result, state = &thread_state_->state, call = std::move(call)] {
       std::exception_ptr thrown;
       try {
@@ -305,13 +306,12 @@ class Engine {
   /// Outlives an Engine whose thread does not end.
   struct ThreadState {
     EngineState state;
-    Completion started;
-    Completion ended;
+    CallCompletion started;
+    CallCompletion ended;
   };
 
   explicit Engine(Deadline deadline) : thread_state_(std::make_shared<ThreadState>()) {
-    thread_ =
-        async::start_thread("the thread that calls MPI", [thread_state = thread_state_] { main(*thread_state); });
+    thread_ = async::start_thread("the thread that calls MPI", [thread_state = thread_state_] { main(*thread_state); });
     if (!thread_state_->started.block_until_set(deadline)) {
       registry().disable();  // the thread is inside MPI_Init_thread, which a process calls once
       thread_.detach();

@@ -91,7 +91,7 @@ class CopyPathTuner {
 ///
 /// See OrderedChannel. Threads: run, and calls from its work, in the thread that runs the stream; abort, failure and
 /// close in any.
-class Channel : public OrderedChannel<Channel> {
+class Channel final : public OrderedChannel {
  public:
   Channel(const ChannelContext& context, std::shared_ptr<Segment> segment)
       : OrderedChannel(context),
@@ -111,18 +111,18 @@ class Channel : public OrderedChannel<Channel> {
   kernels::Isa isa() const noexcept { return isa_; }
   CopyPathTuner& copy_path() noexcept { return copy_path_; }
 
-  /// Runs `work` as the `turn`-th enqueued operation; skips it if the channel has failed. Peers see this rank's
-  /// descriptor of a collective from its next arrival on. Fails the channel if an earlier operation has not run, or
-  /// another one is running.
+  /// Runs `work(channel, operation)` as the `turn`-th enqueued operation; skips it if the channel has failed. Peers see
+  /// this rank's descriptor of a collective from its next arrival on. Fails the channel if an earlier operation has not
+  /// run, or another one is running.
   template <class F>
-  void run(std::uint64_t turn, const Operation& operation, F work) noexcept {
+  void run(std::uint64_t turn, const Operation& operation, const F& work) noexcept {
     const auto begin = [&]() noexcept {
       operation_ = operation;
       deadline_.reset();
       if (operation.sequence != 0) {
         operation_slot(rank_).operation = operation;
       }
-      work();
+      work(*this, operation);
     };
     run_in_order(turn, begin, [&]() noexcept { fail_early(operation); });
   }
@@ -193,7 +193,7 @@ class Channel : public OrderedChannel<Channel> {
 
   /// Ends running and later work of this rank, and passes the cause to the peers' channels. The first cause is kept. In
   /// a process that the rank forked, ends that process's copy only, because the slot belongs to the rank.
-  void abort(const Cause& cause) noexcept {
+  void abort(const Cause& cause) noexcept override {
     if (!process_.is_current()) {
       cause_.set(cause);
       return;
@@ -213,9 +213,7 @@ class Channel : public OrderedChannel<Channel> {
   }
 
  private:
-  friend OrderedChannel;
-
-  ~Channel() = default;
+  ~Channel() override = default;
 
   RankSlot& own_slot() const noexcept { return control_.slot(rank_); }
   OperationSlot& operation_slot(int rank) const noexcept {

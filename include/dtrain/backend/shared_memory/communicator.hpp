@@ -20,27 +20,6 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// An enqueued operation. Holds a reference to the channel, and what the algorithm owns, until it has run or was
-/// dropped.
-template <class Algorithm>
-struct EnqueuedOperation {
-  Channel* channel;
-  std::uint64_t turn;
-  Operation operation;
-  Algorithm algorithm;
-
-  void operator()() noexcept {
-    channel->run(turn, operation, [this]() noexcept { algorithm(*channel, operation); });
-    drop();
-  }
-  void drop() noexcept {
-    if constexpr (requires { algorithm.release(); }) {
-      algorithm.release();
-    }
-    channel->release();
-  }
-};
-
 /// Owns one rank's channel. Reduces every DType but 8-bit floats, by every ReduceOp, in rank order (see
 /// kernels::Reduction): equal bits for every memory, path, progress mode and timing. Work runs in the thread that waits
 /// for the stream, or in its helper thread. A rank that waits for peers spins, then sleeps. Threads: one at a time;
@@ -101,11 +80,11 @@ class Communicator {
   std::optional<Cause> failure() const;
 
  private:
-  struct ChannelOwner;
+  struct ChannelState;
 
-  explicit Communicator(ProcessOwned<ChannelOwner> owner) noexcept;
+  explicit Communicator(ProcessOwned<ChannelState> owner) noexcept;
 
-  ProcessOwned<ChannelOwner> owner_;
+  ProcessOwned<ChannelState> owner_;
 };
 
 static_assert(backend::Communicator<Communicator> && CanSumSquares<Communicator> && CanReadBlocks<Communicator>);
@@ -116,7 +95,6 @@ static_assert(backend::Communicator<Communicator> && CanSumSquares<Communicator>
 
 #include <utility>
 
-#include "dtrain/backend/channel_setup/split.hpp"
 #include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/backend/shared_memory/collectives/all_gather.hpp"
 #include "dtrain/backend/shared_memory/collectives/all_reduce.hpp"
@@ -130,26 +108,12 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 inline constexpr const char* backend_name = "backend::SharedMemory";
 
-/// State with a stable address while the communicator moves.
-struct Communicator::ChannelOwner {
-  ChannelOwner(const ChannelContext& of, std::shared_ptr<Segment> control, const SelectedAllReduce& selected)
-      : context(of), channel(new Channel(context, std::move(control))), mailbox(context, *channel, selected) {
-    subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
+struct Communicator::ChannelState : ChannelOwner<Channel> {
+  ChannelState(const ChannelContext& of, std::shared_ptr<Segment> control, const SelectedAllReduce& selected)
+      : ChannelOwner(of, std::move(control)), mailbox(context, *channel, selected) {
+    subscribe();
   }
-  ChannelOwner(const ChannelOwner&) = delete;
-  ChannelOwner& operator=(const ChannelOwner&) = delete;
-  ~ChannelOwner() {
-    subscription.reset();
-    channel->close(enqueued);
-    channel->release();
-  }
-
-  /// Starts this rank's work on other streams before it waits here, because peers may need that work first.
-  void run_other_streams() const {
-    if (context.on_stall) {
-      context.on_stall();
-    }
-  }
+  ~ChannelState() { close(); }
 
   /// @throws Error (disagreement) if a peer has closed the channel; with its cause if a peer's has failed
   void throw_if_peer_gone() const {
@@ -179,25 +143,11 @@ struct Communicator::ChannelOwner {
     return arenas.find(buffer.data, buffer.bytes());
   }
 
-  /// Descriptor of the next collective. enqueue() counts it, after success only.
-  Operation next(Operation described, const ArenaTable::Location& location) const noexcept {
-    described.sequence = collectives + 1;
+  /// Descriptor of the next collective, whose buffer is at `location`.
+  Operation next_at(const ArenaTable::Location& location, Operation described) const noexcept {
     described.allocation = location.value.number;
     described.offset = location.offset;
-    return described;
-  }
-
-  template <class Algorithm>
-  void enqueue(const Operation& operation, const Algorithm& algorithm, Stream stream) {
-    channel->retain();
-    try {
-      stream.enqueue(EnqueuedOperation<Algorithm>{channel, enqueued + 1, operation, algorithm});
-    } catch (...) {
-      channel->release();
-      throw;
-    }
-    ++enqueued;
-    collectives += operation.sequence != 0 ? 1 : 0;
+    return next(described);
   }
 
   /// @tparam Algorithm of the blocks; owns a copy of them
@@ -206,7 +156,7 @@ struct Communicator::ChannelOwner {
     check(call);
     const ArenaTable::Location location = find(call.input);
     auto copied = std::make_unique<const BlockExchange>(call.blocks);
-    enqueue(next(call.describe(), location),
+    enqueue(next_at(location, call.describe()),
             Algorithm{call.input.data, call.output.data, location.value.arena, copied.get()}, stream);
     static_cast<void>(copied.release());
   }
@@ -215,7 +165,7 @@ struct Communicator::ChannelOwner {
   /// @throws Error (unsupported, timeout), JobFailed
   void verify_shared_mapping(std::uint64_t nonce) {
     bool same = true;
-    const auto work = [&]() noexcept {
+    const auto work = [&](Channel&, const Operation&) noexcept {
       channel->control().slot(channel->rank()).nonce = nonce + static_cast<std::uint64_t>(channel->rank());
       if (channel->arrive_and_compare()) {
         for (int peer = 0; peer < channel->size(); ++peer) {
@@ -223,7 +173,7 @@ struct Communicator::ChannelOwner {
         }
       }
     };
-    channel->run(++enqueued, next(Barrier{}.describe(), {}), work);
+    channel->run(++enqueued, next(Barrier{}.describe()), work);
     ++collectives;
     channel->throw_if_failed();
     if (!same) {
@@ -244,18 +194,12 @@ struct Communicator::ChannelOwner {
             stream);
   }
 
-  const ChannelContext context;
-  Channel* channel;
   MailboxState mailbox;  ///< used by the channel's work until close()
   ArenaTable arenas;
-  std::uint64_t enqueued = 0;        ///< operations of every kind
-  std::uint64_t collectives = 0;     ///< operations of all ranks, without point to point
   std::uint64_t segment_setups = 1;  ///< the first was the control block's
-  std::uint64_t splits = 0;
-  FailureLatch::Subscription subscription;
 };
 
-DTRAIN_DEFINED Communicator::Communicator(ProcessOwned<ChannelOwner> owner) noexcept : owner_(std::move(owner)) {}
+DTRAIN_DEFINED Communicator::Communicator(ProcessOwned<ChannelState> owner) noexcept : owner_(std::move(owner)) {}
 DTRAIN_DEFINED Communicator::Communicator(Communicator&& other) noexcept = default;
 DTRAIN_DEFINED Communicator& Communicator::operator=(Communicator&& other) noexcept = default;
 DTRAIN_DEFINED Communicator::~Communicator() = default;
@@ -265,7 +209,7 @@ DTRAIN_DEFINED Communicator Communicator::open_blocking(const ChannelContext& co
   const std::size_t ranks = static_cast<std::size_t>(context.members.world_size);
   const std::size_t bytes = ControlBlock::bytes_for(context.members.world_size);
   const MappedSegment shared = SegmentSetup(context, 1, (bytes + ranks - 1) / ranks, deadline).run();
-  auto owner = make_process_owned<ChannelOwner>(context, shared.segment, selected);
+  auto owner = make_process_owned<ChannelState>(context, shared.segment, selected);
   owner->verify_shared_mapping(shared.nonce);
   return Communicator(std::move(owner));
 }
@@ -292,7 +236,7 @@ DTRAIN_DEFINED void Communicator::enqueue(const AllReduceWithSquares& call, Stre
   check_all_reduce_memory(selected.topology, backend_name, call.devices());
   call.check({rank(), size()});
   const ArenaTable::Location location = input.data == output.data ? owner_->find(output) : ArenaTable::Location{};
-  const Operation operation = owner_->next(call.describe(), location);
+  const Operation operation = owner_->next_at(location, call.describe());
   if (selected.routine != nullptr && size() > 1) {
     owner_->enqueue(operation, EndpointAllReduce{input.data, output.data, call.squares, &owner_->mailbox}, stream);
     return;
@@ -303,32 +247,32 @@ DTRAIN_DEFINED void Communicator::enqueue(const AllReduceWithSquares& call, Stre
 DTRAIN_DEFINED void Communicator::enqueue(const Broadcast& call, Stream stream) {
   owner_->check(call);
   const ArenaTable::Location location = owner_->find(call.buffer);
-  owner_->enqueue(owner_->next(call.describe(), location), SegmentBroadcast{call.buffer.data, location.value.arena},
+  owner_->enqueue(owner_->next_at(location, call.describe()), SegmentBroadcast{call.buffer.data, location.value.arena},
                   stream);
 }
 
 DTRAIN_DEFINED void Communicator::enqueue(const Barrier& call, Stream stream) {
-  owner_->enqueue(owner_->next(call.describe(), {}), SegmentBarrier{}, stream);
+  owner_->enqueue(owner_->next(call.describe()), SegmentBarrier{}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::enqueue(const ReduceScatter& call, Stream stream) {
   owner_->check(call);
   const ArenaTable::Location location = owner_->find(call.input);
-  owner_->enqueue(owner_->next(call.describe(), location),
+  owner_->enqueue(owner_->next_at(location, call.describe()),
                   SegmentReduceScatter{call.input.data, call.output.data, location.value.arena}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::enqueue(const AllGather& call, Stream stream) {
   owner_->check(call);
   const ArenaTable::Location location = owner_->find(call.input);
-  owner_->enqueue(owner_->next(call.describe(), location),
+  owner_->enqueue(owner_->next_at(location, call.describe()),
                   SegmentAllGather{call.input.data, call.output.data, location.value.arena}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::enqueue(const ReadBlocks& call, Stream stream) {
   owner_->check(call);
   const ArenaTable::Location location = owner_->find(call.input);
-  owner_->enqueue(owner_->next(call.describe(), location),
+  owner_->enqueue(owner_->next_at(location, call.describe()),
                   SegmentReadBlocks{call.input.data, call.reader, location.value.arena}, stream);
 }
 
@@ -354,17 +298,14 @@ DTRAIN_DEFINED void Communicator::enqueue(const SendRecv& call, Stream stream) {
 
 DTRAIN_DEFINED Communicator Communicator::split_blocking(int color, int key, Deadline deadline) {
   owner_->channel->throw_if_failed();
-  owner_->run_other_streams();
-  const ChannelContext part = split_context(owner_->context, owner_->splits + 1, color, key, deadline);
-  ++owner_->splits;
-  return open_blocking(part, deadline, owner_->mailbox.selected);
+  return open_blocking(owner_->split(color, key, deadline), deadline, owner_->mailbox.selected);
 }
 
 DTRAIN_DEFINED Allocation Communicator::allocate_blocking(std::size_t bytes, Deadline deadline) {
   owner_->channel->throw_if_failed();
-  owner_->run_other_streams();
+  owner_->context.run_other_streams();
   const auto check = [owner = owner_.get()] {
-    owner->run_other_streams();
+    owner->context.run_other_streams();
     owner->channel->throw_if_failed();
     owner->throw_if_peer_gone();
   };
