@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// AllocationTable: a communicator's allocations, to find the one that a buffer is in.
+/// HostAllocation: a rank's memory of a host backend; AllocationTable: a communicator's allocations, to find the one
+/// that a buffer is in.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +12,23 @@
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
+
+/// Owns `bytes()` bytes, aligned to 4 KiB at least. Movable; may outlive the communicator.
+class HostAllocation {
+ public:
+  HostAllocation() noexcept = default;
+  HostAllocation(std::shared_ptr<std::byte> memory, std::size_t bytes) noexcept
+      : memory_(std::move(memory)), bytes_(bytes) {}
+  HostAllocation(HostAllocation&&) noexcept = default;
+  HostAllocation& operator=(HostAllocation&&) noexcept = default;
+
+  std::byte* data() const noexcept { return memory_.get(); }
+  std::size_t bytes() const noexcept { return memory_ ? bytes_ : 0; }
+
+ private:
+  std::shared_ptr<std::byte> memory_;
+  std::size_t bytes_ = 0;
+};
 
 /// @tparam Value of an allocation; value-initialized: of none
 template <class Value>

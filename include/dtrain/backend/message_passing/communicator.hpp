@@ -101,7 +101,7 @@ template <Transport T>
 class Communicator {
  public:
   using Stream = stream::host::StreamRef;
-  using Allocation = message_passing::Allocation;
+  using Allocation = HostAllocation;
   using Endpoint = typename T::Endpoint;
   using SelectedAllReduce = message_passing::SelectedAllReduce<Endpoint>;
 
@@ -179,7 +179,7 @@ class Communicator {
   /// @throws Error (out_of_memory); the job's first cause, or the channel's
   Allocation allocate_blocking(std::size_t bytes, Deadline /*deadline*/) {
     channel().throw_if_failed();
-    return Allocation(bytes);
+    return allocate_zeroed(bytes);
   }
 
   /// See CanAbort. The job notifies the peers' channels.

@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "dtrain/backend/allocation_table.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -31,27 +32,8 @@ inline Pages allocate_pages(std::size_t bytes) {
 
 }  // namespace detail
 
-/// Owns `bytes()` zeroed bytes, aligned to 4 KiB. Movable; may outlive any communicator.
-class Allocation {
- public:
-  Allocation() noexcept = default;
-
-  /// @throws Error (out_of_memory)
-  explicit Allocation(std::size_t bytes);
-  Allocation(Allocation&& other) noexcept : memory_(std::move(other.memory_)), bytes_(std::exchange(other.bytes_, 0)) {}
-  Allocation& operator=(Allocation&& other) noexcept {
-    memory_ = std::move(other.memory_);
-    bytes_ = std::exchange(other.bytes_, 0);
-    return *this;
-  }
-
-  std::byte* data() const noexcept { return memory_.get(); }
-  std::size_t bytes() const noexcept { return bytes_; }
-
- private:
-  detail::Pages memory_;
-  std::size_t bytes_ = 0;
-};
+/// Zeroed. @throws Error (out_of_memory)
+HostAllocation allocate_zeroed(std::size_t bytes);
 
 /// A channel's working memory, which grows on demand and is reused. Aligned to 4 KiB. Threads: as the operations of a
 /// channel, one at a time.
@@ -77,13 +59,15 @@ class Scratch {
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-DTRAIN_DEFINED Allocation::Allocation(std::size_t bytes) : bytes_(bytes) {
+DTRAIN_DEFINED HostAllocation allocate_zeroed(std::size_t bytes) {
+  detail::Pages memory;
   try {
-    memory_ = detail::allocate_pages(bytes == 0 ? 1 : bytes);
+    memory = detail::allocate_pages(bytes == 0 ? 1 : bytes);
   } catch (const std::bad_alloc&) {
     throw_error(Errc::out_of_memory, "no {} bytes of memory could be had{}", {bytes, limit_hint(ENOMEM)});
   }
-  std::memset(memory_.get(), 0, bytes);
+  std::memset(memory.get(), 0, bytes);
+  return {std::move(memory), bytes};
 }
 
 DTRAIN_DEFINED std::byte* Scratch::at_least(std::size_t bytes) {

@@ -25,7 +25,6 @@
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
-#include "dtrain/stream/cuda/event.hpp"
 #include "dtrain/stream/cuda/stream.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 
@@ -33,16 +32,10 @@
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// Blocking: until the memory is filled. @throws Error (timeout, cuda)
-inline void fill_with_zeros(void* data, std::size_t bytes, int device, Deadline deadline) {
+/// Blocking. @throws as stream::cuda::zero_blocking
+inline void zero_blocking(void* data, std::size_t bytes, int device, Deadline deadline) {
   const stream::cuda::Stream stream(stream::cuda::Priority::normal, device);
-  stream::cuda::Event done;
-  stream::cuda::check(cudaMemsetAsync(data, 0, bytes, stream.ref().native()), "cudaMemsetAsync");
-  stream.ref().record(done);
-  if (done.block_until_complete(deadline) != stream::WaitResult::complete) {
-    throw_error(Errc::timeout,
-                "filling {} bytes of device memory with zeros had not ended in time; is the device busy?", {bytes});
-  }
+  stream::cuda::zero_blocking(data, bytes, stream.ref(), deadline);
 }
 
 /// Owns `bytes()` bytes on the channel's device. Movable; may outlive the communicator. Destruction waits for the
@@ -68,7 +61,7 @@ class Allocation {
                                nccl_category().message(static_cast<int>(code))}))
           .with_rank(memory.channel->context.reporting_rank());
     }
-    fill_with_zeros(memory.data, length, memory.channel->device(), deadline);
+    zero_blocking(memory.data, length, memory.channel->device(), deadline);
     memory.handle = memory.channel->register_memory(data(), length, deadline);
     memory.registered = true;
   }
@@ -254,7 +247,7 @@ class Communicator {
   struct ChannelState {
     ChannelState(const ChannelContext& context, const NcclOptions& options, int device, Deadline deadline)
         : channel(std::make_shared<Channel>(context, options, device)), token(sizeof(std::int32_t), device) {
-      fill_with_zeros(token.data(), token.bytes(), device, deadline);
+      zero_blocking(token.data(), token.bytes(), device, deadline);
     }
     ChannelState(const ChannelState&) = delete;
     ChannelState& operator=(const ChannelState&) = delete;

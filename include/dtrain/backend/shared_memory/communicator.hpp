@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "dtrain/backend/allocation_table.hpp"
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
@@ -27,7 +28,7 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 class Communicator {
  public:
   using Stream = stream::host::StreamRef;
-  using Allocation = shared_memory::Allocation;
+  using Allocation = HostAllocation;  ///< in-place collectives on this memory copy nothing
   using Endpoint = MailboxEndpoint;
   using SelectedAllReduce = message_passing::SelectedAllReduce<Endpoint>;
 
@@ -98,7 +99,6 @@ static_assert(backend::Communicator<Communicator> && CanSumSquares<Communicator>
 #include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/backend/shared_memory/collectives/all_gather.hpp"
 #include "dtrain/backend/shared_memory/collectives/all_reduce.hpp"
-#include "dtrain/backend/shared_memory/collectives/broadcast.hpp"
 #include "dtrain/backend/shared_memory/collectives/exchange_blocks.hpp"
 #include "dtrain/backend/shared_memory/collectives/reduce_scatter.hpp"
 #include "dtrain/backend/shared_memory/segment_setup.hpp"
@@ -301,7 +301,7 @@ DTRAIN_DEFINED Communicator Communicator::split_blocking(int color, int key, Dea
   return open_blocking(owner_->split(color, key, deadline), deadline, owner_->mailbox.selected);
 }
 
-DTRAIN_DEFINED Allocation Communicator::allocate_blocking(std::size_t bytes, Deadline deadline) {
+DTRAIN_DEFINED HostAllocation Communicator::allocate_blocking(std::size_t bytes, Deadline deadline) {
   owner_->channel->throw_if_failed();
   owner_->context.run_other_streams();
   const auto check = [owner = owner_.get()] {
@@ -312,8 +312,9 @@ DTRAIN_DEFINED Allocation Communicator::allocate_blocking(std::size_t bytes, Dea
   const MappedSegment shared = SegmentSetup(owner_->context, ++owner_->segment_setups, bytes, deadline, check).run();
   owner_->channel->throw_if_failed();
   const Arena arena{shared.segment->base(), shared.stride};
-  owner_->arenas.add(shared.segment, arena.memory_of(rank()), bytes, {owner_->segment_setups, arena});
-  return {shared.segment, arena.memory_of(rank()), bytes};
+  const std::shared_ptr<std::byte> memory(shared.segment, arena.memory_of(rank()));
+  owner_->arenas.add(memory, memory.get(), bytes, {owner_->segment_setups, arena});
+  return {memory, bytes};
 }
 
 DTRAIN_DEFINED void Communicator::abort(const Cause& cause) noexcept {

@@ -65,17 +65,22 @@ struct StridedCopy {
   std::size_t stride = 0;
 };
 
-/// Copies of a chunk, and operands of the inner operation in the same host memory.
-struct ChunkCopies {
-  StridedCopy to_host{};
-  StridedCopy to_device{};
+/// Operands of the inner operation on a chunk.
+struct HostOperands {
   std::byte* input = nullptr;
   std::byte* output = nullptr;
   std::size_t input_count = 0;
   std::size_t output_count = 0;
+  std::unique_ptr<const BlockExchange> blocks{};  ///< null unless the operation has blocks
+};
+
+/// Copies of a chunk, and operands of the inner operation in the same host memory.
+struct ChunkCopies {
+  StridedCopy to_host{};
+  StridedCopy to_device{};
+  HostOperands host{};
   std::vector<StridedCopy> blocks_to_host{};  ///< further copies, of an operation with blocks
   std::vector<StridedCopy> blocks_to_device{};
-  std::unique_ptr<const BlockExchange> blocks{};  ///< of the operands
 };
 
 /// Copy of one chunk of a buffer.
@@ -94,20 +99,14 @@ inline StridedCopy copy_of_blocks(const std::byte* device, std::byte* host, Elem
 }
 
 /// Enqueued. @throws Error (cuda)
-inline void copy_to_host(const StridedCopy& copy, stream::cuda::StreamRef stream) {
+inline void enqueue_copy(const StridedCopy& copy, cudaMemcpyKind direction, stream::cuda::StreamRef stream) {
+  const bool to_host = direction == cudaMemcpyDeviceToHost;
   for (std::size_t row = 0; row < (copy.bytes == 0 ? 0 : copy.rows); ++row) {
-    stream::cuda::check(cudaMemcpyAsync(copy.host + row * copy.bytes, copy.device + row * copy.stride, copy.bytes,
-                                        cudaMemcpyDeviceToHost, stream.native()),
-                        "cudaMemcpyAsync from the device");
-  }
-}
-
-/// Enqueued. @throws Error (cuda)
-inline void copy_to_device(const StridedCopy& copy, stream::cuda::StreamRef stream) {
-  for (std::size_t row = 0; row < (copy.bytes == 0 ? 0 : copy.rows); ++row) {
-    stream::cuda::check(cudaMemcpyAsync(copy.device + row * copy.stride, copy.host + row * copy.bytes, copy.bytes,
-                                        cudaMemcpyHostToDevice, stream.native()),
-                        "cudaMemcpyAsync to the device");
+    std::byte* const host = copy.host + row * copy.bytes;
+    std::byte* const device = copy.device + row * copy.stride;
+    stream::cuda::check(
+        cudaMemcpyAsync(to_host ? host : device, to_host ? device : host, copy.bytes, direction, stream.native()),
+        to_host ? "cudaMemcpyAsync from the device" : "cudaMemcpyAsync to the device");
   }
 }
 
@@ -178,10 +177,10 @@ class ExchangeChunks {
   ChunkCopies operator()(std::size_t index, std::byte* slot) const {
     const BlockExchange& blocks = operands_.blocks;
     ChunkCopies made;
-    made.input = slot;
-    made.output = slot + operands_.room / 2;
-    detail::PackedPieces sent(made.input, operands_.element(), made.blocks_to_host);
-    detail::PackedPieces received(made.output, operands_.element(), made.blocks_to_device);
+    made.host.input = slot;
+    made.host.output = slot + operands_.room / 2;
+    detail::PackedPieces sent(made.host.input, operands_.element(), made.blocks_to_host);
+    detail::PackedPieces received(made.host.output, operands_.element(), made.blocks_to_device);
     BlockExchange packed{index == 0 ? blocks.kind : OperationKind::send_recv, blocks.root, blocks.count, {}, {}};
     for (std::size_t peer = 0; peer < blocks.sent.size(); ++peer) {
       const bool stays = static_cast<int>(peer) == operands_.rank && is_in_place(peer);
@@ -189,9 +188,9 @@ class ExchangeChunks {
       packed.received.push_back(stays ? BlockRange{}
                                       : received.add(operands_.output.data, piece(blocks.received[peer], index)));
     }
-    made.input_count = sent.elements();
-    made.output_count = received.elements();
-    made.blocks = std::make_unique<const BlockExchange>(std::move(packed));
+    made.host.input_count = sent.elements();
+    made.host.output_count = received.elements();
+    made.host.blocks = std::make_unique<const BlockExchange>(std::move(packed));
     return made;
   }
 
@@ -222,10 +221,10 @@ class ReductionChunks {
     const BlockExchange& blocks = operands_.blocks;
     const auto self = static_cast<std::size_t>(operands_.rank);
     ChunkCopies made;
-    made.input = slot;
-    made.output = slot + operands_.room / 2;
-    detail::PackedPieces sent(made.input, operands_.element(), made.blocks_to_host);
-    detail::PackedPieces received(made.output, operands_.element(), made.blocks_to_device);
+    made.host.input = slot;
+    made.host.output = slot + operands_.room / 2;
+    detail::PackedPieces sent(made.host.input, operands_.element(), made.blocks_to_host);
+    detail::PackedPieces received(made.host.output, operands_.element(), made.blocks_to_device);
     BlockExchange packed{blocks.kind, blocks.root, blocks.count, {}, {}};
     for (std::size_t rank = 0; rank < blocks.sent.size(); ++rank) {
       const BlockRange piece = pieces_.piece(rank, index);
@@ -233,9 +232,9 @@ class ReductionChunks {
     }
     const BlockRange own = blocks.connects(operands_.rank, operands_.rank) ? pieces_.piece(self, index) : BlockRange{};
     packed.received.assign(blocks.sent.size(), received.add(operands_.output.data, own));
-    made.input_count = sent.elements();
-    made.output_count = received.elements();
-    made.blocks = std::make_unique<const BlockExchange>(std::move(packed));
+    made.host.input_count = sent.elements();
+    made.host.output_count = received.elements();
+    made.host.blocks = std::make_unique<const BlockExchange>(std::move(packed));
     return made;
   }
 

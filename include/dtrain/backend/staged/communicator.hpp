@@ -94,10 +94,7 @@ class Communicator {
       std::byte* const host = slot != nullptr ? slot : host_shadow + chunk.begin * element;
       return ChunkCopies{copy_of(call.input.data, host, chunk, element),
                          copy_of(call.output.data, host, chunk, element),
-                         host,
-                         host,
-                         chunk.count,
-                         chunk.count};
+                         {host, host, chunk.count, chunk.count}};
     };
     const auto start = [op = call.op](Inner& inner, const ChunkOperands& chunk, HostStream to) {
       inner.enqueue(AllReduce{chunk.input, chunk.output, op}, to);
@@ -117,7 +114,7 @@ class Communicator {
       const StridedCopy copy = copy_of(buffer.data, host, chunk, element);
       const bool is_root = rank() == call.root;
       return ChunkCopies{
-          is_root ? copy : StridedCopy{}, is_root ? StridedCopy{} : copy, host, host, chunk.count, chunk.count};
+          is_root ? copy : StridedCopy{}, is_root ? StridedCopy{} : copy, {host, host, chunk.count, chunk.count}};
     };
     const auto start = [root = call.root](Inner& inner, const ChunkOperands& chunk, HostStream to) {
       inner.enqueue(Broadcast{chunk.output, root}, to);
@@ -140,10 +137,7 @@ class Communicator {
       std::byte* const own = slot + own_index() * chunk.count * element;
       return ChunkCopies{copy_of_blocks(call.input.data, slot, chunk, element, ranks(), call.output.count),
                          copy_of(call.output.data, own, chunk, element),
-                         slot,
-                         own,
-                         ranks() * chunk.count,
-                         chunk.count};
+                         {slot, own, ranks() * chunk.count, chunk.count}};
     };
     const auto start = [op = call.op](Inner& inner, const ChunkOperands& chunk, HostStream to) {
       inner.enqueue(ReduceScatter{chunk.input, chunk.output, op}, to);
@@ -160,10 +154,7 @@ class Communicator {
       std::byte* const own = slot + own_index() * chunk.count * element;
       return ChunkCopies{copy_of(call.input.data, own, chunk, element),
                          copy_of_blocks(call.output.data, slot, chunk, element, ranks(), call.input.count),
-                         own,
-                         slot,
-                         chunk.count,
-                         ranks() * chunk.count};
+                         {own, slot, chunk.count, ranks() * chunk.count}};
     };
     const auto start = [](Inner& inner, const ChunkOperands& chunk, HostStream to) {
       inner.enqueue(AllGather{chunk.input, chunk.output}, to);
@@ -231,7 +222,7 @@ class Communicator {
     drain("memory was allocated", deadline);
     return reporting_failure(pipeline_->context(), [&] {
       stream::cuda::DeviceBuffer device(bytes, pipeline_->device());
-      pipeline_->zero_blocking(device, deadline);
+      stream::cuda::zero_blocking(device.data(), bytes, pipeline_->upload(), deadline);
       Allocation memory(std::move(device), inner().allocate_blocking(bytes, deadline));
       shadows_.add(memory.lifetime(), memory.data(), memory.bytes(), memory.host_shadow());
       return memory;
@@ -276,14 +267,14 @@ class Communicator {
     const auto describe = [&](std::size_t index, std::byte* slot) {
       ChunkCopies copies;
       if (index < sends) {
-        copies.input = slot;
-        copies.input_count = sent[index].count;
-        copies.to_host = copy_of(call.input.data, copies.input, sent[index], element);
+        copies.host.input = slot;
+        copies.host.input_count = sent[index].count;
+        copies.to_host = copy_of(call.input.data, copies.host.input, sent[index], element);
       }
       if (index < receives) {
-        copies.output = slot + slot_bytes / 2;
-        copies.output_count = received[index].count;
-        copies.to_device = copy_of(call.output.data, copies.output, received[index], element);
+        copies.host.output = slot + slot_bytes / 2;
+        copies.host.output_count = received[index].count;
+        copies.to_device = copy_of(call.output.data, copies.host.output, received[index], element);
       }
       return copies;
     };

@@ -33,8 +33,7 @@ class HostWorker {
   /// Lifetime: `chunks` outlive it.
   HostWorker(const ChannelContext& context, C& inner, ChunkPool& chunks, int device)
       : context_(context), device_(device), inner_(inner), chunks_(chunks) {
-    thread_.emplace();
-    thread_->start_helper();
+    thread_.start_helper();
   }
   HostWorker(const HostWorker&) = delete;
   HostWorker& operator=(const HostWorker&) = delete;
@@ -45,20 +44,20 @@ class HostWorker {
       inner_.abort({CauseKind::exception, context_.reporting_rank(), context_.members.host,
                     "its communicator was destroyed before all of its work had run"});
     }
-    thread_->stop_helper();
+    thread_.stop_helper();
   }
 
   /// Enqueues a chain of `count` chunks, which complete in turn. Blocking: while hundreds of chains are waiting.
   template <class Start>
   void enqueue(const StagedOperation<Start>& operation, StagedChunk* first, std::size_t count) {
-    thread_->ref().enqueue(QueuedChunks<Start>{this, operation, first});
+    thread_.ref().enqueue(QueuedChunks<Start>{this, operation, first});
     enqueued_ += count;
   }
 
   /// Blocking: until everything enqueued has run. @returns false at the deadline
   bool drain(Deadline deadline) {
     stream::host::Event all;
-    thread_->ref().record(all);
+    thread_.ref().record(all);
     return all.block_until_complete(deadline) == stream::WaitResult::complete;
   }
 
@@ -152,10 +151,10 @@ class HostWorker {
   const int device_;
   C& inner_;
   ChunkPool& chunks_;
-  stream::host::Queue steps_;                                ///< the inner communicator's
-  std::uint64_t enqueued_ = 0;                               ///< chunks
-  std::atomic<std::uint64_t> completed_{0};                  ///< of them
-  std::optional<stream::host::CommunicationStream> thread_;  ///< destroyed first: drops and signals pending work
+  stream::host::Queue steps_;                 ///< the inner communicator's
+  std::uint64_t enqueued_ = 0;                ///< chunks
+  std::atomic<std::uint64_t> completed_{0};   ///< of them
+  stream::host::CommunicationStream thread_;  ///< destroyed first: drops and signals pending work
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::staged

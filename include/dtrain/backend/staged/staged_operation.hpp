@@ -5,11 +5,11 @@
 
 #include <cstddef>
 #include <deque>
-#include <memory>
 #include <mutex>
 #include <vector>
 
 #include "dtrain/backend/communicator.hpp"
+#include "dtrain/backend/staged/chunk_copies.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/dtype.hpp"
@@ -37,15 +37,11 @@ struct StagedChunk {
   stream::cuda::Event started;               ///< the program's stream has reached the chunk
   stream::cuda::Event copied_to_host;        ///< the chunk is in host memory
   stream::cuda::ExternalEvent result_ready;  ///< the result is in host memory
-  std::byte* input = nullptr;                ///< operands of the inner operation
-  std::byte* output = nullptr;
-  std::size_t input_count = 0;
-  std::size_t output_count = 0;
-  std::unique_ptr<const BlockExchange> blocks;  ///< of the operands, if the operation has blocks
-  StagedChunk* next = nullptr;                  ///< of the same operation
+  HostOperands host;
+  StagedChunk* next = nullptr;  ///< of the same operation
 
   ChunkOperands operands(DType dtype) const noexcept {
-    return {{input, input_count, dtype}, {output, output_count, dtype, {}}, blocks.get()};
+    return {{host.input, host.input_count, dtype}, {host.output, host.output_count, dtype, {}}, host.blocks.get()};
   }
 };
 
@@ -76,7 +72,7 @@ class ChunkPool {
 
   /// Signals the device, and takes the chunk back. The device may reach its wait for the signal later.
   void release(StagedChunk& chunk) noexcept {
-    chunk.blocks.reset();
+    chunk.host.blocks.reset();
     chunk.result_ready.signal();
     const std::lock_guard lock(mutex_);
     free_.push_back(&chunk);  // there is room for all

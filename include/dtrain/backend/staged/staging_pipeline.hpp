@@ -64,22 +64,18 @@ class DeviceCopies {
 
   /// Enqueues both copies of a chunk, and the chunk's events between them.
   void enqueue_copies(StagedChunk& chunk, ChunkCopies copies, stream::cuda::StreamRef stream) {
-    chunk.input = copies.input;
-    chunk.output = copies.output;
-    chunk.input_count = copies.input_count;
-    chunk.output_count = copies.output_count;
-    chunk.blocks = std::move(copies.blocks);
+    chunk.host = std::move(copies.host);
     stream.record(chunk.started);
-    copy_to_host(copies.to_host, stream);
+    enqueue_copy(copies.to_host, cudaMemcpyDeviceToHost, stream);
     for (const StridedCopy& copy : copies.blocks_to_host) {
-      copy_to_host(copy, stream);
+      enqueue_copy(copy, cudaMemcpyDeviceToHost, stream);
     }
     stream.record(chunk.copied_to_host);
     upload_.ref().wait(chunk.copied_to_host);  // after a failure the host signals before this copy has ended
     upload_.ref().wait_unwatched(chunk.result_ready, Deadline::after(longer_than_any_queue));
-    copy_to_device(copies.to_device, upload_.ref());
+    enqueue_copy(copies.to_device, cudaMemcpyHostToDevice, upload_.ref());
     for (const StridedCopy& copy : copies.blocks_to_device) {
-      copy_to_device(copy, upload_.ref());
+      enqueue_copy(copy, cudaMemcpyHostToDevice, upload_.ref());
     }
   }
 
@@ -202,20 +198,6 @@ class StagingPipeline {
                     "it for the host's",
                     {to_string(own), to_string(device)});
       }
-    }
-  }
-
-  /// Blocking. @throws Error (cuda, timeout)
-  void zero_blocking(const stream::cuda::DeviceBuffer& device, Deadline deadline) const {
-    if (device.bytes() == 0) {
-      return;
-    }
-    stream::cuda::check(cudaMemsetAsync(device.data(), 0, device.bytes(), upload().native()), "cudaMemsetAsync");
-    stream::cuda::Event zeroed;
-    upload().record(zeroed);
-    if (zeroed.block_until_complete(deadline) == stream::WaitResult::timed_out) {
-      throw_error(Errc::timeout, "the device did not clear memory of {} bytes by the deadline; does a kernel hang?",
-                  {device.bytes()});
     }
   }
 

@@ -9,10 +9,14 @@
 #include <cstddef>
 #include <memory>
 
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
+#include "dtrain/stream/cuda/event.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
+#include "dtrain/stream/stream.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
@@ -45,6 +49,22 @@ class DeviceBuffer {
   std::size_t bytes_ = 0;
   int device_ = 0;
 };
+
+/// Blocking: until `stream` has filled the memory with zeros. @throws Error (timeout, cuda)
+inline void zero_blocking(void* data, std::size_t bytes, StreamRef stream, Deadline deadline) {
+  if (bytes == 0) {
+    return;
+  }
+  check(cudaMemsetAsync(data, 0, bytes, stream.native()), "cudaMemsetAsync");
+  Event zeroed;
+  stream.record(zeroed);
+  if (zeroed.block_until_complete(deadline) != WaitResult::complete) {
+    throw_error(Errc::timeout,
+                "filling {} bytes of device memory with zeros had not ended in time; is the device busy, or does a "
+                "kernel hang?",
+                {bytes});
+  }
+}
 
 /// Owns memory of a stream's device for work on that stream. Construction and destruction do not block: the memory is
 /// freed when the stream reaches the destruction. cudaFree would wait for the whole device, and so for reductions that

@@ -25,7 +25,6 @@ namespace driver {
 
 using WaitValue32 = int (*)(cudaStream_t stream, unsigned long long address, std::uint32_t value, unsigned int flags);
 
-inline constexpr int success = 0;
 inline constexpr int not_supported = 801;
 inline constexpr unsigned int wait_until_at_least = 0;  ///< CU_STREAM_WAIT_VALUE_GEQ: cyclic
 inline constexpr unsigned int version = 12000;          ///< this version's entry point needs no driver option

@@ -5,7 +5,6 @@
 #include <array>
 #include <bit>
 #include <cstddef>
-#include <span>
 #include <utility>
 
 #include "dtrain/backend/message_passing/algorithms/operation_header.hpp"

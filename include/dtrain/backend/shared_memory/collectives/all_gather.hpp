@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// All-gather in shared memory: through slots, in place, or copied in chunks; copies bytes of any element type.
+/// All-gather, broadcast and barrier in shared memory: through slots, in place, or copied in chunks; they copy bytes of
+/// any element type.
 
 #include <cstddef>
 
@@ -12,18 +13,21 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Every rank publishes its block, in place or chunk by chunk, and `read(peer, begin, from, bytes)` gets the others'
-/// part by part. Small blocks pass through slots, with one barrier.
-/// @param input this rank's block @param arena of the input, if any
-template <class Read>
-void read_peer_blocks(Channel& channel, const Operation& operation, const std::byte* input, const Arena& arena,
-                      Read read) noexcept {
+/// Publishes this rank's block, in place or chunk by chunk, and gets those of other ranks: `for_each_source(visit)`
+/// calls `visit(peer)` for each that this rank reads, and `read(peer, begin, from, bytes)` gets its block part by part.
+/// Small blocks pass through slots, with one barrier.
+/// @param input this rank's block; null: it publishes none @param arena of the input, if any
+template <class ForEachSource, class Read>
+void publish_and_read(Channel& channel, const Operation& operation, const std::byte* input, const Arena& arena,
+                      ForEachSource for_each_source, Read read) noexcept {
   const std::size_t block = operation.count * size_bytes(operation.dtype);
   if (channel.size() == 1) return;
   if (block <= slot_bytes) {
-    kernels::copy_bytes(channel.small_input_of(channel.rank(), block), input, block);
+    if (input != nullptr) {
+      kernels::copy_bytes(channel.small_input_of(channel.rank(), block), input, block);
+    }
     if (channel.arrive_and_compare()) {
-      for_each_peer(channel, [&](int peer) { read(peer, std::size_t{0}, channel.small_input_of(peer, block), block); });
+      for_each_source([&](int peer) { read(peer, std::size_t{0}, channel.small_input_of(peer, block), block); });
     }
     return;
   }
@@ -31,21 +35,31 @@ void read_peer_blocks(Channel& channel, const Operation& operation, const std::b
   run_chunked(
       channel, operation, [&] { return chunks.number(); }, block,
       [&] {
-        for_each_peer(channel, [&](int peer) {
+        for_each_source([&](int peer) {
           const std::byte* from = arena.buffer(peer, channel.operation_of(peer));
           in_abortable_steps(channel, 0, block, 1,
                              [&](std::size_t begin, std::size_t length) { read(peer, begin, from + begin, length); });
         });
       },
       [&](std::size_t chunk) {
-        channel.copy_path().copy(channel.control().chunk_input(channel.rank(), chunk), input + chunks.begin(chunk),
-                                 chunks.length(chunk));
+        if (input != nullptr) {
+          channel.copy_path().copy(channel.control().chunk_input(channel.rank(), chunk), input + chunks.begin(chunk),
+                                   chunks.length(chunk));
+        }
       },
       [&](std::size_t chunk) {
-        for_each_peer(channel, [&](int peer) {
+        for_each_source([&](int peer) {
           read(peer, chunks.begin(chunk), channel.control().chunk_input(peer, chunk), chunks.length(chunk));
         });
       });
+}
+
+/// Every rank publishes its block, and reads those of all others.
+template <class Read>
+void read_peer_blocks(Channel& channel, const Operation& operation, const std::byte* input, const Arena& arena,
+                      Read read) noexcept {
+  publish_and_read(
+      channel, operation, input, arena, [&](auto visit) { for_each_peer(channel, visit); }, read);
 }
 
 /// Bytes moved for S bytes on n ranks (a block is S/n): in an arena 2nS, copied 2(n+1)S.
@@ -79,6 +93,29 @@ struct SegmentReadBlocks {
                        reader.read(reader, peer, begin, from, bytes);
                      });
   }
+};
+
+/// The root publishes its buffer; the others copy it.
+struct SegmentBroadcast {
+  std::byte* buffer;
+  Arena arena;
+
+  void operator()(Channel& channel, const Operation& operation) const noexcept {
+    const bool is_root = channel.rank() == operation.root;
+    publish_and_read(
+        channel, operation, is_root ? buffer : nullptr, arena,
+        [&](auto visit) {
+          if (!is_root) visit(operation.root);
+        },
+        [&](int /*peer*/, std::size_t begin, const std::byte* from, std::size_t bytes) {
+          kernels::copy_bytes(buffer + begin, from, bytes);
+        });
+  }
+};
+
+/// One barrier.
+struct SegmentBarrier {
+  void operator()(Channel& channel, const Operation& /*operation*/) const noexcept { channel.arrive_and_compare(); }
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
