@@ -3,7 +3,6 @@
 /// The NCCL library: compatibility with versions 2.18 to 2.32, its environment variables, and conversion of its error
 /// codes to Error.
 
-#include <cerrno>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -261,7 +260,7 @@ inline bool has_implicit_launch_order() noexcept {
 inline void prepare_environment() {
   const bool is_unset = chosen_launch_order() == nullptr;  // or empty, which NCCL takes for its default
   if (is_unset && !config_has_launch_order() && ::setenv(launch_order_variable, "1", 1) != 0) {
-    throw Error(std::error_code(errno, std::generic_category()), "setting NCCL_LAUNCH_ORDER_IMPLICIT");
+    throw errno_error("setting NCCL_LAUNCH_ORDER_IMPLICIT");
   }
   if (const char* const warning = warning_about(identity::snapshot_environment())) {
     log(LogLevel::warning, warning);

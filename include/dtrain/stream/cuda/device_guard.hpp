@@ -26,14 +26,6 @@ inline bool has_context(int device) noexcept {
   return state == nullptr || state(device, &flags, &active) != 0 || active != 0;
 }
 
-/// Makes the context of the thread's current device the driver's current context, too. The runtime does so only at a
-/// thread's first call that needs the device. A function of the driver that is called earlier fails (201, invalid
-/// device context).
-/// @param device the thread's current device @throws Error (cuda)
-inline void bind_context(int device) {
-  check(cudaSetDevice(device), "cudaSetDevice");
-}
-
 /// Makes `device` the thread's current device, and restores the previous device at the end of the scope. The guard does
 /// not restore a device without a context, usually device 0 in a thread that never chose a device: cudaSetDevice would
 /// make a context there. Threads: the thread that made the guard.

@@ -1,4 +1,4 @@
-#include "dtrain/backend/staged/environment_setup.hpp"
+#include "dtrain/backend/staged.hpp"
 
 #include <doctest/doctest.h>
 

@@ -28,7 +28,10 @@ class TreeSchedule {
         reduction_(context.partial_reduction()),
         blocks_(context.operation.count, context.operation.dtype, 1, context.channel.tuning, reduction_.type()),
         rank_(context.rank()),
-        size_(context.size()) {}
+        size_(context.size()),
+        headers_(context.scratch.at_least(HeaderExchange<E>::bytes(context) +
+                                          (children() == 0 ? 0 : in_flight() * slots * blocks_.chunk_bytes()))),
+        memory_(headers_ + HeaderExchange<E>::bytes(context)) {}
 
   int parent() const noexcept { return rank_ == 0 ? -1 : (rank_ - 1) / 2; }
   int first_child() const noexcept { return 2 * rank_ + 1; }
@@ -43,9 +46,7 @@ class TreeSchedule {
     return std::max(2 * in_flight(), 2 * static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(size_))));
   }
 
-  /// Bytes of memory for set_memory(): for each chunk in flight one of each child, and one for the parent.
-  std::size_t bytes() const noexcept { return children() == 0 ? 0 : in_flight() * slots * blocks_.chunk_bytes(); }
-  void set_memory(std::byte* memory) noexcept { memory_ = memory; }
+  std::byte* headers() const noexcept { return headers_; }
 
   std::span<std::byte> from_child(std::size_t chunk, int child) const noexcept {
     return {slot(chunk, static_cast<std::size_t>(child)), bytes_from(first_child() + child, extent(chunk))};
@@ -90,7 +91,8 @@ class TreeSchedule {
   Blocks blocks_;
   int rank_;
   int size_;
-  std::byte* memory_ = nullptr;
+  std::byte* headers_;
+  std::byte* memory_;  ///< for each chunk in flight one of each child, and one for the parent
 };
 
 }  // namespace detail
@@ -102,9 +104,7 @@ class TreeSchedule {
 template <Endpoint E>
 Routine tree(OperationContext<E>& context, const Buffers& buffers) {
   using MessageHandle = typename E::MessageHandle;
-  detail::TreeSchedule<E> schedule(context, buffers);
-  std::byte* const memory = context.scratch.at_least(HeaderExchange<E>::bytes(context) + schedule.bytes());
-  schedule.set_memory(memory + HeaderExchange<E>::bytes(context));
+  const detail::TreeSchedule<E> schedule(context, buffers);
   const int parent = schedule.parent();
   const std::size_t children = static_cast<std::size_t>(schedule.children());
   const std::size_t chunks = schedule.chunks();
@@ -120,7 +120,7 @@ Routine tree(OperationContext<E>& context, const Buffers& buffers) {
                                                                    rank_of(child), TagClass::collective);
     }
   };
-  const HeaderExchange<E> headers(context, memory);
+  const HeaderExchange<E> headers(context, schedule.headers());
   for (std::size_t chunk = 0; chunk < std::min(chunks, in_flight); ++chunk) {
     receive_from_children(chunk);
   }

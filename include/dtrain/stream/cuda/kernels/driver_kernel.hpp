@@ -82,7 +82,9 @@ class DriverKernel {
   /// Enqueues a launch. Requires: a kernel; the stream's device is the thread's current device.
   /// @param arguments addresses of the parameters, which the launch copies @throws Error (cuda)
   void launch(std::uint32_t blocks, std::uint32_t threads, void** arguments, StreamRef stream) const {
-    bind_context(stream.device().index);
+    // The runtime makes the device's context the driver's current one only at a thread's first call that needs the
+    // device. A function of the driver that is called earlier fails (201, invalid device context).
+    check(cudaSetDevice(stream.device().index), "cudaSetDevice");
     const int code = launch_(kernel_, blocks, 1, 1, threads, 1, 1, 0, stream.native(), arguments, nullptr);
     check(static_cast<cudaError_t>(code), "cuLaunchKernel");  // the numbers are the same
   }
