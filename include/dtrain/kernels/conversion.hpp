@@ -15,35 +15,42 @@
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// Widens four elements at a time, the last ones padded. `Format` has 16 bytes: Bf16Words, F16Words.
+/// Calls `convert_step(target, source)` for `step` elements at a time, the last ones padded.
+/// @tparam to_bytes,from_bytes of an element
+template <std::size_t step, std::size_t to_bytes, std::size_t from_bytes, class ConvertStep>
+DTRAIN_ALWAYS_INLINE void convert_in_steps(std::byte* to, const std::byte* from, std::size_t count,
+                                           ConvertStep convert_step) noexcept {
+  const std::size_t left = count % step;  // as a remainder: g++ 14 does not see that count - i is less than step
+  const std::size_t whole = count - left;
+  for (std::size_t i = 0; i < whole; i += step) {
+    convert_step(to + to_bytes * i, from + from_bytes * i);
+  }
+  if (left > 0) {
+    std::byte rest[4 * step] = {};
+    std::memcpy(rest, from + from_bytes * whole, from_bytes * left);
+    convert_step(rest, rest);
+    std::memcpy(to + to_bytes * whole, rest, to_bytes * left);
+  }
+}
+
+/// Widens 16-bit floats. `Format` has 16 bytes: Bf16Words, F16Words.
 template <class Format>
 DTRAIN_OPTIMIZED void widen_halves(std::byte* to, const std::byte* from, std::size_t count) noexcept {
   constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
-  const auto widen = [](std::byte* target, const std::byte* source) {
+  convert_in_steps<step, 4, 2>(to, from, count, [](std::byte* target, const std::byte* source) {
     Vector<std::uint16_t, 2 * step> halves;
     load(halves, source);
     typename Format::Floats floats;
     Format::widen(floats, __builtin_convertvector(halves, typename Format::Packed));
     store(target, floats);
-  };
-  const std::size_t left = count % step;  // as a remainder: g++ 14 does not see that count - i is less than step
-  const std::size_t whole = count - left;
-  for (std::size_t i = 0; i < whole; i += step) {
-    widen(to + 4 * i, from + 2 * i);
-  }
-  if (left > 0) {
-    std::byte rest[4 * step] = {};
-    std::memcpy(rest, from + 2 * whole, 2 * left);
-    widen(rest, rest);
-    std::memcpy(to + 4 * whole, rest, 4 * left);
-  }
+  });
 }
 
 /// Rounds to nearest even; every NaN becomes the canonical one.
 template <class Format>
 DTRAIN_OPTIMIZED void narrow_floats(std::byte* to, const std::byte* from, std::size_t count) noexcept {
   constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
-  const auto narrow = [](std::byte* target, const std::byte* source) {
+  convert_in_steps<step, 2, 4>(to, from, count, [](std::byte* target, const std::byte* source) {
     typename Format::Floats floats;
     load(floats, source);
     make_nan_canonical<float, sizeof(floats)>(floats);
@@ -51,18 +58,7 @@ DTRAIN_OPTIMIZED void narrow_floats(std::byte* to, const std::byte* from, std::s
     Format::narrow(words, floats);
     const auto halves = __builtin_convertvector(words, Vector<std::uint16_t, 2 * step>);
     store(target, halves);
-  };
-  const std::size_t left = count % step;  // as in widen_halves
-  const std::size_t whole = count - left;
-  for (std::size_t i = 0; i < whole; i += step) {
-    narrow(to + 2 * i, from + 4 * i);
-  }
-  if (left > 0) {
-    std::byte rest[4 * step] = {};
-    std::memcpy(rest, from + 4 * whole, 4 * left);
-    narrow(rest, rest);
-    std::memcpy(to + 2 * whole, rest, 2 * left);
-  }
+  });
 }
 
 template <class To, class From>
