@@ -51,13 +51,13 @@ struct Mpi {
   static std::shared_ptr<void> pre_join_blocking(const identity::ProcessIdentity& identity,
                                                  std::optional<rendezvous::Secret>& secret, Deadline deadline) {
     const std::shared_ptr<mpi::Engine> engine = mpi::Engine::shared_blocking(deadline);
-    if (engine->rank() != identity.rank || engine->size() != identity.world_size) {
+    if (engine->runtime().rank() != identity.rank || engine->runtime().size() != identity.world_size) {
       engine->skip_finalize();
       throw_error(Errc::identity,
                   "by its environment [{}] this is rank {} of {}, but MPI_COMM_WORLD says rank {} of {}; the program "
                   "is linked with {}: start it with that MPI's mpirun, `mpirun -n {} PROGRAM`",
-                  {identity.launcher, identity.rank, identity.world_size, engine->rank(), engine->size(),
-                   engine->version_text(), identity.world_size});
+                  {identity.launcher, identity.rank, identity.world_size, engine->runtime().rank(),
+                   engine->runtime().size(), engine->runtime().version_text(), identity.world_size});
     }
     const auto bytes = std::make_shared<std::array<char, rendezvous::Secret::most_characters + 1>>();
     if (identity.rank == 0) {

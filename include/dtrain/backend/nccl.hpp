@@ -75,7 +75,11 @@ struct NcclWith {
   /// @throws Error (unsupported, timeout, protocol, nccl, cuda), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
     require_accumulation_by_element(context);
-    return open_and_report_blocking<Opened>(context, deadline);
+    context.failure->throw_if_failed(context.reporting_rank());
+    return reporting_failure(context, [&] {
+      cuda::compare_devices_blocking(context, sharing(), deadline);
+      return nccl::Communicator::open_blocking(context, options, deadline);
+    });
   }
 
   /// Collective, blocking. See CanDuplicate: ncclCommSplit. The device is that of `open`. @throws as open_blocking
@@ -93,14 +97,6 @@ struct NcclWith {
                   {context.name});
     }
   }
-
-  /// The communicator, opened with the options.
-  struct Opened : nccl::Communicator {
-    static Opened open_blocking(const ChannelContext& context, Deadline deadline) {
-      cuda::compare_devices_blocking(context, sharing(), deadline);
-      return {nccl::Communicator::open_blocking(context, options, deadline)};
-    }
-  };
 
   /// Ranks with one CUDA context have one implicit order, in which one rank's operation would wait for the next one of
   /// a rank that waits for it.

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "dtrain/backend/channel_context.hpp"
@@ -134,11 +135,11 @@ class OrderedChannel {
 
 /// Work of a stream. Holds a reference to the channel, and what `algorithm` owns until its release(), until it has run
 /// or was dropped.
-template <class Channel, class Algorithm>
+template <class Channel, class Descriptor, class Algorithm>
 struct EnqueuedOperation {
   Channel* channel;
   std::uint64_t turn;
-  Operation operation;
+  Descriptor operation;
   Algorithm algorithm;
 
   void operator()() noexcept {
@@ -185,24 +186,21 @@ struct ChannelOwner {
     return described;
   }
 
+  /// @tparam Descriptor Operation, or what the channel's run() takes in place of it
   /// @throws as the stream's enqueue()
-  template <class Algorithm>
-  void enqueue(const Operation& operation, const Algorithm& algorithm, stream::host::StreamRef stream) {
-    enqueue_work(EnqueuedOperation<Channel, Algorithm>{channel, enqueued + 1, operation, algorithm}, stream);
-    collectives += operation.sequence != 0 ? 1 : 0;
-  }
-
-  /// @param work releases the channel once it has run, or in its drop()
-  template <class Work>
-  void enqueue_work(const Work& work, stream::host::StreamRef stream) {
+  template <class Descriptor, class Algorithm>
+  void enqueue(const Descriptor& operation, const Algorithm& algorithm, stream::host::StreamRef stream) {
     channel->retain();
     try {
-      stream.enqueue(work);
+      stream.enqueue(EnqueuedOperation<Channel, Descriptor, Algorithm>{channel, enqueued + 1, operation, algorithm});
     } catch (...) {
       channel->release();
       throw;
     }
     ++enqueued;
+    if constexpr (std::is_same_v<Descriptor, Operation>) {
+      collectives += operation.sequence != 0 ? 1 : 0;
+    }
   }
 
   /// Collective, blocking: see split_context.

@@ -178,7 +178,7 @@ class AlgorithmCommunicator {
       if (algorithm_has(call)) {
         backend::check_host_memory(B::name().data(), call.devices());
         call.check({rank(), size()});
-        return enqueue_work(
+        return state_->enqueue(
             Operation::kind, [call](Algorithm& algorithm) { return algorithm.run(call); }, stream);
       }
     }
@@ -241,21 +241,6 @@ class AlgorithmCommunicator {
     AllReduceVariant variant;  ///< of the next all_reduce
   };
 
-  /// Work of a stream.
-  template <class Operation>
-  struct Enqueued {
-    OperationOrder* order;
-    std::uint64_t number;
-    backend::OperationKind kind;
-    Operation operation;
-
-    void operator()() noexcept {
-      order->run(number, kind, operation);
-      order->release();
-    }
-    void drop() noexcept { order->release(); }
-  };
-
   template <class Operation>
   bool algorithm_has(const Operation&) const noexcept {
     if constexpr (std::is_same_v<Operation, backend::ReduceScatter> || std::is_same_v<Operation, backend::AllGather>) {
@@ -269,14 +254,8 @@ class AlgorithmCommunicator {
     if (!state_->variant.is_by_algorithm) return inner().enqueue(call, stream);
     backend::check_all_reduce_memory(Algorithm::name(), "", call.devices());
     call.check({rank(), size()});
-    enqueue_work(
+    state_->enqueue(
         call.kind, [call, casts](Algorithm& algorithm) { return algorithm.run(call, casts); }, stream);
-  }
-
-  /// @param operation as of AlgorithmOrder::run
-  template <class Operation>
-  void enqueue_work(backend::OperationKind kind, const Operation& operation, Stream stream) {
-    state_->enqueue_work(Enqueued<Operation>{state_->channel, state_->enqueued + 1, kind, operation}, stream);
   }
 
   AlgorithmCommunicator(const backend::ChannelContext& context, Deadline deadline)

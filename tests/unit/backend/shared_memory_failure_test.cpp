@@ -369,7 +369,7 @@ TEST_CASE("channels and allocations leave no descriptor and no mapping behind, w
   const auto use = [] {
     const auto job = std::make_shared<FakeJob>(3);
     run_thread_ranks(3, [&](RankThread& thread) {
-      dtrain::backend::shared_memory::Allocation survivor;
+      dtrain::backend::HostAllocation survivor;
       {
         SharedMemoryRank self(job, thread.rank(), 3);
         { const auto dropped = self.communicator.allocate_blocking(100, Deadline::after(10s)); }

@@ -244,7 +244,7 @@ class Engine {
     if (!clean) {
       registry().disable();
     }
-    calls().push([state = &thread_state_->state, clean] {
+    loop().calls().push([state = &thread_state_->state, clean] {
       if (clean && !state->loop.out_of_service()) {
         state->runtime->end();
       }
@@ -259,23 +259,15 @@ class Engine {
     }
   }
 
-  /// The process's rank in MPI_COMM_WORLD, and other values of MpiRuntime.
-  int rank() const noexcept { return runtime().rank(); }
-  int size() const noexcept { return runtime().size(); }
-  int highest_tag() const noexcept { return runtime().highest_tag(); }
-  MPI_Comm communicator() const noexcept { return runtime().communicator(); }
-  const std::string& version_text() const noexcept { return runtime().version_text(); }
-
-  CallQueue& calls() noexcept { return loop().calls(); }
+  const MpiRuntime& runtime() const noexcept { return *thread_state_->state.runtime; }
   ProgressLoop& loop() noexcept { return thread_state_->state.loop; }
-  Requests& requests() noexcept { return thread_state_->state.loop.requests(); }
 
   /// Runs `call(EngineState&)` in the thread that initialised MPI, which holds the loop's lock. Blocking: until the
   /// call returns or the deadline passes; after the deadline it may still run. @throws the call's exceptions, Error
   /// (timeout)
   void run_blocking(std::function<void(EngineState&)> call, Deadline deadline, const char* doing) {
     const auto result = std::make_shared<CallCompletion>();
-    calls().push([result, state = &thread_state_->state, call = std::move(call)] {
+    loop().calls().push([result, state = &thread_state_->state, call = std::move(call)] {
       std::exception_ptr thrown;
       try {
         call(*state);
@@ -331,8 +323,6 @@ class Engine {
     thread_state.state.loop.run(thread_state.state.runtime->is_own());
     thread_state.ended.set();
   }
-
-  const MpiRuntime& runtime() const noexcept { return *thread_state_->state.runtime; }
 
   const std::shared_ptr<ThreadState> thread_state_;
   async::JoiningThread thread_;

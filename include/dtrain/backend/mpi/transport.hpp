@@ -103,8 +103,8 @@ class BasicTransport {
       : engine_(Engine::shared_blocking(deadline)) {
     engine_->set_finalize_timeout(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24)));
     const int first_tag = agree_on_tags(context, deadline);
-    endpoint_ =
-        std::make_shared<E>(engine_->requests(), engine_->communicator(), first_tag, context.members.rank, job_ranks);
+    endpoint_ = std::make_shared<E>(engine_->loop().requests(), engine_->runtime().communicator(), first_tag,
+                                    context.members.rank, job_ranks);
     if constexpr (has_communicator) {
       wait_for_ranks(context, deadline);  // inside MPI the engine would wait for them and serve no other channel
       const auto make = [endpoint = endpoint_, first_tag](Engine::EngineState& state) {
@@ -199,7 +199,7 @@ class BasicTransport {
   /// channel of this process or of a peer has them. @throws Error (limit)
   int agree_on_tags(const ChannelContext& context, Deadline deadline) {
     const auto choose = [&] {
-      const int own = engine_->highest_tag() / engine_->size() / message_passing::tag_class_count;
+      const int own = engine_->runtime().highest_tag() / engine_->runtime().size() / message_passing::tag_class_count;
       const auto chosen = std::make_shared<int>();  // a call that runs after the deadline still writes there
       engine_->run_blocking([chosen](Engine::EngineState& state) { *chosen = state.channels++; }, deadline,
                             "choosing a channel's tags");
@@ -208,13 +208,13 @@ class BasicTransport {
         throw_error(Errc::limit,
                     "{} has tags up to {} only: this rank has opened {} channels, and cannot open more; keep groups "
                     "instead of splitting anew",
-                    {engine_->version_text(), engine_->highest_tag(), number});
+                    {engine_->runtime().version_text(), engine_->runtime().highest_tag(), number});
       }
-      return to_bytes((engine_->rank() * own + number) * message_passing::tag_class_count);
+      return to_bytes((engine_->runtime().rank() * own + number) * message_passing::tag_class_count);
     };
     const StoreRank self = StoreRank::of(context, deadline, opening(context));
     const auto tag = from_bytes<int>(store_broadcast(self, context.name + "/mpi", choose), "a channel's tag");
-    if (tag < 0 || tag > engine_->highest_tag()) {
+    if (tag < 0 || tag > engine_->runtime().highest_tag()) {
       throw_error(Errc::protocol, "{}: rank 0 gave no tag; do all ranks run one program?", {opening(context)});
     }
     return tag;

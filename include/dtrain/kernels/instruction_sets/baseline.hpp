@@ -11,7 +11,6 @@
 #include "dtrain/kernels/arithmetic/float_arithmetic.hpp"
 #include "dtrain/kernels/arithmetic/half_arithmetic.hpp"
 #include "dtrain/kernels/arithmetic/integer_arithmetic.hpp"
-#include "dtrain/kernels/arithmetic/min_max.hpp"
 #include "dtrain/kernels/block_loop.hpp"
 #include "dtrain/kernels/kernel_arguments.hpp"
 

@@ -46,13 +46,9 @@ class MailboxEndpoint {
     return start_recv({output.data(), output.size(), DType::u8, {}}, peer, tag_class);
   }
 
-  /// The user's messages, whose two ends give the same count and type.
-  MessageHandle send(const ConstBufferView& input, int peer) {
-    return start_send(input, peer, message_passing::TagClass::direct);
-  }
-  MessageHandle recv(const BufferView& output, int peer) {
-    return start_recv(output, peer, message_passing::TagClass::direct);
-  }
+  /// As send and recv; the two ends of a user's message (TagClass::direct) give the same count and type.
+  MessageHandle start_send(const ConstBufferView& input, int peer, message_passing::TagClass tag_class);
+  MessageHandle start_recv(const BufferView& output, int peer, message_passing::TagClass tag_class);
 
   struct Awaiter {
     MailboxEndpoint& endpoint;
@@ -97,8 +93,6 @@ class MailboxEndpoint {
   /// The wait for a chunk that can be moved; see Channel::wait.
   class ChunkWait;
 
-  MessageHandle start_send(const ConstBufferView& input, int peer, message_passing::TagClass tag_class);
-  MessageHandle start_recv(const BufferView& output, int peer, message_passing::TagClass tag_class);
   std::uint32_t free_entry();
   bool move_chunks() noexcept;
   bool send_chunk() noexcept;
@@ -134,10 +128,11 @@ struct MailboxTransfer {
   void operator()(Channel& /*channel*/, const Operation& /*operation*/) const noexcept {
     MailboxEndpoint::MessageHandle sent;
     if (to >= 0) {
-      sent = endpoint->send(ConstBufferView{input, input_count, input_dtype, {}}, to);
+      sent = endpoint->start_send({input, input_count, input_dtype, {}}, to, message_passing::TagClass::direct);
     }
     if (from >= 0) {
-      const auto received = endpoint->recv(BufferView{output, output_count, output_dtype, {}}, from);
+      const auto received =
+          endpoint->start_recv({output, output_count, output_dtype, {}}, from, message_passing::TagClass::direct);
       if (!endpoint->block_until_done(received)) {
         return;
       }
