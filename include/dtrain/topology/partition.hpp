@@ -35,11 +35,9 @@ constexpr std::size_t chunks_in(std::size_t count, std::size_t length) noexcept 
   return (count + length - 1) / length;
 }
 
-constexpr BufferView view_of(const BufferView& whole, BufferRange range) noexcept {
-  return {range.count == 0 ? whole.data : whole.data + range.begin * size_bytes(whole.dtype), range.count, whole.dtype,
-          whole.device};
-}
-constexpr ConstBufferView view_of(const ConstBufferView& whole, BufferRange range) noexcept {
+/// @tparam View BufferView or ConstBufferView
+template <class View>
+constexpr View view_of(const View& whole, BufferRange range) noexcept {
   return {range.count == 0 ? whole.data : whole.data + range.begin * size_bytes(whole.dtype), range.count, whole.dtype,
           whole.device};
 }

@@ -14,72 +14,6 @@
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-template <std::size_t Width>
-struct Bf16Words;
-
-/// Computes with `Format::bytes` bytes of elements as two vectors of f32. A `Format` has types Floats and Packed and
-///   widen(Floats&, Floats&, from), narrow(Packed&, Floats const&, Floats const&), put(to, Packed const&)
-template <class Format, class Operation>
-class HalfArithmetic {
- public:
-  static constexpr std::size_t bytes = Format::bytes;
-  using Floats = typename Format::Floats;
-  struct Partial {
-    Floats first, second;
-  };
-  using Result = typename Format::Packed;
-  static constexpr bool averages = Operation::averages;
-  using Beyond = Vector<std::int64_t, sizeof(Result)>;
-  using Careful = HalfArithmetic<Bf16Words<16>, AddWeighted>;
-  using Lane = std::int16_t;
-  static constexpr Lane magnitude = 0x7fff;
-  static constexpr Lane infinity = 0x7f80;
-
-  DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const KernelArguments& arguments) noexcept
-      : weights_(arguments.weights) {
-    fill<float, sizeof(Floats)>(factor_, static_cast<float>(arguments.factor));
-  }
-  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
-    Format::widen(partial.first, partial.second, from);
-    if constexpr (Operation::weighs) {
-      Floats weight;
-      fill<float, sizeof(Floats)>(weight, static_cast<float>(weights_[source]));
-      multiply(partial.first, weight);
-      multiply(partial.second, weight);
-      keep_product(partial.first);
-      keep_product(partial.second);
-    }
-  }
-  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
-    Partial value;
-    start(value, from, source);
-    Operation::apply(partial.first, value.first);
-    Operation::apply(partial.second, value.second);
-  }
-  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
-    multiply(partial.first, factor_);
-    multiply(partial.second, factor_);
-    if constexpr (averages) {
-      Format::pack(result, partial.first, partial.second);
-    } else {
-      Format::narrow(result, partial.first, partial.second);
-    }
-  }
-  /// For averages of bf16: marks infinity and NaN.
-  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
-    beyond |= (Beyond)(((Vector<Lane, sizeof(Result)>)result & infinity) == infinity);
-  }
-  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { Format::put(to, result); }
-
- private:
-  Floats factor_;
-  const double* weights_;
-};
-
-/// An f32 holds the sum of any number of ranks' f16, so that averages need no Careful.
-template <class Operation>
-using OfF16 = std::conditional_t<Operation::averages, Add, Operation>;
-
 /// bf16 in the lower and upper halves of 32-bit words. Not `vcvtneps2bf16`, which takes subnormals for zero.
 template <std::size_t Width>
 struct Bf16Words {
@@ -172,6 +106,69 @@ struct F16Words {
     to = half | ((bits & 0x80000000U) >> 16U);
   }
 };
+
+/// Computes with `Format::bytes` bytes of elements as two vectors of f32. A `Format` has types Floats and Packed and
+///   widen(Floats&, Floats&, from), narrow(Packed&, Floats const&, Floats const&), put(to, Packed const&)
+template <class Format, class Operation>
+class HalfArithmetic {
+ public:
+  static constexpr std::size_t bytes = Format::bytes;
+  using Floats = typename Format::Floats;
+  struct Partial {
+    Floats first, second;
+  };
+  using Result = typename Format::Packed;
+  static constexpr bool averages = Operation::averages;
+  using Beyond = Vector<std::int64_t, sizeof(Result)>;
+  using Careful = HalfArithmetic<Bf16Words<16>, AddWeighted>;
+  using Lane = std::int16_t;
+  static constexpr Lane magnitude = 0x7fff;
+  static constexpr Lane infinity = 0x7f80;
+
+  DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const KernelArguments& arguments) noexcept
+      : weights_(arguments.weights) {
+    fill<float, sizeof(Floats)>(factor_, static_cast<float>(arguments.factor));
+  }
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    Format::widen(partial.first, partial.second, from);
+    if constexpr (Operation::weighs) {
+      Floats weight;
+      fill<float, sizeof(Floats)>(weight, static_cast<float>(weights_[source]));
+      multiply(partial.first, weight);
+      multiply(partial.second, weight);
+      keep_product(partial.first);
+      keep_product(partial.second);
+    }
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    Partial value;
+    start(value, from, source);
+    Operation::apply(partial.first, value.first);
+    Operation::apply(partial.second, value.second);
+  }
+  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
+    multiply(partial.first, factor_);
+    multiply(partial.second, factor_);
+    if constexpr (averages) {
+      Format::pack(result, partial.first, partial.second);
+    } else {
+      Format::narrow(result, partial.first, partial.second);
+    }
+  }
+  /// For averages of bf16: marks infinity and NaN.
+  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
+    beyond |= (Beyond)(((Vector<Lane, sizeof(Result)>)result & infinity) == infinity);
+  }
+  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { Format::put(to, result); }
+
+ private:
+  Floats factor_;
+  const double* weights_;
+};
+
+/// An f32 holds the sum of any number of ranks' f16, so that averages need no Careful.
+template <class Operation>
+using OfF16 = std::conditional_t<Operation::averages, Add, Operation>;
 
 #if DTRAIN_X86_64
 /// A format for HalfArithmetic. Converts by asm and not by intrinsics, because <immintrin.h> costs every user compile
