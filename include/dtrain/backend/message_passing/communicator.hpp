@@ -48,50 +48,45 @@ struct MessageAlgorithm {
   DType input_dtype;
 
   template <Endpoint E, class Channel>
-  Routine operator()(OperationContext<E>& context, Channel& channel) const;
+  Routine operator()(OperationContext<E>& context, Channel& channel) const {
+    return point_to_point_or_self(context, channel, *this);
+  }
+
+ private:
+  /// Like point_to_point, but a message to this rank itself is stored until its recv.
+  template <Endpoint E, class Channel>
+  static Routine point_to_point_or_self(OperationContext<E>& context, Channel& channel,
+                                        const MessageAlgorithm& message) {
+    PointToPoint work{{}, {}, message.to, message.from, context.operation, TagClass::direct, nullptr};
+    work.sent.count = message.input_count;
+    work.sent.dtype = message.input_dtype;
+    if (message.to >= 0) {
+      work.input = {message.input, message.input_count * size_bytes(message.input_dtype)};
+    }
+    if (message.from >= 0) {
+      work.output = {message.output, context.operation.count * size_bytes(context.operation.dtype)};
+    }
+    if (message.to == context.rank()) {
+      channel.self_messages().push_back({work.sent, {work.input.begin(), work.input.end()}});
+      work.to = -1;
+    }
+    if (message.from == context.rank()) {
+      if (channel.self_messages().empty()) {
+        throw_error(Errc::disagreement, "on channel '{}', rank {} receives from itself what it has not sent before",
+                    {context.channel.name, channel.job_rank()});
+      }
+      const auto stored = std::move(channel.self_messages().front());
+      channel.self_messages().pop_front();
+      if (stored.operation.count != context.operation.count || stored.operation.dtype != context.operation.dtype) {
+        detail::disagree_on_message(context, context.rank(), stored.operation);
+      }
+      kernels::copy_bytes(work.output.data(), stored.bytes.data(), stored.bytes.size());
+      work.from = -1;
+    }
+    Routine routine = point_to_point(context, work);
+    co_await routine;
+  }
 };
-
-namespace detail {
-
-/// Like point_to_point, but a message to this rank itself is stored until its recv.
-template <Endpoint E, class Channel>
-Routine point_to_point_or_self(OperationContext<E>& context, Channel& channel, const MessageAlgorithm& message) {
-  PointToPoint work{{}, {}, message.to, message.from, context.operation, TagClass::direct, nullptr};
-  work.sent.count = message.input_count;
-  work.sent.dtype = message.input_dtype;
-  if (message.to >= 0) {
-    work.input = {message.input, message.input_count * size_bytes(message.input_dtype)};
-  }
-  if (message.from >= 0) {
-    work.output = {message.output, context.operation.count * size_bytes(context.operation.dtype)};
-  }
-  if (message.to == context.rank()) {
-    channel.self_messages().push_back({work.sent, {work.input.begin(), work.input.end()}});
-    work.to = -1;
-  }
-  if (message.from == context.rank()) {
-    if (channel.self_messages().empty()) {
-      throw_error(Errc::disagreement, "on channel '{}', rank {} receives from itself what it has not sent before",
-                  {context.channel.name, channel.job_rank()});
-    }
-    const auto stored = std::move(channel.self_messages().front());
-    channel.self_messages().pop_front();
-    if (stored.operation.count != context.operation.count || stored.operation.dtype != context.operation.dtype) {
-      disagree_on_message(context, context.rank(), stored.operation);
-    }
-    kernels::copy_bytes(work.output.data(), stored.bytes.data(), stored.bytes.size());
-    work.from = -1;
-  }
-  Routine routine = point_to_point(context, work);
-  co_await routine;
-}
-
-}  // namespace detail
-
-template <Endpoint E, class Channel>
-Routine MessageAlgorithm::operator()(OperationContext<E>& context, Channel& channel) const {
-  return detail::point_to_point_or_self(context, channel, *this);
-}
 
 /// Owns one rank's channel. Reduces every DType but 8-bit floats, by every ReduceOp; the bits depend only on the count,
 /// the number of ranks and the transport's Tuning. An operation runs in the thread that waits for the stream, or in its
