@@ -26,14 +26,6 @@ namespace store_messages {
 namespace message_passing = dtrain::backend::message_passing;
 using message_passing::TagClass;
 
-/// What a waiting endpoint asks about its operation.
-struct Waiting {
-  virtual bool cancelled() noexcept = 0;  ///< the deadline has passed, or the channel has failed
-  virtual void stalled() noexcept = 0;    ///< lets this rank's other streams go on, for which a peer may wait
- protected:
-  ~Waiting() = default;
-};
-
 /// One rank's messages in a channel; see message_passing::Endpoint. A message is one or more values of the store. All
 /// but its last have `piece_bytes`, the last has fewer.
 class Endpoint {
@@ -78,8 +70,8 @@ class Endpoint {
   };
   Awaiter done(MessageHandle message) noexcept { return {*this, message}; }
 
-  Waiting* waiting = nullptr;  ///< of the operation that runs
-  int awaited = -1;            ///< the last rank from which a message was fetched
+  message_passing::CancellationToken* waiting = nullptr;  ///< of the operation that runs
+  int awaited = -1;                                       ///< the last rank from which a message was fetched
 
  private:
   using Counts = std::map<std::pair<int, TagClass>, std::uint64_t>;
@@ -152,15 +144,8 @@ class Transport {
   Endpoint& endpoint() noexcept { return endpoint_; }
 
   /// @returns true: nothing uses the operation's memory afterwards, whether it was cancelled or not
-  template <class Token>
-  bool run_blocking(message_passing::Routine& routine, Token& token) noexcept {
-    struct Operation final : Waiting {
-      explicit Operation(Token& of) noexcept : token(of) {}
-      bool cancelled() noexcept override { return token.cancelled(); }
-      void stalled() noexcept override { token.stalled(); }
-      Token& token;
-    } operation(token);
-    endpoint_.waiting = &operation;
+  bool run_blocking(message_passing::Routine& routine, message_passing::CancellationToken& token) noexcept {
+    endpoint_.waiting = &token;
     routine.resume();
     return true;
   }

@@ -79,8 +79,8 @@ class MemoryTransport {
                   context.reporting_rank()) {}
 
   Endpoint& endpoint() noexcept { return endpoint_; }
-  template <class Token>
-  bool run_blocking(dtrain::backend::message_passing::Routine& routine, Token&) noexcept {
+  bool run_blocking(dtrain::backend::message_passing::Routine& routine,
+                    dtrain::backend::message_passing::CancellationToken&) noexcept {
     routine.resume();
     return true;
   }
