@@ -15,7 +15,7 @@
 #include "dtrain/backend/channel_setup/open_and_report.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/staged/chunk_copies.hpp"
-#include "dtrain/backend/staged/staged_operation.hpp"
+#include "dtrain/backend/staged/host_worker.hpp"
 #include "dtrain/backend/staged/staging_pipeline.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"

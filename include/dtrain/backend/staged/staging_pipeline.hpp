@@ -17,7 +17,6 @@
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/staged/chunk_copies.hpp"
 #include "dtrain/backend/staged/host_worker.hpp"
-#include "dtrain/backend/staged/staged_operation.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"

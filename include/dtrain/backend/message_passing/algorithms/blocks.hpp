@@ -1,11 +1,16 @@
 #pragma once
 /// @file
-/// Blocks: division of a buffer into one block for each rank, and of blocks into chunks.
+/// Blocks: division of a buffer into one block for each rank, and of blocks into chunks; exchange_chunks(): the
+/// pipeline in which headers and then chunks pass between a rank and its peers, several in flight together.
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <span>
 
+#include "dtrain/backend/message_passing/algorithms/operation_header.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
+#include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/core/types/dtype.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
@@ -73,5 +78,82 @@ class Blocks {
   std::size_t block_;
   std::size_t chunk_;
 };
+
+/// Base of a schedule that sends and receives, with headers that carry no payload.
+struct ChunkSchedule {
+  static constexpr bool sends() noexcept { return true; }
+  static constexpr bool receives() noexcept { return true; }
+  static constexpr bool compares() noexcept { return true; }    ///< the first messages are headers
+  static constexpr bool is_inline() noexcept { return false; }  ///< the headers carry all, and no chunks follow
+  static std::span<const std::byte> payload(std::size_t /*k*/) noexcept { return {}; }
+  static std::size_t received_payload(std::size_t /*k*/) noexcept { return 0; }  ///< bytes
+  static void headers_arrived() noexcept {}
+};
+
+/// Exchange k of peers() sends to rank to(k) and receives from rank from(k). Chunk m + in_flight() is started after
+/// chunk m has arrived, because it may hold the combined result, and after chunk m has been sent: then its memory is
+/// free. Every rank posts a recv before it waits, so ranks cannot deadlock in a ring.
+/// @tparam Schedule has the members of ChunkSchedule and `most_peers`; peers(), to(k) and from(k); in_flight() and
+/// messages(), the number of chunks; sent_header(k), which exchanges may share, and received_header(k); outgoing(m, k)
+/// and incoming(m, k), the memory of chunk m; arrived(m), called when chunk m of every exchange is there
+template <Endpoint E, class Schedule>
+Routine exchange_chunks(OperationContext<E>& context, Schedule schedule) {
+  using Handles = std::array<typename E::MessageHandle, Schedule::most_peers>;
+  const std::size_t in_flight = schedule.in_flight();
+  const std::size_t messages = schedule.is_inline() ? 0 : schedule.messages();
+  const std::size_t peers = schedule.peers();
+  Handles header_sent;
+  Handles header_received;
+  std::array<Handles, max_chunks_in_flight> sent;
+  std::array<Handles, max_chunks_in_flight> received;
+  const auto start = [&](std::size_t m) {
+    for (std::size_t k = 0; schedule.receives() && k < peers; ++k) {
+      received[m % in_flight][k] =
+          context.endpoint.recv(schedule.incoming(m, k), schedule.from(k), TagClass::collective);
+    }
+    for (std::size_t k = 0; schedule.sends() && k < peers; ++k) {
+      sent[m % in_flight][k] = context.endpoint.send(schedule.outgoing(m, k), schedule.to(k), TagClass::collective);
+    }
+  };
+  std::span<const std::byte> header;
+  for (std::size_t k = 0; schedule.compares() && k < peers; ++k) {
+    if (schedule.receives()) {
+      header_received[k] = context.endpoint.recv(header_memory(context, schedule.received_header(k)), schedule.from(k),
+                                                 TagClass::collective);
+    }
+    if (schedule.sends()) {
+      if (header.data() != schedule.sent_header(k)) {
+        header = write_header(context, schedule.sent_header(k), schedule.payload(k));
+      }
+      header_sent[k] = context.endpoint.send(header, schedule.to(k), TagClass::collective);
+    }
+  }
+  for (std::size_t m = 0; m < std::min(in_flight, messages); ++m) {
+    start(m);
+  }
+  for (std::size_t k = 0; schedule.compares() && schedule.receives() && k < peers; ++k) {
+    const std::size_t bytes = co_await context.endpoint.done(header_received[k]);
+    check_header(context, schedule.from(k), schedule.received_header(k), bytes, schedule.received_payload(k));
+  }
+  if (schedule.is_inline()) {
+    schedule.headers_arrived();
+  }
+  for (std::size_t m = 0; m < messages; ++m) {
+    for (std::size_t k = 0; schedule.receives() && k < peers; ++k) {
+      const std::size_t bytes = co_await context.endpoint.done(received[m % in_flight][k]);
+      check_length(context, schedule.from(k), bytes, schedule.incoming(m, k).size());
+    }
+    schedule.arrived(m);
+    for (std::size_t k = 0; schedule.sends() && k < peers; ++k) {
+      co_await context.endpoint.done(sent[m % in_flight][k]);
+    }
+    if (m + in_flight < messages) {
+      start(m + in_flight);
+    }
+  }
+  for (std::size_t k = 0; schedule.compares() && schedule.sends() && k < peers; ++k) {
+    co_await context.endpoint.done(header_sent[k]);
+  }
+}
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing

@@ -8,7 +8,6 @@
 #include <span>
 
 #include "dtrain/backend/message_passing/algorithms/blocks.hpp"
-#include "dtrain/backend/message_passing/algorithms/chunk_pipeline.hpp"
 #include "dtrain/backend/message_passing/algorithms/operation_header.hpp"
 #include "dtrain/backend/message_passing/algorithms/ring_collectives.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <span>
 
-#include "dtrain/backend/message_passing/algorithms/chunk_pipeline.hpp"
+#include "dtrain/backend/message_passing/algorithms/blocks.hpp"
 #include "dtrain/backend/message_passing/algorithms/halving_stages.hpp"
 #include "dtrain/backend/message_passing/algorithms/operation_header.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"

@@ -7,7 +7,6 @@
 #include <span>
 
 #include "dtrain/backend/message_passing/algorithms/blocks.hpp"
-#include "dtrain/backend/message_passing/algorithms/chunk_pipeline.hpp"
 #include "dtrain/backend/message_passing/algorithms/operation_header.hpp"
 #include "dtrain/backend/message_passing/operation_context.hpp"
 #include "dtrain/backend/message_passing/routine.hpp"
