@@ -43,11 +43,6 @@ concept OtherInteger = !Element<T> && (std::is_same_v<T, std::byte> ||
 template <class T>
 concept TransferOnly = OtherInteger<T> ||(Element<T> && !ReducedElement<T>);
 
-template <OtherInteger T>
-inline constexpr DType moved_as = sizeof(T) == 1   ? DType::u8
-                                  : sizeof(T) == 4 ? DType::i32
-                                                   : DType::i64;
-
 template <class Values>
 concept TransferOnlyValues = requires(Values& values) {
   requires TransferOnly<std::remove_cv_t<typename decltype(std::span(values))::element_type>>;
@@ -56,15 +51,6 @@ template <class Values>
 concept WritableTransferOnlyValues = TransferOnlyValues<Values> && requires(Values& values) {
   requires !std::is_const_v<typename decltype(std::span(values))::element_type>;
 };
-
-template <class T, std::size_t Extent>
-BufferView moved_write_view(std::span<T, Extent> values) noexcept {
-  return {reinterpret_cast<std::byte*>(values.data()), values.size(), moved_as<T>, {}};
-}
-template <class T, std::size_t Extent>
-ConstBufferView moved_read_view(std::span<T, Extent> values) noexcept {
-  return {reinterpret_cast<const std::byte*>(values.data()), values.size(), moved_as<std::remove_const_t<T>>, {}};
-}
 
 /// Fails to compile, with the reason.
 template <class Values>
@@ -86,31 +72,22 @@ inline constexpr bool is_span = false;
 template <class T, std::size_t Extent>
 inline constexpr bool is_span<std::span<T, Extent>> = true;
 
-template <class T, std::size_t Extent>
-BufferView write_view(std::span<T, Extent> values) noexcept {
-  return buffer_view(std::span<T>(values));
-}
-
-template <class T, std::size_t Extent>
-ConstBufferView read_view(std::span<T, Extent> values) noexcept {
-  return buffer_view(std::span<const T>(values));
-}
-
-template <class T, std::size_t Extent>
-BufferView any_write_view(std::span<T, Extent> values) noexcept {
+/// The DType as which collectives move elements of type T: its own, or that of the integer of the same size.
+template <class T>
+constexpr DType moved_as() noexcept {
   if constexpr (Element<T>) {
-    return write_view(values);
+    return dtype_of<T>::value;
   } else {
-    return moved_write_view(values);
+    return sizeof(T) == 1 ? DType::u8 : sizeof(T) == 4 ? DType::i32 : DType::i64;
   }
 }
+
+/// View of host memory, writable unless T is const.
 template <class T, std::size_t Extent>
-ConstBufferView any_read_view(std::span<T, Extent> values) noexcept {
-  if constexpr (Element<std::remove_const_t<T>>) {
-    return read_view(values);
-  } else {
-    return moved_read_view(values);
-  }
+auto view_of(std::span<T, Extent> values) noexcept {
+  using View = std::conditional_t<std::is_const_v<T>, ConstBufferView, BufferView>;
+  using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
+  return View{reinterpret_cast<Byte*>(values.data()), values.size(), moved_as<std::remove_const_t<T>>(), {}};
 }
 
 }  // namespace detail
@@ -123,11 +100,11 @@ struct WriteBuffer : BufferView {
   constexpr WriteBuffer(const BufferView& view) noexcept : BufferView(view) {}
 
   template <ReducedElement T, std::size_t Extent>
-  WriteBuffer(std::span<T, Extent> values) noexcept : BufferView(detail::write_view(values)) {}
+  WriteBuffer(std::span<T, Extent> values) noexcept : BufferView(detail::view_of(values)) {}
 
   template <WritableHostValues Values>
   requires(!detail::is_span<std::remove_const_t<Values>>) WriteBuffer(Values& values)
-  noexcept : BufferView(detail::write_view(std::span(values))) {}
+  noexcept : BufferView(detail::view_of(std::span(values))) {}
 
   template <detail::WritableTransferOnlyValues Values>
   WriteBuffer(Values&&) noexcept {
@@ -142,7 +119,7 @@ struct ReadBuffer : ConstBufferView {
   constexpr ReadBuffer(const BufferView& view) noexcept : ConstBufferView(view) {}
 
   template <HostValues Values>
-  ReadBuffer(const Values& values) noexcept : ConstBufferView(detail::read_view(std::span(values))) {}
+  ReadBuffer(const Values& values) noexcept : ConstBufferView(detail::view_of(std::span(values))) {}
 
   template <detail::TransferOnlyValues Values>
   ReadBuffer(const Values&) noexcept {
@@ -158,12 +135,12 @@ struct MovedWriteBuffer : WriteBuffer {
 
   template <class T, std::size_t Extent>
   requires(Element<T> || detail::TransferOnly<T>) MovedWriteBuffer(std::span<T, Extent> values)
-  noexcept : WriteBuffer(detail::any_write_view(values)) {}
+  noexcept : WriteBuffer(detail::view_of(values)) {}
 
   template <class Values>
   requires(!detail::is_span<std::remove_const_t<Values>> &&
            (WritableHostValues<Values> || detail::WritableTransferOnlyValues<Values>)) MovedWriteBuffer(Values& values)
-  noexcept : WriteBuffer(detail::any_write_view(std::span(values))) {}
+  noexcept : WriteBuffer(detail::view_of(std::span(values))) {}
 };
 
 /// Input of a collective that does not reduce.
@@ -174,7 +151,7 @@ struct MovedReadBuffer : ReadBuffer {
 
   template <class Values>
   requires(HostValues<Values> || detail::TransferOnlyValues<Values>) MovedReadBuffer(const Values& values)
-  noexcept : ReadBuffer(detail::any_read_view(std::span(values))) {}
+  noexcept : ReadBuffer(detail::view_of(std::span(values))) {}
 };
 // NOLINTEND(google-explicit-constructor)
 
