@@ -59,160 +59,6 @@ class Work {
 /// @ingroup collectives
 using Counts = backend::Counts;
 
-/// Collectives with a root or with a block for each pair of ranks: the base class of Collectives, with the same two
-/// forms of each operation.
-/// - Blocks lie in the order of the ranks, without gaps. The _v forms take their counts. A count may be 0, and their
-///   sum is the length of the buffer. Each call allocates a table of them.
-/// - A rank that is not the root gives any buffer, also an empty one, where only the root has one. It is ignored.
-/// - In place: except for all_to_all, `input` and `output` may be the same memory in this rank's block. Otherwise they
-///   are disjoint.
-/// - With SharedMemory, Mpi and Gloo, a reduction is one pass in rank order: equal bits for all lengths and backends.
-/// @throws Error (invalid_argument) at the call if counts, lengths, types, the root or addresses do not fit. If ranks
-/// give different counts for one block, all fail with a sentence that names both; with NCCL they time out.
-/// @ingroup collectives
-template <class Group, class State>
-class BlockCollectives {
- public:
-  using Communicator = typename State::Communicator;
-  using Stream = typename Communicator::Stream;
-  using Work = group::Work<State>;
-
-  /// Rank `root`'s `output` gets the reduction of every rank's `input`, the sum by default. With Mpi and Gloo the root
-  /// receives every rank's values.
-  Work reduce(ReadBuffer input, WriteBuffer output, int root, ReduceOp op,
-              Stream stream) const requires backend::CanReduceBlocks<Communicator> {
-    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
-    const backend::BlockExchange blocks = backend::blocks_of_reduce(input, used, root, place());
-    return enqueue(backend::ReduceBlocks{blocks, input, used, op}, stream);
-  }
-  void reduce(ReadBuffer input, WriteBuffer output, int root,
-              ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
-    reduce(input, output, root, op, stream()).wait();
-  }
-  /// The same in place; the values of other ranks than the root stay.
-  Work reduce(WriteBuffer values, int root, ReduceOp op,
-              Stream stream) const requires backend::CanReduceBlocks<Communicator> {
-    return reduce(values, values, root, op, stream);
-  }
-  void reduce(WriteBuffer values, int root,
-              ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
-    reduce(values, values, root, op);
-  }
-
-  /// Block r of rank `root`'s `output` gets rank r's `input`; all blocks have equal lengths.
-  Work gather(MovedReadBuffer input, MovedWriteBuffer output, int root,
-              Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
-    return exchange(backend::blocks_of_gather(input, used, {}, root, place()), input, used, stream);
-  }
-  void gather(MovedReadBuffer input, MovedWriteBuffer output,
-              int root) const requires backend::CanExchangeBlocks<Communicator> {
-    gather(input, output, root, stream()).wait();
-  }
-
-  /// The same with blocks of any lengths. @param counts of each rank's input; ignored on other ranks than the root
-  Work gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts, int root,
-                Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
-    return exchange(backend::blocks_of_gather(input, used, counts, root, place()), input, used, stream);
-  }
-  void gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts,
-                int root) const requires backend::CanExchangeBlocks<Communicator> {
-    gather_v(input, output, counts, root, stream()).wait();
-  }
-
-  /// Rank r's `output` gets block r of rank `root`'s `input`; all blocks have equal lengths.
-  Work scatter(MovedReadBuffer input, MovedWriteBuffer output, int root,
-               Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
-    return exchange(backend::blocks_of_scatter(used, {}, output, root, place()), used, output, stream);
-  }
-  void scatter(MovedReadBuffer input, MovedWriteBuffer output,
-               int root) const requires backend::CanExchangeBlocks<Communicator> {
-    scatter(input, output, root, stream()).wait();
-  }
-
-  /// The same with blocks of any lengths. @param counts of each rank's output; ignored on other ranks than the root
-  Work scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output, int root,
-                 Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
-    return exchange(backend::blocks_of_scatter(used, counts, output, root, place()), used, output, stream);
-  }
-  void scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output,
-                 int root) const requires backend::CanExchangeBlocks<Communicator> {
-    scatter_v(input, counts, output, root, stream()).wait();
-  }
-
-  /// Block s of rank r's `output` gets block r of rank s's `input`; all blocks have equal lengths.
-  Work all_to_all(MovedReadBuffer input, MovedWriteBuffer output,
-                  Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return exchange(backend::blocks_of_all_to_all(input, {}, output, {}, place()), input, output, stream);
-  }
-  void all_to_all(MovedReadBuffer input,
-                  MovedWriteBuffer output) const requires backend::CanExchangeBlocks<Communicator> {
-    all_to_all(input, output, stream()).wait();
-  }
-
-  /// The same with blocks of any lengths: `send_counts` of the input's, `receive_counts` of the output's.
-  Work all_to_all_v(MovedReadBuffer input, Counts send_counts, MovedWriteBuffer output, Counts receive_counts,
-                    Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return exchange(backend::blocks_of_all_to_all(input, send_counts, output, receive_counts, place()), input, output,
-                    stream);
-  }
-  void all_to_all_v(MovedReadBuffer input, Counts send_counts, MovedWriteBuffer output,
-                    Counts receive_counts) const requires backend::CanExchangeBlocks<Communicator> {
-    all_to_all_v(input, send_counts, output, receive_counts, stream()).wait();
-  }
-
-  /// As all_gather with blocks of any lengths. @param counts of each rank's input, the same on every rank
-  Work all_gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts,
-                    Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return exchange(backend::blocks_of_all_gather_v(input, output, counts, place()), input, output, stream);
-  }
-  void all_gather_v(MovedReadBuffer input, MovedWriteBuffer output,
-                    Counts counts) const requires backend::CanExchangeBlocks<Communicator> {
-    all_gather_v(input, output, counts, stream()).wait();
-  }
-
-  /// As reduce_scatter with blocks of any lengths. @param counts of each rank's output, the same on every rank
-  Work reduce_scatter_v(ReadBuffer input, WriteBuffer output, Counts counts, ReduceOp op,
-                        Stream stream) const requires backend::CanReduceBlocks<Communicator> {
-    const backend::BlockExchange blocks = backend::blocks_of_reduce_scatter_v(input, output, counts, place());
-    return enqueue(backend::ReduceBlocks{blocks, input, output, op}, stream);
-  }
-  void reduce_scatter_v(ReadBuffer input, WriteBuffer output, Counts counts,
-                        ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
-    reduce_scatter_v(input, output, counts, op, stream()).wait();
-  }
-
- protected:
-  const Group& self() const noexcept { return static_cast<const Group&>(*this); }
-  Communicator& live() const { return self().state_->live(); }
-  Stream stream() const { return self().stream(); }
-  Work work(Stream stream) const { return {self().state_, stream}; }
-  backend::RankPlace place() const noexcept { return {self().rank(), self().world_size()}; }
-
-  template <class Operation>
-  Work enqueue(const Operation& operation, Stream stream) const {
-    live().enqueue(operation, stream);
-    return work(stream);
-  }
-
- private:
-  bool is_rank(int rank) const noexcept { return self().rank() == rank; }
-
-  /// `view`, or an empty one of the type and device of `other`.
-  template <class View>
-  static View used_if(bool is_used, const View& view, const ConstBufferView& other) noexcept {
-    return is_used ? view : View{nullptr, 0, other.dtype, other.device};
-  }
-
-  Work exchange(const backend::BlockExchange& blocks, const ConstBufferView& input, const BufferView& output,
-                Stream stream) const {
-    return enqueue(backend::ExchangeBlocks{blocks, input, output}, stream);
-  }
-};
-
 /// The collectives of a ProcessGroup, whose base class it is. Each operation has two forms:
 /// - With a stream: enqueues there and returns a Work, which may be dropped.
 /// - Without one: blocks. It runs on the group's own stream, after the work enqueued there, and returns when it is
@@ -231,11 +77,10 @@ class BlockCollectives {
 /// job's first cause.
 /// @ingroup collectives
 template <class Group, class State>
-class Collectives : public BlockCollectives<Group, State> {
+class Collectives {
  public:
   using Communicator = typename State::Communicator;
   using Stream = typename Communicator::Stream;
-
   using Work = group::Work<State>;
 
   /// `output` gets the reduction of every rank's `input`, the sum by default. The two are the same memory or disjoint.
@@ -375,16 +220,152 @@ class Collectives : public BlockCollectives<Group, State> {
   Work barrier(Stream stream) const { return enqueue(backend::Barrier{}, stream); }
   void barrier() const { barrier(stream()).wait(); }
 
- private:
-  using Base = BlockCollectives<Group, State>;
-  using Base::enqueue;
-  using Base::live;
-  using Base::place;
-  using Base::self;
-  using Base::work;
+  /// @name Collectives with a root or with a block for each pair of ranks
+  /// - Blocks lie in the order of the ranks, without gaps. The _v forms take their counts. A count may be 0, and their
+  ///   sum is the length of the buffer. Each call allocates a table of them.
+  /// - A rank that is not the root gives any buffer, also an empty one, where only the root has one. It is ignored.
+  /// - In place: except for all_to_all, `input` and `output` may be the same memory in this rank's block. Otherwise
+  /// they
+  ///   are disjoint.
+  /// - With SharedMemory, Mpi and Gloo, a reduction is one pass in rank order: equal bits for all lengths and backends.
+  /// @throws Error (invalid_argument) at the call if counts, lengths, types, the root or addresses do not fit. If ranks
+  /// give different counts for one block, all fail with a sentence that names both; with NCCL they time out.
+  /// @{
 
+  /// Rank `root`'s `output` gets the reduction of every rank's `input`, the sum by default. With Mpi and Gloo the root
+  /// receives every rank's values.
+  Work reduce(ReadBuffer input, WriteBuffer output, int root, ReduceOp op,
+              Stream stream) const requires backend::CanReduceBlocks<Communicator> {
+    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
+    const backend::BlockExchange blocks = backend::blocks_of_reduce(input, used, root, place());
+    return enqueue(backend::ReduceBlocks{blocks, input, used, op}, stream);
+  }
+  void reduce(ReadBuffer input, WriteBuffer output, int root,
+              ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
+    reduce(input, output, root, op, stream()).wait();
+  }
+  /// The same in place; the values of other ranks than the root stay.
+  Work reduce(WriteBuffer values, int root, ReduceOp op,
+              Stream stream) const requires backend::CanReduceBlocks<Communicator> {
+    return reduce(values, values, root, op, stream);
+  }
+  void reduce(WriteBuffer values, int root,
+              ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
+    reduce(values, values, root, op);
+  }
+
+  /// Block r of rank `root`'s `output` gets rank r's `input`; all blocks have equal lengths.
+  Work gather(MovedReadBuffer input, MovedWriteBuffer output, int root,
+              Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
+    return exchange(backend::blocks_of_gather(input, used, {}, root, place()), input, used, stream);
+  }
+  void gather(MovedReadBuffer input, MovedWriteBuffer output,
+              int root) const requires backend::CanExchangeBlocks<Communicator> {
+    gather(input, output, root, stream()).wait();
+  }
+
+  /// The same with blocks of any lengths. @param counts of each rank's input; ignored on other ranks than the root
+  Work gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts, int root,
+                Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
+    return exchange(backend::blocks_of_gather(input, used, counts, root, place()), input, used, stream);
+  }
+  void gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts,
+                int root) const requires backend::CanExchangeBlocks<Communicator> {
+    gather_v(input, output, counts, root, stream()).wait();
+  }
+
+  /// Rank r's `output` gets block r of rank `root`'s `input`; all blocks have equal lengths.
+  Work scatter(MovedReadBuffer input, MovedWriteBuffer output, int root,
+               Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+    const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
+    return exchange(backend::blocks_of_scatter(used, {}, output, root, place()), used, output, stream);
+  }
+  void scatter(MovedReadBuffer input, MovedWriteBuffer output,
+               int root) const requires backend::CanExchangeBlocks<Communicator> {
+    scatter(input, output, root, stream()).wait();
+  }
+
+  /// The same with blocks of any lengths. @param counts of each rank's output; ignored on other ranks than the root
+  Work scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output, int root,
+                 Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+    const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
+    return exchange(backend::blocks_of_scatter(used, counts, output, root, place()), used, output, stream);
+  }
+  void scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output,
+                 int root) const requires backend::CanExchangeBlocks<Communicator> {
+    scatter_v(input, counts, output, root, stream()).wait();
+  }
+
+  /// Block s of rank r's `output` gets block r of rank s's `input`; all blocks have equal lengths.
+  Work all_to_all(MovedReadBuffer input, MovedWriteBuffer output,
+                  Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+    return exchange(backend::blocks_of_all_to_all(input, {}, output, {}, place()), input, output, stream);
+  }
+  void all_to_all(MovedReadBuffer input,
+                  MovedWriteBuffer output) const requires backend::CanExchangeBlocks<Communicator> {
+    all_to_all(input, output, stream()).wait();
+  }
+
+  /// The same with blocks of any lengths: `send_counts` of the input's, `receive_counts` of the output's.
+  Work all_to_all_v(MovedReadBuffer input, Counts send_counts, MovedWriteBuffer output, Counts receive_counts,
+                    Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+    return exchange(backend::blocks_of_all_to_all(input, send_counts, output, receive_counts, place()), input, output,
+                    stream);
+  }
+  void all_to_all_v(MovedReadBuffer input, Counts send_counts, MovedWriteBuffer output,
+                    Counts receive_counts) const requires backend::CanExchangeBlocks<Communicator> {
+    all_to_all_v(input, send_counts, output, receive_counts, stream()).wait();
+  }
+
+  /// As all_gather with blocks of any lengths. @param counts of each rank's input, the same on every rank
+  Work all_gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts,
+                    Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+    return exchange(backend::blocks_of_all_gather_v(input, output, counts, place()), input, output, stream);
+  }
+  void all_gather_v(MovedReadBuffer input, MovedWriteBuffer output,
+                    Counts counts) const requires backend::CanExchangeBlocks<Communicator> {
+    all_gather_v(input, output, counts, stream()).wait();
+  }
+
+  /// As reduce_scatter with blocks of any lengths. @param counts of each rank's output, the same on every rank
+  Work reduce_scatter_v(ReadBuffer input, WriteBuffer output, Counts counts, ReduceOp op,
+                        Stream stream) const requires backend::CanReduceBlocks<Communicator> {
+    const backend::BlockExchange blocks = backend::blocks_of_reduce_scatter_v(input, output, counts, place());
+    return enqueue(backend::ReduceBlocks{blocks, input, output, op}, stream);
+  }
+  void reduce_scatter_v(ReadBuffer input, WriteBuffer output, Counts counts,
+                        ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
+    reduce_scatter_v(input, output, counts, op, stream()).wait();
+  }
+  /// @}
+
+ private:
+  const Group& self() const noexcept { return static_cast<const Group&>(*this); }
+  Communicator& live() const { return self().state_->live(); }
   Stream stream() const { return self().stream(); }
+  Work work(Stream stream) const { return {self().state_, stream}; }
+  backend::RankPlace place() const noexcept { return {self().rank(), self().world_size()}; }
+  bool is_rank(int rank) const noexcept { return self().rank() == rank; }
   static bool is_on_host(const ConstBufferView& view) noexcept { return view.device.kind == DeviceKind::host; }
+
+  template <class Operation>
+  Work enqueue(const Operation& operation, Stream stream) const {
+    live().enqueue(operation, stream);
+    return work(stream);
+  }
+
+  /// `view`, or an empty one of the type and device of `other`.
+  template <class View>
+  static View used_if(bool is_used, const View& view, const ConstBufferView& other) noexcept {
+    return is_used ? view : View{nullptr, 0, other.dtype, other.device};
+  }
+
+  Work exchange(const backend::BlockExchange& blocks, const ConstBufferView& input, const BufferView& output,
+                Stream stream) const {
+    return enqueue(backend::ExchangeBlocks{blocks, input, output}, stream);
+  }
 };
 
 }  // namespace DTRAIN_NAMESPACE::group
