@@ -25,7 +25,6 @@ void agree_blocking(const group::GroupHandle& group, const std::string& prefix, 
 
 #include <charconv>
 #include <cstddef>
-#include <limits>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -50,29 +49,25 @@ inline std::string summary_of(std::string_view bytes) {
   return format_text("{} {}", {hex(Sha256().update(bytes).digest()), bytes.size()});
 }
 
-/// The number in `text`; 0 unless `text` is a number up to `most`.
-inline std::size_t number_in(std::string_view text, std::size_t most) noexcept {
-  std::size_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc{} && end == text.data() + text.size() && number <= most ? number : 0;
-}
-
-inline std::string difference_to_rank_0(const backend::StoreRef& store, const std::string& prefix,
-                                        std::string_view summary, const ModelSignature& mine, int rank,
-                                        Deadline deadline) {
-  const std::size_t length = number_in(summary.substr(summary.find(' ') + 1), max_signature_bytes);
+inline std::string difference_to_rank_0(const group::GroupHandle& group, const std::string& prefix,
+                                        std::string_view summary, const ModelSignature& mine, Deadline deadline) {
+  const int rank = group.members().rank_in_job();
+  const int rank_0 = group.members().rank_in_job(0);
+  const std::string_view digits = summary.substr(summary.find(' ') + 1);
+  std::size_t length = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), length);
+  const bool is_length = error == std::errc{} && end == digits.data() + digits.size() && length <= max_signature_bytes;
   const std::string bytes = rendezvous::join_value_chunks(
-      prefix + "signature", length, [&](const std::string& name) { return store.get_blocking(name, deadline); });
-  const std::string name = store.get_blocking(prefix + "publisher", deadline);  // the job's rank of the group's rank 0
-  const int publisher = static_cast<int>(number_in(name, std::numeric_limits<int>::max()));
+      prefix + "signature", is_length ? length : 0,
+      [&](const std::string& name) { return group.store_ref().get_blocking(name, deadline); });
   const std::optional<ModelSignature> theirs =
       bytes.size() <= max_signature_bytes ? try_from_bytes<ModelSignature>(bytes) : std::nullopt;
   if (!theirs) {
     return format_text("rank {} cannot read the model signature of rank {}; do both run the same program?",
-                       {rank, publisher});
+                       {rank, rank_0});
   }
-  return first_difference(mine, rank, *theirs, publisher)
-      .value_or(format_text("rank {}'s model signature has another digest than rank {}'s", {rank, publisher}));
+  return first_difference(mine, rank, *theirs, rank_0)
+      .value_or(format_text("rank {}'s model signature has another digest than rank {}'s", {rank, rank_0}));
 }
 
 }  // namespace detail
@@ -93,7 +88,6 @@ DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::s
   std::vector<std::pair<std::string, std::string>> entries;  // that rank 0 publishes, the summary last
   if (rank == 0) {
     entries = rendezvous::value_chunks(prefix + "signature", bytes);
-    entries.emplace_back(prefix + "publisher", std::to_string(self));
     entries.emplace_back(prefix + "summary", own_summary);
   }
   const auto name = [](int other) { return "rank " + std::to_string(other); };
@@ -107,7 +101,7 @@ DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::s
         rank == 0 ? own_summary : backend::detail::get(here, prefix + "summary", deadline, late);
     if (summary != own_summary) {
       latch.report({CauseKind::disagreement, self, group.members().host,
-                    detail::difference_to_rank_0(store, prefix, summary, mine, self, deadline)});
+                    detail::difference_to_rank_0(group, prefix, summary, mine, deadline)});
       latch.block_until_failed(deadline);
     }
     group.barrier_blocking(prefix + "agreed", deadline);

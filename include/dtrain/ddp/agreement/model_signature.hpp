@@ -10,7 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
@@ -81,31 +81,19 @@ inline std::string hook_of(const ModelSignature& signature) {
   return signature.hook.empty() ? "an all-reduce" : signature.hook;
 }
 
-inline std::string option_difference(const char* option, int rank, std::string_view mine, int other_rank,
-                                     std::string_view theirs) {
-  return format_text("rank {}'s DdpOptions::{} is {}, rank {}'s is {}", {rank, option, mine, other_rank, theirs});
+/// The options of a signature: the name in DdpOptions, and the value as text.
+inline std::array<std::pair<const char*, std::string>, 9> options_of(const ModelSignature& signature) {
+  const auto flag = [](bool value) { return std::string(value ? "true" : "false"); };
+  return {{{"bucket_bytes", std::to_string(signature.bucket_bytes)},
+           {"first_bucket_bytes", std::to_string(signature.first_bucket_bytes)},
+           {"reduce_op", std::string(name(signature.reduce_op))},
+           {"plan", signature.measures_plan ? "measured" : "given"},
+           {"accumulate", std::string(name(signature.accumulate))},
+           {"deterministic", flag(signature.deterministic)},
+           {"reorder_gradients", flag(signature.reorder_gradients)},
+           {"allow_unused_parameters", flag(signature.allow_unused_parameters)},
+           {"broadcast_buffers", flag(signature.broadcast_buffers)}}};
 }
-
-/// The first difference of the boolean options.
-inline std::optional<std::string> flag_difference(const ModelSignature& mine, int rank, const ModelSignature& theirs,
-                                                  int other_rank) {
-  using Value = bool ModelSignature::*;  // nvcc emits members of this type in a way that g++ warns about
-  struct Flag {
-    const char* option;
-    Value value;
-  };
-  for (const Flag& one : {Flag{"deterministic", &ModelSignature::deterministic},
-                          Flag{"reorder_gradients", &ModelSignature::reorder_gradients},
-                          Flag{"allow_unused_parameters", &ModelSignature::allow_unused_parameters},
-                          Flag{"broadcast_buffers", &ModelSignature::broadcast_buffers}}) {
-    if (mine.*one.value != theirs.*one.value) {
-      return option_difference(one.option, rank, std::string(mine.*one.value ? "true" : "false"), other_rank,
-                               std::string(theirs.*one.value ? "true" : "false"));
-    }
-  }
-  return std::nullopt;
-}
-
 inline std::string extra_parameter(int rank, const ModelSignature& longer, int other_rank, std::size_t count) {
   return format_text("rank {} has {} parameters, rank {} has {}; the first that only rank {} has is {} {}, {}",
                      {rank, longer.parameters.size(), other_rank, count, rank, count,
@@ -118,25 +106,12 @@ inline std::string extra_parameter(int rank, const ModelSignature& longer, int o
 /// @returns nullopt if the models agree
 inline std::optional<std::string> first_difference(const ModelSignature& mine, int rank, const ModelSignature& theirs,
                                                    int other_rank) {
-  if (mine.bucket_bytes != theirs.bucket_bytes) {
-    return detail::option_difference("bucket_bytes", rank, std::to_string(mine.bucket_bytes), other_rank,
-                                     std::to_string(theirs.bucket_bytes));
-  }
-  if (mine.first_bucket_bytes != theirs.first_bucket_bytes) {
-    return detail::option_difference("first_bucket_bytes", rank, std::to_string(mine.first_bucket_bytes), other_rank,
-                                     std::to_string(theirs.first_bucket_bytes));
-  }
-  if (mine.reduce_op != theirs.reduce_op) {
-    return detail::option_difference("reduce_op", rank, std::string(name(mine.reduce_op)), other_rank,
-                                     std::string(name(theirs.reduce_op)));
-  }
-  if (mine.measures_plan != theirs.measures_plan) {
-    return detail::option_difference("plan", rank, mine.measures_plan ? "measured" : "given", other_rank,
-                                     theirs.measures_plan ? "measured" : "given");
-  }
-  if (mine.accumulate != theirs.accumulate) {
-    return detail::option_difference("accumulate", rank, std::string(name(mine.accumulate)), other_rank,
-                                     std::string(name(theirs.accumulate)));
+  const auto my_options = detail::options_of(mine);
+  const auto their_options = detail::options_of(theirs);
+  for (std::size_t i = 0; i < my_options.size(); ++i) {
+    if (my_options[i].second == their_options[i].second) continue;
+    return format_text("rank {}'s DdpOptions::{} is {}, rank {}'s is {}",
+                       {rank, my_options[i].first, my_options[i].second, other_rank, their_options[i].second});
   }
   if (mine.hook != theirs.hook) {
     return format_text("rank {} reduces gradients by {}, rank {} by {}",
@@ -147,9 +122,6 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
         "the CUDA driver of rank {} does not load dtrain's kernel that scales gradients, that of rank {} does; run one "
         "driver version on all hosts, or set DdpOptions::reduce_op to sum and divide the loss",
         {mine.scales_averages ? other_rank : rank, mine.scales_averages ? rank : other_rank});
-  }
-  if (const auto difference = detail::flag_difference(mine, rank, theirs, other_rank)) {
-    return difference;
   }
   const std::size_t common = std::min(mine.parameters.size(), theirs.parameters.size());
   for (std::size_t i = 0; i < common; ++i) {
