@@ -95,7 +95,7 @@
 #include "dtrain/ddp/hooks/top_k.hpp"
 #include "dtrain/ddp/precision/loss_scaler.hpp"
 #include "dtrain/ddp/precision/master_weights.hpp"
-#include "dtrain/ddp/profile/write_timeline.hpp"
+#include "dtrain/ddp/profile/timeline.hpp"
 #include "dtrain/ddp/sharded/optimizers.hpp"
 #include "dtrain/ddp/sharded/sharded_checkpoint.hpp"
 #include "dtrain/ddp/shared_memory_instances.hpp"

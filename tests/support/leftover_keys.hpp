@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "dtrain/ddp/checkpoint/checkpoint.hpp"
-#include "dtrain/ddp/profile/write_timeline.hpp"
+#include "dtrain/ddp/profile/timeline.hpp"
 #include "dtrain/distributed_data_parallel.hpp"
 #include "support/temporary_directory.hpp"
 #include "support/thread_group.hpp"

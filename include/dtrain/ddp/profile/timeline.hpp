@@ -1,11 +1,12 @@
 #pragma once
 /// @file
-/// Timeline: the step records of all ranks as Chrome trace JSON, for Perfetto and chrome://tracing; RankTimeline: the
-/// records of one rank, as a message to rank 0.
+/// Timeline of a whole job, the step records of all ranks as Chrome trace JSON for Perfetto and chrome://tracing, which
+/// rank 0 gathers and writes; RankTimeline: one rank's message to rank 0; ClockOffset: rank 0's clock minus this
+/// rank's, estimated over the store.
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,8 +15,13 @@
 #include <vector>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
+#include "dtrain/ddp/rank0_task.hpp"
+#include "dtrain/rendezvous/client/value_chunks.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -49,15 +55,133 @@ std::optional<RankTimeline> parse_rank_timeline(int rank, std::string_view bytes
 /// @param parameters names, in the order of parameters(); a missing name is replaced by its index
 std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters = {});
 
+/// Writes the trace to a file. Blocking: the file system. @throws as AtomicFile
+void write_trace(const std::string& path, std::span<const RankTimeline> ranks, std::span<const std::string> parameters);
+
+/// A time of this rank plus `offset` is rank 0's time, to within `uncertainty`. Offset and uncertainty are 0 if the
+/// ranks share a host, because the processes of a host share the clock.
+struct ClockOffset {
+  std::chrono::nanoseconds offset{};
+  std::chrono::nanoseconds uncertainty{};
+};
+
+namespace detail {
+
+inline constexpr int clock_samples = 8;
+
+inline std::chrono::nanoseconds now_on_step_clock() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(StepRecord::Clock::now().time_since_epoch());
+}
+
+/// Rank 0's half of sample_clock_blocking.
+template <class Store>
+void serve_clock_blocking(const Store& store) {
+  for (int sample = 0; sample < clock_samples; ++sample) {
+    const std::string number = std::to_string(sample);
+    store.take("request/" + number, 1).wait();
+    store.set("reply/" + number, to_bytes(now_on_step_clock())).wait();
+  }
+}
+
+/// Uses the request with the shortest round trip (Cristian, "Probabilistic clock synchronization", 1989): rank 0 read
+/// its clock at some moment between request and reply.
+template <class Store>
+ClockOffset sample_clock_blocking(const Store& store) {
+  ClockOffset best{{}, std::chrono::nanoseconds::max()};
+  for (int sample = 0; sample < clock_samples; ++sample) {
+    const std::string number = std::to_string(sample);
+    const std::chrono::nanoseconds before = now_on_step_clock();
+    store.set("request/" + number, "").wait();
+    const std::string reply = store.take("reply/" + number, 1).wait();
+    const std::chrono::nanoseconds after = now_on_step_clock();
+    const auto theirs = from_bytes<std::chrono::nanoseconds>(reply, "rank 0's time");
+    if (const auto half = (after - before) / 2; half < best.uncertainty) {
+      best = {theirs - before - half, std::max(half, std::chrono::nanoseconds(1))};
+    }
+  }
+  return best;
+}
+
+}  // namespace detail
+
+/// Offset of this rank's clock. Collective, blocking: rank 0 serves the ranks of other hosts one after the other, with
+/// a few round trips to the store each. @param store the group's store, with a prefix that nothing else uses meanwhile
+template <class Store>
+ClockOffset clock_offset_blocking(const Store& store, int rank, int world_size, int node_rank) {
+  if (world_size == 1) {
+    return {};
+  }
+  if (rank == 0) {
+    store.set("node", std::to_string(node_rank)).wait();
+    for (int other = 1; other < world_size; ++other) {
+      const std::string key = "rank " + std::to_string(other);
+      if (store.take(key, 1).wait() == "other node") {
+        detail::serve_clock_blocking(store.with_prefix(key + "/"));
+      }
+    }
+    return {};
+  }
+  const bool same_node = store.take("node", world_size - 1).wait() == std::to_string(node_rank);
+  const std::string key = "rank " + std::to_string(rank);
+  store.set(key, same_node ? "same node" : "other node").wait();
+  return same_node ? ClockOffset{} : detail::sample_clock_blocking(store.with_prefix(key + "/"));
+}
+
+/// Rank 0 writes the records of all ranks (DistributedDataParallel::records) to `path` as a trace for Perfetto and
+/// chrome://tracing, on rank 0's clock. The clock offsets of ranks on other hosts are estimated now; the trace contains
+/// their uncertainty. Beyond max_timeline_bytes each rank's latest records are kept.
+/// Collective, blocking: until rank 0 has written the file.
+/// @param parameters names of the gradients, in the order of parameters(); rank 0's are used
+/// @throws Error on every rank, with the same sentence, if the file cannot be written; the job's first cause
+/// @ingroup times
+template <class Group>
+void write_timeline(const Group& group, const std::string& path, std::vector<StepRecord> records,
+                    std::span<const std::string> parameters = {}) {
+  const auto store = group.store().with_prefix("dtrain/timeline/");
+  const int ranks = group.world_size();
+  group.start_pending();  // other ranks may wait for this work before they make this call
+  const ClockOffset clock = clock_offset_blocking(store.with_prefix("clock/"), group.rank(), ranks, group.node_rank());
+  RankTimeline own{group.rank(), group.members().host, clock.offset, clock.uncertainty, std::move(records)};
+  const std::size_t most = max_timeline_bytes / step_record_bytes / static_cast<std::size_t>(ranks);
+  if (group.rank() != 0) {
+    const std::string key = std::to_string(group.rank());
+    const std::string bytes = serialise(std::move(own), most);
+    for (const auto& [name, value] : rendezvous::value_chunks(key, bytes)) {
+      store.set(name, value).wait();
+    }
+    store.set(key, to_bytes(bytes.size())).wait();
+  }
+  static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
+    std::vector<RankTimeline> all;
+    all.push_back(std::move(own));
+    for (int rank = 1; rank < ranks; ++rank) {
+      const std::string key = std::to_string(rank);
+      const auto take = [&store](const std::string& name) { return store.take(name, 1).wait(); };
+      const auto size = from_bytes<std::size_t>(take(key), "the size of a timeline");
+      const bool is_bounded = size <= 2 * max_timeline_bytes;
+      const std::string bytes = is_bounded ? rendezvous::join_value_chunks(key, size, take) : std::string();
+      std::optional<RankTimeline> timeline = parse_rank_timeline(rank, bytes);
+      if (!timeline) throw_error(Errc::protocol, "the timeline of rank {} cannot be read", {rank});
+      all.push_back(*std::move(timeline));
+    }
+    write_trace(path, all, parameters);
+    return true;
+  }));
+}
+
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::write_timeline;
+}  // namespace DTRAIN_NAMESPACE
 
 #if DTRAIN_DEFINITIONS
 
-#include <algorithm>
+#include <cstdint>
 #include <map>
+#include <tuple>
 
-#include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/text/sanitize.hpp"
+#include "dtrain/ddp/checkpoint/atomic_file.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -73,34 +197,77 @@ inline std::string json_string(const std::string& text) {
   return quoted + '"';
 }
 
-/// Writes events, one a line.
-class TraceEvents {
+/// Writes events, one a line. Begins and ends of spans are paired; a record whose other half the ring has lost is
+/// omitted.
+class Trace {
  public:
   using Time = StepRecord::Clock::time_point;
 
-  TraceEvents(Time origin, std::string& text) : origin_(origin), text_(text) {}
+  explicit Trace(Time origin) : origin_(origin) {}
 
-  void of_rank(const RankTimeline& rank) {
+  void add(const RankTimeline& rank, std::span<const std::string> parameters) {
     process_ = rank.rank;
     offset_ = rank.clock_offset;
+    open_.clear();
+    name("process_name", 0, format_text("rank {} on {}", {rank.rank, rank.host}));
+    constexpr const char* rows[] = {"step", "gradient ready", "launched, not started", "reduce"};
+    for (int row = 0; row < 4; ++row) {
+      name("thread_name", row, rows[row]);
+    }
+    for (const StepRecord& record : rank.records) {
+      add(record, parameters);
+    }
   }
 
-  void name(const char* what, int thread, const std::string& name) {
-    line("\"ph\":\"M\",\"name\":\"" + std::string(what) + "\"", thread,
-         ",\"args\":{\"name\":" + json_string(name) + "}");
-  }
-  void span(int thread, const std::string& name, std::uint64_t step, Time begin, Time end) {
-    line("\"ph\":\"X\",\"name\":" + json_string(name), thread,
-         ",\"ts\":" + microseconds(since_origin(begin)) + ",\"dur\":" + microseconds(std::max(end - begin, {})) +
-             of_step(step));
-  }
-  void instant(int thread, const std::string& name, std::uint64_t step, Time time) {
-    line("\"ph\":\"i\",\"s\":\"t\",\"name\":" + json_string(name), thread,
-         ",\"ts\":" + microseconds(since_origin(time)) + of_step(step));
-  }
+  std::string take() noexcept { return std::move(text_); }
 
  private:
   using Duration = StepRecord::Clock::duration;
+
+  void add(const StepRecord& record, std::span<const std::string> parameters) {
+    const std::string bucket = "bucket " + std::to_string(record.index);
+    switch (record.event) {
+      case StepEvent::begun:
+      case StepEvent::launched:
+      case StepEvent::waiting: open(record); break;
+      case StepEvent::ready:
+        line("\"i\",\"s\":\"t\"", 1,  // an instant, which needs a scope
+
+             record.index < parameters.size() ? parameters[record.index] : std::to_string(record.index),
+             ",\"ts\":" + microseconds(since_origin(record.time)) + of_step(record.step));
+        break;
+      case StepEvent::started:
+        close(StepEvent::launched, 2, bucket, record);
+        open(record);
+        break;
+      case StepEvent::reduced: close(StepEvent::started, 3, bucket, record); break;
+      case StepEvent::finished:
+        close(StepEvent::waiting, 0, "waiting", record);
+        close(StepEvent::begun, 0, "step " + std::to_string(record.step), record);
+        break;
+    }
+  }
+
+  void open(const StepRecord& record) { open_[{record.event, record.step, record.index}] = record.time; }
+
+  /// Writes the span from the record of `begin` to `record`, if it is open.
+  void close(StepEvent begin, int thread, const std::string& name, const StepRecord& record) {
+    const auto found = open_.find({begin, record.step, record.index});
+    if (found == open_.end()) return;
+    line("\"X\"", thread, name,
+         ",\"ts\":" + microseconds(since_origin(found->second)) +
+             ",\"dur\":" + microseconds(std::max(record.time - found->second, {})) + of_step(record.step));
+    open_.erase(found);
+  }
+
+  void name(const char* what, int thread, const std::string& value) {
+    line("\"M\"", thread, what, ",\"args\":{\"name\":" + json_string(value) + "}");
+  }
+
+  void line(const char* phase, int thread, const std::string& name, const std::string& rest) {
+    text_ += format_text("{}{\"ph\":{},\"name\":{},\"pid\":{},\"tid\":{}{}}",
+                         {text_.empty() ? "\n" : ",\n", phase, json_string(name), process_, thread, rest});
+  }
 
   Duration since_origin(Time time) const { return time + offset_ - origin_; }
 
@@ -109,64 +276,14 @@ class TraceEvents {
     const std::int64_t count = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
     return format_text("{}.{}", {count / 1000, std::to_string(1000 + count % 1000).substr(1)});
   }
+
   static std::string of_step(std::uint64_t step) { return ",\"args\":{\"step\":" + std::to_string(step) + "}"; }
 
-  void line(const std::string& what, int thread, const std::string& rest) {
-    text_ += (first_ ? "\n{" : ",\n{") + what + ",\"pid\":" + std::to_string(process_) +
-             ",\"tid\":" + std::to_string(thread) + rest + "}";
-    first_ = false;
-  }
-
   Time origin_;
-  std::string& text_;
+  std::string text_;
   int process_ = 0;
   std::chrono::nanoseconds offset_{};
-  bool first_ = true;
-};
-
-/// Pairs begin and end records. A record whose other half the ring has lost is omitted.
-class TracePairs {
- public:
-  explicit TracePairs(TraceEvents& events) : events_(events) {}
-
-  void add(const StepRecord& record, std::span<const std::string> parameters) {
-    const std::string bucket = "bucket " + std::to_string(record.index);
-    switch (record.event) {
-      case StepEvent::begun: begin(step_, 0, record); break;
-      case StepEvent::ready:
-        events_.instant(1, record.index < parameters.size() ? parameters[record.index] : std::to_string(record.index),
-                        record.step, record.time);
-        break;
-      case StepEvent::launched: begin(launch_, record.index, record); break;
-      case StepEvent::started:
-        end(launch_, record.index, 2, bucket, record);
-        begin(reduce_, record.index, record);
-        break;
-      case StepEvent::reduced: end(reduce_, record.index, 3, bucket, record); break;
-      case StepEvent::waiting: begin(wait_, 0, record); break;
-      case StepEvent::finished:
-        end(wait_, 0, 0, "waiting", record);
-        end(step_, 0, 0, "step " + std::to_string(record.step), record);
-        break;
-    }
-  }
-
- private:
-  using Key = std::pair<std::uint64_t, std::uint32_t>;  ///< step, bucket
-  using Open = std::map<Key, TraceEvents::Time>;
-
-  static void begin(Open& open, std::uint32_t index, const StepRecord& record) {
-    open[{record.step, index}] = record.time;
-  }
-  void end(Open& open, std::uint32_t index, int thread, const std::string& name, const StepRecord& record) {
-    const auto found = open.find({record.step, index});
-    if (found == open.end()) return;
-    events_.span(thread, name, record.step, found->second, record.time);
-    open.erase(found);
-  }
-
-  TraceEvents& events_;
-  Open step_, launch_, reduce_, wait_;
+  std::map<std::tuple<StepEvent, std::uint64_t, std::uint32_t>, Time> open_;  ///< by event, step and index
 };
 
 inline StepRecord::Clock::time_point earliest(std::span<const RankTimeline> ranks) {
@@ -183,27 +300,26 @@ inline StepRecord::Clock::time_point earliest(std::span<const RankTimeline> rank
 }  // namespace detail
 
 DTRAIN_DEFINED std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters) {
-  std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
-  detail::TraceEvents events(detail::earliest(ranks), text);
+  detail::Trace trace(detail::earliest(ranks));
   std::string clocks;
   for (const RankTimeline& rank : ranks) {
-    events.of_rank(rank);
-    events.name("process_name", 0, format_text("rank {} on {}", {rank.rank, rank.host}));
-    constexpr const char* rows[] = {"step", "gradient ready", "launched, not started", "reduce"};
-    for (int row = 0; row < 4; ++row) {
-      events.name("thread_name", row, rows[row]);
-    }
-    detail::TracePairs pairs(events);
-    for (const StepRecord& record : rank.records) {
-      pairs.add(record, parameters);
-    }
+    trace.add(rank, parameters);
     if (rank.clock_uncertainty.count() != 0) {
       clocks += format_text("{}rank {} to within {} us",
                             {clocks.empty() ? "" : ", ", rank.rank, rank.clock_uncertainty.count() / 1000});
     }
   }
   const std::string clock = clocks.empty() ? "one clock" : "rank 0's clock; estimated over the store: " + clocks;
-  return text + "\n],\"otherData\":{\"clock\":" + detail::json_string(clock) + "}}\n";
+  return "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[" + trace.take() +
+         "\n],\"otherData\":{\"clock\":" + detail::json_string(clock) + "}}\n";
+}
+
+DTRAIN_DEFINED void write_trace(const std::string& path, std::span<const RankTimeline> ranks,
+                                std::span<const std::string> parameters) {
+  const std::string text = timeline_json(ranks, parameters);
+  AtomicFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
 }
 
 DTRAIN_DEFINED void fields(Serializer& of, StepRecord& record) {
