@@ -1,10 +1,9 @@
 #pragma once
 /// @file
-/// BucketCopies: the copies that pack and unpack the gradients of a bucket in device memory.
+/// BucketCopies: the copies that pack and unpack the gradients of a bucket in device memory, or multiply gradients.
 
 #include <algorithm>
 #include <cstddef>
-#include <optional>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
@@ -27,23 +26,29 @@ class BucketCopies {
   using Stream = stream::cuda::StreamRef;
 
   /// Adopts a plan. The first call loads the kernels of the plan's types: later loading may wait for collectives that
-  /// wait for other ranks. Lifetime: the plan outlives its use here.
+  /// wait for other ranks.
   /// @param multiplies whether enqueue() gets other factors than 1: requires kernels for all types, which are loaded
   void plan(const BucketPlan& plan, bool multiplies, Stream stream) {
-    plan_ = &plan;
-    by_kernel_.clear();
+    type_of_.clear();
     for (const PlannedBucket& bucket : plan.buckets) {
-      auto& copies = by_kernel_.emplace_back();
-      if (multiplies || loads_kernel(bucket.dtype, stream)) {
-        copies.emplace(bucket.dtype, bucket.dtype).reserve(bucket.parameters.size());
+      const DType dtype = bucket.dtype;
+      const auto known = std::find_if(types_.begin(), types_.end(),
+                                      [dtype](const TypedCopies& typed) { return typed.dtype == dtype; });
+      type_of_.push_back(static_cast<std::size_t>(known - types_.begin()));
+      if (known != types_.end()) {
+        known->is_loaded = known->is_loaded || multiplies;
+        continue;
       }
+      types_.push_back({dtype, stream::cuda::ScaledCopyBatch::load(dtype, dtype, stream), {dtype, dtype}});
+      types_.back().by_kernel.reserve(plan.bucket_of.size());
     }
     by_runtime_.reserve(plan.bucket_of.size());
   }
 
+  /// Adds a copy, of the same bucket as all others since the last enqueue(), or for enqueue_all().
   void add(std::size_t bucket, std::byte* to, const std::byte* from, std::size_t bytes) {
-    if (auto& kernel = by_kernel_[bucket]) {
-      kernel->add(to, from, bytes / size_bytes(plan_->buckets[bucket].dtype));
+    if (TypedCopies& typed = types_[type_of_[bucket]]; typed.is_loaded) {
+      typed.by_kernel.add(to, from, bytes / size_bytes(typed.dtype));
     } else {
       by_runtime_.add(to, from, bytes);
     }
@@ -51,37 +56,36 @@ class BucketCopies {
 
   /// Whether no gradient of the bucket was added since the last enqueue().
   bool empty(std::size_t bucket) const noexcept {
-    const auto& kernel = by_kernel_[bucket];
-    return kernel ? kernel->empty() : by_runtime_.empty();
+    const TypedCopies& typed = types_[type_of_[bucket]];
+    return typed.is_loaded ? typed.by_kernel.empty() : by_runtime_.empty();
   }
 
   /// Enqueues the copies that were added, all of this bucket. @throws Error (cuda)
   void enqueue(std::size_t bucket, double factor, Stream stream) {
-    if (auto& kernel = by_kernel_[bucket]) {
-      kernel->enqueue(factor, stream);
+    if (TypedCopies& typed = types_[type_of_[bucket]]; typed.is_loaded) {
+      typed.by_kernel.enqueue(factor, stream);
     } else {
       by_runtime_.enqueue(stream);
     }
   }
 
- private:
-  struct LoadedType {
-    DType dtype;
-    bool is_loaded;
-  };
-
-  bool loads_kernel(DType dtype, Stream stream) {
-    const auto known =
-        std::find_if(types_.begin(), types_.end(), [dtype](const LoadedType& loaded) { return loaded.dtype == dtype; });
-    if (known != types_.end()) return known->is_loaded;
-    types_.push_back({dtype, stream::cuda::ScaledCopyBatch::load(dtype, dtype, stream)});
-    return types_.back().is_loaded;
+  /// Enqueues the copies that were added, of any buckets. Requires the kernels of all types. @throws Error (cuda)
+  void enqueue_all(double factor, Stream stream) {
+    for (TypedCopies& typed : types_) {
+      typed.by_kernel.enqueue(factor, stream);
+    }
   }
 
-  const BucketPlan* plan_ = nullptr;
-  std::vector<std::optional<stream::cuda::ScaledCopyBatch>> by_kernel_;  ///< of each bucket
-  stream::cuda::CopyBatch by_runtime_;                                   ///< of one bucket at a time
-  std::vector<LoadedType> types_;
+ private:
+  struct TypedCopies {
+    DType dtype;
+    bool is_loaded;
+    stream::cuda::ScaledCopyBatch by_kernel;
+  };
+
+  std::vector<TypedCopies> types_;
+  std::vector<std::size_t> type_of_;  ///< of each bucket: index into types_
+  stream::cuda::CopyBatch by_runtime_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

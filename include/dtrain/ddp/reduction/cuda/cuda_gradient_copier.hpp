@@ -18,8 +18,7 @@
 #include "dtrain/ddp/profile/step_meter.hpp"
 #include "dtrain/ddp/reduction/cuda/bucket_copies.hpp"
 #include "dtrain/ddp/reduction/cuda/copy_streams.hpp"
-#include "dtrain/ddp/reduction/cuda/gradient_scaling.hpp"
-#include "dtrain/ddp/reduction/cuda/producer_events.hpp"
+#include "dtrain/ddp/reduction/cuda/producer_streams.hpp"
 #include "dtrain/stream/cuda/copy_batch.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
@@ -71,7 +70,7 @@ class CudaGradientCopier {
 
   void rebuild_buckets() {
     bucket_copies_.plan(*plan_, factor_ != 1, stream_);
-    producer_events_ = std::vector<ProducerEvents>(plan_->buckets.size());
+    bucket_producers_ = std::vector<ProducerStreams>(plan_->buckets.size());
     copies_.reserve(gradients_->size());
     times_.plan(plan_->buckets.size());
   }
@@ -98,25 +97,23 @@ class CudaGradientCopier {
   }
 
   void complete(std::size_t bucket) {
-    ProducerEvents& events = producer_events_[bucket];
-    events.clear();
+    ProducerStreams& producers = bucket_producers_[bucket];
+    producers.clear();
     for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
       if (!announced_[parameter].is_zero_filled) {
-        events.add(announced_[parameter].stream);
+        producers.add(announced_[parameter].stream);
         producers_.add(announced_[parameter].stream);
         continue;
       }
-      for (const StreamHandle producer : producers_) {
-        events.add(producer);  // the producer may still write the gradient that zeros replace
-      }
+      producers.add(producers_);  // they may still write the gradient that zeros replace
       const StreamHandle earlier = announced_[parameter].stream;
       if (earlier.device.kind == DeviceKind::cuda &&
           !producers_.is_captured()) {  // a graph cannot wait for work outside it
-        events.add(earlier);
+        producers.add(earlier);
         producers_.add(earlier);
       }
     }
-    events.record();
+    producers.record();
   }
 
   void before(std::size_t bucket) {
@@ -159,12 +156,10 @@ class CudaGradientCopier {
     times_.ended(stream_);
     stream_.record(done_);
     copy_streams_.begin_packing_after(done_);
-    for (const StreamHandle producer : producers_) {
-      stream::cuda::with_stream(producer, [this](Stream waiting) {
-        times_.computed(waiting);
-        waiting.wait(done_);
-      });
-    }
+    producers_.for_each([this](Stream producer) {
+      times_.computed(producer);
+      producer.wait(done_);
+    });
     times_.end_step();
     if (producers_.empty()) {
       wait(done_);
@@ -184,7 +179,15 @@ class CudaGradientCopier {
   template <class Wait>
   void scale_reduced(double factor, Wait&& wait) {
     if (is_captured_) producers_.clear();
-    scaling_.enqueue(*gradients_, factor, producers_, stream_);
+    producers_.record();
+    producers_.make_wait(stream_);
+    for (std::size_t parameter = 0; parameter < gradients_->size(); ++parameter) {
+      const TensorView& gradient = gradients_->view(parameter);
+      bucket_copies_.add(plan_->bucket_of[parameter], gradient.data, gradient.data, gradient.bytes());
+    }
+    bucket_copies_.enqueue_all(factor, stream_);
+    stream_.record(done_);
+    producers_.for_each([this](Stream producer) { producer.wait(done_); });
     if (producers_.empty() || has_graph_) synchronize(wait);
   }
 
@@ -256,7 +259,7 @@ class CudaGradientCopier {
   void enqueue_packing(std::size_t bucket) {
     const bool packs = !bucket_copies_.empty(bucket);
     const Stream packing = packs ? copy_streams_.packing() : stream_;
-    producer_events_[bucket].make_wait(packing);
+    bucket_producers_[bucket].make_wait(packing);
     if (packs) bucket_copies_.enqueue(bucket, factor_, packing);
     copy_streams_.make_communication_wait();
   }
@@ -280,12 +283,11 @@ class CudaGradientCopier {
   StepMeter* meter_;
   DeviceTimes times_;
   std::vector<AnnouncedGradient> announced_;
-  std::vector<ProducerEvents> producer_events_;  ///< of each bucket
-  ProducerStreams producers_;                    ///< of the step so far
+  std::vector<ProducerStreams> bucket_producers_;
+  ProducerStreams producers_;  ///< of the step so far
   BucketCopies bucket_copies_;
   stream::cuda::CopyBatch copies_;  ///< between steps
   double factor_ = 1;               ///< 1: gradients are packed as they are
-  GradientScaling scaling_;
   stream::cuda::Event done_;
   bool is_captured_ = false;  ///< whether the last step was captured
   bool has_graph_ = false;    ///< whether a step was captured
