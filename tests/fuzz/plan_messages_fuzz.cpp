@@ -46,8 +46,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::vector<ddp::GradientSize> sizes(layers, {std::size_t{2} << 20, dtrain::DType::f32, {}});
   const std::vector<std::size_t> order = ddp::reverse_order(layers);
   const std::vector<double> ready_at = ddp::times_of_parameters(all.ready, order);
-  const ddp::PlannedSettings settings = ddp::choose_settings({sizes, order, ready_at, all.compute}, {}, all.costs);
-  fuzz::require(settings.step.buckets >= 1 && settings.step.buckets <= layers, "a plan has the model's gradients");
+  const ddp::PlannedStep settings = ddp::choose_settings({sizes, order, ready_at, all.compute}, {}, all.costs);
+  fuzz::require(settings.buckets >= 1 && settings.buckets <= layers, "a plan has the model's gradients");
   fuzz::require(settings.variant < all.costs.size(), "a plan takes a variant that was measured");
   return 0;
 }

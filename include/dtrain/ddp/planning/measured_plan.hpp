@@ -203,15 +203,14 @@ DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::adopt_saved() {
 DTRAIN_DEFINED std::string MeasuredPlan::usable_saved() const {
   const std::optional<SavedPlan> saved = SavedPlan::from(saved_);
   if (!saved) return {};
-  if (saved->conditions != conditions_ || saved->variant >= variant_count()) {
+  if (saved->conditions != conditions_ || saved->settings.variant >= variant_count()) {
     log(LogLevel::info,
         "the bucket plan of the checkpoint is for other ranks, another model or another topology, and is measured "
         "anew");
     return {};
   }
-  const PlanSettings settings{saved->caps, saved->variant};
-  log(LogLevel::info, format_text("bucket plan of the checkpoint: {}", {to_text(settings)}));
-  return to_bytes(settings);
+  log(LogLevel::info, format_text("bucket plan of the checkpoint: {}", {to_text(saved->settings)}));
+  return to_bytes(saved->settings);
 }
 
 DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::after_measured_step(const FinishedStep& step) {
@@ -278,8 +277,8 @@ DTRAIN_DEFINED std::string MeasuredPlan::choose_settings_of(const std::vector<st
   const std::vector<double> ready_at = times_of_parameters(all.ready, order_);
   const GradientTimes gradients{sizes_, order_, ready_at, all.compute};
   const PlannedStep given = plan_step(gradients, given_.caps, all.costs.front());
-  const PlannedSettings best = choose_settings(gradients, given_.caps, all.costs);
-  const PlanSettings settings{best.step.caps, best.variant};
+  const PlannedStep best = choose_settings(gradients, given_.caps, all.costs);
+  const PlanSettings settings{best.caps, best.variant};
   std::string costs = to_string(all.costs.front());
   for (std::size_t variant = 0; variant < variants_.size(); ++variant) {
     const std::string cost = format_text("{} by {}", {to_string(all.costs[variant]), variants_[variant]});
@@ -288,8 +287,8 @@ DTRAIN_DEFINED std::string MeasuredPlan::choose_settings_of(const std::vector<st
   log(LogLevel::info,
       format_text("bucket plan measured: a reduction costs {}, a rank computes for {}: {} give {}, a step of {} by the "
                   "model; the given sizes {}, {}",
-                  {costs, detail::milliseconds(all.compute), to_text(settings), detail::buckets_text(best.step.buckets),
-                   detail::milliseconds(best.step.times.step), detail::buckets_text(given.buckets),
+                  {costs, detail::milliseconds(all.compute), to_text(settings), detail::buckets_text(best.buckets),
+                   detail::milliseconds(best.times.step), detail::buckets_text(given.buckets),
                    detail::milliseconds(given.times.step)}));
   return to_bytes(settings);
 }
@@ -324,7 +323,7 @@ DTRAIN_DEFINED std::string MeasuredPlan::compare_times(const std::vector<std::st
 
 DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::settle(const PlanSettings& settings) {
   is_settled_ = true;
-  saved_ = settled_ = SavedPlan{conditions_, settings.caps, settings.variant}.numbers();
+  saved_ = settled_ = SavedPlan{conditions_, settings}.numbers();
   return use(settings);
 }
 

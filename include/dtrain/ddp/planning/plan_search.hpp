@@ -39,6 +39,7 @@ struct PlannedStep {
   BucketCaps caps;
   std::size_t buckets;
   ModelledStep times;
+  std::size_t variant = 0;  ///< of all_reduce: see choose_settings
 };
 
 PlannedStep plan_step(const GradientTimes& gradients, const BucketCaps& caps, const backend::LinkCost& cost);
@@ -51,17 +52,11 @@ std::vector<BucketCaps> candidate_caps(std::size_t total_bytes);
 /// 1%: the model is not more precise.
 PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given, const backend::LinkCost& cost);
 
-/// Result of choose_settings, and the step that the model expects.
-struct PlannedSettings {
-  PlannedStep step;
-  std::size_t variant;
-};
-
 /// Result of choose_caps for the best variant; pure. The first variant is kept unless a later variant's step is shorter
 /// by more than 1%.
 /// @param costs by variant, at least one
-PlannedSettings choose_settings(const GradientTimes& gradients, const BucketCaps& given,
-                                std::span<const backend::LinkCost> costs);
+PlannedStep choose_settings(const GradientTimes& gradients, const BucketCaps& given,
+                            std::span<const backend::LinkCost> costs);
 
 /// Sizes for measurements beside `given`, with reductions that differ from the reductions of `given` by a factor of at
 /// least 2 if possible. Sizes are 1/512 of all bytes for the first bucket, 1/16 for others, and less at the end; or all
@@ -97,7 +92,7 @@ DTRAIN_DEFINED PlannedStep plan_step(const GradientTimes& gradients, const Bucke
   const auto seconds = [&cost](std::size_t bytes) {
     return bytes == 0 ? 0 : cost.seconds(1, static_cast<double>(bytes));
   };
-  return {caps, plan.buckets.size(), model_step(plan, gradients.ready_at, gradients.compute, seconds)};
+  return {caps, plan.buckets.size(), model_step(plan, gradients.ready_at, gradients.compute, seconds), 0};
 }
 
 DTRAIN_DEFINED std::vector<BucketCaps> candidate_caps(std::size_t total_bytes) {
@@ -135,12 +130,14 @@ DTRAIN_DEFINED PlannedStep choose_caps(const GradientTimes& gradients, const Buc
   return best;
 }
 
-DTRAIN_DEFINED PlannedSettings choose_settings(const GradientTimes& gradients, const BucketCaps& given,
-                                               std::span<const backend::LinkCost> costs) {
-  PlannedSettings best{choose_caps(gradients, given, costs.front()), 0};
+DTRAIN_DEFINED PlannedStep choose_settings(const GradientTimes& gradients, const BucketCaps& given,
+                                           std::span<const backend::LinkCost> costs) {
+  PlannedStep best = choose_caps(gradients, given, costs.front());
   for (std::size_t variant = 1; variant < costs.size(); ++variant) {
     const PlannedStep step = choose_caps(gradients, given, costs[variant]);
-    if (step.times.step < detail::gain * best.step.times.step) best = {step, variant};
+    if (!(step.times.step < detail::gain * best.times.step)) continue;
+    best = step;
+    best.variant = variant;
   }
   return best;
 }

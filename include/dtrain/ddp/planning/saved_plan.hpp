@@ -30,14 +30,6 @@ NamedTensor plan_state(Ddp& ddp) {
   return plan_tensor(ddp.reducer().planner());
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::plan_state;
-}  // namespace DTRAIN_NAMESPACE
-
-namespace DTRAIN_NAMESPACE::ddp {
-
 /// Most variants of a communicator (backend::HasVariants) that are measured.
 inline constexpr std::size_t max_variants = 8;
 
@@ -61,8 +53,7 @@ struct PlanConditions {
 /// A plan as the numbers of a checkpoint. The first is the format: 1, and 256 for each variant before the plan's own.
 struct SavedPlan {
   PlanConditions conditions;
-  BucketCaps caps;
-  std::size_t variant = 0;
+  PlanSettings settings;
 
   SavedPlanNumbers numbers() const noexcept;
   /// Untrusted numbers. @returns nullopt if they describe no plan
@@ -73,6 +64,10 @@ struct SavedPlan {
 std::int64_t digest_of(std::span<const GradientSize> sizes, std::span<const char* const> variants = {});
 
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::plan_state;
+}  // namespace DTRAIN_NAMESPACE
 
 #if DTRAIN_DEFINITIONS
 
@@ -102,12 +97,12 @@ inline constexpr std::int64_t saved_variant = 256;  ///< what a variant adds to 
 
 DTRAIN_DEFINED SavedPlanNumbers SavedPlan::numbers() const noexcept {
   constexpr std::size_t most = std::numeric_limits<std::int64_t>::max();
-  return {detail::saved_format + detail::saved_variant * static_cast<std::int64_t>(variant),
+  return {detail::saved_format + detail::saved_variant * static_cast<std::int64_t>(settings.variant),
           conditions.world_size,
           conditions.ranks_on_host,
           conditions.model,
-          static_cast<std::int64_t>(std::min(caps.first_bucket_bytes, most)),
-          static_cast<std::int64_t>(std::min(caps.bucket_bytes, most))};
+          static_cast<std::int64_t>(std::min(settings.caps.first_bucket_bytes, most)),
+          static_cast<std::int64_t>(std::min(settings.caps.bucket_bytes, most))};
 }
 
 DTRAIN_DEFINED std::optional<SavedPlan> SavedPlan::from(const SavedPlanNumbers& numbers) noexcept {
@@ -120,8 +115,7 @@ DTRAIN_DEFINED std::optional<SavedPlan> SavedPlan::from(const SavedPlanNumbers& 
   const auto variant = static_cast<std::size_t>(format / detail::saved_variant);
   if (variant >= max_variants) return std::nullopt;
   return SavedPlan{{static_cast<int>(world_size), static_cast<int>(ranks_on_host), model},
-                   {static_cast<std::size_t>(first), static_cast<std::size_t>(bucket)},
-                   variant};
+                   {{static_cast<std::size_t>(first), static_cast<std::size_t>(bucket)}, variant}};
 }
 
 DTRAIN_DEFINED std::int64_t digest_of(std::span<const GradientSize> sizes, std::span<const char* const> variants) {

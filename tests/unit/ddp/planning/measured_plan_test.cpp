@@ -147,7 +147,7 @@ TEST_CASE("on a network as fast as the backward pass all ranks choose a bucket f
     const std::optional<SavedPlan> saved = SavedPlan::from(rank.saved);
     REQUIRE(saved);
     CHECK(saved->conditions.world_size == 2);
-    CHECK(saved->caps.bucket_bytes == 2 * mib);
+    CHECK(saved->settings.caps.bucket_bytes == 2 * mib);
   }
 }
 
@@ -172,7 +172,7 @@ TEST_CASE("the given sizes stay after step 4 where the model finds none that gai
   for (const Simulation::Rank& rank : simulation.run()) {
     CHECK(rank.settled_after == 4);
     CHECK(are_same(rank.plans.back(), simulation.given()));
-    CHECK(SavedPlan::from(rank.saved)->caps.bucket_bytes == simulation.options.bucket_bytes);
+    CHECK(SavedPlan::from(rank.saved)->settings.caps.bucket_bytes == simulation.options.bucket_bytes);
   }
 }
 
@@ -189,7 +189,7 @@ TEST_CASE("a plan whose steps take longer than with the given sizes is given up,
       CHECK(rank.plans[4].buckets.size() == 50);
       CHECK(rank.settled_after == last_step);
       CHECK(are_same(rank.plans.back(), simulation.given()));
-      CHECK(SavedPlan::from(rank.saved)->caps.bucket_bytes == simulation.options.bucket_bytes);
+      CHECK(SavedPlan::from(rank.saved)->settings.caps.bucket_bytes == simulation.options.bucket_bytes);
     }
   }
 }
@@ -217,16 +217,16 @@ TEST_CASE("a saved plan is used from the second step on for the same ranks and m
 }
 
 TEST_CASE("numbers that are those of no plan are none") {
-  const dtrain::ddp::SavedPlanNumbers good = SavedPlan{{4, 2, -7}, {mib, 2 * mib}}.numbers();
+  const dtrain::ddp::SavedPlanNumbers good = SavedPlan{{4, 2, -7}, {{mib, 2 * mib}}}.numbers();
   REQUIRE(SavedPlan::from(good));
   CHECK(SavedPlan::from(good)->numbers() == good);
   CHECK(good[0] == 1);  // as before there were variants
-  const dtrain::ddp::SavedPlanNumbers other = SavedPlan{{4, 2, -7}, {mib, 2 * mib}, 7}.numbers();
+  const dtrain::ddp::SavedPlanNumbers other = SavedPlan{{4, 2, -7}, {{mib, 2 * mib}, 7}}.numbers();
   REQUIRE(SavedPlan::from(other));
-  CHECK(SavedPlan::from(other)->variant == 7);
+  CHECK(SavedPlan::from(other)->settings.variant == 7);
   CHECK(SavedPlan::from(other)->numbers() == other);
   CHECK_FALSE(SavedPlan::from({}));
-  CHECK(SavedPlan::from(SavedPlan{{4, 2, -7}, {mib, SIZE_MAX}}.numbers()));
+  CHECK(SavedPlan::from(SavedPlan{{4, 2, -7}, {{mib, SIZE_MAX}}}.numbers()));
   for (const auto& [index, value] : {std::pair<std::size_t, std::int64_t>{0, 2},
                                      {0, 257 + 1},
                                      {0, 1 + 8 * 256},
@@ -275,7 +275,7 @@ TEST_CASE("each variant is measured with the sizes to probe with and the given o
     CHECK(are_same(rank.plans[28], simulation.given()));
     const std::optional<SavedPlan> saved = SavedPlan::from(rank.saved);
     REQUIRE(saved);
-    CHECK(saved->variant == 1);
+    CHECK(saved->settings.variant == 1);
   }
 }
 
@@ -287,7 +287,7 @@ TEST_CASE("a variant that is slower, or faster by less than the model is precise
       CHECK(rank.settled_after == 6);  // nothing else is faster than what is given
       CHECK(are_same(rank.plans.back(), simulation.given()));
       CHECK(rank.variants.back() == 0);
-      CHECK(SavedPlan::from(rank.saved)->variant == 0);
+      CHECK(SavedPlan::from(rank.saved)->settings.variant == 0);
     }
   }
 }
@@ -338,7 +338,7 @@ TEST_CASE("a saved variant is used again where the variants are the same, and th
   CHECK(simulation.run(Simulation{}.run()[0].saved)[0].settled_after == 31);
   dtrain::ddp::SavedPlanNumbers third = saved;  // the conditions hold, but there is no such variant
   third[0] = 1 + 2 * 256;
-  REQUIRE(SavedPlan::from(third)->variant == 2);
+  REQUIRE(SavedPlan::from(third)->settings.variant == 2);
   CHECK(simulation.run(third)[0].settled_after == 31);
 }
 

@@ -111,7 +111,7 @@ TEST_CASE("of several variants the fastest has its best sizes, and the first sta
   const auto choose = [&](const std::vector<LinkCost>& costs) { return choose_settings(layers.times(), {}, costs); };
   CHECK(choose({slow}).variant == 0);
   CHECK(choose({slow, fast}).variant == 1);
-  CHECK(choose({slow, fast}).step.caps == choose_caps(layers.times(), {}, fast).caps);
+  CHECK(choose({slow, fast}).caps == choose_caps(layers.times(), {}, fast).caps);
   CHECK(choose({fast, slow}).variant == 0);
   CHECK(choose({fast, fast, fast}).variant == 0);
   CHECK(choose({slow, {1e-4, 0.995 / 40e6}}).variant == 0);
