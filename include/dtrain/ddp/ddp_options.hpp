@@ -53,14 +53,6 @@ class PlanChoice {
   Make make_ = nullptr;
 };
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::PlanChoice;
-}  // namespace DTRAIN_NAMESPACE
-
-namespace DTRAIN_NAMESPACE::ddp {
-
 /// Options of DistributedDataParallel, equal on every rank, except for `timeline`, `device_times`, `check_addresses`,
 /// `progress` and `producer_stream`. A difference is an error on all ranks.
 /// @ingroup training
@@ -120,15 +112,7 @@ struct DdpOptions {
 /// @throws Error (invalid_argument).
 void check_options(const DdpOptions& options);
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::DdpOptions;
-}  // namespace DTRAIN_NAMESPACE
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED void check_options(const DdpOptions& options) {
   if (options.reduce_op != ReduceOp::average && options.reduce_op != ReduceOp::sum) {
@@ -137,6 +121,11 @@ DTRAIN_DEFINED void check_options(const DdpOptions& options) {
   }
 }
 
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-#endif  // DTRAIN_DEFINITIONS
+namespace DTRAIN_NAMESPACE {
+using ddp::DdpOptions;
+using ddp::PlanChoice;
+}  // namespace DTRAIN_NAMESPACE

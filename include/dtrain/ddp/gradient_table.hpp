@@ -181,11 +181,7 @@ class GradientTable {
   std::vector<GradientSlot> slots_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED ParameterNames::ParameterNames(std::span<const Parameter> parameters) {
   for (const Parameter& parameter : parameters) {
@@ -301,6 +297,6 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_memory(std::size_t 
                              {there ? "" : "no memory of ", detail::kind(gradient), detail::kind(views_[parameter])}));
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp

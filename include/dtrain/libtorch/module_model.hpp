@@ -131,10 +131,6 @@ class WrappedValues {
   std::vector<ModuleTensor> frozen_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::libtorch
-
-namespace DTRAIN_NAMESPACE::libtorch {
-
 /// Model of libtorch::DistributedDataParallel. parameters() has the parameters that need gradients, each once. A hook
 /// on the node of autograd that adds to .grad marks a gradient as ready. Threads: the thread that trains, and
 /// autograd's thread for each GPU.

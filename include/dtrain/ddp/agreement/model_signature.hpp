@@ -141,11 +141,7 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
   return std::nullopt;
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED void fields(Serializer& of, Shape& shape) {
   std::array<std::int64_t, Shape::max_rank> extents{};
@@ -214,6 +210,6 @@ DTRAIN_DEFINED ModelSignature model_signature(std::span<const Parameter> paramet
   return signature;
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp

@@ -133,15 +133,6 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
   return true;
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::load_checkpoint;
-using ddp::save_checkpoint;
-}  // namespace DTRAIN_NAMESPACE
-
-namespace DTRAIN_NAMESPACE::ddp {
-
 /// Tensors with copies of their elements in host memory.
 class TensorSnapshot {
  public:
@@ -227,16 +218,7 @@ template <class Group>
   });
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::PendingCheckpoint;
-using ddp::save_checkpoint_async;
-}  // namespace DTRAIN_NAMESPACE
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED TensorSnapshot::TensorSnapshot(std::span<const NamedTensor> tensors, bool on_devices) {
   static_cast<void>(tensor_signatures(tensors, on_devices));
@@ -277,6 +259,13 @@ DTRAIN_DEFINED void PendingCheckpoint::wait() {
   }
 }
 
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-#endif  // DTRAIN_DEFINITIONS
+namespace DTRAIN_NAMESPACE {
+using ddp::load_checkpoint;
+using ddp::PendingCheckpoint;
+using ddp::save_checkpoint;
+using ddp::save_checkpoint_async;
+}  // namespace DTRAIN_NAMESPACE

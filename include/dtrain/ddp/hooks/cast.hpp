@@ -268,11 +268,7 @@ class Cast {
   std::shared_ptr<void> device_;  ///< a DeviceCast, for a communicator that runs no work of the host
 };
 
-}  // namespace DTRAIN_NAMESPACE::hooks
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::hooks {
 
 DTRAIN_DEFINED void detail::throw_second_model(const char* kind) {
   throw_error(Errc::invalid_argument, "a hooks::Cast {} is given to a second model; each model needs its own", {kind});
@@ -304,6 +300,6 @@ DTRAIN_DEFINED void detail::add_errors(ddp::Residuals& errors, std::span<const d
   }
 }
 
-}  // namespace DTRAIN_NAMESPACE::hooks
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::hooks

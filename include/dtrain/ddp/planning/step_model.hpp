@@ -61,11 +61,7 @@ ModelledStep model_step(const BucketPlan& plan, std::span<const double> ready_at
   return times;
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED StepProfile step_profile(std::span<const StepRecord> records, std::uint64_t step, std::size_t parameters,
                                         std::size_t buckets) {
@@ -102,6 +98,6 @@ DTRAIN_DEFINED StepProfile step_profile(std::span<const StepRecord> records, std
   return profile;
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp

@@ -119,11 +119,7 @@ class StepRecorder {
   std::atomic<std::uint64_t> next_{0};
 };
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED std::vector<StepRecord> StepRecorder::records(std::uint64_t first_step) const {
   std::vector<StepRecord> found;
@@ -139,6 +135,6 @@ DTRAIN_DEFINED std::vector<StepRecord> StepRecorder::records(std::uint64_t first
   return found;
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp

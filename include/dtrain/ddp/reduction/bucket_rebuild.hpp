@@ -262,11 +262,7 @@ void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte*
   }
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED std::optional<BucketPlan> next_plan(const BucketRebuild& rebuild, const BucketPlan& plan,
                                                    std::span<const GradientSize> sizes,
@@ -327,6 +323,6 @@ DTRAIN_DEFINED std::vector<Block> blocks_of(const GradientTable& gradients, cons
   return blocks;
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp

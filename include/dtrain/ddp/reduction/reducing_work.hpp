@@ -146,11 +146,7 @@ class HookWork final : public ReducingWork<C> {
   TrafficCounter traffic_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED void require_reducible(const BucketPlan& plan, const GradientTable& gradients, const char* caller) {
   if (plan.reuses_memory) {
@@ -197,6 +193,6 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_items(std::size_t bucket, std::uin
               {enqueued, bucket, allowed});
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp

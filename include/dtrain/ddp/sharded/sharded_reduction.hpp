@@ -49,14 +49,6 @@ class ShardedGradients {
 /// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
 using GradientInspection = std::function<bool(ShardedGradients&)>;
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::ShardedGradients;
-}  // namespace DTRAIN_NAMESPACE
-
-namespace DTRAIN_NAMESPACE::ddp {
-
 /// Work of a step with a ShardedOptimizer.
 /// - Update: a bucket is updated as soon as it is reduced. A step with an inspection updates buckets when all are
 /// reduced; a rule that needs norms of whole parameters, when all are measured.
@@ -337,3 +329,7 @@ class ShardedReduction final : public StepWork<C> {
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::ShardedGradients;
+}  // namespace DTRAIN_NAMESPACE
