@@ -15,6 +15,7 @@
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
+#include "dtrain/ddp/hooks/hook_state.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -197,9 +198,7 @@ DTRAIN_DEFINED void AdasumLevel::combine() const noexcept {
 namespace DTRAIN_NAMESPACE::hooks {
 
 DTRAIN_DEFINED void Adasum::prepare(std::span<const Parameter>) {
-  if (has_model_) {
-    throw_error(Errc::invalid_argument, "a hooks::Adasum is given to a second model; each model needs its own");
-  }
+  if (has_model_) ddp::refuse_second_model("hooks::Adasum");
   has_model_ = true;
 }
 

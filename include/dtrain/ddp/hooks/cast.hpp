@@ -26,8 +26,7 @@
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
-#include "dtrain/ddp/hooks/hook_ranks.hpp"
-#include "dtrain/ddp/hooks/residuals.hpp"
+#include "dtrain/ddp/hooks/hook_state.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/kernels/in_place_cast.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
@@ -182,7 +181,7 @@ class Cast {
   void prepare(std::span<const Parameter> parameters) {
     prepare(parameters);
     if constexpr (!ddp::RunsHostWork<typename C::Stream>) {
-      if (device_) detail::throw_second_model("on a CUDA device");
+      if (device_) ddp::refuse_second_model("hooks::Cast on a CUDA device");
       if (!parameters.empty()) static_cast<void>(on_device<C>(parameters.front().gradient.device));
     }
   }
@@ -270,13 +269,9 @@ class Cast {
 
 #if DTRAIN_DEFINITIONS
 
-DTRAIN_DEFINED void detail::throw_second_model(const char* kind) {
-  throw_error(Errc::invalid_argument, "a hooks::Cast {} is given to a second model; each model needs its own", {kind});
-}
-
 DTRAIN_DEFINED void detail::allocate_errors(ddp::Residuals& errors, std::span<const Parameter> parameters,
                                             const CastOptions& options) {
-  if (!errors.is_empty()) throw_second_model("with error feedback");
+  if (!errors.is_empty()) ddp::refuse_second_model("hooks::Cast with error feedback");
   std::vector<std::size_t> kept;
   for (const Parameter& parameter : parameters) {
     const TensorView& gradient = parameter.gradient;

@@ -19,7 +19,7 @@
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
-#include "dtrain/ddp/hooks/hook_ranks.hpp"
+#include "dtrain/ddp/hooks/hook_state.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/kernels/copy.hpp"
 
@@ -90,9 +90,15 @@ class LocalSgd {
   void average_now(const Group& group) const {
     find_values();
     for (const Joined& joined : joined_) {
-      const BufferView memory = gather(joined);
+      const TensorView& first = values_[joined.first];
+      if (joined.count == 1) {
+        group.all_reduce_without_cast(first.flat(), ReduceOp::average);
+        continue;
+      }
+      copy(joined, true);
+      const BufferView memory{memory_.data(), joined.elements, first.dtype, first.device};
       group.all_reduce_without_cast(memory, ReduceOp::average);
-      scatter(joined, memory.data);
+      copy(joined, false);
     }
     for (const TensorView& buffer : copied_)
       group.broadcast(buffer.flat(), 0);
@@ -133,8 +139,8 @@ class LocalSgd {
   }
 
   void add(const TensorView& value);
-  BufferView gather(const Joined& joined) const noexcept;
-  void scatter(const Joined& joined, const std::byte* memory) const noexcept;
+  /// Copies the tensors of `joined` to memory_, or from there.
+  void copy(const Joined& joined, bool gathers) const noexcept;
 
   LocalSgdOptions options_;
   std::int64_t steps_ = 0;
@@ -197,26 +203,11 @@ DTRAIN_DEFINED void LocalSgd::add(const TensorView& value) {
   memory_.resize(std::max(memory_.size(), last->elements * size_bytes(value.dtype)));
 }
 
-DTRAIN_DEFINED BufferView LocalSgd::gather(const Joined& joined) const noexcept {
-  const TensorView& first = values_[joined.first];
-  if (joined.count == 1) {
-    return first.flat();
-  }
-  std::byte* to = memory_.data();
+DTRAIN_DEFINED void LocalSgd::copy(const Joined& joined, bool gathers) const noexcept {
+  std::byte* at = memory_.data();
   for (const TensorView& value : std::span(values_).subspan(joined.first, joined.count)) {
-    kernels::copy_bytes(to, value.data, value.bytes());
-    to += value.bytes();
-  }
-  return {memory_.data(), joined.elements, first.dtype, first.device};
-}
-
-DTRAIN_DEFINED void LocalSgd::scatter(const Joined& joined, const std::byte* memory) const noexcept {
-  if (joined.count == 1) {
-    return;
-  }
-  for (const TensorView& value : std::span(values_).subspan(joined.first, joined.count)) {
-    kernels::copy_bytes(value.data, memory, value.bytes());
-    memory += value.bytes();
+    kernels::copy_bytes(gathers ? at : value.data, gathers ? value.data : at, value.bytes());
+    at += value.bytes();
   }
 }
 

@@ -15,7 +15,7 @@
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
-#include "dtrain/ddp/hooks/hook_ranks.hpp"
+#include "dtrain/ddp/hooks/hook_state.hpp"
 #include "dtrain/ddp/parameter.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -310,9 +310,7 @@ DTRAIN_DEFINED std::string PowerSgd::description() const {
 }
 
 DTRAIN_DEFINED void PowerSgd::prepare(std::span<const Parameter> parameters) {
-  if (!states_.empty()) {
-    throw_error(Errc::invalid_argument, "a hooks::PowerSgd is given to a second model; each model needs its own");
-  }
+  if (!states_.empty()) ddp::refuse_second_model("hooks::PowerSgd");
   for (const Parameter& parameter : parameters) {
     ddp::CompressedGradient& state = states_.emplace_back();
     const std::span<const std::int64_t> extents = parameter.gradient.shape.extents();

@@ -15,8 +15,7 @@
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
-#include "dtrain/ddp/hooks/hook_ranks.hpp"
-#include "dtrain/ddp/hooks/residuals.hpp"
+#include "dtrain/ddp/hooks/hook_state.hpp"
 #include "dtrain/ddp/parameter.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -185,9 +184,7 @@ DTRAIN_DEFINED std::string TopK::description() const {
 }
 
 DTRAIN_DEFINED void TopK::prepare(std::span<const Parameter> parameters) {
-  if (!sizes_.empty()) {
-    throw_error(Errc::invalid_argument, "a hooks::TopK is given to a second model; each model needs its own");
-  }
+  if (!sizes_.empty()) ddp::refuse_second_model("hooks::TopK");
   for (const Parameter& parameter : parameters) {
     const std::size_t count = parameter.gradient.flat().count;
     sizes_.push_back(parameter.gradient.dtype == DType::f32 ? count : 0);

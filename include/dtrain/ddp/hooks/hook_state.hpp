@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Residuals: the part of each gradient that a rank has not sent yet, for hooks with error feedback.
+/// State of hooks beyond a step. Residuals: the part of each gradient that a rank has not sent yet, for error feedback;
+/// HookRanks: the number of ranks that a hook's steps reduce over, which the group given to its state() must have.
 
 #include <cstddef>
 #include <span>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
@@ -45,6 +47,33 @@ class Residuals {
   std::vector<std::vector<float>> errors_;
 };
 
+/// Compares the number of ranks in a hook's steps and in its state(). A hook knows its wrapper's group from the first
+/// step on; state() may be called before the first step. Threads: one at a time.
+class HookRanks {
+ public:
+  /// Called in each reduce(). @param ranks of the wrapper's group @throws Error (invalid_argument) if state() had
+  /// another number
+  void step_is_for(const char* hook, int ranks) {
+    if (of_state_ != 0 && of_state_ != ranks) refuse_state(hook, of_state_, ranks);
+    of_steps_ = ranks;
+  }
+
+  /// Called in state(). @param ranks of its group @throws Error (invalid_argument) if the steps had another number
+  void state_is_for(const char* hook, int ranks) {
+    if (of_steps_ != 0 && of_steps_ != ranks) refuse_state(hook, ranks, of_steps_);
+    of_state_ = ranks;
+  }
+
+ private:
+  [[noreturn]] static void refuse_state(const char* hook, int of_state, int of_steps);
+
+  int of_steps_ = 0;  ///< 0: not known yet, as for of_state_
+  int of_state_ = 0;
+};
+
+/// @throws Error (invalid_argument): `hook`, which keeps state of one model, is given to a second one
+[[noreturn]] void refuse_second_model(const char* hook);
+
 #if DTRAIN_DEFINITIONS
 
 DTRAIN_DEFINED void Residuals::allocate(std::span<const std::size_t> elements) {
@@ -58,6 +87,17 @@ DTRAIN_DEFINED void Residuals::add_to(std::vector<NamedTensor>& tensors, std::st
   for (std::size_t i = 0; i < errors_.size(); ++i) {
     if (!errors_[i].empty()) tensors.push_back({format_text("{}/{}/error", {hook, i}), tensor_view(errors_[i])});
   }
+}
+
+DTRAIN_DEFINED void HookRanks::refuse_state(const char* hook, int of_state, int of_steps) {
+  throw_error(Errc::invalid_argument,
+              "{}: state() was given a group of world size {}, but the model is wrapped in one of world size {}; give "
+              "state() the wrapper's group",
+              {hook, of_state, of_steps});
+}
+
+DTRAIN_DEFINED void refuse_second_model(const char* hook) {
+  throw_error(Errc::invalid_argument, "a {} is given to a second model; each model needs its own", {hook});
 }
 
 #endif  // DTRAIN_DEFINITIONS
