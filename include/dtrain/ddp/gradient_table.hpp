@@ -118,19 +118,12 @@ class GradientTable {
   /// unlike the parameter's own or at an address that the constructor refuses; (unsupported) for a stream of another
   /// device.
   void check(const ReadyGradient& gradient) const {
-    if (gradient.parameter >= size()) {
-      names_.refuse_index(gradient.parameter);
-    }
-    if (gradient.stream) {
-      check_stream(gradient.parameter, *gradient.stream);
-    } else if (device_.kind != DeviceKind::host) {
-      refuse_without_stream(gradient.parameter);
-    }
-    if (gradient.memory) {
-      require_same_kind(gradient.parameter, *gradient.memory);
-    } else if (slots_[gradient.parameter].own == nullptr && slots_[gradient.parameter].bytes != 0) {
-      refuse_without_memory(gradient.parameter);
-    }
+    if (gradient.parameter >= size()) names_.refuse_index(gradient.parameter);
+    const GradientSlot& slot = slots_[gradient.parameter];
+    const bool has_stream = gradient.stream ? takes(*gradient.stream) : device_.kind == DeviceKind::host;
+    const bool has_memory = gradient.memory ? is_same_kind(gradient) && is_aligned(*gradient.memory)
+                                            : slot.own != nullptr || slot.bytes == 0;
+    if (!has_stream || !has_memory) refuse(gradient);
   }
 
   /// Where the gradient of a checked ready() lies: a view without memory, of an empty gradient, means its own.
@@ -148,25 +141,20 @@ class GradientTable {
 
   std::string where() const;
 
-  void check_stream(std::size_t parameter, StreamHandle stream) const;
-
-  [[noreturn]] void refuse_without_stream(std::size_t parameter) const;
-
-  [[noreturn]] void refuse_without_memory(std::size_t parameter) const;
-
-  [[noreturn]] void refuse_memory(std::size_t parameter, const TensorView& gradient, bool there) const;
-
-  /// Requires the element count, dtype and device of the parameter's own.
-  void require_same_kind(std::size_t parameter, const TensorView& gradient) const {
-    const TensorView& own = views_[parameter];
-    const bool there = gradient.data != nullptr || gradient.bytes() == 0;
-    const bool same = gradient.shape.element_count() == own.shape.element_count() && gradient.dtype == own.dtype &&
-                      gradient.device == own.device;
-    if (!same || !there) {
-      refuse_memory(parameter, gradient, there);
-    }
-    if (!is_aligned(gradient)) names_.refuse_ready(parameter, alignment_problem(gradient));
+  bool takes(StreamHandle stream) const noexcept {
+    return stream.device == device_ && !is_stream_of_each_thread(stream);
   }
+
+  /// Whether the given memory is there, with the element count, dtype and device of the parameter's own.
+  bool is_same_kind(const ReadyGradient& gradient) const noexcept {
+    const TensorView& own = views_[gradient.parameter];
+    const TensorView& given = *gradient.memory;
+    return (given.data != nullptr || given.bytes() == 0) && given.dtype == own.dtype && given.device == own.device &&
+           given.shape.element_count() == own.shape.element_count();
+  }
+
+  /// @pre its stream or its memory is not taken
+  [[noreturn]] void refuse(const ReadyGradient& gradient) const;
 
   static bool is_aligned(const TensorView& gradient) noexcept {
     return gradient.device.kind == DeviceKind::host || gradient.bytes() == 0 ||
@@ -262,39 +250,34 @@ DTRAIN_DEFINED std::string GradientTable::where() const {
                                           : format_text("on {}, the device of its communication", {to_string(device_)});
 }
 
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_without_stream(std::size_t parameter) const {
-  names_.refuse_ready(parameter, format_text("came without a stream, but the gradient is on {}; call ready(i, "
-                                             "stream) with the stream that produces it",
-                                             {to_string(device_)}));
-}
-
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::check_stream(std::size_t parameter, StreamHandle stream) const {
-  if (stream.device.kind != device_.kind || (device_.kind == DeviceKind::cuda && stream.device != device_)) {
-    names_.refuse_ready(
-        parameter,
-        format_text("came with a stream of {}; this reducer takes gradients {}", {to_string(stream.device), where()}),
-        Errc::unsupported);
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse(const ReadyGradient& gradient) const {
+  const std::size_t i = gradient.parameter;
+  if (!gradient.stream && device_.kind != DeviceKind::host) {
+    names_.refuse_ready(i, format_text("came without a stream, but the gradient is on {}; call ready(i, stream) with "
+                                       "the stream that produces it",
+                                       {to_string(device_)}));
   }
-  if (is_stream_of_each_thread(stream)) {
-    names_.refuse_ready(
-        parameter,
-        "came with cudaStreamPerThread, which is another stream in every thread; pass a stream that was "
-        "created, or the default stream");
+  if (gradient.stream && gradient.stream->device != device_) {
+    names_.refuse_ready(i,
+                        format_text("came with a stream of {}; this reducer takes gradients {}",
+                                    {to_string(gradient.stream->device), where()}),
+                        Errc::unsupported);
   }
-}
-
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_without_memory(std::size_t parameter) const {
-  names_.refuse_ready(
-      parameter,
-      "came without memory, and the parameter's own gradient has none; call ready(i, view, stream) with "
-      "a view of the gradient");
-}
-
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_memory(std::size_t parameter, const TensorView& gradient,
-                                                                    bool there) const {
-  names_.refuse_ready(
-      parameter, format_text("came with {}{}, but the parameter's own is {}",
-                             {there ? "" : "no memory of ", detail::kind(gradient), detail::kind(views_[parameter])}));
+  if (gradient.stream && !takes(*gradient.stream)) {
+    names_.refuse_ready(i,
+                        "came with cudaStreamPerThread, which is another stream in every thread; pass a stream that "
+                        "was created, or the default stream");
+  }
+  if (!gradient.memory) {
+    names_.refuse_ready(i,
+                        "came without memory, and the parameter's own gradient has none; call ready(i, view, stream) "
+                        "with a view of the gradient");
+  }
+  const TensorView& given = *gradient.memory;
+  if (is_same_kind(gradient)) names_.refuse_ready(i, alignment_problem(given));
+  const char* const none = given.data == nullptr && given.bytes() != 0 ? "no memory of " : "";
+  names_.refuse_ready(i, format_text("came with {}{}, but the parameter's own is {}",
+                                     {none, detail::kind(given), detail::kind(views_[i])}));
 }
 
 #endif  // DTRAIN_DEFINITIONS
