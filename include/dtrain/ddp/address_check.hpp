@@ -15,7 +15,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/ddp/collect_parameters.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/ddp/model.hpp"
 #include "dtrain/ddp/parameter.hpp"
 
@@ -76,17 +76,10 @@ class AddressCheck {
   static constexpr std::uint64_t max_steps_between = 64;
   static constexpr std::size_t always_checked_parameters = 1000;
 
-  struct MemoryRange {
-    const std::byte* data = nullptr;
-    std::size_t bytes = 0;
-    DType dtype = DType::f32;
+  struct KnownMemory {
+    BufferView value;
+    BufferView gradient;
   };
-  struct KnownAddresses {
-    MemoryRange value;
-    MemoryRange gradient;
-  };
-
-  static MemoryRange range_of(const TensorView& view) noexcept { return {view.data, view.bytes(), view.dtype}; }
 
   /// The fastest of all readings counts: on a loaded machine any single one can take long.
   bool is_cheap() const noexcept;
@@ -96,25 +89,20 @@ class AddressCheck {
   /// Empty if the last step, or the beginning of this one, was checked.
   std::string since_last_check() const;
 
-  void require_same(const char* what, std::size_t i, const Parameter& parameter, const MemoryRange& before,
-                    const MemoryRange& now) const {
-    const bool is_same_kind = before.bytes == now.bytes && before.dtype == now.dtype;
-    if (is_same_kind && (before.data == now.data || before.bytes == 0)) return;
-    refuse_change(what, i, parameter, before, now);
+  void require_same(const char* what, std::size_t i, const Parameter& parameter, const BufferView& before,
+                    const BufferView& now) const {
+    const bool is_same_kind = before.bytes() == now.bytes() && before.dtype == now.dtype;
+    if (!is_same_kind || (before.data != now.data && before.count != 0)) refuse_change(what, i, parameter, before, now);
   }
-
-  [[noreturn]] void refuse_change(const char* what, std::size_t i, const Parameter& parameter,
-                                  const MemoryRange& before, const MemoryRange& now) const;
-
+  [[noreturn]] void refuse_change(const char* what, std::size_t i, const Parameter& parameter, const BufferView& before,
+                                  const BufferView& now) const;
   [[noreturn]] void refuse_other_model(const std::string& which, const std::string& now,
                                        const std::string& before) const;
-
-  static std::string text(const MemoryRange& range);
 
   Read read_;
   std::optional<bool> every_step_;
   Now now_;
-  std::vector<KnownAddresses> known_;
+  std::vector<KnownMemory> known_;
   std::size_t visited_ = 0;
   std::uint64_t step_ = 0;
   std::uint64_t last_checked_ = 0;  ///< the last step in which a check found nothing; 0: none yet
@@ -127,13 +115,13 @@ class AddressCheck {
 
 DTRAIN_DEFINED void AddressCheck::visit(const Parameter& parameter) {
   if (remembers_) {
-    known_.push_back({range_of(parameter.value), range_of(parameter.gradient)});
+    known_.push_back({parameter.value.flat(), parameter.gradient.flat()});
     return;
   }
   const std::size_t i = visited_++;
   if (i >= known_.size()) return;
-  require_same("value", i, parameter, known_[i].value, range_of(parameter.value));
-  require_same("gradient", i, parameter, known_[i].gradient, range_of(parameter.gradient));
+  require_same("value", i, parameter, known_[i].value, parameter.value.flat());
+  require_same("gradient", i, parameter, known_[i].gradient, parameter.gradient.flat());
 }
 
 DTRAIN_DEFINED void AddressCheck::remember() {
@@ -169,11 +157,13 @@ DTRAIN_DEFINED std::string AddressCheck::since_last_check() const {
 }
 
 DTRAIN_DEFINED DTRAIN_NOT_INLINED void AddressCheck::refuse_change(const char* what, std::size_t i,
-                                                                   const Parameter& parameter,
-                                                                   const MemoryRange& before,
-                                                                   const MemoryRange& now) const {
+                                                                   const Parameter& parameter, const BufferView& before,
+                                                                   const BufferView& now) const {
   const std::string which = format_text("{} of {}", {what, describe_parameter(i, parameter.name)});
-  if (before.bytes != now.bytes || before.dtype != now.dtype) refuse_other_model(which, text(now), text(before));
+  const auto text = [](const BufferView& view) {
+    return format_text("{} bytes of {}", {view.bytes(), name(view.dtype)});
+  };
+  if (before.bytes() != now.bytes() || before.dtype != now.dtype) refuse_other_model(which, text(now), text(before));
   throw_error(Errc::invalid_argument,
               "in step {} the {}{} when DistributedDataParallel was given the model; a std::vector that grows moves "
               "its elements: keep the memory where it is, or make another DistributedDataParallel once it has moved{}",
@@ -188,10 +178,6 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void AddressCheck::refuse_other_model(const st
               "in step {} the {} has {}, and had {} when DistributedDataParallel was given the model; make another "
               "DistributedDataParallel for a model that has changed{}",
               {step_, which, now, before, since_last_check()});
-}
-
-DTRAIN_DEFINED std::string AddressCheck::text(const MemoryRange& range) {
-  return format_text("{} bytes of {}", {range.bytes, name(range.dtype)});
 }
 
 #endif  // DTRAIN_DEFINITIONS
