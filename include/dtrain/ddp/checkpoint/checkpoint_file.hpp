@@ -43,21 +43,8 @@ inline constexpr std::size_t max_checkpoint_list_bytes = std::size_t{64} << 20;
 /// The most tensors in a checkpoint.
 inline constexpr std::size_t max_checkpoint_tensors = std::size_t{1} << 20;
 
-/// The content of a preamble.
-struct CheckpointPreamble {
-  bool is_checkpoint = false;    ///< of any version
-  bool is_this_version = false;  ///< list_bytes is valid only then
-  std::uint32_t list_bytes = 0;
-};
-
-CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes);
-
-/// The bytes before the elements. @throws Error (limit) for a list that parse_checkpoint_list would reject
+/// The bytes before the elements. @throws Error (limit) for a list that a reader would reject
 std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors);
-
-/// Parses the list of a header from untrusted bytes. Memory stays below a small multiple of their size.
-/// @returns nullopt for bytes that checkpoint_header does not produce
-std::optional<std::vector<ParameterSignature>> parse_checkpoint_list(std::span<const std::byte> bytes);
 
 /// The size of all elements in bytes. @returns nullopt if it is more than `most`
 std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors, std::uint64_t most);
@@ -134,10 +121,6 @@ class CheckpointReader {
   std::uint64_t first_element_ = 0;
 };
 
-/// The first difference of the file's tensors to the program's, as a sentence's second half; nullopt if none.
-std::optional<std::string> difference_to_file(std::span<const ParameterSignature> file,
-                                              std::span<const ParameterSignature> program);
-
 /// A reader of `path`, whose tensors are these; false if there is no file. @throws as read_checkpoint_file
 CheckpointReader open_checkpoint(const std::string& path, std::span<const NamedTensor> tensors, bool on_devices);
 
@@ -168,7 +151,13 @@ bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> 
 
 #include "dtrain/core/text/sanitize.hpp"
 
-namespace DTRAIN_NAMESPACE::ddp::detail {
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+inline void list_fields(Serializer& of, std::vector<ParameterSignature>& tensors) {
+  of.list(tensors, 0, max_checkpoint_tensors, [&of](ParameterSignature& tensor) { tensor_fields(of, tensor); });
+}
 
 DTRAIN_DEFINED CheckpointReader::CheckpointReader(std::string path) : path_(std::move(path)) {
   require_file_name(path_);
@@ -184,20 +173,27 @@ DTRAIN_DEFINED CheckpointReader::CheckpointReader(std::string path) : path_(std:
 DTRAIN_DEFINED std::vector<ParameterSignature> CheckpointReader::read_list() {
   std::array<std::byte, checkpoint_preamble_bytes> preamble{};
   read(0, std::span(preamble).first(static_cast<std::size_t>(std::min<std::uint64_t>(size_, preamble.size()))));
-  const CheckpointPreamble parsed = parse_checkpoint_preamble(preamble);
-  if (!parsed.is_checkpoint) refuse("it is no checkpoint of dtrain's");
-  if (!parsed.is_this_version)
+  const std::string_view text(reinterpret_cast<const char*>(preamble.data()), preamble.size());
+  if (!text.starts_with(checkpoint_magic.substr(0, checkpoint_magic.size() - 2))) {
+    refuse("it is no checkpoint of dtrain's");
+  }
+  if (!text.starts_with(checkpoint_magic)) {
     refuse("another version of dtrain has written it, in a format that this one cannot read");
+  }
+  std::uint32_t list_bytes = 0;
+  Serializer(text.substr(checkpoint_magic.size())).number(list_bytes);
   constexpr std::uint64_t around = checkpoint_preamble_bytes + checkpoint_digest_bytes;
-  if (size_ < around || parsed.list_bytes > size_ - around || parsed.list_bytes > max_checkpoint_list_bytes) cut();
-  std::vector<std::byte> list(parsed.list_bytes);
+  if (size_ < around || list_bytes > size_ - around || list_bytes > max_checkpoint_list_bytes) cut();
+  std::vector<std::byte> list(list_bytes);
   read(preamble.size(), list);
-  std::optional<std::vector<ParameterSignature>> tensors = parse_checkpoint_list(list);
-  if (!tensors) refuse("its list of tensors is damaged");
+  std::vector<ParameterSignature> tensors;  // memory stays below a small multiple of the list's size
+  Serializer reader(list);
+  list_fields(reader, tensors);
+  if (!reader.finished()) refuse("its list of tensors is damaged");
   first_element_ = preamble.size() + list.size();
   const std::uint64_t bytes_left = size_ - around - list.size();
-  if (element_bytes(*tensors, bytes_left) != bytes_left) cut();
-  return *std::move(tensors);
+  if (element_bytes(tensors, bytes_left) != bytes_left) cut();
+  return tensors;
 }
 
 DTRAIN_DEFINED void CheckpointReader::check_digest() {
@@ -241,8 +237,9 @@ DTRAIN_DEFINED void CheckpointReader::fail_reading(int number) const {
   throw posix_error(number, format_text("reading the checkpoint {} failed", {sanitize(path_)}));
 }
 
-DTRAIN_DEFINED std::optional<std::string> difference_to_file(std::span<const ParameterSignature> file,
-                                                             std::span<const ParameterSignature> program) {
+/// The first difference of the file's tensors to the program's, as a sentence's second half; nullopt if none.
+inline std::optional<std::string> difference_to_file(std::span<const ParameterSignature> file,
+                                                     std::span<const ParameterSignature> program) {
   const auto shown = [](const ParameterSignature& tensor) { return in_quotes(tensor.name) + ", " + kind(tensor); };
   for (std::size_t i = 0; i < std::min(file.size(), program.size()); ++i) {
     if (file[i] != program[i]) {
@@ -266,28 +263,7 @@ DTRAIN_DEFINED CheckpointReader open_checkpoint(const std::string& path, std::sp
   return reader;
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp::detail
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-namespace detail {
-
-inline void list_fields(Serializer& of, std::vector<ParameterSignature>& tensors) {
-  of.list(tensors, 0, max_checkpoint_tensors, [&of](ParameterSignature& tensor) { tensor_fields(of, tensor); });
-}
-
 }  // namespace detail
-
-DTRAIN_DEFINED CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes) {
-  CheckpointPreamble preamble;
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  preamble.is_checkpoint = text.starts_with(checkpoint_magic.substr(0, checkpoint_magic.size() - 2));
-  Serializer reader(bytes);
-  reader.constant(checkpoint_magic);
-  preamble.is_this_version = reader.ok();
-  reader.number(preamble.list_bytes);
-  return preamble;
-}
 
 DTRAIN_DEFINED std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors) {
   if (tensors.size() > max_checkpoint_tensors) {
@@ -308,14 +284,6 @@ DTRAIN_DEFINED std::vector<std::byte> checkpoint_header(std::vector<ParameterSig
   header.number(list_bytes);
   header.constant(list.characters());
   return header.take();
-}
-
-DTRAIN_DEFINED std::optional<std::vector<ParameterSignature>> parse_checkpoint_list(std::span<const std::byte> bytes) {
-  if (bytes.size() > max_checkpoint_list_bytes) return std::nullopt;
-  std::vector<ParameterSignature> tensors;
-  Serializer reader(bytes);
-  detail::list_fields(reader, tensors);
-  return reader.finished() ? std::optional(std::move(tensors)) : std::nullopt;
 }
 
 DTRAIN_DEFINED std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors,
