@@ -2,17 +2,17 @@
 /// @file
 /// Slowest rank: the rank with the longest forward and backward passes, for which the other ranks wait.
 
-#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
-#include <numeric>
+#include <limits>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
+#include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/profile/reducer_statistics.hpp"
 
@@ -30,6 +30,8 @@ struct SlowestRank {
 /// @ingroup times
 std::string to_string(const SlowestRank& slowest);
 
+void fields(Serializer& of, SlowestRank& slowest);
+
 /// Collective, blocking: rank 0 reads every rank's times and publishes the slowest. O(ranks) messages to rank 0: for
 /// reports, not for every step. @param prefix used once; `deadline` bounds each wait
 /// @param notice_after time until a rank logs a warning with the names of missing ranks
@@ -45,49 +47,38 @@ DTRAIN_DEFINED std::string to_string(const SlowestRank& slowest) {
       {slowest.rank, detail::milliseconds_text(slowest.computing, 1), detail::milliseconds_text(slowest.typical, 1)});
 }
 
-namespace detail {
-
-/// Removes the number at the front of `text`, and the character after it. @returns the number; 0 if there is none
-inline std::int64_t take_number(std::string_view& text) {
-  std::int64_t number = 0;
-  std::size_t length = 0;
-  while (length < text.size() && length < 18 && text[length] >= '0' && text[length] <= '9') {
-    number = number * 10 + (text[length++] - '0');
-  }
-  text.remove_prefix(length < text.size() ? length + 1 : length);
-  return number;
+DTRAIN_DEFINED void fields(Serializer& of, SlowestRank& slowest) {
+  of.number(slowest.rank, 0, std::numeric_limits<int>::max());
+  fields(of, slowest.computing);
+  fields(of, slowest.typical);
 }
-
-}  // namespace detail
 
 DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
                                                       const ReducerStatistics& mine, int rank, int world_size,
                                                       Deadline deadline, std::chrono::milliseconds notice_after) {
   const auto own = [&] {
     const auto steps = static_cast<std::int64_t>(mine.steps == 0 ? 1 : mine.steps);
-    return std::to_string((mine.times.forward + mine.times.backward).count() / steps);
+    return to_bytes((mine.times.forward + mine.times.backward) / steps);
   };
   const auto find = [&](const std::vector<std::string>& texts) {
-    std::vector<std::int64_t> times;
-    for (const std::string& text : texts) {
-      std::string_view rest = text;
-      times.push_back(detail::take_number(rest));
+    SlowestRank slowest;
+    double sum = 0;
+    for (std::size_t other = 0; other < texts.size(); ++other) {
+      const auto time = from_bytes<std::chrono::nanoseconds>(texts[other], "a rank's time of a step");
+      sum += static_cast<double>(time.count());
+      if (time > slowest.computing) {
+        slowest.rank = static_cast<int>(other);
+        slowest.computing = time;
+      }
     }
-    const auto longest = std::max_element(times.begin(), times.end());
-    const double mean = std::accumulate(times.begin(), times.end(), 0.0) / world_size;
-    return format_text("{} {} {}", {longest - times.begin(), *longest, static_cast<std::int64_t>(mean)});
+    slowest.typical = std::chrono::nanoseconds(static_cast<std::int64_t>(sum / world_size));
+    return to_bytes(slowest);
   };
   const auto name = [](int other) { return "rank " + std::to_string(other); };
   const char* const doing = "summary() or slowest_rank(), which every rank calls";
   backend::StoreRank self{store, rank, world_size, rank, deadline, doing, name};
   self.notice_after = notice_after;
-  const std::string found = backend::store_gather(self, prefix + "computing", own, find);
-  std::string_view rest = found;
-  SlowestRank slowest;
-  slowest.rank = static_cast<int>(detail::take_number(rest) % world_size);
-  slowest.computing = std::chrono::nanoseconds(detail::take_number(rest));
-  slowest.typical = std::chrono::nanoseconds(detail::take_number(rest));
-  return slowest;
+  return from_bytes<SlowestRank>(backend::store_gather(self, prefix + "computing", own, find), "the slowest rank");
 }
 
 #endif  // DTRAIN_DEFINITIONS
