@@ -138,7 +138,7 @@ class DistributedDataParallel {
           "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; call backward(f), and give "
           "the optimizer to the step after it");
     }
-    group::GroupAccess::of(group_).require_may_block();
+    group::GroupAccess::of(group_).rank_context()->require_may_block();
     Step step = driver_->reducer->begin("backward()", {}, &optimizer.work());
     optimizer.inspect_with(std::move(inspect));
     const auto pass = [&](Ready ready) {
@@ -185,7 +185,7 @@ class DistributedDataParallel {
 
   /// Collective, blocking: the slowest rank, for which all other ranks wait. @throws the job's first cause.
   ddp::SlowestRank slowest_rank() {
-    group::GroupAccess::of(group_).require_may_block();
+    group::GroupAccess::of(group_).rank_context()->require_may_block();
     group_.start_pending();
     return ddp::find_slowest_rank_blocking(group_.store(), format_text("{}report/{}/", {driver_->prefix, reports_++}),
                                            statistics(), group_.rank(), group_.world_size(),
@@ -210,7 +210,7 @@ class DistributedDataParallel {
   /// For ShardedOptimizer. Collective, blocking. @throws Error (disagreement) or JobFailed on every rank if two ranks
   /// construct different optimizers
   void agree_on_reduction(const std::string& reduction) {
-    group::GroupAccess::of(group_).require_may_block();
+    group::GroupAccess::of(group_).rank_context()->require_may_block();
     driver_->agree_on_reduction(group::GroupAccess::of(group_), reduction);
   }
   /// For ShardedOptimizer: the model's value_reader(), or empty.
@@ -229,7 +229,7 @@ class DistributedDataParallel {
       std::forward<F>(f)(step.ready());
     } catch (...) {
       if (!group::GroupAccess::of(group_).failure()->failed()) {  // else the exception may be caused by that failure
-        group::GroupAccess::of(group_).report_exception(exception_text());
+        group::GroupAccess::of(group_).rank_context()->report_exception(exception_text());
       }
       throw;
     }
@@ -237,7 +237,7 @@ class DistributedDataParallel {
   }
 
   Step begin(const char* caller, StepOptions options) {
-    group::GroupAccess::of(group_).require_may_block();
+    group::GroupAccess::of(group_).rank_context()->require_may_block();
     if (driver_->no_sync_depth > 0) {
       driver_->reducer->throw_if_unusable(caller);
       return driver_->accumulation->begin();
@@ -249,7 +249,7 @@ class DistributedDataParallel {
   /// model.
   void hand_over_to_group() noexcept {
     driver_->drop_callbacks();
-    group::GroupAccess::of(group_).keep_alive_until_leave(std::move(driver_));
+    group::GroupAccess::of(group_).rank_context()->keep_alive_until_leave(std::move(driver_));
   }
 
   ProcessGroup<P> group_;

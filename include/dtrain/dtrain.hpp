@@ -101,7 +101,6 @@
 #include "dtrain/ddp/shared_memory_instances.hpp"
 #include "dtrain/distributed_data_parallel.hpp"
 #include "dtrain/elastic.hpp"
-#include "dtrain/group/enqueue_within.hpp"
 #include "dtrain/identity/identity_error.hpp"
 #include "dtrain/kernels/reduction.hpp"
 #include "dtrain/launch/per_node.hpp"

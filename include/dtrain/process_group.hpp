@@ -120,13 +120,13 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
 
   /// Checks the failures known to this rank; barrier() checks all ranks. Blocking: no. Threads: any.
   /// @throws the job's first cause if the job has failed
-  void check() const { internals().failure()->throw_if_failed(members().rank_in_job()); }
+  void check() const { state_->failure()->throw_if_failed(members().rank_in_job()); }
 
   /// Leaves the job, with all groups of this rank: its exit is no failure from now on. For run(). On a subgroup it only
   /// closes that group. No collective may be running. Blocking: the rank that hosts the store waits until all ranks
   /// have left, for at most timeout().
   void leave() const {
-    internals().require_may_block();
+    rank_context().require_may_block();
     if (state_->has_all_ranks()) {
       rank_context().leave_blocking();
     } else {

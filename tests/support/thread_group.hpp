@@ -69,10 +69,10 @@ std::vector<RankEnd> run_groups_at(const rendezvous_test::StoreProcess& store, i
           end = {failed.what(), true};
         } catch (const dtrain::Error& error) {
           end = {error.what(), false};
-          dtrain::group::GroupAccess::of(group).report_exception(error.what(), error.rank());
+          dtrain::group::GroupAccess::of(group).rank_context()->report_exception(error.what(), error.rank());
         } catch (const std::exception& error) {
           end = {error.what(), false};
-          dtrain::group::GroupAccess::of(group).report_exception(error.what());
+          dtrain::group::GroupAccess::of(group).rank_context()->report_exception(error.what());
         }
       },
       patience);

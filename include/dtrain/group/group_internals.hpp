@@ -1,20 +1,23 @@
 #pragma once
 /// @file
 /// GroupInternals: members of a process group for the library's own templates, typed by the policy; GroupHandle has
-/// the members that need no policy.
+/// the members that need no policy. enqueue_within(): an operation of a group in the order of a CUDA stream of the
+/// program, without a wait of the host.
 
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/core/config.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/core/types/stream_handle.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
 #include "dtrain/group/group_handle.hpp"
 #include "dtrain/group/rank_context.hpp"
+#include "dtrain/stream/cuda/stream_ref.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -27,7 +30,7 @@ class GroupInternals {
 
   explicit GroupInternals(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
 
-  /// Context that this rank's groups share.
+  /// Context that this rank's groups share: reports of exceptions, and channels that outlive their wrapper.
   const auto& rank_context() const noexcept { return state_->rank_context(); }
 
   /// As the members of ProcessGroup.
@@ -52,21 +55,8 @@ class GroupInternals {
     return state_->open_channel(purpose, accumulate, describe, algorithms);
   }
 
-  /// For enqueue_within(): the group's own channel and stream, and the event of their order with another stream.
-  /// @{
-  Communicator& channel() const { return state_->live(); }
-  auto stream() const { return state_->stream(); }
-  auto& order() const noexcept { return state_->order(); }
-  /// @}
-
-  /// @throws the job's first cause, if the job or the channel has failed
-  void throw_if_failed() const { state_->throw_if_failed(); }
-
-  /// Blocking: until the work before `event` has ended. @throws the job's first cause; Error (timeout)
-  template <class Event>
-  void wait(Event& event) const {
-    state_->wait(event);
-  }
+  /// For enqueue_within() and wait_for_stream().
+  State& state() const noexcept { return *state_; }
 
   /// Counts 1, 2, ... for each purpose. Ranks that call it in the same order get the same number, for keys that are
   /// used once. Blocking: no.
@@ -76,23 +66,6 @@ class GroupInternals {
   const std::shared_ptr<GradientBindingRegistry>& gradient_bindings() const noexcept {
     return rank_context()->gradient_bindings;
   }
-
-  /// Reports to the job that this rank failed. Every rank fails with `text` as the cause, unless another cause came
-  /// first. Blocking: until the job has the report, 2 s at most.
-  /// @param failed_rank Error::rank(): the rank of the job that the exception is about
-  void report_exception(const std::string& text, std::optional<int> failed_rank = {}) const noexcept {
-    rank_context()->report_exception(text, failed_rank);
-  }
-
-  /// Keeps `work` until this rank leaves: for channels that an exception unwinds. If they closed at once, the peers
-  /// would report that this rank left before the caller that catches the exception reports its cause.
-  void keep_alive_until_leave(std::shared_ptr<void> work) const noexcept {
-    rank_context()->keep_alive_until_leave(std::move(work));
-  }
-
-  /// @throws Error (invalid_argument) in a coroutine on the control loop, where a blocking call would wait for
-  /// itself; and in a process that the rank forked.
-  void require_may_block() const { rank_context()->require_may_block(); }
 
  private:
   std::shared_ptr<State> state_;
@@ -105,5 +78,46 @@ struct GroupAccess {
     return group.internals();
   }
 };
+
+#if DTRAIN_WITH_CUDA
+
+/// Enqueues a collective (backend::AllReduce and others) on the group's own channel and stream, which reduce device
+/// memory. It runs after the present work of `outer`, a CUDA stream of the program, and before its later work.
+/// Blocking: no. Threads: as the group's collectives. Lifetime: buffers outlive the collective; memory that work of
+/// `outer` frees or overwrites does.
+/// @throws as the communicator's enqueue; the job's first cause, if the job or the channel has failed: the operation
+/// would be skipped, and its output unwritten; Error (cuda)
+template <class State, class Operation>
+void enqueue_within(const GroupInternals<State>& group, StreamHandle outer, const Operation& operation) {
+  State& state = group.state();
+  state.throw_if_failed();
+  auto& order = state.order();  // a wait is for the latest record at the time of its call
+  const stream::cuda::StreamRef own = state.stream();
+  stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) {
+    given.record(order);
+    own.wait(order);
+    const auto let_given_follow = [&] {
+      own.record(order);
+      given.wait(order);
+    };
+    try {
+      state.live().enqueue(operation, own);
+    } catch (...) {  // a part of the operation may be enqueued, on memory that the caller frees now
+      let_given_follow();
+      throw;
+    }
+    let_given_follow();
+  });
+}
+
+/// Blocking: until the present work of `outer` has ended. @throws the job's first cause; Error (timeout)
+template <class State>
+void wait_for_stream(const GroupInternals<State>& group, StreamHandle outer) {
+  State& state = group.state();
+  stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) { given.record(state.order()); });
+  state.wait(state.order());
+}
+
+#endif  // DTRAIN_WITH_CUDA
 
 }  // namespace DTRAIN_NAMESPACE::group

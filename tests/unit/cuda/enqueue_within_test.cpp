@@ -1,5 +1,3 @@
-#include "dtrain/group/enqueue_within.hpp"
-
 #include "dtrain/core/config.hpp"
 
 #include <doctest/doctest.h>
@@ -13,6 +11,7 @@
 
 #include "dtrain/backend/nccl.hpp"
 #include "dtrain/backend/staged.hpp"
+#include "dtrain/group/group_internals.hpp"
 #include "dtrain/launch/per_process.hpp"
 #include "dtrain/stream/cuda/external_event.hpp"
 #include "dtrain/stream/cuda/pinned_buffer.hpp"

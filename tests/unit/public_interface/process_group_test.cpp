@@ -224,7 +224,7 @@ TEST_CASE("a process that a rank forks leaves the group's copy alone and is told
     } catch (const dtrain::Error& error) {
       sentence = error.what();
     }
-    dtrain::group::GroupAccess::of(*group).report_exception("the child's own trouble");
+    dtrain::group::GroupAccess::of(*group).rank_context()->report_exception("the child's own trouble");
     background.reset();
     part.reset();
     group.reset();

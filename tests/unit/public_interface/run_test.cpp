@@ -48,7 +48,7 @@ TEST_CASE("the exit code is the body's, and never one that the system makes a su
 TEST_CASE("a body that returns after its job has failed makes no success of it, and keeps its own failure") {
   const auto fails_and_returns = [](int code) {
     return run_alone([code](const dtrain::ProcessGroup<Alone>& group) {
-      dtrain::group::GroupAccess::of(group).report_exception("on purpose");
+      dtrain::group::GroupAccess::of(group).rank_context()->report_exception("on purpose");
       return code;
     });
   };

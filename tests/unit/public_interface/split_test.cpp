@@ -209,7 +209,7 @@ TEST_CASE("what a rank of a part reports is known by its number in the job, and 
       return;
     }
     if (group.rank() == 2) {
-      dtrain::group::GroupAccess::of(part).report_exception("rank 2 of the job speaks");
+      dtrain::group::GroupAccess::of(part).rank_context()->report_exception("rank 2 of the job speaks");
       part.barrier();
     }
     group.barrier();
