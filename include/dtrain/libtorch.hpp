@@ -18,11 +18,9 @@
 #include "dtrain/libtorch/checkpoint.hpp"
 #include "dtrain/libtorch/module_model.hpp"
 #include "dtrain/libtorch/modules.hpp"
-#include "dtrain/libtorch/sharded_checkpoint.hpp"
 #include "dtrain/libtorch/sharded_optimizer.hpp"
 #include "dtrain/libtorch/stream_order.hpp"
 #include "dtrain/libtorch/sync_batch_norm.hpp"
-#include "dtrain/libtorch/tensor_memory.hpp"
 
 namespace DTRAIN_NAMESPACE::libtorch {
 

@@ -13,7 +13,6 @@
 
 #include "dtrain/libtorch/modules.hpp"
 #include "dtrain/libtorch/stream_order.hpp"
-#include "dtrain/libtorch/tensor_memory.hpp"
 
 namespace DTRAIN_NAMESPACE::libtorch {
 

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Checkpoints of a training with LibTorch: modules, optimizer, position in the samples, and random numbers.
+/// Checkpoints of a training with LibTorch: modules, an optimizer, also a sharded one, position in the samples, and
+/// random numbers.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>
@@ -20,7 +21,7 @@
 
 #include "dtrain/libtorch/buffers.hpp"
 #include "dtrain/libtorch/modules.hpp"
-#include "dtrain/libtorch/tensor_memory.hpp"
+#include "dtrain/libtorch/sharded_optimizer.hpp"
 
 namespace DTRAIN_NAMESPACE::libtorch {
 
@@ -86,13 +87,10 @@ inline void set_state(const torch::Generator& generator, const torch::Tensor& st
 /// Numbers of a position: epoch, step, samples, global batch, seed, and 1 if shuffled.
 inline torch::Tensor numbers_of(const SamplerPosition& position) {
   const SamplerOptions& options = position.options;
-  const std::array<std::uint64_t, 6> numbers{position.epoch,       position.step, options.dataset_size,
-                                             options.global_batch, options.seed,  options.shuffle ? 1U : 0U};
-  const torch::Tensor made = torch::empty({6}, torch::kInt64);
-  for (std::int64_t i = 0; i < 6; ++i) {
-    made.data_ptr<std::int64_t>()[i] = static_cast<std::int64_t>(numbers[static_cast<std::size_t>(i)]);
-  }
-  return made;
+  const auto number = [](std::uint64_t value) { return static_cast<std::int64_t>(value); };
+  return torch::tensor({number(position.epoch), number(position.step), number(options.dataset_size),
+                        number(options.global_batch), number(options.seed), std::int64_t{options.shuffle ? 1 : 0}},
+                       torch::kInt64);
 }
 
 /// The group's stream does not wait for LibTorch's. Blocking.
@@ -295,6 +293,44 @@ bool load_checkpoint(const Group& group, const std::string& path, const Net& net
   return detail::load_training(
       group, path, detail::modules_of(net), optimizer, position, rng,
       [&](const std::vector<NamedTensor>& tensors) { return ddp::load_checkpoint(group, path, tensors); });
+}
+
+/// Saves a training, as save_checkpoint of a LibTorch optimizer, with the optimizer's state in shard files. The file
+/// has the optimizer's options. Each rank writes one shard file; the files are named and committed as by
+/// save_checkpoint of a dtrain::ShardedOptimizer. A further tensor of the file follows `rng`: `updates`, i64
+/// [parameters], the number of updates of each parameter that needs gradients.
+/// @ingroup libtorch
+template <class Group, class Net, class O, class C, class Stage>
+void save_checkpoint(const Group& group, const std::string& path, const Net& net,
+                     ShardedOptimizer<O, C, Stage>& optimizer, const SamplerPosition& position,
+                     const torch::Generator& rng = at::detail::getDefaultCPUGenerator()) {
+  const torch::NoGradGuard no_grad;
+  detail::TrainingTensors tensors =
+      detail::collect_training(group, detail::modules_of(net), optimizer.options(), position, rng);
+  std::vector<std::int64_t> updates = optimizer.updates();
+  tensors.list.push_back({"updates", tensor_view(updates)});
+  ddp::save_checkpoint(group, path, tensors.list, optimizer.sharded());
+}
+
+/// Loads a training, as load_checkpoint of a LibTorch optimizer; any number of ranks may have saved it. Call it after
+/// the construction of `optimizer`. @throws as load_checkpoint of a LibTorch optimizer and of a
+/// dtrain::ShardedOptimizer
+/// @ingroup libtorch
+template <class Group, class Net, class O, class C, class Stage>
+bool load_checkpoint(const Group& group, const std::string& path, const Net& net,
+                     ShardedOptimizer<O, C, Stage>& optimizer, SamplerPosition& position,
+                     const torch::Generator& rng = at::detail::getDefaultCPUGenerator()) {
+  const torch::NoGradGuard no_grad;
+  std::vector<std::int64_t> updates = optimizer.updates();
+  const auto load = [&](std::vector<NamedTensor> tensors) {
+    tensors.push_back({"updates", tensor_view(updates)});
+    return ddp::load_checkpoint(group, path, tensors, optimizer.sharded());
+  };
+  if (!detail::load_training(group, path, detail::modules_of(net), optimizer.options(), position, rng, load)) {
+    return false;
+  }
+  optimizer.set_updates(updates);
+  return true;
 }
 
 }  // namespace DTRAIN_NAMESPACE::libtorch

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "dtrain/libtorch/tensor_memory.hpp"
+#include "dtrain/libtorch/modules.hpp"
 
 #if DTRAIN_WITH_CUDA && __has_include(<c10/cuda/impl/cuda_cmake_macros.h>)
 #include <c10/cuda/CUDAStream.h>

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/libtorch/modules.hpp"
 #include "dtrain/libtorch/stream_order.hpp"
-#include "dtrain/libtorch/tensor_memory.hpp"
 
 namespace DTRAIN_NAMESPACE::libtorch {
 
