@@ -3,96 +3,31 @@
 /// MeasuredPlan: measures the first steps and chooses bucket sizes and the variant of all_reduce; keeps the given plan
 /// if the chosen one is no gain.
 
-#include <array>
-#include <chrono>
 #include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
 
-#include "dtrain/backend/algorithm_choice.hpp"
 #include "dtrain/core/config.hpp"
-#include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/planning/bucket_planner.hpp"
-#include "dtrain/ddp/planning/saved_plan.hpp"
-#include "dtrain/ddp/planning/step_model.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-struct RankTiming;
-
-/// Bucket planner by measurements. The work after each step, where L is the last measured step, 2 + 2 * variants:
-///   1      adopts the plan of a checkpoint that was loaded before, if its conditions hold, and ends
-///   2      the given sizes are measured; step 3 uses probing sizes
-///   3, 4   the probing sizes are measured; if there are more variants, step 5 uses the next variant
-///   5, 6   variant 1 is measured with the probing sizes and with the given sizes; two steps more for each further one
-///   L      rank 0 chooses from all ranks' measurements; ends if it chooses the given sizes and the first variant
-///   L + 20 20 steps with the chosen plan are timed; the next step uses the given plan
-///   L + 25 5 steps with the given plan are timed; the plan with the shorter median, of the slowest rank, stays; ends
-class MeasuredPlan final : public BucketPlanner {
- public:
-  /// Collective, blocking: rank 0 gets `own` of every rank, in rank order. Every rank gets the text that `choose` makes
-  /// of all `own` on rank 0. @param name used once
-  using Choose = std::function<std::string(const std::vector<std::string>& texts)>;
-  using Exchange = std::function<std::string(const char* name, const std::string& own, const Choose& choose)>;
-
-  static constexpr std::size_t trial_steps = 20;
-  static constexpr std::size_t given_steps = 5;
-
-  /// @param variants names of the variants of all_reduce; empty: there is only one. Lifetime: the names are static
-  MeasuredPlan(std::vector<GradientSize> sizes, const BucketCaps& given, std::vector<const char*> variants,
-               const PlanConditions& conditions, Exchange exchange);
-
- private:
-  std::size_t variant_count() const noexcept { return variants_.empty() ? 1 : variants_.size(); }
-  std::uint64_t last_measured_step() const noexcept { return 2 + 2 * variant_count(); }
-  /// Settings of a measured step, 2 to last_measured_step().
-  PlanSettings settings_of(std::uint64_t step) const noexcept;
-
-  std::optional<BucketPlan> plan_after(std::span<const std::size_t> order, const FinishedStep& step);
-  std::optional<BucketPlan> adopt_saved();
-  std::optional<BucketPlan> after_measured_step(const FinishedStep& step);
-  std::optional<BucketPlan> choose();
-  std::optional<BucketPlan> after_trial_step(std::chrono::nanoseconds duration);
-  std::optional<BucketPlan> end_trial();
-  std::optional<BucketPlan> settle(const PlanSettings& settings);
-
-  std::string usable_saved() const;
-  std::string choose_settings_of(const std::vector<std::string>& texts) const;
-  std::string compare_times(const std::vector<std::string>& texts) const;
-  backend::LinkCost cost_of(std::size_t variant) const;
-  RankTiming own_timing() const;
-  PlanSettings settings_from(const std::string& text) const;
-
-  BucketPlan plan_of(const BucketCaps& caps) const { return plan_buckets(sizes_, order_, caps); }
-  BucketPlan use(const PlanSettings& settings);
-  /// "Flat, first_bucket_bytes 1048576 and bucket_bytes 2097152"; without the variant's name if there are no variants.
-  std::string to_text(const PlanSettings& settings) const;
-
-  std::vector<GradientSize> sizes_;
-  std::vector<std::size_t> order_;
-  PlanSettings given_;
-  BucketCaps probing_;
-  PlanSettings chosen_;
-  std::vector<const char*> variants_;
-  PlanConditions conditions_;
-  Exchange exchange_;
-  std::uint64_t steps_ = 0;
-  std::vector<StepProfile> profiles_;  ///< of the measured steps
-  std::array<std::chrono::nanoseconds, trial_steps + given_steps> durations_{};
-};
+/// Steps that MeasuredPlan, which make_measured_plan makes, times with the chosen plan, and then with the given one.
+inline constexpr std::size_t plan_trial_steps = 20;
+inline constexpr std::size_t given_plan_steps = 5;
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 #if DTRAIN_DEFINITIONS
 
 #include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
 #include <limits>
 #include <memory>
-#include <utility>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/core/deadline.hpp"
@@ -104,6 +39,8 @@ class MeasuredPlan final : public BucketPlanner {
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/planning/plan_messages.hpp"
 #include "dtrain/ddp/planning/plan_search.hpp"
+#include "dtrain/ddp/planning/saved_plan.hpp"
+#include "dtrain/ddp/planning/step_model.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -144,188 +81,239 @@ inline std::vector<double> median_ready_times(std::span<const StepProfile> profi
 
 }  // namespace detail
 
-DTRAIN_DEFINED MeasuredPlan::MeasuredPlan(std::vector<GradientSize> sizes, const BucketCaps& given,
-                                          std::vector<const char*> variants, const PlanConditions& conditions,
-                                          Exchange exchange)
-    : BucketPlanner([](BucketPlanner& planner, std::span<const std::size_t> order, const FinishedStep& step) {
-        return static_cast<MeasuredPlan&>(planner).plan_after(order, step);
-      }),
-      sizes_(std::move(sizes)),
-      order_(reverse_order(sizes_.size())),
-      given_{given},
-      variants_(std::move(variants)),
-      conditions_(conditions),
-      exchange_(std::move(exchange)) {}
+/// Bucket planner by measurements. The work after each step, where L is the last measured step, 2 + 2 * variants:
+///   1      adopts the plan of a checkpoint that was loaded before, if its conditions hold, and ends
+///   2      the given sizes are measured; step 3 uses probing sizes
+///   3, 4   the probing sizes are measured; if there are more variants, step 5 uses the next variant
+///   5, 6   variant 1 is measured with the probing sizes and with the given sizes; two steps more for each further one
+///   L      rank 0 chooses from all ranks' measurements; ends if it chooses the given sizes and the first variant
+///   L + 20 20 steps with the chosen plan are timed; the next step uses the given plan
+///   L + 25 5 steps with the given plan are timed; the plan with the shorter median, of the slowest rank, stays; ends
+class MeasuredPlan final : public BucketPlanner {
+ public:
+  explicit MeasuredPlan(const PlannerSetup& setup)
+      : BucketPlanner([](BucketPlanner& planner, std::span<const std::size_t> order, const FinishedStep& step) {
+          return static_cast<MeasuredPlan&>(planner).plan_after(order, step);
+        }),
+        group_(setup.group),
+        prefix_(setup.prefix + "plan/"),
+        sizes_(gradient_sizes(setup.parameters)),
+        order_(reverse_order(sizes_.size())),
+        given_{setup.options.caps()},
+        variants_(setup.variants),
+        conditions_{group_->members().world_size, group_->members().local_world_size, digest_of(sizes_, variants_)} {}
 
-DTRAIN_DEFINED PlanSettings MeasuredPlan::settings_of(std::uint64_t step) const noexcept {
-  const std::uint64_t variant = step <= 4 ? 0 : (step - 3) / 2;
-  const bool is_given = step == 2 || (variant > 0 && step % 2 == 0);
-  return {is_given ? given_.caps : probing_, static_cast<std::size_t>(variant)};
-}
+ private:
+  std::size_t variant_count() const noexcept { return variants_.empty() ? 1 : variants_.size(); }
+  std::uint64_t last_measured_step() const noexcept { return 2 + 2 * variant_count(); }
 
-DTRAIN_DEFINED BucketPlan MeasuredPlan::use(const PlanSettings& settings) {
-  variant_ = settings.variant;
-  return plan_of(settings.caps);
-}
-
-DTRAIN_DEFINED std::string MeasuredPlan::to_text(const PlanSettings& settings) const {
-  const std::string caps = format_text("first_bucket_bytes {} and bucket_bytes {}",
-                                       {settings.caps.first_bucket_bytes, settings.caps.bucket_bytes});
-  return variants_.empty() ? caps : format_text("{}, {}", {variants_[settings.variant], caps});
-}
-
-DTRAIN_DEFINED PlanSettings MeasuredPlan::settings_from(const std::string& text) const {
-  const auto settings = from_bytes<PlanSettings>(text, "rank 0's bucket plan");
-  if (settings.variant >= variant_count()) {
-    throw_error(Errc::protocol, "rank 0 reduces in way {} of {}; do all ranks run the same program?",
-                {settings.variant + 1, variant_count()});
+  std::optional<BucketPlan> plan_after(std::span<const std::size_t> order, const FinishedStep& step) {
+    if (!order.empty()) order_.assign(order.begin(), order.end());
+    if (++steps_ == 1) return adopt_saved();
+    return steps_ <= last_measured_step() ? after_measured_step(step) : after_trial_step(step.duration);
   }
-  return settings;
-}
 
-DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::plan_after(std::span<const std::size_t> order,
-                                                                  const FinishedStep& step) {
-  if (!order.empty()) order_.assign(order.begin(), order.end());
-  if (++steps_ == 1) return adopt_saved();
-  return steps_ <= last_measured_step() ? after_measured_step(step) : after_trial_step(step.duration);
-}
+  std::optional<BucketPlan> adopt_saved() {
+    const std::string found = exchange("saved", {}, [this](const auto&) { return usable_saved(); });
+    if (!found.empty()) return settle(settings_from(found));
+    const auto gradients =
+        std::count_if(sizes_.begin(), sizes_.end(), [](const GradientSize& size) { return size.bytes != 0; });
+    if (gradients == 0 || (gradients == 1 && variants_.empty())) return settle(given_);  // there is one plan only
+    wants_ready_times_ = true;
+    return std::nullopt;
+  }
 
-DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::adopt_saved() {
-  const std::string found = exchange_("saved", {}, [this](const auto&) { return usable_saved(); });
-  if (!found.empty()) return settle(settings_from(found));
-  const auto gradients =
-      std::count_if(sizes_.begin(), sizes_.end(), [](const GradientSize& size) { return size.bytes != 0; });
-  if (gradients == 0 || (gradients == 1 && variants_.empty())) return settle(given_);  // there is one plan only
-  wants_ready_times_ = true;
-  return std::nullopt;
-}
+  std::string usable_saved() const {
+    const std::optional<SavedPlan> saved = SavedPlan::from(saved_);
+    if (!saved) return {};
+    if (saved->conditions != conditions_ || saved->settings.variant >= variant_count()) {
+      log(LogLevel::info,
+          "the bucket plan of the checkpoint is for other ranks, another model or another topology, and is measured "
+          "anew");
+      return {};
+    }
+    log(LogLevel::info, format_text("bucket plan of the checkpoint: {}", {to_text(saved->settings)}));
+    return to_bytes(saved->settings);
+  }
 
-DTRAIN_DEFINED std::string MeasuredPlan::usable_saved() const {
-  const std::optional<SavedPlan> saved = SavedPlan::from(saved_);
-  if (!saved) return {};
-  if (saved->conditions != conditions_ || saved->settings.variant >= variant_count()) {
+  std::optional<BucketPlan> after_measured_step(const FinishedStep& step) {
+    const std::size_t buckets = plan_of(settings_of(steps_).caps).buckets.size();
+    profiles_.push_back(step_profile(step.recorder.records(step.number), step.number, sizes_.size(), buckets));
+    if (steps_ == last_measured_step()) return choose();
+    if (steps_ == 2) probing_ = probing_caps(sizes_, order_, given_.caps);
+    return use(settings_of(steps_ + 1));
+  }
+
+  std::optional<BucketPlan> choose() {
+    wants_ready_times_ = false;
+    const RankTiming own = own_timing();
+    profiles_ = {};
+    const std::string found =
+        exchange("sizes", to_bytes(own), [this](const auto& texts) { return choose_settings_of(texts); });
+    chosen_ = settings_from(found);
+    return chosen_ == given_ ? settle(given_) : use(chosen_);
+  }
+
+  std::string choose_settings_of(const std::vector<std::string>& texts) const {
+    std::vector<RankTiming> timings;
+    for (const std::string& text : texts) {
+      const RankTiming& timing = timings.emplace_back(from_bytes<RankTiming>(text, "a rank's measurement"));
+      if (timing.ready.size() != timings.front().ready.size() || timing.costs.size() != variant_count()) {
+        throw_error(
+            Errc::protocol,
+            "a rank has measured {} groups of gradients in {} ways, not {} in {}; do all ranks run one program?",
+            {timing.ready.size(), timing.costs.size(), timings.front().ready.size(), variant_count()});
+      }
+    }
+    const BucketPlan plan = plan_of(given_.caps);
+    const RankTiming all = combined(timings, plan.buckets.size(), plan.arena_bytes);
+    const std::vector<double> ready_at = times_of_parameters(all.ready, order_);
+    const GradientTimes gradients{sizes_, order_, ready_at, all.compute};
+    const PlannedStep given = plan_step(gradients, given_.caps, all.costs.front());
+    const PlannedStep best = choose_settings(gradients, given_.caps, all.costs);
+    const PlanSettings settings{best.caps, best.variant};
+    std::string costs = to_string(all.costs.front());
+    for (std::size_t variant = 0; variant < variants_.size(); ++variant) {
+      const std::string cost = format_text("{} by {}", {to_string(all.costs[variant]), variants_[variant]});
+      costs = variant == 0 ? cost : format_text("{}, {}", {costs, cost});
+    }
     log(LogLevel::info,
-        "the bucket plan of the checkpoint is for other ranks, another model or another topology, and is measured "
-        "anew");
-    return {};
+        format_text(
+            "bucket plan measured: a reduction costs {}, a rank computes for {}: {} give {}, a step of {} by the "
+            "model; the given sizes {}, {}",
+            {costs, detail::milliseconds(all.compute), to_text(settings), detail::buckets_text(best.buckets),
+             detail::milliseconds(best.times.step), detail::buckets_text(given.buckets),
+             detail::milliseconds(given.times.step)}));
+    return to_bytes(settings);
   }
-  log(LogLevel::info, format_text("bucket plan of the checkpoint: {}", {to_text(saved->settings)}));
-  return to_bytes(saved->settings);
-}
 
-DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::after_measured_step(const FinishedStep& step) {
-  const std::size_t buckets = plan_of(settings_of(steps_).caps).buckets.size();
-  profiles_.push_back(step_profile(step.recorder.records(step.number), step.number, sizes_.size(), buckets));
-  if (steps_ == last_measured_step()) return choose();
-  if (steps_ == 2) probing_ = probing_caps(sizes_, order_, given_.caps);
-  return use(settings_of(steps_ + 1));
-}
+  std::optional<BucketPlan> after_trial_step(std::chrono::nanoseconds duration) {
+    const auto trial_step = static_cast<std::size_t>(steps_ - last_measured_step());
+    durations_[trial_step - 1] = duration;
+    if (trial_step == plan_trial_steps) return use(given_);
+    return trial_step == plan_trial_steps + given_plan_steps ? end_trial() : std::nullopt;
+  }
 
-DTRAIN_DEFINED backend::LinkCost MeasuredPlan::cost_of(std::size_t variant) const {
-  std::vector<ReductionSample> samples;
-  for (const BucketCaps& caps : {given_.caps, probing_}) {
-    const BucketPlan plan = plan_of(caps);
-    std::vector<double> shortest(plan.buckets.size(), std::numeric_limits<double>::max());
-    for (std::size_t i = 0; i < profiles_.size(); ++i) {
-      if (settings_of(i + 2) != PlanSettings{caps, variant}) continue;
+  std::optional<BucketPlan> end_trial() {
+    const std::span<std::chrono::nanoseconds> durations(durations_);
+    const TrialTimes own{detail::median(durations.first(plan_trial_steps)),
+                         detail::median(durations.subspan(plan_trial_steps))};
+    return settle(
+        settings_from(exchange("trial", to_bytes(own), [this](const auto& texts) { return compare_times(texts); })));
+  }
+
+  std::string compare_times(const std::vector<std::string>& texts) const {
+    TrialTimes slowest;
+    for (const std::string& text : texts) {
+      const auto times = from_bytes<TrialTimes>(text, "a rank's times");
+      slowest = {std::max(slowest.planned, times.planned), std::max(slowest.given, times.given)};
+    }
+    const bool is_slower = slowest.planned > slowest.given;
+    log(LogLevel::info,
+        format_text("bucket plan {}: a step takes {} with it, {} as given",
+                    {is_slower ? "given up" : "kept", detail::milliseconds(detail::seconds_of(slowest.planned)),
+                     detail::milliseconds(detail::seconds_of(slowest.given))}));
+    return to_bytes(is_slower ? given_ : chosen_);
+  }
+
+  std::optional<BucketPlan> settle(const PlanSettings& settings) {
+    is_settled_ = true;
+    saved_ = settled_ = SavedPlan{conditions_, settings}.numbers();
+    return use(settings);
+  }
+
+  /// Settings of a measured step, 2 to last_measured_step().
+  PlanSettings settings_of(std::uint64_t step) const noexcept {
+    const std::uint64_t variant = step <= 4 ? 0 : (step - 3) / 2;
+    const bool is_given = step == 2 || (variant > 0 && step % 2 == 0);
+    return {is_given ? given_.caps : probing_, static_cast<std::size_t>(variant)};
+  }
+
+  BucketPlan plan_of(const BucketCaps& caps) const { return plan_buckets(sizes_, order_, caps); }
+
+  BucketPlan use(const PlanSettings& settings) {
+    variant_ = settings.variant;
+    return plan_of(settings.caps);
+  }
+
+  RankTiming own_timing() const {
+    RankTiming own;
+    std::vector<double> compute;
+    for (const StepProfile& profile : profiles_)
+      compute.push_back(profile.compute);
+    for (std::size_t variant = 0; variant < variant_count(); ++variant)
+      own.costs.push_back(cost_of(variant));
+    own.compute = detail::median(std::span<double>(compute));
+    own.ready = grouped_times(detail::median_ready_times(profiles_), order_);
+    if (std::none_of(profiles_.begin(), profiles_.end(), [](const StepProfile& profile) { return profile.overlaps; })) {
+      std::fill(own.ready.begin(), own.ready.end(), own.compute);
+    }
+    return own;
+  }
+
+  backend::LinkCost cost_of(std::size_t variant) const {
+    std::vector<ReductionSample> samples;
+    for (const BucketCaps& caps : {given_.caps, probing_}) {
+      const BucketPlan plan = plan_of(caps);
+      std::vector<double> shortest(plan.buckets.size(), std::numeric_limits<double>::max());
+      for (std::size_t i = 0; i < profiles_.size(); ++i) {
+        if (settings_of(i + 2) != PlanSettings{caps, variant}) continue;
+        for (std::size_t bucket = 0; bucket < shortest.size(); ++bucket)
+          shortest[bucket] = std::min(shortest[bucket], profiles_[i].bucket_seconds[bucket]);
+      }
       for (std::size_t bucket = 0; bucket < shortest.size(); ++bucket)
-        shortest[bucket] = std::min(shortest[bucket], profiles_[i].bucket_seconds[bucket]);
+        samples.push_back({static_cast<double>(plan.buckets[bucket].bytes), shortest[bucket]});
     }
-    for (std::size_t bucket = 0; bucket < shortest.size(); ++bucket)
-      samples.push_back({static_cast<double>(plan.buckets[bucket].bytes), shortest[bucket]});
+    return fit_reduction_cost(samples);
   }
-  return fit_reduction_cost(samples);
-}
 
-DTRAIN_DEFINED RankTiming MeasuredPlan::own_timing() const {
-  RankTiming own;
-  std::vector<double> compute;
-  for (const StepProfile& profile : profiles_)
-    compute.push_back(profile.compute);
-  for (std::size_t variant = 0; variant < variant_count(); ++variant)
-    own.costs.push_back(cost_of(variant));
-  own.compute = detail::median(std::span<double>(compute));
-  own.ready = grouped_times(detail::median_ready_times(profiles_), order_);
-  if (std::none_of(profiles_.begin(), profiles_.end(), [](const StepProfile& profile) { return profile.overlaps; })) {
-    std::fill(own.ready.begin(), own.ready.end(), own.compute);
+  PlanSettings settings_from(const std::string& text) const {
+    const auto settings = from_bytes<PlanSettings>(text, "rank 0's bucket plan");
+    if (settings.variant >= variant_count()) {
+      throw_error(Errc::protocol, "rank 0 reduces in way {} of {}; do all ranks run the same program?",
+                  {settings.variant + 1, variant_count()});
+    }
+    return settings;
   }
-  return own;
-}
 
-DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::choose() {
-  wants_ready_times_ = false;
-  const RankTiming own = own_timing();
-  profiles_ = {};
-  const std::string found =
-      exchange_("sizes", to_bytes(own), [this](const auto& texts) { return choose_settings_of(texts); });
-  chosen_ = settings_from(found);
-  return chosen_ == given_ ? settle(given_) : use(chosen_);
-}
+  /// "Flat, first_bucket_bytes 1048576 and bucket_bytes 2097152"; without the variant's name if there are no variants.
+  std::string to_text(const PlanSettings& settings) const {
+    const std::string caps = format_text("first_bucket_bytes {} and bucket_bytes {}",
+                                         {settings.caps.first_bucket_bytes, settings.caps.bucket_bytes});
+    return variants_.empty() ? caps : format_text("{}, {}", {variants_[settings.variant], caps});
+  }
 
-DTRAIN_DEFINED std::string MeasuredPlan::choose_settings_of(const std::vector<std::string>& texts) const {
-  std::vector<RankTiming> timings;
-  for (const std::string& text : texts) {
-    const RankTiming& timing = timings.emplace_back(from_bytes<RankTiming>(text, "a rank's measurement"));
-    if (timing.ready.size() != timings.front().ready.size() || timing.costs.size() != variant_count()) {
-      throw_error(Errc::protocol,
-                  "a rank has measured {} groups of gradients in {} ways, not {} in {}; do all ranks run one program?",
-                  {timing.ready.size(), timing.costs.size(), timings.front().ready.size(), variant_count()});
+  /// Collective, blocking: every rank gets the text that `choose` makes on rank 0 of the texts of all ranks, in rank
+  /// order. @param name used once
+  template <class Choose>
+  std::string exchange(const char* name, const std::string& own, Choose choose) const {
+    const rendezvous::Membership& here = group_->members();
+    const auto name_of = [&](int rank) { return "rank " + std::to_string(here.rank_in_job(rank)); };
+    group_->start_pending();  // other ranks may wait for this work before they choose
+    try {
+      return backend::store_gather(
+          {group_->store_ref(), here.rank, here.world_size, here.rank_in_job(), Deadline::after(group_->timeout()),
+           "choosing the bucket plan", name_of},
+          prefix_ + name, [&] { return own; }, choose);
+    } catch (const Error&) {
+      group_->failure()->throw_if_failed(here.rank_in_job());  // the first cause names its rank
+      throw;
     }
   }
-  const BucketPlan plan = plan_of(given_.caps);
-  const RankTiming all = combined(timings, plan.buckets.size(), plan.arena_bytes);
-  const std::vector<double> ready_at = times_of_parameters(all.ready, order_);
-  const GradientTimes gradients{sizes_, order_, ready_at, all.compute};
-  const PlannedStep given = plan_step(gradients, given_.caps, all.costs.front());
-  const PlannedStep best = choose_settings(gradients, given_.caps, all.costs);
-  const PlanSettings settings{best.caps, best.variant};
-  std::string costs = to_string(all.costs.front());
-  for (std::size_t variant = 0; variant < variants_.size(); ++variant) {
-    const std::string cost = format_text("{} by {}", {to_string(all.costs[variant]), variants_[variant]});
-    costs = variant == 0 ? cost : format_text("{}, {}", {costs, cost});
-  }
-  log(LogLevel::info,
-      format_text("bucket plan measured: a reduction costs {}, a rank computes for {}: {} give {}, a step of {} by the "
-                  "model; the given sizes {}, {}",
-                  {costs, detail::milliseconds(all.compute), to_text(settings), detail::buckets_text(best.buckets),
-                   detail::milliseconds(best.times.step), detail::buckets_text(given.buckets),
-                   detail::milliseconds(given.times.step)}));
-  return to_bytes(settings);
-}
 
-DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::after_trial_step(std::chrono::nanoseconds duration) {
-  const auto trial_step = static_cast<std::size_t>(steps_ - last_measured_step());
-  durations_[trial_step - 1] = duration;
-  if (trial_step == trial_steps) return use(given_);
-  return trial_step == trial_steps + given_steps ? end_trial() : std::nullopt;
-}
-
-DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::end_trial() {
-  const std::span<std::chrono::nanoseconds> durations(durations_);
-  const TrialTimes own{detail::median(durations.first(trial_steps)), detail::median(durations.subspan(trial_steps))};
-  return settle(
-      settings_from(exchange_("trial", to_bytes(own), [this](const auto& texts) { return compare_times(texts); })));
-}
-
-DTRAIN_DEFINED std::string MeasuredPlan::compare_times(const std::vector<std::string>& texts) const {
-  TrialTimes slowest;
-  for (const std::string& text : texts) {
-    const auto times = from_bytes<TrialTimes>(text, "a rank's times");
-    slowest = {std::max(slowest.planned, times.planned), std::max(slowest.given, times.given)};
-  }
-  const bool is_slower = slowest.planned > slowest.given;
-  log(LogLevel::info,
-      format_text("bucket plan {}: a step takes {} with it, {} as given",
-                  {is_slower ? "given up" : "kept", detail::milliseconds(detail::seconds_of(slowest.planned)),
-                   detail::milliseconds(detail::seconds_of(slowest.given))}));
-  return to_bytes(is_slower ? given_ : chosen_);
-}
-
-DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::settle(const PlanSettings& settings) {
-  is_settled_ = true;
-  saved_ = settled_ = SavedPlan{conditions_, settings}.numbers();
-  return use(settings);
-}
+  std::shared_ptr<const group::GroupHandle> group_;
+  std::string prefix_;
+  std::vector<GradientSize> sizes_;
+  std::vector<std::size_t> order_;
+  PlanSettings given_;
+  BucketCaps probing_;
+  PlanSettings chosen_;
+  std::vector<const char*> variants_;  ///< names of the variants of all_reduce; empty: there is only one
+  PlanConditions conditions_;
+  std::uint64_t steps_ = 0;
+  std::vector<StepProfile> profiles_;  ///< of the measured steps
+  std::array<std::chrono::nanoseconds, plan_trial_steps + given_plan_steps> durations_{};
+};
 
 DTRAIN_DEFINED std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSetup& setup) {
   if (setup.options.deterministic) {
@@ -352,25 +340,7 @@ DTRAIN_DEFINED std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSe
                   "set DdpOptions::bucket_bytes instead");
     }
   }
-  std::vector<GradientSize> sizes = gradient_sizes(setup.parameters);
-  const rendezvous::Membership& members = setup.group->members();
-  const PlanConditions conditions{members.world_size, members.local_world_size, digest_of(sizes, setup.variants)};
-  const auto exchange = [group = setup.group, prefix = setup.prefix + "plan/"](const char* name, const std::string& own,
-                                                                               const MeasuredPlan::Choose& choose) {
-    const rendezvous::Membership& here = group->members();
-    const auto name_of = [&](int rank) { return "rank " + std::to_string(here.rank_in_job(rank)); };
-    group->start_pending();  // other ranks may wait for this work before they choose
-    try {
-      return backend::store_gather(
-          {group->store_ref(), here.rank, here.world_size, here.rank_in_job(), Deadline::after(group->timeout()),
-           "choosing the bucket plan", name_of},
-          prefix + name, [&] { return own; }, choose);
-    } catch (const Error&) {
-      group->failure()->throw_if_failed(here.rank_in_job());  // the first cause names its rank
-      throw;
-    }
-  };
-  return std::make_shared<MeasuredPlan>(std::move(sizes), setup.options.caps(), setup.variants, conditions, exchange);
+  return std::make_shared<MeasuredPlan>(setup);
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -10,7 +10,7 @@ using std::chrono::nanoseconds;
 namespace {
 
 constexpr std::size_t mib = std::size_t{1} << 20;
-constexpr int timed_steps = static_cast<int>(MeasuredPlan::trial_steps + MeasuredPlan::given_steps);
+constexpr int timed_steps = static_cast<int>(dtrain::ddp::plan_trial_steps + dtrain::ddp::given_plan_steps);
 constexpr int last_step = 4 + timed_steps;
 
 bool are_same(const BucketPlan& one, const BucketPlan& other) {
