@@ -68,6 +68,7 @@ class ProcessGroup<support::FakePolicy> {
   const std::shared_ptr<FailureLatch>& failure() const { return handle()->failure(); }
 
   const ProcessGroup& internals() const noexcept { return *this; }
+  const ProcessGroup* rank_context() const noexcept { return this; }
   std::shared_ptr<const support::FakeGroupHandle> handle() const noexcept { return state_->handle; }
 
   support::FakeStreamOwner open_stream() const { return {}; }
