@@ -16,20 +16,19 @@ namespace DTRAIN_NAMESPACE::group {
 template <class T>
 concept ReducedElement = Element<T> && !is_float8(dtype_of<T>::value);
 
+/// The element type, perhaps const, of contiguous memory.
+template <class Values>
+using ElementOf = typename decltype(std::span(std::declval<Values&>()))::element_type;
+
 /// Contiguous host memory of ReducedElements: std::span of any extent, std::vector, std::array, T[n].
 /// @ingroup collectives
 template <class Values>
-concept HostValues = requires(Values& values) {
-  std::span(values);
-  requires ReducedElement<std::remove_cv_t<typename decltype(std::span(values))::element_type>>;
-};
+concept HostValues = ReducedElement<std::remove_cv_t<ElementOf<Values>>>;
 
 /// HostValues whose elements are not const.
 /// @ingroup collectives
 template <class Values>
-concept WritableHostValues = HostValues<Values> && requires(Values& values) {
-  requires !std::is_const_v<typename decltype(std::span(values))::element_type>;
-};
+concept WritableHostValues = HostValues<Values> && !std::is_const_v<ElementOf<Values>>;
 
 namespace detail {
 
@@ -44,18 +43,14 @@ template <class T>
 concept TransferOnly = OtherInteger<T> ||(Element<T> && !ReducedElement<T>);
 
 template <class Values>
-concept TransferOnlyValues = requires(Values& values) {
-  requires TransferOnly<std::remove_cv_t<typename decltype(std::span(values))::element_type>>;
-};
+concept TransferOnlyValues = TransferOnly<std::remove_cv_t<ElementOf<Values>>>;
 template <class Values>
-concept WritableTransferOnlyValues = TransferOnlyValues<Values> && requires(Values& values) {
-  requires !std::is_const_v<typename decltype(std::span(values))::element_type>;
-};
+concept WritableTransferOnlyValues = TransferOnlyValues<Values> && !std::is_const_v<ElementOf<Values>>;
 
 /// Fails to compile, with the reason.
 template <class Values>
 constexpr bool refuse_reduction() noexcept {
-  using T = std::remove_cv_t<typename decltype(std::span(std::declval<Values&>()))::element_type>;
+  using T = std::remove_cv_t<ElementOf<Values>>;
   static_assert(Element<T>,
                 "dtrain: elements of this integer type can be moved (broadcast, all_gather, send, recv), and not "
                 "reduced: copy them to std::int32_t or std::int64_t, or for sums that wrap to std::uint8_t "
