@@ -104,9 +104,6 @@ inline BufferView range_of(const PlannedBucket& planned, std::byte* arena) noexc
   return {data, planned.bytes / size_bytes(planned.dtype), planned.dtype, planned.device};
 }
 
-/// The ranges of all buckets of `plan`.
-std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* arena);
-
 /// The number of gradients of each bucket.
 std::vector<std::size_t> parameter_counts(const BucketPlan& plan);
 
@@ -236,15 +233,6 @@ DTRAIN_DEFINED BucketPlan with_reused_memory(BucketPlan plan) {
   }
   plan.reuses_memory = true;
   return plan;
-}
-
-DTRAIN_DEFINED std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* arena) {
-  std::vector<BufferView> ranges;
-  ranges.reserve(plan.buckets.size());
-  for (const PlannedBucket& bucket : plan.buckets) {
-    ranges.push_back(range_of(bucket, arena));
-  }
-  return ranges;
 }
 
 DTRAIN_DEFINED std::vector<std::size_t> parameter_counts(const BucketPlan& plan) {

@@ -29,8 +29,7 @@ class GradientArena {
                 Deadline deadline)
       : plan_(std::move(plan)),
         memory_(allocate(communicator, plan_, deadline)),
-        gradients_(parameters, plan_, data(), device),
-        ranges_(ranges_of(plan_, data())) {}
+        gradients_(parameters, plan_, data(), device) {}
 
   GradientArena(const GradientArena&) = delete;
 
@@ -39,8 +38,8 @@ class GradientArena {
   GradientTable& gradients() noexcept { return gradients_; }
 
   /// Range of a bucket.
-  const BufferView& range(std::size_t bucket) const noexcept { return ranges_[bucket]; }
-  std::size_t buckets() const noexcept { return ranges_.size(); }
+  BufferView range(std::size_t bucket) const noexcept { return range_of(plan_.buckets[bucket], data()); }
+  std::size_t buckets() const noexcept { return plan_.buckets.size(); }
 
   /// Null only if it has 0 bytes.
   std::byte* data() const noexcept { return memory_ ? memory_->data() : nullptr; }
@@ -50,29 +49,27 @@ class GradientArena {
   /// the communicator connects its ranks for these sizes. Nothing with one rank. Precondition: the content is zeros,
   /// which stay. @throws as all_reduce
   void reduce_extremes(Communicator& communicator, ReduceOp op, typename Communicator::Stream stream) const {
-    const BufferView* smallest = nullptr;
-    const BufferView* largest = nullptr;
-    const auto bytes = [](const BufferView& range) { return range.count * size_bytes(range.dtype); };
-    for (const BufferView& range : ranges_) {
-      if (range.count == 0) continue;
-      if (smallest == nullptr || bytes(range) < bytes(*smallest)) smallest = &range;
-      if (largest == nullptr || bytes(range) > bytes(*largest)) largest = &range;
+    const PlannedBucket* smallest = nullptr;
+    const PlannedBucket* largest = nullptr;
+    for (const PlannedBucket& bucket : plan_.buckets) {
+      if (bucket.bytes == 0) continue;
+      if (smallest == nullptr || bucket.bytes < smallest->bytes) smallest = &bucket;
+      if (largest == nullptr || bucket.bytes > largest->bytes) largest = &bucket;
     }
     if (smallest == nullptr || communicator.size() == 1) return;
-    BufferView least = *smallest;  // a later plan's smallest bucket may be a bias
-    least.count = std::min(least.count, arena_alignment / size_bytes(least.dtype));
-    communicator.enqueue(backend::AllReduce{least, least, op}, stream);
-    if (smallest->count != least.count) {
-      communicator.enqueue(backend::AllReduce{*smallest, *smallest, op}, stream);
-    }
-    if (largest != smallest) communicator.enqueue(backend::AllReduce{*largest, *largest, op}, stream);
+    const auto reduce = [&](const BufferView& range) {
+      communicator.enqueue(backend::AllReduce{range, range, op}, stream);
+    };
+    const BufferView whole = range_of(*smallest, data());
+    BufferView least = whole;  // a later plan's smallest bucket may be a bias
+    least.count = std::min(whole.count, arena_alignment / size_bytes(whole.dtype));
+    reduce(least);
+    if (whole.count != least.count) reduce(whole);
+    if (largest != smallest) reduce(range_of(*largest, data()));
   }
 
   /// Adopts another plan of the same bytes, by which the table's gradients have been moved.
-  void set_plan(BucketPlan plan) {
-    plan_ = std::move(plan);
-    ranges_ = ranges_of(plan_, data());
-  }
+  void set_plan(BucketPlan plan) { plan_ = std::move(plan); }
 
   /// Collective, blocking: the same buckets in less memory, see with_reused_memory.
   /// @param unbinds see GradientTable::unbind @throws Error (unsupported) for bound gradients without it
@@ -99,7 +96,6 @@ class GradientArena {
   BucketPlan plan_;
   std::shared_ptr<Allocation> memory_;
   GradientTable gradients_;
-  std::vector<BufferView> ranges_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
