@@ -101,17 +101,13 @@ class DeviceTensorAccess {
 namespace detail {
 
 template <class Stream>
-struct TensorAccessFor {
-  static HostTensorAccess make(Stream, std::chrono::nanoseconds) noexcept { return {}; }
-};
-
+HostTensorAccess access_on(Stream, std::chrono::nanoseconds) noexcept {
+  return {};
+}
 #if DTRAIN_WITH_CUDA
-template <>
-struct TensorAccessFor<stream::cuda::StreamRef> {
-  static DeviceTensorAccess make(stream::cuda::StreamRef stream, std::chrono::nanoseconds timeout) {
-    return {stream, timeout};
-  }
-};
+inline DeviceTensorAccess access_on(stream::cuda::StreamRef stream, std::chrono::nanoseconds timeout) {
+  return {stream, timeout};
+}
 #endif
 
 }  // namespace detail
@@ -119,7 +115,7 @@ struct TensorAccessFor<stream::cuda::StreamRef> {
 /// The access for tensors of a group: on the host, or on the device of the group's stream.
 template <class Group>
 auto tensor_access(const Group& group) {
-  return detail::TensorAccessFor<typename Group::Stream>::make(group.stream(), group.timeout());
+  return detail::access_on(group.stream(), group.timeout());
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

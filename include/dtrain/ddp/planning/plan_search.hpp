@@ -44,9 +44,6 @@ struct PlannedStep {
 
 PlannedStep plan_step(const GradientTimes& gradients, const BucketCaps& caps, const backend::LinkCost& cost);
 
-/// Sizes for choose_caps to try: powers of two from 4 KiB until all gradients are in one bucket.
-std::vector<BucketCaps> candidate_caps(std::size_t total_bytes);
-
 /// Sizes with the shortest modelled step; pure. Among sizes within half a percent of the shortest step, the sizes with
 /// the shortest communication are chosen; among equal sizes, the largest. `given` is kept if no sizes gain more than
 /// 1%: the model is not more precise.
@@ -95,7 +92,12 @@ DTRAIN_DEFINED PlannedStep plan_step(const GradientTimes& gradients, const Bucke
   return {caps, plan.buckets.size(), model_step(plan, gradients.ready_at, gradients.compute, seconds), 0};
 }
 
-DTRAIN_DEFINED std::vector<BucketCaps> candidate_caps(std::size_t total_bytes) {
+namespace detail {
+
+inline constexpr double gain = 0.99;  ///< factor of a step's time: a better step is shorter than the product
+
+/// Sizes for choose_caps to try: powers of two from 4 KiB until all gradients are in one bucket.
+inline std::vector<BucketCaps> candidate_caps(std::size_t total_bytes) {
   std::vector<BucketCaps> candidates;
   for (std::size_t first = 4096; first / 2 < total_bytes; first *= 2) {
     const std::size_t largest = std::max(first, total_bytes / 16);  // see tapered_cap
@@ -106,15 +108,13 @@ DTRAIN_DEFINED std::vector<BucketCaps> candidate_caps(std::size_t total_bytes) {
   return candidates;
 }
 
-namespace detail {
-inline constexpr double gain = 0.99;  ///< factor of a step's time: a better step is shorter than the product
-}
+}  // namespace detail
 
 DTRAIN_DEFINED PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given,
                                        const backend::LinkCost& cost) {
   std::vector<PlannedStep> steps;
   double shortest = std::numeric_limits<double>::max();
-  for (const BucketCaps& caps : candidate_caps(detail::arena_bytes_of(gradients.sizes))) {
+  for (const BucketCaps& caps : detail::candidate_caps(detail::arena_bytes_of(gradients.sizes))) {
     steps.push_back(plan_step(gradients, caps, cost));
     shortest = std::min(shortest, steps.back().times.step);
   }

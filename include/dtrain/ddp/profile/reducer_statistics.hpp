@@ -38,10 +38,6 @@ namespace detail {
 
 /// "12.3 ms": the mean over `steps`.
 std::string milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps);
-/// "12.3 MB": the mean over `steps`.
-std::string megabytes_text(std::uint64_t bytes, std::uint64_t steps);
-/// Savings of a compression; empty if there is none.
-std::string traffic_text(const char* what, const CompressedTraffic& traffic, std::uint64_t steps);
 
 }  // namespace detail
 
@@ -71,18 +67,17 @@ inline std::string millions_text(double sum, std::uint64_t steps, const char* un
   return format_text("{} {}", {number_text(steps == 0 ? 0.0 : sum / 1e6 / static_cast<double>(steps), 3), unit});
 }
 
-}  // namespace detail
-
-DTRAIN_DEFINED std::string detail::milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps) {
+DTRAIN_DEFINED std::string milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps) {
   return millions_text(static_cast<double>(sum.count()), steps, "ms");
 }
 
-DTRAIN_DEFINED std::string detail::megabytes_text(std::uint64_t bytes, std::uint64_t steps) {
+/// "12.3 MB": the mean over `steps`.
+inline std::string megabytes_text(std::uint64_t bytes, std::uint64_t steps) {
   return millions_text(static_cast<double>(bytes), steps, "MB");
 }
 
-DTRAIN_DEFINED std::string detail::traffic_text(const char* what, const CompressedTraffic& traffic,
-                                                std::uint64_t steps) {
+/// Savings of a compression; empty if there is none.
+inline std::string traffic_text(const char* what, const CompressedTraffic& traffic, std::uint64_t steps) {
   if (traffic.bytes == 0) return {};
   const bool saves = traffic.bytes_sent <= traffic.bytes;
   const std::uint64_t difference = saves ? traffic.bytes - traffic.bytes_sent : traffic.bytes_sent - traffic.bytes;
@@ -90,6 +85,8 @@ DTRAIN_DEFINED std::string detail::traffic_text(const char* what, const Compress
                      {what, megabytes_text(traffic.bytes_sent, steps), megabytes_text(difference, steps),
                       saves ? "saved" : "more", milliseconds_text(traffic.compressing, steps)});
 }
+
+}  // namespace detail
 
 DTRAIN_DEFINED std::string to_string(const ReducerStatistics& statistics) {
   const StepTimes& times = statistics.times;

@@ -28,9 +28,6 @@ enum class StepEvent : std::uint8_t {
   finished,   ///< finish() returned
 };
 
-/// Size of a table that is indexed by StepEvent.
-inline constexpr std::size_t step_events = static_cast<std::size_t>(StepEvent::finished) + 1;
-
 /// "reduced".
 constexpr const char* name(StepEvent event) noexcept {
   switch (event) {

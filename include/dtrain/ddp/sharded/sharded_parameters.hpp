@@ -100,7 +100,7 @@ class ShardedParameters {
 
   /// Measures this rank's part of the bucket by the rule, and adds the results to square_sums(). An exception of the
   /// rule is kept.
-  void measure(std::size_t bucket, const ShardMemory& memory) noexcept;
+  void measure(std::size_t bucket, const ShardMemory& memory) noexcept { run_rule(bucket, memory, Pass::measure); }
 
   /// Two sums for each parameter, over this rank's parts. The caller adds up the sums of all ranks before update().
   std::span<double> square_sums() noexcept { return {square_sums_.data(), square_sums_.size()}; }
@@ -108,7 +108,9 @@ class ShardedParameters {
   /// Replaces this rank's gradients in the bucket by new weights. If the rule throws, here or in measure(), the
   /// exception is kept, and the present weights replace the gradients.
   /// @param stores whether new weights also replace the model's, up to the elements for which the rule throws
-  void update(std::size_t bucket, const ShardMemory& memory, bool stores = false) noexcept;
+  void update(std::size_t bucket, const ShardMemory& memory, bool stores = false) noexcept {
+    run_rule(bucket, memory, stores ? Pass::update_and_store : Pass::update);
+  }
 
   /// @throws the exception of the rule in measure() or update() of the bucket
   void throw_if_failed(std::size_t bucket) const {
@@ -281,14 +283,6 @@ DTRAIN_DEFINED void ShardedParameters::add_squares(std::size_t bucket, const Sha
   const BucketShard& part = layout_.buckets[bucket];
   own_squares_ += kernels::sum_of_squares(dtype, memory.block, part.block);
   common_squares_ += kernels::sum_of_squares(dtype, memory.rest, part.rest_count);
-}
-
-DTRAIN_DEFINED void ShardedParameters::measure(std::size_t bucket, const ShardMemory& memory) noexcept {
-  run_rule(bucket, memory, Pass::measure);
-}
-
-DTRAIN_DEFINED void ShardedParameters::update(std::size_t bucket, const ShardMemory& memory, bool stores) noexcept {
-  run_rule(bucket, memory, stores ? Pass::update_and_store : Pass::update);
 }
 
 DTRAIN_DEFINED void ShardedParameters::run_rule(std::size_t bucket, const ShardMemory& memory, Pass pass) noexcept {
