@@ -25,7 +25,6 @@
 #include "dtrain/ddp/planning/saved_plan.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
 #include "dtrain/ddp/profile/reducer_statistics.hpp"
-#include "dtrain/ddp/profile/slowest_rank.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
 #include "dtrain/ddp/ready.hpp"
 #include "dtrain/ddp/reduction/accumulation.hpp"

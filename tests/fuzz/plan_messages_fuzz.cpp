@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "dtrain/core/serializer.hpp"
-#include "dtrain/ddp/planning/plan_messages.hpp"
 #include "dtrain/ddp/planning/plan_search.hpp"
 
 namespace ddp = dtrain::ddp;

@@ -103,6 +103,9 @@ class GradientTable {
     return first == slots_.end() || first->own != nullptr;
   }
 
+  /// The first bound gradient with elements.
+  std::optional<std::size_t> first_bound() const noexcept;
+
   /// @throws Error (unsupported) if a gradient with elements is bound
   void require_unbound() const;
 
@@ -234,14 +237,18 @@ DTRAIN_DEFINED void GradientTable::unbind() noexcept {
   }
 }
 
+DTRAIN_DEFINED std::optional<std::size_t> GradientTable::first_bound() const noexcept {
+  const auto bound = std::find_if(slots_.begin(), slots_.end(),
+                                  [](const GradientSlot& slot) { return slot.is_bound() && slot.bytes != 0; });
+  return bound == slots_.end() ? std::nullopt : std::optional(static_cast<std::size_t>(bound - slots_.begin()));
+}
+
 DTRAIN_DEFINED void GradientTable::require_unbound() const {
-  for (std::size_t parameter = 0; parameter < size(); ++parameter) {
-    if (slots_[parameter].is_bound() && slots_[parameter].bytes != 0) {
-      throw_error(Errc::unsupported,
-                  "zero::Gradients uses the memory of reduced gradients again, but bind_gradient has {} there; wrap a "
-                  "model without bind_gradient, whose ready(i) copies gradients",
-                  {names_.describe(parameter)});
-    }
+  if (const std::optional<std::size_t> bound = first_bound()) {
+    throw_error(Errc::unsupported,
+                "zero::Gradients uses the memory of reduced gradients again, but bind_gradient has {} there; wrap a "
+                "model without bind_gradient, whose ready(i) copies gradients",
+                {names_.describe(*bound)});
   }
 }
 

@@ -62,8 +62,6 @@ class StepRecorder {
   /// @param capacity number of records; rounded up to a power of two
   explicit StepRecorder(std::size_t capacity) : slots_(std::bit_ceil(capacity < 2 ? std::size_t{2} : capacity)) {}
 
-  std::size_t capacity() const noexcept { return slots_.size(); }
-
   void note(std::uint64_t step, StepEvent event, std::size_t index) noexcept {
     note(step, event, index, StepRecord::Clock::now());
   }
@@ -85,9 +83,6 @@ class StepRecorder {
 
   /// The records in the ring of steps from `first_step` on, in the order in which they were written. Allocates.
   std::vector<StepRecord> records(std::uint64_t first_step = 0) const;
-
-  /// Number of records ever written; beyond the capacity, the oldest are lost.
-  std::uint64_t written() const noexcept { return next_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr std::uint64_t busy = ~std::uint64_t{0};

@@ -182,9 +182,6 @@ struct RelocationBuffer {
   std::size_t bytes;
 };
 
-/// Whether a bound gradient has elements: only bound gradients have their content in the arena between steps.
-bool has_bound_contents(const GradientTable& gradients);
-
 /// The gradients' blocks in their present order in the arena, with their offsets in `plan` as targets.
 std::vector<Block> blocks_of(const GradientTable& gradients, const BucketPlan& plan, const std::byte* arena);
 
@@ -242,7 +239,7 @@ bool move_contents_on_device([[maybe_unused]] const GradientTable& gradients, [[
 template <class Copier, class Wait>
 void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte* arena, Copier& copier, Wait&& wait,
                     const std::function<void(std::size_t, const TensorView&)>& bind, int sharers) {
-  if (!has_bound_contents(gradients)) {
+  if (!gradients.first_bound()) {  // only bound gradients have their content in the arena between steps
     copier.clear(arena, plan.arena_bytes);
   } else if (!move_contents_on_device(gradients, plan, arena, copier)) {
     const RelocationBuffer scratch(plan.arena_bytes, sharers);
@@ -295,15 +292,6 @@ DTRAIN_DEFINED RelocationBuffer::RelocationBuffer(std::size_t wanted, int sharer
   if (!memory) {
     memory.reset(new std::byte[bytes]);
   }
-}
-
-DTRAIN_DEFINED bool has_bound_contents(const GradientTable& gradients) {
-  for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
-    if (gradients[parameter].is_bound() && gradients[parameter].bytes != 0) {
-      return true;
-    }
-  }
-  return false;
 }
 
 DTRAIN_DEFINED std::vector<Block> blocks_of(const GradientTable& gradients, const BucketPlan& plan,

@@ -1,4 +1,4 @@
-#include "dtrain/ddp/planning/plan_messages.hpp"
+#include "dtrain/ddp/planning/plan_search.hpp"
 #include "unit/ddp/prelude.hpp"
 
 TEST_CASE("all ranks together are as late as the last, and cost what the rank that waited least has measured") {
