@@ -7,9 +7,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 

@@ -7,7 +7,6 @@
 #include <iterator>
 #include <numeric>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -4,10 +4,8 @@
 /// measurements of the first steps.
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "dtrain/backend/algorithm_choice.hpp"
 #include "dtrain/core/config.hpp"

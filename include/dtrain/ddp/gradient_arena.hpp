@@ -7,7 +7,6 @@
 #include <memory>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/deadline.hpp"

@@ -2,7 +2,6 @@
 /// @file
 /// NamedTensor: a tensor of a checkpoint, with its name.
 
-#include <cstddef>
 #include <span>
 #include <string>
 #include <vector>

@@ -9,7 +9,6 @@
 #include <span>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 

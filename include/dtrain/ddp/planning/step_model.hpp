@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/version.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
 

@@ -2,7 +2,6 @@
 /// @file
 /// Gradient accumulation under no_sync(): backward passes add to this rank's gradients and reduce nothing.
 
-#include <cstddef>
 #include <memory>
 #include <optional>
 #include <utility>

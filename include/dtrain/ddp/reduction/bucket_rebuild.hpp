@@ -19,7 +19,6 @@
 #include "dtrain/core/process/control_groups.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
-#include "dtrain/core/version.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/gradient_table.hpp"
 #include "dtrain/ddp/planning/bucket_planner.hpp"

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "dtrain/core/types/tensor_view.hpp"
-#include "dtrain/core/version.hpp"
 #include "dtrain/ddp/address_check.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/model.hpp"

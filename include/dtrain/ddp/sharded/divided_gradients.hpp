@@ -3,7 +3,6 @@
 /// The stages of ZeRO (Rajbhandari et al. 2020), and DividedGradients, which stage 2 adds: this rank's part of the
 /// reduced gradients, beside an arena whose memory buckets reuse.
 
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstring>

@@ -2,7 +2,6 @@
 /// @file
 /// ShardedOptimizer: an optimizer whose state is divided among the ranks.
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
