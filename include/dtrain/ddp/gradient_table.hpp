@@ -36,7 +36,7 @@ class ParameterNames {
   [[noreturn]] void refuse_index(std::size_t parameter, const char* call = "ready") const;
 
   /// "parameter 3 'fc1.weight'".
-  std::string describe(std::size_t parameter) const;
+  std::string describe(std::size_t parameter) const { return describe_parameter(parameter, names_[parameter]); }
 
   /// @throws Error: "ready(3) for parameter 3 'fc1.weight' " and the problem
   [[noreturn]] void refuse_ready(std::size_t parameter, std::string_view problem, Errc code = Errc::invalid_argument,
@@ -53,8 +53,6 @@ struct GradientSlot {
   std::size_t bytes = 0;
 
   bool is_bound() const noexcept { return own == place; }
-
-  void pack() const noexcept { pack_from(own); }
 
   /// `source` is the slot's own memory or memory that does not overlap the arena.
   void pack_from(const std::byte* source) const noexcept {
@@ -87,14 +85,25 @@ class GradientTable {
 
   /// Binds a gradient: from now on it lies in the arena. The caller has copied its content there.
   /// @returns the gradient's new view
-  TensorView bind(std::size_t parameter);
+  TensorView bind(std::size_t parameter) noexcept {
+    slots_[parameter].own = views_[parameter].data = slots_[parameter].place;
+    return views_[parameter];
+  }
 
   /// Places the gradient as in another plan of the same gradients. The caller moves a bound gradient's content.
   /// @returns the gradient's present view
-  TensorView move(std::size_t parameter, const BucketPlan& plan);
+  TensorView move(std::size_t parameter, const BucketPlan& plan) noexcept {
+    const bool bound = slots_[parameter].is_bound();
+    slots_[parameter].place = place(plan, parameter);
+    return bound ? bind(parameter) : views_[parameter];
+  }
 
   /// Removes the memory of all gradients: later calls of ready() give a gradient's memory.
-  void unbind() noexcept;
+  void unbind() noexcept {
+    for (std::size_t parameter = 0; parameter < size(); ++parameter) {
+      slots_[parameter].own = views_[parameter].data = nullptr;
+    }
+  }
 
   /// Whether the model's gradients have memory: all gradients with elements, or none.
   bool have_memory() const noexcept {
@@ -186,10 +195,6 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void ParameterNames::refuse_index(std::size_t 
               {call, parameter, size()});
 }
 
-DTRAIN_DEFINED std::string ParameterNames::describe(std::size_t parameter) const {
-  return describe_parameter(parameter, names_[parameter]);
-}
-
 DTRAIN_DEFINED DTRAIN_NOT_INLINED void ParameterNames::refuse_ready(std::size_t parameter, std::string_view problem,
                                                                     Errc code, SourceLocation where) const {
   throw_error(code, "ready({}) for {} {}", {parameter, describe(parameter), problem}, where);
@@ -215,26 +220,6 @@ DTRAIN_DEFINED GradientTable::GradientTable(std::span<const Parameter> parameter
 DTRAIN_DEFINED std::string GradientTable::alignment_problem(const TensorView& gradient) {
   return format_text("is at an address that is no multiple of the {} bytes of an element; align it, as cudaMalloc does",
                      {size_bytes(gradient.dtype)});
-}
-
-DTRAIN_DEFINED TensorView GradientTable::bind(std::size_t parameter) {
-  GradientSlot& slot = slots_[parameter];
-  slot.own = slot.place;
-  views_[parameter].data = slot.place;
-  return views_[parameter];
-}
-
-DTRAIN_DEFINED TensorView GradientTable::move(std::size_t parameter, const BucketPlan& plan) {
-  GradientSlot& slot = slots_[parameter];
-  const bool bound = slot.is_bound();
-  slot.place = place(plan, parameter);
-  return bound ? bind(parameter) : views_[parameter];
-}
-
-DTRAIN_DEFINED void GradientTable::unbind() noexcept {
-  for (std::size_t parameter = 0; parameter < size(); ++parameter) {
-    slots_[parameter].own = views_[parameter].data = nullptr;
-  }
 }
 
 DTRAIN_DEFINED std::optional<std::size_t> GradientTable::first_bound() const noexcept {

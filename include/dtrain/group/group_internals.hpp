@@ -4,7 +4,6 @@
 /// the members that need no policy. enqueue_within(): an operation of a group in the order of a CUDA stream of the
 /// program, without a wait of the host.
 
-#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
@@ -36,8 +35,6 @@ class GroupInternals {
   /// As the members of ProcessGroup.
   /// @{
   const auto& members() const noexcept { return state_->members(); }
-  std::chrono::nanoseconds timeout() const noexcept { return rank_context()->timeout; }
-  auto store() const { return state_->store(); }
   auto open_stream() const { return state_->open_stream(); }
   /// @}
 

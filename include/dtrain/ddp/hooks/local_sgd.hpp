@@ -60,7 +60,9 @@ class LocalSgd {
   /// @throws Error (invalid_argument) if `every` is 0
   explicit LocalSgd(LocalSgdOptions options = {});
 
-  std::string description() const;
+  std::string description() const {
+    return format_text("hooks::LocalSgd every {} steps after {}", {options_.every, options_.start_after});
+  }
 
   /// Keeps views of the weights and buffers, and allocates the memory in which small ones are averaged together.
   void prepare(std::span<const Parameter> parameters, std::span<const TensorView> buffers = {});
@@ -159,10 +161,6 @@ DTRAIN_DEFINED LocalSgd::LocalSgd(LocalSgdOptions options) : options_(options) {
   if (options.every == 0) {
     throw_error(Errc::invalid_argument, "hooks::LocalSgd got every = 0; it is 1 or more steps", {});
   }
-}
-
-DTRAIN_DEFINED std::string LocalSgd::description() const {
-  return format_text("hooks::LocalSgd every {} steps after {}", {options_.every, options_.start_after});
 }
 
 DTRAIN_DEFINED void LocalSgd::prepare(std::span<const Parameter> parameters, std::span<const TensorView> buffers) {

@@ -101,7 +101,7 @@ class HostGradientCopier {
   /// Copy between the model's memory and arena slots, for buffers.
   void gather(std::span<const GradientSlot> slots) const noexcept {
     for (const GradientSlot& slot : slots) {
-      slot.pack();
+      slot.pack_from(slot.own);
     }
   }
   void scatter(std::span<const GradientSlot> slots) const noexcept {
