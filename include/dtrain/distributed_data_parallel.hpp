@@ -20,7 +20,7 @@
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/model.hpp"
-#include "dtrain/ddp/planning/saved_plan.hpp"
+#include "dtrain/ddp/planning/bucket_planner.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
 #include "dtrain/ddp/profile/reducer_statistics.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"

@@ -9,6 +9,10 @@
 #include <span>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/ddp/data/sampler.hpp"
+#include "dtrain/kernels/dot_product.hpp"
+#include "dtrain/kernels/sum_of_squares.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -20,35 +24,6 @@ struct Rows {
 
   float* row(std::size_t i) const noexcept { return data + i * columns; }
 };
-
-/// matrix += `added`; then products(k, i) = row i of `matrix` times row k of `vectors`: `vectors` has matrix.columns
-/// columns, `products` has matrix.rows. Reads each matrix once.
-void add_and_multiply_rows(Rows matrix, const float* added, Rows vectors, Rows products) noexcept;
-
-/// products(k, j) = column j of `matrix` times row k of `vectors`: `vectors` has matrix.rows columns, `products` has
-/// matrix.columns.
-void multiply_columns(Rows matrix, Rows vectors, Rows products) noexcept;
-
-/// matrix(i, j) = the sum over k of left(k, i) right(k, j); then rest -= factor * matrix. Writes each matrix once.
-void multiply_vectors(Rows left, Rows right, Rows matrix, Rows rest, float factor) noexcept;
-
-/// Makes the rows orthonormal, by the modified Gram-Schmidt process, twice. A row that depends on the rows before it
-/// becomes zero. @returns whether no row became zero
-bool orthonormalize_rows(Rows vectors) noexcept;
-
-/// Fills the row with numbers in [-1, 1), determined by `seed`.
-void fill_randomly(std::span<float> values, std::uint64_t seed) noexcept;
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-#if DTRAIN_DEFINITIONS
-
-#include "dtrain/core/types/dtype.hpp"
-#include "dtrain/ddp/data/sampler.hpp"
-#include "dtrain/kernels/dot_product.hpp"
-#include "dtrain/kernels/sum_of_squares.hpp"
-
-namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
@@ -72,7 +47,9 @@ DTRAIN_OPTIMIZED inline void multiply(float* values, float factor, std::size_t c
 
 }  // namespace detail
 
-DTRAIN_DEFINED void add_and_multiply_rows(Rows matrix, const float* added, Rows vectors, Rows products) noexcept {
+/// matrix += `added`; then products(k, i) = row i of `matrix` times row k of `vectors`: `vectors` has matrix.columns
+/// columns, `products` has matrix.rows. Reads each matrix once.
+inline void add_and_multiply_rows(Rows matrix, const float* added, Rows vectors, Rows products) noexcept {
   for (std::size_t i = 0; i < matrix.rows; ++i) {
     detail::add_multiple(matrix.row(i), added + i * matrix.columns, 1, matrix.columns);
     for (std::size_t k = 0; k < vectors.rows; ++k) {
@@ -81,7 +58,9 @@ DTRAIN_DEFINED void add_and_multiply_rows(Rows matrix, const float* added, Rows 
   }
 }
 
-DTRAIN_DEFINED void multiply_columns(Rows matrix, Rows vectors, Rows products) noexcept {
+/// products(k, j) = column j of `matrix` times row k of `vectors`: `vectors` has matrix.rows columns, `products` has
+/// matrix.columns.
+inline void multiply_columns(Rows matrix, Rows vectors, Rows products) noexcept {
   std::fill(products.data, products.row(products.rows), 0.0F);
   for (std::size_t i = 0; i < matrix.rows; ++i) {
     for (std::size_t k = 0; k < vectors.rows; ++k) {
@@ -90,7 +69,8 @@ DTRAIN_DEFINED void multiply_columns(Rows matrix, Rows vectors, Rows products) n
   }
 }
 
-DTRAIN_DEFINED void multiply_vectors(Rows left, Rows right, Rows matrix, Rows rest, float factor) noexcept {
+/// matrix(i, j) = the sum over k of left(k, i) right(k, j); then rest -= factor * matrix. Writes each matrix once.
+inline void multiply_vectors(Rows left, Rows right, Rows matrix, Rows rest, float factor) noexcept {
   for (std::size_t i = 0; i < matrix.rows; ++i) {
     float* const row = matrix.row(i);
     std::fill(row, row + matrix.columns, 0.0F);
@@ -101,7 +81,9 @@ DTRAIN_DEFINED void multiply_vectors(Rows left, Rows right, Rows matrix, Rows re
   }
 }
 
-DTRAIN_DEFINED bool orthonormalize_rows(Rows vectors) noexcept {
+/// Makes the rows orthonormal, by the modified Gram-Schmidt process, twice. A row that depends on the rows before it
+/// becomes zero. @returns whether no row became zero
+inline bool orthonormalize_rows(Rows vectors) noexcept {
   bool independent = true;
   for (std::size_t k = 0; k < vectors.rows; ++k) {
     float* const row = vectors.row(k);
@@ -122,7 +104,8 @@ DTRAIN_DEFINED bool orthonormalize_rows(Rows vectors) noexcept {
   return independent;
 }
 
-DTRAIN_DEFINED void fill_randomly(std::span<float> values, std::uint64_t seed) noexcept {
+/// Fills the row with numbers in [-1, 1), determined by `seed`.
+inline void fill_randomly(std::span<float> values, std::uint64_t seed) noexcept {
   SplitMix64 generator(seed);
   for (float& value : values) {
     value = static_cast<float>(static_cast<std::int64_t>(generator.next() >> 40) - (1 << 23)) / (1 << 23);
@@ -130,5 +113,3 @@ DTRAIN_DEFINED void fill_randomly(std::span<float> values, std::uint64_t seed) n
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
-
-#endif  // DTRAIN_DEFINITIONS

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// BucketPlanner: interface of an object that changes a reducer's bucket plan and variant of all_reduce between its
-/// first steps.
+/// first steps; plan_state(): its plan as a tensor of a checkpoint.
 
 #include <array>
 #include <chrono>
@@ -15,7 +15,9 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
@@ -90,6 +92,19 @@ struct PlannerSetup {
 /// @throws Error (invalid_argument): the present plan cannot be kept, because it is still measured
 [[noreturn]] void refuse_to_keep_plan();
 
+NamedTensor plan_tensor(BucketPlanner* planner);
+
+/// The measured plan as a tensor for save_checkpoint and load_checkpoint. A plan that is loaded before the first step
+/// is used from the second step on, and no steps are measured. Conditions: the same number of ranks, in the job and on
+/// rank 0's host; the same gradients; the same variants of all_reduce. Thresholds of Mpi and Gloo are still measured:
+/// GroupOptions::algorithms. Lifetime: refers to memory of `ddp`. @throws Error (invalid_argument) without
+/// PlanChoice::measured()
+/// @ingroup training
+template <class Ddp>
+NamedTensor plan_state(Ddp& ddp) {
+  return plan_tensor(ddp.reducer().planner());
+}
+
 #if DTRAIN_DEFINITIONS
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_to_keep_plan() {
@@ -99,6 +114,19 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_to_keep_plan() {
       "construct it after 33 steps, or the wrapper without DdpOptions::plan");
 }
 
+DTRAIN_DEFINED NamedTensor plan_tensor(BucketPlanner* planner) {
+  if (planner == nullptr) {
+    throw_error(Errc::invalid_argument,
+                "plan_state() got a wrapper whose buckets are not measured; set DdpOptions::plan to "
+                "PlanChoice::measured()");
+  }
+  return {"dtrain bucket plan", tensor_view(planner->saved())};
+}
+
 #endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::plan_state;
+}  // namespace DTRAIN_NAMESPACE

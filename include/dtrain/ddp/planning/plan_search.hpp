@@ -33,38 +33,17 @@ struct RankTiming {
   std::vector<double> ready;             ///< by group, in the ready order; all `compute` if no bucket starts before it
 };
 
-void fields(Serializer& of, RankTiming& timing);
-void fields(Serializer& of, PlanSettings& settings);
-
-/// Last ready time of each group's gradients. @param ready_at by parameter
-std::vector<double> grouped_times(std::span<const double> ready_at, std::span<const std::size_t> order);
-
-/// Reverse of grouped_times. @param groups as many as grouped_times gives for this order @returns times by parameter
-std::vector<double> times_of_parameters(std::span<const double> groups, std::span<const std::size_t> order);
-
-/// One step of all ranks, with the times of the last rank. Each variant's cost is the cost of the rank with the
-/// shortest reductions, which has waited the least for other ranks.
-/// @param timings at least one; all with as many variants and groups as the first
-/// @param buckets,bytes of a plan, for which costs are compared
-RankTiming combined(std::span<const RankTiming> timings, std::size_t buckets, std::size_t bytes);
-
 /// Medians of the duration of steps.
 struct TrialTimes {
   std::chrono::nanoseconds planned{};
   std::chrono::nanoseconds given{};
 };
 
-void fields(Serializer& of, TrialTimes& times);
-
 /// A measured reduction of a bucket.
 struct ReductionSample {
   double bytes;
   double seconds;
 };
-
-/// alpha and beta of a reduction, not negative, with the least sum of squared relative errors. Small and large buckets
-/// have equal weight in this sum. Samples of one size give no alpha. Samples that are not positive do not count.
-backend::LinkCost fit_reduction_cost(std::span<const ReductionSample> samples);
 
 /// A model's gradients, and when they are ready in a step.
 struct GradientTimes {
@@ -81,27 +60,6 @@ struct PlannedStep {
   ModelledStep times;
   std::size_t variant = 0;  ///< of all_reduce: see choose_settings
 };
-
-PlannedStep plan_step(const GradientTimes& gradients, const BucketCaps& caps, const backend::LinkCost& cost);
-
-/// Sizes with the shortest modelled step; pure. Among sizes within half a percent of the shortest step, the sizes with
-/// the shortest communication are chosen; among equal sizes, the largest. `given` is kept if no sizes gain more than
-/// 1%: the model is not more precise.
-PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given, const backend::LinkCost& cost);
-
-/// Result of choose_caps for the best variant; pure. The first variant is kept unless a later variant's step is shorter
-/// by more than 1%.
-/// @param costs by variant, at least one
-PlannedStep choose_settings(const GradientTimes& gradients, const BucketCaps& given,
-                            std::span<const backend::LinkCost> costs);
-
-/// Sizes for measurements beside `given`, with reductions that differ from the reductions of `given` by a factor of at
-/// least 2 if possible. Sizes are 1/512 of all bytes for the first bucket, 1/16 for others, and less at the end; or all
-/// gradients in one bucket.
-BucketCaps probing_caps(std::span<const GradientSize> sizes, std::span<const std::size_t> order,
-                        const BucketCaps& given);
-
-#if DTRAIN_DEFINITIONS
 
 namespace detail {
 
@@ -133,7 +91,7 @@ inline std::vector<BucketCaps> candidate_caps(std::size_t total_bytes) {
 
 }  // namespace detail
 
-DTRAIN_DEFINED void fields(Serializer& of, RankTiming& timing) {
+inline void fields(Serializer& of, RankTiming& timing) {
   of.list(timing.costs, 1, max_variants, [&of](backend::LinkCost& cost) {
     detail::seconds_field(of, cost.message_seconds);
     detail::seconds_field(of, cost.byte_seconds);
@@ -142,7 +100,7 @@ DTRAIN_DEFINED void fields(Serializer& of, RankTiming& timing) {
   of.list(timing.ready, 0, max_ready_groups, [&of](double& time) { detail::seconds_field(of, time); });
 }
 
-DTRAIN_DEFINED void fields(Serializer& of, PlanSettings& settings) {
+inline void fields(Serializer& of, PlanSettings& settings) {
   std::uint64_t first = settings.caps.first_bucket_bytes;
   std::uint64_t bucket = settings.caps.bucket_bytes;
   auto variant = static_cast<std::uint8_t>(settings.variant);
@@ -152,12 +110,13 @@ DTRAIN_DEFINED void fields(Serializer& of, PlanSettings& settings) {
   settings = {{static_cast<std::size_t>(first), static_cast<std::size_t>(bucket)}, variant};
 }
 
-DTRAIN_DEFINED void fields(Serializer& of, TrialTimes& times) {
+inline void fields(Serializer& of, TrialTimes& times) {
   fields(of, times.planned);
   fields(of, times.given);
 }
 
-DTRAIN_DEFINED std::vector<double> grouped_times(std::span<const double> ready_at, std::span<const std::size_t> order) {
+/// Last ready time of each group's gradients. @param ready_at by parameter
+inline std::vector<double> grouped_times(std::span<const double> ready_at, std::span<const std::size_t> order) {
   std::vector<double> groups(std::min(order.size(), max_ready_groups), 0);
   for (std::size_t position = 0; position < order.size(); ++position) {
     double& group = groups[detail::group_of(position, order.size())];
@@ -166,8 +125,8 @@ DTRAIN_DEFINED std::vector<double> grouped_times(std::span<const double> ready_a
   return groups;
 }
 
-DTRAIN_DEFINED std::vector<double> times_of_parameters(std::span<const double> groups,
-                                                       std::span<const std::size_t> order) {
+/// Reverse of grouped_times. @param groups as many as grouped_times gives for this order @returns times by parameter
+inline std::vector<double> times_of_parameters(std::span<const double> groups, std::span<const std::size_t> order) {
   std::vector<double> times(order.size());
   for (std::size_t position = 0; position < order.size(); ++position) {
     times[order[position]] = groups[detail::group_of(position, order.size())];
@@ -175,7 +134,11 @@ DTRAIN_DEFINED std::vector<double> times_of_parameters(std::span<const double> g
   return times;
 }
 
-DTRAIN_DEFINED RankTiming combined(std::span<const RankTiming> timings, std::size_t buckets, std::size_t bytes) {
+/// One step of all ranks, with the times of the last rank. Each variant's cost is the cost of the rank with the
+/// shortest reductions, which has waited the least for other ranks.
+/// @param timings at least one; all with as many variants and groups as the first
+/// @param buckets,bytes of a plan, for which costs are compared
+inline RankTiming combined(std::span<const RankTiming> timings, std::size_t buckets, std::size_t bytes) {
   const auto communication = [=](const backend::LinkCost& cost) {
     return cost.seconds(static_cast<double>(buckets), static_cast<double>(bytes));
   };
@@ -193,7 +156,9 @@ DTRAIN_DEFINED RankTiming combined(std::span<const RankTiming> timings, std::siz
   return all;
 }
 
-DTRAIN_DEFINED backend::LinkCost fit_reduction_cost(std::span<const ReductionSample> samples) {
+/// alpha and beta of a reduction, not negative, with the least sum of squared relative errors. Small and large buckets
+/// have equal weight in this sum. Samples of one size give no alpha. Samples that are not positive do not count.
+inline backend::LinkCost fit_reduction_cost(std::span<const ReductionSample> samples) {
   double s = 0, sx = 0, sy = 0, sxx = 0, sxy = 0;  // sums with the weights 1 / y^2
   for (const ReductionSample& sample : samples) {
     if (!(sample.bytes > 0) || !(sample.seconds > 0)) continue;
@@ -213,8 +178,7 @@ DTRAIN_DEFINED backend::LinkCost fit_reduction_cost(std::span<const ReductionSam
   return line.byte_seconds < 0 ? backend::LinkCost{sy / s, 0} : line;
 }
 
-DTRAIN_DEFINED PlannedStep plan_step(const GradientTimes& gradients, const BucketCaps& caps,
-                                     const backend::LinkCost& cost) {
+inline PlannedStep plan_step(const GradientTimes& gradients, const BucketCaps& caps, const backend::LinkCost& cost) {
   const BucketPlan plan = plan_buckets(gradients.sizes, gradients.order, caps);
   const auto seconds = [&cost](std::size_t bytes) {
     return bytes == 0 ? 0 : cost.seconds(1, static_cast<double>(bytes));
@@ -222,11 +186,14 @@ DTRAIN_DEFINED PlannedStep plan_step(const GradientTimes& gradients, const Bucke
   return {caps, plan.buckets.size(), model_step(plan, gradients.ready_at, gradients.compute, seconds), 0};
 }
 
-DTRAIN_DEFINED PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given,
-                                       const backend::LinkCost& cost) {
+/// Sizes with the shortest modelled step; pure. Among sizes within half a percent of the shortest step, the sizes with
+/// the shortest communication are chosen; among equal sizes, the largest. `given` is kept if no sizes gain more than
+/// 1%: the model is not more precise.
+inline PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given, const backend::LinkCost& cost) {
   std::vector<PlannedStep> steps;
   double shortest = std::numeric_limits<double>::max();
-  for (const BucketCaps& caps : detail::candidate_caps(detail::arena_bytes_of(gradients.sizes))) {
+  for (const BucketCaps& caps :
+       detail::candidate_caps(plan_buckets(gradients.sizes, gradients.order, given).arena_bytes)) {
     steps.push_back(plan_step(gradients, caps, cost));
     shortest = std::min(shortest, steps.back().times.step);
   }
@@ -242,8 +209,11 @@ DTRAIN_DEFINED PlannedStep choose_caps(const GradientTimes& gradients, const Buc
   return best;
 }
 
-DTRAIN_DEFINED PlannedStep choose_settings(const GradientTimes& gradients, const BucketCaps& given,
-                                           std::span<const backend::LinkCost> costs) {
+/// Result of choose_caps for the best variant; pure. The first variant is kept unless a later variant's step is shorter
+/// by more than 1%.
+/// @param costs by variant, at least one
+inline PlannedStep choose_settings(const GradientTimes& gradients, const BucketCaps& given,
+                                   std::span<const backend::LinkCost> costs) {
   PlannedStep best = choose_caps(gradients, given, costs.front());
   for (std::size_t variant = 1; variant < costs.size(); ++variant) {
     const PlannedStep step = choose_caps(gradients, given, costs[variant]);
@@ -254,9 +224,12 @@ DTRAIN_DEFINED PlannedStep choose_settings(const GradientTimes& gradients, const
   return best;
 }
 
-DTRAIN_DEFINED BucketCaps probing_caps(std::span<const GradientSize> sizes, std::span<const std::size_t> order,
-                                       const BucketCaps& given) {
-  const std::size_t total = detail::arena_bytes_of(sizes);
+/// Sizes for measurements beside `given`, with reductions that differ from the reductions of `given` by a factor of at
+/// least 2 if possible. Sizes are 1/512 of all bytes for the first bucket, 1/16 for others, and less at the end; or all
+/// gradients in one bucket.
+inline BucketCaps probing_caps(std::span<const GradientSize> sizes, std::span<const std::size_t> order,
+                               const BucketCaps& given) {
+  const std::size_t total = plan_buckets(sizes, order, given).arena_bytes;
   const BucketCaps small{total / 512, total / 16};
   std::size_t least = total;
   std::size_t most = 0;
@@ -268,7 +241,5 @@ DTRAIN_DEFINED BucketCaps probing_caps(std::span<const GradientSize> sizes, std:
   }
   return most >= 2 * least ? small : BucketCaps{total, total};
 }
-
-#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp

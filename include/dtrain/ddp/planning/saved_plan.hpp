@@ -1,34 +1,23 @@
 #pragma once
 /// @file
-/// SavedPlan: a measured bucket plan as the numbers of a checkpoint, and the conditions under which it is used again;
-/// plan_state(): the plan as a tensor.
+/// SavedPlan: a measured bucket plan as the numbers of a checkpoint, and the conditions under which it is used again.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <limits>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/error.hpp"
-#include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/core/crypto/sha256.hpp"
+#include "dtrain/core/serializer.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
-#include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/planning/bucket_planner.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
-
-NamedTensor plan_tensor(BucketPlanner* planner);
-
-/// The measured plan as a tensor for save_checkpoint and load_checkpoint. A plan that is loaded before the first step
-/// is used from the second step on, and no steps are measured. Conditions: the same number of ranks, in the job and on
-/// rank 0's host; the same gradients; the same variants of all_reduce. Thresholds of Mpi and Gloo are still measured:
-/// GroupOptions::algorithms. Lifetime: refers to memory of `ddp`. @throws Error (invalid_argument) without
-/// PlanChoice::measured()
-/// @ingroup training
-template <class Ddp>
-NamedTensor plan_state(Ddp& ddp) {
-  return plan_tensor(ddp.reducer().planner());
-}
 
 /// Most variants of a communicator (backend::HasVariants) that are measured.
 inline constexpr std::size_t max_variants = 8;
@@ -52,73 +41,39 @@ struct PlanConditions {
 
 /// A plan as the numbers of a checkpoint. The first is the format: 1, and 256 for each variant before the plan's own.
 struct SavedPlan {
+  static constexpr std::int64_t format_number = 1;
+  static constexpr std::int64_t for_each_variant = 256;
+
   PlanConditions conditions;
   PlanSettings settings;
 
-  SavedPlanNumbers numbers() const noexcept;
+  SavedPlanNumbers numbers() const noexcept {
+    constexpr std::size_t most = std::numeric_limits<std::int64_t>::max();
+    return {format_number + for_each_variant * static_cast<std::int64_t>(settings.variant),
+            conditions.world_size,
+            conditions.ranks_on_host,
+            conditions.model,
+            static_cast<std::int64_t>(std::min(settings.caps.first_bucket_bytes, most)),
+            static_cast<std::int64_t>(std::min(settings.caps.bucket_bytes, most))};
+  }
+
   /// Untrusted numbers. @returns nullopt if they describe no plan
-  static std::optional<SavedPlan> from(const SavedPlanNumbers& numbers) noexcept;
+  static std::optional<SavedPlan> from(const SavedPlanNumbers& numbers) noexcept {
+    const auto [format, world_size, ranks_on_host, model, first, bucket] = numbers;
+    constexpr std::int64_t most_ranks = std::int64_t{1} << 30;
+    if (format < 0 || format % for_each_variant != format_number || world_size < 1 || world_size > most_ranks ||
+        ranks_on_host < 1 || ranks_on_host > most_ranks || first < 0 || bucket < 0) {
+      return std::nullopt;
+    }
+    const auto variant = static_cast<std::size_t>(format / for_each_variant);
+    if (variant >= max_variants) return std::nullopt;
+    return SavedPlan{{static_cast<int>(world_size), static_cast<int>(ranks_on_host), model},
+                     {{static_cast<std::size_t>(first), static_cast<std::size_t>(bucket)}, variant}};
+  }
 };
 
 /// Digest of the gradients' sizes and types, in the model's order, and of the names of the variants if there are any.
-std::int64_t digest_of(std::span<const GradientSize> sizes, std::span<const char* const> variants = {});
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::plan_state;
-}  // namespace DTRAIN_NAMESPACE
-
-#if DTRAIN_DEFINITIONS
-
-#include <algorithm>
-#include <cstring>
-#include <limits>
-#include <string>
-
-#include "dtrain/core/crypto/sha256.hpp"
-#include "dtrain/core/serializer.hpp"
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-DTRAIN_DEFINED NamedTensor plan_tensor(BucketPlanner* planner) {
-  if (planner == nullptr) {
-    throw_error(Errc::invalid_argument,
-                "plan_state() got a wrapper whose buckets are not measured; set DdpOptions::plan to "
-                "PlanChoice::measured()");
-  }
-  return {"dtrain bucket plan", tensor_view(planner->saved())};
-}
-
-namespace detail {
-inline constexpr std::int64_t saved_format = 1;
-inline constexpr std::int64_t saved_variant = 256;  ///< what a variant adds to the format
-}  // namespace detail
-
-DTRAIN_DEFINED SavedPlanNumbers SavedPlan::numbers() const noexcept {
-  constexpr std::size_t most = std::numeric_limits<std::int64_t>::max();
-  return {detail::saved_format + detail::saved_variant * static_cast<std::int64_t>(settings.variant),
-          conditions.world_size,
-          conditions.ranks_on_host,
-          conditions.model,
-          static_cast<std::int64_t>(std::min(settings.caps.first_bucket_bytes, most)),
-          static_cast<std::int64_t>(std::min(settings.caps.bucket_bytes, most))};
-}
-
-DTRAIN_DEFINED std::optional<SavedPlan> SavedPlan::from(const SavedPlanNumbers& numbers) noexcept {
-  const auto [format, world_size, ranks_on_host, model, first, bucket] = numbers;
-  constexpr std::int64_t most_ranks = std::int64_t{1} << 30;
-  if (format < 0 || format % detail::saved_variant != detail::saved_format || world_size < 1 ||
-      world_size > most_ranks || ranks_on_host < 1 || ranks_on_host > most_ranks || first < 0 || bucket < 0) {
-    return std::nullopt;
-  }
-  const auto variant = static_cast<std::size_t>(format / detail::saved_variant);
-  if (variant >= max_variants) return std::nullopt;
-  return SavedPlan{{static_cast<int>(world_size), static_cast<int>(ranks_on_host), model},
-                   {{static_cast<std::size_t>(first), static_cast<std::size_t>(bucket)}, variant}};
-}
-
-DTRAIN_DEFINED std::int64_t digest_of(std::span<const GradientSize> sizes, std::span<const char* const> variants) {
+inline std::int64_t digest_of(std::span<const GradientSize> sizes, std::span<const char* const> variants = {}) {
   Serializer writer;
   for (const GradientSize& size : sizes) {
     auto bytes = static_cast<std::uint64_t>(size.bytes);
@@ -137,5 +92,3 @@ DTRAIN_DEFINED std::int64_t digest_of(std::span<const GradientSize> sizes, std::
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
-
-#endif  // DTRAIN_DEFINITIONS

@@ -24,10 +24,6 @@ struct StepProfile {
   std::vector<double> bucket_seconds;  ///< by bucket; 0 without records
 };
 
-/// @param records of the step, perhaps among records of other steps
-StepProfile step_profile(std::span<const StepRecord> records, std::uint64_t step, std::size_t parameters,
-                         std::size_t buckets);
-
 /// Times of a modelled step, in seconds from its begin.
 struct ModelledStep {
   double compute = 0;        ///< forward and backward
@@ -60,10 +56,9 @@ ModelledStep model_step(const BucketPlan& plan, std::span<const double> ready_at
   return times;
 }
 
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED StepProfile step_profile(std::span<const StepRecord> records, std::uint64_t step, std::size_t parameters,
-                                        std::size_t buckets) {
+/// @param records of the step, perhaps among records of other steps
+inline StepProfile step_profile(std::span<const StepRecord> records, std::uint64_t step, std::size_t parameters,
+                                std::size_t buckets) {
   StepRecord::Clock::time_point begun{};
   for (const StepRecord& record : records) {
     if (record.step == step && record.event == StepEvent::begun) begun = record.time;
@@ -96,7 +91,5 @@ DTRAIN_DEFINED StepProfile step_profile(std::span<const StepRecord> records, std
   }
   return profile;
 }
-
-#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
