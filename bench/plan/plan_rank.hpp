@@ -87,7 +87,7 @@ class PlanRank {
       run(ddp, model, sample, step, compute);
     }
     tell_fact((step + "/buckets").c_str(), static_cast<double>(ddp.statistics().buckets));
-    if (const auto* const planner = ddp.reducer().planner()) {
+    if (const auto* const planner = dtrain::ddp::DriverAccess::of(ddp).reducer->planner()) {
       tell_fact((step + "/variant").c_str(), static_cast<double>(planner->variant()));
     }
     for (int sample = 1; sample <= samples && !communication.empty(); ++sample) {

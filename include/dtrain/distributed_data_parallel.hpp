@@ -18,6 +18,7 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
+#include "dtrain/ddp/driver_access.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/model.hpp"
 #include "dtrain/ddp/planning/bucket_planner.hpp"
@@ -199,25 +200,16 @@ class DistributedDataParallel {
 
   /// Blocking, after a step with an optimizer's overlap_forward: until parameter `i` has its new value.
   void wait_for(std::size_t i) { driver_->reducer->wait_for(i); }
-  /// For ShardedOptimizer.
-  ddp::Reducer<Communicator>& reducer() noexcept { return *driver_->reducer; }
   /// The model's parameters at the construction; values that move (ddp::MovesValues) have their present addresses.
   /// gradient(i) has the present address of a gradient. @throws as the model's value_reader()
   const std::vector<Parameter>& parameters() const { return driver_->present_parameters(); }
-  /// For ShardedOptimizer. Collective, blocking. @throws Error (disagreement) or JobFailed on every rank if two ranks
-  /// construct different optimizers
-  void agree_on_reduction(const std::string& reduction) {
-    group::GroupAccess::of(group_).rank_context()->require_may_block();
-    driver_->agree_on_reduction(group::GroupAccess::of(group_), reduction);
-  }
-  /// For ShardedOptimizer: the model's value_reader(), or empty.
-  const ddp::ReadValue& read_value() const noexcept { return driver_->read_value; }
   const ddp::BucketPlan& plan() const noexcept { return driver_->reducer->plan(); }
   const ProcessGroup<P>& group() const noexcept { return group_; }
   /// Keeps the memory of bound gradients valid after this object is destroyed.
   std::shared_ptr<const void> gradient_memory() const noexcept { return driver_->reducer->gradient_memory(); }
 
  private:
+  friend ddp::DriverAccess;
   using Driver = ddp::Driver<Backend, decltype(group::GroupAccess::of(std::declval<const ProcessGroup<P>&>()))>;
 
   template <class F>

@@ -155,28 +155,32 @@ class DistributedDataParallel {
   const ProcessGroup<P>& group() const noexcept { return group_; }
   ddp::ReducerStatistics statistics() const noexcept { return state_->ddp.statistics(); }
 
-  /// For ShardedOptimizer: the wrapper of the parameters that need gradients, and these parameters.
+  /// Collective, blocking: statistics and the slowest rank as a line.
+  std::string summary() { return state_->ddp.summary(); }
+
+ private:
+  template <class O, class C, class Stage>
+  friend class ShardedOptimizer;
+
+  /// The wrapper of the parameters that need gradients, and these parameters.
   dtrain::DistributedDataParallel<Model, P>& wrapped() noexcept { return state_->ddp; }
   std::vector<torch::Tensor> trained() const { return state_->model.values(); }
 
-  /// For ShardedOptimizer with zero::Gradients. Collective, blocking: gradients get LibTorch's memory, and dtrain
+  /// For zero::Gradients. Collective, blocking: gradients get LibTorch's memory, and dtrain
   /// copies them to buckets that share memory. @throws as dtrain::ShardedOptimizer
   void unbind_gradients() {
-    auto& reducer = state_->ddp.reducer();
+    auto& reducer = *ddp::DriverAccess::of(state_->ddp).reducer;
     reducer.throw_if_unusable("ShardedOptimizer");
     reducer.keep_plan();
     state_->model.unbind_gradients();
     reducer.reuse_memory(true);
   }
 
-  /// Collective, blocking: statistics and the slowest rank as a line.
-  std::string summary() { return state_->ddp.summary(); }
-
- private:
   /// On a GPU: makes later work of the current stream, which may have made no gradient, run after the step.
   void order_after_step() {
     if constexpr (Model::device_kind == DeviceKind::cuda) {
-      state_->ddp.reducer().order_after_step(detail::current_stream<DeviceKind::cuda>(state_->model.device()));
+      const StreamHandle stream = detail::current_stream<DeviceKind::cuda>(state_->model.device());
+      ddp::DriverAccess::of(state_->ddp).reducer->order_after_step(stream);
     }
   }
 

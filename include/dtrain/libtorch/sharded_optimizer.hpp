@@ -198,7 +198,7 @@ class ShardedOptimizer {
     }
     dtrain::ddp::check_sharded_parameters(ddp.wrapped().parameters());
     if constexpr (Stage::divides_gradients) {  // agreed on before it communicates
-      ddp.wrapped().agree_on_reduction(decltype(sharded_)::description(stage));
+      dtrain::ddp::DriverAccess::agree_on_reduction(ddp.wrapped(), decltype(sharded_)::description(stage));
       ddp.unbind_gradients();
     }
     return ddp.wrapped();

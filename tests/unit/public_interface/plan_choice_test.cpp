@@ -70,7 +70,7 @@ TEST_CASE_TEMPLATE("while the sizes of buckets are measured, every step has the 
         wrong += wrong_means(model, step);
         plans.add(ddp);
       }
-      CHECK(ddp.reducer().planner()->is_settled());
+      CHECK(dtrain::ddp::DriverAccess::of(ddp).reducer->planner()->is_settled());
     });
     CHECK(wrong == 0);
     CHECK(plans.are_equal());
@@ -148,7 +148,7 @@ TEST_CASE("passes under no_sync() are no steps: nothing is measured, and the pla
         run_step(ddp, model, pass, group.rank());
     }
     CHECK(ddp.plan().bucket_of == before);
-    CHECK_FALSE(ddp.reducer().planner()->is_settled());
+    CHECK_FALSE(dtrain::ddp::DriverAccess::of(ddp).reducer->planner()->is_settled());
     run_step(ddp, model, 0, group.rank());
     CHECK(ddp.plan().bucket_of != before);
   });
@@ -195,7 +195,7 @@ TEST_CASE("a checkpoint with the plan gives it to the next job, which measures n
     CHECK(dtrain::load_checkpoint(group, file, state(model, ddp)));
     for (int step = 0; step < 4; ++step) {
       run_step(ddp, model, step, group.rank());
-      CHECK(ddp.reducer().planner()->is_settled());
+      CHECK(dtrain::ddp::DriverAccess::of(ddp).reducer->planner()->is_settled());
       CHECK(ddp.plan().bucket_of == plans[static_cast<std::size_t>(group.rank())]);
       CHECK(wrong_means(model, step) == 0);
     }
@@ -205,7 +205,7 @@ TEST_CASE("a checkpoint with the plan gives it to the next job, which measures n
     DistributedDataParallel ddp{model, group, measured};
     CHECK(dtrain::load_checkpoint(group, file, state(model, ddp)));
     run_step(ddp, model, 0, group.rank());
-    CHECK_FALSE(ddp.reducer().planner()->is_settled());
+    CHECK_FALSE(dtrain::ddp::DriverAccess::of(ddp).reducer->planner()->is_settled());
   });
 }
 

@@ -183,9 +183,9 @@ void check_measured(std::size_t variants, Hook... hook) {
             for (std::size_t k = 0; k < model.values[i].size(); ++k)
               model.values[i][k] -= 0.1F * model.list[i].gradient.template as<float>()[k];
           }
-          used[rank].push_back(ddp.reducer().planner()->variant());
+          used[rank].push_back(dtrain::ddp::DriverAccess::of(ddp).reducer->planner()->variant());
         }
-        CHECK(ddp.reducer().planner()->is_settled());
+        CHECK(dtrain::ddp::DriverAccess::of(ddp).reducer->planner()->is_settled());
         for (const std::vector<float>& values : model.values)
           weights[rank].insert(weights[rank].end(), values.begin(), values.end());
       },

@@ -19,6 +19,7 @@
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
+#include "dtrain/ddp/driver_access.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
 #include "dtrain/group/group_handle.hpp"
@@ -102,7 +103,7 @@ NamedTensor plan_tensor(BucketPlanner* planner);
 /// @ingroup training
 template <class Ddp>
 NamedTensor plan_state(Ddp& ddp) {
-  return plan_tensor(ddp.reducer().planner());
+  return plan_tensor(DriverAccess::of(ddp).reducer->planner());
 }
 
 #if DTRAIN_DEFINITIONS

@@ -12,6 +12,7 @@
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/ddp/driver_access.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/reduction/reducer.hpp"
 #include "dtrain/ddp/sharded/optimizer_rule.hpp"
@@ -66,18 +67,19 @@ class ShardedOptimizer {
                   "dtrain: ShardedOptimizer needs reduce_scatter and all_gather: use topology::Flat");
     static_assert(ddp::RunsHostWork<typename C::Stream>,
                   "dtrain: ShardedOptimizer runs on the host: use it with a backend of host memory");
-    ddp::Reducer<C>& reducer = ddp.reducer();
+    auto& driver = ddp::DriverAccess::of(ddp);
+    ddp::Reducer<C>& reducer = *driver.reducer;
     reducer.throw_if_unusable("ShardedOptimizer");
     if (reducer.is_elastic()) {
       ddp::refuse_elastic("a ShardedOptimizer", "a rank's part of the state is lost with the rank");
     }
     ddp::check_sharded_parameters(ddp.parameters());
-    ddp.agree_on_reduction(description(stage));
+    ddp::DriverAccess::agree_on_reduction(ddp, description(stage));
     reducer.keep_plan();
     if constexpr (Stage::divides_gradients) reducer.reuse_memory();
     reduction_ = {
         new Reduction(ddp::ShardedParameters(ddp.parameters(), ddp.plan(), ddp.group().rank(), ddp.group().world_size(),
-                                             ddp::state_arrays<R>, rule_functions(), ddp.read_value()),
+                                             ddp::state_arrays<R>, rule_functions(), driver.read_value),
                       ddp.plan(), stage),
         Completion{&reducer, reducer.lifetime(), group::GroupAccess::of(ddp.group()).rank_context()->pending_weights}};
     arena_bytes_ = ddp.plan().arena_bytes;
