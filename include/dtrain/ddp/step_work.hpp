@@ -61,11 +61,11 @@ class StepWork {
   /// Whether the step that begins leaves each rank its own buffers; equal on all ranks.
   virtual bool keeps_buffers() const { return false; }
 
-  /// Whether finish leaves the model's values to wait_for.
+  /// Whether finish leaves the model's values to wait_until_stored.
   virtual bool overlaps_forward() const noexcept { return false; }
 
   /// Blocking: until the model has the new values of a bucket, after finish.
-  virtual void wait_for(std::size_t bucket) = 0;
+  virtual void wait_until_stored(std::size_t bucket) = 0;
 
  protected:
   ~StepWork() = default;
@@ -89,9 +89,9 @@ class OpenWork {
   /// Blocking: until open work has stored the values of a parameter, or of all parameters; the latter ends the work.
   /// Returns at once without open work.
   void wait_for(std::optional<std::size_t> parameter, const BucketPlan& plan) {
-    if (work_ != nullptr && parameter) return work_->wait_for(plan.bucket_of[*parameter]);
+    if (work_ != nullptr && parameter) return work_->wait_until_stored(plan.bucket_of[*parameter]);
     for (std::size_t bucket = 0; work_ != nullptr && bucket < plan.buckets.size(); ++bucket) {
-      work_->wait_for(bucket);
+      work_->wait_until_stored(bucket);
     }
     work_ = nullptr;
   }

@@ -45,7 +45,7 @@ class ReducingWork : public StepWork<C> {
   /// Not called: gradients have their memory.
   void pack(std::size_t, const std::byte*, const GradientSlot&) final {}
   void finish(C&, Stream) final { buckets_->unpack(); }
-  void wait_for(std::size_t) final {}
+  void wait_until_stored(std::size_t) final {}
 
  protected:
   ~ReducingWork() = default;

@@ -151,13 +151,13 @@ class ShardedReduction final : public StepWork<C> {
       if (!gathers_last()) parameters_.store(bucket, ranges_[bucket].data);
     }
     for (std::size_t bucket = 0; gathers_last() && !overlaps_forward() && bucket < ranges_.size(); ++bucket)
-      wait_for(bucket);
+      wait_until_stored(bucket);
     parameters_.end_step();
   }
 
   bool overlaps_forward() const noexcept override { return stage_.overlap_forward; }
 
-  void wait_for(std::size_t bucket) override { buckets_->wait_for_event(stored_[bucket]); }
+  void wait_until_stored(std::size_t bucket) override { buckets_->wait_for_event(stored_[bucket]); }
 
  private:
   using Event = typename Stream::Event;
