@@ -13,7 +13,7 @@
 
 #include "dtrain/backend/staged.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint.hpp"
-#include "dtrain/ddp/checkpoint/tensor_access.hpp"
+#include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/launch/per_process.hpp"
 #include "dtrain/stream/cuda/stream.hpp"
 #include "support/cuda_memory.hpp"

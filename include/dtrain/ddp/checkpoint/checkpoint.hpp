@@ -23,7 +23,6 @@
 #include "dtrain/ddp/broadcast/packed_broadcast.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint_file.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
-#include "dtrain/ddp/checkpoint/tensor_access.hpp"
 #include "dtrain/ddp/rank0_task.hpp"
 #include "dtrain/group/group_internals.hpp"
 #include "dtrain/kernels/copy.hpp"

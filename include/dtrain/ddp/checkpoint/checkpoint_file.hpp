@@ -23,7 +23,6 @@
 #include "dtrain/ddp/agreement/model_signature.hpp"
 #include "dtrain/ddp/checkpoint/atomic_file.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
-#include "dtrain/ddp/checkpoint/tensor_access.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 

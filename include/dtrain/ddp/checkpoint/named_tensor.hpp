@@ -1,17 +1,25 @@
 #pragma once
 /// @file
-/// NamedTensor: a tensor of a checkpoint, with its name.
+/// NamedTensor: a tensor of a checkpoint, with its name; tensor access: how a checkpoint reads and writes its elements.
 
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/agreement/model_signature.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/parameter.hpp"
+#include "dtrain/stream/cuda/check.hpp"
+#include "dtrain/stream/cuda/event.hpp"
+#include "dtrain/stream/cuda/stream_ref.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31,6 +39,104 @@ std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters)
 /// @param on_devices whether device memory is allowed
 /// @throws Error (unsupported) if device memory is not allowed; (invalid_argument) for too long a name or no memory
 std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors, bool on_devices = false);
+
+/// Elements in host memory are read and written in place.
+struct HostTensorAccess {
+  static constexpr bool takes_device_memory = false;
+
+  /// The tensor's elements.
+  std::span<const std::byte> fetch(const TensorView& tensor) const noexcept { return {tensor.data, tensor.bytes()}; }
+
+  /// The memory into which the caller writes the elements; `put` then stores them in the tensor.
+  std::span<std::byte> place(const TensorView& tensor) const noexcept { return {tensor.data, tensor.bytes()}; }
+  void put(const TensorView&) const noexcept {}
+};
+
+#if DTRAIN_WITH_CUDA
+
+/// Elements on the stream's device are copied through host memory, one tensor at a time; host memory is accessed in
+/// place. The result of fetch or place is valid until the next call of either. Blocking: the copies. Threads: one.
+class DeviceTensorAccess {
+ public:
+  static constexpr bool takes_device_memory = true;
+
+  DeviceTensorAccess(stream::cuda::StreamRef stream, std::chrono::nanoseconds timeout)
+      : stream_(stream), timeout_(timeout) {}
+
+  /// @throws Error (unsupported) for a tensor of another device, (timeout), (cuda)
+  std::span<const std::byte> fetch(const TensorView& tensor) {
+    const std::span<std::byte> copy = place(tensor);
+    if (copy.data() != tensor.data) {
+      copy_blocking(copy.data(), tensor.data, copy.size(), cudaMemcpyDeviceToHost);
+    }
+    return copy;
+  }
+
+  /// @throws Error (unsupported) for a tensor of another device
+  std::span<std::byte> place(const TensorView& tensor) {
+    if (tensor.device.kind == DeviceKind::host || tensor.bytes() == 0) {
+      return HostTensorAccess().place(tensor);
+    }
+    if (tensor.device != stream_.device()) {
+      throw_error(
+          Errc::unsupported,
+          "a tensor of a checkpoint is on {}, but this rank's group is on {}; give it from there, or from the host",
+          {to_string(tensor.device), to_string(stream_.device())});
+    }
+    memory_.resize(std::max(memory_.size(), tensor.bytes()));
+    return std::span(memory_).first(tensor.bytes());
+  }
+
+  /// @throws as fetch
+  void put(const TensorView& tensor) {
+    if (const std::span<std::byte> written = place(tensor); written.data() != tensor.data) {
+      copy_blocking(tensor.data, written.data(), written.size(), cudaMemcpyHostToDevice);
+    }
+  }
+
+ private:
+  /// A copy of pageable memory blocks without a deadline until the stream's earlier work has run, so that work is
+  /// waited for first. The host memory is not used after the call returns, even if the copy is abandoned.
+  void copy_blocking(std::byte* to, const std::byte* from, std::size_t bytes, cudaMemcpyKind kind) {
+    block_until_done();
+    stream::cuda::check(cudaMemcpyAsync(to, from, bytes, kind, stream_.native()), "cudaMemcpyAsync");
+    block_until_done();
+  }
+
+  void block_until_done() {
+    stream::cuda::Event done;
+    stream_.record(done);
+    if (done.block_until_complete(Deadline::after(timeout_)) != stream::WaitResult::complete) {
+      throw_error(Errc::timeout, "copying a tensor of a checkpoint between host and device took too long");
+    }
+  }
+
+  stream::cuda::StreamRef stream_;
+  std::chrono::nanoseconds timeout_;
+  std::vector<std::byte> memory_;  ///< as large as the largest tensor so far
+};
+
+#endif  // DTRAIN_WITH_CUDA
+
+namespace detail {
+
+template <class Stream>
+HostTensorAccess access_on(Stream, std::chrono::nanoseconds) noexcept {
+  return {};
+}
+#if DTRAIN_WITH_CUDA
+inline DeviceTensorAccess access_on(stream::cuda::StreamRef stream, std::chrono::nanoseconds timeout) {
+  return {stream, timeout};
+}
+#endif
+
+}  // namespace detail
+
+/// The access for tensors of a group: on the host, or on the device of the group's stream.
+template <class Group>
+auto tensor_access(const Group& group) {
+  return detail::access_on(group.stream(), group.timeout());
+}
 
 #if DTRAIN_DEFINITIONS
 
