@@ -28,72 +28,66 @@ class CopyStreams {
   /// The stream for packing, whose work runs after earlier steps, and not after earlier buckets of this step.
   /// @throws Error (cuda), as do the others
   Stream packing() {
-    if (!packing_) {
-      make(packing_);
-      communication_.record(forked_);
-      packing_->ref().wait(forked_);  // the arena may still be in use
-    }
-    packs_ = true;
-    return packing_->ref();
+    if (!packing_.stream) fork(packing_);  // the arena may still be in use
+    return use(packing_);
   }
 
   /// Makes later work of the communication stream run after all packing so far.
-  void make_communication_wait() { join_stream(packing_, packs_, packed_); }
+  void make_communication_wait() { join(packing_); }
 
   /// The stream for unpacking, whose later work runs after the work now on the communication stream.
   Stream unpacking() {
-    if (!unpacking_) {
-      make(unpacking_);
-    }
-    communication_.record(reduced_);
-    unpacking_->ref().wait(reduced_);
-    unpacks_ = true;
-    return unpacking_->ref();
+    fork(unpacking_);
+    return use(unpacking_);
   }
 
   /// Makes later work of the communication stream run after all copies so far.
   void join_all() {
-    join_stream(packing_, packs_, packed_);
-    join_stream(unpacking_, unpacks_, unpacked_);
+    join(packing_);
+    join(unpacking_);
   }
 
   /// Makes later packing run after `step_end`, an event of the communication stream after join_all(): packing changes
   /// memory that the step's reductions and copies use. Not in a capture, whose streams have all been joined: the next
   /// replay runs after this one.
   void begin_packing_after(const stream::cuda::Event& step_end) {
-    if (packing_ && !communication_.is_capturing()) {
-      packing_->ref().wait(step_end);
-    }
+    if (packing_.stream && !communication_.is_capturing()) packing_.stream->ref().wait(step_end);
   }
 
  private:
-  using OptionalStream = std::optional<stream::cuda::Stream>;
+  /// Events are recorded anew for each bucket: a wait is for the latest record at the time of its call.
+  struct CopyStream {
+    std::optional<stream::cuda::Stream> stream;
+    bool is_used = false;  ///< whether it has work for which the communication stream has not waited
+    stream::cuda::Event forked;
+    stream::cuda::Event end;
+  };
 
-  void make(OptionalStream& stream) const {
-    const stream::cuda::RelaxedCapture relaxed;  // the first step may be captured
-    stream.emplace(stream::cuda::Priority::high, communication_.device().index);
+  /// Makes later copies run after the work now on the communication stream.
+  void fork(CopyStream& copies) const {
+    if (!copies.stream) {
+      const stream::cuda::RelaxedCapture relaxed;  // the first step may be captured
+      copies.stream.emplace(stream::cuda::Priority::high, communication_.device().index);
+    }
+    communication_.record(copies.forked);
+    copies.stream->ref().wait(copies.forked);
   }
 
-  void join_stream(const OptionalStream& stream, bool& is_used, stream::cuda::Event& end) const {
-    if (is_used) {
-      stream->ref().record(end);
-      communication_.wait(end);
-      is_used = false;
-    }
+  static Stream use(CopyStream& copies) noexcept {
+    copies.is_used = true;
+    return copies.stream->ref();
+  }
+
+  void join(CopyStream& copies) const {
+    if (!copies.is_used) return;
+    copies.stream->ref().record(copies.end);
+    communication_.wait(copies.end);
+    copies.is_used = false;
   }
 
   Stream communication_;
-  OptionalStream packing_;
-  OptionalStream unpacking_;
-  bool packs_ = false;  ///< whether packing_ has work for which the communication stream has not waited
-  bool unpacks_ = false;
-  /// @name Recorded anew for each bucket: a wait is for the latest record at the time of its call.
-  /// @{
-  stream::cuda::Event forked_;
-  stream::cuda::Event packed_;
-  stream::cuda::Event reduced_;
-  stream::cuda::Event unpacked_;
-  /// @}
+  CopyStream packing_;
+  CopyStream unpacking_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
