@@ -86,18 +86,23 @@ typename detail::StateOf<R>::type,
 template <OptimizerRule R>
 inline constexpr std::size_t state_arrays = detail::span_count<typename detail::StateOf<R>::type>();
 
+/// The rule's state. @param states the address of each state array, of `count` elements
+template <OptimizerRule R>
+auto state_of(float* const* states, std::size_t count) {
+  return [&]<std::size_t... I>(std::index_sequence<I...>) {
+    return typename detail::StateOf<R>::type{std::span<float>(states[I], count)...};
+  }
+  (std::make_index_sequence<state_arrays<R>>());
+}
+
 /// Calls the rule. @param states the address of each state array, of as many elements as the weights
 template <OptimizerRule R>
 void apply_rule(const R& rule, std::span<float> weights, std::span<const float> gradients, float* const* states,
                 const StepInfo& info) {
-  using State = typename detail::StateOf<R>::type;
   if constexpr (state_arrays<R> == 0) {
     rule(weights, gradients, info);
   } else {
-    [&]<std::size_t... I>(std::index_sequence<I...>) {
-      rule(weights, gradients, State{std::span<float>(states[I], weights.size())...}, info);
-    }
-    (std::make_index_sequence<state_arrays<R>>());
+    rule(weights, gradients, state_of<R>(states, weights.size()), info);
   }
 }
 
@@ -120,11 +125,7 @@ template <OptimizerRule R>
 requires NormedRule<R> ParameterNorms measure_rule(const R& rule, std::span<const float> weights,
                                                    std::span<const float> gradients, float* const* states,
                                                    const StepInfo& info) {
-  using State = typename detail::StateOf<R>::type;
-  return [&]<std::size_t... I>(std::index_sequence<I...>) {
-    return rule.measure(weights, gradients, State{std::span<float>(states[I], weights.size())...}, info);
-  }
-  (std::make_index_sequence<state_arrays<R>>());
+  return rule.measure(weights, gradients, state_of<R>(states, weights.size()), info);
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
