@@ -52,8 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const dtrain::Descriptor file = file_of(bytes);
   const std::string path = "/proc/self/fd/" + std::to_string(file.get());
   try {
-    ddp::detail::CheckpointReader reader(path);
-    const std::vector<ddp::ParameterSignature> found = reader.read_list();
+    const std::vector<ddp::ParameterSignature> found = ddp::read_checkpoint_list(path).value();
     fuzz::require(bytes.starts_with(as_text(ddp::checkpoint_header(found))), "a list that is read is as it is written");
     const std::optional<std::uint64_t> elements = ddp::element_bytes(found, bytes.size());
     fuzz::require(elements && ddp::checkpoint_header(found).size() + *elements + 32 == bytes.size(),

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -148,9 +149,9 @@ torch::Tensor all_generators(const Group& group, const torch::Generator& generat
 /// Extents of the file's tensors that depend on the training: {the optimizer's bytes, ranks, a generator's bytes}.
 /// @returns false if there is no file @throws as load_checkpoint
 inline bool read_extents(const std::string& path, std::array<std::int64_t, 3>& extents) {
-  ddp::detail::CheckpointReader reader(path);
-  if (!reader) return false;
-  for (const ddp::ParameterSignature& tensor : reader.read_list()) {
+  const std::optional<std::vector<ddp::ParameterSignature>> list = ddp::read_checkpoint_list(path);
+  if (!list) return false;
+  for (const ddp::ParameterSignature& tensor : *list) {
     if (std::string_view(tensor.name).starts_with("optimizer (") && tensor.shape.extents().size() == 1) {
       extents[0] = tensor.shape.extents()[0];
     } else if (tensor.name == "rng" && tensor.shape.extents().size() == 2) {

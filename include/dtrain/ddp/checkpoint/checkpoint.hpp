@@ -35,7 +35,7 @@ namespace detail {
 template <class Group>
 void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> tensors) {
   ModelSignature signature;
-  signature.parameters = tensor_signatures(tensors, decltype(tensor_access(group))::takes_device_memory);
+  signature.parameters = tensor_signatures(tensors, tensor_access(group).takes_device_memory());
   // Not in the file, but the device decides how the values are sent.
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     signature.parameters[i].device = tensors[i].value.device.kind;
@@ -138,14 +138,7 @@ class TensorSnapshot {
   TensorSnapshot() = default;
 
   /// Blocking: the copies. @throws as tensor_signatures, `access`
-  template <class Access = HostTensorAccess>
-  explicit TensorSnapshot(std::span<const NamedTensor> tensors, Access access = {})
-      : TensorSnapshot(tensors, Access::takes_device_memory) {
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const std::span<const std::byte> elements = access.fetch(tensors[i].value);
-      kernels::copy_bytes(tensors_[i].value.data, elements.data(), elements.size());
-    }
-  }
+  explicit TensorSnapshot(std::span<const NamedTensor> tensors, TensorAccess&& access = {});
 
   const std::vector<NamedTensor>& tensors() const noexcept { return tensors_; }
 
@@ -153,9 +146,6 @@ class TensorSnapshot {
   void write(const std::string& path, WritingAttempt attempt) const;
 
  private:
-  /// Allocates the memory of the copies.
-  TensorSnapshot(std::span<const NamedTensor> tensors, bool on_devices);
-
   std::unique_ptr<std::byte[]> memory_;
   std::vector<NamedTensor> tensors_;
 };
@@ -219,8 +209,8 @@ template <class Group>
 
 #if DTRAIN_DEFINITIONS
 
-DTRAIN_DEFINED TensorSnapshot::TensorSnapshot(std::span<const NamedTensor> tensors, bool on_devices) {
-  static_cast<void>(tensor_signatures(tensors, on_devices));
+DTRAIN_DEFINED TensorSnapshot::TensorSnapshot(std::span<const NamedTensor> tensors, TensorAccess&& access) {
+  static_cast<void>(tensor_signatures(tensors, access.takes_device_memory()));
   std::size_t bytes = 0;
   for (const NamedTensor& tensor : tensors) {
     bytes += tensor.value.bytes();
@@ -228,13 +218,15 @@ DTRAIN_DEFINED TensorSnapshot::TensorSnapshot(std::span<const NamedTensor> tenso
   memory_.reset(new std::byte[bytes]);
   std::byte* next = memory_.get();
   for (const NamedTensor& tensor : tensors) {
+    const std::span<const std::byte> elements = access.fetch(tensor.value);
+    kernels::copy_bytes(next, elements.data(), elements.size());
     tensors_.push_back({tensor.name, {next, tensor.value.shape, tensor.value.dtype, {}}});
-    next += tensor.value.bytes();
+    next += elements.size();
   }
 }
 
 DTRAIN_DEFINED void TensorSnapshot::write(const std::string& path, WritingAttempt attempt) const {
-  write_checkpoint_file(path, tensors_, HostTensorAccess{}, std::move(attempt));
+  write_checkpoint_file(path, tensors_, {}, std::move(attempt));
 }
 
 DTRAIN_DEFINED PendingCheckpoint::PendingCheckpoint(std::function<void()> write,

@@ -50,91 +50,21 @@ std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> t
 
 /// Writes the tensors' present values to `file`, which the caller commits. Blocking: the file system.
 /// @throws Error (the system's code) naming the file; as tensor_signatures, checkpoint_header, `access`
-template <class Access = HostTensorAccess>
-void write_checkpoint(AtomicFile& file, std::span<const NamedTensor> tensors, Access access = {}) {
-  static_assert(std::endian::native == std::endian::little, "elements are written as they lie in memory");
-  Sha256 digest;
-  const auto append = [&](std::span<const std::byte> bytes) {
-    digest.update(bytes);
-    file.write(bytes);
-  };
-  append(checkpoint_header(tensor_signatures(tensors, Access::takes_device_memory)));
-  for (const NamedTensor& tensor : tensors) {
-    append(access.fetch(tensor.value));
-  }
-  const Sha256Digest sum = digest.digest();
-  file.write(sum);
-}
+void write_checkpoint(AtomicFile& file, std::span<const NamedTensor> tensors, TensorAccess&& access = {});
 
 /// Writes the tensors' present values to `path`. If it is interrupted, `path` has these or its former content, whole.
 /// Blocking: the file system. @throws as AtomicFile, write_checkpoint
-template <class Access = HostTensorAccess>
-void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, Access access = {},
-                           WritingAttempt attempt = {}) {
-  AtomicFile file(path, std::move(attempt));
-  write_checkpoint(file, tensors, access);
-  file.commit();
-}
-
-namespace detail {
-
-/// Reader of a checkpoint file with untrusted content.
-class CheckpointReader {
- public:
-  /// Opens `path`; converts to false if there is no file. @throws Error (the system's code) naming the file
-  explicit CheckpointReader(std::string path);
-
-  explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
-
-  /// Reads the list of tensors, and checks that the file's length matches it. @throws Error (protocol)
-  std::vector<ParameterSignature> read_list();
-
-  /// @throws Error (protocol) unless the file's last bytes are the digest of the others
-  void check_digest();
-
-  template <class Access>
-  void read_elements(std::span<const NamedTensor> tensors, Access& access) {
-    std::uint64_t offset = first_element_;
-    for (const NamedTensor& tensor : tensors) {
-      read(offset, access.place(tensor.value));
-      access.put(tensor.value);
-      offset += tensor.value.bytes();
-    }
-  }
-
-  /// Reads bytes of the elements. Requires read_list. @param offset from the first tensor's first element; in range
-  void read_bytes(std::uint64_t offset, std::span<std::byte> target) const { read(first_element_ + offset, target); }
-
-  [[noreturn]] void refuse(const std::string& what) const;
-
- private:
-  void read(std::uint64_t offset, std::span<std::byte> target) const;
-
-  [[noreturn]] void cut() const;
-
-  [[noreturn]] void fail_reading(int number) const;
-
-  std::string path_;
-  Descriptor descriptor_;
-  std::uint64_t size_ = 0;
-  std::uint64_t first_element_ = 0;
-};
-
-/// A reader of `path`, whose tensors are these; false if there is no file. @throws as read_checkpoint_file
-CheckpointReader open_checkpoint(const std::string& path, std::span<const NamedTensor> tensors, bool on_devices);
-
-}  // namespace detail
+void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess&& access = {},
+                           WritingAttempt attempt = {});
 
 /// Reads the tensors' values from `path`. Blocking: the file system. @returns false if there is no file
 /// @throws Error (protocol) if it is no checkpoint, is damaged or has other tensors: values are unchanged; (the
 /// system's code)
-template <class Access = HostTensorAccess>
-bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, Access access = {}) {
-  detail::CheckpointReader reader = detail::open_checkpoint(path, tensors, Access::takes_device_memory);
-  if (!reader) return false;
-  reader.read_elements(tensors, access);
-  return true;
-}
+bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess&& access = {});
+
+/// Reads the list of a file's tensors, and checks that the file's length matches it. @returns nullopt if there is no
+/// file @throws as read_checkpoint_file
+std::optional<std::vector<ParameterSignature>> read_checkpoint_list(const std::string& path);
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -158,83 +88,100 @@ inline void list_fields(Serializer& of, std::vector<ParameterSignature>& tensors
   of.list(tensors, 0, max_checkpoint_tensors, [&of](ParameterSignature& tensor) { tensor_fields(of, tensor); });
 }
 
-DTRAIN_DEFINED CheckpointReader::CheckpointReader(std::string path) : path_(std::move(path)) {
-  require_file_name(path_);
-  // O_NONBLOCK: the name may be a pipe's.
-  descriptor_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!descriptor_ && errno != ENOENT) fail_reading(errno);
-  struct stat status {};
-  if (descriptor_ && ::fstat(descriptor_.get(), &status) != 0) fail_reading(errno);
-  if (descriptor_ && !S_ISREG(status.st_mode)) refuse("it is no regular file");
-  size_ = static_cast<std::uint64_t>(status.st_size);
-}
-
-DTRAIN_DEFINED std::vector<ParameterSignature> CheckpointReader::read_list() {
-  std::array<std::byte, checkpoint_preamble_bytes> preamble{};
-  read(0, std::span(preamble).first(static_cast<std::size_t>(std::min<std::uint64_t>(size_, preamble.size()))));
-  const std::string_view text(reinterpret_cast<const char*>(preamble.data()), preamble.size());
-  if (!text.starts_with(checkpoint_magic.substr(0, checkpoint_magic.size() - 2))) {
-    refuse("it is no checkpoint of dtrain's");
+/// Reader of a checkpoint file with untrusted content.
+class CheckpointReader {
+ public:
+  /// Opens `path`; converts to false if there is no file. @throws Error (the system's code) naming the file
+  explicit CheckpointReader(std::string path) : path_(std::move(path)) {
+    require_file_name(path_);
+    // O_NONBLOCK: the name may be a pipe's.
+    descriptor_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!descriptor_ && errno != ENOENT) fail_reading(errno);
+    struct stat status {};
+    if (descriptor_ && ::fstat(descriptor_.get(), &status) != 0) fail_reading(errno);
+    if (descriptor_ && !S_ISREG(status.st_mode)) refuse("it is no regular file");
+    size_ = static_cast<std::uint64_t>(status.st_size);
   }
-  if (!text.starts_with(checkpoint_magic)) {
-    refuse("another version of dtrain has written it, in a format that this one cannot read");
+
+  explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
+
+  /// Reads the list of tensors, and checks that the file's length matches it. @throws Error (protocol)
+  std::vector<ParameterSignature> read_list() {
+    std::array<std::byte, checkpoint_preamble_bytes> preamble{};
+    read(0, std::span(preamble).first(static_cast<std::size_t>(std::min<std::uint64_t>(size_, preamble.size()))));
+    const std::string_view text(reinterpret_cast<const char*>(preamble.data()), preamble.size());
+    if (!text.starts_with(checkpoint_magic.substr(0, checkpoint_magic.size() - 2))) {
+      refuse("it is no checkpoint of dtrain's");
+    }
+    if (!text.starts_with(checkpoint_magic)) {
+      refuse("another version of dtrain has written it, in a format that this one cannot read");
+    }
+    std::uint32_t list_bytes = 0;
+    Serializer(text.substr(checkpoint_magic.size())).number(list_bytes);
+    constexpr std::uint64_t around = checkpoint_preamble_bytes + checkpoint_digest_bytes;
+    if (size_ < around || list_bytes > size_ - around || list_bytes > max_checkpoint_list_bytes) cut();
+    std::vector<std::byte> list(list_bytes);
+    read(preamble.size(), list);
+    std::vector<ParameterSignature> tensors;  // memory stays below a small multiple of the list's size
+    Serializer reader(list);
+    list_fields(reader, tensors);
+    if (!reader.finished()) refuse("its list of tensors is damaged");
+    first_element_ = preamble.size() + list.size();
+    const std::uint64_t bytes_left = size_ - around - list.size();
+    if (element_bytes(tensors, bytes_left) != bytes_left) cut();
+    return tensors;
   }
-  std::uint32_t list_bytes = 0;
-  Serializer(text.substr(checkpoint_magic.size())).number(list_bytes);
-  constexpr std::uint64_t around = checkpoint_preamble_bytes + checkpoint_digest_bytes;
-  if (size_ < around || list_bytes > size_ - around || list_bytes > max_checkpoint_list_bytes) cut();
-  std::vector<std::byte> list(list_bytes);
-  read(preamble.size(), list);
-  std::vector<ParameterSignature> tensors;  // memory stays below a small multiple of the list's size
-  Serializer reader(list);
-  list_fields(reader, tensors);
-  if (!reader.finished()) refuse("its list of tensors is damaged");
-  first_element_ = preamble.size() + list.size();
-  const std::uint64_t bytes_left = size_ - around - list.size();
-  if (element_bytes(tensors, bytes_left) != bytes_left) cut();
-  return tensors;
-}
 
-DTRAIN_DEFINED void CheckpointReader::check_digest() {
-  std::vector<std::byte> buffer(std::size_t{1} << 20);
-  Sha256 digest;
-  for (std::uint64_t done = 0; done < size_ - checkpoint_digest_bytes;) {
-    const std::uint64_t left = size_ - checkpoint_digest_bytes - done;
-    const auto chunk = std::span(buffer).first(static_cast<std::size_t>(std::min<std::uint64_t>(left, buffer.size())));
-    read(done, chunk);
-    digest.update(chunk);
-    done += chunk.size();
+  /// @throws Error (protocol) unless the file's last bytes are the digest of the others
+  void check_digest() {
+    std::vector<std::byte> buffer(std::size_t{1} << 20);
+    Sha256 digest;
+    for (std::uint64_t done = 0; done < size_ - checkpoint_digest_bytes;) {
+      const std::uint64_t left = size_ - checkpoint_digest_bytes - done;
+      const auto chunk =
+          std::span(buffer).first(static_cast<std::size_t>(std::min<std::uint64_t>(left, buffer.size())));
+      read(done, chunk);
+      digest.update(chunk);
+      done += chunk.size();
+    }
+    Sha256Digest written;
+    read(size_ - checkpoint_digest_bytes, written);
+    if (written != digest.digest()) refuse("its content does not have the digest that stands at its end");
   }
-  Sha256Digest written;
-  read(size_ - checkpoint_digest_bytes, written);
-  if (written != digest.digest()) refuse("its content does not have the digest that stands at its end");
-}
 
-DTRAIN_DEFINED void CheckpointReader::refuse(const std::string& what) const {
-  throw_error(Errc::protocol,
-              "the checkpoint {} cannot be loaded: {}; name another file, or remove this one to begin anew",
-              {sanitize(path_), what});
-}
+  /// Reads bytes of the elements. Requires read_list. @param offset from the first tensor's first element; in range
+  void read_bytes(std::uint64_t offset, std::span<std::byte> target) const { read(first_element_ + offset, target); }
 
-DTRAIN_DEFINED void CheckpointReader::read(std::uint64_t offset, std::span<std::byte> target) const {
-  while (!target.empty()) {
-    const ssize_t got = ::pread(descriptor_.get(), target.data(), target.size(), static_cast<off_t>(offset));
-    if (got == 0) cut();  // the file has become shorter
-    if (got < 0 && errno != EINTR) fail_reading(errno);
-    if (got > 0) {
-      target = target.subspan(static_cast<std::size_t>(got));
-      offset += static_cast<std::uint64_t>(got);
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw_error(Errc::protocol,
+                "the checkpoint {} cannot be loaded: {}; name another file, or remove this one to begin anew",
+                {sanitize(path_), what});
+  }
+
+ private:
+  void read(std::uint64_t offset, std::span<std::byte> target) const {
+    while (!target.empty()) {
+      const ssize_t got = ::pread(descriptor_.get(), target.data(), target.size(), static_cast<off_t>(offset));
+      if (got == 0) cut();  // the file has become shorter
+      if (got < 0 && errno != EINTR) fail_reading(errno);
+      if (got > 0) {
+        target = target.subspan(static_cast<std::size_t>(got));
+        offset += static_cast<std::uint64_t>(got);
+      }
     }
   }
-}
 
-DTRAIN_DEFINED void CheckpointReader::cut() const {
-  refuse(format_text("its length, {} bytes, is not what it says", {size_}));
-}
+  [[noreturn]] void cut() const { refuse(format_text("its length, {} bytes, is not what it says", {size_})); }
 
-DTRAIN_DEFINED void CheckpointReader::fail_reading(int number) const {
-  throw posix_error(number, format_text("reading the checkpoint {} failed", {sanitize(path_)}));
-}
+  [[noreturn]] void fail_reading(int number) const {
+    throw posix_error(number, format_text("reading the checkpoint {} failed", {sanitize(path_)}));
+  }
+
+  std::string path_;
+  Descriptor descriptor_;
+  std::uint64_t size_ = 0;
+  std::uint64_t first_element_ = 0;
+};
 
 /// The first difference of the file's tensors to the program's, as a sentence's second half; nullopt if none.
 inline std::optional<std::string> difference_to_file(std::span<const ParameterSignature> file,
@@ -247,19 +194,6 @@ inline std::optional<std::string> difference_to_file(std::span<const ParameterSi
   }
   if (file.size() == program.size()) return std::nullopt;
   return format_text("it has {} tensors, the program has {}", {file.size(), program.size()});
-}
-
-DTRAIN_DEFINED CheckpointReader open_checkpoint(const std::string& path, std::span<const NamedTensor> tensors,
-                                                bool on_devices) {
-  const std::vector<ParameterSignature> wanted = tensor_signatures(tensors, on_devices);
-  CheckpointReader reader(path);
-  if (!reader) return reader;
-  const std::vector<ParameterSignature> found = reader.read_list();
-  if (const std::optional<std::string> difference = difference_to_file(found, wanted)) {
-    reader.refuse(*difference);
-  }
-  reader.check_digest();
-  return reader;
 }
 
 }  // namespace detail
@@ -294,6 +228,52 @@ DTRAIN_DEFINED std::optional<std::uint64_t> element_bytes(std::span<const Parame
     sum += bytes;
   }
   return sum;
+}
+
+DTRAIN_DEFINED void write_checkpoint(AtomicFile& file, std::span<const NamedTensor> tensors, TensorAccess&& access) {
+  static_assert(std::endian::native == std::endian::little, "elements are written as they lie in memory");
+  Sha256 digest;
+  const auto append = [&](std::span<const std::byte> bytes) {
+    digest.update(bytes);
+    file.write(bytes);
+  };
+  append(checkpoint_header(tensor_signatures(tensors, access.takes_device_memory())));
+  for (const NamedTensor& tensor : tensors) {
+    append(access.fetch(tensor.value));
+  }
+  const Sha256Digest sum = digest.digest();
+  file.write(sum);
+}
+
+DTRAIN_DEFINED void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors,
+                                          TensorAccess&& access, WritingAttempt attempt) {
+  AtomicFile file(path, std::move(attempt));
+  write_checkpoint(file, tensors, std::move(access));
+  file.commit();
+}
+
+DTRAIN_DEFINED bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors,
+                                         TensorAccess&& access) {
+  const std::vector<ParameterSignature> wanted = tensor_signatures(tensors, access.takes_device_memory());
+  detail::CheckpointReader reader(path);
+  if (!reader) return false;
+  const std::vector<ParameterSignature> found = reader.read_list();
+  if (const std::optional<std::string> difference = detail::difference_to_file(found, wanted)) {
+    reader.refuse(*difference);
+  }
+  reader.check_digest();
+  std::uint64_t offset = 0;
+  for (const NamedTensor& tensor : tensors) {
+    reader.read_bytes(offset, access.place(tensor.value));
+    access.put(tensor.value);
+    offset += tensor.value.bytes();
+  }
+  return true;
+}
+
+DTRAIN_DEFINED std::optional<std::vector<ParameterSignature>> read_checkpoint_list(const std::string& path) {
+  detail::CheckpointReader reader(path);
+  return reader ? std::optional(reader.read_list()) : std::nullopt;
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

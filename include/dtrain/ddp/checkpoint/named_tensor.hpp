@@ -40,31 +40,37 @@ std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters)
 /// @throws Error (unsupported) if device memory is not allowed; (invalid_argument) for too long a name or no memory
 std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors, bool on_devices = false);
 
-/// Elements in host memory are read and written in place.
-struct HostTensorAccess {
-  static constexpr bool takes_device_memory = false;
+/// How a checkpoint reads and writes the elements of a tensor. In this class elements are in host memory, and are read
+/// and written in place.
+class TensorAccess {
+ public:
+  TensorAccess() = default;
+  TensorAccess(TensorAccess&&) = default;
+  virtual ~TensorAccess() = default;
+
+  virtual bool takes_device_memory() const noexcept { return false; }
 
   /// The tensor's elements.
-  std::span<const std::byte> fetch(const TensorView& tensor) const noexcept { return {tensor.data, tensor.bytes()}; }
+  virtual std::span<const std::byte> fetch(const TensorView& tensor) { return TensorAccess::place(tensor); }
 
   /// The memory into which the caller writes the elements; `put` then stores them in the tensor.
-  std::span<std::byte> place(const TensorView& tensor) const noexcept { return {tensor.data, tensor.bytes()}; }
-  void put(const TensorView&) const noexcept {}
+  virtual std::span<std::byte> place(const TensorView& tensor) { return {tensor.data, tensor.bytes()}; }
+  virtual void put(const TensorView&) {}
 };
 
 #if DTRAIN_WITH_CUDA
 
 /// Elements on the stream's device are copied through host memory, one tensor at a time; host memory is accessed in
 /// place. The result of fetch or place is valid until the next call of either. Blocking: the copies. Threads: one.
-class DeviceTensorAccess {
+class DeviceTensorAccess final : public TensorAccess {
  public:
-  static constexpr bool takes_device_memory = true;
-
   DeviceTensorAccess(stream::cuda::StreamRef stream, std::chrono::nanoseconds timeout)
       : stream_(stream), timeout_(timeout) {}
 
+  bool takes_device_memory() const noexcept override { return true; }
+
   /// @throws Error (unsupported) for a tensor of another device, (timeout), (cuda)
-  std::span<const std::byte> fetch(const TensorView& tensor) {
+  std::span<const std::byte> fetch(const TensorView& tensor) override {
     const std::span<std::byte> copy = place(tensor);
     if (copy.data() != tensor.data) {
       copy_blocking(copy.data(), tensor.data, copy.size(), cudaMemcpyDeviceToHost);
@@ -73,9 +79,9 @@ class DeviceTensorAccess {
   }
 
   /// @throws Error (unsupported) for a tensor of another device
-  std::span<std::byte> place(const TensorView& tensor) {
+  std::span<std::byte> place(const TensorView& tensor) override {
     if (tensor.device.kind == DeviceKind::host || tensor.bytes() == 0) {
-      return HostTensorAccess().place(tensor);
+      return TensorAccess::place(tensor);
     }
     if (tensor.device != stream_.device()) {
       throw_error(
@@ -88,7 +94,7 @@ class DeviceTensorAccess {
   }
 
   /// @throws as fetch
-  void put(const TensorView& tensor) {
+  void put(const TensorView& tensor) override {
     if (const std::span<std::byte> written = place(tensor); written.data() != tensor.data) {
       copy_blocking(tensor.data, written.data(), written.size(), cudaMemcpyHostToDevice);
     }
@@ -121,7 +127,7 @@ class DeviceTensorAccess {
 namespace detail {
 
 template <class Stream>
-HostTensorAccess access_on(Stream, std::chrono::nanoseconds) noexcept {
+TensorAccess access_on(Stream, std::chrono::nanoseconds) noexcept {
   return {};
 }
 #if DTRAIN_WITH_CUDA
