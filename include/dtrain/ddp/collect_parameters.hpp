@@ -37,13 +37,6 @@ void add(std::vector<TensorView>& buffers, const TensorView& buffer);
 /// @throws Error (invalid_argument)
 void check_parameters(const std::vector<Parameter>& parameters, bool binds);
 
-/// Checks that no two tensors overlap. A tied parameter listed twice would be reduced twice, or updated twice from the
-/// same old value.
-/// @param view_of gives the value or the gradient, which `what` names in the error
-/// @throws Error (invalid_argument) for two tensors that overlap
-void check_apart(std::span<const Parameter> parameters, const TensorView& (*view_of)(const Parameter&),
-                 const char* what);
-
 /// The model's present parameters. Names are copied, tensors are not.
 template <Model M>
 std::vector<Parameter> collect_parameters(M& model) {
@@ -92,8 +85,12 @@ DTRAIN_DEFINED void add(std::vector<TensorView>& buffers, const TensorView& buff
 
 }  // namespace detail
 
-DTRAIN_DEFINED void check_apart(std::span<const Parameter> parameters, const TensorView& (*view_of)(const Parameter&),
-                                const char* what) {
+/// Checks that no two tensors overlap. A tied parameter listed twice would be reduced twice, or updated twice from the
+/// same old value.
+/// @param view_of gives the value or the gradient, which `what` names in the error
+/// @throws Error (invalid_argument) for two tensors that overlap
+inline void check_apart(std::span<const Parameter> parameters, const TensorView& (*view_of)(const Parameter&),
+                        const char* what) {
   std::vector<std::size_t> by_address;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (view_of(parameters[i]).data != nullptr && view_of(parameters[i]).bytes() != 0) {

@@ -58,9 +58,6 @@ struct ModelSignature {
 /// A number of extents as u8, and each as i64.
 void fields(Serializer& of, Shape& shape);
 
-/// Fields of a tensor that checkpoint files have as well.
-void tensor_fields(Serializer& of, ParameterSignature& tensor);
-
 /// Equal signatures give the same bytes; different signatures give different bytes.
 void fields(Serializer& of, ModelSignature& signature);
 
@@ -158,7 +155,8 @@ DTRAIN_DEFINED void fields(Serializer& of, Shape& shape) {
   }
 }
 
-DTRAIN_DEFINED void tensor_fields(Serializer& of, ParameterSignature& tensor) {
+/// Fields of a tensor that checkpoint files have as well.
+inline void tensor_fields(Serializer& of, ParameterSignature& tensor) {
   of.raw_text(tensor.name, max_parameter_name_bytes);
   of.choice(tensor.dtype, first_dtype, last_dtype);
   fields(of, tensor.shape);

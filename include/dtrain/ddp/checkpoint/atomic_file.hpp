@@ -22,9 +22,6 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// The system would read the name only up to its first zero byte. @throws Error (invalid_argument)
-void require_file_name(const std::string& path);
-
 /// The final target of a symbolic link, which is written instead of the link, and need not exist; any other path, and
 /// links in a circle, unchanged.
 std::string behind_link(const std::string& path);
@@ -147,14 +144,6 @@ class AtomicFile {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-DTRAIN_DEFINED void detail::require_file_name(const std::string& path) {
-  if (path.find('\0') != std::string::npos) {
-    throw_error(Errc::invalid_argument,
-                "the name of the file {} has a zero byte in it, which no file's name can have; name another",
-                {sanitize(path)});
-  }
-}
-
 DTRAIN_DEFINED std::string detail::behind_link(const std::string& path) {
   constexpr int most_links = 40;  // Linux's own bound
   std::string name = path;
@@ -179,6 +168,15 @@ namespace detail {
 inline bool is_same_file(const struct stat& a, const struct stat& b) noexcept {
   return a.st_ino == b.st_ino && a.st_dev == b.st_dev && a.st_size == b.st_size &&
          a.st_ctim.tv_sec == b.st_ctim.tv_sec && a.st_ctim.tv_nsec == b.st_ctim.tv_nsec;
+}
+
+/// The system would read the name only up to its first zero byte. @throws Error (invalid_argument)
+inline void require_file_name(const std::string& path) {
+  if (path.find('\0') != std::string::npos) {
+    throw_error(Errc::invalid_argument,
+                "the name of the file {} has a zero byte in it, which no file's name can have; name another",
+                {sanitize(path)});
+  }
 }
 
 /// Whether a file system without this call answers so, or a policy forbids the call.

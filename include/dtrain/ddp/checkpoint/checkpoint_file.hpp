@@ -48,10 +48,6 @@ std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors
 /// The size of all elements in bytes. @returns nullopt if it is more than `most`
 std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors, std::uint64_t most);
 
-/// Writes the tensors' present values to `file`, which the caller commits. Blocking: the file system.
-/// @throws Error (the system's code) naming the file; as tensor_signatures, checkpoint_header, `access`
-void write_checkpoint(AtomicFile& file, std::span<const NamedTensor> tensors, TensorAccess&& access = {});
-
 /// Writes the tensors' present values to `path`. If it is interrupted, `path` has these or its former content, whole.
 /// Blocking: the file system. @throws as AtomicFile, write_checkpoint
 void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess&& access = {},
@@ -230,7 +226,9 @@ DTRAIN_DEFINED std::optional<std::uint64_t> element_bytes(std::span<const Parame
   return sum;
 }
 
-DTRAIN_DEFINED void write_checkpoint(AtomicFile& file, std::span<const NamedTensor> tensors, TensorAccess&& access) {
+/// Writes the tensors' present values to `file`, which the caller commits. Blocking: the file system.
+/// @throws Error (the system's code) naming the file; as tensor_signatures, checkpoint_header, `access`
+inline void write_checkpoint(AtomicFile& file, std::span<const NamedTensor> tensors, TensorAccess&& access = {}) {
   static_assert(std::endian::native == std::endian::little, "elements are written as they lie in memory");
   Sha256 digest;
   const auto append = [&](std::span<const std::byte> bytes) {

@@ -41,13 +41,6 @@ struct ReducerStatistics {
 ReducerStatistics statistics_of(const StepMeter& meter, ReducerStatistics counts, const CompressedTraffic& hook,
                                 const CompressedTraffic& wire) noexcept;
 
-namespace detail {
-
-/// "12.3 ms": the mean over `steps`.
-std::string milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps);
-
-}  // namespace detail
-
 /// Means over the steps: "a step of 200: forward 3.1 ms, backward 8.2 ms, communication 5 ms (hidden 4.4 ms), exposed
 /// 0.6 ms, 100 MB in 12 buckets". Omits times that were not measured. Gives the reason if less than 1% was hidden.
 /// With a hook or a wire type: ", sent as 50 MB (50 MB saved, compressing 1.2 ms)".
@@ -95,7 +88,8 @@ inline std::string millions_text(double sum, std::uint64_t steps, const char* un
   return format_text("{} {}", {number_text(steps == 0 ? 0.0 : sum / 1e6 / static_cast<double>(steps), 3), unit});
 }
 
-DTRAIN_DEFINED std::string milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps) {
+/// "12.3 ms": the mean over `steps`.
+inline std::string milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps) {
   return millions_text(static_cast<double>(sum.count()), steps, "ms");
 }
 

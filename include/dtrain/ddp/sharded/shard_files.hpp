@@ -33,21 +33,11 @@ struct ShardIndex {
   std::string file_name(const std::string& path, std::int64_t rank) const;
 };
 
-/// Content of this rank's file: the state of its blocks. Rank 0's file also has the state that all ranks hold.
-std::vector<NamedTensor> shard_entries(ShardedParameters& shares, int rank);
-
 /// Reads this rank's state from the files of any number of ranks. All ranks together check the digests of all files.
 /// Blocking: the file system.
 /// @throws Error (protocol) for files that are missing, damaged, or of another optimizer; the state is undefined after
 /// an error
 void read_shard_files(const std::string& path, const ShardIndex& index, ShardedParameters& shares, int rank, int ranks);
-
-/// Removes the shard files beside `path` except those of index `kept`, and partial files of killed writers. Logs a
-/// warning for a file that cannot be removed. Blocking: the file system.
-void remove_other_shard_files(const std::string& path, const ShardIndex& kept) noexcept;
-
-/// Removes the shard files of one index, or only the file of `rank`.
-void remove_shard_files(const std::string& path, const ShardIndex& index, std::optional<int> rank = {}) noexcept;
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -192,7 +182,8 @@ DTRAIN_DEFINED std::string ShardIndex::file_name(const std::string& path, std::i
   return format_text("{}.shard-{}-{}", {path, hex(bytes), rank});
 }
 
-DTRAIN_DEFINED std::vector<NamedTensor> shard_entries(ShardedParameters& shares, int rank) {
+/// Content of this rank's file: the state of its blocks. Rank 0's file also has the state that all ranks hold.
+inline std::vector<NamedTensor> shard_entries(ShardedParameters& shares, int rank) {
   std::vector<NamedTensor> entries;
   const auto add = [&](const std::vector<ShardPiece>& pieces) {
     for (const ShardPiece& piece : pieces) {
@@ -236,7 +227,9 @@ DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& 
   }
 }
 
-DTRAIN_DEFINED void remove_other_shard_files(const std::string& path, const ShardIndex& kept) noexcept {
+/// Removes the shard files beside `path` except those of index `kept`, and partial files of killed writers. Logs a
+/// warning for a file that cannot be removed. Blocking: the file system.
+inline void remove_other_shard_files(const std::string& path, const ShardIndex& kept) noexcept {
   try {
     const std::string own = kept.file_name(path, 0);
     const std::string_view begin = std::string_view(own).substr(0, own.rfind('-') + 1);
@@ -247,8 +240,9 @@ DTRAIN_DEFINED void remove_other_shard_files(const std::string& path, const Shar
   }
 }
 
-DTRAIN_DEFINED void remove_shard_files(const std::string& path, const ShardIndex& index,
-                                       std::optional<int> rank) noexcept {
+/// Removes the shard files of one index, or only the file of `rank`.
+inline void remove_shard_files(const std::string& path, const ShardIndex& index,
+                               std::optional<int> rank = {}) noexcept {
   try {
     const std::string own = index.file_name(path, rank.value_or(0));
     const std::size_t begin = path.size() + std::string_view(".shard-").size();
