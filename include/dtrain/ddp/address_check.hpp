@@ -26,16 +26,17 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// state: allocates nothing itself. Threads: the one that drives the steps.
 class AddressCheck {
  public:
-  /// Calls visit() with each of the model's present parameters, in order.
-  using Read = std::function<void(AddressCheck&)>;
+  /// Calls `visit` with each of the model's present parameters, in order.
+  using Visit = std::function<void(const Parameter&)>;
+  using Read = std::function<void(const Visit& visit)>;
   using Now = std::chrono::steady_clock::time_point (*)();
 
   /// Reads the parameters of `model`. Lifetime: the model outlives the check, or its forget().
   template <Model M>
   static Read reading(M& model) {
-    return [&model](AddressCheck& check) {
+    return [&model](const Visit& visit) {
       for (const Parameter& parameter : model.parameters()) {
-        check.visit(parameter);
+        visit(parameter);
       }
     };
   }
@@ -62,9 +63,6 @@ class AddressCheck {
   void end_step() {
     if (is_due_) compare();
   }
-
-  /// Called by Read for each parameter.
-  void visit(const Parameter& parameter);
 
   /// Disables the check, because the model may be destroyed.
   void forget() noexcept {
@@ -103,32 +101,18 @@ class AddressCheck {
   std::optional<bool> every_step_;
   Now now_;
   std::vector<KnownMemory> known_;
-  std::size_t visited_ = 0;
   std::uint64_t step_ = 0;
   std::uint64_t last_checked_ = 0;  ///< the last step in which a check found nothing; 0: none yet
   std::chrono::nanoseconds fastest_{};
-  bool remembers_ = false;
   bool is_due_ = false;
 };
 
 #if DTRAIN_DEFINITIONS
 
-DTRAIN_DEFINED void AddressCheck::visit(const Parameter& parameter) {
-  if (remembers_) {
-    known_.push_back({parameter.value.flat(), parameter.gradient.flat()});
-    return;
-  }
-  const std::size_t i = visited_++;
-  if (i >= known_.size()) return;
-  require_same("value", i, parameter, known_[i].value, parameter.value.flat());
-  require_same("gradient", i, parameter, known_[i].gradient, parameter.gradient.flat());
-}
-
 DTRAIN_DEFINED void AddressCheck::remember() {
   known_.clear();
-  remembers_ = true;
-  if (read_) read_(*this);
-  remembers_ = false;
+  if (!read_) return;
+  read_([this](const Parameter& parameter) { known_.push_back({parameter.value.flat(), parameter.gradient.flat()}); });
 }
 
 DTRAIN_DEFINED bool AddressCheck::is_cheap() const noexcept {
@@ -138,10 +122,15 @@ DTRAIN_DEFINED bool AddressCheck::is_cheap() const noexcept {
 
 DTRAIN_DEFINED void AddressCheck::compare() {
   const auto begin = now_();
-  visited_ = 0;
-  read_(*this);
-  if (visited_ != known_.size()) {
-    refuse_other_model("model's parameters()", format_text("{} parameters", {visited_}), std::to_string(known_.size()));
+  std::size_t visited = 0;
+  read_([this, &visited](const Parameter& parameter) {
+    const std::size_t i = visited++;
+    if (i >= known_.size()) return;
+    require_same("value", i, parameter, known_[i].value, parameter.value.flat());
+    require_same("gradient", i, parameter, known_[i].gradient, parameter.gradient.flat());
+  });
+  if (visited != known_.size()) {
+    refuse_other_model("model's parameters()", format_text("{} parameters", {visited}), std::to_string(known_.size()));
   }
   const std::chrono::nanoseconds cost = now_() - begin;
   fastest_ = last_checked_ == 0 ? cost : std::min(fastest_, cost);

@@ -19,11 +19,11 @@ struct TimedModel {
 
   AddressCheck check(std::optional<bool> every_step = {}) {
     AddressCheck made(
-        [this](AddressCheck& check) {
+        [this](const AddressCheck::Visit& visit) {
           ++reads;
           time_of_tests += delay;
           for (const Parameter& parameter : list)
-            check.visit(parameter);
+            visit(parameter);
         },
         every_step, [] { return time_of_tests; });
     made.remember();

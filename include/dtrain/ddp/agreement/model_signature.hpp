@@ -55,9 +55,6 @@ struct ModelSignature {
   friend bool operator==(const ModelSignature&, const ModelSignature&) = default;
 };
 
-/// A number of extents as u8, and each as i64.
-void fields(Serializer& of, Shape& shape);
-
 /// Equal signatures give the same bytes; different signatures give different bytes.
 void fields(Serializer& of, ModelSignature& signature);
 
@@ -140,7 +137,8 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
 
 #if DTRAIN_DEFINITIONS
 
-DTRAIN_DEFINED void fields(Serializer& of, Shape& shape) {
+/// A number of extents as u8, and each as i64.
+inline void fields(Serializer& of, Shape& shape) {
   std::array<std::int64_t, Shape::max_rank> extents{};
   std::copy(shape.extents().begin(), shape.extents().end(), extents.begin());
   auto rank = static_cast<std::uint8_t>(shape.extents().size());

@@ -59,8 +59,6 @@ struct SlowestRank {
 /// @ingroup times
 std::string to_string(const SlowestRank& slowest);
 
-void fields(Serializer& of, SlowestRank& slowest);
-
 /// Collective, blocking: rank 0 reads every rank's times and publishes the slowest. O(ranks) messages to rank 0: for
 /// reports, not for every step. @param prefix used once; `deadline` bounds each wait
 /// @param notice_after time until a rank logs a warning with the names of missing ranks
@@ -142,7 +140,7 @@ DTRAIN_DEFINED std::string to_string(const SlowestRank& slowest) {
       {slowest.rank, detail::milliseconds_text(slowest.computing, 1), detail::milliseconds_text(slowest.typical, 1)});
 }
 
-DTRAIN_DEFINED void fields(Serializer& of, SlowestRank& slowest) {
+inline void fields(Serializer& of, SlowestRank& slowest) {
   of.number(slowest.rank, 0, std::numeric_limits<int>::max());
   fields(of, slowest.computing);
   fields(of, slowest.typical);

@@ -39,11 +39,6 @@ inline constexpr std::size_t step_record_bytes = 8 + 4 + 1 + 8;
 /// The most bytes for the records of all ranks of a timeline. If there are more, each rank's latest records are kept.
 inline constexpr std::size_t max_timeline_bytes = std::size_t{64} << 20;
 
-void fields(Serializer& of, StepRecord& record);
-
-/// All members but the rank, which the reader knows.
-void fields(Serializer& of, RankTimeline& timeline);
-
 /// @param most number of records; the latest are kept
 std::string serialise(RankTimeline timeline, std::size_t most);
 
@@ -322,7 +317,7 @@ DTRAIN_DEFINED void write_trace(const std::string& path, std::span<const RankTim
   file.commit();
 }
 
-DTRAIN_DEFINED void fields(Serializer& of, StepRecord& record) {
+inline void fields(Serializer& of, StepRecord& record) {
   std::chrono::nanoseconds time = record.time.time_since_epoch();
   of.number(record.step);
   of.number(record.index);
@@ -331,7 +326,8 @@ DTRAIN_DEFINED void fields(Serializer& of, StepRecord& record) {
   record.time = StepRecord::Clock::time_point(time);
 }
 
-DTRAIN_DEFINED void fields(Serializer& of, RankTimeline& timeline) {
+/// All members but the rank, which the reader knows.
+inline void fields(Serializer& of, RankTimeline& timeline) {
   of.raw_text(timeline.host, 256);
   fields(of, timeline.clock_offset);
   fields(of, timeline.clock_uncertainty);
