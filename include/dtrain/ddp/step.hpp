@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <exception>
-#include <utility>
+#include <memory>
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
@@ -31,17 +31,7 @@ class Step {
     ~Target() = default;
   };
 
-  explicit Step(Target& target) noexcept : target_(&target), exceptions_(std::uncaught_exceptions()) {}
-  Step(Step&& other) noexcept : target_(std::exchange(other.target_, nullptr)), exceptions_(other.exceptions_) {}
-  Step& operator=(Step&& other) noexcept {
-    if (this != &other) {
-      abandon();
-      target_ = std::exchange(other.target_, nullptr);
-      exceptions_ = other.exceptions_;
-    }
-    return *this;
-  }
-  ~Step() { abandon(); }
+  explicit Step(Target& target) noexcept : target_(&target, Abandon{std::uncaught_exceptions()}) {}
 
   /// Gradient `parameter` is final in host memory. Blocking: no; copies the gradient unless it is bound.
   /// @throws Error (invalid_argument) for an index out of range, a second call in this step, a call after finish(), or
@@ -65,28 +55,27 @@ class Step {
   /// @throws Error (missing_gradient), naming the parameters without ready(); PeerLost, JobFailed; Error (timeout).
   void finish() {
     Target& finishing = target();
-    target_ = nullptr;  // a step that fails in finish() reports to the job itself
+    static_cast<void>(target_.release());  // a step that fails in finish() reports to the job itself
     finishing.finish();
   }
 
   bool finished() const noexcept { return target_ == nullptr; }
 
  private:
+  struct Abandon {
+    int exceptions;  ///< those that unwind when the step begins
+
+    void operator()(Target* target) const noexcept { target->abandon(std::uncaught_exceptions() > exceptions); }
+  };
+
   Target& target() const {
-    if (target_ == nullptr) {
+    if (!target_) {
       throw_error(Errc::invalid_argument, "a step was used after finish(); begin() a new one for each backward pass");
     }
     return *target_;
   }
 
-  void abandon() noexcept {
-    if (Target* const left = std::exchange(target_, nullptr)) {
-      left->abandon(std::uncaught_exceptions() > exceptions_);
-    }
-  }
-
-  Target* target_;
-  int exceptions_;
+  std::unique_ptr<Target, Abandon> target_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
