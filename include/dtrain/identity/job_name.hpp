@@ -1,10 +1,8 @@
 #pragma once
 /// @file
 /// Job name: DTRAIN_JOB_ID, else the launcher's id of the job; ranks with different job names do not join each
-/// other. Job namings also say how a rank recognises the process that started all ranks.
+/// other.
 
-#include <algorithm>
-#include <array>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -14,35 +12,10 @@
 #include "dtrain/identity/environment/launcher_variables.hpp"
 #include "dtrain/identity/environment/slurm_step.hpp"
 #include "dtrain/identity/formats/orte_uri.hpp"
-#include "dtrain/identity/launchers/openmpi.hpp"
+#include "dtrain/identity/launchers/variable_tables.hpp"
 #include "dtrain/identity/process_identity.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
-
-namespace detail {
-
-/// Properties of a source for naming jobs.
-struct JobNaming {
-  std::string_view launcher;
-  const char* rank_variable;  ///< differs between ranks; an ancestor without it started the ranks
-  bool one_starter;           ///< one process on each node starts all ranks of that node
-};
-
-inline constexpr std::array<JobNaming, 13> job_namings{{
-    {"dtrain", "DTRAIN_RANK", false},
-    {"torch", "RANK", false},
-    {"horovod", "HOROVOD_RANK", false},
-    {"openmpi", "OMPI_COMM_WORLD_RANK", true},
-    {"jsrun", "JSM_NAMESPACE_RANK", false},
-    {"mvapich", "MV2_COMM_WORLD_RANK", true},
-    {"flux", "FLUX_TASK_RANK", true},
-    {"pmi", "PMI_RANK", true},
-    {"slurm", "SLURM_PROCID", true},
-    {"tf_config", "TF_CONFIG", false},
-    {"vertex", "CLUSTER_SPEC", false},
-    {"sagemaker", "SM_CURRENT_HOST", false},
-    {"k8s", "JOB_COMPLETION_INDEX", false},
-}};
 
 /// The launcher that started the ranks. If RANK and WORLD_SIZE only repeat the values of a Slurm step, Open MPI or PMI,
 /// it is that launcher.
@@ -51,12 +24,13 @@ inline std::string_view starting_launcher(const Variables& variables, const Proc
     return identity.launcher;
   }
   const RankAndSize own{identity.rank, identity.world_size};
-  const LauncherVariables& mpi = OpenMpiSource::names;
-  return slurm_step_rank_and_size(variables) == own                         ? "slurm"
-         : stated_rank_and_size(variables, mpi.rank, mpi.world_size) == own ? "openmpi"
-         : stated_rank_and_size(variables, "PMI_RANK", "PMI_SIZE") == own   ? "pmi"
-                                                                            : std::string_view(identity.launcher);
+  return slurm_step_rank_and_size(variables) == own             ? "slurm"
+         : OpenMpiSource::names.rank_and_size(variables) == own ? OpenMpiSource::name
+         : PmiSource::names.rank_and_size(variables) == own     ? PmiSource::name
+                                                                : std::string_view(identity.launcher);
 }
+
+namespace detail {
 
 /// Names and values of the variables as "A.B=1.2"; nullopt unless all are set.
 inline std::optional<std::string> named_by(const Variables& variables, std::initializer_list<const char*> names) {
@@ -102,24 +76,6 @@ inline std::optional<std::string> allocation_name(const Variables& variables, st
 /// "DTRAIN_JOB_ID=monday" if the user set the name; else nullopt.
 inline std::optional<std::string> given_job_name(const Variables& variables) {
   return detail::named_by(variables, {"DTRAIN_JOB_ID"});
-}
-
-/// Fills in job, is_exact_job, one_starter and rank_variable. Pure.
-inline void name_job(const Variables& variables, ProcessIdentity& identity) {
-  const std::string_view launcher = detail::starting_launcher(variables, identity);
-  const auto* const naming = std::find_if(detail::job_namings.begin(), detail::job_namings.end(),
-                                          [&](const detail::JobNaming& each) { return each.launcher == launcher; });
-  if (naming != detail::job_namings.end()) {
-    identity.rank_variable = naming->rank_variable;
-    identity.one_starter = naming->one_starter || identity.elastic;
-  }
-  const std::optional<std::string> given = given_job_name(variables);
-  const std::optional<std::string> launch = given ? given : detail::launch_name(variables, launcher);
-  if (given || !identity.elastic) {
-    identity.job = launch ? launch : detail::allocation_name(variables, launcher);
-  }
-  identity.is_exact_job =
-      launch || (identity.elastic && identity.job != "none");  // torchrun's run id of a job without a name
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/identity/environment/one_node.hpp"
+#include "dtrain/identity/environment/launcher_variables.hpp"
 #include "dtrain/identity/environment/slurm_step.hpp"
 #include "dtrain/identity/formats/host_port.hpp"
 #include "dtrain/identity/formats/orte_uri.hpp"

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -13,7 +14,6 @@
 #include "dtrain/identity/environment/slurm_step.hpp"
 #include "dtrain/identity/formats/json.hpp"
 #include "dtrain/identity/launchers/clusters.hpp"
-#include "dtrain/identity/launchers/openmpi.hpp"
 #include "dtrain/identity/launchers/single.hpp"
 #include "dtrain/identity/launchers/slurm.hpp"
 #include "dtrain/identity/launchers/torch.hpp"
@@ -24,21 +24,10 @@ namespace DTRAIN_NAMESPACE::identity {
 
 namespace detail {
 
-/// Variables of a launcher. Either of them alone shows that the job has other processes, except a size of 1.
-struct RankAndSizeNames {
-  const char* rank;
-  const char* size;
-};
-
-inline constexpr std::array<RankAndSizeNames, 7> launcher_pairs{{
-    {"DTRAIN_RANK", "DTRAIN_WORLD_SIZE"},
-    {"HOROVOD_RANK", "HOROVOD_SIZE"},
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-    {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"},
-    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
-    {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"},
-    {"PMI_RANK", "PMI_SIZE"},
-}};
+/// Launchers of whose two variables, rank and world size, either one shows that the job has other processes, except a
+/// size of 1.
+inline constexpr std::array<const LauncherVariables*, 7> launcher_pairs{
+    &dtrain_names, &horovod_names, &OpenMpiSource::names, &jsrun_names, &mvapich_names, &flux_names, &PmiSource::names};
 
 /// @param stated "PMI_RANK='3'"
 /// @param missing "PMI_SIZE is", or "RANK and WORLD_SIZE are"
@@ -51,12 +40,12 @@ inline constexpr std::array<RankAndSizeNames, 7> launcher_pairs{{
 }
 
 inline void check_pairs(const Variables& variables) {
-  for (const auto& [rank, size] : launcher_pairs) {
-    const bool has_rank = variables.integer(rank).has_value();
-    const std::optional<int> count = variables.integer(size);
+  for (const LauncherVariables* const names : launcher_pairs) {
+    const bool has_rank = variables.integer(names->rank).has_value();
+    const std::optional<int> count = variables.integer(names->world_size);
     if (has_rank != count.has_value() && count != 1) {
-      const char* const missing = has_rank ? size : rank;
-      refuse_half(variables.stated({rank, size}), format_text("{} is", {missing}),
+      const char* const missing = has_rank ? names->world_size : names->rank;
+      refuse_half(variables.stated({names->rank, names->world_size}), format_text("{} is", {missing}),
                   format_text("set {} for every process", {missing}));
     }
   }
@@ -188,30 +177,7 @@ inline void check_volcano_half(const Variables& variables) {
 
 }  // namespace detail
 
-/// The error's sentence names the variable, the missing variables, and DTRAIN_LAUNCHER=none. @pre no source is
-/// complete.
-/// @throws IdentityError: half-identity, bad-integer
-inline void check_half_identity(const Variables& variables) {
-  detail::check_pairs(variables);
-  detail::check_slurm_half(variables);
-  detail::check_sagemaker_half(variables);
-  detail::check_node_half(variables);
-  detail::check_local_half(variables);
-  detail::check_scheduler_half(variables);
-  detail::check_volcano_half(variables);
-}
-
-namespace detail {
-
-/// Whether any launcher's world size is set.
-inline bool has_a_size(const Variables& variables) {
-  return variables.has("WORLD_SIZE") ||
-         std::any_of(launcher_pairs.begin(), launcher_pairs.end(),
-                     [&](const RankAndSizeNames& pair) { return variables.has(pair.size); });
-}
-
-}  // namespace detail
-
+/// The error's sentence names the variable, the missing variables, and, for half an identity, DTRAIN_LAUNCHER=none.
 /// @pre no source is present.
 /// @throws IdentityError: node-level-env, pmix-only, no-rank, no-world-size, half-identity, bad-integer
 inline void check_complete(const Variables& variables) {
@@ -224,7 +190,10 @@ inline void check_complete(const Variables& variables) {
                          {quoted("PET_NNODES", *nodes), quoted("PET_NPROC_PER_NODE", per_node)});
   }
   const std::optional<std::string_view> pmix_rank = variables.text("PMIX_RANK");
-  if (pmix_rank && !detail::has_a_size(variables)) {
+  const bool has_a_size = variables.has("WORLD_SIZE") ||
+                          std::any_of(detail::launcher_pairs.begin(), detail::launcher_pairs.end(),
+                                      [&](const LauncherVariables* names) { return variables.has(names->world_size); });
+  if (pmix_rank && !has_a_size) {
     throw_identity_error(IdentityErrc::pmix_only,
                          "{} is set but no variable gives the number of processes; set DTRAIN_RANK and "
                          "DTRAIN_WORLD_SIZE on every process",
@@ -242,10 +211,16 @@ inline void check_complete(const Variables& variables) {
                          "{} is set but WORLD_SIZE is not; set WORLD_SIZE to the number of processes",
                          {quoted("RANK", *rank)});
   }
-  check_half_identity(variables);
+  detail::check_pairs(variables);
+  detail::check_slurm_half(variables);
+  detail::check_sagemaker_half(variables);
+  detail::check_node_half(variables);
+  detail::check_local_half(variables);
+  detail::check_scheduler_half(variables);
+  detail::check_volcano_half(variables);
 }
 
-/// The variables that a source needs; an empty name is none.
+/// The variables that a source needs, first one that differs between ranks; an empty name is none.
 using Needs = std::array<std::string_view, 3>;
 
 /// A source: the launcher's name (a value of DTRAIN_LAUNCHER), whether its variables give both rank and world size, and
@@ -254,6 +229,7 @@ struct IdentitySource {
   std::string_view name;
   Needs needs;
   ProcessIdentity (*read)(const Variables&, Arguments);
+  bool one_starter = false;                        ///< one process on each node starts all ranks of that node
   bool (*present_if)(const Variables&) = nullptr;  ///< null: if all that it needs is set
 
   bool present(const Variables& variables) const {
@@ -265,45 +241,50 @@ struct IdentitySource {
 };
 
 template <const LauncherVariables& names>
-constexpr IdentitySource source_of(ProcessIdentity (*read)(const Variables&, Arguments) = read_launcher<names>) {
-  return {names.launcher, {names.rank, names.world_size}, read};
+constexpr IdentitySource source_of(bool one_starter,
+                                   ProcessIdentity (*read)(const Variables&, Arguments) = read_launcher<names>) {
+  return {names.launcher, {names.rank, names.world_size}, read, one_starter};
 }
 
 template <class S>
 constexpr IdentitySource cluster_source() {
-  return {S::name, {S::roles.variable}, read_cluster_source<S>, cluster_is_present<S>};
+  return {S::name, {S::roles.variable}, read_cluster_source<S>, false, cluster_is_present<S>};
 }
 
 /// The first source that is present counts. Sources of launchers come before sources that only describe a cluster,
 /// because mpirun may run inside a cluster. The last source is always present.
 inline constexpr std::array<IdentitySource, 14> sources{{
-    source_of<dtrain_names>(read_dtrain),
+    source_of<dtrain_names>(false, read_dtrain),
     {TorchSource::name, {"RANK", "WORLD_SIZE"}, TorchSource::read},
-    source_of<horovod_names>(),
-    source_of<OpenMpiSource::names>(OpenMpiSource::read),
-    source_of<jsrun_names>(),
-    source_of<mvapich_names>(),
-    source_of<flux_names>(),
-    {PmiSource::name, {"PMI_RANK", "PMI_SIZE"}, PmiSource::read},
-    {SlurmSource::name, {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"}, SlurmSource::read, in_slurm_step},
+    source_of<horovod_names>(false),
+    source_of<OpenMpiSource::names>(true, OpenMpiSource::read),
+    source_of<jsrun_names>(false),
+    source_of<mvapich_names>(true),
+    source_of<flux_names>(true),
+    source_of<PmiSource::names>(true, PmiSource::read),
+    {SlurmSource::name,
+     {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"},
+     SlurmSource::read,
+     true,
+     in_slurm_step},
     cluster_source<TfConfigSource>(),
     cluster_source<VertexSource>(),
-    {SageMakerSource::name, {"SM_HOSTS", "SM_CURRENT_HOST"}, SageMakerSource::read},
+    {SageMakerSource::name, {"SM_CURRENT_HOST", "SM_HOSTS"}, SageMakerSource::read},
     {kubernetes_names.launcher,
      {kubernetes_names.rank, kubernetes_names.world_size},
      read_kubernetes,
+     false,
      kubernetes_is_present},
     {SingleSource::name, {}, SingleSource::read},
 }};
 
 namespace detail {
 
-/// The source that is always present, as refuse_launcher() lists it.
-inline constexpr std::string_view no_launcher = "single, ";
-static_assert(no_launcher.starts_with(SingleSource::name));
+/// All sources but [single].
+inline constexpr std::span<const IdentitySource> launchers(sources.data(), sources.size() - 1);
 
 /// Names what a known launcher lacks, or all known launchers.
-/// @param there the names of launchers that are present, each followed by ", "
+/// @param there the names of launchers that are present, without [single], each followed by ", "
 [[noreturn]] inline void refuse_launcher(const Variables& variables, std::string_view wanted,
                                          const std::string& there) {
   std::string missing;
@@ -318,22 +299,20 @@ static_assert(no_launcher.starts_with(SingleSource::name));
       }
     }
   };
-  for (const IdentitySource& source : sources) {
-    if (source.name != SingleSource::name) {
-      add(source.name, source.needs);
-    }
+  for (const IdentitySource& source : launchers) {
+    add(source.name, source.needs);
   }
   add("node", {"NODE_RANK", "NNODES"});  // the pairs of node_identity.hpp
   add("pet", {"PET_NODE_RANK", "PET_NNODES"});
   const std::string own = quoted("DTRAIN_LAUNCHER", wanted);
-  if (is_known && there == no_launcher) {
+  if (is_known && there.empty()) {
     throw_identity_error(
         IdentityErrc::unknown_launcher,
         "{} names a launcher, but its variables are not set, and no other launcher's are; set {}, or unset "
         "DTRAIN_LAUNCHER",
         {own, missing.empty() ? "them for every process" : missing});
   }
-  if (there == no_launcher) {
+  if (there.empty()) {
     throw_identity_error(
         IdentityErrc::unknown_launcher,
         "{} names no launcher that dtrain knows ({}single, none), and no launcher's variables are set; "
@@ -343,13 +322,13 @@ static_assert(no_launcher.starts_with(SingleSource::name));
   const std::string why = is_known ? "" : format_text(", nor one that dtrain knows ({}single, none)", {known});
   throw_identity_error(
       IdentityErrc::unknown_launcher,
-      "{} names no launcher whose variables are set{}{}{}; there are: {}none; set one of them, or unset it",
+      "{} names no launcher whose variables are set{}{}{}; there are: {}single, none; set one of them, or unset it",
       {own, why, missing.empty() ? "" : ": not set for it: ", missing, there});
 }
 
 inline std::string names_of_present(const Variables& variables) {
   std::string names;
-  for (const IdentitySource& source : sources) {
+  for (const IdentitySource& source : launchers) {
     if (source.present(variables)) {
       append_text(names, "{}, ", {source.name});
     }
@@ -371,9 +350,9 @@ inline const IdentitySource& forced_source(const Variables& variables, std::stri
 }
 
 inline const IdentitySource& first_source(const Variables& variables) {
-  for (const IdentitySource& source : sources) {
+  for (const IdentitySource& source : launchers) {
     const bool yields = source.name == PmiSource::name && PmiSource::yields_to_slurm(variables);
-    if (source.name != SingleSource::name && !yields && source.present(variables)) {
+    if (!yields && source.present(variables)) {
       return source;
     }
   }
@@ -396,9 +375,9 @@ inline bool agrees(const IdentitySource& source, const Variables& variables, Arg
 /// other sources are not compared.
 inline void note_ignored(const IdentitySource& chosen, const Variables& variables, Arguments arguments,
                          ProcessIdentity& identity) {
-  for (const IdentitySource& source : sources) {
-    if (chosen.name != dtrain_names.launcher && source.name != chosen.name && source.name != SingleSource::name &&
-        source.present(variables) && !agrees(source, variables, arguments, identity)) {
+  for (const IdentitySource& source : launchers) {
+    if (chosen.name != dtrain_names.launcher && source.name != chosen.name && source.present(variables) &&
+        !agrees(source, variables, arguments, identity)) {
       const bool by_hand = source.name == TorchSource::name && !variables.has("TORCHELASTIC_RUN_ID");
       identity.ignored.push_back(std::string(by_hand ? "RANK and WORLD_SIZE" : source.name));
     }

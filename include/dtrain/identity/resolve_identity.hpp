@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Identity resolution: the ProcessIdentity of an environment; pure.
+/// Identity resolution: the ProcessIdentity of an environment, with the name of its job; pure.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"
@@ -15,12 +15,15 @@ namespace DTRAIN_NAMESPACE::identity {
 /// @ingroup launchers
 ProcessIdentity process_identity(const Environment& environment, Arguments arguments = {});
 
+/// Fills in job, is_exact_job, one_starter and rank_variable, from the launcher of the identity. Pure.
+void name_job(const Variables& variables, ProcessIdentity& identity);
+
 }  // namespace DTRAIN_NAMESPACE::identity
 
 #if DTRAIN_DEFINITIONS
 
 #include <optional>
-#include <string>
+#include <string_view>
 
 #include "dtrain/identity/job_name.hpp"
 #include "dtrain/identity/process_sources.hpp"
@@ -35,6 +38,23 @@ DTRAIN_DEFINED ProcessIdentity process_identity(const Environment& environment, 
   name_job(variables, identity);
   detail::note_ignored(source, variables, arguments, identity);
   return identity;
+}
+
+DTRAIN_DEFINED void name_job(const Variables& variables, ProcessIdentity& identity) {
+  const std::string_view launcher = starting_launcher(variables, identity);
+  for (const IdentitySource& source : sources) {
+    if (source.name == launcher) {
+      identity.rank_variable = source.needs.front();
+      identity.one_starter = source.one_starter || identity.elastic;
+    }
+  }
+  const std::optional<std::string> given = given_job_name(variables);
+  const std::optional<std::string> launch = given ? given : detail::launch_name(variables, launcher);
+  if (given || !identity.elastic) {
+    identity.job = launch ? launch : detail::allocation_name(variables, launcher);
+  }
+  identity.is_exact_job =
+      launch || (identity.elastic && identity.job != "none");  // torchrun's run id of a job without a name
 }
 
 }  // namespace DTRAIN_NAMESPACE::identity

@@ -55,6 +55,9 @@ class Variables {
   /// nullopt if unset. @throws IdentityError (bad-integer) for a value that is not decimal digits, or above 2147483647
   std::optional<int> integer(std::string_view variable) const;
 
+  /// Sets a field without a value to the variable's. @throws as integer
+  void fill(std::optional<int>& field, std::string_view variable) const { field = field ? field : integer(variable); }
+
   /// A number of up to 18 digits. @throws IdentityError (bad-integer)
   std::optional<std::uint64_t> wide_integer(std::string_view variable) const;
 
@@ -100,6 +103,9 @@ inline Environment snapshot_environment() {
 
 #if DTRAIN_DEFINITIONS
 
+#include <charconv>
+#include <system_error>
+
 namespace DTRAIN_NAMESPACE::identity {
 
 DTRAIN_DEFINED std::string quoted(std::string_view variable, std::string_view value) {
@@ -107,17 +113,10 @@ DTRAIN_DEFINED std::string quoted(std::string_view variable, std::string_view va
 }
 
 DTRAIN_DEFINED std::optional<std::uint64_t> parse_wide_integer(std::string_view text) noexcept {
-  if (text.empty() || text.size() > 18) {
-    return std::nullopt;
-  }
   std::uint64_t number = 0;
-  for (const char digit : text) {
-    if (digit < '0' || digit > '9') {
-      return std::nullopt;
-    }
-    number = number * 10 + static_cast<std::uint64_t>(digit - '0');
-  }
-  return number;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool is_whole = error == std::errc() && end == text.data() + text.size() && text.size() <= 18;
+  return is_whole ? std::optional(number) : std::nullopt;
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<int> parse_integer(std::string_view text) noexcept {

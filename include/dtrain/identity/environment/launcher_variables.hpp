@@ -1,36 +1,26 @@
 #pragma once
 /// @file
-/// LauncherVariables: the names of one launcher's variables, and how they are read; RankAndSize: a rank and world size,
-/// to compare two launchers.
+/// LauncherVariables: the names of one launcher's variables, and how they are read; the fields that are certain on one
+/// node, and its loopback address; range checks of ranks and sizes.
 
 #include <optional>
 #include <string>
+#include <string_view>
 
-#include "dtrain/identity/environment/one_node.hpp"
+#include "dtrain/identity/process_identity.hpp"
 #include "dtrain/identity/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// A rank and its job's world size.
+inline constexpr const char* loopback_address = "127.0.0.1";
+
+/// A rank and its job's world size, to compare two launchers.
 struct RankAndSize {
   int rank = 0;
   int world_size = 1;
 
   friend bool operator==(const RankAndSize&, const RankAndSize&) = default;
 };
-
-/// Values of both variables; nullopt unless both are numbers. For comparing sources, so it does not throw.
-inline std::optional<RankAndSize> stated_rank_and_size(const Variables& variables, std::string_view rank,
-                                                       std::string_view size) {
-  const std::optional<int> stated_rank = parse_integer(variables.text(rank).value_or(""));
-  const std::optional<int> stated_size = parse_integer(variables.text(size).value_or(""));
-  return stated_rank && stated_size ? std::optional(RankAndSize{*stated_rank, *stated_size}) : std::nullopt;
-}
-
-/// Whether two launchers give the same world size (above 1), but different ranks.
-inline bool conflict(const RankAndSize& a, const RankAndSize& b) noexcept {
-  return a.world_size == b.world_size && a.world_size > 1 && a.rank != b.rank;
-}
 
 /// The names of one launcher. An empty name is a variable that it does not set.
 struct LauncherVariables {
@@ -43,6 +33,13 @@ struct LauncherVariables {
   const char* node_count = "";
 
   bool give_both(const Variables& variables) const { return variables.has(rank) && variables.has(world_size); }
+
+  /// nullopt unless both are numbers. For comparing sources, so it does not throw.
+  std::optional<RankAndSize> rank_and_size(const Variables& variables) const {
+    const std::optional<int> stated_rank = parse_integer(variables.text(rank).value_or(""));
+    const std::optional<int> stated_size = parse_integer(variables.text(world_size).value_or(""));
+    return stated_rank && stated_size ? std::optional(RankAndSize{*stated_rank, *stated_size}) : std::nullopt;
+  }
 
   std::string stated(const Variables& variables) const {
     return variables.stated({rank, world_size, local_rank, local_world_size, node_rank, node_count});
@@ -61,5 +58,71 @@ struct LauncherVariables {
     return identity;
   }
 };
+
+/// Whether the job has one node: local world size = world size, or node count = 1, or world size = 1.
+inline bool on_one_node(const ProcessIdentity& identity) noexcept {
+  return identity.world_size == 1 || identity.node_count == 1 || identity.local_world_size == identity.world_size;
+}
+
+/// On one node, sets node rank 0 of 1, and a missing local world size to the world size. With world size 1, also sets a
+/// missing local rank to 0. These values are certain, so sources call it before they guess other fields.
+inline void complete_one_node(ProcessIdentity& identity) {
+  if (!on_one_node(identity)) {
+    return;
+  }
+  identity.node_rank = 0;
+  identity.node_count = 1;
+  identity.local_world_size = identity.local_world_size.value_or(identity.world_size);
+  if (identity.world_size == 1) {
+    identity.local_rank = identity.local_rank.value_or(0);
+  }
+}
+
+namespace detail {
+/// Checks that `index` < `bound` if both are known, and that `bound` is not 0.
+inline void check_below(const char* index_name, std::optional<int> index, const char* bound_name,
+                        std::optional<int> bound, const std::string& stated) {
+  if (!index && bound == 0) {
+    throw_identity_error(IdentityErrc::rank_out_of_range, "{} is 0 ({}); set it to 1 or more, or unset it",
+                         {bound_name, stated});
+  }
+  if (index && bound && *index >= *bound) {
+    throw_identity_error(IdentityErrc::rank_out_of_range,
+                         "{} {} is not below {} {} ({}); set both for the same job, counting from 0",
+                         {index_name, *index, bound_name, *bound, stated});
+  }
+}
+}  // namespace detail
+
+/// @throws IdentityError (rank-out-of-range) for a rank that is not below its size, or a local world size above the
+/// world size.
+/// @param stated the variables of the identity, as Variables::stated() returns them
+inline void check_ranges(const ProcessIdentity& identity, const std::string& stated) {
+  detail::check_below("rank", identity.rank, "world size", identity.world_size, stated);
+  detail::check_below("local rank", identity.local_rank, "local world size", identity.local_world_size, stated);
+  detail::check_below("node rank", identity.node_rank, "node count", identity.node_count, stated);
+  if (identity.local_world_size && *identity.local_world_size > identity.world_size) {
+    throw_identity_error(IdentityErrc::rank_out_of_range,
+                         "local world size {} is above world size {} ({}); set both for the same job",
+                         {*identity.local_world_size, identity.world_size, stated});
+  }
+}
+
+/// The value of `variable`; if it is unset, the loopback address on one node.
+/// @throws IdentityError (no-master-addr) for several nodes; the sentence names the variable to set
+inline std::string master_addr_or_loopback(const Variables& variables, const char* variable,
+                                           const ProcessIdentity& identity) {
+  if (const std::optional<std::string_view> given = variables.text(variable)) {
+    return std::string(*given);
+  }
+  if (on_one_node(identity)) {
+    return loopback_address;
+  }
+  throw_identity_error(
+      IdentityErrc::no_master_addr,
+      "{} is not set, and nothing says that all {} processes run on one node; set {} on every process to the host of "
+      "rank 0",
+      {variable, identity.world_size, variable});
+}
 
 }  // namespace DTRAIN_NAMESPACE::identity

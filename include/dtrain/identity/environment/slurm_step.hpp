@@ -40,8 +40,8 @@ inline bool in_slurm_step(const Variables& variables) {
 
 /// Rank and world size of this task in its step; nullopt outside a step.
 inline std::optional<RankAndSize> slurm_step_rank_and_size(const Variables& variables) {
-  return in_slurm_step(variables) ? stated_rank_and_size(variables, "SLURM_PROCID", slurm_size_variable(variables))
-                                  : std::nullopt;
+  const LauncherVariables names{"slurm", "SLURM_PROCID", slurm_size_variable(variables)};
+  return in_slurm_step(variables) ? names.rank_and_size(variables) : std::nullopt;
 }
 
 namespace detail {
@@ -148,8 +148,8 @@ inline std::optional<int> slurm_local_size(const Variables& variables) {
 
 /// Fills unset fields of `identity`: local rank and size, node rank and count. @throws as slurm_local_size
 inline void fill_from_slurm_step(const Variables& variables, ProcessIdentity& identity) {
-  identity.local_rank = identity.local_rank ? identity.local_rank : variables.integer("SLURM_LOCALID");
-  identity.node_rank = identity.node_rank ? identity.node_rank : variables.integer("SLURM_NODEID");
+  variables.fill(identity.local_rank, "SLURM_LOCALID");
+  variables.fill(identity.node_rank, "SLURM_NODEID");
   identity.node_count = identity.node_count ? identity.node_count : variables.count("SLURM_STEP_NUM_NODES");
   identity.local_world_size = identity.local_world_size ? identity.local_world_size : slurm_local_size(variables);
 }

@@ -76,8 +76,9 @@ class JsonReader {
 
   bool value(Json& value, int depth) {
     const char first = peek();
-    if (first == '{' || first == '[') {
-      return depth < deepest_json && (first == '{' ? object(value, depth) : array(value, depth));
+    if (take('{') || take('[')) {
+      value.type = first == '{' ? Json::Type::object : Json::Type::array;
+      return depth < deepest_json && members(value, depth, first == '{' ? '}' : ']');
     }
     if (first == '"') {
       value.type = Json::Type::string;
@@ -87,39 +88,28 @@ class JsonReader {
            word(value, "false", Json::Type::boolean) || number(value);
   }
 
-  bool array(Json& value, int depth) {
-    value.type = Json::Type::array;
-    take('[');
+  /// The members of an object or array behind its opening bracket, and the closing one, `end`.
+  bool members(Json& value, int depth, char end) {
     skip_space();
-    if (take(']')) {
+    if (take(end)) {
       return true;
     }
     do {
+      if (value.is(Json::Type::object) && !key(value.keys.emplace_back())) {
+        return false;
+      }
       if (!element(value.items.emplace_back(), depth + 1)) {
         return false;
       }
     } while (take(','));
-    return take(']');
+    return take(end) && all_differ(value.keys);
   }
 
-  bool object(Json& value, int depth) {
-    value.type = Json::Type::object;
-    take('{');
+  bool key(std::string& text) {
     skip_space();
-    if (take('}')) {
-      return true;
-    }
-    do {
-      skip_space();
-      if (!string(value.keys.emplace_back())) {
-        return false;
-      }
-      skip_space();
-      if (!take(':') || !element(value.items.emplace_back(), depth + 1)) {
-        return false;
-      }
-    } while (take(','));
-    return take('}') && all_differ(value.keys);
+    const bool read = string(text);
+    skip_space();
+    return read && take(':');
   }
 
   /// Rejects a key that occurs twice: other readers may use its first value or its last.

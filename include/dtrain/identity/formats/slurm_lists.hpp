@@ -29,23 +29,17 @@ inline constexpr std::size_t longest_slurm_host = 255;
 /// Reads a list from its beginning to its end. Each function consumes the element that it is named after, or throws.
 class HostListReader {
  public:
-  HostListReader(std::string_view variable, std::string_view list) noexcept : variable_(variable), list_(list) {}
+  /// @param all whether entries are read with all of their hosts, or each with its first one
+  HostListReader(std::string_view variable, std::string_view list, bool all) noexcept
+      : variable_(variable), list_(list), all_(all) {}
 
-  std::string first_host() {
-    std::string first = std::move(entry().front());
-    while (at_ != list_.size()) {
-      take(',', "a comma between hosts");
-      entry();
-    }
-    return first;
-  }
-
+  /// All hosts, or the first one.
   std::vector<std::string> hosts() {
-    all_ = true;
     std::vector<std::string> hosts = entry();
     while (at_ != list_.size()) {
       take(',', "a comma between hosts");
       for (std::string& host : entry()) {
+        if (!all_) break;
         require_room(hosts.size());
         hosts.push_back(std::move(host));
       }
@@ -182,7 +176,7 @@ class HostListReader {
   std::string_view variable_;
   std::string_view list_;
   std::size_t at_ = 0;
-  bool all_ = false;  ///< whether entries are read with all of their hosts
+  bool all_;
 };
 
 }  // namespace detail
@@ -191,14 +185,14 @@ class HostListReader {
 /// Example: "node[001-003,007],gpu-a" gives "node001".
 /// @throws IdentityError (bad-hostlist) if any entry of the list is invalid
 inline std::string first_slurm_host(std::string_view variable, std::string_view list) {
-  return detail::HostListReader(variable, list).first_host();
+  return detail::HostListReader(variable, list, false).hosts().front();
 }
 
 /// All hosts of `list`, the value of `variable`, in the list's order.
 /// Example: "r[0-1]n[09-10],a" gives r0n09, r0n10, r1n09, r1n10 and a.
 /// @throws IdentityError (bad-hostlist) as first_slurm_host, and for more than 65,536 hosts
 inline std::vector<std::string> slurm_hosts(std::string_view variable, std::string_view list) {
-  return detail::HostListReader(variable, list).hosts();
+  return detail::HostListReader(variable, list, true).hosts();
 }
 
 namespace detail {

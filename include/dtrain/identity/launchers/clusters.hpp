@@ -8,12 +8,13 @@
 #include <cstddef>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "dtrain/identity/environment/launcher_variables.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"
-#include "dtrain/identity/environment/one_node.hpp"
 #include "dtrain/identity/formats/cluster_spec.hpp"
 #include "dtrain/identity/formats/host_port.hpp"
 #include "dtrain/identity/formats/json.hpp"
@@ -100,24 +101,19 @@ struct SageMakerSource {
   /// @throws IdentityError (sm-host) for a text that is not a JSON list of different host names
   static std::vector<std::string> parse_hosts(std::string_view list) {
     const std::optional<Json> parsed = parse_json(list);
-    std::vector<std::string> hosts;
-    if (parsed && parsed->is(Json::Type::array)) {
-      for (const Json& host : parsed->items) {
-        const bool is_name =
-            host.is(Json::Type::string) && !host.text.empty() &&
-            std::all_of(host.text.begin(), host.text.end(), [](char c) { return c > ' ' && c < '\x7f'; });
-        if (!is_name) {
-          fail(list, "is not a JSON list of host names");
-        }
-        hosts.push_back(host.text);
-      }
-    }
-    if (hosts.empty()) {
+    const auto is_name = [](const Json& host) {
+      return host.is(Json::Type::string) && !host.text.empty() &&
+             std::all_of(host.text.begin(), host.text.end(), [](char c) { return c > ' ' && c < '\x7f'; });
+    };
+    if (!parsed || !parsed->is(Json::Type::array) || parsed->items.empty() ||
+        !std::all_of(parsed->items.begin(), parsed->items.end(), is_name)) {
       fail(list, "is not a JSON list of host names");
     }
-    std::vector<std::string_view> sorted(hosts.begin(), hosts.end());
-    std::sort(sorted.begin(), sorted.end());
-    if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+    std::vector<std::string> hosts;
+    for (const Json& host : parsed->items) {
+      hosts.push_back(host.text);
+    }
+    if (std::set<std::string_view>(hosts.begin(), hosts.end()).size() != hosts.size()) {
       fail(list, "names a host twice");
     }
     return hosts;

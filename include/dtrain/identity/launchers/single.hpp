@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/identity/environment/launcher_variables.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"
-#include "dtrain/identity/environment/one_node.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 

@@ -5,10 +5,10 @@
 #include <string>
 
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/identity/environment/launcher_variables.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"
-#include "dtrain/identity/environment/one_node.hpp"
 #include "dtrain/identity/environment/slurm_step.hpp"
-#include "dtrain/identity/launchers/openmpi.hpp"
+#include "dtrain/identity/launchers/variable_tables.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -58,14 +58,14 @@ struct TorchSource {
   /// A batch script that exports RANK=$SLURM_PROCID gives every task RANK=0, so that each would be rank 0.
   static void check_conflicts(const Variables& variables, const ProcessIdentity& identity) {
     check_conflict(variables, identity, "SLURM_PROCID", slurm_step_rank_and_size(variables));
-    const LauncherVariables& mpi = OpenMpiSource::names;
-    check_conflict(variables, identity, mpi.rank, stated_rank_and_size(variables, mpi.rank, mpi.world_size));
-    check_conflict(variables, identity, "PMI_RANK", stated_rank_and_size(variables, "PMI_RANK", "PMI_SIZE"));
+    for (const LauncherVariables& mpi : {OpenMpiSource::names, PmiSource::names}) {
+      check_conflict(variables, identity, mpi.rank, mpi.rank_and_size(variables));
+    }
   }
 
   static void check_conflict(const Variables& variables, const ProcessIdentity& identity, const char* variable,
                              const std::optional<RankAndSize>& other) {
-    if (other && conflict(*other, RankAndSize{identity.rank, identity.world_size})) {
+    if (other && other->world_size == identity.world_size && other->world_size > 1 && other->rank != identity.rank) {
       throw_identity_error(
           IdentityErrc::conflict_rank,
           "{} but {}, both for {} processes; was RANK exported before the processes were started? Unset RANK, or set "
@@ -111,21 +111,16 @@ struct TorchSource {
   }
 
   static void read_node(const Variables& variables, bool elastic, ProcessIdentity& identity) {
-    const auto fill = [&variables](std::optional<int>& field, const char* variable) {
-      if (!field) {
-        field = variables.integer(variable);
-      }
-    };
     if (elastic) {
-      fill(identity.node_rank, "GROUP_RANK");
-      fill(identity.node_count, "GROUP_WORLD_SIZE");
+      variables.fill(identity.node_rank, "GROUP_RANK");
+      variables.fill(identity.node_count, "GROUP_WORLD_SIZE");
     }
-    fill(identity.node_rank, "NODE_RANK");
+    variables.fill(identity.node_rank, "NODE_RANK");
     if (variables.has("CROSS_SIZE")) {  // DeepSpeed's names
-      fill(identity.node_rank, "CROSS_RANK");
-      fill(identity.node_count, "CROSS_SIZE");
+      variables.fill(identity.node_rank, "CROSS_RANK");
+      variables.fill(identity.node_count, "CROSS_SIZE");
     }
-    fill(identity.node_count, "AZUREML_NODE_COUNT");
+    variables.fill(identity.node_count, "AZUREML_NODE_COUNT");
   }
 
   /// Fills unset fields from a launcher that has the same rank and world size.
@@ -135,10 +130,9 @@ struct TorchSource {
     if (slurm_step_rank_and_size(variables) == own) {
       fill_from_slurm_step(variables, identity);
     }
-    if (stated_rank_and_size(variables, mpi.rank, mpi.world_size) == own) {
-      identity.local_rank = identity.local_rank ? identity.local_rank : variables.integer(mpi.local_rank);
-      identity.local_world_size =
-          identity.local_world_size ? identity.local_world_size : variables.integer(mpi.local_world_size);
+    if (mpi.rank_and_size(variables) == own) {
+      variables.fill(identity.local_rank, mpi.local_rank);
+      variables.fill(identity.local_world_size, mpi.local_world_size);
     }
   }
 
