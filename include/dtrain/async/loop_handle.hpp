@@ -253,53 +253,26 @@ DTRAIN_DEFINED bool SpawnState::wait_until_gone(Deadline deadline) const {
   return block_until(changed_, lock, deadline, [this] { return gone_; });
 }
 
-namespace detail {
-
-/// Posted to the loop. Whether it runs or not, the state learns when the coroutine is gone.
-class StartTask {
- public:
-  StartTask(std::shared_ptr<SpawnState> state, EventLoop& loop, std::shared_ptr<SpawnStates> group) noexcept
-      : state_(std::move(state)), loop_(loop), group_(std::move(group)) {}
-  StartTask(StartTask&& other) noexcept = default;
-  StartTask& operator=(StartTask&&) = delete;
-  ~StartTask() {
-    if (state_) {
-      state_->end();
-    }
-  }
-
-  void operator()() {
-    if (state_->cancelled) {
-      return;
-    }
-    try {
-      Task<void> task = state_->make(loop_);
-      if (state_->cancelled) {
-        return;
-      }
-      state_->task = loop_.spawn(std::move(task), {}, [state = state_, group = group_] { state->end(); });
-    } catch (...) {
-      state_->error = std::current_exception();
-      return;
-    }
-    if (group_) {
-      group_->push_back(*state_);
-    }
-    state_.reset();
-  }
-
- private:
-  std::shared_ptr<SpawnState> state_;
-  EventLoop& loop_;
-  std::shared_ptr<SpawnStates> group_;
-};
-
-}  // namespace detail
-
 DTRAIN_DEFINED void LoopHandle::start(const std::shared_ptr<SpawnState>& state, std::shared_ptr<SpawnStates> group,
                                       std::string_view doing) {
   const std::shared_ptr<EventLoop> loop = open_loop();
-  if (!loop || !loop->post(detail::StartTask(state, *loop, std::move(group)))) {
+  // Its last copy is dropped when the coroutine is gone, or when `begin` is dropped without having made one.
+  std::shared_ptr<void> end(nullptr, [state](void*) { state->end(); });
+  auto begin = [state, target = loop.get(), group = std::move(group), end = std::move(end)] {
+    try {
+      Task<void> task = state->cancelled ? Task<void>() : state->make(*target);
+      if (state->cancelled) {
+        return;
+      }
+      state->task = target->spawn(std::move(task), {}, [group, end]() mutable { end.reset(); });
+      if (group) {
+        group->push_back(*state);
+      }
+    } catch (...) {
+      state->error = std::current_exception();
+    }
+  };
+  if (!loop || !loop->post(std::move(begin))) {
     throw_ended(doing);
   }
 }

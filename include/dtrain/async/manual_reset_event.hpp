@@ -12,7 +12,20 @@ namespace DTRAIN_NAMESPACE::async {
 /// Threads: the loop's; other threads post a function that sets it.
 class ManualResetEvent {
  public:
-  class Awaiter;
+  class [[nodiscard]] Awaiter : public DeadlineAwaiter {
+   public:
+    Awaiter(ManualResetEvent& event, Deadline deadline) noexcept
+        : DeadlineAwaiter(event.scheduler_, deadline), event_(event) {}
+
+    bool await_ready() const noexcept { return event_.set_; }
+    void await_suspend(std::coroutine_handle<> parent) {
+      DeadlineAwaiter::await_suspend(parent);
+      event_.waiters_.push_back(*this);
+    }
+
+   private:
+    ManualResetEvent& event_;
+  };
 
   explicit ManualResetEvent(EventLoop& loop) noexcept : scheduler_(loop.scheduler()) {}
 
@@ -28,35 +41,12 @@ class ManualResetEvent {
   bool has_waiters() const noexcept { return !waiters_.empty(); }
 
   /// `co_await event.wait(deadline)`: WakeReason::ready once set (at once if it is), or WakeReason::timed_out.
-  inline Awaiter wait(Deadline deadline) noexcept;
+  Awaiter wait(Deadline deadline) noexcept { return {*this, deadline}; }
 
  private:
   Scheduler& scheduler_;
   IntrusiveList<Waiter> waiters_;
   bool set_ = false;
 };
-
-class [[nodiscard]] ManualResetEvent::Awaiter : public Waiter {
- public:
-  Awaiter(ManualResetEvent& event, Deadline deadline) noexcept
-      : event_(event), scheduler_(event.scheduler_), deadline_(deadline) {}
-  ~Awaiter() { scheduler_.remove(*this); }
-
-  bool await_ready() const noexcept { return event_.set_; }
-  void await_suspend(std::coroutine_handle<> parent) {
-    scheduler_.add(*this, parent, deadline_);
-    event_.waiters_.push_back(*this);
-  }
-  WakeReason await_resume() const noexcept { return outcome; }
-
- private:
-  ManualResetEvent& event_;
-  Scheduler& scheduler_;
-  Deadline deadline_;
-};
-
-inline ManualResetEvent::Awaiter ManualResetEvent::wait(Deadline deadline) noexcept {
-  return {*this, deadline};
-}
 
 }  // namespace DTRAIN_NAMESPACE::async

@@ -1,23 +1,43 @@
 #pragma once
 /// @file
-/// TimerHeap: timers in a binary heap; insertion and removal in logarithmic time.
+/// Waiter: a suspended coroutine of an EventLoop, linked into one list and into the timers; TimerHeap: the timers, in a
+/// binary heap; insertion and removal in logarithmic time.
 
+#include <coroutine>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "dtrain/async/intrusive_list.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// One timer. It stores its index in the heap, so that a cancelled one is removed at once.
-struct TimerNode {
+class TaskRecord;
+
+/// Why a suspended coroutine was resumed; `ready` wins if both hold.
+enum class WakeReason : std::uint8_t { ready = 1, timed_out };
+
+/// Base of the awaiters. It is in the coroutine's frame, so suspending allocates nothing (the timers' array may grow).
+/// An awaiter calls Scheduler::remove in its destructor.
+class Waiter : public ListNode {
+ public:
   static constexpr std::size_t not_in_heap = static_cast<std::size_t>(-1);
 
+  DTRAIN_NOT_INLINED Waiter() noexcept = default;
+
+  std::coroutine_handle<> coroutine;
+  TaskRecord* record = nullptr;  ///< the spawned task that the coroutine belongs to
+  int descriptor = -1;           ///< the descriptor that it waits for, if any
+  WakeReason outcome = WakeReason::ready;
+
+  /// @name The timer. It stores its index in the heap, so that a cancelled one is removed at once.
+  /// @{
   Deadline::Clock::time_point instant{};
   std::uint64_t sequence = 0;
   std::size_t index = not_in_heap;
+  /// @}
 };
 
 /// Timers ordered by instant, equal ones by insertion. Lifetime: a timer is removed before it is destroyed.
@@ -27,31 +47,31 @@ class TimerHeap {
   std::size_t size() const noexcept { return heap_.size(); }
 
   /// Adds a timer that is in no heap.
-  void insert(TimerNode& timer, Deadline deadline);
+  void insert(Waiter& timer, Deadline deadline);
 
   /// Removes a timer; no effect on one that is not in the heap.
-  void remove(TimerNode& timer) noexcept;
+  void remove(Waiter& timer) noexcept;
 
   /// The earliest timer, or nullptr.
-  TimerNode* earliest() const noexcept { return heap_.empty() ? nullptr : heap_.front(); }
+  Waiter* earliest() const noexcept { return heap_.empty() ? nullptr : heap_.front(); }
 
  private:
   static std::size_t parent_of(std::size_t index) noexcept { return (index - 1) / 2; }
 
-  static bool before(const TimerNode& a, const TimerNode& b) noexcept {
+  static bool before(const Waiter& a, const Waiter& b) noexcept {
     return a.instant != b.instant ? a.instant < b.instant : a.sequence < b.sequence;
   }
 
-  void put(std::size_t index, TimerNode& timer) noexcept {
+  void put(std::size_t index, Waiter& timer) noexcept {
     heap_[index] = &timer;
     timer.index = index;
   }
 
-  void sift_up(std::size_t index, TimerNode& timer) noexcept;
+  void sift_up(std::size_t index, Waiter& timer) noexcept;
 
-  void sift_down(std::size_t index, TimerNode& timer) noexcept;
+  void sift_down(std::size_t index, Waiter& timer) noexcept;
 
-  std::vector<TimerNode*> heap_;
+  std::vector<Waiter*> heap_;
   std::uint64_t next_sequence_ = 0;
 };
 
@@ -61,20 +81,20 @@ class TimerHeap {
 
 namespace DTRAIN_NAMESPACE::async {
 
-DTRAIN_DEFINED void TimerHeap::insert(TimerNode& timer, Deadline deadline) {
+DTRAIN_DEFINED void TimerHeap::insert(Waiter& timer, Deadline deadline) {
   heap_.push_back(&timer);
   timer.instant = deadline.instant();
   timer.sequence = next_sequence_++;
   sift_up(heap_.size() - 1, timer);
 }
 
-DTRAIN_DEFINED void TimerHeap::remove(TimerNode& timer) noexcept {
-  if (timer.index == TimerNode::not_in_heap) {
+DTRAIN_DEFINED void TimerHeap::remove(Waiter& timer) noexcept {
+  if (timer.index == Waiter::not_in_heap) {
     return;
   }
   const std::size_t hole = timer.index;
-  timer.index = TimerNode::not_in_heap;
-  TimerNode& last = *heap_.back();
+  timer.index = Waiter::not_in_heap;
+  Waiter& last = *heap_.back();
   heap_.pop_back();
   if (hole == heap_.size()) {
     return;  // it was the last one itself
@@ -86,7 +106,7 @@ DTRAIN_DEFINED void TimerHeap::remove(TimerNode& timer) noexcept {
   }
 }
 
-DTRAIN_DEFINED void TimerHeap::sift_up(std::size_t index, TimerNode& timer) noexcept {
+DTRAIN_DEFINED void TimerHeap::sift_up(std::size_t index, Waiter& timer) noexcept {
   while (index > 0 && before(timer, *heap_[parent_of(index)])) {
     put(index, *heap_[parent_of(index)]);
     index = parent_of(index);
@@ -94,7 +114,7 @@ DTRAIN_DEFINED void TimerHeap::sift_up(std::size_t index, TimerNode& timer) noex
   put(index, timer);
 }
 
-DTRAIN_DEFINED void TimerHeap::sift_down(std::size_t index, TimerNode& timer) noexcept {
+DTRAIN_DEFINED void TimerHeap::sift_down(std::size_t index, Waiter& timer) noexcept {
   for (std::size_t child = 2 * index + 1; child < heap_.size(); child = 2 * index + 1) {
     if (child + 1 < heap_.size() && before(*heap_[child + 1], *heap_[child])) {
       ++child;

@@ -17,7 +17,6 @@ namespace detail {
 struct WhenAllState {
   explicit WhenAllState(EventLoop& loop) : done(loop) {}
   std::size_t pending = 0;
-  std::exception_ptr first_exception;
   ManualResetEvent done;  ///< all are done, or one has failed
 };
 
@@ -28,15 +27,6 @@ Task<void> run_one(Task<T> task, Outcome<T>& outcome, WhenAllState& state) {
   --state.pending;
   if (outcome.failed() || state.pending == 0) {
     state.done.set();
-  }
-}
-
-template <class T>
-void rethrow_failed(std::vector<Outcome<T>>& outcomes) {
-  for (Outcome<T>& outcome : outcomes) {
-    if (outcome.failed()) {
-      outcome.take();
-    }
   }
 }
 
@@ -65,7 +55,11 @@ Task<std::conditional_t<std::is_void_v<T>, void, std::vector<std::conditional_t<
       throw_error(Errc::timeout, "waiting for {} of {} tasks: the deadline passed", {state.pending, tasks.size()});
     }
   }  // destroys the children that still wait
-  detail::rethrow_failed(outcomes);
+  for (Outcome<T>& outcome : outcomes) {
+    if (outcome.failed()) {
+      outcome.take();
+    }
+  }
   if constexpr (!std::is_void_v<T>) {
     std::vector<T> values;
     values.reserve(outcomes.size());

@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "dtrain/async/worker_thread.hpp"
+#include "dtrain/async/thread.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/deadline.hpp"

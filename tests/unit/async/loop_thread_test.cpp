@@ -1,5 +1,5 @@
 #include "dtrain/async/loop_thread.hpp"
-#include "dtrain/async/worker_thread.hpp"
+#include "dtrain/async/thread.hpp"
 #include "support/no_threads.hpp"
 #include "unit/async/prelude.hpp"
 

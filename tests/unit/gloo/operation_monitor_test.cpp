@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <thread>
 
-#include "dtrain/async/worker_thread.hpp"
+#include "dtrain/async/thread.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/futex.hpp"
 #include "dtrain/core/process/blocked_write_signals.hpp"

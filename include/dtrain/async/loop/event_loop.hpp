@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "dtrain/async/loop/scheduler.hpp"
-#include "dtrain/async/task/outcome.hpp"
+#include "dtrain/async/task/task.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/descriptor.hpp"
@@ -24,37 +24,17 @@
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// Waits until its deadline.
-class [[nodiscard]] SleepAwaiter : public Waiter {
- public:
-  SleepAwaiter(Scheduler& scheduler, Deadline deadline) noexcept : scheduler_(scheduler), deadline_(deadline) {}
-  ~SleepAwaiter() { scheduler_.remove(*this); }
-
-  bool await_ready() const noexcept { return false; }
-  void await_suspend(std::coroutine_handle<> parent) { scheduler_.add(*this, parent, deadline_); }
-  void await_resume() const noexcept {}
-
- private:
-  Scheduler& scheduler_;
-  Deadline deadline_;
-};
-
 /// Waits until its descriptor is ready or its deadline passes.
-class [[nodiscard]] DescriptorAwaiter : public Waiter {
+class [[nodiscard]] DescriptorAwaiter : public DeadlineAwaiter {
  public:
   DescriptorAwaiter(Scheduler& scheduler, int fd, Interest interest, Deadline deadline) noexcept
-      : scheduler_(scheduler), fd_(fd), interest_(interest), deadline_(deadline) {}
-  ~DescriptorAwaiter() { scheduler_.remove(*this); }
+      : DeadlineAwaiter(scheduler, deadline), fd_(fd), interest_(interest) {}
 
-  bool await_ready() const noexcept { return false; }
   void await_suspend(std::coroutine_handle<> parent) { scheduler_.add(*this, parent, deadline_, fd_, interest_); }
-  WakeReason await_resume() const noexcept { return outcome; }
 
  private:
-  Scheduler& scheduler_;
   int fd_;
   Interest interest_;
-  Deadline deadline_;
 };
 
 /// A function without parameters or result, move-only ones included.
@@ -158,7 +138,8 @@ class EventLoop {
   template <class T>
   T run_until(Task<T> task, Deadline deadline, std::string_view doing = "running a task") {
     Outcome<T> outcome;
-    DeadlineTimer timer(scheduler_, deadline);
+    DeadlineAwaiter timer(scheduler_, deadline);
+    timer.await_suspend(std::noop_coroutine());  // wakes the loop
     TaskHandle owner = spawn(store_outcome(std::move(task), outcome));
     drive([&] { return owner.done() || deadline.passed(); });
     if (!owner.done()) {
@@ -171,8 +152,8 @@ class EventLoop {
   }
 
   /// `co_await loop.sleep_until(deadline)`: always suspends, also for an instant that has passed.
-  SleepAwaiter sleep_until(Deadline deadline) noexcept { return {scheduler_, deadline}; }
-  SleepAwaiter sleep_for(Deadline::Clock::duration time) noexcept { return {scheduler_, Deadline::after(time)}; }
+  DeadlineAwaiter sleep_until(Deadline deadline) noexcept { return {scheduler_, deadline}; }
+  DeadlineAwaiter sleep_for(Deadline::Clock::duration time) noexcept { return {scheduler_, Deadline::after(time)}; }
 
   /// `co_await loop.readable(fd, deadline)`: WakeReason::ready when a read would not block (also at the end of the
   /// stream and on errors), or WakeReason::timed_out. Several coroutines may wait for one descriptor. With a past
@@ -201,15 +182,6 @@ class EventLoop {
   Scheduler& scheduler() noexcept { return scheduler_; }
 
  private:
-  /// Wakes the loop at a deadline.
-  struct DeadlineTimer : Waiter {
-    DeadlineTimer(Scheduler& home, Deadline deadline) : scheduler(home) {
-      scheduler.add(*this, std::noop_coroutine(), deadline);
-    }
-    ~DeadlineTimer() { scheduler.remove(*this); }
-    Scheduler& scheduler;
-  };
-
   template <class Done>
   void drive(Done done) {
     if (running_.exchange(true)) {

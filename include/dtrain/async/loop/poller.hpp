@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "dtrain/async/waiter.hpp"
+#include "dtrain/async/timer_heap.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/descriptor.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Scheduler of the event loop: ready queue, timers and waiting coroutines.
+/// Scheduler of the event loop: ready queue, timers and waiting coroutines; DeadlineAwaiter, the base of its awaiters.
 
 #include <memory>
 
@@ -14,10 +14,9 @@ namespace DTRAIN_NAMESPACE::async {
 class Scheduler {
  public:
   /// `wakeup` is readable when poll() is to return at once.
-  explicit Scheduler(int wakeup);
+  explicit Scheduler(int wakeup) : poller_(wakeup) {}
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
-  ~Scheduler();
 
   /// @name For awaiters
   /// @{
@@ -92,6 +91,21 @@ class Scheduler {
   TaskRecord* current_ = nullptr;  ///< the task whose coroutine runs now
 };
 
+/// Waits until its deadline. Base of the other awaiters: destruction removes it from everything that it waits in.
+class [[nodiscard]] DeadlineAwaiter : public Waiter {
+ public:
+  DeadlineAwaiter(Scheduler& scheduler, Deadline deadline) noexcept : scheduler_(scheduler), deadline_(deadline) {}
+  ~DeadlineAwaiter() { scheduler_.remove(*this); }
+
+  bool await_ready() const noexcept { return false; }
+  void await_suspend(std::coroutine_handle<> parent) { scheduler_.add(*this, parent, deadline_); }
+  WakeReason await_resume() const noexcept { return outcome; }
+
+ protected:
+  Scheduler& scheduler_;
+  const Deadline deadline_;
+};
+
 }  // namespace DTRAIN_NAMESPACE::async
 
 #if DTRAIN_DEFINITIONS
@@ -103,16 +117,12 @@ class Scheduler {
 
 namespace DTRAIN_NAMESPACE::async {
 
-DTRAIN_DEFINED Scheduler::Scheduler(int wakeup) : poller_(wakeup) {}
-
-DTRAIN_DEFINED Scheduler::~Scheduler() = default;
-
 DTRAIN_DEFINED bool Scheduler::poll(bool return_at_once) {
   const bool busy = return_at_once || !ready_.empty() || !batch_.empty();
   const bool woken = poller_.poll(busy ? 0 : poll_timeout_ms(), [this](Waiter& waiter) { wake(waiter); });
   const Deadline::Clock::time_point now = Deadline::Clock::now();
-  for (TimerNode* timer = timers_.earliest(); timer != nullptr && timer->instant <= now; timer = timers_.earliest()) {
-    wake(static_cast<Waiter&>(*timer), WakeReason::timed_out);
+  for (Waiter* timer = timers_.earliest(); timer != nullptr && timer->instant <= now; timer = timers_.earliest()) {
+    wake(*timer, WakeReason::timed_out);
   }
   return woken;
 }

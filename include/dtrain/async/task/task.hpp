@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it.
+/// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it; Outcome: the stored value
+/// or exception of one.
 
 #include <coroutine>
 #include <exception>
@@ -64,7 +65,7 @@ class TaskPromiseBase {
 template <class T>
 class TaskPromise : public TaskPromiseBase {
  public:
-  Task<T> get_return_object() noexcept;
+  Task<T> get_return_object() noexcept { return Task<T>(std::coroutine_handle<TaskPromise>::from_promise(*this)); }
   void return_value(T&& result) { value_.emplace(std::move(result)); }
   void return_value(const T& result) { value_.emplace(result); }
   T take() {
@@ -142,7 +143,21 @@ class [[nodiscard]] Task {
     return finished.frame_.promise().take();
   }
 
-  class Awaiter;
+  /// Runs the child inside await_suspend and suspends the parent only if the child did not finish at once.
+  class Awaiter {
+   public:
+    explicit Awaiter(Task& task) noexcept : task_(task) {}
+
+    bool await_ready() const noexcept { return false; }
+    bool await_suspend(std::coroutine_handle<> parent) {
+      const std::coroutine_handle<promise_type> child = task_.frame_;
+      return detail::TaskPromiseBase::start(child, child ? &child.promise() : nullptr, parent);
+    }
+    T await_resume() { return task_.take(); }
+
+   private:
+    Task& task_;
+  };
   Awaiter operator co_await() && noexcept { return Awaiter(*this); }
 
  private:
@@ -152,35 +167,9 @@ class [[nodiscard]] Task {
   std::coroutine_handle<promise_type> frame_;
 };
 
-/// Runs the child inside await_suspend and suspends the parent only if the child did not finish at once.
-template <class T>
-class Task<T>::Awaiter {
- public:
-  explicit Awaiter(Task& task) noexcept : task_(task) {}
-
-  bool await_ready() const noexcept { return false; }
-  bool await_suspend(std::coroutine_handle<> parent) {
-    const std::coroutine_handle<promise_type> child = task_.frame_;
-    return detail::TaskPromiseBase::start(child, child ? &child.promise() : nullptr, parent);
-  }
-  T await_resume() { return task_.take(); }
-
- private:
-  Task& task_;
-};
-
-namespace detail {
-
-template <class T>
-Task<T> TaskPromise<T>::get_return_object() noexcept {
-  return Task<T>(std::coroutine_handle<TaskPromise>::from_promise(*this));
-}
-
-inline Task<void> TaskPromise<void>::get_return_object() noexcept {
+inline Task<void> detail::TaskPromise<void>::get_return_object() noexcept {
   return Task<void>(std::coroutine_handle<TaskPromise>::from_promise(*this));
 }
-
-}  // namespace detail
 
 /// Awaiter that owns its task, for the operator co_await of other types. Starts the task when it is awaited.
 /// Destroying it cancels the task. Pinned. Threads: as Task.
@@ -199,5 +188,50 @@ class OwnedTaskAwaiter {
   Task<T> task_;
   typename Task<T>::Awaiter inner_;
 };
+
+/// The stored value or exception of a task. Empty until store_outcome has run.
+template <class T>
+class Outcome {
+ public:
+  bool done() const noexcept { return value_.has_value() || exception_ != nullptr; }
+  bool failed() const noexcept { return exception_ != nullptr; }
+
+  /// @param value none for void
+  template <class... Value>
+  void succeed(Value&&... value) {
+    value_.emplace(std::forward<Value>(value)...);
+  }
+  void fail(std::exception_ptr exception) noexcept { exception_ = std::move(exception); }
+
+  /// The value, once. @throws the task's exception
+  T take() {
+    if (exception_) {
+      std::rethrow_exception(std::exchange(exception_, nullptr));
+    }
+    if constexpr (!std::is_void_v<T>) {
+      return std::move(*value_);
+    }
+  }
+
+ private:
+  std::optional<std::conditional_t<std::is_void_v<T>, bool, T>> value_;
+  std::exception_ptr exception_;
+};
+
+/// Runs `task` and stores its value or exception, after destroying the task's frame. Lifetime: `outcome` outlives it.
+template <class T>
+Task<void> store_outcome(Task<T> task, Outcome<T>& outcome) {
+  try {
+    if constexpr (std::is_void_v<T>) {
+      co_await std::move(task);
+      outcome.succeed();
+    } else {
+      T value = co_await std::move(task);
+      outcome.succeed(std::move(value));
+    }
+  } catch (...) {
+    outcome.fail(std::current_exception());
+  }
+}
 
 }  // namespace DTRAIN_NAMESPACE::async

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "dtrain/async/task/task.hpp"
-#include "dtrain/async/waiter.hpp"
+#include "dtrain/async/timer_heap.hpp"
 #include "dtrain/core/config.hpp"
 
 namespace DTRAIN_NAMESPACE::async {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/async/worker_thread.hpp"
+#include "dtrain/async/thread.hpp"
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/gloo/endpoint.hpp"
 #include "dtrain/backend/gloo/mesh.hpp"

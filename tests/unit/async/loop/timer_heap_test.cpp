@@ -11,13 +11,13 @@ TEST_CASE("whatever timers are added and removed, the earliest is first, of equa
   for (std::uint32_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
     std::mt19937 random(seed);
-    std::vector<TimerNode> timers(40);
-    std::map<std::pair<std::uint32_t, int>, TimerNode*> model;  // by instant and number of the insertion
+    std::vector<Waiter> timers(40);
+    std::map<std::pair<std::uint32_t, int>, Waiter*> model;  // by instant and number of the insertion
     TimerHeap heap;
     for (int step = 0; step < 4000; ++step) {
-      TimerNode& timer = timers[random() % timers.size()];
+      Waiter& timer = timers[random() % timers.size()];
       const bool was_there = std::erase_if(model, [&](const auto& entry) { return entry.second == &timer; }) == 1;
-      REQUIRE(was_there == (timer.index != TimerNode::not_in_heap));
+      REQUIRE(was_there == (timer.index != Waiter::not_in_heap));
       heap.remove(timer);
       if (!was_there) {
         const auto later = static_cast<std::uint32_t>(random() % 30);
