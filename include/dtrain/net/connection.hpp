@@ -56,9 +56,30 @@ struct IoResult {
   }
 };
 
+namespace detail {
+
+/// Errors that the network or the peer can cause; on a connection, any other is a programming error.
+inline bool is_network_error(int error) noexcept {
+  switch (error) {
+    case ECONNRESET:
+    case ECONNABORTED:
+    case ECONNREFUSED:
+    case EPIPE:
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case EHOSTDOWN:
+    case ENETUNREACH:
+    case ENETDOWN:
+    case ENETRESET:
+    case ENOTCONN: return true;
+    default: return false;
+  }
+}
+
+}  // namespace detail
+
 /// Sends small messages at once (TCP_NODELAY), enables keepalive, and never raises SIGPIPE. One coroutine may read
-/// while one writes. Lifetime: outlives the tasks of its functions, and does not move while they run; the loop outlives
-/// it. Buffers outlive the task that uses them. Threads: the loop's.
+/// while one writes. Lifetime: stays open while a coroutine waits for it; the loop outlives it. Threads: the loop's.
 class Connection {
  public:
   /// Takes over a connected, non-blocking socket. @throws Error (posix) if the system refuses an option
@@ -96,40 +117,6 @@ class Connection {
     }
   }
 
-  /// Reads at least one byte, or the end of the stream. Reading into an empty buffer is ok at once.
-  async::Task<IoResult> read_some(std::span<std::byte> buffer, Deadline deadline) {
-    for (;;) {
-      const std::optional<IoResult> result = try_read(buffer);
-      if (result) {
-        co_return *result;
-      }
-      const async::WakeReason ready = co_await readable(deadline);
-      if (ready == async::WakeReason::timed_out) {
-        co_return IoResult{IoStatus::timed_out, 0, 0};
-      }
-    }
-  }
-
-  /// Writes all bytes. If the deadline passes or the connection ends, the result has the number written so far.
-  async::Task<IoResult> write_all(std::span<const std::byte> bytes, Deadline deadline) {
-    std::size_t done = 0;
-    while (done < bytes.size()) {
-      const std::optional<IoResult> result = try_write(bytes.subspan(done));
-      if (result && !result->ok()) {
-        co_return IoResult{result->status, done, result->error};
-      }
-      if (result) {
-        done += result->bytes;
-        continue;
-      }
-      const async::WakeReason ready = co_await loop_->writable(socket_.get(), deadline);
-      if (ready == async::WakeReason::timed_out) {
-        co_return IoResult{IoStatus::timed_out, done, 0};
-      }
-    }
-    co_return IoResult{IoStatus::ok, done, 0};
-  }
-
   /// `co_await connection.readable(deadline)`: as EventLoop::readable.
   async::DescriptorAwaiter readable(Deadline deadline) noexcept { return loop_->readable(socket_.get(), deadline); }
   async::DescriptorAwaiter writable(Deadline deadline) noexcept { return loop_->writable(socket_.get(), deadline); }
@@ -164,36 +151,14 @@ class Connection {
   async::EventLoop& loop() const noexcept { return *loop_; }
 
  private:
-  /// Errors that the network or the peer can cause; any other is a programming error.
-  static bool is_gone(int error) noexcept {
-    switch (error) {
-      case ECONNRESET:
-      case ECONNABORTED:
-      case ECONNREFUSED:
-      case EPIPE:
-      case ETIMEDOUT:
-      case EHOSTUNREACH:
-      case EHOSTDOWN:
-      case ENETUNREACH:
-      case ENETDOWN:
-      case ENETRESET:
-      case ENOTCONN: return true;
-      default: return false;
-    }
-  }
-
-  std::optional<IoResult> failure(int error, const char* doing) const {
-    if (is_gone(error)) {
+  DTRAIN_NOT_INLINED std::optional<IoResult> failure(int error, const char* doing) const {
+    if (detail::is_network_error(error)) {
       return IoResult{IoStatus::closed, 0, error};
     }
     if (error != EAGAIN && error != EWOULDBLOCK) {
-      refuse(error, doing);
+      throw_posix(error, "{}{}", {doing, to_string(peer())});
     }
     return std::nullopt;
-  }
-
-  [[noreturn]] DTRAIN_NOT_INLINED void refuse(int error, const char* doing) const {
-    throw_posix(error, "{}{}", {doing, to_string(peer())});
   }
 
   void set_option(int level, int option, int value, const char* name) {
@@ -202,15 +167,8 @@ class Connection {
     }
   }
 
-  SocketAddress address(int (*ask)(int, sockaddr*, socklen_t*)) const noexcept {
-    sockaddr_storage storage{};
-    socklen_t size = sizeof storage;
-    if (ask(socket_.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
-      return {};
-    }
-    return SocketAddress::from_system(reinterpret_cast<const sockaddr*>(&storage), size)
-        .value_or(SocketAddress{})
-        .unmapped();
+  SocketAddress address(SocketAddress::End end) const noexcept {
+    return SocketAddress::of_socket(socket_.get(), end).value_or(SocketAddress{}).unmapped();
   }
 
   async::EventLoop* loop_;
@@ -259,20 +217,7 @@ namespace detail {
 
 /// Whether a later attempt may succeed: the server, or the route to it, may not be up yet.
 inline bool is_retriable(int error) noexcept {
-  switch (error) {
-    case ECONNREFUSED:
-    case ECONNRESET:
-    case ECONNABORTED:
-    case ETIMEDOUT:
-    case EHOSTUNREACH:
-    case EHOSTDOWN:
-    case ENETUNREACH:
-    case ENETDOWN:
-    case EADDRNOTAVAIL:
-    case EAFNOSUPPORT:
-    case EAGAIN: return true;
-    default: return false;
-  }
+  return is_network_error(error) || error == EADDRNOTAVAIL || error == EAFNOSUPPORT || error == EAGAIN;
 }
 
 /// Tells the observer that the connection is tried again.

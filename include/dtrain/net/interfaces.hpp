@@ -80,14 +80,11 @@ inline bool is_unreachable(const SocketAddress& address) noexcept {
 /// This machine's address on the route to another machine, or to itself; empty without a route. Sends nothing.
 inline std::optional<SocketAddress> address_towards(const SocketAddress& target) {
   const Descriptor socket(::socket(target.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_storage storage{};
-  socklen_t size = sizeof storage;
   const SocketAddress port_given = target.with_port(9);  // any port: connect() needs one
-  if (!socket || ::connect(socket.get(), port_given.data(), port_given.size()) != 0 ||
-      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
+  if (!socket || ::connect(socket.get(), port_given.data(), port_given.size()) != 0) {
     return std::nullopt;
   }
-  const auto own = SocketAddress::from_system(reinterpret_cast<const sockaddr*>(&storage), size);
+  const std::optional<SocketAddress> own = SocketAddress::of_socket(socket.get(), &::getsockname);
   return own ? std::optional(own->with_port(0)) : std::nullopt;
 }
 

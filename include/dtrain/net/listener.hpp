@@ -121,13 +121,11 @@ class Listener {
     if (::bind(socket.get(), address.data(), address.size()) != 0 || ::listen(socket.get(), backlog) != 0) {
       throw_errno("{}", {doing}, remedy(errno));
     }
-    sockaddr_storage storage{};
-    socklen_t size = sizeof storage;
-    if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
+    const std::optional<SocketAddress> local = SocketAddress::of_socket(socket.get(), &::getsockname);
+    if (!local) {
       throw_errno(doing);
     }
-    const auto local = SocketAddress::from_system(reinterpret_cast<const sockaddr*>(&storage), size);
-    return {loop, std::move(socket), local.value_or(address)};
+    return {loop, std::move(socket), *local};
   }
 
   /// Logs one warning about a failure that accept() waits out, unless it is a peer that disconnected early.

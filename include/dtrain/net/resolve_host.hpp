@@ -107,42 +107,13 @@ inline Resolution query_system(const std::string& host, std::uint16_t port) {
 }
 
 /// State shared by the helper thread and the waiting coroutine; the last owner frees it.
-class ResolveRequest {
- public:
-  explicit ResolveRequest(async::EventLoop& loop) : loop_(&loop), done_(loop) {}
+struct ResolveRequest {
+  explicit ResolveRequest(async::EventLoop& home) : loop(&home), done(home) {}
 
-  /// On the helper thread. The loop exists until the coroutine detaches the request.
-  void deliver(const std::shared_ptr<ResolveRequest>& self, Resolution found) {
-    const std::lock_guard lock(mutex_);
-    if (loop_ != nullptr) {
-      found_ = std::move(found);
-      loop_->post([self] { self->announce(); });
-    }
-  }
-
-  /// On the loop's thread.
-  void detach() noexcept {
-    const std::lock_guard lock(mutex_);
-    loop_ = nullptr;
-  }
-  async::ManualResetEvent& done() noexcept { return done_; }
-  Resolution take() {
-    const std::lock_guard lock(mutex_);
-    return std::move(found_);
-  }
-
- private:
-  void announce() noexcept {
-    const std::lock_guard lock(mutex_);
-    if (loop_ != nullptr) {
-      done_.set();
-    }
-  }
-
-  std::mutex mutex_;
-  async::EventLoop* loop_;        ///< guarded by mutex_; null once detached
-  Resolution found_;              ///< guarded by mutex_
-  async::ManualResetEvent done_;  ///< the loop's thread only
+  std::mutex mutex;
+  async::EventLoop* loop;        ///< exists until the coroutine, under the mutex, makes this null
+  Resolution found;              ///< the loop's thread only
+  async::ManualResetEvent done;  ///< the loop's thread only
 };
 
 /// Resolves numeric hosts and "localhost", and refuses what is no name. @returns false if the system has to be asked
@@ -163,10 +134,17 @@ inline std::shared_ptr<ResolveRequest> start_resolve_request(async::EventLoop& l
                                                              std::uint16_t port) {
   auto request = std::make_shared<ResolveRequest>(loop);
   const auto ask = [request, host = std::move(host), port] {
-    Resolution found;
     try {
-      found = query_system(host, port);
-      request->deliver(request, std::move(found));
+      auto deliver = [request, found = query_system(host, port)]() mutable {
+        if (request->loop != nullptr) {
+          request->found = std::move(found);
+          request->done.set();
+        }
+      };
+      const std::lock_guard lock(request->mutex);
+      if (request->loop != nullptr) {
+        request->loop->post(std::move(deliver));
+      }
     } catch (...) {  // out of memory: the coroutine's deadline ends the wait
     }
   };
@@ -204,13 +182,16 @@ inline async::Task<Resolution> resolve(async::EventLoop& loop, std::string host,
     co_return std::move(resolution);
   }
   struct DetachOnExit {
-    ~DetachOnExit() { request->detach(); }
+    ~DetachOnExit() {
+      const std::lock_guard lock(request->mutex);
+      request->loop = nullptr;
+    }
     std::shared_ptr<detail::ResolveRequest> request;
   };
   const DetachOnExit scope{detail::start_resolve_request(loop, std::move(host), port)};
-  const async::WakeReason ready = co_await scope.request->done().wait(deadline);
+  const async::WakeReason ready = co_await scope.request->done.wait(deadline);
   if (ready == async::WakeReason::ready) {
-    resolution = scope.request->take();
+    resolution = std::move(scope.request->found);
   } else {
     resolution.reason = "the name service did not answer in time";
   }

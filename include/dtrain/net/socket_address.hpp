@@ -7,7 +7,6 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -20,16 +19,6 @@
 #include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::net {
-
-/// A port in decimal digits, 0..65535; otherwise nullopt.
-inline std::optional<std::uint16_t> parse_port(std::string_view text) noexcept {
-  std::uint16_t port = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  if (error != std::errc{} || end != text.data() + text.size()) {
-    return std::nullopt;
-  }
-  return port;
-}
 
 /// A value of 28 bytes, compared by family, address, port and scope.
 class SocketAddress {
@@ -73,16 +62,6 @@ class SocketAddress {
     return result;
   }
 
-  /// From "192.0.2.1:80" or "[2001:db8::1]:80".
-  static std::optional<SocketAddress> parse(std::string_view text) {
-    const std::size_t colon = text.rfind(':');
-    if (colon == std::string_view::npos || (text.find(':') != colon && text[colon - 1] != ']')) {
-      return std::nullopt;
-    }
-    const std::optional<std::uint16_t> port = parse_port(text.substr(colon + 1));
-    return port ? from_numeric(text.substr(0, colon), *port) : std::nullopt;
-  }
-
   /// From an address of a system call; nullopt for another family.
   static std::optional<SocketAddress> from_system(const sockaddr* address, socklen_t size) noexcept {
     SocketAddress result;
@@ -93,6 +72,17 @@ class SocketAddress {
     }
     std::memcpy(&result.storage_, address, is_v4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
     return result;
+  }
+
+  /// System call for one end of a socket: ::getsockname or ::getpeername.
+  using End = int (*)(int, sockaddr*, socklen_t*);
+
+  /// The address of one end of a socket; nullopt if the system has none, or one of another family.
+  static std::optional<SocketAddress> of_socket(int descriptor, End end) noexcept {
+    sockaddr_storage storage{};
+    auto* const found = reinterpret_cast<sockaddr*>(&storage);
+    socklen_t size = sizeof storage;
+    return end(descriptor, found, &size) == 0 ? from_system(found, size) : std::nullopt;
   }
 
   bool is_v6() const noexcept { return storage_.any.sa_family == AF_INET6; }

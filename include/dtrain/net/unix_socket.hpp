@@ -87,49 +87,17 @@ class UnixConnection {
   /// Sends a message of 1 to 4096 bytes with a descriptor; the receiver gets a copy of it. The caller keeps
   /// `descriptor`. @throws Error (timeout, closed, posix)
   void send_descriptor(int descriptor, std::span<const std::byte> bytes, Deadline deadline) {
+    if (bytes.empty() || bytes.size() > max_message_bytes) {
+      throw_error(Errc::invalid_argument, "a Unix socket's message has 1 to 4096 bytes, not {}", {bytes.size()});
+    }
+    iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
+    msghdr message = message_of(part, control);
     cmsghdr* header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
-    send_message(message, bytes, deadline);
-  }
-
-  /// Receives the next message and its descriptor, which is close-on-exec.
-  /// @throws Error (timeout); Error (closed); Error (protocol) for a message without a descriptor, with more than one,
-  /// or longer than 4096 bytes (its descriptors are closed)
-  ReceivedDescriptor receive_descriptor(Deadline deadline) {
-    ReceivedDescriptor received = receive_message(deadline);
-    if (!received.descriptor) {
-      throw_error(Errc::protocol, "receiving a descriptor: the message came without one");
-    }
-    return received;
-  }
-
-  /// @throws Error (posix)
-  PeerCredentials peer_credentials() const {
-    ucred credentials{};
-    socklen_t size = sizeof credentials;
-    if (::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
-      throw_errno("asking who is at the other end of a Unix socket");
-    }
-    return {credentials.pid, credentials.uid, credentials.gid};
-  }
-
-  int descriptor() const noexcept { return socket_.get(); }
-
- private:
-  void send_message(msghdr& message, std::span<const std::byte> bytes, Deadline deadline) {
-    if (bytes.empty() || bytes.size() > max_message_bytes) {
-      throw_error(Errc::invalid_argument, "a Unix socket's message has 1 to 4096 bytes, not {}", {bytes.size()});
-    }
-    iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
     while (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL) < 0) {
       const int error = errno;
       if (error == EPIPE || error == ECONNRESET) {
@@ -143,7 +111,10 @@ class UnixConnection {
     }
   }
 
-  ReceivedDescriptor receive_message(Deadline deadline) {
+  /// Receives the next message and its descriptor, which is close-on-exec.
+  /// @throws Error (timeout); Error (closed); Error (protocol) for a message without a descriptor, with more than one,
+  /// or longer than 4096 bytes (its descriptors are closed)
+  ReceivedDescriptor receive_descriptor(Deadline deadline) {
     ReceivedDescriptor received;
     received.bytes.resize(max_message_bytes);
     std::vector<Descriptor> descriptors;
@@ -154,11 +125,7 @@ class UnixConnection {
     ssize_t count = -1;
     bool was_reset = false;
     while (count < 0) {
-      message = {};
-      message.msg_iov = &part;
-      message.msg_iovlen = 1;
-      message.msg_control = control;
-      message.msg_controllen = sizeof control;
+      message = message_of(part, control);
       count = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
       const int error = errno;
       if (count < 0 && error == EAGAIN) {
@@ -177,10 +144,34 @@ class UnixConnection {
       throw_error(Errc::protocol,
                   "receiving from a process on this host: the message is too long or carries more than one descriptor");
     }
-    if (!descriptors.empty()) {
-      received.descriptor = std::move(descriptors.front());
+    if (descriptors.empty()) {
+      throw_error(Errc::protocol, "receiving a descriptor: the message came without one");
     }
+    received.descriptor = std::move(descriptors.front());
     return received;
+  }
+
+  /// @throws Error (posix)
+  PeerCredentials peer_credentials() const {
+    ucred credentials{};
+    socklen_t size = sizeof credentials;
+    if (::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+      throw_errno("asking who is at the other end of a Unix socket");
+    }
+    return {credentials.pid, credentials.uid, credentials.gid};
+  }
+
+  int descriptor() const noexcept { return socket_.get(); }
+
+ private:
+  template <std::size_t Bytes>
+  static msghdr message_of(iovec& part, char (&control)[Bytes]) noexcept {
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = Bytes;
+    return message;
   }
 
   /// Allocates nothing, so no exception can leave a descriptor without an owner.

@@ -1,11 +1,20 @@
 #include "dtrain/net/socket_address.hpp"
+
+#include <cstdint>
+#include <tuple>
+
 #include "unit/net/prelude.hpp"
 
 namespace {
 
 TEST_CASE("numeric addresses are parsed and written back in their usual form") {
-  for (const char* text : {"127.0.0.1:0", "192.0.2.1:65535", "[::1]:80", "[2001:db8::1]:29500", "0.0.0.0:1"}) {
-    const auto address = SocketAddress::parse(text);
+  const std::vector<std::tuple<const char*, std::uint16_t, const char*>> table{
+      {"127.0.0.1", 0, "127.0.0.1:0"}, {"192.0.2.1", 65535, "192.0.2.1:65535"},
+      {"::1", 80, "[::1]:80"},         {"2001:db8::1", 29500, "[2001:db8::1]:29500"},
+      {"0.0.0.0", 1, "0.0.0.0:1"},
+  };
+  for (const auto& [host, port, text] : table) {
+    const auto address = SocketAddress::from_numeric(host, port);
     REQUIRE_MESSAGE(address.has_value(), text);
     CHECK(to_string(*address) == text);
   }
@@ -13,39 +22,13 @@ TEST_CASE("numeric addresses are parsed and written back in their usual form") {
   CHECK(SocketAddress::from_numeric("::1", 5) == SocketAddress::loopback_v6(5));
 }
 
-TEST_CASE("what is not a numeric address with a port is nothing") {
-  for (const char* text : {"",
-                           ":",
-                           ":80",
-                           "localhost:80",
-                           "1.2.3:80",
-                           "1.2.3.4",
-                           "1.2.3.4:",
-                           "1.2.3.4:65536",
-                           "1.2.3.4:-1",
-                           "1.2.3.4:+1",
-                           "1.2.3.4: 1",
-                           "::1:80",
-                           "::1",
-                           "[::1]",
-                           "[::1:80",
-                           "[1.2.3.4]:80",
-                           "[]:80",
-                           "256.1.1.1:1",
-                           "[fe80::1%no-such-interface]:1",
-                           "1.2.3.4%lo:1",
-                           "[::1]]:80"}) {
-    CHECK_MESSAGE(!SocketAddress::parse(text).has_value(), text);
+TEST_CASE("what is not a numeric address is nothing") {
+  for (const char* text :
+       {"", ":", ":80", "localhost", "1.2.3", "1.2.3.4:", "1.2.3.4:80", "[::1", "[::1:80", "[::1]:80", "[1.2.3.4]",
+        "[]", "256.1.1.1", "[fe80::1%no-such-interface]", "1.2.3.4%lo", "[::1]]", " ::1", "::1 "}) {
+    CHECK_MESSAGE(!SocketAddress::from_numeric(text, 1).has_value(), text);
   }
   CHECK_FALSE(SocketAddress::from_numeric(std::string_view("1.2.3.4\0x", 9), 1).has_value());
-}
-
-TEST_CASE("ports are decimal digits up to 65535") {
-  CHECK(parse_port("65535") == 65535);
-  CHECK(parse_port("00080") == 80);
-  for (const char* text : {"", "65536", "99999999999999999999", "-1", "0x10", "1 ", " 1"}) {
-    CHECK_MESSAGE(!parse_port(text).has_value(), text);
-  }
 }
 
 TEST_CASE("loopback is the whole of 127.0.0.0/8, ::1, and IPv4's written as IPv6") {

@@ -15,7 +15,6 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/version.hpp"
 #include "dtrain/net/connection.hpp"
 
 namespace DTRAIN_NAMESPACE::net {
