@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE {
 

@@ -29,33 +29,15 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
   using Callback = std::function<void(const Cause&)>;
   using Reporter = std::function<void(const Cause&)>;
 
+  /// Removes a callback. Keeps the latch.
+  struct Unsubscribe {
+    void operator()(Callback* callback) const noexcept;
+    std::shared_ptr<FailureLatch> latch;
+  };
+
   /// Owns a callback's registration: after its destruction the callback is not running and is never called. A callback
   /// must not destroy its own Subscription.
-  class Subscription {
-   public:
-    Subscription() noexcept = default;
-    Subscription(Subscription&& other) noexcept
-        : latch_(std::move(other.latch_)), position_(std::exchange(other.position_, {})) {}
-    Subscription& operator=(Subscription&& other) noexcept {
-      if (this != &other) {
-        reset();
-        latch_ = std::move(other.latch_);
-        position_ = std::exchange(other.position_, {});
-      }
-      return *this;
-    }
-    ~Subscription() { reset(); }
-
-    void reset() noexcept;
-
-   private:
-    friend class FailureLatch;
-    Subscription(std::shared_ptr<FailureLatch> latch, std::list<Callback>::iterator position) noexcept
-        : latch_(std::move(latch)), position_(position) {}
-
-    std::shared_ptr<FailureLatch> latch_;
-    std::list<Callback>::iterator position_{};
-  };
+  using Subscription = std::unique_ptr<Callback, Unsubscribe>;
 
   bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
 
@@ -100,11 +82,9 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
 
 namespace DTRAIN_NAMESPACE {
 
-DTRAIN_DEFINED void FailureLatch::Subscription::reset() noexcept {
-  if (const std::shared_ptr<FailureLatch> latch = std::exchange(latch_, nullptr)) {
-    const std::lock_guard lock(latch->mutex_);
-    latch->callbacks_.erase(position_);
-  }
+DTRAIN_DEFINED void FailureLatch::Unsubscribe::operator()(Callback* callback) const noexcept {
+  const std::lock_guard lock(latch->mutex_);
+  latch->callbacks_.remove_if([callback](const Callback& each) { return &each == callback; });
 }
 
 DTRAIN_DEFINED std::optional<Cause> FailureLatch::cause() const {
@@ -157,11 +137,11 @@ DTRAIN_DEFINED void FailureLatch::set_reporter(Reporter reporter) {
 
 DTRAIN_DEFINED FailureLatch::Subscription FailureLatch::subscribe(Callback callback) {
   const std::lock_guard lock(mutex_);
-  const auto position = callbacks_.insert(callbacks_.end(), std::move(callback));
+  Callback& kept = callbacks_.emplace_back(std::move(callback));
   if (failed()) {
-    (*position)(*cause_);
+    kept(*cause_);
   }
-  return {shared_from_this(), position};
+  return {&kept, Unsubscribe{shared_from_this()}};
 }
 
 DTRAIN_DEFINED void FailureLatch::throw_if_failed(int own_rank) const {

@@ -2,29 +2,29 @@
 /// @file
 /// log(): lines to stderr, each in one write, at the levels that DTRAIN_LOG selects.
 
+#include <optional>
 #include <string_view>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
 /// Each level includes those before it.
 enum class LogLevel : int { off = 0, error, warning, info, debug };
 
-/// The level that DTRAIN_LOG names; warning if it is unset or invalid.
-inline LogLevel log_level_of(const char* text) noexcept {
-  const std::string_view name = text == nullptr ? "" : text;
+/// The level with this name; nullopt for other text.
+inline std::optional<LogLevel> log_level_named(std::string_view name) noexcept {
   if (name == "off") return LogLevel::off;
   if (name == "error") return LogLevel::error;
+  if (name == "warning") return LogLevel::warning;
   if (name == "info") return LogLevel::info;
   if (name == "debug") return LogLevel::debug;
-  return LogLevel::warning;
+  return std::nullopt;
 }
 
-/// Whether `name` is a valid value of DTRAIN_LOG.
-inline bool is_log_level(std::string_view name) noexcept {
-  return name == "off" || name == "error" || name == "warning" || name == "info" || name == "debug";
+/// The level that DTRAIN_LOG names; warning if it is unset or invalid.
+inline LogLevel log_level_of(const char* text) noexcept {
+  return log_level_named(text == nullptr ? "" : text).value_or(LogLevel::warning);
 }
 
 /// Writes "dtrain: text\n" to stderr if `level` is enabled. A full or closed stderr is not an error of the job.

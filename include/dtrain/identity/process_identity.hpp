@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 

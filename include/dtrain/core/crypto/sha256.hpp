@@ -10,7 +10,6 @@
 #include <string_view>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
@@ -35,9 +34,6 @@ class Sha256 {
   Sha256Digest digest() const noexcept;
 
  private:
-  /// Section 5.1.1: a 1 bit, zeros, and the message's length in bits as 64 of them, to the end of a block.
-  void finish() noexcept;
-
   void copy(std::span<const std::byte> bytes) noexcept;
 
   DTRAIN_ALWAYS_INLINE static std::uint32_t rotated(std::uint32_t value, int bits) noexcept {
@@ -71,14 +67,15 @@ class Sha256 {
 class HmacSha256 {
  public:
   explicit HmacSha256(std::span<const std::byte> key) noexcept {
-    std::array<std::byte, Sha256::block_bytes> block{};
-    const Sha256Digest hashed = key.size() > block.size() ? Sha256().update(key).digest() : Sha256Digest{};
-    const std::span<const std::byte> used = key.size() > block.size() ? std::span<const std::byte>(hashed) : key;
-    for (std::size_t i = 0; i < used.size(); ++i) {
-      block[i] = used[i];
+    const Sha256Digest hashed = Sha256().update(key).digest();
+    const bool is_long = key.size() > Sha256::block_bytes;
+    const std::span<const std::byte> used = is_long ? std::span<const std::byte>(hashed) : key;
+    for (std::size_t i = 0; i < Sha256::block_bytes; ++i) {
+      const std::byte each = i < used.size() ? used[i] : std::byte{0};
+      const std::array<std::byte, 2> padded{each ^ std::byte{0x36}, each ^ std::byte{0x5c}};
+      inner_.update(std::span(padded).first(1));
+      outer_.update(std::span(padded).last(1));
     }
-    inner_.update(xored(block, std::byte{0x36}));
-    outer_.update(xored(block, std::byte{0x5c}));
   }
 
   HmacSha256& update(std::span<const std::byte> bytes) noexcept {
@@ -96,14 +93,6 @@ class HmacSha256 {
   }
 
  private:
-  static std::array<std::byte, Sha256::block_bytes> xored(std::array<std::byte, Sha256::block_bytes> block,
-                                                          std::byte pad) noexcept {
-    for (std::byte& each : block) {
-      each ^= pad;
-    }
-    return block;
-  }
-
   Sha256 inner_;
   Sha256 outer_;
 };
@@ -154,16 +143,7 @@ DTRAIN_DEFINED Sha256& Sha256::update(std::span<const std::byte> bytes) noexcept
 }
 
 DTRAIN_DEFINED Sha256Digest Sha256::digest() const noexcept {
-  Sha256 last = *this;
-  last.finish();
-  Sha256Digest bytes{};
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    bytes[i] = static_cast<std::byte>(last.state_[i / 4] >> (24 - 8 * (i % 4)));
-  }
-  return bytes;
-}
-
-DTRAIN_DEFINED void Sha256::finish() noexcept {
+  // Section 5.1.1: a 1 bit, zeros, and the message's length in bits as 64 of them, to the end of a block.
   const std::uint64_t bits = message_bytes_ * 8;
   std::array<std::byte, 2 * block_bytes> padding{};
   padding[0] = std::byte{0x80};
@@ -171,7 +151,13 @@ DTRAIN_DEFINED void Sha256::finish() noexcept {
   for (std::size_t i = 0; i < 8; ++i) {
     padding[zeros_end + i] = static_cast<std::byte>(bits >> (56 - 8 * i));
   }
-  update(std::span(padding).first(zeros_end + 8));
+  Sha256 last = *this;
+  last.update(std::span(padding).first(zeros_end + 8));
+  Sha256Digest bytes{};
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<std::byte>(last.state_[i / 4] >> (24 - 8 * (i % 4)));
+  }
+  return bytes;
 }
 
 DTRAIN_DEFINED void Sha256::copy(std::span<const std::byte> bytes) noexcept {

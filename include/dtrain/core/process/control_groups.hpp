@@ -21,12 +21,6 @@ std::optional<int> cpu_quota_of_groups(std::string_view groups, const std::strin
 /// cpu_quota_of_groups() of this process.
 std::optional<int> cpu_quota();
 
-/// Bytes that the control group in `folder` may still take: its limit minus its use, without file pages, which the
-/// kernel reclaims. No bound if the folder has no limit or does not exist.
-/// @param files prefix of the file-page counters that include child groups: "total_" in version 1, "" in version 2
-std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
-                                 const std::string& files);
-
 /// The minimum over this process's control group and its ancestors, in versions 1 and 2 of the kernel's interface.
 /// @param groups content of /proc/self/cgroup: lines "0::/path" or "4:memory:/path"
 std::uint64_t available_in_groups(std::string_view groups, const std::string& root = "/sys/fs/cgroup");
@@ -48,9 +42,6 @@ struct ControlGroup {
 std::vector<ControlGroup> control_groups(std::string_view groups, std::string_view controller,
                                          const std::string& root = "/sys/fs/cgroup");
 
-/// The first 4096 bytes of a kernel file; empty if it cannot be read.
-std::string read_start(const std::string& path);
-
 /// The number after `label` in `text`; `otherwise` if there is none.
 std::uint64_t number_after(std::string_view text, std::string_view label, std::uint64_t otherwise) noexcept;
 
@@ -69,35 +60,18 @@ std::uint64_t number_after(std::string_view text, std::string_view label, std::u
 
 namespace DTRAIN_NAMESPACE {
 
-DTRAIN_DEFINED std::optional<int> cpu_quota_of_groups(std::string_view groups, const std::string& root) {
-  constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
-  constexpr std::uint64_t usual_period = 100000;  // microseconds
-  constexpr std::uint64_t most_cores = 1 << 20;
-  std::uint64_t cores = none;
-  for (const ControlGroup& group : control_groups(groups, "cpu", root)) {
-    std::uint64_t quota = none;
-    std::uint64_t period = usual_period;
-    if (group.is_first_version) {  // the quota is -1 if there is none
-      quota = number_after(read_start(group.folder + "/cpu.cfs_quota_us"), "", none);
-      period = number_after(read_start(group.folder + "/cpu.cfs_period_us"), "", usual_period);
-    } else {  // "250000 100000" or "max 100000"
-      const std::string text = read_start(group.folder + "/cpu.max");
-      quota = number_after(text, "", none);
-      period = number_after(text, " ", usual_period);
-    }
-    if (quota != none && period != 0) {
-      cores = std::min(cores, std::clamp<std::uint64_t>(quota / period, 1, most_cores));
-    }
-  }
-  return cores == none ? std::nullopt : std::optional(static_cast<int>(cores));
+namespace detail {
+
+/// The first 4096 bytes of a kernel file; empty if it cannot be read.
+DTRAIN_NOT_INLINED inline std::string read_start(const std::string& path) {
+  return read_small_file(path, 4096).value_or("");
 }
 
-DTRAIN_DEFINED std::optional<int> cpu_quota() {
-  return cpu_quota_of_groups(read_start("/proc/self/cgroup"));
-}
-
-DTRAIN_DEFINED std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
-                                                const std::string& files) {
+/// Bytes that the control group in `folder` may still take: its limit minus its use, without file pages, which the
+/// kernel reclaims. No bound if the folder has no limit or does not exist.
+/// @param files prefix of the file-page counters that include child groups: "total_" in version 1, "" in version 2
+inline std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
+                                        const std::string& files) {
   constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
   const std::uint64_t most = number_after(read_start(folder + limit), "", unknown);
   if (most == unknown) {
@@ -107,29 +81,8 @@ DTRAIN_DEFINED std::uint64_t available_in_group(const std::string& folder, const
   const std::string statistics = format_text("\n{}", {read_start(folder + "/memory.stat")});
   const std::uint64_t reclaimable = number_after(statistics, format_text("\n{}inactive_file ", {files}), 0) +
                                     number_after(statistics, format_text("\n{}active_file ", {files}), 0);
-  const std::uint64_t held = used - std::min(used, reclaimable);
-  return most - std::min(most, held);
+  return most - std::min(most, used - std::min(used, reclaimable));
 }
-
-DTRAIN_DEFINED std::uint64_t available_in_groups(std::string_view groups, const std::string& root) {
-  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
-  for (const ControlGroup& group : control_groups(groups, "memory", root)) {
-    available = std::min(
-        available, group.is_first_version
-                       ? available_in_group(group.folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_")
-                       : available_in_group(group.folder, "/memory.max", "/memory.current", ""));
-  }
-  return available;
-}
-
-DTRAIN_DEFINED std::uint64_t available_memory_bytes() {
-  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t kibibytes = number_after(read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
-  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024,
-                  available_in_groups(read_start("/proc/self/cgroup")));
-}
-
-namespace detail {
 
 /// Whether a list "cpu,cpuacct" has the name.
 inline bool lists(std::string_view names, std::string_view name) noexcept {
@@ -144,6 +97,52 @@ inline bool lists(std::string_view names, std::string_view name) noexcept {
 }
 
 }  // namespace detail
+
+DTRAIN_DEFINED std::optional<int> cpu_quota_of_groups(std::string_view groups, const std::string& root) {
+  constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
+  constexpr std::uint64_t usual_period = 100000;  // microseconds
+  constexpr std::uint64_t most_cores = 1 << 20;
+  std::uint64_t cores = none;
+  for (const ControlGroup& group : control_groups(groups, "cpu", root)) {
+    std::uint64_t quota = none;
+    std::uint64_t period = usual_period;
+    if (group.is_first_version) {  // the quota is -1 if there is none
+      quota = number_after(detail::read_start(group.folder + "/cpu.cfs_quota_us"), "", none);
+      period = number_after(detail::read_start(group.folder + "/cpu.cfs_period_us"), "", usual_period);
+    } else {  // "250000 100000" or "max 100000"
+      const std::string text = detail::read_start(group.folder + "/cpu.max");
+      quota = number_after(text, "", none);
+      period = number_after(text, " ", usual_period);
+    }
+    if (quota != none && period != 0) {
+      cores = std::min(cores, std::clamp<std::uint64_t>(quota / period, 1, most_cores));
+    }
+  }
+  return cores == none ? std::nullopt : std::optional(static_cast<int>(cores));
+}
+
+DTRAIN_DEFINED std::optional<int> cpu_quota() {
+  return cpu_quota_of_groups(detail::read_start("/proc/self/cgroup"));
+}
+
+DTRAIN_DEFINED std::uint64_t available_in_groups(std::string_view groups, const std::string& root) {
+  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
+  for (const ControlGroup& group : control_groups(groups, "memory", root)) {
+    available = std::min(
+        available,
+        group.is_first_version
+            ? detail::available_in_group(group.folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_")
+            : detail::available_in_group(group.folder, "/memory.max", "/memory.current", ""));
+  }
+  return available;
+}
+
+DTRAIN_DEFINED std::uint64_t available_memory_bytes() {
+  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t kibibytes = number_after(detail::read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
+  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024,
+                  available_in_groups(detail::read_start("/proc/self/cgroup")));
+}
 
 DTRAIN_DEFINED std::vector<ControlGroup> control_groups(std::string_view groups, std::string_view controller,
                                                         const std::string& root) {
@@ -171,10 +170,6 @@ DTRAIN_DEFINED std::vector<ControlGroup> control_groups(std::string_view groups,
     }
   }
   return found;
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED std::string read_start(const std::string& path) {
-  return read_small_file(path, 4096).value_or("");
 }
 
 DTRAIN_DEFINED std::uint64_t number_after(std::string_view text, std::string_view label,

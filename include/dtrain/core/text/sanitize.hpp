@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE {
 

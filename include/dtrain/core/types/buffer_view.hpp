@@ -8,7 +8,6 @@
 #include <span>
 #include <string>
 
-#include "dtrain/core/config.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/version.hpp"
 
@@ -28,7 +27,9 @@ struct Device {
 };
 
 /// "host", "cuda:1".
-std::string to_string(Device device);
+inline std::string to_string(Device device) {
+  return device.kind == DeviceKind::host ? std::string("host") : "cuda:" + std::to_string(device.index);
+}
 
 /// Writable view of `count` elements of `dtype` at `data`. Lifetime: the memory outlives all operations on it.
 /// @ingroup views
@@ -71,15 +72,3 @@ ConstBufferView buffer_view(std::span<const T> values) noexcept {
 }
 
 }  // namespace DTRAIN_NAMESPACE
-
-#if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE {
-
-DTRAIN_DEFINED std::string to_string(Device device) {
-  return device.kind == DeviceKind::host ? std::string("host") : "cuda:" + std::to_string(device.index);
-}
-
-}  // namespace DTRAIN_NAMESPACE
-
-#endif  // DTRAIN_DEFINITIONS

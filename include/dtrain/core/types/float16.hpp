@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// float16: IEEE 754's 16-bit float, for storing gradients: no arithmetic, exact conversions.
+/// float16: IEEE 754's 16-bit float, for storing gradients: no arithmetic, exact conversions; SmallFloat: the template
+/// of it and of the 8-bit floats.
 
 #include <bit>
 #include <cstdint>
@@ -11,24 +12,24 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// IEEE 754's 16-bit float, for programs without another 16-bit float. A program with another type (c10::Half, __half,
-/// Eigen::half, _Float16) registers it once and passes spans of it; the type must hold the 16 bits and nothing else:
-///
-///   template <> struct dtrain::dtype_of<c10::Half> : std::integral_constant<dtrain::DType, dtrain::DType::f16> {};
-///
-/// The conversions use integers only: results are the same at compile time, under -ffast-math and with flushed
-/// subnormals.
-/// @ingroup views
-struct float16 {
-  std::uint16_t bits = 0;
+namespace detail {
 
-  constexpr float16() noexcept = default;
+/// A sign, an exponent, and `digits` bits after the implicit one; no arithmetic. `largest` is the greatest finite
+/// value's bits; above it, bits with digits 0 are infinity and all others NaN. The conversions use integers only:
+/// results are the same at compile time, under -ffast-math and with flushed subnormals.
+/// @param overflow the bits of larger values and of infinity
+/// @param nan the bits of every NaN
+template <class Bits, std::uint32_t digits, std::uint32_t largest, std::uint32_t overflow, std::uint32_t nan>
+struct SmallFloat {
+  Bits bits = 0;
 
-  /// Rounds to nearest even; a value beyond the largest finite one (65504) becomes infinity. Every NaN becomes 0x7e00.
-  constexpr explicit float16(float value) noexcept : bits(rounded(std::bit_cast<std::uint32_t>(value))) {}
+  constexpr SmallFloat() noexcept = default;
 
-  static constexpr float16 from_bits(std::uint16_t bits) noexcept {
-    float16 value;
+  /// Rounds to nearest even.
+  constexpr explicit SmallFloat(float value) noexcept : bits(rounded(std::bit_cast<std::uint32_t>(value))) {}
+
+  static constexpr SmallFloat from_bits(Bits bits) noexcept {
+    SmallFloat value;
     value.bits = bits;
     return value;
   }
@@ -37,47 +38,62 @@ struct float16 {
   constexpr explicit operator float() const noexcept { return std::bit_cast<float>(widened(bits)); }
 
  private:
-  static constexpr std::uint16_t rounded(std::uint32_t value) noexcept {
-    const std::uint32_t sign = value >> 16U & 0x8000U;
+  static constexpr std::uint32_t width = 8U * sizeof(Bits);
+  static constexpr std::uint32_t bias = (1U << (width - 2U - digits)) - 1U;
+  static constexpr std::uint32_t dropped = 23U - digits;      ///< of a float's digits
+  static constexpr std::uint32_t first_normal = 128U - bias;  ///< the least one's exponent, as a float's
+  static constexpr std::uint32_t sign_bit = 1U << (width - 1U);
+
+  static constexpr Bits rounded(std::uint32_t value) noexcept {
+    const std::uint32_t sign = value >> (32U - width) & sign_bit;
     const std::uint32_t magnitude = value & 0x7fffffffU;
     const std::uint32_t exponent = magnitude >> 23U;
     if (magnitude > 0x7f800000U) {
-      return 0x7e00;
+      return nan;
     }
     std::uint32_t result = 0;
-    if (exponent >= 143) {  // 2^16 and more
-      result = 0x7c00U;
-    } else if (exponent >= 113) {  // normal; a carry out of the digits raises the exponent, as it must
-      result = shifted(magnitude - (112U << 23U), 13);
-    } else if (exponent >= 102) {  // a multiple of 2^-24
-      result = shifted((magnitude & 0x7fffffU) | 0x800000U, 126 - exponent);
+    if (exponent >= first_normal) {  // a carry out of the digits raises the exponent, as it must
+      result = shifted(magnitude - ((first_normal - 1U) << 23U), dropped);
+    } else if (exponent + digits + 1U >= first_normal) {  // a multiple of the least subnormal
+      result = shifted((magnitude & 0x7fffffU) | 0x800000U, dropped + first_normal - exponent);
     }
-    return static_cast<std::uint16_t>(sign | result);
+    return static_cast<Bits>(sign | (result > largest ? overflow : result));
   }
 
-  /// value / 2^digits, to nearest even.
-  static constexpr std::uint32_t shifted(std::uint32_t value, std::uint32_t digits) noexcept {
-    const std::uint32_t below_half = (1U << (digits - 1U)) - 1U;
-    return (value + below_half + (value >> digits & 1U)) >> digits;
+  /// value / 2^count, to nearest even.
+  static constexpr std::uint32_t shifted(std::uint32_t value, std::uint32_t count) noexcept {
+    const std::uint32_t below_half = (1U << (count - 1U)) - 1U;
+    return (value + below_half + (value >> count & 1U)) >> count;
   }
 
-  static constexpr std::uint32_t widened(std::uint32_t half) noexcept {
-    const std::uint32_t sign = (half & 0x8000U) << 16U;
-    const std::uint32_t exponent = half >> 10U & 0x1fU;
-    const std::uint32_t digits = half & 0x3ffU;
-    if (exponent == 0x1f) {
-      return sign | 0x7f800000U | digits << 13U;
+  static constexpr std::uint32_t widened(std::uint32_t stored) noexcept {
+    const std::uint32_t sign = (stored & sign_bit) << (32U - width);
+    const std::uint32_t magnitude = stored & (sign_bit - 1U);
+    const std::uint32_t fraction = magnitude & ((1U << digits) - 1U);
+    if (magnitude > largest) {
+      return sign | 0x7f800000U | fraction << dropped;
     }
-    if (exponent != 0) {
-      return sign | (exponent + 112U) << 23U | digits << 13U;
+    if (magnitude != fraction) {
+      return sign | (magnitude + ((first_normal - 1U) << digits)) << dropped;
     }
-    if (digits == 0) {
+    if (fraction == 0) {
       return sign;
     }
-    const auto shift = static_cast<std::uint32_t>(std::countl_zero(digits)) - 21U;  // to bit 10, the implicit one
-    return sign | (113U - shift) << 23U | (digits << shift & 0x3ffU) << 13U;
+    const auto shift = static_cast<std::uint32_t>(std::countl_zero(fraction)) - (31U - digits);  // to the implicit one
+    return sign | (first_normal - shift) << 23U | (fraction << shift & ((1U << digits) - 1U)) << dropped;
   }
 };
+
+}  // namespace detail
+
+/// IEEE 754's 16-bit float, for programs without another 16-bit float. A value beyond the largest finite one (65504)
+/// becomes infinity; every NaN becomes 0x7e00. A program with another type (c10::Half, __half, Eigen::half, _Float16)
+/// registers it once and passes spans of it; the type must hold the 16 bits and nothing else:
+///
+///   template <> struct dtrain::dtype_of<c10::Half> : std::integral_constant<dtrain::DType, dtrain::DType::f16> {};
+///
+/// @ingroup views
+using float16 = detail::SmallFloat<std::uint16_t, 10, 0x7bff, 0x7c00, 0x7e00>;
 
 template <>
 struct dtype_of<float16> : std::integral_constant<DType, DType::f16> {};

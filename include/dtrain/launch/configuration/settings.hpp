@@ -83,7 +83,7 @@ inline std::chrono::milliseconds in_milliseconds(std::chrono::nanoseconds time) 
 /// @throws Error (usage) if DTRAIN_LOG is set and is no log level
 inline void check_log_setting(const identity::Variables& variables) {
   const std::optional<std::string_view> value = variables.text("DTRAIN_LOG");
-  if (value && !is_log_level(*value)) {
+  if (value && !log_level_named(*value)) {
     throw_error(Errc::usage, "{} is no level; set it to off, error, warning, info or debug, or unset it",
                 {identity::quoted("DTRAIN_LOG", *value)});
   }
