@@ -41,11 +41,7 @@ class LoopThread {
   JoiningThread thread_;  ///< last: joined before the rest is destroyed
 };
 
-}  // namespace DTRAIN_NAMESPACE::async
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::async {
 
 DTRAIN_DEFINED LoopThread::LoopThread()
     : loop_(std::make_shared<EventLoop>()), handle_(std::make_shared<LoopHandle>(loop_)) {
@@ -56,6 +52,6 @@ DTRAIN_DEFINED LoopThread::~LoopThread() {
   loop_->stop();
 }
 
-}  // namespace DTRAIN_NAMESPACE::async
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::async

@@ -75,11 +75,7 @@ class TimerHeap {
   std::uint64_t next_sequence_ = 0;
 };
 
-}  // namespace DTRAIN_NAMESPACE::async
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::async {
 
 DTRAIN_DEFINED void TimerHeap::insert(Waiter& timer, Deadline deadline) {
   heap_.push_back(&timer);
@@ -128,6 +124,6 @@ DTRAIN_DEFINED void TimerHeap::sift_down(std::size_t index, Waiter& timer) noexc
   put(index, timer);
 }
 
-}  // namespace DTRAIN_NAMESPACE::async
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::async

@@ -11,27 +11,6 @@
 
 namespace DTRAIN_NAMESPACE::async {
 
-namespace detail {
-
-/// State shared by the children of one when_all.
-struct WhenAllState {
-  explicit WhenAllState(EventLoop& loop) : done(loop) {}
-  std::size_t pending = 0;
-  ManualResetEvent done;  ///< all are done, or one has failed
-};
-
-template <class T>
-Task<void> run_one(Task<T> task, Outcome<T>& outcome, WhenAllState& state) {
-  Task<void> stored = store_outcome(std::move(task), outcome);
-  co_await std::move(stored);
-  --state.pending;
-  if (outcome.failed() || state.pending == 0) {
-    state.done.set();
-  }
-}
-
-}  // namespace detail
-
 /// Runs the tasks interleaved on one loop and returns their values in the given order (Task<void> for void ones). The
 /// first exception cancels the other tasks, which are destroyed before it is rethrown; of several in one turn of the
 /// loop, the first task's in the given order. After a task that fails at its start, later ones do not start.
@@ -41,18 +20,26 @@ Task<void> run_one(Task<T> task, Outcome<T>& outcome, WhenAllState& state) {
 template <class T>
 Task<std::conditional_t<std::is_void_v<T>, void, std::vector<std::conditional_t<std::is_void_v<T>, bool, T>>>> when_all(
     EventLoop& loop, std::vector<Task<T>> tasks, Deadline deadline) {
-  detail::WhenAllState state(loop);
+  std::size_t pending = tasks.size();
+  ManualResetEvent done(loop);  // all are done, or one has failed
+  const auto run_one = [&pending, &done](Task<T> task, Outcome<T>& outcome) -> Task<void> {
+    Task<void> stored = store_outcome(std::move(task), outcome);
+    co_await std::move(stored);
+    --pending;
+    if (outcome.failed() || pending == 0) {
+      done.set();
+    }
+  };
   std::vector<Outcome<T>> outcomes(tasks.size());
   {
-    state.pending = tasks.size();
     std::vector<Task<void>> children;
     children.reserve(tasks.size());
-    for (std::size_t i = 0; i < tasks.size() && !state.done.is_set(); ++i) {
-      children.push_back(detail::run_one(std::move(tasks[i]), outcomes[i], state));
+    for (std::size_t i = 0; i < tasks.size() && !done.is_set(); ++i) {
+      children.push_back(run_one(std::move(tasks[i]), outcomes[i]));
       children.back().handle().resume();
     }
-    if (!tasks.empty() && co_await state.done.wait(deadline) == WakeReason::timed_out) {
-      throw_error(Errc::timeout, "waiting for {} of {} tasks: the deadline passed", {state.pending, tasks.size()});
+    if (!tasks.empty() && co_await done.wait(deadline) == WakeReason::timed_out) {
+      throw_error(Errc::timeout, "waiting for {} of {} tasks: the deadline passed", {pending, tasks.size()});
     }
   }  // destroys the children that still wait
   for (Outcome<T>& outcome : outcomes) {

@@ -10,17 +10,6 @@
 
 namespace DTRAIN_NAMESPACE::async {
 
-namespace detail {
-
-template <class T>
-Task<void> store_and_set(Task<T> task, Outcome<T>& outcome, ManualResetEvent& done) {
-  Task<void> stored = store_outcome(std::move(task), outcome);
-  co_await std::move(stored);
-  done.set();
-}
-
-}  // namespace detail
-
 /// Returns the task's value, or nullopt if the deadline passed first; the task is then destroyed. For Task<void>:
 /// whether it ended in time. A task that ends in the same turn as the deadline has ended in time.
 /// @throws the task's exception
@@ -30,8 +19,13 @@ Task<std::conditional_t<std::is_void_v<T>, bool, std::optional<std::conditional_
 with_deadline(EventLoop& loop, Task<T> task, Deadline deadline) {
   Outcome<T> outcome;
   ManualResetEvent done(loop);
+  const auto store_and_set = [&outcome, &done](Task<T> stored) -> Task<void> {
+    Task<void> storing = store_outcome(std::move(stored), outcome);
+    co_await std::move(storing);
+    done.set();
+  };
   {
-    const Task<void> child = detail::store_and_set(std::move(task), outcome, done);
+    const Task<void> child = store_and_set(std::move(task));
     child.handle().resume();
     co_await done.wait(deadline);
   }  // destroys the child if it still waits

@@ -88,15 +88,15 @@ class Connection {
     set_option(SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
   }
 
-  /// Reads available bytes without waiting; nullopt if the read would block.
-  std::optional<IoResult> try_read(std::span<std::byte> buffer) {
+  /// Reads available bytes without waiting; timed_out if the read would block.
+  IoResult try_read(std::span<std::byte> buffer) {
     for (;;) {
       const ssize_t count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
       if (count > 0 || buffer.empty()) {
-        return IoResult{IoStatus::ok, static_cast<std::size_t>(std::max<ssize_t>(count, 0)), 0};
+        return {IoStatus::ok, static_cast<std::size_t>(std::max<ssize_t>(count, 0)), 0};
       }
       if (count == 0) {
-        return IoResult{IoStatus::closed, 0, 0};
+        return {IoStatus::closed, 0, 0};
       }
       if (errno != EINTR) {
         return failure(errno, "reading from ");
@@ -104,12 +104,12 @@ class Connection {
     }
   }
 
-  /// Writes as many bytes as possible without waiting; nullopt if the write would block.
-  std::optional<IoResult> try_write(std::span<const std::byte> bytes) {
+  /// Writes as many bytes as possible without waiting; timed_out if the write would block.
+  IoResult try_write(std::span<const std::byte> bytes) {
     for (;;) {
       const ssize_t count = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
       if (count >= 0) {
-        return IoResult{IoStatus::ok, static_cast<std::size_t>(count), 0};
+        return {IoStatus::ok, static_cast<std::size_t>(count), 0};
       }
       if (errno != EINTR) {
         return failure(errno, "writing to ");
@@ -151,14 +151,14 @@ class Connection {
   async::EventLoop& loop() const noexcept { return *loop_; }
 
  private:
-  DTRAIN_NOT_INLINED std::optional<IoResult> failure(int error, const char* doing) const {
-    if (detail::is_network_error(error)) {
-      return IoResult{IoStatus::closed, 0, error};
+  DTRAIN_NOT_INLINED IoResult failure(int error, const char* doing) const {
+    if (error == EAGAIN || error == EWOULDBLOCK) {
+      return {IoStatus::timed_out, 0, 0};
     }
-    if (error != EAGAIN && error != EWOULDBLOCK) {
+    if (!detail::is_network_error(error)) {
       throw_posix(error, "{}{}", {doing, to_string(peer())});
     }
-    return std::nullopt;
+    return {IoStatus::closed, 0, error};
   }
 
   void set_option(int level, int option, int value, const char* name) {

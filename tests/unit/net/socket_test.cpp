@@ -38,9 +38,9 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 /// Reads at least one byte, or the end of the stream.
 Task<net::IoResult> read_some(Connection& connection, std::span<std::byte> buffer, Deadline deadline) {
   for (;;) {
-    const std::optional<net::IoResult> result = connection.try_read(buffer);
-    if (result) {
-      co_return *result;
+    const net::IoResult result = connection.try_read(buffer);
+    if (result.status != IoStatus::timed_out) {
+      co_return result;
     }
     const async::WakeReason ready = co_await connection.readable(deadline);
     if (ready == async::WakeReason::timed_out) {
@@ -53,12 +53,12 @@ Task<net::IoResult> read_some(Connection& connection, std::span<std::byte> buffe
 Task<net::IoResult> write_all(Connection& connection, std::span<const std::byte> bytes, Deadline deadline) {
   std::size_t done = 0;
   while (done < bytes.size()) {
-    const std::optional<net::IoResult> result = connection.try_write(bytes.subspan(done));
-    if (result && !result->ok()) {
-      co_return net::IoResult{result->status, done, result->error};
+    const net::IoResult result = connection.try_write(bytes.subspan(done));
+    if (result.status == IoStatus::closed) {
+      co_return net::IoResult{result.status, done, result.error};
     }
-    if (result) {
-      done += result->bytes;
+    if (result.ok()) {
+      done += result.bytes;
       continue;
     }
     const async::WakeReason ready = co_await connection.writable(deadline);

@@ -150,9 +150,9 @@ DTRAIN_DEFINED void Scheduler::resume(Waiter& waiter) {
     return;
   }
   current_ = record;
-  record->running = true;
+  record->busy = true;
   waiter.coroutine.resume();  // the waiter is in the coroutine's frame: do not use it from here on
-  record->running = false;
+  record->busy = false;
   current_ = nullptr;
   if (record->task.done() || record->abandoned) {
     retire(*record);
@@ -161,7 +161,7 @@ DTRAIN_DEFINED void Scheduler::resume(Waiter& waiter) {
 
 DTRAIN_DEFINED void Scheduler::retire(TaskRecord& record) {
   std::exception_ptr exception;
-  record.ending = true;  // the frame's parameters may own the TaskHandle
+  record.busy = true;  // the frame's parameters may own the TaskHandle
   if (record.task.done()) {
     try {
       record.task.take();

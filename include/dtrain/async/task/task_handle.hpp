@@ -32,9 +32,8 @@ class TaskRecord : public ListNode {
   DestroyedHandler on_destroyed;
   Waiter start;
   bool destroyed = false;  ///< its frame has been destroyed
-  bool running = false;    ///< the loop is resuming its coroutine
+  bool busy = false;       ///< its coroutine is being resumed, or its frame destroyed
   bool owned = true;       ///< by a TaskHandle; otherwise by the loop
-  bool ending = false;     ///< its frame is being destroyed
   bool abandoned = false;  ///< its TaskHandle was destroyed by the task itself
 };
 
@@ -69,18 +68,14 @@ class TaskHandle {
   TaskRecord* record_ = nullptr;
 };
 
-}  // namespace DTRAIN_NAMESPACE::async
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::async {
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED void TaskRecord::end() noexcept {
   unlink();
   start.unlink();
-  ending = true;
+  busy = true;
   task.destroy();
-  ending = false;
+  busy = false;
   destroyed = true;
   const DestroyedHandler handler = std::move(on_destroyed);
   if (!owned) {
@@ -101,7 +96,7 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void TaskHandle::cancel() noexcept {
     return;
   }
   record->owned = false;
-  if (record->ending || record->running) {
+  if (record->busy) {
     record->abandoned = true;  // the task itself is the caller; the scheduler ends it when it suspends
   } else {
     record->end();
@@ -118,6 +113,6 @@ DTRAIN_DEFINED void TaskHandle::detach() noexcept {
   }
 }
 
-}  // namespace DTRAIN_NAMESPACE::async
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::async

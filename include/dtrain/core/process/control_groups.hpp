@@ -57,6 +57,7 @@ std::uint64_t number_after(std::string_view text, std::string_view label, std::u
 
 #include "dtrain/core/process/small_file.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/split.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
@@ -82,18 +83,6 @@ inline std::uint64_t available_in_group(const std::string& folder, const char* l
   const std::uint64_t reclaimable = number_after(statistics, format_text("\n{}inactive_file ", {files}), 0) +
                                     number_after(statistics, format_text("\n{}active_file ", {files}), 0);
   return most - std::min(most, used - std::min(used, reclaimable));
-}
-
-/// Whether a list "cpu,cpuacct" has the name.
-inline bool lists(std::string_view names, std::string_view name) noexcept {
-  while (!names.empty()) {
-    const std::size_t end = std::min(names.find(','), names.size());
-    if (names.substr(0, end) == name) {
-      return true;
-    }
-    names.remove_prefix(std::min(names.size(), end + 1));
-  }
-  return false;
 }
 
 }  // namespace detail
@@ -148,15 +137,13 @@ DTRAIN_DEFINED std::vector<ControlGroup> control_groups(std::string_view groups,
                                                         const std::string& root) {
   std::vector<ControlGroup> found;
   while (!groups.empty()) {
-    const std::size_t end = std::min(groups.find('\n'), groups.size());
-    const std::string_view line = groups.substr(0, end);
-    groups.remove_prefix(std::min(groups.size(), end + 1));
+    const std::string_view line = next_entry(groups, '\n');
     const std::size_t name = line.find(':');
     const std::size_t path_at = name == std::string_view::npos ? name : line.find(':', name + 1);
     if (path_at == std::string_view::npos) {
       continue;
     }
-    const bool is_first_version = detail::lists(line.substr(name + 1, path_at - name - 1), controller);
+    const bool is_first_version = has_entry(line.substr(name + 1, path_at - name - 1), ',', controller);
     if (!is_first_version && !line.starts_with("0::")) {
       continue;
     }

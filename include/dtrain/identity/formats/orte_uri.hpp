@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "dtrain/core/text/split.hpp"
 #include "dtrain/identity/formats/host_port.hpp"
 #include "dtrain/identity/variables.hpp"
 
@@ -38,12 +39,10 @@ inline std::string reachable_host(std::string_view contact) {
     hosts = hosts.substr(1, hosts.size() - 2);
   }
   while (!hosts.empty()) {
-    const std::size_t comma = std::min(hosts.find(','), hosts.size());
-    const std::string_view host = hosts.substr(0, comma);
+    const std::string_view host = next_entry(hosts, ',');
     if (!host.empty() && !is_loopback(host) && std::all_of(host.begin(), host.end(), is_host_byte)) {
       return std::string(host);
     }
-    hosts.remove_prefix(std::min(comma + 1, hosts.size()));
   }
   return {};
 }
@@ -52,21 +51,15 @@ inline std::string reachable_host(std::string_view contact) {
 
 /// nullopt, not an error, for a text that does not begin with "JOB.DAEMON": the address is only a hint.
 inline std::optional<OrteUri> parse_orte_uri(std::string_view uri) {
-  const std::size_t semicolon = std::min(uri.find(';'), uri.size());
-  const std::string_view name = uri.substr(0, semicolon);
-  const std::size_t dot = std::min(name.find('.'), name.size());
-  const std::optional<std::uint64_t> job = parse_wide_integer(name.substr(0, dot));
-  const std::optional<std::uint64_t> daemon = parse_wide_integer(name.substr(std::min(dot + 1, name.size())));
+  std::string_view name = next_entry(uri, ';');
+  const std::optional<std::uint64_t> job = parse_wide_integer(next_entry(name, '.'));
+  const std::optional<std::uint64_t> daemon = parse_wide_integer(name);
   if (!job || !daemon) {
     return std::nullopt;
   }
   OrteUri parsed{*job, *daemon, {}};
-  std::string_view contacts = uri.substr(semicolon);
-  while (!contacts.empty() && parsed.host.empty()) {
-    contacts.remove_prefix(1);
-    const std::size_t end = std::min(contacts.find(';'), contacts.size());
-    parsed.host = detail::reachable_host(contacts.substr(0, end));
-    contacts.remove_prefix(end);
+  while (!uri.empty() && parsed.host.empty()) {
+    parsed.host = detail::reachable_host(next_entry(uri, ';'));
   }
   return parsed;
 }

@@ -14,8 +14,10 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/cpu_affinity.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/split.hpp"
 #include "dtrain/identity/variables.hpp"
 #include "dtrain/launch/diagnostics/system_files.hpp"
+#include "dtrain/rendezvous/membership/rank_set.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -33,8 +35,7 @@ namespace detail {
 inline Cpus listed(const Cpus& cpus, std::string_view list) {
   Cpus found;
   while (!list.empty()) {
-    const std::size_t end = std::min(list.find(','), list.size());
-    const std::string_view range = list.substr(0, end);
+    const std::string_view range = next_entry(list, ',');
     const std::size_t dash = range.find('-');
     const std::optional<int> first = identity::parse_integer(range.substr(0, dash));
     const std::optional<int> last = dash == range.npos ? first : identity::parse_integer(range.substr(dash + 1));
@@ -43,7 +44,6 @@ inline Cpus listed(const Cpus& cpus, std::string_view list) {
         found.push_back(cpu);
       }
     }
-    list.remove_prefix(std::min(end + 1, list.size()));
   }
   return found;
 }
@@ -160,16 +160,8 @@ inline std::string drop_refused_binding(std::vector<Cpus>& cpus, Binding binding
 /// "0-3,8": CPUs as the kernel writes them. @pre sorted
 inline std::string text_of(const Cpus& cpus) {
   std::string text;
-  for (std::size_t begin = 0; begin < cpus.size();) {
-    std::size_t end = begin + 1;
-    while (end < cpus.size() && cpus[end] == cpus[end - 1] + 1) {
-      ++end;
-    }
-    append_text(text, "{}{}", {text.empty() ? "" : ",", cpus[begin]});
-    if (end - begin > 1) {
-      append_text(text, "-{}", {cpus[end - 1]});
-    }
-    begin = end;
+  for (const std::string& range : rendezvous::rank_ranges(cpus, cpus.size())) {
+    append_text(text, "{}{}", {text.empty() ? "" : ",", range});
   }
   return text;
 }

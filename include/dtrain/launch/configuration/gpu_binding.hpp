@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dtrain/core/process/cpu_affinity.hpp"
+#include "dtrain/core/text/split.hpp"
 #include "dtrain/identity/variables.hpp"
 #include "dtrain/launch/configuration/core_binding.hpp"
 #include "dtrain/launch/diagnostics/system_files.hpp"
@@ -67,8 +68,7 @@ inline std::vector<Gpu> visible_gpus(const std::vector<Gpu>& gpus, const identit
   }
   std::vector<Gpu> visible;
   while (!list->empty()) {
-    const std::string_view entry = list->substr(0, list->find(','));
-    list->remove_prefix(std::min(entry.size() + 1, list->size()));
+    const std::string_view entry = next_entry(*list, ',');
     const std::optional<int> index = identity::parse_integer(entry);
     const auto found = std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& gpu) {
       return index ? &gpu - gpus.data() == *index : entry.starts_with("GPU-") && gpu.uuid.starts_with(entry);

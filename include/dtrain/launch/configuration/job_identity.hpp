@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstddef>
@@ -24,6 +23,7 @@
 #include "dtrain/core/crypto/sha256.hpp"
 #include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/split.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/identity/variables.hpp"
 #include "dtrain/launch/diagnostics/system_files.hpp"
@@ -125,22 +125,6 @@ struct Starter {
   std::string command;  ///< its arguments, each followed by a zero byte
 };
 
-namespace detail {
-
-/// Whether a block of entries, each followed by a zero byte, contains this entry.
-inline bool has_entry(std::string_view block, std::string_view entry) {
-  while (!block.empty()) {
-    const std::string_view each = block.substr(0, block.find('\0'));
-    if (each == entry) {
-      return true;
-    }
-    block.remove_prefix(std::min(each.size() + 1, block.size()));
-  }
-  return false;
-}
-
-}  // namespace detail
-
 /// Flag on the command line of a proxy of MPICH's mpiexec.
 inline constexpr std::string_view hydra_proxy_flag("--control-port\0", 15);
 
@@ -162,7 +146,7 @@ inline std::optional<Starter> starter_of(const SystemFiles& files, std::int64_t 
     const std::string environment =
         rank_entry.empty() ? "" : files.text(folder + "/environ", most_environment).value_or("");
     std::string command = files.text(folder + "/cmdline").value_or("");
-    if (!detail::has_entry(environment, rank_entry) || command.find(hydra_proxy_flag) != std::string::npos) {
+    if (!has_entry(environment, '\0', rank_entry) || command.find(hydra_proxy_flag) != std::string::npos) {
       return Starter{process, status->began, status->name, std::move(command)};
     }
     process = status->parent;

@@ -17,6 +17,7 @@
 #include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
+#include "dtrain/core/text/split.hpp"
 #include "dtrain/identity/variables.hpp"
 #include "dtrain/launch/configuration/core_binding.hpp"
 #include "dtrain/launch/diagnostics/system_files.hpp"
@@ -64,9 +65,7 @@ inline std::string own_program() {
 inline std::vector<std::string> loader_of(std::string_view command_line, const std::vector<std::string>& argv) {
   std::vector<std::string> words;
   while (!command_line.empty()) {
-    const std::size_t end = std::min(command_line.find('\0'), command_line.size());
-    words.push_back(std::string(command_line.substr(0, end)));
-    command_line.remove_prefix(std::min(end + 1, command_line.size()));
+    words.emplace_back(next_entry(command_line, '\0'));
   }
   const bool is_its_end = words.size() > argv.size() && std::equal(argv.rbegin(), argv.rend(), words.rbegin());
   words.resize(is_its_end ? words.size() - argv.size() : 0);
@@ -89,12 +88,11 @@ inline std::string wrapper_path(const std::string& name, const identity::Environ
   const std::string_view path = identity::Variables(environment).text("PATH").value_or("/usr/local/bin:/usr/bin:/bin");
   std::string_view folders = name.find('/') == std::string::npos ? std::string_view(path) : std::string_view();
   while (!folders.empty()) {
-    const std::size_t end = std::min(folders.find(':'), folders.size());
-    const std::string found = format_text("{}/{}", {end == 0 ? "." : folders.substr(0, end), name});
+    const std::string_view folder = next_entry(folders, ':');
+    const std::string found = format_text("{}/{}", {folder.empty() ? "." : folder, name});
     if (is_program(found)) {
       return found;
     }
-    folders.remove_prefix(std::min(end + 1, folders.size()));
   }
   if (name.find('/') == std::string::npos || !is_program(name)) {
     throw_error(

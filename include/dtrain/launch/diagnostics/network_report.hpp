@@ -16,6 +16,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
+#include "dtrain/core/text/split.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/identity/variables.hpp"
 #include "dtrain/launch/diagnostics/system_files.hpp"
@@ -74,9 +75,7 @@ namespace detail {
 /// The address of a name in a text with the format of /etc/hosts.
 inline std::optional<net::SocketAddress> address_in_hosts(std::string_view hosts, std::string_view name) {
   while (!hosts.empty()) {
-    const std::size_t end = std::min(hosts.find('\n'), hosts.size());
-    std::string_view line = hosts.substr(0, end);
-    hosts.remove_prefix(std::min(end + 1, hosts.size()));
+    std::string_view line = next_entry(hosts, '\n');
     line = line.substr(0, line.find('#'));
     std::optional<net::SocketAddress> address;
     while (!line.empty()) {

@@ -53,21 +53,29 @@ inline void fields(Serializer& of, WorkerEnd& end) {
   of.text(end.explanation, 128);
 }
 
-/// The end that caused the job's failure, or nullopt if no worker failed. The first match counts:
-///   1. a primary end of the rank that the store's first cause names (for ends that were noticed at the same time)
-///   2. the first primary end
-///   3. the first failed end of a worker that the launcher had not stopped
-///   4. the first failed end
+/// Place of a failed end among those that may be the cause of the job's failure; the lowest place counts:
+///   0. primary end of the rank that the store's first cause names (for ends that were noticed at the same time)
+///   1. primary end of the rank `first_reported`
+///   2. other primary ends
+///   3. other ends of workers that the launcher had not stopped
+///   4. ends of workers that the launcher had stopped
+/// @param first_reported the rank whose failure a launcher reported to the others first; -1 for none
+inline int cause_place(const WorkerEnd& end, const std::optional<Cause>& cause, int first_reported) {
+  if (!end.is_primary()) {
+    return end.stopped ? 4 : 3;
+  }
+  return cause && cause->rank == end.rank ? 0 : first_reported == end.rank ? 1 : 2;
+}
+
+/// The end that caused the job's failure: the first one of the lowest place; nullopt if no worker failed.
 inline std::optional<WorkerEnd> first_failure(const std::vector<WorkerEnd>& ends, const std::optional<Cause>& cause) {
-  const auto first_that = [&ends](auto holds) {
-    const auto found = std::find_if(ends.begin(), ends.end(), holds);
-    return found == ends.end() ? std::nullopt : std::optional<WorkerEnd>(*found);
-  };
-  std::optional<WorkerEnd> first =
-      first_that([&](const WorkerEnd& end) { return end.is_primary() && cause && cause->rank == end.rank; });
-  first = first ? first : first_that([](const WorkerEnd& end) { return end.is_primary(); });
-  first = first ? first : first_that([](const WorkerEnd& end) { return end.failed() && !end.stopped; });
-  return first ? first : first_that([](const WorkerEnd& end) { return end.failed(); });
+  std::optional<WorkerEnd> first;
+  for (const WorkerEnd& end : ends) {
+    if (end.failed() && (!first || cause_place(end, cause, -1) < cause_place(*first, cause, -1))) {
+      first = end;
+    }
+  }
+  return first;
 }
 
 /// "rank 2 on host gpu-a failed first: killed by signal 9 (SIGKILL)". If no end is primary, the store's cause.
@@ -148,18 +156,6 @@ inline void fields(Serializer& of, NodeEnd& end) {
 /// --max-restarts. Attempts count from 0.
 struct RestartPolicy {
   int max_restarts = 0;
-
-  /// False after a usage error: the next attempt would have the same command line and environment.
-  /// @param first the end that caused the attempt's failure
-  /// @param interrupted whether a signal requested the job's end
-  bool should_restart(const WorkerEnd& first, int attempt, bool interrupted) const noexcept {
-    return !interrupted && attempt < max_restarts && first.exit_code() != exit_code_usage;
-  }
-
-  /// "attempt 2 of 4 begins: WHY"
-  std::string announcement(int attempt, const std::string& why) const {
-    return format_text("attempt {} of {} begins: {}", {attempt + 1, max_restarts + 1, why});
-  }
 };
 
 /// The same on every launcher of the job.
@@ -175,26 +171,13 @@ inline void fields(Serializer& of, JobResult& result) {
   line_fields(of, result.report);
 }
 
-/// The node that failed first; null if none failed. The lowest node of the first non-empty row counts:
-///   1. primary end of the rank that the store's first cause names
-///   2. primary end of the rank `first_reported`
-///   3. other primary ends
-///   4. secondary ends of workers that the launcher had not stopped
-///   5. ends of workers that the launcher had stopped
-/// @param first_reported the rank whose failure a launcher reported to the others first; -1 for none
+/// The node that failed first, the lowest one of the lowest cause_place(); null if none failed.
 inline const NodeEnd* first_node(const std::vector<NodeEnd>& nodes, const std::optional<Cause>& cause,
                                  int first_reported) {
-  const auto rank_of = [](const NodeEnd& node) { return node.first->rank; };
-  const auto weight = [&](const NodeEnd& node) {
-    const bool named = cause && cause->rank == rank_of(node);
-    return !node.first->is_primary()         ? (node.first->stopped ? 4 : 3)
-           : named                           ? 0
-           : first_reported == rank_of(node) ? 1
-                                             : 2;
-  };
   const NodeEnd* best = nullptr;
   for (const NodeEnd& node : nodes) {
-    if (node.first && (best == nullptr || weight(node) < weight(*best))) {
+    if (node.first && (best == nullptr || cause_place(*node.first, cause, first_reported) <
+                                              cause_place(*best->first, cause, first_reported))) {
       best = &node;
     }
   }
@@ -241,9 +224,12 @@ inline JobResult decide_result(const std::vector<NodeEnd>& nodes, const std::opt
   }
   if (node != nullptr) {
     result.report = failure_report(*node->first, secondary, cause, node->host, node->last_lines);
-    result.restart = policy.should_restart(*node->first, attempt, interrupted);
+    // After a usage error, the next attempt would have the same command line and environment.
+    const bool is_usage = node->first->exit_code() == exit_code_usage;
+    result.restart = !interrupted && attempt < policy.max_restarts && !is_usage;
     if (result.restart) {
-      result.report.push_back(policy.announcement(attempt + 1, failure_sentence(*node->first, cause, node->host)));
+      result.report.push_back(
+          format_text("attempt {} of {} begins: {}", {attempt + 2, policy.max_restarts + 1, result.report.front()}));
     }
   }
   return result;

@@ -188,7 +188,7 @@ class FrameReader {
   /// Moves received bytes into the parser. The buffer is on the stack, not in the frames of ten thousand coroutines.
   IoResult receive() {
     std::array<std::byte, 16384> buffer;
-    const IoResult io = connection_->try_read(buffer).value_or(IoResult{IoStatus::timed_out, 0, 0});
+    const IoResult io = connection_->try_read(buffer);
     received_bytes_ += io.bytes;
     parser_.feed(std::span<const std::byte>(buffer).first(io.bytes));
     return io;
@@ -266,7 +266,7 @@ class FrameWriter {
         shared_.swap(queue_shared_);
         std::reverse(shared_.begin(), shared_.end());
       }
-      const IoResult io = connection_->try_write(next_write()).value_or(IoResult{IoStatus::timed_out, 0, 0});
+      const IoResult io = connection_->try_write(next_write());
       take(io.bytes);
       total.bytes += io.bytes;
       if (!io.ok()) {

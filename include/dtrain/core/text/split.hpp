@@ -1,0 +1,27 @@
+#pragma once
+/// @file
+/// Lists in a text: next_entry() takes the entries one by one, has_entry() finds one.
+
+#include <algorithm>
+#include <string_view>
+
+#include "dtrain/core/version.hpp"
+
+namespace DTRAIN_NAMESPACE {
+
+/// Removes the first entry of `list`, up to `separator` or to the end, and the separator. @returns the entry
+inline std::string_view next_entry(std::string_view& list, char separator) noexcept {
+  const std::string_view entry = list.substr(0, list.find(separator));
+  list.remove_prefix(std::min(entry.size() + 1, list.size()));
+  return entry;
+}
+
+/// Whether a list has the entry; an empty list has none.
+inline bool has_entry(std::string_view list, char separator, std::string_view entry) noexcept {
+  while (!list.empty()) {
+    if (next_entry(list, separator) == entry) return true;
+  }
+  return false;
+}
+
+}  // namespace DTRAIN_NAMESPACE
