@@ -37,8 +37,8 @@ class TrafficCounter {
   /// An all-reduce of so many bytes that a compression replaces.
   void replaces(std::uint64_t bytes) noexcept { bytes_.fetch_add(bytes, std::memory_order_relaxed); }
 
-  void sends_all_reduce(std::uint64_t bytes) noexcept { add_halves(2 * bytes); }
-  void sends(std::uint64_t bytes) noexcept { add_halves(bytes); }
+  void sends_all_reduce(std::uint64_t bytes) noexcept { sends(2 * bytes); }
+  void sends(std::uint64_t bytes) noexcept { sent_halves_.fetch_add(bytes, std::memory_order_relaxed); }
 
   /// Calls `work()`, and adds the time that it takes.
   template <class Work>
@@ -55,8 +55,6 @@ class TrafficCounter {
   }
 
  private:
-  void add_halves(std::uint64_t bytes) noexcept { sent_halves_.fetch_add(bytes, std::memory_order_relaxed); }
-
   std::atomic<std::uint64_t> bytes_{0};
   std::atomic<std::uint64_t> sent_halves_{0};
   std::atomic<std::chrono::nanoseconds::rep> nanoseconds_{0};

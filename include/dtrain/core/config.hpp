@@ -48,12 +48,7 @@
 #define DTRAIN_DEFINITIONS 0
 #endif
 
-/// The processor, for the instruction of a spinning wait.
-#if defined(__x86_64__) || defined(__i386__)
-#define DTRAIN_X86 1
-#else
-#define DTRAIN_X86 0
-#endif
+/// The processor.
 #if defined(__aarch64__)
 #define DTRAIN_ARM64 1
 #else

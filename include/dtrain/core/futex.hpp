@@ -62,7 +62,7 @@ inline int futex_wake_all(const std::atomic<std::uint32_t>& word, FutexScope sco
 
 /// Hint to the processor that the thread spins.
 inline void spin_pause() noexcept {
-#if DTRAIN_X86
+#if DTRAIN_X86_64
   __asm__ __volatile__("pause");
 #elif DTRAIN_ARM64
   __asm__ __volatile__("yield");

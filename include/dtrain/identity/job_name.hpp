@@ -11,7 +11,7 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/launcher_variables.hpp"
 #include "dtrain/identity/environment/slurm_step.hpp"
-#include "dtrain/identity/formats/orte_uri.hpp"
+#include "dtrain/identity/formats/addresses.hpp"
 #include "dtrain/identity/launchers/variable_tables.hpp"
 #include "dtrain/identity/process_identity.hpp"
 

@@ -11,8 +11,7 @@
 
 #include "dtrain/identity/environment/launcher_variables.hpp"
 #include "dtrain/identity/environment/slurm_step.hpp"
-#include "dtrain/identity/formats/host_port.hpp"
-#include "dtrain/identity/formats/orte_uri.hpp"
+#include "dtrain/identity/formats/addresses.hpp"
 #include "dtrain/identity/process_identity.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {

@@ -62,6 +62,7 @@ std::string to_string(const ProcessIdentity& identity);
 
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
+#include "dtrain/core/text/split.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -88,14 +89,6 @@ inline std::string part_of_whole(const ProcessIdentity& identity, std::string_vi
                : format_text("{} {} of a number learnt after connecting{}", {name, *part, guess});
 }
 
-inline std::string joined(const std::vector<std::string>& texts) {
-  std::string list;
-  for (const std::string& text : texts) {
-    append_text(list, "{}{}", {list.empty() ? "" : ", ", text});
-  }
-  return list;
-}
-
 }  // namespace detail
 
 DTRAIN_DEFINED std::string to_string(const ProcessIdentity& identity) {
@@ -114,7 +107,7 @@ DTRAIN_DEFINED std::string to_string(const ProcessIdentity& identity) {
   if (identity.master_port) append_text(line, ":{}", {*identity.master_port});
   if (identity.is_provisional("master_addr")) line += " (a guess)";
   if (identity.attempt > 0) append_text(line, ", attempt {}", {identity.attempt});
-  if (!identity.ignored.empty()) append_text(line, "; ignored: {}", {detail::joined(identity.ignored)});
+  if (!identity.ignored.empty()) append_text(line, "; ignored: {}", {joined(identity.ignored, ", ")});
   for (const std::string& warning : identity.warnings) {
     append_text(line, "; {}", {warning});
   }

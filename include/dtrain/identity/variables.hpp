@@ -71,9 +71,7 @@ class Variables {
   std::string stated(std::initializer_list<std::string_view> names) const;
 
  private:
-  template <class Number>
-  std::optional<Number> number(std::string_view variable,
-                               std::optional<Number> (*parse)(std::string_view) noexcept) const;
+  [[noreturn]] void refuse_integer(std::string_view variable) const;
 
   const Environment* environment_;
 };
@@ -135,29 +133,23 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<std::string_view> Variables::tex
                                                                : std::optional<std::string_view>(found->second);
 }
 
-template <class Number>
-std::optional<Number> Variables::number(std::string_view variable,
-                                        std::optional<Number> (*parse)(std::string_view) noexcept) const {
-  const std::optional<std::string_view> value = text(variable);
-  if (!value) {
-    return std::nullopt;
-  }
-  const std::optional<Number> parsed = parse(*value);
-  if (!parsed) {
-    throw_identity_error(IdentityErrc::bad_integer,
-                         "{} is not a non-negative integer; set it to decimal digits or unset it",
-                         {quoted(variable, *value)});
-  }
-  return parsed;
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void Variables::refuse_integer(std::string_view variable) const {
+  throw_identity_error(IdentityErrc::bad_integer,
+                       "{} is not a non-negative integer; set it to decimal digits or unset it",
+                       {quoted(variable, *text(variable))});
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<int> Variables::integer(std::string_view variable) const {
-  return number(variable, parse_integer);
+  const std::optional<int> number = parse_integer(text(variable).value_or(""));
+  if (!number && has(variable)) refuse_integer(variable);
+  return number;
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<std::uint64_t> Variables::wide_integer(
     std::string_view variable) const {
-  return number(variable, parse_wide_integer);
+  const std::optional<std::uint64_t> number = parse_wide_integer(text(variable).value_or(""));
+  if (!number && has(variable)) refuse_integer(variable);
+  return number;
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED bool Variables::has(std::string_view variable) const {

@@ -51,11 +51,11 @@ inline std::vector<InterfaceAddress> interface_addresses() {
 
 /// Whether the interface is a bridge for the containers of one machine. Other hosts cannot reach its address.
 inline bool is_container_bridge(std::string_view name) {
-  const auto begins = [name](std::string_view start) { return name.substr(0, start.size()) == start; };
   const bool docker_network =  // br-0123456789ab
-      name.size() == 15 && begins("br-") && name.find_first_not_of("0123456789abcdef", 3) == std::string_view::npos;
-  return docker_network || begins("docker") || begins("podman") || begins("cni") || begins("lxcbr") ||
-         begins("lxdbr") || begins("virbr");
+      name.size() == 15 && name.starts_with("br-") &&
+      name.find_first_not_of("0123456789abcdef", 3) == std::string_view::npos;
+  return docker_network || name.starts_with("docker") || name.starts_with("podman") || name.starts_with("cni") ||
+         name.starts_with("lxcbr") || name.starts_with("lxdbr") || name.starts_with("virbr");
 }
 
 /// Whether the address belongs to an interface that is down, where a listener gets no connections.

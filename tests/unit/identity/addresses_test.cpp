@@ -1,8 +1,7 @@
 // Where rank 0 is and on which port, by what launchers leave behind: entries, daemons' addresses, Azure's names, jobs'
 // ids.
 
-#include "dtrain/identity/formats/host_port.hpp"
-#include "dtrain/identity/formats/orte_uri.hpp"
+#include "dtrain/identity/formats/addresses.hpp"
 #include "dtrain/identity/master_address.hpp"
 #include "unit/identity/prelude.hpp"
 

@@ -32,10 +32,9 @@ class Poller {
   /// Removes a waiter; one that waits for no descriptor stays as it is.
   void remove(Waiter& waiter) noexcept;
 
-  /// Waits up to `timeout_ms` (-1: without end) and calls `wake(Waiter&)` for each whose descriptor is ready; they are
-  /// removed by then. Returns whether the wake-up descriptor is readable.
-  template <class Wake>
-  bool poll(int timeout_ms, Wake wake);
+  /// Waits up to `timeout_ms` (-1: without end), removes the waiters whose descriptors are ready, and appends them to
+  /// `ready`. Returns whether the wake-up descriptor is readable.
+  bool poll(int timeout_ms, IntrusiveList<Waiter>& ready);
 
   /// Number of descriptors with waiters.
   std::size_t registered_count() const noexcept { return registered_count_; }
@@ -49,12 +48,6 @@ class Poller {
     std::uint32_t generation = 0;
     std::uint32_t registered = 0;
   };
-
-  template <class Wake>
-  void dispatch(int descriptor, DescriptorWaiters& entry, std::uint32_t events, Wake& wake);
-
-  template <class Wake>
-  static void wake_all(IntrusiveList<Waiter>& waiters, Wake& wake);
 
   /// Updates the epoll set to the entry's waiters. `fresh`: the number may be a new file since the last call, so the
   /// system is called even if nothing seems to change.
@@ -82,13 +75,18 @@ class Poller {
 
 namespace DTRAIN_NAMESPACE::async {
 
-template <class Wake>
-bool Poller::poll(int timeout_ms, Wake wake) {
+DTRAIN_DEFINED bool Poller::poll(int timeout_ms, IntrusiveList<Waiter>& ready) {
   std::array<epoll_event, 64> events;
   const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
   if (count < 0 && errno != EINTR) {
     throw_errno("waiting for events");
   }
+  const auto release = [&ready](IntrusiveList<Waiter>& waiters) {
+    while (Waiter* waiter = waiters.front()) {
+      waiter->descriptor = -1;
+      ready.push_back(*waiter);
+    }
+  };
   bool woken = false;
   for (std::size_t i = 0; count > 0 && i < static_cast<std::size_t>(count); ++i) {
     const std::uint64_t tag = events[i].data.u64;
@@ -99,30 +97,16 @@ bool Poller::poll(int timeout_ms, Wake wake) {
     const auto descriptor = static_cast<int>(tag & 0xffffffffU);
     DescriptorWaiters& entry = *entries_[static_cast<std::size_t>(descriptor)];
     if (entry.generation == static_cast<std::uint32_t>(tag >> 32)) {
-      dispatch(descriptor, entry, events[i].events, wake);
+      if ((events[i].events & (EPOLLERR | EPOLLHUP | EPOLLIN | EPOLLRDHUP)) != 0) {
+        release(entry.readers);
+      }
+      if ((events[i].events & (EPOLLERR | EPOLLHUP | EPOLLOUT)) != 0) {
+        release(entry.writers);
+      }
+      apply(descriptor, entry, false);
     }
   }
   return woken;
-}
-
-template <class Wake>
-void Poller::dispatch(int descriptor, DescriptorWaiters& entry, std::uint32_t events, Wake& wake) {
-  const bool failed = (events & (EPOLLERR | EPOLLHUP)) != 0;
-  if (failed || (events & (EPOLLIN | EPOLLRDHUP)) != 0) {
-    wake_all(entry.readers, wake);
-  }
-  if (failed || (events & EPOLLOUT) != 0) {
-    wake_all(entry.writers, wake);
-  }
-  apply(descriptor, entry, false);
-}
-
-template <class Wake>
-void Poller::wake_all(IntrusiveList<Waiter>& waiters, Wake& wake) {
-  while (Waiter* waiter = waiters.pop_front()) {
-    waiter->descriptor = -1;
-    wake(*waiter);
-  }
 }
 
 DTRAIN_DEFINED Poller::Poller(int wakeup) : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {

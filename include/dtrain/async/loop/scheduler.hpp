@@ -119,7 +119,11 @@ namespace DTRAIN_NAMESPACE::async {
 
 DTRAIN_DEFINED bool Scheduler::poll(bool return_at_once) {
   const bool busy = return_at_once || !ready_.empty() || !batch_.empty();
-  const bool woken = poller_.poll(busy ? 0 : poll_timeout_ms(), [this](Waiter& waiter) { wake(waiter); });
+  IntrusiveList<Waiter> ready;
+  const bool woken = poller_.poll(busy ? 0 : poll_timeout_ms(), ready);
+  while (Waiter* waiter = ready.front()) {
+    wake(*waiter);
+  }
   const Deadline::Clock::time_point now = Deadline::Clock::now();
   for (Waiter* timer = timers_.earliest(); timer != nullptr && timer->instant <= now; timer = timers_.earliest()) {
     wake(*timer, WakeReason::timed_out);

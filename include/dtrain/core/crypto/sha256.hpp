@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
@@ -106,13 +107,7 @@ inline bool equal_in_constant_time(const Sha256Digest& a, const Sha256Digest& b)
   return difference == 0;
 }
 
-}  // namespace DTRAIN_NAMESPACE
-
 #if DTRAIN_DEFINITIONS
-
-#include <cstring>
-
-namespace DTRAIN_NAMESPACE {
 
 DTRAIN_DEFINED std::string hex(std::span<const std::byte> bytes) {
   constexpr std::string_view digits = "0123456789abcdef";
@@ -192,6 +187,6 @@ DTRAIN_DEFINED DTRAIN_OPTIMIZED void Sha256::compress(const std::byte* block) no
   state[4] += e, state[5] += f, state[6] += g, state[7] += h;
 }
 
-}  // namespace DTRAIN_NAMESPACE
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE

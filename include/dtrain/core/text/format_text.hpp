@@ -8,6 +8,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -142,13 +143,7 @@ template <std::size_t Count>
   throw_posix(errno, doing, where);
 }
 
-}  // namespace DTRAIN_NAMESPACE
-
 #if DTRAIN_DEFINITIONS
-
-#include <cstring>
-
-namespace DTRAIN_NAMESPACE {
 
 DTRAIN_DEFINED void TextValue::append_to(std::string& text) const {
   switch (size_) {
@@ -191,6 +186,6 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted_posix(int number, const c
 
 }  // namespace detail
 
-}  // namespace DTRAIN_NAMESPACE
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE

@@ -1,11 +1,12 @@
 #pragma once
 /// @file
-/// Lists in a text: next_entry() takes the entries one by one, has_entry() finds one.
+/// Lists in a text: next_entry() takes the entries one by one, has_entry() finds one, joined() makes a list.
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 
-#include "dtrain/core/version.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
@@ -22,6 +23,16 @@ inline bool has_entry(std::string_view list, char separator, std::string_view en
     if (next_entry(list, separator) == entry) return true;
   }
   return false;
+}
+
+/// The texts with `separator` between them.
+template <class Texts>
+std::string joined(const Texts& texts, std::string_view separator) {
+  std::string list;
+  for (const auto& text : texts) {
+    append_text(list, "{}{}", {list.empty() ? std::string_view() : separator, text});
+  }
+  return list;
 }
 
 }  // namespace DTRAIN_NAMESPACE

@@ -17,31 +17,34 @@ namespace DTRAIN_NAMESPACE::identity {
 using Arguments = std::span<const char* const>;
 
 namespace detail {
-inline bool is_local_rank_flag(std::string_view text) noexcept {
-  return text == "--local_rank" || text == "--local-rank";
+
+/// Calls `take(flag, value)` for --local_rank=N and --local-rank=N, also with a separate value, and `keep(argument)`
+/// for all else: the program's name, other arguments, and "--" with what follows it.
+template <class Texts, class Take, class Keep>
+void split_local_rank(const Texts& arguments, Take take, Keep keep) {
+  bool are_all_kept = false;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string_view argument = arguments[i];
+    const std::size_t equals = argument.find('=');
+    const std::string_view flag = argument.substr(0, equals);
+    are_all_kept = are_all_kept || (i > 0 && argument == "--");
+    if (i == 0 || are_all_kept || (flag != "--local_rank" && flag != "--local-rank")) {
+      keep(argument);
+    } else if (equals != std::string_view::npos) {
+      take(flag, argument.substr(equals + 1));
+    } else {
+      take(flag, ++i < arguments.size() ? std::string_view(arguments[i]) : std::string_view());
+    }
+  }
 }
+
 }  // namespace detail
 
 /// N of --local_rank=N, --local-rank=N, or either with a separate value. Ignores arguments after "--".
 /// @throws IdentityError (bad-integer; conflict-local-rank for two different values)
 inline std::optional<int> local_rank_argument(Arguments arguments) {
   std::optional<int> found;
-  for (std::size_t i = 1; i < arguments.size(); ++i) {
-    const std::string_view argument = arguments[i];
-    if (argument == "--") {
-      break;
-    }
-    const std::size_t equals = argument.find('=');
-    const std::string_view flag = argument.substr(0, equals);
-    if (!detail::is_local_rank_flag(flag)) {
-      continue;
-    }
-    std::string_view value;
-    if (equals != std::string_view::npos) {
-      value = argument.substr(equals + 1);
-    } else if (i + 1 < arguments.size()) {
-      value = arguments[++i];
-    }
+  const auto take = [&found](std::string_view flag, std::string_view value) {
     const std::optional<int> number = parse_integer(value);
     if (!number) {
       throw_identity_error(IdentityErrc::bad_integer,
@@ -53,26 +56,17 @@ inline std::optional<int> local_rank_argument(Arguments arguments) {
                            "the argument --local_rank is given twice, as {} and {}; give it once", {*found, *number});
     }
     found = number;
-  }
+  };
+  detail::split_local_rank(arguments, take, [](std::string_view) {});
   return found;
 }
 
 /// The arguments without --local_rank=N, which torch.distributed.launch and DeepSpeed add to every program.
 inline std::vector<std::string> without_local_rank(const std::vector<std::string>& arguments) {
   std::vector<std::string> kept;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    if (argument == "--") {
-      kept.insert(kept.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
-      break;
-    }
-    const std::size_t equals = argument.find('=');
-    if (i == 0 || !detail::is_local_rank_flag(std::string_view(argument).substr(0, equals))) {
-      kept.push_back(argument);
-    } else if (equals == std::string::npos) {
-      ++i;
-    }
-  }
+  detail::split_local_rank(
+      arguments, [](std::string_view, std::string_view) {},
+      [&kept](std::string_view each) { kept.emplace_back(each); });
   return kept;
 }
 

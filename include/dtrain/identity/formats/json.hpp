@@ -41,21 +41,11 @@ inline constexpr int deepest_json = 32;
 namespace detail {
 
 inline void append_utf8(std::string& text, std::uint32_t point) {
-  const auto put = [&text](std::uint32_t byte) { text += static_cast<char>(byte); };
-  if (point < 0x80) {
-    put(point);
-  } else if (point < 0x800) {
-    put(0xc0 | (point >> 6));
-    put(0x80 | (point & 0x3f));
-  } else if (point < 0x10000) {
-    put(0xe0 | (point >> 12));
-    put(0x80 | ((point >> 6) & 0x3f));
-    put(0x80 | (point & 0x3f));
-  } else {
-    put(0xf0 | (point >> 18));
-    put(0x80 | ((point >> 12) & 0x3f));
-    put(0x80 | ((point >> 6) & 0x3f));
-    put(0x80 | (point & 0x3f));
+  constexpr std::uint32_t first[] = {0, 0xc0, 0xe0, 0xf0};
+  const int more = point < 0x80 ? 0 : point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;  // bytes after the first one
+  text += static_cast<char>(first[more] | (point >> (6 * more)));
+  for (int left = more - 1; left >= 0; --left) {
+    text += static_cast<char>(0x80 | ((point >> (6 * left)) & 0x3f));
   }
 }
 

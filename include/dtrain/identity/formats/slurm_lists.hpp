@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/identity/formats/host_port.hpp"
+#include "dtrain/identity/formats/addresses.hpp"
 #include "dtrain/identity/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {

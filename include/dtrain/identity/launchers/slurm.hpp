@@ -7,7 +7,6 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"
 #include "dtrain/identity/environment/slurm_step.hpp"
-#include "dtrain/identity/formats/slurm_lists.hpp"
 #include "dtrain/identity/master_address.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {

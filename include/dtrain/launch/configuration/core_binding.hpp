@@ -159,11 +159,7 @@ inline std::string drop_refused_binding(std::vector<Cpus>& cpus, Binding binding
 
 /// "0-3,8": CPUs as the kernel writes them. @pre sorted
 inline std::string text_of(const Cpus& cpus) {
-  std::string text;
-  for (const std::string& range : rendezvous::rank_ranges(cpus, cpus.size())) {
-    append_text(text, "{}{}", {text.empty() ? "" : ",", range});
-  }
-  return text;
+  return joined(rendezvous::rank_ranges(cpus, cpus.size()), ",");
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch

@@ -63,13 +63,6 @@ inline std::string speed_text(std::optional<int> mbit) {
   return text + " Gbit/s";
 }
 
-/// An interface and the address by which other hosts reach it.
-struct LocalInterface {
-  std::string name;     ///< "eth0"
-  std::string address;  ///< "192.0.2.1"
-  bool is_loopback = false;
-};
-
 namespace detail {
 
 /// The address of a name in a text with the format of /etc/hosts.
@@ -110,22 +103,19 @@ inline std::optional<net::SocketAddress> known_address(const std::string& host, 
 }
 
 /// The interface that DTRAIN_INTERFACE names. Else the interface that has the store's address, or the route to it. Else
-/// the interface of the default route. nullopt if the result is none of `addresses`.
+/// the interface of the default route, with the address by which other hosts reach it. nullopt if the result is none of
+/// `addresses`.
 /// @param master MASTER_ADDR, or the address that replaces it
 /// @param address_towards returns this host's address on the route to another address: net::address_towards, or a
 /// function of a test
 template <class AddressTowards>
-std::optional<LocalInterface> local_interface(const identity::Variables& variables,
-                                              const std::optional<std::string>& master, const SystemFiles& files,
-                                              const std::vector<net::InterfaceAddress>& addresses,
-                                              AddressTowards address_towards) {
-  const auto found = [&](const auto& is_wanted) -> std::optional<LocalInterface> {
-    for (const net::InterfaceAddress& each : addresses) {
-      if (is_wanted(each)) {
-        return LocalInterface{each.interface, each.address.host(), each.address.is_loopback()};
-      }
-    }
-    return std::nullopt;
+std::optional<net::InterfaceAddress> local_interface(const identity::Variables& variables,
+                                                     const std::optional<std::string>& master, const SystemFiles& files,
+                                                     const std::vector<net::InterfaceAddress>& addresses,
+                                                     AddressTowards address_towards) {
+  const auto found = [&](const auto& is_wanted) {
+    const auto place = std::find_if(addresses.begin(), addresses.end(), is_wanted);
+    return place == addresses.end() ? std::nullopt : std::optional(*place);
   };
   if (const auto named = variables.text("DTRAIN_INTERFACE")) {
     const auto numeric = net::SocketAddress::from_numeric(*named, 0);
@@ -198,10 +188,10 @@ inline std::vector<std::string> variables_against_infiniband(const identity::Var
 
 /// For ranks on several hosts: `own` is the loopback interface or a container bridge, which reach no other host.
 /// @param others this machine's addresses; the sentence proposes some of them
-inline std::optional<std::string> interface_without_others(const LocalInterface& own,
+inline std::optional<std::string> interface_without_others(const net::InterfaceAddress& own,
                                                            const std::vector<net::InterfaceAddress>& others) {
-  const bool is_bridge = net::is_container_bridge(own.name);
-  if (!own.is_loopback && !is_bridge) {
+  const bool is_bridge = net::is_container_bridge(own.interface);
+  if (!own.address.is_loopback() && !is_bridge) {
     return std::nullopt;
   }
   std::string proposals;
@@ -214,7 +204,8 @@ inline std::optional<std::string> interface_without_others(const LocalInterface&
   return format_text(
       "{} ({}) is {}, by which other hosts cannot reach this one; set MASTER_ADDR to an address of rank 0's host, or "
       "DTRAIN_INTERFACE to an interface of this one{}{}",
-      {own.name, own.address, is_bridge ? "a bridge for this machine's containers" : "the loopback interface",
+      {own.interface, own.address.host(),
+       is_bridge ? "a bridge for this machine's containers" : "the loopback interface",
        proposals.empty() ? "" : "; there are: ", proposals});
 }
 
@@ -225,14 +216,10 @@ inline std::optional<std::string> unused_infiniband(const identity::Variables& v
   if (ports.empty() || against.empty()) {
     return std::nullopt;
   }
-  std::string names;
-  for (const std::string& variable : against) {
-    append_text(names, "{}{}", {names.empty() ? "" : " and ", variable});
-  }
   const std::string more = ports.size() > 1 ? format_text(" and {} more", {ports.size() - 1}) : "";
-  return format_text(
-      "InfiniBand is up at {}{}, but {} {} the job from it; unset {}",
-      {ports.front(), more, names, against.size() > 1 ? "keep" : "keeps", against.size() > 1 ? "them" : "it"});
+  return format_text("InfiniBand is up at {}{}, but {} {} the job from it; unset {}",
+                     {ports.front(), more, joined(against, " and "), against.size() > 1 ? "keep" : "keeps",
+                      against.size() > 1 ? "them" : "it"});
 }
 
 /// InfiniBand needs locked memory. With a limit below 1 GiB a job exceeds it, or uses TCP instead.
@@ -311,10 +298,12 @@ NetworkReport network_report(const identity::Variables& variables, const std::op
       report.warnings.push_back(*std::move(sentence));
     }
   };
-  const std::optional<LocalInterface> own = local_interface(variables, master, files, addresses, address_towards);
+  const std::optional<net::InterfaceAddress> own =
+      local_interface(variables, master, files, addresses, address_towards);
   if (own) {
-    const std::string speed = own->is_loopback ? "within this host" : speed_text(interface_speed(own->name, files));
-    report.interface = format_text("network: {} ({}), {}", {own->name, own->address, speed});
+    const std::string speed =
+        own->address.is_loopback() ? "within this host" : speed_text(interface_speed(own->interface, files));
+    report.interface = format_text("network: {} ({}), {}", {own->interface, own->address.host(), speed});
   } else {
     report.interface = "network: no interface leads to other hosts";
   }

@@ -2,9 +2,11 @@
 /// @file
 /// Launcher records: keys and values that the launchers of a job exchange in node 0's store.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -73,11 +75,7 @@ struct NodeTable {
 
   /// Number of ranks on nodes with a lower node rank.
   int first_rank(int node) const noexcept {
-    int rank = 0;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(node) && i < workers.size(); ++i) {
-      rank += workers[i];
-    }
-    return rank;
+    return std::accumulate(workers.begin(), workers.begin() + std::min(node, node_count()), 0);
   }
   int world_size() const noexcept { return first_rank(node_count()); }
 };

@@ -36,7 +36,7 @@ class FrameParser {
 
   /// Appends received bytes; ignores them once the stream is malformed.
   void feed(std::span<const std::byte> bytes) {
-    if (malformed_) {
+    if (malformed()) {
       return;
     }
     if (taken_ > 0 && taken_ >= buffer_.size() / 2) {
@@ -55,7 +55,7 @@ class FrameParser {
 
   /// The same into reused memory: small frames allocate nothing.
   bool next(std::vector<std::byte>& frame) {
-    if (malformed_ || buffered() < frame_header_bytes || buffered() - frame_header_bytes < length()) {
+    if (malformed() || buffered() < frame_header_bytes || buffered() - frame_header_bytes < length()) {
       return false;
     }
     const std::span<const std::byte> payload =
@@ -77,7 +77,7 @@ class FrameParser {
   }
 
   /// Whether a length above the bound has been seen, and which.
-  bool malformed() const noexcept { return malformed_; }
+  bool malformed() const noexcept { return refused_length_ != 0; }
   std::uint32_t refused_length() const noexcept { return refused_length_; }
 
   /// Received bytes not returned yet; nonzero at the end of the stream means a truncated frame.
@@ -97,7 +97,6 @@ class FrameParser {
 
   void check_length() {
     if (buffered() >= frame_header_bytes && length() > bound_) {
-      malformed_ = true;
       refused_length_ = length();
       std::vector<std::byte>().swap(buffer_);
       taken_ = 0;
@@ -106,9 +105,8 @@ class FrameParser {
 
   std::size_t bound_;
   std::vector<std::byte> buffer_;
-  std::size_t taken_ = 0;  ///< bytes at the buffer's beginning that were returned
-  bool malformed_ = false;
-  std::uint32_t refused_length_ = 0;
+  std::size_t taken_ = 0;             ///< bytes at the buffer's beginning that were returned
+  std::uint32_t refused_length_ = 0;  ///< 0 while the stream is well formed
 };
 
 /// How reading or writing a frame ended.
