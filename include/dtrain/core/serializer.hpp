@@ -2,6 +2,8 @@
 /// @file
 /// Serializer: writes the fields of a struct to bytes and reads them from untrusted bytes, by one description.
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <concepts>
 #include <cstddef>
@@ -168,14 +170,7 @@ T from_bytes(std::string_view bytes, std::string_view what) {
   return value;
 }
 
-}  // namespace DTRAIN_NAMESPACE
-
 #if DTRAIN_DEFINITIONS
-
-#include <algorithm>
-#include <array>
-
-namespace DTRAIN_NAMESPACE {
 
 DTRAIN_DEFINED void Serializer::number(std::optional<int>& value, int last) {
   int found = value.value_or(-1);
@@ -287,6 +282,6 @@ DTRAIN_DEFINED void fields(Serializer& of, std::chrono::nanoseconds& time) {
   time = std::chrono::nanoseconds(count);
 }
 
-}  // namespace DTRAIN_NAMESPACE
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE

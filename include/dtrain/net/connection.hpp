@@ -144,9 +144,6 @@ class Connection {
   /// Closes the socket. @pre no coroutine waits for the connection, and none uses it afterwards
   void close() noexcept { socket_.reset(); }
 
-  /// Closes both directions; coroutines that wait for the connection see it closed.
-  void shutdown() noexcept { static_cast<void>(::shutdown(socket_.get(), SHUT_RDWR)); }
-
   int descriptor() const noexcept { return socket_.get(); }
   async::EventLoop& loop() const noexcept { return *loop_; }
 

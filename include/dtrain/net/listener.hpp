@@ -91,7 +91,6 @@ class Listener {
   /// The address at which it listens, with the port that the system chose.
   SocketAddress local() const noexcept { return local_; }
   std::uint16_t port() const noexcept { return local_.port(); }
-  int descriptor() const noexcept { return socket_.get(); }
 
   /// Whether bind() failed because this machine or its kernel lacks the address.
   static bool is_missing(const Error& error) noexcept {

@@ -155,7 +155,7 @@ TEST_CASE("shutdown wakes who reads the same connection") {
     };
     async::TaskHandle task = loop.spawn(reader());
     co_await loop.sleep_for(1ms);
-    ends.client.shutdown();
+    REQUIRE(::shutdown(ends.client.descriptor(), SHUT_RDWR) == 0);
     co_await loop.sleep_for(5ms);
     CHECK(task.done());
     CHECK(status == IoStatus::closed);

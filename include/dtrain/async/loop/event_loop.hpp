@@ -4,8 +4,11 @@
 /// other threads post to it (PostQueue).
 
 #include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
@@ -209,16 +212,7 @@ class EventLoop {
   bool closed_ = false;
 };
 
-}  // namespace DTRAIN_NAMESPACE::async
-
 #if DTRAIN_DEFINITIONS
-
-#include <sys/eventfd.h>
-#include <unistd.h>
-
-#include <cerrno>
-
-namespace DTRAIN_NAMESPACE::async {
 
 DTRAIN_DEFINED PostQueue::PostQueue() : wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!wakeup_) {
@@ -315,6 +309,6 @@ DTRAIN_DEFINED void EventLoop::close() noexcept {
   scheduler_.destroy_all();
 }
 
-}  // namespace DTRAIN_NAMESPACE::async
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::async

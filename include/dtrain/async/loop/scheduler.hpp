@@ -2,7 +2,11 @@
 /// @file
 /// Scheduler of the event loop: ready queue, timers and waiting coroutines; DeadlineAwaiter, the base of its awaiters.
 
+#include <algorithm>
+#include <chrono>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "dtrain/async/loop/poller.hpp"
 #include "dtrain/async/task/task_handle.hpp"
@@ -106,16 +110,7 @@ class [[nodiscard]] DeadlineAwaiter : public Waiter {
   const Deadline deadline_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::async
-
 #if DTRAIN_DEFINITIONS
-
-#include <algorithm>
-#include <chrono>
-#include <string>
-#include <utility>
-
-namespace DTRAIN_NAMESPACE::async {
 
 DTRAIN_DEFINED bool Scheduler::poll(bool return_at_once) {
   const bool busy = return_at_once || !ready_.empty() || !batch_.empty();
@@ -183,6 +178,6 @@ DTRAIN_DEFINED void Scheduler::retire(TaskRecord& record) {
   }
 }
 
-}  // namespace DTRAIN_NAMESPACE::async
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::async

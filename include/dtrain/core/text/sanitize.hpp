@@ -2,7 +2,9 @@
 /// @file
 /// sanitize(): escapes characters of other processes' text that a terminal would interpret.
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -33,14 +35,7 @@ std::string excerpt(std::string_view text, std::size_t longest = 128);
 /// The same in single quotes.
 std::string in_quotes(std::string_view text, std::size_t longest = 128);
 
-}  // namespace DTRAIN_NAMESPACE
-
 #if DTRAIN_DEFINITIONS
-
-#include <algorithm>
-#include <cstdint>
-
-namespace DTRAIN_NAMESPACE {
 
 namespace detail {
 
@@ -108,6 +103,6 @@ DTRAIN_DEFINED std::string in_quotes(std::string_view text, std::size_t longest)
   return "'" + excerpt(text, longest) + "'";
 }
 
-}  // namespace DTRAIN_NAMESPACE
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE
