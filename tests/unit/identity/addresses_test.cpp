@@ -190,3 +190,14 @@ TEST_CASE("a Slurm step's master is the first node of the step's list, unless th
   step["SLURM_DISTRIBUTION"] = "arbitrary";
   CHECK(process_identity(step).master_addr == "127.0.0.1");
 }
+
+TEST_CASE("ports are decimal digits from 1 to 65535, and ids are at most 18 of them") {
+  CHECK(parse_port("65535") == 65535);
+  CHECK(parse_port("00080") == 80);
+  for (const char* text : {"", "0", "65536", "99999999999999999999", "-1", "+1", "0x10", "1 ", " 1"}) {
+    CHECK_MESSAGE(!parse_port(text).has_value(), text);
+  }
+  CHECK(parse_wide_integer("000000000000000080") == 80U);
+  CHECK(parse_wide_integer("999999999999999999") == 999999999999999999U);
+  CHECK(!parse_wide_integer("0000000000000000080").has_value());
+}
