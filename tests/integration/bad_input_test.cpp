@@ -3,28 +3,10 @@
 // ctest: LABELS no-tsan
 // Input that cannot be followed: one sentence that says what, where and what to do, and nothing left behind.
 
-#include <doctest/doctest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <memory>
-#include <sstream>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "support/program.hpp"
-#include "support/skip.hpp"
-#include "support/temporary_directory.hpp"
+#include "integration/prelude.hpp"
 
 namespace {
 
-using support::Program;
-using support::Result;
-using support::TemporaryDirectory;
 using Variables = Program::Variables;
 
 const std::string per_node = DTRAIN_EXAMPLES_DIR "/fashion_mnist";
@@ -65,7 +47,7 @@ void check_says(const Result& result, int exit_code, const std::vector<std::stri
   CHECK(result.exit_code == exit_code);
   for (const std::string& part : parts) {
     CAPTURE(part);
-    CHECK(result.error.find(part) != std::string::npos);
+    CHECK_CONTAINS(result.error, part);
   }
 }
 
@@ -124,7 +106,7 @@ TEST_CASE("a rank beyond the world size is an identity error") {
   check_says(support::run(per_process, {"--epochs=1"}, variables), 2, {"RANK", "5", "2"});
   const Result told = support::run(whoami, {}, variables);
   CHECK(told.exit_code == 2);
-  CHECK(told.output.find("\"error_code\": \"rank-out-of-range\"") != std::string::npos);
+  CHECK_CONTAINS(told.output, "\"error_code\": \"rank-out-of-range\"");
 }
 
 TEST_CASE("ranks that were told different world sizes end with both sizes, each of them") {
@@ -139,10 +121,7 @@ TEST_CASE("ranks that were told different world sizes end with both sizes, each 
   for (const Result& result : run_ranks({first, second})) {
     INFO(result.error);
     CHECK((result.exit_code == 1 || result.exit_code == 75));
-    CHECK(result.error.find("rank 1") != std::string::npos);
-    CHECK(result.error.find("3") != std::string::npos);
-    CHECK(result.error.find("2") != std::string::npos);
-    CHECK(result.error.find("world size") != std::string::npos);
+    CHECK_CONTAINS(result.error, "rank 1", "3", "2", "world size");
     CHECK(result.time < std::chrono::seconds(30));
   }
 }

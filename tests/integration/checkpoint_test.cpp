@@ -3,27 +3,11 @@
 // A training that is killed and goes on from its checkpoint ends as if nothing had happened. Minutes under a sanitizer;
 // unit.public_interface.checkpoint and unit.ddp.checkpoint.checkpoint_file run the same code there.
 
-#include <doctest/doctest.h>
-#include <signal.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <random>
-#include <string>
-#include <vector>
-
-#include "support/program.hpp"
-#include "support/skip.hpp"
-#include "support/summary_file.hpp"
-#include "support/temporary_directory.hpp"
+#include "integration/prelude.hpp"
 
 namespace {
-
-using support::Program;
-using support::Result;
-using support::SummaryFile;
-using support::TemporaryDirectory;
 
 const std::string example = DTRAIN_EXAMPLES_DIR "/fashion_mnist";
 
@@ -111,7 +95,7 @@ TEST_CASE("workers that are killed at several moments and started again end with
   const Result result = finished(program);
   INFO(result.error);
   REQUIRE(result.exit_code == 0);
-  CHECK(result.output.find("going on from " + folder.path) != std::string::npos);
+  CHECK_CONTAINS(result.output, "going on from " + folder.path);
   CHECK(digest_of(folder) == undisturbed());
   CHECK(!std::filesystem::exists(folder.path + "/checkpoint.part"));
 }
@@ -136,7 +120,7 @@ TEST_CASE("a job that is killed with its launcher and started again by hand goes
     const Result result = finished(again);
     INFO(result.error);
     REQUIRE(result.exit_code == 0);
-    CHECK(result.output.find(step) != std::string::npos);
+    CHECK_CONTAINS(result.output, step);
     CHECK(digest_of(folder) == undisturbed());
   }
 }
@@ -150,6 +134,7 @@ TEST_CASE("the checkpoint of another training is refused with what it is of") {
   Program other(example, arguments_for(folder, {checkpoint, "--seed=2"}));
   const Result result = finished(other);
   CHECK(result.exit_code == 2);
-  CHECK(result.error.find("is the checkpoint of a training with --epochs=1 --global-batch=2000 --seed=1; go on with "
-                          "these, or name another file") != std::string::npos);
+  CHECK_CONTAINS(result.error,
+                 "is the checkpoint of a training with --epochs=1 --global-batch=2000 --seed=1; go on with "
+                 "these, or name another file");
 }

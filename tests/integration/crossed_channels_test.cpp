@@ -2,11 +2,7 @@
 // that would wait for ever ends with a sentence instead of all ranks being right.
 // ctest: TIMEOUT 120
 
-#include <doctest/doctest.h>
-
-#include <string>
-
-#include "support/program.hpp"
+#include "integration/prelude.hpp"
 
 TEST_CASE("ranks that do things in different orders on different channels all end, right, for 2 and 3 ranks") {
   const std::string program = DTRAIN_TEST_PROGRAMS_DIR "/crossed_channels";
@@ -25,7 +21,7 @@ TEST_CASE("ranks that do things in different orders on different channels all en
           CHECK(result.exit_code == 0);
           for (int rank = 0; rank < ranks; ++rank) {
             const std::string line = "rank " + std::to_string(rank) + ": right\n";
-            CHECK(result.output.find(line) != std::string::npos);
+            CHECK_CONTAINS(result.output, line);
           }
         }
       }

@@ -4,24 +4,7 @@
 // A launcher to which the system refuses a system call, as the policy of a container may: each call has a replacement,
 // or a sentence that names it. tests/programs/deny sets the policy.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <cstddef>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "support/ended.hpp"
-#include "support/launch_probe.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
-
-using support::contains;
-using support::new_mark;
-using support::probe;
-using support::Result;
+#include "integration/prelude.hpp"
 
 namespace {
 
@@ -64,8 +47,7 @@ TEST_CASE("what a launcher can do without, it does without") {
       const Result result = run_without(call, error, {"--nproc-per-node=2", "*:join", "*:stdout:here\n"});
       CHECK(result.exit_code == 0);
       CHECK(without_libnuma(result.error) == "");
-      CHECK(contains(result.output, "[0] here\n"));
-      CHECK(contains(result.output, "[1] here\n"));
+      CHECK_CONTAINS(result.output, "[0] here\n", "[1] here\n");
     }
   }
 }

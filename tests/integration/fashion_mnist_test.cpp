@@ -4,27 +4,12 @@
 // ctest: LABELS no-asan no-tsan
 // What the example promises: it learns, it is one training whatever the ranks, and its summary is right.
 
-#include <doctest/doctest.h>
-
-#include <cmath>
-#include <filesystem>
 #include <map>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "dtrain/core/crypto/sha256.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
-#include "support/summary_file.hpp"
-#include "support/temporary_directory.hpp"
+#include "integration/prelude.hpp"
 
 namespace {
-
-using support::Program;
-using support::Result;
-using support::SummaryFile;
-using support::TemporaryDirectory;
 
 const std::string example = DTRAIN_EXAMPLES_DIR "/fashion_mnist";
 const std::string data = "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz";
@@ -162,7 +147,7 @@ TEST_CASE("started once for each rank by somebody else, it is the same training,
   for (const char* event : {"\"step 235\",\"pid\":0", "\"step 235\",\"pid\":1", "\"step 186\",\"pid\":1",
                             "\"layer3.bias\",\"pid\":1", "\"bucket 0\",\"pid\":1,\"tid\":3"}) {
     CAPTURE(event);
-    CHECK(timeline.find(event) != std::string::npos);
+    CHECK_CONTAINS(timeline, event);
   }
   CHECK(timeline.find("\"step 185\"") == std::string::npos);  // it has the last 50
 }

@@ -1,17 +1,7 @@
 // ctest: TIMEOUT 120
 // A body that forks between the steps of its training, or in one: the child is not the rank, which goes on.
 
-#include <doctest/doctest.h>
-
-#include <csignal>
-#include <string>
-#include <vector>
-
-#include "support/launch_probe.hpp"
-#include "support/program.hpp"
-
-using support::contains;
-using support::Result;
+#include "integration/prelude.hpp"
 
 namespace {
 
@@ -27,8 +17,7 @@ Result fork_probe(const std::string& what, const std::string& where) {
 /// Whether both ranks took all their steps, each with the average of both ranks' gradients.
 void check_training(const Result& result) {
   CHECK_MESSAGE(result.exit_code == 0, result.output, result.error);
-  CHECK(contains(result.output, "[0] rank 0 took 10 steps\n"));
-  CHECK(contains(result.output, "[1] rank 1 took 10 steps\n"));
+  CHECK_CONTAINS(result.output, "[0] rank 0 took 10 steps\n", "[1] rank 1 took 10 steps\n");
 }
 
 }  // namespace
@@ -41,9 +30,9 @@ TEST_CASE("a child that the body forked neither leaves nor fails for the rank wh
       const Result result = fork_probe(what, where);
       check_training(result);
       const std::string code = what == std::string("throw") ? "1" : "7";
-      CHECK(contains(result.output, "[0] rank 0's child ended with " + code + "\n"));
-      CHECK(contains(result.output, "[1] rank 1's child ended with " + code + "\n"));
-      CHECK(contains(result.error, "a process that the body forked came back from it"));
+      CHECK_CONTAINS(result.output, "[0] rank 0's child ended with " + code + "\n",
+                     "[1] rank 1's child ended with " + code + "\n");
+      CHECK_CONTAINS(result.error, "a process that the body forked came back from it");
     }
   }
 }
@@ -61,9 +50,10 @@ TEST_CASE("a child that calls the rank's process group is told that it is no ran
   const Result result = fork_probe("call", "");
   check_training(result);
   for (const std::string rank : {"0", "1"}) {
-    CHECK(contains(result.output, "the child of rank " + rank + ": a process that rank " + rank +
-                                      " forked called its process group; the group is of the process that joined the "
-                                      "job; let the child compute without it, and end with _exit or exec\n"));
-    CHECK(contains(result.output, "rank " + rank + "'s child ended with 7\n"));
+    CHECK_CONTAINS(result.output,
+                   "the child of rank " + rank + ": a process that rank " + rank +
+                       " forked called its process group; the group is of the process that joined the "
+                       "job; let the child compute without it, and end with _exit or exec\n",
+                   "rank " + rank + "'s child ended with 7\n");
   }
 }

@@ -3,26 +3,16 @@
 // Jobs over Gloo on several virtual hosts, each with a network of its own, whose cables can be cut. (Gloo's library is
 // not instrumented.)
 
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <memory>
 #include <numeric>
-#include <string>
-#include <vector>
 
-#include "support/program.hpp"
-#include "support/skip.hpp"
+#include "integration/prelude.hpp"
 #include "support/virtual_cluster.hpp"
 
-using support::contains;
-using support::Program;
-using support::Result;
 using support::VirtualCluster;
 
 namespace {
 
-const std::string probe = DTRAIN_TEST_PROGRAMS_DIR "/gloo_probe";
+const std::string gloo_probe = DTRAIN_TEST_PROGRAMS_DIR "/gloo_probe";
 
 /// A launcher on each host, which starts as many ranks as `workers` says there.
 std::vector<std::unique_ptr<Program>> launched(const VirtualCluster& cluster, const std::vector<int>& workers,
@@ -37,7 +27,7 @@ std::vector<std::unique_ptr<Program>> launched(const VirtualCluster& cluster, co
                                              "--master-port=29500",
                                              "--nproc-per-node=" + std::to_string(workers[host]),
                                              what};
-    programs.push_back(cluster.start(static_cast<int>(host), probe, arguments, variables));
+    programs.push_back(cluster.start(static_cast<int>(host), gloo_probe, arguments, variables));
   }
   return programs;
 }
@@ -57,7 +47,7 @@ bool can_run(const VirtualCluster& cluster) {
     dtrain_test::skip(cluster.problem);
     return false;
   }
-  if (contains(cluster.run(0, probe, {"--help-launch"}).output, "built without Gloo")) {
+  if (contains(cluster.run(0, gloo_probe, {"--help-launch"}).output, "built without Gloo")) {
     dtrain_test::skip("no Gloo was found when the programs were built (libgloo-dev)");
     return false;
   }
@@ -77,7 +67,7 @@ TEST_CASE("ranks on several hosts find each other over Gloo, with an interface n
         CAPTURE(ends[host].error);
         CHECK(ends[host].exit_code == 0);
         for (int local = 0; local < workers[host]; ++local, ++rank) {
-          CHECK(contains(ends[host].output, "rank " + std::to_string(rank) + " of 4: sum 6, half 2"));
+          CHECK_CONTAINS(ends[host].output, "rank " + std::to_string(rank) + " of 4: sum 6, half 2");
         }
       }
     }
@@ -90,7 +80,7 @@ TEST_CASE("a rank that is killed on one host ends those of the others") {
   const std::vector<Result> ends = ends_of(launched(cluster, {1, 1}, "kill"));
   CAPTURE(ends[0].error);
   CHECK(ends[0].exit_code != 0);
-  CHECK(contains(ends[0].error, "rank 0: ends because rank 1 on host host1 was lost: killed by signal 9"));
+  CHECK_CONTAINS(ends[0].error, "rank 0: ends because rank 1 on host host1 was lost: killed by signal 9");
 }
 
 TEST_CASE("a cable that is cut in the middle of a step ends every rank in time, and they name the host") {
@@ -106,7 +96,7 @@ TEST_CASE("a cable that is cut in the middle of a step ends every rank in time, 
   for (const std::size_t host : {std::size_t{0}, std::size_t{1}}) {
     CAPTURE(ends[host].error);
     CHECK(ends[host].exit_code == 75);
-    CHECK(contains(ends[host].error, "host2"));
+    CHECK_CONTAINS(ends[host].error, "host2");
   }
   CHECK(since_cut.elapsed() < std::chrono::seconds(20));
 }

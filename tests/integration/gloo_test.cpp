@@ -2,28 +2,16 @@
 // ctest: LABELS no-tsan
 // ctest: TIMEOUT 180
 
-#include <doctest/doctest.h>
-
-#include <string>
-#include <vector>
-
-#include "support/contains.hpp"
-#include "support/ended.hpp"
+#include "integration/prelude.hpp"
 #include "support/killed_rank.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
-
-using support::contains;
-using support::Program;
-using support::Result;
 
 namespace {
 
-const std::string probe = DTRAIN_TEST_PROGRAMS_DIR "/gloo_probe";
+const std::string gloo_probe = DTRAIN_TEST_PROGRAMS_DIR "/gloo_probe";
 
 /// The probe on that many ranks; `what` is its argument.
 Result job(int ranks, const std::string& what, const Program::Variables& variables = {}) {
-  Program program(probe, {"--nproc-per-node=" + std::to_string(ranks), what}, variables);
+  Program program(gloo_probe, {"--nproc-per-node=" + std::to_string(ranks), what}, variables);
   program.close_input();
   return program.wait(support::soon(std::chrono::seconds(40)));
 }
@@ -31,7 +19,7 @@ Result job(int ranks, const std::string& what, const Program::Variables& variabl
 /// Whether the probe knows Gloo; says so where it does not.
 bool there_is_gloo() {
   static const bool is_there = [] {
-    Program program(probe, {"--help-launch"});
+    Program program(gloo_probe, {"--help-launch"});
     program.close_input();
     return !contains(program.wait().output, "built without Gloo");
   }();
@@ -51,8 +39,8 @@ TEST_CASE("ranks reduce over Gloo, in the whole job and in groups of it") {
     CAPTURE(result.error);
     CHECK(result.exit_code == 0);
     const std::string sum = std::to_string(ranks * (ranks - 1) / 2);
-    CHECK(contains(result.output, "rank 0 of " + std::to_string(ranks) + ": sum " + sum + ", half " +
-                                      std::to_string((ranks + 1) / 2)));
+    CHECK_CONTAINS(result.output,
+                   "rank 0 of " + std::to_string(ranks) + ": sum " + sum + ", half " + std::to_string((ranks + 1) / 2));
     CHECK(result.error.empty());
   }
 }
@@ -83,8 +71,8 @@ TEST_CASE("ranks that reduce different counts learn what each called, instead of
   CAPTURE(result.error);
   CHECK(result.exit_code != 0);
   CHECK(result.exit_code != -1);
-  CHECK(contains(result.error, "called all_reduce (average) of 999999 f32"));
-  CHECK(contains(result.error, "called all_reduce (average) of 1000000 f32"));
+  CHECK_CONTAINS(result.error, "called all_reduce (average) of 999999 f32",
+                 "called all_reduce (average) of 1000000 f32");
 }
 
 TEST_CASE("a rank that leaves while others reduce is named") {
@@ -93,8 +81,7 @@ TEST_CASE("a rank that leaves while others reduce is named") {
   CAPTURE(result.error);
   CHECK(result.exit_code != 0);
   CHECK(result.exit_code != -1);
-  CHECK(contains(result.error, "rank 1 on host"));
-  CHECK(contains(result.error, "has ended or left the channel"));
+  CHECK_CONTAINS(result.error, "rank 1 on host", "has ended or left the channel");
 }
 
 TEST_CASE("a stopped rank ends the others by the timeout, which names it") {
@@ -103,5 +90,5 @@ TEST_CASE("a stopped rank ends the others by the timeout, which names it") {
   CAPTURE(result.error);
   CHECK(result.exit_code != 0);
   CHECK(result.exit_code != -1);
-  CHECK(contains(result.error, "rank 1 had not "));
+  CHECK_CONTAINS(result.error, "rank 1 had not ");
 }

@@ -3,26 +3,13 @@
 // ctest: LABELS no-asan no-tsan
 // The example gpt2 over Gloo and MPI: the training of the one in shared memory.
 
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <filesystem>
-#include <string>
-#include <utility>
-#include <vector>
-
+#include "integration/prelude.hpp"
 #include "support/gpt2_program.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
-#include "support/summary_file.hpp"
-#include "support/temporary_directory.hpp"
 
 namespace {
 
 using gpt2_program::difference;
 using gpt2_program::losses_of;
-using support::Program;
-using support::SummaryFile;
 
 const std::string mpirun = DTRAIN_TEST_MPIRUN;  // empty without MPI
 

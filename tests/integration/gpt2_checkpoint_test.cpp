@@ -3,21 +3,10 @@
 // ctest: LABELS no-asan no-tsan
 // The example gpt2 started again from its checkpoint: the same bits, whatever the state is made of.
 
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <csignal>
-#include <filesystem>
-#include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
-#include "support/contains.hpp"
+#include "integration/prelude.hpp"
 #include "support/gpt2_program.hpp"
-#include "support/program.hpp"
-#include "support/summary_file.hpp"
-#include "support/temporary_directory.hpp"
 
 namespace {
 
@@ -25,10 +14,6 @@ using gpt2_program::can_run;
 using gpt2_program::difference;
 using gpt2_program::losses_of;
 using gpt2_program::run;
-using support::Program;
-using support::Result;
-using support::SummaryFile;
-using support::TemporaryDirectory;
 
 std::vector<std::string> flags(const std::string& checkpoint, std::vector<std::string> others = {}) {
   others.insert(others.begin(), {"--steps=60", "--checkpoint-steps=10", "--checkpoint=" + checkpoint});
@@ -92,7 +77,7 @@ TEST_CASE("killed and started again, a training ends with the bits and losses of
     const SummaryFile whole = train_to_the_end(folder.path + "/whole", on_two).summary;
     begin_and_kill(folder.path + "/killed", on_two);
     const Ended resumed = train_to_the_end(folder.path + "/killed", on_two);
-    CHECK(support::contains(resumed.output, "going on from " + folder.path + "/killed, after step "));
+    CHECK_CONTAINS(resumed.output, "going on from " + folder.path + "/killed, after step ");
     CHECK(resumed.summary.text("parameters_digest") == whole.text("parameters_digest"));
     CHECK(resumed.summary.text("losses") == whole.text("losses"));
     if (!others.empty()) continue;
@@ -116,7 +101,7 @@ TEST_CASE("a checkpoint changes nothing in a training, and goes on on any number
       const std::string checkpoint = folder.path + "/on_" + ranks;
       begin_and_kill(checkpoint, {"--nproc-per-node=2", stage});
       const Ended resumed = train_to_the_end(checkpoint, {std::string("--nproc-per-node=") + ranks, stage});
-      CHECK(support::contains(resumed.output, "going on from "));
+      CHECK_CONTAINS(resumed.output, "going on from ");
       CHECK(difference(losses_of(resumed.summary), losses_of(whole)) < 0.02);
     }
   }
@@ -136,8 +121,7 @@ TEST_CASE("the checkpoint of another training is refused in one sentence") {
        {"--seed=2", "--steps=30", "--clip=0.5", "--rate=0.001", "--hook=bf16", "--data=/etc/passwd"}) {
     CAPTURE(flag);
     const std::string error = refusal(flag);
-    CAPTURE(error);
-    CHECK(support::contains(error, "losses with --steps=20 --global-batch=16 --seed=1"));
-    CHECK(support::contains(error, "; go on with the flags it began with, or name another file"));
+    CHECK_CONTAINS(error, "losses with --steps=20 --global-batch=16 --seed=1",
+                   "; go on with the flags it began with, or name another file");
   }
 }

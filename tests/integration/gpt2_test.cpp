@@ -5,26 +5,14 @@
 // What the example promises: it learns, and it is one training whatever the ranks and whoever has the optimizer's
 // state.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <string>
-#include <vector>
-
-#include "support/contains.hpp"
+#include "integration/prelude.hpp"
 #include "support/gpt2_program.hpp"
-#include "support/program.hpp"
-#include "support/summary_file.hpp"
 
 using gpt2_program::can_run;
 using gpt2_program::difference;
 using gpt2_program::losses_of;
 using gpt2_program::run;
 using gpt2_program::train;
-using support::Result;
-using support::SummaryFile;
 
 TEST_CASE("one training, whatever the ranks: 1, 2 and 4 of them have the same falling losses, without jumps") {
   if (!can_run()) return;
@@ -139,12 +127,11 @@ TEST_CASE("what does not fit the ranks, the memory or the text is refused in one
     CHECK(result.exit_code != 0);
     return result.error;
   };
-  CHECK(support::contains(refusal({"--nproc-per-node=3"}), "--global-batch is 16, which 3 ranks do not divide evenly"));
-  CHECK(support::contains(refusal({"--nproc-per-node=1", "--layers=100", "--channels=8192", "--global-batch=100000"}),
-                          "MiB, which this host does not have"));
-  CHECK(support::contains(refusal({"--nproc-per-node=2", "--data=/etc/hostname"}), "the text has "));
-  CHECK(support::contains(refusal({"--nproc-per-node=2", "--zero=1", "--hook=bf16"}), "cannot be used with --zero"));
-  CHECK(
-      support::contains(refusal({"--nproc-per-node=2", "--zero=1", "--plan=measured"}), "cannot be used with --plan"));
-  CHECK(support::contains(refusal({"--nproc-per-node=1", "--hook=powersgd"}), "powersgd:RANK"));
+  CHECK_CONTAINS(refusal({"--nproc-per-node=3"}), "--global-batch is 16, which 3 ranks do not divide evenly");
+  CHECK_CONTAINS(refusal({"--nproc-per-node=1", "--layers=100", "--channels=8192", "--global-batch=100000"}),
+                 "MiB, which this host does not have");
+  CHECK_CONTAINS(refusal({"--nproc-per-node=2", "--data=/etc/hostname"}), "the text has ");
+  CHECK_CONTAINS(refusal({"--nproc-per-node=2", "--zero=1", "--hook=bf16"}), "cannot be used with --zero");
+  CHECK_CONTAINS(refusal({"--nproc-per-node=2", "--zero=1", "--plan=measured"}), "cannot be used with --plan");
+  CHECK_CONTAINS(refusal({"--nproc-per-node=1", "--hook=powersgd"}), "powersgd:RANK");
 }

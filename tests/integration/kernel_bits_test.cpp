@@ -1,16 +1,12 @@
 // The same program compiled with other flags gives the same bits.
 
-#include <doctest/doctest.h>
-
-#include <string>
-
-#include "support/program.hpp"
+#include "integration/prelude.hpp"
 
 TEST_CASE("no optimisation and no -ffast-math, -mfma or -march=native changes a bit of what the kernels give") {
   const std::string programs = DTRAIN_TEST_PROGRAMS_DIR "/kernel_bits_";
   const support::Result plain = support::run(programs + "O2", {});
   CHECK(plain.exit_code == 0);
-  CHECK(plain.output.find("bf16 average baseline ") != std::string::npos);
+  CHECK_CONTAINS(plain.output, "bf16 average baseline ");
   for (const std::string flags : {"O0", "O3_fast", "O3_fast_native"}) {
     CAPTURE(flags);
     const support::Result other = support::run(programs + flags, {});

@@ -3,26 +3,14 @@
 //   DTRAIN_STORM_ROUNDS=100 DTRAIN_STORM_SEED=1 integration_kill_storm     # tools/kill_storm.py: 1,000, in batches
 // Each round prints a line that begins with its seed; DTRAIN_STORM_ROUNDS=1 and that seed repeat it alone.
 
-#include <doctest/doctest.h>
-#include <unistd.h>
-
-#include <chrono>
-#include <csignal>
-#include <cstdio>
-#include <filesystem>
-#include <set>
-#include <string>
-#include <vector>
-
+#include "integration/prelude.hpp"
 #include "support/leftovers.hpp"
 #include "support/storm_job.hpp"
 #include "support/storm_round.hpp"
 
 using std::chrono::milliseconds;
 using support::Blow;
-using support::contains;
 using support::Phase;
-using support::Result;
 using support::StormJob;
 using support::StormRound;
 using support::Victim;
@@ -35,7 +23,7 @@ constexpr int lost_code = 75;
 constexpr int usage_code = 2;  // also of one that finds no store at its address
 
 /// What the launchers promise from a worker's end to their own.
-const milliseconds two_seconds = support::two_seconds * support::patience;
+const milliseconds patient_two_seconds = support::two_seconds * support::patience;
 const milliseconds formation = std::chrono::seconds(support::formation_seconds);
 
 /// What the rules say of a round: the exit codes of the launcher that is hit, of the others, and what they have in
@@ -58,26 +46,26 @@ Rules rules_for(const StormRound& round) {
     const std::set<int> codes = heals  ? std::set<int>{0}
                                 : late ? std::set<int>{0, killed_code}
                                        : std::set<int>{killed_code};
-    return {codes, codes, true, two_seconds};
+    return {codes, codes, true, patient_two_seconds};
   }
   if (round.blow == Blow::terminate) {
     if (early) {
-      return {{told_code}, {told_code, lost_code, usage_code}, false, two_seconds + formation};
+      return {{told_code}, {told_code, lost_code, usage_code}, false, patient_two_seconds + formation};
     }
     // A worker's end before the signal stays the reason.
     const std::set<int> codes = round.phase == Phase::leaving   ? std::set<int>{0, told_code}
                                 : round.phase == Phase::between ? std::set<int>{0, killed_code, told_code}
                                                                 : std::set<int>{told_code};
-    return {codes, codes, round.phase != Phase::leaving, two_seconds};
+    return {codes, codes, round.phase != Phase::leaving, patient_two_seconds};
   }
   const std::set<int> others = late    ? std::set<int>{0, lost_code}
                                : early ? std::set<int>{lost_code, usage_code}
                                        : std::set<int>{lost_code};
   const std::set<int> hit = late ? std::set<int>{0, killed_code} : std::set<int>{killed_code};
   if (round.twice) {
-    return {hit, late ? std::set<int>{0, killed_code, lost_code} : hit, false, two_seconds};
+    return {hit, late ? std::set<int>{0, killed_code, lost_code} : hit, false, patient_two_seconds};
   }
-  return {hit, others, false, two_seconds + (early ? formation : milliseconds(0))};
+  return {hit, others, false, patient_two_seconds + (early ? formation : milliseconds(0))};
 }
 
 /// Collects sentences about what is not as it should be.
@@ -172,7 +160,7 @@ void check_leftovers(const StormRound& round, const StormJob& job, Findings& fin
     return found;
   };
   const auto vanishes = [](const auto& what) {
-    const dtrain::Deadline deadline = dtrain::Deadline::after(two_seconds);
+    const dtrain::Deadline deadline = dtrain::Deadline::after(patient_two_seconds);
     std::string left = what();
     while (!left.empty() && !deadline.passed()) {
       ::usleep(2000);

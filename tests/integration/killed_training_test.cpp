@@ -3,23 +3,11 @@
 // ctest: LABELS no-asan no-tsan
 // A real training whose worker or launcher is killed at seeded moments from its start to its end.
 
-#include <doctest/doctest.h>
-#include <signal.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <random>
-#include <string>
 #include <thread>
-#include <vector>
 
-#include "support/program.hpp"
-#include "support/skip.hpp"
+#include "integration/prelude.hpp"
 
 namespace {
-
-using support::Program;
-using support::Result;
 
 const std::string example = DTRAIN_EXAMPLES_DIR "/fashion_mnist";
 constexpr int world_size = 3;
@@ -93,8 +81,7 @@ TEST_CASE("kill -9 of a worker at any moment of a training ends all of it within
     INFO(result.error);
     CHECK(since_killed.elapsed() < std::chrono::seconds(2));
     CHECK(result.exit_code == 137);
-    CHECK(result.error.find("rank " + std::to_string(victim) + " on host ") != std::string::npos);
-    CHECK(result.error.find("killed by signal 9 (SIGKILL)") != std::string::npos);
+    CHECK_CONTAINS(result.error, "rank " + std::to_string(victim) + " on host ", "killed by signal 9 (SIGKILL)");
     CHECK(support::processes_with(mark).empty());
     CHECK_FALSE(std::filesystem::exists("/tmp/" + mark));
   }

@@ -1,23 +1,14 @@
 // ctest: TIMEOUT 120
 // A program whose file has capabilities, which exec takes as a reason to untie a worker from its launcher.
 
-#include <doctest/doctest.h>
 #include <linux/capability.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/xattr.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <csignal>
 #include <cstring>
-#include <filesystem>
-#include <string>
 
-#include "support/launch_probe.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
-#include "support/temporary_directory.hpp"
+#include "integration/prelude.hpp"
 
 namespace {
 
@@ -56,7 +47,7 @@ TEST_CASE("kill -9 of the launcher leaves no worker of a program whose file has 
     const auto workers = support::children_of(launcher.process());
     REQUIRE(workers.size() == 2);
     const std::string status = support::content("/proc/" + std::to_string(workers[0]) + "/status");
-    CHECK(support::contains(status, "CapEff:\t0000000000004000\n"));
+    CHECK_CONTAINS(status, "CapEff:\t0000000000004000\n");
     launcher.signal(SIGKILL);
     CHECK(launcher.wait().exit_code == 137);
     CHECK(support::all_gone(mark, support::soon(std::chrono::seconds(5))));

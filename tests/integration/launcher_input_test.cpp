@@ -1,24 +1,10 @@
 // ctest: TIMEOUT 120
 // The stdin of launch::PerNode's workers, and unfinished lines, as scripts and users meet them.
 
-#include <doctest/doctest.h>
 #include <fcntl.h>
 #include <stdlib.h>
-#include <unistd.h>
 
-#include <fstream>
-#include <string>
-
-#include "support/launch_probe.hpp"
-#include "support/program.hpp"
-#include "support/temporary_directory.hpp"
-
-using support::contains;
-using support::lines_of;
-using support::probe;
-using support::Program;
-using support::Result;
-using support::TemporaryDirectory;
+#include "integration/prelude.hpp"
 
 namespace {
 
@@ -80,6 +66,5 @@ TEST_CASE("a prompt of rank 0 is shown before its answer is there") {
   program.write_input("x\n");
   const Result result = program.wait();
   CHECK(result.exit_code == 0);
-  CHECK(contains(result.output, "[0] done\n"));
-  CHECK(contains(result.output, "[1] done\n"));
+  CHECK_CONTAINS(result.output, "[0] done\n", "[1] done\n");
 }

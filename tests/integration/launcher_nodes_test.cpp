@@ -2,35 +2,10 @@
 // launch::PerNode on several nodes, with real processes: two launchers on this machine, each with a host identity of
 // its own, are two nodes.
 
-#include <doctest/doctest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <chrono>
-#include <csignal>
-#include <cstdint>
-#include <memory>
-#include <random>
-#include <string>
-#include <vector>
-
-#include "support/ended.hpp"
+#include "integration/prelude.hpp"
 #include "support/free_port.hpp"
-#include "support/launch_probe.hpp"
-#include "support/program.hpp"
-#include "support/temporary_directory.hpp"
 
 using support::below;
-using support::contains;
-using support::content;
-using support::lines_of;
-using support::new_mark;
-using support::probe;
-using support::Program;
-using support::Result;
-using support::TemporaryDirectory;
-using support::two_seconds;
 
 namespace {
 
@@ -117,12 +92,10 @@ TEST_CASE("uneven nodes make one job, whose ranks follow the nodes, and node 0 s
     CHECK(lines_of(result.output).size() == static_cast<std::size_t>(workers) * 6);
     for (int local_rank = 0; local_rank < workers; ++local_rank, ++rank) {
       const std::string prefix = "[" + std::to_string(rank) + "] DTRAIN_";
-      CHECK(contains(result.output, prefix + "RANK=" + std::to_string(rank) + "\n"));
-      CHECK(contains(result.output, prefix + "WORLD_SIZE=6\n"));
-      CHECK(contains(result.output, prefix + "LOCAL_RANK=" + std::to_string(local_rank) + "\n"));
-      CHECK(contains(result.output, prefix + "LOCAL_WORLD_SIZE=" + std::to_string(workers) + "\n"));
-      CHECK(contains(result.output, prefix + "NODE_RANK=" + std::to_string(node) + "\n"));
-      CHECK(contains(result.output, prefix + "NODE_COUNT=3\n"));
+      CHECK_CONTAINS(result.output, prefix + "RANK=" + std::to_string(rank) + "\n", prefix + "WORLD_SIZE=6\n",
+                     prefix + "LOCAL_RANK=" + std::to_string(local_rank) + "\n",
+                     prefix + "LOCAL_WORLD_SIZE=" + std::to_string(workers) + "\n",
+                     prefix + "NODE_RANK=" + std::to_string(node) + "\n", prefix + "NODE_COUNT=3\n");
     }
   }
   CHECK(results[0].error == "dtrain: 6 ranks on 3 nodes (3 on node 0, 1 on node 1, 2 on node 2), store at 127.0.0.1:" +
@@ -205,10 +178,9 @@ TEST_CASE("a restart starts the workers of all nodes again, and refuses the stra
   for (const Result& result : results) {
     support::check_ended(result, 0, {"dtrain: attempt 2 of 3 begins: rank 2 on host "});
   }
-  CHECK(contains(results[0].output, "[0] DTRAIN_ATTEMPT=1\n"));
-  CHECK(contains(results[0].output, "[1] DTRAIN_ATTEMPT=1\n"));
-  CHECK(contains(results[1].output, "[2] DTRAIN_ATTEMPT=1\n"));
-  CHECK(contains(content(file), "attempt 0 of the job, which has been started again as attempt 1"));
+  CHECK_CONTAINS(results[0].output, "[0] DTRAIN_ATTEMPT=1\n", "[1] DTRAIN_ATTEMPT=1\n");
+  CHECK_CONTAINS(results[1].output, "[2] DTRAIN_ATTEMPT=1\n");
+  CHECK_CONTAINS(content(file), "attempt 0 of the job, which has been started again as attempt 1");
 }
 
 TEST_CASE("a usage error of the first worker to fall is not tried again on any node") {
@@ -231,7 +203,7 @@ TEST_CASE("a worker of another node that is stopped before it has joined counts 
   for (const Result& result : results) {
     support::check_ended(result, 75, {"was stopped by SIGSTOP before it had joined the job"});
   }
-  CHECK(contains(results[0].error, "[0] cause: rank 1 on host "));
+  CHECK_CONTAINS(results[0].error, "[0] cause: rank 1 on host ");
 }
 
 TEST_CASE("a launcher that a signal ends stops the workers of all nodes in order, and nothing is tried again") {

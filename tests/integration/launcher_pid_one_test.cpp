@@ -1,24 +1,9 @@
 // ctest: TIMEOUT 60
 // launch::PerNode as the first process of a container.
 
-#include <doctest/doctest.h>
-
-#include <unistd.h>
-
-#include <csignal>
-#include <string>
-
 #include "dtrain/core/deadline.hpp"
-#include "support/launch_probe.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
+#include "integration/prelude.hpp"
 
-using support::contains;
-using support::content;
-using support::new_mark;
-using support::probe;
-using support::Program;
-using support::Result;
 using support::zombies_of;
 
 TEST_CASE("as PID 1 the launcher reaps what nobody else does") {

@@ -1,25 +1,7 @@
 // ctest: TIMEOUT 120 RUN_SERIAL ON
 // --max-restarts of launch::PerNode on one node, with real processes.
 
-#include <doctest/doctest.h>
-
-#include <csignal>
-#include <string>
-
-#include "support/ended.hpp"
-#include "support/launch_probe.hpp"
-#include "support/program.hpp"
-#include "support/temporary_directory.hpp"
-
-using support::contains;
-using support::content;
-using support::lines_of;
-using support::new_mark;
-using support::probe;
-using support::Program;
-using support::Result;
-using support::TemporaryDirectory;
-using support::two_seconds;
+#include "integration/prelude.hpp"
 
 TEST_CASE("failed workers are started again as often as allowed, all of them, and a line says so") {
   const Result healed =
@@ -29,8 +11,7 @@ TEST_CASE("failed workers are started again as often as allowed, all of them, an
                        {"dtrain: attempt 2 of 4 begins: rank 1 on host ", "failed first: exit code 3\n",
                         "dtrain: attempt 3 of 4 begins: rank 1 on host "});
   CHECK(!contains(healed.error, "attempt 4 of 4"));
-  CHECK(contains(healed.output, "[0] DTRAIN_ATTEMPT=2\n"));
-  CHECK(contains(healed.output, "[1] DTRAIN_ATTEMPT=2\n"));
+  CHECK_CONTAINS(healed.output, "[0] DTRAIN_ATTEMPT=2\n", "[1] DTRAIN_ATTEMPT=2\n");
   const Result hopeless = support::run(probe, {"--nproc-per-node=2", "--max-restarts=2", "*:join", "0@0:exit:3",
                                                "0@1:exit:4", "0@2:exit:5", "*:wait-for-failure"});
   support::check_ended(hopeless, 5, {"attempt 3 of 3 begins"});
@@ -85,7 +66,7 @@ TEST_CASE("each attempt keeps its log files") {
   CHECK(content(root.path + "/rank-0.stdout") == "zero\n");
   CHECK(content(root.path + "/attempt-1/rank-0.stdout") == "one\n");
   CHECK(content(root.path + "/attempt-2/rank-1.stdout") == "two\n");
-  CHECK(contains(content(root.path + "/rank-0.stderr"), "cause: rank 1 on host "));
+  CHECK_CONTAINS(content(root.path + "/rank-0.stderr"), "cause: rank 1 on host ");
 }
 
 TEST_CASE("stdin goes on where a failed attempt has stopped reading") {
@@ -95,5 +76,5 @@ TEST_CASE("stdin goes on where a failed attempt has stopped reading") {
   program.write_input("second\n");
   const Result result = program.wait();
   CHECK(result.exit_code == 0);
-  CHECK(contains(result.output, "[0] read first\n[0] read second\n"));
+  CHECK_CONTAINS(result.output, "[0] read first\n[0] read second\n");
 }

@@ -1,40 +1,13 @@
 // ctest: TIMEOUT 240 RUN_SERIAL ON
 // What launch::PerNode promises, with real processes: tests/programs/launch_probe is launcher and workers.
 
-#include <doctest/doctest.h>
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
-#include <sys/socket.h>
-
-#include <algorithm>
-#include <csignal>
-#include <cstdio>
-#include <memory>
-#include <random>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "dtrain/core/process/cpu_affinity.hpp"
-#include "support/ended.hpp"
-#include "support/launch_probe.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
-#include "support/temporary_directory.hpp"
+#include "integration/prelude.hpp"
 
 using support::below;
-using support::contains;
-using support::content;
-using support::lines_of;
-using support::new_mark;
-using support::probe;
-using support::Program;
-using support::reaches_state;
-using support::Result;
-using support::TemporaryDirectory;
-using support::two_seconds;
 
 namespace {
 
@@ -64,8 +37,7 @@ TEST_CASE("workers that leave and return 0 are a success, with one prefixed line
   CHECK(result.exit_code == 0);
   CHECK(result.error == "");
   for (const std::string rank : {"0", "1", "2"}) {
-    CHECK(contains(result.output, "[" + rank + "] here\n"));
-    CHECK(contains(result.output, "[" + rank + "] no end\n"));
+    CHECK_CONTAINS(result.output, "[" + rank + "] here\n", "[" + rank + "] no end\n");
   }
   CHECK(lines_of(result.output).size() == 6);
 }
@@ -85,7 +57,7 @@ TEST_CASE("workers get the whole identity, and nothing that describes the launch
         "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "PMI_RANK=(unset)", "OMPI_COMM_WORLD_RANK=(unset)",
         "DTRAIN_STDOUT_IS_TERMINAL=0", "OMP_NUM_THREADS=5"}) {
     CAPTURE(expected);
-    CHECK(contains(result.output, "[1] " + expected + "\n"));
+    CHECK_CONTAINS(result.output, "[1] " + expected + "\n");
   }
 }
 
@@ -131,7 +103,7 @@ TEST_CASE("bad command lines and surroundings are one sentence and exit code 2")
     const Result result = support::run(probe, {mark, "*:join", argument}, {{"MASTER_ADDR", "127.0.0.1"}});
     CHECK(result.exit_code == 2);
     CHECK(result.output == "");
-    CHECK(contains(result.error, expected));
+    CHECK_CONTAINS(result.error, expected);
     CHECK(lines_of(result.error).size() == 1);
     CHECK(support::processes_with(mark).empty());
   }
@@ -145,7 +117,7 @@ TEST_CASE("bad command lines and surroundings are one sentence and exit code 2")
 TEST_CASE("--help-launch lists the launcher's flags and starts nothing") {
   const Result result = support::run(probe, {"--help-launch", "*:stdout:started\n"});
   CHECK(result.exit_code == 0);
-  CHECK(contains(result.output, "--nproc-per-node"));
+  CHECK_CONTAINS(result.output, "--nproc-per-node");
   CHECK(!contains(result.output, "[0]"));
 }
 
@@ -324,7 +296,7 @@ TEST_CASE("stdin goes to rank 0, and the others see its end at once") {
   program.close_input();
   const Result result = program.wait();
   CHECK(result.exit_code == 0);
-  CHECK(contains(result.output, "[0] done"));
+  CHECK_CONTAINS(result.output, "[0] done");
 }
 
 TEST_CASE("no line of four workers is torn or lost, however slow the reader") {
@@ -395,9 +367,9 @@ TEST_CASE("stdout and stderr of the workers stay apart, and files keep both with
   const Result result = support::run(probe, {"--nproc-per-node=2", "--log-dir", directory, "*:join", "*:stdout:out\n",
                                              "*:stderr:err", "1:stdout:end"});
   CHECK(result.exit_code == 0);
-  CHECK(contains(result.output, "[1] out\n"));
+  CHECK_CONTAINS(result.output, "[1] out\n");
   CHECK(!contains(result.output, "err"));
-  CHECK(contains(result.error, "[0] err\n"));
+  CHECK_CONTAINS(result.error, "[0] err\n");
   CHECK(content(directory + "/rank-0.stdout") == "out\n");
   CHECK(content(directory + "/rank-1.stdout") == "out\nend");
   CHECK(content(directory + "/rank-1.stderr") == "err\n");
@@ -449,9 +421,8 @@ TEST_CASE("on a terminal the unfinished line of rank 0 is shown as it grows, bel
   const Result result = program.wait();
   CHECK(result.exit_code == 0);
   const std::string shown = content_of(terminal, held);
-  CHECK(contains(shown, "[0] DTRAIN_STDOUT_IS_TERMINAL=1\r\n"));
-  CHECK(contains(shown, "[0] step 1\r\x1b[K[1] other\r\n[0] step 1"));
-  CHECK(contains(shown, "\r\x1b[K[0] step 2\r\n"));
+  CHECK_CONTAINS(shown, "[0] DTRAIN_STDOUT_IS_TERMINAL=1\r\n", "[0] step 1\r\x1b[K[1] other\r\n[0] step 1",
+                 "\r\x1b[K[0] step 2\r\n");
 }
 
 TEST_CASE("each signal that users send reaches every worker") {
@@ -572,8 +543,7 @@ TEST_CASE("on a terminal, which has shown them, the last words of the first rank
   program.close_input();
   CHECK(program.wait().exit_code == 42);
   const std::string shown = content_of(terminal, held);
-  CHECK(contains(shown, "[0] it hurts here\r\n"));
-  CHECK(contains(shown, "failed first: exit code 42\r\n"));
+  CHECK_CONTAINS(shown, "[0] it hurts here\r\n", "failed first: exit code 42\r\n");
   CHECK(shown.find("it hurts here") == shown.rfind("it hurts here"));
 }
 
@@ -596,6 +566,6 @@ TEST_CASE("a sentence of dtrain's that several ranks say is one line, which DTRA
   CHECK(!contains(folded.error, ": rank 1: ends because of it"));
   const Result unfolded = run({{"DTRAIN_LOG", "debug"}});
   for (const std::string rank : {"0", "1", "3"}) {
-    CHECK(contains(unfolded.error, "[" + rank + "] dtrain: rank " + rank + ": ends because of it\n"));
+    CHECK_CONTAINS(unfolded.error, "[" + rank + "] dtrain: rank " + rank + ": ends because of it\n");
   }
 }

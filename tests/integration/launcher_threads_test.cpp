@@ -2,27 +2,7 @@
 // launch::PerNode in a process that has other threads before main, which block no signal: launch_probe is linked with
 // the library early_threads, and launcher and workers have such a thread.
 
-#include <doctest/doctest.h>
-
-#include <csignal>
-#include <string>
-#include <vector>
-
-#include "support/ended.hpp"
-#include "support/launch_probe.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
-#include "support/temporary_directory.hpp"
-
-using support::contains;
-using support::content;
-using support::new_mark;
-using support::probe;
-using support::Program;
-using support::reaches_state;
-using support::Result;
-using support::TemporaryDirectory;
-using support::two_seconds;
+#include "integration/prelude.hpp"
 
 namespace {
 
@@ -37,8 +17,8 @@ TEST_CASE("a process with threads becomes a launcher of one rank, and of several
     CHECK(result.exit_code == 0);
     CHECK(result.error == "");
     for (int rank = 0; rank < ranks; ++rank) {
-      CHECK(contains(result.output, "[" + std::to_string(rank) + "] 1 threads before main\n"));
-      CHECK(contains(result.output, "[" + std::to_string(rank) + "] here\n"));
+      CHECK_CONTAINS(result.output, "[" + std::to_string(rank) + "] 1 threads before main\n",
+                     "[" + std::to_string(rank) + "] here\n");
     }
   }
 }

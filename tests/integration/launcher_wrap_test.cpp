@@ -1,29 +1,7 @@
 // ctest: TIMEOUT 120
 // Debugging a rank: commands in front of workers (--wrap), a rank without a launcher (--in-process), workers' names.
 
-#include <doctest/doctest.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <chrono>
-#include <csignal>
-#include <filesystem>
-#include <sstream>
-#include <string>
-#include <vector>
-
-#include "support/ended.hpp"
-#include "support/launch_probe.hpp"
-#include "support/program.hpp"
-#include "support/temporary_directory.hpp"
-
-using support::contains;
-using support::content;
-using support::lines_of;
-using support::new_mark;
-using support::probe;
-using support::Program;
-using support::Result;
+#include "integration/prelude.hpp"
 
 namespace {
 
@@ -45,14 +23,13 @@ std::string lines_of(const std::string& prefix, const std::string& output) {
 TEST_CASE("workers have the program's own name and path, also those of a launcher that a loader runs") {
   const Result result = support::run(probe, {"--nproc-per-node=2", "*:name", "*:join"});
   CHECK(result.exit_code == 0);
-  CHECK(contains(result.output, "[0] name launch_probe\n"));
-  CHECK(contains(result.output, "[1] name launch_probe\n"));
+  CHECK_CONTAINS(result.output, "[0] name launch_probe\n", "[1] name launch_probe\n");
   const std::string loader = "/lib64/ld-linux-x86-64.so.2";
   if (std::filesystem::exists(loader)) {
     const Result loaded = support::run(loader, {probe, "--nproc-per-node=2", "*:arguments", "*:join"});
     INFO(loaded.error);
     CHECK(loaded.exit_code == 0);
-    CHECK(contains(lines_of("[1] ", loaded.output), "[1] argument " + probe + "\n[1] argument *:arguments\n"));
+    CHECK_CONTAINS(lines_of("[1] ", loaded.output), "[1] argument " + probe + "\n[1] argument *:arguments\n");
   }
 }
 
@@ -74,15 +51,13 @@ TEST_CASE("--wrap puts a command in front of each worker, --wrap-rank in front o
       probe, {"--nproc-per-node=2", "--wrap=env WRAPPED='a b'", "*:environment:WRAPPED", "1:arguments", "*:join"});
   INFO(all.error);
   CHECK(all.exit_code == 0);
-  CHECK(contains(all.output, "[0] WRAPPED=a b\n"));
-  CHECK(contains(all.output, "[1] WRAPPED=a b\n"));
-  CHECK(contains(lines_of("[1] ", all.output),
-                 "[1] argument *:environment:WRAPPED\n[1] argument 1:arguments\n[1] argument *:join\n"));
+  CHECK_CONTAINS(all.output, "[0] WRAPPED=a b\n", "[1] WRAPPED=a b\n");
+  CHECK_CONTAINS(lines_of("[1] ", all.output),
+                 "[1] argument *:environment:WRAPPED\n[1] argument 1:arguments\n[1] argument *:join\n");
   const Result one = support::run(
       probe, {"--nproc-per-node=2", "--wrap", "env WRAPPED=yes", "--wrap-rank=1", "*:environment:WRAPPED", "*:join"});
   CHECK(one.exit_code == 0);
-  CHECK(contains(one.output, "[0] WRAPPED=(unset)\n"));
-  CHECK(contains(one.output, "[1] WRAPPED=yes\n"));
+  CHECK_CONTAINS(one.output, "[0] WRAPPED=(unset)\n", "[1] WRAPPED=yes\n");
 }
 
 TEST_CASE("stdin goes to the rank that --wrap-rank names, for its debugger") {
@@ -107,8 +82,8 @@ TEST_CASE("mpirun's flag for the number of ranks is the program's, with a warnin
   const std::string said = "-np 2 was passed to the program, which runs on 1 rank of this node; --nproc-per-node=N";
   const Result alone = support::run(probe, {"-np", "2", "*:arguments", "*:join"});
   CHECK(alone.exit_code == 0);
-  CHECK(contains(alone.output, "[0] argument -np\n[0] argument 2\n"));
-  CHECK(contains(alone.error, said));
+  CHECK_CONTAINS(alone.output, "[0] argument -np\n[0] argument 2\n");
+  CHECK_CONTAINS(alone.error, said);
   for (const std::vector<std::string>& quiet :
        {std::vector<std::string>{"--nproc-per-node=2", "-np", "2"}, {"--", "-np", "2"}, {"-np", "two"}}) {
     std::vector<std::string> arguments = quiet;
@@ -131,7 +106,7 @@ TEST_CASE("what cannot be wrapped is one sentence and exit code 2, before anythi
     const Result result = support::run(probe, arguments);
     CHECK(result.exit_code == 2);
     CHECK(result.output == "");
-    CHECK(contains(result.error, sentence));
+    CHECK_CONTAINS(result.error, sentence);
   }
 }
 
@@ -140,7 +115,7 @@ TEST_CASE("a wrapper may stay the parent of its worker, whose exit code and last
   INFO(well.error);
   CHECK(well.exit_code == 0);
   CHECK(lines_of(well.output).size() == 3);
-  CHECK(contains(well.output, "[2] DTRAIN_WRAPPED=(unset)\n"));
+  CHECK_CONTAINS(well.output, "[2] DTRAIN_WRAPPED=(unset)\n");
   const Result failed = support::run(
       probe, {"--nproc-per-node=3", forking, "*:join", "1:stderr:it hurts here", "1:exit:42", "*:wait-for-failure"});
   support::check_ended(failed, 42, {"failed first: exit code 42", "dtrain:     it hurts here"});
@@ -160,8 +135,7 @@ TEST_CASE("signals reach a wrapped worker and not its wrapper, so that it may ta
     program.close_input();
     const Result result = program.wait();
     CHECK(result.exit_code == 0);
-    CHECK(contains(result.output, "[0] last words"));
-    CHECK(contains(result.output, "[1] last words"));
+    CHECK_CONTAINS(result.output, "[0] last words", "[1] last words");
     CHECK(support::processes_with(mark).empty());
   }
 }
@@ -188,8 +162,7 @@ TEST_CASE("a job that a wrapped worker starts is a job of its own") {
   INFO(result.error);
   CHECK(result.exit_code == 0);
   CHECK(lines_of(result.output).size() == 2);
-  CHECK(contains(result.output, "[0] [0] RANK=0\n"));
-  CHECK(contains(result.output, "[0] [1] RANK=1\n"));
+  CHECK_CONTAINS(result.output, "[0] [0] RANK=0\n", "[0] [1] RANK=1\n");
 }
 
 TEST_CASE("a wrapped worker whose launcher is none of its ancestors says so instead of waiting for it") {
@@ -197,7 +170,7 @@ TEST_CASE("a wrapped worker whose launcher is none of its ancestors says so inst
                                      {{"DTRAIN_WRAPPED", "1"}, {"DTRAIN_RANK", "0"}, {"DTRAIN_LAUNCHER_PROCESS", "2"}});
   CHECK(result.exit_code == 2);
   CHECK(result.output == "");
-  CHECK(contains(result.error, "process 2, the launcher of this worker, is none of its ancestors"));
+  CHECK_CONTAINS(result.error, "process 2, the launcher of this worker, is none of its ancestors");
 }
 
 TEST_CASE("--in-process makes the process itself rank 0 of 1, without a launcher or a child") {
@@ -210,8 +183,7 @@ TEST_CASE("--in-process makes the process itself rank 0 of 1, without a launcher
   program.close_input();
   const Result result = program.wait();
   CHECK(result.exit_code == 7);
-  CHECK(contains(result.output, "name launch_probe\n"));
-  CHECK(contains(result.output, "argument 0:name\nargument 0:arguments\n"));
+  CHECK_CONTAINS(result.output, "name launch_probe\n", "argument 0:name\nargument 0:arguments\n");
   CHECK(!contains(result.output, "--in-process"));
   CHECK(!contains(result.output, "[0]"));
   CHECK(result.error == "");
@@ -220,6 +192,6 @@ TEST_CASE("--in-process makes the process itself rank 0 of 1, without a launcher
 TEST_CASE("--help-launch lists what is for debugging") {
   const Result result = support::run(probe, {"--help-launch"});
   for (const char* flag : {"--wrap='CMD ARGS --'", "--wrap-rank=R", "--in-process"}) {
-    CHECK(contains(result.output, flag));
+    CHECK_CONTAINS(result.output, flag);
   }
 }

@@ -3,23 +3,9 @@
 // dtrain::libtorch against PyTorch's DistributedDataParallel in Python, and sharded optimizers and PowerSGD against
 // PyTorch's: 50 steps of each case on two ranks. Python reads a checkpoint of dtrain's.
 
-#include <doctest/doctest.h>
-
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-#include <sstream>
-#include <string>
-#include <vector>
-
-#include "support/program.hpp"
-#include "support/skip.hpp"
-#include "support/temporary_directory.hpp"
+#include "integration/prelude.hpp"
 
 namespace {
-
-using support::Program;
-using support::Result;
 
 Result run(const std::string& program, const std::vector<std::string>& arguments, Program::Variables variables = {}) {
   Program started(program, arguments, variables);
@@ -63,8 +49,8 @@ std::string rest_of_line(const std::string& output, const std::string& before) {
 }  // namespace
 
 TEST_CASE("training with dtrain::libtorch has the results of Python's DistributedDataParallel") {
-  const std::string probe = DTRAIN_EXAMPLES_DIR "/parity_probe";
-  if (!std::filesystem::exists(probe)) {
+  const std::string parity_probe = DTRAIN_EXAMPLES_DIR "/parity_probe";
+  if (!std::filesystem::exists(parity_probe)) {
     return dtrain_test::skip("parity_probe was not built: it needs LibTorch (libtorch-dev) and zlib");
   }
   const std::string python = peer();
@@ -73,7 +59,7 @@ TEST_CASE("training with dtrain::libtorch has the results of Python's Distribute
     return dtrain_test::skip(python + " has no torch; DTRAIN_PEER_PYTHON names one that has");
   }
   const support::TemporaryDirectory folder;
-  const Result ours = run(probe, {"--nproc-per-node=2", folder.path});
+  const Result ours = run(parity_probe, {"--nproc-per-node=2", folder.path});
   CAPTURE(ours.error);
   REQUIRE(ours.exit_code == 0);
   const std::string mine = version_in(ours.output, "LibTorch ");
@@ -111,9 +97,9 @@ TEST_CASE("sharded optimizers and PowerSGD train as ZeroRedundancyOptimizer and 
 }
 
 TEST_CASE("Python reads the tensors of a checkpoint") {
-  const std::string probe = DTRAIN_EXAMPLES_DIR "/checkpoint_probe";
+  const std::string checkpoint_probe = DTRAIN_EXAMPLES_DIR "/checkpoint_probe";
   const std::string python = peer();
-  if (!std::filesystem::exists(probe)) {
+  if (!std::filesystem::exists(checkpoint_probe)) {
     return dtrain_test::skip("checkpoint_probe was not built: it needs LibTorch (libtorch-dev) and zlib");
   }
   if (version_of(python).exit_code != 0) {
@@ -121,23 +107,23 @@ TEST_CASE("Python reads the tensors of a checkpoint") {
   }
   const support::TemporaryDirectory folder;
   const std::string file = folder.path + "/checkpoint";
-  REQUIRE(run(probe, {"--nproc-per-node=2", file}).exit_code == 0);
+  REQUIRE(run(checkpoint_probe, {"--nproc-per-node=2", file}).exit_code == 0);
   const std::string reader = DTRAIN_TEST_SUPPORT_DIR "/../../examples/libtorch/read_checkpoint.py";
   const Result tensors = run(python, {"-B", reader, file});
   CAPTURE(tensors.error);
   CAPTURE(tensors.output);
   CHECK(tensors.exit_code == 0);
   const std::vector<double> weight =
-      numbers_in(rest_of_line(run(probe, {"--nproc-per-node=1", file, "ranks"}).output, "[0] "));
+      numbers_in(rest_of_line(run(checkpoint_probe, {"--nproc-per-node=1", file, "ranks"}).output, "[0] "));
   CHECK(weight.size() == 16);
   CHECK(numbers_in(rest_of_line(tensors.output, "net.convolution.weight torch.float32 [4, 2, 1, 2] ")) == weight);
   CHECK(rest_of_line(tensors.output, "sampler torch.int64 [6] ") == "1 2 60 12 3 1");
-  CHECK(tensors.output.find("rng torch.uint8 [2, ") != std::string::npos);
+  CHECK_CONTAINS(tensors.output, "rng torch.uint8 [2, ");
   std::FILE* const damaged = std::fopen(file.c_str(), "r+");
   REQUIRE(damaged != nullptr);
   std::fseek(damaged, 600, SEEK_SET);
   std::fputs("other", damaged);
   std::fclose(damaged);
   const Result refused = run(python, {"-B", reader, file});
-  CHECK(refused.error.find("is no whole checkpoint of dtrain's") != std::string::npos);
+  CHECK_CONTAINS(refused.error, "is no whole checkpoint of dtrain's");
 }

@@ -3,21 +3,9 @@
 // <dtrain/libtorch.hpp> against LibTorch alone on one process with the samples of all ranks; the example with LibTorch
 // trains as LibTorch alone does, whatever the ranks.
 
-#include <doctest/doctest.h>
-
-#include <cmath>
-#include <filesystem>
-#include <string>
-#include <vector>
-
-#include "support/program.hpp"
-#include "support/skip.hpp"
-#include "support/temporary_directory.hpp"
+#include "integration/prelude.hpp"
 
 namespace {
-
-using support::Program;
-using support::Result;
 
 const std::string folder = DTRAIN_EXAMPLES_DIR "/";
 
@@ -95,7 +83,7 @@ TEST_CASE("wrapped LibTorch modules get the gradients of LibTorch alone, on 1, 2
     CHECK(result.exit_code == 0);
     for (const std::string& check : checks) {
       CAPTURE(check);
-      CHECK(result.output.find("[0] holds: " + check + "\n") != std::string::npos);
+      CHECK_CONTAINS(result.output, "[0] holds: " + check + "\n");
     }
   }
 }
@@ -125,7 +113,7 @@ TEST_CASE("a parameter that has changed after wrapping is named, with what has c
     const Result result = run(program, arguments);
     CAPTURE(result.error);
     CHECK(result.exit_code == 1);
-    CHECK(result.error.find(change.text) != std::string::npos);
+    CHECK_CONTAINS(result.error, change.text);
   };
   for (const Change& change : std::vector<Change>{
            {"added", "parameter 'late' was added or replaced after its module was wrapped"},
@@ -151,13 +139,11 @@ TEST_CASE("a parameter whose use changes in a static graph is named") {
   CAPTURE(added.error);
   CHECK(added.output == "[0] step\n[0] step\n[0] step\n");
   CHECK(added.exit_code != 0);
-  CHECK(added.error.find("parameter '1.weight' took part in the loss of this step and not of the first one") !=
-        std::string::npos);
+  CHECK_CONTAINS(added.error, "parameter '1.weight' took part in the loss of this step and not of the first one");
   const Result dropped = run("libtorch_probe", {"--nproc-per-node=1", "dropped"});
   CAPTURE(dropped.error);
   CHECK(dropped.exit_code != 0);
-  CHECK(dropped.error.find("parameter '1.weight' took part in the loss of the first step and not of this one") !=
-        std::string::npos);
+  CHECK_CONTAINS(dropped.error, "parameter '1.weight' took part in the loss of the first step and not of this one");
 }
 
 TEST_CASE("SyncBatchNorm is BatchNorm over the samples of all ranks, within 1e-6") {
@@ -167,7 +153,7 @@ TEST_CASE("SyncBatchNorm is BatchNorm over the samples of all ranks, within 1e-6
     const Result result = run("sync_batch_norm_probe", {std::string("--nproc-per-node=") + ranks});
     CAPTURE(result.error);
     CHECK(result.exit_code == 0);
-    CHECK(result.output.find("[0] holds: SyncBatchNorm is BatchNorm over all samples\n") != std::string::npos);
+    CHECK_CONTAINS(result.output, "[0] holds: SyncBatchNorm is BatchNorm over all samples\n");
   }
 }
 
@@ -187,7 +173,7 @@ TEST_CASE("a sharded optimizer updates LibTorch modules as LibTorch's optimizers
           "averages of values that moved", "bindings of values that moved", "a checkpoint of values that moved",
           "a checkpoint"}) {
       CAPTURE(check);
-      CHECK(result.output.find("[0] holds: " + check + "\n") != std::string::npos);
+      CHECK_CONTAINS(result.output, "[0] holds: " + check + "\n");
     }
   }
   const Result fewer = run("sharded_probe", {"--nproc-per-node=2", files.path + "/3", "load"});
@@ -204,13 +190,12 @@ TEST_CASE("a training goes on from its checkpoint with the bits of an undisturbe
     const Result result = run("checkpoint_probe", {"--nproc-per-node=" + ranks, file});
     CAPTURE(result.error);
     CHECK(result.exit_code == 0);
-    CHECK(result.output.find("[0] holds: a resumed training has the bits of an undisturbed one\n") !=
-          std::string::npos);
-    CHECK(result.output.find("[0] holds: checkpoints of other trainings are refused\n") != std::string::npos);
+    CHECK_CONTAINS(result.output, "[0] holds: a resumed training has the bits of an undisturbed one\n",
+                   "[0] holds: checkpoints of other trainings are refused\n");
   }
   const Result fewer = run("checkpoint_probe", {"--nproc-per-node=2", files.path + "/3", "ranks"});
   CHECK(fewer.exit_code == 0);
-  CHECK(fewer.error.find("has the random numbers of 3 ranks and the group has 2") != std::string::npos);
+  CHECK_CONTAINS(fewer.error, "has the random numbers of 3 ranks and the group has 2");
 }
 
 TEST_CASE("the example that goes on where it stopped has the loss of one run") {
@@ -233,8 +218,7 @@ TEST_CASE("a parameter that takes no part in the loss is named") {
   const Result result = run("libtorch_probe", {"--nproc-per-node=1", "leave-out"});
   CAPTURE(result.error);
   CHECK(result.exit_code != 0);
-  CHECK(result.error.find("these parameters got no gradient: parameter 2 '1.weight', parameter 3 '1.bias'") !=
-        std::string::npos);
+  CHECK_CONTAINS(result.error, "these parameters got no gradient: parameter 2 '1.weight', parameter 3 '1.bias'");
 }
 
 TEST_CASE("what a rank throws in its backward pass comes out of autograd on the others") {

@@ -1,16 +1,8 @@
 // ctest: TIMEOUT 120
 // A job whose ranks have different locales: they agree, and no number has a comma for its decimal point.
 
-#include <doctest/doctest.h>
-
-#include <string>
-
-#include "support/contains.hpp"
+#include "integration/prelude.hpp"
 #include "support/german_locale.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
-
-using support::contains;
 
 TEST_CASE("a rank with a German locale trains with ranks that have none") {
   const support::GermanLocale locale;
@@ -23,13 +15,12 @@ TEST_CASE("a rank with a German locale trains with ranks that have none") {
   INFO(result.output);
   INFO(result.error);
   CHECK(result.exit_code == 0);
-  CHECK(contains(result.output, "[0] rank 0 has the decimal point ,\n"));
-  CHECK(contains(result.output, "[1] rank 1 has the decimal point .\n"));
+  CHECK_CONTAINS(result.output, "[0] rank 0 has the decimal point ,\n", "[1] rank 1 has the decimal point .\n");
   bool has_comma = false;
   for (std::size_t at = 1; at + 1 < result.output.size(); ++at) {
     const auto is_digit = [&](std::size_t i) { return result.output[i] >= '0' && result.output[i] <= '9'; };
     has_comma = has_comma || (result.output[at] == ',' && is_digit(at - 1) && is_digit(at + 1));
   }
   CHECK(!has_comma);
-  CHECK(contains(result.output, "a step of 3: "));
+  CHECK_CONTAINS(result.output, "a step of 3: ");
 }

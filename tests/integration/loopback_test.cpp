@@ -1,19 +1,9 @@
 // ctest: TIMEOUT 60 RUN_SERIAL ON
 // A job of one node on hosts whose loopback interface is unusual: without 127.0.0.1, or down.
 
-#include <doctest/doctest.h>
-
-#include <string>
-#include <vector>
-
-#include "support/launch_probe.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
+#include "integration/prelude.hpp"
 #include "support/virtual_cluster.hpp"
 
-using support::contains;
-using support::probe;
-using support::Result;
 using support::VirtualCluster;
 
 namespace {
@@ -45,8 +35,7 @@ TEST_CASE("on a host with only ::1 a job meets there") {
   const Result result = run_in_shell(cluster, "exec " + probe + job);
   INFO(result.error);
   CHECK(result.exit_code == 0);
-  CHECK(contains(result.output, "[0] MASTER_ADDR=::1\n"));
-  CHECK(contains(result.output, "[1] MASTER_ADDR=::1\n"));
+  CHECK_CONTAINS(result.output, "[0] MASTER_ADDR=::1\n", "[1] MASTER_ADDR=::1\n");
   const Result single = run_in_shell(cluster, "exec " + probe + alone);
   INFO(single.error);
   CHECK(single.exit_code == 0);
@@ -73,5 +62,5 @@ TEST_CASE("on a host whose loopback interface has never been up, it says so at o
   if (!can_run(cluster)) return;
   const Result result = run_in_shell(cluster, "exec unshare -n " + probe + job);
   CHECK(result.exit_code == 2);
-  CHECK(contains(result.error, "bring it up: ip link set lo up"));
+  CHECK_CONTAINS(result.error, "bring it up: ip link set lo up");
 }

@@ -1,25 +1,7 @@
 // ctest: TIMEOUT 120
 // A stdout or a log file that takes nothing more (a full disk, a reader that went away): the job goes on and says so.
 
-#include <doctest/doctest.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <string>
-#include <vector>
-
-#include "support/launch_probe.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
-#include "support/temporary_directory.hpp"
-
-using support::contains;
-using support::content;
-using support::lines_of;
-using support::probe;
-using support::Result;
-using support::TemporaryDirectory;
+#include "integration/prelude.hpp"
 
 namespace {
 
@@ -43,20 +25,17 @@ TEST_CASE("a full disk under stdout is said once, with its file and why, and the
   const Result result = run_in_shell("exec " + job + " > /dev/full");
   INFO(result.error);
   CHECK(result.exit_code == 0);
-  CHECK(contains(result.error, "[0] done\n"));
-  CHECK(contains(result.error, "[1] done\n"));
-  CHECK(contains(result.error,
+  CHECK_CONTAINS(result.error, "[0] done\n", "[1] done\n",
                  "dtrain: stdout ('/dev/full') takes nothing more: No space left on device; the job goes "
-                 "on, and what the ranks print there is lost from here on"));
+                 "on, and what the ranks print there is lost from here on");
   CHECK(lines_with(result, lost) == 1);
 }
 
 TEST_CASE("a reader of stdout that goes away is said once, and the job goes on") {
   const Result result = run_in_shell(job + " | head -n 1");
   INFO(result.error);
-  CHECK(contains(result.error, "[0] done\n"));
-  CHECK(contains(result.error, "[1] done\n"));
-  CHECK(contains(result.error, "dtrain: stdout (a pipe) takes nothing more: Broken pipe; the job goes on"));
+  CHECK_CONTAINS(result.error, "[0] done\n", "[1] done\n",
+                 "dtrain: stdout (a pipe) takes nothing more: Broken pipe; the job goes on");
   CHECK(lines_with(result, lost) == 1);
   CHECK(lines_of(result.output).size() == 1);
 }
@@ -67,9 +46,9 @@ TEST_CASE("a stdout at the limit of its size does not end the launcher") {
   const Result result = run_in_shell("ulimit -f 8; exec " + job + " > " + file);
   INFO(result.error);
   CHECK(result.exit_code == 0);
-  CHECK(contains(result.error, "dtrain: stdout ('" + file + "') takes nothing more: File too large"));
+  CHECK_CONTAINS(result.error, "dtrain: stdout ('" + file + "') takes nothing more: File too large");
   CHECK(lines_with(result, lost) == 1);
-  CHECK(contains(content(file), "] line 0 of "));
+  CHECK_CONTAINS(content(file), "] line 0 of ");
 }
 
 TEST_CASE("a full disk under --log-dir is said once, with its file and why, and the output goes on") {
@@ -82,10 +61,9 @@ TEST_CASE("a full disk under --log-dir is said once, with its file and why, and 
   CHECK(result.exit_code == 0);
   CHECK(lines_of(result.output).size() == 6000);
   CHECK(lines_with(result, "No space left on device") == 1);
-  CHECK(contains(result.error, "dtrain: writing " + directory.path + "/rank-"));
-  CHECK(contains(result.error,
+  CHECK_CONTAINS(result.error, "dtrain: writing " + directory.path + "/rank-",
                  ": No space left on device; the job goes on, and its output is shown here, but this file "
-                 "and others of --log-dir may lack the rest of it"));
+                 "and others of --log-dir may lack the rest of it");
   CHECK(!contains(result.output, "No space left"));
   CHECK(content(directory.path + "/rank-0.stderr") == "done\n");
 }
@@ -93,8 +71,8 @@ TEST_CASE("a full disk under --log-dir is said once, with its file and why, and 
 TEST_CASE("flags that nobody can read are an error") {
   const Result result = run_in_shell("exec " + probe + " --help-launch > /dev/full");
   CHECK(result.exit_code == 1);
-  CHECK(
-      contains(result.error, "dtrain: printing the launcher's flags on stdout ('/dev/full'): No space left on device"));
+  CHECK_CONTAINS(result.error,
+                 "dtrain: printing the launcher's flags on stdout ('/dev/full'): No space left on device");
 }
 
 TEST_CASE("what a rank printed and nobody took is said by the rank itself") {
@@ -110,6 +88,6 @@ TEST_CASE("what a rank printed and nobody took is said by the rank itself") {
   const Result job_of_two =
       run_in_shell("for rank in 0 1; do RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" +
                    std::to_string(20'000 + ::getpid() % 10'000) + " " + example + " > /dev/full & done; wait");
-  CHECK(contains(job_of_two.error, "dtrain: rank 0: what it printed on stdout ('/dev/full') is lost"));
-  CHECK(contains(job_of_two.error, "dtrain: rank 1: what it printed on stdout ('/dev/full') is lost"));
+  CHECK_CONTAINS(job_of_two.error, "dtrain: rank 0: what it printed on stdout ('/dev/full') is lost",
+                 "dtrain: rank 1: what it printed on stdout ('/dev/full') is lost");
 }

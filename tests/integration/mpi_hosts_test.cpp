@@ -4,33 +4,12 @@
 // ctest: TIMEOUT 400 RUN_SERIAL ON
 // Jobs under mpirun on several virtual hosts: what they compute, what crosses the links, how they end.
 
-#include <doctest/doctest.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <csignal>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "support/launch_probe.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
-#include "support/temporary_directory.hpp"
+#include "integration/prelude.hpp"
 #include "support/traffic_model.hpp"
 #include "support/virtual_cluster.hpp"
 
-using support::contains;
-using support::content;
-using support::Program;
-using support::Result;
-using support::two_seconds;
 using support::VirtualCluster;
 
 namespace {
@@ -232,5 +211,5 @@ TEST_CASE("under mpirun, a process that is killed on one host ends those of the 
   const Result result = job->wait();
   CAPTURE(result.error);
   CHECK(result.exit_code != 0);
-  CHECK(contains(result.error, " on host host1"));
+  CHECK_CONTAINS(result.error, " on host host1");
 }

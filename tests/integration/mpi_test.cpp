@@ -4,30 +4,15 @@
 // ctest: ENVIRONMENT LSAN_OPTIONS=detect_leaks=0
 // ctest: TIMEOUT 360
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <csignal>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "support/contains.hpp"
-#include "support/ended.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
+#include "integration/prelude.hpp"
 #include "support/slurm_on_this_machine.hpp"
 
-using support::contains;
 using support::find_program;
-using support::Program;
-using support::Result;
 
 namespace {
 
 const std::string mpirun = DTRAIN_TEST_MPIRUN;
-const std::string probe = DTRAIN_TEST_PROGRAMS_DIR "/mpi_probe";
+const std::string mpi_probe = DTRAIN_TEST_PROGRAMS_DIR "/mpi_probe";
 
 Result started(const std::string& launcher, std::vector<std::string> arguments, Program::Variables variables = {}) {
   variables.insert({{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
@@ -37,7 +22,7 @@ Result started(const std::string& launcher, std::vector<std::string> arguments, 
 
 /// The probe on that many ranks; `what` is its argument.
 Result job(int ranks, const std::string& what, const Program::Variables& variables = {}) {
-  return started(mpirun, {"--oversubscribe", "-n", std::to_string(ranks), probe, what}, variables);
+  return started(mpirun, {"--oversubscribe", "-n", std::to_string(ranks), mpi_probe, what}, variables);
 }
 
 /// The major version of Open MPI; 0 for another MPI.
@@ -54,7 +39,7 @@ int open_mpi_version() {
 /// As job(), for a job in which a rank fails. Open MPI 5's launcher would end the other ranks 250 ms later, before each
 /// has named the cause; here it leaves them to dtrain.
 Result failing_job(int ranks, const std::string& what) {
-  std::vector<std::string> arguments{"--oversubscribe", "-n", std::to_string(ranks), probe, what};
+  std::vector<std::string> arguments{"--oversubscribe", "-n", std::to_string(ranks), mpi_probe, what};
   if (open_mpi_version() >= 5) {
     arguments.insert(arguments.begin(), {"--runtime-options", "recoverable"});
   }
@@ -125,7 +110,7 @@ TEST_CASE(
   const Result killed = staged(3, "kill");
   CAPTURE(killed.error);
   CHECK(killed.exit_code != 0);
-  CHECK(contains(killed.error, "rank 1"));
+  CHECK_CONTAINS(killed.error, "rank 1");
 }
 
 TEST_CASE("one, three and four ranks compute every collective with MPI's own, in groups and in crossed channels") {
@@ -154,12 +139,11 @@ TEST_CASE("MPI's own collectives end with the job, although MPI cannot cancel th
   const Result killed = failing_job(3, "own_kill");
   CAPTURE(killed.error);
   CHECK(killed.exit_code != 0);
-  CHECK(contains(killed.error, "ends because rank 1 on host"));
-  CHECK(contains(killed.error, "was lost"));
+  CHECK_CONTAINS(killed.error, "ends because rank 1 on host", "was lost");
   const Result stopped = job(2, "own_stop", {{"DTRAIN_TIMEOUT_SECONDS", "4"}});
   CAPTURE(stopped.error);
-  CHECK(contains(stopped.error, "timed out: all_reduce (average) of 2000000 f32, operation 21 of channel 'group'"));
-  CHECK(contains(stopped.error, "it had not ended after 4000 ms"));
+  CHECK_CONTAINS(stopped.error, "timed out: all_reduce (average) of 2000000 f32, operation 21 of channel 'group'",
+                 "it had not ended after 4000 ms");
   CHECK(stopped.exit_code != 0);
 }
 
@@ -168,7 +152,7 @@ TEST_CASE("MPI's own collectives promise no bits, which deterministic training i
   const Result refused = job(2, "own_deterministic");
   CAPTURE(refused.error);
   CHECK(refused.exit_code != 0);
-  CHECK(contains(refused.error, "DdpOptions::deterministic is set, but backend MpiCollectives does not promise"));
+  CHECK_CONTAINS(refused.error, "DdpOptions::deterministic is set, but backend MpiCollectives does not promise");
   CHECK(job(2, "deterministic").exit_code == 0);
 }
 
@@ -179,8 +163,7 @@ TEST_CASE("a killed rank ends the others within 2 s, and they name it") {
   const Result result = failing_job(3, "kill");
   CAPTURE(result.error);
   CHECK(result.exit_code != 0);
-  CHECK(contains(result.error, "ends because rank 1 on host"));
-  CHECK(contains(result.error, "was lost"));
+  CHECK_CONTAINS(result.error, "ends because rank 1 on host", "was lost");
   CHECK(result.time <
         well.time + std::chrono::seconds(support::is_sanitized ? 12 : 4));  // twenty steps, 2 s, and a busy machine
 }
@@ -189,8 +172,7 @@ TEST_CASE("an exception on one rank is what all ranks say") {
   SKIP_WITHOUT_MPI();
   const Result result = failing_job(3, "throw");
   CAPTURE(result.error);
-  CHECK(contains(result.error, "dtrain: rank 1: rank 1 has had enough"));
-  CHECK(contains(result.error, "failed: rank 1 has had enough"));
+  CHECK_CONTAINS(result.error, "dtrain: rank 1: rank 1 has had enough", "failed: rank 1 has had enough");
   CHECK(result.exit_code != 0);
 }
 
@@ -203,13 +185,12 @@ TEST_CASE("Open MPI's mpirun by itself names the first rank that died, and ends 
   const Result killed = job(3, "kill");
   CAPTURE(killed.error);
   CHECK(killed.exit_code == 128 + SIGKILL);
-  CHECK(contains(killed.error, "process rank 1 "));
-  CHECK(contains(killed.error, "signal 9 (Killed)"));
+  CHECK_CONTAINS(killed.error, "process rank 1 ", "signal 9 (Killed)");
   CHECK(killed.time < well.time + std::chrono::seconds(support::is_sanitized ? 12 : 4));
   const Result threw = job(3, "throw");
   CAPTURE(threw.error);
   CHECK((threw.exit_code == 1 || threw.exit_code == 75));  // of whichever rank ends first
-  CHECK(contains(threw.error, "dtrain: rank 1: rank 1 has had enough"));
+  CHECK_CONTAINS(threw.error, "dtrain: rank 1: rank 1 has had enough");
 }
 
 TEST_CASE("ranks that reduce different counts learn what each called, instead of waiting") {
@@ -235,8 +216,8 @@ TEST_CASE("a rank that does not come is waited for until the timeout, and named"
   SKIP_WITHOUT_MPI();
   const Result result = job(2, "stop", {{"DTRAIN_TIMEOUT_SECONDS", "4"}});
   CAPTURE(result.error);
-  CHECK(contains(result.error, "timed out: all_reduce (average) of 2000000 f32, operation 21 of channel 'group'"));
-  CHECK(contains(result.error, "rank 1 had not sent its part after 4000 ms"));
+  CHECK_CONTAINS(result.error, "timed out: all_reduce (average) of 2000000 f32, operation 21 of channel 'group'",
+                 "rank 1 had not sent its part after 4000 ms");
   CHECK(result.exit_code != 0);
 }
 
@@ -248,7 +229,7 @@ TEST_CASE("without mpirun the error names what the environment says, what MPI sa
   variables.insert({{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
   for (int rank = 0; rank < 2; ++rank) {
     variables["RANK"] = variables["LOCAL_RANK"] = std::to_string(rank);
-    processes.push_back(std::make_unique<Program>(probe, std::vector<std::string>{"hello"}, variables));
+    processes.push_back(std::make_unique<Program>(mpi_probe, std::vector<std::string>{"hello"}, variables));
   }
   for (const auto& process : processes) {
     const Result result = process->wait(support::soon());
@@ -265,14 +246,14 @@ TEST_CASE("a program that initialised MPI itself keeps it, if it did so for many
   CHECK(times(well.output, "MPI still counts 2\n") == 2);
   const Result refused = job(2, "user_single");
   CHECK(refused.exit_code != 0);
-  CHECK(contains(refused.error, "MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided)"));
+  CHECK_CONTAINS(refused.error, "MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided)");
 }
 
 TEST_CASE("a second process group after one that failed says why there is none") {
   SKIP_WITHOUT_MPI();
   const Result result = job(1, "again");  // which mpirun calls a failure: MPI was not ended
   CAPTURE(result.error);
-  CHECK(contains(result.output, "an earlier process group of this process ended in a failure"));
+  CHECK_CONTAINS(result.output, "an earlier process group of this process ended in a failure");
 }
 
 TEST_CASE("a call to MPI that hangs ends the process soon after the timeout, whoever initialised MPI") {
@@ -280,25 +261,24 @@ TEST_CASE("a call to MPI that hangs ends the process soon after the timeout, who
   for (const char* what : {"hang", "user_hang"}) {
     CAPTURE(what);
     Program program(
-        mpirun, {"--oversubscribe", "-n", "2", probe, what},
+        mpirun, {"--oversubscribe", "-n", "2", mpi_probe, what},
         {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}, {"DTRAIN_TIMEOUT_SECONDS", "2"}});
     program.close_input();
     REQUIRE(program.wait_for("hangs from now on", support::soon(std::chrono::seconds(60))));
     const auto begin = std::chrono::steady_clock::now();
     const Result result = program.wait(support::soon(std::chrono::seconds(60)));
-    CAPTURE(result.error);
-    CHECK(contains(result.error, "a call to MPI does not come back: this process ends here"));
+    CHECK_CONTAINS(result.error, "a call to MPI does not come back: this process ends here");
     CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(8));  // 3 in most runs
   }
 }
 
 TEST_CASE("a second attempt to start MPI, while the first one hangs in it, says why there is none") {
   SKIP_WITHOUT_MPI();
-  const Result result = started(probe, {"late"});
+  const Result result = started(mpi_probe, {"late"});
   CAPTURE(result.error);
   CHECK(result.exit_code == 0);
-  CHECK(contains(result.output, "MPI_Init_thread did not come back in time"));
-  CHECK(contains(result.output, "an earlier process group of this process ended in a failure"));
+  CHECK_CONTAINS(result.output, "MPI_Init_thread did not come back in time",
+                 "an earlier process group of this process ended in a failure");
 }
 
 TEST_CASE("a program of one MPI under another's launcher says so") {
@@ -307,12 +287,12 @@ TEST_CASE("a program of one MPI under another's launcher says so") {
   if (mpiexec.empty() || !contains(started(mpirun, {"--version"}).output, "Open MPI")) {
     return dtrain_test::skip("MPICH's mpiexec beside an Open MPI that the tests are built with is not installed");
   }
-  const Result result = started(mpiexec, {"-n", "2", probe, "hello"});
+  const Result result = started(mpiexec, {"-n", "2", mpi_probe, "hello"});
   CAPTURE(result.error);
   CAPTURE(result.output);
   CHECK(result.exit_code != 0);
-  CHECK(contains(result.error + result.output, "of 2, but MPI_COMM_WORLD says rank 0 of 1"));
-  CHECK(contains(result.error + result.output, "linked with Open MPI"));
+  CHECK_CONTAINS(result.error + result.output, "of 2, but MPI_COMM_WORLD says rank 0 of 1");
+  CHECK_CONTAINS(result.error + result.output, "linked with Open MPI");
 }
 
 }  // namespace

@@ -2,35 +2,19 @@
 // ctest: LABELS no-tsan
 // ctest: TIMEOUT 180
 
-#include <doctest/doctest.h>
-#include <unistd.h>
-
-#include <chrono>
-#include <cstdlib>
-#include <string>
-#include <vector>
-
-#include "support/contains.hpp"
-#include "support/ended.hpp"
+#include "integration/prelude.hpp"
 #include "support/gate.hpp"
 #include "support/held_exit.hpp"
 #include "support/killed_rank.hpp"
-#include "support/launch_probe.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
-
-using support::contains;
-using support::Program;
-using support::Result;
 
 namespace {
 
-const std::string probe = DTRAIN_TEST_PROGRAMS_DIR "/nccl_probe";
+const std::string nccl_probe = DTRAIN_TEST_PROGRAMS_DIR "/nccl_probe";
 
 /// The probe on that many ranks; `what` is its argument. The emulation has a device for each, a real machine may not.
 Result job(int ranks, const std::string& what, Program::Variables variables = {}) {
   variables.insert({"DTRAIN_EMULATED_DEVICES", std::to_string(ranks)});
-  Program program(probe, {"--nproc-per-node=" + std::to_string(ranks), what}, variables);
+  Program program(nccl_probe, {"--nproc-per-node=" + std::to_string(ranks), what}, variables);
   program.close_input();
   return program.wait(support::soon(std::chrono::seconds(60)));
 }
@@ -51,7 +35,7 @@ std::string short_timeout() {
 /// Whether the probe can run that many ranks; says why where it cannot.
 bool can_run(int ranks) {
   static const bool is_there = [] {
-    Program program(probe, {"--help-launch"});
+    Program program(nccl_probe, {"--help-launch"});
     program.close_input();
     return !contains(program.wait().output, "built without NCCL");
   }();
@@ -95,9 +79,9 @@ TEST_CASE("ranks reduce over NCCL, in the whole job, in groups of it and on chan
     const std::string sum = std::to_string(ranks * (ranks - 1) / 2);
     const std::string average = ranks == 1 ? "0.0" : ranks == 2 ? "0.5" : "1.5";
     const std::string last = std::to_string(ranks - 1);
-    CHECK(contains(result.output, "rank " + last + " of " + std::to_string(ranks) + " on device " + last + ": sum " +
+    CHECK_CONTAINS(result.output, "rank " + last + " of " + std::to_string(ranks) + " on device " + last + ": sum " +
                                       sum + ", half " + std::to_string(ranks / 2 == 0 ? 1 : ranks / 2) + ", average " +
-                                      average));
+                                      average);
     CHECK(result.error.empty());
   }
 }
@@ -112,9 +96,9 @@ TEST_CASE("ranks that are processes capture a step in a CUDA graph, and every re
     CHECK(result.exit_code == 0);
     for (int rank = 0; rank < ranks; ++rank) {
       const std::string self = "rank " + std::to_string(rank) + " of " + std::to_string(ranks);
-      CHECK(contains(result.output, self + ": not bound, 1 steps before it: 0 wrong, planned 1 times again"));
-      CHECK(contains(result.output, self + ": bound, 1 steps before it: 0 wrong, planned 1 times again"));
-      CHECK(contains(result.output, self + ": bound, 0 steps before it: 0 wrong, planned 0 times again"));
+      CHECK_CONTAINS(result.output, self + ": not bound, 1 steps before it: 0 wrong, planned 1 times again",
+                     self + ": bound, 1 steps before it: 0 wrong, planned 1 times again",
+                     self + ": bound, 0 steps before it: 0 wrong, planned 0 times again");
     }
   }
 }
@@ -127,7 +111,7 @@ TEST_CASE("a captured step reduces without NCCL's order of launches, and with bl
     CAPTURE(result.output);
     CAPTURE(result.error);
     CHECK(result.exit_code == 0);
-    CHECK(contains(result.output, "rank 1 of 2: bound, 0 steps before it: 0 wrong"));
+    CHECK_CONTAINS(result.output, "rank 1 of 2: bound, 0 steps before it: 0 wrong");
   }
 }
 
@@ -135,14 +119,14 @@ TEST_CASE("two processes that somebody else starts reduce over NCCL") {
   if (!can_run(2)) return;
   for (const std::string kind : {"nonblocking", "blocking"}) {
     CAPTURE(kind);
-    Program first(probe, {"hello"}, one_of_two(0, kind));
-    Program second(probe, {"hello"}, one_of_two(1, kind));
+    Program first(nccl_probe, {"hello"}, one_of_two(0, kind));
+    Program second(nccl_probe, {"hello"}, one_of_two(1, kind));
     for (Program* const program : {&first, &second}) {
       program->close_input();
       const Result result = program->wait(support::soon(std::chrono::seconds(60)));
       CAPTURE(result.error);
       CHECK(result.exit_code == 0);
-      CHECK(contains(result.output, "sum 1, half 1, average 0.5"));
+      CHECK_CONTAINS(result.output, "sum 1, half 1, average 0.5");
     }
   }
 }
@@ -152,7 +136,7 @@ TEST_CASE("a rank that waits inside NCCL for one that does not come ends its pro
   const auto begin = [](int number) {
     Program::Variables variables = one_of_two(number, "blocking");
     variables.insert({{"DTRAIN_TIMEOUT_SECONDS", short_timeout()}, {"DTRAIN_LIVENESS_SECONDS", "60"}});
-    return Program(probe, {"absent"}, variables);
+    return Program(nccl_probe, {"absent"}, variables);
   };
   Program waits = begin(0);
   Program stops = begin(1);
@@ -161,9 +145,8 @@ TEST_CASE("a rank that waits inside NCCL for one that does not come ends its pro
   const Result result = waits.wait(support::soon(std::chrono::seconds(60)));
   CAPTURE(result.error);
   CHECK(result.exit_code == 75);
-  CHECK(contains(result.error, "rank 1 of the channel is in none"));
-  CHECK(contains(result.error, "a call to NCCL on channel"));
-  CHECK(contains(result.error, "does not return: this process ends here"));
+  CHECK_CONTAINS(result.error, "rank 1 of the channel is in none", "a call to NCCL on channel",
+                 "does not return: this process ends here");
 }
 
 TEST_CASE("a rank that waits inside NCCL to be connected ends its process, and says why") {
@@ -171,7 +154,7 @@ TEST_CASE("a rank that waits inside NCCL to be connected ends its process, and s
   const auto begin = [](int number) {
     Program::Variables variables = one_of_two(number, "blocking");
     variables.insert({{"DTRAIN_TIMEOUT_SECONDS", short_timeout()}, {"DTRAIN_EMULATED_INIT", "hangs"}});
-    return Program(probe, {"hello"}, variables);
+    return Program(nccl_probe, {"hello"}, variables);
   };
   Program first = begin(0);
   Program second = begin(1);
@@ -181,8 +164,7 @@ TEST_CASE("a rank that waits inside NCCL to be connected ends its process, and s
     CAPTURE(result.error);
     if (contains(result.output, "sum 1")) return dtrain_test::skip("NCCL is real, and connects the ranks");
     CHECK(result.exit_code == 75);
-    CHECK(contains(result.error, "has not returned in time"));
-    CHECK(contains(result.error, "does not return: this process ends here"));
+    CHECK_CONTAINS(result.error, "has not returned in time", "does not return: this process ends here");
   }
 }
 
@@ -191,9 +173,9 @@ TEST_CASE("a rank that leaves long before the others of its node ends well, and 
   const Result result = job(2, "early");
   CAPTURE(result.error);
   CHECK(result.exit_code == 0);
-  CHECK(contains(result.output, "rank 1: sum 2"));
-  CHECK(contains(result.error, "NCCL had not ended the communicator of channel"));
-  CHECK(contains(result.error, "destroy wrappers and groups in one order on all ranks"));
+  CHECK_CONTAINS(result.output, "rank 1: sum 2");
+  CHECK_CONTAINS(result.error, "NCCL had not ended the communicator of channel",
+                 "destroy wrappers and groups in one order on all ranks");
 }
 
 TEST_CASE("two ranks on one device are refused before NCCL begins, and both are named") {
@@ -210,7 +192,8 @@ TEST_CASE("a killed rank ends the others over NCCL within 2 s, and they name it"
 
 TEST_CASE("the next attempt begins when a killed rank has ended, and with it what it has on its device") {
   if (!can_run(2)) return;
-  Program program(probe, {"--nproc-per-node=2", "--max-restarts=1", "stop_once"}, {{"DTRAIN_EMULATED_DEVICES", "2"}});
+  Program program(nccl_probe, {"--nproc-per-node=2", "--max-restarts=1", "stop_once"},
+                  {{"DTRAIN_EMULATED_DEVICES", "2"}});
   const auto stopped_rank = [&] {
     for (const pid_t rank : support::children_of(program.process())) {
       if (support::state_of(rank) == 'T') return rank;
@@ -228,7 +211,7 @@ TEST_CASE("the next attempt begins when a killed rank has ended, and with it wha
   CAPTURE(result.error);
   CHECK(result.exit_code == 0);
   CHECK(result.error.find("has not ended yet") < result.error.find("attempt 2 of 2 begins"));
-  CHECK(contains(result.output, "sum 1, half 1, average 0.5"));
+  CHECK_CONTAINS(result.output, "sum 1, half 1, average 0.5");
 }
 
 TEST_CASE("an exception on one rank is what all ranks over NCCL say") {
@@ -243,8 +226,7 @@ TEST_CASE("ranks that reduce over NCCL learn by the timeout which rank calls not
   CAPTURE(result.error);
   CHECK(result.exit_code != 0);
   CHECK(result.exit_code != -1);
-  CHECK(contains(result.error, "rank 1 of the channel is in none"));
-  CHECK(contains(result.error, "all_reduce (average) of 100000 f32"));
+  CHECK_CONTAINS(result.error, "rank 1 of the channel is in none", "all_reduce (average) of 100000 f32");
 }
 
 TEST_CASE("a rank that leaves, or stops, while others reduce over NCCL is named") {
@@ -254,10 +236,10 @@ TEST_CASE("a rank that leaves, or stops, while others reduce over NCCL is named"
   CAPTURE(left.error);
   CHECK(left.exit_code != 0);
   CHECK(left.exit_code != -1);
-  CHECK(contains(left.error, "rank 1 has left the channel"));
+  CHECK_CONTAINS(left.error, "rank 1 has left the channel");
   const Result stopped = job(2, "stop", variables);
   CAPTURE(stopped.error);
   CHECK(stopped.exit_code != 0);
   CHECK(stopped.exit_code != -1);
-  CHECK(contains(stopped.error, "rank 1 of the channel is in none"));
+  CHECK_CONTAINS(stopped.error, "rank 1 of the channel is in none");
 }

@@ -2,22 +2,7 @@
 // OpenBLAS with POSIX threads, which starts its threads when it is loaded: the usual one of Debian and Ubuntu. It is
 // preloaded, and so is loaded as a program's own library is. (A sanitizer's runtime would have to come before it.)
 
-#include <doctest/doctest.h>
-
-#include <csignal>
-#include <filesystem>
-#include <string>
-
-#include "support/ended.hpp"
-#include "support/launch_probe.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
-
-using support::contains;
-using support::content;
-using support::probe;
-using support::Program;
-using support::Result;
+#include "integration/prelude.hpp"
 
 namespace {
 
@@ -47,11 +32,11 @@ TEST_CASE("programs with OpenBLAS's threads become launchers, and their signals 
         support::run(DTRAIN_EXAMPLES_DIR "/hello_all_reduce", {"--nproc-per-node=" + ranks}, variables);
     CHECK(result.exit_code == 0);
     CHECK(result.error == "");
-    CHECK(contains(result.output, "rank 0 of " + ranks + ": sum "));
+    CHECK_CONTAINS(result.output, "rank 0 of " + ranks + ": sum ");
   }
   Program program(probe, {"--nproc-per-node=2", "*:join", "*:on-term:21", "*:stdout:up\n", "*:sleep:60000"}, variables);
   support::require_up(program, 2);
-  CHECK(contains(content("/proc/" + std::to_string(program.process()) + "/maps"), "/libopenblas"));
+  CHECK_CONTAINS(content("/proc/" + std::to_string(program.process()) + "/maps"), "/libopenblas");
   program.signal(SIGTERM);
   support::check_ended(program.wait(), 21, {"SIGTERM was forwarded"});
 }

@@ -1,29 +1,15 @@
 // ctest: TIMEOUT 120
 // Jobs that meet a limit (ulimit) or a bound: the sentence names it.
 
-#include <doctest/doctest.h>
-
-#include <csignal>
-#include <cstdint>
-#include <filesystem>
-#include <string>
-#include <vector>
-
-#include "support/launch_probe.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
-#include "support/temporary_directory.hpp"
-
-using support::contains;
-using support::Result;
+#include "integration/prelude.hpp"
 
 namespace {
 
-const std::string probe = DTRAIN_TEST_PROGRAMS_DIR "/limits_probe";
+const std::string limits_probe = DTRAIN_TEST_PROGRAMS_DIR "/limits_probe";
 
 /// The probe under `ulimit LIMIT`.
 Result run_limited(const std::string& limit, const std::string& arguments) {
-  return support::run("/bin/bash", {"-c", "ulimit " + limit + " && exec '" + probe + "' " + arguments});
+  return support::run("/bin/bash", {"-c", "ulimit " + limit + " && exec '" + limits_probe + "' " + arguments});
 }
 
 }  // namespace
@@ -38,32 +24,29 @@ TEST_CASE("a rank that runs into ulimit -v says so, and so does every other rank
       "memory could not be had: std::bad_alloc; the address space of this process is limited to 8192000000 bytes "
       "(ulimit "
       "-v)";
-  CHECK(contains(result.error, "[0] dtrain: rank 0: " + sentence + "\n"));
-  CHECK(contains(result.error, "[1] dtrain: rank 1: ends because rank 0 on host "));
-  CHECK(contains(result.error, " failed: " + sentence + "\n"));
+  CHECK_CONTAINS(result.error, "[0] dtrain: rank 0: " + sentence + "\n",
+                 "[1] dtrain: rank 1: ends because rank 0 on host ", " failed: " + sentence + "\n");
 }
 
 TEST_CASE("shared memory beyond ulimit -f is an error that names the limit, and no death by a signal") {
   const Result result = run_limited("-f 64", "--nproc-per-node=2");
   CHECK(result.exit_code == 1);
-  CHECK(contains(result.error, "sizing a shared memory of "));
-  CHECK(contains(result.error,
-                 ": File too large; files that this process writes are limited to 65536 bytes (ulimit -f)"));
+  CHECK_CONTAINS(result.error, "sizing a shared memory of ",
+                 ": File too large; files that this process writes are limited to 65536 bytes (ulimit -f)");
   CHECK(!contains(result.error, "killed by signal"));
 }
 
 TEST_CASE("a rank that SIGXFSZ ends is said to have met ulimit -f") {
-  const Result result = support::run(probe, {"--nproc-per-node=2", "signal"});
+  const Result result = support::run(limits_probe, {"--nproc-per-node=2", "signal"});
   CHECK(result.exit_code == 128 + SIGXFSZ);
-  CHECK(contains(result.error, "failed first: killed by signal 25 (SIGXFSZ: the limit of file sizes, ulimit -f)"));
+  CHECK_CONTAINS(result.error, "failed first: killed by signal 25 (SIGXFSZ: the limit of file sizes, ulimit -f)");
 }
 
 TEST_CASE("a log that has come to ulimit -f ends no job") {
   const support::TemporaryDirectory folder;
   const Result result = run_limited("-f 4096", "--nproc-per-node=2 --log-dir=" + folder.path + "/logs lines");
   CHECK(result.exit_code == 0);
-  CHECK(contains(result.output, "[0] rank 0 is well\n"));
-  CHECK(contains(result.output, "[1] rank 1 is well\n"));
+  CHECK_CONTAINS(result.output, "[0] rank 0 is well\n", "[1] rank 1 is well\n");
   std::vector<std::uintmax_t> sizes;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path)) {
     if (entry.is_regular_file() && entry.file_size() != 0) {
@@ -77,11 +60,11 @@ TEST_CASE("a soft limit of open files that is too low for the ranks is raised wh
   const Result result = run_limited("-Sn 24", "--nproc-per-node=40");
   INFO(result.error);
   CHECK(result.exit_code == 0);
-  CHECK(contains(result.output, "[39] rank 39 is well\n"));
+  CHECK_CONTAINS(result.output, "[39] rank 39 is well\n");
 }
 
 TEST_CASE("more ranks than shared memory joins are refused once, before any starts, and told what joins them") {
-  const Result result = support::run(probe, {"--nproc-per-node=300"});
+  const Result result = support::run(limits_probe, {"--nproc-per-node=300"});
   CHECK(result.exit_code == 2);
   CHECK(result.output == "");
   CHECK(result.error ==

@@ -1,25 +1,14 @@
 // Programs started by the launchers that people have: whoami reads each one's variables, hello_all_reduce adds up.
 // ctest: TIMEOUT 180
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstdlib>
-#include <memory>
 #include <optional>
-#include <set>
-#include <string>
-#include <vector>
 
 #include "dtrain/identity/formats/json.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
+#include "integration/prelude.hpp"
 #include "support/slurm_on_this_machine.hpp"
 
 using dtrain::identity::Json;
 using support::find_program;
-using support::Program;
-using support::Result;
 
 namespace {
 
@@ -83,7 +72,7 @@ void check_hello(const Result& result, int ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string line = "rank " + std::to_string(rank) + " of " + std::to_string(ranks) + ": sum " +
                              std::to_string(ranks * (ranks - 1) / 2) + "\n";
-    CHECK(result.output.find(line) != std::string::npos);
+    CHECK_CONTAINS(result.output, line);
   }
 }
 
@@ -123,8 +112,9 @@ TEST_CASE("plain processes with RANK and WORLD_SIZE are a job") {
     all.error += one.error;
   }
   check_hello(all, ranks);
-  CHECK(all.error.find("identity from RANK and WORLD_SIZE: rank 0 of 3, local rank 0 of 3, node 0 of 1, store at "
-                       "127.0.0.1:") != std::string::npos);
+  CHECK_CONTAINS(all.error,
+                 "identity from RANK and WORLD_SIZE: rank 0 of 3, local rank 0 of 3, node 0 of 1, store at "
+                 "127.0.0.1:");
   CHECK(all.error.find("torch") == std::string::npos);
 }
 
@@ -144,7 +134,7 @@ TEST_CASE("Open MPI's mpirun starts a program once for each rank, or its launche
   check_hello(started(mpirun, {"-n", "1", hello, "--nproc-per-node=2"}), 2);
   const Result many = started(mpirun, {"--oversubscribe", "-n", "2", hello, "--nproc-per-node=2"});
   CHECK(many.exit_code == 2);
-  CHECK(many.error.find("mpirun -npernode 1") != std::string::npos);
+  CHECK_CONTAINS(many.error, "mpirun -npernode 1");
 }
 
 TEST_CASE("MPICH's mpiexec starts a program once for each rank") {
@@ -196,5 +186,5 @@ TEST_CASE("Slurm's srun starts a program once for each task, or its launcher onc
   check_hello(started(srun, {"-n", "1", hello, "--nproc-per-node=2"}, slurm.variables()), 2);
   const Result many = started(srun, {"--overcommit", "-n", "2", whoami, "--node"}, slurm.variables());
   CHECK(many.exit_code == 2);
-  CHECK(many.output.find("many-launchers") != std::string::npos);
+  CHECK_CONTAINS(many.output, "many-launchers");
 }

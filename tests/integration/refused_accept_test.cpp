@@ -1,24 +1,9 @@
 // ctest: TIMEOUT 120
 // accept() that keeps failing, as under a security policy: tests/programs/deny makes it fail for launcher and ranks.
 
-#include <doctest/doctest.h>
-
-#include <cerrno>
-#include <csignal>
-#include <string>
-#include <vector>
-
 #include "dtrain/core/cause.hpp"
+#include "integration/prelude.hpp"
 #include "support/free_port.hpp"
-#include "support/launch_probe.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
-
-using support::contains;
-using support::probe;
-using support::Program;
-using support::Result;
-using support::two_seconds;
 
 namespace {
 
@@ -56,10 +41,9 @@ TEST_CASE("a launcher that no policy lets accept ends at once, with a sentence")
     const Result result = support::run(deny, with_failing_accept(error, {"--nproc-per-node=2", "*:join"}));
     INFO(result.error);
     CHECK(result.exit_code == 2);
-    CHECK(contains(result.error, "the store cannot go on: accepting a connection at 127.0.0.1:"));
-    CHECK(contains(result.error,
+    CHECK_CONTAINS(result.error, "the store cannot go on: accepting a connection at 127.0.0.1:",
                    "; a security policy of this machine (SELinux, AppArmor, a container's seccomp profile) "
-                   "forbids it: allow this program to accept connections"));
+                   "forbids it: allow this program to accept connections");
     CHECK(result.time < 2 * two_seconds);
   }
 }
@@ -69,7 +53,7 @@ TEST_CASE("so does a rank that hosts the store, and the launcher of the first of
   const Result rank = support::run(deny, with_failing_accept(EPERM, {"--in-process", "*:join"}));
   INFO(rank.error);
   CHECK(rank.exit_code == dtrain::exit_code_job_failed);
-  CHECK(contains(rank.error, "the store cannot go on: accepting a connection at 127.0.0.1:"));
+  CHECK_CONTAINS(rank.error, "the store cannot go on: accepting a connection at 127.0.0.1:");
   CHECK(rank.time < 2 * two_seconds);
   const Result launcher =
       support::run(deny,
@@ -78,7 +62,7 @@ TEST_CASE("so does a rank that hosts the store, and the launcher of the first of
                    {{"DTRAIN_SECRET", "0123456789abcdef0123456789abcdef"}});
   INFO(launcher.error);
   CHECK(launcher.exit_code == dtrain::exit_code_job_failed);
-  CHECK(contains(launcher.error, "the store cannot go on: accepting a connection at 127.0.0.1:"));
+  CHECK_CONTAINS(launcher.error, "the store cannot go on: accepting a connection at 127.0.0.1:");
   CHECK(launcher.time < 2 * two_seconds);
 }
 
@@ -90,7 +74,7 @@ TEST_CASE("a failure that may pass is waited out with one warning, until the job
     INFO(result.error);
     CHECK(result.exit_code != 0);
     CHECK(count_of(result.error, "accepting a connection at 127.0.0.1:") == 1);
-    CHECK(contains(result.error, "only no rank of 2 joined, ranks 0-1 did not"));
+    CHECK_CONTAINS(result.error, "only no rank of 2 joined, ranks 0-1 did not");
     CHECK(result.time < 3 * two_seconds);
   }
 }
@@ -100,10 +84,9 @@ TEST_CASE("a rank that no policy lets connect ends at once, with a sentence") {
   const Result result = support::run(deny, {"connect", std::to_string(EPERM), limits, "--nproc-per-node=2"});
   INFO(result.error);
   CHECK(result.exit_code == 1);
-  CHECK(contains(result.error, "connecting to 127.0.0.1 port "));
-  CHECK(contains(result.error,
+  CHECK_CONTAINS(result.error, "connecting to 127.0.0.1 port ",
                  "Operation not permitted; a security policy or a firewall of this machine forbids it: "
-                 "allow this program to connect"));
+                 "allow this program to connect");
   CHECK(result.time < 2 * two_seconds);
 }
 

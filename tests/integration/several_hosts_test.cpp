@@ -1,28 +1,11 @@
 // ctest: TIMEOUT 240 RUN_SERIAL ON
 // Jobs on several hosts: virtual ones, with networks of their own, whose cables can be cut.
 
-#include <doctest/doctest.h>
-#include <unistd.h>
-
-#include <chrono>
-#include <csignal>
-#include <cstddef>
-#include <cstdio>
-#include <memory>
 #include <numeric>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "support/launch_probe.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
+#include "integration/prelude.hpp"
 #include "support/virtual_cluster.hpp"
 
-using support::contains;
-using support::Program;
-using support::Result;
-using support::two_seconds;
 using support::VirtualCluster;
 
 namespace {
@@ -123,7 +106,7 @@ void check_trained(const Job& job, const std::vector<Job::End>& ends, const std:
       const std::string line = "rank " + std::to_string(rank) + " of " + std::to_string(job.ranks()) + " on node " +
                                std::to_string(host) + " of " + std::to_string(workers.size()) + ": " + weight;
       CAPTURE(line);
-      CHECK(contains(output, line));
+      CHECK_CONTAINS(output, line);
     }
   }
 }
@@ -137,7 +120,7 @@ void check_lost(const VirtualCluster& cluster, Job& job, int lost, const support
     CAPTURE(end.host);
     CAPTURE(end.result.error);
     CHECK(end.result.exit_code == 75);
-    CHECK(contains(end.result.error, VirtualCluster::host(lost)));
+    CHECK_CONTAINS(end.result.error, VirtualCluster::host(lost));
     CHECK(cluster.processes_of(end.host, "store_training").empty());
   }
   CHECK(since_cut.elapsed() < liveness + after_liveness + two_seconds - std::chrono::seconds(2));
@@ -161,7 +144,7 @@ TEST_CASE("ranks on 2 and on 3 virtual hosts train together, and know by themsel
       plainly ? job.launch_plainly({"16"}) : job.launch({"16"});
       const std::vector<Job::End> ends = job.wait();
       check_trained(job, ends, workers);
-      CHECK(contains(ends.front().result.error, "network: eth0 (10.77.0.1), speed unknown\n"));
+      CHECK_CONTAINS(ends.front().result.error, "network: eth0 (10.77.0.1), speed unknown\n");
     }
   }
 }
@@ -176,8 +159,8 @@ TEST_CASE("shared memory refuses ranks on two hosts, and says what to use there"
   for (const Job::End& end : job.wait()) {
     CAPTURE(end.result.error);
     CHECK(end.result.exit_code != 0);
-    CHECK(contains(end.result.error, "backend::SharedMemory joins the ranks of one host, but rank "));
-    CHECK(contains(end.result.error, "use backend::Mpi, backend::Gloo or backend::Nccl for several hosts"));
+    CHECK_CONTAINS(end.result.error, "backend::SharedMemory joins the ranks of one host, but rank ",
+                   "use backend::Mpi, backend::Gloo or backend::Nccl for several hosts");
   }
 }
 

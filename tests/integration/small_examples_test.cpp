@@ -1,16 +1,6 @@
 // The small examples, whoami among them, do what their first lines say.
 
-#include <doctest/doctest.h>
-
-#include <cmath>
-#include <csignal>
-#include <string>
-#include <vector>
-
-#include "support/program.hpp"
-#include "support/temporary_directory.hpp"
-
-using support::Result;
+#include "integration/prelude.hpp"
 
 namespace {
 
@@ -36,7 +26,7 @@ TEST_CASE("every rank of hello_all_reduce prints the sum of all ranks, for 1, 2,
     for (int rank = 0; rank < ranks; ++rank) {
       const std::string line = "[" + std::to_string(rank) + "] rank " + std::to_string(rank) + " of " +
                                std::to_string(ranks) + ": sum " + std::to_string(ranks * (ranks - 1) / 2) + "\n";
-      CHECK(result.output.find(line) != std::string::npos);
+      CHECK_CONTAINS(result.output, line);
     }
   }
 }
@@ -147,7 +137,7 @@ TEST_CASE("small_network learns the same on 1, 2 and 3 ranks, and goes on from i
     REQUIRE(result.exit_code == 0);
     const std::string begin = "[0] mean squared error ";
     REQUIRE(result.output.starts_with(begin));
-    CHECK(result.output.find(" over 960 samples after 40 epochs\n") != std::string::npos);
+    CHECK_CONTAINS(result.output, " over 960 samples after 40 epochs\n");
     return std::stod(result.output.substr(begin.size()));
   };
   const double alone = error_in(support::run(examples + "small_network", {"--nproc-per-node=1"}));
@@ -218,7 +208,7 @@ TEST_CASE("ranks reduce and train over the backend of write_a_backend") {
       const std::string number = std::to_string(rank);
       const std::string line = "[" + number + "] rank " + number + " of " + std::to_string(ranks) + ": sum " +
                                std::to_string(ranks * (ranks - 1) / 2) + ", value 3.0000\n";
-      CHECK(result.output.find(line) != std::string::npos);
+      CHECK_CONTAINS(result.output, line);
     }
   }
 }
@@ -229,8 +219,7 @@ TEST_CASE("write_a_hook clips each rank's gradient before it is averaged") {
   CHECK(result.exit_code == 0);
   CHECK(result.error == "");
   for (const char* rank : {"[0]", "[1]", "[2]"}) {
-    CHECK(result.output.find(std::string(rank) + " the averaged gradient is 1.000 1.000 1.000 1.000\n") !=
-          std::string::npos);
+    CHECK_CONTAINS(result.output, std::string(rank) + " the averaged gradient is 1.000 1.000 1.000 1.000\n");
   }
 }
 
@@ -243,11 +232,10 @@ TEST_CASE("write_an_optimizer trains with a part of the state on each rank, and 
     CHECK(result.exit_code == 0);
     CHECK(result.error == "");
     for (int rank = 0; rank < ranks; ++rank) {
-      CHECK(result.output.find("[" + std::to_string(rank) + "] after " + (ranks == 2 ? "500" : "1000") +
-                               " steps the loss is 0.0") != std::string::npos);
+      CHECK_CONTAINS(result.output, "[" + std::to_string(rank) + "] after " + (ranks == 2 ? "500" : "1000") +
+                                        " steps the loss is 0.0");
     }
-    CHECK(result.output.find(ranks == 2 ? "this rank has 208 of 400 bytes" : "this rank has 144 of 400 bytes") !=
-          std::string::npos);
+    CHECK_CONTAINS(result.output, ranks == 2 ? "this rank has 208 of 400 bytes" : "this rank has 144 of 400 bytes");
   }
 }
 
@@ -267,6 +255,5 @@ TEST_CASE("whoami says what is wrong, with its code, and exits with 2") {
       support::run(examples + "whoami", {}, {{"RANK", "\"1\n"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "h0"}});
   CHECK(result.exit_code == 2);
   CHECK(count_lines(result.output) == 1);
-  CHECK(result.output.find("\"error\": \"RANK='\\\"1\\\\n' is not") != std::string::npos);
-  CHECK(result.output.find("\"error_code\": \"bad-integer\"") != std::string::npos);
+  CHECK_CONTAINS(result.output, "\"error\": \"RANK='\\\"1\\\\n' is not", "\"error_code\": \"bad-integer\"");
 }

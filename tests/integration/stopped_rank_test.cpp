@@ -3,25 +3,10 @@
 // ctest: LABELS no-tsan
 // A rank that is stopped (SIGSTOP), neither dead nor alive: who notices, and what they say.
 
-#include <doctest/doctest.h>
-#include <signal.h>
-
-#include <chrono>
-#include <filesystem>
-#include <fstream>
-#include <string>
-#include <vector>
-
 #include "dtrain/core/cause.hpp"
-#include "support/launch_probe.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
-#include "support/temporary_directory.hpp"
+#include "integration/prelude.hpp"
 
 namespace {
-
-using support::Program;
-using support::Result;
 
 /// Starts three ranks, stops rank 1 once `ready` has been printed three times, and waits for the end of the job.
 Result with_rank_1_stopped(const std::string& path, std::vector<std::string> arguments,
@@ -44,11 +29,11 @@ TEST_CASE("a stopped rank counts as lost after the liveness time, on every rank,
                                             {{"DTRAIN_LIVENESS_SECONDS", "1"}}, "[0] joined");
   INFO(result.error);
   for (const std::string rank : {"[0] ", "[2] "}) {
-    CHECK(result.error.find(rank + "cause: rank 1 on host ") != std::string::npos);
+    CHECK_CONTAINS(result.error, rank + "cause: rank 1 on host ");
   }
-  CHECK(result.error.find(
-            "was lost: it has sent nothing for 1.0 s (it is stopped or gets too little processor time, or its host") !=
-        std::string::npos);
+  CHECK_CONTAINS(
+      result.error,
+      "was lost: it has sent nothing for 1.0 s (it is stopped or gets too little processor time, or its host");
   CHECK(result.exit_code != 0);
   CHECK(result.exit_code != -1);  // it ended by itself
 }
@@ -60,11 +45,11 @@ TEST_CASE("a worker that is stopped before it has joined counts as lost after th
       {{"DTRAIN_LIVENESS_SECONDS", "1"}}, "[1] up");
   INFO(result.error);
   for (const std::string rank : {"[0] ", "[2] "}) {
-    CHECK(result.error.find(rank + "cause: rank 1 on host ") != std::string::npos);
+    CHECK_CONTAINS(result.error, rank + "cause: rank 1 on host ");
   }
-  CHECK(result.error.find("was lost: its process ") != std::string::npos);
-  CHECK(result.error.find(" was stopped by SIGSTOP before it had joined the job, and has not gone on for 1.0 s; where "
-                          "that is meant, give it longer with DTRAIN_LIVENESS_SECONDS") != std::string::npos);
+  CHECK_CONTAINS(result.error, "was lost: its process ",
+                 " was stopped by SIGSTOP before it had joined the job, and has not gone on for 1.0 s; where "
+                 "that is meant, give it longer with DTRAIN_LIVENESS_SECONDS");
   CHECK(result.exit_code == dtrain::exit_code_job_failed);
 }
 
@@ -94,8 +79,7 @@ TEST_CASE("where a collective's timeout comes first, it names the operation, who
   const Result result = with_rank_1_stopped(
       example, {"--epochs=1000"}, {{"DTRAIN_TIMEOUT_SECONDS", "6"}, {"DTRAIN_LIVENESS_SECONDS", "60"}}, "epoch");
   INFO(result.error);
-  CHECK(result.error.find("all_reduce (average) of ") != std::string::npos);
-  CHECK(result.error.find("rank 1 had not arrived after 6000 ms; ranks 0 and 2 had") != std::string::npos);
+  CHECK_CONTAINS(result.error, "all_reduce (average) of ", "rank 1 had not arrived after 6000 ms; ranks 0 and 2 had");
   CHECK(result.exit_code != 0);
   CHECK(result.exit_code != -1);
 }

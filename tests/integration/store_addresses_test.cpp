@@ -1,22 +1,9 @@
 // ctest: TIMEOUT 240 RUN_SERIAL ON
 // Where the store of a job on several hosts listens, if the hosts' files of names differ. Nothing has a secret here.
 
-#include <doctest/doctest.h>
-
-#include <fstream>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "support/contains.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
-#include "support/temporary_directory.hpp"
+#include "integration/prelude.hpp"
 #include "support/virtual_cluster.hpp"
 
-using support::contains;
-using support::Program;
-using support::Result;
 using support::VirtualCluster;
 
 namespace {
@@ -101,10 +88,10 @@ TEST_CASE("a name that has all addresses of its host is not listened at on a bri
   REQUIRE(bridge.exit_code == 0);
   const Result alone = hosts.start(0, {{"DTRAIN_TIMEOUT_SECONDS", "1"}})->wait();
   INFO(alone.error);
-  CHECK(contains(alone.error, "rank 0 listens at 10.77.0.1:29500, and MASTER_ADDR is node-a"));
+  CHECK_CONTAINS(alone.error, "rank 0 listens at 10.77.0.1:29500, and MASTER_ADDR is node-a");
   const Result inside = hosts.start(0, {{"DTRAIN_TIMEOUT_SECONDS", "1"}, {"MASTER_ADDR", "172.17.0.1"}})->wait();
   INFO(inside.error);
-  CHECK(contains(inside.error, "rank 0 listens at 172.17.0.1:29500, and MASTER_ADDR is 172.17.0.1"));
+  CHECK_CONTAINS(inside.error, "rank 0 listens at 172.17.0.1:29500, and MASTER_ADDR is 172.17.0.1");
 }
 
 TEST_CASE("if the default route leads elsewhere, rank 0 says at once what to set, and so does the timeout's sentence") {
@@ -131,14 +118,14 @@ TEST_CASE("if the default route leads elsewhere, rank 0 says at once what to set
   const Result first = rank_0->wait();
   INFO(first.error);
   CHECK(first.exit_code == 75);
-  CHECK(contains(first.error,
+  CHECK_CONTAINS(first.error,
                  "only rank 0 of 2 joined, rank 1 did not; see whether they run and know the address of the store: "
                  "rank 0 listens at 192.0.2.1:29500 and 127.0.1.1:29500, and MASTER_ADDR is node-a, which means a "
                  "loopback address on its host. " +
-                     remedy + "its host"));
+                     remedy + "its host");
   const Result second = rank_1->wait();
   INFO(second.error);
   CHECK(second.exit_code == 1);
-  CHECK(contains(second.error, "MASTER_ADDR and MASTER_PORT, and DTRAIN_INTERFACE on that host"));
+  CHECK_CONTAINS(second.error, "MASTER_ADDR and MASTER_PORT, and DTRAIN_INTERFACE on that host");
   hosts.check_trains({{"DTRAIN_INTERFACE", "eth0"}});
 }

@@ -2,25 +2,13 @@
 // rank hangs. DTRAIN_TEST_ROUNDS in the environment: how many rounds with random delays each launcher has.
 // ctest: TIMEOUT 240
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <functional>
-#include <memory>
-#include <random>
-#include <sstream>
-#include <string>
-#include <vector>
 
-#include "support/program.hpp"
-#include "support/skip.hpp"
+#include "integration/prelude.hpp"
 #include "support/slurm_on_this_machine.hpp"
 
 using support::find_program;
-using support::Program;
-using support::Result;
 using Variables = Program::Variables;
 
 namespace {
