@@ -1,11 +1,9 @@
-#include <doctest/doctest.h>
-
 #include "support/backend_archetypes.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace {
 
 using archetype::BackendLacks;
-namespace backend = dtrain::backend;
 
 template <BackendLacks Lack>
 using Lacking = archetype::Backend<Lack>;

@@ -1,17 +1,7 @@
 #include "dtrain/backend/block_until_complete.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <memory>
-#include <string>
-#include <thread>
-
 #include "dtrain/stream/host/communication_stream.hpp"
-#include "support/expect_error.hpp"
 #include "support/fake_communicator.hpp"
-#include "support/gate.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace {
 
@@ -20,7 +10,6 @@ using dtrain::stream::host::CommunicationStream;
 using dtrain::stream::host::Event;
 using support::FakeChannel;
 using support::FakeCommunicator;
-using namespace std::chrono_literals;
 
 struct Waiting {
   void wait(std::chrono::nanoseconds timeout) {

@@ -1,15 +1,9 @@
-#include <doctest/doctest.h>
-
-#include <array>
-#include <cstddef>
-#include <string>
-
 #include "support/communicator_archetypes.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace {
 
 using archetype::CommunicatorLacks;
-namespace backend = dtrain::backend;
 
 /// The abilities of a type, in the order of their names below.
 template <class C>

@@ -1,20 +1,10 @@
 #include "dtrain/backend/mpi/engine.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <memory>
-#include <stdexcept>
-#include <thread>
-
 #include "dtrain/backend/mpi/requests.hpp"
-#include "support/gate.hpp"
+#include "unit/backend/prelude.hpp"
 
-using dtrain::Deadline;
 using dtrain::backend::mpi::CallMonitor;
 using dtrain::backend::mpi::EngineRegistry;
 using dtrain::backend::mpi::HangDetector;
-using namespace std::chrono_literals;
 
 namespace {
 

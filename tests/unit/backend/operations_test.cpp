@@ -1,12 +1,5 @@
 #include "dtrain/backend/operations.hpp"
-
-#include <doctest/doctest.h>
-
-#include <array>
-#include <cstddef>
-#include <string>
-#include <type_traits>
-#include <vector>
+#include "unit/backend/prelude.hpp"
 
 namespace operations_test {
 
@@ -125,7 +118,7 @@ TEST_CASE("what reduces takes no floats of 8 bits, and what moves them does") {
     try {
       operation.check({0, 2});
     } catch (const Error& error) {
-      CHECK(std::string(error.what()).find("floats of 8 bits can be moved, and not reduced") != std::string::npos);
+      CHECK_CONTAINS(error.what(), "floats of 8 bits can be moved, and not reduced");
       return error.code() == Errc::unsupported;
     }
     return false;

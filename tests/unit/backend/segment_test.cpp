@@ -1,22 +1,16 @@
 #include "dtrain/backend/shared_memory/segment.hpp"
 
-#include <doctest/doctest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <fstream>
-#include <string>
-
-#include "support/expect_error.hpp"
 #include "support/in_child.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace {
 
 using dtrain::available_memory_bytes;
-using dtrain::Errc;
 using dtrain::backend::shared_memory::Segment;
 using support::error_of;
 using support::in_child;
@@ -46,10 +40,7 @@ TEST_CASE("the descriptor's memory is the mapping's") {
 
 TEST_CASE("more memory than there is is refused before any is taken, saying how much there is") {
   const std::size_t asked = std::size_t{1} << 50;
-  const auto error = error_of([&] { Segment::create(asked, asked); });
-  CHECK(error.code() == Errc::out_of_memory);
-  CHECK(support::contains(error.what(), std::to_string(asked)));
-  CHECK(support::contains(error.what(), "available"));
+  CHECK_ERROR(Segment::create(asked, asked), Errc::out_of_memory, std::to_string(asked), "available");
   CHECK(available_memory_bytes() > 0);
   CHECK(available_memory_bytes() < asked);
 }
@@ -57,10 +48,9 @@ TEST_CASE("more memory than there is is refused before any is taken, saying how 
 TEST_CASE("a memory that is not sealed, or of another size, is not adopted") {
   const int unsealed = ::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   REQUIRE(::ftruncate(unsealed, 4096) == 0);
-  CHECK(error_of([&] { Segment::adopt(dtrain::Descriptor(unsealed), 4096); }).code() == Errc::protocol);
+  CHECK_ERROR(Segment::adopt(dtrain::Descriptor(unsealed), 4096), Errc::protocol);
   const auto sealed = Segment::create(4096, 4096);
-  CHECK(error_of([&] { Segment::adopt(dtrain::Descriptor(::dup(sealed->descriptor())), 8192); }).code() ==
-        Errc::protocol);
+  CHECK_ERROR(Segment::adopt(dtrain::Descriptor(::dup(sealed->descriptor())), 8192), Errc::protocol);
 }
 
 /// Whether something is mapped there.

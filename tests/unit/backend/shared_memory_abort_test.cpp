@@ -1,20 +1,8 @@
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <atomic>
 #include <barrier>
-#include <chrono>
-#include <cstddef>
-#include <memory>
-#include <span>
-#include <thread>
 
-#include "dtrain/backend/shared_memory.hpp"
-#include "support/host_rank.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace {
-
-using namespace std::chrono_literals;
 
 constexpr std::size_t count = std::size_t{4} << 20;
 constexpr int rounds = 32;

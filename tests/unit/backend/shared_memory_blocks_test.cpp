@@ -1,28 +1,8 @@
-#include <doctest/doctest.h>
-
-#include <cstring>
-#include <iterator>
-#include <memory>
-#include <vector>
-
-#include "dtrain/backend/shared_memory.hpp"
-#include "support/host_rank.hpp"
-#include "support/reference_reduction.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace {
 
-using dtrain::BufferView;
-using dtrain::ConstBufferView;
-using dtrain::Deadline;
-using dtrain::DType;
-using dtrain::ReduceOp;
-using dtrain::backend::AllGather;
 using dtrain::backend::ReadBlocks;
-using dtrain::backend::ReduceScatter;
-using support::RankThread;
-using support::run_ranks;
-using namespace std::chrono_literals;
-using SharedMemoryRank = support::HostRank<dtrain::backend::SharedMemory>;
 
 constexpr int rank_counts[] = {1, 2, 3, 5, 8};
 

@@ -1,30 +1,7 @@
-#include <doctest/doctest.h>
-
-#include <array>
-#include <cstddef>
-#include <cstring>
-#include <memory>
-#include <span>
-#include <vector>
-
-#include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/kernels/reduction.hpp"
-#include "support/host_rank.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace {
-
-using dtrain::BufferView;
-using dtrain::ConstBufferView;
-using dtrain::Deadline;
-using dtrain::DType;
-using dtrain::ReduceOp;
-using dtrain::backend::AllGather;
-using dtrain::backend::AllReduce;
-using dtrain::backend::ReduceScatter;
-using support::RankThread;
-using support::run_ranks;
-using namespace std::chrono_literals;
-using SharedMemoryRank = support::HostRank<dtrain::backend::SharedMemory>;
 
 constexpr DType dtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8};
 constexpr ReduceOp operations[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max, ReduceOp::product};

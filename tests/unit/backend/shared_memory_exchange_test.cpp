@@ -1,26 +1,7 @@
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <cstring>
-#include <string>
-#include <vector>
-
-#include "dtrain/backend/shared_memory.hpp"
 #include "support/block_checks.hpp"
-#include "support/gate.hpp"
-#include "support/host_rank.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace {
-
-using dtrain::BufferView;
-using dtrain::DType;
-using dtrain::ReduceOp;
-using support::RankThread;
-using support::run_ranks;
-using namespace std::chrono_literals;
-namespace backend = dtrain::backend;
-using SharedMemoryRank = support::HostRank<backend::SharedMemory>;
 
 TEST_CASE("blocks of any lengths are exchanged and reduced, among 1, 2, 3, 4 and 5 ranks") {
   for (const int ranks : {1, 2, 3, 4, 5}) {
@@ -120,8 +101,8 @@ TEST_CASE("an exchange of blocks in which a rank does not take part ends after t
     ++ended;
     const dtrain::Cause cause = self.communicator.failure().value();
     CHECK(cause.kind == dtrain::CauseKind::timeout);
-    CHECK(cause.text.find("all_to_all of 2 f32 a rank, operation 2 of channel 'group': rank") != std::string::npos);
-    CHECK(cause.text.find("1 had not arrived after 100 ms") != std::string::npos);
+    CHECK_CONTAINS(cause.text, "all_to_all of 2 f32 a rank, operation 2 of channel 'group': rank",
+                   "1 had not arrived after 100 ms");
   });
 }
 

@@ -1,48 +1,16 @@
-#include <doctest/doctest.h>
-
 #include <dirent.h>
 
-#include <atomic>
-#include <chrono>
-#include <fstream>
-#include <memory>
-#include <optional>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
-
-#include "dtrain/backend/shared_memory.hpp"
-#include "support/expect_error.hpp"
-#include "support/gate.hpp"
-#include "support/host_rank.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace {
 
-using dtrain::BufferView;
 using dtrain::Cause;
-using dtrain::CauseKind;
-using dtrain::Deadline;
-using dtrain::DType;
-using dtrain::Errc;
-using dtrain::ReduceOp;
-using dtrain::backend::AllGather;
-using dtrain::backend::AllReduce;
-using dtrain::backend::Barrier;
-using dtrain::backend::Broadcast;
 using dtrain::backend::Recv;
-using dtrain::backend::ReduceScatter;
 using dtrain::backend::Send;
 using dtrain::backend::SendRecv;
 using support::contains;
 using support::error_of;
-using support::FakeJob;
 using support::holds_soon;
-using support::RankThread;
-using support::run_ranks;
-using support::run_thread_ranks;
-using namespace std::chrono_literals;
-using SharedMemoryRank = support::HostRank<dtrain::backend::SharedMemory>;
 
 /// Runs the channel's ranks; `enqueue` differs by rank. Gives each rank's failure.
 template <class F>
@@ -95,10 +63,8 @@ TEST_CASE("ranks that call different things learn on every rank which two differ
     });
     for (const Cause& cause : causes) {
       CHECK(cause.kind == CauseKind::disagreement);
-      CHECK(contains(cause.text, "rank 0 called all_reduce (sum) of 5000 f32"));
-      CHECK(contains(cause.text, "rank 2 called"));
-      CHECK(contains(cause.text, other.says));
-      CHECK(contains(cause.text, "channel 'group'"));
+      CHECK_CONTAINS(cause.text, "rank 0 called all_reduce (sum) of 5000 f32", "rank 2 called", other.says,
+                     "channel 'group'");
     }
   }
 }
@@ -116,7 +82,7 @@ TEST_CASE("a rank that never comes is named by every rank that waits for it, wit
     ++ended;
     const Cause cause = self.communicator.failure().value();
     CHECK(cause.kind == CauseKind::timeout);
-    CHECK(contains(cause.text, "all_reduce (sum) of 5000 f32"));
+    CHECK_CONTAINS(cause.text, "all_reduce (sum) of 5000 f32");
     const auto says = [&cause](const char* missing, const char* here) {
       return contains(cause.text, std::string(": ") + missing + " had not arrived after 100 ms; " + here + " had; ");
     };
@@ -166,8 +132,7 @@ TEST_CASE("the job's failure aborts the channel, also one that is set before or 
     } else {
       self.latch->block_until_failed(Deadline::after(20s));
     }
-    const auto late = error_of([&] { SharedMemoryRank(job, thread.rank(), 2, "late"); });
-    CHECK(late.code() == Errc::peer_lost);
+    CHECK_ERROR(SharedMemoryRank(job, thread.rank(), 2, "late"), Errc::peer_lost);
   });
   const auto unopened = std::make_shared<FakeJob>(2);
   std::thread control([&] {
@@ -187,8 +152,7 @@ TEST_CASE("a rank that leaves the channel is not waited for") {
       CHECK_FALSE(self.wait());
       const Cause cause = self.communicator.failure().value();
       CHECK(cause.kind == CauseKind::disagreement);
-      CHECK(contains(cause.text, "rank 1 has left the channel"));
-      CHECK(contains(cause.text, "every rank takes as many steps"));
+      CHECK_CONTAINS(cause.text, "rank 1 has left the channel", "every rank takes as many steps");
     }
   });
 }
@@ -228,7 +192,7 @@ TEST_CASE("operations of one communicator that overtake each other on two stream
   self.communicator.enqueue(Barrier{}, other.ref());
   self.communicator.enqueue(Barrier{}, self.stream.ref());
   CHECK_FALSE(self.wait());
-  CHECK(contains(self.communicator.failure().value().text, "began before the one enqueued before it"));
+  CHECK_CONTAINS(self.communicator.failure().value().text, "began before the one enqueued before it");
 }
 
 TEST_CASE("ranks that allocate different sizes are told both, and the channel serves on") {
@@ -236,8 +200,7 @@ TEST_CASE("ranks that allocate different sizes are told both, and the channel se
     const auto error =
         error_of([&] { self.communicator.allocate_blocking(thread.rank() == 2 ? 200 : 100, Deadline::after(10s)); });
     CHECK(error.code() == Errc::disagreement);
-    CHECK(contains(error.what(), "rank 0 allocates 100 bytes"));
-    CHECK(contains(error.what(), "rank 2 allocates 200"));
+    CHECK_CONTAINS(error.what(), "rank 0 allocates 100 bytes", "rank 2 allocates 200");
     const auto memory = self.communicator.allocate_blocking(100, Deadline::after(10s));
     CHECK(memory.bytes() == 100);
     self.communicator.enqueue(Broadcast{BufferView{memory.data(), 100, DType::u8, {}}, 0}, self.stream.ref());
@@ -248,9 +211,8 @@ TEST_CASE("ranks that allocate different sizes are told both, and the channel se
 TEST_CASE("memory that cannot be had is an error on every rank that says how much was asked") {
   const std::size_t asked = std::size_t{1} << 44;
   run_ranks<SharedMemoryRank>(3, [&](SharedMemoryRank& self, RankThread&) {
-    const auto error = error_of([&] { self.communicator.allocate_blocking(asked, Deadline::after(10s)); });
-    CHECK(error.code() == Errc::out_of_memory);
-    CHECK(contains(error.what(), std::to_string(3 * asked)));
+    CHECK_ERROR(self.communicator.allocate_blocking(asked, Deadline::after(10s)), Errc::out_of_memory,
+                std::to_string(3 * asked));
     CHECK(self.communicator.allocate_blocking(64, Deadline::after(10s)).bytes() == 64);
   });
 }
@@ -265,7 +227,7 @@ TEST_CASE("a rank that never allocates is a timeout that names it, and no hang f
     const auto error = error_of([&] { self.communicator.allocate_blocking(64, Deadline::after(1s)); });
     ++ended;
     CHECK(error.code() == Errc::timeout);
-    CHECK(contains(error.what(), thread.rank() == 0 ? "rank 2" : "rank"));
+    CHECK_CONTAINS(error.what(), thread.rank() == 0 ? "rank 2" : "rank");
   });
 }
 
@@ -277,10 +239,8 @@ TEST_CASE("a rank that leaves the channel while the others allocate is noticed, 
       self.reset();
       return;
     }
-    const auto error = error_of([&] { self->communicator.allocate_blocking(64, Deadline::after(600s)); });
-    CAPTURE(std::string(error.what()));
-    CHECK(error.code() == make_error_code(Errc::disagreement));
-    CHECK(contains(error.what(), "rank 1 has left the channel"));
+    CHECK_ERROR(self->communicator.allocate_blocking(64, Deadline::after(600s)), Errc::disagreement,
+                "rank 1 has left the channel");
   });
 }
 
@@ -292,7 +252,7 @@ TEST_CASE("ranks on two hosts are refused before anything is opened, naming both
   const auto error = error_of([&] { dtrain::backend::SharedMemory::open_blocking(context, Deadline::after(1s)); });
   CHECK(error.code() == Errc::unsupported);
   for (const char* part : {"rank 0 is on host-0", "rank 1 on far", "Mpi", "Gloo", "Nccl"}) {
-    CHECK(contains(error.what(), part));
+    CHECK_CONTAINS(error.what(), part);
   }
 }
 
@@ -305,7 +265,7 @@ TEST_CASE("a rank that does not come to the opening is named, and the others hea
     const auto context = support::channel_context(job, thread.rank(), 3, "group", 10s);
     const Deadline deadline = Deadline::after(thread.rank() == 0 ? 1s : 20s);
     const auto error = error_of([&] { dtrain::backend::SharedMemory::open_blocking(context, deadline); });
-    CHECK(contains(error.what(), "rank 1"));
+    CHECK_CONTAINS(error.what(), "rank 1");
     CHECK(job->latch(thread.rank())->block_until_failed(Deadline::after(10s)));
   });
 }
@@ -328,19 +288,13 @@ TEST_CASE("what a caller can know to be wrong throws at the call") {
   CHECK(reduce(whole, shorter) == Errc::invalid_argument);
   CHECK(reduce(null, null) == Errc::invalid_argument);
   CHECK(reduce(device, device) == Errc::unsupported);
-  CHECK(error_of([&] {
-          communicator.enqueue(ReduceScatter{whole, shorter, ReduceOp::sum}, stream);
-        }).code() == Errc::invalid_argument);
-  CHECK(error_of([&] {
-          communicator.enqueue(AllGather{whole, overlapping}, stream);
-        }).code() == Errc::invalid_argument);
-  CHECK(error_of([&] { communicator.enqueue(Send{whole, 1}, stream); }).code() == Errc::invalid_argument);
-  CHECK(contains(error_of([&] { communicator.enqueue(Recv{whole, 0}, stream); }).what(), "a peer is another rank"));
-  CHECK(error_of([&] {
-          communicator.enqueue(SendRecv{whole, 0, overlapping, 0}, stream);
-        }).code() == Errc::invalid_argument);
-  CHECK(error_of([&] { communicator.enqueue(Broadcast{whole, 1}, stream); }).code() == Errc::invalid_argument);
-  CHECK(error_of([&] { communicator.enqueue(Broadcast{whole, -1}, stream); }).code() == Errc::invalid_argument);
+  CHECK_ERROR(communicator.enqueue(ReduceScatter{whole, shorter, ReduceOp::sum}, stream), Errc::invalid_argument);
+  CHECK_ERROR(communicator.enqueue(AllGather{whole, overlapping}, stream), Errc::invalid_argument);
+  CHECK_ERROR(communicator.enqueue(Send{whole, 1}, stream), Errc::invalid_argument);
+  CHECK_CONTAINS(error_of([&] { communicator.enqueue(Recv{whole, 0}, stream); }).what(), "a peer is another rank");
+  CHECK_ERROR(communicator.enqueue(SendRecv{whole, 0, overlapping, 0}, stream), Errc::invalid_argument);
+  CHECK_ERROR(communicator.enqueue(Broadcast{whole, 1}, stream), Errc::invalid_argument);
+  CHECK_ERROR(communicator.enqueue(Broadcast{whole, -1}, stream), Errc::invalid_argument);
   communicator.enqueue(AllReduce{whole, whole, ReduceOp::sum}, stream);  // none of them counted as an operation
   CHECK(self.wait());
 }

@@ -1,29 +1,16 @@
-#include <doctest/doctest.h>
-
 #include <dirent.h>
 
-#include <chrono>
 #include <csignal>
-#include <fstream>
-#include <string>
-#include <vector>
 
-#include "dtrain/backend/shared_memory.hpp"
 #include "support/process_ranks.hpp"
-#include "support/reference_reduction.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace {
 
-using dtrain::BufferView;
-using dtrain::CauseKind;
-using dtrain::Deadline;
-using dtrain::DType;
-using dtrain::ReduceOp;
 using dtrain::backend::SharedMemory;
 using support::ExitCodes;
 using support::ForkStore;
 using support::run_process_ranks;
-using namespace std::chrono_literals;
 
 /// One rank's process.
 struct Rank {

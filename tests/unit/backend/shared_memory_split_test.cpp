@@ -1,27 +1,9 @@
-#include <doctest/doctest.h>
-
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "dtrain/backend/channel_setup/split.hpp"
-#include "dtrain/backend/shared_memory.hpp"
-#include "support/host_rank.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace {
 
-using dtrain::BufferView;
-using dtrain::Deadline;
-using dtrain::DType;
-using dtrain::ReduceOp;
-using dtrain::backend::AllReduce;
-using dtrain::backend::Barrier;
 using dtrain::backend::ColorAndKey;
-using support::RankThread;
-using support::run_ranks;
-using namespace std::chrono_literals;
-using SharedMemoryRank = support::HostRank<dtrain::backend::SharedMemory>;
 
 using Communicator = dtrain::backend::SharedMemory::Communicator;
 
@@ -90,7 +72,7 @@ TEST_CASE("a failure of a split-off channel is reported under the rank's number 
       pair->enqueue(Barrier{}, self.stream.ref());
       CHECK_FALSE((self.wait() && !pair->failure()));
       CHECK(pair->failure()->rank == 1);
-      CHECK(pair->failure()->text.find("rank 0 had not arrived") != std::string::npos);
+      CHECK_CONTAINS(pair->failure()->text, "rank 0 had not arrived");
     } else {
       self.latch->block_until_failed(Deadline::after(10s));
     }

@@ -1,32 +1,14 @@
 // The sum of squares that comes with an all-reduce: its value on every path, its bits, and ranks that do not ask.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <bit>
-#include <chrono>
 #include <cmath>
-#include <cstddef>
-#include <cstdint>
 #include <limits>
 #include <random>
-#include <span>
-#include <type_traits>
-#include <vector>
 
-#include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/core/types/bfloat16.hpp"
 #include "dtrain/core/types/float16.hpp"
-#include "support/host_rank.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace {
-
-using dtrain::Deadline;
-using dtrain::ReduceOp;
-using support::RankThread;
-using support::run_ranks;
-using namespace std::chrono_literals;
-using SharedMemoryRank = support::HostRank<dtrain::backend::SharedMemory>;
 
 template <class T>
 double value_of(T element) {

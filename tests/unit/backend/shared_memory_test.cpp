@@ -1,35 +1,7 @@
-#include "dtrain/backend/shared_memory.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <cstring>
-#include <iterator>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "support/allocation_count.hpp"
-#include "support/host_rank.hpp"
-#include "support/reference_reduction.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace {
-
-using dtrain::BufferView;
-using dtrain::ConstBufferView;
-using dtrain::Deadline;
-using dtrain::DType;
-using dtrain::ReduceOp;
-using dtrain::backend::AllReduce;
-using dtrain::backend::Barrier;
-using dtrain::backend::Broadcast;
-using support::FakeJob;
-using support::RankThread;
-using support::run_ranks;
-using support::run_thread_ranks;
-using namespace std::chrono_literals;
-using SharedMemoryRank = support::HostRank<dtrain::backend::SharedMemory>;
 
 constexpr int rank_counts[] = {1, 2, 3, 4, 8};
 constexpr ReduceOp all_operations[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max,

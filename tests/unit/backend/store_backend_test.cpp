@@ -1,31 +1,9 @@
 // The backend that tests of several virtual nodes use.
 
 #include "support/store_backend.hpp"
+#include "unit/backend/prelude.hpp"
 
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <cstdint>
-#include <memory>
-#include <span>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "dtrain/backend/shared_memory.hpp"
-#include "support/host_rank.hpp"
-
-using dtrain::ReduceOp;
-using dtrain::backend::AllReduce;
-using dtrain::backend::Barrier;
-using dtrain::backend::Broadcast;
-using support::FakeJob;
-using support::RankThread;
-using support::run_ranks;
-using support::run_thread_ranks;
 using support::StoreBackend;
-using namespace std::chrono_literals;
 
 namespace {
 

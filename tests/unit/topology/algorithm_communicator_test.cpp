@@ -1,34 +1,18 @@
 #include "dtrain/topology/algorithm_communicator.hpp"
 
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <numeric>
 #include <optional>
-#include <thread>
-#include <vector>
 
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/topology/hierarchical.hpp"
-#include "dtrain/topology/ring.hpp"
 #include "support/block_checks.hpp"
-#include "support/host_rank.hpp"
+#include "unit/topology/prelude.hpp"
 
 using dtrain::BufferView;
-using dtrain::Deadline;
 using dtrain::DType;
 using dtrain::ReduceOp;
 using dtrain::backend::AllGather;
-using dtrain::backend::AllReduce;
-using dtrain::backend::Barrier;
-using dtrain::backend::Broadcast;
 using dtrain::backend::Recv;
 using dtrain::backend::ReduceScatter;
 using dtrain::backend::Send;
 using dtrain::backend::SendRecv;
-using dtrain::backend::SharedMemory;
 using support::FakeJob;
 using support::HostRank;
 using support::RankThread;
@@ -165,7 +149,7 @@ TEST_CASE("reductions of one communicator on streams of their own that do not ru
       std::vector<std::int32_t> values(8, 1);
       self->communicator.enqueue(AllReduce{view(values), view(values), ReduceOp::sum}, other.ref());
       CHECK_FALSE(self->all_reduce(view(values), view(values), ReduceOp::sum));
-      CHECK(self->communicator.failure()->text.find("go to one stream") != std::string::npos);
+      CHECK_CONTAINS(self->communicator.failure()->text, "go to one stream");
     } else {
       CHECK(self->latch->block_until_failed(Deadline::after(10s)));
     }

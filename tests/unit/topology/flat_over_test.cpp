@@ -1,19 +1,7 @@
-#include "dtrain/topology/flat_over.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cmath>
-#include <cstddef>
-#include <cstring>
-#include <numeric>
-#include <span>
-#include <vector>
-
 #include "dtrain/core/types/bfloat16.hpp"
 #include "dtrain/core/types/float16.hpp"
-#include "support/backend_archetypes.hpp"
 #include "support/scalar_reduction.hpp"
-#include "unit/topology/all_reduce.hpp"
+#include "unit/topology/prelude.hpp"
 
 namespace flat_over_test {
 

@@ -1,16 +1,12 @@
 #include "dtrain/topology/flat.hpp"
 
-#include <doctest/doctest.h>
-
 #include <concepts>
 
-#include "support/backend_archetypes.hpp"
+#include "unit/topology/prelude.hpp"
 
 namespace {
 
 using archetype::BackendLacks;
-using archetype::CommunicatorLacks;
-using dtrain::topology::Flat;
 
 /// A topology that needs what not every backend has.
 struct SendRecvTopology {

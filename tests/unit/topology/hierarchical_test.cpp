@@ -1,21 +1,5 @@
-#include "dtrain/topology/hierarchical.hpp"
+#include "unit/topology/prelude.hpp"
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <numeric>
-#include <span>
-#include <vector>
-
-#include "unit/topology/all_reduce.hpp"
-
-using dtrain::backend::AllReduce;
-using dtrain::backend::Broadcast;
-using dtrain::backend::SharedMemory;
-using dtrain::topology::Hierarchical;
 using Channels = Hierarchical<>::Rebind<SharedMemory>;
 using Nodes = std::vector<int>;
 

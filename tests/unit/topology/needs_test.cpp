@@ -1,25 +1,11 @@
-#include <doctest/doctest.h>
-
-#include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/stream/host/communication_stream.hpp"
-#include "dtrain/topology/hierarchical.hpp"
-#include "dtrain/topology/parameter_server.hpp"
-#include "dtrain/topology/ring.hpp"
-#include "dtrain/topology/tree.hpp"
-#include "support/backend_archetypes.hpp"
 #include "support/memory_endpoint.hpp"
+#include "unit/topology/prelude.hpp"
 
 namespace {
 
-using archetype::CommunicatorLacks;
 using dtrain::backend::Determinism;
 using dtrain::backend::determinism_of;
-using dtrain::backend::SharedMemory;
-using dtrain::topology::Hierarchical;
-using dtrain::topology::ParameterServer;
-using dtrain::topology::Ring;
-using dtrain::topology::SupportsBackend;
-using dtrain::topology::Tree;
 
 template <CommunicatorLacks Lack>
 using HostCommunicator = archetype::Communicator<Lack, dtrain::stream::host::StreamRef>;

@@ -1,16 +1,10 @@
 #include "dtrain/topology/sub_channel.hpp"
 
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
 #include <stdexcept>
-#include <string>
-#include <thread>
+
+#include "unit/topology/prelude.hpp"
 
 using dtrain::Cause;
-using dtrain::Deadline;
-using dtrain::topology::ParallelRunner;
 
 namespace {
 

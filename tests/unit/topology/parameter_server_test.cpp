@@ -1,15 +1,4 @@
-#include "dtrain/topology/parameter_server.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
-#include "unit/topology/all_reduce.hpp"
-
-using dtrain::backend::SharedMemory;
-using dtrain::topology::ParameterServer;
+#include "unit/topology/prelude.hpp"
 
 static_assert(dtrain::topology::SupportsBackend<ParameterServer<3>, SharedMemory>);
 

@@ -1,19 +1,8 @@
-#include <doctest/doctest.h>
-
-#include <cstdint>
-#include <vector>
-
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/topology/hierarchical.hpp"
-#include "dtrain/topology/parameter_server.hpp"
-#include "dtrain/topology/ring.hpp"
-#include "dtrain/topology/tree.hpp"
 #include "support/random_collectives.hpp"
+#include "unit/topology/prelude.hpp"
 
-using dtrain::backend::SharedMemory;
 using support::rounds_of_test;
 using support::run_random_rounds;
-namespace topology = dtrain::topology;
 
 TEST_CASE("random collectives are those of a serial reference, to the bit in shared memory") {
   run_random_rounds<SharedMemory>(1, rounds_of_test(2), 10, 1, 20, true);

@@ -1,10 +1,5 @@
-#include "dtrain/topology/ring.hpp"
+#include "unit/topology/prelude.hpp"
 
-#include <doctest/doctest.h>
-
-#include "unit/topology/all_reduce.hpp"
-
-using dtrain::backend::SharedMemory;
 using Channels = dtrain::topology::Ring::Rebind<SharedMemory>;
 
 static_assert(dtrain::topology::SupportsBackend<dtrain::topology::Ring, SharedMemory>);

@@ -1,24 +1,7 @@
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <cstddef>
-#include <span>
-#include <vector>
-
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/topology/hierarchical.hpp"
-#include "dtrain/topology/parameter_server.hpp"
-#include "dtrain/topology/ring.hpp"
-#include "dtrain/topology/tree.hpp"
 #include "support/allocation_count.hpp"
-#include "support/host_rank.hpp"
+#include "unit/topology/prelude.hpp"
 
 namespace {
-
-using dtrain::backend::AllReduce;
-using dtrain::backend::Barrier;
-using dtrain::backend::SharedMemory;
-namespace topology = dtrain::topology;
 
 /// What all ranks together allocate in ten reductions of two lengths, after the first of each.
 template <class Topology>

@@ -1,26 +1,13 @@
 #include "support/traffic_model.hpp"
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
 #include <array>
-#include <cstddef>
-#include <span>
-#include <vector>
 
-#include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/topology/hierarchical.hpp"
-#include "dtrain/topology/parameter_server.hpp"
-#include "dtrain/topology/ring.hpp"
-#include "dtrain/topology/tree.hpp"
-#include "support/host_rank.hpp"
 #include "support/memory_transport.hpp"
+#include "unit/topology/prelude.hpp"
 
 namespace {
 
-using dtrain::backend::SharedMemory;
 using Counting = support::CountingBackend;
-namespace topology = dtrain::topology;
 
 constexpr std::size_t count = 1'200'000;  // no rank's part has a remainder
 constexpr double bytes = 4.0 * count;

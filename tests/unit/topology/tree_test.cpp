@@ -1,10 +1,5 @@
-#include "dtrain/topology/tree.hpp"
+#include "unit/topology/prelude.hpp"
 
-#include <doctest/doctest.h>
-
-#include "unit/topology/all_reduce.hpp"
-
-using dtrain::backend::SharedMemory;
 using Channels = dtrain::topology::Tree::Rebind<SharedMemory>;
 
 static_assert(dtrain::topology::SupportsBackend<dtrain::topology::Tree, SharedMemory>);

@@ -1,20 +1,6 @@
 // Several ways to all_reduce of one communicator, as a measured plan chooses among them.
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <span>
-#include <string>
-#include <vector>
-
-#include "dtrain/topology/flat_over.hpp"
-#include "dtrain/topology/hierarchical.hpp"
-#include "dtrain/topology/ring.hpp"
-#include "unit/topology/all_reduce.hpp"
+#include "unit/topology/prelude.hpp"
 
 namespace variants_test {
 

@@ -1,14 +1,5 @@
 #include "dtrain/topology/wire.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cmath>
-#include <cstddef>
-#include <span>
-#include <vector>
-
-#include "dtrain/topology/hierarchical.hpp"
-#include "unit/topology/all_reduce.hpp"
+#include "unit/topology/prelude.hpp"
 
 namespace wire_test {
 

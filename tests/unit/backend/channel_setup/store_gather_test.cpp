@@ -2,37 +2,21 @@
 
 #include "dtrain/backend/channel_setup/store_gather.hpp"
 
-#include <doctest/doctest.h>
-
-#include <atomic>
 #include <cerrno>
-#include <chrono>
-#include <memory>
-#include <optional>
-#include <string>
 #include <system_error>
-#include <thread>
-#include <vector>
 
 #include "support/captured_stderr.hpp"
 #include "support/channel_context.hpp"
-#include "support/expect_error.hpp"
-#include "support/thread_ranks.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace {
 
-using dtrain::Deadline;
-using dtrain::Errc;
 using dtrain::Error;
 using dtrain::backend::store_all_gather;
 using dtrain::backend::store_broadcast;
 using dtrain::backend::store_gather;
 using dtrain::backend::StoreRank;
-using support::FakeJob;
 using support::FakeStore;
-using support::RankThread;
-using support::run_thread_ranks;
-using namespace std::chrono_literals;
 
 StoreRank store_rank(const std::shared_ptr<FakeJob>& job, const RankThread& self,
                      std::chrono::nanoseconds timeout = 20s) {

@@ -1,21 +1,11 @@
 #include "dtrain/backend/failure/wait_notice.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <memory>
-#include <optional>
-#include <string>
-
-#include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "support/captured_stderr.hpp"
 #include "support/slow_peer.hpp"
+#include "unit/backend/prelude.hpp"
 
 using dtrain::Cause;
-using dtrain::CauseKind;
-using namespace std::chrono_literals;
 
 TEST_CASE("each line of a channel about waits comes after twice the time of the one before, over all operations") {
   support::CapturedStderr captured;

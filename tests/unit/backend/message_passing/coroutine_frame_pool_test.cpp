@@ -1,13 +1,5 @@
 #include "dtrain/backend/message_passing/routine.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstring>
-#include <set>
-#include <stdexcept>
-#include <string>
-#include <vector>
+#include "unit/backend/prelude.hpp"
 
 namespace {
 

@@ -2,28 +2,13 @@
 
 #include "dtrain/backend/shared_memory/segment_setup.hpp"
 
-#include <doctest/doctest.h>
-
 #include <sys/socket.h>
 
-#include <chrono>
-#include <cstddef>
-#include <fstream>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "dtrain/backend/shared_memory.hpp"
 #include "support/channel_context.hpp"
-#include "support/expect_error.hpp"
-#include "support/host_rank.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace {
 
-using dtrain::Deadline;
 using dtrain::backend::ChannelContext;
 using dtrain::backend::shared_memory::MappedSegment;
 using dtrain::backend::shared_memory::Segment;
@@ -32,13 +17,7 @@ using dtrain::backend::shared_memory::SegmentReceiver;
 using dtrain::backend::shared_memory::SegmentSetup;
 using dtrain::backend::shared_memory::send_segment;
 using dtrain::net::UnixConnection;
-using support::FakeJob;
-using support::RankThread;
-using support::run_ranks;
-using support::run_thread_ranks;
 using support::sentence_of;
-using namespace std::chrono_literals;
-using SharedMemoryRank = support::HostRank<dtrain::backend::SharedMemory>;
 
 using Communicator = dtrain::backend::SharedMemory::Communicator;
 
@@ -61,8 +40,7 @@ TEST_CASE("a segment is sent to the address that its receiver gave, and to nothi
   const SegmentMessage without_token;
   UnixConnection::connect(name, Deadline::after(20s))
       .send_descriptor(segment->descriptor(), std::as_bytes(std::span(&without_token, 1)), Deadline::after(20s));
-  CHECK(sentence_of([&] { receiver.receive(8192, Deadline::after(0s)); }).find("messages of other processes") !=
-        std::string::npos);
+  CHECK_CONTAINS(sentence_of([&] { receiver.receive(8192, Deadline::after(0s)); }), "messages of other processes");
   for (const std::string& text :
        {std::string(), std::string("a"), std::string("a b"), name + " ", " " + address, address + "0"}) {
     CHECK(sentence_of([&] { send_segment(text, segment, Deadline::after(20s)); }).find("its socket's address") == 0);
@@ -132,7 +110,7 @@ TEST_CASE("in a part of the job, sentences call ranks what the job calls them") 
     } else {
       pair->enqueue(dtrain::backend::Barrier{}, self.stream.ref());
       CHECK_FALSE((self.wait() && !pair->failure()));
-      CHECK(pair->failure()->text.find(" cannot be finished: rank 1 has left the channel") != std::string::npos);
+      CHECK_CONTAINS(pair->failure()->text, " cannot be finished: rank 1 has left the channel");
     }
   });
 }

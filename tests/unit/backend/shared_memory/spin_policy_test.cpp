@@ -3,16 +3,13 @@
 
 #include "dtrain/backend/shared_memory/barrier_wait.hpp"
 
-#include <doctest/doctest.h>
 #include <sched.h>
 
-#include <cstddef>
-#include <cstdint>
 #include <cstdlib>
-#include <memory>
 #include <new>
 
 #include "dtrain/stream/host/progress.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace shared_memory = dtrain::backend::shared_memory;
 

@@ -1,37 +1,18 @@
 #include "dtrain/backend/message_passing/algorithms/algorithm_table.hpp"
-
-#include <doctest/doctest.h>
-
-#include <bit>
-#include <cstddef>
-#include <vector>
-
-#include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
 #include "dtrain/backend/message_passing/algorithms/halving_doubling.hpp"
 #include "dtrain/kernels/partial_reduction.hpp"
 #include "support/algorithm_traffic.hpp"
-#include "support/exact_values.hpp"
-#include "support/routine_ranks.hpp"
-#include "support/scalar_reduction.hpp"
+#include "unit/backend/prelude.hpp"
 
 /// Each algorithm runs for real, on up to 64 ranks: its results are right, and each rank sends exactly what the formula
 /// says.
 namespace {
 
-using dtrain::Accumulate;
-using dtrain::DType;
-using dtrain::ReduceOp;
-using dtrain::size_bytes;
-namespace passing = dtrain::backend::message_passing;
 using dtrain::backend::LinkCost;
-using dtrain::backend::Operation;
-using dtrain::backend::OperationKind;
 using passing::CollectiveShape;
 using passing::CriticalPath;
 using passing::Tuning;
-using support::ByteVector;
 using support::RankTraffic;
-using support::RoutineEndpoint;
 using support::RoutineRun;
 
 constexpr int sizes[] = {2, 3, 5, 7, 12, 16, 32, 33, 48, 64};

@@ -1,33 +1,15 @@
-#include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
-
-#include <doctest/doctest.h>
-
-#include <string>
 #include <tuple>
-#include <vector>
 
-#include "support/element_bytes.hpp"
 #include "support/large_values.hpp"
-#include "support/memory_endpoint.hpp"
 #include "support/scalar_chain.hpp"
-#include "support/scalar_reduction.hpp"
-#include "support/thread_ranks.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace {
 
-using dtrain::Accumulate;
-namespace passing = dtrain::backend::message_passing;
-using dtrain::DType;
-using dtrain::ReduceOp;
-using dtrain::size_bytes;
-using dtrain::backend::Operation;
-using dtrain::backend::OperationKind;
 using passing::Buffers;
 using passing::OperationContext;
 using support::MemoryEndpoint;
 using support::MemoryNetwork;
-using support::RankThread;
-using support::run_thread_ranks;
 
 /// Chunks of 256 bytes: a few thousand elements take many rounds.
 passing::Tuning fine() {
@@ -344,7 +326,7 @@ TEST_CASE("a message of another length or type than is received fails with a sen
         sentence = error.what();
       }
     });
-    CHECK(sentence.find(std::string("rank 0 sends 100 f32 and rank 1 receives ") + text) != std::string::npos);
+    CHECK_CONTAINS(sentence, std::string("rank 0 sends 100 f32 and rank 1 receives ") + text);
   }
 }
 
@@ -377,13 +359,13 @@ TEST_CASE("ranks that call different operations fail with a sentence that names 
   const Operation small = operation(OperationKind::all_reduce, 8);
   const Operation large = operation(OperationKind::all_reduce, 4000);
   Operation larger = operation(OperationKind::all_reduce, 4001);
-  CHECK(disagreement(large, larger).find("all_reduce (sum) of 4001 f32") != std::string::npos);
-  CHECK(disagreement(small, large).find("all_reduce (sum) of 4000 f32") != std::string::npos);
-  CHECK(disagreement(small, operation(OperationKind::barrier, 0)).find("called barrier") != std::string::npos);
-  CHECK(disagreement(large, operation(OperationKind::all_reduce, 4000, DType::f32, ReduceOp::max))
-            .find("all_reduce (max)") != std::string::npos);
+  CHECK_CONTAINS(disagreement(large, larger), "all_reduce (sum) of 4001 f32");
+  CHECK_CONTAINS(disagreement(small, large), "all_reduce (sum) of 4000 f32");
+  CHECK_CONTAINS(disagreement(small, operation(OperationKind::barrier, 0)), "called barrier");
+  CHECK_CONTAINS(disagreement(large, operation(OperationKind::all_reduce, 4000, DType::f32, ReduceOp::max)),
+                 "all_reduce (max)");
   larger.sequence = 2;
-  CHECK(disagreement(larger, operation(OperationKind::all_reduce, 4001)).find("operation 2") != std::string::npos);
+  CHECK_CONTAINS(disagreement(larger, operation(OperationKind::all_reduce, 4001)), "operation 2");
 }
 
 TEST_CASE("ranks that broadcast from different roots fail with a sentence that names both, whatever the length") {
@@ -392,9 +374,7 @@ TEST_CASE("ranks that broadcast from different roots fail with a sentence that n
     Operation other = mine;
     other.root = 1;
     for (const std::string& sentence : {disagreement(mine, other), disagreement(other, mine)}) {
-      CAPTURE(sentence);
-      CHECK(sentence.find("from rank 0") != std::string::npos);
-      CHECK(sentence.find("from rank 1") != std::string::npos);
+      CHECK_CONTAINS(sentence, "from rank 0", "from rank 1");
     }
   }
 }

@@ -1,31 +1,14 @@
 #include "dtrain/backend/message_passing/algorithms/algorithm_table.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <string>
-#include <vector>
-
-#include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
-#include "support/exact_values.hpp"
-#include "support/routine_ranks.hpp"
-#include "support/scalar_reduction.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace {
 
-namespace passing = dtrain::backend::message_passing;
-using dtrain::DType;
-using dtrain::ReduceOp;
 using dtrain::backend::AlgorithmChoice;
 using dtrain::backend::LinkCost;
-using dtrain::backend::Operation;
-using dtrain::backend::OperationKind;
 using passing::AlgorithmTable;
 using passing::AllReduceAlgorithm;
 using passing::CollectiveShape;
 using passing::Tuning;
-using support::ByteVector;
-using support::RoutineEndpoint;
 
 CollectiveShape floats(int ranks, std::size_t bytes) {
   return {ranks, bytes / 4, DType::f32, DType::f32};

@@ -1,20 +1,5 @@
 #include "dtrain/backend/message_passing/algorithms/block_exchange.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <memory>
-#include <mutex>
-#include <numeric>
-#include <span>
-#include <string>
-#include <vector>
-
-#include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
-#include "support/element_bytes.hpp"
-#include "support/memory_endpoint.hpp"
-#include "support/scalar_reduction.hpp"
-#include "support/thread_ranks.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace block_exchange_test {
 
@@ -243,9 +228,7 @@ TEST_CASE("ranks whose blocks differ fail with a sentence that names both ranks 
       return backend::blocks_of_reduce_scatter_v(floats(counts[0] + 32), floats(counts[static_cast<std::size_t>(rank)]),
                                                  counts, {rank, 2});
     });
-    CAPTURE(reduced);
-    CHECK(reduced.find(std::to_string(32 * count + 32) + " f32 and rank 0 receives " + std::to_string(32 * count)) !=
-          std::string::npos);
+    CHECK_CONTAINS(reduced, std::to_string(32 * count + 32) + " f32 and rank 0 receives " + std::to_string(32 * count));
   }
 }
 
@@ -255,21 +238,17 @@ TEST_CASE("ranks with different roots or kinds fail with a sentence that names b
     const int root = rank == 1 ? 1 : 0;
     return backend::blocks_of_gather(floats(100), rank == root ? floats(300) : none, {}, root, {rank, 3});
   });
-  CAPTURE(roots);
-  CHECK(roots.find("gather of 100 f32 a rank to rank 0") != std::string::npos);
-  CHECK(roots.find("gather of 100 f32 a rank to rank 1") != std::string::npos);
+  CHECK_CONTAINS(roots, "gather of 100 f32 a rank to rank 0", "gather of 100 f32 a rank to rank 1");
   const std::string kinds = disagreement(2, [&](int rank) {
     return rank == 0 ? backend::blocks_of_all_to_all(floats(4), {}, floats(4), {}, {rank, 2})
                      : backend::blocks_of_scatter(none, {}, floats(2), 0, {rank, 2});
   });
-  CAPTURE(kinds);
-  CHECK(kinds.find("all_to_all of 2 f32 a rank") != std::string::npos);
-  CHECK(kinds.find("scatter of 2 f32 a rank from rank 0") != std::string::npos);
+  CHECK_CONTAINS(kinds, "all_to_all of 2 f32 a rank", "scatter of 2 f32 a rank from rank 0");
   const std::string lengths = disagreement(2, [&](int rank) {
     const std::size_t count = rank == 0 ? 200 : 202;
     return backend::blocks_of_all_to_all(floats(count), {}, floats(count), {}, {rank, 2});
   });
-  CHECK(lengths.find("all_to_all of 101 f32 a rank") != std::string::npos);
+  CHECK_CONTAINS(lengths, "all_to_all of 101 f32 a rank");
 }
 
 }  // namespace block_exchange_test

@@ -1,31 +1,8 @@
 #include "dtrain/backend/message_passing/algorithms/halving_doubling.hpp"
-
-#include <doctest/doctest.h>
-
-#include <bit>
-#include <cstdint>
-#include <cstring>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "support/element_bytes.hpp"
-#include "support/exact_values.hpp"
 #include "support/large_values.hpp"
-#include "support/routine_ranks.hpp"
-#include "support/scalar_reduction.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace {
-
-using dtrain::Accumulate;
-using dtrain::DType;
-using dtrain::ReduceOp;
-using dtrain::size_bytes;
-namespace passing = dtrain::backend::message_passing;
-using dtrain::backend::Operation;
-using dtrain::backend::OperationKind;
-using support::ByteVector;
-using support::RoutineEndpoint;
 
 /// Chunks of 256 bytes: a few thousand elements take many. 64 bytes in a header.
 passing::Tuning fine() {

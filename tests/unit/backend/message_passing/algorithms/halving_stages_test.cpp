@@ -1,9 +1,5 @@
 #include "dtrain/backend/message_passing/algorithms/halving_stages.hpp"
-
-#include <doctest/doctest.h>
-
-#include <set>
-#include <vector>
+#include "unit/backend/prelude.hpp"
 
 namespace {
 

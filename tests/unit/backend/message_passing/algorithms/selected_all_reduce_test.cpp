@@ -1,36 +1,15 @@
 #include "dtrain/backend/message_passing/operation_context.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <mutex>
-#include <string>
-#include <vector>
-
-#include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
 #include "dtrain/topology/parameter_server.hpp"
 #include "dtrain/topology/ring.hpp"
 #include "dtrain/topology/tree.hpp"
-#include "support/element_bytes.hpp"
-#include "support/memory_endpoint.hpp"
 #include "support/scalar_chain.hpp"
-#include "support/scalar_reduction.hpp"
-#include "support/thread_ranks.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace {
 
-namespace passing = dtrain::backend::message_passing;
 namespace topology = dtrain::topology;
-using dtrain::Accumulate;
-using dtrain::DType;
-using dtrain::ReduceOp;
-using dtrain::backend::Operation;
-using dtrain::backend::OperationKind;
 using support::MemoryEndpoint;
 using support::MemoryNetwork;
-using support::RankThread;
 using Bytes = std::vector<std::byte>;
 using Context = passing::OperationContext<MemoryEndpoint>;
 

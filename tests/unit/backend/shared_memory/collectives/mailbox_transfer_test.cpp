@@ -1,30 +1,12 @@
-#include <doctest/doctest.h>
-
 #include <functional>
-#include <memory>
-#include <numeric>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "dtrain/backend/shared_memory.hpp"
-#include "support/host_rank.hpp"
+#include "unit/backend/prelude.hpp"
 
 namespace {
 
-using dtrain::BufferView;
-using dtrain::ConstBufferView;
-using dtrain::DType;
-using dtrain::ReduceOp;
-using dtrain::backend::AllReduce;
-using dtrain::backend::Barrier;
 using dtrain::backend::Recv;
 using dtrain::backend::Send;
 using dtrain::backend::SendRecv;
-using support::RankThread;
-using support::run_ranks;
-using namespace std::chrono_literals;
-using SharedMemoryRank = support::HostRank<dtrain::backend::SharedMemory>;
 
 /// What rank `from` sends as its `number`-th message.
 std::vector<std::int32_t> message(int from, int number, std::size_t count) {
@@ -136,7 +118,7 @@ TEST_CASE("a message of another length or type than is received is an error that
     });
     for (const dtrain::Cause& cause : causes) {
       CHECK(cause.kind == dtrain::CauseKind::disagreement);
-      CHECK(cause.text.find(std::string("rank 0 sends 100000 i32 and rank 1 receives ") + text) != std::string::npos);
+      CHECK_CONTAINS(cause.text, std::string("rank 0 sends 100000 i32 and rank 1 receives ") + text);
     }
   }
 }
@@ -172,7 +154,7 @@ TEST_CASE("who receives from a rank that left its channel is told, not made to w
     std::vector<std::int32_t> got(10);
     self.communicator.enqueue(Recv{view(got), 0}, self.stream.ref());
     CHECK_FALSE(self.wait());
-    CHECK(self.communicator.failure()->text.find("rank 0 has left the channel") != std::string::npos);
+    CHECK_CONTAINS(self.communicator.failure()->text, "rank 0 has left the channel");
   });
 }
 

@@ -1,8 +1,5 @@
 #include "dtrain/backend/shared_memory/control_block.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
+#include "unit/backend/prelude.hpp"
 
 namespace {
 

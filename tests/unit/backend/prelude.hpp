@@ -1,0 +1,70 @@
+#pragma once
+/// @file
+/// The headers and names that most tests of backend/ use.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/message_passing/algorithms/algorithm_selection.hpp"
+#include "dtrain/backend/shared_memory.hpp"
+#include "support/element_bytes.hpp"
+#include "support/exact_values.hpp"
+#include "support/expect_error.hpp"
+#include "support/gate.hpp"
+#include "support/host_rank.hpp"
+#include "support/memory_endpoint.hpp"
+#include "support/reference_reduction.hpp"
+#include "support/routine_ranks.hpp"
+#include "support/scalar_reduction.hpp"
+#include "support/thread_ranks.hpp"
+
+namespace backend = dtrain::backend;
+namespace passing = dtrain::backend::message_passing;
+
+using namespace std::chrono_literals;
+using dtrain::Accumulate;
+using dtrain::BufferView;
+using dtrain::CauseKind;
+using dtrain::ConstBufferView;
+using dtrain::Deadline;
+using dtrain::DType;
+using dtrain::Errc;
+using dtrain::ReduceOp;
+using dtrain::size_bytes;
+using dtrain::backend::AllGather;
+using dtrain::backend::AllReduce;
+using dtrain::backend::Barrier;
+using dtrain::backend::Broadcast;
+using dtrain::backend::Operation;
+using dtrain::backend::OperationKind;
+using dtrain::backend::ReduceScatter;
+using support::ByteVector;
+using support::FakeJob;
+using support::RankThread;
+using support::RoutineEndpoint;
+using support::run_ranks;
+using support::run_thread_ranks;
+
+using SharedMemoryRank = support::HostRank<dtrain::backend::SharedMemory>;
