@@ -6,6 +6,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace support {
 
@@ -13,22 +14,18 @@ inline bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-/// Those of `parts` that do not stand in `text`, and `text`; empty where all do.
+/// For each of `parts` in turn: empty where it stands in `text`, or else a sentence that says that it does not.
 template <class... Parts>
-std::string missing_parts(std::string_view text, const Parts&... parts) {
-  std::string missing;
-  [[maybe_unused]] const auto add = [&](std::string_view part) {
-    if (!contains(text, part)) missing += "there is no '" + std::string(part) + "'\n";
+std::vector<std::string> missing_parts(std::string_view text, const Parts&... parts) {
+  const auto missing = [text](std::string_view part) {
+    return contains(text, part) ? "" : "there is no '" + std::string(part) + "' in '" + std::string(text) + "'";
   };
-  (add(parts), ...);
-  return missing.empty() ? missing : missing + "in '" + std::string(text) + "'";
+  return {missing(parts)...};
 }
 
 }  // namespace support
 
-/// Checks that all of some texts stand in one: `CHECK_CONTAINS(sentence, "RANK='x'", "unset it")`.
-#define CHECK_CONTAINS(text, ...)                                                    \
-  do {                                                                               \
-    const std::string missing_of_text = ::support::missing_parts(text, __VA_ARGS__); \
-    CHECK_MESSAGE(missing_of_text.empty(), missing_of_text);                         \
-  } while (false)
+/// Checks of each of some texts that it stands in one: `CHECK_CONTAINS(sentence, "RANK='x'", "unset it")`.
+#define CHECK_CONTAINS(text, ...)                                                     \
+  for (const std::string& missing_part : ::support::missing_parts(text, __VA_ARGS__)) \
+  CHECK_MESSAGE(missing_part.empty(), missing_part)

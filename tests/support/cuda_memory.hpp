@@ -29,19 +29,19 @@ using dtrain::stream::cuda::check;
 using dtrain::stream::cuda::DeviceBuffer;
 using dtrain::stream::cuda::StreamRef;
 
+/// Blocking: until the stream has run what it holds. @returns whether it did in time
+inline bool completes(StreamRef stream, std::chrono::seconds patience = std::chrono::seconds(20)) {
+  dtrain::stream::cuda::Event event;
+  stream.record(event);
+  return event.block_until_complete(dtrain::Deadline::after(patience)) == dtrain::stream::WaitResult::complete;
+}
+
 /// Blocking: copies, by a stream of its own. A wait for the whole device would wait for ranks that wait for this one.
 inline void copy_blocking(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
-  if (bytes == 0) {
-    return;
-  }
+  if (bytes == 0) return;
   const dtrain::stream::cuda::Stream stream;
   check(cudaMemcpyAsync(to, from, bytes, kind, stream.ref().native()), "cudaMemcpyAsync");
-  dtrain::stream::cuda::Event copied;
-  stream.ref().record(copied);
-  if (copied.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(20))) !=
-      dtrain::stream::WaitResult::complete) {
-    throw dtrain::Error(dtrain::Errc::timeout, "a copy of a test's did not end");
-  }
+  if (!completes(stream.ref())) throw dtrain::Error(dtrain::Errc::timeout, "a copy of a test's did not end");
 }
 
 /// Blocking: the values are on the device then.

@@ -42,9 +42,8 @@ class CudaTrainingRank {
   /// Over an open channel.
   CudaTrainingRank(NcclRank opened, Wanted wanted) : nccl(std::move(opened)), sizes_(wanted.sizes) {
     const int rank = nccl.communicator.rank();
-    for (std::size_t i = 0; i < wanted.streams; ++i) {
+    for (std::size_t i = 0; i < wanted.streams; ++i)
       streams_.emplace_back(dtrain::stream::cuda::Priority::normal);
-    }
     const dtrain::Device device{dtrain::DeviceKind::cuda, nccl.device};
     for (std::size_t i = 0; i < sizes_.size(); ++i) {
       gradients_.push_back(on_device(std::vector<float>(sizes_[i], 0.0F)));
@@ -59,9 +58,8 @@ class CudaTrainingRank {
         std::move(nccl.communicator), nccl.stream.ref(), parameters,
         dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters), wanted.caps), wanted.options,
         std::move(context), std::move(wanted.parts), std::move(wanted.hook));
-    for (std::size_t i = 0; wanted.bound && i < sizes_.size(); ++i) {
+    for (std::size_t i = 0; wanted.bound && i < sizes_.size(); ++i)
       parameters[i].gradient = reducer->bind(i);
-    }
   }
 
   std::size_t count() const { return sizes_.size(); }
@@ -75,6 +73,11 @@ class CudaTrainingRank {
     std::fill_n(source, sizes_[i], value);
   }
 
+  void prepare_all(float value) {
+    for (std::size_t i = 0; i < count(); ++i)
+      prepare(i, value);
+  }
+
   /// Enqueues the computation of gradient i, into its own memory or other.
   void compute(std::size_t i, StreamRef on, std::byte* into = nullptr) const {
     copy(into != nullptr ? into : parameters[i].gradient.data, sources_[i].data(), i, cudaMemcpyHostToDevice, on);
@@ -85,6 +88,23 @@ class CudaTrainingRank {
     copy(results_[i].data(), parameters[i].gradient.data, i, cudaMemcpyDeviceToHost, on);
   }
 
+  void use_all(StreamRef on) {
+    for (std::size_t i = 0; i < count(); ++i)
+      use(i, on);
+  }
+  void use_all() { use_all(stream()); }
+
+  /// A step of one stream, from the last gradient to the first: of those that are there, or of computed ones.
+  void step(const dtrain::StepOptions& options = {}, bool computes = false) {
+    dtrain::Step open = reducer->begin("begin()", options);
+    for (std::size_t i = count(); i-- > 0;) {
+      if (computes) compute(i, stream());
+      open.ready(i, stream().handle());
+    }
+    open.finish();
+  }
+  void computed_step(const dtrain::StepOptions& options = {}) { step(options, true); }
+
   /// What was read. After the stream has run it.
   std::vector<float> result(std::size_t i) const {
     const float* const first = reinterpret_cast<const float*>(results_[i].data());
@@ -94,13 +114,8 @@ class CudaTrainingRank {
   /// Blocking: until all streams have run what they hold. @returns whether they did
   bool wait() const {
     bool done = true;
-    for (const dtrain::stream::cuda::Stream& stream : streams_) {
-      dtrain::stream::cuda::Event event;
-      stream.ref().record(event);
-      done = event.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(20))) ==
-                 dtrain::stream::WaitResult::complete &&
-             done;
-    }
+    for (const dtrain::stream::cuda::Stream& stream : streams_)
+      done = completes(stream.ref()) && done;
     return done;
   }
 
@@ -128,9 +143,8 @@ class CudaTrainingRank {
 template <class F>
 float mean_over_ranks(int ranks, F of) {
   float sum = 0;
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (int rank = 0; rank < ranks; ++rank)
     sum += of(rank);
-  }
   return sum / static_cast<float>(ranks);
 }
 

@@ -6,7 +6,9 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "dtrain/core/error.hpp"
 #include "support/contains.hpp"
@@ -36,31 +38,33 @@ std::string sentence_of(dtrain::Errc code, Call call) {
   return error.code() == code ? error.what() : std::string("another code: ") + error.what();
 }
 
-/// How `thrown` differs from an Error with `code`, in whose sentence all `parts` stand; empty where it does not.
+/// How `thrown` differs from an Error with `code`, and then for each of `parts` how its sentence lacks that; empty
+/// texts where they do not.
 template <class Code, class... Parts>
-std::string difference(const char* call, const std::optional<dtrain::Error>& thrown, Code code, const Parts&... parts) {
-  const std::string expected = "'" + make_error_code(code).message() + "'";
-  if (!thrown) return std::string(call) + " threw nothing, instead of " + expected;
-  if (thrown->code() != code) {
-    return std::string(call) + " threw '" + thrown->code().message() + "' instead of " + expected + ": " +
-           thrown->what();
+std::vector<std::string> differences(const char* call, const std::optional<dtrain::Error>& thrown, Code code,
+                                     const Parts&... parts) {
+  const std::string sentence = thrown ? thrown->what() : "";
+  std::vector<std::string> all = missing_parts(sentence, std::string_view(), parts...);  // the first is the code's
+  if (!thrown || thrown->code() != code) {
+    all.front() = std::string(call) + " threw " + (thrown ? "'" + thrown->code().message() + "'" : "nothing") +
+                  ", instead of '" + make_error_code(code).message() + "'" + (thrown ? ": " + sentence : "");
   }
-  const std::string missing = missing_parts(thrown->what(), parts...);
-  return missing.empty() ? missing : std::string(call) + " threw another sentence:\n" + missing;
+  return all;
 }
 
 }  // namespace support
 
-/// Checks that an expression throws an Error with a code, an Errc or a std::errc, and with texts in its sentence:
-/// `CHECK_ERROR(parse("x"), Errc::usage, "'x'", "unset it")`.
-#define CHECK_ERROR(expression, ...)                                                                              \
-  do {                                                                                                            \
-    std::optional<::dtrain::Error> error_of_expression;                                                           \
-    try {                                                                                                         \
-      static_cast<void>(expression);                                                                              \
-    } catch (const ::dtrain::Error& caught_error) {                                                               \
-      error_of_expression.emplace(caught_error);                                                                  \
-    }                                                                                                             \
-    const std::string difference_of_error = ::support::difference(#expression, error_of_expression, __VA_ARGS__); \
-    CHECK_MESSAGE(difference_of_error.empty(), difference_of_error);                                              \
+/// Checks that an expression throws an Error with a code, an Errc or a std::errc, and of each text that it stands in
+/// the sentence: `CHECK_ERROR(parse("x"), Errc::usage, "'x'", "unset it")`.
+#define CHECK_ERROR(expression, ...)                                            \
+  do {                                                                          \
+    std::optional<::dtrain::Error> error_of_expression;                         \
+    try {                                                                       \
+      static_cast<void>(expression);                                            \
+    } catch (const ::dtrain::Error& caught_error) {                             \
+      error_of_expression.emplace(caught_error);                                \
+    }                                                                           \
+    for (const std::string& difference_of_error :                               \
+         ::support::differences(#expression, error_of_expression, __VA_ARGS__)) \
+      CHECK_MESSAGE(difference_of_error.empty(), difference_of_error);          \
   } while (false)

@@ -37,16 +37,20 @@ class Graph {
   cudaGraphExec_t graph_ = nullptr;
 };
 
-/// Backward pass, reduction and what reads the result, on one stream or more: only the first one begins the capture.
+/// What `work` enqueues on the stream and on those that wait for it, as a graph.
+template <class Work>
+Graph captured(StreamRef stream, Work work, cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal) {
+  check(cudaStreamBeginCapture(stream.native(), mode), "cudaStreamBeginCapture");
+  work();
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(stream.native(), &graph), "cudaStreamEndCapture");
+  return Graph(graph);
+}
+
+/// Backward pass, reduction and what reads the result.
 inline void one_step(CudaTrainingRank& rank) {
-  dtrain::Step step = rank.reducer->begin();
-  for (std::size_t i = rank.count(); i-- > 0;) {
-    rank.compute(i, rank.stream());
-    step.ready(i, rank.stream().handle());
-  }
-  step.finish();
-  for (std::size_t i = 0; i < rank.count(); ++i)
-    rank.use(i, rank.stream());
+  rank.computed_step();
+  rank.use_all();
 }
 
 struct GraphReplays {
@@ -85,15 +89,11 @@ struct GraphReplays {
       one_step(rank);
     wrong += rank.wait() ? 0 : 1;
     doing("capturing");
-    check(cudaStreamBeginCapture(rank.stream().native(), mode), "cudaStreamBeginCapture");
-    one_step(rank);
-    cudaGraph_t captured = nullptr;
-    check(cudaStreamEndCapture(rank.stream().native(), &captured), "cudaStreamEndCapture");
-    const Graph graph(captured);
+    const Graph graph = captured(
+        rank.stream(), [&] { one_step(rank); }, mode);
     doing("replaying");
     for (int replay = 1; replay <= 3; ++replay) {
-      for (std::size_t i = 0; i < rank.count(); ++i)
-        rank.prepare(i, static_cast<float>(replay * 10 + 2 * self));
+      rank.prepare_all(static_cast<float>(replay * 10 + 2 * self));
       graph.launch(rank.stream());
       wrong += rank.wait() ? 0 : 1;
       const float mean = static_cast<float>(replay * 10 + ranks - 1);
@@ -101,8 +101,7 @@ struct GraphReplays {
         wrong += rank.result(i) == std::vector<float>(rank.size(i), mean) ? 0 : 1;
     }
     doing("stepping without the graph");
-    for (std::size_t i = 0; i < rank.count(); ++i)
-      rank.prepare(i, static_cast<float>(2 * self));
+    rank.prepare_all(static_cast<float>(2 * self));
     one_step(rank);
     wrong += rank.wait() ? 0 : 1;
     wrong += rank.result(0) == std::vector<float>(rank.size(0), static_cast<float>(ranks - 1)) ? 0 : 1;

@@ -68,9 +68,7 @@ std::vector<std::pair<std::size_t, std::size_t>> left_in_store(int ranks, const 
         }
       },
       std::chrono::seconds(60), hosts);
-  for (const RankEnd& end : ends) {
-    CHECK(end.text == "");
-  }
+  expect_well(ends);
   return left;
 }
 

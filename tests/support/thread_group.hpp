@@ -2,6 +2,8 @@
 /// @file
 /// A job whose ranks are threads of the test: a real store, real sessions, one process group for each thread.
 
+#include <doctest/doctest.h>
+
 #include <chrono>
 #include <cstddef>
 #include <exception>
@@ -86,6 +88,18 @@ std::vector<RankEnd> run_groups(int ranks, Body body, std::chrono::seconds patie
                                 const std::vector<dtrain::GroupOptions>& options = {}) {
   const rendezvous_test::StoreProcess store(ranks);
   return run_groups_at<Policy>(store, ranks, std::move(body), patience, hosts, options);
+}
+
+inline void expect_well(const std::vector<RankEnd>& ends) {
+  for (const RankEnd& end : ends)
+    CHECK(end.text == "");
+}
+
+/// run_groups() where every rank's body is to return.
+template <class Policy, class Body>
+void run_well(int ranks, Body body, std::chrono::seconds patience = std::chrono::seconds(30),
+              const std::vector<std::string>& hosts = {}, const std::vector<dtrain::GroupOptions>& options = {}) {
+  expect_well(run_groups<Policy>(ranks, std::move(body), patience, hosts, options));
 }
 
 }  // namespace support

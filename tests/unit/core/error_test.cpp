@@ -67,12 +67,15 @@ TEST_CASE("every code of dtrain's category has a text of its own") {
 TEST_CASE("CHECK_ERROR names the call, what a test expects of its error, and what it threw") {
   const auto says = [](Errc code) { return "'" + make_error_code(code).message() + "'"; };
   const dtrain::Error seen(Errc::timeout, "too late");
-  CHECK(support::difference("f()", seen, Errc::timeout, "too", "late") == "");
-  CHECK(support::difference("f()", seen, Errc::timeout, "too", "early") ==
-        "f() threw another sentence:\nthere is no 'early'\nin 'too late'");
-  CHECK(support::difference("f()", seen, Errc::usage, "too") ==
-        "f() threw " + says(Errc::timeout) + " instead of " + says(Errc::usage) + ": too late");
-  CHECK(support::difference("f()", std::nullopt, Errc::usage) == "f() threw nothing, instead of " + says(Errc::usage));
+  const auto differences = [](const auto&... expected) { return support::differences("f()", expected...); };
+  using Texts = std::vector<std::string>;
+  CHECK(differences(std::optional(seen), Errc::timeout, "too", "late") == Texts{"", "", ""});
+  CHECK(differences(std::optional(seen), Errc::timeout, "too", "early") ==
+        Texts{"", "", "there is no 'early' in 'too late'"});
+  CHECK(differences(std::optional(seen), Errc::usage, "too") ==
+        Texts{"f() threw " + says(Errc::timeout) + ", instead of " + says(Errc::usage) + ": too late", ""});
+  CHECK(differences(std::optional<dtrain::Error>(), Errc::usage, "too") ==
+        Texts{"f() threw nothing, instead of " + says(Errc::usage), "there is no 'too' in ''"});
 }
 
 }  // namespace

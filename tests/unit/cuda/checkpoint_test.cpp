@@ -1,32 +1,20 @@
 // Checkpoints of tensors on a device, by groups whose backend reduces device memory.
 
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
 #include <span>
-#include <string>
-#include <vector>
 
-#include "dtrain/backend/staged.hpp"
 #include "dtrain/ddp/checkpoint/checkpoint.hpp"
-#include "dtrain/ddp/checkpoint/named_tensor.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "dtrain/stream/cuda/stream.hpp"
-#include "support/cuda_memory.hpp"
-#include "support/expect_error.hpp"
 #include "support/gate.hpp"
+#include "support/expect_error.hpp"
+#include "support/cuda_memory.hpp"
+#include "dtrain/stream/cuda/stream.hpp"
+#include "dtrain/launch/per_process.hpp"
+#include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "support/temporary_directory.hpp"
-#include "support/thread_group.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
 
 using dtrain::NamedTensor;
-using dtrain::TensorView;
-using StagedPolicy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Staged<dtrain::backend::SharedMemory>>;
 using HostPolicy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
 
 TensorView on(dtrain::Device device, const dtrain::stream::cuda::DeviceBuffer& memory, std::int64_t count) {

@@ -1,32 +1,12 @@
 #include "dtrain/backend/cuda/device_selection.hpp"
-
-#include "dtrain/core/config.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "dtrain/backend/staged.hpp"
 #include "support/channel_context.hpp"
-#include "support/cuda_memory.hpp"
 #include "support/thread_ranks.hpp"
-#if DTRAIN_EMULATED_CUDA
-#include "emulation/emulation.hpp"
-#endif
+#include "unit/cuda/prelude.hpp"
 
 namespace {
 
 namespace cuda = dtrain::backend::cuda;
-using dtrain::Deadline;
-using dtrain::Error;
 using dtrain::identity::ProcessIdentity;
-using support::FakeJob;
-using support::RankThread;
-using support::run_thread_ranks;
-using namespace std::chrono_literals;
 
 [[maybe_unused]] ProcessIdentity identity_of(int local_rank, int local_world_size) {
   ProcessIdentity identity;

@@ -1,29 +1,5 @@
 #include "dtrain/stream/cuda/event.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <utility>
-
-#include "dtrain/stream/cuda/stream.hpp"
-#include "support/cuda_memory.hpp"
-#include "support/gate.hpp"
-
-namespace {
-
-using dtrain::Deadline;
-using dtrain::stream::WaitResult;
-using dtrain::stream::cuda::Event;
-using dtrain::stream::cuda::Stream;
-using support::Gate;
-using namespace std::chrono_literals;
-
-Deadline soon() {
-  return Deadline::after(20s);
-}
-
-}  // namespace
+#include "unit/cuda/prelude.hpp"
 
 TEST_CASE("a CUDA event that was never recorded is complete") {
   const Event event;

@@ -1,37 +1,6 @@
-#include "dtrain/stream/cuda/external_event.hpp"
-
-#include "dtrain/core/config.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <thread>
-
-#include "dtrain/stream/cuda/stream.hpp"
-#include "support/cuda_memory.hpp"
-#include "support/gate.hpp"
-#if DTRAIN_EMULATED_CUDA
-#include "emulation/emulation.hpp"
-#endif
+#include "unit/cuda/prelude.hpp"
 
 namespace {
-
-using dtrain::Deadline;
-using dtrain::stream::WaitResult;
-using dtrain::stream::cuda::Event;
-using dtrain::stream::cuda::ExternalEvent;
-using dtrain::stream::cuda::Stream;
-using namespace std::chrono_literals;
-
-Deadline soon() {
-  return Deadline::after(20s);
-}
-
-bool completes(const Stream& stream) {
-  Event event;
-  stream.ref().record(event);
-  return event.block_until_complete(soon()) == WaitResult::complete;
-}
 
 /// Runs `check` with the device's memory operations, and where they can be taken away without them.
 template <class Check>
@@ -52,12 +21,12 @@ TEST_CASE("the driver's wait is looked up once") {
   ExternalEvent first;
   stream.ref().wait(first, soon());
   first.signal();
-  REQUIRE(completes(stream));
+  REQUIRE(completes(stream.ref()));
   emulation::fail("cudaGetDriverEntryPointByVersion", 1, cudaErrorUnknown);
   ExternalEvent second;
   stream.ref().wait(second, soon());
   second.signal();
-  CHECK(completes(stream));
+  CHECK(completes(stream.ref()));
   void* found = nullptr;
   CHECK(cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, 12000, cudaEnableDefault, nullptr) ==
         cudaErrorUnknown);  // nobody has asked since
@@ -92,7 +61,7 @@ TEST_CASE("an external event that nobody signals lets the CUDA stream go on at t
     const Stream stream;
     ExternalEvent external;
     stream.ref().wait(external, Deadline::after(20ms));
-    REQUIRE(completes(stream));
+    REQUIRE(completes(stream.ref()));
     CHECK(external.block_until_complete(soon()) == WaitResult::complete);
     CHECK(external.timed_out());
     external.signal();
@@ -106,7 +75,7 @@ TEST_CASE("an external event that was signalled before the CUDA stream came hold
     ExternalEvent external;
     external.signal();
     stream.ref().wait(external, soon());
-    CHECK(completes(stream));
+    CHECK(completes(stream.ref()));
     CHECK_FALSE(external.timed_out());
   });
 }
@@ -124,7 +93,7 @@ TEST_CASE("an external event that is reset begins a new round, and streams that 
     CHECK_FALSE(external.is_complete());
     if (beside) late.ref().wait_unwatched(external, soon());
     gate.open();
-    CHECK(completes(early));
+    CHECK(completes(early.ref()));
     if (!beside) late.ref().wait_unwatched(external, soon());
     Event event;
     late.ref().record(event);
@@ -160,7 +129,7 @@ TEST_CASE("a signal and a deadline that come together end a round once, whoever 
     signaller.join();
     external.reset();
   }
-  CHECK(completes(stream));
+  CHECK(completes(stream.ref()));
 }
 
 TEST_CASE("an external event borrows pinned memory where it is given some") {
@@ -172,5 +141,5 @@ TEST_CASE("an external event borrows pinned memory where it is given some") {
   stream.ref().wait_unwatched(second, soon());
   second.signal();
   first.signal();
-  CHECK(completes(stream));
+  CHECK(completes(stream.ref()));
 }

@@ -1,40 +1,9 @@
-#include "dtrain/core/config.hpp"
-
-#include <doctest/doctest.h>
-
-#include <barrier>
-#include <chrono>
-#include <cstddef>
-#include <memory>
-#include <optional>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "dtrain/backend/staged.hpp"
-#include "support/gate.hpp"
-#include "support/staged_rank.hpp"
-#if DTRAIN_EMULATED_CUDA
-#include "emulation/emulation.hpp"
-#endif
+#include "unit/cuda/prelude.hpp"
 
 namespace {
 
-using dtrain::BufferView;
 using dtrain::Cause;
-using dtrain::CauseKind;
-using dtrain::Deadline;
-using dtrain::Error;
 using dtrain::JobFailed;
-using dtrain::ReduceOp;
-using dtrain::backend::AllReduce;
-using dtrain::backend::SharedMemory;
-using support::FakeJob;
-using support::RankThread;
-using support::run_ranks;
-using support::run_thread_ranks;
-using support::StagedRank;
-using namespace std::chrono_literals;
 
 constexpr std::size_t several_pieces = 700'001;
 

@@ -1,35 +1,8 @@
-#include "dtrain/core/config.hpp"
+#include "unit/cuda/prelude.hpp"
 
 #if DTRAIN_WITH_CUDA && DTRAIN_WITH_GLOO
 
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <cstddef>
-#include <memory>
-#include <vector>
-
 #include "dtrain/backend/gloo.hpp"
-#include "dtrain/backend/staged.hpp"
-#include "support/staged_rank.hpp"
-
-namespace {
-
-using dtrain::BufferView;
-using dtrain::Deadline;
-using dtrain::ReduceOp;
-using dtrain::backend::AllGather;
-using dtrain::backend::AllReduce;
-using dtrain::backend::Barrier;
-using dtrain::backend::Broadcast;
-using dtrain::backend::ReduceScatter;
-using dtrain::backend::SendRecv;
-using support::RankThread;
-using support::run_ranks;
-using support::StagedRank;
-using namespace std::chrono_literals;
-
-}  // namespace
 
 TEST_CASE("device memory goes over Gloo: reductions, broadcasts, blocks and messages of several chunks") {
   for (const int ranks : {1, 2, 3}) {

@@ -1,35 +1,15 @@
-#include <doctest/doctest.h>
-
-#include <cstdlib>
-#include <string>
-#include <type_traits>
-#include <vector>
-
-#include "dtrain/backend/staged.hpp"
 #include "dtrain/launch/per_node.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "dtrain/topology/hierarchical.hpp"
-#include "dtrain/topology/ring.hpp"
-#include "dtrain/topology/tree.hpp"
-#include "support/cuda_memory.hpp"
-#include "support/expect_error.hpp"
-#include "support/thread_group.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
 
-using dtrain::BufferView;
 using dtrain::Policy;
-using dtrain::ReduceOp;
-using dtrain::backend::SharedMemory;
-using dtrain::backend::Staged;
 using dtrain::launch::PerNode;
 using dtrain::launch::PerProcess;
 using dtrain::topology::Flat;
 using dtrain::topology::Hierarchical;
 using dtrain::topology::Ring;
 using dtrain::topology::Tree;
-using support::RankEnd;
-using support::run_groups;
 
 static_assert(std::is_same_v<Policy<PerNode, Staged<SharedMemory>>::ChannelBackend, Staged<SharedMemory>>);
 static_assert(

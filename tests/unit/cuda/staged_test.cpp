@@ -1,45 +1,11 @@
 // ctest: TIMEOUT 180
-#include "dtrain/backend/staged.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <cstddef>
-#include <memory>
-#include <optional>
-#include <utility>
-#include <vector>
-
 #include "dtrain/backend/staged/chunk_copies.hpp"
-#include "dtrain/topology/hierarchical.hpp"
-#include "dtrain/topology/ring.hpp"
-#include "dtrain/topology/tree.hpp"
-#include "support/block_checks.hpp"
-#include "support/gate.hpp"
 #include "support/reference_reduction.hpp"
-#include "support/staged_rank.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
 
-using dtrain::BufferView;
-using dtrain::Deadline;
-using dtrain::DType;
-using dtrain::Error;
-using dtrain::ReduceOp;
-using dtrain::backend::SharedMemory;
-using dtrain::backend::Staged;
 using dtrain::backend::staged::ChunkPlan;
-using dtrain::stream::cuda::Event;
-using support::FakeJob;
-using support::on_host;
-using support::RankThread;
-using support::reference_reduction;
-using support::run_ranks;
-using support::run_thread_ranks;
-using support::StagedRank;
-using support::write;
-using namespace std::chrono_literals;
 
 using Ranked = dtrain::topology::Ring::Rebind<SharedMemory>;
 

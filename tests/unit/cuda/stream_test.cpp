@@ -1,54 +1,13 @@
-#include "dtrain/stream/cuda/stream.hpp"
-
-#include "dtrain/core/config.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <string>
-#include <thread>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
 #include "dtrain/stream/cuda/copy_batch.hpp"
-#include "dtrain/stream/cuda/pinned_buffer.hpp"
-#include "support/captured_stderr.hpp"
-#include "support/contains.hpp"
-#include "support/cuda_memory.hpp"
-#include "support/expect_error.hpp"
-#if DTRAIN_EMULATED_CUDA
-#include "emulation/emulation.hpp"
-#endif
+#include "unit/cuda/prelude.hpp"
 
 namespace {
-
-using dtrain::Deadline;
-using dtrain::DeviceKind;
-using dtrain::Error;
-using dtrain::StreamHandle;
-using dtrain::stream::WaitResult;
-using dtrain::stream::cuda::CommunicationStream;
-using dtrain::stream::cuda::CopyBatch;
-using dtrain::stream::cuda::DeviceBuffer;
-using dtrain::stream::cuda::Event;
-using dtrain::stream::cuda::PinnedBuffer;
-using dtrain::stream::cuda::Priority;
-using dtrain::stream::cuda::Stream;
-using dtrain::stream::cuda::StreamRef;
-using namespace std::chrono_literals;
 
 static_assert(std::is_trivially_copyable_v<StreamRef>);
 static_assert(!std::is_constructible_v<StreamRef, int, int>);
 static_assert(!std::is_constructible_v<StreamRef, std::nullptr_t, int>);
 static_assert(!std::is_copy_constructible_v<Stream> && std::is_nothrow_move_constructible_v<Stream>);
 static_assert(!std::is_copy_constructible_v<DeviceBuffer> && std::is_nothrow_move_constructible_v<DeviceBuffer>);
-
-bool completes(StreamRef stream) {
-  Event event;
-  stream.record(event);
-  return event.block_until_complete(Deadline::after(20s)) == WaitResult::complete;
-}
 
 }  // namespace
 

@@ -1,7 +1,4 @@
-#include <doctest/doctest.h>
-
-#include "dtrain/backend/gloo.hpp"
-#include "support/skip.hpp"
+#include "unit/gloo/prelude.hpp"
 
 #if !DTRAIN_WITH_GLOO
 
@@ -11,41 +8,11 @@ TEST_CASE("collectives over Gloo") {
 
 #else
 
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <cstddef>
-#include <memory>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "dtrain/net/interfaces.hpp"
 #include "support/block_checks.hpp"
 #include "support/collective_checks.hpp"
 #include "support/gate.hpp"
-#include "support/host_rank.hpp"
 #include "support/slow_peer.hpp"
-
-namespace {
-
-using dtrain::BufferView;
-using dtrain::Deadline;
-using dtrain::DType;
-using dtrain::ReduceOp;
-using dtrain::backend::AllReduce;
-using dtrain::backend::Barrier;
-using dtrain::backend::Broadcast;
-using dtrain::backend::ExchangeBlocks;
-using dtrain::backend::ReduceScatter;
-using support::FakeJob;
-using support::RankThread;
-using support::run_ranks;
-using support::run_thread_ranks;
-using namespace std::chrono_literals;
-using GlooRank = support::HostRank<dtrain::backend::Gloo>;
-
-}  // namespace
 
 TEST_CASE("every element type and operation is reduced, among 1, 2, 3, 4 and 8 ranks") {
   for (const int ranks : {1, 2, 3, 4, 8}) {

@@ -1,9 +1,5 @@
 #include "dtrain/backend/gloo/endpoint.hpp"
-
-#include <doctest/doctest.h>
-
-#include "support/expect_error.hpp"
-#include "support/skip.hpp"
+#include "unit/gloo/prelude.hpp"
 
 #if !DTRAIN_WITH_GLOO
 
@@ -13,30 +9,17 @@ TEST_CASE("messages over Gloo") {
 
 #else
 
-#include <chrono>
 #include <cstring>
-#include <memory>
 #include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "dtrain/backend/message_passing/routine.hpp"
 #include "support/gloo_mesh.hpp"
 #include "support/thread_ranks.hpp"
 
-using dtrain::Deadline;
-using dtrain::Errc;
-using dtrain::Error;
 using dtrain::backend::gloo::Endpoint;
 using dtrain::backend::gloo::Mesh;
 using dtrain::backend::message_passing::Routine;
 using dtrain::backend::message_passing::TagClass;
-using support::ConnectedMesh;
-using support::FakeJob;
-using support::RankThread;
-using support::run_ranks;
-using support::run_thread_ranks;
 
 namespace {
 

@@ -3,10 +3,7 @@
 // Gloo's library is not instrumented: where a message is abandoned, its own thread and ours are ordered by the count of
 // a shared pointer in there, which ThreadSanitizer does not see.
 
-#include <doctest/doctest.h>
-
-#include "dtrain/backend/gloo.hpp"
-#include "support/skip.hpp"
+#include "unit/gloo/prelude.hpp"
 
 #if !DTRAIN_WITH_GLOO
 
@@ -17,34 +14,9 @@ TEST_CASE("failures over Gloo") {
 #else
 
 #include <sys/wait.h>
-#include <unistd.h>
-
-#include <chrono>
 #include <latch>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "support/host_rank.hpp"
 
 namespace {
-
-using dtrain::BufferView;
-using dtrain::CauseKind;
-using dtrain::Deadline;
-using dtrain::ReduceOp;
-using dtrain::backend::AllReduce;
-using dtrain::backend::Barrier;
-using dtrain::backend::Broadcast;
-using support::FakeJob;
-using support::RankThread;
-using support::run_ranks;
-using support::run_thread_ranks;
-using namespace std::chrono_literals;
-using GlooRank = support::HostRank<dtrain::backend::Gloo>;
 
 /// Its channel measures the cost of messages in its first all_reduce.
 struct MeasuringRank : GlooRank {

@@ -1,14 +1,8 @@
 // ctest: TIMEOUT 120
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <utility>
-#include <vector>
-
-#include "dtrain/backend/gloo.hpp"
+#include "support/leftover_keys.hpp"
 #include "dtrain/policy.hpp"
 #include "dtrain/topology/flat.hpp"
-#include "support/leftover_keys.hpp"
+#include "unit/gloo/prelude.hpp"
 
 TEST_CASE("channels over Gloo leave no key in the store, on one host and on two") {
   using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Gloo, dtrain::topology::Flat>;

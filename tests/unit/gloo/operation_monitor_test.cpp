@@ -1,15 +1,8 @@
 #include "dtrain/backend/gloo/transport.hpp"
+#include "unit/gloo/prelude.hpp"
 
-#include <doctest/doctest.h>
 #include <signal.h>
-#include <unistd.h>
-
-#include <array>
-#include <atomic>
 #include <cerrno>
-#include <chrono>
-#include <cstdint>
-#include <thread>
 
 #include "dtrain/async/thread.hpp"
 #include "dtrain/core/deadline.hpp"
@@ -23,7 +16,6 @@ using dtrain::Deadline;
 using dtrain::async::WorkerThread;
 using dtrain::backend::gloo::MonitoredOperation;
 using dtrain::backend::gloo::OperationMonitor;
-using namespace std::chrono_literals;
 
 /// An operation that blocks until the monitor has looked at it `looks` times; it is cancelled from look `cancelled_at`
 /// on.

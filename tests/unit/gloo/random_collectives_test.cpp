@@ -1,7 +1,4 @@
-#include <doctest/doctest.h>
-
-#include "dtrain/backend/gloo.hpp"
-#include "support/skip.hpp"
+#include "unit/gloo/prelude.hpp"
 
 #if !DTRAIN_WITH_GLOO
 
@@ -12,14 +9,10 @@ TEST_CASE("random collectives over Gloo") {
 #else
 
 #include "dtrain/backend/shared_memory.hpp"
-#include "dtrain/topology/hierarchical.hpp"
 #include "dtrain/topology/ring.hpp"
 #include "support/random_collectives.hpp"
 #include "unit/topology/all_reduce.hpp"
 
-using dtrain::backend::Gloo;
-using support::rounds_of_test;
-using support::run_random_rounds;
 namespace topology = dtrain::topology;
 using OverNodes = topology::Hierarchical<dtrain::backend::SharedMemory>::Rebind<Gloo>;
 

@@ -7,13 +7,6 @@ template <class Backend>
 using GroupOf = dtrain::ProcessGroup<dtrain::Policy<dtrain::launch::PerProcess, Backend>>;
 using List = std::vector<std::size_t>;
 
-template <class Body>
-void run_well(int ranks, Body body) {
-  for (const RankEnd& end : support::run_groups<Group::Policy>(ranks, body)) {
-    CHECK(end.text == "");
-  }
-}
-
 /// Whether a group of that backend has the operation at all.
 template <class G>
 constexpr bool can_gather = requires(const G group, std::span<float> values) {

@@ -8,14 +8,6 @@ namespace {
 template <class Backend>
 using GroupOf = dtrain::ProcessGroup<dtrain::Policy<dtrain::launch::PerProcess, Backend>>;
 
-template <class Body>
-void run_well(int ranks, Body body) {
-  const std::vector<RankEnd> ends = support::run_groups<Group::Policy>(ranks, body);
-  for (const RankEnd& end : ends) {
-    CHECK(end.text == "");
-  }
-}
-
 void wait(const Group& group) {
   Group::Stream::Event done;
   group.stream().record(done);

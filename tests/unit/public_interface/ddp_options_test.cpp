@@ -28,7 +28,6 @@ TEST_CASE("the plan follows rank 0's ready order after the first step, on every 
                           Case{{.bucket_bytes = 0, .deterministic = true}, false}}) {
     CAPTURE(one.options.deterministic);
     CAPTURE(one.options.reorder_gradients);
-    std::atomic<int> wrong{0};
     run_well(3, [&](const Group& group) {
       BindingModel model({7, 100, 1, 30});
       DistributedDataParallel ddp{model, group, one.options};
@@ -43,15 +42,14 @@ TEST_CASE("the plan follows rank 0's ready order after the first step, on every 
           }
         });
         for (std::size_t i = 0; i < order.size(); ++i)
-          wrong += model.holds(i, static_cast<float>(step * 10 + 3 + static_cast<int>(i))) ? 0 : 1;
+          CHECK(model.holds(i, static_cast<float>(step * 10 + 3 + static_cast<int>(i))));
         const std::vector<std::size_t> planned =
             one.moves ? std::vector<std::size_t>{2, 0, 3, 1} : std::vector<std::size_t>{3, 2, 1, 0};
-        wrong += ddp.plan().bucket_of == planned ? 0 : 1;
+        CHECK(ddp.plan().bucket_of == planned);
       }
-      wrong += model.bindings > (one.moves ? 8 : 4) ? 1 : 0;  // addresses change once at most
-      wrong += one.moves && model.bindings == 4 ? 1 : 0;
+      CHECK_FALSE(model.bindings > (one.moves ? 8 : 4));  // addresses change once at most
+      CHECK_FALSE((one.moves && model.bindings == 4));
     });
-    CHECK(wrong == 0);
   }
 }
 
@@ -102,7 +100,6 @@ TEST_CASE("a pass under no_sync adds up on its rank, and the next step divides t
 }
 
 TEST_CASE("unused parameters count as zeros where that is allowed, whichever rank leaves them out") {
-  std::atomic<int> wrong{0};
   run_well(4, [&](const Group& group) {
     BindingModel model({4, 9, 2, 40});
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 0, .allow_unused_parameters = true}};
@@ -115,22 +112,20 @@ TEST_CASE("unused parameters count as zeros where that is allowed, whichever ran
         }
       });
       for (std::size_t i = 0; i < 4; ++i)
-        wrong += model.holds(i, i == 3 ? 0.0F : 6.0F) ? 0 : 1;
+        CHECK(model.holds(i, i == 3 ? 0.0F : 6.0F));
     }
   });
-  CHECK(wrong == 0);
 }
 
 TEST_CASE("buffers are rank 0's from the start, and again after each step unless that is turned off") {
   for (const bool wanted : {true, false}) {
     CAPTURE(wanted);
-    std::atomic<int> wrong{0};
     run_well(3, [&](const Group& group) {
       ModelWithBuffers model;
       model.means = {static_cast<float>(group.rank()), 1, 2};
       model.batches = 5 + group.rank();
       DistributedDataParallel ddp{model, group, {.broadcast_buffers = wanted}};
-      wrong += model.means[0] == 0.0F && model.batches == 5 ? 0 : 1;
+      CHECK((model.means[0] == 0.0F && model.batches == 5));
       for (int step = 0; step < 3; ++step) {
         model.means[1] = static_cast<float>(10 * step + group.rank());  // as a forward pass does
         model.batches = 100 * step + group.rank();
@@ -139,11 +134,10 @@ TEST_CASE("buffers are rank 0's from the start, and again after each step unless
           ready(0);
         });
         const int from = wanted ? 0 : group.rank();
-        wrong += model.means[1] == static_cast<float>(10 * step + from) ? 0 : 1;
-        wrong += model.batches == 100 * step + from ? 0 : 1;
+        CHECK(model.means[1] == static_cast<float>(10 * step + from));
+        CHECK(model.batches == 100 * step + from);
       }
     });
-    CHECK(wrong == 0);
   }
 }
 
@@ -166,7 +160,6 @@ TEST_CASE("more buckets than a stream holds do not make ready wait for other ran
   constexpr std::size_t gradients = 700;
   for (const Progress progress : {Progress::caller, Progress::thread}) {
     CAPTURE(static_cast<int>(progress));
-    std::atomic<int> wrong{0};
     std::barrier<> announced(2);
     run_well(2, [&](const Group& group) {
       BindingModel model(std::vector<std::size_t>(gradients, 3));
@@ -181,10 +174,9 @@ TEST_CASE("more buckets than a stream holds do not make ready wait for other ran
           if (group.rank() == 0) announced.arrive_and_wait();
         });
         for (std::size_t i = 0; i < gradients; ++i)
-          wrong += model.holds(i, static_cast<float>(1 + static_cast<int>(i))) ? 0 : 1;
+          CHECK(model.holds(i, static_cast<float>(1 + static_cast<int>(i))));
       }
     });
-    CHECK(wrong == 0);
   }
 }
 
@@ -283,7 +275,6 @@ TEST_CASE("the summary line says why nothing was hidden, and nothing where a thr
 }
 
 TEST_CASE("the times of each step are recorded in an order that makes sense, and add up") {
-  std::atomic<int> wrong{0};
   run_well(2, [&](const Group& group) {
     BindingModel model({4, 9, 2, 40});
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 0, .timeline = true}};
@@ -299,25 +290,24 @@ TEST_CASE("the times of each step are recorded in an order that makes sense, and
       for (const StepRecord& record : records) {
         if (record.step == step) times[{record.event, record.index}] = record.time;
       }
-      wrong += times.size() == 3 + 4 * 4 ? 0 : 1;
+      CHECK(times.size() == 3 + 4 * 4);
       for (std::uint32_t bucket = 0; bucket < 4; ++bucket) {
         const auto of = [&](StepEvent event) { return times[{event, bucket}]; };
         const auto parameter = static_cast<std::uint32_t>(ddp.plan().buckets[bucket].parameters[0]);
-        wrong += times[{StepEvent::begun, 0}] <= times[{StepEvent::ready, parameter}] ? 0 : 1;
-        wrong += times[{StepEvent::ready, parameter}] <= of(StepEvent::launched) ? 0 : 1;
-        wrong += of(StepEvent::launched) <= of(StepEvent::started) ? 0 : 1;
-        wrong += of(StepEvent::started) <= of(StepEvent::reduced) ? 0 : 1;
-        wrong += of(StepEvent::reduced) <= times[{StepEvent::finished, 0}] ? 0 : 1;
+        CHECK(times[{StepEvent::begun, 0}] <= times[{StepEvent::ready, parameter}]);
+        CHECK(times[{StepEvent::ready, parameter}] <= of(StepEvent::launched));
+        CHECK(of(StepEvent::launched) <= of(StepEvent::started));
+        CHECK(of(StepEvent::started) <= of(StepEvent::reduced));
+        CHECK(of(StepEvent::reduced) <= times[{StepEvent::finished, 0}]);
       }
-      wrong += times[{StepEvent::waiting, 0}] <= times[{StepEvent::finished, 0}] ? 0 : 1;
+      CHECK(times[{StepEvent::waiting, 0}] <= times[{StepEvent::finished, 0}]);
     }
     const dtrain::ddp::ReducerStatistics statistics = ddp.statistics();
-    wrong += statistics.is_measured && statistics.times.communication.count() > 0 ? 0 : 1;
-    wrong += statistics.times.hidden <= statistics.times.communication ? 0 : 1;
+    CHECK((statistics.is_measured && statistics.times.communication.count() > 0));
+    CHECK(statistics.times.hidden <= statistics.times.communication);
     const std::string summary = ddp.summary();
-    wrong += summary.find("a step of 5: forward ") == 0 ? 0 : 1;
-    wrong += summary.find("; slowest rank ") != std::string::npos ? 0 : 1;
-    wrong += ddp.slowest_rank().rank < 2 ? 0 : 1;
+    CHECK(summary.find("a step of 5: forward ") == 0);
+    CHECK(summary.find("; slowest rank ") != std::string::npos);
+    CHECK(ddp.slowest_rank().rank < 2);
   });
-  CHECK(wrong == 0);
 }

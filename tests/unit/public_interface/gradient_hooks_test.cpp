@@ -166,7 +166,6 @@ TEST_CASE("a hook gets every gradient once a step, with its shape and place, and
 
 template <class Half>
 void check_cast(int ranks, dtrain::ReduceOp op) {
-  std::atomic<int> wrong{0};
   Results results(ranks);
   run_well(ranks, [&](const Group& group) {
     Shaped<Model> model(shapes);
@@ -187,13 +186,12 @@ void check_cast(int ranks, dtrain::ReduceOp op) {
           // Each rank's rounding is exact here; the sum is rounded to 16 bits again.
           const float allowed =
               magnitude * static_cast<float>(ranks) * (std::is_same_v<Half, dtrain::bfloat16> ? 0.004F : 0.0005F);
-          wrong += std::abs(model.gradients[i][k] - sum) <= allowed + 1e-7F ? 0 : 1;
-          wrong += model.gradients[i][k] == static_cast<float>(Half(model.gradients[i][k])) ? 0 : 1;
+          CHECK(std::abs(model.gradients[i][k] - sum) <= allowed + 1e-7F);
+          CHECK(model.gradients[i][k] == static_cast<float>(Half(model.gradients[i][k])));
         }
       }
     }
   });
-  CHECK(wrong == 0);
   CHECK(results.are_equal());
 }
 
@@ -207,15 +205,12 @@ TEST_CASE("hooks::Cast reduces 16 bits of every element, to the same bits on all
 }
 
 TEST_CASE("an average of f16 that is in range does not overflow on the way") {
-  std::atomic<int> wrong{0};
   run_well(3, [&](const Group& group) {
     Shaped<BindingModel> model(shapes);
     DistributedDataParallel ddp{model, group, {}, dtrain::hooks::Cast<dtrain::float16>{}};
     run_step(ddp, model, [](std::size_t, std::size_t) { return 60000.0F; });
-    for (const float value : gradients_of(model))
-      wrong += std::abs(value - 60000.0F) <= 64 ? 0 : 1;
+    CHECK(std::ranges::all_of(gradients_of(model), [](float value) { return std::abs(value - 60000.0F) <= 64; }));
   });
-  CHECK(wrong == 0);
 }
 
 /// All gradients of 12 steps with error feedback in all parameters but layer 1.
@@ -323,13 +318,12 @@ std::vector<float> average(int step, int ranks, float factor = 1) {
 }
 
 TEST_CASE("PowerSGD passes matrices of at most its rank on as they are, and all other gradients always") {
-  std::atomic<int> wrong{0};
   Results results(3);
   run_well(3, [&](const Group& group) {
     Shaped<BindingModel> model(shapes);
     dtrain::hooks::PowerSgd hook{{.rank = 4, .min_compression = 1.5}};
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 6000}, hook};
-    wrong += hook.compresses(1) && hook.compresses(5) && !hook.compresses(3) && !hook.compresses(6) ? 0 : 1;
+    CHECK((hook.compresses(1) && hook.compresses(5) && !hook.compresses(3) && !hook.compresses(6)));
     for (int step = 0; step < 6; ++step) {
       // Of rank 1 on each rank, so of rank 3 in the average.
       const auto value = [&](int rank, std::size_t i, std::size_t k) {
@@ -349,16 +343,14 @@ TEST_CASE("PowerSGD passes matrices of at most its rank on as they are, and all 
                                   3;
           worst = std::max(worst, std::abs(static_cast<double>(gradient[k]) - expected));
         }
-        wrong += worst < (hook.compresses(i) ? 2e-4 : 1e-6) ? 0 : 1;
+        CHECK(worst < (hook.compresses(i) ? 2e-4 : 1e-6));
       }
     }
   });
-  CHECK(wrong == 0);
   CHECK(results.are_equal());
 }
 
 TEST_CASE("what PowerSGD leaves out of a step comes in later ones") {
-  std::atomic<int> wrong{0};
   run_well(2, [&](const Group& group) {
     Shaped<Model> model(shapes);
     dtrain::hooks::PowerSgd hook{{.rank = 2}};
@@ -375,14 +367,12 @@ TEST_CASE("what PowerSGD leaves out of a step comes in later ones") {
     }
     for (float& one : sum)
       one /= static_cast<float>(steps);
-    wrong += first > 0.5 ? 0 : 1;  // random matrices are far from rank 2
-    wrong += difference(sum, expected) < 0.1 ? 0 : 1;
+    CHECK(first > 0.5);  // random matrices are far from rank 2
+    CHECK(difference(sum, expected) < 0.1);
   });
-  CHECK(wrong == 0);
 }
 
 TEST_CASE("PowerSGD begins when it is told to, sums where a sum is asked for, and survives zeros and infinities") {
-  std::atomic<int> wrong{0};
   Results results(2);
   run_well(2, [&](const Group& group) {
     Shaped<BindingModel> model(shapes);
@@ -397,22 +387,20 @@ TEST_CASE("PowerSGD begins when it is told to, sums where a sum is asked for, an
       results.add(group.rank(), model);
       const std::vector<float> reduced = gradients_of(model);
       if (step == 5) {
-        wrong += std::all_of(reduced.begin(), reduced.end(), [](float one) { return std::isfinite(one); }) ? 1 : 0;
+        CHECK_FALSE(std::all_of(reduced.begin(), reduced.end(), [](float one) { return std::isfinite(one); }));
       } else if (step < 2) {
-        wrong += difference(reduced, average(step, 2, 2)) < 1e-6 ? 0 : 1;
+        CHECK(difference(reduced, average(step, 2, 2)) < 1e-6);
       } else if (step == 3) {
-        wrong += std::all_of(reduced.begin(), reduced.end(), [](float one) { return std::isfinite(one); }) ? 0 : 1;
+        CHECK(std::all_of(reduced.begin(), reduced.end(), [](float one) { return std::isfinite(one); }));
       } else {
-        wrong += difference(reduced, average(step, 2, 2)) < 0.9 ? 0 : 1;
+        CHECK(difference(reduced, average(step, 2, 2)) < 0.9);
       }
     }
   });
-  CHECK(wrong == 0);
   CHECK(results.are_equal());
 }
 
 TEST_CASE("the norm of a step is that of what its hook left") {
-  std::atomic<int> wrong{0};
   run_well(2, [&](const Group& group) {
     Shaped<BindingModel> model(shapes);
     dtrain::hooks::PowerSgd hook{{.rank = 2}};
@@ -429,10 +417,9 @@ TEST_CASE("the norm of a step is that of what its hook left") {
       double square = 0;
       for (const float value : gradients_of(model))
         square += std::pow(static_cast<double>(value), 2);
-      wrong += std::abs(ddp.gradient_norm().norm / std::sqrt(square) - 1) < 1e-12 ? 0 : 1;
+      CHECK(std::abs(ddp.gradient_norm().norm / std::sqrt(square) - 1) < 1e-12);
     }
   });
-  CHECK(wrong == 0);
 }
 
 TEST_CASE("ranks with different hooks, or with and without one, fail with a sentence that names both") {

@@ -35,19 +35,17 @@ double plain_norm(const std::vector<dtrain::Parameter>& parameters) {
 template <class AnyModel, class AnyPolicy = front_test::Policy>
 void check_norms(int ranks, std::size_t bucket_bytes) {
   std::vector<std::vector<double>> norms(static_cast<std::size_t>(ranks));
-  std::atomic<int> wrong{0};
-  front_test::expect_well(support::run_groups<AnyPolicy>(ranks, [&](const dtrain::ProcessGroup<AnyPolicy>& group) {
+  run_well<AnyPolicy>(ranks, [&](const dtrain::ProcessGroup<AnyPolicy>& group) {
     AnyModel model(sizes);
     DistributedDataParallel ddp{model, group, {.bucket_bytes = bucket_bytes}};
     for (unsigned k = 0; k < 4; ++k) {
       step(ddp, model, k);
       const GradientNorm measured = ddp.gradient_norm();
       const double expected = plain_norm(model.list);
-      wrong += measured.finite && std::abs(measured.norm / expected - 1) < 1e-12 ? 0 : 1;
+      CHECK((measured.finite && std::abs(measured.norm / expected - 1) < 1e-12));
       norms[static_cast<std::size_t>(group.rank())].push_back(measured.norm);
     }
-  }));
-  CHECK(wrong == 0);
+  });
   for (const std::vector<double>& of_rank : norms) {
     CHECK(of_rank.size() == 4);
     CHECK(of_rank == norms[0]);
@@ -88,7 +86,6 @@ TEST_CASE("the norm is that of gradients that a ring has reduced, with the same 
 
 TEST_CASE("a rank that measures has the norm when others do not, and the gradients are the same") {
   for (const std::size_t bucket_bytes : {std::size_t{0}, std::size_t{25} << 20}) {
-    std::atomic<int> wrong{0};
     run_well(3, [&](const Group& group) {
       BindingModel model(sizes);
       DistributedDataParallel ddp{model, group, {.bucket_bytes = bucket_bytes}};
@@ -96,16 +93,14 @@ TEST_CASE("a rank that measures has the norm when others do not, and the gradien
         const bool measures = k == 5 || k % 3 == static_cast<unsigned>(group.rank());
         step(ddp, model, k, {.measure_norm = measures});
         const double expected = plain_norm(model.list);
-        wrong += ddp.has_gradient_norm() == measures ? 0 : 1;
-        wrong += !measures || std::abs(ddp.gradient_norm().norm / expected - 1) < 1e-12 ? 0 : 1;
+        CHECK(ddp.has_gradient_norm() == measures);
+        CHECK((!measures || std::abs(ddp.gradient_norm().norm / expected - 1) < 1e-12));
       }
     });
-    CHECK(wrong == 0);
   }
 }
 
 TEST_CASE("an infinity or a NaN on one rank makes the norm of all ranks not finite, and only of that step") {
-  std::atomic<int> wrong{0};
   run_well(3, [&](const Group& group) {
     Model model(sizes);
     DistributedDataParallel ddp{model, group};
@@ -118,41 +113,37 @@ TEST_CASE("an infinity or a NaN on one rank makes the norm of all ranks not fini
             }
           },
           {.measure_norm = true});
-      wrong += ddp.gradient_norm().finite == (bad == 1.0F) ? 0 : 1;
+      CHECK(ddp.gradient_norm().finite == (bad == 1.0F));
       const std::vector<float> before = model.gradients[4];
       if (!ddp.gradient_norm().finite) {
         dtrain::clip_gradients(ddp, 1e-3);  // leaves them
-        wrong += model.gradients[4] == before ? 0 : 1;
+        CHECK(model.gradients[4] == before);
       }
       for (std::vector<float>& gradient : model.gradients)
         std::fill(gradient.begin(), gradient.end(), 0.0F);
     }
   });
-  CHECK(wrong == 0);
 }
 
 TEST_CASE("clipping multiplies by max_norm / (norm + 1e-6) if that is below one, and returns the norm before") {
-  std::atomic<int> wrong{0};
   run_well(2, [&](const Group& group) {
     BindingModel model(sizes);
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 4096}};
     step(ddp, model, 1);
     const double norm = plain_norm(model.list);
     const std::vector<float> before(ddp.gradient(4).as<float>().begin(), ddp.gradient(4).as<float>().end());
-    wrong += std::abs(dtrain::clip_gradients(ddp, 2 * norm).norm / norm - 1) < 1e-12 ? 0 : 1;
-    wrong += std::equal(before.begin(), before.end(), ddp.gradient(4).as<float>().begin()) ? 0 : 1;
-    wrong += std::abs(dtrain::clip_gradients(ddp, 0.5).norm / norm - 1) < 1e-12 ? 0 : 1;
+    CHECK(std::abs(dtrain::clip_gradients(ddp, 2 * norm).norm / norm - 1) < 1e-12);
+    CHECK(std::equal(before.begin(), before.end(), ddp.gradient(4).as<float>().begin()));
+    CHECK(std::abs(dtrain::clip_gradients(ddp, 0.5).norm / norm - 1) < 1e-12);
     const auto factor = static_cast<float>(0.5 / (norm + 1e-6));
     for (std::size_t i = 0; i < before.size(); ++i)
-      wrong += std::abs(ddp.gradient(4).as<float>()[i] - before[i] * factor) <= 1e-6F * std::abs(before[i]) ? 0 : 1;
-    wrong += std::abs(plain_norm(model.list) - 0.5) < 1e-5 ? 0 : 1;
-    wrong += std::abs(ddp.gradient_norm().norm - 0.5) < 1e-5 ? 0 : 1;
+      CHECK(std::abs(ddp.gradient(4).as<float>()[i] - before[i] * factor) <= 1e-6F * std::abs(before[i]));
+    CHECK(std::abs(plain_norm(model.list) - 0.5) < 1e-5);
+    CHECK(std::abs(ddp.gradient_norm().norm - 0.5) < 1e-5);
   });
-  CHECK(wrong == 0);
 }
 
 TEST_CASE("16-bit gradients and unused parameters count as what was reduced") {
-  std::atomic<int> wrong{0};
   run_well(2, [&](const Group& group) {
     std::vector<dtrain::float16> half_values(40), half(40, dtrain::float16(3.0F));
     std::vector<dtrain::bfloat16> brain_values(9), brain(9, dtrain::bfloat16(2.0F));
@@ -170,16 +161,14 @@ TEST_CASE("16-bit gradients and unused parameters count as what was reduced") {
           ready(1);
         },
         {.measure_norm = true});
-    wrong += ddp.gradient_norm().norm == std::sqrt(40 * 9.0 + 9 * 4.0) ? 0 : 1;
-    wrong += unused[0] == 0 ? 0 : 1;
+    CHECK(ddp.gradient_norm().norm == std::sqrt(40 * 9.0 + 9 * 4.0));
+    CHECK(unused[0] == 0);
     ddp.scale_gradients(0.5);
-    wrong += static_cast<float>(half[39]) == 1.5F && static_cast<float>(brain[0]) == 1.0F ? 0 : 1;
+    CHECK((static_cast<float>(half[39]) == 1.5F && static_cast<float>(brain[0]) == 1.0F));
   });
-  CHECK(wrong == 0);
 }
 
 TEST_CASE("only the step that reduces measures, and without a measurement the norm is refused") {
-  std::atomic<int> wrong{0};
   run_well(2, [&](const Group& group) {
     Model model(sizes);
     DistributedDataParallel ddp{model, group};
@@ -192,21 +181,20 @@ TEST_CASE("only the step that reduces measures, and without a measurement the no
       }
       return false;
     };
-    wrong += is_refused([&] { ddp.gradient_norm(); }) ? 0 : 1;
+    CHECK(is_refused([&] { ddp.gradient_norm(); }));
     {
       const auto held = ddp.no_sync();
       step(ddp, model, 1);
     }
-    wrong += is_refused([&] { ddp.gradient_norm(); }) ? 0 : 1;
+    CHECK(is_refused([&] { ddp.gradient_norm(); }));
     step(ddp, model, 2);
     DistributedDataParallel moved = std::move(ddp);
-    wrong += moved.gradient_norm().norm > 0 ? 0 : 1;
+    CHECK(moved.gradient_norm().norm > 0);
     step(moved, model, 3, {});
-    wrong += is_refused([&] { moved.gradient_norm(); }) ? 0 : 1;
-    wrong += is_refused([&] { dtrain::clip_gradients(moved, 1); }) ? 0 : 1;
-    wrong += is_refused([&] { moved.scale_gradients(2); }) ? 0 : 1;
+    CHECK(is_refused([&] { moved.gradient_norm(); }));
+    CHECK(is_refused([&] { dtrain::clip_gradients(moved, 1); }));
+    CHECK(is_refused([&] { moved.scale_gradients(2); }));
   });
-  CHECK(wrong == 0);
 }
 
 TEST_CASE("a max_norm that is not positive is refused") {

@@ -150,7 +150,7 @@ double largest_share_of_short_errors(Make make) {
   using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory,
                                 dtrain::topology::FlatOver<dtrain::wire::Bf16>>;
   std::vector<double> shares(2, 1);
-  front_test::expect_well(support::run_groups<Policy>(2, [&](const dtrain::ProcessGroup<Policy>& group) {
+  run_well<Policy>(2, [&](const dtrain::ProcessGroup<Policy>& group) {
     auto hook = make();
     Matrices model;
     DistributedDataParallel ddp{model, group, {}, hook};
@@ -164,7 +164,7 @@ double largest_share_of_short_errors(Make make) {
       const auto count = std::count_if(error.begin(), error.end(), is_short);
       share = std::min(share, static_cast<double>(count) / static_cast<double>(error.size()));
     }
-  }));
+  });
   return std::max(shares[0], shares[1]);
 }
 

@@ -18,7 +18,7 @@ std::vector<std::uint64_t> sent(dtrain::AlgorithmChoice choice, const dtrain::Dd
   networks.clear();
   dtrain::GroupOptions options;
   options.algorithms = choice;
-  front_test::expect_well(support::run_groups<Policy>(
+  run_well<Policy>(
       ranks,
       [&](const dtrain::ProcessGroup<Policy>& group) {
         front_test::Model model({5000, 3});
@@ -33,7 +33,7 @@ std::vector<std::uint64_t> sent(dtrain::AlgorithmChoice choice, const dtrain::Dd
           CHECK(model.gradients[0] == std::vector<float>(5000, 1.0F));
         }
       },
-      std::chrono::seconds(30), {}, std::vector<dtrain::GroupOptions>(ranks, options)));
+      std::chrono::seconds(30), {}, std::vector<dtrain::GroupOptions>(ranks, options));
   std::vector<std::uint64_t> bytes;
   for (int rank = 0; rank < ranks; ++rank)
     bytes.push_back(networks.sent(rank).load());

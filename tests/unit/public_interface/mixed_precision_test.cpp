@@ -99,7 +99,6 @@ TEST_CASE("options outside their ranges and a damaged scale are refused") {
 
 TEST_CASE("a checkpoint keeps the scale and the steps since it changed") {
   const support::TemporaryDirectory folder;
-  std::atomic<int> wrong{0};
   run_well(2, [&](const Group& group) {
     LossScaler scaler({.growth_interval = 4});
     FakeStep finite, overflow{{1, false}};
@@ -108,16 +107,14 @@ TEST_CASE("a checkpoint keeps the scale and the steps since it changed") {
       scaler.step(finite);
     dtrain::save_checkpoint(group, folder.path + "/state", scaler.state());
     LossScaler restored({.growth_interval = 4});
-    wrong += dtrain::load_checkpoint(group, folder.path + "/state", restored.state()) ? 0 : 1;
-    wrong += restored.scale() == 32768 ? 0 : 1;
+    CHECK(dtrain::load_checkpoint(group, folder.path + "/state", restored.state()));
+    CHECK(restored.scale() == 32768);
     restored.step(finite);
-    wrong += restored.scale() == 65536 ? 0 : 1;
+    CHECK(restored.scale() == 65536);
   });
-  CHECK(wrong == 0);
 }
 
 TEST_CASE("an overflow on one rank makes all ranks skip the step and halve the scale") {
-  std::atomic<int> wrong{0};
   run_well(3, [&](const Group& group) {
     HalfModel<float16> model;
     DistributedDataParallel ddp{model, group};
@@ -134,19 +131,18 @@ TEST_CASE("an overflow on one rank makes all ranks skip the step and halve the s
             ready(1);
           },
           {.measure_norm = true});
-      wrong += scaler.step(ddp, master) == !overflows ? 0 : 1;
-      wrong += scaler.scale() == 32768 ? 0 : 1;
+      CHECK(scaler.step(ddp, master) == !overflows);
+      CHECK(scaler.scale() == 32768);
     }
     const auto gradients = master.gradients();
-    wrong += gradients[0] == 0.125F && gradients[299] == 0.125F ? 0 : 1;
-    wrong += gradients[301] == 0x1p-30F && gradients[302] == 0 ? 0 : 1;  // f16 itself has none so small
+    CHECK((gradients[0] == 0.125F && gradients[299] == 0.125F));
+    CHECK((gradients[301] == 0x1p-30F && gradients[302] == 0));  // f16 itself has none so small
     const double norm = std::sqrt(300 * 0.125 * 0.125 + std::ldexp(1.0, -60));
-    wrong += std::abs(master.gradient_norm().norm / norm - 1) < 1e-12 ? 0 : 1;
-    wrong += std::abs(dtrain::clip_gradients(master, 1).norm / norm - 1) < 1e-12 ? 0 : 1;
-    wrong += std::abs(static_cast<double>(gradients[0]) - 0.125 / (norm + 1e-6)) < 1e-8 ? 0 : 1;
-    wrong += scaler.step(ddp) && static_cast<float>(model.gradients[0]) == 0.125F ? 0 : 1;
+    CHECK(std::abs(master.gradient_norm().norm / norm - 1) < 1e-12);
+    CHECK(std::abs(dtrain::clip_gradients(master, 1).norm / norm - 1) < 1e-12);
+    CHECK(std::abs(static_cast<double>(gradients[0]) - 0.125 / (norm + 1e-6)) < 1e-8);
+    CHECK((scaler.step(ddp) && static_cast<float>(model.gradients[0]) == 0.125F));
   });
-  CHECK(wrong == 0);
 }
 
 TEST_CASE_TEMPLATE("master weights keep small changes that 16 bits lose, and round them to nearest even", Element,

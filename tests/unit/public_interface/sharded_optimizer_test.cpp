@@ -20,17 +20,17 @@ TEST_CASE("every rank has the weights that the optimizer with all of its state g
     for (const std::size_t bucket_bytes : {std::size_t{0}, std::size_t{3000}, std::size_t{1} << 20}) {
       CAPTURE(ranks);
       CAPTURE(bucket_bytes);
-      std::atomic<int> wrong{0};
       run_well(ranks, [&](const Group& group) {
         const dtrain::DdpOptions options{.bucket_bytes = bucket_bytes};
-        wrong += wrong_steps<Model>(group, optimizers::AdamW{.rate = 0.01F}, options, false);
-        wrong += wrong_steps<BindingModel>(group, optimizers::Adam{.weight_decay = 0.1F}, options, true);
-        wrong += wrong_steps<BindingModel>(group, optimizers::Momentum{.rate = 0.1F, .nesterov = true}, options, false);
-        wrong += wrong_steps<Model>(
-            group, optimizers::Sgd{.rate = 0.1F, .weight_decay = 0.01F},
-            {.bucket_bytes = bucket_bytes, .reduce_op = dtrain::ReduceOp::sum, .deterministic = true}, true);
+        CHECK(wrong_steps<Model>(group, optimizers::AdamW{.rate = 0.01F}, options, false) == 0);
+        CHECK(wrong_steps<BindingModel>(group, optimizers::Adam{.weight_decay = 0.1F}, options, true) == 0);
+        CHECK(wrong_steps<BindingModel>(group, optimizers::Momentum{.rate = 0.1F, .nesterov = true}, options, false) ==
+              0);
+        CHECK(wrong_steps<Model>(
+                  group, optimizers::Sgd{.rate = 0.1F, .weight_decay = 0.01F},
+                  {.bucket_bytes = bucket_bytes, .reduce_op = dtrain::ReduceOp::sum, .deterministic = true},
+                  true) == 0);
       });
-      CHECK(wrong == 0);
     }
   }
 }
@@ -41,15 +41,13 @@ TEST_CASE("in stage 2 too, whether gradients become ready in the order of the bu
     for (const std::size_t bucket_bytes : {std::size_t{0}, std::size_t{3000}, std::size_t{1} << 20}) {
       CAPTURE(ranks);
       CAPTURE(bucket_bytes);
-      std::atomic<int> wrong{0};
       run_well(ranks, [&](const Group& group) {
         const dtrain::DdpOptions in_order{.bucket_bytes = bucket_bytes};
         const dtrain::DdpOptions against{.bucket_bytes = bucket_bytes, .reorder_gradients = false};
-        wrong += wrong_steps<Model, Gradients>(group, optimizers::AdamW{.rate = 0.01F}, in_order, false);
-        wrong += wrong_steps<Model, Gradients>(group, optimizers::Adam{.weight_decay = 0.1F}, in_order, true);
-        wrong += wrong_steps<Model, Gradients>(group, optimizers::Momentum{.rate = 0.1F}, against, true);
+        CHECK(wrong_steps<Model, Gradients>(group, optimizers::AdamW{.rate = 0.01F}, in_order, false) == 0);
+        CHECK(wrong_steps<Model, Gradients>(group, optimizers::Adam{.weight_decay = 0.1F}, in_order, true) == 0);
+        CHECK(wrong_steps<Model, Gradients>(group, optimizers::Momentum{.rate = 0.1F}, against, true) == 0);
       });
-      CHECK(wrong == 0);
     }
   }
 }
@@ -66,7 +64,6 @@ Model without_gradient_memory(const std::vector<std::size_t>& model_sizes) {
 /// Gradients of all parameters in the memory of the largest one: what ready(i) has copied is overwritten.
 TEST_CASE("in stage 2 the model may use a gradient's memory again when its ready() has returned") {
   for (const bool from_first : {false, true}) {  // from the first: against the order of the buckets
-    std::atomic<int> wrong{0};
     run_well(3, [&](const Group& group) {
       Model whole(sizes);
       Model sharded = without_gradient_memory(sizes);
@@ -90,11 +87,10 @@ TEST_CASE("in stage 2 the model may use a gradient's memory again when its ready
           }
         };
         ddp.backward(pass, optimizer);
-        wrong += equal_bits(whole.values, sharded.values) ? 0 : 1;
+        CHECK(equal_bits(whole.values, sharded.values));
       }
     });
     CAPTURE(from_first);
-    CHECK(wrong == 0);
   }
 }
 
@@ -133,18 +129,16 @@ TEST_CASE("weights that are stored after a step, or during its backward pass, ha
   using dtrain::zero::Gradients;
   using dtrain::zero::States;
   for (const Progress progress : {Progress::caller, Progress::thread}) {
-    std::atomic<int> wrong{0};
     run_well(3, [&](const Group& group) {
       for (const bool frees : {false, true}) {
         for (const bool overlaps : {!frees, true}) {
           const States states{.overlap_forward = overlaps, .ready_frees_value = frees};
           const Gradients gradients{.overlap_forward = overlaps, .ready_frees_value = frees};
-          wrong += wrong_overlapped_steps<BindingModel>(group, progress, states);
-          wrong += wrong_overlapped_steps<Model>(group, progress, gradients);
+          CHECK(wrong_overlapped_steps<BindingModel>(group, progress, states) == 0);
+          CHECK(wrong_overlapped_steps<Model>(group, progress, gradients) == 0);
         }
       }
     });
-    CHECK(wrong == 0);
   }
 }
 
@@ -215,15 +209,13 @@ TEST_CASE("a rank keeps its share of the state, and what does not divide") {
   const std::vector<std::vector<std::size_t>> shares{
       {3010}, {10 + 1488 + 8, 1504 + 8}, {10 + 992, 1008, 1000}, {10 + 736 + 8, 752 + 8, 752 + 8, 752 + 8}};
   for (const std::vector<std::size_t>& share : shares) {
-    std::atomic<int> wrong{0};
     run_well(static_cast<int>(share.size()), [&](const Group& group) {
       Model model({3000, 10});
       DistributedDataParallel ddp{model, group};
       const ShardedOptimizer optimizer{ddp, optimizers::Adam{}};
-      wrong += optimizer.state_bytes() == 2 * sizeof(float) * share[static_cast<std::size_t>(group.rank())] ? 0 : 1;
+      CHECK(optimizer.state_bytes() == 2 * sizeof(float) * share[static_cast<std::size_t>(group.rank())]);
     });
     CAPTURE(share.size());
-    CHECK(wrong == 0);
   }
 }
 
@@ -236,7 +228,6 @@ struct Halving {
 };
 
 TEST_CASE("a rule of one's own gets the parameter and the step; its members may change between steps") {
-  std::atomic<int> wrong{0};
   run_well(2, [&](const Group& group) {
     Model model(sizes);
     fill_values(model);
@@ -249,18 +240,17 @@ TEST_CASE("a rule of one's own gets the parameter and the step; its members may 
         for (float& one : expected[i])
           one = one / 2 + static_cast<float>(i) + static_cast<float>(step);
       }
-      wrong += equal_bits(model.values, expected) ? 0 : 1;
+      CHECK(equal_bits(model.values, expected));
     }
     Model other(sizes);
     DistributedDataParallel plain{other, group};
     ShardedOptimizer sgd{plain, optimizers::Sgd{.rate = 0}};
     plain.backward(backward(other, 0, group.rank()), sgd);
-    wrong += other.values[1][5] == 0 ? 0 : 1;
+    CHECK(other.values[1][5] == 0);
     sgd.rule().rate = 1;
     plain.backward(backward(other, 0, group.rank()), sgd);
-    wrong += other.values[1][5] == -(element(0, 0, 1, 5) + element(0, 1, 1, 5)) / 2 ? 0 : 1;
+    CHECK(other.values[1][5] == -(element(0, 0, 1, 5) + element(0, 1, 1, 5)) / 2);
   });
-  CHECK(wrong == 0);
 }
 
 /// LAMB as its paper writes it, in f64, with all of the state.
@@ -393,7 +383,6 @@ TEST_CASE("an exception of a rule's measure() ends the job with its text") {
 template <class AnyModel, class Stage>
 void check_clipping(const Stage& stage) {
   for (const std::size_t bucket_bytes : {std::size_t{3000}, std::size_t{1} << 20}) {
-    std::atomic<int> wrong{0};
     run_well(3, [&](const Group& group) {
       Model whole(sizes);
       AnyModel sharded(sizes);
@@ -420,18 +409,17 @@ void check_clipping(const Stage& stage) {
           norm = dtrain::clip_gradients(gradients, 5).norm;
           return updates;
         });
-        wrong += std::abs(norm - before) <= 1e-9 * before && norm > 5 ? 0 : 1;
+        CHECK((std::abs(norm - before) <= 1e-9 * before && norm > 5));
         double smallest = norm;
         group.all_reduce(std::span(&smallest, 1), dtrain::ReduceOp::min);
-        wrong += smallest == norm ? 0 : 1;
+        CHECK(smallest == norm);
         for (std::size_t i = 0; i < sizes.size(); ++i) {
-          for (std::size_t k = 0; k < sizes[i]; ++k)
-            wrong += std::abs(whole.values[i][k] - sharded.values[i][k]) <= 1e-6F ? 0 : 1;
+          CHECK(std::ranges::equal(whole.values[i], sharded.values[i],
+                                   [](float one, float other) { return std::abs(one - other) <= 1e-6F; }));
         }
       }
-      wrong += optimizer.steps() == 4 ? 0 : 1;
+      CHECK(optimizer.steps() == 4);
     });
-    CHECK(wrong == 0);
   }
 }
 
@@ -443,7 +431,6 @@ TEST_CASE("the norm of all gradients is known before the update, equal on all ra
 }
 
 TEST_CASE("a step with an infinite gradient on one rank changes nothing on any, and lowers the loss's scale") {
-  std::atomic<int> wrong{0};
   run_well(2, [&](const Group& group) {
     Model model(sizes);
     fill_values(model);
@@ -464,12 +451,11 @@ TEST_CASE("a step with an infinite gradient on one rank changes nothing on any, 
             }
           },
           optimizer, [&](ShardedGradients& gradients) { return scaler.step(gradients); });
-      wrong += equal_bits(before, model.values) == (step == 1) ? 0 : 1;
-      wrong += scaler.scale() == (step == 0 ? 1024.0F : 512.0F) ? 0 : 1;
+      CHECK(equal_bits(before, model.values) == (step == 1));
+      CHECK(scaler.scale() == (step == 0 ? 1024.0F : 512.0F));
     }
-    wrong += optimizer.steps() == 2 ? 0 : 1;
+    CHECK(optimizer.steps() == 2);
   });
-  CHECK(wrong == 0);
 }
 
 /// A model of 16-bit floats.
@@ -526,19 +512,16 @@ int wrong_half_steps(const Group& group, const Stage& stage) {
 }
 
 TEST_CASE("weights of 16 bits are updated in f32, as MasterWeights does") {
-  std::atomic<int> wrong{0};
   run_well(2, [&](const Group& group) {
     for (const bool frees : {false, true}) {
-      wrong += wrong_half_steps<dtrain::bfloat16>(group, dtrain::zero::States{.ready_frees_value = frees});
-      wrong += wrong_half_steps<dtrain::float16>(group, dtrain::zero::Gradients{.ready_frees_value = frees});
+      CHECK(wrong_half_steps<dtrain::bfloat16>(group, dtrain::zero::States{.ready_frees_value = frees}) == 0);
+      CHECK(wrong_half_steps<dtrain::float16>(group, dtrain::zero::Gradients{.ready_frees_value = frees}) == 0);
     }
   });
-  CHECK(wrong == 0);
 }
 
 template <class Stage>
 void check_accumulation() {
-  std::atomic<int> wrong{0};
   run_well(2, [&](const Group& group) {
     Model model(sizes);
     DistributedDataParallel ddp{model, group};
@@ -562,12 +545,9 @@ void check_accumulation() {
           }
         },
         optimizer);
-    for (const std::vector<float>& values : model.values) {
-      for (const float value : values)
-        wrong += value == -3 ? 0 : 1;
-    }
+    for (const std::vector<float>& values : model.values)
+      CHECK(values == std::vector<float>(values.size(), -3));
   });
-  CHECK(wrong == 0);
 }
 
 TEST_CASE("gradients of several passes are added before the update") {
@@ -732,7 +712,6 @@ struct Slow {
 };
 
 TEST_CASE("when an exception leaves backward(), no update runs any more: the optimizer may be destroyed") {
-  std::atomic<int> wrong{0};
   const auto ends = support::run_groups<front_test::Policy>(2, [&](const Group& group) {
     std::atomic<int> begun{0};
     std::atomic<int> ended{0};
@@ -752,11 +731,10 @@ TEST_CASE("when an exception leaves backward(), no update runs any more: the opt
     try {
       ddp.backward(pass, optimizer);
     } catch (const std::exception&) {
-      wrong += begun == ended ? 0 : 1;
+      CHECK(begun == ended);
       throw;
     }
   });
-  CHECK(wrong == 0);
   for (const support::RankEnd& end : ends)
     CHECK_CONTAINS(end.text, "the loss is not a number");
 }

@@ -5,9 +5,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtrain/backend/shared_memory.hpp"
@@ -20,16 +22,11 @@ namespace front_test {
 using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
 using Group = dtrain::ProcessGroup<Policy>;
 
-inline void expect_well(const std::vector<support::RankEnd>& ends) {
-  for (const support::RankEnd& end : ends) {
-    CHECK(end.text == "");
-  }
-}
-
-/// support::run_groups where every rank is to return.
+/// support::run_well over shared memory, or as another policy says.
 template <class OfRanks = Policy, class Body>
-void run_well(int ranks, Body body) {
-  expect_well(support::run_groups<OfRanks>(ranks, body));
+void run_well(int ranks, Body body, std::chrono::seconds patience = std::chrono::seconds(30),
+              const std::vector<std::string>& hosts = {}, const std::vector<dtrain::GroupOptions>& options = {}) {
+  support::run_well<OfRanks>(ranks, std::move(body), patience, hosts, options);
 }
 
 /// Zeros in parameters of these sizes.

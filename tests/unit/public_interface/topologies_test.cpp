@@ -66,7 +66,7 @@ std::vector<float> train(int ranks, const std::vector<std::string>& hosts = {}, 
         }
       },
       std::chrono::seconds(30), hosts);
-  front_test::expect_well(failures);
+  expect_well(failures);
   for (const std::vector<float>& end : ends) {
     CHECK(end.size() == ends[0].size());
     CHECK(std::memcmp(end.data(), ends[0].data(), ends[0].size() * sizeof(float)) == 0);
@@ -125,7 +125,7 @@ template <class Topology>
 void check_group(bool casts) {
   using Policy = dtrain::Policy<PerProcess, SharedMemory, Topology>;
   static constexpr float value = 1.0F + 0x1p-20F;
-  front_test::expect_well(support::run_groups<Policy>(2, [casts](const dtrain::ProcessGroup<Policy>& group) {
+  run_well<Policy>(2, [casts](const dtrain::ProcessGroup<Policy>& group) {
     const auto sum_of = [&](auto reduce) {
       std::vector<float> values(100, value);
       reduce(values);
@@ -141,7 +141,7 @@ void check_group(bool casts) {
     CHECK(sum_of([&](auto& values) {
             group.all_reduce_without_cast(values, dtrain::ReduceOp::average, group.stream()).wait();
           }) == value);
-  }));
+  });
 }
 
 }  // namespace
@@ -163,33 +163,32 @@ void check_measured(std::size_t variants, Hook... hook) {
   support::CountedNetworks::instance().clear();
   std::vector<std::vector<float>> weights(ranks);
   std::vector<std::vector<std::size_t>> used(ranks);
-  front_test::expect_well(support::run_groups<Policy>(
-      ranks,
-      [&](const dtrain::ProcessGroup<Policy>& group) {
-        const auto rank = static_cast<std::size_t>(group.rank());
-        front_test::BindingModel model({64, 1000, 17, 300, 5});
-        const dtrain::DdpOptions options{
-            .bucket_bytes = 2048, .first_bucket_bytes = 256, .plan = dtrain::PlanChoice::measured()};
-        dtrain::DistributedDataParallel ddp{model, group, options, hook...};
-        for (int step = 0; step < steps; ++step) {
-          ddp.backward([&](dtrain::Ready ready) {
-            for (std::size_t i = model.list.size(); i-- > 0;) {
-              model.write(i, static_cast<float>(step % 5 + 4 * group.rank()));
-              ready(i);
-            }
-          });
-          for (std::size_t i = 0; i < model.list.size(); ++i) {
-            CHECK(model.holds(i, static_cast<float>(step % 5 + 6)));
-            for (std::size_t k = 0; k < model.values[i].size(); ++k)
-              model.values[i][k] -= 0.1F * model.list[i].gradient.template as<float>()[k];
-          }
-          used[rank].push_back(dtrain::ddp::DriverAccess::of(ddp).reducer->planner()->variant());
-        }
-        CHECK(dtrain::ddp::DriverAccess::of(ddp).reducer->planner()->is_settled());
-        for (const std::vector<float>& values : model.values)
-          weights[rank].insert(weights[rank].end(), values.begin(), values.end());
-      },
-      std::chrono::seconds(60), {"a", "a", "b", "b"}));
+  run_well<Policy>(ranks,
+                   [&](const dtrain::ProcessGroup<Policy>& group) {
+                     const auto rank = static_cast<std::size_t>(group.rank());
+                     front_test::BindingModel model({64, 1000, 17, 300, 5});
+                     const dtrain::DdpOptions options{
+                         .bucket_bytes = 2048, .first_bucket_bytes = 256, .plan = dtrain::PlanChoice::measured()};
+                     dtrain::DistributedDataParallel ddp{model, group, options, hook...};
+                     for (int step = 0; step < steps; ++step) {
+                       ddp.backward([&](dtrain::Ready ready) {
+                         for (std::size_t i = model.list.size(); i-- > 0;) {
+                           model.write(i, static_cast<float>(step % 5 + 4 * group.rank()));
+                           ready(i);
+                         }
+                       });
+                       for (std::size_t i = 0; i < model.list.size(); ++i) {
+                         CHECK(model.holds(i, static_cast<float>(step % 5 + 6)));
+                         for (std::size_t k = 0; k < model.values[i].size(); ++k)
+                           model.values[i][k] -= 0.1F * model.list[i].gradient.template as<float>()[k];
+                       }
+                       used[rank].push_back(dtrain::ddp::DriverAccess::of(ddp).reducer->planner()->variant());
+                     }
+                     CHECK(dtrain::ddp::DriverAccess::of(ddp).reducer->planner()->is_settled());
+                     for (const std::vector<float>& values : model.values)
+                       weights[rank].insert(weights[rank].end(), values.begin(), values.end());
+                   },
+                   std::chrono::seconds(60), {"a", "a", "b", "b"});
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     CHECK(weights[rank] == weights[0]);
     CHECK(used[rank] == used[0]);

@@ -52,20 +52,18 @@ void backward(M& model, int rank, int step, Ready ready) {
 
 template <class M>
 void expect_exact_averages(int ranks, const DdpOptions& options) {
-  std::atomic<int> wrong{0};
   const std::vector<RankEnd> ends = run_groups<Policy>(ranks, [&](const Group& group) {
     M model;
     DistributedDataParallel ddp{model, group, options};
     for (int step = 0; step < 3; ++step) {
       ddp.backward([&](Ready ready) { backward(model, group.rank(), step, ready); });
       for (std::size_t i = 0; i < layer_sizes.size(); ++i) {
-        wrong += same_bits(model.list[i].gradient, expected_gradient(ranks, step, i, layer_sizes[i])) ? 0 : 1;
+        CHECK(same_bits(model.list[i].gradient, expected_gradient(ranks, step, i, layer_sizes[i])));
       }
     }
     const std::size_t elements = std::accumulate(layer_sizes.begin(), layer_sizes.end(), std::size_t{0});
-    wrong += ddp.statistics().bytes_reduced == 3 * 4 * elements ? 0 : 1;
+    CHECK(ddp.statistics().bytes_reduced == 3 * 4 * elements);
   });
-  CHECK(wrong == 0);
   CHECK(ends == std::vector<RankEnd>(static_cast<std::size_t>(ranks)));
 }
 
@@ -86,7 +84,6 @@ TEST_CASE("gradients are averaged in rank order, the same bits for every bucket 
 }
 
 TEST_CASE("every rank begins with rank 0's values") {
-  std::atomic<int> wrong{0};
   run_groups<Policy>(3, [&](const Group& group) {
     Layers model;
     for (std::vector<float>& value : model.values) {
@@ -94,14 +91,12 @@ TEST_CASE("every rank begins with rank 0's values") {
     }
     DistributedDataParallel ddp{model, group};
     for (const std::vector<float>& value : model.values) {
-      wrong += std::all_of(value.begin(), value.end(), [](float x) { return x == 7.0F; }) ? 0 : 1;
+      CHECK(std::all_of(value.begin(), value.end(), [](float x) { return x == 7.0F; }));
     }
   });
-  CHECK(wrong == 0);
 }
 
 TEST_CASE("several threads of each rank announce in orders of their own") {
-  std::atomic<int> wrong{0};
   run_groups<Policy>(2, [&](const Group& group) {
     BoundLayers model(std::vector<std::size_t>(32, 50));
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 1024, .first_bucket_bytes = 256}};
@@ -122,15 +117,13 @@ TEST_CASE("several threads of each rank announce in orders of their own") {
           thread.join();
       });
       for (std::size_t i = 0; i < 32; ++i) {
-        wrong += model.list[i].gradient.as<float>()[49] == static_cast<float>(i) + 0.5F ? 0 : 1;
+        CHECK(model.list[i].gradient.as<float>()[49] == static_cast<float>(i) + 0.5F);
       }
     }
   });
-  CHECK(wrong == 0);
 }
 
 TEST_CASE("two wrappers of one group do not disturb each other, in steps that overlap") {
-  std::atomic<int> wrong{0};
   run_groups<Policy>(2, [&](const Group& group) {
     Layers one({8});
     Layers two({8});
@@ -145,10 +138,9 @@ TEST_CASE("two wrappers of one group do not disturb each other, in steps that ov
       b.ready(0);
       b.finish();
       a.finish();
-      wrong += one.gradients[0][7] == 0.5F && two.gradients[0][7] == 1.0F ? 0 : 1;
+      CHECK((one.gradients[0][7] == 0.5F && two.gradients[0][7] == 1.0F));
     }
   });
-  CHECK(wrong == 0);
 }
 
 TEST_CASE("an exception of one rank's backward pass is every rank's end") {

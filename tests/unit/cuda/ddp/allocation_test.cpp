@@ -1,33 +1,7 @@
-#include "dtrain/core/config.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <array>
-#include <barrier>
-#include <chrono>
-#include <cstddef>
-#include <limits>
-#include <memory>
-#include <vector>
-
-#include "dtrain/stream/cuda/kernels/scaled_copy_batch.hpp"
-#include "dtrain/stream/cuda/kernels/square_sum_kernel.hpp"
-#include "dtrain/stream/cuda/pinned_buffer.hpp"
 #include "support/allocation_count.hpp"
-#include "support/cuda_training_rank.hpp"
-#include "support/staged_rank.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
-
-using dtrain::Step;
-using dtrain::backend::AllReduce;
-using dtrain::stream::cuda::Event;
-using dtrain::stream::cuda::ScaledCopyBatch;
-using dtrain::stream::cuda::SquareSumKernel;
-using support::CudaTrainingRank;
-using support::FakeJob;
-using support::NcclRank;
 
 /// The fewest allocations of ten steps that many attempts saw: what the runtime allocates depends on how far its
 /// threads have come.
@@ -190,10 +164,7 @@ TEST_CASE("a steady step on CUDA allocates nothing beside what the runtime does 
     // On a loaded machine the runtime's threads may be late in all attempts of a round, and then allocate more.
     for (int round = 0; round < 20 && (round == 0 || with > without); ++round) {
       with = std::min(with, fewest_allocations(40, [&] {
-                        Step step = rank.reducer->begin("begin()", {.measure_norm = measures});
-                        for (std::size_t i = rank.count(); i-- > 0;)
-                          step.ready(i, rank.stream().handle());
-                        step.finish();
+                        rank.step({.measure_norm = measures});
                         (void)rank.wait();
                         if (measures) (void)rank.reducer->gradient_norm();
                       }));

@@ -1,34 +1,10 @@
 #include "dtrain/ddp/reduction/cuda/bucket_copies.hpp"
-
-#include "dtrain/core/config.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <limits>
-#include <memory>
-#include <random>
-#include <string>
-#include <vector>
-
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/core/types/float16.hpp"
-#include "support/captured_stderr.hpp"
-#include "support/contains.hpp"
-#include "support/cuda_training_rank.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
 
-using dtrain::DType;
 using dtrain::ddp::BucketCopies;
 using dtrain::ddp::BucketPlan;
-using support::CudaTrainingRank;
-using support::DeviceBuffer;
-using support::FakeJob;
-using support::StreamRef;
 
 /// Gradients of a type in host memory, the same in device memory, a plan, and the arena.
 struct Gradients {
@@ -58,10 +34,7 @@ struct Gradients {
 };
 
 void wait(StreamRef stream) {
-  dtrain::stream::cuda::Event event;
-  stream.record(event);
-  REQUIRE(event.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(60))) ==
-          dtrain::stream::WaitResult::complete);
+  REQUIRE(completes(stream, 60s));
 }
 
 /// Packs and unpacks the gradients, and compares every bit.
@@ -113,19 +86,13 @@ TEST_CASE("a bucket of floats is packed and unpacked by one kernel each, and no 
     CudaTrainingRank rank(std::make_shared<FakeJob>(1), 0, 1, {.sizes = {40, 30, 1000, 20, 17}, .caps = {256, 4096}});
     const int buckets = static_cast<int>(rank.reducer->plan().buckets.size());
     REQUIRE(rank.reducer->plan().buckets.size() < rank.count());
-    const auto step = [&] {
-      dtrain::Step open = rank.reducer->begin();
-      for (std::size_t i = rank.count(); i-- > 0;)
-        open.ready(i, rank.stream().handle());
-      open.finish();
-    };
-    step();
+    rank.step();
     REQUIRE(rank.wait());
     for (const char* const copy : {"cudaMemcpyAsync", "cudaMemcpyBatchAsync"})
       emulation::fail(copy, 1, cudaErrorInvalidValue);  // a step that called one would fail
     emulation::fail("cuLaunchKernel", 2 * buckets + 1, 209);
     if (captured) support::check(cudaStreamBeginCapture(rank.stream().native(), cudaStreamCaptureModeGlobal), "begin");
-    step();
+    rank.step();
     cudaGraph_t graph = nullptr;
     if (captured) support::check(cudaStreamEndCapture(rank.stream().native(), &graph), "end");
     if (captured) support::check(cudaGraphDestroy(graph), "destroy");

@@ -1,28 +1,13 @@
-#include "dtrain/core/config.hpp"
+#include "unit/cuda/prelude.hpp"
 
 #if DTRAIN_EMULATED_CUDA
 
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <cstddef>
 #include <functional>
 #include <iterator>
-#include <memory>
 #include <numeric>
-#include <random>
-#include <vector>
-
-#include "dtrain/stream/cuda/stream.hpp"
-#include "support/cuda_training_rank.hpp"
-#include "support/gate.hpp"
 
 namespace {
 
-using dtrain::Step;
-using support::check;
-using support::CudaTrainingRank;
-using support::FakeJob;
 using Order = std::vector<std::size_t>;
 
 /// No element is zero, and no two of a gradient are the same.

@@ -1,97 +1,41 @@
-#include "dtrain/ddp/hooks/cast.hpp"
-
-#include "dtrain/core/config.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <cmath>
-#include <cstddef>
-#include <cstring>
-#include <memory>
-#include <string>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
-#include "dtrain/backend/nccl.hpp"
-#include "dtrain/backend/staged.hpp"
-#include "dtrain/distributed_data_parallel.hpp"
-#include "support/cuda_training_rank.hpp"
-#include "support/nccl_rank.hpp"
-#include "support/thread_group.hpp"
+#include "unit/cuda/ddp/device_model.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
 
-using dtrain::bfloat16;
-using dtrain::DeviceKind;
-using dtrain::DistributedDataParallel;
-using dtrain::float16;
-using dtrain::Ready;
-using dtrain::ReduceOp;
 using dtrain::hooks::Cast;
 using dtrain::hooks::every_parameter;
-using support::run_groups;
-
-using NcclPolicy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Nccl>;
-using StagedPolicy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Staged<dtrain::backend::SharedMemory>>;
 
 /// f32 parameters of sizes that are no multiples of what a thread moves, and one of f64, on the rank's device.
-class Model {
+class Model : public DeviceModel {
  public:
-  static constexpr DeviceKind device_kind = DeviceKind::cuda;
-
-  Model() : device_{DeviceKind::cuda, dtrain::stream::cuda::current_device()} {
-    for (const std::size_t size : {1001UL, 37UL, 20'003UL})
-      add<float>(size);
-    add<double>(5);
+  Model() {
+    add<float>("p0", 1001, 1);
+    add<float>("p1", 37, 1);
+    add<float>("p2", 20'003, 1);
+    add<double>("p3", 5, 1);
   }
-
-  const std::vector<dtrain::Parameter>& parameters() const { return list_; }
-  void bind_gradient(std::size_t i, const dtrain::TensorView& view) { list_[i].gradient = view; }
+  void bind_gradient(std::size_t i, const TensorView& view) { list_[i].gradient = view; }
 
   /// Element k of gradient i is `element(i, k)`.
   template <class Element>
   void backward(const Ready& ready, Element element) {
+    block();  // the copies of the step before have run
     for (std::size_t i = 0; i + 1 < list_.size(); ++i)
-      write<float>(i, element);
-    write<double>(list_.size() - 1, element);
+      fill<float>(i, element);
+    fill<double>(list_.size() - 1, element);
     for (std::size_t i = 0; i < list_.size(); ++i)
-      ready(i, stream_.ref().handle());
-  }
-
-  /// Blocking: after the work of the stream.
-  template <class T>
-  std::vector<T> gradient(std::size_t i) const {
-    dtrain::stream::cuda::Event event;
-    stream_.ref().record(event);
-    CHECK(event.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(20))) ==
-          dtrain::stream::WaitResult::complete);
-    return support::on_host<T>(list_[i].gradient.data, list_[i].gradient.shape.element_count());
+      compute(i, ready);
   }
 
  private:
-  template <class T>
-  void add(std::size_t count) {
-    memory_.push_back(support::on_device(std::vector<T>(count, T(1))));
-    const dtrain::TensorView view{
-        memory_.back().data(), {static_cast<std::int64_t>(count)}, dtrain::dtype_of<T>::value, device_};
-    list_.push_back({"p" + std::to_string(list_.size()), view, view});
-  }
-
   template <class T, class Element>
-  void write(std::size_t i, Element element) {
-    std::vector<T> values(list_[i].gradient.shape.element_count());
+  void fill(std::size_t i, Element element) {
+    std::vector<T> values(size(i));
     for (std::size_t k = 0; k < values.size(); ++k)
       values[k] = static_cast<T>(element(i, k));
-    support::write(list_[i].gradient.data, values);
+    prepare(i, values);
   }
-
-  dtrain::Device device_;
-  std::vector<support::DeviceBuffer> memory_;
-  std::vector<dtrain::Parameter> list_;
-  dtrain::stream::cuda::Stream stream_;
 };
 
 float element(int step, int rank, std::size_t i, std::size_t k) {
@@ -123,7 +67,7 @@ template <class Policy, class Half>
 void expect_cast_steps(int ranks, ReduceOp op) {
   std::atomic<int> wrong{0};
   std::vector<std::vector<float>> all(static_cast<std::size_t>(ranks));
-  const auto ends = run_groups<Policy>(ranks, [&](const dtrain::ProcessGroup<Policy>& group) {
+  run_well<Policy>(ranks, [&](const dtrain::ProcessGroup<Policy>& group) {
     Model model;
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 5000, .reduce_op = op}, Cast<Half>()};
     const float factor = op == ReduceOp::average ? 1.0F / static_cast<float>(ranks) : 1.0F;
@@ -146,8 +90,6 @@ void expect_cast_steps(int ranks, ReduceOp op) {
     wrong +=
         ranks == 1 || (traffic.bytes_sent > traffic.bytes / 2 && traffic.bytes_sent < traffic.bytes * 51 / 100) ? 0 : 1;
   });
-  for (const support::RankEnd& end : ends)
-    CHECK(end.text == "");
   CHECK(wrong == 0);
   for (const std::vector<float>& of_rank : all) {
     REQUIRE(of_rank.size() == all[0].size());
@@ -188,17 +130,12 @@ TEST_CASE("hooks::Cast reduces 16 bits of every element on a device, to the same
 
 TEST_CASE("an average of f16 on devices that is in range does not overflow on the way") {
   if (!support::enough_devices(3)) return dtrain_test::skip("there is no device for each of 3 ranks");
-  std::atomic<int> wrong{0};
-  const auto ends = run_groups<NcclPolicy>(3, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+  run_well<NcclPolicy>(3, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
     Model model;
     DistributedDataParallel ddp{model, group, {}, Cast<float16>()};
     ddp.backward([&](Ready ready) { model.backward(ready, [](std::size_t, std::size_t) { return 60000.0F; }); });
-    for (const float value : model.gradient<float>(0))
-      wrong += std::abs(value - 60000.0F) <= 64 ? 0 : 1;
+    CHECK(std::ranges::all_of(model.gradient<float>(0), [](float value) { return std::abs(value - 60000.0F) <= 64; }));
   });
-  for (const support::RankEnd& end : ends)
-    CHECK(end.text == "");
-  CHECK(wrong == 0);
 }
 
 TEST_CASE("errors of gradients on a device are not kept, and the sentence says so") {
@@ -253,25 +190,19 @@ TEST_CASE("hooks::Cast on a device has its memory from the channel before the fi
     const std::size_t gradients = 4000 * sizeof(float);
     const std::size_t wrapped = emulation::allocated_device_bytes() - before;
     CHECK(wrapped >= 2 * gradients + 3000 * sizeof(bfloat16));  // own gradients, arena, 16-bit values
-    const auto step = [&] {
-      dtrain::Step open = rank.reducer->begin();
-      for (std::size_t i = rank.count(); i-- > 0;)
-        open.ready(i, rank.stream().handle());
-      open.finish();
-    };
     CHECK(rank.reducer->plan().buckets.size() == 2);
-    step();  // and the second plan
+    rank.step();  // and the second plan
     REQUIRE(rank.wait());
     CHECK(rank.reducer->plan().buckets.size() == 1);
     const std::size_t planned = emulation::allocated_device_bytes();
     for (const char* const call : {"cudaMalloc", "cudaMallocAsync", "ncclMemAlloc", "ncclCommRegister"})
       emulation::fail(call, 1, cudaErrorMemoryAllocation);  // a step that called one would fail
     if (captured) support::check(cudaStreamBeginCapture(rank.stream().native(), cudaStreamCaptureModeGlobal), "begin");
-    step();
+    rank.step();
     cudaGraph_t graph = nullptr;
     if (captured) support::check(cudaStreamEndCapture(rank.stream().native(), &graph), "end");
     if (captured) support::check(cudaGraphDestroy(graph), "destroy");
-    step();
+    rank.step();
     REQUIRE(rank.wait());
     CHECK(emulation::allocated_device_bytes() == planned);
     emulation::reset();

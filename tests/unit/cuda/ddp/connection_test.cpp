@@ -1,99 +1,39 @@
-#include "dtrain/core/config.hpp"
+#include "unit/cuda/ddp/device_model.hpp"
+#include "unit/cuda/prelude.hpp"
 
 #if DTRAIN_EMULATED_CUDA
 
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "dtrain/backend/nccl.hpp"
-#include "dtrain/distributed_data_parallel.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "dtrain/stream/cuda/stream.hpp"
-#include "support/cuda_training_rank.hpp"
-#include "support/emulated_devices.hpp"
-#include "support/expect_error.hpp"
-#include "support/gate.hpp"
-#include "support/thread_group.hpp"
-
 namespace {
-
-using dtrain::Deadline;
-using dtrain::DeviceKind;
-using dtrain::DistributedDataParallel;
-using dtrain::DType;
-using dtrain::Ready;
-using support::CudaTrainingRank;
-using support::DeviceBuffer;
-using support::EmulatedDevices;
-using support::FakeJob;
-using support::NcclRank;
-using support::RankEnd;
-using support::RankThread;
-using support::run_groups;
-using support::run_thread_ranks;
-using namespace std::chrono_literals;
 
 template <bool blocking>
 using Policy = dtrain::Policy<dtrain::launch::PerProcess,
                               dtrain::backend::NcclWith<dtrain::backend::NcclOptions{.blocking = blocking}>>;
 
 /// A small and a large parameter, for which NCCL takes different algorithms.
-struct Model {
-  static constexpr DeviceKind device_kind = DeviceKind::cuda;
-  static constexpr std::size_t small = 10;
-  static constexpr std::size_t large = 100'000;
-
-  explicit Model(float gradient)
-      : values{support::on_device(std::vector<float>(small)), support::on_device(std::vector<float>(large))},
-        gradients{support::on_device(std::vector<float>(small, gradient)),
-                  support::on_device(std::vector<float>(large, gradient))} {}
-
-  std::vector<dtrain::Parameter> parameters() const {
-    const dtrain::Device device{DeviceKind::cuda, dtrain::stream::cuda::current_device()};
-    std::vector<dtrain::Parameter> list;
-    for (std::size_t i = 0; i < 2; ++i) {
-      const dtrain::Shape shape{static_cast<std::int64_t>(i == 0 ? small : large)};
-      list.push_back({i == 0 ? "small" : "large",
-                      {values[i].data(), shape, DType::f32, device},
-                      {gradients[i].data(), shape, DType::f32, device}});
+struct Model : DeviceModel {
+  explicit Model(float gradient) {
+    for (const auto& [name, count] : {std::pair("small", 10U), std::pair("large", 100'000U)}) {
+      add<float>(name, count, 0);
+      prepare(list_.size() - 1, std::vector<float>(count, gradient));
     }
-    return list;
   }
-
-  DeviceBuffer values[2];
-  DeviceBuffer gradients[2];
-  dtrain::stream::cuda::Stream stream;
 };
 
 template <bool blocking>
 void expect_enqueued_alone() {
   const EmulatedDevices emulated(2);
   std::atomic<bool> has_launched{false};
-  std::atomic<int> wrong{0};
-  const auto body = [&](const dtrain::ProcessGroup<Policy<blocking>>& group) {
+  run_well<Policy<blocking>>(2, [&](const dtrain::ProcessGroup<Policy<blocking>>& group) {
     Model model(static_cast<float>(2 * group.rank()));
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 100, .first_bucket_bytes = 100}};
-    if (group.rank() == 1) wrong += support::holds_soon([&] { return has_launched.load(); }) ? 0 : 1;
+    if (group.rank() == 1) CHECK(holds_soon([&] { return has_launched.load(); }));
     ddp.backward([&](Ready ready) {
       for (const std::size_t i : {1U, 0U})
-        ready(i, model.stream.ref().handle());
+        model.compute(i, ready);
       has_launched = true;
     });
-    dtrain::stream::cuda::Event reduced;
-    model.stream.ref().record(reduced);
-    wrong += reduced.block_until_complete(Deadline::after(20s)) == dtrain::stream::WaitResult::complete ? 0 : 1;
-    wrong += support::on_host<float>(model.gradients[1].data(), Model::large) == std::vector<float>(Model::large, 1);
-  };
-  for (const RankEnd& end : run_groups<Policy<blocking>>(2, body))
-    CHECK(end.text == "");
-  CHECK(wrong == 2);
+    CHECK(model.holds(1, 1.0F));
+  });
 }
 
 }  // namespace

@@ -1,32 +1,9 @@
 #include "dtrain/ddp/reduction/cuda/copy_streams.hpp"
-
-#include "dtrain/core/config.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <cstddef>
-#include <memory>
-#include <thread>
-#include <vector>
-
-#include "dtrain/stream/cuda/pinned_buffer.hpp"
-#include "support/cuda_training_rank.hpp"
-#include "support/gate.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
 
-using dtrain::Step;
 using dtrain::ddp::CopyStreams;
-using dtrain::stream::cuda::Event;
-using support::check;
-using support::CudaTrainingRank;
-using support::FakeJob;
-using support::Gate;
-using support::RankThread;
-using support::run_thread_ranks;
-using support::StreamRef;
-using namespace std::chrono_literals;
 
 bool is_reached_soon(const Event& event) {
   return event.block_until_complete(dtrain::Deadline::after(20s)) == dtrain::stream::WaitResult::complete;
@@ -48,10 +25,7 @@ std::vector<support::DeviceBuffer> other_memory(const CudaTrainingRank& rank, fl
 
 /// A step after which no rank's NCCL waits for another one's call: the first collective connects them.
 void connect(CudaTrainingRank& rank) {
-  Step step = rank.reducer->begin();
-  for (std::size_t i = rank.count(); i-- > 0;)
-    step.ready(i, rank.stream().handle());
-  step.finish();
+  rank.step();
   CHECK(rank.wait());
 }
 
@@ -162,8 +136,7 @@ TEST_CASE("a rank packs its second bucket while another rank has not joined the 
       packed.open();
     }
     step.finish();
-    for (std::size_t i = 0; i < rank.count(); ++i)
-      rank.use(i, rank.stream());
+    rank.use_all();
     CHECK(rank.wait());
     for (std::size_t i = 0; i < rank.count(); ++i)
       CHECK(rank.result(i) == std::vector<float>(rank.size(i), 3.0F));
@@ -179,8 +152,7 @@ TEST_CASE("a step whose streams know nothing of the step before is packed behind
     run_thread_ranks(2, [&](RankThread& self) {
       CudaTrainingRank rank(job, self.rank(), 2, {.sizes = {40, 30}, .bound = bound, .streams = 2});
       const auto others = other_memory(rank, 100.0F);
-      for (std::size_t i = 0; i < rank.count(); ++i)
-        rank.prepare(i, 2.0F + 2.0F * static_cast<float>(self.rank()));
+      rank.prepare_all(2.0F + 2.0F * static_cast<float>(self.rank()));
       connect(rank);
       if (self.rank() == 1) enqueued.pass();
       Step step = rank.reducer->begin();
@@ -190,8 +162,7 @@ TEST_CASE("a step whose streams know nothing of the step before is packed behind
       }
       step.finish();
       if (self.rank() == 1) {
-        for (std::size_t i = 0; i < rank.count(); ++i)
-          rank.use(i, rank.stream(0));
+        rank.use_all();
         CHECK(rank.wait());
         for (std::size_t i = 0; i < rank.count(); ++i)
           CHECK(rank.result(i) == std::vector<float>(rank.size(i), 3.0F));
@@ -204,8 +175,7 @@ TEST_CASE("a step whose streams know nothing of the step before is packed behind
         std::this_thread::sleep_for(30ms);  // for a copy that waited for nothing to do its harm
         enqueued.open();
       }
-      for (std::size_t i = 0; i < rank.count(); ++i)
-        rank.use(i, rank.stream(1));
+      rank.use_all(rank.stream(1));
       CHECK(rank.wait());
       for (std::size_t i = 0; i < rank.count(); ++i)
         CHECK(rank.result(i) == std::vector<float>(rank.size(i), 100.0F));

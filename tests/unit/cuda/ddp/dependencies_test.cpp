@@ -1,29 +1,9 @@
 // ctest: TIMEOUT 240
-#include "dtrain/core/config.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <barrier>
-#include <cstddef>
-#include <cstdio>
-#include <cstdlib>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "support/cuda_training_rank.hpp"
-#include "support/program.hpp"
+#include "unit/cuda/prelude.hpp"
 
 #if DTRAIN_EMULATED_CUDA
 
 namespace {
-
-using dtrain::Step;
-using support::CudaTrainingRank;
-using support::FakeJob;
-using support::RankThread;
-using support::run_thread_ranks;
 
 constexpr const char* scenario_name =
     "one step of two ranks of whose waits one may be left out";  // no comma: doctest splits there

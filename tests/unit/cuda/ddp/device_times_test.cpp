@@ -1,25 +1,8 @@
-#include "dtrain/core/config.hpp"
-
-#include <doctest/doctest.h>
-
-#include <barrier>
-#include <chrono>
-#include <memory>
-#include <string>
-#include <thread>
-
-#include "support/cuda_training_rank.hpp"
-#include "support/gate.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
 
-using dtrain::Step;
 using dtrain::ddp::ReducerStatistics;
-using support::CudaTrainingRank;
-using support::FakeJob;
-using support::RankThread;
-using support::run_thread_ranks;
-using namespace std::chrono_literals;
 
 /// A bucket for each of two gradients; gradient 1 comes first.
 CudaTrainingRank::Wanted two_buckets(bool device_times) {

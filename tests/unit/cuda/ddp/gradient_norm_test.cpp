@@ -1,173 +1,62 @@
 // ctest: TIMEOUT 240
 // The norm of gradients in device memory: its value, its bits on all ranks, clipping, graphs, and wrong use.
 
-#include "dtrain/ddp/reduction/cuda/cuda_bucket_norms.hpp"
-
-#include "dtrain/core/config.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <limits>
-#include <memory>
-#include <random>
-#include <string>
-#include <vector>
-
-#include "dtrain/backend/nccl.hpp"
-#include "dtrain/backend/staged.hpp"
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/core/types/float16.hpp"
 #include "dtrain/ddp/precision/loss_scaler.hpp"
-#include "dtrain/distributed_data_parallel.hpp"
-#include "dtrain/kernels/sum_of_squares.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "support/gate.hpp"
-#include "support/graph_replays.hpp"
-#include "support/nccl_rank.hpp"
-#include "support/thread_group.hpp"
+#include "dtrain/ddp/reduction/cuda/cuda_bucket_norms.hpp"
+#include "unit/cuda/ddp/device_model.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
 
-using dtrain::bfloat16;
-using dtrain::DistributedDataParallel;
-using dtrain::DType;
-using dtrain::float16;
 using dtrain::GradientNorm;
-using dtrain::Ready;
 using dtrain::StepOptions;
-using dtrain::TensorView;
-using dtrain::stream::cuda::Stream;
-using support::check;
-using support::DeviceBuffer;
-using support::RankEnd;
-using support::run_groups;
-
-using NcclPolicy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Nccl>;
-using StagedPolicy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::Staged<dtrain::backend::SharedMemory>>;
 
 constexpr StepOptions measured{.measure_norm = true};
 
 /// Gradients of four types, of which two streams produce two each.
-class Model {
+class Model : public DeviceModel {
  public:
-  static constexpr dtrain::DeviceKind device_kind = dtrain::DeviceKind::cuda;
-
-  Model() : device_{dtrain::DeviceKind::cuda, dtrain::stream::cuda::current_device()} {
-    add<float>("matrix", 70'001);
-    add<bfloat16>("brain", 3'001);
-    add<float16>("half", 33);
-    add<double>("scale", 7);
-    add<float>("bias", 0);
+  Model() : DeviceModel(2) {
+    add<float>("matrix", 70'001, 1);
+    add<bfloat16>("brain", 3'001, bfloat16(1.0F));
+    add<float16>("half", 33, float16(1.0F));
+    add<double>("scale", 7, 1);
+    add<float>("bias", 0, 1);
   }
-
-  const std::vector<dtrain::Parameter>& parameters() const { return list_; }
 
   /// Every gradient is random, but the last element of each is `last` if that is given.
   void backward(unsigned seed, Ready ready, const float* last = nullptr) {
     std::mt19937 random(seed);
+    block();  // the copies of the step before have run
     fill<float>(0, random, last);
     fill<bfloat16>(1, random, last);
     fill<float16>(2, random, last);
     fill<double>(3, random, last);
-    for (const std::size_t i : {3u, 1u, 0u, 2u, 4u}) {
-      if (!bytes_[i].empty()) {
-        check(cudaMemcpyAsync(list_[i].gradient.data, bytes_[i].data(), bytes_[i].size(), cudaMemcpyHostToDevice,
-                              stream_of(i).native()),
-              "cudaMemcpyAsync");
-      }
-      ready(i, stream_of(i).handle());
-    }
-  }
-
-  support::StreamRef stream_of(std::size_t i) const { return streams_[i % 2].ref(); }
-
-  void block() const {
-    for (const Stream& stream : streams_) {
-      dtrain::stream::cuda::Event event;
-      stream.ref().record(event);
-      CHECK(event.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(20))) ==
-            dtrain::stream::WaitResult::complete);
-    }
-  }
-
-  /// Blocking: the bytes of a gradient, for what comes next on its stream.
-  std::vector<std::byte> gradient(std::size_t i) const {
-    block();
-    return support::on_host<std::byte>(list_[i].gradient.data, list_[i].gradient.bytes());
+    for (const std::size_t i : {3u, 1u, 0u, 2u, 4u})
+      compute(i, ready);
   }
 
   /// Blocking: the norm by the host's kernel.
   double norm() const {
     double sum = 0;
     for (std::size_t i = 0; i < list_.size(); ++i)
-      sum += dtrain::kernels::sum_of_squares(list_[i].gradient.dtype, gradient(i).data(),
-                                             list_[i].gradient.shape.element_count());
+      sum += dtrain::kernels::sum_of_squares(list_[i].gradient.dtype, gradient(i).data(), size(i));
     return std::sqrt(sum);
   }
 
- protected:
-  std::vector<dtrain::Parameter> list_;
-
  private:
   template <class T>
-  void add(const char* name, std::size_t count) {
-    values_.push_back(support::on_device(std::vector<T>(count, T(1.0F))));
-    gradients_.push_back(support::on_device(std::vector<T>(count, T(0.0F))));
-    bytes_.emplace_back(count * sizeof(T));
-    const dtrain::Shape shape{static_cast<std::int64_t>(count)};
-    const DType dtype = dtrain::dtype_of<T>::value;
-    list_.push_back(
-        {name, {values_.back().data(), shape, dtype, device_}, {gradients_.back().data(), shape, dtype, device_}});
-  }
-
-  template <class T>
   void fill(std::size_t i, std::mt19937& random, const float* last) {
-    block();  // the copy of the step before has run
     std::normal_distribution<float> normal;
-    std::vector<T> values(bytes_[i].size() / sizeof(T));
+    std::vector<T> values(size(i));
     for (T& value : values)
       value = T(normal(random));
     if (last != nullptr) values.back() = T(*last);
-    std::memcpy(bytes_[i].data(), values.data(), bytes_[i].size());
-  }
-
-  dtrain::Device device_;
-  std::vector<DeviceBuffer> values_;
-  std::vector<DeviceBuffer> gradients_;
-  std::vector<std::vector<std::byte>> bytes_;
-  std::vector<Stream> streams_ = std::vector<Stream>(2);
-};
-
-struct BindingModel : Model {
-  using Model::Model;
-  void bind_gradient(std::size_t i, const TensorView& view) { list_[i].gradient = view; }
-};
-
-/// One parameter of whole numbers.
-struct Counts {
-  static constexpr dtrain::DeviceKind device_kind = dtrain::DeviceKind::cuda;
-  DeviceBuffer value = support::on_device(std::vector<std::int32_t>{1, 2});
-  DeviceBuffer gradient = support::on_device(std::vector<std::int32_t>{3, 4});
-  Stream stream;
-  std::vector<dtrain::Parameter> parameters() const {
-    const dtrain::Device device{dtrain::DeviceKind::cuda, dtrain::stream::cuda::current_device()};
-    return {{"table", {value.data(), {2}, DType::i32, device}, {gradient.data(), {2}, DType::i32, device}}};
+    prepare(i, values);
   }
 };
 
-template <class Policy, class Body>
-void run_ranks(int ranks, Body body) {
-  for (const RankEnd& end : run_groups<Policy>(ranks, body))
-    CHECK(end.text == "");
-}
+using BindingModel = Binding<Model>;
 
 unsigned seed_of(const auto& group, unsigned step) {
   return 100 * step + static_cast<unsigned>(group.rank());
@@ -176,22 +65,20 @@ unsigned seed_of(const auto& group, unsigned step) {
 template <class Policy, class AnyModel>
 void expect_norms(int ranks, std::size_t bucket_bytes) {
   std::vector<std::vector<double>> norms(static_cast<std::size_t>(ranks));
-  std::atomic<int> wrong{0};
-  run_ranks<Policy>(ranks, [&](const dtrain::ProcessGroup<Policy>& group) {
+  run_well<Policy>(ranks, [&](const dtrain::ProcessGroup<Policy>& group) {
     AnyModel model;
     DistributedDataParallel ddp{model, group, {.bucket_bytes = bucket_bytes}};
     for (unsigned k = 0; k < 4; ++k) {
       ddp.backward([&](Ready ready) { model.backward(seed_of(group, k), ready); }, {.measure_norm = k != 2});
-      wrong += ddp.has_gradient_norm() == (k != 2) ? 0 : 1;
+      CHECK(ddp.has_gradient_norm() == (k != 2));
       if (k == 2) continue;
       const GradientNorm norm = ddp.gradient_norm();
-      wrong += norm.finite && std::abs(norm.norm / model.norm() - 1) < 1e-12 ? 0 : 1;
-      wrong += ddp.gradient_norm().norm == norm.norm ? 0 : 1;
+      CHECK((norm.finite && std::abs(norm.norm / model.norm() - 1) < 1e-12));
+      CHECK(ddp.gradient_norm().norm == norm.norm);
       norms[static_cast<std::size_t>(group.rank())].push_back(norm.norm);
     }
     group.barrier();
   });
-  CHECK(wrong == 0);
   for (const std::vector<double>& of_rank : norms) {
     CHECK(of_rank.size() == 3);
     CHECK(of_rank == norms[0]);
@@ -225,69 +112,65 @@ TEST_CASE("the norm of gradients that pass through host memory is measured on th
 
 TEST_CASE("an infinity or a NaN on one rank makes the norm of all not finite, and only of that step") {
   if (!support::enough_devices(2)) return dtrain_test::skip("two ranks need two devices");
-  std::atomic<int> wrong{0};
-  run_ranks<NcclPolicy>(2, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+  run_well<NcclPolicy>(2, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
     Model model;
     DistributedDataParallel ddp{model, group};
     unsigned k = 0;
     for (const float last : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), 1.0F}) {
       const float* given = group.rank() == 1 ? &last : nullptr;
       ddp.backward([&](Ready ready) { model.backward(seed_of(group, k++), ready, given); }, measured);
-      wrong += ddp.gradient_norm().finite == (last == 1.0F) ? 0 : 1;
+      CHECK(ddp.gradient_norm().finite == (last == 1.0F));
       if (ddp.gradient_norm().finite) continue;
       const std::vector<std::byte> before = model.gradient(0);
       dtrain::clip_gradients(ddp, 1e-3);  // leaves them
-      wrong += model.gradient(0) == before ? 0 : 1;
+      CHECK(model.gradient(0) == before);
     }
     group.barrier();
   });
-  CHECK(wrong == 0);
 }
 
 TEST_CASE("clipping multiplies each type's gradients, between what the streams did before and do after") {
   if (!support::enough_devices(2)) return dtrain_test::skip("two ranks need two devices");
-  std::atomic<int> wrong{0};
   const auto body = [&]<class AnyModel>(const dtrain::ProcessGroup<NcclPolicy>& group, AnyModel model) {
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 4096}};
     for (unsigned k = 0; k < 3; ++k) {
       ddp.backward([&](Ready ready) { model.backward(seed_of(group, k), ready); }, measured);
       const double norm = model.norm();
-      wrong += std::abs(dtrain::clip_gradients(ddp, 2 * norm).norm / norm - 1) < 1e-12 ? 0 : 1;
+      CHECK(std::abs(dtrain::clip_gradients(ddp, 2 * norm).norm / norm - 1) < 1e-12);
       const std::vector<std::byte> whole = model.gradient(0);
       const TensorView& view = model.parameters()[0].gradient;
       dtrain::stream::cuda::PinnedBuffer before(view.bytes());
       dtrain::stream::cuda::PinnedBuffer after(view.bytes());
       const auto read = [&](const dtrain::stream::cuda::PinnedBuffer& to) {
-        check(cudaMemcpyAsync(to.data(), view.data, view.bytes(), cudaMemcpyDeviceToHost, model.stream_of(0).native()),
+        check(cudaMemcpyAsync(to.data(), view.data, view.bytes(), cudaMemcpyDeviceToHost, model.stream(0).native()),
               "cudaMemcpyAsync");
       };
-      support::enqueue_delay(model.stream_of(0), std::chrono::milliseconds(20));
+      support::enqueue_delay(model.stream(0), std::chrono::milliseconds(20));
       read(before);
-      wrong += std::abs(dtrain::clip_gradients(ddp, 0.5).norm / norm - 1) < 1e-12 ? 0 : 1;
+      CHECK(std::abs(dtrain::clip_gradients(ddp, 0.5).norm / norm - 1) < 1e-12);
       read(after);
-      wrong += std::abs(ddp.gradient_norm().norm - 0.5) < 1e-5 ? 0 : 1;
-      wrong += std::abs(model.norm() - 0.5) < 1e-3 ? 0 : 1;  // 16-bit gradients are rounded
+      CHECK(std::abs(ddp.gradient_norm().norm - 0.5) < 1e-5);
+      CHECK(std::abs(model.norm() - 0.5) < 1e-3);  // 16-bit gradients are rounded
       std::vector<float> values(whole.size() / sizeof(float));
       std::memcpy(values.data(), whole.data(), whole.size());
-      wrong += std::equal(whole.begin(), whole.end(), before.data()) ? 0 : 1;
+      CHECK(std::equal(whole.begin(), whole.end(), before.data()));
       const auto factor = static_cast<float>(0.5 / (norm + 1e-6));
-      const auto* const clipped = reinterpret_cast<const float*>(after.data());
-      for (std::size_t i = 0; i < values.size(); ++i)
-        wrong += std::abs(clipped[i] - values[i] * factor) <= 1e-6F * std::abs(values[i]) ? 0 : 1;
+      const std::span clipped(reinterpret_cast<const float*>(after.data()), values.size());
+      CHECK(std::ranges::equal(clipped, values, [factor](float value, float before_it) {
+        return std::abs(value - before_it * factor) <= 1e-6F * std::abs(before_it);
+      }));
     }
     group.barrier();
   };
-  run_ranks<NcclPolicy>(2, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+  run_well<NcclPolicy>(2, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
     body(group, Model());
     body(group, BindingModel());
   });
-  CHECK(wrong == 0);
 }
 
 TEST_CASE("a loss scaler divides gradients on the device, and skips the step of an overflow, on all ranks alike") {
   if (!support::enough_devices(2)) return dtrain_test::skip("two ranks need two devices");
-  std::atomic<int> wrong{0};
-  run_ranks<NcclPolicy>(2, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+  run_well<NcclPolicy>(2, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
     Model model;
     DistributedDataParallel ddp{model, group};
     dtrain::LossScaler scaler({.initial_scale = 64, .growth_interval = 2});
@@ -298,19 +181,18 @@ TEST_CASE("a loss scaler divides gradients on the device, and skips the step of 
       ddp.backward([&](Ready ready) { model.backward(seed_of(group, k), ready, last); }, measured);
       const double before = ddp.gradient_norm().norm;
       const float scale = scaler.scale();
-      wrong += scaler.step(ddp) == (k != 1) ? 0 : 1;
-      wrong += k == 1 || std::abs(model.norm() * scale / before - 1) < 1e-6 ? 0 : 1;
+      CHECK(scaler.step(ddp) == (k != 1));
+      CHECK((k == 1 || std::abs(model.norm() * scale / before - 1) < 1e-6));
       scales.push_back(scaler.scale());
     }
-    wrong += scales == std::vector<float>{64, 32, 32, 64} ? 0 : 1;
+    CHECK(scales == std::vector<float>{64, 32, 32, 64});
     group.barrier();
   });
-  CHECK(wrong == 0);
 }
 
 TEST_CASE("only the step that reduces measures, and without a measurement the norm is refused") {
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
-  run_ranks<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+  run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
     Model model;
     DistributedDataParallel ddp{model, group};
     const auto step = [&](StepOptions options) {
@@ -336,12 +218,12 @@ TEST_CASE("only the step that reduces measures, and without a measurement the no
 
 TEST_CASE("gradients of whole numbers have no norm: the step is refused before it opens, and then works without") {
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
-  run_ranks<NcclPolicy>(1, [](const dtrain::ProcessGroup<NcclPolicy>& group) {
-    Counts model;
+  run_well<NcclPolicy>(1, [](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    WholeNumbers model;
     DistributedDataParallel ddp{model, group, {.reduce_op = dtrain::ReduceOp::sum}};
     CHECK_THROWS_WITH_AS(ddp.backward([](Ready) { FAIL("the step was opened"); }, measured),
                          doctest::Contains("measure_norm, but there is no kernel for gradients of i32"), dtrain::Error);
-    ddp.backward([&](Ready ready) { ready(0, model.stream.ref().handle()); });
+    ddp.backward([&](Ready ready) { ready(0, model.stream().handle()); });
   });
 }
 
@@ -353,14 +235,6 @@ TEST_CASE("each replay of a captured step measures") {
       CAPTURE(bound);
       support::CudaTrainingRank rank(std::make_shared<support::FakeJob>(1), 0, 1,
                                      {.caps = {256, 2048}, .bound = bound});
-      const auto step = [&] {
-        dtrain::Step open = rank.reducer->begin("begin()", measured);
-        for (std::size_t i = rank.count(); i-- > 0;) {
-          rank.compute(i, rank.stream());
-          open.ready(i, rank.stream().handle());
-        }
-        open.finish();
-      };
       const auto expected = [&](float value) {
         std::size_t elements = 0;
         for (std::size_t i = 0; i < rank.count(); ++i)
@@ -368,18 +242,13 @@ TEST_CASE("each replay of a captured step measures") {
         return static_cast<double>(value) * std::sqrt(static_cast<double>(elements));
       };
       for (int k = 0; k < warm_up; ++k)
-        step();
+        rank.computed_step(measured);
       REQUIRE(rank.wait());
-      check(cudaStreamBeginCapture(rank.stream().native(), cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
-      step();
-      cudaGraph_t captured = nullptr;
-      check(cudaStreamEndCapture(rank.stream().native(), &captured), "cudaStreamEndCapture");
-      const support::Graph graph(captured);
+      const Graph graph = captured(rank.stream(), [&] { rank.computed_step(measured); });
       CHECK_THROWS_WITH_AS(rank.reducer->gradient_norm(),
                            doctest::Contains("captured in a CUDA graph that has not run"), dtrain::Error);
       for (const float value : {2.0F, 3.0F, std::numeric_limits<float>::infinity(), 4.0F}) {
-        for (std::size_t i = 0; i < rank.count(); ++i)
-          rank.prepare(i, value);
+        rank.prepare_all(value);
         graph.launch(rank.stream());
         REQUIRE(rank.wait());
         CHECK(rank.reducer->gradient_norm().finite == (value < 100));
@@ -391,12 +260,9 @@ TEST_CASE("each replay of a captured step measures") {
         REQUIRE(rank.wait());
         CHECK(rank.result(1) == std::vector<float>(rank.size(1), value / 2));
       }
-      const auto prepare = [&](float value) {
-        for (std::size_t i = 0; i < rank.count(); ++i)
-          rank.prepare(i, value);
-      };
+      const auto prepare = [&](float value) { rank.prepare_all(value); };
       prepare(5);
-      step();  // not captured
+      rank.computed_step(measured);  // not captured
       CHECK(std::abs(rank.reducer->gradient_norm().norm / expected(5) - 1) < 1e-12);
       for (const float value : {6.0F, 7.0F}) {
         prepare(value);
@@ -423,14 +289,6 @@ TEST_CASE("a step behind a replay that still runs has its own norm, or none if i
       const double expected = static_cast<double>(value) * std::sqrt(elements);
       return std::abs(rank.reducer->gradient_norm().norm / expected - 1) < 1e-12;
     };
-    const auto captured_step = [&] {
-      dtrain::Step open = rank.reducer->begin("begin()", measured);
-      for (std::size_t i = rank.count(); i-- > 0;) {
-        rank.compute(i, rank.stream());
-        open.ready(i, rank.stream().handle());
-      }
-      open.finish();
-    };
     const auto step_of_sevens = [&](StepOptions options) {
       dtrain::Step open = rank.reducer->begin("begin()", options);
       for (std::size_t i = rank.count(); i-- > 0;) {
@@ -442,10 +300,9 @@ TEST_CASE("a step behind a replay that still runs has its own norm, or none if i
     };
     if (warms_up) step_of_sevens({});
     REQUIRE(rank.wait());
-    for (std::size_t i = 0; i < rank.count(); ++i)
-      rank.prepare(i, 2.0F);
+    rank.prepare_all(2.0F);
     check(cudaStreamBeginCapture(rank.stream().native(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-    captured_step();
+    rank.computed_step(measured);
     cudaGraph_t captured = nullptr;
     check(cudaStreamEndCapture(rank.stream().native(), &captured), "cudaStreamEndCapture");
     const support::Graph graph(captured);
@@ -477,7 +334,7 @@ TEST_CASE("a step behind a replay that still runs has its own norm, or none if i
 
 TEST_CASE("a driver that does not load the kernel refuses the measurement before the step, which then works without") {
   REQUIRE(support::enough_devices(1));
-  run_ranks<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+  run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
     Model model;
     {
       constexpr int copies = 4;                            // of each type, launched first
@@ -507,10 +364,7 @@ TEST_CASE("a step launches a kernel for each bucket if it measures, else none, a
   };
   const auto calls_of_step = [&](StepOptions options) {
     const Calls before{emulation::waits(), emulation::records(), emulation::host_waits()};
-    dtrain::Step open = rank.reducer->begin("begin()", options);
-    for (std::size_t i = rank.count(); i-- > 0;)
-      open.ready(i, rank.stream().handle());
-    open.finish();
+    rank.step(options);
     const Calls calls{emulation::waits() - before.waits, emulation::records() - before.records,
                       emulation::host_waits() - before.host_waits};
     REQUIRE(rank.wait());

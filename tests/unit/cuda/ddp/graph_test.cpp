@@ -1,20 +1,6 @@
-#include "dtrain/core/config.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <barrier>
-#include <memory>
-
-#include "support/graph_replays.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
-
-using support::FakeJob;
-using support::GraphReplays;
-using support::NcclRank;
-using support::RankThread;
-using support::run_thread_ranks;
 
 /// Whether so many ranks may be threads that capture: on real devices graphs of one process may deadlock there (NCCL's
 /// user guide, "Using NCCL with CUDA Graphs"), and integration.nccl has them as processes.

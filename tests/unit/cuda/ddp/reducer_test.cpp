@@ -1,35 +1,8 @@
 #include "dtrain/ddp/reduction/reducer.hpp"
-
-#include "dtrain/core/config.hpp"
-
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <atomic>
-#include <barrier>
-#include <chrono>
-#include <cstddef>
-#include <memory>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "support/cuda_training_rank.hpp"
-#include "support/expect_error.hpp"
-#include "support/gate.hpp"
 #include "support/sanitized.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
-
-using dtrain::Errc;
-using dtrain::Step;
-using dtrain::StreamHandle;
-using support::CudaTrainingRank;
-using support::FakeJob;
-using support::mean_over_ranks;
-using support::RankThread;
-using support::run_thread_ranks;
-using namespace std::chrono_literals;
 
 /// A whole number below 2^20, so that sums of it are exact.
 float value_of(int rank, int step, std::size_t i) {
@@ -46,7 +19,6 @@ bool is_mean(const std::vector<float>& values, int ranks, int step, std::size_t 
 /// Steps in which gradient i is computed on stream i % streams, late, and read where it was computed, at once.
 void expect_means(int ranks, const CudaTrainingRank::Wanted& wanted, bool foreign) {
   const auto job = std::make_shared<FakeJob>(ranks);
-  std::atomic<int> wrong{0};
   run_thread_ranks(ranks, [&](RankThread& self) {
     CudaTrainingRank rank(job, self.rank(), ranks, wanted);
     std::vector<support::DeviceBuffer> others;
@@ -74,12 +46,11 @@ void expect_means(int ranks, const CudaTrainingRank::Wanted& wanted, bool foreig
       for (std::size_t i = 0; i < rank.count(); ++i)
         rank.use(i, rank.stream(i % wanted.streams));
       self.doing("waiting for the device");
-      wrong += rank.wait() ? 0 : 1;
+      CHECK(rank.wait());
       for (std::size_t i = 0; i < rank.count(); ++i)
-        wrong += is_mean(rank.result(i), ranks, step, i) ? 0 : 1;
+        CHECK(is_mean(rank.result(i), ranks, step, i));
     }
   });
-  CHECK(wrong == 0);
 }
 
 }  // namespace
@@ -116,10 +87,7 @@ TEST_CASE("finish does not wait for the device") {
   support::Gate gate;
   std::atomic<bool> finished{false};
   support::enqueue_on_host(rank.stream(), [&] { gate.pass(); });
-  Step step = rank.reducer->begin();
-  for (std::size_t i = 0; i < rank.count(); ++i)
-    step.ready(i, rank.stream().handle());
-  step.finish();
+  rank.step();
   finished = true;
   Step next = rank.reducer->begin();  // nor does the next step
   for (std::size_t i = 0; i < rank.count(); ++i)
@@ -135,10 +103,7 @@ TEST_CASE("a stream that made no gradient runs behind the step only if it is tol
   CudaTrainingRank rank(std::make_shared<FakeJob>(1), 0, 1, {.streams = 2});
   support::Gate gate;
   support::enqueue_on_host(rank.stream(0), [&] { gate.pass(); });
-  Step step = rank.reducer->begin();
-  for (std::size_t i = 0; i < rank.count(); ++i)
-    step.ready(i, rank.stream(0).handle());
-  step.finish();
+  rank.step();
   dtrain::stream::cuda::Event unordered, ordered;
   rank.stream(1).record(unordered);
   CHECK(support::holds_soon([&] { return unordered.is_complete(); }));
@@ -154,7 +119,6 @@ TEST_CASE("a stream that made no gradient runs behind the step only if it is tol
 TEST_CASE("several threads may announce at once, each with its stream") {
   if (!support::enough_devices(2)) return dtrain_test::skip("two ranks need two devices");
   const auto job = std::make_shared<FakeJob>(2);
-  std::atomic<int> wrong{0};
   run_thread_ranks(2, [&](RankThread& self) {
     CudaTrainingRank rank(
         job, self.rank(), 2,
@@ -178,12 +142,11 @@ TEST_CASE("several threads may announce at once, each with its stream") {
       step.finish();
       for (std::size_t i = 0; i < rank.count(); ++i)
         rank.use(i, rank.stream(i % 3));
-      wrong += rank.wait() ? 0 : 1;
+      CHECK(rank.wait());
       for (std::size_t i = 0; i < rank.count(); ++i)
-        wrong += is_mean(rank.result(i), 2, repeat, i) ? 0 : 1;
+        CHECK(is_mean(rank.result(i), 2, repeat, i));
     }
   });
-  CHECK(wrong == 0);
 }
 
 TEST_CASE("ready without a stream, with one of the host and with one of another device are refused in a sentence") {
@@ -240,7 +203,6 @@ TEST_CASE("parameters without a gradient are named, or count as zeros where that
   for (const bool bound : {false, true}) {
     CAPTURE(bound);
     const auto job = std::make_shared<FakeJob>(2);
-    std::atomic<int> wrong{0};
     run_thread_ranks(2, [&](RankThread& self) {
       CudaTrainingRank rank(job, self.rank(), 2,
                             {.caps = {256, 8192}, .bound = bound, .options = {.allow_unused_parameters = true}});
@@ -255,14 +217,12 @@ TEST_CASE("parameters without a gradient are named, or count as zeros where that
         if (self.rank() == 0) step.ready(2, rank.stream().handle());
         step.finish();
         const float means[] = {6.0F, 0.0F, 3.0F, 0.0F};
+        rank.use_all();
+        CHECK(rank.wait());
         for (std::size_t i = 0; i < rank.count(); ++i)
-          rank.use(i, rank.stream());
-        wrong += rank.wait() ? 0 : 1;
-        for (std::size_t i = 0; i < rank.count(); ++i)
-          wrong += rank.result(i) == std::vector<float>(rank.size(i), means[i]) ? 0 : 1;
+          CHECK(rank.result(i) == std::vector<float>(rank.size(i), means[i]));
       }
     });
-    CHECK(wrong == 0);
   }
 }
 
@@ -304,10 +264,7 @@ TEST_CASE("where everything is recorded, the device's times of each bucket are")
     CAPTURE(everything);
     CudaTrainingRank rank(std::make_shared<FakeJob>(1), 0, 1, {.options = {.timeline = everything}});
     for (int repeat = 0; repeat < 3; ++repeat) {
-      Step step = rank.reducer->begin();
-      for (std::size_t i = rank.count(); i-- > 0;)
-        step.ready(i, rank.stream().handle());
-      step.finish();
+      rank.step();
     }
     CHECK(rank.wait());
     std::size_t on_device = 0;
@@ -326,7 +283,6 @@ TEST_CASE("where everything is recorded, the device's times of each bucket are")
 TEST_CASE("a second plan moves what bound gradients hold, and later steps reduce at the new places") {
   if (!support::enough_devices(2)) return dtrain_test::skip("two ranks need two devices");
   const auto job = std::make_shared<FakeJob>(2);
-  std::atomic<int> wrong{0};
   std::atomic<int> moved{0};
   run_thread_ranks(2, [&](RankThread& self) {
     std::vector<dtrain::Parameter>* parameters = nullptr;
@@ -349,13 +305,11 @@ TEST_CASE("a second plan moves what bound gradients hold, and later steps reduce
         step.ready(i, rank.stream().handle());
       }
       step.finish();
+      rank.use_all();
+      CHECK(rank.wait());
       for (std::size_t i = 0; i < rank.count(); ++i)
-        rank.use(i, rank.stream());
-      wrong += rank.wait() ? 0 : 1;
-      for (std::size_t i = 0; i < rank.count(); ++i)
-        wrong += is_mean(rank.result(i), 2, repeat, i) ? 0 : 1;
+        CHECK(is_mean(rank.result(i), 2, repeat, i));
     }
   });
-  CHECK(wrong == 0);
   CHECK(moved > 0);
 }

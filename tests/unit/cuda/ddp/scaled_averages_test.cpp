@@ -1,36 +1,11 @@
 #include "dtrain/ddp/setup/driver.hpp"
-
-#include "dtrain/core/config.hpp"
-
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <cmath>
-#include <cstddef>
-#include <memory>
-#include <random>
-#include <string>
-#include <vector>
-
-#include "dtrain/backend/staged.hpp"
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/core/types/float16.hpp"
-#include "support/captured_stderr.hpp"
-#include "support/contains.hpp"
-#include "support/cuda_training_rank.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
 
-using dtrain::bfloat16;
-using dtrain::DType;
-using dtrain::float16;
-using dtrain::ReduceOp;
 using dtrain::ddp::scales_averages;
-using support::FakeJob;
-using support::RankThread;
-using support::run_thread_ranks;
-using Nccl = dtrain::backend::Nccl::Communicator;
-using Staged = dtrain::backend::Staged<dtrain::backend::SharedMemory>::Communicator;
+using NcclCommunicator = Nccl::Communicator;
+using StagedCommunicator = Staged<SharedMemory>::Communicator;
 
 constexpr std::size_t elements = 5000;
 
@@ -56,7 +31,7 @@ double bias_of_average(int ranks, bool bound) {
     const dtrain::TensorView view{memory.data(), {elements}, dtrain::dtype_of<T>::value, device};
     const std::vector<dtrain::Parameter> parameters{{"p", view, view}};
     dtrain::ddp::ReducerParts parts;
-    parts.scales_averages = scales_averages<Nccl>(parameters, ReduceOp::average, ranks, nccl.stream.ref());
+    parts.scales_averages = scales_averages<NcclCommunicator>(parameters, ReduceOp::average, ranks, nccl.stream.ref());
     REQUIRE(parts.scales_averages);
     support::NcclReducer reducer(std::move(nccl.communicator), nccl.stream.ref(), parameters,
                                  dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(parameters), {0, 0}), {},
@@ -66,10 +41,7 @@ double bias_of_average(int ranks, bool bound) {
     dtrain::Step step = reducer.begin();
     step.ready(0, stream.ref().handle());
     step.finish();
-    dtrain::stream::cuda::Event reduced;
-    stream.ref().record(reduced);
-    REQUIRE(reduced.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(20))) ==
-            dtrain::stream::WaitResult::complete);
+    REQUIRE(completes(stream.ref()));
     const auto results = support::on_host<T>(static_cast<const std::byte*>(gradient.data), elements);
     if (self.rank() != 0) {
       return;
@@ -110,11 +82,11 @@ TEST_CASE("only averages of floats over several ranks of NCCL are scaled sums, a
   const std::vector<dtrain::Parameter> model{{"w", floats, floats}};
   const dtrain::stream::cuda::Stream stream;
   const std::vector<dtrain::Parameter> mixed{{"w", floats, floats}, {"b", bytes, bytes}};
-  CHECK(scales_averages<Nccl>(model, ReduceOp::average, 2, stream.ref()));
-  CHECK_FALSE(scales_averages<Nccl>(model, ReduceOp::average, 1, stream.ref()));
-  CHECK_FALSE(scales_averages<Nccl>(model, ReduceOp::sum, 2, stream.ref()));
-  CHECK_FALSE(scales_averages<Nccl>(mixed, ReduceOp::average, 2, stream.ref()));
-  CHECK_FALSE(scales_averages<Staged>(model, ReduceOp::average, 2, stream.ref()));
+  CHECK(scales_averages<NcclCommunicator>(model, ReduceOp::average, 2, stream.ref()));
+  CHECK_FALSE(scales_averages<NcclCommunicator>(model, ReduceOp::average, 1, stream.ref()));
+  CHECK_FALSE(scales_averages<NcclCommunicator>(model, ReduceOp::sum, 2, stream.ref()));
+  CHECK_FALSE(scales_averages<NcclCommunicator>(mixed, ReduceOp::average, 2, stream.ref()));
+  CHECK_FALSE(scales_averages<StagedCommunicator>(model, ReduceOp::average, 2, stream.ref()));
 }
 
 #if DTRAIN_EMULATED_CUDA
@@ -125,10 +97,10 @@ TEST_CASE("a driver that loads a kernel only when it is launched, and then canno
   const dtrain::stream::cuda::Stream stream;
   emulation::fail("cuLaunchKernel", 1, 209);  // CUDA_ERROR_NO_BINARY_FOR_GPU
   support::CapturedStderr captured;
-  CHECK_FALSE(scales_averages<Nccl>(model, ReduceOp::average, 2, stream.ref()));
+  CHECK_FALSE(scales_averages<NcclCommunicator>(model, ReduceOp::average, 2, stream.ref()));
   CHECK(
       support::contains(captured.text(), "the CUDA driver does not load dtrain's kernels (cuLaunchKernel on device 0"));
   CHECK(support::contains(captured.text(), "averages are left to NCCL"));
-  CHECK(scales_averages<Nccl>(model, ReduceOp::average, 2, stream.ref()));
+  CHECK(scales_averages<NcclCommunicator>(model, ReduceOp::average, 2, stream.ref()));
 }
 #endif

@@ -1,22 +1,6 @@
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <cstdint>
-#include <cstring>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/core/types/float16.hpp"
-#include "support/emulated_ranks.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
-
-using support::EmulatedRank;
-using support::run_emulated_ranks;
-using support::settled;
 
 constexpr std::size_t large = 150'001;  // several pieces of the emulation's
 

@@ -1,20 +1,6 @@
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <cstdlib>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "support/emulated_ranks.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
-
-using support::begin_init;
-using support::EmulatedRank;
-using support::run_emulated_ranks;
-using support::settled;
 
 /// As a program begins that sets NCCL_LAUNCH_ORDER_IMPLICIT so, for communicators that are made meanwhile.
 class LaunchOrder {

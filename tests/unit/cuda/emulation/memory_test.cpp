@@ -1,13 +1,8 @@
-#include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstddef>
-#include <string>
-#include <vector>
-
-#include "support/emulated_ranks.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
 

@@ -1,19 +1,6 @@
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <cstdlib>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "support/emulated_ranks.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
-
-using support::EmulatedRank;
-using support::run_emulated_ranks;
-using support::settled;
 
 struct Reset {
   ~Reset() { emulation::reset(); }

@@ -1,21 +1,6 @@
-#include <doctest/doctest.h>
-
-#include <array>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "support/emulated_ranks.hpp"
-#include "support/program.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
-
-using support::EmulatedRank;
-using support::Program;
 
 constexpr const char* rank_variable = "DTRAIN_TEST_EMULATED_RANK";
 constexpr const char* size_variable = "DTRAIN_TEST_EMULATED_SIZE";

@@ -1,16 +1,6 @@
-#include <doctest/doctest.h>
-
-#include <cstdlib>
-#include <string>
-
-#include "dtrain/core/config.hpp"
-#include "support/program.hpp"
-#include "support/skip.hpp"
-#include "support/two_streams.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
-
-using support::TwoStreams;
 
 constexpr const char* race_variable = "DTRAIN_TEST_EMULATED_RACE";
 

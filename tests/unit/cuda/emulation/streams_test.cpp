@@ -1,15 +1,6 @@
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <thread>
-
-#include "support/two_streams.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
-
-using support::TwoStreams;
-using support::written_and_read;
 
 struct Reset {
   ~Reset() { emulation::reset(); }

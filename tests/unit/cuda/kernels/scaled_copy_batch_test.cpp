@@ -1,51 +1,11 @@
-#include "dtrain/stream/cuda/kernels/scaled_copy_batch.hpp"
-
-#include "dtrain/core/config.hpp"
-
-#include <doctest/doctest.h>
-
 #include <bit>
-#include <chrono>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <random>
-#include <string>
-#include <thread>
-#include <type_traits>
-#include <vector>
 
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/core/types/float16.hpp"
-#include "dtrain/stream/cuda/kernels/square_sum_kernel.hpp"
-#include "support/contains.hpp"
-#include "support/cuda_memory.hpp"
-#include "support/ptxas.hpp"
-#if DTRAIN_EMULATED_CUDA
-#include "emulation/emulation.hpp"
-#endif
+#include "unit/cuda/prelude.hpp"
 
 namespace {
 
-using dtrain::bfloat16;
-using dtrain::Deadline;
-using dtrain::DType;
-using dtrain::float16;
-using dtrain::stream::WaitResult;
-using dtrain::stream::cuda::can_scale;
-using dtrain::stream::cuda::DeviceBuffer;
-using dtrain::stream::cuda::Event;
-using dtrain::stream::cuda::scale_kernel_text;
-using dtrain::stream::cuda::ScaledCopyBatch;
-using dtrain::stream::cuda::ScaleKernel;
-using dtrain::stream::cuda::Stream;
-using dtrain::stream::cuda::StreamRef;
-using namespace std::chrono_literals;
-
 void wait(StreamRef stream) {
-  Event event;
-  stream.record(event);
-  REQUIRE(event.block_until_complete(Deadline::after(60s)) == WaitResult::complete);
+  REQUIRE(completes(stream, 60s));
 }
 
 template <class T>

@@ -1,39 +1,6 @@
-#include "dtrain/stream/cuda/kernels/square_sum_kernel.hpp"
-
-#include "dtrain/core/config.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <cmath>
-#include <cstddef>
-#include <cstring>
-#include <limits>
-#include <random>
-#include <string>
-#include <vector>
-
-#include "dtrain/core/types/bfloat16.hpp"
-#include "dtrain/core/types/float16.hpp"
-#include "dtrain/kernels/sum_of_squares.hpp"
-#include "dtrain/stream/cuda/pinned_buffer.hpp"
-#include "dtrain/stream/cuda/stream.hpp"
-#include "support/cuda_memory.hpp"
-#include "support/ptxas.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
-
-using dtrain::bfloat16;
-using dtrain::BufferView;
-using dtrain::DType;
-using dtrain::float16;
-using dtrain::stream::cuda::can_sum_squares;
-using dtrain::stream::cuda::DeviceBuffer;
-using dtrain::stream::cuda::PinnedBuffer;
-using dtrain::stream::cuda::square_sum_blocks;
-using dtrain::stream::cuda::square_sum_text;
-using dtrain::stream::cuda::SquareSumKernel;
-using dtrain::stream::cuda::Stream;
 
 template <class T>
 std::vector<T> normal_values(std::size_t count, unsigned seed) {
@@ -62,10 +29,7 @@ std::vector<double> sums_of(const std::vector<T>& values, std::size_t shift = 0)
   std::fill_n(first, blocks + 1, -1.0);
   const Stream stream;
   SquareSumKernel::find(array.dtype).enqueue(array, first, stream.ref());
-  dtrain::stream::cuda::Event event;
-  stream.ref().record(event);
-  REQUIRE(event.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(60))) ==
-          dtrain::stream::WaitResult::complete);
+  REQUIRE(completes(stream.ref(), 60s));
   CHECK(first[blocks] == -1.0);
   return {first, first + blocks};
 }

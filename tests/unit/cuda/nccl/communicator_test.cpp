@@ -1,47 +1,7 @@
-#include "dtrain/core/config.hpp"
-
-#include <doctest/doctest.h>
-
-#include <barrier>
-#include <chrono>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
-
-#include "support/block_checks.hpp"
 #include "support/collective_checks.hpp"
-#include "support/expect_error.hpp"
-#include "support/nccl_rank.hpp"
-#if DTRAIN_EMULATED_CUDA
-#include "emulation/emulation.hpp"
-#endif
+#include "unit/cuda/prelude.hpp"
 
 namespace {
-
-using dtrain::Deadline;
-using dtrain::DeviceKind;
-using dtrain::DType;
-using dtrain::Errc;
-using dtrain::Error;
-using dtrain::ReduceOp;
-using dtrain::backend::AllReduce;
-using dtrain::backend::Barrier;
-using dtrain::backend::Broadcast;
-using support::DeviceBuffer;
-using support::error_of;
-using support::FakeJob;
-using support::NcclRank;
-using support::on_device;
-using support::on_host;
-using support::RankThread;
-using support::run_ranks;
-using support::run_thread_ranks;
-using namespace std::chrono_literals;
 
 bool is_integer(DType dtype) {
   return dtype == DType::i64 || dtype == DType::i32 || dtype == DType::u8;

@@ -1,17 +1,8 @@
-#include "dtrain/backend/nccl/library.hpp"
-
-#include "dtrain/core/config.hpp"
-
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <cstdlib>
-#include <memory>
-#include <optional>
-#include <string>
-
-#include "support/expect_error.hpp"
 #include "support/nccl_rank.hpp"
+#include "support/expect_error.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/backend/nccl/library.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
 
@@ -127,10 +118,7 @@ TEST_CASE("ranks that are threads and share a device are refused in the implicit
     const support::DeviceBuffer memory = support::on_device(std::vector<float>(8, 1.0F));
     const dtrain::BufferView view{memory.data(), 8, dtrain::DType::f32, {dtrain::DeviceKind::cuda, 0}};
     communicator.enqueue(dtrain::backend::AllReduce{view, view, dtrain::ReduceOp::sum}, stream.ref());
-    dtrain::stream::cuda::Event done;
-    stream.ref().record(done);
-    CHECK(done.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(20))) ==
-          dtrain::stream::WaitResult::complete);
+    CHECK(completes(stream.ref()));
     CHECK(support::on_host<float>(memory.data(), 8) == std::vector<float>(8, 2.0F));
   });
 }

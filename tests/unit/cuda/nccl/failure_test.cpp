@@ -1,51 +1,11 @@
-#include "dtrain/core/config.hpp"
+#include "unit/cuda/prelude.hpp"
 
 #if DTRAIN_EMULATED_CUDA
 
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <barrier>
-#include <chrono>
-#include <cstddef>
-#include <memory>
-#include <optional>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
-
-#include "support/emulated_devices.hpp"
-#include "support/expect_error.hpp"
-#include "support/gate.hpp"
-#include "support/nccl_rank.hpp"
-
 namespace {
 
-using dtrain::CauseKind;
-using dtrain::Deadline;
-using dtrain::DType;
-using dtrain::Errc;
-using dtrain::Error;
 using dtrain::PeerLost;
-using dtrain::ReduceOp;
-using dtrain::backend::AllReduce;
-using dtrain::backend::Barrier;
-using dtrain::backend::Broadcast;
-using dtrain::backend::ExchangeBlocks;
 using emulation::Fault;
-using support::contains;
-using support::DeviceBuffer;
-using support::EmulatedDevices;
-using support::error_of;
-using support::FakeJob;
-using support::holds_soon;
-using support::NcclRank;
-using support::on_device;
-using support::RankThread;
-using support::run_ranks;
-using support::run_thread_ranks;
-using namespace std::chrono_literals;
 
 /// What ends at once does so long before the timeouts of 10 s; a machine may stand still for seconds.
 constexpr auto slack = DTRAIN_THREAD_SANITIZER ? 20s : 8s;

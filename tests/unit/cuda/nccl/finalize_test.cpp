@@ -1,25 +1,8 @@
-#include "dtrain/core/config.hpp"
+#include "unit/cuda/prelude.hpp"
 
 #if DTRAIN_EMULATED_CUDA
 
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <memory>
-#include <optional>
-
-#include "support/gate.hpp"
-#include "support/nccl_rank.hpp"
-
 namespace {
-
-using dtrain::Deadline;
-using dtrain::backend::nccl::AbandonedThreads;
-using support::FakeJob;
-using support::NcclRank;
-using support::RankThread;
-using support::run_thread_ranks;
-using namespace std::chrono_literals;
 
 bool none_is_left_behind() {
   return support::holds_soon([] { return AbandonedThreads::count() == 0; });

@@ -1,42 +1,12 @@
 // Floats of 8 bits over NCCL: they move on any device, and their reductions are refused.
 
 #include "dtrain/core/types/float8.hpp"
-
-#include <doctest/doctest.h>
-
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "dtrain/distributed_data_parallel.hpp"
-#include "dtrain/launch/per_process.hpp"
-#include "support/nccl_rank.hpp"
-#include "support/thread_group.hpp"
+#include "unit/cuda/prelude.hpp"
 
 namespace {
 
-using dtrain::DeviceKind;
-using dtrain::DType;
-using dtrain::Errc;
-using dtrain::Error;
 using dtrain::float8_e4m3;
 using dtrain::float8_e5m2;
-using dtrain::ReduceOp;
-using dtrain::backend::AllGather;
-using dtrain::backend::AllReduce;
-using dtrain::backend::Broadcast;
-using dtrain::backend::Nccl;
-using dtrain::backend::ReduceScatter;
-using dtrain::backend::SendRecv;
-using support::DeviceBuffer;
-using support::FakeJob;
-using support::NcclRank;
-using support::on_device;
-using support::on_host;
-using support::RankThread;
-using support::run_ranks;
 
 using Policy = dtrain::Policy<dtrain::launch::PerProcess, Nccl>;
 

@@ -1,43 +1,8 @@
-#include "dtrain/core/config.hpp"
+#include "unit/cuda/prelude.hpp"
 
 #if DTRAIN_EMULATED_CUDA
 
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "support/emulated_devices.hpp"
-#include "support/expect_error.hpp"
-#include "support/gate.hpp"
-#include "support/nccl_rank.hpp"
-
 namespace {
-
-using dtrain::Deadline;
-using dtrain::DType;
-using dtrain::Errc;
-using dtrain::ReduceOp;
-using dtrain::backend::AllReduce;
-using dtrain::backend::Barrier;
-using dtrain::backend::Nccl;
-using dtrain::backend::nccl::AbandonedThreads;
-using support::channel_context;
-using support::contains;
-using support::DeviceBuffer;
-using support::EmulatedDevices;
-using support::error_of;
-using support::FakeJob;
-using support::holds_soon;
-using support::NcclRank;
-using support::on_device;
-using support::RankThread;
-using support::run_thread_ranks;
-using namespace std::chrono_literals;
 
 /// Of the channel "group": the same ranks' channel "ddp", as a wrapper opens it.
 NcclRank::Communicator duplicate(NcclRank& of, const std::shared_ptr<FakeJob>& job,

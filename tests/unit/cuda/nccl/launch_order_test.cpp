@@ -1,27 +1,10 @@
-#include "dtrain/core/config.hpp"
+#include "unit/cuda/prelude.hpp"
 
 #if DTRAIN_EMULATED_CUDA
 
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <memory>
-#include <optional>
-#include <string>
-#include <thread>
-
 #include "dtrain/backend/nccl/channel.hpp"
-#include "support/gate.hpp"
-#include "support/nccl_rank.hpp"
 
 namespace {
-
-using dtrain::Deadline;
-using dtrain::backend::AllReduce;
-using support::FakeJob;
-using support::NcclRank;
-using namespace std::chrono_literals;
 
 /// Whether an operation of one channel completes on a rank while that of another one, enqueued before, has not begun
 /// there; both have on the other rank.

@@ -1,39 +1,10 @@
-#include "dtrain/core/config.hpp"
+#include "unit/cuda/prelude.hpp"
 
 #if DTRAIN_EMULATED_CUDA
 
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <chrono>
-#include <memory>
-#include <optional>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "support/emulated_devices.hpp"
-#include "support/expect_error.hpp"
-#include "support/gate.hpp"
-#include "support/nccl_rank.hpp"
-
 namespace {
 
-using dtrain::Deadline;
-using dtrain::DType;
-using dtrain::ReduceOp;
-using dtrain::backend::AllReduce;
 namespace nccl = dtrain::backend::nccl;
-using support::DeviceBuffer;
-using support::EmulatedDevices;
-using support::FakeJob;
-using support::NcclRank;
-using support::on_device;
-using support::on_host;
-using support::RankThread;
-using support::run_ranks;
-using support::run_thread_ranks;
-using namespace std::chrono_literals;
 
 using Blocking = dtrain::backend::NcclWith<dtrain::backend::NcclOptions{.blocking = true}>;
 

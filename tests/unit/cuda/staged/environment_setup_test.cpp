@@ -1,16 +1,7 @@
 #include "dtrain/backend/staged.hpp"
+#include "unit/cuda/prelude.hpp"
 
-#include <doctest/doctest.h>
-
-#include <chrono>
-#include <cstdlib>
-#include <optional>
-#include <string>
-
-#include "dtrain/backend/staged.hpp"
-#include "support/skip.hpp"
-
-using Staged = dtrain::backend::Staged<dtrain::backend::SharedMemory>;
+using StagedMemory = dtrain::backend::Staged<dtrain::backend::SharedMemory>;
 using dtrain::backend::staged::warning_about;
 
 namespace {
@@ -40,12 +31,12 @@ class SavedVariable {
 }  // namespace
 
 TEST_CASE("a rank that stages asks for a hardware queue for each stream, unless the user says otherwise") {
-  if (Staged::visible_devices() == 0) return dtrain_test::skip("there is no device");
+  if (StagedMemory::visible_devices() == 0) return dtrain_test::skip("there is no device");
   const SavedVariable saved;
   const dtrain::identity::ProcessIdentity alone;
   std::optional<dtrain::rendezvous::Secret> secret;
   const auto begin = [&] {
-    static_cast<void>(Staged::pre_join_blocking(alone, secret, dtrain::Deadline::after(std::chrono::seconds(10))));
+    static_cast<void>(StagedMemory::pre_join_blocking(alone, secret, dtrain::Deadline::after(std::chrono::seconds(10))));
     const char* const now = std::getenv(SavedVariable::name);
     return std::string(now == nullptr ? "unset" : now);
   };
