@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dtrain/backend/exchange/block_exchange.hpp"
+#include "dtrain/backend/operations.hpp"
 
 namespace support {
 

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "dtrain/backend/operations.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/kernels/reduction.hpp"
 #include "support/element_bytes.hpp"

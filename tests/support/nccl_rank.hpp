@@ -57,6 +57,13 @@ inline constexpr std::chrono::seconds opening_patience{60};
 struct NcclRank {
   using Communicator = dtrain::backend::Nccl::Communicator;
 
+  /// Says so where it cannot.
+  static bool can_run(int ranks) {
+    const bool can = enough_devices(ranks);
+    if (!can) dtrain_test::skip("there is no device for each of " + std::to_string(ranks) + " ranks");
+    return can;
+  }
+
   NcclRank(const std::shared_ptr<FakeJob>& job, int rank, int size, const std::string& name = "group",
            std::chrono::nanoseconds timeout = opening_patience, std::chrono::nanoseconds opening = opening_patience)
       : device(taken(rank)),
@@ -89,12 +96,7 @@ struct NcclRank {
   }
 
   /// Blocking: until the stream has run what is enqueued. @returns whether the communicator still serves
-  bool wait() {
-    dtrain::stream::cuda::Event event;
-    stream.ref().record(event);
-    const auto result = event.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(30)));
-    return result == dtrain::stream::WaitResult::complete && !communicator.failure();
-  }
+  bool wait() { return completes(stream.ref(), std::chrono::seconds(30)) && !communicator.failure(); }
 
   /// Collective, blocking: a small all_reduce and a broadcast, which connect the ranks. Later ones return when they are
   /// enqueued, whether other ranks call them or not.

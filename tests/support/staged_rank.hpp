@@ -41,36 +41,36 @@ struct StagedRank {
   void forget() { used = 0; }
 
   /// The same with values. Blocking.
+  struct Memory {
+    operator dtrain::BufferView() const { return held; }
+    dtrain::BufferView view() const { return held; }
+    dtrain::BufferView held;
+  };
   template <class T>
-  dtrain::BufferView put(const std::vector<T>& values) {
-    const dtrain::BufferView made = space(values.size(), dtrain::dtype_of<T>::value);
+  Memory put(const std::vector<T>& values, dtrain::DType dtype = dtrain::dtype_of<T>::value) {
+    const dtrain::BufferView made = space(values.size() * sizeof(T) / size_bytes(dtype), dtype);
     write(made.data, values);
-    return made;
+    return {made};
   }
 
   /// Blocking: what is there when all work has ended.
   template <class T>
   static std::vector<T> get(const dtrain::BufferView& from) {
-    return on_host<T>(from.data, from.count);
+    return on_host<T>(from.data, from.bytes() / sizeof(T));
   }
 
   /// Blocking: until the stream has done all. @returns whether it has, and the communicator still serves
   bool wait() { return passes() && !communicator.failure(); }
 
   /// Blocking. @returns whether the stream has done all
-  bool passes() {
-    dtrain::stream::cuda::Event event;
-    ref().record(event);
-    return event.block_until_complete(dtrain::Deadline::after(std::chrono::seconds(30))) ==
-           dtrain::stream::WaitResult::complete;
-  }
+  bool passes() { return completes(ref(), std::chrono::seconds(30)); }
 
   /// A view of memory of this rank's device.
   dtrain::BufferView view(std::byte* data, std::size_t count, dtrain::DType dtype = dtrain::DType::f32) const {
     return {data, count, dtype, ref().device()};
   }
 
-  static constexpr std::size_t scratch_bytes = std::size_t{40} << 20;
+  static constexpr std::size_t scratch_bytes = std::size_t{64} << 20;
   DeviceBuffer scratch{scratch_bytes};
   std::size_t used = 0;
   std::shared_ptr<dtrain::FailureLatch> latch;

@@ -3,14 +3,6 @@
 
 namespace {
 
-TEST_CASE("blocks of any lengths are exchanged and reduced, among 1, 2, 3, 4 and 5 ranks") {
-  for (const int ranks : {1, 2, 3, 4, 5}) {
-    run_ranks<SharedMemoryRank>(ranks, [](SharedMemoryRank& self, RankThread&) {
-      support::check_blocks(self, {0, 7, 3000, 150'001});
-    });
-  }
-}
-
 /// Memory of an allocation; the rest of the memory's ranks have their own.
 struct InAllocation {
   struct Memory {

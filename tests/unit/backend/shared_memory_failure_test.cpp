@@ -1,13 +1,11 @@
 #include <dirent.h>
 
+#include "support/communicator_contract.hpp"
 #include "unit/backend/prelude.hpp"
 
 namespace {
 
 using dtrain::Cause;
-using dtrain::backend::Recv;
-using dtrain::backend::Send;
-using dtrain::backend::SendRecv;
 using support::contains;
 using support::error_of;
 using support::holds_soon;
@@ -39,6 +37,9 @@ std::vector<float>& scratch(int rank) {
 BufferView floats(int rank, std::size_t count) {
   return dtrain::buffer_view(std::span(scratch(rank)).first(count));
 }
+
+COMMUNICATOR_FAILURE_CONTRACT(SharedMemoryRank)
+HOST_STREAM_CONTRACT(SharedMemoryRank)
 
 TEST_CASE("ranks that call different things learn on every rank which two differ and in what") {
   struct Case {
@@ -88,111 +89,6 @@ TEST_CASE("a rank that never comes is named by every rank that waits for it, wit
     };
     CHECK((says("rank 1", "ranks 0 and 2") || says("ranks 0-1", "rank 2") || says("ranks 1-2", "rank 0")));  // so far
   });
-}
-
-TEST_CASE("an abort from another thread ends a wait at once, on every rank, with its cause") {
-  for (const bool helper : {false, true}) {
-    std::atomic<int> ended{0};
-    run_ranks<SharedMemoryRank>({3, "group", 1h}, [&](SharedMemoryRank& self, RankThread& thread) {
-      if (helper) {
-        self.stream.start_helper();
-      }
-      if (thread.rank() == 2) {
-        holds_soon([&] { return ended == 2; });  // never joins the barrier
-        return;
-      }
-      self.communicator.enqueue(Barrier{}, self.stream.ref());
-      std::thread aborter([&] {
-        if (thread.rank() == 0) {
-          std::this_thread::sleep_for(30ms);
-          self.communicator.abort({CauseKind::exception, 0, "here", "enough"});
-        }
-      });
-      CHECK_FALSE(self.wait());
-      aborter.join();
-      ++ended;
-      CHECK(self.communicator.failure().value().text == "enough");
-    });
-  }
-}
-
-TEST_CASE("the job's failure aborts the channel, also one that is set before or while it is opened") {
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    SharedMemoryRank self(job, thread.rank(), 2, "group", 1h);
-    if (thread.rank() == 0) {
-      self.communicator.enqueue(Barrier{}, self.stream.ref());
-      std::thread control([&] {
-        std::this_thread::sleep_for(20ms);
-        job->fail({CauseKind::lost, 1, "elsewhere", "its connection closed"});
-      });
-      CHECK_FALSE(self.wait());
-      control.join();
-      CHECK(self.communicator.failure().value().kind == CauseKind::lost);
-    } else {
-      self.latch->block_until_failed(Deadline::after(20s));
-    }
-    CHECK_ERROR(SharedMemoryRank(job, thread.rank(), 2, "late"), Errc::peer_lost);
-  });
-  const auto unopened = std::make_shared<FakeJob>(2);
-  std::thread control([&] {
-    std::this_thread::sleep_for(20ms);
-    unopened->fail({CauseKind::lost, 1, "elsewhere", "its connection closed"});
-  });
-  CHECK(error_of([&] { SharedMemoryRank(unopened, 0, 2); }).code() == Errc::peer_lost);  // rank 1 never comes
-  control.join();
-}
-
-TEST_CASE("a rank that leaves the channel is not waited for") {
-  run_ranks<SharedMemoryRank>({2, "group", 1h}, [&](SharedMemoryRank& self, RankThread& thread) {
-    self.communicator.enqueue(Barrier{}, self.stream.ref());
-    CHECK(self.wait());
-    if (thread.rank() == 0) {
-      self.communicator.enqueue(Barrier{}, self.stream.ref());
-      CHECK_FALSE(self.wait());
-      const Cause cause = self.communicator.failure().value();
-      CHECK(cause.kind == CauseKind::disagreement);
-      CHECK_CONTAINS(cause.text, "rank 1 has left the channel", "every rank takes as many steps");
-    }
-  });
-}
-
-TEST_CASE("a communicator that is destroyed before its work has run skips it, with a helper or without") {
-  for (const bool helper : {false, true}) {
-    const auto job = std::make_shared<FakeJob>(2);
-    run_thread_ranks(2, [&](RankThread& thread) {
-      auto stream = std::make_unique<dtrain::backend::SharedMemory::StreamOwner>();
-      dtrain::stream::host::Event event;
-      std::vector<float> buffer(5000);  // a helper may be inside an operation until the communicator is gone
-      {
-        SharedMemoryRank self(job, thread.rank(), 2, "group", 1h);
-        if (helper) {
-          stream->start_helper();
-        }
-        if (thread.rank() == 0) {
-          const BufferView view = dtrain::buffer_view(std::span(buffer));
-          self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, stream->ref());
-          self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, stream->ref());
-          stream->ref().record(event);
-        } else {
-          self.latch->block_until_failed(Deadline::after(200ms));
-        }
-      }
-      if (!helper) {
-        CHECK(event.block_until_complete(Deadline::after(20s)) == dtrain::stream::WaitResult::complete);
-      }
-    });
-  }
-}
-
-TEST_CASE("operations of one communicator that overtake each other on two streams are an error, not wrong numbers") {
-  const auto job = std::make_shared<FakeJob>(1);
-  SharedMemoryRank self(job, 0, 1);
-  dtrain::backend::SharedMemory::StreamOwner other;
-  self.communicator.enqueue(Barrier{}, other.ref());
-  self.communicator.enqueue(Barrier{}, self.stream.ref());
-  CHECK_FALSE(self.wait());
-  CHECK_CONTAINS(self.communicator.failure().value().text, "began before the one enqueued before it");
 }
 
 TEST_CASE("ranks that allocate different sizes are told both, and the channel serves on") {
@@ -268,35 +164,6 @@ TEST_CASE("a rank that does not come to the opening is named, and the others hea
     CHECK_CONTAINS(error.what(), "rank 1");
     CHECK(job->latch(thread.rank())->block_until_failed(Deadline::after(10s)));
   });
-}
-
-TEST_CASE("what a caller can know to be wrong throws at the call") {
-  const auto job = std::make_shared<FakeJob>(1);
-  SharedMemoryRank self(job, 0, 1);
-  auto& communicator = self.communicator;
-  const auto stream = self.stream.ref();
-  std::byte memory[64] = {};
-  const BufferView whole{memory, 8, DType::f32, {}};
-  const BufferView overlapping{memory + 4, 8, DType::f32, {}};
-  const BufferView shorter{memory, 7, DType::f32, {}};
-  const BufferView null{nullptr, 8, DType::f32, {}};
-  const BufferView device{memory, 8, DType::f32, {dtrain::DeviceKind::cuda, 0}};
-  const auto reduce = [&](BufferView in, BufferView out) {
-    return error_of([&] { communicator.enqueue(AllReduce{in, out, ReduceOp::sum}, stream); }).code();
-  };
-  CHECK(reduce(whole, overlapping) == Errc::invalid_argument);
-  CHECK(reduce(whole, shorter) == Errc::invalid_argument);
-  CHECK(reduce(null, null) == Errc::invalid_argument);
-  CHECK(reduce(device, device) == Errc::unsupported);
-  CHECK_ERROR(communicator.enqueue(ReduceScatter{whole, shorter, ReduceOp::sum}, stream), Errc::invalid_argument);
-  CHECK_ERROR(communicator.enqueue(AllGather{whole, overlapping}, stream), Errc::invalid_argument);
-  CHECK_ERROR(communicator.enqueue(Send{whole, 1}, stream), Errc::invalid_argument);
-  CHECK_CONTAINS(error_of([&] { communicator.enqueue(Recv{whole, 0}, stream); }).what(), "a peer is another rank");
-  CHECK_ERROR(communicator.enqueue(SendRecv{whole, 0, overlapping, 0}, stream), Errc::invalid_argument);
-  CHECK_ERROR(communicator.enqueue(Broadcast{whole, 1}, stream), Errc::invalid_argument);
-  CHECK_ERROR(communicator.enqueue(Broadcast{whole, -1}, stream), Errc::invalid_argument);
-  communicator.enqueue(AllReduce{whole, whole, ReduceOp::sum}, stream);  // none of them counted as an operation
-  CHECK(self.wait());
 }
 
 std::size_t open_descriptors() {

@@ -1,4 +1,5 @@
 #include "support/allocation_count.hpp"
+#include "support/communicator_contract.hpp"
 #include "unit/backend/prelude.hpp"
 
 namespace {
@@ -79,6 +80,9 @@ void check_all_paths(int ranks, const std::vector<std::size_t>& counts) {
     }
   });
 }
+
+COMMUNICATOR_CONTRACT(SharedMemoryRank)
+CROSSED_CHANNELS_CONTRACT(SharedMemoryRank)
 
 TEST_CASE("every path of an all-reduce has the bits of a plain loop in rank order") {
   for (const int ranks : rank_counts) {
@@ -194,33 +198,6 @@ TEST_CASE("a helper thread and the waiting thread give the same bits") {
           CHECK(all_reduce_gives(self, allocation.data(), memory, ReduceOp::average, inputs, expected));
         }
       }
-    }
-  });
-}
-
-TEST_CASE("channels do not wait for each other") {
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    SharedMemoryRank first(job, thread.rank(), 2, "first");
-    SharedMemoryRank second(job, thread.rank(), 2, "second");
-    std::vector<float> a(5000, 1);
-    std::vector<float> b(5000, 2);
-    const BufferView view_a = dtrain::buffer_view(std::span(a));
-    const BufferView view_b = dtrain::buffer_view(std::span(b));
-    first.communicator.enqueue(AllReduce{view_a, view_a, ReduceOp::sum}, first.stream.ref());
-    second.communicator.enqueue(AllReduce{view_b, view_b, ReduceOp::sum}, second.stream.ref());
-    // Each rank finishes the channels in another order: with a common order this would be a deadlock.
-    SharedMemoryRank* const order[] = {&first, &second};
-    const std::size_t start = static_cast<std::size_t>(thread.rank());
-    std::thread other([&] { CHECK(order[start]->wait()); });
-    CHECK(order[1 - start]->wait());
-    other.join();
-    CHECK(a.back() == 2);
-    CHECK(b.back() == 4);
-    // Nothing has begun on the second channel of rank 1 while rank 0 works on the first with it.
-    for (int step = 0; step < 10; ++step) {
-      first.communicator.enqueue(Barrier{}, first.stream.ref());
-      CHECK(first.wait());
     }
   });
 }

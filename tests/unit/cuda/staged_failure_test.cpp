@@ -1,3 +1,4 @@
+#include "support/communicator_contract.hpp"
 #include "unit/cuda/prelude.hpp"
 
 namespace {
@@ -17,42 +18,7 @@ std::string text_of(const std::optional<Cause>& cause) {
 
 }  // namespace
 
-TEST_CASE("an abort ends staged work under way, and no stream is left waiting") {
-  std::barrier end(2);
-  run_ranks<StagedRank<>>(2, [&](StagedRank<>& rank, RankThread& self) {
-    if (self.rank() == 0) {  // the other one never comes
-      const BufferView view = rank.put(std::vector<float>(several_pieces, 1));
-      reduce(rank, view);
-      reduce(rank, view);
-      std::thread other([&] {
-        std::this_thread::sleep_for(20ms);
-        rank.communicator.abort({CauseKind::stopped, 0, "here", "the test has seen enough"});
-      });
-      self.doing("waiting for an aborted stream");
-      CHECK(rank.passes());
-      other.join();
-      CHECK(text_of(rank.communicator.failure()) == "the test has seen enough");
-      reduce(rank, view);
-      CHECK(rank.passes());
-    }
-    end.arrive_and_wait();
-  });
-}
-
-TEST_CASE("a rank that never comes ends staged work by the timeout, and is named") {
-  std::barrier end(2);
-  run_ranks<StagedRank<>>({2, "staged", 300ms}, [&](StagedRank<>& rank, RankThread& self) {
-    if (self.rank() == 0) {
-      const BufferView view = rank.put(std::vector<float>(several_pieces, 1));
-      reduce(rank, view);
-      CHECK(rank.passes());
-      REQUIRE(rank.communicator.failure());
-      CHECK(rank.communicator.failure()->kind == CauseKind::timeout);
-      CHECK(text_of(rank.communicator.failure()).find("rank 1") != std::string::npos);
-    }
-    end.arrive_and_wait();
-  });
-}
+COMMUNICATOR_FAILURE_CONTRACT(StagedRank<>)
 
 TEST_CASE("a CUDA stream that does not come to staged work ends it by the peers' timeout, on every rank") {
   std::barrier failed(2);
@@ -83,42 +49,6 @@ TEST_CASE("what a CUDA stream has to do before staged work does not count agains
     held.signal();
     CHECK(rank.passes());
     CHECK_FALSE(rank.communicator.failure());
-  });
-}
-
-TEST_CASE("a staged channel that is destroyed before its work has run ends it, and its stream goes on") {
-  std::barrier end(2);
-  run_thread_ranks(2, [&end, job = std::make_shared<FakeJob>(2)](RankThread& self) {
-    dtrain::stream::cuda::CommunicationStream stream;
-    const dtrain::stream::cuda::DeviceBuffer memory(4 * several_pieces);
-    {
-      auto communicator = dtrain::backend::Staged<SharedMemory>::open_blocking(
-          support::channel_context(job, self.rank(), self.size(), "staged", 20s), Deadline::after(20s));
-      if (self.rank() == 0) {
-        const BufferView view{memory.data(), several_pieces, dtrain::DType::f32, stream.ref().device()};
-        for (int i = 0; i < 3; ++i) {
-          communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, stream.ref());
-        }
-      } else {
-        end.arrive_and_wait();
-      }
-      self.doing("closing a channel");
-    }
-    dtrain::stream::cuda::Event event;
-    stream.ref().record(event);
-    CHECK(event.block_until_complete(Deadline::after(20s)) == dtrain::stream::WaitResult::complete);
-    if (self.rank() == 0) {
-      end.arrive_and_wait();
-    }
-  });
-}
-
-TEST_CASE("ranks that reduce different lengths disagree, and no stream is left waiting") {
-  run_ranks<StagedRank<>>(2, [](StagedRank<>& rank, RankThread& self) {
-    reduce(rank, rank.put(std::vector<float>(self.rank() == 0 ? 600'000 : 300'000, 1)));
-    CHECK(rank.passes());
-    CHECK(rank.latch->block_until_failed(Deadline::after(20s)));
-    CHECK(rank.latch->cause()->kind == CauseKind::disagreement);
   });
 }
 

@@ -1,5 +1,6 @@
 // ctest: TIMEOUT 180
 #include "dtrain/backend/staged/chunk_copies.hpp"
+#include "support/communicator_contract.hpp"
 #include "support/reference_reduction.hpp"
 #include "unit/cuda/prelude.hpp"
 
@@ -75,6 +76,9 @@ std::vector<T> slice(const std::vector<T>& values, std::size_t begin, std::size_
 
 }  // namespace
 
+COMMUNICATOR_CONTRACT(StagedRank<>)
+CROSSED_CHANNELS_CONTRACT(StagedRank<>)
+
 TEST_CASE("chunks cover a buffer once, in order, and an empty buffer has one empty chunk") {
   for (const std::size_t count : {0U, 1U, 7U, 8U, 9U, 100U}) {
     const ChunkPlan chunks(count, 4, 32);
@@ -129,20 +133,6 @@ TEST_CASE("device memory is reduced to the bits that shared memory gives, wherev
   }
 }
 
-TEST_CASE("every element type goes through, cut at its own length") {
-  run_ranks<StagedRank<>>(2, [](StagedRank<>& rank, RankThread&) {
-    const std::vector<double> values(200'001, 0.5);
-    const BufferView view = rank.put(values);
-    rank.communicator.enqueue(backend::AllReduce{view, view, ReduceOp::sum}, rank.ref());
-    const std::vector<std::uint8_t> bytes(3'000'001, 1);
-    const BufferView small = rank.put(bytes);
-    rank.communicator.enqueue(backend::AllReduce{small, small, ReduceOp::sum}, rank.ref());
-    REQUIRE(rank.wait());
-    CHECK(rank.get<double>(view) == std::vector<double>(values.size(), 1.0));
-    CHECK(rank.get<std::uint8_t>(small) == std::vector<std::uint8_t>(bytes.size(), 2));
-  });
-}
-
 TEST_CASE("one rank's device memory reaches all, from every root, in an allocation or not") {
   for (const int ranks : rank_counts) {
     const std::vector<Table> tables = tables_of(ranks);
@@ -193,38 +183,6 @@ TEST_CASE("blocks of device memory are reduced and gathered, in place and disjoi
         rank.communicator.enqueue(backend::AllGather{part, gathered}, rank.ref());
         REQUIRE(rank.wait());
         CHECK(rank.get<float>(gathered) == reduced);
-      }
-    });
-  }
-}
-
-/// A rank as check_blocks uses it.
-struct BlocksRank {
-  struct Memory {
-    BufferView view() const { return held; }
-    BufferView held;
-  };
-  Memory put(const std::vector<std::int32_t>& values) { return {rank.put(values)}; }
-  template <class T>
-  static std::vector<T> get(const Memory& memory) {
-    return StagedRank<>::get<T>(memory.held);
-  }
-  bool wait() { return rank.wait(); }
-
-  explicit BlocksRank(StagedRank<>& of) : rank(of), communicator(of.communicator), stream(of.stream) {}
-
-  StagedRank<>& rank;
-  StagedRank<>::Backend::Communicator& communicator;
-  StagedRank<>::Backend::StreamOwner& stream;
-};
-
-TEST_CASE("blocks of device memory of any lengths are exchanged and reduced, in one chunk and in several") {
-  for (const int ranks : rank_counts) {
-    run_ranks<StagedRank<>>(ranks, [](StagedRank<>& rank, RankThread&) {
-      for (const std::size_t scale : {0U, 7U, 300'001U}) {
-        BlocksRank blocks(rank);
-        support::check_blocks(blocks, {scale});
-        rank.forget();
       }
     });
   }
@@ -335,47 +293,6 @@ TEST_CASE("device memory is handed out zeroed, and may outlive its channel") {
   });
 }
 
-TEST_CASE("a channel is split by color and key, and its parts serve beside it") {
-  run_ranks<StagedRank<>>(4, [](StagedRank<>& rank, RankThread& self) {
-    const BufferView whole = rank.put(std::vector<float>{1});
-    const BufferView view = rank.put(std::vector<float>{static_cast<float>(self.rank())});
-    rank.communicator.enqueue(backend::AllReduce{whole, whole, ReduceOp::sum}, rank.ref());
-    auto part = rank.communicator.split_blocking(self.rank() % 2, -self.rank(), Deadline::after(20s));
-    CHECK(part.size() == 2);
-    CHECK(part.rank() == (self.rank() < 2 ? 1 : 0));
-    part.enqueue(backend::AllReduce{view, view, ReduceOp::sum}, rank.ref());
-    rank.communicator.enqueue(backend::AllReduce{whole, whole, ReduceOp::sum}, rank.ref());
-    REQUIRE(rank.wait());
-    CHECK_FALSE(part.failure());
-    CHECK(rank.get<float>(view)[0] == (self.rank() % 2 == 0 ? 2 : 4));
-    CHECK(rank.get<float>(whole)[0] == 16);
-  });
-}
-
-TEST_CASE("two channels whose operations cross do not wait for each other") {
-  run_thread_ranks(2, [job = std::make_shared<FakeJob>(2)](RankThread& self) {
-    StagedRank<> first(job, self.rank(), self.size(), "first");
-    StagedRank<> second(job, self.rank(), self.size(), "second");
-    const BufferView a = first.put(std::vector<float>(1000, 1));
-    const BufferView b = second.put(std::vector<float>(1000, 2));
-    const auto reduce = [](StagedRank<>& rank, const BufferView& view) {
-      rank.communicator.enqueue(backend::AllReduce{view, view, ReduceOp::sum}, rank.ref());
-    };
-    if (self.rank() == 0) {
-      reduce(first, a);
-      reduce(second, b);
-    } else {
-      reduce(second, b);
-      REQUIRE(second.wait());
-      reduce(first, a);
-    }
-    REQUIRE(first.wait());
-    REQUIRE(second.wait());
-    CHECK(first.get<float>(a) == std::vector<float>(1000, 2));
-    CHECK(second.get<float>(b) == std::vector<float>(1000, 4));
-  });
-}
-
 TEST_CASE("device memory is reduced along a topology that lies over the backend for host memory") {
   run_ranks<StagedRank<Ranked>>(3, [](StagedRank<Ranked>& rank, RankThread& self) {
     const std::size_t count = 600'001;
@@ -383,27 +300,5 @@ TEST_CASE("device memory is reduced along a topology that lies over the backend 
     rank.communicator.enqueue(backend::AllReduce{view, view, ReduceOp::sum}, rank.ref());
     REQUIRE(rank.wait());
     CHECK(rank.get<float>(view) == std::vector<float>(count, 6));
-  });
-}
-
-TEST_CASE("what a call cannot take is refused at the call, and the channel serves on") {
-  run_ranks<StagedRank<>>(2, [](StagedRank<>& rank, RankThread& self) {
-    float on_the_host = 0;
-    const BufferView host{reinterpret_cast<std::byte*>(&on_the_host), 1, DType::f32, {}};
-    CHECK_THROWS_WITH_AS(rank.communicator.enqueue(backend::AllReduce{host, host, ReduceOp::sum}, rank.ref()),
-                         doctest::Contains("memory of cuda:0, not of host"), Error);
-    const BufferView two = rank.put(std::vector<float>{1, 2});
-    const BufferView one = rank.view(two.data, 1);
-    CHECK_THROWS_AS(rank.communicator.enqueue(backend::AllReduce{one, two, ReduceOp::sum}, rank.ref()), Error);
-    CHECK_THROWS_AS(rank.communicator.enqueue(backend::Broadcast{one, 2}, rank.ref()), Error);
-    CHECK_THROWS_AS(rank.communicator.enqueue(backend::Send{one, self.rank()}, rank.ref()), Error);
-    const BufferView bytes{two.data, 8, DType::f8e4m3, two.device};
-    CHECK_THROWS_WITH_AS(rank.communicator.enqueue(backend::AllReduce{bytes, bytes, ReduceOp::sum}, rank.ref()),
-                         doctest::Contains("all_reduce of 8 f8e4m3: floats of 8 bits can be moved, and not reduced"),
-                         Error);
-    rank.communicator.enqueue(backend::Broadcast{bytes, 0}, rank.ref());
-    rank.communicator.enqueue(backend::AllReduce{one, one, ReduceOp::sum}, rank.ref());
-    REQUIRE(rank.wait());
-    CHECK(rank.get<float>(one)[0] == 2);
   });
 }

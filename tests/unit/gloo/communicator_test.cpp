@@ -9,30 +9,12 @@ TEST_CASE("collectives over Gloo") {
 #else
 
 #include "dtrain/net/interfaces.hpp"
-#include "support/block_checks.hpp"
-#include "support/collective_checks.hpp"
+#include "support/communicator_contract.hpp"
 #include "support/gate.hpp"
 #include "support/slow_peer.hpp"
 
-TEST_CASE("every element type and operation is reduced, among 1, 2, 3, 4 and 8 ranks") {
-  for (const int ranks : {1, 2, 3, 4, 8}) {
-    run_ranks<GlooRank>(ranks, [](GlooRank& self, RankThread&) {
-      support::check_reductions(self, {1, 99, 30'001}, [](DType, ReduceOp) { return true; });
-    });
-  }
-}
-
-TEST_CASE("every other collective, and messages, among 1, 2, 3, 4 and 8 ranks") {
-  for (const int ranks : {1, 2, 3, 4, 8}) {
-    run_ranks<GlooRank>(ranks, [](GlooRank& self, RankThread&) { support::check_moves(self, {0, 7, 100'003}); });
-  }
-}
-
-TEST_CASE("blocks of any lengths are exchanged and reduced, among 1, 2, 3, 4 and 5 ranks") {
-  for (const int ranks : {1, 2, 3, 4, 5}) {
-    run_ranks<GlooRank>(ranks, [](GlooRank& self, RankThread&) { support::check_blocks(self, {0, 7, 100'003}); });
-  }
-}
+COMMUNICATOR_CONTRACT(GlooRank)
+CROSSED_CHANNELS_CONTRACT(GlooRank)
 
 TEST_CASE("a gather of blocks whose counts differ between ranks fails all ranks, and the sentence names both") {
   run_ranks<GlooRank>(3, [](GlooRank& self, RankThread& thread) {
@@ -72,55 +54,6 @@ TEST_CASE("an exchange of blocks in which a rank does not take part ends after t
     CHECK(cause.kind == dtrain::CauseKind::timeout);
     CHECK(cause.text.find("all_to_all of 2 f32 a rank, operation 1 of channel 'group'") != std::string::npos);
     CHECK(cause.text.find("after 300 ms") != std::string::npos);
-  });
-}
-
-TEST_CASE("floats of 8 bits are carried, and a reduction of them is refused at the call") {
-  run_ranks<GlooRank>(2, [&](GlooRank& self, RankThread& thread) {
-    std::vector<std::byte> memory(256, static_cast<std::byte>(thread.rank() + 0x7e));
-    const BufferView view{memory.data(), memory.size(), DType::f8e4m3, {}};
-    const BufferView half{memory.data(), memory.size() / 2, DType::f8e4m3, {}};
-    CHECK_THROWS_WITH_AS(self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref()),
-                         doctest::Contains("all_reduce of 256 f8e4m3: floats of 8 bits can be moved, and not reduced"),
-                         dtrain::Error);
-    CHECK_THROWS_AS(
-        self.communicator.enqueue(
-            ReduceScatter{
-                view,
-                {memory.data() + half.bytes() * static_cast<std::size_t>(thread.rank()), 128, DType::f8e4m3, {}},
-                ReduceOp::sum},
-            self.stream.ref()),
-        dtrain::Error);
-    self.communicator.enqueue(Broadcast{view, 1}, self.stream.ref());
-    CHECK(self.wait());
-    CHECK(memory == std::vector<std::byte>(256, std::byte{0x7f}));
-  });
-}
-
-TEST_CASE("splits have channels of their own, which do not wait for their parent's") {
-  const int ranks = 4;
-  run_ranks<GlooRank>(ranks, [&](GlooRank& self, RankThread& thread) {
-    const int color = thread.rank() % 2;
-    GlooRank part(self.latch, self.communicator.split_blocking(color, -thread.rank(), Deadline::after(10s)));
-    CHECK(part.communicator.size() == 2);
-    CHECK(part.communicator.rank() == 1 - thread.rank() / 2);
-    std::vector<std::int32_t> whole{thread.rank()};
-    std::vector<std::int32_t> half{thread.rank()};
-    const BufferView of_whole = dtrain::buffer_view(std::span(whole));
-    const BufferView of_half = dtrain::buffer_view(std::span(half));
-    self.communicator.enqueue(AllReduce{of_whole, of_whole, ReduceOp::sum}, self.stream.ref());
-    part.communicator.enqueue(AllReduce{of_half, of_half, ReduceOp::sum}, part.stream.ref());
-    const bool part_first = thread.rank() < 2;  // the other ranks run them the other way round: neither waits
-    if (part_first) {
-      CHECK(part.wait());
-      CHECK(self.wait());
-    } else {
-      std::thread other([&] { CHECK(self.wait()); });
-      CHECK(part.wait());
-      other.join();
-    }
-    CHECK(whole[0] == 6);
-    CHECK(half[0] == (color == 0 ? 2 : 4));
   });
 }
 

@@ -14,7 +14,8 @@ TEST_CASE("failures over Gloo") {
 #else
 
 #include <sys/wait.h>
-#include <latch>
+
+#include "support/communicator_contract.hpp"
 
 namespace {
 
@@ -31,124 +32,13 @@ struct MeasuringRank : GlooRank {
   }
 };
 
-/// All ranks but `other` call an all_reduce as their first operation, and that one calls something else.
-template <class Rank, class Other>
-void check_disagreement(int ranks, int other, const std::string& called, Other call) {
-  CAPTURE(ranks);
-  CAPTURE(other);
-  CAPTURE(called);
-  std::latch opened(ranks);
-  run_ranks<Rank>(ranks, [&](Rank& self, RankThread& thread) {
-    opened.arrive_and_wait();
-    std::vector<float> memory(100);
-    const BufferView view = dtrain::buffer_view(std::span(memory));
-    if (thread.rank() == other) {
-      call(self, view);
-    } else {
-      self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
-    }
-    CHECK_FALSE(self.wait());
-    const auto cause = self.latch->cause();
-    REQUIRE(cause.has_value());
-    INFO(cause->text);
-    CHECK(cause->kind == CauseKind::disagreement);
-    CHECK(cause->text.find("all_reduce (sum) of 100 f32") != std::string::npos);
-    CHECK(cause->text.find(called) != std::string::npos);
-  });
-}
-
-template <class Rank>
-void check_disagreements() {
-  for (const int ranks : {2, 3, 5}) {
-    for (const int other : {0, 1, ranks - 1}) {
-      check_disagreement<Rank>(ranks, other, "all_reduce (sum) of 99 f32", [](Rank& self, const BufferView& view) {
-        const BufferView shorter{view.data, 99, view.dtype, view.device};
-        self.communicator.enqueue(AllReduce{shorter, shorter, ReduceOp::sum}, self.stream.ref());
-      });
-      check_disagreement<Rank>(ranks, other, "broadcast", [](Rank& self, const BufferView& view) {
-        self.communicator.enqueue(Broadcast{view, 0}, self.stream.ref());
-      });
-      check_disagreement<Rank>(ranks, other, "barrier", [](Rank& self, const BufferView&) {
-        self.communicator.enqueue(Barrier{}, self.stream.ref());
-      });
-    }
-  }
-}
-
 }  // namespace
 
+COMMUNICATOR_FAILURE_CONTRACT(GlooRank)
+HOST_STREAM_CONTRACT(GlooRank)
+
 TEST_CASE("a rank that calls something else in the first operation is named, also while algorithms are measured") {
-  check_disagreements<GlooRank>();
-  check_disagreements<MeasuringRank>();
-}
-
-TEST_CASE("ranks that call different things fail with a sentence that names both") {
-  run_ranks<GlooRank>(2, [&](GlooRank& self, RankThread& thread) {
-    std::vector<float> memory(thread.rank() == 0 ? 400'000 : 300'000);
-    const BufferView view = dtrain::buffer_view(std::span(memory));
-    self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
-    CHECK_FALSE(self.wait());
-    const auto cause = self.latch->cause();
-    REQUIRE(cause.has_value());
-    CHECK(cause->kind == CauseKind::disagreement);
-    CHECK(cause->text.find("400000 f32") != std::string::npos);
-    CHECK(cause->text.find("300000 f32") != std::string::npos);
-  });
-}
-
-TEST_CASE("a rank that does not come is waited for until the deadline, and named") {
-  run_ranks<GlooRank>({2, "group", 300ms}, [&](GlooRank& self, RankThread& thread) {
-    std::vector<float> memory(300'000);
-    const BufferView view = dtrain::buffer_view(std::span(memory));
-    if (thread.rank() == 0) {
-      self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
-      const auto start = std::chrono::steady_clock::now();
-      CHECK_FALSE(self.wait());
-      CHECK(std::chrono::steady_clock::now() - start < 5s);
-    }
-    self.latch->block_until_failed(Deadline::after(10s));
-    const auto cause = self.latch->cause();
-    REQUIRE(cause.has_value());
-    CHECK(cause->kind == CauseKind::timeout);
-    CHECK(cause->rank == 0);
-    CHECK(cause->text.find("rank 1") != std::string::npos);
-  });
-}
-
-TEST_CASE("the job's failure ends an operation within moments, and its memory is the user's again") {
-  run_ranks<GlooRank>(2, [&](GlooRank& self, RankThread& thread) {
-    if (thread.rank() == 1) {
-      std::this_thread::sleep_for(100ms);
-      self.latch->report({CauseKind::exception, 1, "here", "no more"});
-      return;
-    }
-    {
-      std::vector<float> memory(3'000'000);
-      const BufferView view = dtrain::buffer_view(std::span(memory));
-      self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
-      CHECK_FALSE(self.wait());
-    }
-    REQUIRE(self.communicator.failure().has_value());
-    CHECK(self.communicator.failure()->text == "no more");
-    std::vector<float> later(3);
-    const BufferView view = dtrain::buffer_view(std::span(later));
-    self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
-    CHECK_FALSE(self.wait());
-  });
-}
-
-TEST_CASE("a peer that closed its channel is an error, not a hang") {
-  run_ranks<GlooRank>(2, [&](GlooRank& self, RankThread& thread) {
-    if (thread.rank() == 0) {
-      std::vector<float> memory(300'000);
-      const BufferView view = dtrain::buffer_view(std::span(memory));
-      self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
-      CHECK_FALSE(self.wait());
-      REQUIRE(self.communicator.failure().has_value());
-      CHECK(self.communicator.failure()->text.find("rank 1 on host host-1, which has ended or left the channel") !=
-            std::string::npos);
-    }
-  });
+  communicator_contract::disagreements<MeasuringRank>();
 }
 
 TEST_CASE("opening with a rank that never comes ends with the deadline, or with the job") {

@@ -1,4 +1,4 @@
-#include "support/collective_checks.hpp"
+#include "support/communicator_contract.hpp"
 #include "unit/cuda/prelude.hpp"
 
 namespace {
@@ -9,15 +9,7 @@ bool is_integer(DType dtype) {
 
 }  // namespace
 
-TEST_CASE("NCCL reduces every element type by every operation, among 1, 2, 3, 4 and 8 ranks") {
-  for (const int ranks : support::nccl_rank_counts()) {
-    run_ranks<NcclRank>(ranks, [&](NcclRank& self, RankThread&) {
-      support::check_reductions(self, {1, 4099}, [&](DType dtype, ReduceOp op) {
-        return op != ReduceOp::average || (ranks != 3 && !is_integer(dtype));
-      });
-    });
-  }
-}
+COMMUNICATOR_CONTRACT(NcclRank)
 
 #if DTRAIN_EMULATED_CUDA
 TEST_CASE("the average of one rank is its sum: NCCL launches no kernel that multiplies by 1") {
@@ -29,46 +21,6 @@ TEST_CASE("the average of one rank is its sum: NCCL launches no kernel that mult
   CHECK(emulation::kernels_of_one_rank() == before);
 }
 #endif
-
-TEST_CASE("every other collective and every message goes over NCCL, among 1, 2, 3, 4 and 8 ranks") {
-  for (const int ranks : support::nccl_rank_counts()) {
-    run_ranks<NcclRank>(ranks, [](NcclRank& self, RankThread&) { support::check_moves(self, {7, 10'003}); });
-  }
-}
-
-TEST_CASE("blocks of any lengths are exchanged and reduced over NCCL, among 1, 2, 3, 4 and 8 ranks") {
-  for (const int ranks : support::nccl_rank_counts()) {
-    run_ranks<NcclRank>(ranks, [](NcclRank& self, RankThread&) { support::check_blocks(self, {0, 7, 10'003}); });
-  }
-}
-
-TEST_CASE("a part of NCCL's channel has its own ranks, and both work on") {
-  for (const int ranks : support::nccl_rank_counts()) {
-    run_ranks<NcclRank>(ranks, [&](NcclRank& self, RankThread& thread) {
-      thread.doing("splitting");
-      const int color = thread.rank() % 2;
-      NcclRank part(self.latch, self.communicator.split_blocking(color, -thread.rank(), Deadline::after(10s)));
-      const int members = (ranks + 1 - color) / 2;
-      CHECK(part.communicator.size() == members);
-      CHECK(part.communicator.rank() == members - 1 - thread.rank() / 2);  // the key turns the order round
-      thread.doing("reducing in the part and in the whole");
-      for (NcclRank* const of : {&part, &self, &part}) {
-        const DeviceBuffer one = on_device(std::vector<float>{1});
-        const auto view = of->view(one, 1, DType::f32);
-        of->communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, of->stream.ref());
-        CHECK(of->wait());
-        CHECK(on_host<float>(one.data(), 1)[0] == static_cast<float>(of->communicator.size()));
-      }
-      thread.doing("splitting the part, with work enqueued on it");
-      const DeviceBuffer last = on_device(std::vector<float>{1});
-      support::enqueue_delay(part.stream.ref(), 50ms);
-      part.communicator.enqueue(
-          AllReduce{part.view(last, 1, DType::f32), part.view(last, 1, DType::f32), ReduceOp::sum}, part.stream.ref());
-      NcclRank alone(part.latch, part.communicator.split_blocking(part.communicator.rank(), 0, Deadline::after(10s)));
-      CHECK(alone.communicator.size() == 1);
-    });
-  }
-}
 
 TEST_CASE("NCCL's arenas are zeroed, are reduced in, and may outlive the communicator") {
   for (const int ranks : support::nccl_rank_counts()) {
@@ -108,9 +60,7 @@ TEST_CASE("arenas that are windows of symmetric memory serve as soon as they are
       thread.doing("reducing");
       const dtrain::BufferView view{second.data(), 1024, DType::f32, {DeviceKind::cuda, thread.rank()}};
       communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, stream.ref());
-      dtrain::stream::cuda::Event done;
-      stream.ref().record(done);
-      CHECK(done.block_until_complete(Deadline::after(10s)) == dtrain::stream::WaitResult::complete);
+      CHECK(completes(stream.ref()));
       CHECK(!communicator.failure());
       thread.doing("closing");
     });

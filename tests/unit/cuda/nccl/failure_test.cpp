@@ -2,6 +2,8 @@
 
 #if DTRAIN_EMULATED_CUDA
 
+#include "support/communicator_contract.hpp"
+
 namespace {
 
 using dtrain::PeerLost;
@@ -36,6 +38,8 @@ std::string reduce_until_failure(NcclRank& self, std::chrono::milliseconds delay
 }
 
 }  // namespace
+
+COMMUNICATOR_FAILURE_CONTRACT(NcclRank)
 
 TEST_CASE("an initialisation that never completes ends by its deadline, and says what to check") {
   const EmulatedDevices faults(2);
@@ -147,34 +151,6 @@ TEST_CASE("an operation that never ends is aborted after the timeout, and the st
     CHECK(contains(why, "DTRAIN_TIMEOUT_SECONDS"));
     CHECK(Deadline::Clock::now() - began < 2s + slack);
   });
-}
-
-TEST_CASE("ranks that call different collectives learn what each called, be they connected or not") {
-  for (const bool connected : {false, true}) {
-    CAPTURE(connected);
-    const EmulatedDevices faults(3);
-    run_ranks<NcclRank>({3, "group", 1s}, [&](NcclRank& self, RankThread& thread) {
-      const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
-      const auto view = self.view(memory, 8, DType::f32);
-      if (connected) self.connect();
-      const auto refused = error_of([&] {
-        if (thread.rank() == 1) {
-          self.communicator.enqueue(Broadcast{view, 0}, self.stream.ref());
-        } else {
-          self.communicator.enqueue(AllReduce{view, view, ReduceOp::average}, self.stream.ref());
-        }
-      });
-      CHECK(refused.code().operator bool() != connected);
-      CHECK_FALSE(self.wait());
-      REQUIRE(self.communicator.failure());
-      const std::string why = self.communicator.failure()->sentence();
-      CAPTURE(why);
-      const std::string ordinal = connected ? " as operation 3" : " as operation 1";
-      CHECK(contains(why, "ranks disagree: on channel 'group', rank "));
-      CHECK(contains(why, "rank 1 called broadcast of 8 f32 from rank 0" + ordinal));
-      CHECK(contains(why, "called all_reduce (average) of 8 f32" + ordinal));
-    });
-  }
 }
 
 TEST_CASE(
@@ -353,9 +329,7 @@ TEST_CASE("a rank whose last operation is late while it leaves has left, once th
     if (thread.rank() == 0) {
       std::this_thread::sleep_for(2s);
     } else {
-      dtrain::stream::cuda::Event reduced;
-      stream.ref().record(reduced);
-      CHECK(reduced.block_until_complete(Deadline::after(20s)) == dtrain::stream::WaitResult::complete);
+      CHECK(completes(stream.ref()));
       // Before this rank leaves: the last one erases it, and rank 0 might not see that rank 1 came.
       CHECK(holds_soon([&] { return says("rank 0 has left the channel"); }, 5s));
     }
@@ -514,22 +488,6 @@ TEST_CASE("a split that never completes ends by its deadline") {
     REQUIRE(error.code());
     CAPTURE(std::string(error.what()));
     CHECK(Deadline::Clock::now() - began < 500ms + slack);
-  });
-}
-
-TEST_CASE("a communicator that is destroyed lets the work that is in flight end") {
-  const EmulatedDevices faults(2);
-  const auto job = std::make_shared<FakeJob>(2);
-  run_thread_ranks(2, [&](RankThread& thread) {
-    const dtrain::stream::cuda::CommunicationStream stream;
-    std::optional<NcclRank> self(std::in_place, job, thread.rank(), 2);
-    const DeviceBuffer memory = on_device(std::vector<float>(8, 1));
-    const auto view = self->view(memory, 8, DType::f32);
-    support::enqueue_delay(stream.ref(), 100ms);
-    self->communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, stream.ref());
-    self.reset();
-    CHECK(support::on_host<float>(memory.data(), 8) == std::vector<float>(8, 2));
-    CHECK(!job->latch(thread.rank())->failed());
   });
 }
 
