@@ -54,13 +54,11 @@ void check_says(const Result& result, int exit_code, const std::vector<std::stri
 /// Starts one process for each set of variables and returns how each ended.
 std::vector<Result> run_ranks(const std::vector<Variables>& ranks) {
   std::vector<std::unique_ptr<Program>> programs;
-  for (const Variables& variables : ranks) {
+  for (const Variables& variables : ranks)
     programs.push_back(std::make_unique<Program>(per_process, std::vector<std::string>{"--epochs=1"}, variables));
-  }
   std::vector<Result> results;
-  for (const auto& program : programs) {
+  for (const auto& program : programs)
     results.push_back(program->wait(support::soon(std::chrono::seconds(60))));
-  }
   return results;
 }
 
@@ -72,9 +70,8 @@ TEST_CASE("data that is missing, cut short or something else is named with its f
   check_says(support::run(per_node, {"--nproc-per-node=2", "--data=" + folder.path + "/nowhere"}), 1,
              {folder.path + "/nowhere/train-images-idx3-ubyte.gz", "dataset-fashion-mnist"});
 
-  for (const auto& entry : std::filesystem::directory_iterator(images)) {
+  for (const auto& entry : std::filesystem::directory_iterator(images))
     std::filesystem::copy(entry.path(), folder.path + "/" + entry.path().filename().string());
-  }
   std::filesystem::resize_file(folder.path + "/train-images-idx3-ubyte.gz", 100000);
   check_says(support::run(per_node, {"--nproc-per-node=2", "--data=" + folder.path}), 1,
              {folder.path + "/train-images-idx3-ubyte.gz", "--data"});

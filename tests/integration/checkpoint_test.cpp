@@ -51,9 +51,8 @@ const std::string& undisturbed() {
 std::vector<pid_t> workers_of(const Program& program) {
   const dtrain::Deadline deadline = support::soon();
   std::vector<pid_t> workers;
-  while ((workers = support::children_of(program.process())).size() < 2 && !deadline.passed()) {
+  while ((workers = support::children_of(program.process())).size() < 2 && !deadline.passed())
     ::usleep(1000);
-  }
   return workers;
 }
 
@@ -66,9 +65,8 @@ bool saved_again(const TemporaryDirectory& folder, bool again) {
   const ino_t before = identity();
   if (again && before == 0) return false;
   const dtrain::Deadline deadline = support::soon();
-  while (identity() == before && !deadline.passed()) {
+  while (identity() == before && !deadline.passed())
     ::usleep(500);
-  }
   return identity() != before;
 }
 
@@ -108,9 +106,8 @@ TEST_CASE("a job that is killed with its launcher and started again by hand goes
   {
     Program program(example, arguments);
     const dtrain::Deadline deadline = support::soon(std::chrono::seconds(60));
-    while (!std::filesystem::exists(folder.path + "/checkpoint") && !deadline.passed()) {
+    while (!std::filesystem::exists(folder.path + "/checkpoint") && !deadline.passed())
       ::usleep(1000);
-    }
     program.signal(SIGKILL);
   }
   REQUIRE(support::all_gone(folder.path, support::soon()));

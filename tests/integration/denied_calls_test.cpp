@@ -36,9 +36,7 @@ bool can_deny() {
 }  // namespace
 
 TEST_CASE("what a launcher can do without, it does without") {
-  if (!can_deny()) {
-    return dtrain_test::skip("this system has no seccomp filters");
-  }
+  if (!can_deny()) return dtrain_test::skip("this system has no seccomp filters");
   for (const std::string call : {"sched_setaffinity", "sched_getaffinity", "prlimit64", "pidfd_open", "close_range",
                                  "set_mempolicy", "timerfd_create", "tgkill", "statx"}) {
     for (const int error : {EPERM, ENOSYS}) {
@@ -53,9 +51,7 @@ TEST_CASE("what a launcher can do without, it does without") {
 }
 
 TEST_CASE("what a launcher cannot do without is named, and no worker is left") {
-  if (!can_deny()) {
-    return dtrain_test::skip("this system has no seccomp filters");
-  }
+  if (!can_deny()) return dtrain_test::skip("this system has no seccomp filters");
   const std::vector<std::pair<std::string, std::string>> cases{
       {"setpgid", "starting " + probe + ": setpgid: Operation not permitted"},
       {"prctl", "starting " + probe + ": prctl(PR_SET_PDEATHSIG): Operation not permitted"},
@@ -72,9 +68,7 @@ TEST_CASE("what a launcher cannot do without is named, and no worker is left") {
 }
 
 TEST_CASE("a binding that the user asked for is an error where the system refuses it, and says so at the start") {
-  if (!can_deny()) {
-    return dtrain_test::skip("this system has no seccomp filters");
-  }
+  if (!can_deny()) return dtrain_test::skip("this system has no seccomp filters");
   for (const std::string binding : {"core", "numa"}) {
     const Result result =
         run_without("sched_setaffinity", EPERM, {"--nproc-per-node=1", "--bind=" + binding, "*:stdout:started"});

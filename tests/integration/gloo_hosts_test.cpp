@@ -66,9 +66,8 @@ TEST_CASE("ranks on several hosts find each other over Gloo, with an interface n
       for (std::size_t host = 0; host < workers.size(); ++host) {
         CAPTURE(ends[host].error);
         CHECK(ends[host].exit_code == 0);
-        for (int local = 0; local < workers[host]; ++local, ++rank) {
+        for (int local = 0; local < workers[host]; ++local, ++rank)
           CHECK_CONTAINS(ends[host].output, "rank " + std::to_string(rank) + " of 4: sum 6, half 2");
-        }
       }
     }
   }
@@ -87,9 +86,8 @@ TEST_CASE("a cable that is cut in the middle of a step ends every rank in time, 
   const VirtualCluster cluster(3, "1gbit");
   if (!can_run(cluster)) return;
   const std::vector<std::unique_ptr<Program>> programs = launched(cluster, {2, 1, 1}, "endless");
-  for (const std::unique_ptr<Program>& program : programs) {
+  for (const std::unique_ptr<Program>& program : programs)
     REQUIRE(program->wait_for("phase steady"));
-  }
   const support::Stopwatch since_cut;
   cluster.cut(2);
   const std::vector<Result> ends = ends_of(programs);

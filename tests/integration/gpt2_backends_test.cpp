@@ -17,9 +17,8 @@ const std::string mpirun = DTRAIN_TEST_MPIRUN;  // empty without MPI
 /// training that fails writes no summary.
 SummaryFile train_by(const std::string& program, std::vector<std::string> arguments) {
   const support::TemporaryDirectory folder;
-  for (const std::string& flag : gpt2_program::small_model) {
+  for (const std::string& flag : gpt2_program::small_model)
     arguments.push_back(flag);
-  }
   arguments.push_back("--summary=" + folder.path + "/summary");
   Program started(program, std::move(arguments),
                   {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});

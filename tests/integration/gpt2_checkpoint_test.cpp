@@ -28,9 +28,8 @@ void begin_and_kill(const std::string& checkpoint, const std::vector<std::string
     Program program(gpt2_program::example, flags(checkpoint, others));
     program.close_input();
     const dtrain::Deadline deadline = support::soon(std::chrono::seconds(60));
-    while (!std::filesystem::exists(checkpoint) && !deadline.passed()) {
+    while (!std::filesystem::exists(checkpoint) && !deadline.passed())
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
     REQUIRE(std::filesystem::exists(checkpoint));
     program.signal(SIGKILL);
     const int exit_code = program.wait().exit_code;

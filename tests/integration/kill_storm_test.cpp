@@ -38,9 +38,7 @@ struct Rules {
 Rules rules_for(const StormRound& round) {
   const bool late = round.phase == Phase::leaving || round.phase == Phase::between;  // it may be over before the blow
   const bool early = round.phase == Phase::start;  // the launchers may not have met, nor handle signals yet
-  if (round.victim == Victim::grandchild) {
-    return {{0}, {0}};
-  }
+  if (round.victim == Victim::grandchild) return {{0}, {0}};
   if (round.victim == Victim::worker) {
     const bool heals = round.max_restarts > 0 && !round.restarts();
     const std::set<int> codes = heals  ? std::set<int>{0}
@@ -49,9 +47,7 @@ Rules rules_for(const StormRound& round) {
     return {codes, codes, true, patient_two_seconds};
   }
   if (round.blow == Blow::terminate) {
-    if (early) {
-      return {{told_code}, {told_code, lost_code, usage_code}, false, patient_two_seconds + formation};
-    }
+    if (early) return {{told_code}, {told_code, lost_code, usage_code}, false, patient_two_seconds + formation};
     // A worker's end before the signal stays the reason.
     const std::set<int> codes = round.phase == Phase::leaving   ? std::set<int>{0, told_code}
                                 : round.phase == Phase::between ? std::set<int>{0, killed_code, told_code}
@@ -62,9 +58,7 @@ Rules rules_for(const StormRound& round) {
                                : early ? std::set<int>{lost_code, usage_code}
                                        : std::set<int>{lost_code};
   const std::set<int> hit = late ? std::set<int>{0, killed_code} : std::set<int>{killed_code};
-  if (round.twice) {
-    return {hit, late ? std::set<int>{0, killed_code, lost_code} : hit, false, patient_two_seconds};
-  }
+  if (round.twice) return {hit, late ? std::set<int>{0, killed_code, lost_code} : hit, false, patient_two_seconds};
   return {hit, others, false, patient_two_seconds + (early ? formation : milliseconds(0))};
 }
 
@@ -170,9 +164,8 @@ void check_leftovers(const StormRound& round, const StormJob& job, Findings& fin
   };
   const std::string left = killed ? vanishes(others_left) : others_left();
   findings.expect(left.empty(), "processes: " + left);
-  for (const pid_t process : support::processes_with_variable(job.mark())) {
+  for (const pid_t process : support::processes_with_variable(job.mark()))
     ::kill(process, SIGKILL);
-  }
   const auto mark_left = [&] { return std::string(support::processes_with_variable(job.mark()).empty() ? "" : "one"); };
   findings.expect(vanishes(mark_left).empty(), "a process cannot be killed");
   const bool had_memory = !job.held().memory.empty();
@@ -187,9 +180,8 @@ void check_leftovers(const StormRound& round, const StormJob& job, Findings& fin
     const bool is_the_sanitizers = entry.path().filename().string().rfind("tsan.rodata.", 0) == 0;
     findings.expect(is_the_sanitizers, "in TMPDIR: " + entry.path().string());
   }
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
     findings.expect(!contains(entry.path().filename().string(), "dtrain"), "in /dev/shm: " + entry.path().string());
-  }
 }
 
 }  // namespace

@@ -65,9 +65,8 @@ TEST_CASE("kill -9 of a worker at any moment of a training ends all of it within
     std::this_thread::sleep_for(moment(round, whole, random));
     std::vector<pid_t> workers = support::children_of(program.process());
     const dtrain::Deadline deadline = support::soon();
-    while (workers.size() < world_size && round < moments / 2 && !deadline.passed()) {
+    while (workers.size() < world_size && round < moments / 2 && !deadline.passed())
       workers = support::children_of(program.process());
-    }
     if (workers.size() < world_size) {  // a faster run than the undisturbed one
       ++ended_before;
       whole = std::min(whole, program.wait(support::soon(std::chrono::seconds(60))).time);

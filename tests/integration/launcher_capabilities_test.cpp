@@ -51,8 +51,7 @@ TEST_CASE("kill -9 of the launcher leaves no worker of a program whose file has 
     launcher.signal(SIGKILL);
     CHECK(launcher.wait().exit_code == 137);
     CHECK(support::all_gone(mark, support::soon(std::chrono::seconds(5))));
-    for (const pid_t left : support::processes_with(mark)) {
+    for (const pid_t left : support::processes_with(mark))
       ::kill(left, SIGKILL);
-    }
   }
 }

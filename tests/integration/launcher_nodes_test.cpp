@@ -25,9 +25,7 @@ bool is_listened_at(const std::string& port) {
     const int client = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const bool connected = ::connect(client, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
     ::close(client);
-    if (connected) {
-      return true;
-    }
+    if (connected) return true;
   }
   return false;
 }
@@ -132,41 +130,36 @@ TEST_CASE("kill -9 of a worker at any moment ends the job on both nodes within t
     const std::string victim = std::to_string(below(random, 4));
     Nodes nodes({2, 2}, {victim + ":process:" + file, "*:join", "*:lines:500", "*:wait-for-failure"});
     const dtrain::Deadline deadline = support::soon();
-    while (content(file).empty() && !deadline.passed()) {
+    while (content(file).empty() && !deadline.passed())
       ::usleep(500);
-    }
     REQUIRE(!content(file).empty());
     ::usleep(below(random, 30000));
     REQUIRE(::kill(static_cast<pid_t>(std::stoi(content(file))), SIGKILL) == 0);
     const support::Stopwatch since_killed;
     const std::vector<Result> results = nodes.wait();
     CHECK(since_killed.elapsed() < two_seconds);
-    for (const Result& result : results) {
+    for (const Result& result : results)
       support::check_ended(result, 137, {"rank " + victim + " on host ", "killed by signal 9 (SIGKILL)"});
-    }
     CHECK(support::processes_with(nodes.mark).empty());
   }
 }
 
 TEST_CASE("leaving and returning 0 is a success on a node that ends long before the other") {
   Nodes nodes({1, 1}, {"*:join", "1:sleep:700"});
-  for (const Result& result : nodes.wait()) {
+  for (const Result& result : nodes.wait())
     CHECK(result.exit_code == 0);
-  }
 }
 
 TEST_CASE("an exit code 0 before leaving is a loss on another node, too") {
   Nodes nodes({1, 1}, {"*:join", "1:exit:0", "*:wait-for-failure"});
-  for (const Result& result : nodes.wait()) {
+  for (const Result& result : nodes.wait())
     support::check_ended(result, 1, {"rank 1 on host ", "exit code 0 before it had left"});
-  }
 }
 
 TEST_CASE("an exit code other than 0 after leaving stops the other nodes, too") {
   Nodes nodes({1, 1}, {"*:join", "1:leave", "1:exit:3", "0:sleep:60000"});
-  for (const Result& result : nodes.wait()) {
+  for (const Result& result : nodes.wait())
     support::check_ended(result, 3, {"rank 1 on host "});
-  }
 }
 
 TEST_CASE("a restart starts the workers of all nodes again, and refuses the stragglers of the former attempt") {
@@ -175,9 +168,8 @@ TEST_CASE("a restart starts the workers of all nodes again, and refuses the stra
   Nodes nodes({2, 1}, {"--max-restarts=2", "1@0:straggler:" + file, "*:join", "2@0:exit:3", "*@0:sleep:60000",
                        "0:process:" + file + ".go", "*:await:" + file, "*:environment:DTRAIN_ATTEMPT"});
   const std::vector<Result> results = nodes.wait();
-  for (const Result& result : results) {
+  for (const Result& result : results)
     support::check_ended(result, 0, {"dtrain: attempt 2 of 3 begins: rank 2 on host "});
-  }
   CHECK_CONTAINS(results[0].output, "[0] DTRAIN_ATTEMPT=1\n", "[1] DTRAIN_ATTEMPT=1\n");
   CHECK_CONTAINS(results[1].output, "[2] DTRAIN_ATTEMPT=1\n");
   CHECK_CONTAINS(content(file), "attempt 0 of the job, which has been started again as attempt 1");
@@ -200,9 +192,8 @@ TEST_CASE("a worker of another node that is stopped before it has joined counts 
   REQUIRE(workers.size() == 1);
   REQUIRE(::kill(workers[0], SIGSTOP) == 0);
   const std::vector<Result> results = nodes.wait();
-  for (const Result& result : results) {
+  for (const Result& result : results)
     support::check_ended(result, 75, {"was stopped by SIGSTOP before it had joined the job"});
-  }
   CHECK_CONTAINS(results[0].error, "[0] cause: rank 1 on host ");
 }
 
@@ -229,9 +220,8 @@ TEST_CASE("a signal that all launchers get at once is one request: the workers h
   nodes[0].signal(SIGTERM);
   ::usleep(50000);
   nodes[1].signal(SIGTERM);
-  for (const Result& result : nodes.wait()) {
+  for (const Result& result : nodes.wait())
     CHECK(result.exit_code == 0);
-  }
 }
 
 TEST_CASE("a second signal to one launcher ends the grace period of the workers of all nodes") {
@@ -242,9 +232,8 @@ TEST_CASE("a second signal to one launcher ends the grace period of the workers 
   ::usleep(50000);
   nodes[1].signal(SIGTERM);
   const support::Stopwatch since_second;
-  for (const Result& result : nodes.wait()) {
+  for (const Result& result : nodes.wait())
     CHECK(result.exit_code == 137);
-  }
   CHECK(since_second.elapsed() < two_seconds);
   CHECK(support::processes_with(nodes.mark).empty());
 }
@@ -294,9 +283,8 @@ TEST_CASE("a launcher that does not come is named within the timeout, and one th
   };
   const auto first = impatient(0);
   const auto second = impatient(1);
-  for (Program* each : {first.get(), second.get()}) {
+  for (Program* each : {first.get(), second.get()})
     support::check_ended(each->wait(), 75, {"node 2 of 3 did not join within 3.5 s"});
-  }
   support::check_ended(impatient(1)->wait(), 2, {"connecting to 127.0.0.1 port "});
 }
 
@@ -337,9 +325,8 @@ TEST_CASE("several nodes without a secret, or with two, are errors that say what
 
 TEST_CASE("two launchers on one host are told so, both of them") {
   Nodes nodes({1, 1}, {"*:join"}, {{"DTRAIN_HOST_ID", "the same"}});
-  for (const Result& result : nodes.wait()) {
+  for (const Result& result : nodes.wait())
     support::check_ended(result, 2, {"nodes 0 and 1 are one host", "DTRAIN_HOST_ID"});
-  }
 }
 
 TEST_CASE("a node that cannot start its workers again tells the others why") {

@@ -25,9 +25,8 @@ TEST_CASE("as PID 1 the launcher reaps what nobody else does") {
   }
   REQUIRE(launcher != 0);
   const dtrain::Deadline reaped = support::soon();
-  while (zombies_of(launcher) != 0 && !reaped.passed()) {
+  while (zombies_of(launcher) != 0 && !reaped.passed())
     ::usleep(2000);
-  }
   CHECK(zombies_of(launcher) == 0);
   program.close_input();
   CHECK(program.wait().exit_code == 0);

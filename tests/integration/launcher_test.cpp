@@ -36,9 +36,8 @@ TEST_CASE("workers that leave and return 0 are a success, with one prefixed line
   const Result result = support::run(probe, {"--nproc-per-node=3", "*:join", "*:stdout:here\n", "*:stdout:no end"});
   CHECK(result.exit_code == 0);
   CHECK(result.error == "");
-  for (const std::string rank : {"0", "1", "2"}) {
+  for (const std::string rank : {"0", "1", "2"})
     CHECK_CONTAINS(result.output, "[" + rank + "] here\n", "[" + rank + "] no end\n");
-  }
   CHECK(lines_of(result.output).size() == 6);
 }
 
@@ -179,9 +178,8 @@ TEST_CASE("kill -9 of a worker at any moment ends the job within two seconds, le
     Program program(probe, {mark, "--nproc-per-node=3", std::to_string(victim) + ":process:" + file, "*:join",
                             "*:lines:2000", "*:wait-for-failure"});
     const dtrain::Deadline deadline = support::soon();
-    while (content(file).empty() && !deadline.passed()) {
+    while (content(file).empty() && !deadline.passed())
       ::usleep(500);
-    }
     ::usleep(below(random, 30000));
     REQUIRE(!content(file).empty());
     REQUIRE(::kill(static_cast<pid_t>(std::stoi(content(file))), SIGKILL) == 0);
@@ -333,9 +331,8 @@ TEST_CASE("a launcher whose workers have ended waits for a slow reader, but not 
   Program program(probe, {mark, "--nproc-per-node=1", "*:join", "*:lines:2000", "0:process:" + file});
   program.close_input();
   const dtrain::Deadline deadline = support::soon();
-  while (content(file).empty() && !deadline.passed()) {
+  while (content(file).empty() && !deadline.passed())
     ::usleep(1000);
-  }
   while (support::processes_with(mark).size() != 1 && !deadline.passed()) {
     ::usleep(1000);  // until the worker has ended: nobody reads, and more is to be said than a pipe takes
   }
@@ -510,9 +507,7 @@ TEST_CASE("workers have cores of their own where the cores suffice, unless --bin
   const auto [many, many_said] = own_cpus(std::to_string(count + 1), {});
   CHECK(lists(many).size() == 1);
   CHECK(!many_said);
-  if (count < 2) {
-    return dtrain_test::skip("two workers cannot have a core each");
-  }
+  if (count < 2) return dtrain_test::skip("two workers cannot have a core each");
   const auto [bound, bound_said] = own_cpus("2", {});
   CHECK(lists(bound).size() == 2);
   CHECK(lists(bound).count(*lists(unbound).begin()) == 0);
@@ -565,7 +560,6 @@ TEST_CASE("a sentence of dtrain's that several ranks say is one line, which DTRA
   support::check_ended(folded, 9, {"[0-1,3] dtrain: ends because of it\n"});
   CHECK(!contains(folded.error, ": rank 1: ends because of it"));
   const Result unfolded = run({{"DTRAIN_LOG", "debug"}});
-  for (const std::string rank : {"0", "1", "3"}) {
+  for (const std::string rank : {"0", "1", "3"})
     CHECK_CONTAINS(unfolded.error, "[" + rank + "] dtrain: rank " + rank + ": ends because of it\n");
-  }
 }

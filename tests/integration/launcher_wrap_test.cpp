@@ -12,9 +12,8 @@ const std::string forking = "--wrap=sh -c '\"$@\"; exit $?' --";
 std::string lines_of(const std::string& prefix, const std::string& output) {
   std::istringstream lines(output);
   std::string of_rank;
-  for (std::string line; std::getline(lines, line);) {
+  for (std::string line; std::getline(lines, line);)
     of_rank += line.starts_with(prefix) ? line + "\n" : "";
-  }
   return of_rank;
 }
 
@@ -191,7 +190,6 @@ TEST_CASE("--in-process makes the process itself rank 0 of 1, without a launcher
 
 TEST_CASE("--help-launch lists what is for debugging") {
   const Result result = support::run(probe, {"--help-launch"});
-  for (const char* flag : {"--wrap='CMD ARGS --'", "--wrap-rank=R", "--in-process"}) {
+  for (const char* flag : {"--wrap='CMD ARGS --'", "--wrap-rank=R", "--in-process"})
     CHECK_CONTAINS(result.output, flag);
-  }
 }

@@ -55,9 +55,7 @@ TEST_CASE("training with dtrain::libtorch has the results of Python's Distribute
   }
   const std::string python = peer();
   const Result found = version_of(python);
-  if (found.exit_code != 0) {
-    return dtrain_test::skip(python + " has no torch; DTRAIN_PEER_PYTHON names one that has");
-  }
+  if (found.exit_code != 0) return dtrain_test::skip(python + " has no torch; DTRAIN_PEER_PYTHON names one that has");
   const support::TemporaryDirectory folder;
   const Result ours = run(parity_probe, {"--nproc-per-node=2", folder.path});
   CAPTURE(ours.error);

@@ -6,9 +6,7 @@
 
 TEST_CASE("a rank with a German locale trains with ranks that have none") {
   const support::GermanLocale locale;
-  if (!locale.problem.empty()) {
-    return dtrain_test::skip(locale.problem);
-  }
+  if (!locale.problem.empty()) return dtrain_test::skip(locale.problem);
   const support::Result result =
       support::run(DTRAIN_TEST_PROGRAMS_DIR "/locale_probe", {"--nproc-per-node=2"},
                    {{"LOCPATH", locale.folder.path}, {"LC_ALL", locale.name}, {"DTRAIN_TIMEOUT_SECONDS", "20.5"}});

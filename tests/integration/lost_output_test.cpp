@@ -53,9 +53,8 @@ TEST_CASE("a stdout at the limit of its size does not end the launcher") {
 
 TEST_CASE("a full disk under --log-dir is said once, with its file and why, and the output goes on") {
   const TemporaryDirectory directory;
-  for (const char* name : {"/rank-0.stdout", "/rank-1.stdout", "/rank-1.stderr"}) {
+  for (const char* name : {"/rank-0.stdout", "/rank-1.stdout", "/rank-1.stderr"})
     REQUIRE(::symlink("/dev/full", (directory.path + name).c_str()) == 0);
-  }
   const Result result = run_in_shell("exec " + job + " --log-dir=" + directory.path);
   INFO(result.error);
   CHECK(result.exit_code == 0);

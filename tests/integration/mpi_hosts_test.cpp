@@ -19,12 +19,8 @@ const std::string training = DTRAIN_TEST_PROGRAMS_DIR "/mpi_training";
 
 /// Why these tests cannot run; empty where they can.
 std::string obstacle(const VirtualCluster& cluster) {
-  if (!cluster.problem.empty()) {
-    return cluster.problem;
-  }
-  if (mpirun.empty()) {
-    return "built without MPI (libopenmpi-dev and openmpi-bin provide one)";
-  }
+  if (!cluster.problem.empty()) return cluster.problem;
+  if (mpirun.empty()) return "built without MPI (libopenmpi-dev and openmpi-bin provide one)";
   const std::string version = support::run(mpirun, {"--version"}).output;
   return contains(version, "Open MPI") || contains(version, "OpenRTE") ? "" : mpirun + " is not Open MPI's";
 }
@@ -122,9 +118,8 @@ std::vector<pid_t> ranks_on(const VirtualCluster& cluster, int host) {
 
 bool all_ranks_end(const VirtualCluster& cluster, int host, std::chrono::milliseconds time) {
   const dtrain::Deadline deadline = dtrain::Deadline::after(time);
-  while (!ranks_on(cluster, host).empty() && !deadline.passed()) {
+  while (!ranks_on(cluster, host).empty() && !deadline.passed())
     ::usleep(10000);
-  }
   return ranks_on(cluster, host).empty();
 }
 
@@ -136,9 +131,7 @@ TEST_CASE("training over MPI on virtual hosts gives the bits of the same groupin
   for (const std::vector<int>& workers : layouts) {
     CAPTURE(workers.size());
     const VirtualCluster cluster(static_cast<int>(workers.size()));
-    if (const std::string reason = obstacle(cluster); !reason.empty()) {
-      return dtrain_test::skip(reason);
-    }
+    if (const std::string reason = obstacle(cluster); !reason.empty()) return dtrain_test::skip(reason);
     const support::TemporaryDirectory folder;
     const std::string flat = folder.path + "/flat";
     digest_of(run(cluster, workers, {"flat", "4", "512", flat}));
@@ -155,9 +148,7 @@ TEST_CASE("training over MPI on virtual hosts gives the bits of the same groupin
 TEST_CASE(
     "what crosses the links between 2 hosts with 2 ranks is what the topologies' formulas say, within 5 percent") {
   const VirtualCluster cluster(2);
-  if (const std::string reason = obstacle(cluster); !reason.empty()) {
-    return dtrain_test::skip(reason);
-  }
+  if (const std::string reason = obstacle(cluster); !reason.empty()) return dtrain_test::skip(reason);
   const std::vector<int> nodes{0, 0, 1, 1};
   constexpr double megabytes = 8;
   constexpr double reduced = 4 * megabytes * 1048576;  // in all steps
@@ -184,9 +175,7 @@ TEST_CASE(
 
 TEST_CASE("under mpirun, a cut link ends every rank elsewhere in time, and they name the lost host") {
   const VirtualCluster cluster(2);
-  if (const std::string reason = obstacle(cluster); !reason.empty()) {
-    return dtrain_test::skip(reason);
-  }
+  if (const std::string reason = obstacle(cluster); !reason.empty()) return dtrain_test::skip(reason);
   const std::unique_ptr<Program> job = start(cluster, {2, 2}, {"flat", "1000000", "64"});
   REQUIRE(job->wait_for("phase steady"));
   cluster.cut(1);
@@ -198,9 +187,7 @@ TEST_CASE("under mpirun, a cut link ends every rank elsewhere in time, and they 
 
 TEST_CASE("under mpirun, a process that is killed on one host ends those of the others within two seconds") {
   const VirtualCluster cluster(2);
-  if (const std::string reason = obstacle(cluster); !reason.empty()) {
-    return dtrain_test::skip(reason);
-  }
+  if (const std::string reason = obstacle(cluster); !reason.empty()) return dtrain_test::skip(reason);
   const std::unique_ptr<Program> job = start(cluster, {2, 2}, {"flat", "1000000", "64"});
   REQUIRE(job->wait_for("phase steady"));
   const std::vector<pid_t> there = ranks_on(cluster, 1);

@@ -48,9 +48,8 @@ Result failing_job(int ranks, const std::string& what) {
 
 std::size_t times(const std::string& text, const std::string& part) {
   std::size_t count = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) {
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size()))
     ++count;
-  }
   return count;
 }
 
@@ -178,9 +177,7 @@ TEST_CASE("an exception on one rank is what all ranks say") {
 
 TEST_CASE("Open MPI's mpirun by itself names the first rank that died, and ends with its exit code") {
   SKIP_WITHOUT_MPI();
-  if (open_mpi_version() == 0) {
-    return dtrain_test::skip("mpirun is not Open MPI's");
-  }
+  if (open_mpi_version() == 0) return dtrain_test::skip("mpirun is not Open MPI's");
   const Result well = job(3, "hello");
   const Result killed = job(3, "kill");
   CAPTURE(killed.error);

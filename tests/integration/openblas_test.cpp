@@ -12,9 +12,7 @@ std::string openblas() {
   for (const auto& folder : std::filesystem::directory_iterator(root)) {
     const std::string path = folder.path().string() + "/openblas-pthread/libopenblas.so.0";
     std::error_code error;
-    if (std::filesystem::exists(path, error)) {
-      return path;
-    }
+    if (std::filesystem::exists(path, error)) return path;
   }
   return {};
 }
@@ -23,9 +21,7 @@ std::string openblas() {
 
 TEST_CASE("programs with OpenBLAS's threads become launchers, and their signals reach the workers") {
   const std::string library = openblas();
-  if (library.empty()) {
-    return dtrain_test::skip("OpenBLAS with threads (libopenblas0-pthread) is not installed");
-  }
+  if (library.empty()) return dtrain_test::skip("OpenBLAS with threads (libopenblas0-pthread) is not installed");
   const Program::Variables variables{{"LD_PRELOAD", library}, {"OPENBLAS_NUM_THREADS", "3"}};
   for (const std::string ranks : {"1", "2"}) {
     const Result result =

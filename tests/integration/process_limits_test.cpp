@@ -15,9 +15,7 @@ Result run_limited(const std::string& limit, const std::string& arguments) {
 }  // namespace
 
 TEST_CASE("a rank that runs into ulimit -v says so, and so does every other rank's cause") {
-  if (support::is_sanitized) {
-    return dtrain_test::skip("a sanitizer needs more address space than any limit leaves");
-  }
+  if (support::is_sanitized) return dtrain_test::skip("a sanitizer needs more address space than any limit leaves");
   const Result result = run_limited("-v 8000000", "--nproc-per-node=2 memory");
   CHECK(result.exit_code == 1);
   const std::string sentence =

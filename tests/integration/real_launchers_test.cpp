@@ -80,9 +80,7 @@ void check_hello(const Result& result, int ranks) {
 std::string open_mpi() {
   for (const char* name : {"mpirun.openmpi", "mpirun"}) {
     const std::string path = find_program(name);
-    if (!path.empty() && started(path, {"--version"}).output.find("Open MPI") != std::string::npos) {
-      return path;
-    }
+    if (!path.empty() && started(path, {"--version"}).output.find("Open MPI") != std::string::npos) return path;
   }
   return "";
 }
@@ -120,9 +118,7 @@ TEST_CASE("plain processes with RANK and WORLD_SIZE are a job") {
 
 TEST_CASE("Open MPI's mpirun starts a program once for each rank, or its launcher once for each node") {
   const std::string mpirun = open_mpi();
-  if (mpirun.empty()) {
-    return dtrain_test::skip("Open MPI's mpirun is not installed");
-  }
+  if (mpirun.empty()) return dtrain_test::skip("Open MPI's mpirun is not installed");
   for (const int ranks : {1, 2, 4}) {
     const std::vector<std::string> start{"--oversubscribe", "-n", std::to_string(ranks)};
     std::vector<std::string> arguments = start;
@@ -139,9 +135,7 @@ TEST_CASE("Open MPI's mpirun starts a program once for each rank, or its launche
 
 TEST_CASE("MPICH's mpiexec starts a program once for each rank") {
   const std::string mpiexec = mpich();
-  if (mpiexec.empty()) {
-    return dtrain_test::skip("MPICH's mpiexec is not installed");
-  }
+  if (mpiexec.empty()) return dtrain_test::skip("MPICH's mpiexec is not installed");
   for (const int ranks : {1, 2, 4}) {
     const Program::Variables port{{"MASTER_PORT", std::to_string(support::free_port())}};
     check_whoami(started(mpiexec, {"-n", std::to_string(ranks), whoami}, port), ranks, "pmi");
@@ -174,9 +168,7 @@ TEST_CASE("torchrun starts a program that is not Python") {
 
 TEST_CASE("Slurm's srun starts a program once for each task, or its launcher once for each node") {
   const support::SlurmOnThisMachine slurm;
-  if (!slurm.problem.empty()) {
-    return dtrain_test::skip(slurm.problem);
-  }
+  if (!slurm.problem.empty()) return dtrain_test::skip(slurm.problem);
   const std::string srun = find_program("srun");
   for (const char* ranks : {"1", "2", "4"}) {
     const int count = std::atoi(ranks);

@@ -27,9 +27,8 @@ bool can_deny() {
 
 int count_of(const std::string& text, const std::string& part) {
   int count = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1))
     ++count;
-  }
   return count;
 }
 

@@ -50,9 +50,7 @@ class Job {
   /// Whether all have taken a few steps together.
   bool is_steady() {
     for (Started& each : programs_) {
-      if (!each.program->wait_for("phase steady")) {
-        return false;
-      }
+      if (!each.program->wait_for("phase steady")) return false;
     }
     return true;
   }
@@ -114,9 +112,7 @@ void check_trained(const Job& job, const std::vector<Job::End>& ends, const std:
 /// Everything on the other hosts has ended in time with the code of a lost peer, and says which host it was.
 void check_lost(const VirtualCluster& cluster, Job& job, int lost, const support::Stopwatch& since_cut) {
   for (const Job::End& end : job.wait()) {
-    if (end.host == lost) {
-      continue;
-    }
+    if (end.host == lost) continue;
     CAPTURE(end.host);
     CAPTURE(end.result.error);
     CHECK(end.result.exit_code == 75);
@@ -135,9 +131,7 @@ TEST_CASE("ranks on 2 and on 3 virtual hosts train together, and know by themsel
   for (const std::vector<int>& workers : layouts) {
     CAPTURE(workers.size());
     const VirtualCluster cluster(static_cast<int>(workers.size()));
-    if (!cluster.problem.empty()) {
-      return dtrain_test::skip(cluster.problem);
-    }
+    if (!cluster.problem.empty()) return dtrain_test::skip(cluster.problem);
     for (const bool plainly : {false, true}) {
       CAPTURE(plainly);
       Job job(cluster, workers);
@@ -151,9 +145,7 @@ TEST_CASE("ranks on 2 and on 3 virtual hosts train together, and know by themsel
 
 TEST_CASE("shared memory refuses ranks on two hosts, and says what to use there") {
   const VirtualCluster cluster(2);
-  if (!cluster.problem.empty()) {
-    return dtrain_test::skip(cluster.problem);
-  }
+  if (!cluster.problem.empty()) return dtrain_test::skip(cluster.problem);
   Job job(cluster, {1, 1});
   job.launch({"16", "shared"});
   for (const Job::End& end : job.wait()) {
@@ -166,9 +158,7 @@ TEST_CASE("shared memory refuses ranks on two hosts, and says what to use there"
 
 TEST_CASE("a cut link ends every rank elsewhere within the liveness time and 5 s, and names the lost host") {
   const VirtualCluster cluster(3);
-  if (!cluster.problem.empty()) {
-    return dtrain_test::skip(cluster.problem);
-  }
+  if (!cluster.problem.empty()) return dtrain_test::skip(cluster.problem);
   for (const int lost : {2, 0}) {  // a host like any other; the one that has the job's store
     for (const bool plainly : {false, true}) {
       CAPTURE(lost);
@@ -185,9 +175,7 @@ TEST_CASE("a cut link ends every rank elsewhere within the liveness time and 5 s
 
 TEST_CASE("a process that is killed on one host ends those of the others within two seconds") {
   const VirtualCluster cluster(2);
-  if (!cluster.problem.empty()) {
-    return dtrain_test::skip(cluster.problem);
-  }
+  if (!cluster.problem.empty()) return dtrain_test::skip(cluster.problem);
   for (const bool plainly : {false, true}) {
     CAPTURE(plainly);
     Job job(cluster, {2, 2});
@@ -212,9 +200,7 @@ TEST_CASE("a process that is killed on one host ends those of the others within 
 
 TEST_CASE("virtual hosts end with all that runs on them when their cluster is killed, and its folder is swept") {
   VirtualCluster cluster(2);
-  if (!cluster.problem.empty()) {
-    return dtrain_test::skip(cluster.problem);
-  }
+  if (!cluster.problem.empty()) return dtrain_test::skip(cluster.problem);
   const std::string mark = support::new_mark();
   const auto guest = cluster.start(1, "/bin/sh", {"-c", "setsid sleep 1000 & echo up; wait; true " + mark});
   REQUIRE(guest->wait_for("up\n"));
@@ -223,9 +209,8 @@ TEST_CASE("virtual hosts end with all that runs on them when their cluster is ki
   guest->close_input();
   CHECK(guest->wait().exit_code == 255);
   const dtrain::Deadline deadline = support::soon();
-  while (!cluster.processes_of(1, "").empty() && !deadline.passed()) {
+  while (!cluster.processes_of(1, "").empty() && !deadline.passed())
     ::usleep(5000);
-  }
   CHECK(cluster.processes_of(1, "").empty());  // and with the last process go the network and its link
   CHECK(support::run(VirtualCluster::python(), {"-B", VirtualCluster::script(), "sweep"}).exit_code == 0);
   CHECK(::access(cluster.name().c_str(), F_OK) != 0);

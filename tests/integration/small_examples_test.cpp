@@ -8,9 +8,8 @@ const std::string examples = DTRAIN_EXAMPLES_DIR "/";
 
 std::size_t count_lines(const std::string& text) {
   std::size_t count = 0;
-  for (const char byte : text) {
+  for (const char byte : text)
     count += byte == '\n' ? 1 : 0;
-  }
   return count;
 }
 
@@ -47,9 +46,8 @@ TEST_CASE("every rank of collectives prints what each of them gave it, for 1, 2,
       squares += " " + std::to_string(rank * rank);
       product *= rank + 1;
       tables += " " + std::to_string(rank + 1);
-      for (int i = 0; i <= rank; ++i) {
+      for (int i = 0; i <= rank; ++i)
         numbers += " " + std::to_string(rank);
-      }
     }
     for (int rank = 0; rank < ranks; ++rank) {
       const auto printed = [&](const std::string& what) {
@@ -58,9 +56,8 @@ TEST_CASE("every rank of collectives prints what each of them gave it, for 1, 2,
       };
       const int before = (rank + ranks - 1) % ranks;
       int half = 0;
-      for (int other = rank % 2; other < ranks; other += 2) {
+      for (int other = rank % 2; other < ranks; other += 2)
         half += other;
-      }
       CHECK(printed("all_reduce " + std::to_string(ranks * (ranks - 1) / 2) + " " + std::to_string(ranks)));
       CHECK(printed("broadcast " + std::to_string(10 * (ranks - 1))));
       CHECK(printed("reduce_scatter " + std::to_string(product)));
@@ -218,9 +215,8 @@ TEST_CASE("write_a_hook clips each rank's gradient before it is averaged") {
   CAPTURE(result.output);
   CHECK(result.exit_code == 0);
   CHECK(result.error == "");
-  for (const char* rank : {"[0]", "[1]", "[2]"}) {
+  for (const char* rank : {"[0]", "[1]", "[2]"})
     CHECK_CONTAINS(result.output, std::string(rank) + " the averaged gradient is 1.000 1.000 1.000 1.000\n");
-  }
 }
 
 TEST_CASE("write_an_optimizer trains with a part of the state on each rank, and goes on with another number of ranks") {

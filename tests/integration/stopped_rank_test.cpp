@@ -28,9 +28,8 @@ TEST_CASE("a stopped rank counts as lost after the liveness time, on every rank,
                                             {"*:join", "0:stdout:joined\n", "*:wait-for-failure"},
                                             {{"DTRAIN_LIVENESS_SECONDS", "1"}}, "[0] joined");
   INFO(result.error);
-  for (const std::string rank : {"[0] ", "[2] "}) {
+  for (const std::string rank : {"[0] ", "[2] "})
     CHECK_CONTAINS(result.error, rank + "cause: rank 1 on host ");
-  }
   CHECK_CONTAINS(
       result.error,
       "was lost: it has sent nothing for 1.0 s (it is stopped or gets too little processor time, or its host");
@@ -44,9 +43,8 @@ TEST_CASE("a worker that is stopped before it has joined counts as lost after th
       support::probe, {"1:stdout:up\n", "1:await:" + directory.path + "/never", "*:join", "*:wait-for-failure"},
       {{"DTRAIN_LIVENESS_SECONDS", "1"}}, "[1] up");
   INFO(result.error);
-  for (const std::string rank : {"[0] ", "[2] "}) {
+  for (const std::string rank : {"[0] ", "[2] "})
     CHECK_CONTAINS(result.error, rank + "cause: rank 1 on host ");
-  }
   CHECK_CONTAINS(result.error, "was lost: its process ",
                  " was stopped by SIGSTOP before it had joined the job, and has not gone on for 1.0 s; where "
                  "that is meant, give it longer with DTRAIN_LIVENESS_SECONDS");

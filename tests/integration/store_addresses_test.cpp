@@ -35,9 +35,8 @@ class TwoHosts {
                                  {"MASTER_ADDR", "node-a"},
                                  {"MASTER_PORT", "29500"},
                                  {"DTRAIN_TIMEOUT_SECONDS", "20"}};
-    for (const auto& [name, value] : more) {
+    for (const auto& [name, value] : more)
       variables[name] = value;
-    }
     std::unique_ptr<Program> program = cluster_.start(rank, training, {"plain"}, variables);
     program->close_input();
     return program;

@@ -39,9 +39,8 @@ struct Launcher {
 std::unique_ptr<Program> start(const Launcher& launcher, int job, const Variables& common,
                                const std::array<int, 2>& delays) {
   std::string script = "start() { r=$1; ";
-  for (const auto& [variable, value] : launcher.variables(job)) {
+  for (const auto& [variable, value] : launcher.variables(job))
     script += variable + "=\"" + value + "\" ";
-  }
   script += launcher.wrapped ? "exec bash -c '\"$0\" \"$@\"; exit $?' " : "exec ";
   script += "\"" + rank_program + "\" " + number(job_numbers[static_cast<std::size_t>(job)]) + " $2; }; ";
   script += "start 0 " + number(delays[0]) + " & a=$!; start 1 " + number(delays[1]) + " & b=$!; ";
@@ -78,9 +77,8 @@ Round outcome(std::array<Result, 2> results) {
 Round run_round(const Launcher& launcher, const Variables& common, std::mt19937& random) {
   std::uniform_int_distribution<int> delay(0, 40);
   std::array<std::unique_ptr<Program>, 2> jobs;
-  for (int job = 0; job < 2; ++job) {
+  for (int job = 0; job < 2; ++job)
     jobs[static_cast<std::size_t>(job)] = start(launcher, job, common, {delay(random), delay(random)});
-  }
   const dtrain::Deadline deadline = support::soon(std::chrono::seconds(60));
   std::array<Result, 2> results{jobs[0]->wait(deadline), jobs[1]->wait(deadline)};
   return outcome(std::move(results));
@@ -235,9 +233,7 @@ TEST_CASE("two jobs of a real mpiexec with one port never add up to each other's
   int tried = 0;
   for (const std::string name : {"mpirun.openmpi", "mpiexec.hydra"}) {
     const std::string mpiexec = find_program(name);
-    if (mpiexec.empty()) {
-      continue;
-    }
+    if (mpiexec.empty()) continue;
     ++tried;
     CAPTURE(mpiexec);
     for (int round = 0; round < rounds(2); ++round) {

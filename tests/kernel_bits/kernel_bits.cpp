@@ -18,9 +18,8 @@ namespace {
 
 /// FNV-1a.
 std::uint64_t digest(std::span<const std::byte> bytes, std::uint64_t before) {
-  for (const std::byte byte : bytes) {
+  for (const std::byte byte : bytes)
     before = (before ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3;
-  }
   return before;
 }
 
@@ -30,12 +29,10 @@ std::uint64_t digest_of(dtrain::DType dtype, dtrain::ReduceOp op, Isa isa) {
   for (const unsigned ranks : {2U, 3U, 6U}) {
     std::vector<std::vector<std::byte>> inputs;
     std::vector<const std::byte*> sources;
-    for (unsigned rank = 0; rank < ranks; ++rank) {
+    for (unsigned rank = 0; rank < ranks; ++rank)
       inputs.push_back(support::awkward_bytes(dtype, count, 100 * ranks + rank));
-    }
-    for (const std::vector<std::byte>& input : inputs) {
+    for (const std::vector<std::byte>& input : inputs)
       sources.push_back(input.data());
-    }
     std::byte* const target = inputs[1].data();
     dtrain::kernels::Reduction::of(dtype, op, isa)(sources, std::span(&target, 1), count);
     result = digest(inputs[1], result);

@@ -32,9 +32,8 @@ int main() {
   std::multiset<std::size_t> taken;
   for (const int rank : {0, 1}) {
     const dtrain::DistributedSampler sampler{{.dataset_size = 60, .global_batch = 20, .rank = rank, .world_size = 2}};
-    for (const std::span<const std::size_t> batch : sampler.batches(0)) {
+    for (const std::span<const std::size_t> batch : sampler.batches(0))
       taken.insert(batch.begin(), batch.end());
-    }
   }
   std::set<std::size_t> different(taken.begin(), taken.end());
   return taken.size() == 60 && different.size() == 60 && *different.rbegin() == 59 ? 0 : 1;

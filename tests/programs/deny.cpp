@@ -52,9 +52,8 @@ int main(int argc, char** argv) {
   const int error = argc < 4 ? 0 : std::atoi(argv[2]);
   if (known == numbers.end() || error <= 0) {
     std::fprintf(stderr, "usage: deny SYSCALL ERRNO PROGRAM ARGUMENTS...; it knows these calls:");
-    for (const auto& [name, number] : numbers) {
+    for (const auto& [name, number] : numbers)
       std::fprintf(stderr, " %s", name.c_str());
-    }
     std::fprintf(stderr, "\n");
     return 2;
   }

@@ -35,9 +35,7 @@ struct Model {
 bool fork_once(const std::string& what, const dtrain::ProcessGroup<Policy>& group, const Model& model) {
   const pid_t child = ::fork();
   if (child == 0) {
-    if (what == "throw") {
-      throw std::runtime_error("the child's own trouble");
-    }
+    if (what == "throw") throw std::runtime_error("the child's own trouble");
     if (what == "write") {
       ::alarm(30);
       *model.gradients[0] = 1000;
@@ -57,9 +55,7 @@ bool fork_once(const std::string& what, const dtrain::ProcessGroup<Policy>& grou
     return true;
   }
   int status = 0;
-  if (child < 0 || ::waitpid(child, &status, 0) != child) {
-    throw std::runtime_error("the fork went wrong");
-  }
+  if (child < 0 || ::waitpid(child, &status, 0) != child) throw std::runtime_error("the fork went wrong");
   if (WIFSIGNALED(status)) {
     std::printf("rank %d's child was ended by signal %d\n", group.rank(), WTERMSIG(status));
   } else {
@@ -72,9 +68,7 @@ bool fork_once(const std::string& what, const dtrain::ProcessGroup<Policy>& grou
 int pass_barriers(const dtrain::ProcessGroup<Policy>& group, const std::string& what) {
   for (int step = 0; step < 10; ++step) {
     group.barrier();
-    if (step == 3 && fork_once(what, group, Model())) {
-      return 7;
-    }
+    if (step == 3 && fork_once(what, group, Model())) return 7;
   }
   std::printf("rank %d took 10 steps\n", group.rank());
   return 0;
@@ -84,16 +78,11 @@ int train(const dtrain::ProcessGroup<Policy>& group, const std::string& what, bo
   Model model;
   dtrain::DistributedDataParallel ddp{model, group};
   for (int step = 0; step < 10; ++step) {
-    if (step == 3 && !in_step && fork_once(what, group, model)) {
-      return 7;
-    }
+    if (step == 3 && !in_step && fork_once(what, group, model)) return 7;
     dtrain::Step open = ddp.begin();
-    for (std::size_t i = 0; i < 2; ++i) {
+    for (std::size_t i = 0; i < 2; ++i)
       *model.gradients[i] = static_cast<float>(group.rank() + 1 + step) * static_cast<float>(i + 1);
-    }
-    if (step == 3 && in_step && fork_once(what, group, model)) {
-      return 7;
-    }
+    if (step == 3 && in_step && fork_once(what, group, model)) return 7;
     open.ready(0);
     open.ready(1);
     open.finish();

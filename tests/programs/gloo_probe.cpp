@@ -31,9 +31,8 @@ int hello(const Group& group) {
 int crossed(const Group& group) {
   bool right = true;
   for (const auto& [name, crossing] : support::crossings) {
-    for (const auto progress : {dtrain::stream::host::Progress::caller, dtrain::stream::host::Progress::thread}) {
+    for (const auto progress : {dtrain::stream::host::Progress::caller, dtrain::stream::host::Progress::thread})
       right = support::train_crossed(group, crossing, progress, 30'000, 2) && right;
-    }
   }
   std::puts(right ? "all right" : "wrong");
   return right ? 0 : 3;

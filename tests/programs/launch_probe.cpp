@@ -61,23 +61,20 @@ void write_file(const std::string& path, const std::string& text) {
 
 void await_file(const std::string& path) {
   const auto deadline = dtrain::Deadline::after(std::chrono::seconds(30));
-  while (::access(path.c_str(), F_OK) != 0 && !deadline.passed()) {
+  while (::access(path.c_str(), F_OK) != 0 && !deadline.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
 }
 
 void copy_input() {
   char bytes[4096];
-  for (ssize_t count = 0; (count = ::read(STDIN_FILENO, bytes, sizeof bytes)) > 0;) {
+  for (ssize_t count = 0; (count = ::read(STDIN_FILENO, bytes, sizeof bytes)) > 0;)
     put(STDOUT_FILENO, std::string(bytes, static_cast<std::size_t>(count)));
-  }
 }
 
 int wait_for_failure(ControlPlane& control_plane) {
   const auto deadline = dtrain::Deadline::after(std::chrono::seconds(30));
-  while (!control_plane.failure()->failed() && !deadline.passed()) {
+  while (!control_plane.failure()->failed() && !deadline.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
   const auto cause = control_plane.failure()->cause();
   put(STDERR_FILENO, "cause: " + (cause ? cause->sentence() : "none came") + "\n");
   return dtrain::exit_code_job_failed;
@@ -97,9 +94,7 @@ Action action_for(int rank, int attempt, const std::string& argument) {
   const std::size_t at = given.find('@');
   const std::string who = given.substr(0, at);
   const bool other_attempt = at != std::string::npos && given.substr(at + 1) != std::to_string(attempt);
-  if (first == std::string::npos || other_attempt || (who != "*" && who != std::to_string(rank))) {
-    return {};
-  }
+  if (first == std::string::npos || other_attempt || (who != "*" && who != std::to_string(rank))) return {};
   const std::size_t second = argument.find(':', first + 1);
   return {argument.substr(first + 1, second - first - 1),
           second == std::string::npos ? std::string() : argument.substr(second + 1)};
@@ -132,23 +127,19 @@ std::optional<int> act(const Action& action, const dtrain::launch::RankProcess& 
     const char* value = std::getenv(action.value.c_str());
     put(STDOUT_FILENO, action.value + "=" + (value == nullptr ? "(unset)" : value) + "\n");
   } else if (action.name == "arguments") {
-    for (const char* each : worker.arguments()) {
+    for (const char* each : worker.arguments())
       put(STDOUT_FILENO, std::string("argument ") + each + "\n");
-    }
   } else if (action.name == "run") {  // a program that the worker starts
     static_cast<void>(std::fflush(stdout));
-    if (std::system(action.value.c_str()) != 0) {
-      return 98;
-    }
+    if (std::system(action.value.c_str()) != 0) return 98;
   } else if (action.name == "name") {  // what ps calls it
     std::string name;
     std::getline(std::ifstream("/proc/self/comm") >> std::ws, name);
     put(STDOUT_FILENO, "name " + name + "\n");
   } else if (action.name == "read-line") {
     std::string line;
-    for (char byte = 0; ::read(STDIN_FILENO, &byte, 1) == 1 && byte != '\n';) {
+    for (char byte = 0; ::read(STDIN_FILENO, &byte, 1) == 1 && byte != '\n';)
       line += byte;
-    }
     put(STDOUT_FILENO, "read " + line + "\n");
   } else if (action.name == "cat") {
     copy_input();
@@ -228,9 +219,7 @@ std::optional<int> act(const Action& action, const dtrain::launch::RankProcess& 
 /// The launcher, or a worker.
 int run(int argc, char** argv) {
   const dtrain::launch::StartResult start = dtrain::launch::PerNode::start(argc, argv);
-  if (!start.worker) {
-    return start.exit_code;
-  }
+  if (!start.worker) return start.exit_code;
   std::unique_ptr<ControlPlane> control_plane;
   const dtrain::identity::ProcessIdentity& who = start.worker->identity;
   for (const char* argument : start.worker->arguments().subspan(1)) {
@@ -247,13 +236,9 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (early_threads() < 0) {
-    return 97;
-  }
+  if (early_threads() < 0) return 97;
   if (const char* library = std::getenv("PROBE_EARLY_LIBRARY")) {  // a made-up driver
-    if (::dlopen(library, RTLD_NOW | RTLD_LOCAL) == nullptr) {
-      return 96;
-    }
+    if (::dlopen(library, RTLD_NOW | RTLD_LOCAL) == nullptr) return 96;
   }
   if (std::getenv("PROBE_EARLY_MPI") != nullptr) {  // what a program must not do before it becomes a launcher
     const auto initialise = reinterpret_cast<int (*)(int*, char***)>(::dlsym(RTLD_DEFAULT, "MPI_Init"));
@@ -261,9 +246,7 @@ int main(int argc, char** argv) {
       put(STDERR_FILENO, "built without MPI\n");
       return 95;
     }
-    if (initialise(&argc, &argv) != 0) {
-      return 94;
-    }
+    if (initialise(&argc, &argv) != 0) return 94;
   }
   if (std::getenv("PROBE_RUN_ON_THREAD") != nullptr) {
     int exit_code = 0;

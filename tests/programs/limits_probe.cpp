@@ -24,9 +24,8 @@ int meet_limit(const dtrain::ProcessGroup<Policy>& group, std::string_view what)
   }
   if (what == "lines") {
     const std::string line(1000, static_cast<char>('a' + group.rank()));
-    for (int i = 0; i < 8000; ++i) {
+    for (int i = 0; i < 8000; ++i)
       std::printf("%s\n", line.c_str());
-    }
   }
   group.barrier();
   std::printf("rank %d is well\n", group.rank());

@@ -26,9 +26,8 @@ template <class Hook>
 void train(const dtrain::ProcessGroup<Policy>& group, Hook& hook) {
   Model model;
   dtrain::DistributedDataParallel ddp{model, group, {}, hook};
-  for (int step = 0; step < 3; ++step) {
+  for (int step = 0; step < 3; ++step)
     ddp.backward([&](dtrain::Ready ready) { ready(0); });
-  }
   std::printf("%s\n", ddp.summary().c_str());
 }
 

@@ -26,9 +26,7 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 void require(bool holds, const char* what) {
-  if (!holds) {
-    throw std::runtime_error(std::string("wrong: ") + what);
-  }
+  if (!holds) throw std::runtime_error(std::string("wrong: ") + what);
 }
 
 template <class Group>
@@ -90,9 +88,8 @@ void exchange_blocks(const Group& group, std::size_t scale) {
   Values turned(scale * static_cast<std::size_t>(size), self);
   Values from_all(turned.size());
   group.all_to_all(turned, from_all);
-  for (std::size_t i = 0; i < from_all.size(); ++i) {
+  for (std::size_t i = 0; i < from_all.size(); ++i)
     require(from_all[i] == static_cast<int>(i / scale), "all_to_all");
-  }
 }
 
 /// Every collective with every type, small and large, against a plain loop.
@@ -112,9 +109,8 @@ int collectives(const Group& group) {
     for (const std::size_t count :
          {std::size_t{0}, std::size_t{1}, std::size_t{7}, std::size_t{5000}, std::size_t{1'000'003}}) {
       std::vector<Bytes> given;
-      for (int peer = 0; peer < size; ++peer) {
+      for (int peer = 0; peer < size; ++peer)
         given.push_back(support::awkward_bytes(dtype, count, static_cast<std::uint64_t>(peer) + count));
-      }
       const Bytes expected = support::scalar_reduction(dtype, dtrain::ReduceOp::max, given);
       Bytes memory = given[rank];
       const dtrain::BufferView view{memory.data(), count, dtype, {}};
@@ -152,16 +148,14 @@ int collectives(const Group& group) {
       wait();
     }
   }
-  for (const std::size_t scale : {std::size_t{0}, std::size_t{7}, std::size_t{1000}, std::size_t{300'001}}) {
+  for (const std::size_t scale : {std::size_t{0}, std::size_t{7}, std::size_t{1000}, std::size_t{300'001}})
     exchange_blocks(group, scale);
-  }
   const Group half = group.split(group.rank() % 2, -group.rank());
   int sum = group.rank();
   half.all_reduce(std::span(&sum, 1), dtrain::ReduceOp::sum);
   int expected = 0;
-  for (int peer = group.rank() % 2; peer < size; peer += 2) {
+  for (int peer = group.rank() % 2; peer < size; peer += 2)
     expected += peer;
-  }
   require(sum == expected, "a split group's all_reduce");
   std::puts("all right");
   return 0;
@@ -389,18 +383,10 @@ int MPI_Testsome(int count, MPI_Request requests[], int* done, int indices[], MP
 
 int main(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "hello";
-  if (what == "again") {
-    return again();
-  }
-  if (what == "late") {
-    return late();
-  }
-  if (what.substr(0, 4) == "own_") {
-    return run<dtrain::backend::MpiCollectives>(argc, argv, what.substr(4));
-  }
-  if (what.substr(0, 5) != "user_") {
-    return run<dtrain::backend::Mpi>(argc, argv, what);
-  }
+  if (what == "again") return again();
+  if (what == "late") return late();
+  if (what.substr(0, 4) == "own_") return run<dtrain::backend::MpiCollectives>(argc, argv, what.substr(4));
+  if (what.substr(0, 5) != "user_") return run<dtrain::backend::Mpi>(argc, argv, what);
   // A program that calls MPI itself, and has initialised it for one thread or for many.
   int provided = 0;
   MPI_Init_thread(&argc, &argv, what == "user_single" ? MPI_THREAD_FUNNELED : MPI_THREAD_MULTIPLE, &provided);

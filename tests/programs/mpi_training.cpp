@@ -82,9 +82,8 @@ int train(int argc, char** argv) {
         }
       });
       for (Layer& layer : model.layers) {
-        for (std::size_t i = 0; i < layer.value.size(); ++i) {
+        for (std::size_t i = 0; i < layer.value.size(); ++i)
           layer.value[i] -= layer.gradient[i] / 64;
-        }
       }
     }
     if (group.rank() == 0) {

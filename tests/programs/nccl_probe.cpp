@@ -55,9 +55,8 @@ class Values {
 template <class Group>
 bool host_values_pass(const Group& group) {
   std::vector<double> numbers(100'000);
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
+  for (std::size_t i = 0; i < numbers.size(); ++i)
     numbers[i] = static_cast<double>(i) + group.rank();
-  }
   group.all_reduce(numbers, dtrain::ReduceOp::max);
   std::vector<std::int64_t> words(100'000, group.rank());
   group.broadcast(words, group.world_size() - 1);
@@ -125,9 +124,7 @@ int graph(const Group& group) {
 template <class Group>
 int stop_once(const Group& group) {
   const char* const attempt = std::getenv("DTRAIN_ATTEMPT");
-  if (attempt != nullptr && std::string_view(attempt) != "0") {
-    return hello(group);
-  }
+  if (attempt != nullptr && std::string_view(attempt) != "0") return hello(group);
   group.barrier();
   if (group.rank() == 1) {
     static_cast<void>(::kill(::getpid(), SIGSTOP));

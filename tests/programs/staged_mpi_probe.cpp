@@ -30,9 +30,7 @@ using dtrain::stream::cuda::check;
 using dtrain::stream::cuda::DeviceBuffer;
 
 void require(bool holds, const char* what) {
-  if (!holds) {
-    throw std::runtime_error(std::string("wrong: ") + what);
-  }
+  if (!holds) throw std::runtime_error(std::string("wrong: ") + what);
 }
 
 void write(std::byte* device, std::size_t count, float value) {

@@ -27,9 +27,8 @@ inline std::int32_t pair_value(int from, int to, std::size_t index) {
 
 inline std::vector<std::int32_t> pair_block(int from, int to, std::size_t count) {
   std::vector<std::int32_t> made(count);
-  for (std::size_t i = 0; i < count; ++i) {
+  for (std::size_t i = 0; i < count; ++i)
     made[i] = pair_value(from, to, i);
-  }
   return made;
 }
 
@@ -180,14 +179,12 @@ void check_blocks(Rank& self, const std::vector<std::size_t>& scales) {
       const std::size_t begin = std::accumulate(gathered.begin(), gathered.begin() + rank, std::size_t{0});
       Values reduced(gathered[own]);
       for (std::size_t i = 0; i < reduced.size(); ++i) {
-        for (int peer = 0; peer < ranks; ++peer) {
+        for (int peer = 0; peer < ranks; ++peer)
           reduced[i] = std::max(reduced[i], pair_value(peer, 0, begin + i) % 7919);
-        }
       }
       Values values = pair_block(rank, 0, whole_count);
-      for (std::int32_t& value : values) {
+      for (std::int32_t& value : values)
         value %= 7919;
-      }
       auto from = self.put(values);
       auto to = self.put(Values(gathered[own]));
       communicator.enqueue(

@@ -31,9 +31,8 @@ class CapturedStderr {
   /// All that was written so far. Blocking: no.
   const std::string& text() {
     std::array<char, 4096> part{};
-    for (ssize_t count = 0; (count = ::read(reader_.get(), part.data(), part.size())) > 0;) {
+    for (ssize_t count = 0; (count = ::read(reader_.get(), part.data(), part.size())) > 0;)
       text_.append(part.data(), static_cast<std::size_t>(count));
-    }
     return text_;
   }
 

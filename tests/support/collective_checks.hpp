@@ -93,9 +93,8 @@ void check_moves(Rank& self, const std::vector<std::size_t>& counts) {
       gathered.insert(gathered.end(), block.begin(), block.end());
     }
     std::vector<Number> summed = numbers(count, rank);
-    for (Number& value : summed) {
+    for (Number& value : summed)
       value *= ranks;
-    }
     CHECK(self.template get<Number>(whole) == gathered);
     CHECK(self.template get<Number>(part) == summed);
     CHECK(self.template get<Number>(from_root) == numbers(count, 5));

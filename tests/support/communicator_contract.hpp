@@ -581,12 +581,14 @@ void wrong_arguments() {
 template <class Rank>
 void steady_state(const std::atomic<std::size_t>& allocations) {
   run<Rank>(2, [&](Rank& self, RankThread&) {
-    auto large = self.put(std::vector<float>(20'000, 1));
-    auto small = self.put(std::vector<float>(16, 1));
+    const auto arena = self.communicator.allocate_blocking(80'000, Deadline::after(10s));
+    auto foreign = self.put(std::vector<float>(20'000, 1));
+    const BufferView views[] = {
+        {arena.data(), 20'000, DType::f32, {}}, foreign.view(), {arena.data(), 16, DType::f32, {}}};
     const auto step = [&] {
-      for (auto* memory : {&large, &small}) {
-        all_reduce(self, *memory, ReduceOp::average);
-        self.communicator.enqueue(Broadcast{memory->view(), 0}, self.stream.ref());
+      for (const BufferView& view : views) {
+        self.communicator.enqueue(AllReduce{view, view, ReduceOp::average}, self.stream.ref());
+        self.communicator.enqueue(Broadcast{view, 0}, self.stream.ref());
       }
       self.communicator.enqueue(Barrier{}, self.stream.ref());
       self.wait();

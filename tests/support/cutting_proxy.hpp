@@ -99,9 +99,7 @@ class CuttingProxy {
           waited.push_back({pair.second.get(), POLLIN, 0});
         }
       }
-      if (::poll(waited.data(), waited.size(), 1) <= 0) {
-        continue;
-      }
+      if (::poll(waited.data(), waited.size(), 1) <= 0) continue;
       if (waited.front().revents != 0) {
         admit();
       }
@@ -126,9 +124,7 @@ class CuttingProxy {
   }
 
   void pump() {
-    if (holding_.load()) {
-      return;
-    }
+    if (holding_.load()) return;
     const std::lock_guard lock(mutex_);
     std::erase_if(pairs_, [this](Pair& pair) {
       bool asked = false;
@@ -143,9 +139,7 @@ class CuttingProxy {
   static bool forward(int from, int to, bool& carried) {
     std::array<std::byte, 4096> buffer;
     const ssize_t count = ::recv(from, buffer.data(), buffer.size(), MSG_DONTWAIT);
-    if (count < 0) {
-      return errno == EAGAIN || errno == EINTR;
-    }
+    if (count < 0) return errno == EAGAIN || errno == EINTR;
     carried = true;
     return count > 0 && ::send(to, buffer.data(), static_cast<std::size_t>(count), MSG_NOSIGNAL) == count;
   }

@@ -50,9 +50,7 @@ REGISTER_LISTENER("counter", 0, Counter);
 int main(int argc, char** argv) {
   doctest::Context context(argc, argv);
   const int failed = context.run();
-  if (context.shouldExit() || failed != 0) {
-    return failed;
-  }
+  if (context.shouldExit() || failed != 0) return failed;
   if (Counter::cases() == 0) {
     std::fputs("no test case matches the filter\n", stderr);
     return 2;

@@ -14,15 +14,12 @@ namespace {
 int started = 0;
 
 void* idle(void*) {
-  for (;;) {
+  for (;;)
     ::pause();
-  }
 }
 
 __attribute__((constructor)) void start() {
-  if (std::getenv("PROBE_EARLY_THREAD") == nullptr) {
-    return;
-  }
+  if (std::getenv("PROBE_EARLY_THREAD") == nullptr) return;
   pthread_t thread{};
   sigset_t none;
   sigset_t before;

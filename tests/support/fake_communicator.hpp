@@ -73,9 +73,7 @@ class FakeCommunicator {
 
   void enqueue(const dtrain::backend::AllReduce& call, Stream stream) {
     const dtrain::BufferView& output = call.output;
-    if (channel_->refuses_at == channel_->launches.size()) {
-      throw std::runtime_error("the channel refuses this launch");
-    }
+    if (channel_->refuses_at == channel_->launches.size()) throw std::runtime_error("the channel refuses this launch");
     if (call.input.data != output.data || (output.dtype != dtrain::DType::f32 && output.dtype != dtrain::DType::f64)) {
       throw std::runtime_error("the fake reduces f32 and f64 in place");
     }

@@ -43,9 +43,8 @@ class FakeGroupHandle final : public dtrain::group::GroupHandle {
   void start_pending() const noexcept override {}
   /// They are set when this returns.
   dtrain::group::WaitUntilSet set_in_background(dtrain::group::StoreEntries entries) const override {
-    for (const auto& [key, value] : entries) {
+    for (const auto& [key, value] : entries)
       store().set(key, value).wait();
-    }
     return [](dtrain::Deadline) {};
   }
 

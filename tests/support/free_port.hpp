@@ -26,9 +26,7 @@ inline int free_port() {
     const bool bound =
         descriptor >= 0 && ::bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
     ::close(descriptor);
-    if (bound) {
-      return first + offset;
-    }
+    if (bound) return first + offset;
   }
   throw std::runtime_error("finding a free port");
 }

@@ -14,9 +14,8 @@ namespace support {
 template <class Condition>
 bool holds_soon(Condition condition, std::chrono::nanoseconds patience = std::chrono::seconds(20)) {
   const dtrain::Deadline deadline = dtrain::Deadline::after(patience);
-  while (!condition() && !deadline.passed()) {
+  while (!condition() && !deadline.passed())
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
   return condition();
 }
 

@@ -62,9 +62,8 @@ inline SummaryFile train(std::vector<std::string> arguments) {
 inline std::vector<double> losses_of(const SummaryFile& summary) {
   const std::string field = summary.text("losses");
   std::vector<double> losses;
-  for (std::size_t at = 0; at != std::string::npos; at = field.find(' ', at + 1)) {
+  for (std::size_t at = 0; at != std::string::npos; at = field.find(' ', at + 1))
     losses.push_back(std::strtod(field.c_str() + at + 1, nullptr));
-  }
   return losses;
 }
 
@@ -72,9 +71,8 @@ inline std::vector<double> losses_of(const SummaryFile& summary) {
 inline double difference(const std::vector<double>& one, const std::vector<double>& other) {
   REQUIRE(one.size() == other.size());
   double largest = 0;
-  for (std::size_t i = 0; i < one.size(); ++i) {
+  for (std::size_t i = 0; i < one.size(); ++i)
     largest = std::max(largest, std::abs(one[i] - other[i]));
-  }
   return largest;
 }
 

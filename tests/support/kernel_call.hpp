@@ -53,9 +53,8 @@ inline std::vector<std::byte> reduce_bytes(const dtrain::kernels::Reduction& red
   for (std::size_t target = 0; target < targets.size(); ++target) {
     const std::vector<std::byte>& whole = memory[used[target]];
     bool untouched = true;
-    for (const std::byte* byte = whole.data(); byte != whole.data() + whole.size(); ++byte) {
+    for (const std::byte* byte = whole.data(); byte != whole.data() + whole.size(); ++byte)
       untouched = untouched && (*byte == mark || (byte >= targets[target] && byte < targets[target] + bytes));
-    }
     CHECK(untouched);
     CHECK((std::vector<std::byte>(targets[target], targets[target] + bytes) == result));
   }

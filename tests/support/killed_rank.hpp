@@ -18,9 +18,8 @@ namespace support {
 inline void check_killed_rank_is_named(const Result& well, const Result& killed, bool ends_slowly = false) {
   CAPTURE(killed.error);
   CHECK(killed.exit_code == 128 + 9);
-  for (const std::string rank : {"0", "2"}) {
+  for (const std::string rank : {"0", "2"})
     CHECK(contains(killed.error, "[" + rank + "] dtrain: rank " + rank + ": ends because rank 1 on host"));
-  }
   CHECK(contains(killed.error, "was lost: killed by signal 9"));
   CHECK((ends_slowly || contains(killed.error, "with exit code 75: ranks 0 and 2")));
   // Ten steps, 2 s, and a busy machine.

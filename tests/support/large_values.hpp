@@ -17,9 +17,8 @@ namespace support {
 template <class T>
 std::vector<std::byte> repeated(T value, std::size_t count) {
   std::vector<std::byte> bytes(count * sizeof(T));
-  for (std::size_t i = 0; i < count; ++i) {
+  for (std::size_t i = 0; i < count; ++i)
     std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
-  }
   return bytes;
 }
 

@@ -30,9 +30,8 @@ inline std::string new_mark() {
 
 /// Ranks 0 to `ranks` - 1 have printed "up".
 inline void require_up(Program& program, int ranks) {
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (int rank = 0; rank < ranks; ++rank)
     REQUIRE(program.wait_for("[" + std::to_string(rank) + "] up"));
-  }
 }
 
 inline unsigned below(std::mt19937& random, unsigned bound) {
@@ -42,9 +41,8 @@ inline unsigned below(std::mt19937& random, unsigned bound) {
 inline std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) {
+  for (std::string line; std::getline(stream, line);)
     lines.push_back(line);
-  }
   return lines;
 }
 
@@ -75,17 +73,15 @@ inline char state_of(pid_t process) {
 
 inline bool reaches_state(pid_t process, const std::string& states) {
   const dtrain::Deadline deadline = soon();
-  while (states.find(state_of(process)) == std::string::npos && !deadline.passed()) {
+  while (states.find(state_of(process)) == std::string::npos && !deadline.passed())
     ::usleep(2000);
-  }
   return states.find(state_of(process)) != std::string::npos;
 }
 
 /// Whether by the deadline `count` processes have `mark` in their command lines.
 inline bool processes_reach(const std::string& mark, std::size_t count, dtrain::Deadline deadline) {
-  while (processes_with(mark).size() != count && !deadline.passed()) {
+  while (processes_with(mark).size() != count && !deadline.passed())
     ::usleep(2000);
-  }
   return processes_with(mark).size() == count;
 }
 

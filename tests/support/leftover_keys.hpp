@@ -34,9 +34,8 @@ void use_group(const dtrain::ProcessGroup<Policy>& group, const std::string& fil
   LeftoverModel model;
   {
     dtrain::DistributedDataParallel ddp(model, group);
-    for (int step = 0; step < 2; ++step) {
+    for (int step = 0; step < 2; ++step)
       ddp.backward([](const dtrain::Ready& ready) { ready(0); });
-    }
     ddp.slowest_rank();
     dtrain::write_timeline(group, file + ".json", ddp.records());
   }

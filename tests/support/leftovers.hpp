@@ -110,12 +110,10 @@ inline std::string still_held(const Holdings& before) {
   for (const pid_t process : all_processes()) {
     Holdings now;
     now.add(process);
-    for (const std::string& inode : now.memory) {
+    for (const std::string& inode : now.memory)
       found += before.memory.count(inode) != 0 ? "memory " + inode + " in " + name_of(process) + "; " : "";
-    }
-    for (const std::string& socket : now.sockets) {
+    for (const std::string& socket : now.sockets)
       found += before.sockets.count(socket) != 0 ? socket + " in " + name_of(process) + "; " : "";
-    }
   }
   std::istringstream table(content("/proc/net/unix"));  // also those that only the kernel still knows
   for (std::string line; std::getline(table, line);) {

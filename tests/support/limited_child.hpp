@@ -37,9 +37,8 @@ std::string with_open_files(rlim_t soft, rlim_t hard, Body body) {
   ::close(ends[1]);
   std::string said;
   char buffer[4096];
-  for (ssize_t count = 0; (count = ::read(ends[0], buffer, sizeof buffer)) > 0;) {
+  for (ssize_t count = 0; (count = ::read(ends[0], buffer, sizeof buffer)) > 0;)
     said.append(buffer, static_cast<std::size_t>(count));
-  }
   ::close(ends[0]);
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);

@@ -122,16 +122,12 @@ class MemoryEndpoint {
   }
 
   std::size_t block_until_done(MessageHandle handle) {
-    if (handle.message == nullptr) {
-      throw std::logic_error("a handle that stands for no message was awaited");
-    }
+    if (handle.message == nullptr) throw std::logic_error("a handle that stands for no message was awaited");
     std::unique_lock lock(network_->mutex_);
     const MemoryNetwork::Message& message = *handle.message;
     const auto completed = [&] { return message.has_sender && message.has_receiver && !message.lost_an_end; };
     network_->changed_.wait_for(lock, std::chrono::seconds(10), [&] { return completed() || message.lost_an_end; });
-    if (!completed()) {
-      throw dtrain::Error(dtrain::Errc::timeout, "a message of the memory endpoint had no other end");
-    }
+    if (!completed()) throw dtrain::Error(dtrain::Errc::timeout, "a message of the memory endpoint had no other end");
     if (handle.receives && message.sent > message.room) {
       throw dtrain::Error(dtrain::Errc::disagreement, "a message is longer than the memory for it");
     }

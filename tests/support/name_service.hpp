@@ -66,9 +66,7 @@ extern "C" [[gnu::used]] inline int getaddrinfo(const char* node, const char* se
                                                 addrinfo** result) {
   static const auto system = reinterpret_cast<decltype(&::getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
   const std::string host = node == nullptr ? "" : node;
-  if (!host.ends_with(".test")) {
-    return system(node, service, hints, result);
-  }
+  if (!host.ends_with(".test")) return system(node, service, hints, result);
   const std::string address = support::NameService::get().answer();
   return address.empty() ? EAI_NONAME : system(address.c_str(), service, hints, result);
 }

@@ -34,9 +34,7 @@ class ForkStore {
  public:
   ForkStore() {
     void* memory = ::mmap(nullptr, sizeof(Table), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) {
-      throw dtrain::errno_error("mapping a test's store");
-    }
+    if (memory == MAP_FAILED) throw dtrain::errno_error("mapping a test's store");
     table_ = ::new (memory) Table;
   }
 
@@ -51,9 +49,7 @@ class ForkStore {
   FinishedCall<std::string> get(const std::string& key, dtrain::Deadline deadline) const {
     while (!deadline.passed()) {
       for (const Entry& entry : table_->entries) {
-        if (entry.written.load() && key == entry.key.data()) {
-          return FinishedCall(std::string(entry.value.data()));
-        }
+        if (entry.written.load() && key == entry.key.data()) return FinishedCall(std::string(entry.value.data()));
       }
       if (const int lost = table_->lost.load(); lost >= 0) {
         dtrain::throw_cause({dtrain::CauseKind::lost, lost, "here", "its process ended"});

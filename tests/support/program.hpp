@@ -36,14 +36,10 @@ inline dtrain::Deadline soon(std::chrono::milliseconds time = std::chrono::secon
 inline std::vector<pid_t> processes_with(const std::string& mark) {
   std::vector<pid_t> found;
   DIR* directory = ::opendir("/proc");
-  if (directory == nullptr) {
-    throw std::runtime_error("reading /proc");
-  }
+  if (directory == nullptr) throw std::runtime_error("reading /proc");
   while (const dirent* entry = ::readdir(directory)) {
     const auto process = static_cast<pid_t>(std::atoi(entry->d_name));
-    if (process <= 0 || process == ::getpid()) {
-      continue;
-    }
+    if (process <= 0 || process == ::getpid()) continue;
     std::ifstream file("/proc/" + std::to_string(process) + "/cmdline", std::ios::binary);
     std::ostringstream line;  // which takes it well that the process ends meanwhile
     line << file.rdbuf();
@@ -59,18 +55,15 @@ inline std::vector<pid_t> processes_with(const std::string& mark) {
 inline std::vector<pid_t> children_of(pid_t parent) {
   std::ifstream file("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) + "/children");
   std::vector<pid_t> children;
-  for (pid_t child = 0; file >> child;) {
+  for (pid_t child = 0; file >> child;)
     children.push_back(child);
-  }
   return children;
 }
 
 /// Whether by the deadline no process has `mark` in its command line.
 inline bool all_gone(const std::string& mark, dtrain::Deadline deadline) {
   while (!processes_with(mark).empty()) {
-    if (deadline.passed()) {
-      return false;
-    }
+    if (deadline.passed()) return false;
     ::usleep(5000);
   }
   return true;
@@ -92,14 +85,11 @@ class Program {
   Program(const std::string& path, std::vector<std::string> arguments, const Variables& variables = {}) {
     arguments.insert(arguments.begin(), path);
     std::vector<char*> pointers;
-    for (std::string& argument : arguments) {
+    for (std::string& argument : arguments)
       pointers.push_back(argument.data());
-    }
     pointers.push_back(nullptr);
     for (auto& pipe : pipes_) {
-      if (::pipe2(pipe.data(), O_CLOEXEC) != 0) {
-        throw std::runtime_error("creating a pipe");
-      }
+      if (::pipe2(pipe.data(), O_CLOEXEC) != 0) throw std::runtime_error("creating a pipe");
     }
     sigset_t all;
     sigset_t before;
@@ -110,13 +100,10 @@ class Program {
       forget_handlers();
     }
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    if (process_ < 0) {
-      throw std::runtime_error("forking");
-    }
+    if (process_ < 0) throw std::runtime_error("forking");
     if (process_ == 0) {
-      for (const auto& [name, value] : variables) {
+      for (const auto& [name, value] : variables)
         value.empty() ? ::unsetenv(name.c_str()) : ::setenv(name.c_str(), value.c_str(), 1);
-      }
       ::dup2(pipes_[0][0], 0);
       ::dup2(pipes_[1][1], 1);
       ::dup2(pipes_[2][1], 2);
@@ -154,9 +141,7 @@ class Program {
   /// Reads what it writes until `text` has come on stdout or stderr. @returns whether it has by the deadline
   bool wait_for(const std::string& text, dtrain::Deadline deadline = soon()) {
     while (result_.output.find(text) == std::string::npos && result_.error.find(text) == std::string::npos) {
-      if (!read_some(deadline)) {
-        return false;
-      }
+      if (!read_some(deadline)) return false;
     }
     return true;
   }
@@ -170,9 +155,8 @@ class Program {
     }
     int status = 0;
     pid_t ended = 0;
-    while ((ended = ::waitpid(process_, &status, WNOHANG)) == 0 && !deadline.passed()) {
+    while ((ended = ::waitpid(process_, &status, WNOHANG)) == 0 && !deadline.passed())
       ::usleep(1000);
-    }
     if (ended == process_) {
       process_ = 0;
       result_.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -199,17 +183,11 @@ class Program {
   /// False at the end of both streams, or at the deadline.
   bool read_some(dtrain::Deadline deadline) {
     std::array<pollfd, 2> waiting{pollfd{pipes_[1][0], POLLIN, 0}, pollfd{pipes_[2][0], POLLIN, 0}};
-    if (pipes_[1][0] < 0 && pipes_[2][0] < 0) {
-      return false;
-    }
+    if (pipes_[1][0] < 0 && pipes_[2][0] < 0) return false;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining()).count();
-    if (::poll(waiting.data(), waiting.size(), static_cast<int>(left)) <= 0) {
-      return false;
-    }
+    if (::poll(waiting.data(), waiting.size(), static_cast<int>(left)) <= 0) return false;
     for (std::size_t i = 0; i < waiting.size(); ++i) {
-      if (waiting[i].revents == 0) {
-        continue;
-      }
+      if (waiting[i].revents == 0) continue;
       char bytes[65536];
       const ssize_t count = ::read(waiting[i].fd, bytes, sizeof bytes);
       if (count > 0) {

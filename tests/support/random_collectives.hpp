@@ -119,9 +119,7 @@ inline bool is_reduction(const RandomCollective& what, const std::vector<std::ve
   const std::vector<std::byte> expected = scalar_reduction(what.dtype, what.op, ranks);
   const bool orders = what.op == dtrain::ReduceOp::min || what.op == dtrain::ReduceOp::max;
   bool right = is == expected;
-  if (right || to_the_bit || orders) {
-    return right;
-  }
+  if (right || to_the_bit || orders) return right;
   with_format(what.dtype, [&]<class Format>(Format, int digits, int smallest) {
     using Bits = typename Format::Bits;
     right = true;
@@ -171,9 +169,8 @@ void run_random_collectives(int ranks, const std::vector<int>& node_of, std::uin
       const auto self_index = static_cast<std::size_t>(rank);
       const std::size_t blocks = what.kind == Kind::reduce_scatter ? static_cast<std::size_t>(ranks) : 1;
       std::vector<Bytes> given;
-      for (int peer = 0; peer < ranks; ++peer) {
+      for (int peer = 0; peer < ranks; ++peer)
         given.push_back(random_input(what, what.count * blocks, peer));
-      }
       const std::size_t block_bytes = what.count * dtrain::size_bytes(what.dtype);
       const auto stream = self.stream.ref();
       Bytes input = given[self_index];
@@ -239,9 +236,8 @@ void run_random_rounds(std::uint64_t first_seed, int rounds, int most_ranks, int
     const int ranks = 2 + static_cast<int>(random() / 64 % static_cast<std::uint64_t>(most_ranks - 1));
     const std::uint64_t nodes = 1 + random() / 64 % static_cast<std::uint64_t>(most_nodes);
     std::vector<int> node_of;
-    for (int rank = 0; rank < ranks; ++rank) {
+    for (int rank = 0; rank < ranks; ++rank)
       node_of.push_back(static_cast<int>(random() / 64 % nodes));
-    }
     const auto accumulate = random() / 64 % 2 == 0 ? dtrain::Accumulate::element : dtrain::Accumulate::f32;
     run_random_collectives<Backend>(ranks, node_of, random(), operations, accumulate, to_the_bit);
   }

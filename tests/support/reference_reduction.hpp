@@ -28,14 +28,12 @@ template <class T>
 std::vector<T> reference_reduction(dtrain::ReduceOp op, const std::vector<std::vector<T>>& inputs) {
   std::vector<T> result = inputs[0];
   for (std::size_t rank = 1; rank < inputs.size(); ++rank) {
-    for (std::size_t i = 0; i < result.size(); ++i) {
+    for (std::size_t i = 0; i < result.size(); ++i)
       result[i] = combine(op, result[i], inputs[rank][i]);
-    }
   }
   if (op == dtrain::ReduceOp::average) {
-    for (T& value : result) {
+    for (T& value : result)
       value *= T(1) / static_cast<T>(inputs.size());
-    }
   }
   return result;
 }
@@ -65,9 +63,8 @@ std::vector<T> awkward_values(std::size_t count, std::uint64_t seed) {
 template <class T>
 std::vector<std::vector<T>> awkward_inputs(int ranks, std::size_t count, std::uint64_t seed) {
   std::vector<std::vector<T>> inputs;
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (int rank = 0; rank < ranks; ++rank)
     inputs.push_back(awkward_values<T>(count, seed * 1000 + static_cast<std::uint64_t>(rank)));
-  }
   return inputs;
 }
 

@@ -122,9 +122,7 @@ class RoutineEndpoint {
   struct Awaiter {
     MessageHandle handle;
     bool await_ready() const {
-      if (handle.message == nullptr) {
-        throw std::logic_error("a handle that stands for no message was awaited");
-      }
+      if (handle.message == nullptr) throw std::logic_error("a handle that stands for no message was awaited");
       return handle.message->completed();
     }
     void await_suspend(std::coroutine_handle<> waiter) const {

@@ -62,9 +62,8 @@ RoutineRun run_routines(const dtrain::backend::message_passing::ChannelInfo& cha
         std::make_unique<Rank>(network, static_cast<int>(i), channel, operation, inputs[i], output_bytes, in_place));
     ranks[i]->routine = make(ranks[i]->context, ranks[i]->buffers);
   }
-  for (const std::unique_ptr<Rank>& rank : ranks) {
+  for (const std::unique_ptr<Rank>& rank : ranks)
     rank->routine.resume();
-  }
   network.run();
   RoutineRun result;
   for (std::size_t i = 0; i < ranks.size(); ++i) {

@@ -40,9 +40,8 @@ T chain_of_integers(dtrain::ReduceOp op, const std::vector<T>& ranks) {
   if constexpr (std::is_same_v<T, std::int64_t>) {
     if (op == dtrain::ReduceOp::average) {
       std::uint64_t partial = 0;
-      for (std::size_t rank = 0; rank + 1 < ranks.size(); ++rank) {
+      for (std::size_t rank = 0; rank + 1 < ranks.size(); ++rank)
         partial += static_cast<std::uint64_t>(ranks[rank]);
-      }
       return static_cast<T>((Wide{static_cast<T>(partial)} + ranks.back()) / static_cast<Wide>(ranks.size()));
     }
   }

@@ -79,9 +79,7 @@ typename Format::Bits reduce_float(dtrain::ReduceOp op, const std::vector<typena
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const Value value = Format::value(ranks[rank]);
     nan = nan || std::isnan(value);
-    if (rank == 0) {
-      continue;
-    }
+    if (rank == 0) continue;
     switch (op) {
       case dtrain::ReduceOp::sum:
       case dtrain::ReduceOp::average: result = result + value; break;
@@ -99,9 +97,8 @@ typename Format::Bits reduce_float(dtrain::ReduceOp op, const std::vector<typena
     result = result * factor;
     if (!std::isfinite(result)) {  // an average of finite values is finite
       result = Format::value(ranks[0]) * factor;
-      for (std::size_t rank = 1; rank < ranks.size(); ++rank) {
+      for (std::size_t rank = 1; rank < ranks.size(); ++rank)
         result = result + Format::value(ranks[rank]) * factor;
-      }
     }
   }
   return nan || std::isnan(result) ? Format::nan : Format::bits(result);
@@ -168,9 +165,8 @@ std::vector<std::byte> reduce_elements(dtrain::DType dtype, const std::vector<st
     using Bits = typename BitsOf<Element>::type;
     std::vector<Bits> values(ranks.size());
     for (std::size_t i = 0; i < result.size(); i += sizeof(Bits)) {
-      for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      for (std::size_t rank = 0; rank < ranks.size(); ++rank)
         std::memcpy(&values[rank], ranks[rank].data() + i, sizeof(Bits));
-      }
       const Bits reduced = reduce(element, values);
       std::memcpy(result.data() + i, &reduced, sizeof(Bits));
     }

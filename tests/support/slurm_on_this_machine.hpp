@@ -23,9 +23,7 @@ inline std::string find_program(const std::string& name) {
   while (!folders.empty()) {
     const std::size_t colon = folders.find(':');
     const std::string candidate = folders.substr(0, colon) + "/" + name;
-    if (colon != 0 && ::access(candidate.c_str(), X_OK) == 0) {
-      return candidate;
-    }
+    if (colon != 0 && ::access(candidate.c_str(), X_OK) == 0) return candidate;
     folders.erase(0, colon + 1);
   }
   return "";
@@ -74,9 +72,8 @@ class SlurmOnThisMachine {
   static std::string last_line(const std::string& path) {
     std::ifstream file(path);
     std::string last;
-    for (std::string line; std::getline(file, line);) {
+    for (std::string line; std::getline(file, line);)
       last = line;
-    }
     return last;
   }
 
@@ -113,9 +110,7 @@ class SlurmOnThisMachine {
     const dtrain::Deadline deadline = soon();
     while (!deadline.passed()) {
       const Result result = run(find_program("sinfo"), {"-h", "-o", "%t"}, variables());
-      if (result.exit_code == 0 && result.output.substr(0, 4) == "idle") {
-        return true;
-      }
+      if (result.exit_code == 0 && result.output.substr(0, 4) == "idle") return true;
       ::usleep(200000);
     }
     return false;

@@ -33,9 +33,7 @@ struct StagedRank {
   dtrain::BufferView space(std::size_t count, dtrain::DType dtype = dtrain::DType::f32) {
     std::byte* const data = scratch.data() + used;
     used += (count * size_bytes(dtype) + 511) / 256 * 256;
-    if (used > scratch.bytes()) {
-      throw dtrain::Error(dtrain::Errc::limit, "a test needs more device memory than it has");
-    }
+    if (used > scratch.bytes()) throw dtrain::Error(dtrain::Errc::limit, "a test needs more device memory than it has");
     return view(data, count, dtype);
   }
   void forget() { used = 0; }

@@ -65,9 +65,8 @@ class StoreChannel {
   std::vector<std::string> gather(const std::string& what, std::string_view bytes) {
     publish(what, bytes);
     std::vector<std::string> all;
-    for (int other = 0; other < size(); ++other) {
+    for (int other = 0; other < size(); ++other)
       all.push_back(read(what, other, bytes.size()));
-    }
     forget();
     return all;
   }

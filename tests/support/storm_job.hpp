@@ -42,9 +42,7 @@ inline int quiet_port() {
     address.sin_port = htons(static_cast<std::uint16_t>(port));
     const bool is_free = ::bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
     ::close(listener);
-    if (is_free && sockets_at(port).empty()) {
-      return port;
-    }
+    if (is_free && sockets_at(port).empty()) return port;
   }
 }
 
@@ -74,9 +72,8 @@ class StormJob {
     strike();
     const dtrain::Deadline deadline =
         soon(std::chrono::seconds(20) * patience + std::chrono::seconds(formation_seconds));
-    for (const auto& launcher : launchers_) {
+    for (const auto& launcher : launchers_)
       results_.push_back(launcher->wait(deadline));
-    }
     took_ = since_struck_.elapsed();
   }
 
@@ -163,9 +160,8 @@ class StormJob {
   pid_t patiently(Find find) {
     const dtrain::Deadline deadline = in_time();
     pid_t found = 0;
-    while ((found = find()) == 0 && !deadline.passed() && !has_ended(launcher().process())) {
+    while ((found = find()) == 0 && !deadline.passed() && !has_ended(launcher().process()))
       ::usleep(200);
-    }
     return found;
   }
 
@@ -215,9 +211,8 @@ class StormJob {
   void remember_holdings() {
     for (const auto& launcher : launchers_) {
       held_.add(launcher->process());
-      for (const pid_t child : children_of(launcher->process())) {
+      for (const pid_t child : children_of(launcher->process()))
         held_.add(child);
-      }
     }
   }
 

@@ -39,9 +39,8 @@ struct StormRound {
 
   int world_size() const {
     int size = 0;
-    for (const int each : workers) {
+    for (const int each : workers)
       size += each;
-    }
     return size;
   }
   int node_count() const { return static_cast<int>(workers.size()); }
@@ -60,9 +59,8 @@ inline std::string name_of(Phase phase) {
 /// In one line, with all that is needed to see what happened; the seed alone repeats it.
 inline std::string to_string(const StormRound& round) {
   std::string workers;
-  for (const int each : round.workers) {
+  for (const int each : round.workers)
     workers += (workers.empty() ? "" : "+") + std::to_string(each);
-  }
   const std::string rank = std::to_string(round.rank);
   const std::string victim = round.victim == Victim::worker ? "rank " + rank
                              : round.victim == Victim::grandchild

@@ -19,18 +19,14 @@ inline std::string file_content(const std::string& path) {
 class SummaryFile {
  public:
   explicit SummaryFile(const std::string& path) : text_(file_content(path)) {
-    if (text_.empty()) {
-      throw std::runtime_error("no summary in " + path);
-    }
+    if (text_.empty()) throw std::runtime_error("no summary in " + path);
   }
 
   /// What stands behind `"field": `, without the comma and quotes.
   std::string text(const std::string& field) const {
     const std::string key = '"' + field + "\": ";
     const std::size_t begin = text_.find(key);
-    if (begin == std::string::npos) {
-      throw std::runtime_error("no field " + field + " in a summary");
-    }
+    if (begin == std::string::npos) throw std::runtime_error("no field " + field + " in a summary");
     std::string value = text_.substr(begin + key.size(), text_.find('\n', begin) - begin - key.size());
     if (!value.empty() && value.back() == ',') {
       value.pop_back();

@@ -77,9 +77,8 @@ inline constexpr std::chrono::seconds patience_with_ranks{20};
 template <class Body>
 void run_thread_ranks(int ranks, Body body, std::chrono::milliseconds patience = patience_with_ranks) {
   std::vector<std::unique_ptr<RankThread>> selves;
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (int rank = 0; rank < ranks; ++rank)
     selves.push_back(std::make_unique<RankThread>(rank, ranks));
-  }
   std::vector<std::atomic<bool>> ended(static_cast<std::size_t>(ranks));
   const Watchdog watchdog(patience, [&] {
     for (int rank = 0; rank < ranks; ++rank) {
@@ -102,9 +101,8 @@ void run_thread_ranks(int ranks, Body body, std::chrono::milliseconds patience =
       ended[index].store(true);
     });
   }
-  for (std::thread& thread : threads) {
+  for (std::thread& thread : threads)
     thread.join();
-  }
   for (const std::exception_ptr& exception : thrown) {
     if (exception) {
       std::rethrow_exception(exception);

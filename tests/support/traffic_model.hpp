@@ -54,9 +54,8 @@ struct ParameterServerTraffic {
 template <class Traffic>
 constexpr double bytes_sent(const Traffic& traffic, int rank) noexcept {
   double sum = 0;
-  for (int to = 0; to < traffic.ranks; ++to) {
+  for (int to = 0; to < traffic.ranks; ++to)
     sum += to == rank ? 0 : traffic(rank, to);
-  }
   return sum;
 }
 

@@ -44,9 +44,8 @@ class VirtualCluster {
       throw std::runtime_error("reading what virtual_cluster.py says: " + cluster_->output());
     }
     name_ = facts->find("cluster")->text;
-    for (const dtrain::identity::Json& process : facts->find("processes")->items) {
+    for (const dtrain::identity::Json& process : facts->find("processes")->items)
       networks_.push_back(network_of(std::stoi(process.text)));
-    }
   }
   ~VirtualCluster() {
     if (cluster_) {
@@ -117,16 +116,12 @@ class VirtualCluster {
 
   void switch_command(const std::string& verb, int number) const {
     const Result result = support::run(python(), {"-B", script(), verb, name_, host(number)});
-    if (result.exit_code != 0) {
-      throw std::runtime_error(verb + " " + host(number) + ": " + result.error);
-    }
+    if (result.exit_code != 0) throw std::runtime_error(verb + " " + host(number) + ": " + result.error);
   }
 
   std::uint64_t counter(int number, const std::string& name) const {
     const Result result = run(number, "cat", {"/sys/class/net/eth0/statistics/" + name});
-    if (result.exit_code != 0) {
-      throw std::runtime_error("reading a counter of " + host(number) + ": " + result.error);
-    }
+    if (result.exit_code != 0) throw std::runtime_error("reading a counter of " + host(number) + ": " + result.error);
     return std::stoull(result.output);
   }
 

@@ -95,9 +95,8 @@ TEST_CASE("many threads may block on one loop") {
     std::vector<std::jthread> callers;
     for (int i = 0; i < 4; ++i) {
       callers.emplace_back([&] {
-        for (int k = 0; k < 100; ++k) {
+        for (int k = 0; k < 100; ++k)
           sum += thread.run_blocking([k](EventLoop&) -> Task<int> { co_return k; }, soon());
-        }
       });
     }
   }

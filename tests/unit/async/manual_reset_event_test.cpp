@@ -18,9 +18,8 @@ TEST_CASE("an event wakes all its waiters in order, and later ones pass at once 
     order.push_back(name);
   };
   std::vector<async::TaskHandle> tasks;
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < 3; ++i)
     tasks.push_back(loop.spawn(waiter(i)));
-  }
   const auto body = [&]() -> Task<void> {
     co_await loop.sleep_for(1ms);
     CHECK(event.has_waiters());
@@ -70,9 +69,8 @@ TEST_CASE("each set of an auto-reset event lets one coroutine pass, and unused s
   event.set();
   event.set();
   std::vector<async::TaskHandle> tasks;
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < 3; ++i)
     tasks.push_back(loop.spawn(waiter(soon())));
-  }
   tasks.push_back(loop.spawn(waiter(Deadline::after(30ms))));  // in vain: it is the last
   const auto body = [&]() -> Task<void> {
     co_await loop.sleep_for(1ms);

@@ -63,9 +63,8 @@ bool is_mapped(const std::byte* page) {
 int mapped_memfds() {
   std::ifstream maps("/proc/self/maps");
   int count = 0;
-  for (std::string line; std::getline(maps, line);) {
+  for (std::string line; std::getline(maps, line);)
     count += line.find("/memfd:") != std::string::npos ? 1 : 0;
-  }
   return count;
 }
 

@@ -72,9 +72,8 @@ void for_all(Prepare prepare, Body body) {
     std::vector<std::size_t> counts(std::begin(counts_below_longest), std::end(counts_below_longest));
     counts.push_back(ranks > 3 ? 30'001 : 150'001);
     std::vector<decltype(prepare(ranks, counts[0]))> prepared;
-    for (const std::size_t count : counts) {
+    for (const std::size_t count : counts)
       prepared.push_back(prepare(ranks, count));
-    }
     run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread& thread) {
       const std::size_t whole = static_cast<std::size_t>(ranks) * counts.back() * sizeof(float);
       const auto allocation =
@@ -88,9 +87,7 @@ void for_all(Prepare prepare, Body body) {
           const bool right = body(self, memory.at(place), prepared[at], count);
           CHECK_MESSAGE(right, "rank " << thread.rank() << " of " << ranks << ", " << count << " a rank, place "
                                        << static_cast<int>(place));
-          if (!right) {
-            return;
-          }
+          if (!right) return;
         }
       }
     });
@@ -107,9 +104,8 @@ struct Reductions {
 TEST_CASE("a reduce-scatter gives every rank its block of the all-reduce, bit by bit, in any memory") {
   const auto prepare = [](int ranks, std::size_t count) {
     Reductions made{support::awkward_inputs<float>(ranks, static_cast<std::size_t>(ranks) * count, count + 3), {}};
-    for (const ReduceOp op : Reductions::ops) {
+    for (const ReduceOp op : Reductions::ops)
       made.expected.push_back(support::reference_reduction(op, made.inputs));
-    }
     return made;
   };
   for_all(prepare, [](SharedMemoryRank& self, Buffers at, const Reductions& reductions, std::size_t count) {

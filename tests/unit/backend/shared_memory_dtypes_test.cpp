@@ -22,9 +22,8 @@ std::vector<std::byte> any_bits(std::size_t bytes, std::uint64_t seed) {
 /// What the baseline kernel makes of whole inputs, in one piece.
 std::vector<std::byte> expected_bits(DType dtype, ReduceOp op, const std::vector<std::vector<std::byte>>& inputs) {
   std::vector<const std::byte*> sources;
-  for (const auto& input : inputs) {
+  for (const auto& input : inputs)
     sources.push_back(input.data());
-  }
   std::vector<std::byte> result(inputs[0].size());
   std::byte* const target = result.data();
   dtrain::kernels::Reduction::of(dtype, op, dtrain::kernels::Isa::baseline)(sources, std::span(&target, 1),
@@ -40,9 +39,8 @@ TEST_CASE("every element type and operation has the same bits on every path, wha
         for (const DType dtype : dtypes) {
           const std::size_t bytes = count * dtrain::size_bytes(dtype);
           std::vector<std::vector<std::byte>> inputs;
-          for (int rank = 0; rank < ranks; ++rank) {
+          for (int rank = 0; rank < ranks; ++rank)
             inputs.push_back(any_bits(bytes, count + static_cast<std::uint64_t>(rank)));
-          }
           const auto& own = inputs[static_cast<std::size_t>(thread.rank())];
           for (const ReduceOp op : operations) {
             const auto expected = expected_bits(dtype, op, inputs);

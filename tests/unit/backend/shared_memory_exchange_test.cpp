@@ -57,9 +57,8 @@ TEST_CASE("a reduction of blocks has the bits of an all-reduce, for any lengths"
   run_ranks<SharedMemoryRank>(ranks, [](SharedMemoryRank& self, RankThread& thread) {
     const std::vector<std::size_t> counts{40'001, 0, 77'777};
     std::vector<float> values(117'778);
-    for (std::size_t i = 0; i < values.size(); ++i) {
+    for (std::size_t i = 0; i < values.size(); ++i)
       values[i] = 1.0F / static_cast<float>(i + 3 + 1000 * static_cast<std::size_t>(thread.rank()));
-    }
     std::vector<float> reduced = values;
     const auto view = [](std::vector<float>& of) { return dtrain::buffer_view(std::span(of)); };
     CHECK(self.all_reduce(view(reduced), view(reduced), ReduceOp::average));

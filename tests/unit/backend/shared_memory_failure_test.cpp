@@ -147,17 +147,14 @@ TEST_CASE("ranks on two hosts are refused before anything is opened, naming both
   context.members.other_host = "far";
   const auto error = error_of([&] { dtrain::backend::SharedMemory::open_blocking(context, Deadline::after(1s)); });
   CHECK(error.code() == Errc::unsupported);
-  for (const char* part : {"rank 0 is on host-0", "rank 1 on far", "Mpi", "Gloo", "Nccl"}) {
+  for (const char* part : {"rank 0 is on host-0", "rank 1 on far", "Mpi", "Gloo", "Nccl"})
     CHECK_CONTAINS(error.what(), part);
-  }
 }
 
 TEST_CASE("a rank that does not come to the opening is named, and the others hear of it") {
   const auto job = std::make_shared<FakeJob>(3);
   run_thread_ranks(3, [&](RankThread& thread) {
-    if (thread.rank() == 1) {
-      return;
-    }
+    if (thread.rank() == 1) return;
     const auto context = support::channel_context(job, thread.rank(), 3, "group", 10s);
     const Deadline deadline = Deadline::after(thread.rank() == 0 ? 1s : 20s);
     const auto error = error_of([&] { dtrain::backend::SharedMemory::open_blocking(context, deadline); });
@@ -170,9 +167,8 @@ std::size_t open_descriptors() {
   std::size_t count = 0;
   DIR* directory = opendir("/proc/self/fd");
   REQUIRE(directory != nullptr);
-  while (readdir(directory) != nullptr) {
+  while (readdir(directory) != nullptr)
     ++count;
-  }
   closedir(directory);
   return count;
 }
@@ -180,9 +176,8 @@ std::size_t open_descriptors() {
 std::size_t mapped_memories() {
   std::ifstream maps("/proc/self/maps");
   std::size_t count = 0;
-  for (std::string line; std::getline(maps, line);) {
+  for (std::string line; std::getline(maps, line);)
     count += contains(line, "memfd:dtrain") ? 1 : 0;
-  }
   return count;
 }
 

@@ -48,18 +48,16 @@ std::string door_of(const ForkStore& store) {
 int sockets_named(const std::string& name) {
   std::ifstream sockets("/proc/net/unix");
   int count = 0;
-  for (std::string line; std::getline(sockets, line);) {
+  for (std::string line; std::getline(sockets, line);)
     count += line.find(name) != std::string::npos ? 1 : 0;
-  }
   return count;
 }
 
 std::size_t open_descriptors() {
   std::size_t count = 0;
   DIR* directory = opendir("/proc/self/fd");
-  while (directory != nullptr && readdir(directory) != nullptr) {
+  while (directory != nullptr && readdir(directory) != nullptr)
     ++count;
-  }
   closedir(directory);
   return count;
 }
@@ -70,9 +68,7 @@ TEST_CASE("processes reduce in one memory with the bits of a plain loop, and lea
     const ExitCodes codes = run_process_ranks(store, ranks, [&](int rank) {
       const std::size_t descriptors = open_descriptors();
       {
-        if (rank == 0 && sockets_named(door_of(store)) == 0) {
-          return 2;
-        }
+        if (rank == 0 && sockets_named(door_of(store)) == 0) return 2;
         Rank self(store, rank, ranks, 20s);
         for (const std::size_t count : {10U, 3000U, 200'000U}) {
           const auto memory = self.communicator.allocate_blocking(count * 4, Deadline::after(20s));
@@ -103,9 +99,7 @@ TEST_CASE("a rank that is killed inside an operation leaves nothing behind, and 
     if (rank == 1) {
       self.stream.ref().enqueue([]() noexcept { ::raise(SIGKILL); });  // between two operations of its stream
     }
-    if (self.all_reduce({memory.data(), 1 << 18, DType::f32, {}})) {
-      return 2;
-    }
+    if (self.all_reduce({memory.data(), 1 << 18, DType::f32, {}})) return 2;
     const dtrain::Cause cause = self.communicator.failure().value();
     const bool named =
         cause.kind == CauseKind::timeout && cause.text.find("rank 1 had not arrived") != std::string::npos;

@@ -17,9 +17,8 @@ TEST_CASE("what ranks say of a split is written and read without loss, and anyth
   CHECK(read.color == choices[1].color);
   CHECK(read.key == choices[1].key);
   const std::string bytes = dtrain::to_bytes(choices[0]);
-  for (const std::string& text : {std::string(), bytes.substr(1), bytes + "1", std::string("1 2 "), bytes + bytes}) {
+  for (const std::string& text : {std::string(), bytes.substr(1), bytes + "1", std::string("1 2 "), bytes + bytes})
     CHECK_THROWS_AS(dtrain::from_bytes<ColorAndKey>(text, "a choice"), dtrain::Error);
-  }
 }
 
 }  // namespace

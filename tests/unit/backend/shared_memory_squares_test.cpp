@@ -87,9 +87,8 @@ void check_type(int ranks) {
 
 TEST_CASE_TEMPLATE("the sum is that of the reduced elements as stored, with equal bits on all ranks", T, double, float,
                    dtrain::float16, dtrain::bfloat16) {
-  for (const int ranks : {1, 2, 3, 9}) {
+  for (const int ranks : {1, 2, 3, 9})
     check_type<T>(ranks);
-  }
 }
 
 TEST_CASE("an element that is not finite makes the sum of all ranks so, whichever slice has it") {

@@ -72,9 +72,7 @@ void check_all_paths(int ranks, const std::vector<std::size_t>& counts) {
           const bool right = all_reduce_gives(self, allocation.data(), memory, op, inputs, expected);
           CHECK_MESSAGE(right, "rank " << thread.rank() << " of " << ranks << ", " << dtrain::name(op) << " of "
                                        << count << ", memory " << static_cast<int>(memory));
-          if (!right) {
-            return;
-          }
+          if (!right) return;
         }
       }
     }
@@ -100,9 +98,8 @@ TEST_CASE("a long all-reduce goes through many chunks with the same bits") {
     run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread&) {
       const auto allocation = self.communicator.allocate_blocking(count * 4 + 64, Deadline::after(10s));
       for (int repetition = 0; repetition < 2; ++repetition) {
-        for (const Memory memory : all_memories) {
+        for (const Memory memory : all_memories)
           CHECK(all_reduce_gives(self, allocation.data(), memory, ReduceOp::average, inputs, expected));
-        }
       }
     });
   }
@@ -118,14 +115,12 @@ TEST_CASE("a broadcast gives every rank the root's bytes, of any element type an
           for (int memory = 0; memory < 3; ++memory) {  // all in the arena, none, only the even ranks
             const bool bound = memory == 0 || (memory == 2 && thread.rank() % 2 == 0);
             std::byte* buffer = bound ? allocation.data() + 64 : foreign.data() + 3;
-            for (std::size_t i = 0; i < bytes; ++i) {
+            for (std::size_t i = 0; i < bytes; ++i)
               buffer[i] = static_cast<std::byte>(i * 31 + static_cast<std::size_t>(thread.rank() * 101));
-            }
             self.communicator.enqueue(Broadcast{BufferView{buffer, bytes, DType::u8, {}}, root}, self.stream.ref());
             bool right = self.wait();
-            for (std::size_t i = 0; i < bytes; ++i) {
+            for (std::size_t i = 0; i < bytes; ++i)
               right = right && buffer[i] == static_cast<std::byte>(i * 31 + static_cast<std::size_t>(root * 101));
-            }
             CHECK_MESSAGE(right,
                           "rank " << thread.rank() << " of " << ranks << ", " << bytes << " bytes from " << root);
           }
@@ -194,40 +189,15 @@ TEST_CASE("a helper thread and the waiting thread give the same bits") {
         self.stream.start_helper();
       }
       for (int step = 0; step < 20; ++step) {
-        for (const Memory memory : all_memories) {
+        for (const Memory memory : all_memories)
           CHECK(all_reduce_gives(self, allocation.data(), memory, ReduceOp::average, inputs, expected));
-        }
       }
     }
   });
 }
 
 TEST_CASE("the steady state allocates nothing") {
-  const int ranks = 2;
-  run_ranks<SharedMemoryRank>(ranks, [&](SharedMemoryRank& self, RankThread&) {
-    const auto allocation = self.communicator.allocate_blocking(80'000, Deadline::after(10s));
-    std::vector<float> foreign(20'000, 1);
-    const BufferView views[] = {{allocation.data(), 20'000, DType::f32, {}},
-                                dtrain::buffer_view(std::span(foreign)),
-                                {allocation.data(), 16, DType::f32, {}}};
-    const auto run = [&] {
-      for (const BufferView& view : views) {
-        self.communicator.enqueue(AllReduce{view, view, ReduceOp::average}, self.stream.ref());
-        self.communicator.enqueue(Broadcast{view, 0}, self.stream.ref());
-      }
-      self.communicator.enqueue(Barrier{}, self.stream.ref());
-      self.wait();
-    };
-    run();
-    run();  // after its barrier no rank is opening any more
-    const std::size_t before = support::allocations.load();
-    for (int step = 0; step < 50; ++step) {
-      run();
-    }
-    const std::size_t after = support::allocations.load();
-    run();  // no rank has begun to end
-    CHECK(after == before);
-  });
+  communicator_contract::steady_state<SharedMemoryRank>(support::allocations);
 }
 
 }  // namespace

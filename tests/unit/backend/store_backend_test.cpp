@@ -33,9 +33,8 @@ void check_reductions(std::size_t count) {
 }  // namespace
 
 TEST_CASE("the store backend reduces in the order of the ranks, over several pieces too") {
-  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{100'000}}) {
+  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{100'000}})
     check_reductions<float>(count);
-  }
   check_reductions<double>(70'000);
 }
 

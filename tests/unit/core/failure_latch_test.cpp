@@ -67,12 +67,10 @@ TEST_CASE("of many threads that fail at once exactly one is first, and all liste
   std::string heard;
   const auto callback = latch->subscribe([&](const Cause& cause) { heard += cause.text; });
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < 4; ++rank) {
+  for (int rank = 0; rank < 4; ++rank)
     threads.emplace_back([&, rank] { firsts += latch->set(failed(rank, std::to_string(rank))) ? 1 : 0; });
-  }
-  for (std::thread& thread : threads) {
+  for (std::thread& thread : threads)
     thread.join();
-  }
   CHECK(firsts == 1);
   CHECK(heard == latch->cause().value().text);
 }

@@ -30,9 +30,8 @@ TEST_CASE("a wake ends a thread's wait and says how many it woke") {
     std::thread sleeper([&] { result = dtrain::futex_wait(word, 0, Deadline::after(20s), scope); });
     int woken = 0;
     const Deadline patience = Deadline::after(20s);
-    while (woken == 0 && !patience.passed()) {
+    while (woken == 0 && !patience.passed())
       woken = dtrain::futex_wake(word, 1, scope);
-    }
     sleeper.join();
     CHECK(woken == 1);
     CHECK(result == FutexResult::awake);
@@ -50,9 +49,8 @@ TEST_CASE("a shared wake ends another process's wait") {
     _exit(result == FutexResult::awake ? 0 : 1);
   }
   const Deadline patience = Deadline::after(10s);
-  while (dtrain::futex_wake_all(word, FutexScope::shared) == 0 && !patience.passed()) {
+  while (dtrain::futex_wake_all(word, FutexScope::shared) == 0 && !patience.passed())
     std::this_thread::sleep_for(1ms);
-  }
   int status = -1;
   CHECK(waitpid(child, &status, 0) == child);
   CHECK(status == 0);

@@ -98,9 +98,8 @@ TEST_CASE("integers are little-endian whatever the machine") {
   const std::vector<std::byte> bytes = writer.take();
   const std::vector<int> expected{1, 3, 2, 7, 6, 5, 4, 0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
   REQUIRE(bytes.size() == expected.size());
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
+  for (std::size_t i = 0; i < bytes.size(); ++i)
     CHECK(std::to_integer<int>(bytes[i]) == expected[i]);
-  }
 }
 
 TEST_CASE("what was written is read back, extremes included") {
@@ -164,9 +163,8 @@ TEST_CASE("random bytes never make a reader go beyond them") {
   std::mt19937 random(7);
   for (int round = 0; round < 20'000; ++round) {
     std::vector<std::byte> bytes(random() % 24);
-    for (std::byte& byte : bytes) {
+    for (std::byte& byte : bytes)
       byte = static_cast<std::byte>(random() % 6);
-    }
     Serializer reader(bytes);
     std::size_t taken = 0;
     for (int step = 0; step < 6 && reader.ok(); ++step) {
@@ -226,9 +224,8 @@ TEST_CASE("a field out of its bounds is malformed, and the sentence says which a
 
 TEST_CASE("every beginning is malformed") {
   const std::string good = dtrain::to_bytes(something());
-  for (std::size_t length = 0; length < good.size(); ++length) {
+  for (std::size_t length = 0; length < good.size(); ++length)
     CHECK_FALSE(dtrain::try_from_bytes<Everything>(std::string_view(good).substr(0, length)));
-  }
 }
 
 }  // namespace

@@ -94,9 +94,8 @@ TEST_CASE("where devices cannot wait for memory, staged work waits in a thread o
   with_two_devices([](RankThread& self, const std::shared_ptr<FakeJob>& job) {
     StagedRank<> rank(job, self.rank(), self.size());
     const BufferView view = rank.put(std::vector<float>(several_pieces, 2));
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < 3; ++i)
       reduce(rank, view);
-    }
     REQUIRE(rank.wait());
     CHECK(rank.get<float>(view) == std::vector<float>(several_pieces, 16));
   });

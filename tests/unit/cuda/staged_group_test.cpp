@@ -30,9 +30,8 @@ void check_topology() {
   CAPTURE(std::string(Topology::name()));
   constexpr std::size_t count = 400'001;
   std::vector<dtrain::stream::cuda::DeviceBuffer> memory;
-  for (int rank = 0; rank < 3; ++rank) {
+  for (int rank = 0; rank < 3; ++rank)
     memory.push_back(support::on_device(std::vector<float>(count, static_cast<float>(rank + 1))));
-  }
   const auto ends = run_groups<Policy<PerProcess, Staged<SharedMemory>, Topology>>(3, [&](const auto& group) {
     std::byte* const data = memory[static_cast<std::size_t>(group.rank())].data();
     const BufferView view{data, count, dtrain::DType::f32, group.stream().device()};

@@ -41,9 +41,8 @@ std::vector<float> values_of(int rank, std::size_t count) {
 /// Made once for all ranks.
 struct Table {
   Table(int ranks, std::size_t length) : count(length) {
-    for (int rank = 0; rank < ranks; ++rank) {
+    for (int rank = 0; rank < ranks; ++rank)
       inputs.push_back(values_of(rank, count));
-    }
     sum = reference_reduction(ReduceOp::sum, inputs);
     average = reference_reduction(ReduceOp::average, inputs);
   }
@@ -58,9 +57,8 @@ struct Table {
 /// None, less than a chunk, exactly one, several and a rest.
 std::vector<Table> tables_of(int ranks) {
   std::vector<Table> tables;
-  for (const std::size_t count : counts) {
+  for (const std::size_t count : counts)
     tables.emplace_back(ranks, count);
-  }
   return tables;
 }
 
@@ -156,9 +154,8 @@ TEST_CASE("blocks of device memory are reduced and gathered, in place and disjoi
   for (const int ranks : rank_counts) {
     const auto size = static_cast<std::size_t>(ranks);
     std::vector<Table> tables;
-    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{300'001}}) {
+    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{300'001}})
       tables.emplace_back(ranks, size * count);
-    }
     run_ranks<StagedRank<>>({ranks, "staged", 20s, 60s}, [&](StagedRank<>& rank, RankThread& self) {
       for (const Table& table : tables) {
         const std::size_t count = table.count / size;

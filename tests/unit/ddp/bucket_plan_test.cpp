@@ -32,9 +32,8 @@ Problem random_problem(std::uint32_t seed) {
 std::vector<std::size_t> bucket_mib(std::size_t count, std::size_t each) {
   const std::vector<GradientSize> sizes(count, {each, DType::f32, {}});
   std::vector<std::size_t> result;
-  for (const PlannedBucket& bucket : plan_buckets(sizes).buckets) {
+  for (const PlannedBucket& bucket : plan_buckets(sizes).buckets)
     result.push_back(bucket.bytes / mib);
-  }
   return result;
 }
 

@@ -65,9 +65,8 @@ TEST_CASE("rank 0 may write for longer than the timeout: the others wait, and sa
       for (const bool result : {true, false}) {
         const bool outcome = dtrain::ddp::detail::run_on_rank0_blocking(group, "writing the file /slow/disk", [&] {
           const Deadline deadline = soon();
-          while (error.text().find("rank 2: after") == std::string::npos && !deadline.passed()) {
+          while (error.text().find("rank 2: after") == std::string::npos && !deadline.passed())
             std::this_thread::sleep_for(10ms);
-          }
           return result;
         });
         CHECK(outcome == result);
@@ -88,9 +87,8 @@ TEST_CASE("who waits for rank 0's work hears that rank 0 was lost") {
     std::optional<ControlPlane> control_plane(std::in_place, rank_options(rank, 2, store.port()));
     if (rank == 0) {
       const Deadline deadline = soon();
-      while (!works && !deadline.passed()) {
+      while (!works && !deadline.passed())
         std::this_thread::sleep_for(1ms);
-      }
       std::this_thread::sleep_for(500ms);
       return control_plane.reset();
     }

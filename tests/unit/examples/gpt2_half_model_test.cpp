@@ -23,9 +23,8 @@ gpt2::Batch batch() {
 
 std::vector<float> widened(const dtrain::TensorView& view) {
   std::vector<float> wide;
-  for (const bfloat16 value : view.as<bfloat16>()) {
+  for (const bfloat16 value : view.as<bfloat16>())
     wide.push_back(static_cast<float>(value));
-  }
   return wide;
 }
 
@@ -50,9 +49,8 @@ std::vector<std::vector<float>> gradients_of(M& model) {
 std::vector<std::vector<float>> expected(const HalfModel& half) {
   gpt2::Model wide(shape, sequences, seed);
   const std::vector<dtrain::Parameter> parameters = wide.parameters();
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
+  for (std::size_t i = 0; i < parameters.size(); ++i)
     std::ranges::copy(widened(half.parameters()[i].value), parameters[i].value.as<float>().begin());
-  }
   struct Nobody final : dtrain::Ready::Sink {
     void ready(const dtrain::ReadyGradient&) override {}
   } nobody;
@@ -61,9 +59,8 @@ std::vector<std::vector<float>> expected(const HalfModel& half) {
   std::vector<std::vector<float>> rounded;
   for (const dtrain::Parameter& parameter : wide.parameters()) {
     std::vector<float>& one = rounded.emplace_back();
-    for (const float value : parameter.gradient.as<float>()) {
+    for (const float value : parameter.gradient.as<float>())
       one.push_back(static_cast<float>(bfloat16(value)));
-    }
   }
   return rounded;
 }
@@ -78,9 +75,8 @@ TEST_CASE("a half model's values are the f32 model's, rounded, and what is writt
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     CHECK(half.parameters()[i].name == parameters[i].name);
     std::vector<float> rounded;
-    for (const float value : parameters[i].value.as<float>()) {
+    for (const float value : parameters[i].value.as<float>())
       rounded.push_back(static_cast<float>(bfloat16(value)));
-    }
     CHECK(widened(half.parameters()[i].value) == rounded);
   }
   const double before = half.forward(batch());
@@ -99,9 +95,8 @@ TEST_CASE("a half model's gradients are the f32 model's, rounded, wherever they 
     half.bind_gradient(i, dtrain::tensor_view(memory[i].data(), half.parameters()[i].value.shape));
   }
   CHECK(gradients_of(half) == right);
-  for (std::size_t i = 0; i < right.size(); ++i) {
+  for (std::size_t i = 0; i < right.size(); ++i)
     CHECK(widened(dtrain::tensor_view(memory[i])) == right[i]);
-  }
 }
 
 TEST_CASE("a half model without gradients gives the same ones away") {
@@ -113,7 +108,6 @@ TEST_CASE("a half model without gradients gives the same ones away") {
   constexpr std::size_t largest = 256 * 6;  // the tokens' embeddings, which also have f32 memory of their own
   CHECK(without.gradient_bytes() == half.gradient_bytes() + largest * sizeof(bfloat16));
   CHECK(half.gradient_bytes() == sizeof(float) * (6 * 4 * 6 + largest));
-  for (const dtrain::Parameter& parameter : without.parameters()) {
+  for (const dtrain::Parameter& parameter : without.parameters())
     CHECK(parameter.gradient.data == nullptr);
-  }
 }

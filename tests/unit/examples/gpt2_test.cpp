@@ -53,9 +53,8 @@ void check_gradients(const std::vector<dtrain::Parameter>& parameters, Loss loss
     const auto gradient = parameter.gradient.as<double>();
     REQUIRE(value.size() == gradient.size());
     double wrong = 0;
-    for (std::size_t i = 0; i < value.size(); ++i) {
+    for (std::size_t i = 0; i < value.size(); ++i)
       wrong = std::max(wrong, std::abs(slope(value[i], loss) - gradient[i]));
-    }
     CHECK(wrong < 1e-8);
   }
 }
@@ -81,9 +80,8 @@ void check_layer(Layer& layer, Values input, Index outputs, Forward forward, Bac
   CHECK(recorder.order.size() == weights.size());
   check_gradients(parameters, loss);
   double wrong = 0;
-  for (Index i = 0; i < input.size(); ++i) {
+  for (Index i = 0; i < input.size(); ++i)
     wrong = std::max(wrong, std::abs(slope(input.data()[i], loss) - input_error.data()[i]));
-  }
   CHECK(wrong < 1e-8);
 }
 

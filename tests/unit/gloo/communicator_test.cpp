@@ -59,9 +59,8 @@ TEST_CASE("an exchange of blocks in which a rank does not take part ends after t
 
 TEST_CASE("ranks whose addresses are of IPv6 reach each other, where this host has one") {
   bool has_one = false;
-  for (const dtrain::net::InterfaceAddress& each : dtrain::net::interface_addresses()) {
+  for (const dtrain::net::InterfaceAddress& each : dtrain::net::interface_addresses())
     has_one = has_one || each.address.host() == "::1";
-  }
   if (!has_one) {
     dtrain_test::skip("this host has no IPv6");
     return;

@@ -10,9 +10,8 @@ TEST_CASE("a checkpoint of many tensors asks each optimizer once, with the memor
   constexpr std::size_t tensors = 20000;
   std::vector<std::byte> memory(tensors);
   std::vector<std::span<const std::byte>> ranges;
-  for (const std::byte& byte : memory) {
+  for (const std::byte& byte : memory)
     ranges.emplace_back(&byte, 1);
-  }
   dtrain::group::PendingWeights pending;
   std::vector<std::size_t> first;
   std::vector<std::size_t> second;

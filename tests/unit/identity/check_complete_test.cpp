@@ -80,9 +80,8 @@ TEST_CASE("half an identity is an error that names the variable, what is missing
     CHECK(refused.code == "half-identity");
     CHECK_CONTAINS(refused.sentence, "says that this process is one of several, but ",
                    ", or set DTRAIN_LAUNCHER=none for a process that is meant to be alone");
-    for (const char* part : half.stated) {
+    for (const char* part : half.stated)
       CHECK_CONTAINS(refused.sentence, part);
-    }
     environment["DTRAIN_LAUNCHER"] = "none";
     CHECK(identity::process_identity(environment).launcher == "single");
     CHECK(identity::process_identity(environment).world_size == 1);

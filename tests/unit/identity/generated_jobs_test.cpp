@@ -45,17 +45,15 @@ Job random_job(Random& random, bool permuted, const std::string& host_prefix) {
     job.hosts.push_back(host_prefix + std::to_string(job.sizes.size()));
   }
   for (int node = 0; node < job.node_count(); ++node) {
-    for (int local_rank = 0; local_rank < job.sizes[static_cast<std::size_t>(node)]; ++local_rank) {
+    for (int local_rank = 0; local_rank < job.sizes[static_cast<std::size_t>(node)]; ++local_rank)
       job.ranks.push_back({job.world_size(), local_rank, node});
-    }
   }
   if (permuted) {
     std::vector<int> numbers(job.ranks.size());
     std::iota(numbers.begin(), numbers.end(), 0);
     std::shuffle(numbers.begin() + 1, numbers.end(), random.engine());
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
+    for (std::size_t i = 0; i < numbers.size(); ++i)
       job.ranks[i].rank = numbers[i];
-    }
   }
   return job;
 }
@@ -67,9 +65,8 @@ std::string text(int number) {
 template <class Value>
 std::string list_of(const std::vector<Value>& values, Value (*format)(Value) = nullptr) {
   std::string list;
-  for (const Value& value : values) {
+  for (const Value& value : values)
     list += (list.empty() ? "" : ",") + (format == nullptr ? value : format(value));
-  }
   return list;
 }
 
@@ -169,9 +166,8 @@ Environment pals_environment(const Job& job, const Rank& rank) {
 
 Environment srun_environment(const Job& job, const Rank& rank) {
   std::vector<std::string> tasks;
-  for (const int size : job.sizes) {
+  for (const int size : job.sizes)
     tasks.push_back(text(size));
-  }
   return {{"SLURM_PROCID", text(rank.rank)},
           {"SLURM_STEP_ID", "3"},
           {"SLURM_JOB_ID", "17"},
@@ -201,9 +197,8 @@ Environment vertex_environment(const Job& job, const Rank& rank) {
   for (const auto& [from, to] : {std::pair<std::string, std::string>{"chief", "workerpool0"},
                                  {"worker\"", "workerpool1\""},
                                  {"ps", "workerpool2"}}) {
-    for (std::size_t at = 0; (at = value.find("\"" + from, at)) != std::string::npos; at += to.size()) {
+    for (std::size_t at = 0; (at = value.find("\"" + from, at)) != std::string::npos; at += to.size())
       value.replace(at + 1, from.size(), to);
-    }
   }
   environment["CLUSTER_SPEC"] = value;
   return environment;
@@ -211,9 +206,8 @@ Environment vertex_environment(const Job& job, const Rank& rank) {
 
 Environment sagemaker_environment(const Job& job, const Rank& rank) {
   std::vector<std::string> hosts;
-  for (const std::string& host : job.hosts) {
+  for (const std::string& host : job.hosts)
     hosts.push_back("\"" + host + "\"");
-  }
   return {{"SM_HOSTS", "[" + list_of(hosts) + "]"},
           {"SM_CURRENT_HOST", job.hosts[static_cast<std::size_t>(rank.node)]}};
 }
@@ -250,9 +244,8 @@ const std::vector<Launcher>& launchers() {
 /// A job such as this launcher can have started.
 Job job_for(const Launcher& launcher, Random& random, const std::string& host_prefix) {
   Job job = random_job(random, !launcher.in_order && random.below(2) == 0, host_prefix);
-  while (std::string(launcher.name) == "k8s" && job.world_size() == 1) {
+  while (std::string(launcher.name) == "k8s" && job.world_size() == 1)
     job = random_job(random, false, host_prefix);
-  }
   if (launcher.one_rank_a_node) {
     job.ranks.clear();
     for (int node = 0; node < job.node_count(); ++node) {
@@ -379,9 +372,8 @@ TEST_CASE("a rank that lost a variable of its launcher's never is alone without 
     CAPTURE(launcher.name);
     for (int round = 0; round < 60; ++round) {
       Job job = job_for(launcher, random, "h");
-      while (job.world_size() == 1) {
+      while (job.world_size() == 1)
         job = job_for(launcher, random, "h");
-      }
       const Rank& rank = job.ranks[static_cast<std::size_t>(random.below(job.world_size()))];
       const Environment whole = launcher.environment(job, rank);
       for (const auto& [variable, value] : whole) {

@@ -15,9 +15,7 @@ std::vector<Json> launch_vectors() {
   std::ifstream file(here.substr(0, here.rfind('/') + 1) + "launch_vectors.json", std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   const std::optional<Json> vectors = identity::parse_json(text);
-  if (!vectors || !vectors->is(Json::Type::array)) {
-    throw std::runtime_error("launch_vectors.json cannot be read");
-  }
+  if (!vectors || !vectors->is(Json::Type::array)) throw std::runtime_error("launch_vectors.json cannot be read");
   return vectors->items;
 }
 
@@ -29,18 +27,16 @@ std::string text_of(const Json& vector, const char* key) {
 Environment environment_of(const Json& vector) {
   const Json& env = *vector.find("env");
   Environment environment;
-  for (std::size_t i = 0; i < env.keys.size(); ++i) {
+  for (std::size_t i = 0; i < env.keys.size(); ++i)
     environment[env.keys[i]] = env.items[i].text;
-  }
   return environment;
 }
 
 std::set<std::string> provisional_of(const Json& vector) {
   std::set<std::string> names;
   if (const Json* const provisional = vector.find("provisional")) {
-    for (const Json& name : provisional->items) {
+    for (const Json& name : provisional->items)
       names.insert(name.text);
-    }
   }
   return names;
 }

@@ -340,8 +340,7 @@ TEST_CASE("every error code has a sentence with the variable and its value") {
         wrong.environment, argument ? std::vector<const char*>{"train", "--local_rank=0"} : std::vector<const char*>{});
     CAPTURE(refused.sentence);
     CHECK(refused.code == wrong.code);
-    for (const char* part : wrong.stated) {
+    for (const char* part : wrong.stated)
       CHECK_CONTAINS(refused.sentence, part);
-    }
   }
 }

@@ -44,9 +44,8 @@ TEST_CASE(
     "what the caller's thread has set for rounding and subnormals changes no bit, and is there again afterwards") {
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
     support::Ranks inputs;
-    for (const std::uint64_t rank : {1U, 2U, 3U}) {
+    for (const std::uint64_t rank : {1U, 2U, 3U})
       inputs.push_back(support::awkward_bytes(dtype, 1001, rank));
-    }
     for (const ReduceOp op : support::all_ops) {
       support::for_each_isa([&](Isa isa) {
         INFO(dtrain::name(dtype), " ", dtrain::name(op));

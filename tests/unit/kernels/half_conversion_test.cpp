@@ -10,9 +10,8 @@ constexpr std::size_t all = 65'536;
 std::vector<std::uint16_t> every_value(Isa isa, DType dtype, ReduceOp op, std::uint16_t second) {
   std::vector<std::uint16_t> values(all);
   std::vector<std::uint16_t> others(all, second);
-  for (std::size_t i = 0; i < all; ++i) {
+  for (std::size_t i = 0; i < all; ++i)
     values[i] = static_cast<std::uint16_t>(i);
-  }
   const std::byte* const sources[] = {reinterpret_cast<const std::byte*>(values.data()),
                                       reinterpret_cast<const std::byte*>(others.data())};
   std::byte* const target = reinterpret_cast<std::byte*>(values.data());

@@ -16,9 +16,8 @@ constexpr Accumulate both[] = {Accumulate::element, Accumulate::f32};
 
 std::vector<Bytes> awkward_ranks(DType dtype, std::size_t ranks, std::size_t count) {
   std::vector<Bytes> made;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
+  for (std::size_t rank = 0; rank < ranks; ++rank)
     made.push_back(support::awkward_bytes(dtype, count, 100 * ranks + rank));
-  }
   return made;
 }
 
@@ -117,9 +116,8 @@ TEST_CASE("a weighted sum multiplies each source first and has the same bits fro
       std::byte* const target = result.data();
       dtrain::kernels::Reduction::weighted_sum(dtype, isa)(sources, std::span(&target, 1), 333, weights.data());
     });
-    for (const Bytes& result : results) {
+    for (const Bytes& result : results)
       CHECK((result == results[0]));
-    }
   }
 }
 
@@ -127,9 +125,8 @@ TEST_CASE("16-bit floats are widened exactly, and f32 is narrowed to the nearest
   const auto check = [](auto format, DType dtype) {
     using Format = decltype(format);
     std::vector<std::uint16_t> halves(65536);
-    for (std::size_t i = 0; i < halves.size(); ++i) {
+    for (std::size_t i = 0; i < halves.size(); ++i)
       halves[i] = static_cast<std::uint16_t>(i);
-    }
     std::vector<float> floats(halves.size() - 1);  // no multiple of a vector
     dtrain::kernels::convert(dtype, reinterpret_cast<const std::byte*>(halves.data()), DType::f32,
                              reinterpret_cast<std::byte*>(floats.data()), floats.size());

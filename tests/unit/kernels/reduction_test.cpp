@@ -8,9 +8,8 @@ using MakeBytes = std::vector<std::byte> (*)(DType, std::size_t count, std::uint
 
 Ranks ranks_of(MakeBytes bytes, DType dtype, std::size_t ranks, std::size_t count, std::uint64_t seed) {
   Ranks values;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
+  for (std::size_t rank = 0; rank < ranks; ++rank)
     values.push_back(bytes(dtype, count, seed * 1000 + rank));
-  }
   return values;
 }
 
@@ -46,9 +45,8 @@ TEST_CASE("every element type, operation and instruction set gives the documente
 }
 
 TEST_CASE("every length from 0 to 130 gives the same bits, and nothing beside the targets changes") {
-  for (std::size_t count = 0; count <= 130; ++count) {
+  for (std::size_t count = 0; count <= 130; ++count)
     check_all(2, count, 0, count);
-  }
 }
 
 TEST_CASE("operands at any address give the same bits") {
@@ -59,9 +57,8 @@ TEST_CASE("operands at any address give the same bits") {
 }
 
 TEST_CASE("many random values give the documented bits") {
-  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+  for (std::uint64_t seed = 0; seed < 4; ++seed)
     check_all(2 + seed, 10'000, 0, 7000 + seed);
-  }
 }
 
 TEST_CASE("an average over a given number of ranks divides by it, whatever the number of sources") {

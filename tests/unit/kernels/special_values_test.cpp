@@ -11,17 +11,15 @@ Bits reduce(Isa isa, DType dtype, ReduceOp op, const std::vector<Bits>& ranks) {
   support::Ranks inputs;
   for (const Bits bits : ranks) {
     std::vector<std::byte> repeated(count * sizeof(Bits));
-    for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t i = 0; i < count; ++i)
       std::memcpy(repeated.data() + i * sizeof(Bits), &bits, sizeof(Bits));
-    }
     inputs.push_back(repeated);
   }
   const std::vector<std::byte> result = support::reduce_bytes(Reduction::of(dtype, op, isa), inputs, count);
   Bits first = 0;
   std::memcpy(&first, result.data(), sizeof(first));
-  for (std::size_t i = 0; i < count; ++i) {
+  for (std::size_t i = 0; i < count; ++i)
     CHECK((std::memcmp(result.data() + i * sizeof(Bits), &first, sizeof(Bits)) == 0));
-  }
   return first;
 }
 
@@ -37,9 +35,8 @@ constexpr FloatBits bf16{DType::bf16, 0x7fc0, 0x7f80, 0x8000, 0x3f80};
 std::uint64_t reduce(Isa isa, const FloatBits& type, ReduceOp op, const std::vector<std::uint64_t>& ranks) {
   const auto as = [&](auto bits) -> std::uint64_t {
     std::vector<decltype(bits)> narrow;
-    for (const std::uint64_t rank : ranks) {
+    for (const std::uint64_t rank : ranks)
       narrow.push_back(static_cast<decltype(bits)>(rank));
-    }
     return reduce(isa, type.dtype, op, narrow);
   };
   switch (dtrain::size_bytes(type.dtype)) {
@@ -89,9 +86,8 @@ TEST_CASE("a NaN that the operation makes is the canonical one too") {
 
 TEST_CASE("a single source is copied, a NaN's payload included") {
   for_each_float([](Isa isa, const FloatBits& type) {
-    for (const ReduceOp op : all_ops) {
+    for (const ReduceOp op : all_ops)
       CHECK(reduce(isa, type, op, {type.sign | (type.infinity + 1)}) == (type.sign | (type.infinity + 1)));
-    }
   });
 }
 

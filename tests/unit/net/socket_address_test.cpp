@@ -32,12 +32,10 @@ TEST_CASE("what is not a numeric address is nothing") {
 }
 
 TEST_CASE("loopback is the whole of 127.0.0.0/8, ::1, and IPv4's written as IPv6") {
-  for (const char* host : {"127.0.0.1", "127.255.0.9", "::1", "::ffff:127.0.1.1"}) {
+  for (const char* host : {"127.0.0.1", "127.255.0.9", "::1", "::ffff:127.0.1.1"})
     CHECK_MESSAGE(SocketAddress::from_numeric(host, 1)->is_loopback(), host);
-  }
-  for (const char* host : {"128.0.0.1", "0.0.0.0", "::", "::2", "::ffff:192.0.2.1", "fe80::1"}) {
+  for (const char* host : {"128.0.0.1", "0.0.0.0", "::", "::2", "::ffff:192.0.2.1", "fe80::1"})
     CHECK_MESSAGE(!SocketAddress::from_numeric(host, 1)->is_loopback(), host);
-  }
 }
 
 TEST_CASE("an IPv4 address written as IPv6 compares equal to itself once unmapped") {

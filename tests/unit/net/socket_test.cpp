@@ -24,9 +24,8 @@ std::size_t open_descriptors() {
   DIR* directory = ::opendir("/proc/self/fd");
   REQUIRE(directory != nullptr);
   std::size_t count = 0;
-  while (::readdir(directory) != nullptr) {
+  while (::readdir(directory) != nullptr)
     ++count;
-  }
   ::closedir(directory);
   return count;
 }
@@ -78,9 +77,7 @@ Task<Ends> connected(EventLoop& loop) {
   Listener listener = Listener::bind(loop, SocketAddress::loopback_v4(0));
   net::ConnectResult client = co_await net::connect(loop, listener.local(), soon());
   std::optional<Connection> server = co_await listener.accept(soon());
-  if (!client.connection || !server) {
-    throw std::runtime_error("no connection over the loopback");
-  }
+  if (!client.connection || !server) throw std::runtime_error("no connection over the loopback");
   Ends ends{std::move(*client.connection), std::move(*server)};
   co_return ends;
 }
@@ -248,9 +245,8 @@ TEST_CASE("frames that share bytes with each other come whole and in order, also
     const auto flush = [&]() -> Task<void> { flushed = co_await std::move(flushing); };
     const async::TaskHandle task = loop.spawn(flush());
     std::vector<std::string> expected{"one"};
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < 3; ++i)
       expected.insert(expected.end(), {whole, "two", "s"});
-    }
     expected.push_back("last");
     for (const std::string& each : expected) {
       const net::FrameResult frame = co_await reader.read_frame(soon());
@@ -357,9 +353,7 @@ TEST_CASE("a listener at every address takes IPv4 and IPv6, and IPv6 peers are r
     CHECK(server->peer().is_v6() == target.is_v6());
   };
   loop.run_until(meet(SocketAddress::loopback_v4(0)), soon());
-  if (!v6) {
-    return dtrain_test::skip("this machine has no IPv6 loopback");
-  }
+  if (!v6) return dtrain_test::skip("this machine has no IPv6 loopback");
   loop.run_until(meet(SocketAddress::loopback_v6(0)), soon());
 }
 
@@ -457,13 +451,11 @@ TEST_CASE("a hundred connections, cancelled halfway, leave no descriptor open") 
       co_await read_some(connection, buffer, soon());
     };
     sessions.push_back(loop.spawn(accept_all()));
-    for (int i = 0; i < 100; ++i) {
+    for (int i = 0; i < 100; ++i)
       sessions.push_back(loop.spawn(client()));
-    }
     const auto wait = [&]() -> Task<void> {
-      while (greeted < 100) {
+      while (greeted < 100)
         co_await loop.sleep_for(1ms);
-      }
     };
     loop.run_until(wait(), soon());
     CHECK(open_descriptors() > before + 200);
@@ -472,9 +464,8 @@ TEST_CASE("a hundred connections, cancelled halfway, leave no descriptor open") 
   }
   // A lookup that an earlier test case cancelled may have one open, now or before.
   const Deadline deadline = soon();
-  while (open_descriptors() > before && !deadline.passed()) {
+  while (open_descriptors() > before && !deadline.passed())
     std::this_thread::sleep_for(1ms);
-  }
   CHECK(open_descriptors() <= before);
 }
 

@@ -46,9 +46,8 @@ TEST_CASE("timeouts that differ are an error on every rank that names both") {
   const auto errors = rendezvous_test::on_ranks(2, [&](int rank) {
     dtrain::ProcessGroup<One>::join(rank_process_of(rank, store.port(), std::chrono::seconds(30 + rank)));
   });
-  for (const std::string& error : errors) {
+  for (const std::string& error : errors)
     CHECK_CONTAINS(error, " has DTRAIN_TIMEOUT_SECONDS=30", " has DTRAIN_TIMEOUT_SECONDS=31");
-  }
 }
 
 TEST_CASE("groups that accumulate differently are an error on every rank that names both") {
@@ -57,9 +56,8 @@ TEST_CASE("groups that accumulate differently are an error on every rank that na
     const auto accumulate = rank == 0 ? dtrain::Accumulate::element : dtrain::Accumulate::f32;
     dtrain::ProcessGroup<One>::join(rank_process_of(rank, store.port(), std::chrono::seconds(30)), {accumulate});
   });
-  for (const std::string& error : errors) {
+  for (const std::string& error : errors)
     CHECK_CONTAINS(error, " has GroupOptions::accumulate=element", " has GroupOptions::accumulate=f32");
-  }
 }
 
 TEST_CASE("groups that select algorithms differently are an error on every rank that names both") {

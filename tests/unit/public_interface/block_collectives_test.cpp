@@ -117,9 +117,8 @@ TEST_CASE("blocks of every element type are moved") {
       std::vector<std::byte> all(group.rank() == 1 ? 6 * element : 0);
       group.gather(dtrain::ConstBufferView(own.data(), 2, dtype),
                    dtrain::BufferView{all.data(), group.rank() == 1 ? 6U : 0U, dtype, {}}, 1);
-      for (std::size_t i = 0; i < all.size(); ++i) {
+      for (std::size_t i = 0; i < all.size(); ++i)
         CHECK(all[i] == static_cast<std::byte>(i / (2 * element) + 1));
-      }
     }
   });
 }

@@ -18,9 +18,8 @@ struct Training {
 
 Training trained(int rank, std::int64_t steps) {
   Training training;
-  for (std::size_t i = 0; i < training.weights.size(); ++i) {
+  for (std::size_t i = 0; i < training.weights.size(); ++i)
     training.weights[i] = static_cast<float>(rank) * 1e6F + static_cast<float>(i);
-  }
   training.steps = steps;
   return training;
 }
@@ -149,9 +148,8 @@ TEST_CASE_FIXTURE(
     if (group.rank() == 1) state[0].value.shape = {20, 50};
     dtrain::load_checkpoint(group, path, state);
   });
-  for (const support::RankEnd& end : ends) {
+  for (const support::RankEnd& end : ends)
     CHECK_CONTAINS(end.text, "'weights' is f32 [20, 50], rank 0's is f32 [10, 100]");
-  }
 }
 
 TEST_CASE_FIXTURE(
@@ -182,21 +180,18 @@ TEST_CASE_FIXTURE(TemporaryFile,
   const std::vector<std::size_t> sizes{1, 0, 4096, 4097, 3, 100000, 7};
   const auto values_of = [&](int rank) {
     std::vector<std::vector<float>> values;
-    for (std::size_t i = 0; i < 300; ++i) {
+    for (std::size_t i = 0; i < 300; ++i)
       values.emplace_back(sizes[i % sizes.size()], static_cast<float>(i) + 1000.0F * static_cast<float>(rank));
-    }
     return values;
   };
   run_well(2, [&](const dtrain::ProcessGroup<Policy>& group) {
     std::vector<std::vector<float>> values = values_of(group.rank());
     std::vector<dtrain::NamedTensor> tensors;
-    for (std::vector<float>& value : values) {
+    for (std::vector<float>& value : values)
       tensors.push_back({std::to_string(tensors.size()), dtrain::tensor_view(value)});
-    }
     dtrain::save_checkpoint(group, path, tensors);
-    for (std::vector<float>& value : values) {
+    for (std::vector<float>& value : values)
       value.assign(value.size(), -1.0F);
-    }
     if (!dtrain::load_checkpoint(group, path, tensors)) throw std::logic_error("there is a file");
     if (values != values_of(0)) throw std::logic_error("other values");
   });

@@ -257,7 +257,6 @@ TEST_CASE("a message of another length or type than is received is every rank's 
       group.recv(three, 0);
     }
   });
-  for (const RankEnd& end : ends) {
+  for (const RankEnd& end : ends)
     CHECK_CONTAINS(end.text, "2 f32", "3 f32");
-  }
 }

@@ -9,9 +9,8 @@ using Shapes = std::vector<dtrain::Shape>;
 
 std::vector<std::size_t> sizes_of(const Shapes& shapes) {
   std::vector<std::size_t> sizes;
-  for (const dtrain::Shape& shape : shapes) {
+  for (const dtrain::Shape& shape : shapes)
     sizes.push_back(static_cast<std::size_t>(shape.element_count()));
-  }
   return sizes;
 }
 
@@ -428,9 +427,8 @@ TEST_CASE("ranks with different hooks, or with and without one, fail with a sent
     dtrain::hooks::PowerSgd hook{{.rank = group.rank() + 1}};
     DistributedDataParallel ddp{model, group, {}, hook};
   });
-  for (const support::RankEnd& end : ends) {
+  for (const support::RankEnd& end : ends)
     CHECK_CONTAINS(end.text, "hooks::PowerSgd with rank 1,", "hooks::PowerSgd with rank 2,");
-  }
   const std::vector<support::RankEnd> others = support::run_groups<Policy>(2, [](const Group& group) {
     Shaped<Model> model(shapes);
     if (group.rank() == 0) {
@@ -439,9 +437,8 @@ TEST_CASE("ranks with different hooks, or with and without one, fail with a sent
       DistributedDataParallel ddp{model, group, {}, dtrain::hooks::Cast<dtrain::bfloat16>{}};
     }
   });
-  for (const support::RankEnd& end : others) {
+  for (const support::RankEnd& end : others)
     CHECK_CONTAINS(end.text, "by an all-reduce", "by hooks::Cast to bf16");
-  }
 }
 
 TEST_CASE("steady steps with a hook allocate nothing") {

@@ -202,7 +202,6 @@ TEST_CASE("a max_norm that is not positive is refused") {
     GradientNorm gradient_norm() const { return {1, true}; }
     void scale_gradients(double) {}
   } gradients;
-  for (const double bad : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN()}) {
+  for (const double bad : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN()})
     CHECK_THROWS_AS(dtrain::clip_gradients(gradients, bad), dtrain::Error);
-  }
 }

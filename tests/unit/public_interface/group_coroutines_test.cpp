@@ -149,9 +149,8 @@ TEST_CASE("the last handle may go in a coroutine") {
   std::optional<Group> group = Group::join(worker);
   std::atomic<bool> go{false};
   auto task = group->spawn([&go, last = *group](EventLoop& loop) -> Task<> {
-    while (!go) {
+    while (!go)
       co_await loop.sleep_for(std::chrono::milliseconds(1));
-    }
   });
   group.reset();
   go = true;

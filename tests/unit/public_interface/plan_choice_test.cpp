@@ -36,9 +36,8 @@ int wrong_means(const AnyModel& model, int step, std::size_t left_out = ~std::si
   int wrong = 0;
   for (std::size_t i = 0; i < model.list.size(); ++i) {
     const float mean = i == left_out ? 0 : (value(step, 0, i) + value(step, 1, i)) / 2;
-    for (const float element : model.list[i].gradient.template as<float>()) {
+    for (const float element : model.list[i].gradient.template as<float>())
       wrong += element == mean ? 0 : 1;
-    }
   }
   return wrong;
 }

@@ -75,9 +75,7 @@ TEST_CASE("an exception on one rank is the cause that every other rank throws") 
   const std::vector<RankEnd> ends = support::run_groups<Policy>(4, [](const Group& group) {
     std::array<float, 1> value{0};
     for (int round = 0;; ++round) {
-      if (round == 3 && group.rank() == 2) {
-        throw std::runtime_error("the disk is full");
-      }
+      if (round == 3 && group.rank() == 2) throw std::runtime_error("the disk is full");
       group.all_reduce(std::span<float>(value), ReduceOp::sum);
     }
   });
@@ -99,9 +97,8 @@ TEST_CASE("after a failure every later call throws the same cause") {
       throw std::runtime_error("first");
     }
     group.store().set("rank 1 has joined", "yes", deadline).wait();
-    for (int call = 0; call < 3; ++call) {
+    for (int call = 0; call < 3; ++call)
       CHECK_THROWS_AS(group.all_reduce(std::span<float>(value), ReduceOp::sum), dtrain::JobFailed);
-    }
     CHECK_THROWS_AS(group.barrier(), dtrain::JobFailed);
     CHECK_THROWS_AS(group.store().get("never", dtrain::Deadline::after(std::chrono::seconds(30))).wait(),
                     dtrain::JobFailed);
@@ -114,9 +111,7 @@ TEST_CASE("a group that is destroyed while an exception unwinds has failed; one 
   support::run_thread_ranks(2, [&](support::RankThread& self) {
     try {
       const Group group = Group::join(rank_process_of(self.rank(), 2, store.port()));
-      if (self.rank() == 0) {
-        throw std::runtime_error("unseen by the group");
-      }
+      if (self.rank() == 0) throw std::runtime_error("unseen by the group");
       group.barrier();
     } catch (const dtrain::JobFailed& failed) {
       other = failed.what();
@@ -210,9 +205,8 @@ TEST_CASE("a process that a rank forks leaves the group's copy alone and is told
   std::optional<Group> group(dtrain::init_process_group<Policy>(options));
   std::optional<Group> part(group->split(0));
   const auto beat = [&](dtrain::async::EventLoop& loop) -> dtrain::Task<int> {
-    for (;;) {
+    for (;;)
       co_await loop.sleep_for(std::chrono::milliseconds(1));
-    }
   };
   auto background = std::make_optional(group->spawn(beat));
   const pid_t child = ::fork();

@@ -102,9 +102,8 @@ TEST_CASE("models that differ within a part are told by their ranks' numbers in 
     const dtrain::DistributedDataParallel ddp{model, part};
     group.barrier();
   });
-  for (const RankEnd& end : ends) {
+  for (const RankEnd& end : ends)
     CHECK_CONTAINS(end.text, "rank 3's parameter 0 'p0' is f32 [7], rank 2's is f32 [8]");
-  }
 }
 
 TEST_CASE("the same color everywhere is the group once more, for another thread") {
@@ -254,9 +253,8 @@ TEST_CASE("a part's barrier ends at once where one of its ranks leaves the job, 
             "waiting in barrier 'split-0-1/x': it cannot complete: rank 3 left the job");
     } else if (group.rank() != 3) {
       group.store().get("rank 3 leaves").wait();
-      for (int round = 0; round < 3; ++round) {
+      for (int round = 0; round < 3; ++round)
         part.store().barrier("x").wait();
-      }
     } else {
       group.store().set("rank 3 leaves", "").wait();
     }

@@ -9,17 +9,15 @@ namespace topology = dtrain::topology;
 /// A few parameters, whose gradients depend on their values and on the rank, in memory of the backend's.
 struct SineModel : front_test::BindingModel {
   SineModel() : BindingModel({1, 1000, 17, 4097}) {
-    for (std::vector<float>& value : values) {
+    for (std::vector<float>& value : values)
       std::fill(value.begin(), value.end(), 0.5F);
-    }
   }
 
   void backward(int rank, dtrain::Ready ready) {
     for (std::size_t i = list.size(); i-- > 0;) {
       const std::span<float> gradient = list[i].gradient.as<float>();
-      for (std::size_t k = 0; k < gradient.size(); ++k) {
+      for (std::size_t k = 0; k < gradient.size(); ++k)
         gradient[k] = std::sin(values[i][k] * static_cast<float>(rank + 1) + static_cast<float>(k));
-      }
       ready(i);
     }
   }
@@ -76,9 +74,8 @@ std::vector<float> train(int ranks, const std::vector<std::string>& hosts = {}, 
 
 double distance(const std::vector<float>& a, const std::vector<float>& b) {
   double worst = a.size() == b.size() ? 0 : 1;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
     worst = std::fmax(worst, std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
-  }
   return worst;
 }
 

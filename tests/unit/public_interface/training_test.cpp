@@ -17,9 +17,8 @@ struct BoundLayers : BindingModel {
 std::vector<float> local_gradient(int rank, int step, std::size_t i, std::size_t count) {
   std::mt19937 generator(static_cast<std::uint32_t>(rank * 1000 + step * 100) + static_cast<std::uint32_t>(i));
   std::vector<float> numbers(count);
-  for (float& number : numbers) {
+  for (float& number : numbers)
     number = std::ldexp(static_cast<float>(generator() % 20011) - 10005.0F, static_cast<int>(generator() % 20) - 10);
-  }
   return numbers;
 }
 
@@ -57,9 +56,8 @@ void expect_exact_averages(int ranks, const DdpOptions& options) {
     DistributedDataParallel ddp{model, group, options};
     for (int step = 0; step < 3; ++step) {
       ddp.backward([&](Ready ready) { backward(model, group.rank(), step, ready); });
-      for (std::size_t i = 0; i < layer_sizes.size(); ++i) {
+      for (std::size_t i = 0; i < layer_sizes.size(); ++i)
         CHECK(same_bits(model.list[i].gradient, expected_gradient(ranks, step, i, layer_sizes[i])));
-      }
     }
     const std::size_t elements = std::accumulate(layer_sizes.begin(), layer_sizes.end(), std::size_t{0});
     CHECK(ddp.statistics().bytes_reduced == 3 * 4 * elements);
@@ -86,13 +84,11 @@ TEST_CASE("gradients are averaged in rank order, the same bits for every bucket 
 TEST_CASE("every rank begins with rank 0's values") {
   run_groups<Policy>(3, [&](const Group& group) {
     Layers model;
-    for (std::vector<float>& value : model.values) {
+    for (std::vector<float>& value : model.values)
       std::fill(value.begin(), value.end(), static_cast<float>(7 + group.rank()));
-    }
     DistributedDataParallel ddp{model, group};
-    for (const std::vector<float>& value : model.values) {
+    for (const std::vector<float>& value : model.values)
       CHECK(std::all_of(value.begin(), value.end(), [](float x) { return x == 7.0F; }));
-    }
   });
 }
 
@@ -116,9 +112,8 @@ TEST_CASE("several threads of each rank announce in orders of their own") {
         for (std::thread& thread : threads)
           thread.join();
       });
-      for (std::size_t i = 0; i < 32; ++i) {
+      for (std::size_t i = 0; i < 32; ++i)
         CHECK(model.list[i].gradient.as<float>()[49] == static_cast<float>(i) + 0.5F);
-      }
     }
   });
 }
@@ -229,9 +224,8 @@ TEST_CASE("a rank that takes more steps than the others is told at which bucket 
   const std::vector<RankEnd> ends = run_groups<Policy>(2, [&](const Group& group) {
     Layers model;
     DistributedDataParallel ddp{model, group, {.bucket_bytes = 4096}};
-    for (int step = 0; step < 3 - group.rank(); ++step) {
+    for (int step = 0; step < 3 - group.rank(); ++step)
       ddp.backward([&](Ready ready) { backward(model, group.rank(), step, ready); });
-    }
   });
   CHECK(ends[1].text.empty());
   CAPTURE(ends[0].text);
@@ -278,7 +272,6 @@ TEST_CASE("other options on one rank are refused on every rank") {
     Layers model;
     DistributedDataParallel ddp{model, group, {.bucket_bytes = group.rank() == 0 ? 4096U : 8192U}};
   });
-  for (const RankEnd& end : ends) {
+  for (const RankEnd& end : ends)
     CHECK(end.text == "ranks disagree: rank 1's DdpOptions::bucket_bytes is 8192, rank 0's is 4096");
-  }
 }

@@ -21,9 +21,8 @@ void expect_ready_waits_for_nobody(Train train, int ranks = 2) {
   std::atomic<bool> all_ready{false};
   run_well(ranks, [&](const Group& group) {
     Model model(std::vector<std::size_t>(buckets, 64));
-    for (dtrain::Parameter& parameter : model.list) {
+    for (dtrain::Parameter& parameter : model.list)
       parameter.value.shape = parameter.gradient.shape = {8, 8};
-    }
     train(group, model, [&](Ready ready) {
       CHECK((group.rank() == 0 || holds_soon([&] { return all_ready.load(); })));
       for (std::size_t i = buckets; i-- > 0;)

@@ -24,9 +24,8 @@ TEST_CASE("asking whether a Work is complete lets it run, where nobody waits for
     std::array<float, 1> values{1};
     const auto work = group.all_reduce(values, ReduceOp::sum, group.stream());
     const Deadline deadline = Deadline::after(std::chrono::seconds(20));
-    while (!work.is_complete() && !deadline.passed()) {
+    while (!work.is_complete() && !deadline.passed())
       std::this_thread::yield();
-    }
     CHECK(work.is_complete());
     CHECK(values[0] == 2);
     group.barrier();
@@ -87,9 +86,7 @@ TEST_CASE("a Work of a failed job throws its first cause, waited for or awaited"
   const auto ends = support::run_groups<Policy>(3, [](const Group& group) {
     std::array<float, 1> values{1};
     auto work = group.all_reduce(values, ReduceOp::sum, group.stream());
-    if (group.rank() == 0) {
-      throw std::runtime_error("the disk is full");
-    }
+    if (group.rank() == 0) throw std::runtime_error("the disk is full");
     if (group.rank() == 1) {
       work.wait();
     } else {
@@ -127,9 +124,7 @@ TEST_CASE("check() throws the first cause of a failed job, on this rank alone, a
   support::run_groups<Policy>(2, [](const Group& group) {
     group.check();  // no other rank is asked: nobody waits for one that does not call it
     group.barrier();
-    if (group.rank() == 0) {
-      throw std::runtime_error("the disk is full");
-    }
+    if (group.rank() == 0) throw std::runtime_error("the disk is full");
     CHECK_THROWS_AS(group.store().get("never", Deadline::after(std::chrono::seconds(20))).wait(), dtrain::JobFailed);
     CHECK_THROWS_AS(group.check(), dtrain::JobFailed);
   });

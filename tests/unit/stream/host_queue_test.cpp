@@ -84,14 +84,12 @@ TEST_CASE("one waiter runs, the others sleep until their work is done or take ov
   std::atomic<int> complete{0};
   for (std::size_t i = 0; i < 4; ++i) {
     waiters.emplace_back([&, i] {
-      for (std::size_t k = i; k < events.size(); k += 4) {
+      for (std::size_t k = i; k < events.size(); k += 4)
         complete += events[k].block_until_complete(soon()) == WaitResult::complete ? 1 : 0;
-      }
     });
   }
-  for (std::thread& waiter : waiters) {
+  for (std::thread& waiter : waiters)
     waiter.join();
-  }
   CHECK(complete == 40);
   CHECK(ran == 40);
   CHECK_FALSE(overlapped);
@@ -117,14 +115,12 @@ TEST_CASE("many producers lose nothing, and a full ring drains instead of growin
   std::vector<std::thread> producers;
   for (int i = 0; i < 3; ++i) {
     producers.emplace_back([&] {
-      for (int k = 0; k < 1000; ++k) {
+      for (int k = 0; k < 1000; ++k)
         queue.ref().enqueue([&ran]() noexcept { ++ran; });
-      }
     });
   }
-  for (std::thread& producer : producers) {
+  for (std::thread& producer : producers)
     producer.join();
-  }
   CHECK(ran >= 3000 - static_cast<int>(Queue::initial_capacity));
   CHECK(drain(queue.ref()) == WaitResult::complete);
   CHECK(ran == 3000);

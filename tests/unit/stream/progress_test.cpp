@@ -8,9 +8,8 @@
 namespace {
 
 TEST_CASE("progress has three names, and its own name leads back to each") {
-  for (const Progress progress : {Progress::automatic, Progress::thread, Progress::caller}) {
+  for (const Progress progress : {Progress::automatic, Progress::thread, Progress::caller})
     CHECK(progress_from(dtrain::stream::host::name(progress)) == progress);
-  }
 }
 
 TEST_CASE("an unknown progress is a usage error that names the possible ones") {

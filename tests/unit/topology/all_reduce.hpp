@@ -56,9 +56,8 @@ inline std::vector<Bytes> exact_inputs(dtrain::DType dtype, int ranks, std::size
 /// ranks at once or of nodes first, are whole numbers on the way, too.
 inline int unit_of_averages(const std::vector<int>& node_of) {
   int unit = 1;
-  for (const int node : node_of) {
+  for (const int node : node_of)
     unit = std::lcm(unit, static_cast<int>(std::count(node_of.begin(), node_of.end(), node)));
-  }
   return unit;
 }
 
@@ -115,9 +114,8 @@ void check_large(int ranks, const std::vector<int>& node_of = {}) {
 inline std::vector<float> uneven_floats(std::size_t count, int rank) {
   std::vector<float> values(count);
   support::Random random(17 + static_cast<std::uint64_t>(rank));
-  for (float& value : values) {
+  for (float& value : values)
     value = static_cast<float>(random() % 20011) / 1000.0F - 10.0F;
-  }
   return values;
 }
 
@@ -135,9 +133,8 @@ void check_bits(int ranks, const std::vector<int>& node_of, std::size_t count, d
       const auto view = dtrain::buffer_view(std::span(values));
       CHECK(self.all_reduce(view, view, dtrain::ReduceOp::average));
     });
-    for (const std::vector<float>& end : ends) {
+    for (const std::vector<float>& end : ends)
       CHECK(std::memcmp(end.data(), ends[0].data(), count * sizeof(float)) == 0);
-    }
     results.push_back(ends[0]);
   }
   CHECK(std::memcmp(results[0].data(), results[1].data(), count * sizeof(float)) == 0);
@@ -148,9 +145,8 @@ void check_bits(int ranks, const std::vector<int>& node_of, std::size_t count, d
       sums[i] += static_cast<double>(values[i]);
   }
   double worst = 0;
-  for (std::size_t i = 0; i < count; ++i) {
+  for (std::size_t i = 0; i < count; ++i)
     worst = std::fmax(worst, std::fabs(sums[i] / ranks - static_cast<double>(results[0][i])));
-  }
   CHECK(worst < allowed);
 }
 

@@ -15,9 +15,8 @@ const std::vector<Nodes> layouts{{0},          {0, 0},          {0, 1},
 }  // namespace
 
 TEST_CASE("nodes, even or not, reduce every element type by every operation, for any length, in place and not") {
-  for (const Nodes& nodes : layouts) {
+  for (const Nodes& nodes : layouts)
     topology_test::check_exact<Channels>(static_cast<int>(nodes.size()), nodes, {0, 1, 2, 1003});
-  }
 }
 
 TEST_CASE("nodes accumulate 16-bit floats as f32 where they are told to") {

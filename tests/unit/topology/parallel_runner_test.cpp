@@ -15,9 +15,8 @@ struct Endless {
 
   bool run() const {
     const Deadline soon = Deadline::after(std::chrono::seconds(10));
-    while (!stopped.load() && !soon.passed()) {
+    while (!stopped.load() && !soon.passed())
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
     return !soon.passed();
   }
   void stop(const Cause& cause) {

@@ -25,9 +25,8 @@ TEST_CASE("servers give the same bits on every rank and in every run, near the e
 TEST_CASE("servers reduce in rank order, as SharedMemory does, whatever the values") {
   for (const dtrain::DType dtype : {dtrain::DType::f32, dtrain::DType::bf16}) {
     std::vector<topology_test::Bytes> inputs;
-    for (std::uint64_t rank = 0; rank < 4; ++rank) {
+    for (std::uint64_t rank = 0; rank < 4; ++rank)
       inputs.push_back(support::awkward_bytes(dtype, 999, rank));
-    }
     const topology_test::Bytes expected = support::scalar_reduction(dtype, dtrain::ReduceOp::average, inputs);
     support::run_topology_ranks<ParameterServer<2>::Rebind<SharedMemory>>(4, {}, [&](auto& self, int rank) {
       topology_test::Bytes values = inputs[static_cast<std::size_t>(rank)];

@@ -5,9 +5,8 @@ using Channels = dtrain::topology::Ring::Rebind<SharedMemory>;
 static_assert(dtrain::topology::SupportsBackend<dtrain::topology::Ring, SharedMemory>);
 
 TEST_CASE("a ring reduces every element type by every operation, for any length, in place and not") {
-  for (const int ranks : {1, 2, 3, 4, 8}) {
+  for (const int ranks : {1, 2, 3, 4, 8})
     topology_test::check_exact<Channels>(ranks, {}, {0, 1, 7, 1003});
-  }
 }
 
 TEST_CASE("a ring accumulates 16-bit floats as f32 where it is told to") {
@@ -20,7 +19,6 @@ TEST_CASE("a ring averages values whose sum overflows") {
 }
 
 TEST_CASE("a ring gives the same bits on every rank and in every run, near the exact average") {
-  for (const int ranks : {2, 3}) {
+  for (const int ranks : {2, 3})
     topology_test::check_bits<Channels>(ranks, {}, 1'000'003);
-  }
 }

@@ -25,9 +25,8 @@ std::size_t allocations_of(const std::vector<int>& nodes) {
         bool served = meet();
         if (rank == 0) before = support::allocations.load();
         served = meet() && served;
-        for (int repeat = 0; repeat < 10; ++repeat) {
+        for (int repeat = 0; repeat < 10; ++repeat)
           reduce();
-        }
         served = meet() && served;
         if (rank == 0) after = support::allocations.load();
         served = meet() && served;

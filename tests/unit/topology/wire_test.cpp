@@ -14,9 +14,8 @@ using Nodes = std::vector<int>;
 template <class Wire>
 void check(double allowed) {
   // Sums of small integers are exact in 16 bits, and so are averages over two nodes.
-  for (const Nodes& nodes : {Nodes{0}, {0, 0}, {0, 1}, {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 1, 0}}) {
+  for (const Nodes& nodes : {Nodes{0}, {0, 0}, {0, 1}, {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 1, 0}})
     topology_test::check_exact<Channels<Wire>>(static_cast<int>(nodes.size()), nodes, {0, 1, 2, 1003});
-  }
   topology_test::check_bits<Channels<Wire>>(4, {0, 0, 1, 1}, 300'001, allowed);
   topology_test::check_bits<Channels<Wire>>(4, {0, 0, 1, 2}, 300'001, allowed);
   topology_test::check_bits<Channels<Wire>>(3, {0, 1, 2}, 300'001, allowed);

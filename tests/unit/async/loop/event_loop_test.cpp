@@ -44,9 +44,8 @@ TEST_CASE("thousands of timers can be cancelled in any order and leave at once")
   EventLoop loop;
   const auto sleeper = [&](int i) -> Task<void> { co_await loop.sleep_for(std::chrono::hours(1 + (i * 7919) % 5000)); };
   std::vector<async::TaskHandle> tasks;
-  for (int i = 0; i < 5000; ++i) {
+  for (int i = 0; i < 5000; ++i)
     tasks.push_back(loop.spawn(sleeper(i)));
-  }
   const auto turn = [&]() -> Task<void> { co_await loop.sleep_for(1ms); };
   loop.run_until(turn(), soon());
   CHECK(loop.pending_timers() == 5000);
@@ -272,9 +271,8 @@ TEST_CASE("a session may take its own owner away: it ends at its next suspension
     *counter += 100;
   };
   const auto counter = std::make_shared<int>(0);
-  for (int id = 0; id < 3; ++id) {
+  for (int id = 0; id < 3; ++id)
     sessions.emplace(id, loop.spawn(session(id, counter), {}, [&] { ++steps; }));
-  }
   const auto wait = [&]() -> Task<void> { co_await loop.sleep_for(20ms); };
   loop.run_until(wait(), soon());
   CHECK(sessions.empty());

@@ -11,9 +11,7 @@ Deadline soon() {
 Task<std::unique_ptr<int>> later(EventLoop& loop, int value, std::chrono::milliseconds time,
                                  std::shared_ptr<int> alive) {
   co_await loop.sleep_for(time);
-  if (value < 0) {
-    throw std::runtime_error("negative " + std::to_string(value) + " " + std::to_string(*alive));
-  }
+  if (value < 0) throw std::runtime_error("negative " + std::to_string(value) + " " + std::to_string(*alive));
   co_return std::make_unique<int>(value);
 }
 
@@ -55,14 +53,12 @@ TEST_CASE("when_all keeps the order of its tasks, whichever ends first") {
   const auto alive = std::make_shared<int>(0);
   const auto body = [&]() -> Task<void> {
     std::vector<Task<std::unique_ptr<int>>> tasks;
-    for (int i = 0; i < 10; ++i) {
+    for (int i = 0; i < 10; ++i)
       tasks.push_back(later(loop, i, std::chrono::milliseconds(10 - i), alive));
-    }
     const auto values = co_await async::when_all(loop, std::move(tasks), soon());
     REQUIRE(values.size() == 10);
-    for (int i = 0; i < 10; ++i) {
+    for (int i = 0; i < 10; ++i)
       CHECK(*values[static_cast<std::size_t>(i)] == i);
-    }
     std::vector<Task<void>> none;
     co_await async::when_all(loop, std::move(none), soon());
   };

@@ -126,9 +126,8 @@ TEST_CASE("a million awaits of children that complete at once use no stack") {
   const auto parent = [&]() -> Task<long> {
     co_await loop.sleep_for(1ms);  // from here on it runs inside the loop's resumption
     long sum = 0;
-    for (int i = 0; i < 1'000'000; ++i) {
+    for (int i = 0; i < 1'000'000; ++i)
       sum += co_await child(i);
-    }
     co_return sum;
   };
   CHECK(loop.run_until(parent(), soon()) == 500'000);
@@ -142,9 +141,8 @@ TEST_CASE("a hundred thousand awaits of children that suspend use no stack") {
   };
   const auto parent = [&]() -> Task<long> {
     long sum = 0;
-    for (int i = 0; i < 100'000; ++i) {
+    for (int i = 0; i < 100'000; ++i)
       sum += co_await child();
-    }
     co_return sum;
   };
   CHECK(loop.run_until(parent(), soon()) == 100'000);

@@ -26,9 +26,8 @@ StoreRank store_rank(const std::shared_ptr<FakeJob>& job, const RankThread& self
 
 std::string joined(const std::vector<std::string>& texts) {
   std::string all;
-  for (const std::string& text : texts) {
+  for (const std::string& text : texts)
     all += text + ";";
-  }
   return all;
 }
 
@@ -42,9 +41,8 @@ void check_error_of_all(int ranks, std::error_code code, const std::string& sent
     right += error.code() == code && error.what() == sentence && error.rank().value_or(origin) == origin ? 1 : 0;
   });
   CHECK(right == ranks);
-  for (const char* key : {"text", "text/all", "text/1", "text/2"}) {
+  for (const char* key : {"text", "text/all", "text/1", "text/2"})
     CHECK_FALSE(FakeStore(job, 0).contains(key));
-  }
 }
 
 }  // namespace
@@ -57,16 +55,14 @@ TEST_CASE("every rank gets what rank 0 makes of all texts in rank order, and no 
       const StoreRank rank = store_rank(job, self);
       const auto own = [&] { return std::string("!") + std::to_string(self.rank()) + std::string(1, '\0'); };
       std::string expected;
-      for (int other = 0; other < ranks; ++other) {
+      for (int other = 0; other < ranks; ++other)
         expected += "!" + std::to_string(other) + std::string(1, '\0') + ";";
-      }
       right += store_gather(rank, "texts", own, joined) == expected ? 1 : 0;
       right += store_broadcast(rank, "text", own) == std::string("!0") + '\0' ? 1 : 0;
     });
     CHECK(right == 2 * ranks);
-    for (const char* key : {"texts/all", "texts/1", "texts/2", "texts/3", "texts/4", "text"}) {
+    for (const char* key : {"texts/all", "texts/1", "texts/2", "texts/3", "texts/4", "text"})
       CHECK_FALSE(FakeStore(job, 0).contains(key));
-    }
   }
 }
 
@@ -125,9 +121,8 @@ TEST_CASE("a rank that waits long for others names them in the log") {
                     "dtrain: rank 1: still waits in comparing, after 0.1 s; no result so far: rank 0, or a rank "
                     "that it waits for, has not come\n") != std::string::npos;
     }
-    while (self.rank() == 3 && !is_said && !deadline.passed()) {
+    while (self.rank() == 3 && !is_said && !deadline.passed())
       std::this_thread::sleep_for(1ms);
-    }
     StoreRank rank = store_rank(job, self, 40s);
     rank.notice_after = 100ms;
     store_gather(

@@ -14,9 +14,8 @@ TEST_CASE("each line of a channel about waits comes after twice the time of the 
     return "barrier: rank 1 had not arrived after " + std::to_string(waited.count()) + " ms";
   };
   const auto wait_for = [&](std::chrono::seconds time) {
-    for (std::chrono::nanoseconds waited = 0s; waited <= time; waited += 1s) {
+    for (std::chrono::nanoseconds waited = 0s; waited <= time; waited += 1s)
       notice.update(3, waited, describe);
-    }
   };
   const std::string ten = "dtrain: rank 3: still waits in barrier: rank 1 had not arrived after 10000 ms\n";
   const std::string twenty = "dtrain: rank 3: still waits in barrier: rank 1 had not arrived after 20000 ms\n";

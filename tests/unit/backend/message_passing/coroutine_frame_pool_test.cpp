@@ -33,9 +33,7 @@ Routine inner(Place& place, std::string text, int* ended) {
   };
   const Count count{ended};
   co_await place.pause();
-  if (text == "throw") {
-    throw std::runtime_error("inner threw");
-  }
+  if (text == "throw") throw std::runtime_error("inner threw");
 }
 
 Routine outer(Place& place, const std::string& text, int* ended) {

@@ -53,9 +53,8 @@ TEST_CASE("a rank that comes late to the setup is waited for, and its socket end
   const auto sockets = [&] {
     std::ifstream all("/proc/net/unix");
     int count = 0;
-    for (std::string line; std::getline(all, line);) {
+    for (std::string line; std::getline(all, line);)
       count += line.find(name) != std::string::npos ? 1 : 0;
-    }
     return count;
   };
   run_thread_ranks(2, [&](RankThread& thread) {

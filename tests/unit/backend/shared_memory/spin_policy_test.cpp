@@ -32,9 +32,8 @@ struct TwoRanks {
   int turns_of(shared_memory::SpinPolicy& policy) {
     int turn = 0;
     int turns = 1;
-    while (policy.spin_once(turn, control, 0, 1)) {
+    while (policy.spin_once(turn, control, 0, 1))
       ++turns;
-    }
     return turns;
   }
 

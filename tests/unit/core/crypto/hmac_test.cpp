@@ -25,9 +25,8 @@ TEST_CASE("HMAC-SHA256 gives the digests of RFC 4231") {
   CHECK(mac(repeated(0xaa, 20), repeated(0xdd, 50)) ==
         "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe");
   std::vector<std::byte> ascending;
-  for (int i = 1; i <= 25; ++i) {
+  for (int i = 1; i <= 25; ++i)
     ascending.push_back(static_cast<std::byte>(i));
-  }
   CHECK(mac(ascending, repeated(0xcd, 50)) == "82558a389a443c0ea4cc819899f2083a85f0faa3e578f8077a2e3ff46729665b");
   CHECK(mac(repeated(0x0c, 20), bytes("Test With Truncation")).substr(0, 32) == "a3b6167473100ee06e0c796c2955552b");
   CHECK(mac(repeated(0xaa, 131), bytes("Test Using Larger Than Block-Size Key - Hash Key First")) ==

@@ -24,9 +24,8 @@ TEST_CASE("SHA-256 gives the digests of the examples that FIPS 180-4 refers to")
 TEST_CASE("SHA-256 of a million times the letter a is the published digest") {
   dtrain::Sha256 hash;
   const std::string piece(1000, 'a');
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < 1000; ++i)
     hash.update(piece);
-  }
   CHECK(dtrain::hex(hash.digest()) == "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
@@ -42,16 +41,14 @@ TEST_CASE("SHA-256 is right around every boundary of its padding") {
 
 TEST_CASE("a SHA-256 digest does not depend on how the message was cut") {
   std::string message;
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 300; ++i)
     message.push_back(static_cast<char>(i * 7));
-  }
   const std::string whole = sha256_hex(message);
   for (std::size_t piece = 1; piece <= 130; ++piece) {
     CAPTURE(piece);
     dtrain::Sha256 hash;
-    for (std::size_t begin = 0; begin < message.size(); begin += piece) {
+    for (std::size_t begin = 0; begin < message.size(); begin += piece)
       hash.update(std::string_view(message).substr(begin, piece));
-    }
     CHECK(dtrain::hex(hash.digest()) == whole);
   }
 }

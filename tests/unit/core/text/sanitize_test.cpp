@@ -39,9 +39,8 @@ TEST_CASE("any bytes become a text without control characters, which is then lef
   std::mt19937 random(3);
   for (int round = 0; round < 20000; ++round) {
     std::string text(random() % 12, '\0');
-    for (char& each : text) {
+    for (char& each : text)
       each = static_cast<char>(random() % 3 == 0 ? random() % 32 : random() % 256);
-    }
     const std::string shown = sanitize(text);
     for (const char each : shown) {
       const auto byte = static_cast<unsigned char>(each);

@@ -133,9 +133,8 @@ TEST_CASE("gradients that lie in the arena move on the device, whatever the orde
     for (int round = 0; round < 10; ++round) {
       Order order{6, 5, 4, 3, 2, 1, 0};
       const Order foreseen = order;
-      while (order == foreseen) {
+      while (order == foreseen)
         std::shuffle(order.begin(), order.end(), random);
-      }
       CHECK(Rebuild{small, order, binds}.expect_contents() == 0);
     }
     CHECK(Rebuild{large, {1, 4, 0, 3, 5, 2}, binds}.expect_contents() == 0);

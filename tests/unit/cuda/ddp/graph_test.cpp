@@ -40,9 +40,7 @@ void expect_replays(int ranks, const GraphReplays& replays) {
 
 TEST_CASE("a step that was captured in a CUDA graph reduces whenever it is replayed") {
   for (const int ranks : {1, 2, 4}) {
-    if (!may_be_threads(ranks)) {
-      continue;
-    }
+    if (!may_be_threads(ranks)) continue;
     for (const bool bound : {false, true}) {
       for (const bool casts : {false, true}) {
         CAPTURE(ranks);

@@ -165,9 +165,8 @@ TEST_CASE("ready without a stream, with one of the host and with one of another 
   }
   StreamHandle per_thread = rank.stream().handle();
   per_thread.native = cudaStreamPerThread;
-  for (Step* const any : {&step, &held}) {
+  for (Step* const any : {&step, &held})
     CHECK_ERROR(any->ready(1, per_thread), Errc::invalid_argument, "another stream in every thread");
-  }
   std::vector<float> host(rank.size(1));
   const dtrain::TensorView on_host = dtrain::tensor_view(host.data(), {1000});
   CHECK_ERROR(step.ready(1, on_host, rank.stream().handle()), Errc::invalid_argument, "came with f32 [1000] on host");
@@ -263,9 +262,8 @@ TEST_CASE("where everything is recorded, the device's times of each bucket are")
   for (const bool everything : {false, true}) {
     CAPTURE(everything);
     CudaTrainingRank rank(std::make_shared<FakeJob>(1), 0, 1, {.options = {.timeline = everything}});
-    for (int repeat = 0; repeat < 3; ++repeat) {
+    for (int repeat = 0; repeat < 3; ++repeat)
       rank.step();
-    }
     CHECK(rank.wait());
     std::size_t on_device = 0;
     dtrain::ddp::StepRecord last{};

@@ -13,9 +13,8 @@ template <class T>
 std::vector<T> gradient_of(int rank) {
   std::mt19937 random(static_cast<unsigned>(rank) + 1);
   std::vector<T> values(elements);
-  for (T& value : values) {
+  for (T& value : values)
     value = T(1.0F + static_cast<float>(random() % 1000) / 1000.0F);
-  }
   return values;
 }
 
@@ -43,20 +42,16 @@ double bias_of_average(int ranks, bool bound) {
     step.finish();
     REQUIRE(completes(stream.ref()));
     const auto results = support::on_host<T>(static_cast<const std::byte*>(gradient.data), elements);
-    if (self.rank() != 0) {
-      return;
-    }
+    if (self.rank() != 0) return;
     std::vector<double> sums(elements);
     for (int rank = 0; rank < ranks; ++rank) {
       const auto values = gradient_of<T>(rank);
-      for (std::size_t i = 0; i < elements; ++i) {
+      for (std::size_t i = 0; i < elements; ++i)
         sums[i] += static_cast<double>(static_cast<float>(values[i]));
-      }
     }
     double sum = 0;
-    for (std::size_t i = 0; i < elements; ++i) {
+    for (std::size_t i = 0; i < elements; ++i)
       sum += static_cast<double>(static_cast<float>(results[i])) * ranks / sums[i] - 1;
-    }
     bias = sum / elements;
   });
   return bias;

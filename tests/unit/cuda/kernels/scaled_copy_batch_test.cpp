@@ -62,9 +62,8 @@ void expect_copies(const std::vector<std::size_t>& sizes, Shifts shifts, double 
   constexpr std::size_t gap = 16;
   const auto room = [](std::size_t size) { return (size + 3 * gap - 1) / gap * gap; };
   std::size_t count = 0;
-  for (const std::size_t size : sizes) {
+  for (const std::size_t size : sizes)
     count += room(size);
-  }
   const std::vector<From> values = any_values<From>(count, 7);
   const To untouched = To(42.0F);
   const DeviceBuffer from = support::on_device(values);
@@ -81,9 +80,8 @@ void expect_copies(const std::vector<std::size_t>& sizes, Shifts shifts, double 
     const std::size_t source = begin + shifts.source;
     const std::size_t target = begin + shifts.target;
     batch.add(to.data() + target * sizeof(To), from.data() + source * sizeof(From), size);
-    for (std::size_t i = 0; i < size; ++i) {
+    for (std::size_t i = 0; i < size; ++i)
       expected[target + i] = scaled<To>(values[source + i], factor);
-    }
     begin += room(size);
   }
   batch.enqueue(factor, stream.ref());
@@ -178,18 +176,16 @@ TEST_CASE("elements of 16 bits move 16 bytes at a time, as those of 32 and 64 do
 
 TEST_CASE("an array is scaled in its own place") {
   std::vector<float> values(1000);
-  for (std::size_t i = 0; i < values.size(); ++i) {
+  for (std::size_t i = 0; i < values.size(); ++i)
     values[i] = static_cast<float>(i);
-  }
   const DeviceBuffer memory = support::on_device(values);
   const Stream stream;
   ScaledCopyBatch batch(DType::f32, DType::f32);
   batch.add(memory.data(), memory.data(), values.size());
   batch.enqueue(0.5, stream.ref());
   wait(stream.ref());
-  for (float& value : values) {
+  for (float& value : values)
     value *= 0.5F;
-  }
   CHECK(support::on_host<float>(memory.data(), values.size()) == values);
 }
 

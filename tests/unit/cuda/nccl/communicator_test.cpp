@@ -153,9 +153,8 @@ TEST_CASE("a collective that is captured in a CUDA graph runs with each launch o
     support::check(cudaGraphInstantiate(&runnable, graph, 0), "cudaGraphInstantiate");
     CHECK(on_host<float>(memory.data(), 2) == std::vector<float>{1, 1});
     thread.doing("launching");
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < 3; ++i)
       support::check(cudaGraphLaunch(runnable, stream), "cudaGraphLaunch");
-    }
     CHECK(self.wait());
     CHECK(on_host<float>(memory.data(), 2) == std::vector<float>{8, 8});
     support::check(cudaGraphExecDestroy(runnable), "cudaGraphExecDestroy");
@@ -226,9 +225,8 @@ TEST_CASE("options reach NCCL, and what it does not know yet is left out") {
 TEST_CASE("NCCL's unique id goes through the store as its bytes, and other lengths are refused") {
   using dtrain::backend::nccl::unique_id_from;
   ncclUniqueId id{};
-  for (std::size_t i = 0; i < sizeof id.internal; ++i) {
+  for (std::size_t i = 0; i < sizeof id.internal; ++i)
     id.internal[i] = static_cast<char>(i * 7);
-  }
   const std::string bytes(id.internal, sizeof id.internal);
   CHECK(std::memcmp(unique_id_from(bytes).internal, id.internal, sizeof id.internal) == 0);
   CHECK_THROWS_AS(unique_id_from(""), Error);

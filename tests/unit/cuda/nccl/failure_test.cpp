@@ -194,9 +194,8 @@ TEST_CASE("a stream that is full behind an operation that never runs holds nobod
       thread.doing("reducing");
       self.communicator.enqueue(AllReduce{view, view, ReduceOp::sum}, self.stream.ref());
       thread.doing("filling the stream");
-      for (int i = 0; i < 3000; ++i) {
+      for (int i = 0; i < 3000; ++i)
         emulation::launch(self.stream.ref().native(), [] {});
-      }
       CHECK(!self.wait());
       CHECK(job->latch(0)->failed());
       CHECK(Deadline::Clock::now() - began < 3s + slack);

@@ -55,14 +55,12 @@ TEST_CASE("a rank that leaves waits for 10 s for the others of the node, and for
       2,
       [&](RankThread& thread) {
         std::optional<NcclRank> channels[3];
-        for (int i = 0; i < 3; ++i) {
+        for (int i = 0; i < 3; ++i)
           channels[i].emplace(job, thread.rank(), 2, "channel " + std::to_string(i));
-        }
         if (thread.rank() == 1) {
           const auto began = Deadline::Clock::now();
-          for (auto& channel : channels) {
+          for (auto& channel : channels)
             channel.reset();
-          }
           CHECK(Deadline::Clock::now() - began < 20s);
           CHECK(AbandonedThreads::count() == 3);
           has_left = true;

@@ -39,9 +39,8 @@ TEST_CASE("channels of the same ranks initialise NCCL once, also with work enque
     CHECK(one.communicator.rank() == thread.rank());
     CHECK(one.communicator.members().world_size == 3);
     thread.doing("reducing");
-    for (NcclRank* const each : {&other, &group, &one}) {
+    for (NcclRank* const each : {&other, &group, &one})
       CHECK(sums_up(*each));
-    }
   });
   CHECK(emulation::initialisations() == 3);
 }

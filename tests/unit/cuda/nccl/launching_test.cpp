@@ -150,9 +150,8 @@ TEST_CASE("a collective that NCCL launches in a thread becomes part of the graph
     cudaGraphExec_t runnable = nullptr;
     support::check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
     support::check(cudaGraphInstantiate(&runnable, graph, 0), "cudaGraphInstantiate");
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < 3; ++i)
       support::check(cudaGraphLaunch(runnable, stream), "cudaGraphLaunch");
-    }
     CHECK(self.wait());
     CHECK(on_host<float>(memory.data(), 2) == std::vector<float>{8, 8});
     support::check(cudaGraphExecDestroy(runnable), "cudaGraphExecDestroy");

@@ -36,7 +36,8 @@ TEST_CASE("a rank that stages asks for a hardware queue for each stream, unless 
   const dtrain::identity::ProcessIdentity alone;
   std::optional<dtrain::rendezvous::Secret> secret;
   const auto begin = [&] {
-    static_cast<void>(StagedMemory::pre_join_blocking(alone, secret, dtrain::Deadline::after(std::chrono::seconds(10))));
+    static_cast<void>(
+        StagedMemory::pre_join_blocking(alone, secret, dtrain::Deadline::after(std::chrono::seconds(10))));
     const char* const now = std::getenv(SavedVariable::name);
     return std::string(now == nullptr ? "unset" : now);
   };
@@ -52,8 +53,7 @@ TEST_CASE("a variable that lets streams share hardware queues is warned of") {
     CHECK(warning.find("CUDA_DEVICE_MAX_CONNECTIONS=" + queues + " lets streams share hardware queues") == 0);
     CHECK(warning.find("unset it (dtrain sets it to 32), or set it to 32") != std::string::npos);
   }
-  for (const std::string fine : {"32", "64", "", "many"}) {
+  for (const std::string fine : {"32", "64", "", "many"})
     CHECK(warning_about({{SavedVariable::name, fine}}).empty());
-  }
   CHECK(warning_about({}).empty());
 }

@@ -7,9 +7,8 @@ namespace {
 
 ModelSignature layers(std::size_t count, const std::string& name = "layer") {
   ModelSignature signature{25, 1, dtrain::ReduceOp::average, {}};
-  for (std::size_t i = 0; i < count; ++i) {
+  for (std::size_t i = 0; i < count; ++i)
     signature.parameters.push_back({name + std::to_string(i), {3, 4}, dtrain::DType::f32, dtrain::DeviceKind::host});
-  }
   return signature;
 }
 
@@ -65,9 +64,8 @@ TEST_CASE("where rank 0 is the odd one out all ranks still end with one and the 
   models[0] = layers(3);
   const std::vector<std::string> results = agree(job, models);
   CHECK(results[0].starts_with("JobFailed ranks disagree: rank 0 has 3 parameters, rank "));
-  for (const std::string& result : results) {
+  for (const std::string& result : results)
     CHECK(result.substr(result.find(' ')) == results[0].substr(results[0].find(' ')));
-  }
 }
 
 TEST_CASE("a signature larger than a value of the store is compared whole") {

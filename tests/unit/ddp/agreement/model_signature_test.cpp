@@ -39,9 +39,8 @@ TEST_CASE("each yes-or-no option is read back as itself") {
 
 TEST_CASE("every beginning, every longer and every changed length of a signature is refused or another one") {
   const std::string bytes = to_bytes(two_layers());
-  for (std::size_t length = 0; length < bytes.size(); ++length) {
+  for (std::size_t length = 0; length < bytes.size(); ++length)
     CHECK_FALSE(parse_signature(std::string_view(bytes).substr(0, length)));
-  }
   CHECK_FALSE(parse_signature(bytes + "x"));
   for (std::size_t at = 0; at < bytes.size(); ++at) {
     for (const char value : {'\0', '\x7f', '\xff'}) {

@@ -50,9 +50,8 @@ TEST_CASE("thousands of small tensors need a broadcast for each MiB, and large o
 
 TEST_CASE("every tensor of the other ranks gets rank 0's bytes, also where the copies run later, in order") {
   std::vector<std::size_t> counts(3000, 1000);
-  for (std::size_t i = 0; i < counts.size(); i += 7) {
+  for (std::size_t i = 0; i < counts.size(); i += 7)
     counts[i] = i % 5000;
-  }
   Tensors root(counts);
   Tensors other(counts);
   std::iota(root.memory.begin(), root.memory.end(), 1.0F);
@@ -81,9 +80,8 @@ TEST_CASE("every tensor of the other ranks gets rank 0's bytes, also where the c
       },
       [&](auto copy) { of_other.emplace_back(copy); });
   CHECK(other.memory != root.memory);
-  for (const std::function<void()>& work : of_other) {
+  for (const std::function<void()>& work : of_other)
     work();
-  }
   CHECK(other.memory == root.memory);
   CHECK(received == sent.size());
 }

@@ -68,13 +68,11 @@ TEST_CASE("the global order is a permutation, the same for any world size, anoth
   std::sort(sorted.begin(), sorted.end());
   for (std::size_t i = 0; i < sorted.size(); ++i)
     CHECK(sorted[i] == i);
-  for (int ranks = 2; ranks <= 9; ++ranks) {
+  for (int ranks = 2; ranks <= 9; ++ranks)
     CHECK(DistributedSampler(options_of(100, 8, ranks - 1, ranks)).global_order(0) == order);
-  }
   std::set<std::vector<std::size_t>> orders;
-  for (std::uint64_t epoch = 0; epoch < 50; ++epoch) {
+  for (std::uint64_t epoch = 0; epoch < 50; ++epoch)
     orders.insert(DistributedSampler(options_of(100, 8, 0, 1)).global_order(epoch));
-  }
   CHECK(orders.size() == 50);
   SamplerOptions other = options_of(100, 8, 0, 1);
   other.seed = 6;

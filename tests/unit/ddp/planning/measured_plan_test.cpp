@@ -51,9 +51,8 @@ struct Simulation {
         run_rank(job, rank, saved, result);
       });
     }
-    for (std::thread& thread : threads) {
+    for (std::thread& thread : threads)
       thread.join();
-    }
     return results;
   }
 
@@ -107,9 +106,8 @@ struct Simulation {
       return layer_seconds[static_cast<std::size_t>(of)] * static_cast<double>(layers - layer);
     };
     note(StepEvent::begun, 0, 0);
-    for (std::size_t layer = layers; layer-- > 0;) {
+    for (std::size_t layer = layers; layer-- > 0;)
       note(StepEvent::ready, layer, ready_at(rank, layer));
-    }
     const double computed = ready_at(rank, 0);
     note(StepEvent::waiting, 0, computed);
     double own_free_at = overlaps ? 0 : computed;
@@ -117,9 +115,8 @@ struct Simulation {
       const std::size_t last = plan.buckets[bucket].parameters.back();
       double started = std::max(own_free_at, ready_at(rank, last));
       note(StepEvent::started, bucket, started);
-      for (int other = 0; other < ranks; ++other) {
+      for (int other = 0; other < ranks; ++other)
         started = std::max(started, overlaps ? ready_at(other, last) : ready_at(other, 0));
-      }
       own_free_at = started + link.seconds(1, static_cast<double>(plan.buckets[bucket].bytes));
       note(StepEvent::reduced, bucket, own_free_at);
     }

@@ -43,9 +43,8 @@ TEST_CASE("a measurement survives its bytes, and what no rank sends is refused")
   CHECK(got.costs[1].byte_seconds == 1e-9);
   CHECK(got.compute == 0.25);
   CHECK(got.ready == sent.ready);
-  for (std::size_t length = 0; length < bytes.size(); ++length) {
+  for (std::size_t length = 0; length < bytes.size(); ++length)
     CHECK_FALSE(dtrain::try_from_bytes<RankTiming>(bytes.substr(0, length)));
-  }
   for (const double wrong : {-1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
     CHECK_FALSE(dtrain::try_from_bytes<RankTiming>(dtrain::to_bytes(RankTiming{{{wrong, 0}}, 0, {}})));
     CHECK_FALSE(dtrain::try_from_bytes<RankTiming>(dtrain::to_bytes(RankTiming{{{0, 0}}, 0, {wrong}})));

@@ -10,9 +10,8 @@ constexpr std::size_t mib = 1024 * kib;
 struct Layers {
   Layers(std::size_t count, std::size_t bytes, double layer_seconds)
       : sizes(count, {bytes, dtrain::DType::f32, {}}), order(reverse_order(count)), ready_at(count) {
-    for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t i = 0; i < count; ++i)
       ready_at[i] = layer_seconds * static_cast<double>(count - i);
-    }
   }
   GradientTimes times() const { return {sizes, order, ready_at, ready_at.front()}; }
 
@@ -47,9 +46,8 @@ double best_of_all_cuts(const Layers& layers, const LinkCost& cost) {
 TEST_CASE("alpha and beta are found again in samples that they gave, and nearly in samples with noise") {
   const LinkCost cost{2e-4, 8e-9};
   std::vector<ReductionSample> samples;
-  for (const double bytes : {64e3, 1e6, 2e6, 6e6, 25e6}) {
+  for (const double bytes : {64e3, 1e6, 2e6, 6e6, 25e6})
     samples.push_back({bytes, cost.seconds(1, bytes)});
-  }
   samples.push_back({0, 1});
   samples.push_back({5e6, 0});
   CHECK(fit_reduction_cost(samples).message_seconds == doctest::Approx(2e-4));
@@ -57,9 +55,8 @@ TEST_CASE("alpha and beta are found again in samples that they gave, and nearly 
   std::mt19937 random(5);
   std::uniform_real_distribution<double> noise(0.95, 1.05);
   for (int repeat = 0; repeat < 10; ++repeat) {
-    for (const double bytes : {64e3, 1e6, 6e6}) {
+    for (const double bytes : {64e3, 1e6, 6e6})
       samples.push_back({bytes, cost.seconds(1, bytes) * noise(random)});
-    }
   }
   CHECK(fit_reduction_cost(samples).message_seconds == doctest::Approx(2e-4).epsilon(0.1));
   CHECK(fit_reduction_cost(samples).byte_seconds == doctest::Approx(8e-9).epsilon(0.05));
@@ -131,9 +128,8 @@ TEST_CASE("the chosen sizes are no slower by the model than any others, and near
     CAPTURE(layers.ready_at.front());
     const PlannedStep chosen = choose_caps(layers.times(), {}, cost);
     for (std::size_t first = 16 * kib; first <= 64 * mib; first *= 2) {
-      for (std::size_t bucket = first; bucket <= 64 * mib; bucket *= 2) {
+      for (std::size_t bucket = first; bucket <= 64 * mib; bucket *= 2)
         CHECK(chosen.times.step <= 1.011 * plan_step(layers.times(), {first, bucket}, cost).times.step);
-      }
     }
     const double best = best_of_all_cuts(layers, cost);
     CHECK(chosen.times.step >= 0.999 * best);

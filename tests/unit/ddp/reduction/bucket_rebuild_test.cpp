@@ -153,9 +153,8 @@ TEST_CASE(
         }
       }
       std::size_t held = 0;
-      for (std::size_t k = 0; k < rank.reducer->plan().arena_bytes / sizeof(float); ++k) {
+      for (std::size_t k = 0; k < rank.reducer->plan().arena_bytes / sizeof(float); ++k)
         held += reinterpret_cast<const float*>(rank.channel->arena)[k] != 0.0F ? 1 : 0;
-      }
       ::_exit(held == 8'000'117 && rank.reducer->plan().bucket_of == Order{1, 4, 0, 3, 2} ? 0 : 4);
     } catch (const std::exception&) {
       ::_exit(5);

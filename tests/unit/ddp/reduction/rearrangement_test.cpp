@@ -39,9 +39,8 @@ TEST_CASE("blocks of any sizes come into any order, through scratch of any size"
   std::mt19937 random(3);
   for (int round = 0; round < 300; ++round) {
     std::vector<std::size_t> sizes(random() % 40);
-    for (std::size_t& size : sizes) {
+    for (std::size_t& size : sizes)
       size = 1 + random() % (random() % 5 == 0 ? 300 : 20);
-    }
     std::vector<std::size_t> order(sizes.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::shuffle(order.begin(), order.end(), random);

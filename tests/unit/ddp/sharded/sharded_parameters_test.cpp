@@ -22,9 +22,8 @@ TEST_CASE("weights share memory with ranges exactly where a byte is in both") {
       const std::size_t begin = below(uses.size());
       const std::size_t bytes = below(uses.size() - begin + 1) / (1 + below(40));
       ranges.emplace_back(reinterpret_cast<const std::byte*>(memory.data()) + begin, bytes);
-      for (std::size_t byte = begin; byte < begin + bytes; ++byte) {
+      for (std::size_t byte = begin; byte < begin + bytes; ++byte)
         expected = expected || uses[byte] == 1;
-      }
     }
     REQUIRE(dtrain::ddp::detail::share_memory(ranges, parameters) == expected);
     shared += expected ? 1 : 0;

@@ -25,9 +25,8 @@ class Folder {
   Folder() { REQUIRE(::mkdtemp(path_.data()) != nullptr); }
   Folder(const Folder&) = delete;
   ~Folder() {
-    for (const std::string& file : files_) {
+    for (const std::string& file : files_)
       ::unlink(file.c_str());
-    }
     ::rmdir(path_.c_str());
   }
 
@@ -47,9 +46,8 @@ class Folder {
 std::string header(unsigned char type, std::initializer_list<std::uint32_t> extents) {
   std::string bytes{'\0', '\0', static_cast<char>(type), static_cast<char>(extents.size())};
   for (const std::uint32_t extent : extents) {
-    for (const int shift : {24, 16, 8, 0}) {
+    for (const int shift : {24, 16, 8, 0})
       bytes.push_back(static_cast<char>(extent >> shift));
-    }
   }
   return bytes;
 }

@@ -84,9 +84,8 @@ TEST_CASE("gradients become ready once each, the last layer's first") {
 TEST_CASE("the parameters have names and shapes in a fixed order") {
   Mlp model(small_widths, 1);
   std::string text;
-  for (const dtrain::Parameter& parameter : model.parameters()) {
+  for (const dtrain::Parameter& parameter : model.parameters())
     text += parameter.name + ' ' + to_string(parameter.value.shape) + to_string(parameter.gradient.shape) + '\n';
-  }
   CHECK(text ==
         "layer1.weight [5, 4][5, 4]\nlayer1.bias [4][4]\nlayer2.weight [4, 3][4, 3]\nlayer2.bias [3][3]\n"
         "layer3.weight [3, 3][3, 3]\nlayer3.bias [3][3]\n");
@@ -154,9 +153,8 @@ TEST_CASE("the gradient of a batch is the mean of its halves' gradients") {
   const std::vector<double> all = gradients(0, 8);
   const std::vector<double> first = gradients(0, 4);
   const std::vector<double> second = gradients(4, 4);
-  for (std::size_t i = 0; i < all.size(); ++i) {
+  for (std::size_t i = 0; i < all.size(); ++i)
     CHECK(all[i] == doctest::Approx((first[i] + second[i]) / 2).epsilon(1e-12));
-  }
 }
 
 TEST_CASE("a score counts the right answers and sums the cross-entropy, without overflow") {

@@ -21,15 +21,11 @@ TEST_CASE("the processor is known as the kernel knows it") {
       break;
     }
   }
-  if (flags.empty()) {
-    return dtrain_test::skip("/proc/cpuinfo names no flags");
-  }
+  if (flags.empty()) return dtrain_test::skip("/proc/cpuinfo names no flags");
   const auto has = [&](const std::string& all) {
     std::istringstream words(all);
     for (std::string word; words >> word;) {
-      if (flags.find(" " + word + " ") == std::string::npos) {
-        return false;
-      }
+      if (flags.find(" " + word + " ") == std::string::npos) return false;
     }
     return true;
   };

@@ -10,25 +10,22 @@ using Bytes = std::vector<std::byte>;
 
 std::vector<Bytes> drain(FrameParser& parser) {
   std::vector<Bytes> frames;
-  while (auto frame = parser.next()) {
+  while (auto frame = parser.next())
     frames.push_back(std::move(*frame));
-  }
   return frames;
 }
 
 Bytes payload(std::size_t size, unsigned seed) {
   Bytes bytes(size);
-  for (std::size_t i = 0; i < size; ++i) {
+  for (std::size_t i = 0; i < size; ++i)
     bytes[i] = static_cast<std::byte>((seed + i * 31) & 0xff);
-  }
   return bytes;
 }
 
 /// Appends a frame. @param length announced
 void append(Bytes& stream, const Bytes& frame, std::uint32_t length) {
-  for (unsigned shift = 0; shift < 32; shift += 8) {
+  for (unsigned shift = 0; shift < 32; shift += 8)
     stream.push_back(static_cast<std::byte>((length >> shift) & 0xff));
-  }
   stream.insert(stream.end(), frame.begin(), frame.end());
 }
 
@@ -39,9 +36,8 @@ void append(Bytes& stream, const Bytes& frame) {
 TEST_CASE("every split of a stream in three gives the same frames") {
   const std::vector<Bytes> expected{payload(3, 1), payload(0, 2), payload(1, 3), payload(9, 4)};
   Bytes stream;
-  for (const Bytes& frame : expected) {
+  for (const Bytes& frame : expected)
     append(stream, frame);
-  }
   const std::span<const std::byte> all(stream);
   for (std::size_t first = 0; first <= stream.size(); ++first) {
     for (std::size_t second = first; second <= stream.size(); ++second) {
@@ -49,9 +45,8 @@ TEST_CASE("every split of a stream in three gives the same frames") {
       std::vector<Bytes> frames;
       for (const auto piece : {all.first(first), all.subspan(first, second - first), all.subspan(second)}) {
         parser.feed(piece);
-        for (Bytes& frame : drain(parser)) {
+        for (Bytes& frame : drain(parser))
           frames.push_back(std::move(frame));
-        }
       }
       REQUIRE(frames == expected);
       REQUIRE(parser.buffered() == 0);
@@ -79,9 +74,8 @@ TEST_CASE("random frames in random pieces come out as they went in, whether take
           frames.push_back(std::move(frame));
       }
     }
-    for (Bytes& frame : drain(parser)) {
+    for (Bytes& frame : drain(parser))
       frames.push_back(std::move(frame));
-    }
     REQUIRE(frames == expected);
   }
 }

@@ -51,9 +51,8 @@ struct BroadcastTreeCost {
   constexpr RankTraffic sent_by(int rank) const noexcept {
     const int relative = (rank - root + shape.ranks) % shape.ranks;
     int reach = 1;
-    while (reach < shape.ranks && (relative & reach) == 0) {
+    while (reach < shape.ranks && (relative & reach) == 0)
       reach *= 2;
-    }
     RankTraffic sent{1, 1, 0};
     for (int distance = reach / 2; distance > 0; distance /= 2) {
       const std::size_t children = relative + distance < shape.ranks ? 1 : 0;
@@ -88,9 +87,8 @@ struct BarrierCost {
 
 std::vector<ByteVector> inputs(int size, std::size_t count, DType dtype) {
   std::vector<ByteVector> made;
-  for (int rank = 0; rank < size; ++rank) {
+  for (int rank = 0; rank < size; ++rank)
     made.push_back(support::exact_values(dtype, count, rank));
-  }
   return made;
 }
 
@@ -125,9 +123,7 @@ void check_all_reduce(int most_ranks, const Tuning& tuning, std::size_t most_byt
   for (const int size : sizes) {
     for (const std::size_t count : counts) {
       for (const Reduction& reduction : reductions) {
-        if (size > most_ranks || count * 4 > most_bytes) {
-          continue;
-        }
+        if (size > most_ranks || count * 4 > most_bytes) continue;
         CAPTURE(size);
         CAPTURE(count);
         CAPTURE(dtrain::name(reduction.dtype));
@@ -136,9 +132,8 @@ void check_all_reduce(int most_ranks, const Tuning& tuning, std::size_t most_byt
                                                      operation(OperationKind::all_reduce, count, reduction.dtype),
                                                      given, count * size_bytes(reduction.dtype), false, make);
         const ByteVector expected = support::scalar_reduction(reduction.dtype, ReduceOp::sum, given);
-        for (const ByteVector& output : run.outputs) {
+        for (const ByteVector& output : run.outputs)
           CHECK(output == expected);
-        }
         check_sent(run, cost_of(shape_of(size, count, reduction)));
       }
     }
@@ -205,9 +200,8 @@ TEST_CASE("reduce_scatter and all_gather send what their formulas say") {
         const RoutineRun gathered =
             support::run_routines(channel, operation(OperationKind::all_gather, count, DType::f32), scattered.outputs,
                                   count * ranks * 4, false, selected);
-        for (const ByteVector& output : gathered.outputs) {
+        for (const ByteVector& output : gathered.outputs)
           CHECK(output == reduced);
-        }
         if (direct && size <= passing::max_direct_exchange_ranks) {
           check_sent(scattered, support::DirectReduceScatterTraffic{shape, tuning, false});
         } else {
@@ -255,9 +249,8 @@ TEST_CASE("broadcasts and barriers send what their formulas say") {
           const std::vector<ByteVector> given = inputs(size, count, DType::f32);
           const RoutineRun run = support::run_routines(support::test_channel(tuning, given.size()), broadcast, given,
                                                        count * 4, true, selected);
-          for (const ByteVector& output : run.outputs) {
+          for (const ByteVector& output : run.outputs)
             CHECK(output == given[static_cast<std::size_t>(root)]);
-          }
           if (small) {
             check_sent(run, BroadcastTreeCost{shape, root});
           } else {

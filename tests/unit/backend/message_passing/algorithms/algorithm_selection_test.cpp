@@ -24,9 +24,8 @@ passing::Tuning fine() {
 passing::ChannelInfo channel_info(const passing::Tuning& tuning, int size,
                                   Accumulate accumulate = Accumulate::element) {
   passing::ChannelInfo made{"test", {}, tuning, {}, accumulate};
-  for (int rank = 0; rank < size; ++rank) {
+  for (int rank = 0; rank < size; ++rank)
     made.job_ranks.push_back(rank);
-  }
   return made;
 }
 
@@ -54,9 +53,8 @@ using Bytes = std::vector<std::byte>;
 
 std::vector<Bytes> inputs(int size, DType dtype, std::size_t count) {
   std::vector<Bytes> made;
-  for (int rank = 0; rank < size; ++rank) {
+  for (int rank = 0; rank < size; ++rank)
     made.push_back(support::awkward_bytes(dtype, count, static_cast<std::uint64_t>(rank) + count));
-  }
   return made;
 }
 
@@ -250,9 +248,8 @@ TEST_CASE("broadcast reaches every rank from every root") {
         const std::vector<Bytes> given = inputs(size, DType::f32, count);
         Operation what = operation(OperationKind::broadcast, count);
         what.root = root;
-        for (const Bytes& output : outputs(what, fine(), given, count * 4, true)) {
+        for (const Bytes& output : outputs(what, fine(), given, count * 4, true))
           CHECK(output == given[static_cast<std::size_t>(root)]);
-        }
       }
     }
   }
@@ -373,9 +370,8 @@ TEST_CASE("ranks that broadcast from different roots fail with a sentence that n
     Operation mine = operation(OperationKind::broadcast, count);
     Operation other = mine;
     other.root = 1;
-    for (const std::string& sentence : {disagreement(mine, other), disagreement(other, mine)}) {
+    for (const std::string& sentence : {disagreement(mine, other), disagreement(other, mine)})
       CHECK_CONTAINS(sentence, "from rank 0", "from rank 1");
-    }
   }
 }
 

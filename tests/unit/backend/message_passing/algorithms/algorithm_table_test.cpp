@@ -96,13 +96,11 @@ TEST_CASE("the first all_reduce settles a channel's algorithms by rank 0's cost,
           tuning.small_bytes = small_bytes;
           const auto ranks = static_cast<std::size_t>(size);
           std::vector<passing::ChannelAlgorithms> states(ranks, {choice});
-          for (std::size_t rank = 1; rank < ranks; ++rank) {
+          for (std::size_t rank = 1; rank < ranks; ++rank)
             states[rank].choice.link = {1e-9, 1};
-          }
           std::vector<ByteVector> inputs;
-          for (int rank = 0; rank < size; ++rank) {
+          for (int rank = 0; rank < size; ++rank)
             inputs.push_back(support::exact_values(DType::f32, count, rank));
-          }
           Operation operation;
           operation.sequence = 1;
           operation.kind = OperationKind::all_reduce;
@@ -114,15 +112,13 @@ TEST_CASE("the first all_reduce settles a channel's algorithms by rank 0's cost,
                 return twice(context, buffers);
               });
           const ByteVector expected = support::scalar_reduction(DType::f32, ReduceOp::sum, inputs);
-          for (const ByteVector& output : run.outputs) {
+          for (const ByteVector& output : run.outputs)
             CHECK(output == expected);
-          }
           for (const passing::ChannelAlgorithms& state : states) {
             CHECK(state.is_settled);
             CHECK(state.table.description() == states[0].table.description());
-            for (std::size_t bytes = 4; bytes < std::size_t{1} << 30U; bytes *= 2) {
+            for (std::size_t bytes = 4; bytes < std::size_t{1} << 30U; bytes *= 2)
               CHECK(state.table.at(floats(size, bytes), tuning) == states[0].table.at(floats(size, bytes), tuning));
-            }
           }
           if (choice.basis == AlgorithmChoice::Basis::given) {
             CHECK(states.back().table.description() ==

@@ -70,9 +70,8 @@ dtrain::ConstBufferView view(const Bytes& bytes, DType dtype) {
 
 Bytes joined(const std::vector<Bytes>& parts) {
   Bytes all;
-  for (const Bytes& part : parts) {
+  for (const Bytes& part : parts)
     all.insert(all.end(), part.begin(), part.end());
-  }
   return all;
 }
 
@@ -143,9 +142,8 @@ TEST_CASE("a gather sends each block to the root alone, whichever it is") {
       CHECK(made.bytes == barrier + (is_root ? 0 : sizeof(backend::Operation) + input.size()));
       if (is_root) {
         Bytes expected;
-        for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+        for (std::size_t rank = 0; rank < counts.size(); ++rank)
           expected.insert(expected.end(), 4 * counts[rank], static_cast<std::byte>(rank));
-        }
         CHECK(output == expected);
       }
     });
@@ -164,9 +162,8 @@ TEST_CASE("blocks are reduced in rank order, to the bit, by every type and opera
         counts.resize(static_cast<std::size_t>(size));
         const std::size_t all = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
         std::vector<Bytes> given;
-        for (int rank = 0; rank < size; ++rank) {
+        for (int rank = 0; rank < size; ++rank)
           given.push_back(support::awkward_bytes(dtype, all, static_cast<std::uint64_t>(rank)));
-        }
         const Bytes expected = size == 1 ? given[0] : support::scalar_reduction(dtype, op, given);
         const auto network = std::make_shared<MemoryNetwork>();
         run_thread_ranks(size, [&](RankThread& thread) {

@@ -48,13 +48,11 @@ TEST_CASE("halving-doubling reduces integers of any length on any number of rank
           CAPTURE(count);
           CAPTURE(dtrain::name(op));
           std::vector<ByteVector> inputs;
-          for (int rank = 0; rank < size; ++rank) {
+          for (int rank = 0; rank < size; ++rank)
             inputs.push_back(support::awkward_bytes(DType::i32, count, static_cast<std::uint64_t>(rank) + count));
-          }
           const ByteVector expected = support::scalar_reduction(DType::i32, op, inputs);
-          for (const ByteVector& output : outputs(all_reduce(count, DType::i32, op), inputs, in_place)) {
+          for (const ByteVector& output : outputs(all_reduce(count, DType::i32, op), inputs, in_place))
             CHECK(output == expected);
-          }
         }
       }
     }
@@ -76,13 +74,11 @@ TEST_CASE("halving-doubling reduces every type by every operation") {
               continue;  // the next test
             }
             std::vector<ByteVector> inputs;
-            for (int rank = 0; rank < size; ++rank) {
+            for (int rank = 0; rank < size; ++rank)
               inputs.push_back(support::exact_values(dtype, count, rank));
-            }
             const ByteVector expected = support::scalar_reduction(dtype, op, inputs);
-            for (const ByteVector& output : outputs(all_reduce(count, dtype, op), inputs, false, accumulate)) {
+            for (const ByteVector& output : outputs(all_reduce(count, dtype, op), inputs, false, accumulate))
               CHECK(output == expected);
-            }
           }
         }
       }
@@ -116,9 +112,8 @@ float sum_of_group(const std::vector<float>& contributions, const passing::Halvi
     return stages.is_paired(static_cast<int>(rank)) ? own + contributions[rank + 1] : own;
   }
   float sum = sum_of_group(contributions, stages, stage - 1, first);
-  for (int k = 1; k < stages.factor(stage - 1); ++k) {
+  for (int k = 1; k < stages.factor(stage - 1); ++k)
     sum += sum_of_group(contributions, stages, stage - 1, first + k * stages.distance(stage - 1));
-  }
   return sum;
 }
 
@@ -152,9 +147,8 @@ TEST_CASE("halving-doubling sums floats in the documented order, the same bits o
       const auto rounded = static_cast<std::uint16_t>((sum_bits + 0x7fff + (sum_bits >> 16U & 1U)) >> 16U);
       std::memcpy(expected_halves.data() + 2 * i, &rounded, 2);
     }
-    for (const ByteVector& output : outputs(all_reduce(count, DType::f32, ReduceOp::sum), inputs, false)) {
+    for (const ByteVector& output : outputs(all_reduce(count, DType::f32, ReduceOp::sum), inputs, false))
       CHECK(output == expected);
-    }
     for (const bool in_place : {false, true}) {
       for (const ByteVector& output :
            outputs(all_reduce(count, DType::bf16, ReduceOp::sum), halves, in_place, Accumulate::f32)) {
@@ -190,9 +184,8 @@ TEST_CASE("ranks in halving-doubling detect that others call something else") {
           ranks.push_back(std::make_unique<Rank>(network, rank, channel, what));
           ranks.back()->routine = run_halving_doubling(ranks.back()->context, ranks.back()->buffers);
         }
-        for (const auto& rank : ranks) {
+        for (const auto& rank : ranks)
           rank->routine.resume();
-        }
         network.run();
         bool detected = false;
         for (const auto& rank : ranks) {

@@ -8,9 +8,8 @@ using dtrain::backend::message_passing::HalvingStages;
 std::vector<int> factors(int ranks) {
   const HalvingStages stages(ranks);
   std::vector<int> all;
-  for (std::size_t stage = 0; stage < stages.count(); ++stage) {
+  for (std::size_t stage = 0; stage < stages.count(); ++stage)
     all.push_back(stages.factor(stage));
-  }
   return all;
 }
 
@@ -37,17 +36,14 @@ TEST_CASE("participants keep different blocks, which cover all, and at most ever
     std::set<std::size_t> blocks;
     int participants = 0;
     for (int rank = 0; rank < ranks; ++rank) {
-      if (!stages.takes_part(rank)) {
-        continue;
-      }
+      if (!stages.takes_part(rank)) continue;
       const int self = stages.participant(rank);
       CHECK(stages.rank(self) == rank);
       CHECK(self == participants);
       ++participants;
       std::size_t block = 0;
-      for (std::size_t stage = 0; stage < stages.count(); ++stage) {
+      for (std::size_t stage = 0; stage < stages.count(); ++stage)
         block += static_cast<std::size_t>(stages.position(self, stage)) * stages.blocks(stage);
-      }
       blocks.insert(block);
     }
     CHECK(participants == stages.participants());
@@ -63,9 +59,8 @@ TEST_CASE("a group's participants differ in one position only") {
       const int first = self - stages.position(self, stage) * stages.distance(stage);
       for (int other = 0; other < stages.factor(stage); ++other) {
         const int peer = first + other * stages.distance(stage);
-        for (std::size_t s = 0; s < stages.count(); ++s) {
+        for (std::size_t s = 0; s < stages.count(); ++s)
           CHECK(stages.position(peer, s) == (s == stage ? other : stages.position(self, s)));
-        }
       }
     }
   }

@@ -20,9 +20,8 @@ passing::ChannelInfo channel_info(int size, std::size_t chunks_in_flight, Accumu
   made.tuning.chunk_bytes = 256;
   made.tuning.all_pieces_bytes = 1024;
   made.tuning.chunks_in_flight = chunks_in_flight;
-  for (int rank = 0; rank < size; ++rank) {
+  for (int rank = 0; rank < size; ++rank)
     made.job_ranks.push_back(rank);
-  }
   return made;
 }
 
@@ -38,9 +37,8 @@ Operation all_reduce(std::size_t count, DType dtype = DType::i32, ReduceOp op = 
 
 std::vector<Bytes> inputs(int size, DType dtype, std::size_t count) {
   std::vector<Bytes> made;
-  for (int rank = 0; rank < size; ++rank) {
+  for (int rank = 0; rank < size; ++rank)
     made.push_back(support::awkward_bytes(dtype, count, static_cast<std::uint64_t>(rank) + count));
-  }
   return made;
 }
 
@@ -83,9 +81,8 @@ void check_lengths() {
         const std::vector<Bytes> given = inputs(size, DType::i32, count);
         const Bytes expected = support::scalar_reduction(DType::i32, ReduceOp::sum, given);
         for (const bool in_place : {false, true}) {
-          for (const Bytes& output : outputs<Topology>(all_reduce(count), given, in_place, chunks_in_flight)) {
+          for (const Bytes& output : outputs<Topology>(all_reduce(count), given, in_place, chunks_in_flight))
             CHECK(output == expected);
-          }
         }
       }
     }
@@ -146,9 +143,8 @@ TEST_CASE("a tree reduces a rank's contribution and then its child's, in every t
         CAPTURE(dtrain::name(op));
         const std::vector<Bytes> given = inputs(2, dtype, 1003);
         const Bytes expected = support::scalar_chain(dtype, op, given, accumulate);
-        for (const Bytes& output : outputs<topology::Tree>(all_reduce(1003, dtype, op), given, false, 3, accumulate)) {
+        for (const Bytes& output : outputs<topology::Tree>(all_reduce(1003, dtype, op), given, false, 3, accumulate))
           CHECK(output == expected);
-        }
       }
     }
   }
@@ -161,9 +157,8 @@ TEST_CASE("servers reduce every type and operation in rank order, to the bit") {
       CAPTURE(dtrain::name(op));
       const std::vector<Bytes> given = inputs(5, dtype, 1003);
       const Bytes expected = support::scalar_reduction(dtype, op, given);
-      for (const Bytes& output : outputs<topology::ParameterServer<2>>(all_reduce(1003, dtype, op), given, false)) {
+      for (const Bytes& output : outputs<topology::ParameterServer<2>>(all_reduce(1003, dtype, op), given, false))
         CHECK(output == expected);
-      }
     }
   }
 }

@@ -148,9 +148,7 @@ TEST_CASE("a message that nobody sends ends by the timeout, and says from whom i
 
 TEST_CASE("who receives from a rank that left its channel is told, not made to wait") {
   run_ranks<SharedMemoryRank>(2, [&](SharedMemoryRank& self, RankThread& thread) {
-    if (thread.rank() == 0) {
-      return;
-    }
+    if (thread.rank() == 0) return;
     std::vector<std::int32_t> got(10);
     self.communicator.enqueue(Recv{view(got), 0}, self.stream.ref());
     CHECK_FALSE(self.wait());
