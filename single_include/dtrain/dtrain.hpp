@@ -105,6 +105,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -117,14 +118,12 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <climits>
 #include <compare>
 #include <concepts>
 #include <condition_variable>
 #include <coroutine>
-#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -231,8 +230,8 @@ class TrafficCounter {
   /// An all-reduce of so many bytes that a compression replaces.
   void replaces(std::uint64_t bytes) noexcept { bytes_.fetch_add(bytes, std::memory_order_relaxed); }
 
-  void sends_all_reduce(std::uint64_t bytes) noexcept { add_halves(2 * bytes); }
-  void sends(std::uint64_t bytes) noexcept { add_halves(bytes); }
+  void sends_all_reduce(std::uint64_t bytes) noexcept { sends(2 * bytes); }
+  void sends(std::uint64_t bytes) noexcept { sent_halves_.fetch_add(bytes, std::memory_order_relaxed); }
 
   /// Calls `work()`, and adds the time that it takes.
   template <class Work>
@@ -249,8 +248,6 @@ class TrafficCounter {
   }
 
  private:
-  void add_halves(std::uint64_t bytes) noexcept { sent_halves_.fetch_add(bytes, std::memory_order_relaxed); }
-
   std::atomic<std::uint64_t> bytes_{0};
   std::atomic<std::uint64_t> sent_halves_{0};
   std::atomic<std::chrono::nanoseconds::rep> nanoseconds_{0};
@@ -307,12 +304,7 @@ class TrafficCounter {
 #define DTRAIN_DEFINITIONS 0
 #endif
 
-/// The processor, for the instruction of a spinning wait.
-#if defined(__x86_64__) || defined(__i386__)
-#define DTRAIN_X86 1
-#else
-#define DTRAIN_X86 0
-#endif
+/// The processor.
 #if defined(__aarch64__)
 #define DTRAIN_ARM64 1
 #else
@@ -430,9 +422,6 @@ class Sha256 {
   Sha256Digest digest() const noexcept;
 
  private:
-  /// Section 5.1.1: a 1 bit, zeros, and the message's length in bits as 64 of them, to the end of a block.
-  void finish() noexcept;
-
   void copy(std::span<const std::byte> bytes) noexcept;
 
   DTRAIN_ALWAYS_INLINE static std::uint32_t rotated(std::uint32_t value, int bits) noexcept {
@@ -466,14 +455,15 @@ class Sha256 {
 class HmacSha256 {
  public:
   explicit HmacSha256(std::span<const std::byte> key) noexcept {
-    std::array<std::byte, Sha256::block_bytes> block{};
-    const Sha256Digest hashed = key.size() > block.size() ? Sha256().update(key).digest() : Sha256Digest{};
-    const std::span<const std::byte> used = key.size() > block.size() ? std::span<const std::byte>(hashed) : key;
-    for (std::size_t i = 0; i < used.size(); ++i) {
-      block[i] = used[i];
+    const Sha256Digest hashed = Sha256().update(key).digest();
+    const bool is_long = key.size() > Sha256::block_bytes;
+    const std::span<const std::byte> used = is_long ? std::span<const std::byte>(hashed) : key;
+    for (std::size_t i = 0; i < Sha256::block_bytes; ++i) {
+      const std::byte each = i < used.size() ? used[i] : std::byte{0};
+      const std::array<std::byte, 2> padded{each ^ std::byte{0x36}, each ^ std::byte{0x5c}};
+      inner_.update(std::span(padded).first(1));
+      outer_.update(std::span(padded).last(1));
     }
-    inner_.update(xored(block, std::byte{0x36}));
-    outer_.update(xored(block, std::byte{0x5c}));
   }
 
   HmacSha256& update(std::span<const std::byte> bytes) noexcept {
@@ -491,14 +481,6 @@ class HmacSha256 {
   }
 
  private:
-  static std::array<std::byte, Sha256::block_bytes> xored(std::array<std::byte, Sha256::block_bytes> block,
-                                                          std::byte pad) noexcept {
-    for (std::byte& each : block) {
-      each ^= pad;
-    }
-    return block;
-  }
-
   Sha256 inner_;
   Sha256 outer_;
 };
@@ -511,6 +493,88 @@ inline bool equal_in_constant_time(const Sha256Digest& a, const Sha256Digest& b)
   }
   return difference == 0;
 }
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::string hex(std::span<const std::byte> bytes) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const std::byte value : bytes) {
+    text.push_back(digits[std::to_integer<std::size_t>(value >> 4)]);
+    text.push_back(digits[std::to_integer<std::size_t>(value & std::byte{15})]);
+  }
+  return text;
+}
+
+DTRAIN_DEFINED Sha256& Sha256::update(std::span<const std::byte> bytes) noexcept {
+  message_bytes_ += bytes.size();
+  if (pending_ > 0) {
+    const std::size_t taken = bytes.size() < block_bytes - pending_ ? bytes.size() : block_bytes - pending_;
+    copy(bytes.first(taken));
+    bytes = bytes.subspan(taken);
+    if (pending_ < block_bytes) return *this;
+    compress(block_.data());
+    pending_ = 0;
+  }
+  for (; bytes.size() >= block_bytes; bytes = bytes.subspan(block_bytes)) {
+    compress(bytes.data());
+  }
+  copy(bytes);
+  return *this;
+}
+
+DTRAIN_DEFINED Sha256Digest Sha256::digest() const noexcept {
+  // Section 5.1.1: a 1 bit, zeros, and the message's length in bits as 64 of them, to the end of a block.
+  const std::uint64_t bits = message_bytes_ * 8;
+  std::array<std::byte, 2 * block_bytes> padding{};
+  padding[0] = std::byte{0x80};
+  const std::size_t zeros_end = (pending_ < 56 ? 56 : 120) - pending_;
+  for (std::size_t i = 0; i < 8; ++i) {
+    padding[zeros_end + i] = static_cast<std::byte>(bits >> (56 - 8 * i));
+  }
+  Sha256 last = *this;
+  last.update(std::span(padding).first(zeros_end + 8));
+  Sha256Digest bytes{};
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<std::byte>(last.state_[i / 4] >> (24 - 8 * (i % 4)));
+  }
+  return bytes;
+}
+
+DTRAIN_DEFINED void Sha256::copy(std::span<const std::byte> bytes) noexcept {
+  if (bytes.empty()) return;  // memcpy from a null address is undefined even for no bytes
+  std::memcpy(block_.data() + pending_, bytes.data(), bytes.size());
+  pending_ += bytes.size();
+}
+
+DTRAIN_DEFINED DTRAIN_OPTIMIZED void Sha256::compress(const std::byte* block) noexcept {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(block);
+  const std::uint32_t* constants = round_constants.data();
+  std::uint32_t* state = state_.data();
+  std::uint32_t w[64];
+  for (int t = 0; t < 16; ++t) {
+    w[t] = std::uint32_t{bytes[4 * t]} << 24 | std::uint32_t{bytes[4 * t + 1]} << 16 |
+           std::uint32_t{bytes[4 * t + 2]} << 8 | std::uint32_t{bytes[4 * t + 3]};
+  }
+  for (int t = 16; t < 64; ++t) {
+    const std::uint32_t s0 = rotated(w[t - 15], 7) ^ rotated(w[t - 15], 18) ^ w[t - 15] >> 3;
+    const std::uint32_t s1 = rotated(w[t - 2], 17) ^ rotated(w[t - 2], 19) ^ w[t - 2] >> 10;
+    w[t] = w[t - 16] + s0 + w[t - 7] + s1;
+  }
+  std::uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
+  std::uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
+  for (int t = 0; t < 64; ++t) {
+    const std::uint32_t t1 =
+        h + (rotated(e, 6) ^ rotated(e, 11) ^ rotated(e, 25)) + ((e & f) ^ (~e & g)) + constants[t] + w[t];
+    const std::uint32_t t2 = (rotated(a, 2) ^ rotated(a, 13) ^ rotated(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
+    h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
+  }
+  state[0] += a, state[1] += b, state[2] += c, state[3] += d;
+  state[4] += e, state[5] += f, state[6] += g, state[7] += h;
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -758,7 +822,7 @@ inline int futex_wake_all(const std::atomic<std::uint32_t>& word, FutexScope sco
 
 /// Hint to the processor that the thread spins.
 inline void spin_pause() noexcept {
-#if DTRAIN_X86
+#if DTRAIN_X86_64
   __asm__ __volatile__("pause");
 #elif DTRAIN_ARM64
   __asm__ __volatile__("yield");
@@ -777,19 +841,19 @@ namespace DTRAIN_NAMESPACE {
 /// Each level includes those before it.
 enum class LogLevel : int { off = 0, error, warning, info, debug };
 
-/// The level that DTRAIN_LOG names; warning if it is unset or invalid.
-inline LogLevel log_level_of(const char* text) noexcept {
-  const std::string_view name = text == nullptr ? "" : text;
+/// The level with this name; nullopt for other text.
+inline std::optional<LogLevel> log_level_named(std::string_view name) noexcept {
   if (name == "off") return LogLevel::off;
   if (name == "error") return LogLevel::error;
+  if (name == "warning") return LogLevel::warning;
   if (name == "info") return LogLevel::info;
   if (name == "debug") return LogLevel::debug;
-  return LogLevel::warning;
+  return std::nullopt;
 }
 
-/// Whether `name` is a valid value of DTRAIN_LOG.
-inline bool is_log_level(std::string_view name) noexcept {
-  return name == "off" || name == "error" || name == "warning" || name == "info" || name == "debug";
+/// The level that DTRAIN_LOG names; warning if it is unset or invalid.
+inline LogLevel log_level_of(const char* text) noexcept {
+  return log_level_named(text == nullptr ? "" : text).value_or(LogLevel::warning);
 }
 
 /// Writes "dtrain: text\n" to stderr if `level` is enabled. A full or closed stderr is not an error of the job.
@@ -857,12 +921,6 @@ std::optional<int> cpu_quota_of_groups(std::string_view groups, const std::strin
 /// cpu_quota_of_groups() of this process.
 std::optional<int> cpu_quota();
 
-/// Bytes that the control group in `folder` may still take: its limit minus its use, without file pages, which the
-/// kernel reclaims. No bound if the folder has no limit or does not exist.
-/// @param files prefix of the file-page counters that include child groups: "total_" in version 1, "" in version 2
-std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
-                                 const std::string& files);
-
 /// The minimum over this process's control group and its ancestors, in versions 1 and 2 of the kernel's interface.
 /// @param groups content of /proc/self/cgroup: lines "0::/path" or "4:memory:/path"
 std::uint64_t available_in_groups(std::string_view groups, const std::string& root = "/sys/fs/cgroup");
@@ -883,9 +941,6 @@ struct ControlGroup {
 /// @param controller "memory" or "cpu"
 std::vector<ControlGroup> control_groups(std::string_view groups, std::string_view controller,
                                          const std::string& root = "/sys/fs/cgroup");
-
-/// The first 4096 bytes of a kernel file; empty if it cannot be read.
-std::string read_start(const std::string& path);
 
 /// The number after `label` in `text`; `otherwise` if there is none.
 std::uint64_t number_after(std::string_view text, std::string_view label, std::uint64_t otherwise) noexcept;
@@ -1154,6 +1209,51 @@ template <std::size_t Count>
   throw_posix(errno, doing, where);
 }
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void TextValue::append_to(std::string& text) const {
+  switch (size_) {
+    case is_text: text += *text_; break;
+    case is_signed: text += std::to_string(static_cast<std::int64_t>(number_)); break;
+    case is_unsigned: text += std::to_string(number_); break;
+    case is_double: text += number_text(real_); break;
+    case is_float: text += number_text(static_cast<float>(real_)); break;
+    default: text.append(characters_, size_);
+  }
+}
+
+namespace detail {
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void append_values(std::string& text, const char* pattern, const TextValue* values) {
+  for (const char* place = nullptr; values != nullptr && (place = std::strstr(pattern, "{}")) != nullptr; ++values) {
+    text.append(pattern, place);
+    values->append_to(text);
+    pattern = place + 2;
+  }
+  text += pattern;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::string format_values(const char* pattern, const TextValue* values) {
+  std::string text;
+  append_values(text, pattern, values);
+  return text;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted(Errc code, const char* pattern, const TextValue* values,
+                                                       const char* file, const char* function, unsigned line) {
+  throw Error(code, format_values(pattern, values), SourceLocation::current(file, function, line));
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted_posix(int number, const char* pattern, const TextValue* values,
+                                                             const char* remedy, const char* file, const char* function,
+                                                             unsigned line) {
+  throw posix_error(number, format_values(pattern, values), remedy, SourceLocation::current(file, function, line));
+}
+
+}  // namespace detail
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/core/cause.hpp
@@ -1279,33 +1379,15 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
   using Callback = std::function<void(const Cause&)>;
   using Reporter = std::function<void(const Cause&)>;
 
+  /// Removes a callback. Keeps the latch.
+  struct Unsubscribe {
+    void operator()(Callback* callback) const noexcept;
+    std::shared_ptr<FailureLatch> latch;
+  };
+
   /// Owns a callback's registration: after its destruction the callback is not running and is never called. A callback
   /// must not destroy its own Subscription.
-  class Subscription {
-   public:
-    Subscription() noexcept = default;
-    Subscription(Subscription&& other) noexcept
-        : latch_(std::move(other.latch_)), position_(std::exchange(other.position_, {})) {}
-    Subscription& operator=(Subscription&& other) noexcept {
-      if (this != &other) {
-        reset();
-        latch_ = std::move(other.latch_);
-        position_ = std::exchange(other.position_, {});
-      }
-      return *this;
-    }
-    ~Subscription() { reset(); }
-
-    void reset() noexcept;
-
-   private:
-    friend class FailureLatch;
-    Subscription(std::shared_ptr<FailureLatch> latch, std::list<Callback>::iterator position) noexcept
-        : latch_(std::move(latch)), position_(position) {}
-
-    std::shared_ptr<FailureLatch> latch_;
-    std::list<Callback>::iterator position_{};
-  };
+  using Subscription = std::unique_ptr<Callback, Unsubscribe>;
 
   bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
 
@@ -1373,6 +1455,76 @@ std::string excerpt(std::string_view text, std::size_t longest = 128);
 
 /// The same in single quotes.
 std::string in_quotes(std::string_view text, std::size_t longest = 128);
+
+#if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+DTRAIN_DEFINED std::size_t printable_character_bytes(std::string_view text) noexcept {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned first = byte(0);
+  if (first < 0x80) {
+    return first >= 0x20 && first != 0x7f ? 1 : 0;
+  }
+  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  constexpr std::uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
+  if (first < 0xc0 || first > 0xf4 || text.size() < length) {
+    return 0;
+  }
+  std::uint32_t code = first & (0x7fU >> length);
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0U) != 0x80U) {
+      return 0;
+    }
+    code = (code << 6) | (byte(i) & 0x3fU);
+  }
+  const bool hidden = code < smallest[length] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) || code < 0xa0 ||
+                      (code >= 0x200e && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) ||
+                      (code >= 0x2066 && code <= 0x2069);
+  return hidden ? 0 : length;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::string sanitize(std::string_view text) {
+  constexpr char digits[] = "0123456789abcdef";
+  std::string shown;
+  shown.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t length = detail::printable_character_bytes(text);
+    if (length > 0) {
+      shown += text.substr(0, length);
+      text.remove_prefix(length);
+      continue;
+    }
+    const auto byte = static_cast<unsigned char>(text.front());
+    text.remove_prefix(1);
+    if (byte == '\n' || byte == '\r' || byte == '\t') {
+      shown += byte == '\n' ? "\\n" : byte == '\r' ? "\\r" : "\\t";
+    } else {
+      shown += {'\\', 'x', digits[byte >> 4], digits[byte & 0xf]};
+    }
+  }
+  return shown;
+}
+
+DTRAIN_DEFINED std::string_view truncate_utf8(std::string_view text, std::size_t longest) {
+  std::size_t length = std::min(text.size(), longest);
+  while (length > 0 && length < text.size() && (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
+    --length;
+  }
+  return text.substr(0, length);
+}
+
+DTRAIN_DEFINED std::string excerpt(std::string_view text, std::size_t longest) {
+  return std::string(truncate_utf8(sanitize(text.substr(0, longest)), longest)) + (text.size() > longest ? "..." : "");
+}
+
+DTRAIN_DEFINED std::string in_quotes(std::string_view text, std::size_t longest) {
+  return "'" + excerpt(text, longest) + "'";
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -1529,6 +1681,120 @@ T from_bytes(std::string_view bytes, std::string_view what) {
   reader.require_finished(what);
   return value;
 }
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void Serializer::number(std::optional<int>& value, int last) {
+  int found = value.value_or(-1);
+  number(found, -1, last);
+  value = ok() && found != -1 ? std::optional<int>(found) : std::nullopt;
+}
+
+DTRAIN_DEFINED void Serializer::flag(bool& value) {
+  std::uint8_t found = value ? 1 : 0;
+  number(found, 0, 1);
+  value = found == 1;
+}
+
+DTRAIN_DEFINED void Serializer::raw_text(std::string& value, std::size_t longest) {
+  const std::string_view written = truncate_utf8(value, longest);
+  auto size = static_cast<std::uint32_t>(written.size());
+  number(size);
+  if (!reads_) return append(written);
+  if (size > longest) fail("has a text that is too long");
+  value = take_text(size);
+}
+
+DTRAIN_DEFINED void Serializer::text(std::string& value, std::size_t longest) {
+  raw_text(value, longest);
+  if (reads_) {
+    value = sanitize(value);
+    value.resize(truncate_utf8(value, longest).size());
+  }
+}
+
+DTRAIN_DEFINED void Serializer::bytes(std::span<std::byte> value) {
+  if (!reads_) {
+    out_.insert(out_.end(), value.begin(), value.end());
+  } else {
+    const std::span<const std::byte> found = take_bytes(value.size());
+    std::copy(found.begin(), found.end(), value.begin());
+  }
+}
+
+DTRAIN_DEFINED void Serializer::constant(std::string_view expected) {
+  if (!reads_) {
+    append(expected);
+  } else if (take_text(expected.size()) != expected) {
+    fail("has another format");
+  }
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void Serializer::fail(const char* problem) noexcept {
+  if (ok()) {
+    problem_ = problem;
+  }
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void Serializer::require_finished(std::string_view what) const {
+  if (!finished()) {
+    const std::string_view bytes(reinterpret_cast<const char*>(in_.data()), in_.size());
+    throw_error(Errc::protocol, "{} came as {}, which {} (byte {} of {}); do all ranks run the same program?",
+                {what, in_quotes(bytes, 64), ok() ? "has more bytes than its fields" : problem_, at_, in_.size()});
+  }
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::uint64_t Serializer::little_endian(std::uint64_t value, std::size_t size) {
+  if (!reads_) {
+    std::array<std::byte, sizeof(value)> written;
+    for (std::size_t i = 0; i < written.size(); ++i) {
+      written[i] = static_cast<std::byte>((value >> (8 * i)) & 0xff);
+    }
+    out_.insert(out_.end(), written.begin(), written.begin() + size);
+    return value;
+  }
+  const std::span<const std::byte> found = take_bytes(size);
+  value = 0;
+  for (std::size_t i = found.size(); i > 0; --i) {
+    value = (value << 8) | std::to_integer<std::uint64_t>(found[i - 1]);
+  }
+  return value;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::uint64_t Serializer::out_of_bounds(std::uint64_t value,
+                                                                          std::uint64_t first) noexcept {
+  if (reads_) {
+    fail("has a number out of its bounds");
+  }
+  return reads_ ? first : value;
+}
+
+DTRAIN_DEFINED void Serializer::append(std::string_view written) {
+  const auto from = std::as_bytes(std::span(written.data(), written.size()));
+  out_.insert(out_.end(), from.begin(), from.end());
+}
+
+DTRAIN_DEFINED std::span<const std::byte> Serializer::take_bytes(std::size_t size) noexcept {
+  if (size > remaining()) {
+    fail("ends too early");
+    return {};
+  }
+  at_ += size;
+  return in_.subspan(at_ - size, size);
+}
+
+DTRAIN_DEFINED std::string Serializer::take_text(std::size_t size) {
+  const std::span<const std::byte> found = take_bytes(size);
+  return {reinterpret_cast<const char*>(found.data()), found.size()};
+}
+
+DTRAIN_DEFINED void fields(Serializer& of, std::chrono::nanoseconds& time) {
+  std::int64_t count = time.count();
+  of.number(count, -max_time_read.count(), max_time_read.count());
+  time = std::chrono::nanoseconds(count);
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -1693,7 +1959,9 @@ struct Device {
 };
 
 /// "host", "cuda:1".
-std::string to_string(Device device);
+inline std::string to_string(Device device) {
+  return device.kind == DeviceKind::host ? std::string("host") : "cuda:" + std::to_string(device.index);
+}
 
 /// Writable view of `count` elements of `dtype` at `data`. Lifetime: the memory outlives all operations on it.
 /// @ingroup views
@@ -1740,28 +2008,29 @@ ConstBufferView buffer_view(std::span<const T> values) noexcept {
 // ---- dtrain/core/types/float16.hpp
 
 /// @file
-/// float16: IEEE 754's 16-bit float, for storing gradients: no arithmetic, exact conversions.
+/// float16: IEEE 754's 16-bit float, for storing gradients: no arithmetic, exact conversions; SmallFloat: the template
+/// of it and of the 8-bit floats.
 
 namespace DTRAIN_NAMESPACE {
 
-/// IEEE 754's 16-bit float, for programs without another 16-bit float. A program with another type (c10::Half, __half,
-/// Eigen::half, _Float16) registers it once and passes spans of it; the type must hold the 16 bits and nothing else:
-///
-///   template <> struct dtrain::dtype_of<c10::Half> : std::integral_constant<dtrain::DType, dtrain::DType::f16> {};
-///
-/// The conversions use integers only: results are the same at compile time, under -ffast-math and with flushed
-/// subnormals.
-/// @ingroup views
-struct float16 {
-  std::uint16_t bits = 0;
+namespace detail {
 
-  constexpr float16() noexcept = default;
+/// A sign, an exponent, and `digits` bits after the implicit one; no arithmetic. `largest` is the greatest finite
+/// value's bits; above it, bits with digits 0 are infinity and all others NaN. The conversions use integers only:
+/// results are the same at compile time, under -ffast-math and with flushed subnormals.
+/// @param overflow the bits of larger values and of infinity
+/// @param nan the bits of every NaN
+template <class Bits, std::uint32_t digits, std::uint32_t largest, std::uint32_t overflow, std::uint32_t nan>
+struct SmallFloat {
+  Bits bits = 0;
 
-  /// Rounds to nearest even; a value beyond the largest finite one (65504) becomes infinity. Every NaN becomes 0x7e00.
-  constexpr explicit float16(float value) noexcept : bits(rounded(std::bit_cast<std::uint32_t>(value))) {}
+  constexpr SmallFloat() noexcept = default;
 
-  static constexpr float16 from_bits(std::uint16_t bits) noexcept {
-    float16 value;
+  /// Rounds to nearest even.
+  constexpr explicit SmallFloat(float value) noexcept : bits(rounded(std::bit_cast<std::uint32_t>(value))) {}
+
+  static constexpr SmallFloat from_bits(Bits bits) noexcept {
+    SmallFloat value;
     value.bits = bits;
     return value;
   }
@@ -1770,76 +2039,18 @@ struct float16 {
   constexpr explicit operator float() const noexcept { return std::bit_cast<float>(widened(bits)); }
 
  private:
-  static constexpr std::uint16_t rounded(std::uint32_t value) noexcept {
-    const std::uint32_t sign = value >> 16U & 0x8000U;
-    const std::uint32_t magnitude = value & 0x7fffffffU;
-    const std::uint32_t exponent = magnitude >> 23U;
-    if (magnitude > 0x7f800000U) {
-      return 0x7e00;
-    }
-    std::uint32_t result = 0;
-    if (exponent >= 143) {  // 2^16 and more
-      result = 0x7c00U;
-    } else if (exponent >= 113) {  // normal; a carry out of the digits raises the exponent, as it must
-      result = shifted(magnitude - (112U << 23U), 13);
-    } else if (exponent >= 102) {  // a multiple of 2^-24
-      result = shifted((magnitude & 0x7fffffU) | 0x800000U, 126 - exponent);
-    }
-    return static_cast<std::uint16_t>(sign | result);
-  }
-
-  /// value / 2^digits, to nearest even.
-  static constexpr std::uint32_t shifted(std::uint32_t value, std::uint32_t digits) noexcept {
-    const std::uint32_t below_half = (1U << (digits - 1U)) - 1U;
-    return (value + below_half + (value >> digits & 1U)) >> digits;
-  }
-
-  static constexpr std::uint32_t widened(std::uint32_t half) noexcept {
-    const std::uint32_t sign = (half & 0x8000U) << 16U;
-    const std::uint32_t exponent = half >> 10U & 0x1fU;
-    const std::uint32_t digits = half & 0x3ffU;
-    if (exponent == 0x1f) {
-      return sign | 0x7f800000U | digits << 13U;
-    }
-    if (exponent != 0) {
-      return sign | (exponent + 112U) << 23U | digits << 13U;
-    }
-    if (digits == 0) {
-      return sign;
-    }
-    const auto shift = static_cast<std::uint32_t>(std::countl_zero(digits)) - 21U;  // to bit 10, the implicit one
-    return sign | (113U - shift) << 23U | (digits << shift & 0x3ffU) << 13U;
-  }
-};
-
-template <>
-struct dtype_of<float16> : std::integral_constant<DType, DType::f16> {};
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/types/float8.hpp
-
-/// @file
-/// float8_e4m3 and float8_e5m2 of the Open Compute Project, for storing gradients: no arithmetic, exact conversions.
-
-namespace DTRAIN_NAMESPACE {
-
-namespace detail {
-
-/// A sign, an exponent, and `digits` bits after the implicit one. `largest` is the greatest finite value's bits; above
-/// it, bits with digits 0 are infinity and all others NaN.
-template <std::uint32_t digits, std::uint32_t largest>
-struct Float8Format {
-  static constexpr std::uint32_t bias = (1U << (6U - digits)) - 1U;
+  static constexpr std::uint32_t width = 8U * sizeof(Bits);
+  static constexpr std::uint32_t bias = (1U << (width - 2U - digits)) - 1U;
   static constexpr std::uint32_t dropped = 23U - digits;      ///< of a float's digits
   static constexpr std::uint32_t first_normal = 128U - bias;  ///< the least one's exponent, as a float's
+  static constexpr std::uint32_t sign_bit = 1U << (width - 1U);
 
-  static constexpr std::uint8_t rounded(std::uint32_t value) noexcept {
-    const std::uint32_t sign = value >> 24U & 0x80U;
+  static constexpr Bits rounded(std::uint32_t value) noexcept {
+    const std::uint32_t sign = value >> (32U - width) & sign_bit;
     const std::uint32_t magnitude = value & 0x7fffffffU;
     const std::uint32_t exponent = magnitude >> 23U;
     if (magnitude > 0x7f800000U) {
-      return 0x7f;
+      return nan;
     }
     std::uint32_t result = 0;
     if (exponent >= first_normal) {  // a carry out of the digits raises the exponent, as it must
@@ -1847,12 +2058,18 @@ struct Float8Format {
     } else if (exponent + digits + 1U >= first_normal) {  // a multiple of the least subnormal
       result = shifted((magnitude & 0x7fffffU) | 0x800000U, dropped + first_normal - exponent);
     }
-    return static_cast<std::uint8_t>(sign | (result < largest ? result : largest));
+    return static_cast<Bits>(sign | (result > largest ? overflow : result));
   }
 
-  static constexpr std::uint32_t widened(std::uint32_t bits) noexcept {
-    const std::uint32_t sign = (bits & 0x80U) << 24U;
-    const std::uint32_t magnitude = bits & 0x7fU;
+  /// value / 2^count, to nearest even.
+  static constexpr std::uint32_t shifted(std::uint32_t value, std::uint32_t count) noexcept {
+    const std::uint32_t below_half = (1U << (count - 1U)) - 1U;
+    return (value + below_half + (value >> count & 1U)) >> count;
+  }
+
+  static constexpr std::uint32_t widened(std::uint32_t stored) noexcept {
+    const std::uint32_t sign = (stored & sign_bit) << (32U - width);
+    const std::uint32_t magnitude = stored & (sign_bit - 1U);
     const std::uint32_t fraction = magnitude & ((1U << digits) - 1U);
     if (magnitude > largest) {
       return sign | 0x7f800000U | fraction << dropped;
@@ -1866,47 +2083,41 @@ struct Float8Format {
     const auto shift = static_cast<std::uint32_t>(std::countl_zero(fraction)) - (31U - digits);  // to the implicit one
     return sign | (first_normal - shift) << 23U | (fraction << shift & ((1U << digits) - 1U)) << dropped;
   }
-
- private:
-  /// value / 2^count, to nearest even.
-  static constexpr std::uint32_t shifted(std::uint32_t value, std::uint32_t count) noexcept {
-    const std::uint32_t below_half = (1U << (count - 1U)) - 1U;
-    return (value + below_half + (value >> count & 1U)) >> count;
-  }
-};
-
-/// The type of a format; no arithmetic.
-template <class Format>
-struct Float8 {
-  std::uint8_t bits = 0;
-
-  constexpr Float8() noexcept = default;
-
-  /// Rounds to nearest even, and saturates as CUDA's type and NCCL do: larger values and infinity become the largest
-  /// finite one. Every NaN becomes 0x7f.
-  constexpr explicit Float8(float value) noexcept : bits(Format::rounded(std::bit_cast<std::uint32_t>(value))) {}
-
-  static constexpr Float8 from_bits(std::uint8_t bits) noexcept {
-    Float8 value;
-    value.bits = bits;
-    return value;
-  }
-
-  /// Exact.
-  constexpr explicit operator float() const noexcept { return std::bit_cast<float>(Format::widened(bits)); }
 };
 
 }  // namespace detail
 
-/// Four exponent bits, three digits, no infinity ("e4m3fn"): up to 448, in steps of 2^-9 near 0. For programs without
-/// another such type; float16.hpp describes how to register one (__nv_fp8_e4m3, c10::Float8_e4m3fn). Source: OCP 8-bit
-/// Floating Point Specification (OFP8), 1.0, 2023.
+/// IEEE 754's 16-bit float, for programs without another 16-bit float. A value beyond the largest finite one (65504)
+/// becomes infinity; every NaN becomes 0x7e00. A program with another type (c10::Half, __half, Eigen::half, _Float16)
+/// registers it once and passes spans of it; the type must hold the 16 bits and nothing else:
+///
+///   template <> struct dtrain::dtype_of<c10::Half> : std::integral_constant<dtrain::DType, dtrain::DType::f16> {};
+///
 /// @ingroup views
-using float8_e4m3 = detail::Float8<detail::Float8Format<3, 0x7e>>;
+using float16 = detail::SmallFloat<std::uint16_t, 10, 0x7bff, 0x7c00, 0x7e00>;
+
+template <>
+struct dtype_of<float16> : std::integral_constant<DType, DType::f16> {};
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/types/float8.hpp
+
+/// @file
+/// float8_e4m3 and float8_e5m2 of the Open Compute Project, for storing gradients: no arithmetic, exact conversions.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Four exponent bits, three digits, no infinity ("e4m3fn"): up to 448, in steps of 2^-9 near 0. A float is rounded to
+/// nearest even, and saturates as with CUDA's type and NCCL: larger values and infinity become the largest finite one.
+/// Every NaN becomes 0x7f. For programs without another such type; float16.hpp describes how to register one
+/// (__nv_fp8_e4m3, c10::Float8_e4m3fn). Source: OCP 8-bit Floating Point Specification (OFP8), 1.0, 2023.
+/// @ingroup views
+using float8_e4m3 = detail::SmallFloat<std::uint8_t, 3, 0x7e, 0x7e, 0x7f>;
 
 /// Five exponent bits, two digits, an infinity: up to 57344, in steps of 2^-16 near 0. Otherwise as float8_e4m3.
 /// @ingroup views
-using float8_e5m2 = detail::Float8<detail::Float8Format<2, 0x7b>>;
+using float8_e5m2 = detail::SmallFloat<std::uint8_t, 2, 0x7b, 0x7b, 0x7f>;
 
 template <>
 struct dtype_of<float8_e4m3> : std::integral_constant<DType, DType::f8e4m3> {};
@@ -2579,7 +2790,8 @@ class IntrusiveList {
 // ---- dtrain/async/task/task.hpp
 
 /// @file
-/// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it.
+/// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it; Outcome: the stored value
+/// or exception of one.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -2633,7 +2845,7 @@ class TaskPromiseBase {
 template <class T>
 class TaskPromise : public TaskPromiseBase {
  public:
-  Task<T> get_return_object() noexcept;
+  Task<T> get_return_object() noexcept { return Task<T>(std::coroutine_handle<TaskPromise>::from_promise(*this)); }
   void return_value(T&& result) { value_.emplace(std::move(result)); }
   void return_value(const T& result) { value_.emplace(result); }
   T take() {
@@ -2711,7 +2923,21 @@ class [[nodiscard]] Task {
     return finished.frame_.promise().take();
   }
 
-  class Awaiter;
+  /// Runs the child inside await_suspend and suspends the parent only if the child did not finish at once.
+  class Awaiter {
+   public:
+    explicit Awaiter(Task& task) noexcept : task_(task) {}
+
+    bool await_ready() const noexcept { return false; }
+    bool await_suspend(std::coroutine_handle<> parent) {
+      const std::coroutine_handle<promise_type> child = task_.frame_;
+      return detail::TaskPromiseBase::start(child, child ? &child.promise() : nullptr, parent);
+    }
+    T await_resume() { return task_.take(); }
+
+   private:
+    Task& task_;
+  };
   Awaiter operator co_await() && noexcept { return Awaiter(*this); }
 
  private:
@@ -2721,35 +2947,9 @@ class [[nodiscard]] Task {
   std::coroutine_handle<promise_type> frame_;
 };
 
-/// Runs the child inside await_suspend and suspends the parent only if the child did not finish at once.
-template <class T>
-class Task<T>::Awaiter {
- public:
-  explicit Awaiter(Task& task) noexcept : task_(task) {}
-
-  bool await_ready() const noexcept { return false; }
-  bool await_suspend(std::coroutine_handle<> parent) {
-    const std::coroutine_handle<promise_type> child = task_.frame_;
-    return detail::TaskPromiseBase::start(child, child ? &child.promise() : nullptr, parent);
-  }
-  T await_resume() { return task_.take(); }
-
- private:
-  Task& task_;
-};
-
-namespace detail {
-
-template <class T>
-Task<T> TaskPromise<T>::get_return_object() noexcept {
-  return Task<T>(std::coroutine_handle<TaskPromise>::from_promise(*this));
-}
-
-inline Task<void> TaskPromise<void>::get_return_object() noexcept {
+inline Task<void> detail::TaskPromise<void>::get_return_object() noexcept {
   return Task<void>(std::coroutine_handle<TaskPromise>::from_promise(*this));
 }
-
-}  // namespace detail
 
 /// Awaiter that owns its task, for the operator co_await of other types. Starts the task when it is awaited.
 /// Destroying it cancels the task. Pinned. Threads: as Task.
@@ -2769,22 +2969,18 @@ class OwnedTaskAwaiter {
   typename Task<T>::Awaiter inner_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::async
-
-// ---- dtrain/async/task/outcome.hpp
-
-/// @file
-/// Outcome: the stored value or exception of a task.
-
-namespace DTRAIN_NAMESPACE::async {
-
-/// Empty until store_outcome has run.
+/// The stored value or exception of a task. Empty until store_outcome has run.
 template <class T>
 class Outcome {
  public:
   bool done() const noexcept { return value_.has_value() || exception_ != nullptr; }
   bool failed() const noexcept { return exception_ != nullptr; }
-  void succeed(T value) { value_.emplace(std::move(value)); }
+
+  /// @param value none for void
+  template <class... Value>
+  void succeed(Value&&... value) {
+    value_.emplace(std::forward<Value>(value)...);
+  }
   void fail(std::exception_ptr exception) noexcept { exception_ = std::move(exception); }
 
   /// The value, once. @throws the task's exception
@@ -2792,29 +2988,13 @@ class Outcome {
     if (exception_) {
       std::rethrow_exception(std::exchange(exception_, nullptr));
     }
-    return std::move(*value_);
-  }
-
- private:
-  std::optional<T> value_;
-  std::exception_ptr exception_;
-};
-
-template <>
-class Outcome<void> {
- public:
-  bool done() const noexcept { return succeeded_ || exception_ != nullptr; }
-  bool failed() const noexcept { return exception_ != nullptr; }
-  void succeed() noexcept { succeeded_ = true; }
-  void fail(std::exception_ptr exception) noexcept { exception_ = std::move(exception); }
-  void take() {
-    if (exception_) {
-      std::rethrow_exception(std::exchange(exception_, nullptr));
+    if constexpr (!std::is_void_v<T>) {
+      return std::move(*value_);
     }
   }
 
  private:
-  bool succeeded_ = false;
+  std::optional<std::conditional_t<std::is_void_v<T>, bool, T>> value_;
   std::exception_ptr exception_;
 };
 
@@ -2840,7 +3020,8 @@ Task<void> store_outcome(Task<T> task, Outcome<T>& outcome) {
 
 /// @file
 /// Threads of the library: start_thread() starts one with all signals blocked (BlockedSignals) and an error that names
-/// it; JoiningThread is a std::thread that its destructor joins.
+/// it; JoiningThread is a std::thread that its destructor joins; WorkerThread runs one blocking work function at a
+/// time.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -2891,65 +3072,51 @@ class JoiningThread {
 /// @throws Error (posix) if the system cannot start a thread
 JoiningThread start_thread(std::string_view what, std::function<void()> main);
 
+/// Runs one work function at a time, for which one thread then waits. Blocks its signals, including SIGPIPE, which a
+/// library may raise. Threads: start(), wait() and destruction one at a time.
+/// Lifetime: destruction blocks until the running work has ended; the owner makes it end.
+class WorkerThread {
+ public:
+  /// @throws Error if the system cannot start a thread
+  WorkerThread();
+  WorkerThread(const WorkerThread&) = delete;
+  WorkerThread& operator=(const WorkerThread&) = delete;
+  ~WorkerThread();
+
+  /// Starts `work()`, which does not throw. Lifetime: until wait() returns true.
+  template <class Work>
+  void start(Work& work) noexcept {
+    static_assert(noexcept(work()), "dtrain: nothing may be thrown on a channel's thread");
+    object_ = &work;
+    work_ = [](void* object) noexcept { (*static_cast<Work*>(object))(); };
+    post();
+  }
+
+  /// Blocking: until the started work is done, or the deadline passes. @returns whether it is done
+  bool wait(Deadline deadline) const noexcept;
+
+ private:
+  void post() noexcept {
+    started_.fetch_add(1, std::memory_order_release);
+    futex_wake(started_, 1, FutexScope::process);
+  }
+
+  void main() noexcept;
+
+  void (*work_)(void*) noexcept = nullptr;
+  void* object_ = nullptr;
+  std::atomic<std::uint32_t> started_{0};
+  std::atomic<std::uint32_t> done_{0};
+  JoiningThread thread_;  ///< last: joined before the other members are destroyed
+};
+
 }  // namespace DTRAIN_NAMESPACE::async
 
 // ---- dtrain/async/timer_heap.hpp
 
 /// @file
-/// TimerHeap: timers in a binary heap; insertion and removal in logarithmic time.
-
-namespace DTRAIN_NAMESPACE::async {
-
-/// One timer. It stores its index in the heap, so that a cancelled one is removed at once.
-struct TimerNode {
-  static constexpr std::size_t not_in_heap = static_cast<std::size_t>(-1);
-
-  Deadline::Clock::time_point instant{};
-  std::uint64_t sequence = 0;
-  std::size_t index = not_in_heap;
-};
-
-/// Timers ordered by instant, equal ones by insertion. Lifetime: a timer is removed before it is destroyed.
-class TimerHeap {
- public:
-  bool empty() const noexcept { return heap_.empty(); }
-  std::size_t size() const noexcept { return heap_.size(); }
-
-  /// Adds a timer that is in no heap.
-  void insert(TimerNode& timer, Deadline deadline);
-
-  /// Removes a timer; no effect on one that is not in the heap.
-  void remove(TimerNode& timer) noexcept;
-
-  /// The earliest timer, or nullptr.
-  TimerNode* earliest() const noexcept { return heap_.empty() ? nullptr : heap_.front(); }
-
- private:
-  static std::size_t parent_of(std::size_t index) noexcept { return (index - 1) / 2; }
-
-  static bool before(const TimerNode& a, const TimerNode& b) noexcept {
-    return a.instant != b.instant ? a.instant < b.instant : a.sequence < b.sequence;
-  }
-
-  void put(std::size_t index, TimerNode& timer) noexcept {
-    heap_[index] = &timer;
-    timer.index = index;
-  }
-
-  void sift_up(std::size_t index, TimerNode& timer) noexcept;
-
-  void sift_down(std::size_t index, TimerNode& timer) noexcept;
-
-  std::vector<TimerNode*> heap_;
-  std::uint64_t next_sequence_ = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::async
-
-// ---- dtrain/async/waiter.hpp
-
-/// @file
-/// Waiter: a suspended coroutine of an EventLoop, linked into one list and into the timers.
+/// Waiter: a suspended coroutine of an EventLoop, linked into one list and into the timers; TimerHeap: the timers, in a
+/// binary heap; insertion and removal in logarithmic time.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -2960,15 +3127,110 @@ enum class WakeReason : std::uint8_t { ready = 1, timed_out };
 
 /// Base of the awaiters. It is in the coroutine's frame, so suspending allocates nothing (the timers' array may grow).
 /// An awaiter calls Scheduler::remove in its destructor.
-class Waiter : public ListNode, public TimerNode {
+class Waiter : public ListNode {
  public:
+  static constexpr std::size_t not_in_heap = static_cast<std::size_t>(-1);
+
   DTRAIN_NOT_INLINED Waiter() noexcept = default;
 
   std::coroutine_handle<> coroutine;
   TaskRecord* record = nullptr;  ///< the spawned task that the coroutine belongs to
   int descriptor = -1;           ///< the descriptor that it waits for, if any
   WakeReason outcome = WakeReason::ready;
+
+  /// @name The timer. It stores its index in the heap, so that a cancelled one is removed at once.
+  /// @{
+  Deadline::Clock::time_point instant{};
+  std::uint64_t sequence = 0;
+  std::size_t index = not_in_heap;
+  /// @}
 };
+
+/// Timers ordered by instant, equal ones by insertion. Lifetime: a timer is removed before it is destroyed.
+class TimerHeap {
+ public:
+  bool empty() const noexcept { return heap_.empty(); }
+  std::size_t size() const noexcept { return heap_.size(); }
+
+  /// Adds a timer that is in no heap.
+  void insert(Waiter& timer, Deadline deadline);
+
+  /// Removes a timer; no effect on one that is not in the heap.
+  void remove(Waiter& timer) noexcept;
+
+  /// The earliest timer, or nullptr.
+  Waiter* earliest() const noexcept { return heap_.empty() ? nullptr : heap_.front(); }
+
+ private:
+  static std::size_t parent_of(std::size_t index) noexcept { return (index - 1) / 2; }
+
+  static bool before(const Waiter& a, const Waiter& b) noexcept {
+    return a.instant != b.instant ? a.instant < b.instant : a.sequence < b.sequence;
+  }
+
+  void put(std::size_t index, Waiter& timer) noexcept {
+    heap_[index] = &timer;
+    timer.index = index;
+  }
+
+  void sift_up(std::size_t index, Waiter& timer) noexcept;
+
+  void sift_down(std::size_t index, Waiter& timer) noexcept;
+
+  std::vector<Waiter*> heap_;
+  std::uint64_t next_sequence_ = 0;
+};
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void TimerHeap::insert(Waiter& timer, Deadline deadline) {
+  heap_.push_back(&timer);
+  timer.instant = deadline.instant();
+  timer.sequence = next_sequence_++;
+  sift_up(heap_.size() - 1, timer);
+}
+
+DTRAIN_DEFINED void TimerHeap::remove(Waiter& timer) noexcept {
+  if (timer.index == Waiter::not_in_heap) {
+    return;
+  }
+  const std::size_t hole = timer.index;
+  timer.index = Waiter::not_in_heap;
+  Waiter& last = *heap_.back();
+  heap_.pop_back();
+  if (hole == heap_.size()) {
+    return;  // it was the last one itself
+  }
+  if (hole > 0 && before(last, *heap_[parent_of(hole)])) {
+    sift_up(hole, last);
+  } else {
+    sift_down(hole, last);
+  }
+}
+
+DTRAIN_DEFINED void TimerHeap::sift_up(std::size_t index, Waiter& timer) noexcept {
+  while (index > 0 && before(timer, *heap_[parent_of(index)])) {
+    put(index, *heap_[parent_of(index)]);
+    index = parent_of(index);
+  }
+  put(index, timer);
+}
+
+DTRAIN_DEFINED void TimerHeap::sift_down(std::size_t index, Waiter& timer) noexcept {
+  for (std::size_t child = 2 * index + 1; child < heap_.size(); child = 2 * index + 1) {
+    if (child + 1 < heap_.size() && before(*heap_[child + 1], *heap_[child])) {
+      ++child;
+    }
+    if (!before(*heap_[child], timer)) {
+      break;
+    }
+    put(index, *heap_[child]);
+    index = child;
+  }
+  put(index, timer);
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::async
 
@@ -2997,10 +3259,9 @@ class Poller {
   /// Removes a waiter; one that waits for no descriptor stays as it is.
   void remove(Waiter& waiter) noexcept;
 
-  /// Waits up to `timeout_ms` (-1: without end) and calls `wake(Waiter&)` for each whose descriptor is ready; they are
-  /// removed by then. Returns whether the wake-up descriptor is readable.
-  template <class Wake>
-  bool poll(int timeout_ms, Wake wake);
+  /// Waits up to `timeout_ms` (-1: without end), removes the waiters whose descriptors are ready, and appends them to
+  /// `ready`. Returns whether the wake-up descriptor is readable.
+  bool poll(int timeout_ms, IntrusiveList<Waiter>& ready);
 
   /// Number of descriptors with waiters.
   std::size_t registered_count() const noexcept { return registered_count_; }
@@ -3014,12 +3275,6 @@ class Poller {
     std::uint32_t generation = 0;
     std::uint32_t registered = 0;
   };
-
-  template <class Wake>
-  void dispatch(int descriptor, DescriptorWaiters& entry, std::uint32_t events, Wake& wake);
-
-  template <class Wake>
-  static void wake_all(IntrusiveList<Waiter>& waiters, Wake& wake);
 
   /// Updates the epoll set to the entry's waiters. `fresh`: the number may be a new file since the last call, so the
   /// system is called even if nothing seems to change.
@@ -3062,9 +3317,8 @@ class TaskRecord : public ListNode {
   DestroyedHandler on_destroyed;
   Waiter start;
   bool destroyed = false;  ///< its frame has been destroyed
-  bool running = false;    ///< the loop is resuming its coroutine
+  bool busy = false;       ///< its coroutine is being resumed, or its frame destroyed
   bool owned = true;       ///< by a TaskHandle; otherwise by the loop
-  bool ending = false;     ///< its frame is being destroyed
   bool abandoned = false;  ///< its TaskHandle was destroyed by the task itself
 };
 
@@ -3099,12 +3353,59 @@ class TaskHandle {
   TaskRecord* record_ = nullptr;
 };
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void TaskRecord::end() noexcept {
+  unlink();
+  start.unlink();
+  busy = true;
+  task.destroy();
+  busy = false;
+  destroyed = true;
+  const DestroyedHandler handler = std::move(on_destroyed);
+  if (!owned) {
+    delete this;
+  }
+  if (handler) {
+    handler();
+  }
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void TaskHandle::cancel() noexcept {
+  TaskRecord* record = std::exchange(record_, nullptr);
+  if (record == nullptr) {
+    return;
+  }
+  if (record->destroyed) {
+    delete record;
+    return;
+  }
+  record->owned = false;
+  if (record->busy) {
+    record->abandoned = true;  // the task itself is the caller; the scheduler ends it when it suspends
+  } else {
+    record->end();
+  }
+}
+
+DTRAIN_DEFINED void TaskHandle::detach() noexcept {
+  if (TaskRecord* record = std::exchange(record_, nullptr)) {
+    if (record->destroyed) {
+      delete record;
+    } else {
+      record->owned = false;
+    }
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::async
 
 // ---- dtrain/async/loop/scheduler.hpp
 
 /// @file
-/// Scheduler of the event loop: ready queue, timers and waiting coroutines.
+/// Scheduler of the event loop: ready queue, timers and waiting coroutines; DeadlineAwaiter, the base of its awaiters.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -3112,10 +3413,9 @@ namespace DTRAIN_NAMESPACE::async {
 class Scheduler {
  public:
   /// `wakeup` is readable when poll() is to return at once.
-  explicit Scheduler(int wakeup);
+  explicit Scheduler(int wakeup) : poller_(wakeup) {}
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
-  ~Scheduler();
 
   /// @name For awaiters
   /// @{
@@ -3190,6 +3490,91 @@ class Scheduler {
   TaskRecord* current_ = nullptr;  ///< the task whose coroutine runs now
 };
 
+/// Waits until its deadline. Base of the other awaiters: destruction removes it from everything that it waits in.
+class [[nodiscard]] DeadlineAwaiter : public Waiter {
+ public:
+  DeadlineAwaiter(Scheduler& scheduler, Deadline deadline) noexcept : scheduler_(scheduler), deadline_(deadline) {}
+  ~DeadlineAwaiter() { scheduler_.remove(*this); }
+
+  bool await_ready() const noexcept { return false; }
+  void await_suspend(std::coroutine_handle<> parent) { scheduler_.add(*this, parent, deadline_); }
+  WakeReason await_resume() const noexcept { return outcome; }
+
+ protected:
+  Scheduler& scheduler_;
+  const Deadline deadline_;
+};
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED bool Scheduler::poll(bool return_at_once) {
+  const bool busy = return_at_once || !ready_.empty() || !batch_.empty();
+  IntrusiveList<Waiter> ready;
+  const bool woken = poller_.poll(busy ? 0 : poll_timeout_ms(), ready);
+  while (Waiter* waiter = ready.front()) {
+    wake(*waiter);
+  }
+  const Deadline::Clock::time_point now = Deadline::Clock::now();
+  for (Waiter* timer = timers_.earliest(); timer != nullptr && timer->instant <= now; timer = timers_.earliest()) {
+    wake(*timer, WakeReason::timed_out);
+  }
+  return woken;
+}
+
+DTRAIN_DEFINED void Scheduler::resume_ready() {
+  batch_.splice_back(ready_);
+  while (Waiter* waiter = batch_.pop_front()) {
+    resume(*waiter);
+  }
+}
+
+DTRAIN_DEFINED int Scheduler::poll_timeout_ms() const {
+  if (timers_.empty()) {
+    return -1;
+  }
+  const auto left = Deadline::at(timers_.earliest()->instant).remaining();
+  const auto longest = std::chrono::milliseconds(std::chrono::hours(1));
+  return static_cast<int>(std::min(std::chrono::ceil<std::chrono::milliseconds>(left), longest).count());
+}
+
+DTRAIN_DEFINED void Scheduler::resume(Waiter& waiter) {
+  TaskRecord* record = waiter.record;
+  if (record == nullptr) {
+    waiter.coroutine.resume();
+    return;
+  }
+  current_ = record;
+  record->busy = true;
+  waiter.coroutine.resume();  // the waiter is in the coroutine's frame: do not use it from here on
+  record->busy = false;
+  current_ = nullptr;
+  if (record->task.done() || record->abandoned) {
+    retire(*record);
+  }
+}
+
+DTRAIN_DEFINED void Scheduler::retire(TaskRecord& record) {
+  std::exception_ptr exception;
+  record.busy = true;  // the frame's parameters may own the TaskHandle
+  if (record.task.done()) {
+    try {
+      record.task.take();
+    } catch (...) {
+      exception = std::current_exception();
+    }
+  }
+  const ExceptionHandler handler = std::move(record.on_exception);
+  record.end();
+  if (exception && !handler) {
+    std::rethrow_exception(exception);
+  }
+  if (exception) {
+    handler(exception);
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::async
 
 // ---- dtrain/async/loop/event_loop.hpp
@@ -3200,37 +3585,17 @@ class Scheduler {
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// Waits until its deadline.
-class [[nodiscard]] SleepAwaiter : public Waiter {
- public:
-  SleepAwaiter(Scheduler& scheduler, Deadline deadline) noexcept : scheduler_(scheduler), deadline_(deadline) {}
-  ~SleepAwaiter() { scheduler_.remove(*this); }
-
-  bool await_ready() const noexcept { return false; }
-  void await_suspend(std::coroutine_handle<> parent) { scheduler_.add(*this, parent, deadline_); }
-  void await_resume() const noexcept {}
-
- private:
-  Scheduler& scheduler_;
-  Deadline deadline_;
-};
-
 /// Waits until its descriptor is ready or its deadline passes.
-class [[nodiscard]] DescriptorAwaiter : public Waiter {
+class [[nodiscard]] DescriptorAwaiter : public DeadlineAwaiter {
  public:
   DescriptorAwaiter(Scheduler& scheduler, int fd, Interest interest, Deadline deadline) noexcept
-      : scheduler_(scheduler), fd_(fd), interest_(interest), deadline_(deadline) {}
-  ~DescriptorAwaiter() { scheduler_.remove(*this); }
+      : DeadlineAwaiter(scheduler, deadline), fd_(fd), interest_(interest) {}
 
-  bool await_ready() const noexcept { return false; }
   void await_suspend(std::coroutine_handle<> parent) { scheduler_.add(*this, parent, deadline_, fd_, interest_); }
-  WakeReason await_resume() const noexcept { return outcome; }
 
  private:
-  Scheduler& scheduler_;
   int fd_;
   Interest interest_;
-  Deadline deadline_;
 };
 
 /// A function without parameters or result, move-only ones included.
@@ -3334,7 +3699,8 @@ class EventLoop {
   template <class T>
   T run_until(Task<T> task, Deadline deadline, std::string_view doing = "running a task") {
     Outcome<T> outcome;
-    DeadlineTimer timer(scheduler_, deadline);
+    DeadlineAwaiter timer(scheduler_, deadline);
+    timer.await_suspend(std::noop_coroutine());  // wakes the loop
     TaskHandle owner = spawn(store_outcome(std::move(task), outcome));
     drive([&] { return owner.done() || deadline.passed(); });
     if (!owner.done()) {
@@ -3347,8 +3713,8 @@ class EventLoop {
   }
 
   /// `co_await loop.sleep_until(deadline)`: always suspends, also for an instant that has passed.
-  SleepAwaiter sleep_until(Deadline deadline) noexcept { return {scheduler_, deadline}; }
-  SleepAwaiter sleep_for(Deadline::Clock::duration time) noexcept { return {scheduler_, Deadline::after(time)}; }
+  DeadlineAwaiter sleep_until(Deadline deadline) noexcept { return {scheduler_, deadline}; }
+  DeadlineAwaiter sleep_for(Deadline::Clock::duration time) noexcept { return {scheduler_, Deadline::after(time)}; }
 
   /// `co_await loop.readable(fd, deadline)`: WakeReason::ready when a read would not block (also at the end of the
   /// stream and on errors), or WakeReason::timed_out. Several coroutines may wait for one descriptor. With a past
@@ -3377,15 +3743,6 @@ class EventLoop {
   Scheduler& scheduler() noexcept { return scheduler_; }
 
  private:
-  /// Wakes the loop at a deadline.
-  struct DeadlineTimer : Waiter {
-    DeadlineTimer(Scheduler& home, Deadline deadline) : scheduler(home) {
-      scheduler.add(*this, std::noop_coroutine(), deadline);
-    }
-    ~DeadlineTimer() { scheduler.remove(*this); }
-    Scheduler& scheduler;
-  };
-
   template <class Done>
   void drive(Done done) {
     if (running_.exchange(true)) {
@@ -3412,6 +3769,105 @@ class EventLoop {
   std::atomic<pthread_t> thread_{};
   bool closed_ = false;
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED PostQueue::PostQueue() : wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!wakeup_) {
+    throw errno_error("creating an eventfd", "raise the limit of open files (ulimit -n)");
+  }
+}
+
+DTRAIN_DEFINED bool PostQueue::push_item(PostedFunction* pushed) {
+  std::unique_ptr<PostedFunction> item(pushed);
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) {
+      return false;
+    }
+    items_.push_back(std::move(item));
+    if (items_.size() > 1) {
+      return true;  // the thread that pushed the first one wakes the loop
+    }
+  }
+  wake();
+  return true;
+}
+
+DTRAIN_DEFINED void PostQueue::run_all() {
+  std::uint64_t count = 0;
+  while (::read(wakeup_.get(), &count, sizeof count) < 0 && errno != EAGAIN) {
+    if (errno != EINTR) {
+      throw_errno("reading the wake-up descriptor of an event loop");  // else the loop would find it readable for ever
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::unique_ptr<PostedFunction>& item : items_) {
+      taken_.push_back(std::move(item));
+    }
+    items_.clear();
+  }
+  while (unfinished()) {
+    const std::unique_ptr<PostedFunction> item = std::move(taken_[next_++]);
+    item->run();
+  }
+  taken_.clear();
+  next_ = 0;
+}
+
+DTRAIN_DEFINED void PostQueue::close() noexcept {
+  std::vector<std::unique_ptr<PostedFunction>> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    dropped.swap(items_);
+  }
+  dropped.clear();
+  taken_.clear();
+  next_ = 0;
+}
+
+DTRAIN_DEFINED void PostQueue::wake() noexcept {
+  const std::uint64_t one = 1;
+  while (::write(wakeup_.get(), &one, sizeof one) < 0 && errno == EINTR) {
+  }
+}
+
+DTRAIN_DEFINED EventLoop::EventLoop() : scheduler_(posts_.descriptor()) {}
+
+DTRAIN_DEFINED EventLoop::~EventLoop() {
+  close();
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task) {
+  return spawn(std::move(task), {});
+}
+
+DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task, ExceptionHandler on_exception,
+                                           DestroyedHandler on_destroyed) {
+  if (closed_) {
+    throw_error(Errc::cancelled, "starting a task: the event loop has ended");
+  }
+  if (!task) {
+    throw_error(Errc::invalid_argument, "starting a task that was moved from");
+  }
+  auto record = std::make_unique<TaskRecord>(std::move(task), std::move(on_exception), std::move(on_destroyed));
+  scheduler_.start(*record);
+  return TaskHandle(record.release());
+}
+
+DTRAIN_DEFINED void EventLoop::spawn_detached(Task<void> task, ExceptionHandler on_exception) {
+  spawn(std::move(task), std::move(on_exception)).detach();
+}
+
+DTRAIN_DEFINED void EventLoop::close() noexcept {
+  closed_ = true;
+  posts_.close();
+  scheduler_.destroy_all();
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::async
 
@@ -3670,6 +4126,19 @@ class LoopThread {
   JoiningThread thread_;  ///< last: joined before the rest is destroyed
 };
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED LoopThread::LoopThread()
+    : loop_(std::make_shared<EventLoop>()), handle_(std::make_shared<LoopHandle>(loop_)) {
+  thread_ = start_thread("the thread of an event loop", [this] { handle_->serve(*loop_); });
+}
+
+DTRAIN_DEFINED LoopThread::~LoopThread() {
+  loop_->stop();
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::async
 
 // ---- dtrain/async/manual_reset_event.hpp
@@ -3684,7 +4153,20 @@ namespace DTRAIN_NAMESPACE::async {
 /// Threads: the loop's; other threads post a function that sets it.
 class ManualResetEvent {
  public:
-  class Awaiter;
+  class [[nodiscard]] Awaiter : public DeadlineAwaiter {
+   public:
+    Awaiter(ManualResetEvent& event, Deadline deadline) noexcept
+        : DeadlineAwaiter(event.scheduler_, deadline), event_(event) {}
+
+    bool await_ready() const noexcept { return event_.set_; }
+    void await_suspend(std::coroutine_handle<> parent) {
+      DeadlineAwaiter::await_suspend(parent);
+      event_.waiters_.push_back(*this);
+    }
+
+   private:
+    ManualResetEvent& event_;
+  };
 
   explicit ManualResetEvent(EventLoop& loop) noexcept : scheduler_(loop.scheduler()) {}
 
@@ -3700,36 +4182,13 @@ class ManualResetEvent {
   bool has_waiters() const noexcept { return !waiters_.empty(); }
 
   /// `co_await event.wait(deadline)`: WakeReason::ready once set (at once if it is), or WakeReason::timed_out.
-  inline Awaiter wait(Deadline deadline) noexcept;
+  Awaiter wait(Deadline deadline) noexcept { return {*this, deadline}; }
 
  private:
   Scheduler& scheduler_;
   IntrusiveList<Waiter> waiters_;
   bool set_ = false;
 };
-
-class [[nodiscard]] ManualResetEvent::Awaiter : public Waiter {
- public:
-  Awaiter(ManualResetEvent& event, Deadline deadline) noexcept
-      : event_(event), scheduler_(event.scheduler_), deadline_(deadline) {}
-  ~Awaiter() { scheduler_.remove(*this); }
-
-  bool await_ready() const noexcept { return event_.set_; }
-  void await_suspend(std::coroutine_handle<> parent) {
-    scheduler_.add(*this, parent, deadline_);
-    event_.waiters_.push_back(*this);
-  }
-  WakeReason await_resume() const noexcept { return outcome; }
-
- private:
-  ManualResetEvent& event_;
-  Scheduler& scheduler_;
-  Deadline deadline_;
-};
-
-inline ManualResetEvent::Awaiter ManualResetEvent::wait(Deadline deadline) noexcept {
-  return {*this, deadline};
-}
 
 }  // namespace DTRAIN_NAMESPACE::async
 
@@ -3740,37 +4199,6 @@ inline ManualResetEvent::Awaiter ManualResetEvent::wait(Deadline deadline) noexc
 
 namespace DTRAIN_NAMESPACE::async {
 
-namespace detail {
-
-/// State shared by the children of one when_all.
-struct WhenAllState {
-  explicit WhenAllState(EventLoop& loop) : done(loop) {}
-  std::size_t pending = 0;
-  std::exception_ptr first_exception;
-  ManualResetEvent done;  ///< all are done, or one has failed
-};
-
-template <class T>
-Task<void> run_one(Task<T> task, Outcome<T>& outcome, WhenAllState& state) {
-  Task<void> stored = store_outcome(std::move(task), outcome);
-  co_await std::move(stored);
-  --state.pending;
-  if (outcome.failed() || state.pending == 0) {
-    state.done.set();
-  }
-}
-
-template <class T>
-void rethrow_failed(std::vector<Outcome<T>>& outcomes) {
-  for (Outcome<T>& outcome : outcomes) {
-    if (outcome.failed()) {
-      outcome.take();
-    }
-  }
-}
-
-}  // namespace detail
-
 /// Runs the tasks interleaved on one loop and returns their values in the given order (Task<void> for void ones). The
 /// first exception cancels the other tasks, which are destroyed before it is rethrown; of several in one turn of the
 /// loop, the first task's in the given order. After a task that fails at its start, later ones do not start.
@@ -3780,21 +4208,33 @@ void rethrow_failed(std::vector<Outcome<T>>& outcomes) {
 template <class T>
 Task<std::conditional_t<std::is_void_v<T>, void, std::vector<std::conditional_t<std::is_void_v<T>, bool, T>>>> when_all(
     EventLoop& loop, std::vector<Task<T>> tasks, Deadline deadline) {
-  detail::WhenAllState state(loop);
+  std::size_t pending = tasks.size();
+  ManualResetEvent done(loop);  // all are done, or one has failed
+  const auto run_one = [&pending, &done](Task<T> task, Outcome<T>& outcome) -> Task<void> {
+    Task<void> stored = store_outcome(std::move(task), outcome);
+    co_await std::move(stored);
+    --pending;
+    if (outcome.failed() || pending == 0) {
+      done.set();
+    }
+  };
   std::vector<Outcome<T>> outcomes(tasks.size());
   {
-    state.pending = tasks.size();
     std::vector<Task<void>> children;
     children.reserve(tasks.size());
-    for (std::size_t i = 0; i < tasks.size() && !state.done.is_set(); ++i) {
-      children.push_back(detail::run_one(std::move(tasks[i]), outcomes[i], state));
+    for (std::size_t i = 0; i < tasks.size() && !done.is_set(); ++i) {
+      children.push_back(run_one(std::move(tasks[i]), outcomes[i]));
       children.back().handle().resume();
     }
-    if (!tasks.empty() && co_await state.done.wait(deadline) == WakeReason::timed_out) {
-      throw_error(Errc::timeout, "waiting for {} of {} tasks: the deadline passed", {state.pending, tasks.size()});
+    if (!tasks.empty() && co_await done.wait(deadline) == WakeReason::timed_out) {
+      throw_error(Errc::timeout, "waiting for {} of {} tasks: the deadline passed", {pending, tasks.size()});
     }
   }  // destroys the children that still wait
-  detail::rethrow_failed(outcomes);
+  for (Outcome<T>& outcome : outcomes) {
+    if (outcome.failed()) {
+      outcome.take();
+    }
+  }
   if constexpr (!std::is_void_v<T>) {
     std::vector<T> values;
     values.reserve(outcomes.size());
@@ -3814,17 +4254,6 @@ Task<std::conditional_t<std::is_void_v<T>, void, std::vector<std::conditional_t<
 
 namespace DTRAIN_NAMESPACE::async {
 
-namespace detail {
-
-template <class T>
-Task<void> store_and_set(Task<T> task, Outcome<T>& outcome, ManualResetEvent& done) {
-  Task<void> stored = store_outcome(std::move(task), outcome);
-  co_await std::move(stored);
-  done.set();
-}
-
-}  // namespace detail
-
 /// Returns the task's value, or nullopt if the deadline passed first; the task is then destroyed. For Task<void>:
 /// whether it ended in time. A task that ends in the same turn as the deadline has ended in time.
 /// @throws the task's exception
@@ -3834,8 +4263,13 @@ Task<std::conditional_t<std::is_void_v<T>, bool, std::optional<std::conditional_
 with_deadline(EventLoop& loop, Task<T> task, Deadline deadline) {
   Outcome<T> outcome;
   ManualResetEvent done(loop);
+  const auto store_and_set = [&outcome, &done](Task<T> stored) -> Task<void> {
+    Task<void> storing = store_outcome(std::move(stored), outcome);
+    co_await std::move(storing);
+    done.set();
+  };
   {
-    const Task<void> child = detail::store_and_set(std::move(task), outcome, done);
+    const Task<void> child = store_and_set(std::move(task));
     child.handle().resume();
     co_await done.wait(deadline);
   }  // destroys the child if it still waits
@@ -3862,69 +4296,12 @@ requires(!std::is_same_v<Call, Task<typename Call::value_type>> &&
 
 }  // namespace DTRAIN_NAMESPACE::async
 
-// ---- dtrain/async/worker_thread.hpp
-
-/// @file
-/// async::WorkerThread: a thread for one blocking work function at a time.
-
-namespace DTRAIN_NAMESPACE::async {
-
-/// Runs one work function at a time, for which one thread then waits. Blocks its signals, including SIGPIPE, which a
-/// library may raise. Threads: start(), wait() and destruction one at a time.
-/// Lifetime: destruction blocks until the running work has ended; the owner makes it end.
-class WorkerThread {
- public:
-  /// @throws Error if the system cannot start a thread
-  WorkerThread();
-  WorkerThread(const WorkerThread&) = delete;
-  WorkerThread& operator=(const WorkerThread&) = delete;
-  ~WorkerThread();
-
-  /// Starts `work()`, which does not throw. Lifetime: until wait() returns true.
-  template <class Work>
-  void start(Work& work) noexcept {
-    static_assert(noexcept(work()), "dtrain: nothing may be thrown on a channel's thread");
-    object_ = &work;
-    work_ = [](void* object) noexcept { (*static_cast<Work*>(object))(); };
-    post();
-  }
-
-  /// Blocking: until the started work is done, or the deadline passes. @returns whether it is done
-  bool wait(Deadline deadline) const noexcept;
-
- private:
-  void post() noexcept {
-    started_.fetch_add(1, std::memory_order_release);
-    futex_wake(started_, 1, FutexScope::process);
-  }
-
-  void main() noexcept;
-
-  void (*work_)(void*) noexcept = nullptr;
-  void* object_ = nullptr;
-  std::atomic<std::uint32_t> started_{0};
-  std::atomic<std::uint32_t> done_{0};
-  JoiningThread thread_;  ///< last: joined before the other members are destroyed
-};
-
-}  // namespace DTRAIN_NAMESPACE::async
-
 // ---- dtrain/net/socket_address.hpp
 
 /// @file
 /// net::SocketAddress: a numeric IPv4 or IPv6 address with a port.
 
 namespace DTRAIN_NAMESPACE::net {
-
-/// A port in decimal digits, 0..65535; otherwise nullopt.
-inline std::optional<std::uint16_t> parse_port(std::string_view text) noexcept {
-  std::uint16_t port = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  if (error != std::errc{} || end != text.data() + text.size()) {
-    return std::nullopt;
-  }
-  return port;
-}
 
 /// A value of 28 bytes, compared by family, address, port and scope.
 class SocketAddress {
@@ -3968,16 +4345,6 @@ class SocketAddress {
     return result;
   }
 
-  /// From "192.0.2.1:80" or "[2001:db8::1]:80".
-  static std::optional<SocketAddress> parse(std::string_view text) {
-    const std::size_t colon = text.rfind(':');
-    if (colon == std::string_view::npos || (text.find(':') != colon && text[colon - 1] != ']')) {
-      return std::nullopt;
-    }
-    const std::optional<std::uint16_t> port = parse_port(text.substr(colon + 1));
-    return port ? from_numeric(text.substr(0, colon), *port) : std::nullopt;
-  }
-
   /// From an address of a system call; nullopt for another family.
   static std::optional<SocketAddress> from_system(const sockaddr* address, socklen_t size) noexcept {
     SocketAddress result;
@@ -3988,6 +4355,17 @@ class SocketAddress {
     }
     std::memcpy(&result.storage_, address, is_v4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
     return result;
+  }
+
+  /// System call for one end of a socket: ::getsockname or ::getpeername.
+  using End = int (*)(int, sockaddr*, socklen_t*);
+
+  /// The address of one end of a socket; nullopt if the system has none, or one of another family.
+  static std::optional<SocketAddress> of_socket(int descriptor, End end) noexcept {
+    sockaddr_storage storage{};
+    auto* const found = reinterpret_cast<sockaddr*>(&storage);
+    socklen_t size = sizeof storage;
+    return end(descriptor, found, &size) == 0 ? from_system(found, size) : std::nullopt;
   }
 
   bool is_v6() const noexcept { return storage_.any.sa_family == AF_INET6; }
@@ -4134,11 +4512,11 @@ inline std::vector<InterfaceAddress> interface_addresses() {
 
 /// Whether the interface is a bridge for the containers of one machine. Other hosts cannot reach its address.
 inline bool is_container_bridge(std::string_view name) {
-  const auto begins = [name](std::string_view start) { return name.substr(0, start.size()) == start; };
   const bool docker_network =  // br-0123456789ab
-      name.size() == 15 && begins("br-") && name.find_first_not_of("0123456789abcdef", 3) == std::string_view::npos;
-  return docker_network || begins("docker") || begins("podman") || begins("cni") || begins("lxcbr") ||
-         begins("lxdbr") || begins("virbr");
+      name.size() == 15 && name.starts_with("br-") &&
+      name.find_first_not_of("0123456789abcdef", 3) == std::string_view::npos;
+  return docker_network || name.starts_with("docker") || name.starts_with("podman") || name.starts_with("cni") ||
+         name.starts_with("lxcbr") || name.starts_with("lxdbr") || name.starts_with("virbr");
 }
 
 /// Whether the address belongs to an interface that is down, where a listener gets no connections.
@@ -4163,14 +4541,11 @@ inline bool is_unreachable(const SocketAddress& address) noexcept {
 /// This machine's address on the route to another machine, or to itself; empty without a route. Sends nothing.
 inline std::optional<SocketAddress> address_towards(const SocketAddress& target) {
   const Descriptor socket(::socket(target.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_storage storage{};
-  socklen_t size = sizeof storage;
   const SocketAddress port_given = target.with_port(9);  // any port: connect() needs one
-  if (!socket || ::connect(socket.get(), port_given.data(), port_given.size()) != 0 ||
-      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
+  if (!socket || ::connect(socket.get(), port_given.data(), port_given.size()) != 0) {
     return std::nullopt;
   }
-  const auto own = SocketAddress::from_system(reinterpret_cast<const sockaddr*>(&storage), size);
+  const std::optional<SocketAddress> own = SocketAddress::of_socket(socket.get(), &::getsockname);
   return own ? std::optional(own->with_port(0)) : std::nullopt;
 }
 
@@ -4208,7 +4583,7 @@ inline std::string local_address_named(const std::string& name) {
 // ---- dtrain/stream/cuda/check.hpp
 
 /// @file
-/// Conversion of CUDA runtime errors to Error.
+/// CUDA runtime errors converted to Error; driver_function(): functions of the CUDA driver, looked up at run time.
 
 #if DTRAIN_WITH_CUDA
 
@@ -4242,6 +4617,15 @@ inline bool quiet(cudaError_t code) noexcept {
   return false;
 }
 
+/// Deleter of a std::unique_ptr: calls `release`, a function of the runtime.
+template <auto release>
+struct ReleasedBy {
+  template <class T>
+  void operator()(T* owned) const noexcept {
+    static_cast<void>(quiet(release(owned)));
+  }
+};
+
 /// "cudaMalloc on device 0: cudaErrorMemoryAllocation, out of memory; REMEDY". Errors of kernels are reported by later
 /// calls.
 /// @param call the function called, or the action
@@ -4271,19 +4655,6 @@ inline void check(cudaError_t code, const char* call, SourceLocation where = Sou
   }
 }
 
-}  // namespace DTRAIN_NAMESPACE::stream::cuda
-
-#endif  // DTRAIN_WITH_CUDA
-
-// ---- dtrain/stream/cuda/driver_function.hpp
-
-/// @file
-/// driver_function(): functions of the CUDA driver, looked up at run time.
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::stream::cuda {
-
 /// Looks up a driver function through the runtime, so that a program links no libcuda. The calling code spells out the
 /// function's type, because <cuda.h> is for programs that use the driver themselves.
 /// @param version the CUDA version that introduced the function in this form
@@ -4306,7 +4677,8 @@ inline void* driver_function(const char* name, [[maybe_unused]] unsigned int ver
 // ---- dtrain/stream/cuda/device_guard.hpp
 
 /// @file
-/// DeviceGuard: the thread's current CUDA device, changed for a scope.
+/// DeviceGuard: the thread's current CUDA device, changed for a scope; RelaxedCapture: guard that puts this thread into
+/// CUDA's relaxed mode of stream capture.
 
 #if DTRAIN_WITH_CUDA
 
@@ -4326,14 +4698,6 @@ inline bool has_context(int device) noexcept {
   unsigned int flags = 0;
   int active = 0;
   return state == nullptr || state(device, &flags, &active) != 0 || active != 0;
-}
-
-/// Makes the context of the thread's current device the driver's current context, too. The runtime does so only at a
-/// thread's first call that needs the device. A function of the driver that is called earlier fails (201, invalid
-/// device context).
-/// @param device the thread's current device @throws Error (cuda)
-inline void bind_context(int device) {
-  check(cudaSetDevice(device), "cudaSetDevice");
 }
 
 /// Makes `device` the thread's current device, and restores the previous device at the end of the scope. The guard does
@@ -4360,89 +4724,22 @@ class DeviceGuard {
   bool changed_;
 };
 
+/// In its scope, this thread may query events and allocate although another thread captures a graph. By default CUDA
+/// forbids these calls to all threads during a capture. Threads: the thread that made the object.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() noexcept { exchange(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+  ~RelaxedCapture() { exchange(); }
+
+ private:
+  void exchange() noexcept { static_cast<void>(quiet(cudaThreadExchangeStreamCaptureMode(&other_))); }
+
+  cudaStreamCaptureMode other_ = cudaStreamCaptureModeRelaxed;  ///< the mode that this thread is not in
+};
+
 }  // namespace DTRAIN_NAMESPACE::stream::cuda
-
-#endif  // DTRAIN_WITH_CUDA
-
-// ---- dtrain/stream/cuda/kernels/ptx_elements.hpp
-
-/// @file
-/// PTX text that reads, writes and widens the elements of an array.
-
-#if DTRAIN_WITH_CUDA
-
-/// The text is for PTX 6.0 and sm_70; the driver compiles it for the device (PTX ISA, "PTX Module Directives").
-namespace DTRAIN_NAMESPACE::stream::cuda::ptx {
-
-inline constexpr const char* header = ".version 6.0\n.target sm_70\n.address_size 64\n";
-
-/// Type of a register that memory is read to and written from.
-inline std::string memory_type(DType dtype) {
-  return dtype == DType::f64 ? "f64" : dtype == DType::f32 ? "f32" : "b16";
-}
-
-/// "{%sw0, %sw1}": the registers `prefix`, `first` and following.
-inline std::string numbered(const std::string& prefix, unsigned first, unsigned count) {
-  std::string text;
-  for (unsigned i = first; i < first + count; ++i) {
-    text += (text.empty() ? "%" : ", %") + prefix + std::to_string(i);
-  }
-  return count == 1 ? text : "{" + text + "}";
-}
-
-/// "sf" of f32, "sb" of 16 bits, for the letter s.
-inline std::string prefix(DType dtype, char letter) {
-  return std::string(1, letter) + memory_type(dtype)[0];
-}
-
-/// The registers of elements `first` and following.
-inline std::string registers(DType dtype, char letter, unsigned first, unsigned count) {
-  return numbered(prefix(dtype, letter), first, count);
-}
-
-/// Declares registers for `count` elements, and for transfer() of them.
-inline std::string declaration(DType dtype, char letter, unsigned count) {
-  const std::string words =
-      size_bytes(dtype) == 2 ? format_text(".reg .b32 %{}w<{}>;\n", {std::string(1, letter), count / 2}) : "";
-  return format_text(".reg .{} %{}<{}>;\n{}", {memory_type(dtype), prefix(dtype, letter), count, words});
-}
-
-/// Reads ("ld") or writes ("st") `count` elements at `address`, 16 bytes at a time if there are as many. Two elements
-/// of 16 bits become one word of 32, with the first element in the lower half: an instruction moves four registers at
-/// most.
-inline std::string transfer(DType dtype, char letter, const char* instruction, const char* address, unsigned count) {
-  const bool loads = instruction[0] == 'l';
-  const bool in_words = size_bytes(dtype) == 2 && count > 1;
-  const auto bytes = static_cast<unsigned>(in_words ? 4 : size_bytes(dtype));
-  const unsigned moved = in_words ? count / 2 : count;
-  const unsigned width = std::min(moved, 16 / bytes);
-  std::string halves;
-  for (unsigned i = 0; in_words && i < moved; ++i) {
-    const std::string word = numbered(std::string(1, letter) + "w", i, 1);
-    const std::string pair = registers(dtype, letter, 2 * i, 2);
-    halves += format_text("mov.b32 {}, {};\n", {loads ? pair : word, loads ? word : pair});
-  }
-  std::string moves;
-  for (unsigned first = 0; first < moved; first += width) {
-    const std::string names = numbered(in_words ? std::string(1, letter) + "w" : prefix(dtype, letter), first, width);
-    const std::string place = format_text("[{}+{}]", {address, first * bytes});
-    moves += format_text("{}.global{}.{} {}, {};\n",
-                         {instruction, width == 1 ? "" : ".v" + std::to_string(width),
-                          in_words ? "b32" : memory_type(dtype), loads ? names : place, loads ? place : names});
-  }
-  return loads ? moves + halves : halves + moves;
-}
-
-/// Sets %value to element `i` of f32, f16 or bf16; uses %bits.
-inline std::string widen_element(DType dtype, unsigned i) {
-  const std::string source = registers(dtype, 's', i, 1);
-  return dtype == DType::f32 ? "mov.f32 %value, " + source + ";\n"
-         : dtype == DType::f16
-             ? "cvt.f32.f16 %value, " + source + ";\n"
-             : "cvt.u32.u16 %bits, " + source + ";\nshl.b32 %bits, %bits, 16;\nmov.b32 %value, %bits;\n";
-}
-
-}  // namespace DTRAIN_NAMESPACE::stream::cuda::ptx
 
 #endif  // DTRAIN_WITH_CUDA
 
@@ -4460,8 +4757,6 @@ namespace DTRAIN_NAMESPACE::stream::cuda {
 /// for the device.
 class HostRegistration {
  public:
-  HostRegistration() noexcept = default;
-
   /// @throws Error (cuda)
   HostRegistration(std::byte* data, std::size_t bytes) {
     if (bytes == 0) {
@@ -4472,31 +4767,12 @@ class HostRegistration {
       throw cuda_error(code, format_text("cudaHostRegister of {} bytes", {bytes}),
                        "look at how much memory may be locked (ulimit -l)");
     }
-    data_ = data;
-  }
-
-  HostRegistration(HostRegistration&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
-  HostRegistration& operator=(HostRegistration&& other) noexcept {
-    std::swap(data_, other.data_);
-    return *this;
-  }
-  ~HostRegistration() {
-    if (data_ != nullptr) {
-      static_cast<void>(quiet(cudaHostUnregister(data_)));
-    }
+    data_.reset(data);
   }
 
  private:
-  std::byte* data_ = nullptr;
+  std::unique_ptr<std::byte, ReleasedBy<cudaHostUnregister>> data_;
 };
-
-}  // namespace DTRAIN_NAMESPACE::stream::cuda
-
-#endif  // DTRAIN_WITH_CUDA
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Owns pinned memory at the same address for the host and for every device. Lifetime: outlives all work on it.
 /// Blocking: allocating and freeing may wait for the whole device.
@@ -4513,56 +4789,15 @@ class PinnedBuffer {
     if (code != cudaSuccess) {
       throw cuda_error(code, format_text("cudaHostAlloc of {} bytes", {bytes}));
     }
-    data_ = static_cast<std::byte*>(memory);
+    data_.reset(static_cast<std::byte*>(memory));
   }
 
-  PinnedBuffer(PinnedBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  ~PinnedBuffer() {
-    if (data_ != nullptr) {
-      static_cast<void>(quiet(cudaFreeHost(data_)));
-    }
-  }
-
-  std::byte* data() const noexcept { return data_; }
-  std::size_t bytes() const noexcept { return bytes_; }
+  std::byte* data() const noexcept { return data_.get(); }
+  std::size_t bytes() const noexcept { return data_ ? bytes_ : 0; }
 
  private:
-  std::byte* data_ = nullptr;
+  std::unique_ptr<std::byte, ReleasedBy<cudaFreeHost>> data_;
   std::size_t bytes_ = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::stream::cuda
-
-#endif  // DTRAIN_WITH_CUDA
-
-// ---- dtrain/stream/cuda/relaxed_capture.hpp
-
-/// @file
-/// RelaxedCapture: guard that puts this thread into CUDA's relaxed mode of stream capture.
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::stream::cuda {
-
-/// In its scope, this thread may query events and allocate although another thread captures a graph. By default CUDA
-/// forbids these calls to all threads during a capture. Threads: the thread that made the object.
-class RelaxedCapture {
- public:
-  RelaxedCapture() noexcept { exchange(); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-  ~RelaxedCapture() { exchange(); }
-
- private:
-  void exchange() noexcept { static_cast<void>(quiet(cudaThreadExchangeStreamCaptureMode(&other_))); }
-
-  cudaStreamCaptureMode other_ = cudaStreamCaptureModeRelaxed;  ///< the mode that this thread is not in
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda
@@ -4714,8 +4949,9 @@ concept CanWaitExternal = Stream<S> && requires { typename S::ExternalEvent; } &
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <thread>
-#include <utility>
+#include <type_traits>
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
@@ -4724,18 +4960,9 @@ namespace DTRAIN_NAMESPACE::stream::cuda {
 /// @ingroup streams
 class Event {
  public:
-  Event() noexcept = default;
-  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)), device_(other.device_) {}
-  Event& operator=(Event&& other) noexcept {
-    std::swap(event_, other.event_);
-    std::swap(device_, other.device_);
-    return *this;
-  }
-  ~Event() { destroy(); }
-
   /// Whether the event is complete; false if the device has failed: block_until_complete() throws the device's error.
   /// Not while a stream is being captured, because this call would break the capture.
-  bool is_complete() const noexcept { return event_ == nullptr || quiet(cudaEventQuery(event_)); }
+  bool is_complete() const noexcept { return event_ == nullptr || quiet(cudaEventQuery(native())); }
 
   /// As is_complete(), for a thread that captures nothing while another thread captures.
   bool is_complete_beside_capture() const noexcept {
@@ -4765,39 +4992,33 @@ class Event {
   }
 
   /// For calls of the runtime; null before the first record.
-  cudaEvent_t native() const noexcept { return event_; }
+  cudaEvent_t native() const noexcept { return event_.get(); }
 
  private:
   friend class StreamRef;
 
   void record(cudaStream_t stream, int device) {
-    if (event_ != nullptr && device != device_) {
-      destroy();
-    }
-    if (event_ == nullptr) {
+    if (event_ == nullptr || device != device_) {
+      event_.reset();
       const DeviceGuard guard(device);
-      check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+      cudaEvent_t event = nullptr;
+      check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+      event_.reset(event);
       device_ = device;
     }
-    check(cudaEventRecord(event_, stream), "cudaEventRecord");
+    check(cudaEventRecord(native(), stream), "cudaEventRecord");
   }
 
   bool poll() const {
-    const cudaError_t code = event_ == nullptr ? cudaSuccess : cudaEventQuery(event_);
+    const cudaError_t code = event_ == nullptr ? cudaSuccess : cudaEventQuery(native());
     if (code != cudaErrorNotReady) {
       check(code, "cudaEventQuery");
     }
     return quiet(code);
   }
 
-  void destroy() noexcept {
-    if (event_ != nullptr) {
-      static_cast<void>(quiet(cudaEventDestroy(event_)));  // the runtime keeps the event until it completes
-      event_ = nullptr;
-    }
-  }
-
-  cudaEvent_t event_ = nullptr;
+  /// The runtime keeps a destroyed event until it completes.
+  std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, ReleasedBy<cudaEventDestroy>> event_;
   int device_ = 0;
 };
 
@@ -4819,7 +5040,6 @@ namespace driver {
 
 using WaitValue32 = int (*)(cudaStream_t stream, unsigned long long address, std::uint32_t value, unsigned int flags);
 
-inline constexpr int success = 0;
 inline constexpr int not_supported = 801;
 inline constexpr unsigned int wait_until_at_least = 0;  ///< CU_STREAM_WAIT_VALUE_GEQ: cyclic
 inline constexpr unsigned int version = 12000;          ///< this version's entry point needs no driver option
@@ -4843,14 +5063,6 @@ inline bool wait_for_value(cudaStream_t stream, const std::uint32_t* word, std::
   check(static_cast<cudaError_t>(result), "cuStreamWaitValue32");  // the numbers are the same
   return true;
 }
-
-}  // namespace DTRAIN_NAMESPACE::stream::cuda
-
-#endif  // DTRAIN_WITH_CUDA
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Incomplete until signal(). Streams wait, by a memory operation, until a word in pinned memory reaches the number of
 /// this round. reset() begins the next round; a stream that reaches its wait after reset() passes it. If the device has
@@ -5217,7 +5429,7 @@ class CopyBatch {
 #if DTRAIN_WITH_CUDA
 
 #include <cstddef>
-#include <utility>
+#include <memory>
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
@@ -5238,32 +5450,34 @@ class DeviceBuffer {
     if (code != cudaSuccess) {
       throw cuda_error(code, format_text("cudaMalloc of {} bytes", {bytes}));
     }
-    data_ = static_cast<std::byte*>(memory);
+    data_.reset(static_cast<std::byte*>(memory));
   }
 
-  DeviceBuffer(DeviceBuffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)), device_(other.device_) {}
-  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    std::swap(device_, other.device_);
-    return *this;
-  }
-  ~DeviceBuffer() {
-    if (data_ != nullptr) {
-      static_cast<void>(quiet(cudaFree(data_)));
-    }
-  }
-
-  std::byte* data() const noexcept { return data_; }
-  std::size_t bytes() const noexcept { return bytes_; }
+  std::byte* data() const noexcept { return data_.get(); }
+  std::size_t bytes() const noexcept { return data_ ? bytes_ : 0; }
   int device() const noexcept { return device_; }
 
  private:
-  std::byte* data_ = nullptr;
+  std::unique_ptr<std::byte, ReleasedBy<cudaFree>> data_;
   std::size_t bytes_ = 0;
   int device_ = 0;
 };
+
+/// Blocking: until `stream` has filled the memory with zeros. @throws Error (timeout, cuda)
+inline void zero_blocking(void* data, std::size_t bytes, StreamRef stream, Deadline deadline) {
+  if (bytes == 0) {
+    return;
+  }
+  check(cudaMemsetAsync(data, 0, bytes, stream.native()), "cudaMemsetAsync");
+  Event zeroed;
+  stream.record(zeroed);
+  if (zeroed.block_until_complete(deadline) != WaitResult::complete) {
+    throw_error(Errc::timeout,
+                "filling {} bytes of device memory with zeros had not ended in time; is the device busy, or does a "
+                "kernel hang?",
+                {bytes});
+  }
+}
 
 /// Owns memory of a stream's device for work on that stream. Construction and destruction do not block: the memory is
 /// freed when the stream reaches the destruction. cudaFree would wait for the whole device, and so for reductions that
@@ -5302,7 +5516,8 @@ class StreamOrderedBuffer {
 // ---- dtrain/stream/cuda/kernels/driver_kernel.hpp
 
 /// @file
-/// DriverKernel: a kernel that the CUDA driver loads from PTX text.
+/// DriverKernel: a kernel that the CUDA driver loads from PTX text; the text that reads, writes and widens the elements
+/// of an array.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5370,7 +5585,9 @@ class DriverKernel {
   /// Enqueues a launch. Requires: a kernel; the stream's device is the thread's current device.
   /// @param arguments addresses of the parameters, which the launch copies @throws Error (cuda)
   void launch(std::uint32_t blocks, std::uint32_t threads, void** arguments, StreamRef stream) const {
-    bind_context(stream.device().index);
+    // The runtime makes the device's context the driver's current one only at a thread's first call that needs the
+    // device. A function of the driver that is called earlier fails (201, invalid device context).
+    check(cudaSetDevice(stream.device().index), "cudaSetDevice");
     const int code = launch_(kernel_, blocks, 1, 1, threads, 1, 1, 0, stream.native(), arguments, nullptr);
     check(static_cast<cudaError_t>(code), "cuLaunchKernel");  // the numbers are the same
   }
@@ -5380,17 +5597,97 @@ class DriverKernel {
   driver::LaunchKernel launch_ = nullptr;
 };
 
+/// The text is for PTX 6.0 and sm_70; the driver compiles it for the device (PTX ISA, "PTX Module Directives").
+namespace ptx {
+
+inline constexpr const char* header = ".version 6.0\n.target sm_70\n.address_size 64\n";
+
+/// Type of a register that memory is read to and written from.
+inline std::string memory_type(DType dtype) {
+  return dtype == DType::f64 ? "f64" : dtype == DType::f32 ? "f32" : "b16";
+}
+
+/// "{%sw0, %sw1}": the registers `prefix`, `first` and following.
+inline std::string numbered(const std::string& prefix, unsigned first, unsigned count) {
+  std::string text;
+  for (unsigned i = first; i < first + count; ++i) {
+    text += (text.empty() ? "%" : ", %") + prefix + std::to_string(i);
+  }
+  return count == 1 ? text : "{" + text + "}";
+}
+
+/// "sf" of f32, "sb" of 16 bits, for the letter s.
+inline std::string prefix(DType dtype, char letter) {
+  return std::string(1, letter) + memory_type(dtype)[0];
+}
+
+/// The registers of elements `first` and following.
+inline std::string registers(DType dtype, char letter, unsigned first, unsigned count) {
+  return numbered(prefix(dtype, letter), first, count);
+}
+
+/// Declares registers for `count` elements, and for transfer() of them.
+inline std::string declaration(DType dtype, char letter, unsigned count) {
+  const std::string words =
+      size_bytes(dtype) == 2 ? format_text(".reg .b32 %{}w<{}>;\n", {std::string(1, letter), count / 2}) : "";
+  return format_text(".reg .{} %{}<{}>;\n{}", {memory_type(dtype), prefix(dtype, letter), count, words});
+}
+
+/// Reads ("ld") or writes ("st") `count` elements at `address`, 16 bytes at a time if there are as many. Two elements
+/// of 16 bits become one word of 32, with the first element in the lower half: an instruction moves four registers at
+/// most.
+inline std::string transfer(DType dtype, char letter, const char* instruction, const char* address, unsigned count) {
+  const bool loads = instruction[0] == 'l';
+  const bool in_words = size_bytes(dtype) == 2 && count > 1;
+  const auto bytes = static_cast<unsigned>(in_words ? 4 : size_bytes(dtype));
+  const unsigned moved = in_words ? count / 2 : count;
+  const unsigned width = std::min(moved, 16 / bytes);
+  std::string halves;
+  for (unsigned i = 0; in_words && i < moved; ++i) {
+    const std::string word = numbered(std::string(1, letter) + "w", i, 1);
+    const std::string pair = registers(dtype, letter, 2 * i, 2);
+    halves += format_text("mov.b32 {}, {};\n", {loads ? pair : word, loads ? word : pair});
+  }
+  std::string moves;
+  for (unsigned first = 0; first < moved; first += width) {
+    const std::string names = numbered(in_words ? std::string(1, letter) + "w" : prefix(dtype, letter), first, width);
+    const std::string place = format_text("[{}+{}]", {address, first * bytes});
+    moves += format_text("{}.global{}.{} {}, {};\n",
+                         {instruction, width == 1 ? "" : ".v" + std::to_string(width),
+                          in_words ? "b32" : memory_type(dtype), loads ? names : place, loads ? place : names});
+  }
+  return loads ? moves + halves : halves + moves;
+}
+
+/// Sets %value to element `i` of f32, f16 or bf16; uses %bits.
+inline std::string widen_element(DType dtype, unsigned i) {
+  const std::string source = registers(dtype, 's', i, 1);
+  return dtype == DType::f32 ? "mov.f32 %value, " + source + ";\n"
+         : dtype == DType::f16
+             ? "cvt.f32.f16 %value, " + source + ";\n"
+             : "cvt.u32.u16 %bits, " + source + ";\nshl.b32 %bits, %bits, 16;\nmov.b32 %value, %bits;\n";
+}
+
+}  // namespace ptx
+
 }  // namespace DTRAIN_NAMESPACE::stream::cuda
 
 #endif  // DTRAIN_WITH_CUDA
 
-// ---- dtrain/stream/cuda/kernels/scale_kernel.hpp
+// ---- dtrain/stream/cuda/kernels/scaled_copy_batch.hpp
 
 /// @file
-/// ScaleKernel: the kernel of two element types that copies, converts and scales many arrays in one launch, loaded by
-/// the CUDA driver; its PTX text.
+/// ScaledCopyBatch: many copies within a device that convert and scale, enqueued together; ScaleKernel: its kernel for
+/// two element types, loaded by the CUDA driver, and the kernel's PTX text.
 
 #if DTRAIN_WITH_CUDA
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
@@ -5546,14 +5843,6 @@ inline std::string scale_kernel_text(DType from, DType to) {
          "add.u32 %index, %whole, %thread;\n" + ptx::loop(from, to, "SINGLE", "%end", 1) + "ret;\n}\n";
 }
 
-}  // namespace DTRAIN_NAMESPACE::stream::cuda
-
-#endif  // DTRAIN_WITH_CUDA
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::stream::cuda {
-
 /// The kernel of scale_kernel_text(), for one pair of types. Trivially copyable; valid until the process ends.
 class ScaleKernel {
  public:
@@ -5598,24 +5887,6 @@ class ScaleKernel {
   DriverKernel kernel_;
   bool is_double_ = false;
 };
-
-}  // namespace DTRAIN_NAMESPACE::stream::cuda
-
-#endif  // DTRAIN_WITH_CUDA
-
-// ---- dtrain/stream/cuda/kernels/scaled_copy_batch.hpp
-
-/// @file
-/// ScaledCopyBatch: many copies within a device that convert and scale, enqueued together.
-
-#if DTRAIN_WITH_CUDA
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <vector>
-
-namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Collects copies of one pair of element types, then enqueues them, 128 arrays a launch. The copies are unordered: no
 /// copy may read or write what another one writes; a copy onto itself is allowed. Allocates nothing for as many copies
@@ -5793,14 +6064,6 @@ inline std::string square_sum_text(DType dtype) {
              {square_sum_threads / 2});
 }
 
-}  // namespace DTRAIN_NAMESPACE::stream::cuda
-
-#endif  // DTRAIN_WITH_CUDA
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::stream::cuda {
-
 /// The kernel of square_sum_text(), for one type. Trivially copyable; valid until the process ends.
 class SquareSumKernel {
  public:
@@ -5891,38 +6154,18 @@ class Stream {
     int lowest = 0;
     int highest = 0;
     check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
-    check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority == Priority::high ? highest : lowest),
+    cudaStream_t stream = nullptr;
+    check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority == Priority::high ? highest : lowest),
           "cudaStreamCreateWithPriority");
+    stream_.reset(stream);
   }
 
-  Stream(Stream&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)), device_(other.device_) {}
-  Stream& operator=(Stream&& other) noexcept {
-    std::swap(stream_, other.stream_);
-    std::swap(device_, other.device_);
-    return *this;
-  }
-  ~Stream() {
-    if (stream_ != nullptr) {
-      static_cast<void>(quiet(cudaStreamDestroy(stream_)));
-    }
-  }
-
-  StreamRef ref() const noexcept { return {stream_, device_}; }
+  StreamRef ref() const noexcept { return {stream_.get(), device_}; }
 
  private:
-  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<std::remove_pointer_t<cudaStream_t>, ReleasedBy<cudaStreamDestroy>> stream_;
   int device_ = 0;
 };
-
-}  // namespace DTRAIN_NAMESPACE::stream::cuda
-
-#endif  // DTRAIN_WITH_CUDA
-
-#if DTRAIN_WITH_CUDA
-
-#include <optional>
-
-namespace DTRAIN_NAMESPACE::stream::cuda {
 
 /// Owns a stream of high priority, on the thread's current device at the first call of ref().
 /// Threads: one at a time. Lifetime: outlives its references.
@@ -5955,8 +6198,9 @@ class CommunicationStream {
 #if DTRAIN_WITH_CUDA
 
 #include <chrono>
+#include <memory>
 #include <optional>
-#include <utility>
+#include <type_traits>
 
 namespace DTRAIN_NAMESPACE::stream::cuda {
 
@@ -5966,30 +6210,22 @@ class TimingEvent {
   /// @throws Error (cuda)
   explicit TimingEvent(int device) {
     const DeviceGuard guard(device);
-    check(cudaEventCreateWithFlags(&event_, cudaEventDefault), "cudaEventCreateWithFlags");
-  }
-  TimingEvent(TimingEvent&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
-  TimingEvent& operator=(TimingEvent&& other) noexcept {
-    std::swap(event_, other.event_);
-    return *this;
-  }
-  ~TimingEvent() {
-    if (event_ != nullptr) {
-      static_cast<void>(quiet(cudaEventDestroy(event_)));
-    }
+    cudaEvent_t event = nullptr;
+    check(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreateWithFlags");
+    event_.reset(event);
   }
 
   /// Enqueues the point on a stream of the device that is not captured. @throws Error (cuda)
-  void record(StreamRef stream) { check(cudaEventRecord(event_, stream.native()), "cudaEventRecord"); }
+  void record(StreamRef stream) { check(cudaEventRecord(event_.get(), stream.native()), "cudaEventRecord"); }
 
   /// Also false if the device has failed. Not while a stream is being captured, except under RelaxedCapture.
-  bool is_complete() const noexcept { return quiet(cudaEventQuery(event_)); }
+  bool is_complete() const noexcept { return quiet(cudaEventQuery(event_.get())); }
 
   /// Device time between two events, negative if `to` was first. Empty if an event is not complete, or the time is
   /// unknown.
   friend std::optional<std::chrono::nanoseconds> between(const TimingEvent& from, const TimingEvent& to) noexcept {
     float milliseconds = 0;
-    if (!quiet(cudaEventElapsedTime(&milliseconds, from.event_, to.event_))) {
+    if (!quiet(cudaEventElapsedTime(&milliseconds, from.event_.get(), to.event_.get()))) {
       return std::nullopt;
     }
     return std::chrono::nanoseconds(
@@ -5997,7 +6233,7 @@ class TimingEvent {
   }
 
  private:
-  cudaEvent_t event_ = nullptr;
+  std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, ReleasedBy<cudaEventDestroy>> event_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda
@@ -6708,6 +6944,9 @@ class Variables {
   /// nullopt if unset. @throws IdentityError (bad-integer) for a value that is not decimal digits, or above 2147483647
   std::optional<int> integer(std::string_view variable) const;
 
+  /// Sets a field without a value to the variable's. @throws as integer
+  void fill(std::optional<int>& field, std::string_view variable) const { field = field ? field : integer(variable); }
+
   /// A number of up to 18 digits. @throws IdentityError (bad-integer)
   std::optional<std::uint64_t> wide_integer(std::string_view variable) const;
 
@@ -6721,9 +6960,7 @@ class Variables {
   std::string stated(std::initializer_list<std::string_view> names) const;
 
  private:
-  template <class Number>
-  std::optional<Number> number(std::string_view variable,
-                               std::optional<Number> (*parse)(std::string_view) noexcept) const;
+  [[noreturn]] void refuse_integer(std::string_view variable) const;
 
   const Environment* environment_;
 };
@@ -8075,9 +8312,27 @@ std::string to_string(const AlgorithmChoice& choice);
 // ---- dtrain/backend/allocation_table.hpp
 
 /// @file
-/// AllocationTable: a communicator's allocations, to find the one that a buffer is in.
+/// HostAllocation: a rank's memory of a host backend; AllocationTable: a communicator's allocations, to find the one
+/// that a buffer is in.
 
 namespace DTRAIN_NAMESPACE::backend {
+
+/// Owns `bytes()` bytes, aligned to 4 KiB at least. Movable; may outlive the communicator.
+class HostAllocation {
+ public:
+  HostAllocation() noexcept = default;
+  HostAllocation(std::shared_ptr<std::byte> memory, std::size_t bytes) noexcept
+      : memory_(std::move(memory)), bytes_(bytes) {}
+  HostAllocation(HostAllocation&&) noexcept = default;
+  HostAllocation& operator=(HostAllocation&&) noexcept = default;
+
+  std::byte* data() const noexcept { return memory_.get(); }
+  std::size_t bytes() const noexcept { return memory_ ? bytes_ : 0; }
+
+ private:
+  std::shared_ptr<std::byte> memory_;
+  std::size_t bytes_ = 0;
+};
 
 /// @tparam Value of an allocation; value-initialized: of none
 template <class Value>
@@ -8255,27 +8510,8 @@ inline Pages allocate_pages(std::size_t bytes) {
 
 }  // namespace detail
 
-/// Owns `bytes()` zeroed bytes, aligned to 4 KiB. Movable; may outlive any communicator.
-class Allocation {
- public:
-  Allocation() noexcept = default;
-
-  /// @throws Error (out_of_memory)
-  explicit Allocation(std::size_t bytes);
-  Allocation(Allocation&& other) noexcept : memory_(std::move(other.memory_)), bytes_(std::exchange(other.bytes_, 0)) {}
-  Allocation& operator=(Allocation&& other) noexcept {
-    memory_ = std::move(other.memory_);
-    bytes_ = std::exchange(other.bytes_, 0);
-    return *this;
-  }
-
-  std::byte* data() const noexcept { return memory_.get(); }
-  std::size_t bytes() const noexcept { return bytes_; }
-
- private:
-  detail::Pages memory_;
-  std::size_t bytes_ = 0;
-};
+/// Zeroed. @throws Error (out_of_memory)
+HostAllocation allocate_zeroed(std::size_t bytes);
 
 /// A channel's working memory, which grows on demand and is reused. Aligned to 4 KiB. Threads: as the operations of a
 /// channel, one at a time.
@@ -8661,11 +8897,7 @@ class HangDetector {
   Deadline deadline_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
 #if DTRAIN_WITH_MPI
-
-namespace DTRAIN_NAMESPACE::backend::mpi {
 
 class Endpoint;
 
@@ -8787,9 +9019,9 @@ class Requests {
   std::vector<Completed> completed_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
 #endif  // DTRAIN_WITH_MPI
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
 
 // ---- dtrain/backend/mpi/endpoint.hpp
 
@@ -8961,706 +9193,6 @@ static_assert(message_passing::Endpoint<Endpoint>);
 
 #endif  // DTRAIN_WITH_MPI
 
-// ---- dtrain/backend/mpi/progress_loop.hpp
-
-/// @file
-/// ProgressLoop: the routines over MPI of this process (RunningRoutine), driven by the threads that wait for them;
-/// CallQueue: calls of other threads to the thread that initialised MPI.
-
-namespace DTRAIN_NAMESPACE::backend::mpi {
-
-/// Threads: push() from any thread, all other calls from the thread that makes the calls, which sleeps while the queue
-/// is empty.
-class CallQueue {
- public:
-  void push(std::function<void()> call) {
-    {
-      const std::lock_guard lock(mutex_);
-      waiting_.push_back(std::move(call));
-    }
-    number_.fetch_add(1);
-    if (asleep_.load()) {
-      futex_wake_all(number_, FutexScope::process);
-    }
-  }
-
-  /// @returns the calls that were pushed since the last take()
-  std::vector<std::function<void()>> take() {
-    const std::uint32_t number = number_.load(std::memory_order_acquire);
-    if (number == taken_number_) {
-      return {};
-    }
-    taken_number_ = number;
-    const std::lock_guard lock(mutex_);
-    return std::exchange(waiting_, {});
-  }
-
-  /// Blocking: until there is a call that was not taken, or the deadline passes.
-  void sleep(Deadline deadline) noexcept {
-    asleep_.store(true);
-    futex_wait(number_, taken_number_, deadline, FutexScope::process);  // returns at once if the number has changed
-    asleep_.store(false);
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::function<void()>> waiting_;
-  std::atomic<std::uint32_t> number_{0};  ///< of calls pushed
-  std::atomic<bool> asleep_{false};
-  std::uint32_t taken_number_ = 0;
-};
-
-class Endpoint;
-
-/// Futex of the thread that waits for a channel's routine. Threads: sleep() from one, notify() from any.
-/// Lifetime: outlives every thread that calls notify().
-class Wakeup {
- public:
-  /// Blocking: until notify() or the deadline; returns at once if `is_ready()`.
-  template <class IsReady>
-  void sleep(Deadline deadline, IsReady is_ready) noexcept {
-    word_.store(asleep);
-    if (!is_ready()) {
-      futex_wait(word_, asleep, deadline, FutexScope::process);
-    }
-    word_.store(awake);
-  }
-
-  void notify() noexcept {
-    if (word_.load(std::memory_order_seq_cst) == asleep && word_.exchange(awake) == asleep) {
-      futex_wake_all(word_, FutexScope::process);
-    }
-  }
-
- private:
-  enum WaitState : std::uint32_t { awake, asleep };
-  std::atomic<std::uint32_t> word_{awake};
-};
-
-/// Lifetime: until it has ended.
-class RunningRoutine {
- public:
-  RunningRoutine(Endpoint& of, message_passing::Routine& running, Wakeup& of_waiter) noexcept
-      : endpoint(of), routine(running), wakeup(of_waiter) {}
-  RunningRoutine(const RunningRoutine&) = delete;
-  RunningRoutine& operator=(const RunningRoutine&) = delete;
-
-  /// Whether the operation is aborted or its deadline has passed. Threads: any, until the routine is withdrawn.
-  virtual bool should_end() const noexcept = 0;
-
-  /// A sentence: why this rank ends. Threads: as should_end.
-  virtual std::string reason() const = 0;
-
-  Endpoint& endpoint;
-  message_passing::Routine& routine;
-  Wakeup& wakeup;
-  std::atomic<bool> ended{false};  ///< the operation's memory is no longer used, unless memory_is_lost
-  bool memory_is_lost = false;     ///< MPI still uses that memory; valid once `ended` is set
-
- protected:
-  ~RunningRoutine() = default;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
-#if DTRAIN_WITH_MPI
-
-namespace DTRAIN_NAMESPACE::backend::mpi {
-
-/// MPI makes progress only inside its calls, and is called by one thread at a time, which holds the loop's lock. A
-/// thread that waits for a routine drives all of them: no operation is passed to another thread. The thread that
-/// initialised MPI makes the calls that other threads push, and watches the threads that wait.
-/// Threads: drive() and its relatives from the thread that waits; run() from the thread that initialised MPI.
-class ProgressLoop {
- public:
-  CallQueue& calls() noexcept { return calls_; }
-  Requests& requests() noexcept { return requests_; }
-
-  /// Whether MPI holds memory that it did not release. MPI is then not called any more, so that it does not write
-  /// there, and every routine ends at once. Threads: those that hold the lock.
-  bool out_of_service() const noexcept { return out_of_service_; }
-
-  /// Starts a routine. Blocking: while another thread is inside MPI.
-  void start(RunningRoutine& routine) noexcept {
-    const std::unique_lock lock = lock_for(routine);
-    running_.push_back(&routine);
-    if (out_of_service_) {
-      end(routine);
-    } else {
-      routine.routine.resume();
-      end_if_done(routine);
-    }
-  }
-
-  /// Tests all messages once, and resumes the routines that wait for those that are complete.
-  /// @returns whether any was; false if another thread holds the lock or waits for it
-  bool drive() noexcept {
-    if (lock_wanted_.load(std::memory_order_relaxed) != 0) {
-      return false;
-    }
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    return lock && poll();
-  }
-
-  /// Cancels a started routine unless it has ended. Blocking: while another thread is inside MPI.
-  void cancel(RunningRoutine& routine) noexcept {
-    const std::unique_lock lock = lock_for(routine);
-    if (!routine.ended.load()) {
-      end(routine);
-    }
-  }
-
-  /// A thread begins to wait for `routine`, and is watched until withdraw().
-  void enter(RunningRoutine& routine) noexcept {
-    const std::lock_guard lock(waiters_mutex_);
-    waiters_.push_back(&routine);
-  }
-
-  /// The thread waits no longer. Another one that waits is woken, because it has to drive its routine itself now.
-  void withdraw(RunningRoutine& routine) noexcept {
-    const std::lock_guard lock(waiters_mutex_);
-    waiters_.erase(std::find(waiters_.begin(), waiters_.end(), &routine));
-    ++withdrawn_;
-    if (!waiters_.empty()) {
-      waiters_.front()->wakeup.notify();
-    }
-  }
-
-  void stop() noexcept { stopped_ = true; }
-
-  /// Blocking: until stop(). Makes the calls of other threads, ends the process if a cancelled routine's thread hangs
-  /// inside MPI, and calls MPI from time to time while no thread waits.
-  /// @param owns_mpi the program does not finalize MPI, so the loop may call it while no message is pending
-  void run(bool owns_mpi) noexcept {
-    std::uint64_t seen = 0;
-    auto moved_at = std::chrono::steady_clock::now();
-    while (!stopped_) {
-      make_calls();
-      const auto now = std::chrono::steady_clock::now();
-      const auto [waits, withdrawn] = watch();
-      if (std::exchange(seen, withdrawn) != withdrawn || waits) {
-        moved_at = now;
-      }
-      if (stopped_) {
-        break;
-      }
-      calls_.sleep(Deadline::after(waits      ? watch_interval
-                                   : owns_mpi ? idle_sleep_time(now - moved_at)
-                                              : longest_sleep));
-    }
-  }
-
- private:
-  static constexpr std::chrono::milliseconds hang_timeout{500};  ///< of one MPI call that does not return
-  static constexpr int yields = 100;
-  static constexpr std::chrono::milliseconds watch_interval{2};
-  static constexpr std::chrono::milliseconds shortest_idle_sleep{1};
-  static constexpr std::chrono::milliseconds longest_idle_sleep{5};
-  static constexpr std::chrono::milliseconds longest_sleep{100};  ///< until the thread sees that another one waits
-
-  struct WaiterCount {
-    bool waits;
-    std::uint64_t withdrawn;
-  };
-
-  /// Ends the process if a call to MPI has not returned for a while.
-  void check_hang(std::optional<HangDetector>& detector, const RunningRoutine& cancelled) noexcept {
-    if (!detector) {
-      detector.emplace(requests_.call_monitor(), hang_timeout);
-    } else if (detector->hangs()) {
-      // Open MPI's TCP transport ends a process from inside a call when a peer dies, and takes seconds for it.
-      log(LogLevel::error,
-          format_text("{} (and a call to MPI does not come back: this process ends here)", {cancelled.reason()}));
-      ::_exit(exit_code_job_failed);
-    }
-  }
-
-  /// The lock of a thread that waits for `routine`. Blocking: while another thread is inside MPI.
-  std::unique_lock<std::mutex> lock_for(const RunningRoutine& routine) noexcept {
-    std::unique_lock lock(mutex_, std::try_to_lock);
-    if (lock) {
-      return lock;
-    }
-    std::optional<HangDetector> hang_detector;
-    lock_wanted_.fetch_add(1);  // a thread that drives would take the lock again at once
-    for (int turn = 0; !lock.try_lock(); ++turn) {
-      if (turn < yields) {
-        static_cast<void>(::sched_yield());
-      } else {
-        routine.wakeup.sleep(Deadline::after(std::chrono::milliseconds(1)), [] { return false; });
-      }
-      if (routine.should_end()) {
-        check_hang(hang_detector, routine);
-      }
-    }
-    lock_wanted_.fetch_sub(1);
-    return lock;
-  }
-
-  void make_calls() noexcept {
-    std::vector<std::function<void()>> calls = calls_.take();
-    if (calls.empty()) {
-      return;
-    }
-    lock_wanted_.fetch_add(1);
-    const std::lock_guard lock(mutex_);
-    lock_wanted_.fetch_sub(1);
-    for (std::function<void()>& call : calls) {
-      const CallMonitor::InCall in_call(requests_.call_monitor());
-      call();
-    }
-  }
-
-  /// Whether a thread waits, which may hang inside MPI: then no other thread can end its routine.
-  WaiterCount watch() noexcept {
-    const std::lock_guard lock(waiters_mutex_);
-    const auto cancelled =
-        std::find_if(waiters_.begin(), waiters_.end(), [](const RunningRoutine* one) { return one->should_end(); });
-    if (cancelled == waiters_.end()) {
-      hang_detector_.reset();
-    } else {
-      check_hang(hang_detector_, **cancelled);
-    }
-    return {!waiters_.empty(), withdrawn_};
-  }
-
-  /// Calls MPI_Iprobe. @returns how long to sleep while no thread waits. MPI may complete a send before its bytes have
-  /// left (its connection is not open yet, or full), and they leave only inside MPI's calls.
-  std::chrono::nanoseconds idle_sleep_time(std::chrono::nanoseconds idle_for) noexcept {
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (lock && !out_of_service_) {
-      const CallMonitor::InCall in_call(requests_.call_monitor());
-      int found = 0;
-      static_cast<void>(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE));
-    }
-    return std::clamp<std::chrono::nanoseconds>(idle_for / 16, shortest_idle_sleep, longest_idle_sleep);
-  }
-
-  /// @returns whether a message was complete
-  bool poll() noexcept {
-    if (out_of_service_ || requests_.empty()) {
-      return false;
-    }
-    try {
-      resumable_.clear();
-      const bool some = requests_.test([this](const Requests::Completed& completed) {
-        const std::coroutine_handle<> waiter =
-            completed.owner.endpoint->complete(completed.owner.slot, completed.bytes, completed.error);
-        if (waiter) {
-          resumable_.emplace_back(completed.owner.endpoint, waiter);
-        }
-      });
-      for (std::size_t i = 0; i < resumable_.size() && !out_of_service_; ++i) {
-        const auto [endpoint, waiter] = resumable_[i];
-        const auto running = std::find_if(running_.begin(), running_.end(),
-                                          [at = endpoint](const RunningRoutine* one) { return &one->endpoint == at; });
-        waiter.resume();
-        end_if_done(**running);
-      }
-      return some;
-    } catch (const std::exception& error) {
-      log(LogLevel::error, std::string("MPI is out of service in this process: ") + error.what());
-      take_out_of_service();
-      return true;
-    }
-  }
-
-  void end_if_done(RunningRoutine& running) noexcept {
-    if (running.routine.done()) {
-      end(running);
-    }
-  }
-
-  /// After an error or a cancellation messages may still be pending.
-  void end(RunningRoutine& running) noexcept {
-    running_.erase(std::find(running_.begin(), running_.end(), &running));
-    running.endpoint.clear_waiter();
-    const bool released = out_of_service_ ? running.routine.done() : requests_.abandon(running.endpoint);
-    running.memory_is_lost = !released;
-    Wakeup& wakeup = running.wakeup;
-    running.ended.store(true);
-    wakeup.notify();
-    if (!released && !out_of_service_) {
-      take_out_of_service();
-    }
-  }
-
-  void take_out_of_service() noexcept {
-    out_of_service_ = true;
-    while (!running_.empty()) {
-      end(*running_.back());
-    }
-    requests_.forget();
-  }
-
-  CallQueue calls_;
-  std::atomic<int> lock_wanted_{0};  ///< threads that wait for the lock
-  bool stopped_ = false;
-  std::optional<HangDetector> hang_detector_;
-
-  std::mutex mutex_;  ///< held by the thread that calls MPI
-  Requests requests_;
-  std::vector<RunningRoutine*> running_;
-  std::vector<std::pair<Endpoint*, std::coroutine_handle<>>> resumable_;
-  bool out_of_service_ = false;
-
-  std::mutex waiters_mutex_;
-  std::vector<RunningRoutine*> waiters_;
-  std::uint64_t withdrawn_ = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
-#endif  // DTRAIN_WITH_MPI
-
-// ---- dtrain/backend/mpi/engine.hpp
-
-/// @file
-/// Engine: MPI in this process: the thread that initialises and finalizes MPI (MpiRuntime), and the loop that drives
-/// messages; EngineRegistry: the one engine of a process.
-
-namespace DTRAIN_NAMESPACE::backend::mpi {
-
-/// Holds the engine. A process can start MPI only once, and must not call it after disable(): MPI may hold memory that
-/// no longer exists. `E` is the engine. Threads: any.
-template <class E>
-class EngineRegistry {
- public:
-  /// The engine if it still has an owner, otherwise the result of `make()`. Blocking: while another thread makes one.
-  /// @throws Error (timeout; unsupported after disable()), exceptions of make()
-  template <class Make>
-  std::shared_ptr<E> shared_blocking(Make make, Deadline deadline) {
-    std::unique_lock lock(mutex_);
-    if (!block_until(changed_, lock, deadline, [this] { return !making_; })) {
-      throw_error(Errc::timeout, "another thread of this process has not come to an end of starting MPI");
-    }
-    if (disabled_) {
-      throw_error(Errc::unsupported,
-                  "an earlier process group of this process ended in a failure, and with it MPI, which cannot be "
-                  "started again; end the process, and start the job anew");
-    }
-    if (std::shared_ptr<E> engine = engine_.lock()) {
-      return engine;
-    }
-    making_ = true;
-    lock.unlock();
-    std::shared_ptr<E> made;
-    std::exception_ptr thrown;
-    try {
-      made = make();
-    } catch (...) {
-      thrown = std::current_exception();
-    }
-    lock.lock();
-    making_ = false;
-    engine_ = made;
-    changed_.notify_all();
-    if (thrown) {
-      std::rethrow_exception(thrown);
-    }
-    return made;
-  }
-
-  /// Forbids any further call to MPI in this process.
-  void disable() noexcept {
-    const std::lock_guard lock(mutex_);
-    disabled_ = true;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::weak_ptr<E> engine_;
-  bool making_ = false;
-  bool disabled_ = false;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
-#if DTRAIN_WITH_MPI
-
-namespace DTRAIN_NAMESPACE::backend::mpi {
-
-/// Owns a duplicate of MPI_COMM_WORLD, made before any message. Channels of point-to-point messages make no collective
-/// MPI call after it, so that all their calls can be cancelled at any moment. Threads: one, which initialises MPI;
-/// any for what is constant.
-class MpiRuntime {
- public:
-  /// Collective over MPI_COMM_WORLD, blocking without a deadline. Initialises MPI unless the program did.
-  /// @throws Error (unsupported, mpi)
-  MpiRuntime() {
-    int initialized = 0;
-    int finalized = 0;
-    check(MPI_Initialized(&initialized), "asking whether MPI runs");
-    check(MPI_Finalized(&finalized), "asking whether MPI has ended");
-    if (finalized != 0) {
-      throw_error(Errc::unsupported,
-                  "MPI has ended in this process and cannot be started again; keep one process group until the end, "
-                  "or initialise and finalize MPI in main, around all of them");
-    }
-    if (initialized == 0) {
-      start();
-    } else {
-      check_thread_level();
-    }
-    check(MPI_Comm_dup(MPI_COMM_WORLD, &communicator_), "duplicating MPI_COMM_WORLD");
-    check(MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN), "having errors returned");
-    check(MPI_Comm_rank(communicator_, &rank_), "asking for the rank");
-    check(MPI_Comm_size(communicator_, &size_), "asking for the number of ranks");
-    int* bound = nullptr;
-    int has_bound = 0;
-    check(MPI_Comm_get_attr(communicator_, MPI_TAG_UB, &bound, &has_bound), "asking for the largest tag");
-    highest_tag_ = has_bound != 0 ? *bound : 32767;  // guaranteed by the standard
-    library_ = library_name();
-  }
-  MpiRuntime(const MpiRuntime&) = delete;
-  MpiRuntime& operator=(const MpiRuntime&) = delete;
-
-  MPI_Comm communicator() const noexcept { return communicator_; }
-  /// Whether this object initialised MPI, and therefore finalizes it.
-  bool is_own() const noexcept { return started_; }
-  int rank() const noexcept { return rank_; }
-  int size() const noexcept { return size_; }
-  int highest_tag() const noexcept { return highest_tag_; }
-  const std::string& version_text() const noexcept { return library_; }
-
-  /// Collective if is_own(), and then blocking until every rank calls it.
-  void end() noexcept {
-    if (has_ended()) {
-      return;  // the program ended it before its process group
-    }
-    if (started_) {
-      flush();
-    }
-    static_cast<void>(MPI_Comm_free(&communicator_));
-    if (started_) {
-      static_cast<void>(MPI_Finalize());
-    }
-  }
-
- private:
-  /// Receives a last message from each peer that may have sent a close message, and sends one likewise. Reasons: Open
-  /// MPI aborts a process whose peer closes a connection before all bytes are written. MPI_Finalize does not wait for
-  /// messages that no rank has to receive. With more than `most_notified` ranks: as channels of all ranks do.
-  void flush() const noexcept {
-    constexpr int most_notified = 64;  // as in mpi/transport.hpp
-    for (int distance = 1; distance < size_; distance = size_ <= most_notified ? distance + 1 : 2 * distance) {
-      char sent = 0;
-      char received = 0;
-      static_cast<void>(MPI_Sendrecv(&sent, 1, MPI_CHAR, (rank_ + distance) % size_, highest_tag_, &received, 1,
-                                     MPI_CHAR, (rank_ + size_ - distance) % size_, highest_tag_, communicator_,
-                                     MPI_STATUS_IGNORE));
-    }
-  }
-
-  void start() {
-    int provided = 0;
-    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "starting MPI");
-    started_ = true;
-    if (provided < MPI_THREAD_SERIALIZED) {
-      throw_error(Errc::unsupported,
-                  "{} lets one thread alone call it, and backend::Mpi calls it from each thread that waits; use an MPI "
-                  "that was built with threads (MPI_THREAD_SERIALIZED or more)",
-                  {library_name()});
-    }
-    check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "having errors returned");
-  }
-
-  /// Requires MPI_THREAD_MULTIPLE: dtrain's threads call MPI while the program's threads may call it.
-  static void check_thread_level() {
-    int provided = 0;
-    check(MPI_Query_thread(&provided), "asking for the level of threads");
-    if (provided < MPI_THREAD_MULTIPLE) {
-      throw_error(Errc::unsupported,
-                  "this program initialised MPI for one thread at a time, but backend::Mpi calls it from a thread of "
-                  "its own; initialise it with MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided), or not "
-                  "at all");
-    }
-  }
-
-  MPI_Comm communicator_ = MPI_COMM_NULL;
-  int rank_ = 0;
-  int size_ = 1;
-  int highest_tag_ = 0;
-  bool started_ = false;
-  std::string library_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
-#endif  // DTRAIN_WITH_MPI
-
-#if DTRAIN_WITH_MPI
-
-namespace DTRAIN_NAMESPACE::backend::mpi {
-
-/// Owns the thread that initialises MPI, makes calls other than messages, and finalizes it. All channels of a process
-/// share one engine. Threads: any, except where a member says otherwise. Lifetime: as long as its last owner.
-class Engine {
- public:
-  /// State that outlives the engine if its thread does not end.
-  struct EngineState {
-    std::optional<MpiRuntime> runtime;
-    ProgressLoop loop;
-    int channels = 0;      ///< number of channels whose tags this process has chosen
-    std::string secret{};  ///< of the job, once it was handed out
-  };
-
-  /// Collective over MPI_COMM_WORLD if it is the process's first call; blocking. See EngineRegistry.
-  /// @throws Error (timeout, unsupported, mpi)
-  static std::shared_ptr<Engine> shared_blocking(Deadline deadline) {
-    return registry().shared_blocking([deadline] { return std::shared_ptr<Engine>(new Engine(deadline)); }, deadline);
-  }
-
-  Engine(const Engine&) = delete;
-  Engine& operator=(const Engine&) = delete;
-
-  /// Blocking. If nothing was cancelled, finalizes MPI with all other ranks, for at most set_finalize_timeout().
-  /// Otherwise stops without MPI_Finalize, after at most two seconds.
-  ~Engine() {
-    const bool clean = opened_.load() && !failed_.load();
-    if (!clean) {
-      registry().disable();
-    }
-    calls().push([state = &thread_state_->state, clean] {
-      if (clean && !state->loop.out_of_service()) {
-        state->runtime->end();
-      }
-      state->loop.stop();
-    });
-    if (thread_state_->block_until_ended(Deadline::after(clean ? finalize_timeout_.load() : std::chrono::seconds(2)))) {
-      thread_.join();
-    } else {
-      log(LogLevel::warning, "MPI_Finalize did not come back; this process ends without it");
-      thread_.detach();
-    }
-  }
-
-  /// The process's rank in MPI_COMM_WORLD, and other values of MpiRuntime.
-  int rank() const noexcept { return runtime().rank(); }
-  int size() const noexcept { return runtime().size(); }
-  int highest_tag() const noexcept { return runtime().highest_tag(); }
-  MPI_Comm communicator() const noexcept { return runtime().communicator(); }
-  const std::string& version_text() const noexcept { return runtime().version_text(); }
-
-  CallQueue& calls() noexcept { return loop().calls(); }
-  ProgressLoop& loop() noexcept { return thread_state_->state.loop; }
-  Requests& requests() noexcept { return thread_state_->state.loop.requests(); }
-
-  /// Runs `call(EngineState&)` in the thread that initialised MPI, which holds the loop's lock. Blocking: until the
-  /// call returns or the deadline passes; after the deadline it may still run. @throws the call's exceptions, Error
-  /// (timeout)
-  void run_blocking(std::function<void(EngineState&)> call, Deadline deadline, const char* doing) {
-    struct PendingCall {
-      std::mutex mutex;
-      std::condition_variable changed;
-      bool done = false;
-      std::exception_ptr thrown;
-    };
-    const auto result = std::make_shared<PendingCall>();
-    calls().push([result, state = &thread_state_->state, call = std::move(call)] {
-      std::exception_ptr thrown;
-      try {
-        call(*state);
-      } catch (...) {
-        thrown = std::current_exception();
-      }
-      const std::lock_guard lock(result->mutex);
-      result->thrown = thrown;
-      result->done = true;
-      result->changed.notify_all();
-    });
-    std::unique_lock lock(result->mutex);
-    if (!block_until(result->changed, lock, deadline, [&] { return result->done; })) {
-      throw_error(Errc::timeout, "{} took too long; have all processes of the job come as far?", {doing});
-    }
-    if (result->thrown) {
-      std::rethrow_exception(result->thrown);
-    }
-  }
-
-  /// Called when a channel is open: at the end all ranks finalize MPI together, unless one fails.
-  void expect_finalize() noexcept { opened_.store(true); }
-  /// Skips MPI_Finalize, because not all ranks will call it.
-  void skip_finalize() noexcept { failed_.store(true); }
-  void set_finalize_timeout(std::chrono::nanoseconds timeout) noexcept { finalize_timeout_.store(timeout); }
-
- private:
-  /// Never destroyed: it outlives all objects that the program destroys at its end.
-  static EngineRegistry<Engine>& registry() {
-    static EngineRegistry<Engine>& registered = *new EngineRegistry<Engine>;
-    return registered;
-  }
-
-  /// Outlives an Engine whose thread does not end.
-  struct ThreadState {
-    bool block_until_ended(Deadline deadline) {
-      std::unique_lock lock(mutex);
-      return block_until(changed, lock, deadline, [this] { return ended; });
-    }
-
-    EngineState state;
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool started = false;
-    bool ended = false;
-    std::exception_ptr failed;
-  };
-
-  explicit Engine(Deadline deadline) : thread_state_(std::make_shared<ThreadState>()) {
-    const async::BlockedSignals blocked;
-    try {
-      thread_ = std::thread([thread_state = thread_state_] { main(*thread_state); });
-    } catch (const std::system_error& failure) {
-      throw Error(failure.code(), format_text("starting the thread that calls MPI: {}", {failure.what()}));
-    }
-    std::unique_lock lock(thread_state_->mutex);
-    const bool has_started =
-        block_until(thread_state_->changed, lock, deadline, [this] { return thread_state_->started; });
-    lock.unlock();
-    if (!has_started) {
-      registry().disable();  // the thread is inside MPI_Init_thread, which a process calls once
-      thread_.detach();
-      throw_error(Errc::timeout, "MPI_Init_thread did not come back in time; have all processes of the job started?");
-    }
-    if (thread_state_->failed) {
-      thread_.join();
-      std::rethrow_exception(thread_state_->failed);
-    }
-  }
-
-  static void main(ThreadState& thread_state) noexcept {
-    try {
-      thread_state.state.runtime.emplace();
-    } catch (...) {
-      thread_state.failed = std::current_exception();
-    }
-    set_flag(thread_state, thread_state.started);
-    if (!thread_state.failed) {
-      thread_state.state.loop.run(thread_state.state.runtime->is_own());
-    }
-    set_flag(thread_state, thread_state.ended);
-  }
-
-  static void set_flag(ThreadState& thread_state, bool& flag) noexcept {
-    const std::lock_guard lock(thread_state.mutex);
-    flag = true;
-    thread_state.changed.notify_all();
-  }
-
-  const MpiRuntime& runtime() const noexcept { return *thread_state_->state.runtime; }
-
-  const std::shared_ptr<ThreadState> thread_state_;
-  std::thread thread_;
-  std::atomic<bool> opened_{false};
-  std::atomic<bool> failed_{false};
-  std::atomic<std::chrono::nanoseconds> finalize_timeout_{std::chrono::minutes(10)};
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
-#endif  // DTRAIN_WITH_MPI
-
 // ---- dtrain/backend/nccl/nccl_options.hpp
 
 /// @file
@@ -9716,7 +9248,8 @@ struct NcclOptions {
 // ---- dtrain/backend/nccl/library.hpp
 
 /// @file
-/// Compatibility with NCCL versions 2.18 to 2.32.
+/// The NCCL library: compatibility with versions 2.18 to 2.32, its environment variables, and conversion of its error
+/// codes to Error.
 
 #if DTRAIN_WITH_NCCL
 
@@ -9871,180 +9404,6 @@ inline ncclResult_t deregister_memory(ncclComm_t communicator, const MemoryRegis
 #endif
 }
 
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
-// ---- dtrain/backend/nccl/async_result.hpp
-
-/// @file
-/// AsyncResult: waiting for a nonblocking NCCL call, which finishes in threads of NCCL's own; CommLock: the lock of one
-/// ncclComm_t, held in every call to NCCL on it.
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
-
-/// Holds a communicator. NCCL forbids calls on it from two threads at once, aborts included. Threads: any.
-/// A communicator that is never taken stays until the process ends.
-class CommLock {
- public:
-  /// Holds the lock.
-  class Guard {
-   public:
-    /// Null before adopt() and after take().
-    ncclComm_t communicator() const noexcept { return lock_owner_->communicator_; }
-    bool is_granted() const noexcept { return lock_.owns_lock(); }
-
-    /// Between unlock() and lock() other threads may call NCCL; later calls see their changes.
-    void unlock() { lock_.unlock(); }
-    void lock() { lock_.lock(); }
-
-   private:
-    friend class CommLock;
-    Guard(CommLock& owner, std::unique_lock<std::mutex> lock) noexcept : lock_owner_(&owner), lock_(std::move(lock)) {}
-
-    CommLock* lock_owner_;
-    std::unique_lock<std::mutex> lock_;
-  };
-
-  CommLock() = default;
-  CommLock(const CommLock&) = delete;
-  CommLock& operator=(const CommLock&) = delete;
-
-  /// Blocking: while another thread holds it.
-  [[nodiscard]] Guard lock() { return {*this, std::unique_lock(mutex_)}; }
-
-  /// The Guard may not be granted.
-  [[nodiscard]] Guard try_lock() { return {*this, std::unique_lock(mutex_, std::try_to_lock)}; }
-
-  void adopt(const Guard& /*guard*/, ncclComm_t communicator) noexcept { communicator_ = communicator; }
-
-  /// For the thread that ends the communicator without the lock, because ending may wait for other ranks. No other
-  /// thread gets the communicator afterwards. @returns null if there is none
-  [[nodiscard]] ncclComm_t take(const Guard& /*guard*/) noexcept { return std::exchange(communicator_, nullptr); }
-
- private:
-  std::mutex mutex_;
-  ncclComm_t communicator_ = nullptr;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
-
-/// Result of the wait. `code` is NCCL's: ncclInProgress if the deadline passed or the wait was given up.
-struct AsyncResult {
-  ncclResult_t code = ncclSuccess;
-  bool given_up = false;
-};
-
-/// NCCL's asynchronous state: an error found in its own threads puts the communicator out of service.
-inline ncclResult_t state_of(const CommLock::Guard& held) {
-  ncclResult_t state = ncclSuccess;
-  const ncclResult_t code = ncclCommGetAsyncError(held.communicator(), &state);
-  return code != ncclSuccess ? code : state;
-}
-
-/// Waits for a call that returned `code`. Also queries the communicator after ncclSuccess, which ncclCommSplit and,
-/// from 2.28 on, ncclCommWindowRegister return while they still run (src/init.cc, src/dev_runtime.cc). Until the call
-/// has ended, no thread makes another call or enqueues CUDA work on its stream. Blocking: launching an operation takes
-/// tens of microseconds, so the lock is kept for 300; after that it is released between queries, for aborts.
-/// @param give_up is called without the lock
-template <class GiveUp>
-AsyncResult wait_for_result_blocking(CommLock::Guard& held, ncclResult_t code, Deadline deadline, GiveUp give_up) {
-  constexpr std::chrono::microseconds longest_sleep{2000};
-  constexpr std::chrono::microseconds kept{300};
-  const auto began = Deadline::Clock::now();
-  std::chrono::microseconds sleep{20};
-  if (code == ncclSuccess && held.communicator() != nullptr) {
-    code = state_of(held);
-  }
-  for (; code == ncclInProgress; code = state_of(held)) {
-    if (Deadline::Clock::now() - began < kept) {
-      std::this_thread::yield();
-      continue;
-    }
-    held.unlock();
-    const bool gives_up = give_up();
-    if (!gives_up) {
-      std::this_thread::sleep_for(sleep);
-      sleep = std::min(2 * sleep, longest_sleep);
-    }
-    held.lock();
-    if (gives_up || held.communicator() == nullptr) {
-      return {ncclInProgress, true};
-    }
-    if (deadline.passed()) {
-      code = state_of(held);
-      return {code, false};
-    }
-  }
-  return {code, false};
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
-// ---- dtrain/backend/nccl/environment_setup.hpp
-
-/// @file
-/// NCCL's environment variables, set and checked before its first call.
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
-
-/// A warning about the variables; null if they are in order.
-inline const char* warning_about(const identity::Environment& environment) {
-  return identity::Variables(environment).text("NCCL_COMM_BLOCKING") != "1"
-             ? nullptr
-             : "NCCL_COMM_BLOCKING=1 makes NCCL block in its calls, where no timeout ends it; unset it, set it only "
-               "to measure, or set NcclOptions::blocking instead";
-}
-
-/// Whether NCCL itself orders the operations of a device's channels: see prepare_environment(), which was called, and
-/// config_of(). Threads: nobody changes the environment meanwhile.
-inline bool has_implicit_launch_order() noexcept {
-  const char* const chosen = chosen_launch_order();
-  return library_version() >= first_that_orders &&
-         (chosen != nullptr ? std::strtoll(chosen, nullptr, 0) != 0 : config_has_launch_order());  // as NCCL reads it
-}
-
-/// Sets NCCL_LAUNCH_ORDER_IMPLICIT unless the user has: the device then runs operations in the order of the program's
-/// calls, for all communicators of the process (from NCCL 2.26 on). Leaves it alone where each communicator's
-/// configuration has that order (2.31): it would change those of others, such as PyTorch's, too. Logs a warning if a
-/// variable breaks a guarantee of dtrain.
-/// NCCL reads the variable once in a process: call this before the first collective of anybody over NCCL.
-/// Threads: no other thread reads the environment meanwhile. @throws Error if the variable cannot be set
-inline void prepare_environment() {
-  const bool is_unset = chosen_launch_order() == nullptr;  // or empty, which NCCL takes for its default
-  if (is_unset && !config_has_launch_order() && ::setenv(launch_order_variable, "1", 1) != 0) {
-    throw Error(std::error_code(errno, std::generic_category()), "setting NCCL_LAUNCH_ORDER_IMPLICIT");
-  }
-  if (const char* const warning = warning_about(identity::snapshot_environment())) {
-    log(LogLevel::warning, warning);
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
-// ---- dtrain/backend/nccl/error.hpp
-
-/// @file
-/// Conversion of NCCL's error codes to Error.
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
-
 /// The category of ncclResult_t, named "nccl".
 inline const std::error_category& nccl_category() noexcept {
   struct Category final : std::error_category {
@@ -10107,6 +9466,146 @@ inline Error nccl_error(ncclResult_t code, const std::string& call, Caller calle
       where);
   error.with_rank(caller.rank);
   return error;
+}
+
+/// A warning about the variables; null if they are in order.
+inline const char* warning_about(const identity::Environment& environment) {
+  return identity::Variables(environment).text("NCCL_COMM_BLOCKING") != "1"
+             ? nullptr
+             : "NCCL_COMM_BLOCKING=1 makes NCCL block in its calls, where no timeout ends it; unset it, set it only "
+               "to measure, or set NcclOptions::blocking instead";
+}
+
+/// Whether NCCL itself orders the operations of a device's channels: see prepare_environment(), which was called, and
+/// config_of(). Threads: nobody changes the environment meanwhile.
+inline bool has_implicit_launch_order() noexcept {
+  const char* const chosen = chosen_launch_order();
+  return library_version() >= first_that_orders &&
+         (chosen != nullptr ? std::strtoll(chosen, nullptr, 0) != 0 : config_has_launch_order());  // as NCCL reads it
+}
+
+/// Sets NCCL_LAUNCH_ORDER_IMPLICIT unless the user has: the device then runs operations in the order of the program's
+/// calls, for all communicators of the process (from NCCL 2.26 on). Leaves it alone where each communicator's
+/// configuration has that order (2.31): it would change those of others, such as PyTorch's, too. Logs a warning if a
+/// variable breaks a guarantee of dtrain.
+/// NCCL reads the variable once in a process: call this before the first collective of anybody over NCCL.
+/// Threads: no other thread reads the environment meanwhile. @throws Error if the variable cannot be set
+inline void prepare_environment() {
+  const bool is_unset = chosen_launch_order() == nullptr;  // or empty, which NCCL takes for its default
+  if (is_unset && !config_has_launch_order() && ::setenv(launch_order_variable, "1", 1) != 0) {
+    throw errno_error("setting NCCL_LAUNCH_ORDER_IMPLICIT");
+  }
+  if (const char* const warning = warning_about(identity::snapshot_environment())) {
+    log(LogLevel::warning, warning);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::nccl
+
+#endif  // DTRAIN_WITH_NCCL
+
+// ---- dtrain/backend/nccl/async_result.hpp
+
+/// @file
+/// AsyncResult: waiting for a nonblocking NCCL call, which finishes in threads of NCCL's own; CommLock: the lock of one
+/// ncclComm_t, held in every call to NCCL on it.
+
+#if DTRAIN_WITH_NCCL
+
+namespace DTRAIN_NAMESPACE::backend::nccl {
+
+/// Holds a communicator. NCCL forbids calls on it from two threads at once, aborts included. Threads: any.
+/// A communicator that is never taken stays until the process ends.
+class CommLock {
+ public:
+  /// Holds the lock.
+  class Guard {
+   public:
+    /// Null before adopt() and after take().
+    ncclComm_t communicator() const noexcept { return lock_owner_->communicator_; }
+    bool is_granted() const noexcept { return lock_.owns_lock(); }
+
+    /// Between unlock() and lock() other threads may call NCCL; later calls see their changes.
+    void unlock() { lock_.unlock(); }
+    void lock() { lock_.lock(); }
+
+   private:
+    friend class CommLock;
+    Guard(CommLock& owner, std::unique_lock<std::mutex> lock) noexcept : lock_owner_(&owner), lock_(std::move(lock)) {}
+
+    CommLock* lock_owner_;
+    std::unique_lock<std::mutex> lock_;
+  };
+
+  CommLock() = default;
+  CommLock(const CommLock&) = delete;
+  CommLock& operator=(const CommLock&) = delete;
+
+  /// Blocking: while another thread holds it.
+  [[nodiscard]] Guard lock() { return {*this, std::unique_lock(mutex_)}; }
+
+  /// The Guard may not be granted.
+  [[nodiscard]] Guard try_lock() { return {*this, std::unique_lock(mutex_, std::try_to_lock)}; }
+
+  void adopt(const Guard& /*guard*/, ncclComm_t communicator) noexcept { communicator_ = communicator; }
+
+  /// For the thread that ends the communicator without the lock, because ending may wait for other ranks. No other
+  /// thread gets the communicator afterwards. @returns null if there is none
+  [[nodiscard]] ncclComm_t take(const Guard& /*guard*/) noexcept { return std::exchange(communicator_, nullptr); }
+
+ private:
+  std::mutex mutex_;
+  ncclComm_t communicator_ = nullptr;
+};
+
+/// Result of the wait. `code` is NCCL's: ncclInProgress if the deadline passed or the wait was given up.
+struct AsyncResult {
+  ncclResult_t code = ncclSuccess;
+  bool given_up = false;
+};
+
+/// NCCL's asynchronous state: an error found in its own threads puts the communicator out of service.
+inline ncclResult_t state_of(const CommLock::Guard& held) {
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t code = ncclCommGetAsyncError(held.communicator(), &state);
+  return code != ncclSuccess ? code : state;
+}
+
+/// Waits for a call that returned `code`. Also queries the communicator after ncclSuccess, which ncclCommSplit and,
+/// from 2.28 on, ncclCommWindowRegister return while they still run (src/init.cc, src/dev_runtime.cc). Until the call
+/// has ended, no thread makes another call or enqueues CUDA work on its stream. Blocking: launching an operation takes
+/// tens of microseconds, so the lock is kept for 300; after that it is released between queries, for aborts.
+/// @param give_up is called without the lock
+template <class GiveUp>
+AsyncResult wait_for_result_blocking(CommLock::Guard& held, ncclResult_t code, Deadline deadline, GiveUp give_up) {
+  constexpr std::chrono::microseconds longest_sleep{2000};
+  constexpr std::chrono::microseconds kept{300};
+  const auto began = Deadline::Clock::now();
+  std::chrono::microseconds sleep{20};
+  if (code == ncclSuccess && held.communicator() != nullptr) {
+    code = state_of(held);
+  }
+  for (; code == ncclInProgress; code = state_of(held)) {
+    if (Deadline::Clock::now() - began < kept) {
+      std::this_thread::yield();
+      continue;
+    }
+    held.unlock();
+    const bool gives_up = give_up();
+    if (!gives_up) {
+      std::this_thread::sleep_for(sleep);
+      sleep = std::min(2 * sleep, longest_sleep);
+    }
+    held.lock();
+    if (gives_up || held.communicator() == nullptr) {
+      return {ncclInProgress, true};
+    }
+    if (deadline.passed()) {
+      code = state_of(held);
+      return {code, false};
+    }
+  }
+  return {code, false};
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
@@ -10391,79 +9890,6 @@ struct SelectedAllReduce {
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
-// ---- dtrain/backend/message_passing/algorithms/blocks.hpp
-
-/// @file
-/// Blocks: division of a buffer into one block for each rank, and of blocks into chunks.
-
-namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-/// The largest value of Tuning::chunks_in_flight.
-inline constexpr std::size_t max_chunks_in_flight = 8;
-
-/// A range of elements; `offset` in bytes from the beginning of the whole buffer.
-struct Extent {
-  std::size_t offset;
-  std::size_t bytes;
-  std::size_t count;
-};
-
-/// Blocks have equal lengths, except the last ones, which may be shorter or empty. A block is processed in rounds of
-/// `chunks_in_flight()` chunks, which are in flight together.
-class Blocks {
- public:
-  /// Divides `count` elements into `blocks` blocks.
-  Blocks(std::size_t count, DType dtype, int blocks, const Tuning& tuning) noexcept
-      : Blocks(count, dtype, blocks, tuning, dtype) {}
-
-  /// @param carried widest type in which a chunk is sent
-  Blocks(std::size_t count, DType dtype, int blocks, const Tuning& tuning, DType carried) noexcept
-      : count_(count), element_(size_bytes(dtype)), carried_(size_bytes(carried)), in_flight_(tuning.chunks_in_flight) {
-    const std::size_t number = static_cast<std::size_t>(blocks);
-    block_ = (count + number - 1) / number;
-    const std::size_t longest = std::max<std::size_t>(1, tuning.chunk_bytes / carried_);
-    rounds_ = std::max<std::size_t>(1, (block_ + in_flight_ * longest - 1) / (in_flight_ * longest));
-    const std::size_t chunks = rounds_ * in_flight_;
-    const std::size_t line = std::max<std::size_t>(1, 64 / element_);
-    chunk_ = std::max<std::size_t>(1, (block_ + chunks - 1) / chunks);
-    chunk_ = (chunk_ + line - 1) / line * line;
-  }
-
-  std::size_t chunks_in_flight() const noexcept { return in_flight_; }
-  std::size_t rounds() const noexcept { return rounds_; }
-  /// Chunks of the longest block that have elements; at least one.
-  std::size_t chunks() const noexcept { return std::max<std::size_t>(1, (block_ + chunk_ - 1) / chunk_); }
-  std::size_t chunk_bytes() const noexcept { return chunk_ * carried_; }  ///< memory for one in its widest type
-  std::size_t block_bytes() const noexcept { return block_ * element_; }
-
-  Extent block(int block) const noexcept {
-    const std::size_t begin = std::min(count_, static_cast<std::size_t>(block) * block_);
-    return extent(begin, std::min(count_, begin + block_));
-  }
-
-  Extent chunk(int block, std::size_t round, std::size_t index) const noexcept {
-    const std::size_t block_begin = std::min(count_, static_cast<std::size_t>(block) * block_);
-    const std::size_t block_end = std::min(count_, block_begin + block_);
-    const std::size_t begin = std::min(block_end, block_begin + (round * in_flight_ + index) * chunk_);
-    return extent(begin, std::min(block_end, begin + chunk_));
-  }
-
- private:
-  Extent extent(std::size_t begin, std::size_t end) const noexcept {
-    return {begin * element_, (end - begin) * element_, end - begin};
-  }
-
-  std::size_t count_;
-  std::size_t element_;
-  std::size_t carried_;
-  std::size_t in_flight_;
-  std::size_t rounds_;
-  std::size_t block_;
-  std::size_t chunk_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
 // ---- dtrain/backend/message_passing/algorithms/halving_stages.hpp
 
 /// @file
@@ -10592,344 +10018,11 @@ class HalvingStages {
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
-// ---- dtrain/backend/message_passing/algorithms/algorithm_table.hpp
-
-/// @file
-/// AllReduceAlgorithm, and AlgorithmTable: the cheapest algorithm for each length by alpha and beta, from cost
-/// functions.
-
-/// Each algorithm has `sent_by(rank)`, which is exact for every length, and, if it is a choice among several, `path()`:
-/// the messages and bytes on its longest chain. Below, n ranks reduce S bytes. A rank sends one message at a time
-/// (single-port model). Chunks that are in flight together count as one message; headers with their first chunk, and
-/// combining not at all. Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication
-/// operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005), 4; the files of the algorithms name others.
-namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-/// Messages and bytes that one rank sends in one operation.
-struct RankTraffic {
-  std::size_t messages = 0;
-  std::size_t headers = 0;  ///< among the messages
-  std::size_t payload_bytes = 0;
-
-  constexpr std::size_t bytes() const noexcept { return headers * sizeof(Operation) + payload_bytes; }
-};
-
-struct CriticalPath {
-  double messages = 0;
-  double bytes = 0;
-
-  constexpr double seconds(const LinkCost& link) const noexcept { return link.seconds(messages, bytes); }
-};
-
-/// A buffer and the ranks that reduce or exchange it.
-struct CollectiveShape {
-  int ranks;
-  std::size_t count;  ///< elements of the whole buffer
-  DType dtype;
-  DType partial;  ///< type of partial results; `dtype` if nothing is reduced
-
-  constexpr std::size_t bytes() const noexcept { return count * size_bytes(dtype); }
-  constexpr std::size_t partial_bytes() const noexcept { return count * size_bytes(partial); }
-  constexpr std::size_t peers() const noexcept { return static_cast<std::size_t>(ranks) - 1; }
-};
-
-/// direct_exchange.hpp: alpha + (n - 1) S beta, because its messages are independent and in flight together.
-struct DirectExchangeCost {
-  CollectiveShape shape;  ///< of what a rank sends to one other
-
-  constexpr RankTraffic sent_by(int /*rank*/) const noexcept {
-    return {shape.peers(), shape.peers(), shape.peers() * shape.bytes()};
-  }
-  constexpr CriticalPath path() const noexcept {
-    const auto peers = static_cast<double>(shape.peers());
-    return {1, peers * static_cast<double>(shape.bytes())};
-  }
-};
-
-/// recursive_doubling.hpp: log2(n) (alpha + S beta); two messages more if n is no power of two.
-struct RecursiveDoublingCost {
-  CollectiveShape shape;
-
-  constexpr RankTraffic sent_by(int rank) const noexcept {
-    if (rank >= whole()) {
-      return {1, 1, shape.bytes()};
-    }
-    const bool is_paired = rank < shape.ranks - whole();
-    const std::size_t first = is_paired ? shape.partial_bytes() : shape.bytes();
-    const std::size_t messages = exchanges() + (is_paired ? 1 : 0);
-    return {messages, messages, first + (exchanges() - 1) * shape.partial_bytes() + (is_paired ? shape.bytes() : 0)};
-  }
-  constexpr CriticalPath path() const noexcept {
-    const bool has_pairs = shape.ranks > whole();
-    const auto all = static_cast<double>(shape.bytes());
-    const auto partial = static_cast<double>(shape.partial_bytes());
-    const auto steps = static_cast<double>(exchanges());
-    return has_pairs ? CriticalPath{steps + 2, 2 * all + steps * partial}
-                     : CriticalPath{steps, all + (steps - 1) * partial};
-  }
-
- private:
-  constexpr int whole() const noexcept { return static_cast<int>(std::bit_floor(static_cast<unsigned>(shape.ranks))); }
-  constexpr std::size_t exchanges() const noexcept {
-    return static_cast<std::size_t>(std::countr_zero(static_cast<unsigned>(whole())));
-  }
-};
-
-/// halving_doubling.hpp: 2 log2(n) alpha + 2 (n - 1) / n S beta if n is a power of two. In general a stage of factor f
-/// takes f - 1 messages each way, and a pair of ranks adds 2 (alpha + S beta).
-struct HalvingDoublingCost {
-  CollectiveShape shape;
-  Tuning tuning;
-
-  constexpr RankTraffic sent_by(int rank) const noexcept {
-    const HalvingStages stages(shape.ranks);
-    const HalvingChunks chunks = HalvingChunks::of(tuning, shape.partial);
-    RankTraffic sent;
-    if (stages.is_paired(rank)) {
-      sent = {1 + chunks.messages(shape.count, true), 1, shape.bytes()};
-    }
-    for (std::size_t stage = 0; stages.takes_part(rank) && stage < stages.count(); ++stage) {
-      const int self = stages.participant(rank);
-      const int own = stages.position(self, stage);
-      const std::size_t peers = static_cast<std::size_t>(stages.factor(stage)) - 1;
-      const std::size_t longest = stages.longest_part(shape.count, stage);
-      const bool is_partial = stage > 0 || stages.is_paired(rank);
-      for (int other = 0; other < stages.factor(stage); ++other) {
-        const std::size_t count = stages.part(shape.count, self, stage, other).count;
-        sent.payload_bytes += other == own ? peers * count * size_bytes(shape.dtype)
-                                           : count * size_bytes(is_partial ? shape.partial : shape.dtype);
-      }
-      sent.headers += peers;
-      sent.messages += peers * (1 + chunks.messages(longest, true) + chunks.messages(longest, false));
-    }
-    return sent;
-  }
-
-  constexpr CriticalPath path() const noexcept {
-    const HalvingStages stages(shape.ranks);
-    const bool has_pairs = stages.extra_ranks() > 0;
-    CriticalPath path;
-    if (has_pairs) {
-      path = {2 * steps(shape.count), 2 * static_cast<double>(shape.bytes())};
-    }
-    for (std::size_t stage = 0; stage < stages.count(); ++stage) {
-      const double peers = stages.factor(stage) - 1;
-      const std::size_t longest = stages.longest_part(shape.count, stage);
-      const std::size_t halved = size_bytes(stage > 0 || has_pairs ? shape.partial : shape.dtype);
-      path.messages += 2 * peers * steps(longest);
-      path.bytes += peers * static_cast<double>(longest * (halved + size_bytes(shape.dtype)));
-    }
-    return path;
-  }
-
- private:
-  constexpr double steps(std::size_t longest) const noexcept {
-    const std::size_t messages = HalvingChunks::of(tuning, shape.partial).messages(longest, false);
-    return static_cast<double>((messages + tuning.chunks_in_flight - 1) / tuning.chunks_in_flight);
-  }
-};
-
-/// ring_collectives.hpp: (n - 1) (alpha + S / n beta) for the reduction, and equally for the all-gather.
-struct RingCost {
-  CollectiveShape shape;
-  Tuning tuning;
-  bool reduces;
-  bool gathers;
-
-  RankTraffic sent_by(int rank) const noexcept {
-    const Blocks blocks = all_blocks();
-    const std::size_t steps = shape.peers() * ((reduces ? 1 : 0) + (gathers ? 1 : 0));
-    RankTraffic sent{1 + blocks.rounds() * steps * blocks.chunks_in_flight(), 1, 0};
-    const auto block = [&](int distance) { return blocks.block((rank + shape.ranks - distance) % shape.ranks).count; };
-    for (int step = 0; step < shape.ranks - 1; ++step) {
-      const DType reduced = step == 0 ? shape.dtype : shape.partial;
-      sent.payload_bytes += reduces ? block(step + 1) * size_bytes(reduced) : 0;
-      sent.payload_bytes += gathers ? block(step) * size_bytes(shape.dtype) : 0;
-    }
-    return sent;
-  }
-
-  CriticalPath path() const noexcept {
-    const Blocks blocks = all_blocks();
-    const auto peers = static_cast<double>(shape.peers());
-    const auto count = static_cast<double>(blocks.block(0).count);
-    const auto element = static_cast<double>(size_bytes(shape.dtype));
-    const auto partial = static_cast<double>(size_bytes(shape.partial));
-    const double width = (reduces ? element + (peers - 1) * partial : 0) + (gathers ? peers * element : 0);
-    return {static_cast<double>(blocks.rounds()) * peers * ((reduces ? 1 : 0) + (gathers ? 1 : 0)), count * width};
-  }
-
- private:
-  Blocks all_blocks() const noexcept { return {shape.count, shape.dtype, shape.ranks, tuning, shape.partial}; }
-};
-
-/// direct_exchange.hpp: (n - 1) (alpha + S / n beta) for the reduction, and equally for the all-gather.
-struct DirectReduceScatterCost {
-  CollectiveShape shape;
-  Tuning tuning;
-  bool gathers;
-
-  RankTraffic sent_by(int rank) const noexcept {
-    const Blocks blocks = all_blocks();
-    const std::size_t own = blocks.block(rank).bytes;
-    return {shape.peers() * (1 + blocks.rounds() * (gathers ? 2 : 1) * blocks.chunks_in_flight()), shape.peers(),
-            shape.bytes() - own + (gathers ? shape.peers() * own : 0)};
-  }
-
-  CriticalPath path() const noexcept {
-    const Blocks blocks = all_blocks();
-    const double exchanges = static_cast<double>(shape.peers()) * (gathers ? 2 : 1);
-    return {static_cast<double>(blocks.rounds()) * exchanges, exchanges * static_cast<double>(blocks.block(0).bytes)};
-  }
-
- private:
-  Blocks all_blocks() const noexcept { return {shape.count, shape.dtype, shape.ranks, tuning}; }
-};
-
-/// In this order the first of the cheapest counts.
-enum class AllReduceAlgorithm : std::uint8_t {
-  direct_exchange,
-  direct_reduce_scatter,
-  recursive_doubling,
-  halving_doubling,
-  ring,
-};
-inline constexpr std::size_t all_reduce_algorithms = 5;
-
-const char* name(AllReduceAlgorithm algorithm) noexcept;
-
-/// Whether the algorithm can reduce the buffer: two of them send it in headers, two are for few ranks.
-inline bool can_run(AllReduceAlgorithm algorithm, const CollectiveShape& shape, const Tuning& tuning) noexcept {
-  switch (algorithm) {
-    case AllReduceAlgorithm::direct_exchange:
-      return shape.ranks <= tuning.direct_exchange_ranks && shape.bytes() <= tuning.small_bytes;
-    case AllReduceAlgorithm::direct_reduce_scatter:
-      return shape.ranks <= tuning.direct_exchange_ranks && tuning.direct_reduce_scatter;
-    case AllReduceAlgorithm::recursive_doubling: return shape.partial_bytes() <= tuning.small_bytes;
-    default: return true;
-  }
-}
-
-/// The choice by Tuning's thresholds.
-inline AllReduceAlgorithm fixed_algorithm(const CollectiveShape& shape, const Tuning& tuning) noexcept {
-  const bool few = shape.ranks <= tuning.direct_exchange_ranks;
-  if (few && shape.bytes() <= tuning.small_bytes) {
-    return AllReduceAlgorithm::direct_exchange;
-  }
-  if (shape.partial_bytes() <= tuning.small_bytes) {
-    return AllReduceAlgorithm::recursive_doubling;
-  }
-  return few && tuning.direct_reduce_scatter ? AllReduceAlgorithm::direct_reduce_scatter : AllReduceAlgorithm::ring;
-}
-
-/// The time that the cost model gives.
-double modelled_seconds(AllReduceAlgorithm algorithm, const CollectiveShape& shape, const Tuning& tuning,
-                        const LinkCost& link) noexcept;
-
-/// Plain fields: rank 0 sends it to the other ranks. Entries are for lengths up to 1, 2, 4, ... bytes, for partial
-/// results as wide as elements, and for wider ones.
-class AlgorithmTable {
- public:
-  static AlgorithmTable cheapest(int ranks, const Tuning& tuning, const LinkCost& link) noexcept;
-
-  /// The cheapest algorithm that can_run().
-  AllReduceAlgorithm at(const CollectiveShape& shape, const Tuning& tuning) const noexcept {
-    const auto width = static_cast<std::size_t>(shape.bytes() < 2 ? 0 : std::bit_width(shape.bytes() - 1));
-    const std::size_t entry = std::min(lengths - 1, width);
-    const AllReduceAlgorithm algorithm = entries_[shape.partial == shape.dtype ? 0 : 1][entry];
-    return can_run(algorithm, shape, tuning) ? algorithm : AllReduceAlgorithm::halving_doubling;
-  }
-
-  /// Whether a table that came from rank 0 has possible entries only.
-  bool is_valid() const noexcept;
-
-  /// "alpha 2e-06 s, beta 1e-10 s/byte: direct exchange to 8192 bytes, then ring".
-  std::string description() const;
-
- private:
-  static constexpr std::size_t lengths = 48;
-
-  LinkCost link_{};
-  std::array<std::array<AllReduceAlgorithm, lengths>, 2> entries_{};
-};
-
-/// A channel's choice. The first all_reduce settles it.
-struct ChannelAlgorithms {
-  AlgorithmChoice choice{};
-  bool is_settled = false;
-  AlgorithmTable table{};
-
-  bool is_fixed() const noexcept { return choice.basis == AlgorithmChoice::Basis::fixed; }
-};
-
-inline const char* name(AllReduceAlgorithm algorithm) noexcept {
-  switch (algorithm) {
-    case AllReduceAlgorithm::direct_exchange: return "direct exchange";
-    case AllReduceAlgorithm::direct_reduce_scatter: return "direct reduce-scatter";
-    case AllReduceAlgorithm::recursive_doubling: return "recursive doubling";
-    case AllReduceAlgorithm::halving_doubling: return "halving-doubling";
-    default: return "ring";
-  }
-}
-
-inline double modelled_seconds(AllReduceAlgorithm algorithm, const CollectiveShape& shape, const Tuning& tuning,
-                               const LinkCost& link) noexcept {
-  switch (algorithm) {
-    case AllReduceAlgorithm::direct_exchange: return DirectExchangeCost{shape}.path().seconds(link);
-    case AllReduceAlgorithm::direct_reduce_scatter:
-      return DirectReduceScatterCost{shape, tuning, true}.path().seconds(link);
-    case AllReduceAlgorithm::recursive_doubling: return RecursiveDoublingCost{shape}.path().seconds(link);
-    case AllReduceAlgorithm::halving_doubling: return HalvingDoublingCost{shape, tuning}.path().seconds(link);
-    default: return RingCost{shape, tuning, true, true}.path().seconds(link);
-  }
-}
-
-inline AlgorithmTable AlgorithmTable::cheapest(int ranks, const Tuning& tuning, const LinkCost& link) noexcept {
-  AlgorithmTable table;
-  table.link_ = link;
-  for (std::size_t wide = 0; wide < 2; ++wide) {
-    for (std::size_t entry = 0; entry < lengths; ++entry) {
-      const DType dtype = wide == 0 ? DType::f32 : DType::bf16;
-      const std::size_t count = ((std::size_t{1} << entry) + size_bytes(dtype) - 1) / size_bytes(dtype);
-      const CollectiveShape shape{ranks, count, dtype, DType::f32};
-      AllReduceAlgorithm& best = table.entries_[wide][entry];
-      best = AllReduceAlgorithm::ring;
-      for (std::size_t k = all_reduce_algorithms - 1; k-- > 0;) {
-        const auto other = static_cast<AllReduceAlgorithm>(k);
-        const bool is_cheaper =
-            modelled_seconds(other, shape, tuning, link) <= modelled_seconds(best, shape, tuning, link);
-        best = is_cheaper && can_run(other, shape, tuning) ? other : best;
-      }
-    }
-  }
-  return table;
-}
-
-inline bool AlgorithmTable::is_valid() const noexcept {
-  return std::all_of(entries_.begin(), entries_.end(), [](const auto& row) {
-    return std::all_of(row.begin(), row.end(), [](AllReduceAlgorithm algorithm) {
-      return static_cast<std::size_t>(algorithm) < all_reduce_algorithms;
-    });
-  });
-}
-
-inline std::string AlgorithmTable::description() const {
-  const auto& row = entries_[0];
-  std::string text = to_string(link_) + ": ";
-  for (std::size_t entry = 0; entry + 1 < lengths; ++entry) {
-    if (row[entry] != row[entry + 1]) {
-      text += format_text("{} to {} bytes, then ", {name(row[entry]), std::size_t{1} << entry});
-    }
-  }
-  return text + name(row[lengths - 1]);
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
 // ---- dtrain/backend/message_passing/algorithms/operation_header.hpp
 
 /// @file
-/// Operation header: an operation's first message to a peer, with its descriptor and a small payload.
+/// Operation header: an operation's first message to a peer, with its descriptor and a small payload; the barrier,
+/// which consists of headers.
 
 /// Ranks with different operations detect it here, before one waits for a message that the other never sends. Large
 /// operations pay no latency: their later messages do not wait for the header.
@@ -11087,33 +10180,413 @@ class HeaderExchange {
   typename E::MessageHandle header_sent_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+/// A header's memory, and the bytes of its payload, which is in place.
+struct HeaderMessage {
+  std::byte* memory;
+  std::size_t payload = 0;
+};
 
-// ---- dtrain/backend/message_passing/algorithms/barrier.hpp
-
-/// @file
-/// Dissemination barrier: in round k, each rank receives from the rank 2^k before it, so in the end from all.
-
-namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-/// Source: D. Hensgen, R. Finkel and U. Manber, "Two algorithms for barrier synchronization", Int. J. Parallel Program.
-/// 17 (1988), the dissemination barrier.
+/// Sends `own` to rank `to`, and receives a header with the payload of `other` from rank `from`; -1: none.
+/// @throws as check_header
 template <Endpoint E>
-Routine barrier(OperationContext<E>& context) {
-  using MessageHandle = typename E::MessageHandle;
-  std::byte* const memory = context.scratch.at_least(2 * header_bytes(context));
-  std::byte* const received_header = memory + header_bytes(context);
-  for (int distance = 1; distance < context.size(); distance *= 2) {
-    const int peer = context.before(distance);
-    const MessageHandle received =
-        context.endpoint.recv(header_memory(context, received_header), peer, TagClass::collective);
-    const MessageHandle sent =
-        context.endpoint.send(write_header(context, memory, {}), context.after(distance), TagClass::collective);
+Routine exchange_headers(OperationContext<E>& context, int to, HeaderMessage own, int from, HeaderMessage other) {
+  typename E::MessageHandle sent;
+  typename E::MessageHandle received;
+  if (from >= 0) {
+    received = context.endpoint.recv(header_memory(context, other.memory), from, TagClass::collective);
+  }
+  if (to >= 0) {
+    sent = context.endpoint.send(write_header(context, own.memory, {inline_payload(own.memory), own.payload}), to,
+                                 TagClass::collective);
+  }
+  if (from >= 0) {
     const std::size_t bytes = co_await context.endpoint.done(received);
-    check_header(context, peer, received_header, bytes, 0);
+    check_header(context, from, other.memory, bytes, other.payload);
+  }
+  if (to >= 0) {
     co_await context.endpoint.done(sent);
   }
 }
+
+/// Dissemination barrier: in round k, each rank receives from the rank 2^k before it, so in the end from all. Source:
+/// D. Hensgen, R. Finkel and U. Manber, "Two algorithms for barrier synchronization", Int. J. Parallel Program. 17
+/// (1988).
+template <Endpoint E>
+Routine barrier(OperationContext<E>& context) {
+  std::byte* const memory = context.scratch.at_least(2 * header_bytes(context));
+  const HeaderMessage own{memory};
+  const HeaderMessage other{memory + header_bytes(context)};
+  for (int distance = 1; distance < context.size(); distance *= 2) {
+    Routine round = exchange_headers(context, context.after(distance), own, context.before(distance), other);
+    co_await round;
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/algorithms/blocks.hpp
+
+/// @file
+/// Blocks: division of a buffer into one block for each rank, and of blocks into chunks; exchange_chunks(): the
+/// pipeline in which headers and then chunks pass between a rank and its peers, several in flight together.
+
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+/// The largest value of Tuning::chunks_in_flight.
+inline constexpr std::size_t max_chunks_in_flight = 8;
+
+/// A range of elements; `offset` in bytes from the beginning of the whole buffer.
+struct Extent {
+  std::size_t offset;
+  std::size_t bytes;
+  std::size_t count;
+};
+
+/// Blocks have equal lengths, except the last ones, which may be shorter or empty. A block is processed in rounds of
+/// `chunks_in_flight()` chunks, which are in flight together.
+class Blocks {
+ public:
+  /// Divides `count` elements into `blocks` blocks.
+  Blocks(std::size_t count, DType dtype, int blocks, const Tuning& tuning) noexcept
+      : Blocks(count, dtype, blocks, tuning, dtype) {}
+
+  /// @param carried widest type in which a chunk is sent
+  Blocks(std::size_t count, DType dtype, int blocks, const Tuning& tuning, DType carried) noexcept
+      : count_(count), element_(size_bytes(dtype)), carried_(size_bytes(carried)), in_flight_(tuning.chunks_in_flight) {
+    const std::size_t number = static_cast<std::size_t>(blocks);
+    block_ = (count + number - 1) / number;
+    const std::size_t longest = std::max<std::size_t>(1, tuning.chunk_bytes / carried_);
+    rounds_ = std::max<std::size_t>(1, (block_ + in_flight_ * longest - 1) / (in_flight_ * longest));
+    const std::size_t chunks = rounds_ * in_flight_;
+    const std::size_t line = std::max<std::size_t>(1, 64 / element_);
+    chunk_ = std::max<std::size_t>(1, (block_ + chunks - 1) / chunks);
+    chunk_ = (chunk_ + line - 1) / line * line;
+  }
+
+  std::size_t chunks_in_flight() const noexcept { return in_flight_; }
+  std::size_t rounds() const noexcept { return rounds_; }
+  /// Chunks of the longest block that have elements; at least one.
+  std::size_t chunks() const noexcept { return std::max<std::size_t>(1, (block_ + chunk_ - 1) / chunk_); }
+  std::size_t chunk_bytes() const noexcept { return chunk_ * carried_; }  ///< memory for one in its widest type
+  std::size_t block_bytes() const noexcept { return block_ * element_; }
+
+  Extent block(int block) const noexcept {
+    const std::size_t begin = std::min(count_, static_cast<std::size_t>(block) * block_);
+    return extent(begin, std::min(count_, begin + block_));
+  }
+
+  Extent chunk(int block, std::size_t round, std::size_t index) const noexcept {
+    const std::size_t block_begin = std::min(count_, static_cast<std::size_t>(block) * block_);
+    const std::size_t block_end = std::min(count_, block_begin + block_);
+    const std::size_t begin = std::min(block_end, block_begin + (round * in_flight_ + index) * chunk_);
+    return extent(begin, std::min(block_end, begin + chunk_));
+  }
+
+ private:
+  Extent extent(std::size_t begin, std::size_t end) const noexcept {
+    return {begin * element_, (end - begin) * element_, end - begin};
+  }
+
+  std::size_t count_;
+  std::size_t element_;
+  std::size_t carried_;
+  std::size_t in_flight_;
+  std::size_t rounds_;
+  std::size_t block_;
+  std::size_t chunk_;
+};
+
+/// Base of a schedule that sends and receives, with headers that carry no payload.
+struct ChunkSchedule {
+  static constexpr bool sends() noexcept { return true; }
+  static constexpr bool receives() noexcept { return true; }
+  static constexpr bool compares() noexcept { return true; }    ///< the first messages are headers
+  static constexpr bool is_inline() noexcept { return false; }  ///< the headers carry all, and no chunks follow
+  static std::span<const std::byte> payload(std::size_t /*k*/) noexcept { return {}; }
+  static std::size_t received_payload(std::size_t /*k*/) noexcept { return 0; }  ///< bytes
+  static void headers_arrived() noexcept {}
+};
+
+/// Exchange k of peers() sends to rank to(k) and receives from rank from(k). Chunk m + in_flight() is started after
+/// chunk m has arrived, because it may hold the combined result, and after chunk m has been sent: then its memory is
+/// free. Every rank posts a recv before it waits, so ranks cannot deadlock in a ring.
+/// @tparam Schedule has the members of ChunkSchedule and `most_peers`; peers(), to(k) and from(k); in_flight() and
+/// messages(), the number of chunks; sent_header(k), which exchanges may share, and received_header(k); outgoing(m, k)
+/// and incoming(m, k), the memory of chunk m; arrived(m), called when chunk m of every exchange is there
+template <Endpoint E, class Schedule>
+Routine exchange_chunks(OperationContext<E>& context, Schedule schedule) {
+  using Handles = std::array<typename E::MessageHandle, Schedule::most_peers>;
+  const std::size_t in_flight = schedule.in_flight();
+  const std::size_t messages = schedule.is_inline() ? 0 : schedule.messages();
+  const std::size_t peers = schedule.peers();
+  Handles header_sent;
+  Handles header_received;
+  std::array<Handles, max_chunks_in_flight> sent;
+  std::array<Handles, max_chunks_in_flight> received;
+  const auto start = [&](std::size_t m) {
+    for (std::size_t k = 0; schedule.receives() && k < peers; ++k) {
+      received[m % in_flight][k] =
+          context.endpoint.recv(schedule.incoming(m, k), schedule.from(k), TagClass::collective);
+    }
+    for (std::size_t k = 0; schedule.sends() && k < peers; ++k) {
+      sent[m % in_flight][k] = context.endpoint.send(schedule.outgoing(m, k), schedule.to(k), TagClass::collective);
+    }
+  };
+  std::span<const std::byte> header;
+  for (std::size_t k = 0; schedule.compares() && k < peers; ++k) {
+    if (schedule.receives()) {
+      header_received[k] = context.endpoint.recv(header_memory(context, schedule.received_header(k)), schedule.from(k),
+                                                 TagClass::collective);
+    }
+    if (schedule.sends()) {
+      if (header.data() != schedule.sent_header(k)) {
+        header = write_header(context, schedule.sent_header(k), schedule.payload(k));
+      }
+      header_sent[k] = context.endpoint.send(header, schedule.to(k), TagClass::collective);
+    }
+  }
+  for (std::size_t m = 0; m < std::min(in_flight, messages); ++m) {
+    start(m);
+  }
+  for (std::size_t k = 0; schedule.compares() && schedule.receives() && k < peers; ++k) {
+    const std::size_t bytes = co_await context.endpoint.done(header_received[k]);
+    check_header(context, schedule.from(k), schedule.received_header(k), bytes, schedule.received_payload(k));
+  }
+  if (schedule.is_inline()) {
+    schedule.headers_arrived();
+  }
+  for (std::size_t m = 0; m < messages; ++m) {
+    for (std::size_t k = 0; schedule.receives() && k < peers; ++k) {
+      const std::size_t bytes = co_await context.endpoint.done(received[m % in_flight][k]);
+      check_length(context, schedule.from(k), bytes, schedule.incoming(m, k).size());
+    }
+    schedule.arrived(m);
+    for (std::size_t k = 0; schedule.sends() && k < peers; ++k) {
+      co_await context.endpoint.done(sent[m % in_flight][k]);
+    }
+    if (m + in_flight < messages) {
+      start(m + in_flight);
+    }
+  }
+  for (std::size_t k = 0; schedule.compares() && schedule.sends() && k < peers; ++k) {
+    co_await context.endpoint.done(header_sent[k]);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing
+
+// ---- dtrain/backend/message_passing/algorithms/algorithm_table.hpp
+
+/// @file
+/// AllReduceAlgorithm, and AlgorithmTable: the cheapest algorithm for each length by alpha and beta, from cost
+/// functions.
+
+/// Each algorithm's `..._path()` has the messages and bytes on its longest chain. Below, n ranks reduce S bytes. A rank
+/// sends one message at a time (single-port model). Chunks that are in flight together count as one message; headers
+/// with their first chunk, and combining not at all. Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of
+/// collective communication operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005), 4; the files of the
+/// algorithms name others.
+namespace DTRAIN_NAMESPACE::backend::message_passing {
+
+struct CriticalPath {
+  double messages = 0;
+  double bytes = 0;
+
+  constexpr double seconds(const LinkCost& link) const noexcept { return link.seconds(messages, bytes); }
+};
+
+/// A buffer and the ranks that reduce it.
+struct CollectiveShape {
+  int ranks;
+  std::size_t count;  ///< elements of the whole buffer
+  DType dtype;
+  DType partial;  ///< type of partial results
+
+  constexpr std::size_t bytes() const noexcept { return count * size_bytes(dtype); }
+  constexpr std::size_t partial_bytes() const noexcept { return count * size_bytes(partial); }
+  constexpr double peers() const noexcept { return ranks - 1; }
+};
+
+/// direct_exchange.hpp: alpha + (n - 1) S beta, because its messages are independent and in flight together.
+constexpr CriticalPath direct_exchange_path(const CollectiveShape& shape) noexcept {
+  return {1, shape.peers() * static_cast<double>(shape.bytes())};
+}
+
+/// recursive_doubling.hpp: log2(n) (alpha + S beta); two messages more if n is no power of two.
+constexpr CriticalPath recursive_doubling_path(const CollectiveShape& shape) noexcept {
+  const auto ranks = static_cast<unsigned>(shape.ranks);
+  const auto all = static_cast<double>(shape.bytes());
+  const auto partial = static_cast<double>(shape.partial_bytes());
+  const double steps = std::bit_width(ranks) - 1;
+  return std::has_single_bit(ranks) ? CriticalPath{steps, all + (steps - 1) * partial}
+                                    : CriticalPath{steps + 2, 2 * all + steps * partial};
+}
+
+/// halving_doubling.hpp: 2 log2(n) alpha + 2 (n - 1) / n S beta if n is a power of two. In general a stage of factor f
+/// takes f - 1 messages each way, and a pair of ranks adds 2 (alpha + S beta).
+constexpr CriticalPath halving_doubling_path(const CollectiveShape& shape, const Tuning& tuning) noexcept {
+  const HalvingStages stages(shape.ranks);
+  const bool has_pairs = stages.extra_ranks() > 0;
+  const auto steps = [&](std::size_t longest) {
+    const std::size_t messages = HalvingChunks::of(tuning, shape.partial).messages(longest, false);
+    return static_cast<double>((messages + tuning.chunks_in_flight - 1) / tuning.chunks_in_flight);
+  };
+  CriticalPath path;
+  if (has_pairs) {
+    path = {2 * steps(shape.count), 2 * static_cast<double>(shape.bytes())};
+  }
+  for (std::size_t stage = 0; stage < stages.count(); ++stage) {
+    const double peers = stages.factor(stage) - 1;
+    const std::size_t longest = stages.longest_part(shape.count, stage);
+    const std::size_t halved = size_bytes(stage > 0 || has_pairs ? shape.partial : shape.dtype);
+    path.messages += 2 * peers * steps(longest);
+    path.bytes += peers * static_cast<double>(longest * (halved + size_bytes(shape.dtype)));
+  }
+  return path;
+}
+
+/// ring_collectives.hpp: (n - 1) (alpha + S / n beta) for the reduction, and equally for the all-gather.
+inline CriticalPath ring_path(const CollectiveShape& shape, const Tuning& tuning) noexcept {
+  const Blocks blocks(shape.count, shape.dtype, shape.ranks, tuning, shape.partial);
+  const auto count = static_cast<double>(blocks.block(0).count);
+  const auto element = static_cast<double>(size_bytes(shape.dtype));
+  const auto partial = static_cast<double>(size_bytes(shape.partial));
+  const double width = element + (shape.peers() - 1) * partial + shape.peers() * element;
+  return {static_cast<double>(blocks.rounds()) * shape.peers() * 2, count * width};
+}
+
+/// direct_exchange.hpp: (n - 1) (alpha + S / n beta) for the reduction, and equally for the all-gather.
+inline CriticalPath direct_reduce_scatter_path(const CollectiveShape& shape, const Tuning& tuning) noexcept {
+  const Blocks blocks(shape.count, shape.dtype, shape.ranks, tuning);
+  const double exchanges = shape.peers() * 2;
+  return {static_cast<double>(blocks.rounds()) * exchanges, exchanges * static_cast<double>(blocks.block(0).bytes)};
+}
+
+/// In this order the first of the cheapest counts.
+enum class AllReduceAlgorithm : std::uint8_t {
+  direct_exchange,
+  direct_reduce_scatter,
+  recursive_doubling,
+  halving_doubling,
+  ring,
+};
+inline constexpr std::size_t all_reduce_algorithms = 5;
+
+inline const char* name(AllReduceAlgorithm algorithm) noexcept {
+  switch (algorithm) {
+    case AllReduceAlgorithm::direct_exchange: return "direct exchange";
+    case AllReduceAlgorithm::direct_reduce_scatter: return "direct reduce-scatter";
+    case AllReduceAlgorithm::recursive_doubling: return "recursive doubling";
+    case AllReduceAlgorithm::halving_doubling: return "halving-doubling";
+    default: return "ring";
+  }
+}
+
+/// Whether the algorithm can reduce the buffer: two of them send it in headers, two are for few ranks.
+inline bool can_run(AllReduceAlgorithm algorithm, const CollectiveShape& shape, const Tuning& tuning) noexcept {
+  switch (algorithm) {
+    case AllReduceAlgorithm::direct_exchange:
+      return shape.ranks <= tuning.direct_exchange_ranks && shape.bytes() <= tuning.small_bytes;
+    case AllReduceAlgorithm::direct_reduce_scatter:
+      return shape.ranks <= tuning.direct_exchange_ranks && tuning.direct_reduce_scatter;
+    case AllReduceAlgorithm::recursive_doubling: return shape.partial_bytes() <= tuning.small_bytes;
+    default: return true;
+  }
+}
+
+/// The choice by Tuning's thresholds.
+inline AllReduceAlgorithm fixed_algorithm(const CollectiveShape& shape, const Tuning& tuning) noexcept {
+  const bool few = shape.ranks <= tuning.direct_exchange_ranks;
+  if (few && shape.bytes() <= tuning.small_bytes) {
+    return AllReduceAlgorithm::direct_exchange;
+  }
+  if (shape.partial_bytes() <= tuning.small_bytes) {
+    return AllReduceAlgorithm::recursive_doubling;
+  }
+  return few && tuning.direct_reduce_scatter ? AllReduceAlgorithm::direct_reduce_scatter : AllReduceAlgorithm::ring;
+}
+
+/// The time that the cost model gives.
+inline double modelled_seconds(AllReduceAlgorithm algorithm, const CollectiveShape& shape, const Tuning& tuning,
+                               const LinkCost& link) noexcept {
+  switch (algorithm) {
+    case AllReduceAlgorithm::direct_exchange: return direct_exchange_path(shape).seconds(link);
+    case AllReduceAlgorithm::direct_reduce_scatter: return direct_reduce_scatter_path(shape, tuning).seconds(link);
+    case AllReduceAlgorithm::recursive_doubling: return recursive_doubling_path(shape).seconds(link);
+    case AllReduceAlgorithm::halving_doubling: return halving_doubling_path(shape, tuning).seconds(link);
+    default: return ring_path(shape, tuning).seconds(link);
+  }
+}
+
+/// Plain fields: rank 0 sends it to the other ranks. Entries are for lengths up to 1, 2, 4, ... bytes, for partial
+/// results as wide as elements, and for wider ones.
+class AlgorithmTable {
+ public:
+  static AlgorithmTable cheapest(int ranks, const Tuning& tuning, const LinkCost& link) noexcept {
+    AlgorithmTable table;
+    table.link_ = link;
+    for (std::size_t wide = 0; wide < 2; ++wide) {
+      for (std::size_t entry = 0; entry < lengths; ++entry) {
+        const DType dtype = wide == 0 ? DType::f32 : DType::bf16;
+        const std::size_t count = ((std::size_t{1} << entry) + size_bytes(dtype) - 1) / size_bytes(dtype);
+        const CollectiveShape shape{ranks, count, dtype, DType::f32};
+        AllReduceAlgorithm& best = table.entries_[wide][entry];
+        best = AllReduceAlgorithm::ring;
+        for (std::size_t k = all_reduce_algorithms - 1; k-- > 0;) {
+          const auto other = static_cast<AllReduceAlgorithm>(k);
+          const bool is_cheaper =
+              modelled_seconds(other, shape, tuning, link) <= modelled_seconds(best, shape, tuning, link);
+          best = is_cheaper && can_run(other, shape, tuning) ? other : best;
+        }
+      }
+    }
+    return table;
+  }
+
+  /// The cheapest algorithm that can_run().
+  AllReduceAlgorithm at(const CollectiveShape& shape, const Tuning& tuning) const noexcept {
+    const auto width = static_cast<std::size_t>(shape.bytes() < 2 ? 0 : std::bit_width(shape.bytes() - 1));
+    const std::size_t entry = std::min(lengths - 1, width);
+    const AllReduceAlgorithm algorithm = entries_[shape.partial == shape.dtype ? 0 : 1][entry];
+    return can_run(algorithm, shape, tuning) ? algorithm : AllReduceAlgorithm::halving_doubling;
+  }
+
+  /// Whether a table that came from rank 0 has possible entries only.
+  bool is_valid() const noexcept {
+    return std::all_of(entries_.begin(), entries_.end(), [](const auto& row) {
+      return std::all_of(row.begin(), row.end(), [](AllReduceAlgorithm algorithm) {
+        return static_cast<std::size_t>(algorithm) < all_reduce_algorithms;
+      });
+    });
+  }
+
+  /// "alpha 2e-06 s, beta 1e-10 s/byte: direct exchange to 8192 bytes, then ring".
+  std::string description() const {
+    const auto& row = entries_[0];
+    std::string text = to_string(link_) + ": ";
+    for (std::size_t entry = 0; entry + 1 < lengths; ++entry) {
+      if (row[entry] != row[entry + 1]) {
+        text += format_text("{} to {} bytes, then ", {name(row[entry]), std::size_t{1} << entry});
+      }
+    }
+    return text + name(row[lengths - 1]);
+  }
+
+ private:
+  static constexpr std::size_t lengths = 48;
+
+  LinkCost link_{};
+  std::array<std::array<AllReduceAlgorithm, lengths>, 2> entries_{};
+};
+
+/// A channel's choice. The first all_reduce settles it.
+struct ChannelAlgorithms {
+  AlgorithmChoice choice{};
+  bool is_settled = false;
+  AlgorithmTable table{};
+
+  bool is_fixed() const noexcept { return choice.basis == AlgorithmChoice::Basis::fixed; }
+};
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
@@ -11223,13 +10696,6 @@ Routine broadcast_large(OperationContext<E>& context, std::span<std::byte> buffe
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// All-reduce of `count` elements. `output` is `input`, or disjoint from it.
-struct HalvingDoubling {
-  const std::byte* input;
-  std::byte* output;
-  std::size_t count;
-};
-
 namespace detail {
 
 inline constexpr std::size_t max_halving_peers = HalvingStages::max_factor - 1;
@@ -11273,19 +10739,22 @@ struct HalvingStep {
 
 /// One rank's steps, and memory for them: headers, then slots for chunks in flight, then wide partial results.
 template <Endpoint E>
-class HalvingSchedule {
+class HalvingSchedule : public ChunkSchedule {
  public:
-  HalvingSchedule(OperationContext<E>& context, const HalvingDoubling& work)
+  static constexpr std::size_t most_peers = max_halving_peers;
+
+  HalvingSchedule(OperationContext<E>& context, const Buffers& buffers)
       : stages_(context.size()),
         rank_(context.rank()),
-        work_(work),
+        buffers_(buffers),
+        count_(context.operation.count),
         combine_(context.partial_reduction()),
         element_(size_bytes(context.operation.dtype)),
         wide_(size_bytes(combine_.type())),
         in_flight_(context.channel.tuning.chunks_in_flight),
         chunks_(HalvingChunks::of(context.channel.tuning, combine_.type())),
         header_(header_bytes(context)) {
-    const std::size_t longest = stages_.extra_ranks() > 0 ? work.count : stages_.longest_part(work.count, 0);
+    const std::size_t longest = stages_.extra_ranks() > 0 ? count_ : stages_.longest_part(count_, 0);
     chunks_.longest = std::min(chunks_.longest, std::max<std::size_t>(1, longest));
     peers_ = static_cast<std::size_t>(stages_.factor(stages_.count() - 1)) - 1;
     const std::size_t slots = 2 * peers_ * header_;
@@ -11302,65 +10771,77 @@ class HalvingSchedule {
   /// The even rank of a pair takes over the contributions of the odd one, or gives it the result.
   HalvingStep paired_step(bool gives_result) const noexcept {
     const bool even = rank_ % 2 == 0;
-    HalvingStep step;
-    step.peers = 1;
-    step.longest = work_.count;
-    step.sends = even == gives_result;
-    step.receives = !step.sends;
-    step.reduces = even && !gives_result;
-    const HalvingRange all{gives_result ? work_.output : work_.input, work_.count, element_, false};
-    step.transfers[0] = {even ? rank_ + 1 : rank_ - 1, all, all, work_.output};
-    step.own = all;
-    step.target = step.reduces ? partials_at(0) : nullptr;
-    return step;
+    HalvingStep made;
+    made.peers = 1;
+    made.longest = count_;
+    made.sends = even == gives_result;
+    made.receives = !made.sends;
+    made.reduces = even && !gives_result;
+    const HalvingRange all{gives_result ? buffers_.output : buffers_.input, count_, element_, false};
+    made.transfers[0] = {even ? rank_ + 1 : rank_ - 1, all, all, buffers_.output};
+    made.own = all;
+    made.target = made.reduces ? partials_at(0) : nullptr;
+    return made;
   }
 
   HalvingStep halving_step(std::size_t stage) const noexcept {
-    HalvingStep step = step_with_group(stage);
+    HalvingStep made = step_with_group(stage);
     const int self = stages_.participant(rank_);
     const HalvingPart own = part(stage, stages_.position(self, stage));
     const bool is_partial = has_partials(rank_, stage);
-    step.reduces = true;
-    step.last = stage + 1 == stages_.count();
-    step.own = range(own, is_partial);
-    step.target = step.last ? work_.output + own.begin * element_ : partials_at(own.begin);
-    for (std::size_t k = 0; k < step.peers; ++k) {
-      HalvingTransfer& transfer = step.transfers[k];
+    made.reduces = true;
+    made.last = stage + 1 == stages_.count();
+    made.own = range(own, is_partial);
+    made.target = made.last ? buffers_.output + own.begin * element_ : partials_at(own.begin);
+    for (std::size_t k = 0; k < made.peers; ++k) {
+      HalvingTransfer& transfer = made.transfers[k];
       const bool other_is_partial = has_partials(transfer.peer, stage);
       transfer.sent = range(part(stage, stages_.position(stages_.participant(transfer.peer), stage)), is_partial);
       transfer.received = {nullptr, own.count, other_is_partial ? wide_ : element_, other_is_partial};
     }
-    return step;
+    return made;
   }
 
   HalvingStep doubling_step(std::size_t stage) const noexcept {
-    HalvingStep step = step_with_group(stage);
-    step.compares = false;
+    HalvingStep made = step_with_group(stage);
+    made.compares = false;
     const HalvingPart own = part(stage, stages_.position(stages_.participant(rank_), stage));
-    for (std::size_t k = 0; k < step.peers; ++k) {
-      HalvingTransfer& transfer = step.transfers[k];
+    for (std::size_t k = 0; k < made.peers; ++k) {
+      HalvingTransfer& transfer = made.transfers[k];
       const HalvingPart other = part(stage, stages_.position(stages_.participant(transfer.peer), stage));
-      transfer.sent = {work_.output + own.begin * element_, own.count, element_, false};
+      transfer.sent = {buffers_.output + own.begin * element_, own.count, element_, false};
       transfer.received = {nullptr, other.count, element_, false};
-      transfer.target = work_.output + other.begin * element_;
+      transfer.target = buffers_.output + other.begin * element_;
     }
-    return step;
+    return made;
   }
 
-  /// Whether ranges travel in the headers.
-  bool is_inline(const HalvingStep& step) const noexcept { return chunks_.is_inline(step.longest, step.compares); }
-  std::size_t in_flight() const noexcept { return in_flight_; }
+  /// The step that exchange_chunks() runs.
+  HalvingStep step{};
 
-  /// After the headers, if any.
-  std::size_t messages(const HalvingStep& step) const noexcept { return chunks_.messages(step.longest, step.compares); }
+  std::size_t peers() const noexcept { return step.peers; }
+  int to(std::size_t k) const noexcept { return step.transfers[k].peer; }
+  int from(std::size_t k) const noexcept { return step.transfers[k].peer; }
+  bool sends() const noexcept { return step.sends; }
+  bool receives() const noexcept { return step.receives; }
+  bool compares() const noexcept { return step.compares; }
+  bool is_inline() const noexcept { return chunks_.is_inline(step.longest, step.compares); }
+  std::size_t in_flight() const noexcept { return in_flight_; }
+  std::size_t messages() const noexcept { return chunks_.messages(step.longest, step.compares); }
 
   std::byte* sent_header(std::size_t k) const noexcept { return memory_ + 2 * k * header_; }
   std::byte* received_header(std::size_t k) const noexcept { return sent_header(k) + header_; }
+  std::span<const std::byte> payload(std::size_t k) const noexcept {
+    return step.transfers[k].sent.chunk(0, is_inline() ? step.transfers[k].sent.count : 0);
+  }
+  std::size_t received_payload(std::size_t k) const noexcept {
+    return is_inline() ? step.transfers[k].received.count * step.transfers[k].received.width : 0;
+  }
 
-  std::span<const std::byte> outgoing(const HalvingStep& step, std::size_t m, std::size_t k) const noexcept {
+  std::span<const std::byte> outgoing(std::size_t m, std::size_t k) const noexcept {
     return step.transfers[k].sent.chunk(m, chunks_.longest);
   }
-  std::span<std::byte> incoming(const HalvingStep& step, std::size_t m, std::size_t k) const noexcept {
+  std::span<std::byte> incoming(std::size_t m, std::size_t k) const noexcept {
     const HalvingTransfer& transfer = step.transfers[k];
     const std::size_t begin = std::min(transfer.received.count, m * chunks_.longest);
     const std::size_t bytes = std::min(chunks_.longest, transfer.received.count - begin) * transfer.received.width;
@@ -11368,21 +10849,21 @@ class HalvingSchedule {
   }
 
   /// Every peer's header has arrived, with its range.
-  void headers_arrived(const HalvingStep& step) const noexcept {
+  void headers_arrived() const noexcept {
     if (step.reduces) {
       const auto source_of = [&](std::size_t k) { return inline_payload(received_header(k)); };
-      combine(step, source_of, 0, step.own.count);
+      combine(source_of, 0, step.own.count);
     } else if (step.receives) {
-      kernels::copy_bytes(step.transfers[0].target, inline_payload(received_header(0)), work_.count * element_);
+      kernels::copy_bytes(step.transfers[0].target, inline_payload(received_header(0)), count_ * element_);
     }
   }
 
   /// Chunk `m` of every peer has arrived.
-  void arrived(const HalvingStep& step, std::size_t m) const noexcept {
+  void arrived(std::size_t m) const noexcept {
     if (step.reduces) {
       const std::size_t begin = std::min(step.own.count, m * chunks_.longest);
       const auto source_of = [&](std::size_t k) { return slot(m, k); };
-      combine(step, source_of, begin, std::min(chunks_.longest, step.own.count - begin));
+      combine(source_of, begin, std::min(chunks_.longest, step.own.count - begin));
     }
   }
 
@@ -11391,20 +10872,20 @@ class HalvingSchedule {
   HalvingStep step_with_group(std::size_t stage) const noexcept {
     const int self = stages_.participant(rank_);
     const int position = stages_.position(self, stage);
-    HalvingStep step;
-    step.longest = stages_.longest_part(work_.count, stage);
-    step.before_own = static_cast<std::size_t>(position);
+    HalvingStep made;
+    made.longest = stages_.longest_part(count_, stage);
+    made.before_own = static_cast<std::size_t>(position);
     for (int other = 0; other < stages_.factor(stage); ++other) {
       if (other != position) {
-        step.transfers[step.peers++].peer = stages_.rank(self + (other - position) * stages_.distance(stage));
+        made.transfers[made.peers++].peer = stages_.rank(self + (other - position) * stages_.distance(stage));
       }
     }
-    return step;
+    return made;
   }
 
   /// A part of what this rank has kept up to the stage.
   HalvingPart part(std::size_t stage, int position) const noexcept {
-    return stages_.part(work_.count, stages_.participant(rank_), stage, position);
+    return stages_.part(count_, stages_.participant(rank_), stage, position);
   }
 
   bool has_partials(int rank, std::size_t stage) const noexcept { return stage > 0 || stages_.is_paired(rank); }
@@ -11413,17 +10894,16 @@ class HalvingSchedule {
     if (!stages_.takes_part(rank_)) {
       return {};
     }
-    return stages_.is_paired(rank_) ? HalvingPart{0, work_.count}
-                                    : part(0, stages_.position(stages_.participant(rank_), 0));
+    return stages_.is_paired(rank_) ? HalvingPart{0, count_} : part(0, stages_.position(stages_.participant(rank_), 0));
   }
 
   HalvingRange range(const HalvingPart& elements, bool is_partial) const noexcept {
-    const std::byte* const data = is_partial ? partials_at(elements.begin) : work_.input + elements.begin * element_;
+    const std::byte* const data = is_partial ? partials_at(elements.begin) : buffers_.input + elements.begin * element_;
     return {data, elements.count, is_partial ? wide_ : element_, is_partial};
   }
 
   std::byte* partials_at(std::size_t begin) const noexcept {
-    return combine_.widens() ? partials_ + (begin - first_kept_) * wide_ : work_.output + begin * element_;
+    return combine_.widens() ? partials_ + (begin - first_kept_) * wide_ : buffers_.output + begin * element_;
   }
 
   std::byte* slot(std::size_t m, std::size_t k) const noexcept {
@@ -11431,7 +10911,7 @@ class HalvingSchedule {
   }
 
   template <class SourceOf>
-  void combine(const HalvingStep& step, SourceOf source_of, std::size_t begin, std::size_t count) const noexcept {
+  void combine(SourceOf source_of, std::size_t begin, std::size_t count) const noexcept {
     std::array<kernels::PartialReduction::Operand, HalvingStages::max_factor> sources{};
     for (std::size_t k = 0; k < step.peers; ++k) {
       sources[k < step.before_own ? k : k + 1] = {source_of(k), step.transfers[k].received.is_partial};
@@ -11443,7 +10923,8 @@ class HalvingSchedule {
 
   HalvingStages stages_;
   int rank_;
-  HalvingDoubling work_;
+  Buffers buffers_;
+  std::size_t count_;
   kernels::PartialReduction combine_;
   std::size_t element_;
   std::size_t wide_;
@@ -11457,72 +10938,6 @@ class HalvingSchedule {
   std::size_t first_kept_;
 };
 
-/// Runs one step to its end.
-template <Endpoint E>
-Routine exchange_ranges(OperationContext<E>& context, const HalvingSchedule<E>& schedule, const HalvingStep& step) {
-  using MessageHandle = typename E::MessageHandle;
-  using Handles = std::array<MessageHandle, max_halving_peers>;
-  const std::size_t in_flight = schedule.in_flight();
-  const std::size_t messages = schedule.messages(step);
-  const bool is_inline = schedule.is_inline(step);
-  Handles header_sent;
-  Handles header_received;
-  std::array<Handles, max_chunks_in_flight> sent;
-  std::array<Handles, max_chunks_in_flight> received;
-  const auto start = [&](std::size_t m) {
-    for (std::size_t k = 0; k < step.peers; ++k) {
-      const int peer = step.transfers[k].peer;
-      if (step.receives) {
-        received[m % in_flight][k] = context.endpoint.recv(schedule.incoming(step, m, k), peer, TagClass::collective);
-      }
-      if (step.sends) {
-        sent[m % in_flight][k] = context.endpoint.send(schedule.outgoing(step, m, k), peer, TagClass::collective);
-      }
-    }
-  };
-  for (std::size_t k = 0; step.compares && k < step.peers; ++k) {
-    const HalvingTransfer& transfer = step.transfers[k];
-    if (step.receives) {
-      header_received[k] = context.endpoint.recv(header_memory(context, schedule.received_header(k)), transfer.peer,
-                                                 TagClass::collective);
-    }
-    if (step.sends) {
-      const std::span<const std::byte> payload =
-          is_inline ? transfer.sent.chunk(0, transfer.sent.count) : std::span<const std::byte>();
-      header_sent[k] = context.endpoint.send(write_header(context, schedule.sent_header(k), payload), transfer.peer,
-                                             TagClass::collective);
-    }
-  }
-  for (std::size_t m = 0; m < std::min(in_flight, messages); ++m) {
-    start(m);
-  }
-  for (std::size_t k = 0; step.compares && step.receives && k < step.peers; ++k) {
-    const HalvingTransfer& transfer = step.transfers[k];
-    const std::size_t bytes = co_await context.endpoint.done(header_received[k]);
-    check_header(context, transfer.peer, schedule.received_header(k), bytes,
-                 is_inline ? transfer.received.count * transfer.received.width : 0);
-  }
-  if (is_inline) {
-    schedule.headers_arrived(step);
-  }
-  for (std::size_t m = 0; m < messages; ++m) {
-    for (std::size_t k = 0; step.receives && k < step.peers; ++k) {
-      const std::size_t bytes = co_await context.endpoint.done(received[m % in_flight][k]);
-      check_length(context, step.transfers[k].peer, bytes, schedule.incoming(step, m, k).size());
-    }
-    schedule.arrived(step, m);
-    for (std::size_t k = 0; step.sends && k < step.peers; ++k) {
-      co_await context.endpoint.done(sent[m % in_flight][k]);
-    }
-    if (m + in_flight < messages) {
-      start(m + in_flight);
-    }
-  }
-  for (std::size_t k = 0; step.compares && step.sends && k < step.peers; ++k) {
-    co_await context.endpoint.done(header_sent[k]);
-  }
-}
-
 }  // namespace detail
 
 /// Each rank sends as many bytes as in a ring, 2 (n - 1) / n of the buffer, in 2 log2(n) steps if the number of ranks n
@@ -11530,31 +10945,30 @@ Routine exchange_ranges(OperationContext<E>& context, const HalvingSchedule<E>& 
 /// rank reduces each block, so all ranks get the same bits. Partial results that are wider than the elements take
 /// scratch memory: as long as half of the buffer, or the whole on a rank that stands for two.
 template <Endpoint E>
-Routine halving_doubling(OperationContext<E>& context, const HalvingDoubling& work) {
-  const detail::HalvingSchedule<E> schedule(context, work);
+Routine halving_doubling(OperationContext<E>& context, const Buffers& buffers) {
+  detail::HalvingSchedule<E> schedule(context, buffers);
   const HalvingStages& stages = schedule.stages();
   const bool is_paired = stages.is_paired(context.rank());
-  detail::HalvingStep step;
   if (is_paired) {
-    step = schedule.paired_step(false);
-    Routine routine = detail::exchange_ranges(context, schedule, step);
+    schedule.step = schedule.paired_step(false);
+    Routine routine = exchange_chunks(context, schedule);
     co_await routine;
   }
   if (stages.takes_part(context.rank())) {
     for (std::size_t stage = 0; stage < stages.count(); ++stage) {
-      step = schedule.halving_step(stage);
-      Routine routine = detail::exchange_ranges(context, schedule, step);
+      schedule.step = schedule.halving_step(stage);
+      Routine routine = exchange_chunks(context, schedule);
       co_await routine;
     }
     for (std::size_t stage = stages.count(); stage-- > 0;) {
-      step = schedule.doubling_step(stage);
-      Routine routine = detail::exchange_ranges(context, schedule, step);
+      schedule.step = schedule.doubling_step(stage);
+      Routine routine = exchange_chunks(context, schedule);
       co_await routine;
     }
   }
   if (is_paired) {
-    step = schedule.paired_step(true);
-    Routine routine = detail::exchange_ranges(context, schedule, step);
+    schedule.step = schedule.paired_step(true);
+    Routine routine = exchange_chunks(context, schedule);
     co_await routine;
   }
 }
@@ -11940,87 +11354,43 @@ Routine reduce_blocks(OperationContext<E>& context, const Buffers& buffers) {
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// `bytes` for `count` elements. As partial results, they also fit in a header's payload.
-struct RecursiveDoubling {
-  const std::byte* input;
-  std::byte* output;
-  std::size_t bytes;
-  std::size_t count;
-};
-
-namespace detail {
-
-/// A rank's partial result, stored as the payload of a header.
-struct PartialResult {
-  std::byte* memory;
-  std::size_t bytes;
-};
-
-/// Sends `own` and receives the peer's into `other`.
-template <Endpoint E>
-Routine exchange_partial_results(OperationContext<E>& context, int peer, PartialResult own, PartialResult other) {
-  using MessageHandle = typename E::MessageHandle;
-  const MessageHandle received =
-      context.endpoint.recv(header_memory(context, other.memory), peer, TagClass::collective);
-  const std::span<const std::byte> message = write_header(context, own.memory, {inline_payload(own.memory), own.bytes});
-  const MessageHandle sent = context.endpoint.send(message, peer, TagClass::collective);
-  const std::size_t length = co_await context.endpoint.done(received);
-  check_header(context, peer, other.memory, length, other.bytes);
-  co_await context.endpoint.done(sent);
-}
-
-template <Endpoint E>
-Routine send_partial_result(OperationContext<E>& context, int peer, std::byte* own, std::size_t bytes) {
-  const typename E::MessageHandle sent =
-      context.endpoint.send(write_header(context, own, {inline_payload(own), bytes}), peer, TagClass::collective);
-  co_await context.endpoint.done(sent);
-}
-
-template <Endpoint E>
-Routine receive_partial_result(OperationContext<E>& context, int peer, std::byte* other, std::size_t bytes) {
-  const typename E::MessageHandle received =
-      context.endpoint.recv(header_memory(context, other), peer, TagClass::collective);
-  const std::size_t length = co_await context.endpoint.done(received);
-  check_header(context, peer, other, length, bytes);
-}
-
-}  // namespace detail
-
 /// Recursive doubling. Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication
 /// operations in MPICH", Int. J. High Perform. Comput. Appl. 19 (2005), 4.5. Ranks beyond the largest power of two
 /// first send their input to a partner, and in the end receive the result from it. Both ranks of a pair combine in the
-/// same order, so their bits are equal.
+/// same order, so their bits are equal. Requires: partial results, too, fit in a header's payload.
 /// Example with 6 ranks: 4 and 5 send to 0 and 1; pairs 0-1, 2-3, then 0-2, 1-3; 0 and 1 send the result to 4 and 5.
 template <Endpoint E>
-Routine recursive_doubling(OperationContext<E>& context, const RecursiveDoubling& work) {
+Routine recursive_doubling(OperationContext<E>& context, const Buffers& buffers) {
   const int self = context.rank();
   const int whole = static_cast<int>(std::bit_floor(static_cast<unsigned>(context.size())));
   const int rest = context.size() - whole;
   const kernels::PartialReduction reduction = context.partial_reduction();
-  const std::size_t partial_bytes = work.count * size_bytes(reduction.type());
+  const std::size_t count = context.operation.count;
+  const std::size_t bytes = count * size_bytes(context.operation.dtype);
+  const std::size_t partial_bytes = count * size_bytes(reduction.type());
   std::byte* own = context.scratch.at_least(3 * header_bytes(context));
   std::byte* const other = own + header_bytes(context);
   std::byte* spare = other + header_bytes(context);
-  kernels::copy_bytes(inline_payload(own), work.input, work.bytes);
+  kernels::copy_bytes(inline_payload(own), buffers.input, bytes);
   const auto combine = [&](bool own_is_partial, bool other_is_partial, bool peer_first, bool last) {
     std::array<kernels::PartialReduction::Operand, 2> sources{
         {{inline_payload(own), own_is_partial}, {inline_payload(other), other_is_partial}}};
     if (peer_first) {
       std::swap(sources[0], sources[1]);
     }
-    reduction(sources, inline_payload(spare), work.count, last);
+    reduction(sources, inline_payload(spare), count, last);
     std::swap(own, spare);
   };
   if (self >= whole) {
-    Routine given = detail::send_partial_result(context, self - whole, own, work.bytes);
+    Routine given = exchange_headers(context, self - whole, {own, bytes}, -1, {other});
     co_await given;
-    Routine got = detail::receive_partial_result(context, self - whole, other, work.bytes);
+    Routine got = exchange_headers(context, -1, {own}, self - whole, {other, bytes});
     co_await got;
-    kernels::copy_bytes(work.output, inline_payload(other), work.bytes);
+    kernels::copy_bytes(buffers.output, inline_payload(other), bytes);
     co_return;
   }
   if (self < rest) {
-    Routine got = detail::receive_partial_result(context, self + whole, other, work.bytes);
+    Routine got = exchange_headers(context, -1, {own}, self + whole, {other, bytes});
     co_await got;
     combine(false, false, false, false);
   }
@@ -12028,17 +11398,17 @@ Routine recursive_doubling(OperationContext<E>& context, const RecursiveDoubling
     const int peer = self ^ distance;
     const bool own_is_partial = distance > 1 || self < rest;
     const bool other_is_partial = distance > 1 || peer < rest;
-    const detail::PartialResult mine{own, own_is_partial ? partial_bytes : work.bytes};
-    const detail::PartialResult theirs{other, other_is_partial ? partial_bytes : work.bytes};
-    Routine swap = detail::exchange_partial_results(context, peer, mine, theirs);
+    const HeaderMessage mine{own, own_is_partial ? partial_bytes : bytes};
+    const HeaderMessage theirs{other, other_is_partial ? partial_bytes : bytes};
+    Routine swap = exchange_headers(context, peer, mine, peer, theirs);
     co_await swap;
     combine(own_is_partial, other_is_partial, peer < self, distance * 2 == whole);
   }
   if (self < rest) {
-    Routine given = detail::send_partial_result(context, self + whole, own, work.bytes);
+    Routine given = exchange_headers(context, self + whole, {own, bytes}, -1, {other});
     co_await given;
   }
-  kernels::copy_bytes(work.output, inline_payload(own), work.bytes);
+  kernels::copy_bytes(buffers.output, inline_payload(own), bytes);
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
@@ -12065,21 +11435,29 @@ namespace detail {
 
 /// Numbers the messages of a ring: by round, then by step, then by chunk in flight.
 template <Endpoint E>
-class RingSchedule {
+class RingSchedule : public ChunkSchedule {
  public:
-  RingSchedule(OperationContext<E>& context, const BlockCollective& work, std::byte* slots) noexcept
+  static constexpr std::size_t most_peers = 1;
+
+  RingSchedule(OperationContext<E>& context, const BlockCollective& work)
       : context_(context),
         work_(work),
-        slots_(slots),
         combine_(context.partial_reduction()),
         in_flight_(work.blocks.chunks_in_flight()),
         reductions_(work.reduces ? static_cast<std::size_t>(context.size()) - 1 : 0),
-        steps_(reductions_ + (work.gathers ? static_cast<std::size_t>(context.size()) - 1 : 0)) {}
+        steps_(reductions_ + (work.gathers ? static_cast<std::size_t>(context.size()) - 1 : 0)),
+        memory_(context.scratch.at_least(2 * header_bytes(context) + 2 * in_flight_ * work.blocks.chunk_bytes())) {}
 
+  std::size_t peers() const noexcept { return 1; }
+  int to(std::size_t /*k*/) const noexcept { return context_.after(1); }
+  int from(std::size_t /*k*/) const noexcept { return context_.before(1); }
+  std::byte* sent_header(std::size_t /*k*/) const noexcept { return memory_; }
+  std::byte* received_header(std::size_t /*k*/) const noexcept { return memory_ + header_bytes(context_); }
+  std::size_t in_flight() const noexcept { return in_flight_; }
   std::size_t messages() const noexcept { return work_.blocks.rounds() * steps_ * in_flight_; }
 
   /// Message `m` to the next rank.
-  std::span<const std::byte> outgoing(std::size_t m) const noexcept {
+  std::span<const std::byte> outgoing(std::size_t m, std::size_t /*k*/) const noexcept {
     const std::size_t step = step_of(m);
     if (step < reductions_) {
       const Extent extent = extent_of(m, context_.before(static_cast<int>(step) + 1));
@@ -12091,7 +11469,7 @@ class RingSchedule {
   }
 
   /// Memory for message `m` from the previous rank: first its contribution, then partial results, then results.
-  std::span<std::byte> incoming(std::size_t m) const noexcept {
+  std::span<std::byte> incoming(std::size_t m, std::size_t /*k*/) const noexcept {
     const Extent extent = received(m);
     const std::size_t step = step_of(m);
     if (step >= reductions_) {
@@ -12110,7 +11488,7 @@ class RingSchedule {
     const Extent extent = received(m);
     const bool last = step + 1 == reductions_;
     const std::array<kernels::PartialReduction::Operand, 2> sources{
-        {{incoming(m).data(), step > 0}, {work_.input + extent.offset, false}}};
+        {{incoming(m, 0).data(), step > 0}, {work_.input + extent.offset, false}}};
     combine_(sources, last ? reduced(extent) : slot(m), extent.count, last);
   }
 
@@ -12137,58 +11515,25 @@ class RingSchedule {
   }
 
   /// Two slots for each chunk in flight: one is sent while the next message arrives in the other.
-  std::byte* slot(std::size_t m) const noexcept { return slots_ + m % (2 * in_flight_) * work_.blocks.chunk_bytes(); }
+  std::byte* slot(std::size_t m) const noexcept {
+    return memory_ + 2 * header_bytes(context_) + m % (2 * in_flight_) * work_.blocks.chunk_bytes();
+  }
 
   OperationContext<E>& context_;
   const BlockCollective& work_;
-  std::byte* slots_;
   kernels::PartialReduction combine_;
   std::size_t in_flight_;
   std::size_t reductions_;  ///< steps that reduce
   std::size_t steps_;
+  std::byte* memory_;  ///< of two headers, then of the slots
 };
 
 }  // namespace detail
 
-/// - Message m + in_flight is sent after message m has arrived, because it holds the combined result.
-/// - Message m + in_flight is received after message m has been sent: then its memory is free.
-/// Every rank posts a recv before it waits, so ranks cannot deadlock in a ring.
+/// Lifetime: `work` outlives the routine.
 template <Endpoint E>
 Routine ring(OperationContext<E>& context, const BlockCollective& work) {
-  using MessageHandle = typename E::MessageHandle;
-  const std::size_t in_flight = work.blocks.chunks_in_flight();
-  const std::size_t header = header_bytes(context);
-  std::byte* const memory = context.scratch.at_least(2 * header + 2 * in_flight * work.blocks.chunk_bytes());
-  std::byte* const received_header = memory + header;
-  const detail::RingSchedule<E> schedule(context, work, received_header + header);
-  const std::size_t messages = schedule.messages();
-  const int next = context.after(1);
-  const int previous = context.before(1);
-
-  const MessageHandle header_sent =
-      context.endpoint.send(write_header(context, memory, {}), next, TagClass::collective);
-  const MessageHandle header_received =
-      context.endpoint.recv(header_memory(context, received_header), previous, TagClass::collective);
-  std::array<MessageHandle, max_chunks_in_flight> sent;
-  std::array<MessageHandle, max_chunks_in_flight> received;
-  for (std::size_t m = 0; m < in_flight; ++m) {
-    received[m] = context.endpoint.recv(schedule.incoming(m), previous, TagClass::collective);
-    sent[m] = context.endpoint.send(schedule.outgoing(m), next, TagClass::collective);
-  }
-  const std::size_t bytes = co_await context.endpoint.done(header_received);
-  check_header(context, previous, received_header, bytes, 0);
-  for (std::size_t m = 0; m < messages; ++m) {
-    const std::size_t index = m % in_flight;
-    const std::size_t length = co_await context.endpoint.done(received[index]);
-    check_length(context, previous, length, schedule.incoming(m).size());
-    schedule.arrived(m);
-    co_await context.endpoint.done(sent[index]);
-    if (m + in_flight < messages) {
-      received[index] = context.endpoint.recv(schedule.incoming(m + in_flight), previous, TagClass::collective);
-      sent[index] = context.endpoint.send(schedule.outgoing(m + in_flight), next, TagClass::collective);
-    }
-  }
-  co_await context.endpoint.done(header_sent);
+  return exchange_chunks(context, detail::RingSchedule<E>(context, work));
 }
 
 /// An all_reduce as a ring, for buffers of every length.
@@ -12215,30 +11560,22 @@ namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 inline constexpr int max_direct_exchange_ranks = 16;
 
-/// Each rank receives `bytes` from every other, and reduces them in rank order or concatenates them.
-struct DirectExchange {
-  const std::byte* input;  ///< if `blocks`, one block for each rank; else one block for all
-  std::byte* output;
-  std::size_t bytes;  ///< of a block
-  std::size_t count;  ///< of a block, in elements
-  bool blocks;        ///< each rank receives its own block of the input
-  bool reduces;
-};
-
+/// Each rank receives a block from every other, and reduces them in rank order (all_reduce, reduce_scatter) or
+/// concatenates them (all_gather). For a reduce_scatter each rank receives its own block of the input.
 template <Endpoint E>
-Routine direct_exchange(OperationContext<E>& context, const DirectExchange& work) {
+Routine direct_exchange(OperationContext<E>& context, const Buffers& buffers) {
   using MessageHandle = typename E::MessageHandle;
+  const Operation& operation = context.operation;
+  const bool scatters = operation.kind == OperationKind::reduce_scatter;
+  const std::size_t block_bytes = operation.count * size_bytes(operation.dtype);
   const int size = context.size();
   const int self = context.rank();
   const std::size_t header = header_bytes(context);
   std::byte* const memory = context.scratch.at_least(2 * static_cast<std::size_t>(size) * header);
-  const auto sent_memory = [&](int peer) {
-    return memory + static_cast<std::size_t>(work.blocks ? peer : self) * header;
-  };
+  const auto sent_memory = [&](int peer) { return memory + static_cast<std::size_t>(scatters ? peer : self) * header; };
   const auto received_header = [&](int peer) { return memory + static_cast<std::size_t>(size + peer) * header; };
   const auto block_for = [&](int peer) {
-    const std::size_t offset = work.blocks ? static_cast<std::size_t>(peer) * work.bytes : 0;
-    return std::span(work.input + offset, work.bytes);
+    return std::span(buffers.input + (scatters ? static_cast<std::size_t>(peer) * block_bytes : 0), block_bytes);
   };
   std::array<MessageHandle, max_direct_exchange_ranks> sent;
   std::array<MessageHandle, max_direct_exchange_ranks> received;
@@ -12250,7 +11587,7 @@ Routine direct_exchange(OperationContext<E>& context, const DirectExchange& work
   std::span<const std::byte> message;
   for (int distance = 1; distance < size; ++distance) {
     const int peer = context.after(distance);
-    if (work.blocks || distance == 1) {
+    if (scatters || distance == 1) {
       message = write_header(context, sent_memory(peer), block_for(peer));
     }
     sent[static_cast<std::size_t>(peer)] = context.endpoint.send(message, peer, TagClass::collective);
@@ -12258,25 +11595,25 @@ Routine direct_exchange(OperationContext<E>& context, const DirectExchange& work
   for (int peer = 0; peer < size; ++peer) {
     if (peer != self) {
       const std::size_t bytes = co_await context.endpoint.done(received[static_cast<std::size_t>(peer)]);
-      check_header(context, peer, received_header(peer), bytes, work.bytes);
+      check_header(context, peer, received_header(peer), bytes, block_bytes);
     }
   }
   const auto block_of = [&](int peer) {
     return peer == self ? block_for(self).data() : inline_payload(received_header(peer));
   };
-  if (work.reduces) {
+  if (is_reduction(operation.kind)) {
     std::array<const std::byte*, max_direct_exchange_ranks> sources{};
     for (int peer = 0; peer < size; ++peer) {
       sources[static_cast<std::size_t>(peer)] = block_of(peer);
     }
-    const std::array<std::byte*, 1> targets{work.output};
-    kernels::Reduction::of(context.operation.dtype, context.operation.op)(
-        std::span(sources).first(static_cast<std::size_t>(size)), targets, work.count);
+    const std::array<std::byte*, 1> targets{buffers.output};
+    kernels::Reduction::of(operation.dtype, operation.op)(std::span(sources).first(static_cast<std::size_t>(size)),
+                                                          targets, operation.count);
   } else {
     for (int peer = 0; peer < size; ++peer) {
-      std::byte* const target = work.output + static_cast<std::size_t>(peer) * work.bytes;
+      std::byte* const target = buffers.output + static_cast<std::size_t>(peer) * block_bytes;
       if (target != block_of(peer)) {
-        kernels::copy_bytes(target, block_of(peer), work.bytes);
+        kernels::copy_bytes(target, block_of(peer), block_bytes);
       }
     }
   }
@@ -12292,27 +11629,36 @@ namespace detail {
 /// Numbers messages as RingSchedule does. Message m goes to every peer and comes from every peer. A round has one or
 /// two steps: each block's owner receives the block from all peers; then, if the work gathers, sends the result to all.
 template <Endpoint E>
-class DirectSchedule {
+class DirectSchedule : public ChunkSchedule {
  public:
-  DirectSchedule(OperationContext<E>& context, const BlockCollective& work, std::byte* slots) noexcept
+  static constexpr std::size_t most_peers = max_direct_exchange_ranks;
+
+  DirectSchedule(OperationContext<E>& context, const BlockCollective& work)
       : context_(context),
         work_(work),
-        slots_(slots),
         in_flight_(work.blocks.chunks_in_flight()),
-        steps_(work.gathers ? 2 : 1) {}
+        steps_(work.gathers ? 2 : 1),
+        headers_((peers() + 2) * header_bytes(context)),
+        memory_(context.scratch.at_least(headers_ + in_flight_ * (peers() + 1) * work.blocks.chunk_bytes())) {}
 
+  std::size_t peers() const noexcept { return static_cast<std::size_t>(context_.size()) - 1; }
+  int to(std::size_t k) const noexcept { return context_.after(static_cast<int>(k) + 1); }
+  int from(std::size_t k) const noexcept { return context_.before(static_cast<int>(k) + 1); }
+  std::byte* sent_header(std::size_t /*k*/) const noexcept { return memory_; }
+  std::byte* received_header(std::size_t k) const noexcept { return memory_ + (k + 1) * header_bytes(context_); }
+  std::size_t in_flight() const noexcept { return in_flight_; }
   std::size_t messages() const noexcept { return work_.blocks.rounds() * steps_ * in_flight_; }
 
-  std::span<const std::byte> outgoing(std::size_t m, int peer) const noexcept {
+  std::span<const std::byte> outgoing(std::size_t m, std::size_t k) const noexcept {
     const bool gives = is_result(m);
-    const Extent extent = extent_of(m, gives ? context_.rank() : peer);
+    const Extent extent = extent_of(m, gives ? context_.rank() : to(k));
     return {(gives ? work_.output : work_.input) + extent.offset, extent.bytes};
   }
 
-  std::span<std::byte> incoming(std::size_t m, int peer) const noexcept {
+  std::span<std::byte> incoming(std::size_t m, std::size_t k) const noexcept {
     const bool gives = is_result(m);
-    const Extent extent = extent_of(m, gives ? peer : context_.rank());
-    return {gives ? work_.output + extent.offset : slot(m, peer), extent.bytes};
+    const Extent extent = extent_of(m, gives ? from(k) : context_.rank());
+    return {gives ? work_.output + extent.offset : slot(m, from(k)), extent.bytes};
   }
 
   /// Reduces once message `m` of every peer has arrived: in rank order, with one rounding at the end.
@@ -12337,82 +11683,26 @@ class DirectSchedule {
     return work_.blocks.chunk(block, m / in_flight_ / steps_, m % in_flight_);
   }
   std::byte* slot(std::size_t m, int peer) const noexcept {
-    return slots_ + (m % in_flight_ * static_cast<std::size_t>(context_.size()) + static_cast<std::size_t>(peer)) *
-                        work_.blocks.chunk_bytes();
+    return memory_ + headers_ +
+           (m % in_flight_ * (peers() + 1) + static_cast<std::size_t>(peer)) * work_.blocks.chunk_bytes();
   }
 
   OperationContext<E>& context_;
   const BlockCollective& work_;
-  std::byte* slots_;
   std::size_t in_flight_;
   std::size_t steps_;
+  std::size_t headers_;  ///< bytes of all headers, behind which the slots are
+  std::byte* memory_;
 };
 
 }  // namespace detail
 
 /// Sends as many bytes as a ring, in 2 steps instead of 2 (size - 1). Each element is read and written once, by the
 /// rank that reduces it; the bits are those of SharedMemory. Between hosts, a ring meets fewer bottlenecks.
-/// Requires: `work` reduces; at most max_direct_exchange_ranks.
+/// Requires: `work` reduces; at most max_direct_exchange_ranks. Lifetime: `work` outlives the routine.
 template <Endpoint E>
 Routine direct_reduce_scatter(OperationContext<E>& context, const BlockCollective& work) {
-  using MessageHandle = typename E::MessageHandle;
-  const std::size_t in_flight = work.blocks.chunks_in_flight();
-  const std::size_t size = static_cast<std::size_t>(context.size());
-  const std::size_t header = header_bytes(context);
-  std::byte* const memory =
-      context.scratch.at_least((size + 1) * header + in_flight * size * work.blocks.chunk_bytes());
-  const auto received_header = [&](int peer) { return memory + static_cast<std::size_t>(peer + 1) * header; };
-  const detail::DirectSchedule<E> schedule(context, work, memory + (size + 1) * header);
-  const std::size_t messages = schedule.messages();
-  std::array<MessageHandle, max_direct_exchange_ranks> header_sent;
-  std::array<MessageHandle, max_direct_exchange_ranks> header_received;
-  std::array<std::array<MessageHandle, max_direct_exchange_ranks>, max_chunks_in_flight> sent;
-  std::array<std::array<MessageHandle, max_direct_exchange_ranks>, max_chunks_in_flight> received;
-  const auto start = [&](std::size_t m) {
-    for (int distance = 1; distance < context.size(); ++distance) {
-      const int peer = context.before(distance);
-      received[m % in_flight][static_cast<std::size_t>(peer)] =
-          context.endpoint.recv(schedule.incoming(m, peer), peer, TagClass::collective);
-    }
-    for (int distance = 1; distance < context.size(); ++distance) {
-      const int peer = context.after(distance);
-      sent[m % in_flight][static_cast<std::size_t>(peer)] =
-          context.endpoint.send(schedule.outgoing(m, peer), peer, TagClass::collective);
-    }
-  };
-  const std::span<const std::byte> message = write_header(context, memory, {});
-  for (int distance = 1; distance < context.size(); ++distance) {
-    const auto peer = static_cast<std::size_t>(context.after(distance));
-    header_sent[peer] = context.endpoint.send(message, context.after(distance), TagClass::collective);
-    const auto other = static_cast<std::size_t>(context.before(distance));
-    header_received[other] = context.endpoint.recv(header_memory(context, received_header(context.before(distance))),
-                                                   context.before(distance), TagClass::collective);
-  }
-  for (std::size_t m = 0; m < in_flight; ++m) {
-    start(m);
-  }
-  for (int distance = 1; distance < context.size(); ++distance) {
-    const int peer = context.before(distance);
-    const std::size_t bytes = co_await context.endpoint.done(header_received[static_cast<std::size_t>(peer)]);
-    check_header(context, peer, received_header(peer), bytes, 0);
-  }
-  for (std::size_t m = 0; m < messages; ++m) {
-    for (int distance = 1; distance < context.size(); ++distance) {
-      const int peer = context.before(distance);
-      const std::size_t bytes = co_await context.endpoint.done(received[m % in_flight][static_cast<std::size_t>(peer)]);
-      check_length(context, peer, bytes, schedule.incoming(m, peer).size());
-    }
-    schedule.arrived(m);
-    for (int distance = 1; distance < context.size(); ++distance) {
-      co_await context.endpoint.done(sent[m % in_flight][static_cast<std::size_t>(context.after(distance))]);
-    }
-    if (m + in_flight < messages) {
-      start(m + in_flight);
-    }
-  }
-  for (int distance = 1; distance < context.size(); ++distance) {
-    co_await context.endpoint.done(header_sent[static_cast<std::size_t>(context.after(distance))]);
-  }
+  return exchange_chunks(context, detail::DirectSchedule<E>(context, work));
 }
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
@@ -12457,16 +11747,11 @@ Routine measure_link(OperationContext<E>& context, LinkCost& link) {
   }
   const int peer = context.rank() == 0 ? last : 0;
   std::byte* const memory = context.scratch.at_least(2 * header_bytes(context) + long_bytes);
-  std::byte* const received_header = memory + header_bytes(context);
-  const typename E::MessageHandle received =
-      context.endpoint.recv(header_memory(context, received_header), peer, TagClass::collective);
-  const typename E::MessageHandle sent =
-      context.endpoint.send(write_header(context, memory, {}), peer, TagClass::collective);
-  const std::size_t bytes = co_await context.endpoint.done(received);
-  check_header(context, peer, received_header, bytes, 0);
-  co_await context.endpoint.done(sent);
+  const HeaderMessage received{memory + header_bytes(context)};
+  Routine headers = exchange_headers(context, peer, {memory}, peer, received);
+  co_await headers;
   double shortest[2] = {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
-  const std::span<std::byte> message(received_header + header_bytes(context), long_bytes);
+  const std::span<std::byte> message(memory + 2 * header_bytes(context), long_bytes);
   std::fill(message.begin(), message.end(), std::byte{0});
   for (int trip = 0; trip < short_trips + long_trips; ++trip) {
     const bool is_long = trip >= short_trips;
@@ -12554,37 +11839,15 @@ Routine all_reduce(OperationContext<E>& context, const Buffers& buffers) {
     co_await routine;
   }
   const std::size_t count = context.operation.count;
-  const std::size_t bytes = count * size_bytes(context.operation.dtype);
+  Routine routine;
   switch (all_reduce_algorithm(context)) {
-    case AllReduceAlgorithm::direct_exchange: {
-      const DirectExchange work{buffers.input, buffers.output, bytes, count, false, true};
-      Routine routine = direct_exchange(context, work);
-      co_await routine;
-      break;
-    }
-    case AllReduceAlgorithm::recursive_doubling: {
-      const RecursiveDoubling work{buffers.input, buffers.output, bytes, count};
-      Routine routine = recursive_doubling(context, work);
-      co_await routine;
-      break;
-    }
-    case AllReduceAlgorithm::halving_doubling: {
-      const HalvingDoubling work{buffers.input, buffers.output, count};
-      Routine routine = halving_doubling(context, work);
-      co_await routine;
-      break;
-    }
-    case AllReduceAlgorithm::direct_reduce_scatter: {
-      Routine routine = reduce_long(context, buffers, count, true, true);
-      co_await routine;
-      break;
-    }
-    case AllReduceAlgorithm::ring: {
-      Routine routine = reduce_long(context, buffers, count, true, false);
-      co_await routine;
-      break;
-    }
+    case AllReduceAlgorithm::direct_exchange: routine = direct_exchange(context, buffers); break;
+    case AllReduceAlgorithm::recursive_doubling: routine = recursive_doubling(context, buffers); break;
+    case AllReduceAlgorithm::halving_doubling: routine = halving_doubling(context, buffers); break;
+    case AllReduceAlgorithm::direct_reduce_scatter: routine = reduce_long(context, buffers, count, true, true); break;
+    case AllReduceAlgorithm::ring: routine = reduce_long(context, buffers, count, true, false); break;
   }
+  co_await routine;
 }
 
 template <Endpoint E>
@@ -12592,8 +11855,7 @@ Routine reduce_scatter(OperationContext<E>& context, const Buffers& buffers) {
   const Operation& operation = context.operation;
   const std::size_t bytes = operation.count * size_bytes(operation.dtype);
   if (uses_direct_exchange(context, bytes)) {
-    const DirectExchange work{buffers.input, buffers.output, bytes, operation.count, true, true};
-    Routine routine = direct_exchange(context, work);
+    Routine routine = direct_exchange(context, buffers);
     co_await routine;
   } else {
     const Tuning& tuning = context.channel.tuning;
@@ -12609,8 +11871,7 @@ Routine all_gather(OperationContext<E>& context, const Buffers& buffers) {
   const Operation& operation = context.operation;
   const std::size_t bytes = operation.count * size_bytes(operation.dtype);
   if (uses_direct_exchange(context, bytes)) {
-    const DirectExchange work{buffers.input, buffers.output, bytes, operation.count, false, false};
-    Routine routine = direct_exchange(context, work);
+    Routine routine = direct_exchange(context, buffers);
     co_await routine;
   } else {
     std::byte* const own = buffers.output + static_cast<std::size_t>(context.rank()) * bytes;
@@ -12711,7 +11972,10 @@ class TreeSchedule {
         reduction_(context.partial_reduction()),
         blocks_(context.operation.count, context.operation.dtype, 1, context.channel.tuning, reduction_.type()),
         rank_(context.rank()),
-        size_(context.size()) {}
+        size_(context.size()),
+        headers_(context.scratch.at_least(HeaderExchange<E>::bytes(context) +
+                                          (children() == 0 ? 0 : in_flight() * slots * blocks_.chunk_bytes()))),
+        memory_(headers_ + HeaderExchange<E>::bytes(context)) {}
 
   int parent() const noexcept { return rank_ == 0 ? -1 : (rank_ - 1) / 2; }
   int first_child() const noexcept { return 2 * rank_ + 1; }
@@ -12726,9 +11990,7 @@ class TreeSchedule {
     return std::max(2 * in_flight(), 2 * static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(size_))));
   }
 
-  /// Bytes of memory for set_memory(): for each chunk in flight one of each child, and one for the parent.
-  std::size_t bytes() const noexcept { return children() == 0 ? 0 : in_flight() * slots * blocks_.chunk_bytes(); }
-  void set_memory(std::byte* memory) noexcept { memory_ = memory; }
+  std::byte* headers() const noexcept { return headers_; }
 
   std::span<std::byte> from_child(std::size_t chunk, int child) const noexcept {
     return {slot(chunk, static_cast<std::size_t>(child)), bytes_from(first_child() + child, extent(chunk))};
@@ -12773,7 +12035,8 @@ class TreeSchedule {
   Blocks blocks_;
   int rank_;
   int size_;
-  std::byte* memory_ = nullptr;
+  std::byte* headers_;
+  std::byte* memory_;  ///< for each chunk in flight one of each child, and one for the parent
 };
 
 }  // namespace detail
@@ -12785,9 +12048,7 @@ class TreeSchedule {
 template <Endpoint E>
 Routine tree(OperationContext<E>& context, const Buffers& buffers) {
   using MessageHandle = typename E::MessageHandle;
-  detail::TreeSchedule<E> schedule(context, buffers);
-  std::byte* const memory = context.scratch.at_least(HeaderExchange<E>::bytes(context) + schedule.bytes());
-  schedule.set_memory(memory + HeaderExchange<E>::bytes(context));
+  const detail::TreeSchedule<E> schedule(context, buffers);
   const int parent = schedule.parent();
   const std::size_t children = static_cast<std::size_t>(schedule.children());
   const std::size_t chunks = schedule.chunks();
@@ -12803,7 +12064,7 @@ Routine tree(OperationContext<E>& context, const Buffers& buffers) {
                                                                    rank_of(child), TagClass::collective);
     }
   };
-  const HeaderExchange<E> headers(context, memory);
+  const HeaderExchange<E> headers(context, schedule.headers());
   for (std::size_t chunk = 0; chunk < std::min(chunks, in_flight); ++chunk) {
     receive_from_children(chunk);
   }
@@ -12953,14 +12214,6 @@ class Operators {
 
   std::map<std::pair<DType, ReduceOp>, MPI_Op> made_;
 };
-
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
-#endif  // DTRAIN_WITH_MPI
-
-#if DTRAIN_WITH_MPI
-
-namespace DTRAIN_NAMESPACE::backend::mpi {
 
 /// Endpoint that also runs whole collectives, over a communicator of the channel's own. Each is one nonblocking call,
 /// which MPI cannot cancel: an abandoned one takes MPI out of service in this process. The ranks' calls are not
@@ -13548,10 +12801,11 @@ void block_until_complete(E& event, const C& communicator, const FailureLatch& f
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
-// ---- dtrain/backend/nccl/datatype.hpp
+// ---- dtrain/backend/nccl/calls.hpp
 
 /// @file
-/// Conversion of element types and reductions to NCCL's, and a check of devices.
+/// Arguments of NCCL's calls: element types, reductions and a check of devices; calls for messages, and groups of
+/// calls: an exchange and a reduction of blocks.
 
 #if DTRAIN_WITH_NCCL
 
@@ -13617,19 +12871,6 @@ DTRAIN_NOT_INLINED inline void check_devices(const std::string& channel, int own
                 {channel, to_string(expected), to_string(stream)});
   }
 }
-
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
-// ---- dtrain/backend/nccl/grouped_calls.hpp
-
-/// @file
-/// Calls of NCCL for messages, and groups of calls: an exchange and a reduction of blocks.
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
 
 /// Keeps the first failure of several calls.
 class FirstFailure {
@@ -13728,42 +12969,9 @@ inline ncclResult_t reduce_blocks(const ReduceBlocks& call, ncclRedOp_t reductio
 // ---- dtrain/backend/shared_memory/arena.hpp
 
 /// @file
-/// Arena: an allocation of a channel, with a memory range for each rank, mapped by every rank;
-/// shared_memory::Allocation: this rank's memory in it.
+/// Arena: an allocation of a channel, with a memory range for each rank, mapped by every rank.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-class Segment;
-
-/// An owner, which may outlive the communicator. In-place collectives on this memory copy nothing.
-class Allocation {
- public:
-  Allocation() noexcept = default;
-  Allocation(std::shared_ptr<Segment> segment, std::byte* data, std::size_t bytes) noexcept
-      : segment_(std::move(segment)), data_(data), bytes_(bytes) {}
-  Allocation(Allocation&& other) noexcept
-      : segment_(std::move(other.segment_)),
-        data_(std::exchange(other.data_, nullptr)),
-        bytes_(std::exchange(other.bytes_, 0)) {}
-  Allocation& operator=(Allocation&& other) noexcept {
-    segment_ = std::move(other.segment_);
-    data_ = std::exchange(other.data_, nullptr);
-    bytes_ = std::exchange(other.bytes_, 0);
-    return *this;
-  }
-  Allocation(const Allocation&) = delete;
-  Allocation& operator=(const Allocation&) = delete;
-  ~Allocation() = default;
-
-  /// This rank's memory, aligned to a page at least.
-  std::byte* data() const noexcept { return data_; }
-  std::size_t bytes() const noexcept { return bytes_; }
-
- private:
-  std::shared_ptr<Segment> segment_;
-  std::byte* data_ = nullptr;
-  std::size_t bytes_ = 0;
-};
 
 /// Borrows an allocation for one operation. Lifetime: the Allocation outlives enqueued work, as every buffer does.
 struct Arena {
@@ -13786,10 +12994,12 @@ using ArenaTable = AllocationTable<NumberedArena>;
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
-// ---- dtrain/backend/shared_memory/futex_counter.hpp
+// ---- dtrain/backend/shared_memory/control_block.hpp
 
 /// @file
-/// FutexCounter: a counter in shared memory on which ranks sleep until it changes.
+/// ControlBlock: layout of a channel's shared memory: the counters on which ranks sleep (FutexCounter), the cause of a
+/// failure (SharedCause), rank slots, then each rank's chunk buffers and mailbox (MailboxSlot); the slice of a
+/// reduction for each rank.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -13846,16 +13056,6 @@ class FutexWaiter {
  private:
   std::atomic<const std::atomic<std::uint32_t>*> sleeping_on_{nullptr};
 };
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/control_block.hpp
-
-/// @file
-/// ControlBlock: layout of a channel's shared memory: the cause of a failure (SharedCause), rank slots, then each
-/// rank's chunk buffers and mailbox (MailboxSlot); the slice of a reduction for each rank.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 /// A rank's maximum of chunks in flight, and the bytes of a chunk: two are written while two are read.
 inline constexpr std::size_t mailbox_slots = 4;
@@ -14339,7 +13539,7 @@ class Segment {
 
 /// @file
 /// ChunkPlan: the chunks in which an operation on device memory passes through host memory; ChunkCopies: the copies of
-/// one chunk to the host and back.
+/// one chunk to the host and back; ExchangeChunks, ReductionChunks: the chunks of an operation with blocks.
 
 namespace DTRAIN_NAMESPACE::backend::staged {
 
@@ -14378,11 +13578,7 @@ class ChunkPlan {
   std::size_t length_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::staged
-
 #if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::backend::staged {
 
 /// `rows` rows of `bytes`: contiguous in host memory, `stride` bytes apart on the device; nothing to copy without rows.
 /// Not const-correct: also used for read-only buffers, which are never written.
@@ -14394,17 +13590,22 @@ struct StridedCopy {
   std::size_t stride = 0;
 };
 
-/// Copies of a chunk, and operands of the inner operation in the same host memory.
-struct ChunkCopies {
-  StridedCopy to_host{};
-  StridedCopy to_device{};
+/// Operands of the inner operation on a chunk.
+struct HostOperands {
   std::byte* input = nullptr;
   std::byte* output = nullptr;
   std::size_t input_count = 0;
   std::size_t output_count = 0;
+  std::unique_ptr<const BlockExchange> blocks{};  ///< null unless the operation has blocks
+};
+
+/// Copies of a chunk, and operands of the inner operation in the same host memory.
+struct ChunkCopies {
+  StridedCopy to_host{};
+  StridedCopy to_device{};
+  HostOperands host{};
   std::vector<StridedCopy> blocks_to_host{};  ///< further copies, of an operation with blocks
   std::vector<StridedCopy> blocks_to_device{};
-  std::unique_ptr<const BlockExchange> blocks{};  ///< of the operands
 };
 
 /// Copy of one chunk of a buffer.
@@ -14423,35 +13624,16 @@ inline StridedCopy copy_of_blocks(const std::byte* device, std::byte* host, Elem
 }
 
 /// Enqueued. @throws Error (cuda)
-inline void copy_to_host(const StridedCopy& copy, stream::cuda::StreamRef stream) {
+inline void enqueue_copy(const StridedCopy& copy, cudaMemcpyKind direction, stream::cuda::StreamRef stream) {
+  const bool to_host = direction == cudaMemcpyDeviceToHost;
   for (std::size_t row = 0; row < (copy.bytes == 0 ? 0 : copy.rows); ++row) {
-    stream::cuda::check(cudaMemcpyAsync(copy.host + row * copy.bytes, copy.device + row * copy.stride, copy.bytes,
-                                        cudaMemcpyDeviceToHost, stream.native()),
-                        "cudaMemcpyAsync from the device");
+    std::byte* const host = copy.host + row * copy.bytes;
+    std::byte* const device = copy.device + row * copy.stride;
+    stream::cuda::check(
+        cudaMemcpyAsync(to_host ? host : device, to_host ? device : host, copy.bytes, direction, stream.native()),
+        to_host ? "cudaMemcpyAsync from the device" : "cudaMemcpyAsync to the device");
   }
 }
-
-/// Enqueued. @throws Error (cuda)
-inline void copy_to_device(const StridedCopy& copy, stream::cuda::StreamRef stream) {
-  for (std::size_t row = 0; row < (copy.bytes == 0 ? 0 : copy.rows); ++row) {
-    stream::cuda::check(cudaMemcpyAsync(copy.device + row * copy.stride, copy.host + row * copy.bytes, copy.bytes,
-                                        cudaMemcpyHostToDevice, stream.native()),
-                        "cudaMemcpyAsync to the device");
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::staged
-
-#endif  // DTRAIN_WITH_CUDA
-
-// ---- dtrain/backend/staged/block_chunks.hpp
-
-/// @file
-/// Chunks of an exchange or a reduction of blocks: pieces packed in host memory.
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::backend::staged {
 
 /// Arguments of the operation on device memory. Lifetime: `blocks` outlives it.
 struct BlockOperands {
@@ -14520,10 +13702,10 @@ class ExchangeChunks {
   ChunkCopies operator()(std::size_t index, std::byte* slot) const {
     const BlockExchange& blocks = operands_.blocks;
     ChunkCopies made;
-    made.input = slot;
-    made.output = slot + operands_.room / 2;
-    detail::PackedPieces sent(made.input, operands_.element(), made.blocks_to_host);
-    detail::PackedPieces received(made.output, operands_.element(), made.blocks_to_device);
+    made.host.input = slot;
+    made.host.output = slot + operands_.room / 2;
+    detail::PackedPieces sent(made.host.input, operands_.element(), made.blocks_to_host);
+    detail::PackedPieces received(made.host.output, operands_.element(), made.blocks_to_device);
     BlockExchange packed{index == 0 ? blocks.kind : OperationKind::send_recv, blocks.root, blocks.count, {}, {}};
     for (std::size_t peer = 0; peer < blocks.sent.size(); ++peer) {
       const bool stays = static_cast<int>(peer) == operands_.rank && is_in_place(peer);
@@ -14531,9 +13713,9 @@ class ExchangeChunks {
       packed.received.push_back(stays ? BlockRange{}
                                       : received.add(operands_.output.data, piece(blocks.received[peer], index)));
     }
-    made.input_count = sent.elements();
-    made.output_count = received.elements();
-    made.blocks = std::make_unique<const BlockExchange>(std::move(packed));
+    made.host.input_count = sent.elements();
+    made.host.output_count = received.elements();
+    made.host.blocks = std::make_unique<const BlockExchange>(std::move(packed));
     return made;
   }
 
@@ -14564,10 +13746,10 @@ class ReductionChunks {
     const BlockExchange& blocks = operands_.blocks;
     const auto self = static_cast<std::size_t>(operands_.rank);
     ChunkCopies made;
-    made.input = slot;
-    made.output = slot + operands_.room / 2;
-    detail::PackedPieces sent(made.input, operands_.element(), made.blocks_to_host);
-    detail::PackedPieces received(made.output, operands_.element(), made.blocks_to_device);
+    made.host.input = slot;
+    made.host.output = slot + operands_.room / 2;
+    detail::PackedPieces sent(made.host.input, operands_.element(), made.blocks_to_host);
+    detail::PackedPieces received(made.host.output, operands_.element(), made.blocks_to_device);
     BlockExchange packed{blocks.kind, blocks.root, blocks.count, {}, {}};
     for (std::size_t rank = 0; rank < blocks.sent.size(); ++rank) {
       const BlockRange piece = pieces_.piece(rank, index);
@@ -14575,9 +13757,9 @@ class ReductionChunks {
     }
     const BlockRange own = blocks.connects(operands_.rank, operands_.rank) ? pieces_.piece(self, index) : BlockRange{};
     packed.received.assign(blocks.sent.size(), received.add(operands_.output.data, own));
-    made.input_count = sent.elements();
-    made.output_count = received.elements();
-    made.blocks = std::make_unique<const BlockExchange>(std::move(packed));
+    made.host.input_count = sent.elements();
+    made.host.output_count = received.elements();
+    made.host.blocks = std::make_unique<const BlockExchange>(std::move(packed));
     return made;
   }
 
@@ -14586,190 +13768,9 @@ class ReductionChunks {
   BlockPieces pieces_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::staged
-
 #endif  // DTRAIN_WITH_CUDA
 
-// ---- dtrain/backend/staged/environment_setup.hpp
-
-/// @file
-/// CUDA's hardware queues, asked for and checked before the device is used.
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::backend::staged {
-
-/// As many hardware queues as CUDA gives a process on a device. Its default is 8, which all streams share: what a
-/// stream has enqueued behind a copy that waits for the host then holds up other streams of its queue. Source: CUDA C++
-/// Programming Guide, "CUDA Environment Variables", CUDA_DEVICE_MAX_CONNECTIONS.
-inline constexpr int hardware_queues = 32;
-inline constexpr const char* queues_variable = "CUDA_DEVICE_MAX_CONNECTIONS";
-
-/// A warning about fewer queues; empty if the variable is in order.
-inline std::string warning_about(const identity::Environment& environment) {
-  const std::optional<std::string_view> text = identity::Variables(environment).text(queues_variable);
-  const std::optional<int> queues = text ? identity::parse_integer(*text) : std::nullopt;
-  if (!queues || *queues >= hardware_queues) {
-    return {};
-  }
-  return format_text(
-      "{}={} lets streams share hardware queues, where a copy of backend::Staged that waits for the host holds up "
-      "other streams, also those that the host or another rank waits for; then they end by the timeout; unset it "
-      "(dtrain sets it to {}), or set it to {}",
-      {queues_variable, *queues, hardware_queues, hardware_queues});
-}
-
-/// Sets CUDA_DEVICE_MAX_CONNECTIONS=32 unless the user has set it. CUDA reads it when it makes its context: a program
-/// that has used CUDA before keeps what it had. Logs a warning about fewer queues.
-/// Threads: no other thread reads the environment meanwhile. @throws Error if the variable cannot be set
-inline void prepare_environment() {
-  if (::setenv(queues_variable, "32", 0) != 0) {
-    throw Error(std::error_code(errno, std::generic_category()), "setting CUDA_DEVICE_MAX_CONNECTIONS");
-  }
-  if (const std::string warning = warning_about(identity::snapshot_environment()); !warning.empty()) {
-    log(LogLevel::warning, warning);
-  }
-}
-
 }  // namespace DTRAIN_NAMESPACE::backend::staged
-
-#endif  // DTRAIN_WITH_CUDA
-
-// ---- dtrain/backend/staged/staged_operation.hpp
-
-/// @file
-/// StagedOperation: an operation of the inner backend, run on one chunk after the other; StagedChunk: a chunk in
-/// flight, with the events of its stages.
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::backend::staged {
-
-/// Operands of the inner backend's operation on a chunk.
-struct ChunkOperands {
-  ConstBufferView input;
-  BufferView output;
-  const BlockExchange* blocks;  ///< null unless the operation has blocks
-};
-
-/// The device signals that the chunk is on the host. A thread runs the inner operation on it, and signals the device
-/// that the result can be copied.
-struct StagedChunk {
-  explicit StagedChunk(std::byte* pinned_word) : result_ready(pinned_word) {}
-
-  stream::cuda::Event started;               ///< the program's stream has reached the chunk
-  stream::cuda::Event copied_to_host;        ///< the chunk is in host memory
-  stream::cuda::ExternalEvent result_ready;  ///< the result is in host memory
-  std::byte* input = nullptr;                ///< operands of the inner operation
-  std::byte* output = nullptr;
-  std::size_t input_count = 0;
-  std::size_t output_count = 0;
-  std::unique_ptr<const BlockExchange> blocks;  ///< of the operands, if the operation has blocks
-  StagedChunk* next = nullptr;                  ///< of the same operation
-
-  ChunkOperands operands(DType dtype) const noexcept {
-    return {{input, input_count, dtype}, {output, output_count, dtype, {}}, blocks.get()};
-  }
-};
-
-/// Owns chunks and lends them; grows if all are lent. Threads: any.
-class ChunkPool {
- public:
-  /// @throws Error (cuda) if there is no more pinned memory
-  ChunkPool() { grow(); }
-
-  /// Whether the next take() allocates, which may wait for the whole device.
-  bool is_empty() {
-    const std::lock_guard lock(mutex_);
-    return free_.empty();
-  }
-
-  /// @throws Error (cuda) if there is no more pinned memory
-  StagedChunk& take() {
-    const std::lock_guard lock(mutex_);
-    if (free_.empty()) {
-      grow();
-    }
-    StagedChunk& chunk = *free_.back();
-    free_.pop_back();
-    chunk.result_ready.reset();
-    chunk.next = nullptr;
-    return chunk;
-  }
-
-  /// Signals the device, and takes the chunk back. The device may reach its wait for the signal later.
-  void release(StagedChunk& chunk) noexcept {
-    chunk.blocks.reset();
-    chunk.result_ready.signal();
-    const std::lock_guard lock(mutex_);
-    free_.push_back(&chunk);  // there is room for all
-  }
-
-  /// The same for a chain.
-  void release_all(StagedChunk* first) noexcept {
-    for (StagedChunk* next = nullptr; first != nullptr; first = next) {
-      next = first->next;
-      release(*first);
-    }
-  }
-
- private:
-  static constexpr std::size_t chunks_together = 256;
-  static constexpr std::size_t word_distance = 64;  // a cache line each
-
-  void grow() {
-    words_.emplace_back(chunks_together * word_distance);
-    free_.reserve(chunks_.size() + chunks_together);
-    for (std::size_t i = 0; i < chunks_together; ++i) {
-      chunks_.emplace_back(words_.back().data() + i * word_distance);
-      free_.push_back(&chunks_.back());
-    }
-  }
-
-  std::mutex mutex_;
-  std::deque<stream::cuda::PinnedBuffer> words_;
-  std::deque<StagedChunk> chunks_;
-  std::vector<StagedChunk*> free_;
-};
-
-/// Properties shared by all chunks of an operation.
-/// @tparam Start `start(inner, operands, stream)` enqueues the inner backend's operation on a chunk's host memory
-template <class Start>
-struct StagedOperation {
-  const char* name;  ///< "an all_reduce"
-  DType dtype;
-  Start start;
-};
-
-/// Messages with the pieces of a chunk. In step d, rank r sends to r + d and receives from r - d: so no rank waits for
-/// another in a circle, though some pairs have no piece.
-template <class C>
-void start_messages(C& inner, const ChunkOperands& chunk, stream::host::StreamRef stream) {
-  const std::size_t element = size_bytes(chunk.input.dtype);
-  for (int distance = 0; distance < inner.size(); ++distance) {
-    const int to = (inner.rank() + distance) % inner.size();
-    const int from = (inner.rank() - distance + inner.size()) % inner.size();
-    const BlockRange& sent = chunk.blocks->sent[static_cast<std::size_t>(to)];
-    const BlockRange& received = chunk.blocks->received[static_cast<std::size_t>(from)];
-    const ConstBufferView message{chunk.input.data + sent.offset * element, sent.count, chunk.input.dtype};
-    const BufferView memory{chunk.output.data + received.offset * element, received.count, chunk.output.dtype, {}};
-    if (sent.count != 0 && received.count != 0) {
-      inner.enqueue(SendRecv{message, to, memory, from}, stream);
-    } else if (sent.count != 0) {
-      inner.enqueue(Send{message, to}, stream);
-    } else if (received.count != 0) {
-      inner.enqueue(Recv{memory, from}, stream);
-    }
-  }
-}
-
-/// Inner backends of which device memory's blocks can be exchanged.
-template <class C>
-concept CanStageBlocks = CanExchangeBlocks<C> && CanSendRecv<C>;
-
-}  // namespace DTRAIN_NAMESPACE::backend::staged
-
-#endif  // DTRAIN_WITH_CUDA
 
 // ---- dtrain/backend/store_ref.hpp
 
@@ -14903,6 +13904,11 @@ struct ChannelContext {
   /// How long an operation waits for other ranks until a warning in the log says so; see WaitNotice. Not for NCCL.
   std::chrono::milliseconds notice_after = std::chrono::seconds(10);
   AlgorithmChoice algorithms{};  ///< the same on every rank
+
+  /// Starts this rank's work on other streams before it waits here, because peers may need that work first.
+  void run_other_streams() const {
+    if (on_stall) on_stall();
+  }
 
   /// This rank's number in the job, under which failures are reported.
   int reporting_rank() const noexcept { return members.rank_in_job(); }
@@ -15242,12 +14248,10 @@ ChannelContext split_context(const ChannelContext& context, std::uint64_t number
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 namespace DTRAIN_NAMESPACE::backend::cuda {
@@ -15487,14 +14491,6 @@ decltype(auto) calling_gloo(const Doing& doing, const Work& work) {
     throw_error(Errc::closed, "{}: Gloo says: {}", {doing(), sanitize(error.what())});
   }
 }
-
-}  // namespace DTRAIN_NAMESPACE::backend::gloo
-
-#endif  // DTRAIN_WITH_GLOO
-
-#if DTRAIN_WITH_GLOO
-
-namespace DTRAIN_NAMESPACE::backend::gloo {
 
 /// The addresses at which a rank listens, as published in the store: one socket for each peer.
 struct PeerInfo {
@@ -15905,33 +14901,23 @@ static_assert(message_passing::Endpoint<Endpoint>);
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// A Transport polls it to learn whether to cancel an operation.
-/// - `aborted()` is cheap; `cancelled()` also reads the clock.
-/// - `stalled()` is called after a wait of a few milliseconds, and then at least every 20 ms. Threads: as cancelled(),
-/// the
-///   one that runs the operation, or the transport's while that one blocks.
-/// - `should_end()` says whether cancelled() would, in any thread.
-/// - `reason()` is a sentence: why this rank ends, for a Transport that has to end the process. Threads: any.
-template <class C>
-concept CancellationToken = requires(C& token) {
-  { token.aborted() }
-  noexcept->std::same_as<bool>;
-  { token.cancelled() }
-  noexcept->std::same_as<bool>;
-  { token.stalled() }
-  noexcept->std::same_as<void>;
-  { std::as_const(token).should_end() }
-  noexcept->std::same_as<bool>;
-  { std::as_const(token).reason() } -> std::same_as<std::string>;
-};
+/// A Transport polls it to learn whether to cancel an operation. Threads of cancelled() and stalled(): the one that runs
+/// the operation, or the transport's while that one blocks; of the others any.
+class CancellationToken {
+ public:
+  /// Whether the channel has failed. Cheap.
+  virtual bool aborted() const noexcept = 0;
+  /// Whether the operation is to end. Also reads the clock.
+  virtual bool cancelled() noexcept = 0;
+  /// The answer of cancelled().
+  virtual bool should_end() const noexcept = 0;
+  /// Called after a wait of a few milliseconds, and then at least every 20 ms.
+  virtual void stalled() noexcept = 0;
+  /// A sentence: why this rank ends, for a Transport that has to end the process.
+  virtual std::string reason() const = 0;
 
-/// A CancellationToken that never cancels, for the concept.
-struct NoCancellationToken {
-  bool aborted() noexcept { return false; }
-  bool cancelled() noexcept { return false; }
-  void stalled() noexcept {}
-  bool should_end() const noexcept { return false; }
-  std::string reason() const { return {}; }
+ protected:
+  ~CancellationToken() = default;
 };
 
 // clang-format 14 tears requires-expressions apart.
@@ -15951,7 +14937,7 @@ struct NoCancellationToken {
 template <class T>
 concept Transport = requires { typename T::Endpoint; } && Endpoint<typename T::Endpoint> &&
     std::constructible_from<T, const ChannelContext&, const std::vector<int>&, Deadline> &&
-    requires(T& transport, Routine& routine, NoCancellationToken& token, const ChannelContext& context, bool clean) {
+    requires(T& transport, Routine& routine, CancellationToken& token, const ChannelContext& context, bool clean) {
       { T::backend_name() } noexcept -> std::same_as<const char*>;
       { T::tuning(context) } noexcept -> std::same_as<Tuning>;
       { transport.endpoint() } noexcept -> std::same_as<typename T::Endpoint&>;
@@ -16060,44 +15046,11 @@ class OperationMonitor {
   bool stopped_ = false;
 };
 
-/// A scope in which SIGPIPE does not reach the thread: Gloo writes to connections that a peer may have closed.
-class BlockedPipeSignal {
- public:
-  BlockedPipeSignal() noexcept {
-    static_cast<void>(::sigemptyset(&pipe_));
-    static_cast<void>(::sigaddset(&pipe_, SIGPIPE));
-    blocked_ = ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_) == 0 && ::sigismember(&before_, SIGPIPE) == 0;
-  }
-  BlockedPipeSignal(const BlockedPipeSignal&) = delete;
-  BlockedPipeSignal& operator=(const BlockedPipeSignal&) = delete;
-
-  /// Takes a signal of the scope, and lets the thread have later ones.
-  ~BlockedPipeSignal() {
-    if (blocked_) {
-      sigset_t pending;
-      const timespec now{};
-      if (::sigpending(&pending) == 0 && ::sigismember(&pending, SIGPIPE) == 1) {
-        static_cast<void>(::sigtimedwait(&pipe_, nullptr, &now));
-      }
-      static_cast<void>(::pthread_sigmask(SIG_SETMASK, &before_, nullptr));
-    }
-  }
-
- private:
-  sigset_t pipe_{};
-  sigset_t before_{};
-  bool blocked_ = false;
-};
-
-}  // namespace DTRAIN_NAMESPACE::backend::gloo
-
 #if DTRAIN_WITH_GLOO
-
-namespace DTRAIN_NAMESPACE::backend::gloo {
 
 /// See message_passing::Transport. Gloo's waits block: the thread that runs the stream runs each routine from start to
 /// end, and the channel's own thread watches it, checks the deadline, and interrupts it on cancellation.
-class Transport {
+class Transport final : private MonitoredOperation {
  public:
   using Endpoint = gloo::Endpoint;
 
@@ -16128,12 +15081,11 @@ class Transport {
   }
 
   /// Blocking: until the routine is done, or `token` cancels it. @returns true: the operation's memory is free again
-  template <class Token>
-  bool run_blocking(message_passing::Routine& routine, Token& token) noexcept {
-    TokenOperation<Token> operation(*endpoint_, token);
+  bool run_blocking(message_passing::Routine& routine, message_passing::CancellationToken& token) noexcept {
+    token_ = &token;
     {
-      const BlockedPipeSignal blocked;
-      monitor_.begin(operation);
+      const BlockedWriteSignals blocked;  // Gloo writes to connections that a peer may have closed
+      monitor_.begin(*this);
       routine.resume();
       monitor_.end();
     }
@@ -16178,9 +15130,7 @@ class Transport {
       if (deadline.passed() || context.failure->failed()) {
         mesh_->interrupt();
       }
-      if (context.on_stall) {
-        context.on_stall();
-      }
+      context.run_other_streams();
     }
     if (failed && !deadline.passed()) {  // a lost peer may be the job's first cause
       context.failure->block_until_failed(earlier(deadline, Deadline::after(grace)));
@@ -16212,23 +15162,14 @@ class Transport {
     worker_.start(close_connections_);
   }
 
-  template <class Token>
-  class TokenOperation final : public MonitoredOperation {
-   public:
-    TokenOperation(Endpoint& endpoint, Token& token) noexcept : endpoint_(endpoint), token_(token) {}
-    bool end_if_cancelled() noexcept override {
-      const bool cancelled = token_.cancelled();
-      if (cancelled) {
-        endpoint_.interrupt();
-      }
-      return cancelled;
+  bool end_if_cancelled() noexcept override {
+    const bool cancelled = token_->cancelled();
+    if (cancelled) {
+      endpoint_->interrupt();
     }
-    void stalled() noexcept override { token_.stalled(); }
-
-   private:
-    Endpoint& endpoint_;
-    Token& token_;
-  };
+    return cancelled;
+  }
+  void stalled() noexcept override { token_->stalled(); }
 
   struct CloseConnections {
     Transport& transport;
@@ -16238,6 +15179,7 @@ class Transport {
   const std::shared_ptr<FailureLatch> failure_;
   std::unique_ptr<Mesh> mesh_;
   std::optional<Endpoint> endpoint_;
+  message_passing::CancellationToken* token_ = nullptr;  ///< of the running operation
   CloseConnections close_connections_{*this};
   async::WorkerThread worker_;  ///< destroyed first, after close() has stopped the monitor
   OperationMonitor monitor_{worker_};
@@ -16245,9 +15187,659 @@ class Transport {
 
 static_assert(message_passing::Transport<Transport>);
 
+#endif  // DTRAIN_WITH_GLOO
+
 }  // namespace DTRAIN_NAMESPACE::backend::gloo
 
-#endif  // DTRAIN_WITH_GLOO
+// ---- dtrain/backend/mpi/progress_loop.hpp
+
+/// @file
+/// ProgressLoop: the routines over MPI of this process (RunningRoutine), driven by the threads that wait for them;
+/// CallQueue: calls of other threads to the thread that initialised MPI.
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+/// Threads: push() from any thread, all other calls from the thread that makes the calls, which sleeps while the queue
+/// is empty.
+class CallQueue {
+ public:
+  void push(std::function<void()> call) {
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_.push_back(std::move(call));
+    }
+    number_.fetch_add(1);
+    if (asleep_.load()) {
+      futex_wake_all(number_, FutexScope::process);
+    }
+  }
+
+  /// @returns the calls that were pushed since the last take()
+  std::vector<std::function<void()>> take() {
+    const std::uint32_t number = number_.load(std::memory_order_acquire);
+    if (number == taken_number_) {
+      return {};
+    }
+    taken_number_ = number;
+    const std::lock_guard lock(mutex_);
+    return std::exchange(waiting_, {});
+  }
+
+  /// Blocking: until there is a call that was not taken, or the deadline passes.
+  void sleep(Deadline deadline) noexcept {
+    asleep_.store(true);
+    futex_wait(number_, taken_number_, deadline, FutexScope::process);  // returns at once if the number has changed
+    asleep_.store(false);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::function<void()>> waiting_;
+  std::atomic<std::uint32_t> number_{0};  ///< of calls pushed
+  std::atomic<bool> asleep_{false};
+  std::uint32_t taken_number_ = 0;
+};
+
+/// Futex of the thread that waits for a channel's routine. Threads: sleep() from one, notify() from any.
+/// Lifetime: outlives every thread that calls notify().
+class Wakeup {
+ public:
+  /// Blocking: until notify() or the deadline; returns at once if `is_ready()`.
+  template <class IsReady>
+  void sleep(Deadline deadline, IsReady is_ready) noexcept {
+    word_.store(asleep);
+    if (!is_ready()) {
+      futex_wait(word_, asleep, deadline, FutexScope::process);
+    }
+    word_.store(awake);
+  }
+
+  void notify() noexcept {
+    if (word_.load(std::memory_order_seq_cst) == asleep && word_.exchange(awake) == asleep) {
+      futex_wake_all(word_, FutexScope::process);
+    }
+  }
+
+ private:
+  enum WaitState : std::uint32_t { awake, asleep };
+  std::atomic<std::uint32_t> word_{awake};
+};
+
+#if DTRAIN_WITH_MPI
+
+/// Lifetime: until it has ended.
+struct RunningRoutine {
+  Endpoint& endpoint;
+  message_passing::Routine& routine;
+  Wakeup& wakeup;
+  const message_passing::CancellationToken& token;
+  std::atomic<bool> ended{false};  ///< the operation's memory is no longer used, unless memory_is_lost
+  bool memory_is_lost = false;     ///< MPI still uses that memory; valid once `ended` is set
+};
+
+/// MPI makes progress only inside its calls, and is called by one thread at a time, which holds the loop's lock. A
+/// thread that waits for a routine drives all of them: no operation is passed to another thread. The thread that
+/// initialised MPI makes the calls that other threads push, and watches the threads that wait.
+/// Threads: drive() and its relatives from the thread that waits; run() from the thread that initialised MPI.
+class ProgressLoop {
+ public:
+  CallQueue& calls() noexcept { return calls_; }
+  Requests& requests() noexcept { return requests_; }
+
+  /// Whether MPI holds memory that it did not release. MPI is then not called any more, so that it does not write
+  /// there, and every routine ends at once. Threads: those that hold the lock.
+  bool out_of_service() const noexcept { return out_of_service_; }
+
+  /// Starts a routine. Blocking: while another thread is inside MPI.
+  void start(RunningRoutine& routine) noexcept {
+    const std::unique_lock lock = lock_for(routine);
+    running_.push_back(&routine);
+    if (out_of_service_) {
+      end(routine);
+    } else {
+      routine.routine.resume();
+      end_if_done(routine);
+    }
+  }
+
+  /// Tests all messages once, and resumes the routines that wait for those that are complete.
+  /// @returns whether any was; false if another thread holds the lock or waits for it
+  bool drive() noexcept {
+    if (lock_wanted_.load(std::memory_order_relaxed) != 0) {
+      return false;
+    }
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    return lock && poll();
+  }
+
+  /// Cancels a started routine unless it has ended. Blocking: while another thread is inside MPI.
+  void cancel(RunningRoutine& routine) noexcept {
+    const std::unique_lock lock = lock_for(routine);
+    if (!routine.ended.load()) {
+      end(routine);
+    }
+  }
+
+  /// A thread begins to wait for `routine`, and is watched until withdraw().
+  void enter(RunningRoutine& routine) noexcept {
+    const std::lock_guard lock(waiters_mutex_);
+    waiters_.push_back(&routine);
+  }
+
+  /// The thread waits no longer. Another one that waits is woken, because it has to drive its routine itself now.
+  void withdraw(RunningRoutine& routine) noexcept {
+    const std::lock_guard lock(waiters_mutex_);
+    waiters_.erase(std::find(waiters_.begin(), waiters_.end(), &routine));
+    ++withdrawn_;
+    if (!waiters_.empty()) {
+      waiters_.front()->wakeup.notify();
+    }
+  }
+
+  void stop() noexcept { stopped_ = true; }
+
+  /// Blocking: until stop(). Makes the calls of other threads, ends the process if a cancelled routine's thread hangs
+  /// inside MPI, and calls MPI from time to time while no thread waits.
+  /// @param owns_mpi the program does not finalize MPI, so the loop may call it while no message is pending
+  void run(bool owns_mpi) noexcept {
+    std::uint64_t seen = 0;
+    auto moved_at = std::chrono::steady_clock::now();
+    while (!stopped_) {
+      make_calls();
+      const auto now = std::chrono::steady_clock::now();
+      const auto [waits, withdrawn] = watch();
+      if (std::exchange(seen, withdrawn) != withdrawn || waits) {
+        moved_at = now;
+      }
+      if (stopped_) {
+        break;
+      }
+      calls_.sleep(Deadline::after(waits      ? watch_interval
+                                   : owns_mpi ? idle_sleep_time(now - moved_at)
+                                              : longest_sleep));
+    }
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds hang_timeout{500};  ///< of one MPI call that does not return
+  static constexpr int yields = 100;
+  static constexpr std::chrono::milliseconds watch_interval{2};
+  static constexpr std::chrono::milliseconds shortest_idle_sleep{1};
+  static constexpr std::chrono::milliseconds longest_idle_sleep{5};
+  static constexpr std::chrono::milliseconds longest_sleep{100};  ///< until the thread sees that another one waits
+
+  struct WaiterCount {
+    bool waits;
+    std::uint64_t withdrawn;
+  };
+
+  /// Ends the process if a call to MPI has not returned for a while.
+  void check_hang(std::optional<HangDetector>& detector, const RunningRoutine& cancelled) noexcept {
+    if (!detector) {
+      detector.emplace(requests_.call_monitor(), hang_timeout);
+    } else if (detector->hangs()) {
+      // Open MPI's TCP transport ends a process from inside a call when a peer dies, and takes seconds for it.
+      log(LogLevel::error,
+          format_text("{} (and a call to MPI does not come back: this process ends here)", {cancelled.token.reason()}));
+      ::_exit(exit_code_job_failed);
+    }
+  }
+
+  /// The lock of a thread that waits for `routine`. Blocking: while another thread is inside MPI.
+  std::unique_lock<std::mutex> lock_for(const RunningRoutine& routine) noexcept {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (lock) {
+      return lock;
+    }
+    std::optional<HangDetector> hang_detector;
+    lock_wanted_.fetch_add(1);  // a thread that drives would take the lock again at once
+    for (int turn = 0; !lock.try_lock(); ++turn) {
+      if (turn < yields) {
+        static_cast<void>(::sched_yield());
+      } else {
+        routine.wakeup.sleep(Deadline::after(std::chrono::milliseconds(1)), [] { return false; });
+      }
+      if (routine.token.should_end()) {
+        check_hang(hang_detector, routine);
+      }
+    }
+    lock_wanted_.fetch_sub(1);
+    return lock;
+  }
+
+  void make_calls() noexcept {
+    std::vector<std::function<void()>> calls = calls_.take();
+    if (calls.empty()) {
+      return;
+    }
+    lock_wanted_.fetch_add(1);
+    const std::lock_guard lock(mutex_);
+    lock_wanted_.fetch_sub(1);
+    for (std::function<void()>& call : calls) {
+      const CallMonitor::InCall in_call(requests_.call_monitor());
+      call();
+    }
+  }
+
+  /// Whether a thread waits, which may hang inside MPI: then no other thread can end its routine.
+  WaiterCount watch() noexcept {
+    const std::lock_guard lock(waiters_mutex_);
+    const auto cancelled =
+        std::find_if(waiters_.begin(), waiters_.end(), [](const RunningRoutine* one) { return one->token.should_end(); });
+    if (cancelled == waiters_.end()) {
+      hang_detector_.reset();
+    } else {
+      check_hang(hang_detector_, **cancelled);
+    }
+    return {!waiters_.empty(), withdrawn_};
+  }
+
+  /// Calls MPI_Iprobe. @returns how long to sleep while no thread waits. MPI may complete a send before its bytes have
+  /// left (its connection is not open yet, or full), and they leave only inside MPI's calls.
+  std::chrono::nanoseconds idle_sleep_time(std::chrono::nanoseconds idle_for) noexcept {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (lock && !out_of_service_) {
+      const CallMonitor::InCall in_call(requests_.call_monitor());
+      int found = 0;
+      static_cast<void>(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &found, MPI_STATUS_IGNORE));
+    }
+    return std::clamp<std::chrono::nanoseconds>(idle_for / 16, shortest_idle_sleep, longest_idle_sleep);
+  }
+
+  /// @returns whether a message was complete
+  bool poll() noexcept {
+    if (out_of_service_ || requests_.empty()) {
+      return false;
+    }
+    try {
+      resumable_.clear();
+      const bool some = requests_.test([this](const Requests::Completed& completed) {
+        const std::coroutine_handle<> waiter =
+            completed.owner.endpoint->complete(completed.owner.slot, completed.bytes, completed.error);
+        if (waiter) {
+          resumable_.emplace_back(completed.owner.endpoint, waiter);
+        }
+      });
+      for (std::size_t i = 0; i < resumable_.size() && !out_of_service_; ++i) {
+        const auto [endpoint, waiter] = resumable_[i];
+        const auto running = std::find_if(running_.begin(), running_.end(),
+                                          [at = endpoint](const RunningRoutine* one) { return &one->endpoint == at; });
+        waiter.resume();
+        end_if_done(**running);
+      }
+      return some;
+    } catch (const std::exception& error) {
+      log(LogLevel::error, std::string("MPI is out of service in this process: ") + error.what());
+      take_out_of_service();
+      return true;
+    }
+  }
+
+  void end_if_done(RunningRoutine& running) noexcept {
+    if (running.routine.done()) {
+      end(running);
+    }
+  }
+
+  /// After an error or a cancellation messages may still be pending.
+  void end(RunningRoutine& running) noexcept {
+    running_.erase(std::find(running_.begin(), running_.end(), &running));
+    running.endpoint.clear_waiter();
+    const bool released = out_of_service_ ? running.routine.done() : requests_.abandon(running.endpoint);
+    running.memory_is_lost = !released;
+    Wakeup& wakeup = running.wakeup;
+    running.ended.store(true);
+    wakeup.notify();
+    if (!released && !out_of_service_) {
+      take_out_of_service();
+    }
+  }
+
+  void take_out_of_service() noexcept {
+    out_of_service_ = true;
+    while (!running_.empty()) {
+      end(*running_.back());
+    }
+    requests_.forget();
+  }
+
+  CallQueue calls_;
+  std::atomic<int> lock_wanted_{0};  ///< threads that wait for the lock
+  bool stopped_ = false;
+  std::optional<HangDetector> hang_detector_;
+
+  std::mutex mutex_;  ///< held by the thread that calls MPI
+  Requests requests_;
+  std::vector<RunningRoutine*> running_;
+  std::vector<std::pair<Endpoint*, std::coroutine_handle<>>> resumable_;
+  bool out_of_service_ = false;
+
+  std::mutex waiters_mutex_;
+  std::vector<RunningRoutine*> waiters_;
+  std::uint64_t withdrawn_ = 0;
+};
+
+#endif  // DTRAIN_WITH_MPI
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
+
+// ---- dtrain/backend/mpi/engine.hpp
+
+/// @file
+/// Engine: MPI in this process: the thread that initialises and finalizes MPI (MpiRuntime), and the loop that drives
+/// messages; EngineRegistry: the one engine of a process.
+
+namespace DTRAIN_NAMESPACE::backend::mpi {
+
+/// The end of work of another thread, and the exception that ended it. Threads: any.
+class CallCompletion {
+ public:
+  void set(std::exception_ptr thrown = nullptr) noexcept {
+    const std::lock_guard lock(mutex_);
+    thrown_ = std::move(thrown);
+    done_ = true;
+    changed_.notify_all();
+  }
+
+  /// Blocking: until set(). @returns false at the deadline
+  bool block_until_set(Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    return block_until(changed_, lock, deadline, [this] { return done_; });
+  }
+
+  /// Requires set(). @throws the exception, if there is one
+  void rethrow() const {
+    if (thrown_) {
+      std::rethrow_exception(thrown_);
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::exception_ptr thrown_;
+};
+
+/// Holds the engine. A process can start MPI only once, and must not call it after disable(): MPI may hold memory that
+/// no longer exists. `E` is the engine. Threads: any.
+template <class E>
+class EngineRegistry {
+ public:
+  /// The engine if it still has an owner, otherwise the result of `make()`. Blocking: while another thread makes one.
+  /// @throws Error (timeout; unsupported after disable()), exceptions of make()
+  template <class Make>
+  std::shared_ptr<E> shared_blocking(Make make, Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    if (!block_until(changed_, lock, deadline, [this] { return !making_; })) {
+      throw_error(Errc::timeout, "another thread of this process has not come to an end of starting MPI");
+    }
+    if (disabled_) {
+      throw_error(Errc::unsupported,
+                  "an earlier process group of this process ended in a failure, and with it MPI, which cannot be "
+                  "started again; end the process, and start the job anew");
+    }
+    if (std::shared_ptr<E> engine = engine_.lock()) {
+      return engine;
+    }
+    making_ = true;
+    lock.unlock();
+    std::shared_ptr<E> made;
+    std::exception_ptr thrown;
+    try {
+      made = make();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    lock.lock();
+    making_ = false;
+    engine_ = made;
+    changed_.notify_all();
+    if (thrown) {
+      std::rethrow_exception(thrown);
+    }
+    return made;
+  }
+
+  /// Forbids any further call to MPI in this process.
+  void disable() noexcept {
+    const std::lock_guard lock(mutex_);
+    disabled_ = true;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::weak_ptr<E> engine_;
+  bool making_ = false;
+  bool disabled_ = false;
+};
+
+#if DTRAIN_WITH_MPI
+
+/// Owns a duplicate of MPI_COMM_WORLD, made before any message. Channels of point-to-point messages make no collective
+/// MPI call after it, so that all their calls can be cancelled at any moment. Threads: one, which initialises MPI;
+/// any for what is constant.
+class MpiRuntime {
+ public:
+  /// Collective over MPI_COMM_WORLD, blocking without a deadline. Initialises MPI unless the program did.
+  /// @throws Error (unsupported, mpi)
+  MpiRuntime() {
+    int initialized = 0;
+    int finalized = 0;
+    check(MPI_Initialized(&initialized), "asking whether MPI runs");
+    check(MPI_Finalized(&finalized), "asking whether MPI has ended");
+    if (finalized != 0) {
+      throw_error(Errc::unsupported,
+                  "MPI has ended in this process and cannot be started again; keep one process group until the end, "
+                  "or initialise and finalize MPI in main, around all of them");
+    }
+    if (initialized == 0) {
+      start();
+    } else {
+      check_thread_level();
+    }
+    check(MPI_Comm_dup(MPI_COMM_WORLD, &communicator_), "duplicating MPI_COMM_WORLD");
+    check(MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN), "having errors returned");
+    check(MPI_Comm_rank(communicator_, &rank_), "asking for the rank");
+    check(MPI_Comm_size(communicator_, &size_), "asking for the number of ranks");
+    int* bound = nullptr;
+    int has_bound = 0;
+    check(MPI_Comm_get_attr(communicator_, MPI_TAG_UB, &bound, &has_bound), "asking for the largest tag");
+    highest_tag_ = has_bound != 0 ? *bound : 32767;  // guaranteed by the standard
+    library_ = library_name();
+  }
+  MpiRuntime(const MpiRuntime&) = delete;
+  MpiRuntime& operator=(const MpiRuntime&) = delete;
+
+  MPI_Comm communicator() const noexcept { return communicator_; }
+  /// Whether this object initialised MPI, and therefore finalizes it.
+  bool is_own() const noexcept { return started_; }
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return size_; }
+  int highest_tag() const noexcept { return highest_tag_; }
+  const std::string& version_text() const noexcept { return library_; }
+
+  /// Collective if is_own(), and then blocking until every rank calls it.
+  void end() noexcept {
+    if (has_ended()) {
+      return;  // the program ended it before its process group
+    }
+    if (started_) {
+      flush();
+    }
+    static_cast<void>(MPI_Comm_free(&communicator_));
+    if (started_) {
+      static_cast<void>(MPI_Finalize());
+    }
+  }
+
+ private:
+  /// Receives a last message from each peer that may have sent a close message, and sends one likewise. Reasons: Open
+  /// MPI aborts a process whose peer closes a connection before all bytes are written. MPI_Finalize does not wait for
+  /// messages that no rank has to receive. With more than `most_notified` ranks: as channels of all ranks do.
+  void flush() const noexcept {
+    constexpr int most_notified = 64;  // as in mpi/transport.hpp
+    for (int distance = 1; distance < size_; distance = size_ <= most_notified ? distance + 1 : 2 * distance) {
+      char sent = 0;
+      char received = 0;
+      static_cast<void>(MPI_Sendrecv(&sent, 1, MPI_CHAR, (rank_ + distance) % size_, highest_tag_, &received, 1,
+                                     MPI_CHAR, (rank_ + size_ - distance) % size_, highest_tag_, communicator_,
+                                     MPI_STATUS_IGNORE));
+    }
+  }
+
+  void start() {
+    int provided = 0;
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "starting MPI");
+    started_ = true;
+    if (provided < MPI_THREAD_SERIALIZED) {
+      throw_error(Errc::unsupported,
+                  "{} lets one thread alone call it, and backend::Mpi calls it from each thread that waits; use an MPI "
+                  "that was built with threads (MPI_THREAD_SERIALIZED or more)",
+                  {library_name()});
+    }
+    check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "having errors returned");
+  }
+
+  /// Requires MPI_THREAD_MULTIPLE: dtrain's threads call MPI while the program's threads may call it.
+  static void check_thread_level() {
+    int provided = 0;
+    check(MPI_Query_thread(&provided), "asking for the level of threads");
+    if (provided < MPI_THREAD_MULTIPLE) {
+      throw_error(Errc::unsupported,
+                  "this program initialised MPI for one thread at a time, but backend::Mpi calls it from a thread of "
+                  "its own; initialise it with MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided), or not "
+                  "at all");
+    }
+  }
+
+  MPI_Comm communicator_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int size_ = 1;
+  int highest_tag_ = 0;
+  bool started_ = false;
+  std::string library_;
+};
+
+/// Owns the thread that initialises MPI, makes calls other than messages, and finalizes it. All channels of a process
+/// share one engine. Threads: any, except where a member says otherwise. Lifetime: as long as its last owner.
+class Engine {
+ public:
+  /// State that outlives the engine if its thread does not end.
+  struct EngineState {
+    std::optional<MpiRuntime> runtime;
+    ProgressLoop loop;
+    int channels = 0;      ///< number of channels whose tags this process has chosen
+    std::string secret{};  ///< of the job, once it was handed out
+  };
+
+  /// Collective over MPI_COMM_WORLD if it is the process's first call; blocking. See EngineRegistry.
+  /// @throws Error (timeout, unsupported, mpi)
+  static std::shared_ptr<Engine> shared_blocking(Deadline deadline) {
+    return registry().shared_blocking([deadline] { return std::shared_ptr<Engine>(new Engine(deadline)); }, deadline);
+  }
+
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// Blocking. If nothing was cancelled, finalizes MPI with all other ranks, for at most set_finalize_timeout().
+  /// Otherwise stops without MPI_Finalize, after at most two seconds.
+  ~Engine() {
+    const bool clean = opened_.load() && !failed_.load();
+    if (!clean) {
+      registry().disable();
+    }
+    loop().calls().push([state = &thread_state_->state, clean] {
+      if (clean && !state->loop.out_of_service()) {
+        state->runtime->end();
+      }
+      state->loop.stop();
+    });
+    if (thread_state_->ended.block_until_set(
+            Deadline::after(clean ? finalize_timeout_.load() : std::chrono::seconds(2)))) {
+      thread_.join();
+    } else {
+      log(LogLevel::warning, "MPI_Finalize did not come back; this process ends without it");
+      thread_.detach();
+    }
+  }
+
+  const MpiRuntime& runtime() const noexcept { return *thread_state_->state.runtime; }
+  ProgressLoop& loop() noexcept { return thread_state_->state.loop; }
+
+  /// Runs `call(EngineState&)` in the thread that initialised MPI, which holds the loop's lock. Blocking: until the
+  /// call returns or the deadline passes; after the deadline it may still run. @throws the call's exceptions, Error
+  /// (timeout)
+  void run_blocking(std::function<void(EngineState&)> call, Deadline deadline, const char* doing) {
+    const auto result = std::make_shared<CallCompletion>();
+    loop().calls().push([result, state = &thread_state_->state, call = std::move(call)] {
+      std::exception_ptr thrown;
+      try {
+        call(*state);
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+      result->set(thrown);
+    });
+    if (!result->block_until_set(deadline)) {
+      throw_error(Errc::timeout, "{} took too long; have all processes of the job come as far?", {doing});
+    }
+    result->rethrow();
+  }
+
+  /// Called when a channel is open: at the end all ranks finalize MPI together, unless one fails.
+  void expect_finalize() noexcept { opened_.store(true); }
+  /// Skips MPI_Finalize, because not all ranks will call it.
+  void skip_finalize() noexcept { failed_.store(true); }
+  void set_finalize_timeout(std::chrono::nanoseconds timeout) noexcept { finalize_timeout_.store(timeout); }
+
+ private:
+  /// Never destroyed: it outlives all objects that the program destroys at its end.
+  static EngineRegistry<Engine>& registry() {
+    static EngineRegistry<Engine>& registered = *new EngineRegistry<Engine>;
+    return registered;
+  }
+
+  /// Outlives an Engine whose thread does not end.
+  struct ThreadState {
+    EngineState state;
+    CallCompletion started;
+    CallCompletion ended;
+  };
+
+  explicit Engine(Deadline deadline) : thread_state_(std::make_shared<ThreadState>()) {
+    thread_ = async::start_thread("the thread that calls MPI", [thread_state = thread_state_] { main(*thread_state); });
+    if (!thread_state_->started.block_until_set(deadline)) {
+      registry().disable();  // the thread is inside MPI_Init_thread, which a process calls once
+      thread_.detach();
+      throw_error(Errc::timeout, "MPI_Init_thread did not come back in time; have all processes of the job started?");
+    }
+    thread_state_->started.rethrow();  // the thread ends then
+  }
+
+  static void main(ThreadState& thread_state) noexcept {
+    try {
+      thread_state.state.runtime.emplace();
+    } catch (...) {
+      thread_state.started.set(std::current_exception());
+      return;
+    }
+    thread_state.started.set();
+    thread_state.state.loop.run(thread_state.state.runtime->is_own());
+    thread_state.ended.set();
+  }
+
+  const std::shared_ptr<ThreadState> thread_state_;
+  async::JoiningThread thread_;
+  std::atomic<bool> opened_{false};
+  std::atomic<bool> failed_{false};
+  std::atomic<std::chrono::nanoseconds> finalize_timeout_{std::chrono::minutes(10)};
+};
+
+#endif  // DTRAIN_WITH_MPI
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
 
 // ---- dtrain/backend/mpi/transport.hpp
 
@@ -16310,11 +15902,7 @@ class WaitPace {
   Clock::time_point stall_at_{};
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
 #if DTRAIN_WITH_MPI
-
-namespace DTRAIN_NAMESPACE::backend::mpi {
 
 /// See message_passing::Transport. `E` is an Endpoint, or a CollectiveEndpoint.
 template <std::derived_from<Endpoint> E>
@@ -16334,8 +15922,8 @@ class BasicTransport {
       : engine_(Engine::shared_blocking(deadline)) {
     engine_->set_finalize_timeout(std::min<std::chrono::nanoseconds>(context.timeout, std::chrono::hours(24)));
     const int first_tag = agree_on_tags(context, deadline);
-    endpoint_ =
-        std::make_shared<E>(engine_->requests(), engine_->communicator(), first_tag, context.members.rank, job_ranks);
+    endpoint_ = std::make_shared<E>(engine_->loop().requests(), engine_->runtime().communicator(), first_tag,
+                                    context.members.rank, job_ranks);
     if constexpr (has_communicator) {
       wait_for_ranks(context, deadline);  // inside MPI the engine would wait for them and serve no other channel
       const auto make = [endpoint = endpoint_, first_tag](Engine::EngineState& state) {
@@ -16364,9 +15952,8 @@ class BasicTransport {
 
   /// Blocking: until the routine ends, or `token` cancels it. The calling thread makes MPI's progress meanwhile.
   /// @returns whether MPI has released its memory
-  template <class Token>
-  bool run_blocking(message_passing::Routine& routine, Token& token) noexcept {
-    TokenRoutine<Token> running(*endpoint_, routine, wakeup_, token);
+  bool run_blocking(message_passing::Routine& routine, message_passing::CancellationToken& token) noexcept {
+    RunningRoutine running{*endpoint_, routine, wakeup_, token};
     ProgressLoop& loop = engine_->loop();
     loop.enter(running);
     loop.start(running);
@@ -16425,25 +16012,13 @@ class BasicTransport {
   }
 
  private:
-  template <class Token>
-  class TokenRoutine final : public RunningRoutine {
-   public:
-    TokenRoutine(Endpoint& of, message_passing::Routine& running, Wakeup& of_waiter, const Token& token) noexcept
-        : RunningRoutine(of, running, of_waiter), token_(token) {}
-    bool should_end() const noexcept override { return token_.should_end(); }
-    std::string reason() const override { return token_.reason(); }
-
-   private:
-    const Token& token_;
-  };
-
   static constexpr int most_notified = 64;  ///< with more ranks: those at distances 1, 2, 4, ..., as in algorithms
 
   /// Chooses the channel's two tags. Rank 0 of the channel takes them from its own range of tags, so that no other
   /// channel of this process or of a peer has them. @throws Error (limit)
   int agree_on_tags(const ChannelContext& context, Deadline deadline) {
     const auto choose = [&] {
-      const int own = engine_->highest_tag() / engine_->size() / message_passing::tag_class_count;
+      const int own = engine_->runtime().highest_tag() / engine_->runtime().size() / message_passing::tag_class_count;
       const auto chosen = std::make_shared<int>();  // a call that runs after the deadline still writes there
       engine_->run_blocking([chosen](Engine::EngineState& state) { *chosen = state.channels++; }, deadline,
                             "choosing a channel's tags");
@@ -16452,13 +16027,13 @@ class BasicTransport {
         throw_error(Errc::limit,
                     "{} has tags up to {} only: this rank has opened {} channels, and cannot open more; keep groups "
                     "instead of splitting anew",
-                    {engine_->version_text(), engine_->highest_tag(), number});
+                    {engine_->runtime().version_text(), engine_->runtime().highest_tag(), number});
       }
-      return to_bytes((engine_->rank() * own + number) * message_passing::tag_class_count);
+      return to_bytes((engine_->runtime().rank() * own + number) * message_passing::tag_class_count);
     };
     const StoreRank self = StoreRank::of(context, deadline, opening(context));
     const auto tag = from_bytes<int>(store_broadcast(self, context.name + "/mpi", choose), "a channel's tag");
-    if (tag < 0 || tag > engine_->highest_tag()) {
+    if (tag < 0 || tag > engine_->runtime().highest_tag()) {
       throw_error(Errc::protocol, "{}: rank 0 gave no tag; do all ranks run one program?", {opening(context)});
     }
     return tag;
@@ -16493,9 +16068,9 @@ class BasicTransport {
 
 using Transport = BasicTransport<Endpoint>;
 
-}  // namespace DTRAIN_NAMESPACE::backend::mpi
-
 #endif  // DTRAIN_WITH_MPI
+
+}  // namespace DTRAIN_NAMESPACE::backend::mpi
 
 // ---- dtrain/backend/nccl/channel_status.hpp
 
@@ -16532,14 +16107,6 @@ class AbandonedThreads {
   static inline std::atomic<int> count_{0};
   static inline std::atomic<bool> is_registered_{false};
 };
-
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
 
 /// Keeps the first cause. Threads: any.
 class ChannelStatus {
@@ -16750,14 +16317,6 @@ inline void publish_departure(const ChannelContext& context, bool last) noexcept
     // The other ranks detect it later without this entry.
   }
 }
-
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
 
 /// Records an event before and after each operation, in a fixed ring. If more operations are in flight than the ring
 /// has slots, the last slot stands for several, and its clock restarts with each. No lock is held during a CUDA call,
@@ -16998,14 +16557,6 @@ class LaunchOrder {
   bool is_taken_ = false;
   stream::cuda::Event last_;  ///< of the last operation; complete before the first
 };
-
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
 
 /// Shared by the Communicator, the Watchdog and the Allocations. Threads: issue() from one at a time, else any.
 class Channel {
@@ -17467,14 +17018,6 @@ inline void end_blocking(Channel& channel) noexcept {
   channel.abort_abandoned_splits();
 }
 
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
-
 /// Polls NCCL and the events twenty times a second; an abort wakes it at once. Only this thread ends the communicator,
 /// so that threads that abort or close do not block in NCCL. The watchdog shares the channel: a thread that hangs in
 /// NCCL is left behind with it.
@@ -17482,18 +17025,7 @@ class Watchdog {
  public:
   /// @throws Error if the system cannot start a thread
   explicit Watchdog(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {
-    // The user's signal handlers run in the user's threads.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    try {
-      thread_ = std::thread([shared = channel_] { main(*shared); });
-    } catch (const std::system_error& failure) {
-      pthread_sigmask(SIG_SETMASK, &before, nullptr);
-      throw Error(failure.code(), format_text("starting the thread that watches NCCL: {}", {failure.what()}));
-    }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    thread_ = async::start_thread("the thread that watches NCCL", [shared = channel_] { main(*shared); });
   }
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -17523,9 +17055,9 @@ class Watchdog {
     // Only the channel's device gets a context. Captures of other threads do not forbid this thread's calls.
     stream::cuda::quiet(cudaSetDevice(channel.device()));
     const stream::cuda::RelaxedCapture relaxed;
-    std::thread polling;
+    async::JoiningThread polling;
     try {
-      polling = std::thread([&channel] { poll_events(channel); });
+      polling = async::start_thread("the thread that polls CUDA's events", [&channel] { poll_events(channel); });
       bool timeout_published = false;
       while (channel.status.block_while_watching(Deadline::after(std::chrono::milliseconds(50)))) {
         poll(channel, timeout_published);
@@ -17537,9 +17069,7 @@ class Watchdog {
       publish_departure(channel.context, true);  // again: an operation that timed out meanwhile has overwritten it
     }
     end_blocking(channel);
-    if (polling.joinable()) {
-      polling.join();  // a CUDA call in which it may block returns now
-    }
+    polling.join();  // a CUDA call in which it may block returns now
     channel.status.set_ended();
   }
 
@@ -17589,7 +17119,7 @@ class Watchdog {
   }
 
   const std::shared_ptr<Channel> channel_;
-  std::thread thread_;
+  async::JoiningThread thread_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::nccl
@@ -17605,16 +17135,10 @@ class Watchdog {
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// Blocking: until the memory is filled. @throws Error (timeout, cuda)
-inline void fill_with_zeros(void* data, std::size_t bytes, int device, Deadline deadline) {
+/// Blocking. @throws as stream::cuda::zero_blocking
+inline void zero_blocking(void* data, std::size_t bytes, int device, Deadline deadline) {
   const stream::cuda::Stream stream(stream::cuda::Priority::normal, device);
-  stream::cuda::Event done;
-  stream::cuda::check(cudaMemsetAsync(data, 0, bytes, stream.ref().native()), "cudaMemsetAsync");
-  stream.ref().record(done);
-  if (done.block_until_complete(deadline) != stream::WaitResult::complete) {
-    throw_error(Errc::timeout,
-                "filling {} bytes of device memory with zeros had not ended in time; is the device busy?", {bytes});
-  }
+  stream::cuda::zero_blocking(data, bytes, stream.ref(), deadline);
 }
 
 /// Owns `bytes()` bytes on the channel's device. Movable; may outlive the communicator. Destruction waits for the
@@ -17640,7 +17164,7 @@ class Allocation {
                                nccl_category().message(static_cast<int>(code))}))
           .with_rank(memory.channel->context.reporting_rank());
     }
-    fill_with_zeros(memory.data, length, memory.channel->device(), deadline);
+    zero_blocking(memory.data, length, memory.channel->device(), deadline);
     memory.handle = memory.channel->register_memory(data(), length, deadline);
     memory.registered = true;
   }
@@ -17682,14 +17206,6 @@ class Allocation {
 
   ProcessOwned<RegisteredMemory> memory_;
 };
-
-}  // namespace DTRAIN_NAMESPACE::backend::nccl
-
-#endif  // DTRAIN_WITH_NCCL
-
-#if DTRAIN_WITH_NCCL
-
-namespace DTRAIN_NAMESPACE::backend::nccl {
 
 /// Owns one rank's end of a channel. Buffers and streams are on the device that was the thread's current one at
 /// open_blocking(). Operations run on the stream; the host waits only until NCCL has launched them. After a failure of
@@ -17834,7 +17350,7 @@ class Communicator {
   struct ChannelState {
     ChannelState(const ChannelContext& context, const NcclOptions& options, int device, Deadline deadline)
         : channel(std::make_shared<Channel>(context, options, device)), token(sizeof(std::int32_t), device) {
-      fill_with_zeros(token.data(), token.bytes(), device, deadline);
+      zero_blocking(token.data(), token.bytes(), device, deadline);
     }
     ChannelState(const ChannelState&) = delete;
     ChannelState& operator=(const ChannelState&) = delete;
@@ -17982,7 +17498,11 @@ struct NcclWith {
   /// @throws Error (unsupported, timeout, protocol, nccl, cuda), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline) {
     require_accumulation_by_element(context);
-    return open_and_report_blocking<Opened>(context, deadline);
+    context.failure->throw_if_failed(context.reporting_rank());
+    return reporting_failure(context, [&] {
+      cuda::compare_devices_blocking(context, sharing(), deadline);
+      return nccl::Communicator::open_blocking(context, options, deadline);
+    });
   }
 
   /// Collective, blocking. See CanDuplicate: ncclCommSplit. The device is that of `open`. @throws as open_blocking
@@ -18000,14 +17520,6 @@ struct NcclWith {
                   {context.name});
     }
   }
-
-  /// The communicator, opened with the options.
-  struct Opened : nccl::Communicator {
-    static Opened open_blocking(const ChannelContext& context, Deadline deadline) {
-      cuda::compare_devices_blocking(context, sharing(), deadline);
-      return {nccl::Communicator::open_blocking(context, options, deadline)};
-    }
-  };
 
   /// Ranks with one CUDA context have one implicit order, in which one rank's operation would wait for the next one of
   /// a rank that waits for it.
@@ -18051,14 +17563,13 @@ struct Nccl;
 // ---- dtrain/backend/ordered_channel.hpp
 
 /// @file
-/// OrderedChannel: base of a channel that runs its operations in enqueue order, until its first cause of failure.
+/// OrderedChannel: base of a channel that runs its operations in enqueue order, until its first cause of failure;
+/// ChannelOwner: a communicator's share of it, which enqueues EnqueuedOperations.
 
 namespace DTRAIN_NAMESPACE::backend {
 
 /// Reference-counted (retain, release) by the communicator and by each enqueued operation, which may outlive it.
-/// `Derived` has abort(const Cause&) noexcept, which sets `cause_` and ends the operation that runs.
 /// Threads: run_in_order in the thread that runs the stream; all other members in any.
-template <class Derived>
 class OrderedChannel {
  public:
   explicit OrderedChannel(const ChannelContext& context)
@@ -18078,9 +17589,12 @@ class OrderedChannel {
   void retain() noexcept { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() noexcept {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      delete static_cast<Derived*>(this);
+      delete this;
     }
   }
+
+  /// Sets `cause_`, unless it is set, and ends the operation that runs.
+  virtual void abort(const Cause& cause) noexcept = 0;
 
   /// Whether work must stop. Checked between steps of work that take microseconds.
   bool aborted() const noexcept { return cause_.is_set(); }
@@ -18096,12 +17610,12 @@ class OrderedChannel {
 
   /// Aborts, and reports to the job.
   void fail(const Cause& cause) noexcept {
-    static_cast<Derived&>(*this).abort(cause);
+    abort(cause);
     report_quietly(*failure_, cause);
   }
 
  protected:
-  ~OrderedChannel() = default;
+  virtual ~OrderedChannel() = default;
 
   /// Runs `work` as the `turn`-th enqueued operation (the first is 1); skips it if the channel has failed. Calls
   /// `reject`, which must fail the channel, if an earlier operation has not run, or another one is running.
@@ -18136,8 +17650,7 @@ class OrderedChannel {
   /// thread has ended, which is soon. @returns whether an operation was interrupted, now or by an earlier failure
   bool close_order(std::uint64_t enqueued) noexcept {
     if (!has_run(enqueued)) {
-      static_cast<Derived&>(*this).abort(
-          {CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
+      abort({CauseKind::exception, job_rank_, host_, "its communicator was destroyed before all of its work had run"});
     }
     closing_.store(true);
     while (in_operation_.load() != 0) {
@@ -18162,6 +17675,92 @@ class OrderedChannel {
   std::atomic<bool> closing_{false};
 };
 
+/// Work of a stream. Holds a reference to the channel, and what `algorithm` owns until its release(), until it has run
+/// or was dropped.
+template <class Channel, class Descriptor, class Algorithm>
+struct EnqueuedOperation {
+  Channel* channel;
+  std::uint64_t turn;
+  Descriptor operation;
+  Algorithm algorithm;
+
+  void operator()() noexcept {
+    channel->run(turn, operation, algorithm);
+    drop();
+  }
+  void drop() noexcept {
+    if constexpr (requires { algorithm.release(); }) {
+      algorithm.release();
+    }
+    channel->release();
+  }
+};
+
+/// Counts and enqueues a channel's operations; has a stable address while its communicator moves.
+/// @tparam Channel an OrderedChannel with run(turn, operation, algorithm) and close(enqueued)
+template <class Channel>
+struct ChannelOwner {
+  /// Makes the channel of `arguments`. @throws its exceptions
+  template <class... Arguments>
+  explicit ChannelOwner(const ChannelContext& of, Arguments&&... arguments)
+      : context(of), channel(new Channel(context, std::forward<Arguments>(arguments)...)) {}
+  ChannelOwner(const ChannelOwner&) = delete;
+  ChannelOwner& operator=(const ChannelOwner&) = delete;
+  ~ChannelOwner() { close(); }
+
+  /// Lets a failure of the job abort the channel.
+  void subscribe() {
+    subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
+  }
+
+  /// Closes the channel, for a class that has members of this class and whose members the channel's work uses.
+  void close() noexcept {
+    if (channel != nullptr) {
+      subscription.reset();
+      channel->close(enqueued);
+      std::exchange(channel, nullptr)->release();
+    }
+  }
+
+  /// Descriptor of the next collective. enqueue() counts it, after success only.
+  Operation next(Operation described) const noexcept {
+    described.sequence = collectives + 1;
+    return described;
+  }
+
+  /// @tparam Descriptor Operation, or what the channel's run() takes in place of it
+  /// @throws as the stream's enqueue()
+  template <class Descriptor, class Algorithm>
+  void enqueue(const Descriptor& operation, const Algorithm& algorithm, stream::host::StreamRef stream) {
+    channel->retain();
+    try {
+      stream.enqueue(EnqueuedOperation<Channel, Descriptor, Algorithm>{channel, enqueued + 1, operation, algorithm});
+    } catch (...) {
+      channel->release();
+      throw;
+    }
+    ++enqueued;
+    if constexpr (std::is_same_v<Descriptor, Operation>) {
+      collectives += operation.sequence != 0 ? 1 : 0;
+    }
+  }
+
+  /// Collective, blocking: see split_context.
+  ChannelContext split(int color, int key, Deadline deadline) {
+    context.run_other_streams();
+    ChannelContext part = split_context(context, splits + 1, color, key, deadline);
+    ++splits;
+    return part;
+  }
+
+  const ChannelContext context;
+  Channel* channel;
+  std::uint64_t enqueued = 0;     ///< operations of every kind
+  std::uint64_t collectives = 0;  ///< operations of all ranks, without point to point
+  std::uint64_t splits = 0;
+  FailureLatch::Subscription subscription;
+};
+
 }  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/backend/message_passing/channel.hpp
@@ -18174,13 +17773,8 @@ namespace DTRAIN_NAMESPACE::backend::message_passing {
 /// See OrderedChannel. Threads: run, and calls from its work, in the thread that runs the stream; abort, failure and
 /// close in any.
 template <Transport T>
-class Channel : public OrderedChannel<Channel<T>> {
-  using Order = OrderedChannel<Channel<T>>;
-
+class Channel final : public OrderedChannel {
  public:
-  using Order::aborted;
-  using Order::fail;
-  using Order::failure;
   using Endpoint = typename T::Endpoint;
 
   /// A message from this rank to itself, which no endpoint carries.
@@ -18191,7 +17785,7 @@ class Channel : public OrderedChannel<Channel<T>> {
 
   /// Collective, blocking. @throws as the Transport
   Channel(const ChannelContext& context, std::vector<int> job_ranks, Deadline deadline)
-      : Order(context),
+      : OrderedChannel(context),
         info_{context.name, std::move(job_ranks), T::tuning(context), context.describe, context.accumulate},
         algorithms_{context.algorithms},
         notice_(context.notice_after),
@@ -18201,18 +17795,18 @@ class Channel : public OrderedChannel<Channel<T>> {
   int size() noexcept { return transport_.endpoint().size(); }
   std::deque<SelfMessage>& self_messages() noexcept { return self_messages_; }
 
-  /// Runs the routine from `make(context)` as the `turn`-th enqueued operation; skips it if the channel has failed.
-  /// Fails the channel if an earlier operation has not run, or another one is running.
+  /// Runs the routine from `make(context, channel)` as the `turn`-th enqueued operation; skips it if the channel has
+  /// failed. Fails the channel if an earlier operation has not run, or another one is running.
   template <class Make>
-  void run(std::uint64_t turn, const Operation& operation, Make make) noexcept {
-    Order::run_in_order(
+  void run(std::uint64_t turn, const Operation& operation, const Make& make) noexcept {
+    run_in_order(
         turn, [&]() noexcept { execute(operation, make); },
         [&]() noexcept { fail_operation(CauseKind::exception, operation, " ", began_early); });
   }
 
   /// Ends running and later work of this rank. The first cause is kept.
-  void abort(const Cause& cause) noexcept {
-    if (this->cause_.set(cause) && process_.is_current()) {  // a forked process lacks the thread to interrupt
+  void abort(const Cause& cause) noexcept override {
+    if (cause_.set(cause) && process_.is_current()) {  // a forked process lacks the thread to interrupt
       transport_.interrupt();
     }
   }
@@ -18221,7 +17815,7 @@ class Channel : public OrderedChannel<Channel<T>> {
   /// An operation that had begun fails the job, because a peer may wait for the rest of its messages.
   void close(std::uint64_t enqueued) noexcept {
     const bool has_failed = aborted();
-    const bool interrupted = Order::close_order(enqueued);
+    const bool interrupted = close_order(enqueued);
     if (interrupted && !has_failed) {
       report_quietly(*failure_, *failure());
     }
@@ -18229,29 +17823,20 @@ class Channel : public OrderedChannel<Channel<T>> {
   }
 
  private:
-  friend Order;
-  using Order::failure_;
-  using Order::host_;
-  using Order::job_rank_;
-  using Order::on_stall_;
-  using Order::timeout_;
+  ~Channel() override = default;
 
-  ~Channel() = default;
+  class OperationCancellationToken final : public CancellationToken {
+   public:
+    OperationCancellationToken(Channel& of, const Operation& running) noexcept
+        : channel(of), operation(running), deadline(Deadline::after(of.timeout_)) {}
 
-  /// The message_passing::CancellationToken of one operation.
-  struct OperationCancellationToken {
-    Channel& channel;
-    const Operation& operation;
-    Deadline deadline;
-    bool timed_out = false;
-
-    bool aborted() const noexcept { return channel.aborted(); }
-    bool should_end() const noexcept { return deadline.passed() || aborted(); }
-    bool cancelled() noexcept {
+    bool aborted() const noexcept override { return channel.aborted(); }
+    bool should_end() const noexcept override { return deadline.passed() || aborted(); }
+    bool cancelled() noexcept override {
       timed_out = deadline.passed();
       return timed_out || aborted();
     }
-    void stalled() const noexcept {
+    void stalled() noexcept override {
       if (channel.on_stall_) {
         channel.on_stall_();
       }
@@ -18262,20 +17847,25 @@ class Channel : public OrderedChannel<Channel<T>> {
       };
       channel.notice_.update(channel.job_rank_, channel.timeout_ - deadline.remaining(), describe);
     }
-    std::string reason() const {
+    std::string reason() const override {
       const std::optional<Cause> cause = channel.failure();
       return format_text("rank {}: ends because {}",
                          {channel.job_rank_, cause ? cause->sentence() : "an operation timed out"});
     }
+
+    Channel& channel;
+    const Operation& operation;
+    const Deadline deadline;
+    bool timed_out = false;
   };
 
   template <class Make>
-  void execute(const Operation& operation, Make& make) noexcept {
+  void execute(const Operation& operation, const Make& make) noexcept {
     OperationContext<Endpoint> context{transport_.endpoint(), scratch_, info_, operation,
                                        algorithms_.is_fixed() ? nullptr : &algorithms_};
-    OperationCancellationToken token{*this, operation, Deadline::after(timeout_)};
+    OperationCancellationToken token(*this, operation);
     try {
-      Routine routine = make(context);
+      Routine routine = make(context, *this);
       if (!transport_.run_blocking(routine, token)) {
         scratch_.leak();
       }
@@ -18354,88 +17944,68 @@ class Channel : public OrderedChannel<Channel<T>> {
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// A collective. Holds a reference to the channel, and owns `buffers.blocks`, until it has run or was dropped.
-template <Transport T>
-struct EnqueuedCollective {
-  Channel<T>* channel;
-  std::uint64_t turn;
-  Operation operation;
+/// A collective. Owns `buffers.blocks` until release().
+template <Endpoint E>
+struct CollectiveAlgorithm {
   Buffers buffers;
-  Routine (*algorithm)(OperationContext<typename T::Endpoint>& context, const Buffers& buffers);
+  Routine (*algorithm)(OperationContext<E>& context, const Buffers& buffers);
 
-  void operator()() noexcept {
-    channel->run(turn, operation, [this](auto& context) { return algorithm(context, buffers); });
-    drop();
+  template <class Channel>
+  Routine operator()(OperationContext<E>& context, Channel& /*channel*/) const {
+    return algorithm(context, buffers);
   }
-  void drop() noexcept {
-    delete buffers.blocks;
-    channel->release();
-  }
+  void release() const noexcept { delete buffers.blocks; }
 };
 
-/// Buffers of a message, and its peers (-1: none).
-struct PointToPointBuffers {
+/// A send, a recv, or both, with the peers (-1: none). The operation describes the received message, or the sent one if
+/// there is no recv.
+struct MessageAlgorithm {
   const std::byte* input;
   std::byte* output;
   std::uint64_t input_count;
   std::int32_t to;
   std::int32_t from;
-};
-
-namespace detail {
-
-/// Like point_to_point, but a message to this rank itself is stored until its recv.
-template <Transport T>
-Routine point_to_point_or_self(OperationContext<typename T::Endpoint>& context, Channel<T>& channel,
-                               const PointToPointBuffers& buffers, DType input_dtype) {
-  PointToPoint work{{}, {}, buffers.to, buffers.from, context.operation, TagClass::direct, nullptr};
-  work.sent.count = buffers.input_count;
-  work.sent.dtype = input_dtype;
-  if (buffers.to >= 0) {
-    work.input = {buffers.input, buffers.input_count * size_bytes(input_dtype)};
-  }
-  if (buffers.from >= 0) {
-    work.output = {buffers.output, context.operation.count * size_bytes(context.operation.dtype)};
-  }
-  if (buffers.to == context.rank()) {
-    channel.self_messages().push_back({work.sent, {work.input.begin(), work.input.end()}});
-    work.to = -1;
-  }
-  if (buffers.from == context.rank()) {
-    if (channel.self_messages().empty()) {
-      throw_error(Errc::disagreement, "on channel '{}', rank {} receives from itself what it has not sent before",
-                  {context.channel.name, channel.job_rank()});
-    }
-    const auto message = std::move(channel.self_messages().front());
-    channel.self_messages().pop_front();
-    if (message.operation.count != context.operation.count || message.operation.dtype != context.operation.dtype) {
-      disagree_on_message(context, context.rank(), message.operation);
-    }
-    kernels::copy_bytes(work.output.data(), message.bytes.data(), message.bytes.size());
-    work.from = -1;
-  }
-  Routine routine = point_to_point(context, work);
-  co_await routine;
-}
-
-}  // namespace detail
-
-/// A send, a recv, or both. `operation` describes the received message, or the sent one if there is no recv.
-template <Transport T>
-struct EnqueuedPointToPoint {
-  Channel<T>* channel;
-  std::uint64_t turn;
-  Operation operation;
-  PointToPointBuffers buffers;
   DType input_dtype;
 
-  void operator()() noexcept {
-    channel->run(turn, operation, [this](auto& context) {
-      return detail::point_to_point_or_self(context, *channel, buffers, input_dtype);
-    });
-    channel->release();
+  template <Endpoint E, class Channel>
+  Routine operator()(OperationContext<E>& context, Channel& channel) const {
+    return point_to_point_or_self(context, channel, *this);
   }
-  void drop() noexcept { channel->release(); }
+
+ private:
+  /// Like point_to_point, but a message to this rank itself is stored until its recv.
+  template <Endpoint E, class Channel>
+  static Routine point_to_point_or_self(OperationContext<E>& context, Channel& channel,
+                                        const MessageAlgorithm& message) {
+    PointToPoint work{{}, {}, message.to, message.from, context.operation, TagClass::direct, nullptr};
+    work.sent.count = message.input_count;
+    work.sent.dtype = message.input_dtype;
+    if (message.to >= 0) {
+      work.input = {message.input, message.input_count * size_bytes(message.input_dtype)};
+    }
+    if (message.from >= 0) {
+      work.output = {message.output, context.operation.count * size_bytes(context.operation.dtype)};
+    }
+    if (message.to == context.rank()) {
+      channel.self_messages().push_back({work.sent, {work.input.begin(), work.input.end()}});
+      work.to = -1;
+    }
+    if (message.from == context.rank()) {
+      if (channel.self_messages().empty()) {
+        throw_error(Errc::disagreement, "on channel '{}', rank {} receives from itself what it has not sent before",
+                    {context.channel.name, channel.job_rank()});
+      }
+      const auto stored = std::move(channel.self_messages().front());
+      channel.self_messages().pop_front();
+      if (stored.operation.count != context.operation.count || stored.operation.dtype != context.operation.dtype) {
+        detail::disagree_on_message(context, context.rank(), stored.operation);
+      }
+      kernels::copy_bytes(work.output.data(), stored.bytes.data(), stored.bytes.size());
+      work.from = -1;
+    }
+    Routine routine = point_to_point(context, work);
+    co_await routine;
+  }
 };
 
 /// Owns one rank's channel. Reduces every DType but 8-bit floats, by every ReduceOp; the bits depend only on the count,
@@ -18446,7 +18016,7 @@ template <Transport T>
 class Communicator {
  public:
   using Stream = stream::host::StreamRef;
-  using Allocation = message_passing::Allocation;
+  using Allocation = HostAllocation;
   using Endpoint = typename T::Endpoint;
   using SelectedAllReduce = message_passing::SelectedAllReduce<Endpoint>;
 
@@ -18454,7 +18024,9 @@ class Communicator {
   /// @throws Error (timeout, limit, protocol), JobFailed, exceptions of the Transport
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline,
                                     const SelectedAllReduce& selected = {}) {
-    return Communicator(context, deadline, selected);
+    Communicator opened(context, deadline, selected);
+    opened.owner_->subscribe();
+    return opened;
   }
 
   int rank() const noexcept { return channel().rank(); }
@@ -18468,11 +18040,11 @@ class Communicator {
   /// - Small messages do not wait for their receiver.
   /// @{
   void enqueue(const AllReduce& call, Stream stream) {
-    check_all_reduce_memory(owner_->selected.topology, T::backend_name(), call.devices());
+    check_all_reduce_memory(selected_.topology, T::backend_name(), call.devices());
     call.check(place());
-    const bool selects = owner_->selected.routine != nullptr && size() > 1;
+    const bool selects = selected_.routine != nullptr && size() > 1;
     enqueue_collective(call.describe(), {call.input.data, call.output.data}, stream,
-                       selects ? owner_->selected.routine : &collective<Endpoint>);
+                       selects ? selected_.routine : &collective<Endpoint>);
   }
   void enqueue(const Broadcast& call, Stream stream) {
     check(call);
@@ -18491,39 +18063,38 @@ class Communicator {
   void enqueue(const ReduceBlocks& call, Stream stream) { enqueue_blocks(call, stream); }
   void enqueue(const Send& call, Stream stream) {
     check(call);
-    enqueue_message(call.describe(), {call.input.data, nullptr, call.input.count, call.peer, -1}, call.input.dtype,
+    owner_->enqueue(call.describe(),
+                    MessageAlgorithm{call.input.data, nullptr, call.input.count, call.peer, -1, call.input.dtype},
                     stream);
   }
   void enqueue(const Recv& call, Stream stream) {
     check(call);
-    enqueue_message(call.describe(), {nullptr, call.output.data, 0, -1, call.peer}, call.output.dtype, stream);
+    owner_->enqueue(call.describe(), MessageAlgorithm{nullptr, call.output.data, 0, -1, call.peer, call.output.dtype},
+                    stream);
   }
   void enqueue(const SendRecv& call, Stream stream) {
     check(call);
     Operation operation = call.describe();
-    operation.count = call.output.count;  // of the received message: see EnqueuedPointToPoint
+    operation.count = call.output.count;  // of the received message: see MessageAlgorithm
     operation.dtype = call.output.dtype;
-    enqueue_message(operation, {call.input.data, call.output.data, call.input.count, call.to, call.from},
-                    call.input.dtype, stream);
+    owner_->enqueue(
+        operation,
+        MessageAlgorithm{call.input.data, call.output.data, call.input.count, call.to, call.from, call.input.dtype},
+        stream);
   }
   /// @}
 
   /// See CanSplit. @throws Error (invalid_argument) at the call for a negative color; as open_blocking
   Communicator split_blocking(int color, int key, Deadline deadline) {
     channel().throw_if_failed();
-    if (owner_->context.on_stall) {
-      owner_->context.on_stall();  // peers may need work that this rank has enqueued elsewhere before they call split
-    }
-    const ChannelContext part = split_context(owner_->context, owner_->splits + 1, color, key, deadline);
-    ++owner_->splits;
-    return open_blocking(part, deadline, owner_->selected);
+    return open_blocking(owner_->split(color, key, deadline), deadline, selected_);
   }
 
   /// See CanAllocate. Ordinary memory, without communication: a rank that is out of memory fails alone.
   /// @throws Error (out_of_memory); the job's first cause, or the channel's
   Allocation allocate_blocking(std::size_t bytes, Deadline /*deadline*/) {
     channel().throw_if_failed();
-    return Allocation(bytes);
+    return allocate_zeroed(bytes);
   }
 
   /// See CanAbort. The job notifies the peers' channels.
@@ -18532,38 +18103,8 @@ class Communicator {
 
  private:
   Communicator(const ChannelContext& context, Deadline deadline, const SelectedAllReduce& selected)
-      : owner_(make_process_owned<ChannelOwner>(context, deadline, selected)) {}
-
-  /// State with a stable address while the communicator moves.
-  struct ChannelOwner {
-    ChannelOwner(const ChannelContext& of, Deadline deadline, const SelectedAllReduce& all_reduce)
-        : context(of),
-          selected(all_reduce),
-          channel(new Channel<T>(context, context.members.ranks_in_job(), deadline)) {
-      try {
-        subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
-      } catch (...) {
-        channel->close(0);
-        channel->release();
-        throw;
-      }
-    }
-    ChannelOwner(const ChannelOwner&) = delete;
-    ChannelOwner& operator=(const ChannelOwner&) = delete;
-    ~ChannelOwner() {
-      subscription.reset();
-      channel->close(enqueued);
-      channel->release();
-    }
-
-    const ChannelContext context;
-    const SelectedAllReduce selected;
-    Channel<T>* channel;
-    std::uint64_t enqueued = 0;     ///< operations of every kind
-    std::uint64_t collectives = 0;  ///< operations of all ranks, without point to point
-    std::uint64_t splits = 0;
-    FailureLatch::Subscription subscription;
-  };
+      : owner_(make_process_owned<ChannelOwner<Channel<T>>>(context, context.members.ranks_in_job(), deadline)),
+        selected_(selected) {}
 
   Channel<T>& channel() const noexcept { return *owner_->channel; }
 
@@ -18575,12 +18116,9 @@ class Communicator {
     call.check(place());
   }
 
-  /// Counts the collective, after success only.
-  void enqueue_collective(Operation operation, const Buffers& buffers, Stream stream,
+  void enqueue_collective(const Operation& operation, const Buffers& buffers, Stream stream,
                           Routine (*algorithm)(OperationContext<Endpoint>&, const Buffers&) = &collective<Endpoint>) {
-    operation.sequence = owner_->collectives + 1;
-    enqueue_work(EnqueuedCollective<T>{owner_->channel, owner_->enqueued + 1, operation, buffers, algorithm}, stream);
-    ++owner_->collectives;
+    owner_->enqueue(owner_->next(operation), CollectiveAlgorithm<Endpoint>{buffers, algorithm}, stream);
   }
 
   template <class Call>
@@ -18591,25 +18129,8 @@ class Communicator {
     static_cast<void>(copied.release());
   }
 
-  void enqueue_message(const Operation& operation, const PointToPointBuffers& buffers, DType input_dtype,
-                       Stream stream) {
-    enqueue_work(EnqueuedPointToPoint<T>{owner_->channel, owner_->enqueued + 1, operation, buffers, input_dtype},
-                 stream);
-  }
-
-  template <class Work>
-  void enqueue_work(const Work& work, Stream stream) {
-    channel().retain();
-    try {
-      stream.enqueue(work);
-    } catch (...) {
-      channel().release();
-      throw;
-    }
-    ++owner_->enqueued;
-  }
-
-  ProcessOwned<ChannelOwner> owner_;
+  ProcessOwned<ChannelOwner<Channel<T>>> owner_;
+  SelectedAllReduce selected_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
@@ -18706,13 +18227,13 @@ struct Mpi {
   static std::shared_ptr<void> pre_join_blocking(const identity::ProcessIdentity& identity,
                                                  std::optional<rendezvous::Secret>& secret, Deadline deadline) {
     const std::shared_ptr<mpi::Engine> engine = mpi::Engine::shared_blocking(deadline);
-    if (engine->rank() != identity.rank || engine->size() != identity.world_size) {
+    if (engine->runtime().rank() != identity.rank || engine->runtime().size() != identity.world_size) {
       engine->skip_finalize();
       throw_error(Errc::identity,
                   "by its environment [{}] this is rank {} of {}, but MPI_COMM_WORLD says rank {} of {}; the program "
                   "is linked with {}: start it with that MPI's mpirun, `mpirun -n {} PROGRAM`",
-                  {identity.launcher, identity.rank, identity.world_size, engine->rank(), engine->size(),
-                   engine->version_text(), identity.world_size});
+                  {identity.launcher, identity.rank, identity.world_size, engine->runtime().rank(),
+                   engine->runtime().size(), engine->runtime().version_text(), identity.world_size});
     }
     const auto bytes = std::make_shared<std::array<char, rendezvous::Secret::most_characters + 1>>();
     if (identity.rank == 0) {
@@ -18851,7 +18372,7 @@ class CopyPathTuner {
 ///
 /// See OrderedChannel. Threads: run, and calls from its work, in the thread that runs the stream; abort, failure and
 /// close in any.
-class Channel : public OrderedChannel<Channel> {
+class Channel final : public OrderedChannel {
  public:
   Channel(const ChannelContext& context, std::shared_ptr<Segment> segment)
       : OrderedChannel(context),
@@ -18871,18 +18392,18 @@ class Channel : public OrderedChannel<Channel> {
   kernels::Isa isa() const noexcept { return isa_; }
   CopyPathTuner& copy_path() noexcept { return copy_path_; }
 
-  /// Runs `work` as the `turn`-th enqueued operation; skips it if the channel has failed. Peers see this rank's
-  /// descriptor of a collective from its next arrival on. Fails the channel if an earlier operation has not run, or
-  /// another one is running.
+  /// Runs `work(channel, operation)` as the `turn`-th enqueued operation; skips it if the channel has failed. Peers see
+  /// this rank's descriptor of a collective from its next arrival on. Fails the channel if an earlier operation has not
+  /// run, or another one is running.
   template <class F>
-  void run(std::uint64_t turn, const Operation& operation, F work) noexcept {
+  void run(std::uint64_t turn, const Operation& operation, const F& work) noexcept {
     const auto begin = [&]() noexcept {
       operation_ = operation;
       deadline_.reset();
       if (operation.sequence != 0) {
         operation_slot(rank_).operation = operation;
       }
-      work();
+      work(*this, operation);
     };
     run_in_order(turn, begin, [&]() noexcept { fail_early(operation); });
   }
@@ -18953,7 +18474,7 @@ class Channel : public OrderedChannel<Channel> {
 
   /// Ends running and later work of this rank, and passes the cause to the peers' channels. The first cause is kept. In
   /// a process that the rank forked, ends that process's copy only, because the slot belongs to the rank.
-  void abort(const Cause& cause) noexcept {
+  void abort(const Cause& cause) noexcept override {
     if (!process_.is_current()) {
       cause_.set(cause);
       return;
@@ -18973,9 +18494,7 @@ class Channel : public OrderedChannel<Channel> {
   }
 
  private:
-  friend OrderedChannel;
-
-  ~Channel() = default;
+  ~Channel() override = default;
 
   RankSlot& own_slot() const noexcept { return control_.slot(rank_); }
   OperationSlot& operation_slot(int rank) const noexcept {
@@ -19048,9 +18567,6 @@ class Channel : public OrderedChannel<Channel> {
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-class Channel;
-struct MailboxSlot;
-
 /// A message_passing::Endpoint whose `done` blocks. A rank's messages to all ranks leave in the order of their sends;
 /// those that it receives are independent of them. A send is done when its last chunk is in the mailbox: a message of
 /// up to mailbox_slots chunks does not wait for its receiver, if the mailbox is empty. Threads: the one that runs the
@@ -19076,13 +18592,9 @@ class MailboxEndpoint {
     return start_recv({output.data(), output.size(), DType::u8, {}}, peer, tag_class);
   }
 
-  /// The user's messages, whose two ends give the same count and type.
-  MessageHandle send(const ConstBufferView& input, int peer) {
-    return start_send(input, peer, message_passing::TagClass::direct);
-  }
-  MessageHandle recv(const BufferView& output, int peer) {
-    return start_recv(output, peer, message_passing::TagClass::direct);
-  }
+  /// As send and recv; the two ends of a user's message (TagClass::direct) give the same count and type.
+  MessageHandle start_send(const ConstBufferView& input, int peer, message_passing::TagClass tag_class);
+  MessageHandle start_recv(const BufferView& output, int peer, message_passing::TagClass tag_class);
 
   struct Awaiter {
     MailboxEndpoint& endpoint;
@@ -19127,8 +18639,6 @@ class MailboxEndpoint {
   /// The wait for a chunk that can be moved; see Channel::wait.
   class ChunkWait;
 
-  MessageHandle start_send(const ConstBufferView& input, int peer, message_passing::TagClass tag_class);
-  MessageHandle start_recv(const BufferView& output, int peer, message_passing::TagClass tag_class);
   std::uint32_t free_entry();
   bool move_chunks() noexcept;
   bool send_chunk() noexcept;
@@ -19164,10 +18674,11 @@ struct MailboxTransfer {
   void operator()(Channel& /*channel*/, const Operation& /*operation*/) const noexcept {
     MailboxEndpoint::MessageHandle sent;
     if (to >= 0) {
-      sent = endpoint->send(ConstBufferView{input, input_count, input_dtype, {}}, to);
+      sent = endpoint->start_send({input, input_count, input_dtype, {}}, to, message_passing::TagClass::direct);
     }
     if (from >= 0) {
-      const auto received = endpoint->recv(BufferView{output, output_count, output_dtype, {}}, from);
+      const auto received =
+          endpoint->start_recv({output, output_count, output_dtype, {}}, from, message_passing::TagClass::direct);
       if (!endpoint->block_until_done(received)) {
         return;
       }
@@ -19188,27 +18699,6 @@ struct MailboxTransfer {
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// An enqueued operation. Holds a reference to the channel, and what the algorithm owns, until it has run or was
-/// dropped.
-template <class Algorithm>
-struct EnqueuedOperation {
-  Channel* channel;
-  std::uint64_t turn;
-  Operation operation;
-  Algorithm algorithm;
-
-  void operator()() noexcept {
-    channel->run(turn, operation, [this]() noexcept { algorithm(*channel, operation); });
-    drop();
-  }
-  void drop() noexcept {
-    if constexpr (requires { algorithm.release(); }) {
-      algorithm.release();
-    }
-    channel->release();
-  }
-};
-
 /// Owns one rank's channel. Reduces every DType but 8-bit floats, by every ReduceOp, in rank order (see
 /// kernels::Reduction): equal bits for every memory, path, progress mode and timing. Work runs in the thread that waits
 /// for the stream, or in its helper thread. A rank that waits for peers spins, then sleeps. Threads: one at a time;
@@ -19216,7 +18706,7 @@ struct EnqueuedOperation {
 class Communicator {
  public:
   using Stream = stream::host::StreamRef;
-  using Allocation = shared_memory::Allocation;
+  using Allocation = HostAllocation;  ///< in-place collectives on this memory copy nothing
   using Endpoint = MailboxEndpoint;
   using SelectedAllReduce = message_passing::SelectedAllReduce<Endpoint>;
 
@@ -19269,11 +18759,11 @@ class Communicator {
   std::optional<Cause> failure() const;
 
  private:
-  struct ChannelOwner;
+  struct ChannelState;
 
-  explicit Communicator(ProcessOwned<ChannelOwner> owner) noexcept;
+  explicit Communicator(ProcessOwned<ChannelState> owner) noexcept;
 
-  ProcessOwned<ChannelOwner> owner_;
+  ProcessOwned<ChannelState> owner_;
 };
 
 static_assert(backend::Communicator<Communicator> && CanSumSquares<Communicator> && CanReadBlocks<Communicator>);
@@ -19313,11 +18803,130 @@ static_assert(Backend<SharedMemory>);
 // ---- dtrain/backend/staged/host_worker.hpp
 
 /// @file
-/// HostWorker: the thread that runs the inner backend's operations on chunks in host memory.
+/// HostWorker: the thread that runs the inner backend's operations on chunks in host memory; StagedOperation: such an
+/// operation, run on one chunk after the other; StagedChunk: a chunk in flight, with the events of its stages.
 
 #if DTRAIN_WITH_CUDA
 
 namespace DTRAIN_NAMESPACE::backend::staged {
+
+/// Operands of the inner backend's operation on a chunk.
+struct ChunkOperands {
+  ConstBufferView input;
+  BufferView output;
+  const BlockExchange* blocks;  ///< null unless the operation has blocks
+};
+
+/// The device signals that the chunk is on the host. A thread runs the inner operation on it, and signals the device
+/// that the result can be copied.
+struct StagedChunk {
+  explicit StagedChunk(std::byte* pinned_word) : result_ready(pinned_word) {}
+
+  stream::cuda::Event started;               ///< the program's stream has reached the chunk
+  stream::cuda::Event copied_to_host;        ///< the chunk is in host memory
+  stream::cuda::ExternalEvent result_ready;  ///< the result is in host memory
+  HostOperands host;
+  StagedChunk* next = nullptr;  ///< of the same operation
+
+  ChunkOperands operands(DType dtype) const noexcept {
+    return {{host.input, host.input_count, dtype}, {host.output, host.output_count, dtype, {}}, host.blocks.get()};
+  }
+};
+
+/// Owns chunks and lends them; grows if all are lent. Threads: any.
+class ChunkPool {
+ public:
+  /// @throws Error (cuda) if there is no more pinned memory
+  ChunkPool() { grow(); }
+
+  /// Whether the next take() allocates, which may wait for the whole device.
+  bool is_empty() {
+    const std::lock_guard lock(mutex_);
+    return free_.empty();
+  }
+
+  /// @throws Error (cuda) if there is no more pinned memory
+  StagedChunk& take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) {
+      grow();
+    }
+    StagedChunk& chunk = *free_.back();
+    free_.pop_back();
+    chunk.result_ready.reset();
+    chunk.next = nullptr;
+    return chunk;
+  }
+
+  /// Signals the device, and takes the chunk back. The device may reach its wait for the signal later.
+  void release(StagedChunk& chunk) noexcept {
+    chunk.host.blocks.reset();
+    chunk.result_ready.signal();
+    const std::lock_guard lock(mutex_);
+    free_.push_back(&chunk);  // there is room for all
+  }
+
+  /// The same for a chain.
+  void release_all(StagedChunk* first) noexcept {
+    for (StagedChunk* next = nullptr; first != nullptr; first = next) {
+      next = first->next;
+      release(*first);
+    }
+  }
+
+ private:
+  static constexpr std::size_t chunks_together = 256;
+  static constexpr std::size_t word_distance = 64;  // a cache line each
+
+  void grow() {
+    words_.emplace_back(chunks_together * word_distance);
+    free_.reserve(chunks_.size() + chunks_together);
+    for (std::size_t i = 0; i < chunks_together; ++i) {
+      chunks_.emplace_back(words_.back().data() + i * word_distance);
+      free_.push_back(&chunks_.back());
+    }
+  }
+
+  std::mutex mutex_;
+  std::deque<stream::cuda::PinnedBuffer> words_;
+  std::deque<StagedChunk> chunks_;
+  std::vector<StagedChunk*> free_;
+};
+
+/// Properties shared by all chunks of an operation.
+/// @tparam Start `start(inner, operands, stream)` enqueues the inner backend's operation on a chunk's host memory
+template <class Start>
+struct StagedOperation {
+  const char* name;  ///< "an all_reduce"
+  DType dtype;
+  Start start;
+};
+
+/// Messages with the pieces of a chunk. In step d, rank r sends to r + d and receives from r - d: so no rank waits for
+/// another in a circle, though some pairs have no piece.
+template <class C>
+void start_messages(C& inner, const ChunkOperands& chunk, stream::host::StreamRef stream) {
+  const std::size_t element = size_bytes(chunk.input.dtype);
+  for (int distance = 0; distance < inner.size(); ++distance) {
+    const int to = (inner.rank() + distance) % inner.size();
+    const int from = (inner.rank() - distance + inner.size()) % inner.size();
+    const BlockRange& sent = chunk.blocks->sent[static_cast<std::size_t>(to)];
+    const BlockRange& received = chunk.blocks->received[static_cast<std::size_t>(from)];
+    const ConstBufferView message{chunk.input.data + sent.offset * element, sent.count, chunk.input.dtype};
+    const BufferView memory{chunk.output.data + received.offset * element, received.count, chunk.output.dtype, {}};
+    if (sent.count != 0 && received.count != 0) {
+      inner.enqueue(SendRecv{message, to, memory, from}, stream);
+    } else if (sent.count != 0) {
+      inner.enqueue(Send{message, to}, stream);
+    } else if (received.count != 0) {
+      inner.enqueue(Recv{memory, from}, stream);
+    }
+  }
+}
+
+/// Inner backends of which device memory's blocks can be exchanged.
+template <class C>
+concept CanStageBlocks = CanExchangeBlocks<C> && CanSendRecv<C>;
 
 /// Uses the inner communicator in a thread. Signals every chunk in the end, also after a failure: no stream is left
 /// waiting. Pinned. Threads: one enqueues and drains; fail() and progress() from any.
@@ -19327,8 +18936,7 @@ class HostWorker {
   /// Lifetime: `chunks` outlive it.
   HostWorker(const ChannelContext& context, C& inner, ChunkPool& chunks, int device)
       : context_(context), device_(device), inner_(inner), chunks_(chunks) {
-    thread_.emplace();
-    thread_->start_helper();
+    thread_.start_helper();
   }
   HostWorker(const HostWorker&) = delete;
   HostWorker& operator=(const HostWorker&) = delete;
@@ -19339,20 +18947,20 @@ class HostWorker {
       inner_.abort({CauseKind::exception, context_.reporting_rank(), context_.members.host,
                     "its communicator was destroyed before all of its work had run"});
     }
-    thread_->stop_helper();
+    thread_.stop_helper();
   }
 
   /// Enqueues a chain of `count` chunks, which complete in turn. Blocking: while hundreds of chains are waiting.
   template <class Start>
   void enqueue(const StagedOperation<Start>& operation, StagedChunk* first, std::size_t count) {
-    thread_->ref().enqueue(QueuedChunks<Start>{this, operation, first});
+    thread_.ref().enqueue(QueuedChunks<Start>{this, operation, first});
     enqueued_ += count;
   }
 
   /// Blocking: until everything enqueued has run. @returns false at the deadline
   bool drain(Deadline deadline) {
     stream::host::Event all;
-    thread_->ref().record(all);
+    thread_.ref().record(all);
     return all.block_until_complete(deadline) == stream::WaitResult::complete;
   }
 
@@ -19446,10 +19054,10 @@ class HostWorker {
   const int device_;
   C& inner_;
   ChunkPool& chunks_;
-  stream::host::Queue steps_;                                ///< the inner communicator's
-  std::uint64_t enqueued_ = 0;                               ///< chunks
-  std::atomic<std::uint64_t> completed_{0};                  ///< of them
-  std::optional<stream::host::CommunicationStream> thread_;  ///< destroyed first: drops and signals pending work
+  stream::host::Queue steps_;                 ///< the inner communicator's
+  std::uint64_t enqueued_ = 0;                ///< chunks
+  std::atomic<std::uint64_t> completed_{0};   ///< of them
+  stream::host::CommunicationStream thread_;  ///< destroyed first: drops and signals pending work
 };
 
 }  // namespace DTRAIN_NAMESPACE::backend::staged
@@ -19496,22 +19104,18 @@ class DeviceCopies {
 
   /// Enqueues both copies of a chunk, and the chunk's events between them.
   void enqueue_copies(StagedChunk& chunk, ChunkCopies copies, stream::cuda::StreamRef stream) {
-    chunk.input = copies.input;
-    chunk.output = copies.output;
-    chunk.input_count = copies.input_count;
-    chunk.output_count = copies.output_count;
-    chunk.blocks = std::move(copies.blocks);
+    chunk.host = std::move(copies.host);
     stream.record(chunk.started);
-    copy_to_host(copies.to_host, stream);
+    enqueue_copy(copies.to_host, cudaMemcpyDeviceToHost, stream);
     for (const StridedCopy& copy : copies.blocks_to_host) {
-      copy_to_host(copy, stream);
+      enqueue_copy(copy, cudaMemcpyDeviceToHost, stream);
     }
     stream.record(chunk.copied_to_host);
     upload_.ref().wait(chunk.copied_to_host);  // after a failure the host signals before this copy has ended
     upload_.ref().wait_unwatched(chunk.result_ready, Deadline::after(longer_than_any_queue));
-    copy_to_device(copies.to_device, upload_.ref());
+    enqueue_copy(copies.to_device, cudaMemcpyHostToDevice, upload_.ref());
     for (const StridedCopy& copy : copies.blocks_to_device) {
-      copy_to_device(copy, upload_.ref());
+      enqueue_copy(copy, cudaMemcpyHostToDevice, upload_.ref());
     }
   }
 
@@ -19547,14 +19151,6 @@ class DeviceCopies {
   stream::cuda::Stream upload_;
   std::size_t next_slot_ = 0;
 };
-
-}  // namespace DTRAIN_NAMESPACE::backend::staged
-
-#endif  // DTRAIN_WITH_CUDA
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::backend::staged {
 
 /// Each chunk has three stages, so three chunks move at once and the program's thread does not block. At the end of an
 /// operation the program's stream waits for the copy stream. Stages:
@@ -19642,20 +19238,6 @@ class StagingPipeline {
                     "it for the host's",
                     {to_string(own), to_string(device)});
       }
-    }
-  }
-
-  /// Blocking. @throws Error (cuda, timeout)
-  void zero_blocking(const stream::cuda::DeviceBuffer& device, Deadline deadline) const {
-    if (device.bytes() == 0) {
-      return;
-    }
-    stream::cuda::check(cudaMemsetAsync(device.data(), 0, device.bytes(), upload().native()), "cudaMemsetAsync");
-    stream::cuda::Event zeroed;
-    upload().record(zeroed);
-    if (zeroed.block_until_complete(deadline) == stream::WaitResult::timed_out) {
-      throw_error(Errc::timeout, "the device did not clear memory of {} bytes by the deadline; does a kernel hang?",
-                  {device.bytes()});
     }
   }
 
@@ -19790,14 +19372,6 @@ class Allocation {
   std::shared_ptr<DeviceAndHostMemory> memory_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::staged
-
-#endif  // DTRAIN_WITH_CUDA
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::backend::staged {
-
 /// Owns one rank's end of a channel, for memory of one device. Reductions have the inner backend's bits: chunks depend
 /// on counts and types alone. Threads: one at a time, abort() and failure() from any. Destruction skips work that has
 /// not run. No function blocks unless it says so, except while hundreds of chunks are in flight.
@@ -19829,10 +19403,7 @@ class Communicator {
       std::byte* const host = slot != nullptr ? slot : host_shadow + chunk.begin * element;
       return ChunkCopies{copy_of(call.input.data, host, chunk, element),
                          copy_of(call.output.data, host, chunk, element),
-                         host,
-                         host,
-                         chunk.count,
-                         chunk.count};
+                         {host, host, chunk.count, chunk.count}};
     };
     const auto start = [op = call.op](Inner& inner, const ChunkOperands& chunk, HostStream to) {
       inner.enqueue(AllReduce{chunk.input, chunk.output, op}, to);
@@ -19852,7 +19423,7 @@ class Communicator {
       const StridedCopy copy = copy_of(buffer.data, host, chunk, element);
       const bool is_root = rank() == call.root;
       return ChunkCopies{
-          is_root ? copy : StridedCopy{}, is_root ? StridedCopy{} : copy, host, host, chunk.count, chunk.count};
+          is_root ? copy : StridedCopy{}, is_root ? StridedCopy{} : copy, {host, host, chunk.count, chunk.count}};
     };
     const auto start = [root = call.root](Inner& inner, const ChunkOperands& chunk, HostStream to) {
       inner.enqueue(Broadcast{chunk.output, root}, to);
@@ -19875,10 +19446,7 @@ class Communicator {
       std::byte* const own = slot + own_index() * chunk.count * element;
       return ChunkCopies{copy_of_blocks(call.input.data, slot, chunk, element, ranks(), call.output.count),
                          copy_of(call.output.data, own, chunk, element),
-                         slot,
-                         own,
-                         ranks() * chunk.count,
-                         chunk.count};
+                         {slot, own, ranks() * chunk.count, chunk.count}};
     };
     const auto start = [op = call.op](Inner& inner, const ChunkOperands& chunk, HostStream to) {
       inner.enqueue(ReduceScatter{chunk.input, chunk.output, op}, to);
@@ -19895,10 +19463,7 @@ class Communicator {
       std::byte* const own = slot + own_index() * chunk.count * element;
       return ChunkCopies{copy_of(call.input.data, own, chunk, element),
                          copy_of_blocks(call.output.data, slot, chunk, element, ranks(), call.input.count),
-                         own,
-                         slot,
-                         chunk.count,
-                         ranks() * chunk.count};
+                         {own, slot, chunk.count, ranks() * chunk.count}};
     };
     const auto start = [](Inner& inner, const ChunkOperands& chunk, HostStream to) {
       inner.enqueue(AllGather{chunk.input, chunk.output}, to);
@@ -19966,7 +19531,7 @@ class Communicator {
     drain("memory was allocated", deadline);
     return reporting_failure(pipeline_->context(), [&] {
       stream::cuda::DeviceBuffer device(bytes, pipeline_->device());
-      pipeline_->zero_blocking(device, deadline);
+      stream::cuda::zero_blocking(device.data(), bytes, pipeline_->upload(), deadline);
       Allocation memory(std::move(device), inner().allocate_blocking(bytes, deadline));
       shadows_.add(memory.lifetime(), memory.data(), memory.bytes(), memory.host_shadow());
       return memory;
@@ -20011,14 +19576,14 @@ class Communicator {
     const auto describe = [&](std::size_t index, std::byte* slot) {
       ChunkCopies copies;
       if (index < sends) {
-        copies.input = slot;
-        copies.input_count = sent[index].count;
-        copies.to_host = copy_of(call.input.data, copies.input, sent[index], element);
+        copies.host.input = slot;
+        copies.host.input_count = sent[index].count;
+        copies.to_host = copy_of(call.input.data, copies.host.input, sent[index], element);
       }
       if (index < receives) {
-        copies.output = slot + slot_bytes / 2;
-        copies.output_count = received[index].count;
-        copies.to_device = copy_of(call.output.data, copies.output, received[index], element);
+        copies.host.output = slot + slot_bytes / 2;
+        copies.host.output_count = received[index].count;
+        copies.to_device = copy_of(call.output.data, copies.host.output, received[index], element);
       }
       return copies;
     };
@@ -20068,16 +19633,56 @@ class Communicator {
 // ---- dtrain/backend/staged.hpp
 
 /// @file
-/// backend::Staged: a host backend reduces CUDA buffers through pinned host memory.
+/// backend::Staged: a host backend reduces CUDA buffers through pinned host memory; CUDA's hardware queues, asked for
+/// and checked before the device is used.
 
 #if DTRAIN_WITH_CUDA
 
 #include <array>
 #include <cstddef>
+#include <cstdlib>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
 namespace DTRAIN_NAMESPACE::backend {
+
+namespace staged {
+
+/// As many hardware queues as CUDA gives a process on a device. Its default is 8, which all streams share: what a
+/// stream has enqueued behind a copy that waits for the host then holds up other streams of its queue. Source: CUDA C++
+/// Programming Guide, "CUDA Environment Variables", CUDA_DEVICE_MAX_CONNECTIONS.
+inline constexpr int hardware_queues = 32;
+inline constexpr const char* queues_variable = "CUDA_DEVICE_MAX_CONNECTIONS";
+
+/// A warning about fewer queues; empty if the variable is in order.
+inline std::string warning_about(const identity::Environment& environment) {
+  const std::optional<std::string_view> text = identity::Variables(environment).text(queues_variable);
+  const std::optional<int> queues = text ? identity::parse_integer(*text) : std::nullopt;
+  if (!queues || *queues >= hardware_queues) {
+    return {};
+  }
+  return format_text(
+      "{}={} lets streams share hardware queues, where a copy of backend::Staged that waits for the host holds up "
+      "other streams, also those that the host or another rank waits for; then they end by the timeout; unset it "
+      "(dtrain sets it to {}), or set it to {}",
+      {queues_variable, *queues, hardware_queues, hardware_queues});
+}
+
+/// Sets CUDA_DEVICE_MAX_CONNECTIONS=32 unless the user has set it. CUDA reads it when it makes its context: a program
+/// that has used CUDA before keeps what it had. Logs a warning about fewer queues.
+/// Threads: no other thread reads the environment meanwhile. @throws Error if the variable cannot be set
+inline void prepare_environment() {
+  if (::setenv(queues_variable, "32", 0) != 0) {
+    throw errno_error("setting CUDA_DEVICE_MAX_CONNECTIONS");
+  }
+  if (const std::string warning = warning_about(identity::snapshot_environment()); !warning.empty()) {
+    log(LogLevel::warning, warning);
+  }
+}
+
+}  // namespace staged
 
 /// `Policy<launch::PerNode, backend::Staged<backend::SharedMemory>>`: for CUDA gradients without NCCL, or with several
 /// ranks on one device (DTRAIN_SHARE_DEVICES=1). Chunks are pipelined: while the host reduces chunk k, the device
@@ -20175,10 +19780,11 @@ struct Staged;
 
 #endif  // DTRAIN_WITH_CUDA
 
-// ---- dtrain/topology/algorithm_operations.hpp
+// ---- dtrain/topology/algorithm_communicator.hpp
 
 /// @file
-/// Order of the operations of a topology's algorithm; AllReduceVariant: a way in which it reduces.
+/// AlgorithmCommunicator: a communicator that runs the collectives of a topology's algorithm, and all others by the
+/// backend's communicator; the order of the algorithm's operations; AllReduceVariant: a way in which it reduces.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -20192,11 +19798,9 @@ struct AllReduceVariant {
 /// The order of an algorithm's operations. Uses the state until close() only; operations after close() are skipped.
 /// @tparam State has `algorithm`, `inner`, the backend's communicator, and failure(), the first cause of any of them
 template <class State>
-class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
-  using Order = backend::OrderedChannel<AlgorithmOrder<State>>;
-
+class AlgorithmOrder final : public backend::OrderedChannel {
  public:
-  AlgorithmOrder(const backend::ChannelContext& context, State& state) : Order(context), state_(state) {}
+  AlgorithmOrder(const backend::ChannelContext& context, State& state) : OrderedChannel(context), state_(state) {}
 
   /// Runs in the stream's thread. An exception of the algorithm becomes the channel's failure.
   /// @param operation `operation(algorithm)` returns whether the algorithm's channels still work
@@ -20213,13 +19817,12 @@ class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
         fail_operation(kind, error.what());
       }
     };
-    Order::run_in_order(number, work,
-                        [&]() noexcept { fail_operation(kind, std::string("it ") + backend::began_early); });
+    run_in_order(number, work, [&]() noexcept { fail_operation(kind, std::string("it ") + backend::began_early); });
   }
 
   /// Ends all channels of the communicator; during close(), only if an operation runs. The first cause is kept.
-  void abort(const Cause& cause) noexcept {
-    if (this->cause_.set(cause) && (!is_closing_.load() || Order::is_in_operation())) {
+  void abort(const Cause& cause) noexcept override {
+    if (cause_.set(cause) && (!is_closing_.load() || is_in_operation())) {
       state_.inner.abort(cause);
       state_.algorithm.abort(cause);
     }
@@ -20229,49 +19832,36 @@ class AlgorithmOrder : public backend::OrderedChannel<AlgorithmOrder<State>> {
   /// @returns false at the deadline
   template <class Help>
   bool wait_until_run(std::uint64_t count, Deadline deadline, Help help) const {
-    while (!Order::has_run(count) && !deadline.passed()) {
+    while (!has_run(count) && !deadline.passed()) {
       help();
-      if (!Order::has_run(count)) {
+      if (!has_run(count)) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     }
-    return Order::has_run(count);
+    return has_run(count);
   }
 
   /// See OrderedChannel::close_order. Unless an operation was interrupted, the channels close as after a complete run.
   void close(std::uint64_t enqueued) noexcept {
-    const bool has_failed = Order::aborted();
+    const bool has_failed = aborted();
     is_closing_.store(true);
-    if (Order::close_order(enqueued) && !has_failed) {
-      backend::report_quietly(*this->failure_, *Order::failure());
+    if (close_order(enqueued) && !has_failed) {
+      backend::report_quietly(*failure_, *failure());
     }
   }
 
  private:
-  friend Order;
-
-  ~AlgorithmOrder() = default;
+  ~AlgorithmOrder() override = default;
 
   DTRAIN_NOT_INLINED void fail_operation(backend::OperationKind kind, std::string_view text) noexcept {
-    const std::string_view operation = name(kind);
-    Order::fail({CauseKind::exception, this->job_rank_, this->host_,
-                 format_text("{} {} on channel '{}': {}",
-                             {operation.starts_with('a') ? "an" : "a", operation, this->name_, text})});
+    const std::string_view operation = backend::name(kind);
+    fail({CauseKind::exception, job_rank_, host_,
+          format_text("{} {} on channel '{}': {}", {operation.starts_with('a') ? "an" : "a", operation, name_, text})});
   }
 
   State& state_;
   std::atomic<bool> is_closing_{false};
 };
-
-}  // namespace DTRAIN_NAMESPACE::topology
-
-// ---- dtrain/topology/algorithm_communicator.hpp
-
-/// @file
-/// AlgorithmCommunicator: a communicator that runs the collectives of a topology's algorithm, and all others by the
-/// backend's communicator.
-
-namespace DTRAIN_NAMESPACE::topology {
 
 /// Members of an `Algorithm`:
 ///   Algorithm(context, deadline)                             collective; opens the algorithm's own channels
@@ -20345,7 +19935,7 @@ class AlgorithmCommunicator {
       if (algorithm_has(call)) {
         backend::check_host_memory(B::name().data(), call.devices());
         call.check({rank(), size()});
-        return enqueue_work(
+        return state_->enqueue(
             Operation::kind, [call](Algorithm& algorithm) { return algorithm.run(call); }, stream);
       }
     }
@@ -20355,11 +19945,7 @@ class AlgorithmCommunicator {
   /// See CanSplit. The new communicators use the same topology.
   AlgorithmCommunicator split_blocking(int color, int key, Deadline deadline) {
     check();
-    help();  // Other ranks may call split only after work that is enqueued here has run.
-    const backend::ChannelContext child =
-        backend::split_context(state_->context, state_->splits + 1, color, key, deadline);
-    ++state_->splits;
-    return open_blocking(child, deadline);
+    return open_blocking(state_->split(color, key, deadline), deadline);
   }
 
   /// See CanAllocate. If the algorithm allocates on its own channel, the call first waits for the algorithm's enqueued
@@ -20367,7 +19953,8 @@ class AlgorithmCommunicator {
   Allocation allocate_blocking(std::size_t bytes, Deadline deadline) {
     if constexpr (allocates_itself) {
       check();
-      if (!state_->order->wait_until_run(state_->enqueued, deadline, [this] { help(); })) {
+      const auto help = [this] { state_->context.run_other_streams(); };
+      if (!state_->channel->wait_until_run(state_->enqueued, deadline, help)) {
         throw_error(Errc::timeout,
                     "memory of channel '{}' was requested while operations of it wait on a stream that no thread runs; "
                     "wait for them first",
@@ -20379,7 +19966,7 @@ class AlgorithmCommunicator {
     }
   }
 
-  void abort(const Cause& cause) noexcept { state_->order->abort(cause); }
+  void abort(const Cause& cause) noexcept { state_->channel->abort(cause); }
   std::optional<Cause> failure() const { return state_->failure(); }
 
   /// Traffic that the algorithm compresses. Threads: any.
@@ -20393,47 +19980,22 @@ class AlgorithmCommunicator {
   using OperationOrder = AlgorithmOrder<AlgorithmState>;
 
   /// State whose address does not change when the communicator is moved.
-  struct AlgorithmState {
+  struct AlgorithmState : backend::ChannelOwner<OperationOrder> {
     AlgorithmState(const backend::ChannelContext& of, Deadline deadline)
-        : context(of),
-          inner(B::open_blocking(context, deadline)),
-          algorithm(context, deadline),
-          order(new OperationOrder(context, *this)) {}
-    AlgorithmState(const AlgorithmState&) = delete;
-    AlgorithmState& operator=(const AlgorithmState&) = delete;
-    ~AlgorithmState() {
-      order->close(enqueued);
-      order->release();
-    }
+        : backend::ChannelOwner<OperationOrder>(of, *this),
+          inner(B::open_blocking(this->context, deadline)),
+          algorithm(this->context, deadline) {}
+    ~AlgorithmState() { this->close(); }
 
     std::optional<Cause> failure() const {
-      std::optional<Cause> cause = order->failure();
+      std::optional<Cause> cause = this->channel->failure();
       cause = cause ? cause : algorithm.failure();
       return cause ? cause : inner.failure();
     }
 
-    const backend::ChannelContext context;
     Inner inner;  ///< of the whole group, for operations that the algorithm lacks, and for a variant by the backend
-    Algorithm algorithm;  ///< has its own channels, because it runs while the program enqueues
-    OperationOrder* const order;
+    Algorithm algorithm;       ///< has its own channels, because it runs while the program enqueues
     AllReduceVariant variant;  ///< of the next all_reduce
-    std::uint64_t enqueued = 0;
-    std::uint64_t splits = 0;
-  };
-
-  /// Work of a stream.
-  template <class Operation>
-  struct Enqueued {
-    OperationOrder* order;
-    std::uint64_t number;
-    backend::OperationKind kind;
-    Operation operation;
-
-    void operator()() noexcept {
-      order->run(number, kind, operation);
-      order->release();
-    }
-    void drop() noexcept { order->release(); }
   };
 
   template <class Operation>
@@ -20449,33 +20011,14 @@ class AlgorithmCommunicator {
     if (!state_->variant.is_by_algorithm) return inner().enqueue(call, stream);
     backend::check_all_reduce_memory(Algorithm::name(), "", call.devices());
     call.check({rank(), size()});
-    enqueue_work(
+    state_->enqueue(
         call.kind, [call, casts](Algorithm& algorithm) { return algorithm.run(call, casts); }, stream);
-  }
-
-  /// @param operation as of AlgorithmOrder::run
-  template <class Operation>
-  void enqueue_work(backend::OperationKind kind, const Operation& operation, Stream stream) {
-    state_->order->retain();
-    try {
-      stream.enqueue(Enqueued<Operation>{state_->order, state_->enqueued + 1, kind, operation});
-    } catch (...) {
-      state_->order->release();
-      throw;
-    }
-    ++state_->enqueued;
   }
 
   AlgorithmCommunicator(const backend::ChannelContext& context, Deadline deadline)
       : state_(make_process_owned<AlgorithmState>(context, deadline)) {}
 
   Inner& inner() const noexcept { return state_->inner; }
-
-  void help() const {
-    if (state_->context.on_stall) {
-      state_->context.on_stall();
-    }
-  }
 
   /// @throws the job's first cause, or this channel's
   void check() const {
@@ -20598,12 +20141,98 @@ backend::ChannelContext across_nodes(const backend::ChannelContext& context, con
 
 }  // namespace DTRAIN_NAMESPACE::topology
 
-// ---- dtrain/topology/hierarchical/parallel_runner.hpp
+// ---- dtrain/topology/partition.hpp
 
 /// @file
-/// topology::ParallelRunner: second thread of an algorithm, to send one chunk while another is reduced.
+/// Partition of buffers: blocks, one for each rank, and chunks of a block; views and copies of them.
 
 namespace DTRAIN_NAMESPACE::topology {
+
+/// A range of a buffer's elements.
+struct BufferRange {
+  std::size_t begin = 0;
+  std::size_t count = 0;
+};
+
+/// Block `index` of `blocks` blocks, whose lengths differ by at most one element; the longer blocks come first.
+/// Example: 10 elements in 4 blocks: 3, 3, 2, 2.
+constexpr BufferRange block_of(std::size_t count, int blocks, int index) noexcept {
+  const auto number = static_cast<std::size_t>(blocks);
+  const auto at = static_cast<std::size_t>(index);
+  return {at * (count / number) + std::min(at, count % number), count / number + (at < count % number ? 1 : 0)};
+}
+
+/// Chunk `index` of a range that is divided into chunks of `length` elements; empty beyond the end of the range.
+constexpr BufferRange chunk_of(BufferRange range, std::size_t length, std::size_t index) noexcept {
+  const std::size_t skipped = std::min(range.count, index * length);
+  return {range.begin + skipped, std::min(length, range.count - skipped)};
+}
+
+/// Number of chunks of `length` elements that cover `count` elements.
+constexpr std::size_t chunks_in(std::size_t count, std::size_t length) noexcept {
+  return (count + length - 1) / length;
+}
+
+/// @tparam View BufferView or ConstBufferView
+template <class View>
+constexpr View view_of(const View& whole, BufferRange range) noexcept {
+  return {range.count == 0 ? whole.data : whole.data + range.begin * size_bytes(whole.dtype), range.count, whole.dtype,
+          whole.device};
+}
+
+/// Does nothing if both are the same memory.
+inline void copy(const ConstBufferView& from, const BufferView& to) noexcept {
+  if (from.data != to.data && to.count != 0) {
+    kernels::copy_bytes(to.data, from.data, to.bytes());
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::topology
+
+// ---- dtrain/topology/sub_channel.hpp
+
+/// @file
+/// topology::SubChannel: an algorithm's own channel, whose operations run one step at a time; ParallelRunner: second
+/// thread of an algorithm, to send one chunk while another is reduced.
+
+namespace DTRAIN_NAMESPACE::topology {
+
+/// An algorithm has more steps for a reduction than a stream's queue can hold. Therefore a reduction is one work item
+/// on the program's stream. The stream's thread runs the steps one after the other on the SubChannel's own queue.
+/// Threads: one thread calls step(); any thread calls abort() and failure().
+template <backend::Communicator C>
+class SubChannel {
+ public:
+  explicit SubChannel(C communicator)
+      : queue_(std::make_unique<stream::host::Queue>()), communicator_(std::move(communicator)) {}
+
+  /// Blocks until the operations that `start(communicator, stream)` enqueues have run, or have failed by the backend's
+  /// timeout. @returns whether the channel still works. @throws the exceptions of `start`
+  template <class Start>
+  bool step(Start start) {
+    start(communicator_, queue_->ref());
+    // The loop ends: each operation has its own deadline.
+    while (queue_->block_until_complete(queue_->published(), Deadline::after(std::chrono::minutes(1))) !=
+           stream::WaitResult::complete) {
+    }
+    return !communicator_.failure();
+  }
+
+  /// step() of one operation. @throws what its enqueue() throws
+  template <class Operation>
+  bool run(const Operation& operation) {
+    return step([&](C& communicator, stream::host::StreamRef stream) { communicator.enqueue(operation, stream); });
+  }
+
+  C& communicator() noexcept { return communicator_; }
+
+  void abort(const Cause& cause) noexcept { communicator_.abort(cause); }
+  std::optional<Cause> failure() const { return communicator_.failure(); }
+
+ private:
+  std::unique_ptr<stream::host::Queue> queue_;
+  C communicator_;
+};
 
 /// Runs two functions at the same time. Threads: one at a time. Lifetime: destroyed before the objects that its
 /// functions use.
@@ -20652,102 +20281,6 @@ class ParallelRunner {
   }
 
   async::WorkerThread worker_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::topology
-
-// ---- dtrain/topology/partition.hpp
-
-/// @file
-/// Partition of buffers: blocks, one for each rank, and chunks of a block; views and copies of them.
-
-namespace DTRAIN_NAMESPACE::topology {
-
-/// A range of a buffer's elements.
-struct BufferRange {
-  std::size_t begin = 0;
-  std::size_t count = 0;
-};
-
-/// Block `index` of `blocks` blocks, whose lengths differ by at most one element; the longer blocks come first.
-/// Example: 10 elements in 4 blocks: 3, 3, 2, 2.
-constexpr BufferRange block_of(std::size_t count, int blocks, int index) noexcept {
-  const auto number = static_cast<std::size_t>(blocks);
-  const auto at = static_cast<std::size_t>(index);
-  return {at * (count / number) + std::min(at, count % number), count / number + (at < count % number ? 1 : 0)};
-}
-
-/// Chunk `index` of a range that is divided into chunks of `length` elements; empty beyond the end of the range.
-constexpr BufferRange chunk_of(BufferRange range, std::size_t length, std::size_t index) noexcept {
-  const std::size_t skipped = std::min(range.count, index * length);
-  return {range.begin + skipped, std::min(length, range.count - skipped)};
-}
-
-/// Number of chunks of `length` elements that cover `count` elements.
-constexpr std::size_t chunks_in(std::size_t count, std::size_t length) noexcept {
-  return (count + length - 1) / length;
-}
-
-constexpr BufferView view_of(const BufferView& whole, BufferRange range) noexcept {
-  return {range.count == 0 ? whole.data : whole.data + range.begin * size_bytes(whole.dtype), range.count, whole.dtype,
-          whole.device};
-}
-constexpr ConstBufferView view_of(const ConstBufferView& whole, BufferRange range) noexcept {
-  return {range.count == 0 ? whole.data : whole.data + range.begin * size_bytes(whole.dtype), range.count, whole.dtype,
-          whole.device};
-}
-
-/// Does nothing if both are the same memory.
-inline void copy(const ConstBufferView& from, const BufferView& to) noexcept {
-  if (from.data != to.data && to.count != 0) {
-    kernels::copy_bytes(to.data, from.data, to.bytes());
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::topology
-
-// ---- dtrain/topology/sub_channel.hpp
-
-/// @file
-/// topology::SubChannel: an algorithm's own channel, whose operations run one step at a time.
-
-namespace DTRAIN_NAMESPACE::topology {
-
-/// An algorithm has more steps for a reduction than a stream's queue can hold. Therefore a reduction is one work item
-/// on the program's stream. The stream's thread runs the steps one after the other on the SubChannel's own queue.
-/// Threads: one thread calls step(); any thread calls abort() and failure().
-template <backend::Communicator C>
-class SubChannel {
- public:
-  explicit SubChannel(C communicator)
-      : queue_(std::make_unique<stream::host::Queue>()), communicator_(std::move(communicator)) {}
-
-  /// Blocks until the operations that `start(communicator, stream)` enqueues have run, or have failed by the backend's
-  /// timeout. @returns whether the channel still works. @throws the exceptions of `start`
-  template <class Start>
-  bool step(Start start) {
-    start(communicator_, queue_->ref());
-    // The loop ends: each operation has its own deadline.
-    while (queue_->block_until_complete(queue_->published(), Deadline::after(std::chrono::minutes(1))) !=
-           stream::WaitResult::complete) {
-    }
-    return !communicator_.failure();
-  }
-
-  /// step() of one operation. @throws what its enqueue() throws
-  template <class Operation>
-  bool run(const Operation& operation) {
-    return step([&](C& communicator, stream::host::StreamRef stream) { communicator.enqueue(operation, stream); });
-  }
-
-  C& communicator() noexcept { return communicator_; }
-
-  void abort(const Cause& cause) noexcept { communicator_.abort(cause); }
-  std::optional<Cause> failure() const { return communicator_.failure(); }
-
- private:
-  std::unique_ptr<stream::host::Queue> queue_;
-  C communicator_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::topology
@@ -21792,20 +21325,19 @@ namespace DTRAIN_NAMESPACE::group {
 template <class T>
 concept ReducedElement = Element<T> && !is_float8(dtype_of<T>::value);
 
+/// The element type, perhaps const, of contiguous memory.
+template <class Values>
+using ElementOf = typename decltype(std::span(std::declval<Values&>()))::element_type;
+
 /// Contiguous host memory of ReducedElements: std::span of any extent, std::vector, std::array, T[n].
 /// @ingroup collectives
 template <class Values>
-concept HostValues = requires(Values& values) {
-  std::span(values);
-  requires ReducedElement<std::remove_cv_t<typename decltype(std::span(values))::element_type>>;
-};
+concept HostValues = ReducedElement<std::remove_cv_t<ElementOf<Values>>>;
 
 /// HostValues whose elements are not const.
 /// @ingroup collectives
 template <class Values>
-concept WritableHostValues = HostValues<Values> && requires(Values& values) {
-  requires !std::is_const_v<typename decltype(std::span(values))::element_type>;
-};
+concept WritableHostValues = HostValues<Values> && !std::is_const_v<ElementOf<Values>>;
 
 namespace detail {
 
@@ -21819,33 +21351,15 @@ concept OtherInteger = !Element<T> && (std::is_same_v<T, std::byte> ||
 template <class T>
 concept TransferOnly = OtherInteger<T> ||(Element<T> && !ReducedElement<T>);
 
-template <OtherInteger T>
-inline constexpr DType moved_as = sizeof(T) == 1   ? DType::u8
-                                  : sizeof(T) == 4 ? DType::i32
-                                                   : DType::i64;
-
 template <class Values>
-concept TransferOnlyValues = requires(Values& values) {
-  requires TransferOnly<std::remove_cv_t<typename decltype(std::span(values))::element_type>>;
-};
+concept TransferOnlyValues = TransferOnly<std::remove_cv_t<ElementOf<Values>>>;
 template <class Values>
-concept WritableTransferOnlyValues = TransferOnlyValues<Values> && requires(Values& values) {
-  requires !std::is_const_v<typename decltype(std::span(values))::element_type>;
-};
-
-template <class T, std::size_t Extent>
-BufferView moved_write_view(std::span<T, Extent> values) noexcept {
-  return {reinterpret_cast<std::byte*>(values.data()), values.size(), moved_as<T>, {}};
-}
-template <class T, std::size_t Extent>
-ConstBufferView moved_read_view(std::span<T, Extent> values) noexcept {
-  return {reinterpret_cast<const std::byte*>(values.data()), values.size(), moved_as<std::remove_const_t<T>>, {}};
-}
+concept WritableTransferOnlyValues = TransferOnlyValues<Values> && !std::is_const_v<ElementOf<Values>>;
 
 /// Fails to compile, with the reason.
 template <class Values>
 constexpr bool refuse_reduction() noexcept {
-  using T = std::remove_cv_t<typename decltype(std::span(std::declval<Values&>()))::element_type>;
+  using T = std::remove_cv_t<ElementOf<Values>>;
   static_assert(Element<T>,
                 "dtrain: elements of this integer type can be moved (broadcast, all_gather, send, recv), and not "
                 "reduced: copy them to std::int32_t or std::int64_t, or for sums that wrap to std::uint8_t "
@@ -21862,31 +21376,22 @@ inline constexpr bool is_span = false;
 template <class T, std::size_t Extent>
 inline constexpr bool is_span<std::span<T, Extent>> = true;
 
-template <class T, std::size_t Extent>
-BufferView write_view(std::span<T, Extent> values) noexcept {
-  return buffer_view(std::span<T>(values));
-}
-
-template <class T, std::size_t Extent>
-ConstBufferView read_view(std::span<T, Extent> values) noexcept {
-  return buffer_view(std::span<const T>(values));
-}
-
-template <class T, std::size_t Extent>
-BufferView any_write_view(std::span<T, Extent> values) noexcept {
+/// The DType as which collectives move elements of type T: its own, or that of the integer of the same size.
+template <class T>
+constexpr DType moved_as() noexcept {
   if constexpr (Element<T>) {
-    return write_view(values);
+    return dtype_of<T>::value;
   } else {
-    return moved_write_view(values);
+    return sizeof(T) == 1 ? DType::u8 : sizeof(T) == 4 ? DType::i32 : DType::i64;
   }
 }
+
+/// View of host memory, writable unless T is const.
 template <class T, std::size_t Extent>
-ConstBufferView any_read_view(std::span<T, Extent> values) noexcept {
-  if constexpr (Element<std::remove_const_t<T>>) {
-    return read_view(values);
-  } else {
-    return moved_read_view(values);
-  }
+auto view_of(std::span<T, Extent> values) noexcept {
+  using View = std::conditional_t<std::is_const_v<T>, ConstBufferView, BufferView>;
+  using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
+  return View{reinterpret_cast<Byte*>(values.data()), values.size(), moved_as<std::remove_const_t<T>>(), {}};
 }
 
 }  // namespace detail
@@ -21899,11 +21404,11 @@ struct WriteBuffer : BufferView {
   constexpr WriteBuffer(const BufferView& view) noexcept : BufferView(view) {}
 
   template <ReducedElement T, std::size_t Extent>
-  WriteBuffer(std::span<T, Extent> values) noexcept : BufferView(detail::write_view(values)) {}
+  WriteBuffer(std::span<T, Extent> values) noexcept : BufferView(detail::view_of(values)) {}
 
   template <WritableHostValues Values>
   requires(!detail::is_span<std::remove_const_t<Values>>) WriteBuffer(Values& values)
-  noexcept : BufferView(detail::write_view(std::span(values))) {}
+  noexcept : BufferView(detail::view_of(std::span(values))) {}
 
   template <detail::WritableTransferOnlyValues Values>
   WriteBuffer(Values&&) noexcept {
@@ -21918,7 +21423,7 @@ struct ReadBuffer : ConstBufferView {
   constexpr ReadBuffer(const BufferView& view) noexcept : ConstBufferView(view) {}
 
   template <HostValues Values>
-  ReadBuffer(const Values& values) noexcept : ConstBufferView(detail::read_view(std::span(values))) {}
+  ReadBuffer(const Values& values) noexcept : ConstBufferView(detail::view_of(std::span(values))) {}
 
   template <detail::TransferOnlyValues Values>
   ReadBuffer(const Values&) noexcept {
@@ -21934,12 +21439,12 @@ struct MovedWriteBuffer : WriteBuffer {
 
   template <class T, std::size_t Extent>
   requires(Element<T> || detail::TransferOnly<T>) MovedWriteBuffer(std::span<T, Extent> values)
-  noexcept : WriteBuffer(detail::any_write_view(values)) {}
+  noexcept : WriteBuffer(detail::view_of(values)) {}
 
   template <class Values>
   requires(!detail::is_span<std::remove_const_t<Values>> &&
            (WritableHostValues<Values> || detail::WritableTransferOnlyValues<Values>)) MovedWriteBuffer(Values& values)
-  noexcept : WriteBuffer(detail::any_write_view(std::span(values))) {}
+  noexcept : WriteBuffer(detail::view_of(std::span(values))) {}
 };
 
 /// Input of a collective that does not reduce.
@@ -21950,7 +21455,7 @@ struct MovedReadBuffer : ReadBuffer {
 
   template <class Values>
   requires(HostValues<Values> || detail::TransferOnlyValues<Values>) MovedReadBuffer(const Values& values)
-  noexcept : ReadBuffer(detail::any_read_view(std::span(values))) {}
+  noexcept : ReadBuffer(detail::view_of(std::span(values))) {}
 };
 // NOLINTEND(google-explicit-constructor)
 
@@ -22072,160 +21577,6 @@ class Work {
 /// @ingroup collectives
 using Counts = backend::Counts;
 
-/// Collectives with a root or with a block for each pair of ranks: the base class of Collectives, with the same two
-/// forms of each operation.
-/// - Blocks lie in the order of the ranks, without gaps. The _v forms take their counts. A count may be 0, and their
-///   sum is the length of the buffer. Each call allocates a table of them.
-/// - A rank that is not the root gives any buffer, also an empty one, where only the root has one. It is ignored.
-/// - In place: except for all_to_all, `input` and `output` may be the same memory in this rank's block. Otherwise they
-///   are disjoint.
-/// - With SharedMemory, Mpi and Gloo, a reduction is one pass in rank order: equal bits for all lengths and backends.
-/// @throws Error (invalid_argument) at the call if counts, lengths, types, the root or addresses do not fit. If ranks
-/// give different counts for one block, all fail with a sentence that names both; with NCCL they time out.
-/// @ingroup collectives
-template <class Group, class State>
-class BlockCollectives {
- public:
-  using Communicator = typename State::Communicator;
-  using Stream = typename Communicator::Stream;
-  using Work = group::Work<State>;
-
-  /// Rank `root`'s `output` gets the reduction of every rank's `input`, the sum by default. With Mpi and Gloo the root
-  /// receives every rank's values.
-  Work reduce(ReadBuffer input, WriteBuffer output, int root, ReduceOp op,
-              Stream stream) const requires backend::CanReduceBlocks<Communicator> {
-    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
-    const backend::BlockExchange blocks = backend::blocks_of_reduce(input, used, root, place());
-    return enqueue(backend::ReduceBlocks{blocks, input, used, op}, stream);
-  }
-  void reduce(ReadBuffer input, WriteBuffer output, int root,
-              ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
-    reduce(input, output, root, op, stream()).wait();
-  }
-  /// The same in place; the values of other ranks than the root stay.
-  Work reduce(WriteBuffer values, int root, ReduceOp op,
-              Stream stream) const requires backend::CanReduceBlocks<Communicator> {
-    return reduce(values, values, root, op, stream);
-  }
-  void reduce(WriteBuffer values, int root,
-              ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
-    reduce(values, values, root, op);
-  }
-
-  /// Block r of rank `root`'s `output` gets rank r's `input`; all blocks have equal lengths.
-  Work gather(MovedReadBuffer input, MovedWriteBuffer output, int root,
-              Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
-    return exchange(backend::blocks_of_gather(input, used, {}, root, place()), input, used, stream);
-  }
-  void gather(MovedReadBuffer input, MovedWriteBuffer output,
-              int root) const requires backend::CanExchangeBlocks<Communicator> {
-    gather(input, output, root, stream()).wait();
-  }
-
-  /// The same with blocks of any lengths. @param counts of each rank's input; ignored on other ranks than the root
-  Work gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts, int root,
-                Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
-    return exchange(backend::blocks_of_gather(input, used, counts, root, place()), input, used, stream);
-  }
-  void gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts,
-                int root) const requires backend::CanExchangeBlocks<Communicator> {
-    gather_v(input, output, counts, root, stream()).wait();
-  }
-
-  /// Rank r's `output` gets block r of rank `root`'s `input`; all blocks have equal lengths.
-  Work scatter(MovedReadBuffer input, MovedWriteBuffer output, int root,
-               Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
-    return exchange(backend::blocks_of_scatter(used, {}, output, root, place()), used, output, stream);
-  }
-  void scatter(MovedReadBuffer input, MovedWriteBuffer output,
-               int root) const requires backend::CanExchangeBlocks<Communicator> {
-    scatter(input, output, root, stream()).wait();
-  }
-
-  /// The same with blocks of any lengths. @param counts of each rank's output; ignored on other ranks than the root
-  Work scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output, int root,
-                 Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
-    return exchange(backend::blocks_of_scatter(used, counts, output, root, place()), used, output, stream);
-  }
-  void scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output,
-                 int root) const requires backend::CanExchangeBlocks<Communicator> {
-    scatter_v(input, counts, output, root, stream()).wait();
-  }
-
-  /// Block s of rank r's `output` gets block r of rank s's `input`; all blocks have equal lengths.
-  Work all_to_all(MovedReadBuffer input, MovedWriteBuffer output,
-                  Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return exchange(backend::blocks_of_all_to_all(input, {}, output, {}, place()), input, output, stream);
-  }
-  void all_to_all(MovedReadBuffer input,
-                  MovedWriteBuffer output) const requires backend::CanExchangeBlocks<Communicator> {
-    all_to_all(input, output, stream()).wait();
-  }
-
-  /// The same with blocks of any lengths: `send_counts` of the input's, `receive_counts` of the output's.
-  Work all_to_all_v(MovedReadBuffer input, Counts send_counts, MovedWriteBuffer output, Counts receive_counts,
-                    Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return exchange(backend::blocks_of_all_to_all(input, send_counts, output, receive_counts, place()), input, output,
-                    stream);
-  }
-  void all_to_all_v(MovedReadBuffer input, Counts send_counts, MovedWriteBuffer output,
-                    Counts receive_counts) const requires backend::CanExchangeBlocks<Communicator> {
-    all_to_all_v(input, send_counts, output, receive_counts, stream()).wait();
-  }
-
-  /// As all_gather with blocks of any lengths. @param counts of each rank's input, the same on every rank
-  Work all_gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts,
-                    Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
-    return exchange(backend::blocks_of_all_gather_v(input, output, counts, place()), input, output, stream);
-  }
-  void all_gather_v(MovedReadBuffer input, MovedWriteBuffer output,
-                    Counts counts) const requires backend::CanExchangeBlocks<Communicator> {
-    all_gather_v(input, output, counts, stream()).wait();
-  }
-
-  /// As reduce_scatter with blocks of any lengths. @param counts of each rank's output, the same on every rank
-  Work reduce_scatter_v(ReadBuffer input, WriteBuffer output, Counts counts, ReduceOp op,
-                        Stream stream) const requires backend::CanReduceBlocks<Communicator> {
-    const backend::BlockExchange blocks = backend::blocks_of_reduce_scatter_v(input, output, counts, place());
-    return enqueue(backend::ReduceBlocks{blocks, input, output, op}, stream);
-  }
-  void reduce_scatter_v(ReadBuffer input, WriteBuffer output, Counts counts,
-                        ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
-    reduce_scatter_v(input, output, counts, op, stream()).wait();
-  }
-
- protected:
-  const Group& self() const noexcept { return static_cast<const Group&>(*this); }
-  Communicator& live() const { return self().state_->live(); }
-  Stream stream() const { return self().stream(); }
-  Work work(Stream stream) const { return {self().state_, stream}; }
-  backend::RankPlace place() const noexcept { return {self().rank(), self().world_size()}; }
-
-  template <class Operation>
-  Work enqueue(const Operation& operation, Stream stream) const {
-    live().enqueue(operation, stream);
-    return work(stream);
-  }
-
- private:
-  bool is_rank(int rank) const noexcept { return self().rank() == rank; }
-
-  /// `view`, or an empty one of the type and device of `other`.
-  template <class View>
-  static View used_if(bool is_used, const View& view, const ConstBufferView& other) noexcept {
-    return is_used ? view : View{nullptr, 0, other.dtype, other.device};
-  }
-
-  Work exchange(const backend::BlockExchange& blocks, const ConstBufferView& input, const BufferView& output,
-                Stream stream) const {
-    return enqueue(backend::ExchangeBlocks{blocks, input, output}, stream);
-  }
-};
-
 /// The collectives of a ProcessGroup, whose base class it is. Each operation has two forms:
 /// - With a stream: enqueues there and returns a Work, which may be dropped.
 /// - Without one: blocks. It runs on the group's own stream, after the work enqueued there, and returns when it is
@@ -22244,11 +21595,10 @@ class BlockCollectives {
 /// job's first cause.
 /// @ingroup collectives
 template <class Group, class State>
-class Collectives : public BlockCollectives<Group, State> {
+class Collectives {
  public:
   using Communicator = typename State::Communicator;
   using Stream = typename Communicator::Stream;
-
   using Work = group::Work<State>;
 
   /// `output` gets the reduction of every rank's `input`, the sum by default. The two are the same memory or disjoint.
@@ -22388,67 +21738,155 @@ class Collectives : public BlockCollectives<Group, State> {
   Work barrier(Stream stream) const { return enqueue(backend::Barrier{}, stream); }
   void barrier() const { barrier(stream()).wait(); }
 
- private:
-  using Base = BlockCollectives<Group, State>;
-  using Base::enqueue;
-  using Base::live;
-  using Base::place;
-  using Base::self;
-  using Base::work;
+  /// @name Collectives with a root or with a block for each pair of ranks
+  /// - Blocks lie in the order of the ranks, without gaps. The _v forms take their counts. A count may be 0, and their
+  ///   sum is the length of the buffer. Each call allocates a table of them.
+  /// - A rank that is not the root gives any buffer, also an empty one, where only the root has one. It is ignored.
+  /// - In place: except for all_to_all, `input` and `output` may be the same memory in this rank's block. Otherwise
+  /// they
+  ///   are disjoint.
+  /// - With SharedMemory, Mpi and Gloo, a reduction is one pass in rank order: equal bits for all lengths and backends.
+  /// @throws Error (invalid_argument) at the call if counts, lengths, types, the root or addresses do not fit. If ranks
+  /// give different counts for one block, all fail with a sentence that names both; with NCCL they time out.
+  /// @{
 
+  /// Rank `root`'s `output` gets the reduction of every rank's `input`, the sum by default. With Mpi and Gloo the root
+  /// receives every rank's values.
+  Work reduce(ReadBuffer input, WriteBuffer output, int root, ReduceOp op,
+              Stream stream) const requires backend::CanReduceBlocks<Communicator> {
+    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
+    const backend::BlockExchange blocks = backend::blocks_of_reduce(input, used, root, place());
+    return enqueue(backend::ReduceBlocks{blocks, input, used, op}, stream);
+  }
+  void reduce(ReadBuffer input, WriteBuffer output, int root,
+              ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
+    reduce(input, output, root, op, stream()).wait();
+  }
+  /// The same in place; the values of other ranks than the root stay.
+  Work reduce(WriteBuffer values, int root, ReduceOp op,
+              Stream stream) const requires backend::CanReduceBlocks<Communicator> {
+    return reduce(values, values, root, op, stream);
+  }
+  void reduce(WriteBuffer values, int root,
+              ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
+    reduce(values, values, root, op);
+  }
+
+  /// Block r of rank `root`'s `output` gets rank r's `input`; all blocks have equal lengths.
+  Work gather(MovedReadBuffer input, MovedWriteBuffer output, int root,
+              Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
+    return exchange(backend::blocks_of_gather(input, used, {}, root, place()), input, used, stream);
+  }
+  void gather(MovedReadBuffer input, MovedWriteBuffer output,
+              int root) const requires backend::CanExchangeBlocks<Communicator> {
+    gather(input, output, root, stream()).wait();
+  }
+
+  /// The same with blocks of any lengths. @param counts of each rank's input; ignored on other ranks than the root
+  Work gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts, int root,
+                Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+    const BufferView used = used_if<BufferView>(is_rank(root), output, input);
+    return exchange(backend::blocks_of_gather(input, used, counts, root, place()), input, used, stream);
+  }
+  void gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts,
+                int root) const requires backend::CanExchangeBlocks<Communicator> {
+    gather_v(input, output, counts, root, stream()).wait();
+  }
+
+  /// Rank r's `output` gets block r of rank `root`'s `input`; all blocks have equal lengths.
+  Work scatter(MovedReadBuffer input, MovedWriteBuffer output, int root,
+               Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+    const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
+    return exchange(backend::blocks_of_scatter(used, {}, output, root, place()), used, output, stream);
+  }
+  void scatter(MovedReadBuffer input, MovedWriteBuffer output,
+               int root) const requires backend::CanExchangeBlocks<Communicator> {
+    scatter(input, output, root, stream()).wait();
+  }
+
+  /// The same with blocks of any lengths. @param counts of each rank's output; ignored on other ranks than the root
+  Work scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output, int root,
+                 Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+    const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
+    return exchange(backend::blocks_of_scatter(used, counts, output, root, place()), used, output, stream);
+  }
+  void scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output,
+                 int root) const requires backend::CanExchangeBlocks<Communicator> {
+    scatter_v(input, counts, output, root, stream()).wait();
+  }
+
+  /// Block s of rank r's `output` gets block r of rank s's `input`; all blocks have equal lengths.
+  Work all_to_all(MovedReadBuffer input, MovedWriteBuffer output,
+                  Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+    return exchange(backend::blocks_of_all_to_all(input, {}, output, {}, place()), input, output, stream);
+  }
+  void all_to_all(MovedReadBuffer input,
+                  MovedWriteBuffer output) const requires backend::CanExchangeBlocks<Communicator> {
+    all_to_all(input, output, stream()).wait();
+  }
+
+  /// The same with blocks of any lengths: `send_counts` of the input's, `receive_counts` of the output's.
+  Work all_to_all_v(MovedReadBuffer input, Counts send_counts, MovedWriteBuffer output, Counts receive_counts,
+                    Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+    return exchange(backend::blocks_of_all_to_all(input, send_counts, output, receive_counts, place()), input, output,
+                    stream);
+  }
+  void all_to_all_v(MovedReadBuffer input, Counts send_counts, MovedWriteBuffer output,
+                    Counts receive_counts) const requires backend::CanExchangeBlocks<Communicator> {
+    all_to_all_v(input, send_counts, output, receive_counts, stream()).wait();
+  }
+
+  /// As all_gather with blocks of any lengths. @param counts of each rank's input, the same on every rank
+  Work all_gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts,
+                    Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+    return exchange(backend::blocks_of_all_gather_v(input, output, counts, place()), input, output, stream);
+  }
+  void all_gather_v(MovedReadBuffer input, MovedWriteBuffer output,
+                    Counts counts) const requires backend::CanExchangeBlocks<Communicator> {
+    all_gather_v(input, output, counts, stream()).wait();
+  }
+
+  /// As reduce_scatter with blocks of any lengths. @param counts of each rank's output, the same on every rank
+  Work reduce_scatter_v(ReadBuffer input, WriteBuffer output, Counts counts, ReduceOp op,
+                        Stream stream) const requires backend::CanReduceBlocks<Communicator> {
+    const backend::BlockExchange blocks = backend::blocks_of_reduce_scatter_v(input, output, counts, place());
+    return enqueue(backend::ReduceBlocks{blocks, input, output, op}, stream);
+  }
+  void reduce_scatter_v(ReadBuffer input, WriteBuffer output, Counts counts,
+                        ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
+    reduce_scatter_v(input, output, counts, op, stream()).wait();
+  }
+  /// @}
+
+ private:
+  const Group& self() const noexcept { return static_cast<const Group&>(*this); }
+  Communicator& live() const { return self().state_->live(); }
   Stream stream() const { return self().stream(); }
+  Work work(Stream stream) const { return {self().state_, stream}; }
+  backend::RankPlace place() const noexcept { return {self().rank(), self().world_size()}; }
+  bool is_rank(int rank) const noexcept { return self().rank() == rank; }
   static bool is_on_host(const ConstBufferView& view) noexcept { return view.device.kind == DeviceKind::host; }
+
+  template <class Operation>
+  Work enqueue(const Operation& operation, Stream stream) const {
+    live().enqueue(operation, stream);
+    return work(stream);
+  }
+
+  /// `view`, or an empty one of the type and device of `other`.
+  template <class View>
+  static View used_if(bool is_used, const View& view, const ConstBufferView& other) noexcept {
+    return is_used ? view : View{nullptr, 0, other.dtype, other.device};
+  }
+
+  Work exchange(const backend::BlockExchange& blocks, const ConstBufferView& input, const BufferView& output,
+                Stream stream) const {
+    return enqueue(backend::ExchangeBlocks{blocks, input, output}, stream);
+  }
 };
 
 }  // namespace DTRAIN_NAMESPACE::group
-
-// ---- dtrain/group/enqueue_within.hpp
-
-/// @file
-/// enqueue_within(): an operation of a group in the order of a CUDA stream of the program, without a wait of the host.
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::group {
-
-/// Enqueues a collective (backend::AllReduce and others) on the group's own channel and stream. It runs after the
-/// present work of `outer` and before its later work. Blocking: no. Threads: as the group's collectives. Lifetime:
-/// buffers outlive the collective; memory that work of `outer` frees or overwrites does.
-/// @tparam Internals GroupInternals of a group whose backend reduces device memory
-/// @throws as the communicator's enqueue; the job's first cause, if the job or the channel has failed: the operation
-/// would be skipped, and its output unwritten; Error (cuda)
-template <class Internals, class Operation>
-void enqueue_within(const Internals& group, StreamHandle outer, const Operation& operation) {
-  group.throw_if_failed();
-  auto& order = group.order();  // a wait is for the latest record at the time of its call
-  const stream::cuda::StreamRef own = group.stream();
-  stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) {
-    given.record(order);
-    own.wait(order);
-    const auto let_given_follow = [&] {
-      own.record(order);
-      given.wait(order);
-    };
-    try {
-      group.channel().enqueue(operation, own);
-    } catch (...) {  // a part of the operation may be enqueued, on memory that the caller frees now
-      let_given_follow();
-      throw;
-    }
-    let_given_follow();
-  });
-}
-
-/// Blocking: until the present work of `outer` has ended. @throws the job's first cause; Error (timeout)
-template <class Internals>
-void wait_for_stream(const Internals& group, StreamHandle outer) {
-  stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) { given.record(group.order()); });
-  group.wait(group.order());
-}
-
-}  // namespace DTRAIN_NAMESPACE::group
-
-#endif  // DTRAIN_WITH_CUDA
 
 // ---- dtrain/group/gradient_binding_registry.hpp
 
@@ -22726,7 +22164,8 @@ std::shared_ptr<RankContext> join_job_blocking(const rendezvous::ControlPlaneOpt
 
 /// @file
 /// GroupInternals: members of a process group for the library's own templates, typed by the policy; GroupHandle has
-/// the members that need no policy.
+/// the members that need no policy. enqueue_within(): an operation of a group in the order of a CUDA stream of the
+/// program, without a wait of the host.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -22739,14 +22178,12 @@ class GroupInternals {
 
   explicit GroupInternals(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
 
-  /// Context that this rank's groups share.
+  /// Context that this rank's groups share: reports of exceptions, and channels that outlive their wrapper.
   const auto& rank_context() const noexcept { return state_->rank_context(); }
 
   /// As the members of ProcessGroup.
   /// @{
   const auto& members() const noexcept { return state_->members(); }
-  std::chrono::nanoseconds timeout() const noexcept { return rank_context()->timeout; }
-  auto store() const { return state_->store(); }
   auto open_stream() const { return state_->open_stream(); }
   /// @}
 
@@ -22764,21 +22201,8 @@ class GroupInternals {
     return state_->open_channel(purpose, accumulate, describe, algorithms);
   }
 
-  /// For enqueue_within(): the group's own channel and stream, and the event of their order with another stream.
-  /// @{
-  Communicator& channel() const { return state_->live(); }
-  auto stream() const { return state_->stream(); }
-  auto& order() const noexcept { return state_->order(); }
-  /// @}
-
-  /// @throws the job's first cause, if the job or the channel has failed
-  void throw_if_failed() const { state_->throw_if_failed(); }
-
-  /// Blocking: until the work before `event` has ended. @throws the job's first cause; Error (timeout)
-  template <class Event>
-  void wait(Event& event) const {
-    state_->wait(event);
-  }
+  /// For enqueue_within() and wait_for_stream().
+  State& state() const noexcept { return *state_; }
 
   /// Counts 1, 2, ... for each purpose. Ranks that call it in the same order get the same number, for keys that are
   /// used once. Blocking: no.
@@ -22788,23 +22212,6 @@ class GroupInternals {
   const std::shared_ptr<GradientBindingRegistry>& gradient_bindings() const noexcept {
     return rank_context()->gradient_bindings;
   }
-
-  /// Reports to the job that this rank failed. Every rank fails with `text` as the cause, unless another cause came
-  /// first. Blocking: until the job has the report, 2 s at most.
-  /// @param failed_rank Error::rank(): the rank of the job that the exception is about
-  void report_exception(const std::string& text, std::optional<int> failed_rank = {}) const noexcept {
-    rank_context()->report_exception(text, failed_rank);
-  }
-
-  /// Keeps `work` until this rank leaves: for channels that an exception unwinds. If they closed at once, the peers
-  /// would report that this rank left before the caller that catches the exception reports its cause.
-  void keep_alive_until_leave(std::shared_ptr<void> work) const noexcept {
-    rank_context()->keep_alive_until_leave(std::move(work));
-  }
-
-  /// @throws Error (invalid_argument) in a coroutine on the control loop, where a blocking call would wait for
-  /// itself; and in a process that the rank forked.
-  void require_may_block() const { rank_context()->require_may_block(); }
 
  private:
   std::shared_ptr<State> state_;
@@ -22817,6 +22224,47 @@ struct GroupAccess {
     return group.internals();
   }
 };
+
+#if DTRAIN_WITH_CUDA
+
+/// Enqueues a collective (backend::AllReduce and others) on the group's own channel and stream, which reduce device
+/// memory. It runs after the present work of `outer`, a CUDA stream of the program, and before its later work.
+/// Blocking: no. Threads: as the group's collectives. Lifetime: buffers outlive the collective; memory that work of
+/// `outer` frees or overwrites does.
+/// @throws as the communicator's enqueue; the job's first cause, if the job or the channel has failed: the operation
+/// would be skipped, and its output unwritten; Error (cuda)
+template <class State, class Operation>
+void enqueue_within(const GroupInternals<State>& group, StreamHandle outer, const Operation& operation) {
+  State& state = group.state();
+  state.throw_if_failed();
+  auto& order = state.order();  // a wait is for the latest record at the time of its call
+  const stream::cuda::StreamRef own = state.stream();
+  stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) {
+    given.record(order);
+    own.wait(order);
+    const auto let_given_follow = [&] {
+      own.record(order);
+      given.wait(order);
+    };
+    try {
+      state.live().enqueue(operation, own);
+    } catch (...) {  // a part of the operation may be enqueued, on memory that the caller frees now
+      let_given_follow();
+      throw;
+    }
+    let_given_follow();
+  });
+}
+
+/// Blocking: until the present work of `outer` has ended. @throws the job's first cause; Error (timeout)
+template <class State>
+void wait_for_stream(const GroupInternals<State>& group, StreamHandle outer) {
+  State& state = group.state();
+  stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) { given.record(state.order()); });
+  state.wait(state.order());
+}
+
+#endif  // DTRAIN_WITH_CUDA
 
 }  // namespace DTRAIN_NAMESPACE::group
 
@@ -23260,9 +22708,6 @@ inline BufferView range_of(const PlannedBucket& planned, std::byte* arena) noexc
   return {data, planned.bytes / size_bytes(planned.dtype), planned.dtype, planned.device};
 }
 
-/// The ranges of all buckets of `plan`.
-std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* arena);
-
 /// The number of gradients of each bucket.
 std::vector<std::size_t> parameter_counts(const BucketPlan& plan);
 
@@ -23394,15 +22839,6 @@ DTRAIN_DEFINED BucketPlan with_reused_memory(BucketPlan plan) {
   return plan;
 }
 
-DTRAIN_DEFINED std::vector<BufferView> ranges_of(const BucketPlan& plan, std::byte* arena) {
-  std::vector<BufferView> ranges;
-  ranges.reserve(plan.buckets.size());
-  for (const PlannedBucket& bucket : plan.buckets) {
-    ranges.push_back(range_of(bucket, arena));
-  }
-  return ranges;
-}
-
 DTRAIN_DEFINED std::vector<std::size_t> parameter_counts(const BucketPlan& plan) {
   std::vector<std::size_t> counts;
   counts.reserve(plan.buckets.size());
@@ -23424,9 +22860,6 @@ DTRAIN_DEFINED std::vector<std::size_t> parameter_counts(const BucketPlan& plan)
 namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
-
-/// The system would read the name only up to its first zero byte. @throws Error (invalid_argument)
-void require_file_name(const std::string& path);
 
 /// The final target of a symbolic link, which is written instead of the link, and need not exist; any other path, and
 /// links in a circle, unchanged.
@@ -23529,117 +22962,6 @@ class AtomicFile {
   Descriptor descriptor_;
   bool has_name_ = false;
 };
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/checkpoint/tensor_access.hpp
-
-/// @file
-/// Tensor access: how a checkpoint reads and writes the elements of a tensor.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Elements in host memory are read and written in place.
-struct HostTensorAccess {
-  static constexpr bool takes_device_memory = false;
-
-  /// The tensor's elements.
-  std::span<const std::byte> fetch(const TensorView& tensor) const noexcept { return {tensor.data, tensor.bytes()}; }
-
-  /// The memory into which the caller writes the elements; `put` then stores them in the tensor.
-  std::span<std::byte> place(const TensorView& tensor) const noexcept { return {tensor.data, tensor.bytes()}; }
-  void put(const TensorView&) const noexcept {}
-};
-
-#if DTRAIN_WITH_CUDA
-
-/// Elements on the stream's device are copied through host memory, one tensor at a time; host memory is accessed in
-/// place. The result of fetch or place is valid until the next call of either. Blocking: the copies. Threads: one.
-class DeviceTensorAccess {
- public:
-  static constexpr bool takes_device_memory = true;
-
-  DeviceTensorAccess(stream::cuda::StreamRef stream, std::chrono::nanoseconds timeout)
-      : stream_(stream), timeout_(timeout) {}
-
-  /// @throws Error (unsupported) for a tensor of another device, (timeout), (cuda)
-  std::span<const std::byte> fetch(const TensorView& tensor) {
-    const std::span<std::byte> copy = place(tensor);
-    if (copy.data() != tensor.data) {
-      copy_blocking(copy.data(), tensor.data, copy.size(), cudaMemcpyDeviceToHost);
-    }
-    return copy;
-  }
-
-  /// @throws Error (unsupported) for a tensor of another device
-  std::span<std::byte> place(const TensorView& tensor) {
-    if (tensor.device.kind == DeviceKind::host || tensor.bytes() == 0) {
-      return HostTensorAccess().place(tensor);
-    }
-    if (tensor.device != stream_.device()) {
-      throw_error(
-          Errc::unsupported,
-          "a tensor of a checkpoint is on {}, but this rank's group is on {}; give it from there, or from the host",
-          {to_string(tensor.device), to_string(stream_.device())});
-    }
-    memory_.resize(std::max(memory_.size(), tensor.bytes()));
-    return std::span(memory_).first(tensor.bytes());
-  }
-
-  /// @throws as fetch
-  void put(const TensorView& tensor) {
-    if (const std::span<std::byte> written = place(tensor); written.data() != tensor.data) {
-      copy_blocking(tensor.data, written.data(), written.size(), cudaMemcpyHostToDevice);
-    }
-  }
-
- private:
-  /// A copy of pageable memory blocks without a deadline until the stream's earlier work has run, so that work is
-  /// waited for first. The host memory is not used after the call returns, even if the copy is abandoned.
-  void copy_blocking(std::byte* to, const std::byte* from, std::size_t bytes, cudaMemcpyKind kind) {
-    block_until_done();
-    stream::cuda::check(cudaMemcpyAsync(to, from, bytes, kind, stream_.native()), "cudaMemcpyAsync");
-    block_until_done();
-  }
-
-  void block_until_done() {
-    stream::cuda::Event done;
-    stream_.record(done);
-    if (done.block_until_complete(Deadline::after(timeout_)) != stream::WaitResult::complete) {
-      throw_error(Errc::timeout, "copying a tensor of a checkpoint between host and device took too long");
-    }
-  }
-
-  stream::cuda::StreamRef stream_;
-  std::chrono::nanoseconds timeout_;
-  std::vector<std::byte> memory_;  ///< as large as the largest tensor so far
-};
-
-#endif  // DTRAIN_WITH_CUDA
-
-namespace detail {
-
-template <class Stream>
-struct TensorAccessFor {
-  static HostTensorAccess make(Stream, std::chrono::nanoseconds) noexcept { return {}; }
-};
-
-#if DTRAIN_WITH_CUDA
-template <>
-struct TensorAccessFor<stream::cuda::StreamRef> {
-  static DeviceTensorAccess make(stream::cuda::StreamRef stream, std::chrono::nanoseconds timeout) {
-    return {stream, timeout};
-  }
-};
-#endif
-
-}  // namespace detail
-
-/// The access for tensors of a group: on the host, or on the device of the group's stream.
-template <class Group>
-auto tensor_access(const Group& group) {
-  return detail::TensorAccessFor<typename Group::Stream>::make(group.stream(), group.timeout());
-}
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -23896,14 +23218,6 @@ class PlanChoice {
   Make make_ = nullptr;
 };
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::PlanChoice;
-}  // namespace DTRAIN_NAMESPACE
-
-namespace DTRAIN_NAMESPACE::ddp {
-
 /// Options of DistributedDataParallel, equal on every rank, except for `timeline`, `device_times`, `check_addresses`,
 /// `progress` and `producer_stream`. A difference is an error on all ranks.
 /// @ingroup training
@@ -23963,11 +23277,50 @@ struct DdpOptions {
 /// @throws Error (invalid_argument).
 void check_options(const DdpOptions& options);
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void check_options(const DdpOptions& options) {
+  if (options.reduce_op != ReduceOp::average && options.reduce_op != ReduceOp::sum) {
+    throw_error(Errc::invalid_argument, "DdpOptions::reduce_op is {}; gradients are combined by average or sum",
+                {name(options.reduce_op)});
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
 using ddp::DdpOptions;
+using ddp::PlanChoice;
 }  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/driver_access.hpp
+
+/// @file
+/// DriverAccess: the part of a DistributedDataParallel that optimizers and planners of the library use.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A wrapper's Driver, for the library's own parts.
+struct DriverAccess {
+  /// The Driver, with its reducer. Lifetime: the wrapper's.
+  template <class Ddp>
+  static auto& of(Ddp& ddp) noexcept {
+    return *ddp.driver_;
+  }
+
+  /// Collective, blocking: compares what the ranks construct for the wrapper. @throws Error (disagreement) or JobFailed
+  /// on every rank if two ranks construct different optimizers
+  template <class Ddp>
+  static void agree_on_reduction(Ddp& ddp, const std::string& reduction) {
+    const auto group = group::GroupAccess::of(ddp.group());
+    group.rank_context()->require_may_block();
+    of(ddp).agree_on_reduction(group, reduction);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/failure_context.hpp
 
@@ -24121,39 +23474,6 @@ void broadcast_values(Communicator& communicator, typename Communicator::Stream 
       });
   wait();
 }
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/hooks/hook_ranks.hpp
-
-/// @file
-/// HookRanks: the number of ranks that a hook's steps reduce over, which the group given to its state() must have.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Compares the number of ranks in a hook's steps and in its state(). A hook knows its wrapper's group from the first
-/// step on; state() may be called before the first step. Threads: one at a time.
-class HookRanks {
- public:
-  /// Called in each reduce(). @param ranks of the wrapper's group @throws Error (invalid_argument) if state() had
-  /// another number
-  void step_is_for(const char* hook, int ranks) {
-    if (of_state_ != 0 && of_state_ != ranks) refuse_state(hook, of_state_, ranks);
-    of_steps_ = ranks;
-  }
-
-  /// Called in state(). @param ranks of its group @throws Error (invalid_argument) if the steps had another number
-  void state_is_for(const char* hook, int ranks) {
-    if (of_steps_ != 0 && of_steps_ != ranks) refuse_state(hook, ranks, of_steps_);
-    of_state_ = ranks;
-  }
-
- private:
-  [[noreturn]] static void refuse_state(const char* hook, int of_state, int of_steps);
-
-  int of_steps_ = 0;  ///< 0: not known yet, as for of_state_
-  int of_state_ = 0;
-};
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -24413,6 +23733,917 @@ namespace DTRAIN_NAMESPACE {
 using ddp::GradientBucket;
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/ddp/model.hpp
+
+/// @file
+/// Model concept: a class with parameters().
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// `parameters()`: the basis of Model. The concepts are separate, so that a compile error names the one that fails.
+/// @ingroup training
+template <class M>
+concept HasParameters = requires(M& model) {
+  model.parameters();
+};
+
+/// `parameters()` returns a sized range, by value or by reference, in the same order each time.
+/// @ingroup training
+template <class M>
+concept ParametersAreSized = HasParameters<M> && requires(M& model) {
+  { std::size(model.parameters()) } -> std::convertible_to<std::size_t>;
+};
+
+/// The range's elements are dtrain::Parameter, or convert to it.
+/// @ingroup training
+template <class M>
+concept ParametersAreParameters = HasParameters<M> && requires(M& model) {
+  { *std::begin(model.parameters()) } -> std::convertible_to<const Parameter&>;
+  std::end(model.parameters());
+};
+
+/// The user's model, whose parameters keep their addresses once DistributedDataParallel is constructed. To check the
+/// addresses, the wrapper reads parameters() again at the beginning and at the end of steps
+/// (DdpOptions::check_addresses).
+/// @ingroup training
+template <class M>
+concept Model = HasParameters<M> && ParametersAreSized<M> && ParametersAreParameters<M>;
+
+/// A Model whose gradients DistributedDataParallel may place. After `bind_gradient(i, view)`, gradient i lives at
+/// `view`: same shape, dtype and device as before, content already copied. Called at construction, and once more at the
+/// end of the first step for gradients that move (DdpOptions::reorder_gradients); with DdpOptions::plan, in models of
+/// several element types, also after a few more steps.
+/// @ingroup training
+template <class M>
+concept BindsGradients = Model<M> && requires(M& model, std::size_t index, const TensorView& gradient) {
+  model.bind_gradient(index, gradient);
+};
+
+/// A Model with state besides parameters, such as the running means of batch normalisation: `buffers()` returns a sized
+/// range of TensorView. Each step broadcasts rank 0's buffers (DdpOptions::broadcast_buffers).
+/// @ingroup training
+template <class M>
+concept HasBuffers = Model<M> && requires(M& model) {
+  { std::size(model.buffers()) } -> std::convertible_to<std::size_t>;
+  { *std::begin(model.buffers()) } -> std::convertible_to<const TensorView&>;
+  std::end(model.buffers());
+};
+
+/// A Model whose values may get other memory between steps, as values of LibTorch modules do by torch::load.
+/// parameters() keeps the values' addresses at the construction; `value_reader()` returns a function that gives the
+/// present values. `identity(i)` is an address that is parameter i's alone, whatever the memory of its value.
+/// @ingroup training
+template <class M>
+concept MovesValues = Model<M> && requires(const M& model, std::size_t index) {
+  { model.value_reader() } -> std::convertible_to<ReadValue>;
+  { model.identity(index) } -> std::convertible_to<const void*>;
+};
+
+/// Device kind of a model's parameters: host, unless the model declares `static constexpr dtrain::DeviceKind
+/// device_kind = dtrain::DeviceKind::cuda;`.
+/// @ingroup training
+template <class M>
+inline constexpr DeviceKind device_kind_of = DeviceKind::host;
+template <class M>
+requires requires {
+  { M::device_kind } -> std::convertible_to<DeviceKind>;
+}
+inline constexpr DeviceKind device_kind_of<M> = M::device_kind;
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::Model;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/address_check.hpp
+
+/// @file
+/// Address check: detects parameters whose memory has moved since the model was wrapped.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The reducer reads and writes gradients at addresses that it read once. Memory that the model has moved since is free
+/// or in other use. AddressCheck therefore reads parameters() again, at the beginning and at the end of a step. Steady
+/// state: allocates nothing itself. Threads: the one that drives the steps.
+class AddressCheck {
+ public:
+  /// Calls `visit` with each of the model's present parameters, in order.
+  using Visit = std::function<void(const Parameter&)>;
+  using Read = std::function<void(const Visit& visit)>;
+  using Now = std::chrono::steady_clock::time_point (*)();
+
+  /// Reads the parameters of `model`. Lifetime: the model outlives the check, or its forget().
+  template <Model M>
+  static Read reading(M& model) {
+    return [&model](const Visit& visit) {
+      for (const Parameter& parameter : model.parameters()) {
+        visit(parameter);
+      }
+    };
+  }
+
+  /// @param read empty: nothing is checked
+  /// @param every_step true: checks every step; false: steps 1, 2 and every 64th; nullopt: every step with up to 1000
+  /// parameters, or once a step's two readings, by the fastest reading so far, take less than 1 us a parameter; else as
+  /// false
+  /// @param now the clock; tests have their own
+  AddressCheck(Read read, std::optional<bool> every_step, Now now = &std::chrono::steady_clock::now)
+      : read_(std::move(read)), every_step_(every_step), now_(now) {}
+
+  /// Records the present addresses; later checks compare with them.
+  void remember();
+
+  /// Before the first gradient of step `step`, from 1, is read. @throws Error (invalid_argument)
+  void begin_step(std::uint64_t step) {
+    step_ = step;
+    is_due_ = read_ && (step <= 2 || step % max_steps_between == 0 || every_step_.value_or(is_cheap()));
+    if (is_due_) compare();
+  }
+
+  /// Before the first reduced gradient is written. @throws Error (invalid_argument)
+  void end_step() {
+    if (is_due_) compare();
+  }
+
+  /// Disables the check, because the model may be destroyed.
+  void forget() noexcept {
+    read_ = nullptr;
+    is_due_ = false;
+  }
+
+ private:
+  static constexpr std::uint64_t max_steps_between = 64;
+  static constexpr std::size_t always_checked_parameters = 1000;
+
+  struct KnownMemory {
+    BufferView value;
+    BufferView gradient;
+  };
+
+  /// The fastest of all readings counts: on a loaded machine any single one can take long.
+  bool is_cheap() const noexcept;
+
+  void compare();
+
+  /// Empty if the last step, or the beginning of this one, was checked.
+  std::string since_last_check() const;
+
+  void require_same(const char* what, std::size_t i, const Parameter& parameter, const BufferView& before,
+                    const BufferView& now) const {
+    const bool is_same_kind = before.bytes() == now.bytes() && before.dtype == now.dtype;
+    if (!is_same_kind || (before.data != now.data && before.count != 0)) refuse_change(what, i, parameter, before, now);
+  }
+  [[noreturn]] void refuse_change(const char* what, std::size_t i, const Parameter& parameter, const BufferView& before,
+                                  const BufferView& now) const;
+  [[noreturn]] void refuse_other_model(const std::string& which, const std::string& now,
+                                       const std::string& before) const;
+
+  Read read_;
+  std::optional<bool> every_step_;
+  Now now_;
+  std::vector<KnownMemory> known_;
+  std::uint64_t step_ = 0;
+  std::uint64_t last_checked_ = 0;  ///< the last step in which a check found nothing; 0: none yet
+  std::chrono::nanoseconds fastest_{};
+  bool is_due_ = false;
+};
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void AddressCheck::remember() {
+  known_.clear();
+  if (!read_) return;
+  read_([this](const Parameter& parameter) { known_.push_back({parameter.value.flat(), parameter.gradient.flat()}); });
+}
+
+DTRAIN_DEFINED bool AddressCheck::is_cheap() const noexcept {
+  return known_.size() <= always_checked_parameters ||
+         (last_checked_ > 0 && 2 * fastest_ < known_.size() * std::chrono::microseconds(1));
+}
+
+DTRAIN_DEFINED void AddressCheck::compare() {
+  const auto begin = now_();
+  std::size_t visited = 0;
+  read_([this, &visited](const Parameter& parameter) {
+    const std::size_t i = visited++;
+    if (i >= known_.size()) return;
+    require_same("value", i, parameter, known_[i].value, parameter.value.flat());
+    require_same("gradient", i, parameter, known_[i].gradient, parameter.gradient.flat());
+  });
+  if (visited != known_.size()) {
+    refuse_other_model("model's parameters()", format_text("{} parameters", {visited}), std::to_string(known_.size()));
+  }
+  const std::chrono::nanoseconds cost = now_() - begin;
+  fastest_ = last_checked_ == 0 ? cost : std::min(fastest_, cost);
+  last_checked_ = step_;
+}
+
+DTRAIN_DEFINED std::string AddressCheck::since_last_check() const {
+  if (last_checked_ + 1 >= step_) return {};
+  return format_text(
+      "; the last check was in step {}: the results of all steps since then may be wrong "
+      "(DdpOptions::check_addresses = true checks every step)",
+      {last_checked_});
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void AddressCheck::refuse_change(const char* what, std::size_t i,
+                                                                   const Parameter& parameter, const BufferView& before,
+                                                                   const BufferView& now) const {
+  const std::string which = format_text("{} of {}", {what, describe_parameter(i, parameter.name)});
+  const auto text = [](const BufferView& view) {
+    return format_text("{} bytes of {}", {view.bytes(), name(view.dtype)});
+  };
+  if (before.bytes() != now.bytes() || before.dtype != now.dtype) refuse_other_model(which, text(now), text(before));
+  throw_error(Errc::invalid_argument,
+              "in step {} the {}{} when DistributedDataParallel was given the model; a std::vector that grows moves "
+              "its elements: keep the memory where it is, or make another DistributedDataParallel once it has moved{}",
+              {step_, which, now.data == nullptr ? " has no memory, and had some" : " is at another address than",
+               since_last_check()});
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void AddressCheck::refuse_other_model(const std::string& which,
+                                                                        const std::string& now,
+                                                                        const std::string& before) const {
+  throw_error(Errc::invalid_argument,
+              "in step {} the {} has {}, and had {} when DistributedDataParallel was given the model; make another "
+              "DistributedDataParallel for a model that has changed{}",
+              {step_, which, now, before, since_last_check()});
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/collect_parameters.hpp
+
+/// @file
+/// Collection of a model's parameters and buffers; rejects those that cannot be trained.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The longest name of a parameter, since ranks exchange and compare names.
+inline constexpr std::size_t max_parameter_name_bytes = 1024;
+
+namespace detail {
+
+std::string kind(const TensorView& view);
+
+void add(std::vector<Parameter>& parameters, const Parameter& parameter);
+
+/// @throws Error (invalid_argument) for a buffer without memory
+void add(std::vector<TensorView>& buffers, const TensorView& buffer);
+
+}  // namespace detail
+
+/// Checks parameters. Every gradient has memory, unless all gradients lack it (see Parameter) or the model has
+/// bind_gradient.
+/// @throws Error (invalid_argument)
+void check_parameters(const std::vector<Parameter>& parameters, bool binds);
+
+/// The model's present parameters. Names are copied, tensors are not.
+template <Model M>
+std::vector<Parameter> collect_parameters(M& model) {
+  std::vector<Parameter> parameters;
+  for (const Parameter& parameter : model.parameters()) {
+    detail::add(parameters, parameter);
+  }
+  check_parameters(parameters, BindsGradients<M>);
+  return parameters;
+}
+
+/// The model's present buffers; empty for a model without buffers(). @throws Error (invalid_argument)
+template <Model M>
+std::vector<TensorView> collect_buffers(M& model) {
+  std::vector<TensorView> buffers;
+  if constexpr (HasBuffers<M>) {
+    for (const TensorView& buffer : model.buffers()) {
+      detail::add(buffers, buffer);
+    }
+  }
+  return buffers;
+}
+
+/// Sizes of the gradients, for plan_buckets.
+std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters);
+
+#if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+DTRAIN_DEFINED std::string kind(const TensorView& view) {
+  return format_text("{} {} on {}", {name(view.dtype), to_string(view.shape), to_string(view.device)});
+}
+
+DTRAIN_DEFINED void add(std::vector<Parameter>& parameters, const Parameter& parameter) {
+  parameters.push_back(parameter);
+}
+
+DTRAIN_DEFINED void add(std::vector<TensorView>& buffers, const TensorView& buffer) {
+  if (buffer.data == nullptr && buffer.bytes() != 0) {
+    throw_error(Errc::invalid_argument,
+                "buffer {} of the model has no memory; allocate it before DistributedDataParallel", {buffers.size()});
+  }
+  buffers.push_back(buffer);
+}
+
+}  // namespace detail
+
+/// Checks that no two tensors overlap. A tied parameter listed twice would be reduced twice, or updated twice from the
+/// same old value.
+/// @param view_of gives the value or the gradient, which `what` names in the error
+/// @throws Error (invalid_argument) for two tensors that overlap
+inline void check_apart(std::span<const Parameter> parameters, const TensorView& (*view_of)(const Parameter&),
+                        const char* what) {
+  std::vector<std::size_t> by_address;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (view_of(parameters[i]).data != nullptr && view_of(parameters[i]).bytes() != 0) {
+      by_address.push_back(i);
+    }
+  }
+  std::sort(by_address.begin(), by_address.end(), [&](std::size_t a, std::size_t b) {
+    return std::less<>{}(view_of(parameters[a]).data, view_of(parameters[b]).data);
+  });
+  for (std::size_t next = 1; next < by_address.size(); ++next) {
+    const std::size_t a = by_address[next - 1];
+    const std::size_t b = by_address[next];
+    const TensorView& before = view_of(parameters[a]);
+    if (std::less<>{}(view_of(parameters[b]).data, before.data + before.bytes())) {
+      throw_error(Errc::invalid_argument, "the {} of {} and {} share memory; list a tied parameter once",
+                  {what, describe_parameter(std::min(a, b), parameters[std::min(a, b)].name),
+                   describe_parameter(std::max(a, b), parameters[std::max(a, b)].name)});
+    }
+  }
+}
+
+DTRAIN_DEFINED void check_parameters(const std::vector<Parameter>& parameters, bool binds) {
+  if (parameters.empty()) {
+    throw_error(Errc::invalid_argument, "the model's parameters() is empty: there is nothing to train");
+  }
+  const bool some_have_memory = std::any_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) {
+    return parameter.gradient.data != nullptr && parameter.gradient.bytes() != 0;
+  });
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const TensorView& value = parameters[i].value;
+    const TensorView& gradient = parameters[i].gradient;
+    const std::string described = describe_parameter(i, parameters[i].name);
+    if (parameters[i].name.size() > max_parameter_name_bytes) {
+      throw_error(Errc::invalid_argument, "the name of {}... has {} bytes; the most is {}",
+                  {describe_parameter(i, parameters[i].name.substr(0, 128)), parameters[i].name.size(),
+                   max_parameter_name_bytes});
+    }
+    if (value.shape != gradient.shape || value.dtype != gradient.dtype || value.device != gradient.device) {
+      throw_error(Errc::invalid_argument, "the value of {} is {}, its gradient is {}; they must be alike",
+                  {described, detail::kind(value), detail::kind(gradient)});
+    }
+    if (value.data == nullptr && value.bytes() != 0) {
+      throw_error(Errc::invalid_argument, "the value of {} has no memory; allocate it before DistributedDataParallel",
+                  {described});
+    }
+    if (gradient.data == nullptr && gradient.bytes() != 0 && !binds && some_have_memory) {
+      throw_error(Errc::invalid_argument,
+                  "the gradient of {} has no memory; allocate it, or give the model bind_gradient(i, view)",
+                  {described});
+    }
+  }
+  check_apart(
+      parameters, [](const Parameter& parameter) -> const TensorView& { return parameter.gradient; }, "gradients");
+}
+
+DTRAIN_DEFINED std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters) {
+  std::vector<GradientSize> sizes;
+  sizes.reserve(parameters.size());
+  for (const Parameter& parameter : parameters) {
+    sizes.push_back({parameter.gradient.bytes(), parameter.gradient.dtype, parameter.gradient.device});
+  }
+  return sizes;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/agreement/model_signature.hpp
+
+/// @file
+/// Model signature: names, shapes, types and options that must be the same on all ranks, and the first difference
+/// between two ranks' models, as a sentence.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The longest signature that a rank reads.
+inline constexpr std::size_t max_signature_bytes = std::size_t{64} << 20;
+
+/// Only the kind of a device is compared: each rank has its own GPU.
+struct ParameterSignature {
+  std::string name;
+  Shape shape;
+  DType dtype = DType::f32;
+  DeviceKind device = DeviceKind::host;
+
+  friend bool operator==(const ParameterSignature&, const ParameterSignature&) = default;
+};
+
+/// Parameters, buffers and options that must be the same on all ranks.
+struct ModelSignature {
+  std::uint64_t bucket_bytes = 0;
+  std::uint64_t first_bucket_bytes = 0;
+  ReduceOp reduce_op = ReduceOp::average;
+  std::vector<ParameterSignature> parameters;  ///< followed by the buffers
+  bool deterministic = false;
+  bool reorder_gradients = false;
+  bool allow_unused_parameters = false;
+  bool broadcast_buffers = false;
+  Accumulate accumulate = Accumulate::element;
+  bool scales_averages = false;  ///< see setup/driver.hpp
+  std::string hook{};            ///< its description; empty: none
+  bool measures_plan = false;    ///< DdpOptions::plan
+
+  friend bool operator==(const ModelSignature&, const ModelSignature&) = default;
+};
+
+/// Equal signatures give the same bytes; different signatures give different bytes.
+void fields(Serializer& of, ModelSignature& signature);
+
+/// The signature of a model's parameters and buffers, in the model's order.
+ModelSignature model_signature(std::span<const Parameter> parameters, const DdpOptions& options,
+                               std::span<const TensorView> buffers = {}, bool scales_averages = false,
+                               const std::string& hook = {});
+
+namespace detail {
+
+/// "f32 [784, 256]", with the device if it is not the host.
+inline std::string kind(const ParameterSignature& parameter) {
+  return format_text("{} {}{}", {name(parameter.dtype), to_string(parameter.shape),
+                                 parameter.device == DeviceKind::cuda ? " on cuda" : ""});
+}
+
+inline std::string hook_of(const ModelSignature& signature) {
+  return signature.hook.empty() ? "an all-reduce" : signature.hook;
+}
+
+/// The options of a signature: the name in DdpOptions, and the value as text.
+inline std::array<std::pair<const char*, std::string>, 9> options_of(const ModelSignature& signature) {
+  const auto flag = [](bool value) { return std::string(value ? "true" : "false"); };
+  return {{{"bucket_bytes", std::to_string(signature.bucket_bytes)},
+           {"first_bucket_bytes", std::to_string(signature.first_bucket_bytes)},
+           {"reduce_op", std::string(name(signature.reduce_op))},
+           {"plan", signature.measures_plan ? "measured" : "given"},
+           {"accumulate", std::string(name(signature.accumulate))},
+           {"deterministic", flag(signature.deterministic)},
+           {"reorder_gradients", flag(signature.reorder_gradients)},
+           {"allow_unused_parameters", flag(signature.allow_unused_parameters)},
+           {"broadcast_buffers", flag(signature.broadcast_buffers)}}};
+}
+inline std::string extra_parameter(int rank, const ModelSignature& longer, int other_rank, std::size_t count) {
+  return format_text("rank {} has {} parameters, rank {} has {}; the first that only rank {} has is {} {}, {}",
+                     {rank, longer.parameters.size(), other_rank, count, rank, count,
+                      in_quotes(longer.parameters[count].name), kind(longer.parameters[count])});
+}
+
+}  // namespace detail
+
+/// Compares options first, then parameters in order. The sentence names both ranks and both values.
+/// @returns nullopt if the models agree
+inline std::optional<std::string> first_difference(const ModelSignature& mine, int rank, const ModelSignature& theirs,
+                                                   int other_rank) {
+  const auto my_options = detail::options_of(mine);
+  const auto their_options = detail::options_of(theirs);
+  for (std::size_t i = 0; i < my_options.size(); ++i) {
+    if (my_options[i].second == their_options[i].second) continue;
+    return format_text("rank {}'s DdpOptions::{} is {}, rank {}'s is {}",
+                       {rank, my_options[i].first, my_options[i].second, other_rank, their_options[i].second});
+  }
+  if (mine.hook != theirs.hook) {
+    return format_text("rank {} reduces gradients by {}, rank {} by {}",
+                       {rank, detail::hook_of(mine), other_rank, detail::hook_of(theirs)});
+  }
+  if (mine.scales_averages != theirs.scales_averages) {
+    return format_text(
+        "the CUDA driver of rank {} does not load dtrain's kernel that scales gradients, that of rank {} does; run one "
+        "driver version on all hosts, or set DdpOptions::reduce_op to sum and divide the loss",
+        {mine.scales_averages ? other_rank : rank, mine.scales_averages ? rank : other_rank});
+  }
+  const std::size_t common = std::min(mine.parameters.size(), theirs.parameters.size());
+  for (std::size_t i = 0; i < common; ++i) {
+    const ParameterSignature& a = mine.parameters[i];
+    const ParameterSignature& b = theirs.parameters[i];
+    if (a == b) continue;
+    const std::string other_name = a.name == b.name ? "" : in_quotes(b.name) + ", ";
+    return format_text("rank {}'s parameter {} {} is {}, rank {}'s is {}{}",
+                       {rank, i, in_quotes(a.name), detail::kind(a), other_rank, other_name, detail::kind(b)});
+  }
+  if (mine.parameters.size() > common) {
+    return detail::extra_parameter(rank, mine, other_rank, common);
+  }
+  if (theirs.parameters.size() > common) {
+    return detail::extra_parameter(other_rank, theirs, rank, common);
+  }
+  return std::nullopt;
+}
+
+#if DTRAIN_DEFINITIONS
+
+/// A number of extents as u8, and each as i64.
+inline void fields(Serializer& of, Shape& shape) {
+  std::array<std::int64_t, Shape::max_rank> extents{};
+  std::copy(shape.extents().begin(), shape.extents().end(), extents.begin());
+  auto rank = static_cast<std::uint8_t>(shape.extents().size());
+  of.number(rank, 0, Shape::max_rank);
+  for (std::size_t i = 0; i < rank; ++i) {
+    of.number(extents[i]);
+  }
+  try {
+    shape = Shape(std::span(extents).first(rank));
+  } catch (const Error&) {
+    of.fail("has an impossible shape");
+  }
+}
+
+/// Fields of a tensor that checkpoint files have as well.
+inline void tensor_fields(Serializer& of, ParameterSignature& tensor) {
+  of.raw_text(tensor.name, max_parameter_name_bytes);
+  of.choice(tensor.dtype, first_dtype, last_dtype);
+  fields(of, tensor.shape);
+}
+
+DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
+  of.constant("dtrain ddp 7\n");
+  of.number(signature.bucket_bytes);
+  of.number(signature.first_bucket_bytes);
+  of.choice(signature.reduce_op, ReduceOp::sum, ReduceOp::product);
+  of.flag(signature.deterministic);
+  of.flag(signature.reorder_gradients);
+  of.flag(signature.allow_unused_parameters);
+  of.flag(signature.broadcast_buffers);
+  of.choice(signature.accumulate, Accumulate::element, Accumulate::f32);
+  of.flag(signature.scales_averages);
+  of.text(signature.hook, max_parameter_name_bytes);
+  of.flag(signature.measures_plan);
+  of.list(signature.parameters, 0, max_signature_bytes, [&of](ParameterSignature& parameter) {
+    tensor_fields(of, parameter);
+    of.choice(parameter.device, DeviceKind::host, DeviceKind::cuda);
+  });
+}
+
+DTRAIN_DEFINED ModelSignature model_signature(std::span<const Parameter> parameters, const DdpOptions& options,
+                                              std::span<const TensorView> buffers, bool scales_averages,
+                                              const std::string& hook) {
+  ModelSignature signature{options.bucket_bytes,
+                           options.first_bucket_bytes,
+                           options.reduce_op,
+                           {},
+                           options.deterministic,
+                           options.reorder_gradients,
+                           options.allow_unused_parameters,
+                           options.broadcast_buffers,
+                           options.accumulate,
+                           scales_averages,
+                           hook.substr(0, max_parameter_name_bytes),
+                           options.plan.is_measured()};
+  signature.parameters.reserve(parameters.size() + buffers.size());
+  for (const Parameter& parameter : parameters) {
+    signature.parameters.push_back(
+        {parameter.name, parameter.value.shape, parameter.value.dtype, parameter.value.device.kind});
+  }
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    signature.parameters.push_back(
+        {format_text("(buffer {})", {i}), buffers[i].shape, buffers[i].dtype, buffers[i].device.kind});
+  }
+  return signature;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/agreement/model_agreement.hpp
+
+/// @file
+/// Model agreement: all ranks compare their models before training, and all fail alike if two differ.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Collective, blocking: rank 0 publishes its signature and the other ranks compare. O(1) messages a rank if all agree.
+/// Each instance in a job uses its own `prefix`, the same on all ranks. @param doing for the warning of a rank that
+/// waits long for rank 0: "wrapping a model"
+/// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
+/// difference and both ranks; Error (limit) for a model whose signature is beyond max_signature_bytes.
+void agree_blocking(const group::GroupHandle& group, const std::string& prefix, const ModelSignature& mine,
+                    Deadline deadline, const std::string& doing);
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/checkpoint/named_tensor.hpp
+
+/// @file
+/// NamedTensor: a tensor of a checkpoint, with its name; tensor access: how a checkpoint reads and writes its elements.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// One tensor of the training state: a parameter, an optimizer's velocity, the number of steps done.
+/// Lifetime: the memory outlives the call that gets it.
+/// @ingroup checkpoints
+struct NamedTensor {
+  std::string name;
+  TensorView value;
+};
+
+/// The values of a model's parameters, with their names. Gradients are not included: every step computes them anew.
+/// @ingroup checkpoints
+std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters);
+
+/// Names, shapes and types of the tensors, for comparison between ranks and with files.
+/// @param on_devices whether device memory is allowed
+/// @throws Error (unsupported) if device memory is not allowed; (invalid_argument) for too long a name or no memory
+std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors, bool on_devices = false);
+
+/// How a checkpoint reads and writes the elements of a tensor. In this class elements are in host memory, and are read
+/// and written in place.
+class TensorAccess {
+ public:
+  TensorAccess() = default;
+  TensorAccess(TensorAccess&&) = default;
+  virtual ~TensorAccess() = default;
+
+  virtual bool takes_device_memory() const noexcept { return false; }
+
+  /// The tensor's elements.
+  virtual std::span<const std::byte> fetch(const TensorView& tensor) { return TensorAccess::place(tensor); }
+
+  /// The memory into which the caller writes the elements; `put` then stores them in the tensor.
+  virtual std::span<std::byte> place(const TensorView& tensor) { return {tensor.data, tensor.bytes()}; }
+  virtual void put(const TensorView&) {}
+};
+
+#if DTRAIN_WITH_CUDA
+
+/// Elements on the stream's device are copied through host memory, one tensor at a time; host memory is accessed in
+/// place. The result of fetch or place is valid until the next call of either. Blocking: the copies. Threads: one.
+class DeviceTensorAccess final : public TensorAccess {
+ public:
+  DeviceTensorAccess(stream::cuda::StreamRef stream, std::chrono::nanoseconds timeout)
+      : stream_(stream), timeout_(timeout) {}
+
+  bool takes_device_memory() const noexcept override { return true; }
+
+  /// @throws Error (unsupported) for a tensor of another device, (timeout), (cuda)
+  std::span<const std::byte> fetch(const TensorView& tensor) override {
+    const std::span<std::byte> copy = place(tensor);
+    if (copy.data() != tensor.data) {
+      copy_blocking(copy.data(), tensor.data, copy.size(), cudaMemcpyDeviceToHost);
+    }
+    return copy;
+  }
+
+  /// @throws Error (unsupported) for a tensor of another device
+  std::span<std::byte> place(const TensorView& tensor) override {
+    if (tensor.device.kind == DeviceKind::host || tensor.bytes() == 0) {
+      return TensorAccess::place(tensor);
+    }
+    if (tensor.device != stream_.device()) {
+      throw_error(
+          Errc::unsupported,
+          "a tensor of a checkpoint is on {}, but this rank's group is on {}; give it from there, or from the host",
+          {to_string(tensor.device), to_string(stream_.device())});
+    }
+    memory_.resize(std::max(memory_.size(), tensor.bytes()));
+    return std::span(memory_).first(tensor.bytes());
+  }
+
+  /// @throws as fetch
+  void put(const TensorView& tensor) override {
+    if (const std::span<std::byte> written = place(tensor); written.data() != tensor.data) {
+      copy_blocking(tensor.data, written.data(), written.size(), cudaMemcpyHostToDevice);
+    }
+  }
+
+ private:
+  /// A copy of pageable memory blocks without a deadline until the stream's earlier work has run, so that work is
+  /// waited for first. The host memory is not used after the call returns, even if the copy is abandoned.
+  void copy_blocking(std::byte* to, const std::byte* from, std::size_t bytes, cudaMemcpyKind kind) {
+    block_until_done();
+    stream::cuda::check(cudaMemcpyAsync(to, from, bytes, kind, stream_.native()), "cudaMemcpyAsync");
+    block_until_done();
+  }
+
+  void block_until_done() {
+    stream::cuda::Event done;
+    stream_.record(done);
+    if (done.block_until_complete(Deadline::after(timeout_)) != stream::WaitResult::complete) {
+      throw_error(Errc::timeout, "copying a tensor of a checkpoint between host and device took too long");
+    }
+  }
+
+  stream::cuda::StreamRef stream_;
+  std::chrono::nanoseconds timeout_;
+  std::vector<std::byte> memory_;  ///< as large as the largest tensor so far
+};
+
+#endif  // DTRAIN_WITH_CUDA
+
+namespace detail {
+
+template <class Stream>
+TensorAccess access_on(Stream, std::chrono::nanoseconds) noexcept {
+  return {};
+}
+#if DTRAIN_WITH_CUDA
+inline DeviceTensorAccess access_on(stream::cuda::StreamRef stream, std::chrono::nanoseconds timeout) {
+  return {stream, timeout};
+}
+#endif
+
+}  // namespace detail
+
+/// The access for tensors of a group: on the host, or on the device of the group's stream.
+template <class Group>
+auto tensor_access(const Group& group) {
+  return detail::access_on(group.stream(), group.timeout());
+}
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters) {
+  std::vector<NamedTensor> values;
+  values.reserve(parameters.size());
+  for (const Parameter& parameter : parameters) {
+    values.push_back({parameter.name, parameter.value});
+  }
+  return values;
+}
+
+DTRAIN_DEFINED std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors,
+                                                                 bool on_devices) {
+  std::vector<ParameterSignature> signatures;
+  signatures.reserve(tensors.size());
+  for (const NamedTensor& tensor : tensors) {
+    if (tensor.name.size() > max_parameter_name_bytes) {
+      throw_error(Errc::invalid_argument, "the name of tensor {} of a checkpoint has {} bytes; at most {} are possible",
+                  {signatures.size(), tensor.name.size(), max_parameter_name_bytes});
+    }
+    if (!on_devices && tensor.value.device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported, "tensor {} of a checkpoint is on {}; copy it to host memory and give that",
+                  {signatures.size(), to_string(tensor.value.device)});
+    }
+    if (tensor.value.data == nullptr && tensor.value.bytes() != 0) {
+      throw_error(Errc::invalid_argument, "tensor {} of a checkpoint has no memory; allocate it before",
+                  {signatures.size()});
+    }
+    signatures.push_back({tensor.name, tensor.value.shape, tensor.value.dtype, DeviceKind::host});
+  }
+  return signatures;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::NamedTensor;
+using ddp::parameter_values;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/checkpoint/checkpoint_file.hpp
+
+/// @file
+/// Checkpoint file: its format with the list of tensors (header), and how one process writes tensors to it and reads
+/// them back.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Format of a checkpoint file. No gaps; all numbers little-endian:
+///   checkpoint_magic
+///   u32   length of the list, in bytes
+///   list  u32 count; of each tensor: u32 length and name, u8 dtype, u8 number of extents, each extent as i64
+///   ...   the tensors' elements as they lie in memory, in the order of the list
+///   32    SHA-256 of all bytes before it
+inline constexpr std::string_view checkpoint_magic = "dtrain checkpoint 1\n";
+inline constexpr std::size_t checkpoint_preamble_bytes = checkpoint_magic.size() + 4;
+inline constexpr std::size_t checkpoint_digest_bytes = std::tuple_size_v<Sha256Digest>;
+
+/// The longest list that is written or read.
+inline constexpr std::size_t max_checkpoint_list_bytes = std::size_t{64} << 20;
+
+/// The most tensors in a checkpoint.
+inline constexpr std::size_t max_checkpoint_tensors = std::size_t{1} << 20;
+
+/// The bytes before the elements. @throws Error (limit) for a list that a reader would reject
+std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors);
+
+/// The size of all elements in bytes. @returns nullopt if it is more than `most`
+std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors, std::uint64_t most);
+
+/// Writes the tensors' present values to `path`. If it is interrupted, `path` has these or its former content, whole.
+/// Blocking: the file system. @throws as AtomicFile, write_checkpoint
+void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess&& access = {},
+                           WritingAttempt attempt = {});
+
+/// Reads the tensors' values from `path`. Blocking: the file system. @returns false if there is no file
+/// @throws Error (protocol) if it is no checkpoint, is damaged or has other tensors: values are unchanged; (the
+/// system's code)
+bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess&& access = {});
+
+/// Reads the list of a file's tensors, and checks that the file's length matches it. @returns nullopt if there is no
+/// file @throws as read_checkpoint_file
+std::optional<std::vector<ParameterSignature>> read_checkpoint_list(const std::string& path);
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/hooks/hook_state.hpp
+
+/// @file
+/// State of hooks beyond a step. Residuals: the part of each gradient that a rank has not sent yet, for error feedback;
+/// HookRanks: the number of ranks that a hook's steps reduce over, which the group given to its state() must have.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Residuals of each parameter, which do not depend on the buckets. Threads: one at a time.
+class Residuals {
+ public:
+  bool is_empty() const noexcept { return errors_.empty(); }
+
+  /// Sets residuals of zero for each parameter. @param elements of each parameter's gradient; 0: no residual is kept
+  void allocate(std::span<const std::size_t> elements);
+
+  /// Residual of a parameter, empty if none is kept. Lifetime: this object's.
+  std::span<float> of(std::size_t parameter) noexcept {
+    return is_empty() ? std::span<float>() : std::span<float>(errors_[parameter]);
+  }
+
+  /// Averages the residuals over the ranks, so that no residual is lost. Collective, blocking.
+  /// @throws the job's first cause
+  template <class Group>
+  void average(const Group& group) {
+    for (std::vector<float>& error : errors_) {
+      if (!error.empty()) group.all_reduce_without_cast(std::span(error), ReduceOp::average);
+    }
+  }
+
+  /// Adds the residuals to a checkpoint's tensors, as "HOOK/PARAMETER/error". Lifetime: the views refer to this object.
+  void add_to(std::vector<NamedTensor>& tensors, std::string_view hook);
+
+ private:
+  std::vector<std::vector<float>> errors_;
+};
+
+/// Compares the number of ranks in a hook's steps and in its state(). A hook knows its wrapper's group from the first
+/// step on; state() may be called before the first step. Threads: one at a time.
+class HookRanks {
+ public:
+  /// Called in each reduce(). @param ranks of the wrapper's group @throws Error (invalid_argument) if state() had
+  /// another number
+  void step_is_for(const char* hook, int ranks) {
+    if (of_state_ != 0 && of_state_ != ranks) refuse_state(hook, of_state_, ranks);
+    of_steps_ = ranks;
+  }
+
+  /// Called in state(). @param ranks of its group @throws Error (invalid_argument) if the steps had another number
+  void state_is_for(const char* hook, int ranks) {
+    if (of_steps_ != 0 && of_steps_ != ranks) refuse_state(hook, ranks, of_steps_);
+    of_state_ = ranks;
+  }
+
+ private:
+  [[noreturn]] static void refuse_state(const char* hook, int of_state, int of_steps);
+
+  int of_steps_ = 0;  ///< 0: not known yet, as for of_state_
+  int of_state_ = 0;
+};
+
+/// @throws Error (invalid_argument): `hook`, which keeps state of one model, is given to a second one
+[[noreturn]] void refuse_second_model(const char* hook);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void Residuals::allocate(std::span<const std::size_t> elements) {
+  errors_.clear();
+  for (const std::size_t count : elements) {
+    errors_.emplace_back(count);
+  }
+}
+
+DTRAIN_DEFINED void Residuals::add_to(std::vector<NamedTensor>& tensors, std::string_view hook) {
+  for (std::size_t i = 0; i < errors_.size(); ++i) {
+    if (!errors_[i].empty()) tensors.push_back({format_text("{}/{}/error", {hook, i}), tensor_view(errors_[i])});
+  }
+}
+
+DTRAIN_DEFINED void HookRanks::refuse_state(const char* hook, int of_state, int of_steps) {
+  throw_error(Errc::invalid_argument,
+              "{}: state() was given a group of world size {}, but the model is wrapped in one of world size {}; give "
+              "state() the wrapper's group",
+              {hook, of_state, of_steps});
+}
+
+DTRAIN_DEFINED void refuse_second_model(const char* hook) {
+  throw_error(Errc::invalid_argument, "a {} is given to a second model; each model needs its own", {hook});
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/hooks/adasum.hpp
 
 /// @file
@@ -24537,1209 +24768,6 @@ class Adasum {
 };
 
 }  // namespace DTRAIN_NAMESPACE::hooks
-
-// ---- dtrain/ddp/model.hpp
-
-/// @file
-/// Model concept: a class with parameters().
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// `parameters()`: the basis of Model. The concepts are separate, so that a compile error names the one that fails.
-/// @ingroup training
-template <class M>
-concept HasParameters = requires(M& model) {
-  model.parameters();
-};
-
-/// `parameters()` returns a sized range, by value or by reference, in the same order each time.
-/// @ingroup training
-template <class M>
-concept ParametersAreSized = HasParameters<M> && requires(M& model) {
-  { std::size(model.parameters()) } -> std::convertible_to<std::size_t>;
-};
-
-/// The range's elements are dtrain::Parameter, or convert to it.
-/// @ingroup training
-template <class M>
-concept ParametersAreParameters = HasParameters<M> && requires(M& model) {
-  { *std::begin(model.parameters()) } -> std::convertible_to<const Parameter&>;
-  std::end(model.parameters());
-};
-
-/// The user's model, whose parameters keep their addresses once DistributedDataParallel is constructed. To check the
-/// addresses, the wrapper reads parameters() again at the beginning and at the end of steps
-/// (DdpOptions::check_addresses).
-/// @ingroup training
-template <class M>
-concept Model = HasParameters<M> && ParametersAreSized<M> && ParametersAreParameters<M>;
-
-/// A Model whose gradients DistributedDataParallel may place. After `bind_gradient(i, view)`, gradient i lives at
-/// `view`: same shape, dtype and device as before, content already copied. Called at construction, and once more at the
-/// end of the first step for gradients that move (DdpOptions::reorder_gradients); with DdpOptions::plan, in models of
-/// several element types, also after a few more steps.
-/// @ingroup training
-template <class M>
-concept BindsGradients = Model<M> && requires(M& model, std::size_t index, const TensorView& gradient) {
-  model.bind_gradient(index, gradient);
-};
-
-/// A Model with state besides parameters, such as the running means of batch normalisation: `buffers()` returns a sized
-/// range of TensorView. Each step broadcasts rank 0's buffers (DdpOptions::broadcast_buffers).
-/// @ingroup training
-template <class M>
-concept HasBuffers = Model<M> && requires(M& model) {
-  { std::size(model.buffers()) } -> std::convertible_to<std::size_t>;
-  { *std::begin(model.buffers()) } -> std::convertible_to<const TensorView&>;
-  std::end(model.buffers());
-};
-
-/// A Model whose values may get other memory between steps, as values of LibTorch modules do by torch::load.
-/// parameters() keeps the values' addresses at the construction; `value_reader()` returns a function that gives the
-/// present values. `identity(i)` is an address that is parameter i's alone, whatever the memory of its value.
-/// @ingroup training
-template <class M>
-concept MovesValues = Model<M> && requires(const M& model, std::size_t index) {
-  { model.value_reader() } -> std::convertible_to<ReadValue>;
-  { model.identity(index) } -> std::convertible_to<const void*>;
-};
-
-/// Device kind of a model's parameters: host, unless the model declares `static constexpr dtrain::DeviceKind
-/// device_kind = dtrain::DeviceKind::cuda;`.
-/// @ingroup training
-template <class M>
-inline constexpr DeviceKind device_kind_of = DeviceKind::host;
-template <class M>
-requires requires {
-  { M::device_kind } -> std::convertible_to<DeviceKind>;
-}
-inline constexpr DeviceKind device_kind_of<M> = M::device_kind;
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::Model;
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/ddp/collect_parameters.hpp
-
-/// @file
-/// Collection of a model's parameters and buffers; rejects those that cannot be trained.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// The longest name of a parameter, since ranks exchange and compare names.
-inline constexpr std::size_t max_parameter_name_bytes = 1024;
-
-namespace detail {
-
-std::string kind(const TensorView& view);
-
-void add(std::vector<Parameter>& parameters, const Parameter& parameter);
-
-/// @throws Error (invalid_argument) for a buffer without memory
-void add(std::vector<TensorView>& buffers, const TensorView& buffer);
-
-}  // namespace detail
-
-/// Checks parameters. Every gradient has memory, unless all gradients lack it (see Parameter) or the model has
-/// bind_gradient.
-/// @throws Error (invalid_argument)
-void check_parameters(const std::vector<Parameter>& parameters, bool binds);
-
-/// Checks that no two tensors overlap. A tied parameter listed twice would be reduced twice, or updated twice from the
-/// same old value.
-/// @param view_of gives the value or the gradient, which `what` names in the error
-/// @throws Error (invalid_argument) for two tensors that overlap
-void check_apart(std::span<const Parameter> parameters, const TensorView& (*view_of)(const Parameter&),
-                 const char* what);
-
-/// The model's present parameters. Names are copied, tensors are not.
-template <Model M>
-std::vector<Parameter> collect_parameters(M& model) {
-  std::vector<Parameter> parameters;
-  for (const Parameter& parameter : model.parameters()) {
-    detail::add(parameters, parameter);
-  }
-  check_parameters(parameters, BindsGradients<M>);
-  return parameters;
-}
-
-/// The model's present buffers; empty for a model without buffers(). @throws Error (invalid_argument)
-template <Model M>
-std::vector<TensorView> collect_buffers(M& model) {
-  std::vector<TensorView> buffers;
-  if constexpr (HasBuffers<M>) {
-    for (const TensorView& buffer : model.buffers()) {
-      detail::add(buffers, buffer);
-    }
-  }
-  return buffers;
-}
-
-/// Sizes of the gradients, for plan_buckets.
-std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters);
-
-#if DTRAIN_DEFINITIONS
-
-namespace detail {
-
-DTRAIN_DEFINED std::string kind(const TensorView& view) {
-  return format_text("{} {} on {}", {name(view.dtype), to_string(view.shape), to_string(view.device)});
-}
-
-DTRAIN_DEFINED void add(std::vector<Parameter>& parameters, const Parameter& parameter) {
-  parameters.push_back(parameter);
-}
-
-DTRAIN_DEFINED void add(std::vector<TensorView>& buffers, const TensorView& buffer) {
-  if (buffer.data == nullptr && buffer.bytes() != 0) {
-    throw_error(Errc::invalid_argument,
-                "buffer {} of the model has no memory; allocate it before DistributedDataParallel", {buffers.size()});
-  }
-  buffers.push_back(buffer);
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED void check_apart(std::span<const Parameter> parameters, const TensorView& (*view_of)(const Parameter&),
-                                const char* what) {
-  std::vector<std::size_t> by_address;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (view_of(parameters[i]).data != nullptr && view_of(parameters[i]).bytes() != 0) {
-      by_address.push_back(i);
-    }
-  }
-  std::sort(by_address.begin(), by_address.end(), [&](std::size_t a, std::size_t b) {
-    return std::less<>{}(view_of(parameters[a]).data, view_of(parameters[b]).data);
-  });
-  for (std::size_t next = 1; next < by_address.size(); ++next) {
-    const std::size_t a = by_address[next - 1];
-    const std::size_t b = by_address[next];
-    const TensorView& before = view_of(parameters[a]);
-    if (std::less<>{}(view_of(parameters[b]).data, before.data + before.bytes())) {
-      throw_error(Errc::invalid_argument, "the {} of {} and {} share memory; list a tied parameter once",
-                  {what, describe_parameter(std::min(a, b), parameters[std::min(a, b)].name),
-                   describe_parameter(std::max(a, b), parameters[std::max(a, b)].name)});
-    }
-  }
-}
-
-DTRAIN_DEFINED void check_parameters(const std::vector<Parameter>& parameters, bool binds) {
-  if (parameters.empty()) {
-    throw_error(Errc::invalid_argument, "the model's parameters() is empty: there is nothing to train");
-  }
-  const bool some_have_memory = std::any_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) {
-    return parameter.gradient.data != nullptr && parameter.gradient.bytes() != 0;
-  });
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const TensorView& value = parameters[i].value;
-    const TensorView& gradient = parameters[i].gradient;
-    const std::string described = describe_parameter(i, parameters[i].name);
-    if (parameters[i].name.size() > max_parameter_name_bytes) {
-      throw_error(Errc::invalid_argument, "the name of {}... has {} bytes; the most is {}",
-                  {describe_parameter(i, parameters[i].name.substr(0, 128)), parameters[i].name.size(),
-                   max_parameter_name_bytes});
-    }
-    if (value.shape != gradient.shape || value.dtype != gradient.dtype || value.device != gradient.device) {
-      throw_error(Errc::invalid_argument, "the value of {} is {}, its gradient is {}; they must be alike",
-                  {described, detail::kind(value), detail::kind(gradient)});
-    }
-    if (value.data == nullptr && value.bytes() != 0) {
-      throw_error(Errc::invalid_argument, "the value of {} has no memory; allocate it before DistributedDataParallel",
-                  {described});
-    }
-    if (gradient.data == nullptr && gradient.bytes() != 0 && !binds && some_have_memory) {
-      throw_error(Errc::invalid_argument,
-                  "the gradient of {} has no memory; allocate it, or give the model bind_gradient(i, view)",
-                  {described});
-    }
-  }
-  check_apart(
-      parameters, [](const Parameter& parameter) -> const TensorView& { return parameter.gradient; }, "gradients");
-}
-
-DTRAIN_DEFINED std::vector<GradientSize> gradient_sizes(std::span<const Parameter> parameters) {
-  std::vector<GradientSize> sizes;
-  sizes.reserve(parameters.size());
-  for (const Parameter& parameter : parameters) {
-    sizes.push_back({parameter.gradient.bytes(), parameter.gradient.dtype, parameter.gradient.device});
-  }
-  return sizes;
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/address_check.hpp
-
-/// @file
-/// Address check: detects parameters whose memory has moved since the model was wrapped.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// The reducer reads and writes gradients at addresses that it read once. Memory that the model has moved since is free
-/// or in other use. AddressCheck therefore reads parameters() again, at the beginning and at the end of a step. Steady
-/// state: allocates nothing itself. Threads: the one that drives the steps.
-class AddressCheck {
- public:
-  /// Calls visit() with each of the model's present parameters, in order.
-  using Read = std::function<void(AddressCheck&)>;
-  using Now = std::chrono::steady_clock::time_point (*)();
-
-  /// Reads the parameters of `model`. Lifetime: the model outlives the check, or its forget().
-  template <Model M>
-  static Read reading(M& model) {
-    return [&model](AddressCheck& check) {
-      for (const Parameter& parameter : model.parameters()) {
-        check.visit(parameter);
-      }
-    };
-  }
-
-  /// @param read empty: nothing is checked
-  /// @param every_step true: checks every step; false: steps 1, 2 and every 64th; nullopt: every step with up to 1000
-  /// parameters, or once a step's two readings, by the fastest reading so far, take less than 1 us a parameter; else as
-  /// false
-  /// @param now the clock; tests have their own
-  AddressCheck(Read read, std::optional<bool> every_step, Now now = &std::chrono::steady_clock::now)
-      : read_(std::move(read)), every_step_(every_step), now_(now) {}
-
-  /// Records the present addresses; later checks compare with them.
-  void remember();
-
-  /// Before the first gradient of step `step`, from 1, is read. @throws Error (invalid_argument)
-  void begin_step(std::uint64_t step) {
-    step_ = step;
-    is_due_ = read_ && (step <= 2 || step % max_steps_between == 0 || every_step_.value_or(is_cheap()));
-    if (is_due_) compare();
-  }
-
-  /// Before the first reduced gradient is written. @throws Error (invalid_argument)
-  void end_step() {
-    if (is_due_) compare();
-  }
-
-  /// Called by Read for each parameter.
-  void visit(const Parameter& parameter);
-
-  /// Disables the check, because the model may be destroyed.
-  void forget() noexcept {
-    read_ = nullptr;
-    is_due_ = false;
-  }
-
- private:
-  static constexpr std::uint64_t max_steps_between = 64;
-  static constexpr std::size_t always_checked_parameters = 1000;
-
-  struct MemoryRange {
-    const std::byte* data = nullptr;
-    std::size_t bytes = 0;
-    DType dtype = DType::f32;
-  };
-  struct KnownAddresses {
-    MemoryRange value;
-    MemoryRange gradient;
-  };
-
-  static MemoryRange range_of(const TensorView& view) noexcept { return {view.data, view.bytes(), view.dtype}; }
-
-  /// The fastest of all readings counts: on a loaded machine any single one can take long.
-  bool is_cheap() const noexcept;
-
-  void compare();
-
-  /// Empty if the last step, or the beginning of this one, was checked.
-  std::string since_last_check() const;
-
-  void require_same(const char* what, std::size_t i, const Parameter& parameter, const MemoryRange& before,
-                    const MemoryRange& now) const {
-    const bool is_same_kind = before.bytes == now.bytes && before.dtype == now.dtype;
-    if (is_same_kind && (before.data == now.data || before.bytes == 0)) return;
-    refuse_change(what, i, parameter, before, now);
-  }
-
-  [[noreturn]] void refuse_change(const char* what, std::size_t i, const Parameter& parameter,
-                                  const MemoryRange& before, const MemoryRange& now) const;
-
-  [[noreturn]] void refuse_other_model(const std::string& which, const std::string& now,
-                                       const std::string& before) const;
-
-  static std::string text(const MemoryRange& range);
-
-  Read read_;
-  std::optional<bool> every_step_;
-  Now now_;
-  std::vector<KnownAddresses> known_;
-  std::size_t visited_ = 0;
-  std::uint64_t step_ = 0;
-  std::uint64_t last_checked_ = 0;  ///< the last step in which a check found nothing; 0: none yet
-  std::chrono::nanoseconds fastest_{};
-  bool remembers_ = false;
-  bool is_due_ = false;
-};
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void AddressCheck::visit(const Parameter& parameter) {
-  if (remembers_) {
-    known_.push_back({range_of(parameter.value), range_of(parameter.gradient)});
-    return;
-  }
-  const std::size_t i = visited_++;
-  if (i >= known_.size()) return;
-  require_same("value", i, parameter, known_[i].value, range_of(parameter.value));
-  require_same("gradient", i, parameter, known_[i].gradient, range_of(parameter.gradient));
-}
-
-DTRAIN_DEFINED void AddressCheck::remember() {
-  known_.clear();
-  remembers_ = true;
-  if (read_) read_(*this);
-  remembers_ = false;
-}
-
-DTRAIN_DEFINED bool AddressCheck::is_cheap() const noexcept {
-  return known_.size() <= always_checked_parameters ||
-         (last_checked_ > 0 && 2 * fastest_ < known_.size() * std::chrono::microseconds(1));
-}
-
-DTRAIN_DEFINED void AddressCheck::compare() {
-  const auto begin = now_();
-  visited_ = 0;
-  read_(*this);
-  if (visited_ != known_.size()) {
-    refuse_other_model("model's parameters()", format_text("{} parameters", {visited_}), std::to_string(known_.size()));
-  }
-  const std::chrono::nanoseconds cost = now_() - begin;
-  fastest_ = last_checked_ == 0 ? cost : std::min(fastest_, cost);
-  last_checked_ = step_;
-}
-
-DTRAIN_DEFINED std::string AddressCheck::since_last_check() const {
-  if (last_checked_ + 1 >= step_) return {};
-  return format_text(
-      "; the last check was in step {}: the results of all steps since then may be wrong "
-      "(DdpOptions::check_addresses = true checks every step)",
-      {last_checked_});
-}
-
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void AddressCheck::refuse_change(const char* what, std::size_t i,
-                                                                   const Parameter& parameter,
-                                                                   const MemoryRange& before,
-                                                                   const MemoryRange& now) const {
-  const std::string which = format_text("{} of {}", {what, describe_parameter(i, parameter.name)});
-  if (before.bytes != now.bytes || before.dtype != now.dtype) refuse_other_model(which, text(now), text(before));
-  throw_error(Errc::invalid_argument,
-              "in step {} the {}{} when DistributedDataParallel was given the model; a std::vector that grows moves "
-              "its elements: keep the memory where it is, or make another DistributedDataParallel once it has moved{}",
-              {step_, which, now.data == nullptr ? " has no memory, and had some" : " is at another address than",
-               since_last_check()});
-}
-
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void AddressCheck::refuse_other_model(const std::string& which,
-                                                                        const std::string& now,
-                                                                        const std::string& before) const {
-  throw_error(Errc::invalid_argument,
-              "in step {} the {} has {}, and had {} when DistributedDataParallel was given the model; make another "
-              "DistributedDataParallel for a model that has changed{}",
-              {step_, which, now, before, since_last_check()});
-}
-
-DTRAIN_DEFINED std::string AddressCheck::text(const MemoryRange& range) {
-  return format_text("{} bytes of {}", {range.bytes, name(range.dtype)});
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/agreement/model_signature.hpp
-
-/// @file
-/// Model signature: names, shapes, types and options that must be the same on all ranks, and the first difference
-/// between two ranks' models, as a sentence.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// The longest signature that a rank reads.
-inline constexpr std::size_t max_signature_bytes = std::size_t{64} << 20;
-
-/// Only the kind of a device is compared: each rank has its own GPU.
-struct ParameterSignature {
-  std::string name;
-  Shape shape;
-  DType dtype = DType::f32;
-  DeviceKind device = DeviceKind::host;
-
-  friend bool operator==(const ParameterSignature&, const ParameterSignature&) = default;
-};
-
-/// Parameters, buffers and options that must be the same on all ranks.
-struct ModelSignature {
-  std::uint64_t bucket_bytes = 0;
-  std::uint64_t first_bucket_bytes = 0;
-  ReduceOp reduce_op = ReduceOp::average;
-  std::vector<ParameterSignature> parameters;  ///< followed by the buffers
-  bool deterministic = false;
-  bool reorder_gradients = false;
-  bool allow_unused_parameters = false;
-  bool broadcast_buffers = false;
-  Accumulate accumulate = Accumulate::element;
-  bool scales_averages = false;  ///< see setup/driver.hpp
-  std::string hook{};            ///< its description; empty: none
-  bool measures_plan = false;    ///< DdpOptions::plan
-
-  friend bool operator==(const ModelSignature&, const ModelSignature&) = default;
-};
-
-/// A number of extents as u8, and each as i64.
-void fields(Serializer& of, Shape& shape);
-
-/// Fields of a tensor that checkpoint files have as well.
-void tensor_fields(Serializer& of, ParameterSignature& tensor);
-
-/// Equal signatures give the same bytes; different signatures give different bytes.
-void fields(Serializer& of, ModelSignature& signature);
-
-/// The signature of a model's parameters and buffers, in the model's order.
-ModelSignature model_signature(std::span<const Parameter> parameters, const DdpOptions& options,
-                               std::span<const TensorView> buffers = {}, bool scales_averages = false,
-                               const std::string& hook = {});
-
-namespace detail {
-
-/// "f32 [784, 256]", with the device if it is not the host.
-inline std::string kind(const ParameterSignature& parameter) {
-  return format_text("{} {}{}", {name(parameter.dtype), to_string(parameter.shape),
-                                 parameter.device == DeviceKind::cuda ? " on cuda" : ""});
-}
-
-inline std::string hook_of(const ModelSignature& signature) {
-  return signature.hook.empty() ? "an all-reduce" : signature.hook;
-}
-
-inline std::string option_difference(const char* option, int rank, std::string_view mine, int other_rank,
-                                     std::string_view theirs) {
-  return format_text("rank {}'s DdpOptions::{} is {}, rank {}'s is {}", {rank, option, mine, other_rank, theirs});
-}
-
-/// The first difference of the boolean options.
-inline std::optional<std::string> flag_difference(const ModelSignature& mine, int rank, const ModelSignature& theirs,
-                                                  int other_rank) {
-  using Value = bool ModelSignature::*;  // nvcc emits members of this type in a way that g++ warns about
-  struct Flag {
-    const char* option;
-    Value value;
-  };
-  for (const Flag& one : {Flag{"deterministic", &ModelSignature::deterministic},
-                          Flag{"reorder_gradients", &ModelSignature::reorder_gradients},
-                          Flag{"allow_unused_parameters", &ModelSignature::allow_unused_parameters},
-                          Flag{"broadcast_buffers", &ModelSignature::broadcast_buffers}}) {
-    if (mine.*one.value != theirs.*one.value) {
-      return option_difference(one.option, rank, std::string(mine.*one.value ? "true" : "false"), other_rank,
-                               std::string(theirs.*one.value ? "true" : "false"));
-    }
-  }
-  return std::nullopt;
-}
-
-inline std::string extra_parameter(int rank, const ModelSignature& longer, int other_rank, std::size_t count) {
-  return format_text("rank {} has {} parameters, rank {} has {}; the first that only rank {} has is {} {}, {}",
-                     {rank, longer.parameters.size(), other_rank, count, rank, count,
-                      in_quotes(longer.parameters[count].name), kind(longer.parameters[count])});
-}
-
-}  // namespace detail
-
-/// Compares options first, then parameters in order. The sentence names both ranks and both values.
-/// @returns nullopt if the models agree
-inline std::optional<std::string> first_difference(const ModelSignature& mine, int rank, const ModelSignature& theirs,
-                                                   int other_rank) {
-  if (mine.bucket_bytes != theirs.bucket_bytes) {
-    return detail::option_difference("bucket_bytes", rank, std::to_string(mine.bucket_bytes), other_rank,
-                                     std::to_string(theirs.bucket_bytes));
-  }
-  if (mine.first_bucket_bytes != theirs.first_bucket_bytes) {
-    return detail::option_difference("first_bucket_bytes", rank, std::to_string(mine.first_bucket_bytes), other_rank,
-                                     std::to_string(theirs.first_bucket_bytes));
-  }
-  if (mine.reduce_op != theirs.reduce_op) {
-    return detail::option_difference("reduce_op", rank, std::string(name(mine.reduce_op)), other_rank,
-                                     std::string(name(theirs.reduce_op)));
-  }
-  if (mine.measures_plan != theirs.measures_plan) {
-    return detail::option_difference("plan", rank, mine.measures_plan ? "measured" : "given", other_rank,
-                                     theirs.measures_plan ? "measured" : "given");
-  }
-  if (mine.accumulate != theirs.accumulate) {
-    return detail::option_difference("accumulate", rank, std::string(name(mine.accumulate)), other_rank,
-                                     std::string(name(theirs.accumulate)));
-  }
-  if (mine.hook != theirs.hook) {
-    return format_text("rank {} reduces gradients by {}, rank {} by {}",
-                       {rank, detail::hook_of(mine), other_rank, detail::hook_of(theirs)});
-  }
-  if (mine.scales_averages != theirs.scales_averages) {
-    return format_text(
-        "the CUDA driver of rank {} does not load dtrain's kernel that scales gradients, that of rank {} does; run one "
-        "driver version on all hosts, or set DdpOptions::reduce_op to sum and divide the loss",
-        {mine.scales_averages ? other_rank : rank, mine.scales_averages ? rank : other_rank});
-  }
-  if (const auto difference = detail::flag_difference(mine, rank, theirs, other_rank)) {
-    return difference;
-  }
-  const std::size_t common = std::min(mine.parameters.size(), theirs.parameters.size());
-  for (std::size_t i = 0; i < common; ++i) {
-    const ParameterSignature& a = mine.parameters[i];
-    const ParameterSignature& b = theirs.parameters[i];
-    if (a == b) continue;
-    const std::string other_name = a.name == b.name ? "" : in_quotes(b.name) + ", ";
-    return format_text("rank {}'s parameter {} {} is {}, rank {}'s is {}{}",
-                       {rank, i, in_quotes(a.name), detail::kind(a), other_rank, other_name, detail::kind(b)});
-  }
-  if (mine.parameters.size() > common) {
-    return detail::extra_parameter(rank, mine, other_rank, common);
-  }
-  if (theirs.parameters.size() > common) {
-    return detail::extra_parameter(other_rank, theirs, rank, common);
-  }
-  return std::nullopt;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/agreement/model_agreement.hpp
-
-/// @file
-/// Model agreement: all ranks compare their models before training, and all fail alike if two differ.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Collective, blocking: rank 0 publishes its signature and the other ranks compare. O(1) messages a rank if all agree.
-/// Each instance in a job uses its own `prefix`, the same on all ranks. @param doing for the warning of a rank that
-/// waits long for rank 0: "wrapping a model"
-/// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
-/// difference and both ranks; Error (limit) for a model whose signature is beyond max_signature_bytes.
-void agree_blocking(const group::GroupHandle& group, const std::string& prefix, const ModelSignature& mine,
-                    Deadline deadline, const std::string& doing);
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/checkpoint/named_tensor.hpp
-
-/// @file
-/// NamedTensor: a tensor of a checkpoint, with its name.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// One tensor of the training state: a parameter, an optimizer's velocity, the number of steps done.
-/// Lifetime: the memory outlives the call that gets it.
-/// @ingroup checkpoints
-struct NamedTensor {
-  std::string name;
-  TensorView value;
-};
-
-/// The values of a model's parameters, with their names. Gradients are not included: every step computes them anew.
-/// @ingroup checkpoints
-std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters);
-
-/// Names, shapes and types of the tensors, for comparison between ranks and with files.
-/// @param on_devices whether device memory is allowed
-/// @throws Error (unsupported) if device memory is not allowed; (invalid_argument) for too long a name or no memory
-std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors, bool on_devices = false);
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters) {
-  std::vector<NamedTensor> values;
-  values.reserve(parameters.size());
-  for (const Parameter& parameter : parameters) {
-    values.push_back({parameter.name, parameter.value});
-  }
-  return values;
-}
-
-DTRAIN_DEFINED std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors,
-                                                                 bool on_devices) {
-  std::vector<ParameterSignature> signatures;
-  signatures.reserve(tensors.size());
-  for (const NamedTensor& tensor : tensors) {
-    if (tensor.name.size() > max_parameter_name_bytes) {
-      throw_error(Errc::invalid_argument, "the name of tensor {} of a checkpoint has {} bytes; at most {} are possible",
-                  {signatures.size(), tensor.name.size(), max_parameter_name_bytes});
-    }
-    if (!on_devices && tensor.value.device.kind != DeviceKind::host) {
-      throw_error(Errc::unsupported, "tensor {} of a checkpoint is on {}; copy it to host memory and give that",
-                  {signatures.size(), to_string(tensor.value.device)});
-    }
-    if (tensor.value.data == nullptr && tensor.value.bytes() != 0) {
-      throw_error(Errc::invalid_argument, "tensor {} of a checkpoint has no memory; allocate it before",
-                  {signatures.size()});
-    }
-    signatures.push_back({tensor.name, tensor.value.shape, tensor.value.dtype, DeviceKind::host});
-  }
-  return signatures;
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::NamedTensor;
-using ddp::parameter_values;
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/ddp/checkpoint/checkpoint_file.hpp
-
-/// @file
-/// Checkpoint file: its format with the list of tensors (header), and how one process writes tensors to it and reads
-/// them back.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Format of a checkpoint file. No gaps; all numbers little-endian:
-///   checkpoint_magic
-///   u32   length of the list, in bytes
-///   list  u32 count; of each tensor: u32 length and name, u8 dtype, u8 number of extents, each extent as i64
-///   ...   the tensors' elements as they lie in memory, in the order of the list
-///   32    SHA-256 of all bytes before it
-inline constexpr std::string_view checkpoint_magic = "dtrain checkpoint 1\n";
-inline constexpr std::size_t checkpoint_preamble_bytes = checkpoint_magic.size() + 4;
-inline constexpr std::size_t checkpoint_digest_bytes = std::tuple_size_v<Sha256Digest>;
-
-/// The longest list that is written or read.
-inline constexpr std::size_t max_checkpoint_list_bytes = std::size_t{64} << 20;
-
-/// The most tensors in a checkpoint.
-inline constexpr std::size_t max_checkpoint_tensors = std::size_t{1} << 20;
-
-/// The content of a preamble.
-struct CheckpointPreamble {
-  bool is_checkpoint = false;    ///< of any version
-  bool is_this_version = false;  ///< list_bytes is valid only then
-  std::uint32_t list_bytes = 0;
-};
-
-CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes);
-
-/// The bytes before the elements. @throws Error (limit) for a list that parse_checkpoint_list would reject
-std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors);
-
-/// Parses the list of a header from untrusted bytes. Memory stays below a small multiple of their size.
-/// @returns nullopt for bytes that checkpoint_header does not produce
-std::optional<std::vector<ParameterSignature>> parse_checkpoint_list(std::span<const std::byte> bytes);
-
-/// The size of all elements in bytes. @returns nullopt if it is more than `most`
-std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors, std::uint64_t most);
-
-/// Writes the tensors' present values to `file`, which the caller commits. Blocking: the file system.
-/// @throws Error (the system's code) naming the file; as tensor_signatures, checkpoint_header, `access`
-template <class Access = HostTensorAccess>
-void write_checkpoint(AtomicFile& file, std::span<const NamedTensor> tensors, Access access = {}) {
-  static_assert(std::endian::native == std::endian::little, "elements are written as they lie in memory");
-  Sha256 digest;
-  const auto append = [&](std::span<const std::byte> bytes) {
-    digest.update(bytes);
-    file.write(bytes);
-  };
-  append(checkpoint_header(tensor_signatures(tensors, Access::takes_device_memory)));
-  for (const NamedTensor& tensor : tensors) {
-    append(access.fetch(tensor.value));
-  }
-  const Sha256Digest sum = digest.digest();
-  file.write(sum);
-}
-
-/// Writes the tensors' present values to `path`. If it is interrupted, `path` has these or its former content, whole.
-/// Blocking: the file system. @throws as AtomicFile, write_checkpoint
-template <class Access = HostTensorAccess>
-void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, Access access = {},
-                           WritingAttempt attempt = {}) {
-  AtomicFile file(path, std::move(attempt));
-  write_checkpoint(file, tensors, access);
-  file.commit();
-}
-
-namespace detail {
-
-/// Reader of a checkpoint file with untrusted content.
-class CheckpointReader {
- public:
-  /// Opens `path`; converts to false if there is no file. @throws Error (the system's code) naming the file
-  explicit CheckpointReader(std::string path);
-
-  explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
-
-  /// Reads the list of tensors, and checks that the file's length matches it. @throws Error (protocol)
-  std::vector<ParameterSignature> read_list();
-
-  /// @throws Error (protocol) unless the file's last bytes are the digest of the others
-  void check_digest();
-
-  template <class Access>
-  void read_elements(std::span<const NamedTensor> tensors, Access& access) {
-    std::uint64_t offset = first_element_;
-    for (const NamedTensor& tensor : tensors) {
-      read(offset, access.place(tensor.value));
-      access.put(tensor.value);
-      offset += tensor.value.bytes();
-    }
-  }
-
-  /// Reads bytes of the elements. Requires read_list. @param offset from the first tensor's first element; in range
-  void read_bytes(std::uint64_t offset, std::span<std::byte> target) const { read(first_element_ + offset, target); }
-
-  [[noreturn]] void refuse(const std::string& what) const;
-
- private:
-  void read(std::uint64_t offset, std::span<std::byte> target) const;
-
-  [[noreturn]] void cut() const;
-
-  [[noreturn]] void fail_reading(int number) const;
-
-  std::string path_;
-  Descriptor descriptor_;
-  std::uint64_t size_ = 0;
-  std::uint64_t first_element_ = 0;
-};
-
-/// The first difference of the file's tensors to the program's, as a sentence's second half; nullopt if none.
-std::optional<std::string> difference_to_file(std::span<const ParameterSignature> file,
-                                              std::span<const ParameterSignature> program);
-
-/// A reader of `path`, whose tensors are these; false if there is no file. @throws as read_checkpoint_file
-CheckpointReader open_checkpoint(const std::string& path, std::span<const NamedTensor> tensors, bool on_devices);
-
-}  // namespace detail
-
-/// Reads the tensors' values from `path`. Blocking: the file system. @returns false if there is no file
-/// @throws Error (protocol) if it is no checkpoint, is damaged or has other tensors: values are unchanged; (the
-/// system's code)
-template <class Access = HostTensorAccess>
-bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, Access access = {}) {
-  detail::CheckpointReader reader = detail::open_checkpoint(path, tensors, Access::takes_device_memory);
-  if (!reader) return false;
-  reader.read_elements(tensors, access);
-  return true;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/hooks/local_sgd.hpp
-
-/// @file
-/// hooks::LocalSgd: steps without communication, and averaged weights every few steps.
-
-namespace DTRAIN_NAMESPACE::hooks {
-
-/// Options of LocalSgd. The same on every rank.
-/// @ingroup hooks
-struct LocalSgdOptions {
-  std::uint64_t every = 8;        ///< steps from one averaging to the next
-  std::uint64_t start_after = 0;  ///< steps whose gradients are reduced, before the local ones
-};
-
-/// A GradientHook for post-local SGD: steps without communication. After `start_after` steps each rank updates its
-/// weights by its own gradients. Every `every` steps the weights of all ranks are averaged. f32 weights are averaged in
-/// f32, whatever the topology's wire type. Local steps communicate nothing. Ranks wait only after the first step, for
-/// rank 0's order of the buckets (DdpOptions::reorder_gradients).
-///
-///   dtrain::hooks::LocalSgd local{{.every = 8, .start_after = 100}};
-///   dtrain::DistributedDataParallel ddp{model, group, {}, local};
-///   ddp.backward(f);
-///   sgd.step(model);
-///   local.average(group);   // after each step of the optimizer
-///   ...
-///   local.average_now(group);   // after the last step: all ranks have the same weights
-///
-/// Source: T. Lin, S. U. Stich, K. K. Patel and M. Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020.
-/// - Between two averages the ranks' weights differ: evaluate after average_now(), and take checkpoints with state().
-/// - In local steps StepOptions::measure_norm gives the norm of this rank's gradients, and LossScaler may decide
-///   differently on each rank: use bf16 or f32.
-/// - Each rank keeps its own optimizer state.
-/// - Buffers that steps broadcast (DdpOptions::broadcast_buffers) are not broadcast in local steps: each rank has its
-///   own. An average of the weights also averages buffers of f64, f32, f16 and bf16; other buffers become equal to rank
-///   0's.
-/// Lifetime: one model, which outlives the hook; the hook outlives its wrapper. Threads: the threads of the steps.
-/// @ingroup hooks
-class LocalSgd {
- public:
-  /// @throws Error (invalid_argument) if `every` is 0
-  explicit LocalSgd(LocalSgdOptions options = {});
-
-  std::string description() const;
-
-  /// Keeps views of the weights and buffers, and allocates the memory in which small ones are averaged together.
-  void prepare(std::span<const Parameter> parameters, std::span<const TensorView> buffers = {});
-  void read_values(ddp::ReadValue read) { read_value_ = std::move(read); }
-
-  template <class C>
-  void reduce(const ddp::GradientBucket<C>& bucket) {
-    ranks_.step_is_for("hooks::LocalSgd", bucket.channel.size());
-    if (!is_local()) bucket.channel.enqueue(backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
-  }
-  bool keeps_buffers() const noexcept { return is_local(); }
-
-  /// Counts a step, and averages the weights after every `every` local steps. Collective, blocking: every rank calls it
-  /// after each step of its optimizer. @returns whether it averaged @throws the job's first cause
-  template <class Group>
-  bool average(const Group& group) {
-    ++steps_;
-    const bool is_turn = steps() > options_.start_after && (steps() - options_.start_after) % options_.every == 0;
-    if (is_turn) {
-      average_now(group);
-    }
-    return is_turn;
-  }
-
-  /// Averages the weights and the buffers. Collective, blocking. @throws the job's first cause
-  template <class Group>
-  void average_now(const Group& group) const {
-    find_values();
-    for (const Joined& joined : joined_) {
-      const BufferView memory = gather(joined);
-      group.all_reduce_without_cast(memory, ReduceOp::average);
-      scatter(joined, memory.data);
-    }
-    for (const TensorView& buffer : copied_)
-      group.broadcast(buffer.flat(), 0);
-  }
-
-  /// Calls of average() so far, the same on all ranks.
-  std::uint64_t steps() const noexcept { return static_cast<std::uint64_t>(steps_); }
-  void set_steps(std::uint64_t steps) noexcept { steps_ = static_cast<std::int64_t>(steps); }
-
-  /// State for a checkpoint besides the weights and buffers: the number of steps. Averages the weights and buffers.
-  /// Collective, blocking, as average_now(), with the wrapper's group. Lifetime: the view refers to this object.
-  /// @throws Error (invalid_argument) for a group of another number of ranks than the wrapper's, in the next step if no
-  /// step has run; the job's first cause
-  template <class Group>
-  std::vector<ddp::NamedTensor> state(const Group& group) {
-    ranks_.state_is_for("hooks::LocalSgd", group.world_size());
-    average_now(group);
-    return {{"local_sgd/steps", tensor_view(&steps_, {})}};
-  }
-
- private:
-  static constexpr std::size_t joined_bytes = std::size_t{1} << 20;
-
-  /// Weights or buffers of one type that are reduced together: a single tensor in place, several tensors in `memory_`.
-  struct Joined {
-    std::size_t first = 0;
-    std::size_t count = 0;
-    std::size_t elements = 0;
-  };
-
-  /// Whether the next step keeps this rank's gradients.
-  bool is_local() const noexcept { return steps() >= options_.start_after; }
-
-  /// Reads the present addresses of the weights, if values move.
-  void find_values() const {
-    for (std::size_t i = 0; read_value_ && i < weights_; ++i)
-      values_[i] = read_value_(i).view;
-  }
-
-  void add(const TensorView& value);
-  BufferView gather(const Joined& joined) const noexcept;
-  void scatter(const Joined& joined, const std::byte* memory) const noexcept;
-
-  LocalSgdOptions options_;
-  std::int64_t steps_ = 0;
-  mutable std::vector<TensorView> values_;  ///< weights, and buffers of floats
-  std::size_t weights_ = 0;                 ///< number of weights in values_
-  ddp::ReadValue read_value_;               ///< empty: values do not move
-  std::vector<Joined> joined_;
-  std::vector<TensorView> copied_;  ///< other buffers
-  mutable std::vector<std::byte> memory_;
-  ddp::HookRanks ranks_;
-};
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED LocalSgd::LocalSgd(LocalSgdOptions options) : options_(options) {
-  if (options.every == 0) {
-    throw_error(Errc::invalid_argument, "hooks::LocalSgd got every = 0; it is 1 or more steps", {});
-  }
-}
-
-DTRAIN_DEFINED std::string LocalSgd::description() const {
-  return format_text("hooks::LocalSgd every {} steps after {}", {options_.every, options_.start_after});
-}
-
-DTRAIN_DEFINED void LocalSgd::prepare(std::span<const Parameter> parameters, std::span<const TensorView> buffers) {
-  values_.clear();
-  joined_.clear();
-  copied_.clear();
-  memory_.clear();
-  ranks_ = {};
-  for (const Parameter& parameter : parameters) {
-    add(parameter.value);
-  }
-  weights_ = values_.size();
-  for (const TensorView& buffer : buffers) {
-    if (is_float(buffer.dtype) && !is_float8(buffer.dtype)) {
-      add(buffer);
-    } else if (buffer.bytes() != 0) {
-      copied_.push_back(buffer);
-    }
-  }
-}
-
-DTRAIN_DEFINED void LocalSgd::add(const TensorView& value) {
-  values_.push_back(value);
-  if (value.bytes() == 0) {
-    return;
-  }
-  const std::size_t i = values_.size() - 1;
-  Joined* const last = joined_.empty() ? nullptr : &joined_.back();
-  const bool joins = last != nullptr && last->first + last->count == i && values_[last->first].dtype == value.dtype &&
-                     value.device.kind == DeviceKind::host &&
-                     last->elements * size_bytes(value.dtype) + value.bytes() <= joined_bytes;
-  if (!joins) {
-    joined_.push_back({i, 1, value.flat().count});
-    return;
-  }
-  ++last->count;
-  last->elements += value.flat().count;
-  memory_.resize(std::max(memory_.size(), last->elements * size_bytes(value.dtype)));
-}
-
-DTRAIN_DEFINED BufferView LocalSgd::gather(const Joined& joined) const noexcept {
-  const TensorView& first = values_[joined.first];
-  if (joined.count == 1) {
-    return first.flat();
-  }
-  std::byte* to = memory_.data();
-  for (const TensorView& value : std::span(values_).subspan(joined.first, joined.count)) {
-    kernels::copy_bytes(to, value.data, value.bytes());
-    to += value.bytes();
-  }
-  return {memory_.data(), joined.elements, first.dtype, first.device};
-}
-
-DTRAIN_DEFINED void LocalSgd::scatter(const Joined& joined, const std::byte* memory) const noexcept {
-  if (joined.count == 1) {
-    return;
-  }
-  for (const TensorView& value : std::span(values_).subspan(joined.first, joined.count)) {
-    kernels::copy_bytes(value.data, memory, value.bytes());
-    memory += value.bytes();
-  }
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::hooks
-
-// ---- dtrain/ddp/hooks/power_sgd.hpp
-
-/// @file
-/// hooks::PowerSgd: reduces two thin factors of each gradient matrix instead of the matrix; PowerSgdBucket: the hook's
-/// work on one bucket, between the all-reduces.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// A gradient as a matrix. The first extent is the number of rows; the product of all others, of columns.
-struct CompressedGradient {
-  std::size_t rows = 0;
-  std::size_t columns = 0;
-  std::size_t rank = 0;      ///< 0: the gradient is not compressed
-  std::int64_t steps = 0;    ///< reductions begun
-  std::vector<float> error;  ///< residual: the part that this rank has not sent; rows x columns
-  std::vector<float> left;   ///< P: rank x rows
-  std::vector<float> right;  ///< Q: rank x columns; the next step begins with it
-
-  /// Makes the rows of `right` orthonormal. Zero rows, as in the first step, become random rows, equal on all ranks.
-  void make_right_orthonormal(std::uint64_t seed) noexcept;
-  /// Whether the product of the factors, which is equal on all ranks, is finite.
-  bool is_in_range() const noexcept;
-};
-
-/// Numbers of elements in a bucket during compression: uncompressed gradients, P, and Q, which replaces P.
-struct CompressedLayout {
-  std::size_t plain = 0;
-  std::size_t left = 0;
-  std::size_t right = 0;
-};
-
-/// Work on one bucket. Threads: the stream's thread.
-struct PowerSgdBucket {
-  std::vector<CompressedGradient>* states;  ///< by parameter
-  std::span<const BucketGradient> gradients;
-  BufferView values;
-  double error_factor;  ///< factor of a reduced gradient that is subtracted from the error
-  std::uint64_t seed;
-
-  CompressedLayout layout() const noexcept;
-
-  /// error += gradient. Writes the uncompressed gradients to `values`, followed by P = error Q.
-  void multiply_by_right() const noexcept;
-  /// Takes the reduced P, makes it orthonormal, and puts Q = error^T P in its place.
-  void multiply_by_left() const noexcept;
-  /// Takes the reduced Q, and writes the gradients P Q^T; error -= P Q^T.
-  void decompress() const noexcept;
-
- private:
-  CompressedGradient& state(const BucketGradient& gradient) const noexcept { return (*states)[gradient.parameter]; }
-  float* elements() const noexcept { return reinterpret_cast<float*>(values.data); }
-};
-
-/// Options of hooks::PowerSgd. The same on every rank.
-/// @ingroup hooks
-struct PowerSgdOptions {
-  int rank = 1;                   ///< rank of the approximation: vectors for each matrix
-  std::uint64_t start_after = 0;  ///< steps of plain all-reduces before the first compressed one
-  double min_compression = 2;     ///< a matrix is compressed if its factors are more than this many times smaller
-  std::uint64_t seed = 0;         ///< seed of the first vectors
-};
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE::hooks {
-
-using ddp::PowerSgdOptions;
-
-/// A GradientHook that sends two thin factors of each gradient matrix.
-/// `hooks::PowerSgd compression{{.rank = 4}}; DistributedDataParallel ddp{model, group, options,
-/// compression};`. An f32 gradient of n rows and m columns travels as (n + m) rank elements. The residual of the
-/// approximation is added to the rank's next gradient (error feedback). The next approximation begins with the vectors
-/// of the last one (warm start). Other gradients are reduced as they are, in the same two all-reduces of the bucket.
-/// Source: T. Vogels, S. P. Karimireddy and M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
-/// Distributed Optimization", NeurIPS 2019, algorithms 1 and 2.
-/// - Gradients that are not finite stay so in their step. After the step the matrix's residuals and vectors restart at
-/// zero.
-/// - Memory: a copy of each compressed gradient on every rank.
-/// - A program that starts again from a checkpoint without state() starts with residuals of zero.
-/// - With a LossScaler residuals have the scale of their step; after the scale halves, they count twice.
-/// Lifetime: one model; a variable outlives its wrapper. Gradients are in host memory.
-/// @ingroup hooks
-class PowerSgd {
- public:
-  /// @throws Error (invalid_argument) for a rank or a min_compression below 1
-  explicit PowerSgd(PowerSgdOptions options = {});
-
-  PowerSgd(PowerSgd&&) noexcept = default;
-  PowerSgd& operator=(PowerSgd&&) = delete;
-
-  std::string description() const;
-  void prepare(std::span<const Parameter> parameters);
-
-  /// Whether steps compress this parameter's gradient, once start_after steps have passed.
-  bool compresses(std::size_t parameter) const { return states_.at(parameter).rank != 0; }
-
-  template <class C>
-  void reduce(const ddp::GradientBucket<C>& bucket) {
-    static_assert(ddp::RunsHostWork<typename C::Stream>,
-                  "dtrain: hooks::PowerSgd runs on the host: use it with a backend of host memory");
-    const BufferView& all = bucket.values;
-    ranks_.step_is_for("hooks::PowerSgd", bucket.channel.size());
-    if (!begin_step(bucket.gradients)) {
-      bucket.channel.enqueue(backend::AllReduce{all, all, bucket.op}, bucket.stream);
-      return;
-    }
-    const double error_factor = bucket.op == ReduceOp::average ? 1.0 : 1.0 / bucket.channel.size();
-    const ddp::PowerSgdBucket work{&states_, bucket.gradients, all, error_factor, options_.seed};
-    const ddp::CompressedLayout layout = work.layout();
-    const BufferView first = bucket.part(0, layout.plain + layout.left);
-    const BufferView second = bucket.part(layout.plain, layout.right);
-    bucket.compress([work]() noexcept { work.multiply_by_right(); });
-    bucket.channel.enqueue(backend::AllReduce{first, first, bucket.op}, bucket.stream);
-    bucket.compress([work]() noexcept { work.multiply_by_left(); });
-    bucket.channel.enqueue(backend::AllReduce{second, second, bucket.op}, bucket.stream);
-    bucket.compress([work]() noexcept { work.decompress(); });
-  }
-
-  /// State for save_checkpoint and load_checkpoint. The call averages the residuals over the ranks: the state becomes
-  /// equal on all ranks, and no residual is lost.
-  /// On the same number of ranks, a training that continues from the file has the bits of the training that wrote it.
-  /// On another number of ranks it has the same residuals.
-  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped, with the wrapper's
-  /// group. Lifetime: the views refer to this object. @throws Error (invalid_argument) for a group of another number of
-  /// ranks than the wrapper's, in the next step if no step has run; the job's first cause
-  template <class Group>
-  std::vector<ddp::NamedTensor> state(const Group& group) {
-    ranks_.state_is_for("hooks::PowerSgd", group.world_size());
-    for (ddp::CompressedGradient& one : states_) {
-      if (one.rank != 0) {
-        group.all_reduce_without_cast(std::span<float>(one.error.data(), one.error.size()), ReduceOp::average);
-      }
-    }
-    return tensors();
-  }
-
- private:
-  std::vector<ddp::NamedTensor> tensors();
-
-  /// Counts a step. @returns whether it compresses a gradient of the bucket
-  bool begin_step(std::span<const ddp::BucketGradient> gradients) noexcept;
-
-  PowerSgdOptions options_;
-  std::vector<ddp::CompressedGradient> states_;
-  ddp::HookRanks ranks_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::hooks
-
-// ---- dtrain/ddp/hooks/residuals.hpp
-
-/// @file
-/// Residuals: the part of each gradient that a rank has not sent yet, for hooks with error feedback.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Residuals of each parameter, which do not depend on the buckets. Threads: one at a time.
-class Residuals {
- public:
-  bool is_empty() const noexcept { return errors_.empty(); }
-
-  /// Sets residuals of zero for each parameter. @param elements of each parameter's gradient; 0: no residual is kept
-  void allocate(std::span<const std::size_t> elements);
-
-  /// Residual of a parameter, empty if none is kept. Lifetime: this object's.
-  std::span<float> of(std::size_t parameter) noexcept {
-    return is_empty() ? std::span<float>() : std::span<float>(errors_[parameter]);
-  }
-
-  /// Averages the residuals over the ranks, so that no residual is lost. Collective, blocking.
-  /// @throws the job's first cause
-  template <class Group>
-  void average(const Group& group) {
-    for (std::vector<float>& error : errors_) {
-      if (!error.empty()) group.all_reduce_without_cast(std::span(error), ReduceOp::average);
-    }
-  }
-
-  /// Adds the residuals to a checkpoint's tensors, as "HOOK/PARAMETER/error". Lifetime: the views refer to this object.
-  void add_to(std::vector<NamedTensor>& tensors, std::string_view hook);
-
- private:
-  std::vector<std::vector<float>> errors_;
-};
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void Residuals::allocate(std::span<const std::size_t> elements) {
-  errors_.clear();
-  for (const std::size_t count : elements) {
-    errors_.emplace_back(count);
-  }
-}
-
-DTRAIN_DEFINED void Residuals::add_to(std::vector<NamedTensor>& tensors, std::string_view hook) {
-  for (std::size_t i = 0; i < errors_.size(); ++i) {
-    if (!errors_[i].empty()) tensors.push_back({format_text("{}/{}/error", {hook, i}), tensor_view(errors_[i])});
-  }
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/hooks/cast.hpp
 
@@ -25894,7 +24922,7 @@ class Cast {
   void prepare(std::span<const Parameter> parameters) {
     prepare(parameters);
     if constexpr (!ddp::RunsHostWork<typename C::Stream>) {
-      if (device_) detail::throw_second_model("on a CUDA device");
+      if (device_) ddp::refuse_second_model("hooks::Cast on a CUDA device");
       if (!parameters.empty()) static_cast<void>(on_device<C>(parameters.front().gradient.device));
     }
   }
@@ -25978,6 +25006,380 @@ class Cast {
   ddp::Residuals errors_;
   ddp::HookRanks ranks_;
   std::shared_ptr<void> device_;  ///< a DeviceCast, for a communicator that runs no work of the host
+};
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void detail::allocate_errors(ddp::Residuals& errors, std::span<const Parameter> parameters,
+                                            const CastOptions& options) {
+  if (!errors.is_empty()) ddp::refuse_second_model("hooks::Cast with error feedback");
+  std::vector<std::size_t> kept;
+  for (const Parameter& parameter : parameters) {
+    const TensorView& gradient = parameter.gradient;
+    const bool keeps = gradient.dtype == DType::f32 && options.error_feedback(parameter);
+    if (keeps && gradient.device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported,
+                  "CastOptions::error_feedback is for gradients in host memory, but that of {} is on {}; leave "
+                  "it out",
+                  {ddp::describe_parameter(kept.size(), parameter.name), to_string(gradient.device)});
+    }
+    kept.push_back(keeps ? gradient.flat().count : 0);
+  }
+  errors.allocate(kept);
+}
+
+DTRAIN_DEFINED void detail::add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gradients, DType to,
+                                       float divisor) noexcept {
+  for (const ddp::BucketGradient& gradient : gradients) {
+    const std::span<float> error = errors.of(gradient.parameter);
+    if (!error.empty()) kernels::add_cast_error(gradient.view.data, error.data(), error.size(), to, divisor);
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::hooks
+
+// ---- dtrain/ddp/hooks/local_sgd.hpp
+
+/// @file
+/// hooks::LocalSgd: steps without communication, and averaged weights every few steps.
+
+namespace DTRAIN_NAMESPACE::hooks {
+
+/// Options of LocalSgd. The same on every rank.
+/// @ingroup hooks
+struct LocalSgdOptions {
+  std::uint64_t every = 8;        ///< steps from one averaging to the next
+  std::uint64_t start_after = 0;  ///< steps whose gradients are reduced, before the local ones
+};
+
+/// A GradientHook for post-local SGD: steps without communication. After `start_after` steps each rank updates its
+/// weights by its own gradients. Every `every` steps the weights of all ranks are averaged. f32 weights are averaged in
+/// f32, whatever the topology's wire type. Local steps communicate nothing. Ranks wait only after the first step, for
+/// rank 0's order of the buckets (DdpOptions::reorder_gradients).
+///
+///   dtrain::hooks::LocalSgd local{{.every = 8, .start_after = 100}};
+///   dtrain::DistributedDataParallel ddp{model, group, {}, local};
+///   ddp.backward(f);
+///   sgd.step(model);
+///   local.average(group);   // after each step of the optimizer
+///   ...
+///   local.average_now(group);   // after the last step: all ranks have the same weights
+///
+/// Source: T. Lin, S. U. Stich, K. K. Patel and M. Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020.
+/// - Between two averages the ranks' weights differ: evaluate after average_now(), and take checkpoints with state().
+/// - In local steps StepOptions::measure_norm gives the norm of this rank's gradients, and LossScaler may decide
+///   differently on each rank: use bf16 or f32.
+/// - Each rank keeps its own optimizer state.
+/// - Buffers that steps broadcast (DdpOptions::broadcast_buffers) are not broadcast in local steps: each rank has its
+///   own. An average of the weights also averages buffers of f64, f32, f16 and bf16; other buffers become equal to rank
+///   0's.
+/// Lifetime: one model, which outlives the hook; the hook outlives its wrapper. Threads: the threads of the steps.
+/// @ingroup hooks
+class LocalSgd {
+ public:
+  /// @throws Error (invalid_argument) if `every` is 0
+  explicit LocalSgd(LocalSgdOptions options = {});
+
+  std::string description() const {
+    return format_text("hooks::LocalSgd every {} steps after {}", {options_.every, options_.start_after});
+  }
+
+  /// Keeps views of the weights and buffers, and allocates the memory in which small ones are averaged together.
+  void prepare(std::span<const Parameter> parameters, std::span<const TensorView> buffers = {});
+  void read_values(ddp::ReadValue read) { read_value_ = std::move(read); }
+
+  template <class C>
+  void reduce(const ddp::GradientBucket<C>& bucket) {
+    ranks_.step_is_for("hooks::LocalSgd", bucket.channel.size());
+    if (!is_local()) bucket.channel.enqueue(backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
+  }
+  bool keeps_buffers() const noexcept { return is_local(); }
+
+  /// Counts a step, and averages the weights after every `every` local steps. Collective, blocking: every rank calls it
+  /// after each step of its optimizer. @returns whether it averaged @throws the job's first cause
+  template <class Group>
+  bool average(const Group& group) {
+    ++steps_;
+    const bool is_turn = steps() > options_.start_after && (steps() - options_.start_after) % options_.every == 0;
+    if (is_turn) {
+      average_now(group);
+    }
+    return is_turn;
+  }
+
+  /// Averages the weights and the buffers. Collective, blocking. @throws the job's first cause
+  template <class Group>
+  void average_now(const Group& group) const {
+    find_values();
+    for (const Joined& joined : joined_) {
+      const TensorView& first = values_[joined.first];
+      if (joined.count == 1) {
+        group.all_reduce_without_cast(first.flat(), ReduceOp::average);
+        continue;
+      }
+      copy(joined, true);
+      const BufferView memory{memory_.data(), joined.elements, first.dtype, first.device};
+      group.all_reduce_without_cast(memory, ReduceOp::average);
+      copy(joined, false);
+    }
+    for (const TensorView& buffer : copied_)
+      group.broadcast(buffer.flat(), 0);
+  }
+
+  /// Calls of average() so far, the same on all ranks.
+  std::uint64_t steps() const noexcept { return static_cast<std::uint64_t>(steps_); }
+  void set_steps(std::uint64_t steps) noexcept { steps_ = static_cast<std::int64_t>(steps); }
+
+  /// State for a checkpoint besides the weights and buffers: the number of steps. Averages the weights and buffers.
+  /// Collective, blocking, as average_now(), with the wrapper's group. Lifetime: the view refers to this object.
+  /// @throws Error (invalid_argument) for a group of another number of ranks than the wrapper's, in the next step if no
+  /// step has run; the job's first cause
+  template <class Group>
+  std::vector<ddp::NamedTensor> state(const Group& group) {
+    ranks_.state_is_for("hooks::LocalSgd", group.world_size());
+    average_now(group);
+    return {{"local_sgd/steps", tensor_view(&steps_, {})}};
+  }
+
+ private:
+  static constexpr std::size_t joined_bytes = std::size_t{1} << 20;
+
+  /// Weights or buffers of one type that are reduced together: a single tensor in place, several tensors in `memory_`.
+  struct Joined {
+    std::size_t first = 0;
+    std::size_t count = 0;
+    std::size_t elements = 0;
+  };
+
+  /// Whether the next step keeps this rank's gradients.
+  bool is_local() const noexcept { return steps() >= options_.start_after; }
+
+  /// Reads the present addresses of the weights, if values move.
+  void find_values() const {
+    for (std::size_t i = 0; read_value_ && i < weights_; ++i)
+      values_[i] = read_value_(i).view;
+  }
+
+  void add(const TensorView& value);
+  /// Copies the tensors of `joined` to memory_, or from there.
+  void copy(const Joined& joined, bool gathers) const noexcept;
+
+  LocalSgdOptions options_;
+  std::int64_t steps_ = 0;
+  mutable std::vector<TensorView> values_;  ///< weights, and buffers of floats
+  std::size_t weights_ = 0;                 ///< number of weights in values_
+  ddp::ReadValue read_value_;               ///< empty: values do not move
+  std::vector<Joined> joined_;
+  std::vector<TensorView> copied_;  ///< other buffers
+  mutable std::vector<std::byte> memory_;
+  ddp::HookRanks ranks_;
+};
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED LocalSgd::LocalSgd(LocalSgdOptions options) : options_(options) {
+  if (options.every == 0) {
+    throw_error(Errc::invalid_argument, "hooks::LocalSgd got every = 0; it is 1 or more steps", {});
+  }
+}
+
+DTRAIN_DEFINED void LocalSgd::prepare(std::span<const Parameter> parameters, std::span<const TensorView> buffers) {
+  values_.clear();
+  joined_.clear();
+  copied_.clear();
+  memory_.clear();
+  ranks_ = {};
+  for (const Parameter& parameter : parameters) {
+    add(parameter.value);
+  }
+  weights_ = values_.size();
+  for (const TensorView& buffer : buffers) {
+    if (is_float(buffer.dtype) && !is_float8(buffer.dtype)) {
+      add(buffer);
+    } else if (buffer.bytes() != 0) {
+      copied_.push_back(buffer);
+    }
+  }
+}
+
+DTRAIN_DEFINED void LocalSgd::add(const TensorView& value) {
+  values_.push_back(value);
+  if (value.bytes() == 0) {
+    return;
+  }
+  const std::size_t i = values_.size() - 1;
+  Joined* const last = joined_.empty() ? nullptr : &joined_.back();
+  const bool joins = last != nullptr && last->first + last->count == i && values_[last->first].dtype == value.dtype &&
+                     value.device.kind == DeviceKind::host &&
+                     last->elements * size_bytes(value.dtype) + value.bytes() <= joined_bytes;
+  if (!joins) {
+    joined_.push_back({i, 1, value.flat().count});
+    return;
+  }
+  ++last->count;
+  last->elements += value.flat().count;
+  memory_.resize(std::max(memory_.size(), last->elements * size_bytes(value.dtype)));
+}
+
+DTRAIN_DEFINED void LocalSgd::copy(const Joined& joined, bool gathers) const noexcept {
+  std::byte* at = memory_.data();
+  for (const TensorView& value : std::span(values_).subspan(joined.first, joined.count)) {
+    kernels::copy_bytes(gathers ? at : value.data, gathers ? value.data : at, value.bytes());
+    at += value.bytes();
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::hooks
+
+// ---- dtrain/ddp/hooks/power_sgd.hpp
+
+/// @file
+/// hooks::PowerSgd: reduces two thin factors of each gradient matrix instead of the matrix; PowerSgdBucket: the hook's
+/// work on one bucket, between the all-reduces.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A gradient as a matrix. The first extent is the number of rows; the product of all others, of columns.
+struct CompressedGradient {
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  std::size_t rank = 0;      ///< 0: the gradient is not compressed
+  std::int64_t steps = 0;    ///< reductions begun
+  std::vector<float> error;  ///< residual: the part that this rank has not sent; rows x columns
+  std::vector<float> left;   ///< P: rank x rows
+  std::vector<float> right;  ///< Q: rank x columns; the next step begins with it
+
+  /// Makes the rows of `right` orthonormal. Zero rows, as in the first step, become random rows, equal on all ranks.
+  void make_right_orthonormal(std::uint64_t seed) noexcept;
+  /// Whether the product of the factors, which is equal on all ranks, is finite.
+  bool is_in_range() const noexcept;
+};
+
+/// Numbers of elements in a bucket during compression: uncompressed gradients, P, and Q, which replaces P.
+struct CompressedLayout {
+  std::size_t plain = 0;
+  std::size_t left = 0;
+  std::size_t right = 0;
+};
+
+/// Work on one bucket. Threads: the stream's thread.
+struct PowerSgdBucket {
+  std::vector<CompressedGradient>* states;  ///< by parameter
+  std::span<const BucketGradient> gradients;
+  BufferView values;
+  double error_factor;  ///< factor of a reduced gradient that is subtracted from the error
+  std::uint64_t seed;
+
+  CompressedLayout layout() const noexcept;
+
+  /// error += gradient. Writes the uncompressed gradients to `values`, followed by P = error Q.
+  void multiply_by_right() const noexcept;
+  /// Takes the reduced P, makes it orthonormal, and puts Q = error^T P in its place.
+  void multiply_by_left() const noexcept;
+  /// Takes the reduced Q, and writes the gradients P Q^T; error -= P Q^T.
+  void decompress() const noexcept;
+
+ private:
+  CompressedGradient& state(const BucketGradient& gradient) const noexcept { return (*states)[gradient.parameter]; }
+  float* elements() const noexcept { return reinterpret_cast<float*>(values.data); }
+};
+
+/// Options of hooks::PowerSgd. The same on every rank.
+/// @ingroup hooks
+struct PowerSgdOptions {
+  int rank = 1;                   ///< rank of the approximation: vectors for each matrix
+  std::uint64_t start_after = 0;  ///< steps of plain all-reduces before the first compressed one
+  double min_compression = 2;     ///< a matrix is compressed if its factors are more than this many times smaller
+  std::uint64_t seed = 0;         ///< seed of the first vectors
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE::hooks {
+
+using ddp::PowerSgdOptions;
+
+/// A GradientHook that sends two thin factors of each gradient matrix.
+/// `hooks::PowerSgd compression{{.rank = 4}}; DistributedDataParallel ddp{model, group, options,
+/// compression};`. An f32 gradient of n rows and m columns travels as (n + m) rank elements. The residual of the
+/// approximation is added to the rank's next gradient (error feedback). The next approximation begins with the vectors
+/// of the last one (warm start). Other gradients are reduced as they are, in the same two all-reduces of the bucket.
+/// Source: T. Vogels, S. P. Karimireddy and M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
+/// Distributed Optimization", NeurIPS 2019, algorithms 1 and 2.
+/// - Gradients that are not finite stay so in their step. After the step the matrix's residuals and vectors restart at
+/// zero.
+/// - Memory: a copy of each compressed gradient on every rank.
+/// - A program that starts again from a checkpoint without state() starts with residuals of zero.
+/// - With a LossScaler residuals have the scale of their step; after the scale halves, they count twice.
+/// Lifetime: one model; a variable outlives its wrapper. Gradients are in host memory.
+/// @ingroup hooks
+class PowerSgd {
+ public:
+  /// @throws Error (invalid_argument) for a rank or a min_compression below 1
+  explicit PowerSgd(PowerSgdOptions options = {});
+
+  PowerSgd(PowerSgd&&) noexcept = default;
+  PowerSgd& operator=(PowerSgd&&) = delete;
+
+  std::string description() const;
+  void prepare(std::span<const Parameter> parameters);
+
+  /// Whether steps compress this parameter's gradient, once start_after steps have passed.
+  bool compresses(std::size_t parameter) const { return states_.at(parameter).rank != 0; }
+
+  template <class C>
+  void reduce(const ddp::GradientBucket<C>& bucket) {
+    static_assert(ddp::RunsHostWork<typename C::Stream>,
+                  "dtrain: hooks::PowerSgd runs on the host: use it with a backend of host memory");
+    const BufferView& all = bucket.values;
+    ranks_.step_is_for("hooks::PowerSgd", bucket.channel.size());
+    if (!begin_step(bucket.gradients)) {
+      bucket.channel.enqueue(backend::AllReduce{all, all, bucket.op}, bucket.stream);
+      return;
+    }
+    const double error_factor = bucket.op == ReduceOp::average ? 1.0 : 1.0 / bucket.channel.size();
+    const ddp::PowerSgdBucket work{&states_, bucket.gradients, all, error_factor, options_.seed};
+    const ddp::CompressedLayout layout = work.layout();
+    const BufferView first = bucket.part(0, layout.plain + layout.left);
+    const BufferView second = bucket.part(layout.plain, layout.right);
+    bucket.compress([work]() noexcept { work.multiply_by_right(); });
+    bucket.channel.enqueue(backend::AllReduce{first, first, bucket.op}, bucket.stream);
+    bucket.compress([work]() noexcept { work.multiply_by_left(); });
+    bucket.channel.enqueue(backend::AllReduce{second, second, bucket.op}, bucket.stream);
+    bucket.compress([work]() noexcept { work.decompress(); });
+  }
+
+  /// State for save_checkpoint and load_checkpoint. The call averages the residuals over the ranks: the state becomes
+  /// equal on all ranks, and no residual is lost.
+  /// On the same number of ranks, a training that continues from the file has the bits of the training that wrote it.
+  /// On another number of ranks it has the same residuals.
+  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped, with the wrapper's
+  /// group. Lifetime: the views refer to this object. @throws Error (invalid_argument) for a group of another number of
+  /// ranks than the wrapper's, in the next step if no step has run; the job's first cause
+  template <class Group>
+  std::vector<ddp::NamedTensor> state(const Group& group) {
+    ranks_.state_is_for("hooks::PowerSgd", group.world_size());
+    for (ddp::CompressedGradient& one : states_) {
+      if (one.rank != 0) {
+        group.all_reduce_without_cast(std::span<float>(one.error.data(), one.error.size()), ReduceOp::average);
+      }
+    }
+    return tensors();
+  }
+
+ private:
+  std::vector<ddp::NamedTensor> tensors();
+
+  /// Counts a step. @returns whether it compresses a gradient of the bucket
+  bool begin_step(std::span<const ddp::BucketGradient> gradients) noexcept;
+
+  PowerSgdOptions options_;
+  std::vector<ddp::CompressedGradient> states_;
+  ddp::HookRanks ranks_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::hooks
@@ -26550,9 +25952,6 @@ enum class StepEvent : std::uint8_t {
   finished,   ///< finish() returned
 };
 
-/// Size of a table that is indexed by StepEvent.
-inline constexpr std::size_t step_events = static_cast<std::size_t>(StepEvent::finished) + 1;
-
 /// "reduced".
 constexpr const char* name(StepEvent event) noexcept {
   switch (event) {
@@ -26587,8 +25986,6 @@ class StepRecorder {
   /// @param capacity number of records; rounded up to a power of two
   explicit StepRecorder(std::size_t capacity) : slots_(std::bit_ceil(capacity < 2 ? std::size_t{2} : capacity)) {}
 
-  std::size_t capacity() const noexcept { return slots_.size(); }
-
   void note(std::uint64_t step, StepEvent event, std::size_t index) noexcept {
     note(step, event, index, StepRecord::Clock::now());
   }
@@ -26610,9 +26007,6 @@ class StepRecorder {
 
   /// The records in the ring of steps from `first_step` on, in the order in which they were written. Allocates.
   std::vector<StepRecord> records(std::uint64_t first_step = 0) const;
-
-  /// Number of records ever written; beyond the capacity, the oldest are lost.
-  std::uint64_t written() const noexcept { return next_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr std::uint64_t busy = ~std::uint64_t{0};
@@ -26641,13 +26035,31 @@ class StepRecorder {
   std::atomic<std::uint64_t> next_{0};
 };
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::vector<StepRecord> StepRecorder::records(std::uint64_t first_step) const {
+  std::vector<StepRecord> found;
+  const std::uint64_t end = next_.load(std::memory_order_acquire);
+  const std::uint64_t begin = end > slots_.size() ? end - slots_.size() : 0;
+  found.reserve(static_cast<std::size_t>(end - begin));
+  for (std::uint64_t number = begin; number < end; ++number) {
+    StepRecord record;
+    if (read(number, record) && record.step >= first_step) {
+      found.push_back(record);
+    }
+  }
+  return found;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/planning/bucket_planner.hpp
 
 /// @file
 /// BucketPlanner: interface of an object that changes a reducer's bucket plan and variant of all_reduce between its
-/// first steps.
+/// first steps; plan_state(): its plan as a tensor of a checkpoint.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26718,27 +26130,6 @@ struct PlannerSetup {
 /// @throws Error (invalid_argument): the present plan cannot be kept, because it is still measured
 [[noreturn]] void refuse_to_keep_plan();
 
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_to_keep_plan() {
-  throw_error(
-      Errc::invalid_argument,
-      "a ShardedOptimizer keeps the buckets of its wrapper, but DdpOptions::plan still measures to change them; "
-      "construct it after 33 steps, or the wrapper without DdpOptions::plan");
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/planning/saved_plan.hpp
-
-/// @file
-/// SavedPlan: a measured bucket plan as the numbers of a checkpoint, and the conditions under which it is used again;
-/// plan_state(): the plan as a tensor.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
 NamedTensor plan_tensor(BucketPlanner* planner);
 
 /// The measured plan as a tensor for save_checkpoint and load_checkpoint. A plan that is loaded before the first step
@@ -26749,106 +26140,34 @@ NamedTensor plan_tensor(BucketPlanner* planner);
 /// @ingroup training
 template <class Ddp>
 NamedTensor plan_state(Ddp& ddp) {
-  return plan_tensor(ddp.reducer().planner());
+  return plan_tensor(DriverAccess::of(ddp).reducer->planner());
 }
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_to_keep_plan() {
+  throw_error(
+      Errc::invalid_argument,
+      "a ShardedOptimizer keeps the buckets of its wrapper, but DdpOptions::plan still measures to change them; "
+      "construct it after 33 steps, or the wrapper without DdpOptions::plan");
+}
+
+DTRAIN_DEFINED NamedTensor plan_tensor(BucketPlanner* planner) {
+  if (planner == nullptr) {
+    throw_error(Errc::invalid_argument,
+                "plan_state() got a wrapper whose buckets are not measured; set DdpOptions::plan to "
+                "PlanChoice::measured()");
+  }
+  return {"dtrain bucket plan", tensor_view(planner->saved())};
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
 using ddp::plan_state;
 }  // namespace DTRAIN_NAMESPACE
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Most variants of a communicator (backend::HasVariants) that are measured.
-inline constexpr std::size_t max_variants = 8;
-
-/// Sizes of buckets, and the variant of all_reduce that reduces them.
-struct PlanSettings {
-  BucketCaps caps;
-  std::size_t variant = 0;
-
-  friend bool operator==(const PlanSettings&, const PlanSettings&) = default;
-};
-
-/// Conditions that a saved plan was measured under. The plan is used again where all of them are equal.
-struct PlanConditions {
-  int world_size = 1;
-  int ranks_on_host = 1;
-  std::int64_t model = 0;  ///< see digest_of
-
-  friend bool operator==(const PlanConditions&, const PlanConditions&) = default;
-};
-
-/// A plan as the numbers of a checkpoint. The first is the format: 1, and 256 for each variant before the plan's own.
-struct SavedPlan {
-  PlanConditions conditions;
-  BucketCaps caps;
-  std::size_t variant = 0;
-
-  SavedPlanNumbers numbers() const noexcept;
-  /// Untrusted numbers. @returns nullopt if they describe no plan
-  static std::optional<SavedPlan> from(const SavedPlanNumbers& numbers) noexcept;
-};
-
-/// Digest of the gradients' sizes and types, in the model's order, and of the names of the variants if there are any.
-std::int64_t digest_of(std::span<const GradientSize> sizes, std::span<const char* const> variants = {});
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/planning/step_model.hpp
-
-/// @file
-/// A model of a training step: when gradients are ready, when their buckets are reduced, and which part of the
-/// reductions is hidden; StepProfile: the times that one rank measured.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Times of a measured step, in seconds from the step's begin.
-struct StepProfile {
-  double compute = 0;                  ///< when finish() was called
-  bool overlaps = false;               ///< whether a bucket was started before finish()
-  std::vector<double> ready_at;        ///< by parameter; `compute` without a record
-  std::vector<double> bucket_seconds;  ///< by bucket; 0 without records
-};
-
-/// @param records of the step, perhaps among records of other steps
-StepProfile step_profile(std::span<const StepRecord> records, std::uint64_t step, std::size_t parameters,
-                         std::size_t buckets);
-
-/// Times of a modelled step, in seconds from its begin.
-struct ModelledStep {
-  double compute = 0;        ///< forward and backward
-  double communication = 0;  ///< of all buckets, one after the other
-  double step = 0;           ///< when both are done
-
-  double exposed() const noexcept { return step - compute; }
-  double times_the_longer() const noexcept { return step / std::max(compute, communication); }
-};
-
-/// Times of a step with this plan. A bucket is reduced once its last gradient is ready and the bucket before is
-/// reduced: one channel, one order.
-/// @param ready_at when each gradient is ready, by parameter @param compute when forward and backward are done
-/// @param reduction_seconds of a bucket of so many bytes: double(std::size_t)
-template <class Reduction>
-ModelledStep model_step(const BucketPlan& plan, std::span<const double> ready_at, double compute,
-                        Reduction reduction_seconds) {
-  ModelledStep times{compute, 0, compute};
-  double free_at = 0;
-  for (const PlannedBucket& bucket : plan.buckets) {
-    double ready = 0;
-    for (const std::size_t parameter : bucket.parameters) {
-      ready = std::max(ready, ready_at[parameter]);
-    }
-    const double seconds = reduction_seconds(bucket.bytes);
-    free_at = std::max(free_at, ready) + seconds;
-    times.communication += seconds;
-  }
-  times.step = std::max(compute, free_at);
-  return times;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/planning/measured_plan.hpp
 
@@ -26858,68 +26177,9 @@ ModelledStep model_step(const BucketPlan& plan, std::span<const double> ready_at
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-struct RankTiming;
-
-/// Bucket planner by measurements. The work after each step, where L is the last measured step, 2 + 2 * variants:
-///   1      adopts the plan of a checkpoint that was loaded before, if its conditions hold, and ends
-///   2      the given sizes are measured; step 3 uses probing sizes
-///   3, 4   the probing sizes are measured; if there are more variants, step 5 uses the next variant
-///   5, 6   variant 1 is measured with the probing sizes and with the given sizes; two steps more for each further one
-///   L      rank 0 chooses from all ranks' measurements; ends if it chooses the given sizes and the first variant
-///   L + 20 20 steps with the chosen plan are timed; the next step uses the given plan
-///   L + 25 5 steps with the given plan are timed; the plan with the shorter median, of the slowest rank, stays; ends
-class MeasuredPlan final : public BucketPlanner {
- public:
-  /// Collective, blocking: rank 0 gets `own` of every rank, in rank order. Every rank gets the text that `choose` makes
-  /// of all `own` on rank 0. @param name used once
-  using Choose = std::function<std::string(const std::vector<std::string>& texts)>;
-  using Exchange = std::function<std::string(const char* name, const std::string& own, const Choose& choose)>;
-
-  static constexpr std::size_t trial_steps = 20;
-  static constexpr std::size_t given_steps = 5;
-
-  /// @param variants names of the variants of all_reduce; empty: there is only one. Lifetime: the names are static
-  MeasuredPlan(std::vector<GradientSize> sizes, const BucketCaps& given, std::vector<const char*> variants,
-               const PlanConditions& conditions, Exchange exchange);
-
- private:
-  std::size_t variant_count() const noexcept { return variants_.empty() ? 1 : variants_.size(); }
-  std::uint64_t last_measured_step() const noexcept { return 2 + 2 * variant_count(); }
-  /// Settings of a measured step, 2 to last_measured_step().
-  PlanSettings settings_of(std::uint64_t step) const noexcept;
-
-  std::optional<BucketPlan> plan_after(std::span<const std::size_t> order, const FinishedStep& step);
-  std::optional<BucketPlan> adopt_saved();
-  std::optional<BucketPlan> after_measured_step(const FinishedStep& step);
-  std::optional<BucketPlan> choose();
-  std::optional<BucketPlan> after_trial_step(std::chrono::nanoseconds duration);
-  std::optional<BucketPlan> end_trial();
-  std::optional<BucketPlan> settle(const PlanSettings& settings);
-
-  std::string usable_saved() const;
-  std::string choose_settings_of(const std::vector<std::string>& texts) const;
-  std::string compare_times(const std::vector<std::string>& texts) const;
-  backend::LinkCost cost_of(std::size_t variant) const;
-  RankTiming own_timing() const;
-  PlanSettings settings_from(const std::string& text) const;
-
-  BucketPlan plan_of(const BucketCaps& caps) const { return plan_buckets(sizes_, order_, caps); }
-  BucketPlan use(const PlanSettings& settings);
-  /// "Flat, first_bucket_bytes 1048576 and bucket_bytes 2097152"; without the variant's name if there are no variants.
-  std::string to_text(const PlanSettings& settings) const;
-
-  std::vector<GradientSize> sizes_;
-  std::vector<std::size_t> order_;
-  PlanSettings given_;
-  BucketCaps probing_;
-  PlanSettings chosen_;
-  std::vector<const char*> variants_;
-  PlanConditions conditions_;
-  Exchange exchange_;
-  std::uint64_t steps_ = 0;
-  std::vector<StepProfile> profiles_;  ///< of the measured steps
-  std::array<std::chrono::nanoseconds, trial_steps + given_steps> durations_{};
-};
+/// Steps that MeasuredPlan, which make_measured_plan makes, times with the chosen plan, and then with the given one.
+inline constexpr std::size_t plan_trial_steps = 20;
+inline constexpr std::size_t given_plan_steps = 5;
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -27288,7 +26548,8 @@ class DeviceTimes {
 // ---- dtrain/ddp/profile/reducer_statistics.hpp
 
 /// @file
-/// ReducerStatistics: counts and times of a reducer's steps, as a struct and as a line.
+/// ReducerStatistics: counts and times of a reducer's steps, as a struct and as a line; SlowestRank: the rank with the
+/// longest forward and backward passes, for which the other ranks wait.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27313,22 +26574,30 @@ struct ReducerStatistics {
 ReducerStatistics statistics_of(const StepMeter& meter, ReducerStatistics counts, const CompressedTraffic& hook,
                                 const CompressedTraffic& wire) noexcept;
 
-namespace detail {
-
-/// "12.3 ms": the mean over `steps`.
-std::string milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps);
-/// "12.3 MB": the mean over `steps`.
-std::string megabytes_text(std::uint64_t bytes, std::uint64_t steps);
-/// Savings of a compression; empty if there is none.
-std::string traffic_text(const char* what, const CompressedTraffic& traffic, std::uint64_t steps);
-
-}  // namespace detail
-
 /// Means over the steps: "a step of 200: forward 3.1 ms, backward 8.2 ms, communication 5 ms (hidden 4.4 ms), exposed
 /// 0.6 ms, 100 MB in 12 buckets". Omits times that were not measured. Gives the reason if less than 1% was hidden.
 /// With a hook or a wire type: ", sent as 50 MB (50 MB saved, compressing 1.2 ms)".
 /// @ingroup times
 std::string to_string(const ReducerStatistics& statistics);
+
+/// The rank with the longest mean forward and backward time.
+/// @ingroup times
+struct SlowestRank {
+  int rank = 0;                          ///< in the group
+  std::chrono::nanoseconds computing{};  ///< mean forward and backward time of a step on this rank
+  std::chrono::nanoseconds typical{};    ///< the mean of all ranks
+};
+
+/// "slowest rank 3 (11.2 ms a step, mean 10.1 ms)".
+/// @ingroup times
+std::string to_string(const SlowestRank& slowest);
+
+/// Collective, blocking: rank 0 reads every rank's times and publishes the slowest. O(ranks) messages to rank 0: for
+/// reports, not for every step. @param prefix used once; `deadline` bounds each wait
+/// @param notice_after time until a rank logs a warning with the names of missing ranks
+SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
+                                       const ReducerStatistics& mine, int rank, int world_size, Deadline deadline,
+                                       std::chrono::milliseconds notice_after = std::chrono::seconds(10));
 
 #if DTRAIN_DEFINITIONS
 
@@ -27350,18 +26619,18 @@ inline std::string millions_text(double sum, std::uint64_t steps, const char* un
   return format_text("{} {}", {number_text(steps == 0 ? 0.0 : sum / 1e6 / static_cast<double>(steps), 3), unit});
 }
 
-}  // namespace detail
-
-DTRAIN_DEFINED std::string detail::milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps) {
+/// "12.3 ms": the mean over `steps`.
+inline std::string milliseconds_text(std::chrono::nanoseconds sum, std::uint64_t steps) {
   return millions_text(static_cast<double>(sum.count()), steps, "ms");
 }
 
-DTRAIN_DEFINED std::string detail::megabytes_text(std::uint64_t bytes, std::uint64_t steps) {
+/// "12.3 MB": the mean over `steps`.
+inline std::string megabytes_text(std::uint64_t bytes, std::uint64_t steps) {
   return millions_text(static_cast<double>(bytes), steps, "MB");
 }
 
-DTRAIN_DEFINED std::string detail::traffic_text(const char* what, const CompressedTraffic& traffic,
-                                                std::uint64_t steps) {
+/// Savings of a compression; empty if there is none.
+inline std::string traffic_text(const char* what, const CompressedTraffic& traffic, std::uint64_t steps) {
   if (traffic.bytes == 0) return {};
   const bool saves = traffic.bytes_sent <= traffic.bytes;
   const std::uint64_t difference = saves ? traffic.bytes - traffic.bytes_sent : traffic.bytes_sent - traffic.bytes;
@@ -27369,6 +26638,8 @@ DTRAIN_DEFINED std::string detail::traffic_text(const char* what, const Compress
                      {what, megabytes_text(traffic.bytes_sent, steps), megabytes_text(difference, steps),
                       saves ? "saved" : "more", milliseconds_text(traffic.compressing, steps)});
 }
+
+}  // namespace detail
 
 DTRAIN_DEFINED std::string to_string(const ReducerStatistics& statistics) {
   const StepTimes& times = statistics.times;
@@ -27396,130 +26667,47 @@ DTRAIN_DEFINED std::string to_string(const ReducerStatistics& statistics) {
        detail::traffic_text(", on the wire ", statistics.wire, statistics.steps)});
 }
 
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/profile/slowest_rank.hpp
-
-/// @file
-/// Slowest rank: the rank with the longest forward and backward passes, for which the other ranks wait.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// The rank with the longest mean forward and backward time.
-/// @ingroup times
-struct SlowestRank {
-  int rank = 0;                          ///< in the group
-  std::chrono::nanoseconds computing{};  ///< mean forward and backward time of a step on this rank
-  std::chrono::nanoseconds typical{};    ///< the mean of all ranks
-};
-
-/// "slowest rank 3 (11.2 ms a step, mean 10.1 ms)".
-/// @ingroup times
-std::string to_string(const SlowestRank& slowest);
-
-/// Collective, blocking: rank 0 reads every rank's times and publishes the slowest. O(ranks) messages to rank 0: for
-/// reports, not for every step. @param prefix used once; `deadline` bounds each wait
-/// @param notice_after time until a rank logs a warning with the names of missing ranks
-SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
-                                       const ReducerStatistics& mine, int rank, int world_size, Deadline deadline,
-                                       std::chrono::milliseconds notice_after = std::chrono::seconds(10));
-
-#if DTRAIN_DEFINITIONS
-
 DTRAIN_DEFINED std::string to_string(const SlowestRank& slowest) {
   return format_text(
       "slowest rank {} ({} a step, mean {})",
       {slowest.rank, detail::milliseconds_text(slowest.computing, 1), detail::milliseconds_text(slowest.typical, 1)});
 }
 
-namespace detail {
-
-/// Removes the number at the front of `text`, and the character after it. @returns the number; 0 if there is none
-inline std::int64_t take_number(std::string_view& text) {
-  std::int64_t number = 0;
-  std::size_t length = 0;
-  while (length < text.size() && length < 18 && text[length] >= '0' && text[length] <= '9') {
-    number = number * 10 + (text[length++] - '0');
-  }
-  text.remove_prefix(length < text.size() ? length + 1 : length);
-  return number;
+inline void fields(Serializer& of, SlowestRank& slowest) {
+  of.number(slowest.rank, 0, std::numeric_limits<int>::max());
+  fields(of, slowest.computing);
+  fields(of, slowest.typical);
 }
-
-}  // namespace detail
 
 DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const backend::StoreRef& store, const std::string& prefix,
                                                       const ReducerStatistics& mine, int rank, int world_size,
                                                       Deadline deadline, std::chrono::milliseconds notice_after) {
   const auto own = [&] {
     const auto steps = static_cast<std::int64_t>(mine.steps == 0 ? 1 : mine.steps);
-    return std::to_string((mine.times.forward + mine.times.backward).count() / steps);
+    return to_bytes((mine.times.forward + mine.times.backward) / steps);
   };
   const auto find = [&](const std::vector<std::string>& texts) {
-    std::vector<std::int64_t> times;
-    for (const std::string& text : texts) {
-      std::string_view rest = text;
-      times.push_back(detail::take_number(rest));
+    SlowestRank slowest;
+    double sum = 0;
+    for (std::size_t other = 0; other < texts.size(); ++other) {
+      const auto time = from_bytes<std::chrono::nanoseconds>(texts[other], "a rank's time of a step");
+      sum += static_cast<double>(time.count());
+      if (time > slowest.computing) {
+        slowest.rank = static_cast<int>(other);
+        slowest.computing = time;
+      }
     }
-    const auto longest = std::max_element(times.begin(), times.end());
-    const double mean = std::accumulate(times.begin(), times.end(), 0.0) / world_size;
-    return format_text("{} {} {}", {longest - times.begin(), *longest, static_cast<std::int64_t>(mean)});
+    slowest.typical = std::chrono::nanoseconds(static_cast<std::int64_t>(sum / world_size));
+    return to_bytes(slowest);
   };
   const auto name = [](int other) { return "rank " + std::to_string(other); };
   const char* const doing = "summary() or slowest_rank(), which every rank calls";
   backend::StoreRank self{store, rank, world_size, rank, deadline, doing, name};
   self.notice_after = notice_after;
-  const std::string found = backend::store_gather(self, prefix + "computing", own, find);
-  std::string_view rest = found;
-  SlowestRank slowest;
-  slowest.rank = static_cast<int>(detail::take_number(rest) % world_size);
-  slowest.computing = std::chrono::nanoseconds(detail::take_number(rest));
-  slowest.typical = std::chrono::nanoseconds(detail::take_number(rest));
-  return slowest;
+  return from_bytes<SlowestRank>(backend::store_gather(self, prefix + "computing", own, find), "the slowest rank");
 }
 
 #endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/profile/timeline.hpp
-
-/// @file
-/// Timeline: the step records of all ranks as Chrome trace JSON, for Perfetto and chrome://tracing; RankTimeline: the
-/// records of one rank, as a message to rank 0.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// The records of one rank, and the offset of its clock to rank 0's.
-struct RankTimeline {
-  int rank = 0;
-  std::string host;
-  std::chrono::nanoseconds clock_offset{};       ///< a time of this rank plus this is rank 0's time
-  std::chrono::nanoseconds clock_uncertainty{};  ///< bound on the offset's error; 0 if the clock is the same
-  std::vector<StepRecord> records{};
-};
-
-inline constexpr std::size_t step_record_bytes = 8 + 4 + 1 + 8;
-
-/// The most bytes for the records of all ranks of a timeline. If there are more, each rank's latest records are kept.
-inline constexpr std::size_t max_timeline_bytes = std::size_t{64} << 20;
-
-void fields(Serializer& of, StepRecord& record);
-
-/// All members but the rank, which the reader knows.
-void fields(Serializer& of, RankTimeline& timeline);
-
-/// @param most number of records; the latest are kept
-std::string serialise(RankTimeline timeline, std::size_t most);
-
-/// @returns nullopt for bytes that serialise does not produce
-std::optional<RankTimeline> parse_rank_timeline(int rank, std::string_view bytes);
-
-/// One trace process for each rank, with four rows: steps, ready gradients, buckets from launch to start, and
-/// reductions. One event a line. Times count from the earliest record.
-/// @param parameters names, in the order of parameters(); a missing name is replaced by its index
-std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters = {});
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -27631,7 +26819,7 @@ namespace detail {
 template <class Group>
 void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> tensors) {
   ModelSignature signature;
-  signature.parameters = tensor_signatures(tensors, decltype(tensor_access(group))::takes_device_memory);
+  signature.parameters = tensor_signatures(tensors, tensor_access(group).takes_device_memory());
   // Not in the file, but the device decides how the values are sent.
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     signature.parameters[i].device = tensors[i].value.device.kind;
@@ -27728,29 +26916,13 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
   return true;
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::load_checkpoint;
-using ddp::save_checkpoint;
-}  // namespace DTRAIN_NAMESPACE
-
-namespace DTRAIN_NAMESPACE::ddp {
-
 /// Tensors with copies of their elements in host memory.
 class TensorSnapshot {
  public:
   TensorSnapshot() = default;
 
   /// Blocking: the copies. @throws as tensor_signatures, `access`
-  template <class Access = HostTensorAccess>
-  explicit TensorSnapshot(std::span<const NamedTensor> tensors, Access access = {})
-      : TensorSnapshot(tensors, Access::takes_device_memory) {
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const std::span<const std::byte> elements = access.fetch(tensors[i].value);
-      kernels::copy_bytes(tensors_[i].value.data, elements.data(), elements.size());
-    }
-  }
+  explicit TensorSnapshot(std::span<const NamedTensor> tensors, TensorAccess&& access = {});
 
   const std::vector<NamedTensor>& tensors() const noexcept { return tensors_; }
 
@@ -27758,9 +26930,6 @@ class TensorSnapshot {
   void write(const std::string& path, WritingAttempt attempt) const;
 
  private:
-  /// Allocates the memory of the copies.
-  TensorSnapshot(std::span<const NamedTensor> tensors, bool on_devices);
-
   std::unique_ptr<std::byte[]> memory_;
   std::vector<NamedTensor> tensors_;
 };
@@ -27822,20 +26991,96 @@ template <class Group>
   });
 }
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED TensorSnapshot::TensorSnapshot(std::span<const NamedTensor> tensors, TensorAccess&& access) {
+  static_cast<void>(tensor_signatures(tensors, access.takes_device_memory()));
+  std::size_t bytes = 0;
+  for (const NamedTensor& tensor : tensors) {
+    bytes += tensor.value.bytes();
+  }
+  memory_.reset(new std::byte[bytes]);
+  std::byte* next = memory_.get();
+  for (const NamedTensor& tensor : tensors) {
+    const std::span<const std::byte> elements = access.fetch(tensor.value);
+    kernels::copy_bytes(next, elements.data(), elements.size());
+    tensors_.push_back({tensor.name, {next, tensor.value.shape, tensor.value.dtype, {}}});
+    next += elements.size();
+  }
+}
+
+DTRAIN_DEFINED void TensorSnapshot::write(const std::string& path, WritingAttempt attempt) const {
+  write_checkpoint_file(path, tensors_, {}, std::move(attempt));
+}
+
+DTRAIN_DEFINED PendingCheckpoint::PendingCheckpoint(std::function<void()> write,
+                                                    std::function<void(const std::function<void()>&)> finish)
+    : finish_(std::move(finish)), work_(std::make_unique<Writing>()) {
+  work_->thread = async::start_thread("a thread to write a checkpoint", [work = work_.get(), write = std::move(write)] {
+    try {
+      write();
+    } catch (...) {
+      work->failure = std::current_exception();
+    }
+  });
+}
+
+DTRAIN_DEFINED void PendingCheckpoint::wait() {
+  if (const auto finish = std::exchange(finish_, nullptr)) {
+    finish([work = work_.get()] {
+      work->thread.join();
+      if (work->failure) std::rethrow_exception(work->failure);
+    });
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
+using ddp::load_checkpoint;
 using ddp::PendingCheckpoint;
+using ddp::save_checkpoint;
 using ddp::save_checkpoint_async;
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/ddp/profile/write_timeline.hpp
+// ---- dtrain/ddp/profile/timeline.hpp
 
 /// @file
-/// Timeline of a whole job, gathered and written by rank 0; clock offset: rank 0's clock minus this rank's, estimated
-/// over the store.
+/// Timeline of a whole job, the step records of all ranks as Chrome trace JSON for Perfetto and chrome://tracing, which
+/// rank 0 gathers and writes; RankTimeline: one rank's message to rank 0; ClockOffset: rank 0's clock minus this
+/// rank's, estimated over the store.
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// The records of one rank, and the offset of its clock to rank 0's.
+struct RankTimeline {
+  int rank = 0;
+  std::string host;
+  std::chrono::nanoseconds clock_offset{};       ///< a time of this rank plus this is rank 0's time
+  std::chrono::nanoseconds clock_uncertainty{};  ///< bound on the offset's error; 0 if the clock is the same
+  std::vector<StepRecord> records{};
+};
+
+inline constexpr std::size_t step_record_bytes = 8 + 4 + 1 + 8;
+
+/// The most bytes for the records of all ranks of a timeline. If there are more, each rank's latest records are kept.
+inline constexpr std::size_t max_timeline_bytes = std::size_t{64} << 20;
+
+/// @param most number of records; the latest are kept
+std::string serialise(RankTimeline timeline, std::size_t most);
+
+/// @returns nullopt for bytes that serialise does not produce
+std::optional<RankTimeline> parse_rank_timeline(int rank, std::string_view bytes);
+
+/// One trace process for each rank, with four rows: steps, ready gradients, buckets from launch to start, and
+/// reductions. One event a line. Times count from the earliest record.
+/// @param parameters names, in the order of parameters(); a missing name is replaced by its index
+std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters = {});
+
+/// Writes the trace to a file. Blocking: the file system. @throws as AtomicFile
+void write_trace(const std::string& path, std::span<const RankTimeline> ranks, std::span<const std::string> parameters);
 
 /// A time of this rank plus `offset` is rank 0's time, to within `uncertainty`. Offset and uncertainty are 0 if the
 /// ranks share a host, because the processes of a host share the clock.
@@ -27906,25 +27151,6 @@ ClockOffset clock_offset_blocking(const Store& store, int rank, int world_size, 
   return same_node ? ClockOffset{} : detail::sample_clock_blocking(store.with_prefix(key + "/"));
 }
 
-namespace detail {
-
-/// The timelines of all ranks, in rank 0.
-class GatheredTimelines {
- public:
-  explicit GatheredTimelines(RankTimeline own);
-
-  /// @param bytes of rank `rank`, by serialise @throws Error (protocol) for any other bytes
-  void add(int rank, std::string_view bytes);
-
-  /// Blocking: the file system. @throws as AtomicFile
-  void write(const std::string& path, std::span<const std::string> parameters) const;
-
- private:
-  std::vector<RankTimeline> all_;
-};
-
-}  // namespace detail
-
 /// Rank 0 writes the records of all ranks (DistributedDataParallel::records) to `path` as a trace for Perfetto and
 /// chrome://tracing, on rank 0's clock. The clock offsets of ranks on other hosts are estimated now; the trace contains
 /// their uncertainty. Beyond max_timeline_bytes each rank's latest records are kept.
@@ -27950,14 +27176,19 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
     store.set(key, to_bytes(bytes.size())).wait();
   }
   static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
-    detail::GatheredTimelines all(std::move(own));
+    std::vector<RankTimeline> all;
+    all.push_back(std::move(own));
     for (int rank = 1; rank < ranks; ++rank) {
       const std::string key = std::to_string(rank);
       const auto take = [&store](const std::string& name) { return store.take(name, 1).wait(); };
       const auto size = from_bytes<std::size_t>(take(key), "the size of a timeline");
-      all.add(rank, size <= 2 * max_timeline_bytes ? rendezvous::join_value_chunks(key, size, take) : std::string());
+      const bool is_bounded = size <= 2 * max_timeline_bytes;
+      const std::string bytes = is_bounded ? rendezvous::join_value_chunks(key, size, take) : std::string();
+      std::optional<RankTimeline> timeline = parse_rank_timeline(rank, bytes);
+      if (!timeline) throw_error(Errc::protocol, "the timeline of rank {} cannot be read", {rank});
+      all.push_back(*std::move(timeline));
     }
-    all.write(path, parameters);
+    write_trace(path, all, parameters);
     return true;
   }));
 }
@@ -28049,7 +27280,7 @@ class ParameterNames {
   [[noreturn]] void refuse_index(std::size_t parameter, const char* call = "ready") const;
 
   /// "parameter 3 'fc1.weight'".
-  std::string describe(std::size_t parameter) const;
+  std::string describe(std::size_t parameter) const { return describe_parameter(parameter, names_[parameter]); }
 
   /// @throws Error: "ready(3) for parameter 3 'fc1.weight' " and the problem
   [[noreturn]] void refuse_ready(std::size_t parameter, std::string_view problem, Errc code = Errc::invalid_argument,
@@ -28066,8 +27297,6 @@ struct GradientSlot {
   std::size_t bytes = 0;
 
   bool is_bound() const noexcept { return own == place; }
-
-  void pack() const noexcept { pack_from(own); }
 
   /// `source` is the slot's own memory or memory that does not overlap the arena.
   void pack_from(const std::byte* source) const noexcept {
@@ -28100,14 +27329,25 @@ class GradientTable {
 
   /// Binds a gradient: from now on it lies in the arena. The caller has copied its content there.
   /// @returns the gradient's new view
-  TensorView bind(std::size_t parameter);
+  TensorView bind(std::size_t parameter) noexcept {
+    slots_[parameter].own = views_[parameter].data = slots_[parameter].place;
+    return views_[parameter];
+  }
 
   /// Places the gradient as in another plan of the same gradients. The caller moves a bound gradient's content.
   /// @returns the gradient's present view
-  TensorView move(std::size_t parameter, const BucketPlan& plan);
+  TensorView move(std::size_t parameter, const BucketPlan& plan) noexcept {
+    const bool bound = slots_[parameter].is_bound();
+    slots_[parameter].place = place(plan, parameter);
+    return bound ? bind(parameter) : views_[parameter];
+  }
 
   /// Removes the memory of all gradients: later calls of ready() give a gradient's memory.
-  void unbind() noexcept;
+  void unbind() noexcept {
+    for (std::size_t parameter = 0; parameter < size(); ++parameter) {
+      slots_[parameter].own = views_[parameter].data = nullptr;
+    }
+  }
 
   /// Whether the model's gradients have memory: all gradients with elements, or none.
   bool have_memory() const noexcept {
@@ -28115,6 +27355,9 @@ class GradientTable {
         std::find_if(slots_.begin(), slots_.end(), [](const GradientSlot& slot) { return slot.bytes != 0; });
     return first == slots_.end() || first->own != nullptr;
   }
+
+  /// The first bound gradient with elements.
+  std::optional<std::size_t> first_bound() const noexcept;
 
   /// @throws Error (unsupported) if a gradient with elements is bound
   void require_unbound() const;
@@ -28131,19 +27374,12 @@ class GradientTable {
   /// unlike the parameter's own or at an address that the constructor refuses; (unsupported) for a stream of another
   /// device.
   void check(const ReadyGradient& gradient) const {
-    if (gradient.parameter >= size()) {
-      names_.refuse_index(gradient.parameter);
-    }
-    if (gradient.stream) {
-      check_stream(gradient.parameter, *gradient.stream);
-    } else if (device_.kind != DeviceKind::host) {
-      refuse_without_stream(gradient.parameter);
-    }
-    if (gradient.memory) {
-      require_same_kind(gradient.parameter, *gradient.memory);
-    } else if (slots_[gradient.parameter].own == nullptr && slots_[gradient.parameter].bytes != 0) {
-      refuse_without_memory(gradient.parameter);
-    }
+    if (gradient.parameter >= size()) names_.refuse_index(gradient.parameter);
+    const GradientSlot& slot = slots_[gradient.parameter];
+    const bool has_stream = gradient.stream ? takes(*gradient.stream) : device_.kind == DeviceKind::host;
+    const bool has_memory = gradient.memory ? is_same_kind(gradient) && is_aligned(*gradient.memory)
+                                            : slot.own != nullptr || slot.bytes == 0;
+    if (!has_stream || !has_memory) refuse(gradient);
   }
 
   /// Where the gradient of a checked ready() lies: a view without memory, of an empty gradient, means its own.
@@ -28161,25 +27397,20 @@ class GradientTable {
 
   std::string where() const;
 
-  void check_stream(std::size_t parameter, StreamHandle stream) const;
-
-  [[noreturn]] void refuse_without_stream(std::size_t parameter) const;
-
-  [[noreturn]] void refuse_without_memory(std::size_t parameter) const;
-
-  [[noreturn]] void refuse_memory(std::size_t parameter, const TensorView& gradient, bool there) const;
-
-  /// Requires the element count, dtype and device of the parameter's own.
-  void require_same_kind(std::size_t parameter, const TensorView& gradient) const {
-    const TensorView& own = views_[parameter];
-    const bool there = gradient.data != nullptr || gradient.bytes() == 0;
-    const bool same = gradient.shape.element_count() == own.shape.element_count() && gradient.dtype == own.dtype &&
-                      gradient.device == own.device;
-    if (!same || !there) {
-      refuse_memory(parameter, gradient, there);
-    }
-    if (!is_aligned(gradient)) names_.refuse_ready(parameter, alignment_problem(gradient));
+  bool takes(StreamHandle stream) const noexcept {
+    return stream.device == device_ && !is_stream_of_each_thread(stream);
   }
+
+  /// Whether the given memory is there, with the element count, dtype and device of the parameter's own.
+  bool is_same_kind(const ReadyGradient& gradient) const noexcept {
+    const TensorView& own = views_[gradient.parameter];
+    const TensorView& given = *gradient.memory;
+    return (given.data != nullptr || given.bytes() == 0) && given.dtype == own.dtype && given.device == own.device &&
+           given.shape.element_count() == own.shape.element_count();
+  }
+
+  /// @pre its stream or its memory is not taken
+  [[noreturn]] void refuse(const ReadyGradient& gradient) const;
 
   static bool is_aligned(const TensorView& gradient) noexcept {
     return gradient.device.kind == DeviceKind::host || gradient.bytes() == 0 ||
@@ -28193,6 +27424,99 @@ class GradientTable {
   std::vector<TensorView> views_;
   std::vector<GradientSlot> slots_;
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED ParameterNames::ParameterNames(std::span<const Parameter> parameters) {
+  for (const Parameter& parameter : parameters) {
+    names_.push_back(parameter.name);
+  }
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void ParameterNames::refuse_index(std::size_t parameter, const char* call) const {
+  throw_error(Errc::invalid_argument,
+              "{}({}) was called, but the model has {} parameters; pass an index into parameters()",
+              {call, parameter, size()});
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void ParameterNames::refuse_ready(std::size_t parameter, std::string_view problem,
+                                                                    Errc code, SourceLocation where) const {
+  throw_error(code, "ready({}) for {} {}", {parameter, describe(parameter), problem}, where);
+}
+
+DTRAIN_DEFINED GradientTable::GradientTable(std::span<const Parameter> parameters, const BucketPlan& plan,
+                                            std::byte* arena, Device device)
+    : arena_(arena), device_(device), names_(parameters) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const TensorView& gradient = parameters[i].gradient;
+    views_.push_back(gradient);
+    slots_.push_back({gradient.data, place(plan, i), gradient.bytes()});
+    if (gradient.device != device) {
+      throw_error(Errc::unsupported, "the gradient of {} is on {}; this reducer takes gradients {}",
+                  {names_.describe(i), to_string(gradient.device), where()});
+    }
+    if (!is_aligned(gradient)) {
+      throw_error(Errc::invalid_argument, "the gradient of {} {}", {names_.describe(i), alignment_problem(gradient)});
+    }
+  }
+}
+
+DTRAIN_DEFINED std::string GradientTable::alignment_problem(const TensorView& gradient) {
+  return format_text("is at an address that is no multiple of the {} bytes of an element; align it, as cudaMalloc does",
+                     {size_bytes(gradient.dtype)});
+}
+
+DTRAIN_DEFINED std::optional<std::size_t> GradientTable::first_bound() const noexcept {
+  const auto bound = std::find_if(slots_.begin(), slots_.end(),
+                                  [](const GradientSlot& slot) { return slot.is_bound() && slot.bytes != 0; });
+  return bound == slots_.end() ? std::nullopt : std::optional(static_cast<std::size_t>(bound - slots_.begin()));
+}
+
+DTRAIN_DEFINED void GradientTable::require_unbound() const {
+  if (const std::optional<std::size_t> bound = first_bound()) {
+    throw_error(Errc::unsupported,
+                "zero::Gradients uses the memory of reduced gradients again, but bind_gradient has {} there; wrap a "
+                "model without bind_gradient, whose ready(i) copies gradients",
+                {names_.describe(*bound)});
+  }
+}
+
+DTRAIN_DEFINED std::string GradientTable::where() const {
+  return device_.kind == DeviceKind::host ? std::string("in host memory")
+                                          : format_text("on {}, the device of its communication", {to_string(device_)});
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse(const ReadyGradient& gradient) const {
+  const std::size_t i = gradient.parameter;
+  if (!gradient.stream && device_.kind != DeviceKind::host) {
+    names_.refuse_ready(i, format_text("came without a stream, but the gradient is on {}; call ready(i, stream) with "
+                                       "the stream that produces it",
+                                       {to_string(device_)}));
+  }
+  if (gradient.stream && gradient.stream->device != device_) {
+    names_.refuse_ready(i,
+                        format_text("came with a stream of {}; this reducer takes gradients {}",
+                                    {to_string(gradient.stream->device), where()}),
+                        Errc::unsupported);
+  }
+  if (gradient.stream && !takes(*gradient.stream)) {
+    names_.refuse_ready(i,
+                        "came with cudaStreamPerThread, which is another stream in every thread; pass a stream that "
+                        "was created, or the default stream");
+  }
+  if (!gradient.memory) {
+    names_.refuse_ready(i,
+                        "came without memory, and the parameter's own gradient has none; call ready(i, view, stream) "
+                        "with a view of the gradient");
+  }
+  const TensorView& given = *gradient.memory;
+  if (is_same_kind(gradient)) names_.refuse_ready(i, alignment_problem(given));
+  const char* const none = given.data == nullptr && given.bytes() != 0 ? "no memory of " : "";
+  names_.refuse_ready(i, format_text("came with {}{}, but the parameter's own is {}",
+                                     {none, detail::kind(given), detail::kind(views_[i])}));
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -28285,8 +27609,7 @@ class GradientArena {
                 Deadline deadline)
       : plan_(std::move(plan)),
         memory_(allocate(communicator, plan_, deadline)),
-        gradients_(parameters, plan_, data(), device),
-        ranges_(ranges_of(plan_, data())) {}
+        gradients_(parameters, plan_, data(), device) {}
 
   GradientArena(const GradientArena&) = delete;
 
@@ -28295,8 +27618,8 @@ class GradientArena {
   GradientTable& gradients() noexcept { return gradients_; }
 
   /// Range of a bucket.
-  const BufferView& range(std::size_t bucket) const noexcept { return ranges_[bucket]; }
-  std::size_t buckets() const noexcept { return ranges_.size(); }
+  BufferView range(std::size_t bucket) const noexcept { return range_of(plan_.buckets[bucket], data()); }
+  std::size_t buckets() const noexcept { return plan_.buckets.size(); }
 
   /// Null only if it has 0 bytes.
   std::byte* data() const noexcept { return memory_ ? memory_->data() : nullptr; }
@@ -28306,29 +27629,27 @@ class GradientArena {
   /// the communicator connects its ranks for these sizes. Nothing with one rank. Precondition: the content is zeros,
   /// which stay. @throws as all_reduce
   void reduce_extremes(Communicator& communicator, ReduceOp op, typename Communicator::Stream stream) const {
-    const BufferView* smallest = nullptr;
-    const BufferView* largest = nullptr;
-    const auto bytes = [](const BufferView& range) { return range.count * size_bytes(range.dtype); };
-    for (const BufferView& range : ranges_) {
-      if (range.count == 0) continue;
-      if (smallest == nullptr || bytes(range) < bytes(*smallest)) smallest = &range;
-      if (largest == nullptr || bytes(range) > bytes(*largest)) largest = &range;
+    const PlannedBucket* smallest = nullptr;
+    const PlannedBucket* largest = nullptr;
+    for (const PlannedBucket& bucket : plan_.buckets) {
+      if (bucket.bytes == 0) continue;
+      if (smallest == nullptr || bucket.bytes < smallest->bytes) smallest = &bucket;
+      if (largest == nullptr || bucket.bytes > largest->bytes) largest = &bucket;
     }
     if (smallest == nullptr || communicator.size() == 1) return;
-    BufferView least = *smallest;  // a later plan's smallest bucket may be a bias
-    least.count = std::min(least.count, arena_alignment / size_bytes(least.dtype));
-    communicator.enqueue(backend::AllReduce{least, least, op}, stream);
-    if (smallest->count != least.count) {
-      communicator.enqueue(backend::AllReduce{*smallest, *smallest, op}, stream);
-    }
-    if (largest != smallest) communicator.enqueue(backend::AllReduce{*largest, *largest, op}, stream);
+    const auto reduce = [&](const BufferView& range) {
+      communicator.enqueue(backend::AllReduce{range, range, op}, stream);
+    };
+    const BufferView whole = range_of(*smallest, data());
+    BufferView least = whole;  // a later plan's smallest bucket may be a bias
+    least.count = std::min(whole.count, arena_alignment / size_bytes(whole.dtype));
+    reduce(least);
+    if (whole.count != least.count) reduce(whole);
+    if (largest != smallest) reduce(range_of(*largest, data()));
   }
 
   /// Adopts another plan of the same bytes, by which the table's gradients have been moved.
-  void set_plan(BucketPlan plan) {
-    plan_ = std::move(plan);
-    ranges_ = ranges_of(plan_, data());
-  }
+  void set_plan(BucketPlan plan) { plan_ = std::move(plan); }
 
   /// Collective, blocking: the same buckets in less memory, see with_reused_memory.
   /// @param unbinds see GradientTable::unbind @throws Error (unsupported) for bound gradients without it
@@ -28355,7 +27676,6 @@ class GradientArena {
   BucketPlan plan_;
   std::shared_ptr<Allocation> memory_;
   GradientTable gradients_;
-  std::vector<BufferView> ranges_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -28523,9 +27843,6 @@ struct RelocationBuffer {
   std::size_t bytes;
 };
 
-/// Whether a bound gradient has elements: only bound gradients have their content in the arena between steps.
-bool has_bound_contents(const GradientTable& gradients);
-
 /// The gradients' blocks in their present order in the arena, with their offsets in `plan` as targets.
 std::vector<Block> blocks_of(const GradientTable& gradients, const BucketPlan& plan, const std::byte* arena);
 
@@ -28583,7 +27900,7 @@ bool move_contents_on_device([[maybe_unused]] const GradientTable& gradients, [[
 template <class Copier, class Wait>
 void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte* arena, Copier& copier, Wait&& wait,
                     const std::function<void(std::size_t, const TensorView&)>& bind, int sharers) {
-  if (!has_bound_contents(gradients)) {
+  if (!gradients.first_bound()) {  // only bound gradients have their content in the arena between steps
     copier.clear(arena, plan.arena_bytes);
   } else if (!move_contents_on_device(gradients, plan, arena, copier)) {
     const RelocationBuffer scratch(plan.arena_bytes, sharers);
@@ -28603,12 +27920,66 @@ void move_gradients(GradientTable& gradients, const BucketPlan& plan, std::byte*
   }
 }
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::optional<BucketPlan> next_plan(const BucketRebuild& rebuild, const BucketPlan& plan,
+                                                   std::span<const GradientSize> sizes,
+                                                   std::span<const std::size_t> order, const BucketCaps& caps,
+                                                   StepMeter& meter) {
+  std::optional<BucketPlan> next;
+  if (!order.empty()) next = plan_buckets(sizes, order, caps);
+  if (rebuild.is_planning()) {
+    std::optional<BucketPlan> planned =
+        rebuild.planner->after_step(order, {meter.step(), meter.last_duration(), meter.recorder()});
+    if (planned) next = std::move(planned);
+    meter.record_every_ready(rebuild.planner->wants_ready_times());
+  }
+  if (next && next->arena_bytes != plan.arena_bytes) {
+    throw_error(Errc::invalid_argument, "a second bucket plan needs another arena; it is not of the same gradients");
+  }
+  const bool is_same = next && next->offset_of == plan.offset_of && next->bucket_of == plan.bucket_of;
+  return is_same ? std::nullopt : std::move(next);
+}
+
+DTRAIN_DEFINED RelocationBuffer::RelocationBuffer(std::size_t wanted, int sharers) : bytes(wanted) {
+  constexpr std::size_t min_bytes = 4096;
+  const std::uint64_t available = available_memory_bytes() / (2 * static_cast<unsigned>(sharers));
+  if (bytes > available || !try_allocate()) {
+    bytes = std::min(bytes, useful_bytes);
+  }
+  while (!memory && bytes > min_bytes && (bytes > available || !try_allocate())) {
+    bytes /= 2;
+  }
+  if (!memory) {
+    memory.reset(new std::byte[bytes]);
+  }
+}
+
+DTRAIN_DEFINED std::vector<Block> blocks_of(const GradientTable& gradients, const BucketPlan& plan,
+                                            const std::byte* arena) {
+  std::vector<std::pair<std::size_t, Block>> placed;
+  for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
+    if (const GradientSlot& slot = gradients[parameter]; slot.bytes != 0) {
+      const auto offset = static_cast<std::size_t>(slot.place - arena);
+      placed.push_back({offset, {detail::padded(slot.bytes), plan.offset_of[parameter]}});
+    }
+  }
+  std::sort(placed.begin(), placed.end(), [](const auto& one, const auto& other) { return one.first < other.first; });
+  std::vector<Block> blocks;
+  for (const auto& [offset, block] : placed) {
+    blocks.push_back(block);
+  }
+  return blocks;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/reduction/cuda/bucket_copies.hpp
 
 /// @file
-/// BucketCopies: the copies that pack and unpack the gradients of a bucket in device memory.
+/// BucketCopies: the copies that pack and unpack the gradients of a bucket in device memory, or multiply gradients.
 
 #if DTRAIN_WITH_CUDA
 
@@ -28623,23 +27994,29 @@ class BucketCopies {
   using Stream = stream::cuda::StreamRef;
 
   /// Adopts a plan. The first call loads the kernels of the plan's types: later loading may wait for collectives that
-  /// wait for other ranks. Lifetime: the plan outlives its use here.
+  /// wait for other ranks.
   /// @param multiplies whether enqueue() gets other factors than 1: requires kernels for all types, which are loaded
   void plan(const BucketPlan& plan, bool multiplies, Stream stream) {
-    plan_ = &plan;
-    by_kernel_.clear();
+    type_of_.clear();
     for (const PlannedBucket& bucket : plan.buckets) {
-      auto& copies = by_kernel_.emplace_back();
-      if (multiplies || loads_kernel(bucket.dtype, stream)) {
-        copies.emplace(bucket.dtype, bucket.dtype).reserve(bucket.parameters.size());
+      const DType dtype = bucket.dtype;
+      const auto known = std::find_if(types_.begin(), types_.end(),
+                                      [dtype](const TypedCopies& typed) { return typed.dtype == dtype; });
+      type_of_.push_back(static_cast<std::size_t>(known - types_.begin()));
+      if (known != types_.end()) {
+        known->is_loaded = known->is_loaded || multiplies;
+        continue;
       }
+      types_.push_back({dtype, stream::cuda::ScaledCopyBatch::load(dtype, dtype, stream), {dtype, dtype}});
+      types_.back().by_kernel.reserve(plan.bucket_of.size());
     }
     by_runtime_.reserve(plan.bucket_of.size());
   }
 
+  /// Adds a copy, of the same bucket as all others since the last enqueue(), or for enqueue_all().
   void add(std::size_t bucket, std::byte* to, const std::byte* from, std::size_t bytes) {
-    if (auto& kernel = by_kernel_[bucket]) {
-      kernel->add(to, from, bytes / size_bytes(plan_->buckets[bucket].dtype));
+    if (TypedCopies& typed = types_[type_of_[bucket]]; typed.is_loaded) {
+      typed.by_kernel.add(to, from, bytes / size_bytes(typed.dtype));
     } else {
       by_runtime_.add(to, from, bytes);
     }
@@ -28647,37 +28024,36 @@ class BucketCopies {
 
   /// Whether no gradient of the bucket was added since the last enqueue().
   bool empty(std::size_t bucket) const noexcept {
-    const auto& kernel = by_kernel_[bucket];
-    return kernel ? kernel->empty() : by_runtime_.empty();
+    const TypedCopies& typed = types_[type_of_[bucket]];
+    return typed.is_loaded ? typed.by_kernel.empty() : by_runtime_.empty();
   }
 
   /// Enqueues the copies that were added, all of this bucket. @throws Error (cuda)
   void enqueue(std::size_t bucket, double factor, Stream stream) {
-    if (auto& kernel = by_kernel_[bucket]) {
-      kernel->enqueue(factor, stream);
+    if (TypedCopies& typed = types_[type_of_[bucket]]; typed.is_loaded) {
+      typed.by_kernel.enqueue(factor, stream);
     } else {
       by_runtime_.enqueue(stream);
     }
   }
 
- private:
-  struct LoadedType {
-    DType dtype;
-    bool is_loaded;
-  };
-
-  bool loads_kernel(DType dtype, Stream stream) {
-    const auto known =
-        std::find_if(types_.begin(), types_.end(), [dtype](const LoadedType& loaded) { return loaded.dtype == dtype; });
-    if (known != types_.end()) return known->is_loaded;
-    types_.push_back({dtype, stream::cuda::ScaledCopyBatch::load(dtype, dtype, stream)});
-    return types_.back().is_loaded;
+  /// Enqueues the copies that were added, of any buckets. Requires the kernels of all types. @throws Error (cuda)
+  void enqueue_all(double factor, Stream stream) {
+    for (TypedCopies& typed : types_) {
+      typed.by_kernel.enqueue(factor, stream);
+    }
   }
 
-  const BucketPlan* plan_ = nullptr;
-  std::vector<std::optional<stream::cuda::ScaledCopyBatch>> by_kernel_;  ///< of each bucket
-  stream::cuda::CopyBatch by_runtime_;                                   ///< of one bucket at a time
-  std::vector<LoadedType> types_;
+ private:
+  struct TypedCopies {
+    DType dtype;
+    bool is_loaded;
+    stream::cuda::ScaledCopyBatch by_kernel;
+  };
+
+  std::vector<TypedCopies> types_;
+  std::vector<std::size_t> type_of_;  ///< of each bucket: index into types_
+  stream::cuda::CopyBatch by_runtime_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -28707,72 +28083,66 @@ class CopyStreams {
   /// The stream for packing, whose work runs after earlier steps, and not after earlier buckets of this step.
   /// @throws Error (cuda), as do the others
   Stream packing() {
-    if (!packing_) {
-      make(packing_);
-      communication_.record(forked_);
-      packing_->ref().wait(forked_);  // the arena may still be in use
-    }
-    packs_ = true;
-    return packing_->ref();
+    if (!packing_.stream) fork(packing_);  // the arena may still be in use
+    return use(packing_);
   }
 
   /// Makes later work of the communication stream run after all packing so far.
-  void make_communication_wait() { join_stream(packing_, packs_, packed_); }
+  void make_communication_wait() { join(packing_); }
 
   /// The stream for unpacking, whose later work runs after the work now on the communication stream.
   Stream unpacking() {
-    if (!unpacking_) {
-      make(unpacking_);
-    }
-    communication_.record(reduced_);
-    unpacking_->ref().wait(reduced_);
-    unpacks_ = true;
-    return unpacking_->ref();
+    fork(unpacking_);
+    return use(unpacking_);
   }
 
   /// Makes later work of the communication stream run after all copies so far.
   void join_all() {
-    join_stream(packing_, packs_, packed_);
-    join_stream(unpacking_, unpacks_, unpacked_);
+    join(packing_);
+    join(unpacking_);
   }
 
   /// Makes later packing run after `step_end`, an event of the communication stream after join_all(): packing changes
   /// memory that the step's reductions and copies use. Not in a capture, whose streams have all been joined: the next
   /// replay runs after this one.
   void begin_packing_after(const stream::cuda::Event& step_end) {
-    if (packing_ && !communication_.is_capturing()) {
-      packing_->ref().wait(step_end);
-    }
+    if (packing_.stream && !communication_.is_capturing()) packing_.stream->ref().wait(step_end);
   }
 
  private:
-  using OptionalStream = std::optional<stream::cuda::Stream>;
+  /// Events are recorded anew for each bucket: a wait is for the latest record at the time of its call.
+  struct CopyStream {
+    std::optional<stream::cuda::Stream> stream;
+    bool is_used = false;  ///< whether it has work for which the communication stream has not waited
+    stream::cuda::Event forked;
+    stream::cuda::Event end;
+  };
 
-  void make(OptionalStream& stream) const {
-    const stream::cuda::RelaxedCapture relaxed;  // the first step may be captured
-    stream.emplace(stream::cuda::Priority::high, communication_.device().index);
+  /// Makes later copies run after the work now on the communication stream.
+  void fork(CopyStream& copies) const {
+    if (!copies.stream) {
+      const stream::cuda::RelaxedCapture relaxed;  // the first step may be captured
+      copies.stream.emplace(stream::cuda::Priority::high, communication_.device().index);
+    }
+    communication_.record(copies.forked);
+    copies.stream->ref().wait(copies.forked);
   }
 
-  void join_stream(const OptionalStream& stream, bool& is_used, stream::cuda::Event& end) const {
-    if (is_used) {
-      stream->ref().record(end);
-      communication_.wait(end);
-      is_used = false;
-    }
+  static Stream use(CopyStream& copies) noexcept {
+    copies.is_used = true;
+    return copies.stream->ref();
+  }
+
+  void join(CopyStream& copies) const {
+    if (!copies.is_used) return;
+    copies.stream->ref().record(copies.end);
+    communication_.wait(copies.end);
+    copies.is_used = false;
   }
 
   Stream communication_;
-  OptionalStream packing_;
-  OptionalStream unpacking_;
-  bool packs_ = false;  ///< whether packing_ has work for which the communication stream has not waited
-  bool unpacks_ = false;
-  /// @name Recorded anew for each bucket: a wait is for the latest record at the time of its call.
-  /// @{
-  stream::cuda::Event forked_;
-  stream::cuda::Event packed_;
-  stream::cuda::Event reduced_;
-  stream::cuda::Event unpacked_;
-  /// @}
+  CopyStream packing_;
+  CopyStream unpacking_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -28958,146 +28328,74 @@ class CudaBucketNorms {
 
 #endif  // DTRAIN_WITH_CUDA
 
-// ---- dtrain/ddp/reduction/cuda/producer_events.hpp
+// ---- dtrain/ddp/reduction/cuda/producer_streams.hpp
 
 /// @file
-/// Producer events: the streams that produced the gradients of one bucket, each with a CUDA event.
+/// ProducerStreams: the streams that produced gradients of a bucket or a step, each with a CUDA event.
 
 #if DTRAIN_WITH_CUDA
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// The streams that produced gradients of a step, each once.
+/// Each stream is there once. Streams and events are kept for reuse: a step with the same streams as an earlier one
+/// allocates nothing.
 class ProducerStreams {
  public:
-  auto begin() const noexcept { return streams_.begin(); }
-  auto end() const noexcept { return streams_.end(); }
-  bool empty() const noexcept { return streams_.empty(); }
-  void clear() noexcept { streams_.clear(); }
+  bool empty() const noexcept { return used_ == 0; }
+  void clear() noexcept { used_ = 0; }
 
+  /// Adds a stream unless it is present.
   void add(StreamHandle stream) {
-    if (std::find(begin(), end(), stream) == end()) {
-      streams_.push_back(stream);
+    const auto end = producers_.begin() + static_cast<std::ptrdiff_t>(used_);
+    if (std::any_of(producers_.begin(), end, [&](const Producer& known) { return known.stream == stream; })) return;
+    if (used_ == producers_.size()) producers_.emplace_back();
+    producers_[used_++].stream = stream;
+  }
+
+  void add(const ProducerStreams& others) {
+    for (std::size_t i = 0; i < others.used_; ++i) {
+      add(others.producers_[i].stream);
+    }
+  }
+
+  /// Calls `act(stream)` with the StreamRef of each stream.
+  template <class Act>
+  void for_each(Act act) const {
+    for (std::size_t i = 0; i < used_; ++i) {
+      stream::cuda::with_stream(producers_[i].stream, act);
     }
   }
 
   /// Whether one of the streams is captured in a graph.
   bool is_captured() const {
     bool captured = false;
-    for (const StreamHandle handle : streams_) {
-      stream::cuda::with_stream(
-          handle, [&captured](stream::cuda::StreamRef stream) { captured = captured || stream.is_capturing(); });
-    }
+    for_each([&captured](stream::cuda::StreamRef stream) { captured = captured || stream.is_capturing(); });
     return captured;
-  }
-
- private:
-  std::vector<StreamHandle> streams_;
-};
-
-/// Events are created once and reused: a step with the same streams as an earlier one allocates nothing.
-class ProducerEvents {
- public:
-  void clear() noexcept { used_ = 0; }
-
-  /// Adds a stream unless it is present.
-  void add(StreamHandle stream) {
-    const auto end = events_.begin() + static_cast<std::ptrdiff_t>(used_);
-    if (std::any_of(events_.begin(), end, [&](const ProducerEvent& event) { return event.stream == stream; })) {
-      return;
-    }
-    if (used_ == events_.size()) {
-      events_.emplace_back();
-    }
-    events_[used_++].stream = stream;
   }
 
   /// Records an event at the present end of every stream.
   void record() {
     for (std::size_t i = 0; i < used_; ++i) {
-      stream::cuda::with_stream(events_[i].stream,
-                                [&](stream::cuda::StreamRef stream) { stream.record(events_[i].produced); });
+      stream::cuda::with_stream(producers_[i].stream,
+                                [&](stream::cuda::StreamRef stream) { stream.record(producers_[i].produced); });
     }
   }
 
   /// Makes later work of `waiting` run after the recorded events.
   void make_wait(stream::cuda::StreamRef waiting) const {
     for (std::size_t i = 0; i < used_; ++i) {
-      waiting.wait(events_[i].produced);
+      waiting.wait(producers_[i].produced);
     }
   }
 
  private:
-  struct ProducerEvent {
+  struct Producer {
     StreamHandle stream{};
     stream::cuda::Event produced;
   };
 
-  std::vector<ProducerEvent> events_;
+  std::vector<Producer> producers_;  ///< only the first used_ are present
   std::size_t used_ = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-#endif  // DTRAIN_WITH_CUDA
-
-// ---- dtrain/ddp/reduction/cuda/gradient_scaling.hpp
-
-/// @file
-/// GradientScaling: multiplies reduced gradients in device memory, in the order of the streams that produced them.
-
-#if DTRAIN_WITH_CUDA
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Steady state: allocates nothing. Threads: one at a time.
-class GradientScaling {
- public:
-  /// Enqueues the products on `stream`, after the work now on the producers and before the producers' later work.
-  /// Requires: ScaledCopyBatch is loaded for the gradients' types. Lifetime: the producers exist. @throws Error (cuda)
-  void enqueue(const GradientTable& gradients, double factor, const ProducerStreams& producers,
-               stream::cuda::StreamRef stream) {
-    events_.clear();
-    for (const StreamHandle producer : producers) {
-      events_.add(producer);
-    }
-    events_.record();
-    events_.make_wait(stream);
-    for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
-      const BufferView gradient = gradients.view(parameter).flat();
-      if (gradient.count != 0) {
-        batch_of(gradient.dtype, gradients.size()).add(gradient.data, gradient.data, gradient.count);
-      }
-    }
-    for (TypedBatch& typed : batches_) {
-      typed.batch.enqueue(factor, stream);
-    }
-    stream.record(scaled_);
-    for (const StreamHandle producer : producers) {
-      stream::cuda::with_stream(producer, [this](stream::cuda::StreamRef waiting) { waiting.wait(scaled_); });
-    }
-  }
-
- private:
-  struct TypedBatch {
-    DType dtype;
-    stream::cuda::ScaledCopyBatch batch;
-  };
-
-  stream::cuda::ScaledCopyBatch& batch_of(DType dtype, std::size_t gradients) {
-    const auto found = std::find_if(batches_.begin(), batches_.end(),
-                                    [dtype](const TypedBatch& typed) { return typed.dtype == dtype; });
-    if (found != batches_.end()) {
-      return found->batch;
-    }
-    batches_.push_back({dtype, stream::cuda::ScaledCopyBatch(dtype, dtype)});
-    batches_.back().batch.reserve(gradients);
-    return batches_.back().batch;
-  }
-
-  ProducerEvents events_;
-  std::vector<TypedBatch> batches_;
-  stream::cuda::Event scaled_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -29156,7 +28454,7 @@ class CudaGradientCopier {
 
   void rebuild_buckets() {
     bucket_copies_.plan(*plan_, factor_ != 1, stream_);
-    producer_events_ = std::vector<ProducerEvents>(plan_->buckets.size());
+    bucket_producers_ = std::vector<ProducerStreams>(plan_->buckets.size());
     copies_.reserve(gradients_->size());
     times_.plan(plan_->buckets.size());
   }
@@ -29183,25 +28481,23 @@ class CudaGradientCopier {
   }
 
   void complete(std::size_t bucket) {
-    ProducerEvents& events = producer_events_[bucket];
-    events.clear();
+    ProducerStreams& producers = bucket_producers_[bucket];
+    producers.clear();
     for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
       if (!announced_[parameter].is_zero_filled) {
-        events.add(announced_[parameter].stream);
+        producers.add(announced_[parameter].stream);
         producers_.add(announced_[parameter].stream);
         continue;
       }
-      for (const StreamHandle producer : producers_) {
-        events.add(producer);  // the producer may still write the gradient that zeros replace
-      }
+      producers.add(producers_);  // they may still write the gradient that zeros replace
       const StreamHandle earlier = announced_[parameter].stream;
       if (earlier.device.kind == DeviceKind::cuda &&
           !producers_.is_captured()) {  // a graph cannot wait for work outside it
-        events.add(earlier);
+        producers.add(earlier);
         producers_.add(earlier);
       }
     }
-    events.record();
+    producers.record();
   }
 
   void before(std::size_t bucket) {
@@ -29244,12 +28540,10 @@ class CudaGradientCopier {
     times_.ended(stream_);
     stream_.record(done_);
     copy_streams_.begin_packing_after(done_);
-    for (const StreamHandle producer : producers_) {
-      stream::cuda::with_stream(producer, [this](Stream waiting) {
-        times_.computed(waiting);
-        waiting.wait(done_);
-      });
-    }
+    producers_.for_each([this](Stream producer) {
+      times_.computed(producer);
+      producer.wait(done_);
+    });
     times_.end_step();
     if (producers_.empty()) {
       wait(done_);
@@ -29269,7 +28563,15 @@ class CudaGradientCopier {
   template <class Wait>
   void scale_reduced(double factor, Wait&& wait) {
     if (is_captured_) producers_.clear();
-    scaling_.enqueue(*gradients_, factor, producers_, stream_);
+    producers_.record();
+    producers_.make_wait(stream_);
+    for (std::size_t parameter = 0; parameter < gradients_->size(); ++parameter) {
+      const TensorView& gradient = gradients_->view(parameter);
+      bucket_copies_.add(plan_->bucket_of[parameter], gradient.data, gradient.data, gradient.bytes());
+    }
+    bucket_copies_.enqueue_all(factor, stream_);
+    stream_.record(done_);
+    producers_.for_each([this](Stream producer) { producer.wait(done_); });
     if (producers_.empty() || has_graph_) synchronize(wait);
   }
 
@@ -29341,7 +28643,7 @@ class CudaGradientCopier {
   void enqueue_packing(std::size_t bucket) {
     const bool packs = !bucket_copies_.empty(bucket);
     const Stream packing = packs ? copy_streams_.packing() : stream_;
-    producer_events_[bucket].make_wait(packing);
+    bucket_producers_[bucket].make_wait(packing);
     if (packs) bucket_copies_.enqueue(bucket, factor_, packing);
     copy_streams_.make_communication_wait();
   }
@@ -29365,12 +28667,11 @@ class CudaGradientCopier {
   StepMeter* meter_;
   DeviceTimes times_;
   std::vector<AnnouncedGradient> announced_;
-  std::vector<ProducerEvents> producer_events_;  ///< of each bucket
-  ProducerStreams producers_;                    ///< of the step so far
+  std::vector<ProducerStreams> bucket_producers_;
+  ProducerStreams producers_;  ///< of the step so far
   BucketCopies bucket_copies_;
   stream::cuda::CopyBatch copies_;  ///< between steps
   double factor_ = 1;               ///< 1: gradients are packed as they are
-  GradientScaling scaling_;
   stream::cuda::Event done_;
   bool is_captured_ = false;  ///< whether the last step was captured
   bool has_graph_ = false;    ///< whether a step was captured
@@ -29470,7 +28771,7 @@ class HostGradientCopier {
   /// Copy between the model's memory and arena slots, for buffers.
   void gather(std::span<const GradientSlot> slots) const noexcept {
     for (const GradientSlot& slot : slots) {
-      slot.pack();
+      slot.pack_from(slot.own);
     }
   }
   void scatter(std::span<const GradientSlot> slots) const noexcept {
@@ -29689,18 +28990,23 @@ typename detail::StateOf<R>::type,
 template <OptimizerRule R>
 inline constexpr std::size_t state_arrays = detail::span_count<typename detail::StateOf<R>::type>();
 
+/// The rule's state. @param states the address of each state array, of `count` elements
+template <OptimizerRule R>
+auto state_of(float* const* states, std::size_t count) {
+  return [&]<std::size_t... I>(std::index_sequence<I...>) {
+    return typename detail::StateOf<R>::type{std::span<float>(states[I], count)...};
+  }
+  (std::make_index_sequence<state_arrays<R>>());
+}
+
 /// Calls the rule. @param states the address of each state array, of as many elements as the weights
 template <OptimizerRule R>
 void apply_rule(const R& rule, std::span<float> weights, std::span<const float> gradients, float* const* states,
                 const StepInfo& info) {
-  using State = typename detail::StateOf<R>::type;
   if constexpr (state_arrays<R> == 0) {
     rule(weights, gradients, info);
   } else {
-    [&]<std::size_t... I>(std::index_sequence<I...>) {
-      rule(weights, gradients, State{std::span<float>(states[I], weights.size())...}, info);
-    }
-    (std::make_index_sequence<state_arrays<R>>());
+    rule(weights, gradients, state_of<R>(states, weights.size()), info);
   }
 }
 
@@ -29723,11 +29029,7 @@ template <OptimizerRule R>
 requires NormedRule<R> ParameterNorms measure_rule(const R& rule, std::span<const float> weights,
                                                    std::span<const float> gradients, float* const* states,
                                                    const StepInfo& info) {
-  using State = typename detail::StateOf<R>::type;
-  return [&]<std::size_t... I>(std::index_sequence<I...>) {
-    return rule.measure(weights, gradients, State{std::span<float>(states[I], weights.size())...}, info);
-  }
-  (std::make_index_sequence<state_arrays<R>>());
+  return rule.measure(weights, gradients, state_of<R>(states, weights.size()), info);
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -30220,7 +29522,7 @@ class ShardedParameters {
 
   /// Measures this rank's part of the bucket by the rule, and adds the results to square_sums(). An exception of the
   /// rule is kept.
-  void measure(std::size_t bucket, const ShardMemory& memory) noexcept;
+  void measure(std::size_t bucket, const ShardMemory& memory) noexcept { run_rule(bucket, memory, Pass::measure); }
 
   /// Two sums for each parameter, over this rank's parts. The caller adds up the sums of all ranks before update().
   std::span<double> square_sums() noexcept { return {square_sums_.data(), square_sums_.size()}; }
@@ -30228,7 +29530,9 @@ class ShardedParameters {
   /// Replaces this rank's gradients in the bucket by new weights. If the rule throws, here or in measure(), the
   /// exception is kept, and the present weights replace the gradients.
   /// @param stores whether new weights also replace the model's, up to the elements for which the rule throws
-  void update(std::size_t bucket, const ShardMemory& memory, bool stores = false) noexcept;
+  void update(std::size_t bucket, const ShardMemory& memory, bool stores = false) noexcept {
+    run_rule(bucket, memory, stores ? Pass::update_and_store : Pass::update);
+  }
 
   /// @throws the exception of the rule in measure() or update() of the bucket
   void throw_if_failed(std::size_t bucket) const {
@@ -30297,21 +29601,11 @@ struct ShardIndex {
   std::string file_name(const std::string& path, std::int64_t rank) const;
 };
 
-/// Content of this rank's file: the state of its blocks. Rank 0's file also has the state that all ranks hold.
-std::vector<NamedTensor> shard_entries(ShardedParameters& shares, int rank);
-
 /// Reads this rank's state from the files of any number of ranks. All ranks together check the digests of all files.
 /// Blocking: the file system.
 /// @throws Error (protocol) for files that are missing, damaged, or of another optimizer; the state is undefined after
 /// an error
 void read_shard_files(const std::string& path, const ShardIndex& index, ShardedParameters& shares, int rank, int ranks);
-
-/// Removes the shard files beside `path` except those of index `kept`, and partial files of killed writers. Logs a
-/// warning for a file that cannot be removed. Blocking: the file system.
-void remove_other_shard_files(const std::string& path, const ShardIndex& kept) noexcept;
-
-/// Removes the shard files of one index, or only the file of `rank`.
-void remove_shard_files(const std::string& path, const ShardIndex& index, std::optional<int> rank = {}) noexcept;
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -30341,17 +29635,7 @@ class Step {
     ~Target() = default;
   };
 
-  explicit Step(Target& target) noexcept : target_(&target), exceptions_(std::uncaught_exceptions()) {}
-  Step(Step&& other) noexcept : target_(std::exchange(other.target_, nullptr)), exceptions_(other.exceptions_) {}
-  Step& operator=(Step&& other) noexcept {
-    if (this != &other) {
-      abandon();
-      target_ = std::exchange(other.target_, nullptr);
-      exceptions_ = other.exceptions_;
-    }
-    return *this;
-  }
-  ~Step() { abandon(); }
+  explicit Step(Target& target) noexcept : target_(&target, Abandon{std::uncaught_exceptions()}) {}
 
   /// Gradient `parameter` is final in host memory. Blocking: no; copies the gradient unless it is bound.
   /// @throws Error (invalid_argument) for an index out of range, a second call in this step, a call after finish(), or
@@ -30375,28 +29659,27 @@ class Step {
   /// @throws Error (missing_gradient), naming the parameters without ready(); PeerLost, JobFailed; Error (timeout).
   void finish() {
     Target& finishing = target();
-    target_ = nullptr;  // a step that fails in finish() reports to the job itself
+    static_cast<void>(target_.release());  // a step that fails in finish() reports to the job itself
     finishing.finish();
   }
 
   bool finished() const noexcept { return target_ == nullptr; }
 
  private:
+  struct Abandon {
+    int exceptions;  ///< those that unwind when the step begins
+
+    void operator()(Target* target) const noexcept { target->abandon(std::uncaught_exceptions() > exceptions); }
+  };
+
   Target& target() const {
-    if (target_ == nullptr) {
+    if (!target_) {
       throw_error(Errc::invalid_argument, "a step was used after finish(); begin() a new one for each backward pass");
     }
     return *target_;
   }
 
-  void abandon() noexcept {
-    if (Target* const left = std::exchange(target_, nullptr)) {
-      left->abandon(std::uncaught_exceptions() > exceptions_);
-    }
-  }
-
-  Target* target_;
-  int exceptions_;
+  std::unique_ptr<Target, Abandon> target_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -30537,11 +29820,11 @@ class StepWork {
   /// Whether the step that begins leaves each rank its own buffers; equal on all ranks.
   virtual bool keeps_buffers() const { return false; }
 
-  /// Whether finish leaves the model's values to wait_for.
+  /// Whether finish leaves the model's values to wait_until_stored.
   virtual bool overlaps_forward() const noexcept { return false; }
 
   /// Blocking: until the model has the new values of a bucket, after finish.
-  virtual void wait_for(std::size_t bucket) = 0;
+  virtual void wait_until_stored(std::size_t bucket) = 0;
 
  protected:
   ~StepWork() = default;
@@ -30565,9 +29848,9 @@ class OpenWork {
   /// Blocking: until open work has stored the values of a parameter, or of all parameters; the latter ends the work.
   /// Returns at once without open work.
   void wait_for(std::optional<std::size_t> parameter, const BucketPlan& plan) {
-    if (work_ != nullptr && parameter) return work_->wait_for(plan.bucket_of[*parameter]);
+    if (work_ != nullptr && parameter) return work_->wait_until_stored(plan.bucket_of[*parameter]);
     for (std::size_t bucket = 0; work_ != nullptr && bucket < plan.buckets.size(); ++bucket) {
-      work_->wait_for(bucket);
+      work_->wait_until_stored(bucket);
     }
     work_ = nullptr;
   }
@@ -30617,7 +29900,7 @@ class ReducingWork : public StepWork<C> {
   /// Not called: gradients have their memory.
   void pack(std::size_t, const std::byte*, const GradientSlot&) final {}
   void finish(C&, Stream) final { buckets_->unpack(); }
-  void wait_for(std::size_t) final {}
+  void wait_until_stored(std::size_t) final {}
 
  protected:
   ~ReducingWork() = default;
@@ -30717,6 +30000,55 @@ class HookWork final : public ReducingWork<C> {
   std::vector<std::vector<BucketGradient>> gradients_;  ///< of each bucket
   TrafficCounter traffic_;
 };
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void require_reducible(const BucketPlan& plan, const GradientTable& gradients, const char* caller) {
+  if (plan.reuses_memory) {
+    refuse_work(caller,
+                "no ShardedOptimizer, but one with zero::Gradients has left no memory for all gradients; give it to "
+                "each step that reduces");
+  }
+  if (!gradients.have_memory()) {
+    refuse_work(caller,
+                "no ShardedOptimizer, but the model's gradients have no memory for the reduced ones; allocate it, give "
+                "the model bind_gradient(i, view), or give a ShardedOptimizer to each step");
+  }
+}
+
+DTRAIN_DEFINED std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan,
+                                                                         const GradientTable& table) {
+  std::vector<std::vector<BucketGradient>> buckets;
+  for (const PlannedBucket& bucket : plan.buckets) {
+    std::vector<BucketGradient>& gradients = buckets.emplace_back();
+    for (const std::size_t parameter : bucket.parameters) {
+      TensorView view = table.view(parameter);
+      view.data = table[parameter].place;
+      gradients.push_back({parameter, view});
+    }
+  }
+  return buckets;
+}
+
+DTRAIN_DEFINED std::uint64_t allowed_items(std::uint64_t wanted) {
+  constexpr std::uint64_t most = 4096;
+  if (wanted > most) {
+    throw_error(Errc::limit,
+                "a gradient hook's items_per_bucket(ranks) returned {}, but a stream has room for {} work items of a "
+                "bucket at most; let an item do more",
+                {wanted, most});
+  }
+  return wanted;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_items(std::size_t bucket, std::uint64_t enqueued, std::uint64_t allowed) {
+  throw_error(Errc::limit,
+              "the gradient hook enqueued {} work items for bucket {}, which has room for {}; let its member "
+              "items_per_bucket(ranks) return the largest number for a bucket",
+              {enqueued, bucket, allowed});
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -31733,14 +31065,6 @@ class ShardedGradients {
 /// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
 using GradientInspection = std::function<bool(ShardedGradients&)>;
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::ShardedGradients;
-}  // namespace DTRAIN_NAMESPACE
-
-namespace DTRAIN_NAMESPACE::ddp {
-
 /// Work of a step with a ShardedOptimizer.
 /// - Update: a bucket is updated as soon as it is reduced. A step with an inspection updates buckets when all are
 /// reduced; a rule that needs norms of whole parameters, when all are measured.
@@ -31843,13 +31167,13 @@ class ShardedReduction final : public StepWork<C> {
       if (!gathers_last()) parameters_.store(bucket, ranges_[bucket].data);
     }
     for (std::size_t bucket = 0; gathers_last() && !overlaps_forward() && bucket < ranges_.size(); ++bucket)
-      wait_for(bucket);
+      wait_until_stored(bucket);
     parameters_.end_step();
   }
 
   bool overlaps_forward() const noexcept override { return stage_.overlap_forward; }
 
-  void wait_for(std::size_t bucket) override { buckets_->wait_for_event(stored_[bucket]); }
+  void wait_until_stored(std::size_t bucket) override { buckets_->wait_for_event(stored_[bucket]); }
 
  private:
   using Event = typename Stream::Event;
@@ -32022,6 +31346,10 @@ class ShardedReduction final : public StepWork<C> {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+namespace DTRAIN_NAMESPACE {
+using ddp::ShardedGradients;
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/ddp/sharded/sharded_optimizer.hpp
 
 /// @file
@@ -32072,18 +31400,19 @@ class ShardedOptimizer {
                   "dtrain: ShardedOptimizer needs reduce_scatter and all_gather: use topology::Flat");
     static_assert(ddp::RunsHostWork<typename C::Stream>,
                   "dtrain: ShardedOptimizer runs on the host: use it with a backend of host memory");
-    ddp::Reducer<C>& reducer = ddp.reducer();
+    auto& driver = ddp::DriverAccess::of(ddp);
+    ddp::Reducer<C>& reducer = *driver.reducer;
     reducer.throw_if_unusable("ShardedOptimizer");
     if (reducer.is_elastic()) {
       ddp::refuse_elastic("a ShardedOptimizer", "a rank's part of the state is lost with the rank");
     }
     ddp::check_sharded_parameters(ddp.parameters());
-    ddp.agree_on_reduction(description(stage));
+    ddp::DriverAccess::agree_on_reduction(ddp, description(stage));
     reducer.keep_plan();
     if constexpr (Stage::divides_gradients) reducer.reuse_memory();
     reduction_ = {
         new Reduction(ddp::ShardedParameters(ddp.parameters(), ddp.plan(), ddp.group().rank(), ddp.group().world_size(),
-                                             ddp::state_arrays<R>, rule_functions(), ddp.read_value()),
+                                             ddp::state_arrays<R>, rule_functions(), driver.read_value),
                       ddp.plan(), stage),
         Completion{&reducer, reducer.lifetime(), group::GroupAccess::of(ddp.group()).rank_context()->pending_weights}};
     arena_bytes_ = ddp.plan().arena_bytes;
@@ -32876,13 +32205,13 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
 
   /// Checks the failures known to this rank; barrier() checks all ranks. Blocking: no. Threads: any.
   /// @throws the job's first cause if the job has failed
-  void check() const { internals().failure()->throw_if_failed(members().rank_in_job()); }
+  void check() const { state_->failure()->throw_if_failed(members().rank_in_job()); }
 
   /// Leaves the job, with all groups of this rank: its exit is no failure from now on. For run(). On a subgroup it only
   /// closes that group. No collective may be running. Blocking: the rank that hosts the store waits until all ranks
   /// have left, for at most timeout().
   void leave() const {
-    internals().require_may_block();
+    rank_context().require_may_block();
     if (state_->has_all_ranks()) {
       rank_context().leave_blocking();
     } else {
@@ -32893,7 +32222,6 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
  private:
   using State = group::GroupState<typename P::ChannelBackend>;
   friend group::Collectives<ProcessGroup, State>;
-  friend group::BlockCollectives<ProcessGroup, State>;
   friend group::GroupAccess;
 
   explicit ProcessGroup(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
@@ -33014,7 +32342,7 @@ class DistributedDataParallel {
           "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; call backward(f), and give "
           "the optimizer to the step after it");
     }
-    group::GroupAccess::of(group_).require_may_block();
+    group::GroupAccess::of(group_).rank_context()->require_may_block();
     Step step = driver_->reducer->begin("backward()", {}, &optimizer.work());
     optimizer.inspect_with(std::move(inspect));
     const auto pass = [&](Ready ready) {
@@ -33061,7 +32389,7 @@ class DistributedDataParallel {
 
   /// Collective, blocking: the slowest rank, for which all other ranks wait. @throws the job's first cause.
   ddp::SlowestRank slowest_rank() {
-    group::GroupAccess::of(group_).require_may_block();
+    group::GroupAccess::of(group_).rank_context()->require_may_block();
     group_.start_pending();
     return ddp::find_slowest_rank_blocking(group_.store(), format_text("{}report/{}/", {driver_->prefix, reports_++}),
                                            statistics(), group_.rank(), group_.world_size(),
@@ -33078,25 +32406,16 @@ class DistributedDataParallel {
 
   /// Blocking, after a step with an optimizer's overlap_forward: until parameter `i` has its new value.
   void wait_for(std::size_t i) { driver_->reducer->wait_for(i); }
-  /// For ShardedOptimizer.
-  ddp::Reducer<Communicator>& reducer() noexcept { return *driver_->reducer; }
   /// The model's parameters at the construction; values that move (ddp::MovesValues) have their present addresses.
   /// gradient(i) has the present address of a gradient. @throws as the model's value_reader()
   const std::vector<Parameter>& parameters() const { return driver_->present_parameters(); }
-  /// For ShardedOptimizer. Collective, blocking. @throws Error (disagreement) or JobFailed on every rank if two ranks
-  /// construct different optimizers
-  void agree_on_reduction(const std::string& reduction) {
-    group::GroupAccess::of(group_).require_may_block();
-    driver_->agree_on_reduction(group::GroupAccess::of(group_), reduction);
-  }
-  /// For ShardedOptimizer: the model's value_reader(), or empty.
-  const ddp::ReadValue& read_value() const noexcept { return driver_->read_value; }
   const ddp::BucketPlan& plan() const noexcept { return driver_->reducer->plan(); }
   const ProcessGroup<P>& group() const noexcept { return group_; }
   /// Keeps the memory of bound gradients valid after this object is destroyed.
   std::shared_ptr<const void> gradient_memory() const noexcept { return driver_->reducer->gradient_memory(); }
 
  private:
+  friend ddp::DriverAccess;
   using Driver = ddp::Driver<Backend, decltype(group::GroupAccess::of(std::declval<const ProcessGroup<P>&>()))>;
 
   template <class F>
@@ -33105,7 +32424,7 @@ class DistributedDataParallel {
       std::forward<F>(f)(step.ready());
     } catch (...) {
       if (!group::GroupAccess::of(group_).failure()->failed()) {  // else the exception may be caused by that failure
-        group::GroupAccess::of(group_).report_exception(exception_text());
+        group::GroupAccess::of(group_).rank_context()->report_exception(exception_text());
       }
       throw;
     }
@@ -33113,7 +32432,7 @@ class DistributedDataParallel {
   }
 
   Step begin(const char* caller, StepOptions options) {
-    group::GroupAccess::of(group_).require_may_block();
+    group::GroupAccess::of(group_).rank_context()->require_may_block();
     if (driver_->no_sync_depth > 0) {
       driver_->reducer->throw_if_unusable(caller);
       return driver_->accumulation->begin();
@@ -33125,7 +32444,7 @@ class DistributedDataParallel {
   /// model.
   void hand_over_to_group() noexcept {
     driver_->drop_callbacks();
-    group::GroupAccess::of(group_).keep_alive_until_leave(std::move(driver_));
+    group::GroupAccess::of(group_).rank_context()->keep_alive_until_leave(std::move(driver_));
   }
 
   ProcessGroup<P> group_;
@@ -33459,7 +32778,6 @@ int run_program(const launch::RankProcess& process, Body& body, const GroupOptio
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -33467,7 +32785,9 @@ int run_program(const launch::RankProcess& process, Body& body, const GroupOptio
 #include <sys/un.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
+#include <charconv>
 #include <cmath>
+#include <csignal>
 #include <set>
 
 // ---- dtrain/core/cause.hpp (definitions)
@@ -33507,93 +32827,6 @@ DTRAIN_DEFINED void throw_cause(const Cause& cause, SourceLocation where) {
     throw PeerLost(cause, where);
   }
   throw JobFailed(cause, where);
-}
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/crypto/sha256.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE {
-
-DTRAIN_DEFINED std::string hex(std::span<const std::byte> bytes) {
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string text;
-  text.reserve(2 * bytes.size());
-  for (const std::byte value : bytes) {
-    text.push_back(digits[std::to_integer<std::size_t>(value >> 4)]);
-    text.push_back(digits[std::to_integer<std::size_t>(value & std::byte{15})]);
-  }
-  return text;
-}
-
-DTRAIN_DEFINED Sha256& Sha256::update(std::span<const std::byte> bytes) noexcept {
-  message_bytes_ += bytes.size();
-  if (pending_ > 0) {
-    const std::size_t taken = bytes.size() < block_bytes - pending_ ? bytes.size() : block_bytes - pending_;
-    copy(bytes.first(taken));
-    bytes = bytes.subspan(taken);
-    if (pending_ < block_bytes) return *this;
-    compress(block_.data());
-    pending_ = 0;
-  }
-  for (; bytes.size() >= block_bytes; bytes = bytes.subspan(block_bytes)) {
-    compress(bytes.data());
-  }
-  copy(bytes);
-  return *this;
-}
-
-DTRAIN_DEFINED Sha256Digest Sha256::digest() const noexcept {
-  Sha256 last = *this;
-  last.finish();
-  Sha256Digest bytes{};
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    bytes[i] = static_cast<std::byte>(last.state_[i / 4] >> (24 - 8 * (i % 4)));
-  }
-  return bytes;
-}
-
-DTRAIN_DEFINED void Sha256::finish() noexcept {
-  const std::uint64_t bits = message_bytes_ * 8;
-  std::array<std::byte, 2 * block_bytes> padding{};
-  padding[0] = std::byte{0x80};
-  const std::size_t zeros_end = (pending_ < 56 ? 56 : 120) - pending_;
-  for (std::size_t i = 0; i < 8; ++i) {
-    padding[zeros_end + i] = static_cast<std::byte>(bits >> (56 - 8 * i));
-  }
-  update(std::span(padding).first(zeros_end + 8));
-}
-
-DTRAIN_DEFINED void Sha256::copy(std::span<const std::byte> bytes) noexcept {
-  if (bytes.empty()) return;  // memcpy from a null address is undefined even for no bytes
-  std::memcpy(block_.data() + pending_, bytes.data(), bytes.size());
-  pending_ += bytes.size();
-}
-
-DTRAIN_DEFINED DTRAIN_OPTIMIZED void Sha256::compress(const std::byte* block) noexcept {
-  const auto* bytes = reinterpret_cast<const unsigned char*>(block);
-  const std::uint32_t* constants = round_constants.data();
-  std::uint32_t* state = state_.data();
-  std::uint32_t w[64];
-  for (int t = 0; t < 16; ++t) {
-    w[t] = std::uint32_t{bytes[4 * t]} << 24 | std::uint32_t{bytes[4 * t + 1]} << 16 |
-           std::uint32_t{bytes[4 * t + 2]} << 8 | std::uint32_t{bytes[4 * t + 3]};
-  }
-  for (int t = 16; t < 64; ++t) {
-    const std::uint32_t s0 = rotated(w[t - 15], 7) ^ rotated(w[t - 15], 18) ^ w[t - 15] >> 3;
-    const std::uint32_t s1 = rotated(w[t - 2], 17) ^ rotated(w[t - 2], 19) ^ w[t - 2] >> 10;
-    w[t] = w[t - 16] + s0 + w[t - 7] + s1;
-  }
-  std::uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
-  std::uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
-  for (int t = 0; t < 64; ++t) {
-    const std::uint32_t t1 =
-        h + (rotated(e, 6) ^ rotated(e, 11) ^ rotated(e, 25)) + ((e & f) ^ (~e & g)) + constants[t] + w[t];
-    const std::uint32_t t2 = (rotated(a, 2) ^ rotated(a, 13) ^ rotated(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
-    h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
-  }
-  state[0] += a, state[1] += b, state[2] += c, state[3] += d;
-  state[4] += e, state[5] += f, state[6] += g, state[7] += h;
 }
 
 }  // namespace DTRAIN_NAMESPACE
@@ -33681,11 +32914,9 @@ DTRAIN_DEFINED std::string exception_text() {
 
 namespace DTRAIN_NAMESPACE {
 
-DTRAIN_DEFINED void FailureLatch::Subscription::reset() noexcept {
-  if (const std::shared_ptr<FailureLatch> latch = std::exchange(latch_, nullptr)) {
-    const std::lock_guard lock(latch->mutex_);
-    latch->callbacks_.erase(position_);
-  }
+DTRAIN_DEFINED void FailureLatch::Unsubscribe::operator()(Callback* callback) const noexcept {
+  const std::lock_guard lock(latch->mutex_);
+  latch->callbacks_.remove_if([callback](const Callback& each) { return &each == callback; });
 }
 
 DTRAIN_DEFINED std::optional<Cause> FailureLatch::cause() const {
@@ -33738,11 +32969,11 @@ DTRAIN_DEFINED void FailureLatch::set_reporter(Reporter reporter) {
 
 DTRAIN_DEFINED FailureLatch::Subscription FailureLatch::subscribe(Callback callback) {
   const std::lock_guard lock(mutex_);
-  const auto position = callbacks_.insert(callbacks_.end(), std::move(callback));
+  Callback& kept = callbacks_.emplace_back(std::move(callback));
   if (failed()) {
-    (*position)(*cause_);
+    kept(*cause_);
   }
-  return {shared_from_this(), position};
+  return {&kept, Unsubscribe{shared_from_this()}};
 }
 
 DTRAIN_DEFINED void FailureLatch::throw_if_failed(int own_rank) const {
@@ -33907,133 +33138,6 @@ std::optional<std::string> read_small_file(const std::string& path, std::size_t 
 
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/core/process/control_groups.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE {
-
-DTRAIN_DEFINED std::optional<int> cpu_quota_of_groups(std::string_view groups, const std::string& root) {
-  constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
-  constexpr std::uint64_t usual_period = 100000;  // microseconds
-  constexpr std::uint64_t most_cores = 1 << 20;
-  std::uint64_t cores = none;
-  for (const ControlGroup& group : control_groups(groups, "cpu", root)) {
-    std::uint64_t quota = none;
-    std::uint64_t period = usual_period;
-    if (group.is_first_version) {  // the quota is -1 if there is none
-      quota = number_after(read_start(group.folder + "/cpu.cfs_quota_us"), "", none);
-      period = number_after(read_start(group.folder + "/cpu.cfs_period_us"), "", usual_period);
-    } else {  // "250000 100000" or "max 100000"
-      const std::string text = read_start(group.folder + "/cpu.max");
-      quota = number_after(text, "", none);
-      period = number_after(text, " ", usual_period);
-    }
-    if (quota != none && period != 0) {
-      cores = std::min(cores, std::clamp<std::uint64_t>(quota / period, 1, most_cores));
-    }
-  }
-  return cores == none ? std::nullopt : std::optional(static_cast<int>(cores));
-}
-
-DTRAIN_DEFINED std::optional<int> cpu_quota() {
-  return cpu_quota_of_groups(read_start("/proc/self/cgroup"));
-}
-
-DTRAIN_DEFINED std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
-                                                const std::string& files) {
-  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t most = number_after(read_start(folder + limit), "", unknown);
-  if (most == unknown) {
-    return unknown;
-  }
-  const std::uint64_t used = number_after(read_start(folder + usage), "", 0);
-  const std::string statistics = format_text("\n{}", {read_start(folder + "/memory.stat")});
-  const std::uint64_t reclaimable = number_after(statistics, format_text("\n{}inactive_file ", {files}), 0) +
-                                    number_after(statistics, format_text("\n{}active_file ", {files}), 0);
-  const std::uint64_t held = used - std::min(used, reclaimable);
-  return most - std::min(most, held);
-}
-
-DTRAIN_DEFINED std::uint64_t available_in_groups(std::string_view groups, const std::string& root) {
-  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
-  for (const ControlGroup& group : control_groups(groups, "memory", root)) {
-    available = std::min(
-        available, group.is_first_version
-                       ? available_in_group(group.folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_")
-                       : available_in_group(group.folder, "/memory.max", "/memory.current", ""));
-  }
-  return available;
-}
-
-DTRAIN_DEFINED std::uint64_t available_memory_bytes() {
-  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t kibibytes = number_after(read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
-  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024,
-                  available_in_groups(read_start("/proc/self/cgroup")));
-}
-
-namespace detail {
-
-/// Whether a list "cpu,cpuacct" has the name.
-inline bool lists(std::string_view names, std::string_view name) noexcept {
-  while (!names.empty()) {
-    const std::size_t end = std::min(names.find(','), names.size());
-    if (names.substr(0, end) == name) {
-      return true;
-    }
-    names.remove_prefix(std::min(names.size(), end + 1));
-  }
-  return false;
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED std::vector<ControlGroup> control_groups(std::string_view groups, std::string_view controller,
-                                                        const std::string& root) {
-  std::vector<ControlGroup> found;
-  while (!groups.empty()) {
-    const std::size_t end = std::min(groups.find('\n'), groups.size());
-    const std::string_view line = groups.substr(0, end);
-    groups.remove_prefix(std::min(groups.size(), end + 1));
-    const std::size_t name = line.find(':');
-    const std::size_t path_at = name == std::string_view::npos ? name : line.find(':', name + 1);
-    if (path_at == std::string_view::npos) {
-      continue;
-    }
-    const bool is_first_version = detail::lists(line.substr(name + 1, path_at - name - 1), controller);
-    if (!is_first_version && !line.starts_with("0::")) {
-      continue;
-    }
-    const std::string top = is_first_version ? format_text("{}/{}", {root, controller}) : root;
-    std::string path(line.substr(path_at + 1));
-    for (;; path.erase(path.rfind('/'))) {
-      found.push_back({path == "/" ? top : top + path, is_first_version});
-      if (path.find('/') == std::string::npos) {
-        break;
-      }
-    }
-  }
-  return found;
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED std::string read_start(const std::string& path) {
-  return read_small_file(path, 4096).value_or("");
-}
-
-DTRAIN_DEFINED std::uint64_t number_after(std::string_view text, std::string_view label,
-                                          std::uint64_t otherwise) noexcept {
-  const std::size_t place = text.find(label);
-  if (place == std::string_view::npos) {
-    return otherwise;
-  }
-  text.remove_prefix(place + label.size());
-  text.remove_prefix(std::min(text.size(), text.find_first_not_of(' ')));
-  std::uint64_t number = 0;
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
-  return result.ec == std::errc() ? number : otherwise;
-}
-
-}  // namespace DTRAIN_NAMESPACE
-
 // ---- dtrain/core/process/small_file.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE {
@@ -34059,169 +33163,6 @@ DTRAIN_DEFINED std::optional<std::string> read_small_file(const std::string& pat
   bytes.resize(filled);
   return bytes;
 }
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/serializer.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE {
-
-DTRAIN_DEFINED void Serializer::number(std::optional<int>& value, int last) {
-  int found = value.value_or(-1);
-  number(found, -1, last);
-  value = ok() && found != -1 ? std::optional<int>(found) : std::nullopt;
-}
-
-DTRAIN_DEFINED void Serializer::flag(bool& value) {
-  std::uint8_t found = value ? 1 : 0;
-  number(found, 0, 1);
-  value = found == 1;
-}
-
-DTRAIN_DEFINED void Serializer::raw_text(std::string& value, std::size_t longest) {
-  const std::string_view written = truncate_utf8(value, longest);
-  auto size = static_cast<std::uint32_t>(written.size());
-  number(size);
-  if (!reads_) return append(written);
-  if (size > longest) fail("has a text that is too long");
-  value = take_text(size);
-}
-
-DTRAIN_DEFINED void Serializer::text(std::string& value, std::size_t longest) {
-  raw_text(value, longest);
-  if (reads_) {
-    value = sanitize(value);
-    value.resize(truncate_utf8(value, longest).size());
-  }
-}
-
-DTRAIN_DEFINED void Serializer::bytes(std::span<std::byte> value) {
-  if (!reads_) {
-    out_.insert(out_.end(), value.begin(), value.end());
-  } else {
-    const std::span<const std::byte> found = take_bytes(value.size());
-    std::copy(found.begin(), found.end(), value.begin());
-  }
-}
-
-DTRAIN_DEFINED void Serializer::constant(std::string_view expected) {
-  if (!reads_) {
-    append(expected);
-  } else if (take_text(expected.size()) != expected) {
-    fail("has another format");
-  }
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void Serializer::fail(const char* problem) noexcept {
-  if (ok()) {
-    problem_ = problem;
-  }
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void Serializer::require_finished(std::string_view what) const {
-  if (!finished()) {
-    const std::string_view bytes(reinterpret_cast<const char*>(in_.data()), in_.size());
-    throw_error(Errc::protocol, "{} came as {}, which {} (byte {} of {}); do all ranks run the same program?",
-                {what, in_quotes(bytes, 64), ok() ? "has more bytes than its fields" : problem_, at_, in_.size()});
-  }
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED std::uint64_t Serializer::little_endian(std::uint64_t value, std::size_t size) {
-  if (!reads_) {
-    std::array<std::byte, sizeof(value)> written;
-    for (std::size_t i = 0; i < written.size(); ++i) {
-      written[i] = static_cast<std::byte>((value >> (8 * i)) & 0xff);
-    }
-    out_.insert(out_.end(), written.begin(), written.begin() + size);
-    return value;
-  }
-  const std::span<const std::byte> found = take_bytes(size);
-  value = 0;
-  for (std::size_t i = found.size(); i > 0; --i) {
-    value = (value << 8) | std::to_integer<std::uint64_t>(found[i - 1]);
-  }
-  return value;
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED std::uint64_t Serializer::out_of_bounds(std::uint64_t value,
-                                                                          std::uint64_t first) noexcept {
-  if (reads_) {
-    fail("has a number out of its bounds");
-  }
-  return reads_ ? first : value;
-}
-
-DTRAIN_DEFINED void Serializer::append(std::string_view written) {
-  const auto from = std::as_bytes(std::span(written.data(), written.size()));
-  out_.insert(out_.end(), from.begin(), from.end());
-}
-
-DTRAIN_DEFINED std::span<const std::byte> Serializer::take_bytes(std::size_t size) noexcept {
-  if (size > remaining()) {
-    fail("ends too early");
-    return {};
-  }
-  at_ += size;
-  return in_.subspan(at_ - size, size);
-}
-
-DTRAIN_DEFINED std::string Serializer::take_text(std::size_t size) {
-  const std::span<const std::byte> found = take_bytes(size);
-  return {reinterpret_cast<const char*>(found.data()), found.size()};
-}
-
-DTRAIN_DEFINED void fields(Serializer& of, std::chrono::nanoseconds& time) {
-  std::int64_t count = time.count();
-  of.number(count, -max_time_read.count(), max_time_read.count());
-  time = std::chrono::nanoseconds(count);
-}
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/text/format_text.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE {
-
-DTRAIN_DEFINED void TextValue::append_to(std::string& text) const {
-  switch (size_) {
-    case is_text: text += *text_; break;
-    case is_signed: text += std::to_string(static_cast<std::int64_t>(number_)); break;
-    case is_unsigned: text += std::to_string(number_); break;
-    case is_double: text += number_text(real_); break;
-    case is_float: text += number_text(static_cast<float>(real_)); break;
-    default: text.append(characters_, size_);
-  }
-}
-
-namespace detail {
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void append_values(std::string& text, const char* pattern, const TextValue* values) {
-  for (const char* place = nullptr; values != nullptr && (place = std::strstr(pattern, "{}")) != nullptr; ++values) {
-    text.append(pattern, place);
-    values->append_to(text);
-    pattern = place + 2;
-  }
-  text += pattern;
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED std::string format_values(const char* pattern, const TextValue* values) {
-  std::string text;
-  append_values(text, pattern, values);
-  return text;
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted(Errc code, const char* pattern, const TextValue* values,
-                                                       const char* file, const char* function, unsigned line) {
-  throw Error(code, format_values(pattern, values), SourceLocation::current(file, function, line));
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted_posix(int number, const char* pattern, const TextValue* values,
-                                                             const char* remedy, const char* file, const char* function,
-                                                             unsigned line) {
-  throw posix_error(number, format_values(pattern, values), remedy, SourceLocation::current(file, function, line));
-}
-
-}  // namespace detail
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -34259,84 +33200,153 @@ DTRAIN_DEFINED std::string fixed_text(double number, int decimals) {
 
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/core/text/sanitize.hpp (definitions)
+// ---- dtrain/core/text/split.hpp
+
+/// @file
+/// Lists in a text: next_entry() takes the entries one by one, has_entry() finds one, joined() makes a list.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Removes the first entry of `list`, up to `separator` or to the end, and the separator. @returns the entry
+inline std::string_view next_entry(std::string_view& list, char separator) noexcept {
+  const std::string_view entry = list.substr(0, list.find(separator));
+  list.remove_prefix(std::min(entry.size() + 1, list.size()));
+  return entry;
+}
+
+/// Whether a list has the entry; an empty list has none.
+inline bool has_entry(std::string_view list, char separator, std::string_view entry) noexcept {
+  while (!list.empty()) {
+    if (next_entry(list, separator) == entry) return true;
+  }
+  return false;
+}
+
+/// The texts with `separator` between them.
+template <class Texts>
+std::string joined(const Texts& texts, std::string_view separator) {
+  std::string list;
+  for (const auto& text : texts) {
+    append_text(list, "{}{}", {list.empty() ? std::string_view() : separator, text});
+  }
+  return list;
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/process/control_groups.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE {
 
 namespace detail {
 
-DTRAIN_DEFINED std::size_t printable_character_bytes(std::string_view text) noexcept {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned first = byte(0);
-  if (first < 0x80) {
-    return first >= 0x20 && first != 0x7f ? 1 : 0;
+/// The first 4096 bytes of a kernel file; empty if it cannot be read.
+DTRAIN_NOT_INLINED inline std::string read_start(const std::string& path) {
+  return read_small_file(path, 4096).value_or("");
+}
+
+/// Bytes that the control group in `folder` may still take: its limit minus its use, without file pages, which the
+/// kernel reclaims. No bound if the folder has no limit or does not exist.
+/// @param files prefix of the file-page counters that include child groups: "total_" in version 1, "" in version 2
+inline std::uint64_t available_in_group(const std::string& folder, const char* limit, const char* usage,
+                                        const std::string& files) {
+  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t most = number_after(read_start(folder + limit), "", unknown);
+  if (most == unknown) {
+    return unknown;
   }
-  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  constexpr std::uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (first < 0xc0 || first > 0xf4 || text.size() < length) {
-    return 0;
-  }
-  std::uint32_t code = first & (0x7fU >> length);
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0U) != 0x80U) {
-      return 0;
-    }
-    code = (code << 6) | (byte(i) & 0x3fU);
-  }
-  const bool hidden = code < smallest[length] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000) || code < 0xa0 ||
-                      (code >= 0x200e && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) ||
-                      (code >= 0x2066 && code <= 0x2069);
-  return hidden ? 0 : length;
+  const std::uint64_t used = number_after(read_start(folder + usage), "", 0);
+  const std::string statistics = format_text("\n{}", {read_start(folder + "/memory.stat")});
+  const std::uint64_t reclaimable = number_after(statistics, format_text("\n{}inactive_file ", {files}), 0) +
+                                    number_after(statistics, format_text("\n{}active_file ", {files}), 0);
+  return most - std::min(most, used - std::min(used, reclaimable));
 }
 
 }  // namespace detail
 
-DTRAIN_DEFINED std::string sanitize(std::string_view text) {
-  constexpr char digits[] = "0123456789abcdef";
-  std::string shown;
-  shown.reserve(text.size());
-  while (!text.empty()) {
-    const std::size_t length = detail::printable_character_bytes(text);
-    if (length > 0) {
-      shown += text.substr(0, length);
-      text.remove_prefix(length);
+DTRAIN_DEFINED std::optional<int> cpu_quota_of_groups(std::string_view groups, const std::string& root) {
+  constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
+  constexpr std::uint64_t usual_period = 100000;  // microseconds
+  constexpr std::uint64_t most_cores = 1 << 20;
+  std::uint64_t cores = none;
+  for (const ControlGroup& group : control_groups(groups, "cpu", root)) {
+    std::uint64_t quota = none;
+    std::uint64_t period = usual_period;
+    if (group.is_first_version) {  // the quota is -1 if there is none
+      quota = number_after(detail::read_start(group.folder + "/cpu.cfs_quota_us"), "", none);
+      period = number_after(detail::read_start(group.folder + "/cpu.cfs_period_us"), "", usual_period);
+    } else {  // "250000 100000" or "max 100000"
+      const std::string text = detail::read_start(group.folder + "/cpu.max");
+      quota = number_after(text, "", none);
+      period = number_after(text, " ", usual_period);
+    }
+    if (quota != none && period != 0) {
+      cores = std::min(cores, std::clamp<std::uint64_t>(quota / period, 1, most_cores));
+    }
+  }
+  return cores == none ? std::nullopt : std::optional(static_cast<int>(cores));
+}
+
+DTRAIN_DEFINED std::optional<int> cpu_quota() {
+  return cpu_quota_of_groups(detail::read_start("/proc/self/cgroup"));
+}
+
+DTRAIN_DEFINED std::uint64_t available_in_groups(std::string_view groups, const std::string& root) {
+  std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
+  for (const ControlGroup& group : control_groups(groups, "memory", root)) {
+    available = std::min(
+        available,
+        group.is_first_version
+            ? detail::available_in_group(group.folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_")
+            : detail::available_in_group(group.folder, "/memory.max", "/memory.current", ""));
+  }
+  return available;
+}
+
+DTRAIN_DEFINED std::uint64_t available_memory_bytes() {
+  constexpr std::uint64_t unknown = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t kibibytes = number_after(detail::read_start("/proc/meminfo"), "MemAvailable:", unknown / 1024);
+  return std::min(kibibytes > unknown / 1024 ? unknown : kibibytes * 1024,
+                  available_in_groups(detail::read_start("/proc/self/cgroup")));
+}
+
+DTRAIN_DEFINED std::vector<ControlGroup> control_groups(std::string_view groups, std::string_view controller,
+                                                        const std::string& root) {
+  std::vector<ControlGroup> found;
+  while (!groups.empty()) {
+    const std::string_view line = next_entry(groups, '\n');
+    const std::size_t name = line.find(':');
+    const std::size_t path_at = name == std::string_view::npos ? name : line.find(':', name + 1);
+    if (path_at == std::string_view::npos) {
       continue;
     }
-    const auto byte = static_cast<unsigned char>(text.front());
-    text.remove_prefix(1);
-    if (byte == '\n' || byte == '\r' || byte == '\t') {
-      shown += byte == '\n' ? "\\n" : byte == '\r' ? "\\r" : "\\t";
-    } else {
-      shown += {'\\', 'x', digits[byte >> 4], digits[byte & 0xf]};
+    const bool is_first_version = has_entry(line.substr(name + 1, path_at - name - 1), ',', controller);
+    if (!is_first_version && !line.starts_with("0::")) {
+      continue;
+    }
+    const std::string top = is_first_version ? format_text("{}/{}", {root, controller}) : root;
+    std::string path(line.substr(path_at + 1));
+    for (;; path.erase(path.rfind('/'))) {
+      found.push_back({path == "/" ? top : top + path, is_first_version});
+      if (path.find('/') == std::string::npos) {
+        break;
+      }
     }
   }
-  return shown;
+  return found;
 }
 
-DTRAIN_DEFINED std::string_view truncate_utf8(std::string_view text, std::size_t longest) {
-  std::size_t length = std::min(text.size(), longest);
-  while (length > 0 && length < text.size() && (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) {
-    --length;
+DTRAIN_DEFINED std::uint64_t number_after(std::string_view text, std::string_view label,
+                                          std::uint64_t otherwise) noexcept {
+  const std::size_t place = text.find(label);
+  if (place == std::string_view::npos) {
+    return otherwise;
   }
-  return text.substr(0, length);
-}
-
-DTRAIN_DEFINED std::string excerpt(std::string_view text, std::size_t longest) {
-  return std::string(truncate_utf8(sanitize(text.substr(0, longest)), longest)) + (text.size() > longest ? "..." : "");
-}
-
-DTRAIN_DEFINED std::string in_quotes(std::string_view text, std::size_t longest) {
-  return "'" + excerpt(text, longest) + "'";
-}
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/types/buffer_view.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE {
-
-DTRAIN_DEFINED std::string to_string(Device device) {
-  return device.kind == DeviceKind::host ? std::string("host") : "cuda:" + std::to_string(device.index);
+  text.remove_prefix(place + label.size());
+  text.remove_prefix(std::min(text.size(), text.find_first_not_of(' ')));
+  std::uint64_t number = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
+  return result.ec == std::errc() ? number : otherwise;
 }
 
 }  // namespace DTRAIN_NAMESPACE
@@ -34511,49 +33521,6 @@ struct Multiply {
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
-// ---- dtrain/kernels/arithmetic/f16_instructions.hpp
-
-/// @file
-/// f16 conversion by the processor's instructions: F16C.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-#if DTRAIN_X86_64
-/// A format for HalfArithmetic. Converts by asm and not by intrinsics, because <immintrin.h> costs every user compile
-/// time. The immediate 0 rounds to nearest even whatever MXCSR says; subnormals are exact both ways. The operand of
-/// vcvtph2ps is in memory, because a separate load costs as much as the conversion.
-/// (ThreadSanitizer does not see these reads; it sees the stores, and those of all other kernels.)
-struct F16Native {
-  static constexpr std::size_t bytes = 32;
-  using Floats = Vector<float, bytes>;
-  using Packed = Vector<std::uint16_t, bytes>;
-
-  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& first, Floats& second, const std::byte* from) noexcept {
-    widen(first, from);
-    widen(second, from + bytes / 2);
-  }
-  DTRAIN_TARGET_HELPER("avx2,f16c")
-  static void narrow(Packed& packed, const Floats& first, const Floats& second) noexcept {
-    [[maybe_unused]] Vector<std::uint16_t, bytes / 2> upper;
-    asm("{vcvtps2ph $0, %2, %x0|vcvtps2ph %x0, %2, 0}\n\t"
-        "{vcvtps2ph $0, %3, %1|vcvtps2ph %1, %3, 0}\n\t"
-        "{vinserti128 $1, %1, %0, %0|vinserti128 %0, %0, %1, 1}"
-        : "=&x"(packed), "=&x"(upper)
-        : "x"(first), "x"(second));
-    make_halves_canonical<bytes>(packed, 0x7c00, 0x7e00);
-  }
-  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
-
- private:
-  /// Converts a vector of f16 to a vector of f32 of the same number of elements.
-  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& to, const std::byte* from) noexcept {
-    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=x"(to) : "m"(*reinterpret_cast<const std::byte(*)[16]>(from)));
-  }
-};
-#endif
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
 // ---- dtrain/kernels/arithmetic/float_arithmetic.hpp
 
 /// @file
@@ -34618,75 +33585,10 @@ class FloatArithmetic {
 // ---- dtrain/kernels/arithmetic/half_arithmetic.hpp
 
 /// @file
-/// Sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end.
+/// Sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end; f16 conversion by
+/// integer operations, and by the processor's instructions (F16C).
 
 namespace DTRAIN_NAMESPACE::kernels {
-
-template <std::size_t Width>
-struct Bf16Words;
-
-/// Computes with `Format::bytes` bytes of elements as two vectors of f32. A `Format` has types Floats and Packed and
-///   widen(Floats&, Floats&, from), narrow(Packed&, Floats const&, Floats const&), put(to, Packed const&)
-template <class Format, class Operation>
-class HalfArithmetic {
- public:
-  static constexpr std::size_t bytes = Format::bytes;
-  using Floats = typename Format::Floats;
-  struct Partial {
-    Floats first, second;
-  };
-  using Result = typename Format::Packed;
-  static constexpr bool averages = Operation::averages;
-  using Beyond = Vector<std::int64_t, sizeof(Result)>;
-  using Careful = HalfArithmetic<Bf16Words<16>, AddWeighted>;
-  using Lane = std::int16_t;
-  static constexpr Lane magnitude = 0x7fff;
-  static constexpr Lane infinity = 0x7f80;
-
-  DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const KernelArguments& arguments) noexcept
-      : weights_(arguments.weights) {
-    fill<float, sizeof(Floats)>(factor_, static_cast<float>(arguments.factor));
-  }
-  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
-    Format::widen(partial.first, partial.second, from);
-    if constexpr (Operation::weighs) {
-      Floats weight;
-      fill<float, sizeof(Floats)>(weight, static_cast<float>(weights_[source]));
-      multiply(partial.first, weight);
-      multiply(partial.second, weight);
-      keep_product(partial.first);
-      keep_product(partial.second);
-    }
-  }
-  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
-    Partial value;
-    start(value, from, source);
-    Operation::apply(partial.first, value.first);
-    Operation::apply(partial.second, value.second);
-  }
-  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
-    multiply(partial.first, factor_);
-    multiply(partial.second, factor_);
-    if constexpr (averages) {
-      Format::pack(result, partial.first, partial.second);
-    } else {
-      Format::narrow(result, partial.first, partial.second);
-    }
-  }
-  /// For averages of bf16: marks infinity and NaN.
-  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
-    beyond |= (Beyond)(((Vector<Lane, sizeof(Result)>)result & infinity) == infinity);
-  }
-  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { Format::put(to, result); }
-
- private:
-  Floats factor_;
-  const double* weights_;
-};
-
-/// An f32 holds the sum of any number of ranks' f16, so that averages need no Careful.
-template <class Operation>
-using OfF16 = std::conditional_t<Operation::averages, Add, Operation>;
 
 /// bf16 in the lower and upper halves of 32-bit words. Not `vcvtneps2bf16`, which takes subnormals for zero.
 template <std::size_t Width>
@@ -34781,12 +33683,109 @@ struct F16Words {
   }
 };
 
+/// Computes with `Format::bytes` bytes of elements as two vectors of f32. A `Format` has types Floats and Packed and
+///   widen(Floats&, Floats&, from), narrow(Packed&, Floats const&, Floats const&), put(to, Packed const&)
+template <class Format, class Operation>
+class HalfArithmetic {
+ public:
+  static constexpr std::size_t bytes = Format::bytes;
+  using Floats = typename Format::Floats;
+  struct Partial {
+    Floats first, second;
+  };
+  using Result = typename Format::Packed;
+  static constexpr bool averages = Operation::averages;
+  using Beyond = Vector<std::int64_t, sizeof(Result)>;
+  using Careful = HalfArithmetic<Bf16Words<16>, AddWeighted>;
+  using Lane = std::int16_t;
+  static constexpr Lane magnitude = 0x7fff;
+  static constexpr Lane infinity = 0x7f80;
+
+  DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const KernelArguments& arguments) noexcept
+      : weights_(arguments.weights) {
+    fill<float, sizeof(Floats)>(factor_, static_cast<float>(arguments.factor));
+  }
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    Format::widen(partial.first, partial.second, from);
+    if constexpr (Operation::weighs) {
+      Floats weight;
+      fill<float, sizeof(Floats)>(weight, static_cast<float>(weights_[source]));
+      multiply(partial.first, weight);
+      multiply(partial.second, weight);
+      keep_product(partial.first);
+      keep_product(partial.second);
+    }
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    Partial value;
+    start(value, from, source);
+    Operation::apply(partial.first, value.first);
+    Operation::apply(partial.second, value.second);
+  }
+  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
+    multiply(partial.first, factor_);
+    multiply(partial.second, factor_);
+    if constexpr (averages) {
+      Format::pack(result, partial.first, partial.second);
+    } else {
+      Format::narrow(result, partial.first, partial.second);
+    }
+  }
+  /// For averages of bf16: marks infinity and NaN.
+  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
+    beyond |= (Beyond)(((Vector<Lane, sizeof(Result)>)result & infinity) == infinity);
+  }
+  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { Format::put(to, result); }
+
+ private:
+  Floats factor_;
+  const double* weights_;
+};
+
+/// An f32 holds the sum of any number of ranks' f16, so that averages need no Careful.
+template <class Operation>
+using OfF16 = std::conditional_t<Operation::averages, Add, Operation>;
+
+#if DTRAIN_X86_64
+/// A format for HalfArithmetic. Converts by asm and not by intrinsics, because <immintrin.h> costs every user compile
+/// time. The immediate 0 rounds to nearest even whatever MXCSR says; subnormals are exact both ways. The operand of
+/// vcvtph2ps is in memory, because a separate load costs as much as the conversion.
+/// (ThreadSanitizer does not see these reads; it sees the stores, and those of all other kernels.)
+struct F16Native {
+  static constexpr std::size_t bytes = 32;
+  using Floats = Vector<float, bytes>;
+  using Packed = Vector<std::uint16_t, bytes>;
+
+  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& first, Floats& second, const std::byte* from) noexcept {
+    widen(first, from);
+    widen(second, from + bytes / 2);
+  }
+  DTRAIN_TARGET_HELPER("avx2,f16c")
+  static void narrow(Packed& packed, const Floats& first, const Floats& second) noexcept {
+    [[maybe_unused]] Vector<std::uint16_t, bytes / 2> upper;
+    asm("{vcvtps2ph $0, %2, %x0|vcvtps2ph %x0, %2, 0}\n\t"
+        "{vcvtps2ph $0, %3, %1|vcvtps2ph %1, %3, 0}\n\t"
+        "{vinserti128 $1, %1, %0, %0|vinserti128 %0, %0, %1, 1}"
+        : "=&x"(packed), "=&x"(upper)
+        : "x"(first), "x"(second));
+    make_halves_canonical<bytes>(packed, 0x7c00, 0x7e00);
+  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+ private:
+  /// Converts a vector of f16 to a vector of f32 of the same number of elements.
+  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& to, const std::byte* from) noexcept {
+    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=x"(to) : "m"(*reinterpret_cast<const std::byte(*)[16]>(from)));
+  }
+};
+#endif
+
 }  // namespace DTRAIN_NAMESPACE::kernels
 
 // ---- dtrain/kernels/arithmetic/integer_arithmetic.hpp
 
 /// @file
-/// Sums, averages and products of integers.
+/// Sums, averages and products of integers; minimum and maximum of every element type, by comparing integers.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -34850,15 +33849,6 @@ DTRAIN_OPTIMIZED void integer_average(const KernelArguments& arguments) noexcept
 }
 
 __extension__ typedef __int128 WideInteger;  // without __extension__, -Wpedantic warns
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/arithmetic/min_max.hpp
-
-/// @file
-/// Minimum and maximum of every element type, by comparing integers.
-
-namespace DTRAIN_NAMESPACE::kernels {
 
 /// Converts elements to keys that are ordered as signed integers. So one loop does min and max, and f16 and bf16 share
 /// it without conversion; the differences are in KernelArguments::key.
@@ -35043,35 +34033,42 @@ void average_beyond_sum(const KernelArguments& arguments, std::size_t offset, st
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// Widens four elements at a time, the last ones padded. `Format` has 16 bytes: Bf16Words, F16Words.
+/// Calls `convert_step(target, source)` for `step` elements at a time, the last ones padded.
+/// @tparam to_bytes,from_bytes of an element
+template <std::size_t step, std::size_t to_bytes, std::size_t from_bytes, class ConvertStep>
+DTRAIN_ALWAYS_INLINE void convert_in_steps(std::byte* to, const std::byte* from, std::size_t count,
+                                           ConvertStep convert_step) noexcept {
+  const std::size_t left = count % step;  // as a remainder: g++ 14 does not see that count - i is less than step
+  const std::size_t whole = count - left;
+  for (std::size_t i = 0; i < whole; i += step) {
+    convert_step(to + to_bytes * i, from + from_bytes * i);
+  }
+  if (left > 0) {
+    std::byte rest[4 * step] = {};
+    std::memcpy(rest, from + from_bytes * whole, from_bytes * left);
+    convert_step(rest, rest);
+    std::memcpy(to + to_bytes * whole, rest, to_bytes * left);
+  }
+}
+
+/// Widens 16-bit floats. `Format` has 16 bytes: Bf16Words, F16Words.
 template <class Format>
 DTRAIN_OPTIMIZED void widen_halves(std::byte* to, const std::byte* from, std::size_t count) noexcept {
   constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
-  const auto widen = [](std::byte* target, const std::byte* source) {
+  convert_in_steps<step, 4, 2>(to, from, count, [](std::byte* target, const std::byte* source) {
     Vector<std::uint16_t, 2 * step> halves;
     load(halves, source);
     typename Format::Floats floats;
     Format::widen(floats, __builtin_convertvector(halves, typename Format::Packed));
     store(target, floats);
-  };
-  const std::size_t left = count % step;  // as a remainder: g++ 14 does not see that count - i is less than step
-  const std::size_t whole = count - left;
-  for (std::size_t i = 0; i < whole; i += step) {
-    widen(to + 4 * i, from + 2 * i);
-  }
-  if (left > 0) {
-    std::byte rest[4 * step] = {};
-    std::memcpy(rest, from + 2 * whole, 2 * left);
-    widen(rest, rest);
-    std::memcpy(to + 4 * whole, rest, 4 * left);
-  }
+  });
 }
 
 /// Rounds to nearest even; every NaN becomes the canonical one.
 template <class Format>
 DTRAIN_OPTIMIZED void narrow_floats(std::byte* to, const std::byte* from, std::size_t count) noexcept {
   constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
-  const auto narrow = [](std::byte* target, const std::byte* source) {
+  convert_in_steps<step, 2, 4>(to, from, count, [](std::byte* target, const std::byte* source) {
     typename Format::Floats floats;
     load(floats, source);
     make_nan_canonical<float, sizeof(floats)>(floats);
@@ -35079,18 +34076,7 @@ DTRAIN_OPTIMIZED void narrow_floats(std::byte* to, const std::byte* from, std::s
     Format::narrow(words, floats);
     const auto halves = __builtin_convertvector(words, Vector<std::uint16_t, 2 * step>);
     store(target, halves);
-  };
-  const std::size_t left = count % step;  // as in widen_halves
-  const std::size_t whole = count - left;
-  for (std::size_t i = 0; i < whole; i += step) {
-    narrow(to + 2 * i, from + 4 * i);
-  }
-  if (left > 0) {
-    std::byte rest[4 * step] = {};
-    std::memcpy(rest, from + 4 * whole, 4 * left);
-    narrow(rest, rest);
-    std::memcpy(to + 2 * whole, rest, 2 * left);
-  }
+  });
 }
 
 template <class To, class From>
@@ -35825,15 +34811,47 @@ namespace DTRAIN_NAMESPACE::async {
 /// the loop's.
 class AutoResetEvent {
  public:
-  class Awaiter;
+  class [[nodiscard]] Awaiter : public DeadlineAwaiter {
+   public:
+    Awaiter(AutoResetEvent& event, Deadline deadline) noexcept
+        : DeadlineAwaiter(event.scheduler_, deadline), event_(event) {}
+    ~Awaiter() {
+      if (granted_) {
+        event_.set();
+      }
+    }
+
+    bool await_ready() noexcept { return std::exchange(event_.set_, false); }
+    void await_suspend(std::coroutine_handle<> parent) {
+      DeadlineAwaiter::await_suspend(parent);
+      event_.waiters_.push_back(*this);
+    }
+    WakeReason await_resume() noexcept {
+      granted_ = false;
+      return outcome;
+    }
+
+   private:
+    friend AutoResetEvent;
+
+    AutoResetEvent& event_;
+    bool granted_ = false;  ///< a set that has not been used
+  };
 
   explicit AutoResetEvent(EventLoop& loop) noexcept : scheduler_(loop.scheduler()) {}
 
-  inline void set() noexcept;
+  void set() noexcept {
+    if (Awaiter* waiter = waiters_.front()) {
+      waiter->granted_ = true;
+      scheduler_.wake(*waiter);
+    } else {
+      set_ = true;
+    }
+  }
   bool is_set() const noexcept { return set_; }
 
   /// `co_await event.wait(deadline)`: WakeReason::ready for a waiter that got a set, or WakeReason::timed_out.
-  inline Awaiter wait(Deadline deadline) noexcept;
+  Awaiter wait(Deadline deadline) noexcept { return {*this, deadline}; }
 
  private:
   Scheduler& scheduler_;
@@ -35841,161 +34859,24 @@ class AutoResetEvent {
   bool set_ = false;
 };
 
-class [[nodiscard]] AutoResetEvent::Awaiter : public Waiter {
- public:
-  Awaiter(AutoResetEvent& event, Deadline deadline) noexcept : event_(event), deadline_(deadline) {}
-  ~Awaiter() {
-    event_.scheduler_.remove(*this);
-    if (granted_) {
-      event_.set();
-    }
-  }
-
-  bool await_ready() noexcept { return std::exchange(event_.set_, false); }
-  void await_suspend(std::coroutine_handle<> parent) {
-    event_.scheduler_.add(*this, parent, deadline_);
-    event_.waiters_.push_back(*this);
-  }
-  WakeReason await_resume() noexcept {
-    granted_ = false;
-    return outcome;
-  }
-
- private:
-  friend AutoResetEvent;
-
-  AutoResetEvent& event_;
-  Deadline deadline_;
-  bool granted_ = false;  ///< a set that has not been used
-};
-
-inline void AutoResetEvent::set() noexcept {
-  if (Awaiter* waiter = waiters_.front()) {
-    waiter->granted_ = true;
-    scheduler_.wake(*waiter);
-  } else {
-    set_ = true;
-  }
-}
-
-inline AutoResetEvent::Awaiter AutoResetEvent::wait(Deadline deadline) noexcept {
-  return {*this, deadline};
-}
-
-}  // namespace DTRAIN_NAMESPACE::async
-
-// ---- dtrain/async/loop/event_loop.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::async {
-
-DTRAIN_DEFINED PostQueue::PostQueue() : wakeup_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!wakeup_) {
-    throw errno_error("creating an eventfd", "raise the limit of open files (ulimit -n)");
-  }
-}
-
-DTRAIN_DEFINED bool PostQueue::push_item(PostedFunction* pushed) {
-  std::unique_ptr<PostedFunction> item(pushed);
-  {
-    const std::lock_guard lock(mutex_);
-    if (closed_) {
-      return false;
-    }
-    items_.push_back(std::move(item));
-    if (items_.size() > 1) {
-      return true;  // the thread that pushed the first one wakes the loop
-    }
-  }
-  wake();
-  return true;
-}
-
-DTRAIN_DEFINED void PostQueue::run_all() {
-  std::uint64_t count = 0;
-  while (::read(wakeup_.get(), &count, sizeof count) < 0 && errno != EAGAIN) {
-    if (errno != EINTR) {
-      throw_errno("reading the wake-up descriptor of an event loop");  // else the loop would find it readable for ever
-    }
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    for (std::unique_ptr<PostedFunction>& item : items_) {
-      taken_.push_back(std::move(item));
-    }
-    items_.clear();
-  }
-  while (unfinished()) {
-    const std::unique_ptr<PostedFunction> item = std::move(taken_[next_++]);
-    item->run();
-  }
-  taken_.clear();
-  next_ = 0;
-}
-
-DTRAIN_DEFINED void PostQueue::close() noexcept {
-  std::vector<std::unique_ptr<PostedFunction>> dropped;
-  {
-    const std::lock_guard lock(mutex_);
-    closed_ = true;
-    dropped.swap(items_);
-  }
-  dropped.clear();
-  taken_.clear();
-  next_ = 0;
-}
-
-DTRAIN_DEFINED void PostQueue::wake() noexcept {
-  const std::uint64_t one = 1;
-  while (::write(wakeup_.get(), &one, sizeof one) < 0 && errno == EINTR) {
-  }
-}
-
-DTRAIN_DEFINED EventLoop::EventLoop() : scheduler_(posts_.descriptor()) {}
-
-DTRAIN_DEFINED EventLoop::~EventLoop() {
-  close();
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task) {
-  return spawn(std::move(task), {});
-}
-
-DTRAIN_DEFINED TaskHandle EventLoop::spawn(Task<void> task, ExceptionHandler on_exception,
-                                           DestroyedHandler on_destroyed) {
-  if (closed_) {
-    throw_error(Errc::cancelled, "starting a task: the event loop has ended");
-  }
-  if (!task) {
-    throw_error(Errc::invalid_argument, "starting a task that was moved from");
-  }
-  auto record = std::make_unique<TaskRecord>(std::move(task), std::move(on_exception), std::move(on_destroyed));
-  scheduler_.start(*record);
-  return TaskHandle(record.release());
-}
-
-DTRAIN_DEFINED void EventLoop::spawn_detached(Task<void> task, ExceptionHandler on_exception) {
-  spawn(std::move(task), std::move(on_exception)).detach();
-}
-
-DTRAIN_DEFINED void EventLoop::close() noexcept {
-  closed_ = true;
-  posts_.close();
-  scheduler_.destroy_all();
-}
-
 }  // namespace DTRAIN_NAMESPACE::async
 
 // ---- dtrain/async/loop/poller.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::async {
 
-template <class Wake>
-bool Poller::poll(int timeout_ms, Wake wake) {
+DTRAIN_DEFINED bool Poller::poll(int timeout_ms, IntrusiveList<Waiter>& ready) {
   std::array<epoll_event, 64> events;
   const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
   if (count < 0 && errno != EINTR) {
     throw_errno("waiting for events");
   }
+  const auto release = [&ready](IntrusiveList<Waiter>& waiters) {
+    while (Waiter* waiter = waiters.front()) {
+      waiter->descriptor = -1;
+      ready.push_back(*waiter);
+    }
+  };
   bool woken = false;
   for (std::size_t i = 0; count > 0 && i < static_cast<std::size_t>(count); ++i) {
     const std::uint64_t tag = events[i].data.u64;
@@ -36006,30 +34887,16 @@ bool Poller::poll(int timeout_ms, Wake wake) {
     const auto descriptor = static_cast<int>(tag & 0xffffffffU);
     DescriptorWaiters& entry = *entries_[static_cast<std::size_t>(descriptor)];
     if (entry.generation == static_cast<std::uint32_t>(tag >> 32)) {
-      dispatch(descriptor, entry, events[i].events, wake);
+      if ((events[i].events & (EPOLLERR | EPOLLHUP | EPOLLIN | EPOLLRDHUP)) != 0) {
+        release(entry.readers);
+      }
+      if ((events[i].events & (EPOLLERR | EPOLLHUP | EPOLLOUT)) != 0) {
+        release(entry.writers);
+      }
+      apply(descriptor, entry, false);
     }
   }
   return woken;
-}
-
-template <class Wake>
-void Poller::dispatch(int descriptor, DescriptorWaiters& entry, std::uint32_t events, Wake& wake) {
-  const bool failed = (events & (EPOLLERR | EPOLLHUP)) != 0;
-  if (failed || (events & (EPOLLIN | EPOLLRDHUP)) != 0) {
-    wake_all(entry.readers, wake);
-  }
-  if (failed || (events & EPOLLOUT) != 0) {
-    wake_all(entry.writers, wake);
-  }
-  apply(descriptor, entry, false);
-}
-
-template <class Wake>
-void Poller::wake_all(IntrusiveList<Waiter>& waiters, Wake& wake) {
-  while (Waiter* waiter = waiters.pop_front()) {
-    waiter->descriptor = -1;
-    wake(*waiter);
-  }
 }
 
 DTRAIN_DEFINED Poller::Poller(int wakeup) : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
@@ -36113,78 +34980,6 @@ DTRAIN_DEFINED int Poller::control(int operation, int descriptor, DescriptorWait
 
 }  // namespace DTRAIN_NAMESPACE::async
 
-// ---- dtrain/async/loop/scheduler.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::async {
-
-DTRAIN_DEFINED Scheduler::Scheduler(int wakeup) : poller_(wakeup) {}
-
-DTRAIN_DEFINED Scheduler::~Scheduler() = default;
-
-DTRAIN_DEFINED bool Scheduler::poll(bool return_at_once) {
-  const bool busy = return_at_once || !ready_.empty() || !batch_.empty();
-  const bool woken = poller_.poll(busy ? 0 : poll_timeout_ms(), [this](Waiter& waiter) { wake(waiter); });
-  const Deadline::Clock::time_point now = Deadline::Clock::now();
-  for (TimerNode* timer = timers_.earliest(); timer != nullptr && timer->instant <= now; timer = timers_.earliest()) {
-    wake(static_cast<Waiter&>(*timer), WakeReason::timed_out);
-  }
-  return woken;
-}
-
-DTRAIN_DEFINED void Scheduler::resume_ready() {
-  batch_.splice_back(ready_);
-  while (Waiter* waiter = batch_.pop_front()) {
-    resume(*waiter);
-  }
-}
-
-DTRAIN_DEFINED int Scheduler::poll_timeout_ms() const {
-  if (timers_.empty()) {
-    return -1;
-  }
-  const auto left = Deadline::at(timers_.earliest()->instant).remaining();
-  const auto longest = std::chrono::milliseconds(std::chrono::hours(1));
-  return static_cast<int>(std::min(std::chrono::ceil<std::chrono::milliseconds>(left), longest).count());
-}
-
-DTRAIN_DEFINED void Scheduler::resume(Waiter& waiter) {
-  TaskRecord* record = waiter.record;
-  if (record == nullptr) {
-    waiter.coroutine.resume();
-    return;
-  }
-  current_ = record;
-  record->running = true;
-  waiter.coroutine.resume();  // the waiter is in the coroutine's frame: do not use it from here on
-  record->running = false;
-  current_ = nullptr;
-  if (record->task.done() || record->abandoned) {
-    retire(*record);
-  }
-}
-
-DTRAIN_DEFINED void Scheduler::retire(TaskRecord& record) {
-  std::exception_ptr exception;
-  record.ending = true;  // the frame's parameters may own the TaskHandle
-  if (record.task.done()) {
-    try {
-      record.task.take();
-    } catch (...) {
-      exception = std::current_exception();
-    }
-  }
-  const ExceptionHandler handler = std::move(record.on_exception);
-  record.end();
-  if (exception && !handler) {
-    std::rethrow_exception(exception);
-  }
-  if (exception) {
-    handler(exception);
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::async
-
 // ---- dtrain/async/loop_handle.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::async {
@@ -36203,53 +34998,26 @@ DTRAIN_DEFINED bool SpawnState::wait_until_gone(Deadline deadline) const {
   return block_until(changed_, lock, deadline, [this] { return gone_; });
 }
 
-namespace detail {
-
-/// Posted to the loop. Whether it runs or not, the state learns when the coroutine is gone.
-class StartTask {
- public:
-  StartTask(std::shared_ptr<SpawnState> state, EventLoop& loop, std::shared_ptr<SpawnStates> group) noexcept
-      : state_(std::move(state)), loop_(loop), group_(std::move(group)) {}
-  StartTask(StartTask&& other) noexcept = default;
-  StartTask& operator=(StartTask&&) = delete;
-  ~StartTask() {
-    if (state_) {
-      state_->end();
-    }
-  }
-
-  void operator()() {
-    if (state_->cancelled) {
-      return;
-    }
-    try {
-      Task<void> task = state_->make(loop_);
-      if (state_->cancelled) {
-        return;
-      }
-      state_->task = loop_.spawn(std::move(task), {}, [state = state_, group = group_] { state->end(); });
-    } catch (...) {
-      state_->error = std::current_exception();
-      return;
-    }
-    if (group_) {
-      group_->push_back(*state_);
-    }
-    state_.reset();
-  }
-
- private:
-  std::shared_ptr<SpawnState> state_;
-  EventLoop& loop_;
-  std::shared_ptr<SpawnStates> group_;
-};
-
-}  // namespace detail
-
 DTRAIN_DEFINED void LoopHandle::start(const std::shared_ptr<SpawnState>& state, std::shared_ptr<SpawnStates> group,
                                       std::string_view doing) {
   const std::shared_ptr<EventLoop> loop = open_loop();
-  if (!loop || !loop->post(detail::StartTask(state, *loop, std::move(group)))) {
+  // Its last copy is dropped when the coroutine is gone, or when `begin` is dropped without having made one.
+  std::shared_ptr<void> end(nullptr, [state](void*) { state->end(); });
+  auto begin = [state, target = loop.get(), group = std::move(group), end = std::move(end)] {
+    try {
+      Task<void> task = state->cancelled ? Task<void>() : state->make(*target);
+      if (state->cancelled) {
+        return;
+      }
+      state->task = target->spawn(std::move(task), {}, [group, end]() mutable { end.reset(); });
+      if (group) {
+        group->push_back(*state);
+      }
+    } catch (...) {
+      state->error = std::current_exception();
+    }
+  };
+  if (!loop || !loop->post(std::move(begin))) {
     throw_ended(doing);
   }
 }
@@ -36324,70 +35092,6 @@ DTRAIN_DEFINED std::shared_ptr<SpawnState> SpawnOwner::cancel_at(Deadline deadli
 
 }  // namespace DTRAIN_NAMESPACE::async
 
-// ---- dtrain/async/loop_thread.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::async {
-
-DTRAIN_DEFINED LoopThread::LoopThread()
-    : loop_(std::make_shared<EventLoop>()), handle_(std::make_shared<LoopHandle>(loop_)) {
-  thread_ = start_thread("the thread of an event loop", [this] { handle_->serve(*loop_); });
-}
-
-DTRAIN_DEFINED LoopThread::~LoopThread() {
-  loop_->stop();
-}
-
-}  // namespace DTRAIN_NAMESPACE::async
-
-// ---- dtrain/async/task/task_handle.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::async {
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void TaskRecord::end() noexcept {
-  unlink();
-  start.unlink();
-  ending = true;
-  task.destroy();
-  ending = false;
-  destroyed = true;
-  const DestroyedHandler handler = std::move(on_destroyed);
-  if (!owned) {
-    delete this;
-  }
-  if (handler) {
-    handler();
-  }
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void TaskHandle::cancel() noexcept {
-  TaskRecord* record = std::exchange(record_, nullptr);
-  if (record == nullptr) {
-    return;
-  }
-  if (record->destroyed) {
-    delete record;
-    return;
-  }
-  record->owned = false;
-  if (record->ending || record->running) {
-    record->abandoned = true;  // the task itself is the caller; the scheduler ends it when it suspends
-  } else {
-    record->end();
-  }
-}
-
-DTRAIN_DEFINED void TaskHandle::detach() noexcept {
-  if (TaskRecord* record = std::exchange(record_, nullptr)) {
-    if (record->destroyed) {
-      delete record;
-    } else {
-      record->owned = false;
-    }
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::async
-
 // ---- dtrain/async/thread.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::async {
@@ -36409,65 +35113,6 @@ DTRAIN_DEFINED JoiningThread start_thread(std::string_view what, std::function<v
     throw Error(failure.code(), format_text("starting {}: {}{}", {what, failure.what(), limit_hint(ENOMEM)}));
   }
 }
-
-}  // namespace DTRAIN_NAMESPACE::async
-
-// ---- dtrain/async/timer_heap.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::async {
-
-DTRAIN_DEFINED void TimerHeap::insert(TimerNode& timer, Deadline deadline) {
-  heap_.push_back(&timer);
-  timer.instant = deadline.instant();
-  timer.sequence = next_sequence_++;
-  sift_up(heap_.size() - 1, timer);
-}
-
-DTRAIN_DEFINED void TimerHeap::remove(TimerNode& timer) noexcept {
-  if (timer.index == TimerNode::not_in_heap) {
-    return;
-  }
-  const std::size_t hole = timer.index;
-  timer.index = TimerNode::not_in_heap;
-  TimerNode& last = *heap_.back();
-  heap_.pop_back();
-  if (hole == heap_.size()) {
-    return;  // it was the last one itself
-  }
-  if (hole > 0 && before(last, *heap_[parent_of(hole)])) {
-    sift_up(hole, last);
-  } else {
-    sift_down(hole, last);
-  }
-}
-
-DTRAIN_DEFINED void TimerHeap::sift_up(std::size_t index, TimerNode& timer) noexcept {
-  while (index > 0 && before(timer, *heap_[parent_of(index)])) {
-    put(index, *heap_[parent_of(index)]);
-    index = parent_of(index);
-  }
-  put(index, timer);
-}
-
-DTRAIN_DEFINED void TimerHeap::sift_down(std::size_t index, TimerNode& timer) noexcept {
-  for (std::size_t child = 2 * index + 1; child < heap_.size(); child = 2 * index + 1) {
-    if (child + 1 < heap_.size() && before(*heap_[child + 1], *heap_[child])) {
-      ++child;
-    }
-    if (!before(*heap_[child], timer)) {
-      break;
-    }
-    put(index, *heap_[child]);
-    index = child;
-  }
-  put(index, timer);
-}
-
-}  // namespace DTRAIN_NAMESPACE::async
-
-// ---- dtrain/async/worker_thread.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::async {
 
 DTRAIN_DEFINED WorkerThread::WorkerThread() : thread_(start_thread("a channel's thread", [this] { main(); })) {}
 
@@ -36638,42 +35283,13 @@ inline Resolution query_system(const std::string& host, std::uint16_t port) {
 }
 
 /// State shared by the helper thread and the waiting coroutine; the last owner frees it.
-class ResolveRequest {
- public:
-  explicit ResolveRequest(async::EventLoop& loop) : loop_(&loop), done_(loop) {}
+struct ResolveRequest {
+  explicit ResolveRequest(async::EventLoop& home) : loop(&home), done(home) {}
 
-  /// On the helper thread. The loop exists until the coroutine detaches the request.
-  void deliver(const std::shared_ptr<ResolveRequest>& self, Resolution found) {
-    const std::lock_guard lock(mutex_);
-    if (loop_ != nullptr) {
-      found_ = std::move(found);
-      loop_->post([self] { self->announce(); });
-    }
-  }
-
-  /// On the loop's thread.
-  void detach() noexcept {
-    const std::lock_guard lock(mutex_);
-    loop_ = nullptr;
-  }
-  async::ManualResetEvent& done() noexcept { return done_; }
-  Resolution take() {
-    const std::lock_guard lock(mutex_);
-    return std::move(found_);
-  }
-
- private:
-  void announce() noexcept {
-    const std::lock_guard lock(mutex_);
-    if (loop_ != nullptr) {
-      done_.set();
-    }
-  }
-
-  std::mutex mutex_;
-  async::EventLoop* loop_;        ///< guarded by mutex_; null once detached
-  Resolution found_;              ///< guarded by mutex_
-  async::ManualResetEvent done_;  ///< the loop's thread only
+  std::mutex mutex;
+  async::EventLoop* loop;        ///< exists until the coroutine, under the mutex, makes this null
+  Resolution found;              ///< the loop's thread only
+  async::ManualResetEvent done;  ///< the loop's thread only
 };
 
 /// Resolves numeric hosts and "localhost", and refuses what is no name. @returns false if the system has to be asked
@@ -36694,10 +35310,17 @@ inline std::shared_ptr<ResolveRequest> start_resolve_request(async::EventLoop& l
                                                              std::uint16_t port) {
   auto request = std::make_shared<ResolveRequest>(loop);
   const auto ask = [request, host = std::move(host), port] {
-    Resolution found;
     try {
-      found = query_system(host, port);
-      request->deliver(request, std::move(found));
+      auto deliver = [request, found = query_system(host, port)]() mutable {
+        if (request->loop != nullptr) {
+          request->found = std::move(found);
+          request->done.set();
+        }
+      };
+      const std::lock_guard lock(request->mutex);
+      if (request->loop != nullptr) {
+        request->loop->post(std::move(deliver));
+      }
     } catch (...) {  // out of memory: the coroutine's deadline ends the wait
     }
   };
@@ -36735,13 +35358,16 @@ inline async::Task<Resolution> resolve(async::EventLoop& loop, std::string host,
     co_return std::move(resolution);
   }
   struct DetachOnExit {
-    ~DetachOnExit() { request->detach(); }
+    ~DetachOnExit() {
+      const std::lock_guard lock(request->mutex);
+      request->loop = nullptr;
+    }
     std::shared_ptr<detail::ResolveRequest> request;
   };
   const DetachOnExit scope{detail::start_resolve_request(loop, std::move(host), port)};
-  const async::WakeReason ready = co_await scope.request->done().wait(deadline);
+  const async::WakeReason ready = co_await scope.request->done.wait(deadline);
   if (ready == async::WakeReason::ready) {
-    resolution = scope.request->take();
+    resolution = std::move(scope.request->found);
   } else {
     resolution.reason = "the name service did not answer in time";
   }
@@ -36802,9 +35428,30 @@ struct IoResult {
   }
 };
 
+namespace detail {
+
+/// Errors that the network or the peer can cause; on a connection, any other is a programming error.
+inline bool is_network_error(int error) noexcept {
+  switch (error) {
+    case ECONNRESET:
+    case ECONNABORTED:
+    case ECONNREFUSED:
+    case EPIPE:
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case EHOSTDOWN:
+    case ENETUNREACH:
+    case ENETDOWN:
+    case ENETRESET:
+    case ENOTCONN: return true;
+    default: return false;
+  }
+}
+
+}  // namespace detail
+
 /// Sends small messages at once (TCP_NODELAY), enables keepalive, and never raises SIGPIPE. One coroutine may read
-/// while one writes. Lifetime: outlives the tasks of its functions, and does not move while they run; the loop outlives
-/// it. Buffers outlive the task that uses them. Threads: the loop's.
+/// while one writes. Lifetime: stays open while a coroutine waits for it; the loop outlives it. Threads: the loop's.
 class Connection {
  public:
   /// Takes over a connected, non-blocking socket. @throws Error (posix) if the system refuses an option
@@ -36813,15 +35460,15 @@ class Connection {
     set_option(SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE");
   }
 
-  /// Reads available bytes without waiting; nullopt if the read would block.
-  std::optional<IoResult> try_read(std::span<std::byte> buffer) {
+  /// Reads available bytes without waiting; timed_out if the read would block.
+  IoResult try_read(std::span<std::byte> buffer) {
     for (;;) {
       const ssize_t count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
       if (count > 0 || buffer.empty()) {
-        return IoResult{IoStatus::ok, static_cast<std::size_t>(std::max<ssize_t>(count, 0)), 0};
+        return {IoStatus::ok, static_cast<std::size_t>(std::max<ssize_t>(count, 0)), 0};
       }
       if (count == 0) {
-        return IoResult{IoStatus::closed, 0, 0};
+        return {IoStatus::closed, 0, 0};
       }
       if (errno != EINTR) {
         return failure(errno, "reading from ");
@@ -36829,51 +35476,17 @@ class Connection {
     }
   }
 
-  /// Writes as many bytes as possible without waiting; nullopt if the write would block.
-  std::optional<IoResult> try_write(std::span<const std::byte> bytes) {
+  /// Writes as many bytes as possible without waiting; timed_out if the write would block.
+  IoResult try_write(std::span<const std::byte> bytes) {
     for (;;) {
       const ssize_t count = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
       if (count >= 0) {
-        return IoResult{IoStatus::ok, static_cast<std::size_t>(count), 0};
+        return {IoStatus::ok, static_cast<std::size_t>(count), 0};
       }
       if (errno != EINTR) {
         return failure(errno, "writing to ");
       }
     }
-  }
-
-  /// Reads at least one byte, or the end of the stream. Reading into an empty buffer is ok at once.
-  async::Task<IoResult> read_some(std::span<std::byte> buffer, Deadline deadline) {
-    for (;;) {
-      const std::optional<IoResult> result = try_read(buffer);
-      if (result) {
-        co_return *result;
-      }
-      const async::WakeReason ready = co_await readable(deadline);
-      if (ready == async::WakeReason::timed_out) {
-        co_return IoResult{IoStatus::timed_out, 0, 0};
-      }
-    }
-  }
-
-  /// Writes all bytes. If the deadline passes or the connection ends, the result has the number written so far.
-  async::Task<IoResult> write_all(std::span<const std::byte> bytes, Deadline deadline) {
-    std::size_t done = 0;
-    while (done < bytes.size()) {
-      const std::optional<IoResult> result = try_write(bytes.subspan(done));
-      if (result && !result->ok()) {
-        co_return IoResult{result->status, done, result->error};
-      }
-      if (result) {
-        done += result->bytes;
-        continue;
-      }
-      const async::WakeReason ready = co_await loop_->writable(socket_.get(), deadline);
-      if (ready == async::WakeReason::timed_out) {
-        co_return IoResult{IoStatus::timed_out, done, 0};
-      }
-    }
-    co_return IoResult{IoStatus::ok, done, 0};
   }
 
   /// `co_await connection.readable(deadline)`: as EventLoop::readable.
@@ -36903,43 +35516,18 @@ class Connection {
   /// Closes the socket. @pre no coroutine waits for the connection, and none uses it afterwards
   void close() noexcept { socket_.reset(); }
 
-  /// Closes both directions; coroutines that wait for the connection see it closed.
-  void shutdown() noexcept { static_cast<void>(::shutdown(socket_.get(), SHUT_RDWR)); }
-
   int descriptor() const noexcept { return socket_.get(); }
   async::EventLoop& loop() const noexcept { return *loop_; }
 
  private:
-  /// Errors that the network or the peer can cause; any other is a programming error.
-  static bool is_gone(int error) noexcept {
-    switch (error) {
-      case ECONNRESET:
-      case ECONNABORTED:
-      case ECONNREFUSED:
-      case EPIPE:
-      case ETIMEDOUT:
-      case EHOSTUNREACH:
-      case EHOSTDOWN:
-      case ENETUNREACH:
-      case ENETDOWN:
-      case ENETRESET:
-      case ENOTCONN: return true;
-      default: return false;
+  DTRAIN_NOT_INLINED IoResult failure(int error, const char* doing) const {
+    if (error == EAGAIN || error == EWOULDBLOCK) {
+      return {IoStatus::timed_out, 0, 0};
     }
-  }
-
-  std::optional<IoResult> failure(int error, const char* doing) const {
-    if (is_gone(error)) {
-      return IoResult{IoStatus::closed, 0, error};
+    if (!detail::is_network_error(error)) {
+      throw_posix(error, "{}{}", {doing, to_string(peer())});
     }
-    if (error != EAGAIN && error != EWOULDBLOCK) {
-      refuse(error, doing);
-    }
-    return std::nullopt;
-  }
-
-  [[noreturn]] DTRAIN_NOT_INLINED void refuse(int error, const char* doing) const {
-    throw_posix(error, "{}{}", {doing, to_string(peer())});
+    return {IoStatus::closed, 0, error};
   }
 
   void set_option(int level, int option, int value, const char* name) {
@@ -36948,15 +35536,8 @@ class Connection {
     }
   }
 
-  SocketAddress address(int (*ask)(int, sockaddr*, socklen_t*)) const noexcept {
-    sockaddr_storage storage{};
-    socklen_t size = sizeof storage;
-    if (ask(socket_.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
-      return {};
-    }
-    return SocketAddress::from_system(reinterpret_cast<const sockaddr*>(&storage), size)
-        .value_or(SocketAddress{})
-        .unmapped();
+  SocketAddress address(SocketAddress::End end) const noexcept {
+    return SocketAddress::of_socket(socket_.get(), end).value_or(SocketAddress{}).unmapped();
   }
 
   async::EventLoop* loop_;
@@ -37005,20 +35586,7 @@ namespace detail {
 
 /// Whether a later attempt may succeed: the server, or the route to it, may not be up yet.
 inline bool is_retriable(int error) noexcept {
-  switch (error) {
-    case ECONNREFUSED:
-    case ECONNRESET:
-    case ECONNABORTED:
-    case ETIMEDOUT:
-    case EHOSTUNREACH:
-    case EHOSTDOWN:
-    case ENETUNREACH:
-    case ENETDOWN:
-    case EADDRNOTAVAIL:
-    case EAFNOSUPPORT:
-    case EAGAIN: return true;
-    default: return false;
-  }
+  return is_network_error(error) || error == EADDRNOTAVAIL || error == EAFNOSUPPORT || error == EAGAIN;
 }
 
 /// Tells the observer that the connection is tried again.
@@ -37112,7 +35680,7 @@ class FrameParser {
 
   /// Appends received bytes; ignores them once the stream is malformed.
   void feed(std::span<const std::byte> bytes) {
-    if (malformed_) {
+    if (malformed()) {
       return;
     }
     if (taken_ > 0 && taken_ >= buffer_.size() / 2) {
@@ -37131,7 +35699,7 @@ class FrameParser {
 
   /// The same into reused memory: small frames allocate nothing.
   bool next(std::vector<std::byte>& frame) {
-    if (malformed_ || buffered() < frame_header_bytes || buffered() - frame_header_bytes < length()) {
+    if (malformed() || buffered() < frame_header_bytes || buffered() - frame_header_bytes < length()) {
       return false;
     }
     const std::span<const std::byte> payload =
@@ -37153,7 +35721,7 @@ class FrameParser {
   }
 
   /// Whether a length above the bound has been seen, and which.
-  bool malformed() const noexcept { return malformed_; }
+  bool malformed() const noexcept { return refused_length_ != 0; }
   std::uint32_t refused_length() const noexcept { return refused_length_; }
 
   /// Received bytes not returned yet; nonzero at the end of the stream means a truncated frame.
@@ -37173,7 +35741,6 @@ class FrameParser {
 
   void check_length() {
     if (buffered() >= frame_header_bytes && length() > bound_) {
-      malformed_ = true;
       refused_length_ = length();
       std::vector<std::byte>().swap(buffer_);
       taken_ = 0;
@@ -37182,9 +35749,8 @@ class FrameParser {
 
   std::size_t bound_;
   std::vector<std::byte> buffer_;
-  std::size_t taken_ = 0;  ///< bytes at the buffer's beginning that were returned
-  bool malformed_ = false;
-  std::uint32_t refused_length_ = 0;
+  std::size_t taken_ = 0;             ///< bytes at the buffer's beginning that were returned
+  std::uint32_t refused_length_ = 0;  ///< 0 while the stream is well formed
 };
 
 /// How reading or writing a frame ended.
@@ -37264,7 +35830,7 @@ class FrameReader {
   /// Moves received bytes into the parser. The buffer is on the stack, not in the frames of ten thousand coroutines.
   IoResult receive() {
     std::array<std::byte, 16384> buffer;
-    const IoResult io = connection_->try_read(buffer).value_or(IoResult{IoStatus::timed_out, 0, 0});
+    const IoResult io = connection_->try_read(buffer);
     received_bytes_ += io.bytes;
     parser_.feed(std::span<const std::byte>(buffer).first(io.bytes));
     return io;
@@ -37342,7 +35908,7 @@ class FrameWriter {
         shared_.swap(queue_shared_);
         std::reverse(shared_.begin(), shared_.end());
       }
-      const IoResult io = connection_->try_write(next_write()).value_or(IoResult{IoStatus::timed_out, 0, 0});
+      const IoResult io = connection_->try_write(next_write());
       take(io.bytes);
       total.bytes += io.bytes;
       if (!io.ok()) {
@@ -37480,7 +36046,6 @@ class Listener {
   /// The address at which it listens, with the port that the system chose.
   SocketAddress local() const noexcept { return local_; }
   std::uint16_t port() const noexcept { return local_.port(); }
-  int descriptor() const noexcept { return socket_.get(); }
 
   /// Whether bind() failed because this machine or its kernel lacks the address.
   static bool is_missing(const Error& error) noexcept {
@@ -37510,13 +36075,11 @@ class Listener {
     if (::bind(socket.get(), address.data(), address.size()) != 0 || ::listen(socket.get(), backlog) != 0) {
       throw_errno("{}", {doing}, remedy(errno));
     }
-    sockaddr_storage storage{};
-    socklen_t size = sizeof storage;
-    if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&storage), &size) != 0) {
+    const std::optional<SocketAddress> local = SocketAddress::of_socket(socket.get(), &::getsockname);
+    if (!local) {
       throw_errno(doing);
     }
-    const auto local = SocketAddress::from_system(reinterpret_cast<const sockaddr*>(&storage), size);
-    return {loop, std::move(socket), local.value_or(address)};
+    return {loop, std::move(socket), *local};
   }
 
   /// Logs one warning about a failure that accept() waits out, unless it is a peer that disconnected early.
@@ -37654,49 +36217,17 @@ class UnixConnection {
   /// Sends a message of 1 to 4096 bytes with a descriptor; the receiver gets a copy of it. The caller keeps
   /// `descriptor`. @throws Error (timeout, closed, posix)
   void send_descriptor(int descriptor, std::span<const std::byte> bytes, Deadline deadline) {
+    if (bytes.empty() || bytes.size() > max_message_bytes) {
+      throw_error(Errc::invalid_argument, "a Unix socket's message has 1 to 4096 bytes, not {}", {bytes.size()});
+    }
+    iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
+    msghdr message = message_of(part, control);
     cmsghdr* header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
-    send_message(message, bytes, deadline);
-  }
-
-  /// Receives the next message and its descriptor, which is close-on-exec.
-  /// @throws Error (timeout); Error (closed); Error (protocol) for a message without a descriptor, with more than one,
-  /// or longer than 4096 bytes (its descriptors are closed)
-  ReceivedDescriptor receive_descriptor(Deadline deadline) {
-    ReceivedDescriptor received = receive_message(deadline);
-    if (!received.descriptor) {
-      throw_error(Errc::protocol, "receiving a descriptor: the message came without one");
-    }
-    return received;
-  }
-
-  /// @throws Error (posix)
-  PeerCredentials peer_credentials() const {
-    ucred credentials{};
-    socklen_t size = sizeof credentials;
-    if (::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
-      throw_errno("asking who is at the other end of a Unix socket");
-    }
-    return {credentials.pid, credentials.uid, credentials.gid};
-  }
-
-  int descriptor() const noexcept { return socket_.get(); }
-
- private:
-  void send_message(msghdr& message, std::span<const std::byte> bytes, Deadline deadline) {
-    if (bytes.empty() || bytes.size() > max_message_bytes) {
-      throw_error(Errc::invalid_argument, "a Unix socket's message has 1 to 4096 bytes, not {}", {bytes.size()});
-    }
-    iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
     while (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL) < 0) {
       const int error = errno;
       if (error == EPIPE || error == ECONNRESET) {
@@ -37710,7 +36241,10 @@ class UnixConnection {
     }
   }
 
-  ReceivedDescriptor receive_message(Deadline deadline) {
+  /// Receives the next message and its descriptor, which is close-on-exec.
+  /// @throws Error (timeout); Error (closed); Error (protocol) for a message without a descriptor, with more than one,
+  /// or longer than 4096 bytes (its descriptors are closed)
+  ReceivedDescriptor receive_descriptor(Deadline deadline) {
     ReceivedDescriptor received;
     received.bytes.resize(max_message_bytes);
     std::vector<Descriptor> descriptors;
@@ -37721,11 +36255,7 @@ class UnixConnection {
     ssize_t count = -1;
     bool was_reset = false;
     while (count < 0) {
-      message = {};
-      message.msg_iov = &part;
-      message.msg_iovlen = 1;
-      message.msg_control = control;
-      message.msg_controllen = sizeof control;
+      message = message_of(part, control);
       count = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
       const int error = errno;
       if (count < 0 && error == EAGAIN) {
@@ -37744,10 +36274,34 @@ class UnixConnection {
       throw_error(Errc::protocol,
                   "receiving from a process on this host: the message is too long or carries more than one descriptor");
     }
-    if (!descriptors.empty()) {
-      received.descriptor = std::move(descriptors.front());
+    if (descriptors.empty()) {
+      throw_error(Errc::protocol, "receiving a descriptor: the message came without one");
     }
+    received.descriptor = std::move(descriptors.front());
     return received;
+  }
+
+  /// @throws Error (posix)
+  PeerCredentials peer_credentials() const {
+    ucred credentials{};
+    socklen_t size = sizeof credentials;
+    if (::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+      throw_errno("asking who is at the other end of a Unix socket");
+    }
+    return {credentials.pid, credentials.uid, credentials.gid};
+  }
+
+  int descriptor() const noexcept { return socket_.get(); }
+
+ private:
+  template <std::size_t Bytes>
+  static msghdr message_of(iovec& part, char (&control)[Bytes]) noexcept {
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = Bytes;
+    return message;
   }
 
   /// Allocates nothing, so no exception can leave a descriptor without an owner.
@@ -38010,86 +36564,60 @@ DTRAIN_DEFINED void StreamRegistry::remove(OnDemandRunner& runner) noexcept {
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
 
-// ---- dtrain/identity/environment/local_rank_argument.hpp
+// ---- dtrain/identity/environment/launcher_variables.hpp
 
 /// @file
-/// Arguments: a program's argv; reads and removes --local_rank=N, which torch.distributed.launch adds.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// A program's argv, the program's name included.
-using Arguments = std::span<const char* const>;
-
-namespace detail {
-inline bool is_local_rank_flag(std::string_view text) noexcept {
-  return text == "--local_rank" || text == "--local-rank";
-}
-}  // namespace detail
-
-/// N of --local_rank=N, --local-rank=N, or either with a separate value. Ignores arguments after "--".
-/// @throws IdentityError (bad-integer; conflict-local-rank for two different values)
-inline std::optional<int> local_rank_argument(Arguments arguments) {
-  std::optional<int> found;
-  for (std::size_t i = 1; i < arguments.size(); ++i) {
-    const std::string_view argument = arguments[i];
-    if (argument == "--") {
-      break;
-    }
-    const std::size_t equals = argument.find('=');
-    const std::string_view flag = argument.substr(0, equals);
-    if (!detail::is_local_rank_flag(flag)) {
-      continue;
-    }
-    std::string_view value;
-    if (equals != std::string_view::npos) {
-      value = argument.substr(equals + 1);
-    } else if (i + 1 < arguments.size()) {
-      value = arguments[++i];
-    }
-    const std::optional<int> number = parse_integer(value);
-    if (!number) {
-      throw_identity_error(IdentityErrc::bad_integer,
-                           "the argument {} is not a non-negative integer; give it as --local_rank=N",
-                           {quoted(flag, value)});
-    }
-    if (found && *found != *number) {
-      throw_identity_error(IdentityErrc::conflict_local_rank,
-                           "the argument --local_rank is given twice, as {} and {}; give it once", {*found, *number});
-    }
-    found = number;
-  }
-  return found;
-}
-
-/// The arguments without --local_rank=N, which torch.distributed.launch and DeepSpeed add to every program.
-inline std::vector<std::string> without_local_rank(const std::vector<std::string>& arguments) {
-  std::vector<std::string> kept;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    if (argument == "--") {
-      kept.insert(kept.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
-      break;
-    }
-    const std::size_t equals = argument.find('=');
-    if (i == 0 || !detail::is_local_rank_flag(std::string_view(argument).substr(0, equals))) {
-      kept.push_back(argument);
-    } else if (equals == std::string::npos) {
-      ++i;
-    }
-  }
-  return kept;
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/environment/one_node.hpp
-
-/// @file
-/// Identity on one node: the fields that are certain there, and its loopback address; range checks of ranks and sizes.
+/// LauncherVariables: the names of one launcher's variables, and how they are read; the fields that are certain on one
+/// node, and its loopback address; range checks of ranks and sizes.
 
 namespace DTRAIN_NAMESPACE::identity {
 
 inline constexpr const char* loopback_address = "127.0.0.1";
+
+/// A rank and its job's world size, to compare two launchers.
+struct RankAndSize {
+  int rank = 0;
+  int world_size = 1;
+
+  friend bool operator==(const RankAndSize&, const RankAndSize&) = default;
+};
+
+/// The names of one launcher. An empty name is a variable that it does not set.
+struct LauncherVariables {
+  const char* launcher;
+  const char* rank;
+  const char* world_size;
+  const char* local_rank = "";
+  const char* local_world_size = "";
+  const char* node_rank = "";
+  const char* node_count = "";
+
+  bool give_both(const Variables& variables) const { return variables.has(rank) && variables.has(world_size); }
+
+  /// nullopt unless both are numbers. For comparing sources, so it does not throw.
+  std::optional<RankAndSize> rank_and_size(const Variables& variables) const {
+    const std::optional<int> stated_rank = parse_integer(variables.text(rank).value_or(""));
+    const std::optional<int> stated_size = parse_integer(variables.text(world_size).value_or(""));
+    return stated_rank && stated_size ? std::optional(RankAndSize{*stated_rank, *stated_size}) : std::nullopt;
+  }
+
+  std::string stated(const Variables& variables) const {
+    return variables.stated({rank, world_size, local_rank, local_world_size, node_rank, node_count});
+  }
+
+  /// The values, without range checks. @pre give_both(variables). @throws IdentityError (bad-integer)
+  ProcessIdentity read(const Variables& variables) const {
+    ProcessIdentity identity;
+    identity.launcher = launcher;
+    identity.rank = *variables.integer(rank);
+    identity.world_size = *variables.integer(world_size);
+    identity.local_rank = variables.integer(local_rank);
+    identity.local_world_size = variables.integer(local_world_size);
+    identity.node_rank = variables.integer(node_rank);
+    identity.node_count = variables.count(node_count);
+    return identity;
+  }
+};
 
 /// Whether the job has one node: local world size = world size, or node count = 1, or world size = 1.
 inline bool on_one_node(const ProcessIdentity& identity) noexcept {
@@ -38104,11 +36632,9 @@ inline void complete_one_node(ProcessIdentity& identity) {
   }
   identity.node_rank = 0;
   identity.node_count = 1;
-  if (!identity.local_world_size) {
-    identity.local_world_size = identity.world_size;
-  }
-  if (identity.world_size == 1 && !identity.local_rank) {
-    identity.local_rank = 0;
+  identity.local_world_size = identity.local_world_size.value_or(identity.world_size);
+  if (identity.world_size == 1) {
+    identity.local_rank = identity.local_rank.value_or(0);
   }
 }
 
@@ -38161,71 +36687,76 @@ inline std::string master_addr_or_loopback(const Variables& variables, const cha
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/environment/launcher_variables.hpp
+// ---- dtrain/identity/environment/local_rank_argument.hpp
 
 /// @file
-/// LauncherVariables: the names of one launcher's variables, and how they are read; RankAndSize: a rank and world size,
-/// to compare two launchers.
+/// Arguments: a program's argv; reads and removes --local_rank=N, which torch.distributed.launch adds.
 
 namespace DTRAIN_NAMESPACE::identity {
 
-/// A rank and its job's world size.
-struct RankAndSize {
-  int rank = 0;
-  int world_size = 1;
+/// A program's argv, the program's name included.
+using Arguments = std::span<const char* const>;
 
-  friend bool operator==(const RankAndSize&, const RankAndSize&) = default;
-};
+namespace detail {
 
-/// Values of both variables; nullopt unless both are numbers. For comparing sources, so it does not throw.
-inline std::optional<RankAndSize> stated_rank_and_size(const Variables& variables, std::string_view rank,
-                                                       std::string_view size) {
-  const std::optional<int> stated_rank = parse_integer(variables.text(rank).value_or(""));
-  const std::optional<int> stated_size = parse_integer(variables.text(size).value_or(""));
-  return stated_rank && stated_size ? std::optional(RankAndSize{*stated_rank, *stated_size}) : std::nullopt;
+/// Calls `take(flag, value)` for --local_rank=N and --local-rank=N, also with a separate value, and `keep(argument)`
+/// for all else: the program's name, other arguments, and "--" with what follows it.
+template <class Texts, class Take, class Keep>
+void split_local_rank(const Texts& arguments, Take take, Keep keep) {
+  bool are_all_kept = false;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string_view argument = arguments[i];
+    const std::size_t equals = argument.find('=');
+    const std::string_view flag = argument.substr(0, equals);
+    are_all_kept = are_all_kept || (i > 0 && argument == "--");
+    if (i == 0 || are_all_kept || (flag != "--local_rank" && flag != "--local-rank")) {
+      keep(argument);
+    } else if (equals != std::string_view::npos) {
+      take(flag, argument.substr(equals + 1));
+    } else {
+      take(flag, ++i < arguments.size() ? std::string_view(arguments[i]) : std::string_view());
+    }
+  }
 }
 
-/// Whether two launchers give the same world size (above 1), but different ranks.
-inline bool conflict(const RankAndSize& a, const RankAndSize& b) noexcept {
-  return a.world_size == b.world_size && a.world_size > 1 && a.rank != b.rank;
+}  // namespace detail
+
+/// N of --local_rank=N, --local-rank=N, or either with a separate value. Ignores arguments after "--".
+/// @throws IdentityError (bad-integer; conflict-local-rank for two different values)
+inline std::optional<int> local_rank_argument(Arguments arguments) {
+  std::optional<int> found;
+  const auto take = [&found](std::string_view flag, std::string_view value) {
+    const std::optional<int> number = parse_integer(value);
+    if (!number) {
+      throw_identity_error(IdentityErrc::bad_integer,
+                           "the argument {} is not a non-negative integer; give it as --local_rank=N",
+                           {quoted(flag, value)});
+    }
+    if (found && *found != *number) {
+      throw_identity_error(IdentityErrc::conflict_local_rank,
+                           "the argument --local_rank is given twice, as {} and {}; give it once", {*found, *number});
+    }
+    found = number;
+  };
+  detail::split_local_rank(arguments, take, [](std::string_view) {});
+  return found;
 }
 
-/// The names of one launcher. An empty name is a variable that it does not set.
-struct LauncherVariables {
-  const char* launcher;
-  const char* rank;
-  const char* world_size;
-  const char* local_rank = "";
-  const char* local_world_size = "";
-  const char* node_rank = "";
-  const char* node_count = "";
-
-  bool give_both(const Variables& variables) const { return variables.has(rank) && variables.has(world_size); }
-
-  std::string stated(const Variables& variables) const {
-    return variables.stated({rank, world_size, local_rank, local_world_size, node_rank, node_count});
-  }
-
-  /// The values, without range checks. @pre give_both(variables). @throws IdentityError (bad-integer)
-  ProcessIdentity read(const Variables& variables) const {
-    ProcessIdentity identity;
-    identity.launcher = launcher;
-    identity.rank = *variables.integer(rank);
-    identity.world_size = *variables.integer(world_size);
-    identity.local_rank = variables.integer(local_rank);
-    identity.local_world_size = variables.integer(local_world_size);
-    identity.node_rank = variables.integer(node_rank);
-    identity.node_count = variables.count(node_count);
-    return identity;
-  }
-};
+/// The arguments without --local_rank=N, which torch.distributed.launch and DeepSpeed add to every program.
+inline std::vector<std::string> without_local_rank(const std::vector<std::string>& arguments) {
+  std::vector<std::string> kept;
+  detail::split_local_rank(
+      arguments, [](std::string_view, std::string_view) {},
+      [&kept](std::string_view each) { kept.emplace_back(each); });
+  return kept;
+}
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/formats/host_port.hpp
+// ---- dtrain/identity/formats/addresses.hpp
 
 /// @file
-/// Host and port: parser of "host", "host:port" and "[IPv6 address]:port".
+/// Addresses in variables: "host", "host:port" and "[IPv6 address]:port"; the contact address of an Open MPI 4 daemon.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -38276,6 +36807,56 @@ inline HostPort split_host_port(std::string_view variable, std::string_view entr
   return parts;
 }
 
+/// The contact address of an Open MPI 4 daemon (ORTE): "1571946496.0;tcp://192.0.2.2:54609;tcp6://[fd00::2]:35257".
+struct OrteUri {
+  std::uint64_t job = 0;     ///< the same for mpirun and all its daemons
+  std::uint64_t daemon = 0;  ///< 0 is mpirun itself (the HNP)
+  std::string host;          ///< the first address that is not a loopback one; empty if there is none
+};
+
+namespace detail {
+
+inline bool is_loopback(std::string_view address) noexcept {
+  return address.substr(0, 4) == "127." || address == "::1" || address == "localhost";
+}
+
+/// The first address of "tcp://A,B:port" or "tcp6://[A,B]:port" that is not a loopback one; empty if there is none.
+inline std::string reachable_host(std::string_view contact) {
+  const std::size_t begin = contact.find("://");
+  const std::size_t end = contact.rfind(':');
+  if (contact.substr(0, 3) != "tcp" || begin == std::string_view::npos || end <= begin) {
+    return {};
+  }
+  std::string_view hosts = contact.substr(begin + 3, end - begin - 3);
+  if (!hosts.empty() && hosts.front() == '[' && hosts.back() == ']') {
+    hosts = hosts.substr(1, hosts.size() - 2);
+  }
+  while (!hosts.empty()) {
+    const std::string_view host = next_entry(hosts, ',');
+    if (!host.empty() && !is_loopback(host) && std::all_of(host.begin(), host.end(), is_host_byte)) {
+      return std::string(host);
+    }
+  }
+  return {};
+}
+
+}  // namespace detail
+
+/// nullopt, not an error, for a text that does not begin with "JOB.DAEMON": the address is only a hint.
+inline std::optional<OrteUri> parse_orte_uri(std::string_view uri) {
+  std::string_view name = next_entry(uri, ';');
+  const std::optional<std::uint64_t> job = parse_wide_integer(next_entry(name, '.'));
+  const std::optional<std::uint64_t> daemon = parse_wide_integer(name);
+  if (!job || !daemon) {
+    return std::nullopt;
+  }
+  OrteUri parsed{*job, *daemon, {}};
+  while (!uri.empty() && parsed.host.empty()) {
+    parsed.host = detail::reachable_host(next_entry(uri, ';'));
+  }
+  return parsed;
+}
+
 }  // namespace DTRAIN_NAMESPACE::identity
 
 // ---- dtrain/identity/formats/json.hpp
@@ -38311,21 +36892,11 @@ inline constexpr int deepest_json = 32;
 namespace detail {
 
 inline void append_utf8(std::string& text, std::uint32_t point) {
-  const auto put = [&text](std::uint32_t byte) { text += static_cast<char>(byte); };
-  if (point < 0x80) {
-    put(point);
-  } else if (point < 0x800) {
-    put(0xc0 | (point >> 6));
-    put(0x80 | (point & 0x3f));
-  } else if (point < 0x10000) {
-    put(0xe0 | (point >> 12));
-    put(0x80 | ((point >> 6) & 0x3f));
-    put(0x80 | (point & 0x3f));
-  } else {
-    put(0xf0 | (point >> 18));
-    put(0x80 | ((point >> 12) & 0x3f));
-    put(0x80 | ((point >> 6) & 0x3f));
-    put(0x80 | (point & 0x3f));
+  constexpr std::uint32_t first[] = {0, 0xc0, 0xe0, 0xf0};
+  const int more = point < 0x80 ? 0 : point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;  // bytes after the first one
+  text += static_cast<char>(first[more] | (point >> (6 * more)));
+  for (int left = more - 1; left >= 0; --left) {
+    text += static_cast<char>(0x80 | ((point >> (6 * left)) & 0x3f));
   }
 }
 
@@ -38346,8 +36917,9 @@ class JsonReader {
 
   bool value(Json& value, int depth) {
     const char first = peek();
-    if (first == '{' || first == '[') {
-      return depth < deepest_json && (first == '{' ? object(value, depth) : array(value, depth));
+    if (take('{') || take('[')) {
+      value.type = first == '{' ? Json::Type::object : Json::Type::array;
+      return depth < deepest_json && members(value, depth, first == '{' ? '}' : ']');
     }
     if (first == '"') {
       value.type = Json::Type::string;
@@ -38357,39 +36929,28 @@ class JsonReader {
            word(value, "false", Json::Type::boolean) || number(value);
   }
 
-  bool array(Json& value, int depth) {
-    value.type = Json::Type::array;
-    take('[');
+  /// The members of an object or array behind its opening bracket, and the closing one, `end`.
+  bool members(Json& value, int depth, char end) {
     skip_space();
-    if (take(']')) {
+    if (take(end)) {
       return true;
     }
     do {
+      if (value.is(Json::Type::object) && !key(value.keys.emplace_back())) {
+        return false;
+      }
       if (!element(value.items.emplace_back(), depth + 1)) {
         return false;
       }
     } while (take(','));
-    return take(']');
+    return take(end) && all_differ(value.keys);
   }
 
-  bool object(Json& value, int depth) {
-    value.type = Json::Type::object;
-    take('{');
+  bool key(std::string& text) {
     skip_space();
-    if (take('}')) {
-      return true;
-    }
-    do {
-      skip_space();
-      if (!string(value.keys.emplace_back())) {
-        return false;
-      }
-      skip_space();
-      if (!take(':') || !element(value.items.emplace_back(), depth + 1)) {
-        return false;
-      }
-    } while (take(','));
-    return take('}') && all_differ(value.keys);
+    const bool read = string(text);
+    skip_space();
+    return read && take(':');
   }
 
   /// Rejects a key that occurs twice: other readers may use its first value or its last.
@@ -38518,231 +37079,6 @@ inline std::optional<Json> parse_json(std::string_view text) {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/formats/cluster_spec.hpp
-
-/// @file
-/// Cluster specification: strict reader of TensorFlow's JSON, {"cluster": {ROLE: [ENTRY...]}, "task": {"type": ROLE,
-/// "index": N}}.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// Roles that the cluster of a variable may have.
-struct ClusterRoles {
-  const char* variable;
-  std::span<const std::string_view> ranked;    ///< roles whose entries are the ranks, in this order
-  std::span<const std::string_view> unranked;  ///< roles that do not train
-  std::span<const std::string_view> alone;     ///< roles that together have at most one entry
-};
-
-/// The entries that are ranks, and this process's rank.
-struct ClusterTask {
-  std::vector<std::string> entries;
-  std::size_t rank = 0;
-};
-
-namespace detail {
-
-inline bool is_one_of(std::string_view name, std::span<const std::string_view> names) noexcept {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-inline bool is_missing(const Json* value) noexcept {
-  return value == nullptr || value->is(Json::Type::null) ||
-         ((value->is(Json::Type::object) || value->is(Json::Type::string)) && value->items.empty() &&
-          value->text.empty());
-}
-
-/// Reads one variable's value. Every error names the variable and its value.
-class ClusterReader {
- public:
-  ClusterReader(const ClusterRoles& roles, std::string_view value) : roles_(roles), value_(value) {}
-
-  ClusterTask read() const {
-    const std::optional<Json> document = parse_json(value_);
-    if (!document || !document->is(Json::Type::object)) {
-      fail(IdentityErrc::tf_malformed, "is not a JSON object; correct it or unset it");
-    }
-    if (document->find("sparseCluster") != nullptr) {
-      fail(IdentityErrc::tf_malformed, "has a sparseCluster, which does not list all workers; set the whole cluster");
-    }
-    const Json* const cluster = document->find("cluster");
-    check_cluster(cluster);
-    return find_task(*cluster, document->find("task"));
-  }
-
- private:
-  void check_cluster(const Json* cluster) const {
-    if (cluster == nullptr || !cluster->is(Json::Type::object)) {
-      fail(IdentityErrc::tf_malformed, "has no cluster of the form {ROLE: [HOST:PORT, ...]}; correct it or unset it");
-    }
-    std::size_t alone = 0;
-    for (std::size_t i = 0; i < cluster->keys.size(); ++i) {
-      const std::string& role = cluster->keys[i];
-      const std::vector<Json>& entries = cluster->items[i].items;
-      const bool strings =
-          std::all_of(entries.begin(), entries.end(), [](const Json& e) { return e.is(Json::Type::string); });
-      if (!is_one_of(role, roles_.ranked) && !is_one_of(role, roles_.unranked)) {
-        fail(IdentityErrc::tf_malformed, format_text("has the unknown role {}; correct it", {quoted("cluster", role)}));
-      }
-      if (!cluster->items[i].is(Json::Type::array) || !strings) {
-        fail(IdentityErrc::tf_malformed,
-             format_text("has under {} what is not a list of HOST:PORT; correct it", {quoted("cluster", role)}));
-      }
-      alone += is_one_of(role, roles_.alone) ? entries.size() : 0;
-    }
-    if (alone > 1) {
-      fail(IdentityErrc::tf_malformed, format_text("has {} chiefs; leave one, as chief or as master", {alone}));
-    }
-  }
-
-  ClusterTask find_task(const Json& cluster, const Json* task) const {
-    if (is_missing(task)) {
-      fail(IdentityErrc::tf_no_task, "has a cluster but no task; set task to {\"type\": ROLE, \"index\": N}");
-    }
-    const Json* const type = task->find("type");
-    const Json* const index = task->find("index");
-    if (!task->is(Json::Type::object) || (!is_missing(type) && !type->is(Json::Type::string))) {
-      fail(IdentityErrc::tf_malformed, "has a task that is not {\"type\": ROLE, \"index\": N}; correct it");
-    }
-    if (is_missing(type) || is_missing(index)) {
-      fail(IdentityErrc::tf_no_task, "has a task without type or index; set task to {\"type\": ROLE, \"index\": N}");
-    }
-    if (is_one_of(type->text, roles_.unranked)) {
-      fail(IdentityErrc::tf_not_trainer,
-           format_text("says this is task '{}'; only {} take part in training: start another program for it",
-                       {type->text, trainers()}));
-    }
-    if (!is_one_of(type->text, roles_.ranked)) {
-      fail(IdentityErrc::tf_malformed,
-           format_text("has a task of the unknown {}; set one of {}", {quoted("type", type->text), trainers()}));
-    }
-    return task_of_rank(cluster, *type, *index);
-  }
-
-  ClusterTask task_of_rank(const Json& cluster, const Json& type, const Json& index) const {
-    ClusterTask task;
-    for (const std::string_view role : roles_.ranked) {
-      const Json* const entries = cluster.find(role);
-      const std::size_t count = entries == nullptr ? 0 : entries->items.size();
-      if (role == type.text) {
-        const bool is_number = index.is(Json::Type::number) || index.is(Json::Type::string);
-        const std::optional<int> number = is_number ? parse_integer(index.text) : std::nullopt;
-        if (!number || static_cast<std::size_t>(*number) >= count) {
-          fail(IdentityErrc::tf_bad_index,
-               format_text("has a task of {} and {}, but the cluster lists {} of them; set an index below that",
-                           {quoted("type", type.text), quoted("index", index.text), count}));
-        }
-        task.rank = task.entries.size() + static_cast<std::size_t>(*number);
-      }
-      for (std::size_t i = 0; i < count; ++i) {
-        task.entries.push_back(entries->items[i].text);
-      }
-    }
-    return task;
-  }
-
-  std::string trainers() const {
-    std::string list;
-    for (const std::string_view role : roles_.ranked) {
-      append_text(list, "{}{}", {list.empty() ? "" : "/", role});
-    }
-    return list;
-  }
-
-  [[noreturn]] void fail(IdentityErrc code, std::string_view problem) const {
-    throw_identity_error(code, "{} {}", {quoted(roles_.variable, value_), problem});
-  }
-
-  const ClusterRoles& roles_;
-  std::string_view value_;
-};
-
-}  // namespace detail
-
-/// Whether the variable has a cluster. False for a document without a cluster, or with an empty one. True for a value
-/// that cannot be parsed, which read_cluster() then rejects.
-inline bool has_cluster(const ClusterRoles& roles, const Variables& variables) {
-  const std::optional<std::string_view> value = variables.text(roles.variable);
-  const std::optional<Json> document = value ? parse_json(*value) : std::nullopt;
-  if (!document || !document->is(Json::Type::object) || document->find("sparseCluster") != nullptr) {
-    return value.has_value();
-  }
-  return !detail::is_missing(document->find("cluster"));
-}
-
-/// @throws IdentityError: tf-malformed, tf-no-task, tf-not-trainer, tf-bad-index
-inline ClusterTask read_cluster(const ClusterRoles& roles, const Variables& variables) {
-  return detail::ClusterReader(roles, *variables.text(roles.variable)).read();
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/formats/orte_uri.hpp
-
-/// @file
-/// ORTE URI: contact address of an Open MPI 4 daemon, "1571946496.0;tcp://192.0.2.2:54609;tcp6://[fd00::2]:35257".
-
-namespace DTRAIN_NAMESPACE::identity {
-
-struct OrteUri {
-  std::uint64_t job = 0;     ///< the same for mpirun and all its daemons
-  std::uint64_t daemon = 0;  ///< 0 is mpirun itself (the HNP)
-  std::string host;          ///< the first address that is not a loopback one; empty if there is none
-};
-
-namespace detail {
-
-inline bool is_loopback(std::string_view address) noexcept {
-  return address.substr(0, 4) == "127." || address == "::1" || address == "localhost";
-}
-
-/// The first address of "tcp://A,B:port" or "tcp6://[A,B]:port" that is not a loopback one; empty if there is none.
-inline std::string reachable_host(std::string_view contact) {
-  const std::size_t begin = contact.find("://");
-  const std::size_t end = contact.rfind(':');
-  if (contact.substr(0, 3) != "tcp" || begin == std::string_view::npos || end <= begin) {
-    return {};
-  }
-  std::string_view hosts = contact.substr(begin + 3, end - begin - 3);
-  if (!hosts.empty() && hosts.front() == '[' && hosts.back() == ']') {
-    hosts = hosts.substr(1, hosts.size() - 2);
-  }
-  while (!hosts.empty()) {
-    const std::size_t comma = std::min(hosts.find(','), hosts.size());
-    const std::string_view host = hosts.substr(0, comma);
-    if (!host.empty() && !is_loopback(host) && std::all_of(host.begin(), host.end(), is_host_byte)) {
-      return std::string(host);
-    }
-    hosts.remove_prefix(std::min(comma + 1, hosts.size()));
-  }
-  return {};
-}
-
-}  // namespace detail
-
-/// nullopt, not an error, for a text that does not begin with "JOB.DAEMON": the address is only a hint.
-inline std::optional<OrteUri> parse_orte_uri(std::string_view uri) {
-  const std::size_t semicolon = std::min(uri.find(';'), uri.size());
-  const std::string_view name = uri.substr(0, semicolon);
-  const std::size_t dot = std::min(name.find('.'), name.size());
-  const std::optional<std::uint64_t> job = parse_wide_integer(name.substr(0, dot));
-  const std::optional<std::uint64_t> daemon = parse_wide_integer(name.substr(std::min(dot + 1, name.size())));
-  if (!job || !daemon) {
-    return std::nullopt;
-  }
-  OrteUri parsed{*job, *daemon, {}};
-  std::string_view contacts = uri.substr(semicolon);
-  while (!contacts.empty() && parsed.host.empty()) {
-    contacts.remove_prefix(1);
-    const std::size_t end = std::min(contacts.find(';'), contacts.size());
-    parsed.host = detail::reachable_host(contacts.substr(0, end));
-    contacts.remove_prefix(end);
-  }
-  return parsed;
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
 // ---- dtrain/identity/formats/slurm_lists.hpp
 
 /// @file
@@ -38763,23 +37099,17 @@ inline constexpr std::size_t longest_slurm_host = 255;
 /// Reads a list from its beginning to its end. Each function consumes the element that it is named after, or throws.
 class HostListReader {
  public:
-  HostListReader(std::string_view variable, std::string_view list) noexcept : variable_(variable), list_(list) {}
+  /// @param all whether entries are read with all of their hosts, or each with its first one
+  HostListReader(std::string_view variable, std::string_view list, bool all) noexcept
+      : variable_(variable), list_(list), all_(all) {}
 
-  std::string first_host() {
-    std::string first = std::move(entry().front());
-    while (at_ != list_.size()) {
-      take(',', "a comma between hosts");
-      entry();
-    }
-    return first;
-  }
-
+  /// All hosts, or the first one.
   std::vector<std::string> hosts() {
-    all_ = true;
     std::vector<std::string> hosts = entry();
     while (at_ != list_.size()) {
       take(',', "a comma between hosts");
       for (std::string& host : entry()) {
+        if (!all_) break;
         require_room(hosts.size());
         hosts.push_back(std::move(host));
       }
@@ -38916,7 +37246,7 @@ class HostListReader {
   std::string_view variable_;
   std::string_view list_;
   std::size_t at_ = 0;
-  bool all_ = false;  ///< whether entries are read with all of their hosts
+  bool all_;
 };
 
 }  // namespace detail
@@ -38925,14 +37255,14 @@ class HostListReader {
 /// Example: "node[001-003,007],gpu-a" gives "node001".
 /// @throws IdentityError (bad-hostlist) if any entry of the list is invalid
 inline std::string first_slurm_host(std::string_view variable, std::string_view list) {
-  return detail::HostListReader(variable, list).first_host();
+  return detail::HostListReader(variable, list, false).hosts().front();
 }
 
 /// All hosts of `list`, the value of `variable`, in the list's order.
 /// Example: "r[0-1]n[09-10],a" gives r0n09, r0n10, r1n09, r1n10 and a.
 /// @throws IdentityError (bad-hostlist) as first_slurm_host, and for more than 65,536 hosts
 inline std::vector<std::string> slurm_hosts(std::string_view variable, std::string_view list) {
-  return detail::HostListReader(variable, list).hosts();
+  return detail::HostListReader(variable, list, true).hosts();
 }
 
 namespace detail {
@@ -39023,8 +37353,8 @@ inline bool in_slurm_step(const Variables& variables) {
 
 /// Rank and world size of this task in its step; nullopt outside a step.
 inline std::optional<RankAndSize> slurm_step_rank_and_size(const Variables& variables) {
-  return in_slurm_step(variables) ? stated_rank_and_size(variables, "SLURM_PROCID", slurm_size_variable(variables))
-                                  : std::nullopt;
+  const LauncherVariables names{"slurm", "SLURM_PROCID", slurm_size_variable(variables)};
+  return in_slurm_step(variables) ? names.rank_and_size(variables) : std::nullopt;
 }
 
 namespace detail {
@@ -39131,8 +37461,8 @@ inline std::optional<int> slurm_local_size(const Variables& variables) {
 
 /// Fills unset fields of `identity`: local rank and size, node rank and count. @throws as slurm_local_size
 inline void fill_from_slurm_step(const Variables& variables, ProcessIdentity& identity) {
-  identity.local_rank = identity.local_rank ? identity.local_rank : variables.integer("SLURM_LOCALID");
-  identity.node_rank = identity.node_rank ? identity.node_rank : variables.integer("SLURM_NODEID");
+  variables.fill(identity.local_rank, "SLURM_LOCALID");
+  variables.fill(identity.node_rank, "SLURM_NODEID");
   identity.node_count = identity.node_count ? identity.node_count : variables.count("SLURM_STEP_NUM_NODES");
   identity.local_world_size = identity.local_world_size ? identity.local_world_size : slurm_local_size(variables);
 }
@@ -39143,9 +37473,151 @@ inline void fill_from_slurm_step(const Variables& variables, ProcessIdentity& id
 
 /// @file
 /// Sources [tf_config], [vertex] and [sagemaker]: variables with the list of a cluster's processes, of which one entry
-/// is this process.
+/// is this process; cluster specification: strict reader of TensorFlow's JSON, {"cluster": {ROLE: [ENTRY...]}, "task":
+/// {"type": ROLE, "index": N}}.
 
 namespace DTRAIN_NAMESPACE::identity {
+
+/// Roles that the cluster of a variable may have.
+struct ClusterRoles {
+  const char* variable;
+  std::span<const std::string_view> ranked;    ///< roles whose entries are the ranks, in this order
+  std::span<const std::string_view> unranked;  ///< roles that do not train
+  std::span<const std::string_view> alone;     ///< roles that together have at most one entry
+};
+
+/// The entries that are ranks, and this process's rank.
+struct ClusterTask {
+  std::vector<std::string> entries;
+  std::size_t rank = 0;
+};
+
+namespace detail {
+
+inline bool is_one_of(std::string_view name, std::span<const std::string_view> names) noexcept {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+inline bool is_missing(const Json* value) noexcept {
+  return value == nullptr || value->is(Json::Type::null) ||
+         ((value->is(Json::Type::object) || value->is(Json::Type::string)) && value->items.empty() &&
+          value->text.empty());
+}
+
+/// Reads one variable's value. Every error names the variable and its value.
+class ClusterReader {
+ public:
+  ClusterReader(const ClusterRoles& roles, std::string_view value) : roles_(roles), value_(value) {}
+
+  ClusterTask read() const {
+    const std::optional<Json> document = parse_json(value_);
+    if (!document || !document->is(Json::Type::object)) {
+      fail(IdentityErrc::tf_malformed, "is not a JSON object; correct it or unset it");
+    }
+    if (document->find("sparseCluster") != nullptr) {
+      fail(IdentityErrc::tf_malformed, "has a sparseCluster, which does not list all workers; set the whole cluster");
+    }
+    const Json* const cluster = document->find("cluster");
+    check_cluster(cluster);
+    return find_task(*cluster, document->find("task"));
+  }
+
+ private:
+  void check_cluster(const Json* cluster) const {
+    if (cluster == nullptr || !cluster->is(Json::Type::object)) {
+      fail(IdentityErrc::tf_malformed, "has no cluster of the form {ROLE: [HOST:PORT, ...]}; correct it or unset it");
+    }
+    std::size_t alone = 0;
+    for (std::size_t i = 0; i < cluster->keys.size(); ++i) {
+      const std::string& role = cluster->keys[i];
+      const std::vector<Json>& entries = cluster->items[i].items;
+      const bool strings =
+          std::all_of(entries.begin(), entries.end(), [](const Json& e) { return e.is(Json::Type::string); });
+      if (!is_one_of(role, roles_.ranked) && !is_one_of(role, roles_.unranked)) {
+        fail(IdentityErrc::tf_malformed, format_text("has the unknown role {}; correct it", {quoted("cluster", role)}));
+      }
+      if (!cluster->items[i].is(Json::Type::array) || !strings) {
+        fail(IdentityErrc::tf_malformed,
+             format_text("has under {} what is not a list of HOST:PORT; correct it", {quoted("cluster", role)}));
+      }
+      alone += is_one_of(role, roles_.alone) ? entries.size() : 0;
+    }
+    if (alone > 1) {
+      fail(IdentityErrc::tf_malformed, format_text("has {} chiefs; leave one, as chief or as master", {alone}));
+    }
+  }
+
+  ClusterTask find_task(const Json& cluster, const Json* task) const {
+    if (is_missing(task)) {
+      fail(IdentityErrc::tf_no_task, "has a cluster but no task; set task to {\"type\": ROLE, \"index\": N}");
+    }
+    const Json* const type = task->find("type");
+    const Json* const index = task->find("index");
+    if (!task->is(Json::Type::object) || (!is_missing(type) && !type->is(Json::Type::string))) {
+      fail(IdentityErrc::tf_malformed, "has a task that is not {\"type\": ROLE, \"index\": N}; correct it");
+    }
+    if (is_missing(type) || is_missing(index)) {
+      fail(IdentityErrc::tf_no_task, "has a task without type or index; set task to {\"type\": ROLE, \"index\": N}");
+    }
+    if (is_one_of(type->text, roles_.unranked)) {
+      fail(IdentityErrc::tf_not_trainer,
+           format_text("says this is task '{}'; only {} take part in training: start another program for it",
+                       {type->text, joined(roles_.ranked, "/")}));
+    }
+    if (!is_one_of(type->text, roles_.ranked)) {
+      fail(IdentityErrc::tf_malformed, format_text("has a task of the unknown {}; set one of {}",
+                                                   {quoted("type", type->text), joined(roles_.ranked, "/")}));
+    }
+    return task_of_rank(cluster, *type, *index);
+  }
+
+  ClusterTask task_of_rank(const Json& cluster, const Json& type, const Json& index) const {
+    ClusterTask task;
+    for (const std::string_view role : roles_.ranked) {
+      const Json* const entries = cluster.find(role);
+      const std::size_t count = entries == nullptr ? 0 : entries->items.size();
+      if (role == type.text) {
+        const bool is_number = index.is(Json::Type::number) || index.is(Json::Type::string);
+        const std::optional<int> number = is_number ? parse_integer(index.text) : std::nullopt;
+        if (!number || static_cast<std::size_t>(*number) >= count) {
+          fail(IdentityErrc::tf_bad_index,
+               format_text("has a task of {} and {}, but the cluster lists {} of them; set an index below that",
+                           {quoted("type", type.text), quoted("index", index.text), count}));
+        }
+        task.rank = task.entries.size() + static_cast<std::size_t>(*number);
+      }
+      for (std::size_t i = 0; i < count; ++i) {
+        task.entries.push_back(entries->items[i].text);
+      }
+    }
+    return task;
+  }
+
+  [[noreturn]] void fail(IdentityErrc code, std::string_view problem) const {
+    throw_identity_error(code, "{} {}", {quoted(roles_.variable, value_), problem});
+  }
+
+  const ClusterRoles& roles_;
+  std::string_view value_;
+};
+
+}  // namespace detail
+
+/// Whether the variable has a cluster. False for a document without a cluster, or with an empty one. True for a value
+/// that cannot be parsed, which read_cluster() then rejects.
+inline bool has_cluster(const ClusterRoles& roles, const Variables& variables) {
+  const std::optional<std::string_view> value = variables.text(roles.variable);
+  const std::optional<Json> document = value ? parse_json(*value) : std::nullopt;
+  if (!document || !document->is(Json::Type::object) || document->find("sparseCluster") != nullptr) {
+    return value.has_value();
+  }
+  return !detail::is_missing(document->find("cluster"));
+}
+
+/// @throws IdentityError: tf-malformed, tf-no-task, tf-not-trainer, tf-bad-index
+inline ClusterTask read_cluster(const ClusterRoles& roles, const Variables& variables) {
+  return detail::ClusterReader(roles, *variables.text(roles.variable)).read();
+}
 
 /// Adds MASTER_ADDR to `ignored` if it differs: the list of hosts determines the master.
 inline void ignore_master_addr(const Variables& variables, ProcessIdentity& identity) {
@@ -39227,24 +37699,19 @@ struct SageMakerSource {
   /// @throws IdentityError (sm-host) for a text that is not a JSON list of different host names
   static std::vector<std::string> parse_hosts(std::string_view list) {
     const std::optional<Json> parsed = parse_json(list);
-    std::vector<std::string> hosts;
-    if (parsed && parsed->is(Json::Type::array)) {
-      for (const Json& host : parsed->items) {
-        const bool is_name =
-            host.is(Json::Type::string) && !host.text.empty() &&
-            std::all_of(host.text.begin(), host.text.end(), [](char c) { return c > ' ' && c < '\x7f'; });
-        if (!is_name) {
-          fail(list, "is not a JSON list of host names");
-        }
-        hosts.push_back(host.text);
-      }
-    }
-    if (hosts.empty()) {
+    const auto is_name = [](const Json& host) {
+      return host.is(Json::Type::string) && !host.text.empty() &&
+             std::all_of(host.text.begin(), host.text.end(), [](char c) { return c > ' ' && c < '\x7f'; });
+    };
+    if (!parsed || !parsed->is(Json::Type::array) || parsed->items.empty() ||
+        !std::all_of(parsed->items.begin(), parsed->items.end(), is_name)) {
       fail(list, "is not a JSON list of host names");
     }
-    std::vector<std::string_view> sorted(hosts.begin(), hosts.end());
-    std::sort(sorted.begin(), sorted.end());
-    if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+    std::vector<std::string> hosts;
+    for (const Json& host : parsed->items) {
+      hosts.push_back(host.text);
+    }
+    if (std::set<std::string_view>(hosts.begin(), hosts.end()).size() != hosts.size()) {
       fail(list, "names a host twice");
     }
     return hosts;
@@ -39508,161 +37975,6 @@ inline void complete_identity(const Variables& variables, const MasterHints& hin
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/launchers/openmpi.hpp
-
-/// @file
-/// Source [openmpi]: a process that Open MPI's mpirun started.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// Variables that it does not use: OMPI_COMM_WORLD_NODE_RANK is the process's rank on its node, not the node rank;
-/// OMPI_UNIVERSE_SIZE counts slots. OMPI_MCA_* alone do not show that mpirun started the process.
-struct OpenMpiSource {
-  static constexpr const char* name = "openmpi";
-  static constexpr LauncherVariables names{name, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                                           "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
-
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity identity = names.read(variables);
-    identity.node_count = variables.count("OMPI_MCA_orte_num_nodes");
-    identity.node_count = identity.node_count ? identity.node_count : variables.count("AZUREML_NODE_COUNT");
-    const std::string stated = variables.stated({names.rank, names.world_size, names.local_rank, names.local_world_size,
-                                                 "OMPI_MCA_orte_num_nodes", "AZUREML_NODE_COUNT"});
-    complete_identity(variables, {.slurm_allocation = true, .open_mpi = true, .how = ": mpirun -x MASTER_ADDR=HOST"},
-                      stated, identity);
-    guess_node_rank(identity);
-    return identity;
-  }
-
- private:
-  /// Guesses that mpirun filled node after node with equal numbers of ranks; no variable confirms it.
-  static void guess_node_rank(ProcessIdentity& identity) {
-    const long long local_size = identity.local_world_size.value_or(0);
-    if (identity.node_rank || !identity.node_count || local_size == 0 ||
-        local_size * *identity.node_count != identity.world_size ||
-        identity.local_rank != static_cast<int>(identity.rank % local_size)) {
-      return;
-    }
-    identity.node_rank = static_cast<int>(identity.rank / local_size);
-    identity.provisional.push_back("node_rank");
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/job_name.hpp
-
-/// @file
-/// Job name: DTRAIN_JOB_ID, else the launcher's id of the job; ranks with different job names do not join each
-/// other. Job namings also say how a rank recognises the process that started all ranks.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-namespace detail {
-
-/// Properties of a source for naming jobs.
-struct JobNaming {
-  std::string_view launcher;
-  const char* rank_variable;  ///< differs between ranks; an ancestor without it started the ranks
-  bool one_starter;           ///< one process on each node starts all ranks of that node
-};
-
-inline constexpr std::array<JobNaming, 13> job_namings{{
-    {"dtrain", "DTRAIN_RANK", false},
-    {"torch", "RANK", false},
-    {"horovod", "HOROVOD_RANK", false},
-    {"openmpi", "OMPI_COMM_WORLD_RANK", true},
-    {"jsrun", "JSM_NAMESPACE_RANK", false},
-    {"mvapich", "MV2_COMM_WORLD_RANK", true},
-    {"flux", "FLUX_TASK_RANK", true},
-    {"pmi", "PMI_RANK", true},
-    {"slurm", "SLURM_PROCID", true},
-    {"tf_config", "TF_CONFIG", false},
-    {"vertex", "CLUSTER_SPEC", false},
-    {"sagemaker", "SM_CURRENT_HOST", false},
-    {"k8s", "JOB_COMPLETION_INDEX", false},
-}};
-
-/// The launcher that started the ranks. If RANK and WORLD_SIZE only repeat the values of a Slurm step, Open MPI or PMI,
-/// it is that launcher.
-inline std::string_view starting_launcher(const Variables& variables, const ProcessIdentity& identity) {
-  if (identity.launcher != "torch" || identity.elastic) {
-    return identity.launcher;
-  }
-  const RankAndSize own{identity.rank, identity.world_size};
-  const LauncherVariables& mpi = OpenMpiSource::names;
-  return slurm_step_rank_and_size(variables) == own                         ? "slurm"
-         : stated_rank_and_size(variables, mpi.rank, mpi.world_size) == own ? "openmpi"
-         : stated_rank_and_size(variables, "PMI_RANK", "PMI_SIZE") == own   ? "pmi"
-                                                                            : std::string_view(identity.launcher);
-}
-
-/// Names and values of the variables as "A.B=1.2"; nullopt unless all are set.
-inline std::optional<std::string> named_by(const Variables& variables, std::initializer_list<const char*> names) {
-  std::string left;
-  std::string right;
-  for (const char* name : names) {
-    const std::optional<std::string_view> value = variables.text(name);
-    if (!value) {
-      return std::nullopt;
-    }
-    append_text(left, "{}{}", {left.empty() ? "" : ".", name});
-    append_text(right, "{}{}", {right.empty() ? "" : ".", *value});
-  }
-  return format_text("{}={}", {left, right});
-}
-
-inline std::optional<std::string> openmpi_job_name(const Variables& variables) {
-  const auto hnp = parse_orte_uri(variables.text("OMPI_MCA_orte_hnp_uri").value_or(""));
-  const std::optional<std::string> space = named_by(variables, {"PMIX_NAMESPACE"});
-  return space ? space : hnp ? std::optional(format_text("mpirun={}", {hnp->job})) : std::nullopt;
-}
-
-/// The launcher's name of this start of the program; another start has another name.
-inline std::optional<std::string> launch_name(const Variables& variables, std::string_view launcher) {
-  return launcher == "slurm"     ? named_by(variables, {slurm_job_id_variable(variables).c_str(), "SLURM_STEP_ID"})
-         : launcher == "openmpi" ? openmpi_job_name(variables)
-         : launcher == "jsrun"   ? named_by(variables, {"PMIX_NAMESPACE"})
-         : launcher == "flux"    ? named_by(variables, {"FLUX_JOB_ID"})
-         : launcher == "pmi"     ? named_by(variables, {"PALS_APID"})
-         : launcher == "horovod" ? named_by(variables, {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"})
-                                 : std::nullopt;
-}
-
-/// The batch system's name of the allocation in which the job runs. Other jobs may run in the same allocation.
-inline std::optional<std::string> allocation_name(const Variables& variables, std::string_view launcher) {
-  const bool starts_all = launcher == "jsrun" || launcher == "mvapich" || launcher == "pmi" || launcher == "openmpi";
-  const std::optional<std::string> lsf = starts_all ? named_by(variables, {"LSB_JOBID"}) : std::nullopt;
-  return lsf || !starts_all ? lsf : named_by(variables, {"SLURM_JOB_ID"});
-}
-
-}  // namespace detail
-
-/// "DTRAIN_JOB_ID=monday" if the user set the name; else nullopt.
-inline std::optional<std::string> given_job_name(const Variables& variables) {
-  return detail::named_by(variables, {"DTRAIN_JOB_ID"});
-}
-
-/// Fills in job, is_exact_job, one_starter and rank_variable. Pure.
-inline void name_job(const Variables& variables, ProcessIdentity& identity) {
-  const std::string_view launcher = detail::starting_launcher(variables, identity);
-  const auto* const naming = std::find_if(detail::job_namings.begin(), detail::job_namings.end(),
-                                          [&](const detail::JobNaming& each) { return each.launcher == launcher; });
-  if (naming != detail::job_namings.end()) {
-    identity.rank_variable = naming->rank_variable;
-    identity.one_starter = naming->one_starter || identity.elastic;
-  }
-  const std::optional<std::string> given = given_job_name(variables);
-  const std::optional<std::string> launch = given ? given : detail::launch_name(variables, launcher);
-  if (given || !identity.elastic) {
-    identity.job = launch ? launch : detail::allocation_name(variables, launcher);
-  }
-  identity.is_exact_job =
-      launch || (identity.elastic && identity.job != "none");  // torchrun's run id of a job without a name
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
 // ---- dtrain/identity/launchers/slurm.hpp
 
 /// @file
@@ -39728,193 +38040,69 @@ struct SlurmSource {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/launchers/torch.hpp
-
-/// @file
-/// Source [torch]: RANK and WORLD_SIZE, from torchrun, DeepSpeed, Azure ML, Kubeflow, Ray or hand-written scripts.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// If TORCHELASTIC_RUN_ID is set (elastic), torchrun set the variables for this process, and the source trusts them.
-/// Otherwise they may have been exported before a launcher started the processes, so the source compares them with
-/// Slurm's, Open MPI's and PMI's variables.
-struct TorchSource {
-  static constexpr const char* name = "torch";
-
-  static ProcessIdentity read(const Variables& variables, Arguments arguments) {
-    ProcessIdentity identity;
-    identity.launcher = name;
-    identity.rank = *variables.integer("RANK");
-    identity.world_size = *variables.integer("WORLD_SIZE");
-    identity.job = variables.text("TORCHELASTIC_RUN_ID");
-    const bool elastic = identity.elastic = identity.job.has_value();
-    identity.attempt = elastic ? variables.integer("TORCHELASTIC_RESTART_COUNT").value_or(0) : 0;
-    if (!elastic) {
-      check_conflicts(variables, identity);
-    }
-    const std::optional<int> argument = local_rank_argument(arguments);
-    read_local(variables, argument, elastic, identity);
-    read_node(variables, elastic, identity);
-    if (!elastic) {
-      fill_gaps(variables, identity);
-    }
-    complete_one_node(identity);
-    guess_local_size(variables, identity);
-    check_ranges(identity, stated(variables, argument));
-    identity.master_addr = master_addr_or_loopback(variables, "MASTER_ADDR", identity);
-    identity.master_port = read_port(variables);
-    return identity;
-  }
-
-  /// With the agent store, torchrun itself listens on MASTER_PORT (bind returns EADDRINUSE), so the next port is used.
-  static int read_port(const Variables& variables) {
-    constexpr int last = 65535;
-    constexpr int first_above_ephemeral = 61440;
-    const int port = variables.port("MASTER_PORT").value_or(default_master_port);
-    if (variables.text("TORCHELASTIC_USE_AGENT_STORE") != "True") {
-      return port;
-    }
-    return port == last ? first_above_ephemeral : port + 1;
-  }
-
- private:
-  /// A batch script that exports RANK=$SLURM_PROCID gives every task RANK=0, so that each would be rank 0.
-  static void check_conflicts(const Variables& variables, const ProcessIdentity& identity) {
-    check_conflict(variables, identity, "SLURM_PROCID", slurm_step_rank_and_size(variables));
-    const LauncherVariables& mpi = OpenMpiSource::names;
-    check_conflict(variables, identity, mpi.rank, stated_rank_and_size(variables, mpi.rank, mpi.world_size));
-    check_conflict(variables, identity, "PMI_RANK", stated_rank_and_size(variables, "PMI_RANK", "PMI_SIZE"));
-  }
-
-  static void check_conflict(const Variables& variables, const ProcessIdentity& identity, const char* variable,
-                             const std::optional<RankAndSize>& other) {
-    if (other && conflict(*other, RankAndSize{identity.rank, identity.world_size})) {
-      throw_identity_error(
-          IdentityErrc::conflict_rank,
-          "{} but {}, both for {} processes; was RANK exported before the processes were started? Unset RANK, or set "
-          "DTRAIN_RANK and DTRAIN_WORLD_SIZE",
-          {variables.stated({"RANK"}), variables.stated({variable}), identity.world_size});
-    }
-  }
-
-  static void read_local(const Variables& variables, const std::optional<int>& argument, bool elastic,
-                         ProcessIdentity& identity) {
-    const std::optional<int> variable = variables.integer("LOCAL_RANK");
-    if (variable && argument && *variable != *argument) {
-      throw_identity_error(IdentityErrc::conflict_local_rank,
-                           "LOCAL_RANK={} but the argument --local_rank={}; unset one of them", {*variable, *argument});
-    }
-    identity.local_rank = variable ? variable : argument;
-    identity.local_world_size = variables.integer("LOCAL_WORLD_SIZE");
-    if (!identity.local_world_size && variables.has("CROSS_SIZE")) {
-      identity.local_world_size = variables.integer("LOCAL_SIZE");  // DeepSpeed's names
-    }
-    if (!identity.local_rank && !elastic) {
-      read_pod(variables, identity);
-    }
-  }
-
-  /// Kubeflow's RANK is the pod's rank, but its WORLD_SIZE counts processes (kubeflow/trainer issue 1790).
-  static void read_pod(const Variables& variables, ProcessIdentity& identity) {
-    const std::optional<std::string_view> processes = variables.text("PET_NPROC_PER_NODE");
-    if (!processes) {
-      return;
-    }
-    if (*processes != "1") {
-      throw_identity_error(
-          IdentityErrc::node_level_env,
-          "RANK={} of WORLD_SIZE={} with {} describes a node, not a process; start the program through the per-node "
-          "launcher (dtrain::launch::PerNode), or set LOCAL_RANK for every process",
-          {identity.rank, identity.world_size, quoted("PET_NPROC_PER_NODE", *processes)});
-    }
-    identity.local_rank = 0;
-    identity.local_world_size = 1;
-    identity.node_rank = identity.rank;
-    identity.node_count = identity.world_size;
-  }
-
-  static void read_node(const Variables& variables, bool elastic, ProcessIdentity& identity) {
-    const auto fill = [&variables](std::optional<int>& field, const char* variable) {
-      if (!field) {
-        field = variables.integer(variable);
-      }
-    };
-    if (elastic) {
-      fill(identity.node_rank, "GROUP_RANK");
-      fill(identity.node_count, "GROUP_WORLD_SIZE");
-    }
-    fill(identity.node_rank, "NODE_RANK");
-    if (variables.has("CROSS_SIZE")) {  // DeepSpeed's names
-      fill(identity.node_rank, "CROSS_RANK");
-      fill(identity.node_count, "CROSS_SIZE");
-    }
-    fill(identity.node_count, "AZUREML_NODE_COUNT");
-  }
-
-  /// Fills unset fields from a launcher that has the same rank and world size.
-  static void fill_gaps(const Variables& variables, ProcessIdentity& identity) {
-    const RankAndSize own{identity.rank, identity.world_size};
-    const LauncherVariables& mpi = OpenMpiSource::names;
-    if (slurm_step_rank_and_size(variables) == own) {
-      fill_from_slurm_step(variables, identity);
-    }
-    if (stated_rank_and_size(variables, mpi.rank, mpi.world_size) == own) {
-      identity.local_rank = identity.local_rank ? identity.local_rank : variables.integer(mpi.local_rank);
-      identity.local_world_size =
-          identity.local_world_size ? identity.local_world_size : variables.integer(mpi.local_world_size);
-    }
-  }
-
-  /// Guesses that all nodes have equal numbers of processes, as Azure ML starts them; no variable confirms it.
-  static void guess_local_size(const Variables& variables, ProcessIdentity& identity) {
-    const std::optional<int> nodes = variables.count("AZUREML_NODE_COUNT");
-    if (!identity.local_world_size && nodes && identity.world_size % *nodes == 0) {
-      identity.local_world_size = identity.world_size / *nodes;
-      identity.provisional.push_back("local_world_size");
-    }
-  }
-
-  static std::string stated(const Variables& variables, const std::optional<int>& argument) {
-    const LauncherVariables& mpi = OpenMpiSource::names;
-    return variables.stated({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "GROUP_RANK",
-                             "GROUP_WORLD_SIZE", "NODE_RANK", "CROSS_RANK", "CROSS_SIZE", "AZUREML_NODE_COUNT",
-                             "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE",
-                             mpi.local_rank, mpi.local_world_size}) +
-           (argument ? format_text(", the argument --local_rank={}", {*argument}) : "");
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
 // ---- dtrain/identity/launchers/variable_tables.hpp
 
 /// @file
-/// Sources of launchers that state each process's ranks in named variables, a row of names for each launcher; and
-/// source [pmi]: MPICH's, Intel MPI's and Cray PALS' mpiexec.
+/// Sources of launchers that state each process's ranks in named variables, a row of names for each launcher; sources
+/// [openmpi]: Open MPI's mpirun, and [pmi]: MPICH's, Intel MPI's and Cray PALS' mpiexec.
 
 namespace DTRAIN_NAMESPACE::identity {
 
+/// Variables that it does not use: OMPI_COMM_WORLD_NODE_RANK is the process's rank on its node, not the node rank;
+/// OMPI_UNIVERSE_SIZE counts slots. OMPI_MCA_* alone do not show that mpirun started the process.
+struct OpenMpiSource {
+  static constexpr const char* name = "openmpi";
+  static constexpr LauncherVariables names{name, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                                           "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity identity = names.read(variables);
+    identity.node_count = variables.count("OMPI_MCA_orte_num_nodes");
+    identity.node_count = identity.node_count ? identity.node_count : variables.count("AZUREML_NODE_COUNT");
+    const std::string stated = variables.stated({names.rank, names.world_size, names.local_rank, names.local_world_size,
+                                                 "OMPI_MCA_orte_num_nodes", "AZUREML_NODE_COUNT"});
+    complete_identity(variables, {.slurm_allocation = true, .open_mpi = true, .how = ": mpirun -x MASTER_ADDR=HOST"},
+                      stated, identity);
+    guess_node_rank(identity);
+    return identity;
+  }
+
+ private:
+  /// Guesses that mpirun filled node after node with equal numbers of ranks; no variable confirms it.
+  static void guess_node_rank(ProcessIdentity& identity) {
+    const long long local_size = identity.local_world_size.value_or(0);
+    if (identity.node_rank || !identity.node_count || local_size == 0 ||
+        local_size * *identity.node_count != identity.world_size ||
+        identity.local_rank != static_cast<int>(identity.rank % local_size)) {
+      return;
+    }
+    identity.node_rank = static_cast<int>(identity.rank / local_size);
+    identity.provisional.push_back("node_rank");
+  }
+};
+
 struct PmiSource {
   static constexpr const char* name = "pmi";
+  static constexpr LauncherVariables names{name, "PMI_RANK", "PMI_SIZE"};  ///< in every version
 
   /// Whether Slurm provides the PMI variables. Then source [slurm] is better: it also has local and node ranks.
   static bool yields_to_slurm(const Variables& variables) {
     const std::optional<RankAndSize> step = slurm_step_rank_and_size(variables);
-    return step && step == stated_rank_and_size(variables, "PMI_RANK", "PMI_SIZE");
+    return step && step == names.rank_and_size(variables);
   }
 
   static ProcessIdentity read(const Variables& variables, Arguments) {
-    const LauncherVariables names{
+    const LauncherVariables all{
         name,
-        "PMI_RANK",
-        "PMI_SIZE",
+        names.rank,
+        names.world_size,
         first_set(variables, "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID"),
         first_set(variables, "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE"),
         "PALS_NODEID",
     };
-    ProcessIdentity identity = names.read(variables);
+    ProcessIdentity identity = all.read(variables);
     const std::string stated =
-        variables.stated({"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID",
+        variables.stated({names.rank, names.world_size, "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID",
                           "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE", "PALS_NODEID"});
     complete_identity(variables, {.slurm_allocation = true, .how = ": mpiexec -genv MASTER_ADDR HOST"}, stated,
                       identity);
@@ -39996,6 +38184,229 @@ inline ProcessIdentity read_kubernetes(const Variables& variables, Arguments) {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
+// ---- dtrain/identity/job_name.hpp
+
+/// @file
+/// Job name: DTRAIN_JOB_ID, else the launcher's id of the job; ranks with different job names do not join each
+/// other.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// The launcher that started the ranks. If RANK and WORLD_SIZE only repeat the values of a Slurm step, Open MPI or PMI,
+/// it is that launcher.
+inline std::string_view starting_launcher(const Variables& variables, const ProcessIdentity& identity) {
+  if (identity.launcher != "torch" || identity.elastic) {
+    return identity.launcher;
+  }
+  const RankAndSize own{identity.rank, identity.world_size};
+  return slurm_step_rank_and_size(variables) == own             ? "slurm"
+         : OpenMpiSource::names.rank_and_size(variables) == own ? OpenMpiSource::name
+         : PmiSource::names.rank_and_size(variables) == own     ? PmiSource::name
+                                                                : std::string_view(identity.launcher);
+}
+
+namespace detail {
+
+/// Names and values of the variables as "A.B=1.2"; nullopt unless all are set.
+inline std::optional<std::string> named_by(const Variables& variables, std::initializer_list<const char*> names) {
+  std::string left;
+  std::string right;
+  for (const char* name : names) {
+    const std::optional<std::string_view> value = variables.text(name);
+    if (!value) {
+      return std::nullopt;
+    }
+    append_text(left, "{}{}", {left.empty() ? "" : ".", name});
+    append_text(right, "{}{}", {right.empty() ? "" : ".", *value});
+  }
+  return format_text("{}={}", {left, right});
+}
+
+inline std::optional<std::string> openmpi_job_name(const Variables& variables) {
+  const auto hnp = parse_orte_uri(variables.text("OMPI_MCA_orte_hnp_uri").value_or(""));
+  const std::optional<std::string> space = named_by(variables, {"PMIX_NAMESPACE"});
+  return space ? space : hnp ? std::optional(format_text("mpirun={}", {hnp->job})) : std::nullopt;
+}
+
+/// The launcher's name of this start of the program; another start has another name.
+inline std::optional<std::string> launch_name(const Variables& variables, std::string_view launcher) {
+  return launcher == "slurm"     ? named_by(variables, {slurm_job_id_variable(variables).c_str(), "SLURM_STEP_ID"})
+         : launcher == "openmpi" ? openmpi_job_name(variables)
+         : launcher == "jsrun"   ? named_by(variables, {"PMIX_NAMESPACE"})
+         : launcher == "flux"    ? named_by(variables, {"FLUX_JOB_ID"})
+         : launcher == "pmi"     ? named_by(variables, {"PALS_APID"})
+         : launcher == "horovod" ? named_by(variables, {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"})
+                                 : std::nullopt;
+}
+
+/// The batch system's name of the allocation in which the job runs. Other jobs may run in the same allocation.
+inline std::optional<std::string> allocation_name(const Variables& variables, std::string_view launcher) {
+  const bool starts_all = launcher == "jsrun" || launcher == "mvapich" || launcher == "pmi" || launcher == "openmpi";
+  const std::optional<std::string> lsf = starts_all ? named_by(variables, {"LSB_JOBID"}) : std::nullopt;
+  return lsf || !starts_all ? lsf : named_by(variables, {"SLURM_JOB_ID"});
+}
+
+}  // namespace detail
+
+/// "DTRAIN_JOB_ID=monday" if the user set the name; else nullopt.
+inline std::optional<std::string> given_job_name(const Variables& variables) {
+  return detail::named_by(variables, {"DTRAIN_JOB_ID"});
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
+// ---- dtrain/identity/launchers/torch.hpp
+
+/// @file
+/// Source [torch]: RANK and WORLD_SIZE, from torchrun, DeepSpeed, Azure ML, Kubeflow, Ray or hand-written scripts.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+/// If TORCHELASTIC_RUN_ID is set (elastic), torchrun set the variables for this process, and the source trusts them.
+/// Otherwise they may have been exported before a launcher started the processes, so the source compares them with
+/// Slurm's, Open MPI's and PMI's variables.
+struct TorchSource {
+  static constexpr const char* name = "torch";
+
+  static ProcessIdentity read(const Variables& variables, Arguments arguments) {
+    ProcessIdentity identity;
+    identity.launcher = name;
+    identity.rank = *variables.integer("RANK");
+    identity.world_size = *variables.integer("WORLD_SIZE");
+    identity.job = variables.text("TORCHELASTIC_RUN_ID");
+    const bool elastic = identity.elastic = identity.job.has_value();
+    identity.attempt = elastic ? variables.integer("TORCHELASTIC_RESTART_COUNT").value_or(0) : 0;
+    if (!elastic) {
+      check_conflicts(variables, identity);
+    }
+    const std::optional<int> argument = local_rank_argument(arguments);
+    read_local(variables, argument, elastic, identity);
+    read_node(variables, elastic, identity);
+    if (!elastic) {
+      fill_gaps(variables, identity);
+    }
+    complete_one_node(identity);
+    guess_local_size(variables, identity);
+    check_ranges(identity, stated(variables, argument));
+    identity.master_addr = master_addr_or_loopback(variables, "MASTER_ADDR", identity);
+    identity.master_port = read_port(variables);
+    return identity;
+  }
+
+  /// With the agent store, torchrun itself listens on MASTER_PORT (bind returns EADDRINUSE), so the next port is used.
+  static int read_port(const Variables& variables) {
+    constexpr int last = 65535;
+    constexpr int first_above_ephemeral = 61440;
+    const int port = variables.port("MASTER_PORT").value_or(default_master_port);
+    if (variables.text("TORCHELASTIC_USE_AGENT_STORE") != "True") {
+      return port;
+    }
+    return port == last ? first_above_ephemeral : port + 1;
+  }
+
+ private:
+  /// A batch script that exports RANK=$SLURM_PROCID gives every task RANK=0, so that each would be rank 0.
+  static void check_conflicts(const Variables& variables, const ProcessIdentity& identity) {
+    check_conflict(variables, identity, "SLURM_PROCID", slurm_step_rank_and_size(variables));
+    for (const LauncherVariables& mpi : {OpenMpiSource::names, PmiSource::names}) {
+      check_conflict(variables, identity, mpi.rank, mpi.rank_and_size(variables));
+    }
+  }
+
+  static void check_conflict(const Variables& variables, const ProcessIdentity& identity, const char* variable,
+                             const std::optional<RankAndSize>& other) {
+    if (other && other->world_size == identity.world_size && other->world_size > 1 && other->rank != identity.rank) {
+      throw_identity_error(
+          IdentityErrc::conflict_rank,
+          "{} but {}, both for {} processes; was RANK exported before the processes were started? Unset RANK, or set "
+          "DTRAIN_RANK and DTRAIN_WORLD_SIZE",
+          {variables.stated({"RANK"}), variables.stated({variable}), identity.world_size});
+    }
+  }
+
+  static void read_local(const Variables& variables, const std::optional<int>& argument, bool elastic,
+                         ProcessIdentity& identity) {
+    const std::optional<int> variable = variables.integer("LOCAL_RANK");
+    if (variable && argument && *variable != *argument) {
+      throw_identity_error(IdentityErrc::conflict_local_rank,
+                           "LOCAL_RANK={} but the argument --local_rank={}; unset one of them", {*variable, *argument});
+    }
+    identity.local_rank = variable ? variable : argument;
+    identity.local_world_size = variables.integer("LOCAL_WORLD_SIZE");
+    if (!identity.local_world_size && variables.has("CROSS_SIZE")) {
+      identity.local_world_size = variables.integer("LOCAL_SIZE");  // DeepSpeed's names
+    }
+    if (!identity.local_rank && !elastic) {
+      read_pod(variables, identity);
+    }
+  }
+
+  /// Kubeflow's RANK is the pod's rank, but its WORLD_SIZE counts processes (kubeflow/trainer issue 1790).
+  static void read_pod(const Variables& variables, ProcessIdentity& identity) {
+    const std::optional<std::string_view> processes = variables.text("PET_NPROC_PER_NODE");
+    if (!processes) {
+      return;
+    }
+    if (*processes != "1") {
+      throw_identity_error(
+          IdentityErrc::node_level_env,
+          "RANK={} of WORLD_SIZE={} with {} describes a node, not a process; start the program through the per-node "
+          "launcher (dtrain::launch::PerNode), or set LOCAL_RANK for every process",
+          {identity.rank, identity.world_size, quoted("PET_NPROC_PER_NODE", *processes)});
+    }
+    identity.local_rank = 0;
+    identity.local_world_size = 1;
+    identity.node_rank = identity.rank;
+    identity.node_count = identity.world_size;
+  }
+
+  static void read_node(const Variables& variables, bool elastic, ProcessIdentity& identity) {
+    if (elastic) {
+      variables.fill(identity.node_rank, "GROUP_RANK");
+      variables.fill(identity.node_count, "GROUP_WORLD_SIZE");
+    }
+    variables.fill(identity.node_rank, "NODE_RANK");
+    if (variables.has("CROSS_SIZE")) {  // DeepSpeed's names
+      variables.fill(identity.node_rank, "CROSS_RANK");
+      variables.fill(identity.node_count, "CROSS_SIZE");
+    }
+    variables.fill(identity.node_count, "AZUREML_NODE_COUNT");
+  }
+
+  /// Fills unset fields from a launcher that has the same rank and world size.
+  static void fill_gaps(const Variables& variables, ProcessIdentity& identity) {
+    const RankAndSize own{identity.rank, identity.world_size};
+    const LauncherVariables& mpi = OpenMpiSource::names;
+    if (slurm_step_rank_and_size(variables) == own) {
+      fill_from_slurm_step(variables, identity);
+    }
+    if (mpi.rank_and_size(variables) == own) {
+      variables.fill(identity.local_rank, mpi.local_rank);
+      variables.fill(identity.local_world_size, mpi.local_world_size);
+    }
+  }
+
+  /// Guesses that all nodes have equal numbers of processes, as Azure ML starts them; no variable confirms it.
+  static void guess_local_size(const Variables& variables, ProcessIdentity& identity) {
+    const std::optional<int> nodes = variables.count("AZUREML_NODE_COUNT");
+    if (!identity.local_world_size && nodes && identity.world_size % *nodes == 0) {
+      identity.local_world_size = identity.world_size / *nodes;
+      identity.provisional.push_back("local_world_size");
+    }
+  }
+
+  static std::string stated(const Variables& variables, const std::optional<int>& argument) {
+    const LauncherVariables& mpi = OpenMpiSource::names;
+    return variables.stated({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "GROUP_RANK",
+                             "GROUP_WORLD_SIZE", "NODE_RANK", "CROSS_RANK", "CROSS_SIZE", "AZUREML_NODE_COUNT",
+                             "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE",
+                             mpi.local_rank, mpi.local_world_size}) +
+           (argument ? format_text(", the argument --local_rank={}", {*argument}) : "");
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
 // ---- dtrain/identity/process_identity.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::identity {
@@ -40023,14 +38434,6 @@ inline std::string part_of_whole(const ProcessIdentity& identity, std::string_vi
                : format_text("{} {} of a number learnt after connecting{}", {name, *part, guess});
 }
 
-inline std::string joined(const std::vector<std::string>& texts) {
-  std::string list;
-  for (const std::string& text : texts) {
-    append_text(list, "{}{}", {list.empty() ? "" : ", ", text});
-  }
-  return list;
-}
-
 }  // namespace detail
 
 DTRAIN_DEFINED std::string to_string(const ProcessIdentity& identity) {
@@ -40049,7 +38452,7 @@ DTRAIN_DEFINED std::string to_string(const ProcessIdentity& identity) {
   if (identity.master_port) append_text(line, ":{}", {*identity.master_port});
   if (identity.is_provisional("master_addr")) line += " (a guess)";
   if (identity.attempt > 0) append_text(line, ", attempt {}", {identity.attempt});
-  if (!identity.ignored.empty()) append_text(line, "; ignored: {}", {detail::joined(identity.ignored)});
+  if (!identity.ignored.empty()) append_text(line, "; ignored: {}", {joined(identity.ignored, ", ")});
   for (const std::string& warning : identity.warnings) {
     append_text(line, "; {}", {warning});
   }
@@ -40068,21 +38471,10 @@ namespace DTRAIN_NAMESPACE::identity {
 
 namespace detail {
 
-/// Variables of a launcher. Either of them alone shows that the job has other processes, except a size of 1.
-struct RankAndSizeNames {
-  const char* rank;
-  const char* size;
-};
-
-inline constexpr std::array<RankAndSizeNames, 7> launcher_pairs{{
-    {"DTRAIN_RANK", "DTRAIN_WORLD_SIZE"},
-    {"HOROVOD_RANK", "HOROVOD_SIZE"},
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-    {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"},
-    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
-    {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"},
-    {"PMI_RANK", "PMI_SIZE"},
-}};
+/// Launchers of whose two variables, rank and world size, either one shows that the job has other processes, except a
+/// size of 1.
+inline constexpr std::array<const LauncherVariables*, 7> launcher_pairs{
+    &dtrain_names, &horovod_names, &OpenMpiSource::names, &jsrun_names, &mvapich_names, &flux_names, &PmiSource::names};
 
 /// @param stated "PMI_RANK='3'"
 /// @param missing "PMI_SIZE is", or "RANK and WORLD_SIZE are"
@@ -40095,12 +38487,12 @@ inline constexpr std::array<RankAndSizeNames, 7> launcher_pairs{{
 }
 
 inline void check_pairs(const Variables& variables) {
-  for (const auto& [rank, size] : launcher_pairs) {
-    const bool has_rank = variables.integer(rank).has_value();
-    const std::optional<int> count = variables.integer(size);
+  for (const LauncherVariables* const names : launcher_pairs) {
+    const bool has_rank = variables.integer(names->rank).has_value();
+    const std::optional<int> count = variables.integer(names->world_size);
     if (has_rank != count.has_value() && count != 1) {
-      const char* const missing = has_rank ? size : rank;
-      refuse_half(variables.stated({rank, size}), format_text("{} is", {missing}),
+      const char* const missing = has_rank ? names->world_size : names->rank;
+      refuse_half(variables.stated({names->rank, names->world_size}), format_text("{} is", {missing}),
                   format_text("set {} for every process", {missing}));
     }
   }
@@ -40232,30 +38624,7 @@ inline void check_volcano_half(const Variables& variables) {
 
 }  // namespace detail
 
-/// The error's sentence names the variable, the missing variables, and DTRAIN_LAUNCHER=none. @pre no source is
-/// complete.
-/// @throws IdentityError: half-identity, bad-integer
-inline void check_half_identity(const Variables& variables) {
-  detail::check_pairs(variables);
-  detail::check_slurm_half(variables);
-  detail::check_sagemaker_half(variables);
-  detail::check_node_half(variables);
-  detail::check_local_half(variables);
-  detail::check_scheduler_half(variables);
-  detail::check_volcano_half(variables);
-}
-
-namespace detail {
-
-/// Whether any launcher's world size is set.
-inline bool has_a_size(const Variables& variables) {
-  return variables.has("WORLD_SIZE") ||
-         std::any_of(launcher_pairs.begin(), launcher_pairs.end(),
-                     [&](const RankAndSizeNames& pair) { return variables.has(pair.size); });
-}
-
-}  // namespace detail
-
+/// The error's sentence names the variable, the missing variables, and, for half an identity, DTRAIN_LAUNCHER=none.
 /// @pre no source is present.
 /// @throws IdentityError: node-level-env, pmix-only, no-rank, no-world-size, half-identity, bad-integer
 inline void check_complete(const Variables& variables) {
@@ -40268,7 +38637,10 @@ inline void check_complete(const Variables& variables) {
                          {quoted("PET_NNODES", *nodes), quoted("PET_NPROC_PER_NODE", per_node)});
   }
   const std::optional<std::string_view> pmix_rank = variables.text("PMIX_RANK");
-  if (pmix_rank && !detail::has_a_size(variables)) {
+  const bool has_a_size = variables.has("WORLD_SIZE") ||
+                          std::any_of(detail::launcher_pairs.begin(), detail::launcher_pairs.end(),
+                                      [&](const LauncherVariables* names) { return variables.has(names->world_size); });
+  if (pmix_rank && !has_a_size) {
     throw_identity_error(IdentityErrc::pmix_only,
                          "{} is set but no variable gives the number of processes; set DTRAIN_RANK and "
                          "DTRAIN_WORLD_SIZE on every process",
@@ -40286,10 +38658,16 @@ inline void check_complete(const Variables& variables) {
                          "{} is set but WORLD_SIZE is not; set WORLD_SIZE to the number of processes",
                          {quoted("RANK", *rank)});
   }
-  check_half_identity(variables);
+  detail::check_pairs(variables);
+  detail::check_slurm_half(variables);
+  detail::check_sagemaker_half(variables);
+  detail::check_node_half(variables);
+  detail::check_local_half(variables);
+  detail::check_scheduler_half(variables);
+  detail::check_volcano_half(variables);
 }
 
-/// The variables that a source needs; an empty name is none.
+/// The variables that a source needs, first one that differs between ranks; an empty name is none.
 using Needs = std::array<std::string_view, 3>;
 
 /// A source: the launcher's name (a value of DTRAIN_LAUNCHER), whether its variables give both rank and world size, and
@@ -40298,6 +38676,7 @@ struct IdentitySource {
   std::string_view name;
   Needs needs;
   ProcessIdentity (*read)(const Variables&, Arguments);
+  bool one_starter = false;                        ///< one process on each node starts all ranks of that node
   bool (*present_if)(const Variables&) = nullptr;  ///< null: if all that it needs is set
 
   bool present(const Variables& variables) const {
@@ -40309,45 +38688,50 @@ struct IdentitySource {
 };
 
 template <const LauncherVariables& names>
-constexpr IdentitySource source_of(ProcessIdentity (*read)(const Variables&, Arguments) = read_launcher<names>) {
-  return {names.launcher, {names.rank, names.world_size}, read};
+constexpr IdentitySource source_of(bool one_starter,
+                                   ProcessIdentity (*read)(const Variables&, Arguments) = read_launcher<names>) {
+  return {names.launcher, {names.rank, names.world_size}, read, one_starter};
 }
 
 template <class S>
 constexpr IdentitySource cluster_source() {
-  return {S::name, {S::roles.variable}, read_cluster_source<S>, cluster_is_present<S>};
+  return {S::name, {S::roles.variable}, read_cluster_source<S>, false, cluster_is_present<S>};
 }
 
 /// The first source that is present counts. Sources of launchers come before sources that only describe a cluster,
 /// because mpirun may run inside a cluster. The last source is always present.
 inline constexpr std::array<IdentitySource, 14> sources{{
-    source_of<dtrain_names>(read_dtrain),
+    source_of<dtrain_names>(false, read_dtrain),
     {TorchSource::name, {"RANK", "WORLD_SIZE"}, TorchSource::read},
-    source_of<horovod_names>(),
-    source_of<OpenMpiSource::names>(OpenMpiSource::read),
-    source_of<jsrun_names>(),
-    source_of<mvapich_names>(),
-    source_of<flux_names>(),
-    {PmiSource::name, {"PMI_RANK", "PMI_SIZE"}, PmiSource::read},
-    {SlurmSource::name, {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"}, SlurmSource::read, in_slurm_step},
+    source_of<horovod_names>(false),
+    source_of<OpenMpiSource::names>(true, OpenMpiSource::read),
+    source_of<jsrun_names>(false),
+    source_of<mvapich_names>(true),
+    source_of<flux_names>(true),
+    source_of<PmiSource::names>(true, PmiSource::read),
+    {SlurmSource::name,
+     {"SLURM_PROCID", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"},
+     SlurmSource::read,
+     true,
+     in_slurm_step},
     cluster_source<TfConfigSource>(),
     cluster_source<VertexSource>(),
-    {SageMakerSource::name, {"SM_HOSTS", "SM_CURRENT_HOST"}, SageMakerSource::read},
+    {SageMakerSource::name, {"SM_CURRENT_HOST", "SM_HOSTS"}, SageMakerSource::read},
     {kubernetes_names.launcher,
      {kubernetes_names.rank, kubernetes_names.world_size},
      read_kubernetes,
+     false,
      kubernetes_is_present},
     {SingleSource::name, {}, SingleSource::read},
 }};
 
 namespace detail {
 
-/// The source that is always present, as refuse_launcher() lists it.
-inline constexpr std::string_view no_launcher = "single, ";
-static_assert(no_launcher.starts_with(SingleSource::name));
+/// All sources but [single].
+inline constexpr std::span<const IdentitySource> launchers(sources.data(), sources.size() - 1);
 
 /// Names what a known launcher lacks, or all known launchers.
-/// @param there the names of launchers that are present, each followed by ", "
+/// @param there the names of launchers that are present, without [single], each followed by ", "
 [[noreturn]] inline void refuse_launcher(const Variables& variables, std::string_view wanted,
                                          const std::string& there) {
   std::string missing;
@@ -40362,22 +38746,20 @@ static_assert(no_launcher.starts_with(SingleSource::name));
       }
     }
   };
-  for (const IdentitySource& source : sources) {
-    if (source.name != SingleSource::name) {
-      add(source.name, source.needs);
-    }
+  for (const IdentitySource& source : launchers) {
+    add(source.name, source.needs);
   }
   add("node", {"NODE_RANK", "NNODES"});  // the pairs of node_identity.hpp
   add("pet", {"PET_NODE_RANK", "PET_NNODES"});
   const std::string own = quoted("DTRAIN_LAUNCHER", wanted);
-  if (is_known && there == no_launcher) {
+  if (is_known && there.empty()) {
     throw_identity_error(
         IdentityErrc::unknown_launcher,
         "{} names a launcher, but its variables are not set, and no other launcher's are; set {}, or unset "
         "DTRAIN_LAUNCHER",
         {own, missing.empty() ? "them for every process" : missing});
   }
-  if (there == no_launcher) {
+  if (there.empty()) {
     throw_identity_error(
         IdentityErrc::unknown_launcher,
         "{} names no launcher that dtrain knows ({}single, none), and no launcher's variables are set; "
@@ -40387,13 +38769,13 @@ static_assert(no_launcher.starts_with(SingleSource::name));
   const std::string why = is_known ? "" : format_text(", nor one that dtrain knows ({}single, none)", {known});
   throw_identity_error(
       IdentityErrc::unknown_launcher,
-      "{} names no launcher whose variables are set{}{}{}; there are: {}none; set one of them, or unset it",
+      "{} names no launcher whose variables are set{}{}{}; there are: {}single, none; set one of them, or unset it",
       {own, why, missing.empty() ? "" : ": not set for it: ", missing, there});
 }
 
 inline std::string names_of_present(const Variables& variables) {
   std::string names;
-  for (const IdentitySource& source : sources) {
+  for (const IdentitySource& source : launchers) {
     if (source.present(variables)) {
       append_text(names, "{}, ", {source.name});
     }
@@ -40415,9 +38797,9 @@ inline const IdentitySource& forced_source(const Variables& variables, std::stri
 }
 
 inline const IdentitySource& first_source(const Variables& variables) {
-  for (const IdentitySource& source : sources) {
+  for (const IdentitySource& source : launchers) {
     const bool yields = source.name == PmiSource::name && PmiSource::yields_to_slurm(variables);
-    if (source.name != SingleSource::name && !yields && source.present(variables)) {
+    if (!yields && source.present(variables)) {
       return source;
     }
   }
@@ -40440,9 +38822,9 @@ inline bool agrees(const IdentitySource& source, const Variables& variables, Arg
 /// other sources are not compared.
 inline void note_ignored(const IdentitySource& chosen, const Variables& variables, Arguments arguments,
                          ProcessIdentity& identity) {
-  for (const IdentitySource& source : sources) {
-    if (chosen.name != dtrain_names.launcher && source.name != chosen.name && source.name != SingleSource::name &&
-        source.present(variables) && !agrees(source, variables, arguments, identity)) {
+  for (const IdentitySource& source : launchers) {
+    if (chosen.name != dtrain_names.launcher && source.name != chosen.name && source.present(variables) &&
+        !agrees(source, variables, arguments, identity)) {
       const bool by_hand = source.name == TorchSource::name && !variables.has("TORCHELASTIC_RUN_ID");
       identity.ignored.push_back(std::string(by_hand ? "RANK and WORLD_SIZE" : source.name));
     }
@@ -40460,7 +38842,7 @@ inline void note_ignored(const IdentitySource& chosen, const Variables& variable
 // ---- dtrain/identity/resolve_identity.hpp
 
 /// @file
-/// Identity resolution: the ProcessIdentity of an environment; pure.
+/// Identity resolution: the ProcessIdentity of an environment, with the name of its job; pure.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -40468,6 +38850,9 @@ namespace DTRAIN_NAMESPACE::identity {
 /// @throws IdentityError if the environment is contradictory or incomplete
 /// @ingroup launchers
 ProcessIdentity process_identity(const Environment& environment, Arguments arguments = {});
+
+/// Fills in job, is_exact_job, one_starter and rank_variable, from the launcher of the identity. Pure.
+void name_job(const Variables& variables, ProcessIdentity& identity);
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
@@ -40786,6 +39171,23 @@ DTRAIN_DEFINED ProcessIdentity process_identity(const Environment& environment, 
   return identity;
 }
 
+DTRAIN_DEFINED void name_job(const Variables& variables, ProcessIdentity& identity) {
+  const std::string_view launcher = starting_launcher(variables, identity);
+  for (const IdentitySource& source : sources) {
+    if (source.name == launcher) {
+      identity.rank_variable = source.needs.front();
+      identity.one_starter = source.one_starter || identity.elastic;
+    }
+  }
+  const std::optional<std::string> given = given_job_name(variables);
+  const std::optional<std::string> launch = given ? given : detail::launch_name(variables, launcher);
+  if (given || !identity.elastic) {
+    identity.job = launch ? launch : detail::allocation_name(variables, launcher);
+  }
+  identity.is_exact_job =
+      launch || (identity.elastic && identity.job != "none");  // torchrun's run id of a job without a name
+}
+
 }  // namespace DTRAIN_NAMESPACE::identity
 
 // ---- dtrain/identity/variables.hpp (definitions)
@@ -40797,17 +39199,10 @@ DTRAIN_DEFINED std::string quoted(std::string_view variable, std::string_view va
 }
 
 DTRAIN_DEFINED std::optional<std::uint64_t> parse_wide_integer(std::string_view text) noexcept {
-  if (text.empty() || text.size() > 18) {
-    return std::nullopt;
-  }
   std::uint64_t number = 0;
-  for (const char digit : text) {
-    if (digit < '0' || digit > '9') {
-      return std::nullopt;
-    }
-    number = number * 10 + static_cast<std::uint64_t>(digit - '0');
-  }
-  return number;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool is_whole = error == std::errc() && end == text.data() + text.size() && text.size() <= 18;
+  return is_whole ? std::optional(number) : std::nullopt;
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<int> parse_integer(std::string_view text) noexcept {
@@ -40826,29 +39221,23 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<std::string_view> Variables::tex
                                                                : std::optional<std::string_view>(found->second);
 }
 
-template <class Number>
-std::optional<Number> Variables::number(std::string_view variable,
-                                        std::optional<Number> (*parse)(std::string_view) noexcept) const {
-  const std::optional<std::string_view> value = text(variable);
-  if (!value) {
-    return std::nullopt;
-  }
-  const std::optional<Number> parsed = parse(*value);
-  if (!parsed) {
-    throw_identity_error(IdentityErrc::bad_integer,
-                         "{} is not a non-negative integer; set it to decimal digits or unset it",
-                         {quoted(variable, *value)});
-  }
-  return parsed;
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void Variables::refuse_integer(std::string_view variable) const {
+  throw_identity_error(IdentityErrc::bad_integer,
+                       "{} is not a non-negative integer; set it to decimal digits or unset it",
+                       {quoted(variable, *text(variable))});
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<int> Variables::integer(std::string_view variable) const {
-  return number(variable, parse_integer);
+  const std::optional<int> number = parse_integer(text(variable).value_or(""));
+  if (!number && has(variable)) refuse_integer(variable);
+  return number;
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED std::optional<std::uint64_t> Variables::wide_integer(
     std::string_view variable) const {
-  return number(variable, parse_wide_integer);
+  const std::optional<std::uint64_t> number = parse_wide_integer(text(variable).value_or(""));
+  if (!number && has(variable)) refuse_integer(variable);
+  return number;
 }
 
 DTRAIN_NOT_INLINED DTRAIN_DEFINED bool Variables::has(std::string_view variable) const {
@@ -46927,13 +45316,15 @@ DTRAIN_DEFINED BlockExchange blocks_of_reduce(const ConstBufferView& input, cons
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-DTRAIN_DEFINED Allocation::Allocation(std::size_t bytes) : bytes_(bytes) {
+DTRAIN_DEFINED HostAllocation allocate_zeroed(std::size_t bytes) {
+  detail::Pages memory;
   try {
-    memory_ = detail::allocate_pages(bytes == 0 ? 1 : bytes);
+    memory = detail::allocate_pages(bytes == 0 ? 1 : bytes);
   } catch (const std::bad_alloc&) {
     throw_error(Errc::out_of_memory, "no {} bytes of memory could be had{}", {bytes, limit_hint(ENOMEM)});
   }
-  std::memset(memory_.get(), 0, bytes);
+  std::memset(memory.get(), 0, bytes);
+  return {std::move(memory), bytes};
 }
 
 DTRAIN_DEFINED std::byte* Scratch::at_least(std::size_t bytes) {
@@ -47251,7 +45642,8 @@ DTRAIN_DEFINED SharedMemory::Communicator SharedMemory::open_blocking(const Chan
 // ---- dtrain/backend/shared_memory/collectives/chunked_collective.hpp
 
 /// @file
-/// Chunked execution of collectives over long buffers: in place in an arena, or copied chunk by chunk.
+/// Chunked execution of collectives over long buffers: in place in an arena, or copied chunk by chunk; RankAddresses:
+/// one address for each rank, as kernels::Reduction takes them.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -47385,27 +45777,54 @@ void for_each_peer(const Channel& channel, F f) noexcept {
   }
 }
 
+/// Stored inline: no allocation while an operation runs.
+template <class Pointer>
+class RankAddresses {
+ public:
+  /// `address(rank)` for rank 0 to ranks - 1.
+  template <class F>
+  RankAddresses(int ranks, F address) noexcept : ranks_(static_cast<std::size_t>(ranks)) {
+    for (std::size_t rank = 0; rank < ranks_; ++rank) {
+      addresses_[rank] = address(static_cast<int>(rank));
+    }
+  }
+
+  // NOLINTNEXTLINE(google-explicit-constructor): it is a list of addresses.
+  operator std::span<const Pointer>() const noexcept { return {addresses_.data(), ranks_}; }
+
+ private:
+  std::array<Pointer, max_ranks> addresses_;
+  std::size_t ranks_;
+};
+
+using Sources = RankAddresses<const std::byte*>;
+using Targets = RankAddresses<std::byte*>;
+
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
 // ---- dtrain/backend/shared_memory/collectives/all_gather.hpp
 
 /// @file
-/// All-gather in shared memory: through slots, in place, or copied in chunks; copies bytes of any element type.
+/// All-gather, broadcast and barrier in shared memory: through slots, in place, or copied in chunks; they copy bytes of
+/// any element type.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Every rank publishes its block, in place or chunk by chunk, and `read(peer, begin, from, bytes)` gets the others'
-/// part by part. Small blocks pass through slots, with one barrier.
-/// @param input this rank's block @param arena of the input, if any
-template <class Read>
-void read_peer_blocks(Channel& channel, const Operation& operation, const std::byte* input, const Arena& arena,
-                      Read read) noexcept {
+/// Publishes this rank's block, in place or chunk by chunk, and gets those of other ranks: `for_each_source(visit)`
+/// calls `visit(peer)` for each that this rank reads, and `read(peer, begin, from, bytes)` gets its block part by part.
+/// Small blocks pass through slots, with one barrier.
+/// @param input this rank's block; null: it publishes none @param arena of the input, if any
+template <class ForEachSource, class Read>
+void publish_and_read(Channel& channel, const Operation& operation, const std::byte* input, const Arena& arena,
+                      ForEachSource for_each_source, Read read) noexcept {
   const std::size_t block = operation.count * size_bytes(operation.dtype);
   if (channel.size() == 1) return;
   if (block <= slot_bytes) {
-    kernels::copy_bytes(channel.small_input_of(channel.rank(), block), input, block);
+    if (input != nullptr) {
+      kernels::copy_bytes(channel.small_input_of(channel.rank(), block), input, block);
+    }
     if (channel.arrive_and_compare()) {
-      for_each_peer(channel, [&](int peer) { read(peer, std::size_t{0}, channel.small_input_of(peer, block), block); });
+      for_each_source([&](int peer) { read(peer, std::size_t{0}, channel.small_input_of(peer, block), block); });
     }
     return;
   }
@@ -47413,21 +45832,31 @@ void read_peer_blocks(Channel& channel, const Operation& operation, const std::b
   run_chunked(
       channel, operation, [&] { return chunks.number(); }, block,
       [&] {
-        for_each_peer(channel, [&](int peer) {
+        for_each_source([&](int peer) {
           const std::byte* from = arena.buffer(peer, channel.operation_of(peer));
           in_abortable_steps(channel, 0, block, 1,
                              [&](std::size_t begin, std::size_t length) { read(peer, begin, from + begin, length); });
         });
       },
       [&](std::size_t chunk) {
-        channel.copy_path().copy(channel.control().chunk_input(channel.rank(), chunk), input + chunks.begin(chunk),
-                                 chunks.length(chunk));
+        if (input != nullptr) {
+          channel.copy_path().copy(channel.control().chunk_input(channel.rank(), chunk), input + chunks.begin(chunk),
+                                   chunks.length(chunk));
+        }
       },
       [&](std::size_t chunk) {
-        for_each_peer(channel, [&](int peer) {
+        for_each_source([&](int peer) {
           read(peer, chunks.begin(chunk), channel.control().chunk_input(peer, chunk), chunks.length(chunk));
         });
       });
+}
+
+/// Every rank publishes its block, and reads those of all others.
+template <class Read>
+void read_peer_blocks(Channel& channel, const Operation& operation, const std::byte* input, const Arena& arena,
+                      Read read) noexcept {
+  publish_and_read(
+      channel, operation, input, arena, [&](auto visit) { for_each_peer(channel, visit); }, read);
 }
 
 /// Bytes moved for S bytes on n ranks (a block is S/n): in an arena 2nS, copied 2(n+1)S.
@@ -47463,69 +45892,20 @@ struct SegmentReadBlocks {
   }
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/collectives/broadcast.hpp
-
-/// @file
-/// Broadcast in shared memory: through slots, in place, or copied in chunks; copies bytes of any element type.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// The root publishes its buffer, in place or chunk by chunk; the others copy it.
+/// The root publishes its buffer; the others copy it.
 struct SegmentBroadcast {
   std::byte* buffer;
   Arena arena;
 
   void operator()(Channel& channel, const Operation& operation) const noexcept {
-    const std::size_t bytes = operation.count * size_bytes(operation.dtype);
-    if (channel.size() == 1) {
-      return;
-    }
-    if (bytes <= slot_bytes) {
-      small(channel, operation, bytes);
-    } else {
-      large(channel, operation, bytes);
-    }
-  }
-
- private:
-  /// One barrier.
-  void small(Channel& channel, const Operation& operation, std::size_t bytes) const noexcept {
     const bool is_root = channel.rank() == operation.root;
-    if (is_root) {
-      kernels::copy_bytes(channel.small_input_of(operation.root, bytes), buffer, bytes);
-    }
-    if (channel.arrive_and_compare() && !is_root) {
-      kernels::copy_bytes(buffer, channel.small_input_of(operation.root, bytes), bytes);
-    }
-  }
-
-  void large(Channel& channel, const Operation& operation, std::size_t bytes) const noexcept {
-    const int root = operation.root;
-    const bool is_root = channel.rank() == root;
-    const ChunkRange chunks(bytes, channel.control().chunk_bytes());
-    run_chunked(
-        channel, operation, [&] { return chunks.number(); }, bytes,
-        [&] {
-          const std::byte* from = arena.buffer(root, channel.operation_of(root));
-          if (!is_root) {
-            in_abortable_steps(channel, 0, bytes, 1, [&](std::size_t begin, std::size_t length) {
-              kernels::copy_bytes(buffer + begin, from + begin, length);
-            });
-          }
+    publish_and_read(
+        channel, operation, is_root ? buffer : nullptr, arena,
+        [&](auto visit) {
+          if (!is_root) visit(operation.root);
         },
-        [&](std::size_t chunk) {
-          if (is_root) {
-            channel.copy_path().copy(channel.control().chunk_input(root, chunk), buffer + chunks.begin(chunk),
-                                     chunks.length(chunk));
-          }
-        },
-        [&](std::size_t chunk) {
-          if (!is_root) {
-            kernels::copy_bytes(buffer + chunks.begin(chunk), channel.control().chunk_input(root, chunk),
-                                chunks.length(chunk));
-          }
+        [&](int /*peer*/, std::size_t begin, const std::byte* from, std::size_t bytes) {
+          kernels::copy_bytes(buffer + begin, from, bytes);
         });
   }
 };
@@ -47534,266 +45914,6 @@ struct SegmentBroadcast {
 struct SegmentBarrier {
   void operator()(Channel& channel, const Operation& /*operation*/) const noexcept { channel.arrive_and_compare(); }
 };
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/collectives/mailbox_endpoint.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-using message_passing::TagClass;
-
-namespace detail {
-
-inline std::uint32_t mailbox_owner(int rank) noexcept {
-  return static_cast<std::uint32_t>(rank) + 1;
-}
-
-}  // namespace detail
-
-class MailboxEndpoint::ChunkWait {
- public:
-  ChunkWait(const MailboxEndpoint& endpoint, const PendingMessage& awaited) noexcept
-      : endpoint_(endpoint), channel_(endpoint.channel_), awaited_(awaited) {}
-
-  bool done() const noexcept {
-    return endpoint_.free_slot() != nullptr ||
-           std::any_of(endpoint_.recvs_.begin(), endpoint_.recvs_.end(), [&](std::uint32_t index) {
-             return endpoint_.filled_slot(endpoint_.messages_[index]) != nullptr;
-           });
-  }
-  int peer() const noexcept { return awaited_.peer; }
-  bool may_sleep() const noexcept { return !done() && gone() < 0; }
-  FutexCounter& counter() const noexcept { return channel_.control().slot(channel_.rank()).mailbox_events; }
-
-  template <class Present>
-  std::optional<Cause> failure(const Present& present) const {
-    for (int rank = 0; rank < channel_.size(); ++rank) {
-      const RankSlot& slot = channel_.control().slot(rank);
-      if (slot.state.load() == SlotState::failed) {
-        return slot.cause.load();
-      }
-    }
-    const int peer = gone();
-    if (peer >= 0 && !done()) {
-      return Cause{CauseKind::disagreement, -1, "",
-                   format_text("{} cannot be finished: rank {} has left the channel without completing it",
-                               {present(), job_rank(peer)})};
-    }
-    return std::nullopt;
-  }
-
-  std::string missing(std::chrono::milliseconds waited) const {
-    const bool receives = awaited_.output != nullptr;
-    const std::string what = format_text(
-        "rank {} had not {} after {} ms",
-        {job_rank(awaited_.peer), receives ? "sent all of it" : "taken what was sent before", waited.count()});
-    if (awaited_.tag_class == TagClass::direct) {
-      return receives ? what : what + "; where ranks send to each other before they receive, use send_recv";
-    }
-    return what + "; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take";
-  }
-
- private:
-  bool left(std::uint32_t index) const noexcept {
-    return channel_.control().slot(endpoint_.messages_[index].peer).state.load() != SlotState::serving;
-  }
-
-  /// A peer that a message still needs but that has left; -1 if there is none.
-  int gone() const noexcept {
-    for (const std::vector<std::uint32_t>* list : {&endpoint_.sends_, &endpoint_.recvs_}) {
-      const auto found = std::find_if(list->begin(), list->end(), [&](std::uint32_t index) { return left(index); });
-      if (found != list->end()) {
-        return endpoint_.messages_[*found].peer;
-      }
-    }
-    return -1;
-  }
-
-  int job_rank(int peer) const noexcept { return channel_.control().job_rank(peer); }
-
-  const MailboxEndpoint& endpoint_;
-  const Channel& channel_;
-  const PendingMessage& awaited_;
-};
-
-DTRAIN_DEFINED MailboxEndpoint::MailboxEndpoint(Channel& channel)
-    : channel_(channel), rank_(channel.rank()), numbers_(static_cast<std::size_t>(channel.size())) {}
-
-DTRAIN_DEFINED std::uint32_t MailboxEndpoint::free_entry() {
-  if (free_.empty()) {
-    const std::size_t entries = messages_.size() + 1;
-    free_.reserve(entries);  // so that take() and the moves of chunks do not allocate
-    sends_.reserve(entries);
-    recvs_.reserve(entries);
-    messages_.emplace_back();
-    return static_cast<std::uint32_t>(entries - 1);
-  }
-  const std::uint32_t index = free_.back();
-  free_.pop_back();
-  return index;
-}
-
-DTRAIN_DEFINED MailboxEndpoint::MessageHandle MailboxEndpoint::start_send(const ConstBufferView& input, int peer,
-                                                                          TagClass tag_class) {
-  const std::uint32_t index = free_entry();
-  const std::size_t list = static_cast<std::size_t>(tag_class);
-  messages_[index] = {input, nullptr, peer, tag_class, false, ++numbers_[static_cast<std::size_t>(peer)].sent[list], 0};
-  sends_.push_back(index);
-  while (send_chunk()) {
-  }
-  return {index};
-}
-
-DTRAIN_DEFINED MailboxEndpoint::MessageHandle MailboxEndpoint::start_recv(const BufferView& output, int peer,
-                                                                          TagClass tag_class) {
-  const std::uint32_t index = free_entry();
-  const std::size_t list = static_cast<std::size_t>(tag_class);
-  messages_[index] = {
-      output, output.data, peer, tag_class, false, ++numbers_[static_cast<std::size_t>(peer)].posted[list], 0};
-  recvs_.push_back(index);
-  return {index};
-}
-
-DTRAIN_DEFINED bool MailboxEndpoint::block_until_done(MessageHandle handle) noexcept {
-  while (!messages_[handle.index].done) {
-    if (channel_.aborted() || (!move_chunks() && !channel_.wait(ChunkWait(*this, messages_[handle.index])))) {
-      return false;
-    }
-  }
-  return true;
-}
-
-DTRAIN_DEFINED std::size_t MailboxEndpoint::take(MessageHandle handle) noexcept {
-  free_.push_back(handle.index);
-  return messages_[handle.index].moved;
-}
-
-/// Sends one chunk and receives one, if they can be moved now. @returns whether it moved any
-DTRAIN_DEFINED bool MailboxEndpoint::move_chunks() noexcept {
-  const bool sent = send_chunk();
-  for (std::size_t place = 0; place < recvs_.size(); ++place) {
-    const std::uint32_t index = recvs_[place];
-    if (MailboxSlot* const slot = filled_slot(messages_[index])) {
-      receive_chunk(messages_[index], *slot);
-      if (messages_[index].done) {
-        recvs_.erase(recvs_.begin() + static_cast<std::ptrdiff_t>(place));
-      }
-      return true;
-    }
-  }
-  return sent;
-}
-
-DTRAIN_DEFINED bool MailboxEndpoint::send_chunk() noexcept {
-  MailboxSlot* const slot = free_slot();
-  if (slot == nullptr) {
-    return false;
-  }
-  PendingMessage& message = messages_[sends_.front()];
-  const std::size_t bytes = message.view.bytes();
-  const std::size_t chunk = std::min(mailbox_slot_bytes, bytes - message.moved);
-  const auto copy = chunk <= mailbox_cached_bytes ? &kernels::copy_bytes : &kernels::stream_bytes;
-  copy(memory_of(rank_, *slot), message.view.data + message.moved, chunk);
-  slot->message = message.key();
-  slot->offset = message.moved;
-  slot->count = message.view.count;
-  slot->dtype = message.view.dtype;
-  slot->owner.store(detail::mailbox_owner(message.peer));
-  channel_.control().slot(message.peer).mailbox_events.increment();
-  message.moved += chunk;
-  message.done = message.moved == bytes;
-  if (message.done) {
-    sends_.erase(sends_.begin());
-  }
-  return true;
-}
-
-DTRAIN_DEFINED void MailboxEndpoint::receive_chunk(PendingMessage& message, MailboxSlot& slot) noexcept {
-  const bool is_direct = message.tag_class == TagClass::direct;
-  const bool fits = is_direct ? slot.count == message.view.count && slot.dtype == message.view.dtype
-                              : slot.count <= message.view.count;
-  if (!fits) {
-    const MessageEnd sent{channel_.control().job_rank(message.peer), slot.count, slot.dtype};
-    const MessageEnd received{channel_.job_rank(), message.view.count, message.view.dtype};
-    const std::string place = is_direct ? position_of({}, channel_.name()) : "in " + channel_.present();
-    channel_.fail({CauseKind::disagreement, -1, "", unequal_message(place, sent, received)});
-    return;
-  }
-  const std::size_t bytes = slot.count * size_bytes(slot.dtype);
-  const std::size_t chunk = std::min(mailbox_slot_bytes, bytes - message.moved);
-  kernels::copy_bytes(message.output + message.moved, memory_of(message.peer, slot), chunk);
-  slot.owner.store(0);
-  channel_.control().slot(message.peer).mailbox_events.increment();
-  message.moved += chunk;
-  message.done = message.moved == bytes;
-  if (message.done) {
-    ++numbers_[static_cast<std::size_t>(message.peer)].received[static_cast<std::size_t>(message.tag_class)];
-  }
-}
-
-/// A slot for the next chunk; null if nothing remains to be sent or no slot is free.
-DTRAIN_DEFINED MailboxSlot* MailboxEndpoint::free_slot() const noexcept {
-  if (!sends_.empty()) {
-    for (MailboxSlot& slot : channel_.control().slot(rank_).mailbox) {
-      if (slot.owner.load() == 0) {
-        return &slot;
-      }
-    }
-  }
-  return nullptr;
-}
-
-/// The next chunk of a message to this rank; null if it has not arrived, or an earlier message has not.
-DTRAIN_DEFINED MailboxSlot* MailboxEndpoint::filled_slot(const PendingMessage& message) const noexcept {
-  const MailboxNumbers& numbers = numbers_[static_cast<std::size_t>(message.peer)];
-  if (message.number == numbers.received[static_cast<std::size_t>(message.tag_class)] + 1) {
-    for (MailboxSlot& slot : channel_.control().slot(message.peer).mailbox) {
-      if (slot.owner.load() == detail::mailbox_owner(rank_) && slot.message == message.key() &&
-          slot.offset == message.moved) {
-        return &slot;
-      }
-    }
-  }
-  return nullptr;
-}
-
-DTRAIN_DEFINED std::byte* MailboxEndpoint::memory_of(int rank, const MailboxSlot& slot) const noexcept {
-  const MailboxSlot* const first = channel_.control().slot(rank).mailbox.data();
-  return channel_.control().mailbox(rank, static_cast<std::size_t>(&slot - first));
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
-// ---- dtrain/backend/shared_memory/collectives/rank_addresses.hpp
-
-/// @file
-/// RankAddresses: one address for each rank, as kernels::Reduction takes them.
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-/// Stored inline: no allocation while an operation runs.
-template <class Pointer>
-class RankAddresses {
- public:
-  /// `address(rank)` for rank 0 to ranks - 1.
-  template <class F>
-  RankAddresses(int ranks, F address) noexcept : ranks_(static_cast<std::size_t>(ranks)) {
-    for (std::size_t rank = 0; rank < ranks_; ++rank) {
-      addresses_[rank] = address(static_cast<int>(rank));
-    }
-  }
-
-  // NOLINTNEXTLINE(google-explicit-constructor): it is a list of addresses.
-  operator std::span<const Pointer>() const noexcept { return {addresses_.data(), ranks_}; }
-
- private:
-  std::array<Pointer, max_ranks> addresses_;
-  std::size_t ranks_;
-};
-
-using Sources = RankAddresses<const std::byte*>;
-using Targets = RankAddresses<std::byte*>;
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
@@ -48315,6 +46435,234 @@ struct SegmentExchangeBlocks {
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
+// ---- dtrain/backend/shared_memory/collectives/mailbox_endpoint.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::backend::shared_memory {
+
+using message_passing::TagClass;
+
+namespace detail {
+
+inline std::uint32_t mailbox_owner(int rank) noexcept {
+  return static_cast<std::uint32_t>(rank) + 1;
+}
+
+}  // namespace detail
+
+class MailboxEndpoint::ChunkWait {
+ public:
+  ChunkWait(const MailboxEndpoint& endpoint, const PendingMessage& awaited) noexcept
+      : endpoint_(endpoint), channel_(endpoint.channel_), awaited_(awaited) {}
+
+  bool done() const noexcept {
+    return endpoint_.free_slot() != nullptr ||
+           std::any_of(endpoint_.recvs_.begin(), endpoint_.recvs_.end(), [&](std::uint32_t index) {
+             return endpoint_.filled_slot(endpoint_.messages_[index]) != nullptr;
+           });
+  }
+  int peer() const noexcept { return awaited_.peer; }
+  bool may_sleep() const noexcept { return !done() && gone() < 0; }
+  FutexCounter& counter() const noexcept { return channel_.control().slot(channel_.rank()).mailbox_events; }
+
+  template <class Present>
+  std::optional<Cause> failure(const Present& present) const {
+    for (int rank = 0; rank < channel_.size(); ++rank) {
+      const RankSlot& slot = channel_.control().slot(rank);
+      if (slot.state.load() == SlotState::failed) {
+        return slot.cause.load();
+      }
+    }
+    const int peer = gone();
+    if (peer >= 0 && !done()) {
+      return Cause{CauseKind::disagreement, -1, "",
+                   format_text("{} cannot be finished: rank {} has left the channel without completing it",
+                               {present(), job_rank(peer)})};
+    }
+    return std::nullopt;
+  }
+
+  std::string missing(std::chrono::milliseconds waited) const {
+    const bool receives = awaited_.output != nullptr;
+    const std::string what = format_text(
+        "rank {} had not {} after {} ms",
+        {job_rank(awaited_.peer), receives ? "sent all of it" : "taken what was sent before", waited.count()});
+    if (awaited_.tag_class == TagClass::direct) {
+      return receives ? what : what + "; where ranks send to each other before they receive, use send_recv";
+    }
+    return what + "; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take";
+  }
+
+ private:
+  bool left(std::uint32_t index) const noexcept {
+    return channel_.control().slot(endpoint_.messages_[index].peer).state.load() != SlotState::serving;
+  }
+
+  /// A peer that a message still needs but that has left; -1 if there is none.
+  int gone() const noexcept {
+    for (const std::vector<std::uint32_t>* list : {&endpoint_.sends_, &endpoint_.recvs_}) {
+      const auto found = std::find_if(list->begin(), list->end(), [&](std::uint32_t index) { return left(index); });
+      if (found != list->end()) {
+        return endpoint_.messages_[*found].peer;
+      }
+    }
+    return -1;
+  }
+
+  int job_rank(int peer) const noexcept { return channel_.control().job_rank(peer); }
+
+  const MailboxEndpoint& endpoint_;
+  const Channel& channel_;
+  const PendingMessage& awaited_;
+};
+
+DTRAIN_DEFINED MailboxEndpoint::MailboxEndpoint(Channel& channel)
+    : channel_(channel), rank_(channel.rank()), numbers_(static_cast<std::size_t>(channel.size())) {}
+
+DTRAIN_DEFINED std::uint32_t MailboxEndpoint::free_entry() {
+  if (free_.empty()) {
+    const std::size_t entries = messages_.size() + 1;
+    free_.reserve(entries);  // so that take() and the moves of chunks do not allocate
+    sends_.reserve(entries);
+    recvs_.reserve(entries);
+    messages_.emplace_back();
+    return static_cast<std::uint32_t>(entries - 1);
+  }
+  const std::uint32_t index = free_.back();
+  free_.pop_back();
+  return index;
+}
+
+DTRAIN_DEFINED MailboxEndpoint::MessageHandle MailboxEndpoint::start_send(const ConstBufferView& input, int peer,
+                                                                          TagClass tag_class) {
+  const std::uint32_t index = free_entry();
+  const std::size_t list = static_cast<std::size_t>(tag_class);
+  messages_[index] = {input, nullptr, peer, tag_class, false, ++numbers_[static_cast<std::size_t>(peer)].sent[list], 0};
+  sends_.push_back(index);
+  while (send_chunk()) {
+  }
+  return {index};
+}
+
+DTRAIN_DEFINED MailboxEndpoint::MessageHandle MailboxEndpoint::start_recv(const BufferView& output, int peer,
+                                                                          TagClass tag_class) {
+  const std::uint32_t index = free_entry();
+  const std::size_t list = static_cast<std::size_t>(tag_class);
+  messages_[index] = {
+      output, output.data, peer, tag_class, false, ++numbers_[static_cast<std::size_t>(peer)].posted[list], 0};
+  recvs_.push_back(index);
+  return {index};
+}
+
+DTRAIN_DEFINED bool MailboxEndpoint::block_until_done(MessageHandle handle) noexcept {
+  while (!messages_[handle.index].done) {
+    if (channel_.aborted() || (!move_chunks() && !channel_.wait(ChunkWait(*this, messages_[handle.index])))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+DTRAIN_DEFINED std::size_t MailboxEndpoint::take(MessageHandle handle) noexcept {
+  free_.push_back(handle.index);
+  return messages_[handle.index].moved;
+}
+
+/// Sends one chunk and receives one, if they can be moved now. @returns whether it moved any
+DTRAIN_DEFINED bool MailboxEndpoint::move_chunks() noexcept {
+  const bool sent = send_chunk();
+  for (std::size_t place = 0; place < recvs_.size(); ++place) {
+    const std::uint32_t index = recvs_[place];
+    if (MailboxSlot* const slot = filled_slot(messages_[index])) {
+      receive_chunk(messages_[index], *slot);
+      if (messages_[index].done) {
+        recvs_.erase(recvs_.begin() + static_cast<std::ptrdiff_t>(place));
+      }
+      return true;
+    }
+  }
+  return sent;
+}
+
+DTRAIN_DEFINED bool MailboxEndpoint::send_chunk() noexcept {
+  MailboxSlot* const slot = free_slot();
+  if (slot == nullptr) {
+    return false;
+  }
+  PendingMessage& message = messages_[sends_.front()];
+  const std::size_t bytes = message.view.bytes();
+  const std::size_t chunk = std::min(mailbox_slot_bytes, bytes - message.moved);
+  const auto copy = chunk <= mailbox_cached_bytes ? &kernels::copy_bytes : &kernels::stream_bytes;
+  copy(memory_of(rank_, *slot), message.view.data + message.moved, chunk);
+  slot->message = message.key();
+  slot->offset = message.moved;
+  slot->count = message.view.count;
+  slot->dtype = message.view.dtype;
+  slot->owner.store(detail::mailbox_owner(message.peer));
+  channel_.control().slot(message.peer).mailbox_events.increment();
+  message.moved += chunk;
+  message.done = message.moved == bytes;
+  if (message.done) {
+    sends_.erase(sends_.begin());
+  }
+  return true;
+}
+
+DTRAIN_DEFINED void MailboxEndpoint::receive_chunk(PendingMessage& message, MailboxSlot& slot) noexcept {
+  const bool is_direct = message.tag_class == TagClass::direct;
+  const bool fits = is_direct ? slot.count == message.view.count && slot.dtype == message.view.dtype
+                              : slot.count <= message.view.count;
+  if (!fits) {
+    const MessageEnd sent{channel_.control().job_rank(message.peer), slot.count, slot.dtype};
+    const MessageEnd received{channel_.job_rank(), message.view.count, message.view.dtype};
+    const std::string place = is_direct ? position_of({}, channel_.name()) : "in " + channel_.present();
+    channel_.fail({CauseKind::disagreement, -1, "", unequal_message(place, sent, received)});
+    return;
+  }
+  const std::size_t bytes = slot.count * size_bytes(slot.dtype);
+  const std::size_t chunk = std::min(mailbox_slot_bytes, bytes - message.moved);
+  kernels::copy_bytes(message.output + message.moved, memory_of(message.peer, slot), chunk);
+  slot.owner.store(0);
+  channel_.control().slot(message.peer).mailbox_events.increment();
+  message.moved += chunk;
+  message.done = message.moved == bytes;
+  if (message.done) {
+    ++numbers_[static_cast<std::size_t>(message.peer)].received[static_cast<std::size_t>(message.tag_class)];
+  }
+}
+
+/// A slot for the next chunk; null if nothing remains to be sent or no slot is free.
+DTRAIN_DEFINED MailboxSlot* MailboxEndpoint::free_slot() const noexcept {
+  if (!sends_.empty()) {
+    for (MailboxSlot& slot : channel_.control().slot(rank_).mailbox) {
+      if (slot.owner.load() == 0) {
+        return &slot;
+      }
+    }
+  }
+  return nullptr;
+}
+
+/// The next chunk of a message to this rank; null if it has not arrived, or an earlier message has not.
+DTRAIN_DEFINED MailboxSlot* MailboxEndpoint::filled_slot(const PendingMessage& message) const noexcept {
+  const MailboxNumbers& numbers = numbers_[static_cast<std::size_t>(message.peer)];
+  if (message.number == numbers.received[static_cast<std::size_t>(message.tag_class)] + 1) {
+    for (MailboxSlot& slot : channel_.control().slot(message.peer).mailbox) {
+      if (slot.owner.load() == detail::mailbox_owner(rank_) && slot.message == message.key() &&
+          slot.offset == message.moved) {
+        return &slot;
+      }
+    }
+  }
+  return nullptr;
+}
+
+DTRAIN_DEFINED std::byte* MailboxEndpoint::memory_of(int rank, const MailboxSlot& slot) const noexcept {
+  const MailboxSlot* const first = channel_.control().slot(rank).mailbox.data();
+  return channel_.control().mailbox(rank, static_cast<std::size_t>(&slot - first));
+}
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
+
 // ---- dtrain/backend/shared_memory/collectives/reduce_scatter.hpp
 
 /// @file
@@ -48644,26 +46992,12 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 inline constexpr const char* backend_name = "backend::SharedMemory";
 
-/// State with a stable address while the communicator moves.
-struct Communicator::ChannelOwner {
-  ChannelOwner(const ChannelContext& of, std::shared_ptr<Segment> control, const SelectedAllReduce& selected)
-      : context(of), channel(new Channel(context, std::move(control))), mailbox(context, *channel, selected) {
-    subscription = context.failure->subscribe([this](const Cause& cause) { channel->abort(cause); });
+struct Communicator::ChannelState : ChannelOwner<Channel> {
+  ChannelState(const ChannelContext& of, std::shared_ptr<Segment> control, const SelectedAllReduce& selected)
+      : ChannelOwner(of, std::move(control)), mailbox(context, *channel, selected) {
+    subscribe();
   }
-  ChannelOwner(const ChannelOwner&) = delete;
-  ChannelOwner& operator=(const ChannelOwner&) = delete;
-  ~ChannelOwner() {
-    subscription.reset();
-    channel->close(enqueued);
-    channel->release();
-  }
-
-  /// Starts this rank's work on other streams before it waits here, because peers may need that work first.
-  void run_other_streams() const {
-    if (context.on_stall) {
-      context.on_stall();
-    }
-  }
+  ~ChannelState() { close(); }
 
   /// @throws Error (disagreement) if a peer has closed the channel; with its cause if a peer's has failed
   void throw_if_peer_gone() const {
@@ -48693,25 +47027,11 @@ struct Communicator::ChannelOwner {
     return arenas.find(buffer.data, buffer.bytes());
   }
 
-  /// Descriptor of the next collective. enqueue() counts it, after success only.
-  Operation next(Operation described, const ArenaTable::Location& location) const noexcept {
-    described.sequence = collectives + 1;
+  /// Descriptor of the next collective, whose buffer is at `location`.
+  Operation next_at(const ArenaTable::Location& location, Operation described) const noexcept {
     described.allocation = location.value.number;
     described.offset = location.offset;
-    return described;
-  }
-
-  template <class Algorithm>
-  void enqueue(const Operation& operation, const Algorithm& algorithm, Stream stream) {
-    channel->retain();
-    try {
-      stream.enqueue(EnqueuedOperation<Algorithm>{channel, enqueued + 1, operation, algorithm});
-    } catch (...) {
-      channel->release();
-      throw;
-    }
-    ++enqueued;
-    collectives += operation.sequence != 0 ? 1 : 0;
+    return next(described);
   }
 
   /// @tparam Algorithm of the blocks; owns a copy of them
@@ -48720,7 +47040,7 @@ struct Communicator::ChannelOwner {
     check(call);
     const ArenaTable::Location location = find(call.input);
     auto copied = std::make_unique<const BlockExchange>(call.blocks);
-    enqueue(next(call.describe(), location),
+    enqueue(next_at(location, call.describe()),
             Algorithm{call.input.data, call.output.data, location.value.arena, copied.get()}, stream);
     static_cast<void>(copied.release());
   }
@@ -48729,7 +47049,7 @@ struct Communicator::ChannelOwner {
   /// @throws Error (unsupported, timeout), JobFailed
   void verify_shared_mapping(std::uint64_t nonce) {
     bool same = true;
-    const auto work = [&]() noexcept {
+    const auto work = [&](Channel&, const Operation&) noexcept {
       channel->control().slot(channel->rank()).nonce = nonce + static_cast<std::uint64_t>(channel->rank());
       if (channel->arrive_and_compare()) {
         for (int peer = 0; peer < channel->size(); ++peer) {
@@ -48737,7 +47057,7 @@ struct Communicator::ChannelOwner {
         }
       }
     };
-    channel->run(++enqueued, next(Barrier{}.describe(), {}), work);
+    channel->run(++enqueued, next(Barrier{}.describe()), work);
     ++collectives;
     channel->throw_if_failed();
     if (!same) {
@@ -48758,18 +47078,12 @@ struct Communicator::ChannelOwner {
             stream);
   }
 
-  const ChannelContext context;
-  Channel* channel;
   MailboxState mailbox;  ///< used by the channel's work until close()
   ArenaTable arenas;
-  std::uint64_t enqueued = 0;        ///< operations of every kind
-  std::uint64_t collectives = 0;     ///< operations of all ranks, without point to point
   std::uint64_t segment_setups = 1;  ///< the first was the control block's
-  std::uint64_t splits = 0;
-  FailureLatch::Subscription subscription;
 };
 
-DTRAIN_DEFINED Communicator::Communicator(ProcessOwned<ChannelOwner> owner) noexcept : owner_(std::move(owner)) {}
+DTRAIN_DEFINED Communicator::Communicator(ProcessOwned<ChannelState> owner) noexcept : owner_(std::move(owner)) {}
 DTRAIN_DEFINED Communicator::Communicator(Communicator&& other) noexcept = default;
 DTRAIN_DEFINED Communicator& Communicator::operator=(Communicator&& other) noexcept = default;
 DTRAIN_DEFINED Communicator::~Communicator() = default;
@@ -48779,7 +47093,7 @@ DTRAIN_DEFINED Communicator Communicator::open_blocking(const ChannelContext& co
   const std::size_t ranks = static_cast<std::size_t>(context.members.world_size);
   const std::size_t bytes = ControlBlock::bytes_for(context.members.world_size);
   const MappedSegment shared = SegmentSetup(context, 1, (bytes + ranks - 1) / ranks, deadline).run();
-  auto owner = make_process_owned<ChannelOwner>(context, shared.segment, selected);
+  auto owner = make_process_owned<ChannelState>(context, shared.segment, selected);
   owner->verify_shared_mapping(shared.nonce);
   return Communicator(std::move(owner));
 }
@@ -48806,7 +47120,7 @@ DTRAIN_DEFINED void Communicator::enqueue(const AllReduceWithSquares& call, Stre
   check_all_reduce_memory(selected.topology, backend_name, call.devices());
   call.check({rank(), size()});
   const ArenaTable::Location location = input.data == output.data ? owner_->find(output) : ArenaTable::Location{};
-  const Operation operation = owner_->next(call.describe(), location);
+  const Operation operation = owner_->next_at(location, call.describe());
   if (selected.routine != nullptr && size() > 1) {
     owner_->enqueue(operation, EndpointAllReduce{input.data, output.data, call.squares, &owner_->mailbox}, stream);
     return;
@@ -48817,32 +47131,32 @@ DTRAIN_DEFINED void Communicator::enqueue(const AllReduceWithSquares& call, Stre
 DTRAIN_DEFINED void Communicator::enqueue(const Broadcast& call, Stream stream) {
   owner_->check(call);
   const ArenaTable::Location location = owner_->find(call.buffer);
-  owner_->enqueue(owner_->next(call.describe(), location), SegmentBroadcast{call.buffer.data, location.value.arena},
+  owner_->enqueue(owner_->next_at(location, call.describe()), SegmentBroadcast{call.buffer.data, location.value.arena},
                   stream);
 }
 
 DTRAIN_DEFINED void Communicator::enqueue(const Barrier& call, Stream stream) {
-  owner_->enqueue(owner_->next(call.describe(), {}), SegmentBarrier{}, stream);
+  owner_->enqueue(owner_->next(call.describe()), SegmentBarrier{}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::enqueue(const ReduceScatter& call, Stream stream) {
   owner_->check(call);
   const ArenaTable::Location location = owner_->find(call.input);
-  owner_->enqueue(owner_->next(call.describe(), location),
+  owner_->enqueue(owner_->next_at(location, call.describe()),
                   SegmentReduceScatter{call.input.data, call.output.data, location.value.arena}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::enqueue(const AllGather& call, Stream stream) {
   owner_->check(call);
   const ArenaTable::Location location = owner_->find(call.input);
-  owner_->enqueue(owner_->next(call.describe(), location),
+  owner_->enqueue(owner_->next_at(location, call.describe()),
                   SegmentAllGather{call.input.data, call.output.data, location.value.arena}, stream);
 }
 
 DTRAIN_DEFINED void Communicator::enqueue(const ReadBlocks& call, Stream stream) {
   owner_->check(call);
   const ArenaTable::Location location = owner_->find(call.input);
-  owner_->enqueue(owner_->next(call.describe(), location),
+  owner_->enqueue(owner_->next_at(location, call.describe()),
                   SegmentReadBlocks{call.input.data, call.reader, location.value.arena}, stream);
 }
 
@@ -48868,25 +47182,23 @@ DTRAIN_DEFINED void Communicator::enqueue(const SendRecv& call, Stream stream) {
 
 DTRAIN_DEFINED Communicator Communicator::split_blocking(int color, int key, Deadline deadline) {
   owner_->channel->throw_if_failed();
-  owner_->run_other_streams();
-  const ChannelContext part = split_context(owner_->context, owner_->splits + 1, color, key, deadline);
-  ++owner_->splits;
-  return open_blocking(part, deadline, owner_->mailbox.selected);
+  return open_blocking(owner_->split(color, key, deadline), deadline, owner_->mailbox.selected);
 }
 
-DTRAIN_DEFINED Allocation Communicator::allocate_blocking(std::size_t bytes, Deadline deadline) {
+DTRAIN_DEFINED HostAllocation Communicator::allocate_blocking(std::size_t bytes, Deadline deadline) {
   owner_->channel->throw_if_failed();
-  owner_->run_other_streams();
+  owner_->context.run_other_streams();
   const auto check = [owner = owner_.get()] {
-    owner->run_other_streams();
+    owner->context.run_other_streams();
     owner->channel->throw_if_failed();
     owner->throw_if_peer_gone();
   };
   const MappedSegment shared = SegmentSetup(owner_->context, ++owner_->segment_setups, bytes, deadline, check).run();
   owner_->channel->throw_if_failed();
   const Arena arena{shared.segment->base(), shared.stride};
-  owner_->arenas.add(shared.segment, arena.memory_of(rank()), bytes, {owner_->segment_setups, arena});
-  return {shared.segment, arena.memory_of(rank()), bytes};
+  const std::shared_ptr<std::byte> memory(shared.segment, arena.memory_of(rank()));
+  owner_->arenas.add(memory, memory.get(), bytes, {owner_->segment_setups, arena});
+  return {memory, bytes};
 }
 
 DTRAIN_DEFINED void Communicator::abort(const Cause& cause) noexcept {
@@ -49053,7 +47365,7 @@ inline std::chrono::milliseconds in_milliseconds(std::chrono::nanoseconds time) 
 /// @throws Error (usage) if DTRAIN_LOG is set and is no log level
 inline void check_log_setting(const identity::Variables& variables) {
   const std::optional<std::string_view> value = variables.text("DTRAIN_LOG");
-  if (value && !is_log_level(*value)) {
+  if (value && !log_level_named(*value)) {
     throw_error(Errc::usage, "{} is no level; set it to off, error, warning, info or debug, or unset it",
                 {identity::quoted("DTRAIN_LOG", *value)});
   }
@@ -49313,8 +47625,7 @@ namespace detail {
 inline Cpus listed(const Cpus& cpus, std::string_view list) {
   Cpus found;
   while (!list.empty()) {
-    const std::size_t end = std::min(list.find(','), list.size());
-    const std::string_view range = list.substr(0, end);
+    const std::string_view range = next_entry(list, ',');
     const std::size_t dash = range.find('-');
     const std::optional<int> first = identity::parse_integer(range.substr(0, dash));
     const std::optional<int> last = dash == range.npos ? first : identity::parse_integer(range.substr(dash + 1));
@@ -49323,7 +47634,6 @@ inline Cpus listed(const Cpus& cpus, std::string_view list) {
         found.push_back(cpu);
       }
     }
-    list.remove_prefix(std::min(end + 1, list.size()));
   }
   return found;
 }
@@ -49439,19 +47749,7 @@ inline std::string drop_refused_binding(std::vector<Cpus>& cpus, Binding binding
 
 /// "0-3,8": CPUs as the kernel writes them. @pre sorted
 inline std::string text_of(const Cpus& cpus) {
-  std::string text;
-  for (std::size_t begin = 0; begin < cpus.size();) {
-    std::size_t end = begin + 1;
-    while (end < cpus.size() && cpus[end] == cpus[end - 1] + 1) {
-      ++end;
-    }
-    append_text(text, "{}{}", {text.empty() ? "" : ",", cpus[begin]});
-    if (end - begin > 1) {
-      append_text(text, "-{}", {cpus[end - 1]});
-    }
-    begin = end;
-  }
-  return text;
+  return joined(rendezvous::rank_ranges(cpus, cpus.size()), ",");
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -49797,8 +48095,7 @@ inline std::vector<Gpu> visible_gpus(const std::vector<Gpu>& gpus, const identit
   }
   std::vector<Gpu> visible;
   while (!list->empty()) {
-    const std::string_view entry = list->substr(0, list->find(','));
-    list->remove_prefix(std::min(entry.size() + 1, list->size()));
+    const std::string_view entry = next_entry(*list, ',');
     const std::optional<int> index = identity::parse_integer(entry);
     const auto found = std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& gpu) {
       return index ? &gpu - gpus.data() == *index : entry.starts_with("GPU-") && gpu.uuid.starts_with(entry);
@@ -49904,9 +48201,7 @@ inline std::string own_program() {
 inline std::vector<std::string> loader_of(std::string_view command_line, const std::vector<std::string>& argv) {
   std::vector<std::string> words;
   while (!command_line.empty()) {
-    const std::size_t end = std::min(command_line.find('\0'), command_line.size());
-    words.push_back(std::string(command_line.substr(0, end)));
-    command_line.remove_prefix(std::min(end + 1, command_line.size()));
+    words.emplace_back(next_entry(command_line, '\0'));
   }
   const bool is_its_end = words.size() > argv.size() && std::equal(argv.rbegin(), argv.rend(), words.rbegin());
   words.resize(is_its_end ? words.size() - argv.size() : 0);
@@ -49929,12 +48224,11 @@ inline std::string wrapper_path(const std::string& name, const identity::Environ
   const std::string_view path = identity::Variables(environment).text("PATH").value_or("/usr/local/bin:/usr/bin:/bin");
   std::string_view folders = name.find('/') == std::string::npos ? std::string_view(path) : std::string_view();
   while (!folders.empty()) {
-    const std::size_t end = std::min(folders.find(':'), folders.size());
-    const std::string found = format_text("{}/{}", {end == 0 ? "." : folders.substr(0, end), name});
+    const std::string_view folder = next_entry(folders, ':');
+    const std::string found = format_text("{}/{}", {folder.empty() ? "." : folder, name});
     if (is_program(found)) {
       return found;
     }
-    folders.remove_prefix(std::min(end + 1, folders.size()));
   }
   if (name.find('/') == std::string::npos || !is_program(name)) {
     throw_error(
@@ -50010,21 +48304,12 @@ inline std::string speed_text(std::optional<int> mbit) {
   return text + " Gbit/s";
 }
 
-/// An interface and the address by which other hosts reach it.
-struct LocalInterface {
-  std::string name;     ///< "eth0"
-  std::string address;  ///< "192.0.2.1"
-  bool is_loopback = false;
-};
-
 namespace detail {
 
 /// The address of a name in a text with the format of /etc/hosts.
 inline std::optional<net::SocketAddress> address_in_hosts(std::string_view hosts, std::string_view name) {
   while (!hosts.empty()) {
-    const std::size_t end = std::min(hosts.find('\n'), hosts.size());
-    std::string_view line = hosts.substr(0, end);
-    hosts.remove_prefix(std::min(end + 1, hosts.size()));
+    std::string_view line = next_entry(hosts, '\n');
     line = line.substr(0, line.find('#'));
     std::optional<net::SocketAddress> address;
     while (!line.empty()) {
@@ -50059,22 +48344,19 @@ inline std::optional<net::SocketAddress> known_address(const std::string& host, 
 }
 
 /// The interface that DTRAIN_INTERFACE names. Else the interface that has the store's address, or the route to it. Else
-/// the interface of the default route. nullopt if the result is none of `addresses`.
+/// the interface of the default route, with the address by which other hosts reach it. nullopt if the result is none of
+/// `addresses`.
 /// @param master MASTER_ADDR, or the address that replaces it
 /// @param address_towards returns this host's address on the route to another address: net::address_towards, or a
 /// function of a test
 template <class AddressTowards>
-std::optional<LocalInterface> local_interface(const identity::Variables& variables,
-                                              const std::optional<std::string>& master, const SystemFiles& files,
-                                              const std::vector<net::InterfaceAddress>& addresses,
-                                              AddressTowards address_towards) {
-  const auto found = [&](const auto& is_wanted) -> std::optional<LocalInterface> {
-    for (const net::InterfaceAddress& each : addresses) {
-      if (is_wanted(each)) {
-        return LocalInterface{each.interface, each.address.host(), each.address.is_loopback()};
-      }
-    }
-    return std::nullopt;
+std::optional<net::InterfaceAddress> local_interface(const identity::Variables& variables,
+                                                     const std::optional<std::string>& master, const SystemFiles& files,
+                                                     const std::vector<net::InterfaceAddress>& addresses,
+                                                     AddressTowards address_towards) {
+  const auto found = [&](const auto& is_wanted) {
+    const auto place = std::find_if(addresses.begin(), addresses.end(), is_wanted);
+    return place == addresses.end() ? std::nullopt : std::optional(*place);
   };
   if (const auto named = variables.text("DTRAIN_INTERFACE")) {
     const auto numeric = net::SocketAddress::from_numeric(*named, 0);
@@ -50147,10 +48429,10 @@ inline std::vector<std::string> variables_against_infiniband(const identity::Var
 
 /// For ranks on several hosts: `own` is the loopback interface or a container bridge, which reach no other host.
 /// @param others this machine's addresses; the sentence proposes some of them
-inline std::optional<std::string> interface_without_others(const LocalInterface& own,
+inline std::optional<std::string> interface_without_others(const net::InterfaceAddress& own,
                                                            const std::vector<net::InterfaceAddress>& others) {
-  const bool is_bridge = net::is_container_bridge(own.name);
-  if (!own.is_loopback && !is_bridge) {
+  const bool is_bridge = net::is_container_bridge(own.interface);
+  if (!own.address.is_loopback() && !is_bridge) {
     return std::nullopt;
   }
   std::string proposals;
@@ -50163,7 +48445,8 @@ inline std::optional<std::string> interface_without_others(const LocalInterface&
   return format_text(
       "{} ({}) is {}, by which other hosts cannot reach this one; set MASTER_ADDR to an address of rank 0's host, or "
       "DTRAIN_INTERFACE to an interface of this one{}{}",
-      {own.name, own.address, is_bridge ? "a bridge for this machine's containers" : "the loopback interface",
+      {own.interface, own.address.host(),
+       is_bridge ? "a bridge for this machine's containers" : "the loopback interface",
        proposals.empty() ? "" : "; there are: ", proposals});
 }
 
@@ -50174,14 +48457,10 @@ inline std::optional<std::string> unused_infiniband(const identity::Variables& v
   if (ports.empty() || against.empty()) {
     return std::nullopt;
   }
-  std::string names;
-  for (const std::string& variable : against) {
-    append_text(names, "{}{}", {names.empty() ? "" : " and ", variable});
-  }
   const std::string more = ports.size() > 1 ? format_text(" and {} more", {ports.size() - 1}) : "";
-  return format_text(
-      "InfiniBand is up at {}{}, but {} {} the job from it; unset {}",
-      {ports.front(), more, names, against.size() > 1 ? "keep" : "keeps", against.size() > 1 ? "them" : "it"});
+  return format_text("InfiniBand is up at {}{}, but {} {} the job from it; unset {}",
+                     {ports.front(), more, joined(against, " and "), against.size() > 1 ? "keep" : "keeps",
+                      against.size() > 1 ? "them" : "it"});
 }
 
 /// InfiniBand needs locked memory. With a limit below 1 GiB a job exceeds it, or uses TCP instead.
@@ -50260,10 +48539,12 @@ NetworkReport network_report(const identity::Variables& variables, const std::op
       report.warnings.push_back(*std::move(sentence));
     }
   };
-  const std::optional<LocalInterface> own = local_interface(variables, master, files, addresses, address_towards);
+  const std::optional<net::InterfaceAddress> own =
+      local_interface(variables, master, files, addresses, address_towards);
   if (own) {
-    const std::string speed = own->is_loopback ? "within this host" : speed_text(interface_speed(own->name, files));
-    report.interface = format_text("network: {} ({}), {}", {own->name, own->address, speed});
+    const std::string speed =
+        own->address.is_loopback() ? "within this host" : speed_text(interface_speed(own->interface, files));
+    report.interface = format_text("network: {} ({}), {}", {own->interface, own->address.host(), speed});
   } else {
     report.interface = "network: no interface leads to other hosts";
   }
@@ -50402,21 +48683,29 @@ inline void fields(Serializer& of, WorkerEnd& end) {
   of.text(end.explanation, 128);
 }
 
-/// The end that caused the job's failure, or nullopt if no worker failed. The first match counts:
-///   1. a primary end of the rank that the store's first cause names (for ends that were noticed at the same time)
-///   2. the first primary end
-///   3. the first failed end of a worker that the launcher had not stopped
-///   4. the first failed end
+/// Place of a failed end among those that may be the cause of the job's failure; the lowest place counts:
+///   0. primary end of the rank that the store's first cause names (for ends that were noticed at the same time)
+///   1. primary end of the rank `first_reported`
+///   2. other primary ends
+///   3. other ends of workers that the launcher had not stopped
+///   4. ends of workers that the launcher had stopped
+/// @param first_reported the rank whose failure a launcher reported to the others first; -1 for none
+inline int cause_place(const WorkerEnd& end, const std::optional<Cause>& cause, int first_reported) {
+  if (!end.is_primary()) {
+    return end.stopped ? 4 : 3;
+  }
+  return cause && cause->rank == end.rank ? 0 : first_reported == end.rank ? 1 : 2;
+}
+
+/// The end that caused the job's failure: the first one of the lowest place; nullopt if no worker failed.
 inline std::optional<WorkerEnd> first_failure(const std::vector<WorkerEnd>& ends, const std::optional<Cause>& cause) {
-  const auto first_that = [&ends](auto holds) {
-    const auto found = std::find_if(ends.begin(), ends.end(), holds);
-    return found == ends.end() ? std::nullopt : std::optional<WorkerEnd>(*found);
-  };
-  std::optional<WorkerEnd> first =
-      first_that([&](const WorkerEnd& end) { return end.is_primary() && cause && cause->rank == end.rank; });
-  first = first ? first : first_that([](const WorkerEnd& end) { return end.is_primary(); });
-  first = first ? first : first_that([](const WorkerEnd& end) { return end.failed() && !end.stopped; });
-  return first ? first : first_that([](const WorkerEnd& end) { return end.failed(); });
+  std::optional<WorkerEnd> first;
+  for (const WorkerEnd& end : ends) {
+    if (end.failed() && (!first || cause_place(end, cause, -1) < cause_place(*first, cause, -1))) {
+      first = end;
+    }
+  }
+  return first;
 }
 
 /// "rank 2 on host gpu-a failed first: killed by signal 9 (SIGKILL)". If no end is primary, the store's cause.
@@ -50497,18 +48786,6 @@ inline void fields(Serializer& of, NodeEnd& end) {
 /// --max-restarts. Attempts count from 0.
 struct RestartPolicy {
   int max_restarts = 0;
-
-  /// False after a usage error: the next attempt would have the same command line and environment.
-  /// @param first the end that caused the attempt's failure
-  /// @param interrupted whether a signal requested the job's end
-  bool should_restart(const WorkerEnd& first, int attempt, bool interrupted) const noexcept {
-    return !interrupted && attempt < max_restarts && first.exit_code() != exit_code_usage;
-  }
-
-  /// "attempt 2 of 4 begins: WHY"
-  std::string announcement(int attempt, const std::string& why) const {
-    return format_text("attempt {} of {} begins: {}", {attempt + 1, max_restarts + 1, why});
-  }
 };
 
 /// The same on every launcher of the job.
@@ -50524,26 +48801,13 @@ inline void fields(Serializer& of, JobResult& result) {
   line_fields(of, result.report);
 }
 
-/// The node that failed first; null if none failed. The lowest node of the first non-empty row counts:
-///   1. primary end of the rank that the store's first cause names
-///   2. primary end of the rank `first_reported`
-///   3. other primary ends
-///   4. secondary ends of workers that the launcher had not stopped
-///   5. ends of workers that the launcher had stopped
-/// @param first_reported the rank whose failure a launcher reported to the others first; -1 for none
+/// The node that failed first, the lowest one of the lowest cause_place(); null if none failed.
 inline const NodeEnd* first_node(const std::vector<NodeEnd>& nodes, const std::optional<Cause>& cause,
                                  int first_reported) {
-  const auto rank_of = [](const NodeEnd& node) { return node.first->rank; };
-  const auto weight = [&](const NodeEnd& node) {
-    const bool named = cause && cause->rank == rank_of(node);
-    return !node.first->is_primary()         ? (node.first->stopped ? 4 : 3)
-           : named                           ? 0
-           : first_reported == rank_of(node) ? 1
-                                             : 2;
-  };
   const NodeEnd* best = nullptr;
   for (const NodeEnd& node : nodes) {
-    if (node.first && (best == nullptr || weight(node) < weight(*best))) {
+    if (node.first && (best == nullptr || cause_place(*node.first, cause, first_reported) <
+                                              cause_place(*best->first, cause, first_reported))) {
       best = &node;
     }
   }
@@ -50590,9 +48854,12 @@ inline JobResult decide_result(const std::vector<NodeEnd>& nodes, const std::opt
   }
   if (node != nullptr) {
     result.report = failure_report(*node->first, secondary, cause, node->host, node->last_lines);
-    result.restart = policy.should_restart(*node->first, attempt, interrupted);
+    // After a usage error, the next attempt would have the same command line and environment.
+    const bool is_usage = node->first->exit_code() == exit_code_usage;
+    result.restart = !interrupted && attempt < policy.max_restarts && !is_usage;
     if (result.restart) {
-      result.report.push_back(policy.announcement(attempt + 1, failure_sentence(*node->first, cause, node->host)));
+      result.report.push_back(
+          format_text("attempt {} of {} begins: {}", {attempt + 2, policy.max_restarts + 1, result.report.front()}));
     }
   }
   return result;
@@ -50663,11 +48930,7 @@ struct NodeTable {
 
   /// Number of ranks on nodes with a lower node rank.
   int first_rank(int node) const noexcept {
-    int rank = 0;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(node) && i < workers.size(); ++i) {
-      rank += workers[i];
-    }
-    return rank;
+    return std::accumulate(workers.begin(), workers.begin() + std::min(node, node_count()), 0);
   }
   int world_size() const noexcept { return first_rank(node_count()); }
 };
@@ -51416,22 +49679,6 @@ struct Starter {
   std::string command;  ///< its arguments, each followed by a zero byte
 };
 
-namespace detail {
-
-/// Whether a block of entries, each followed by a zero byte, contains this entry.
-inline bool has_entry(std::string_view block, std::string_view entry) {
-  while (!block.empty()) {
-    const std::string_view each = block.substr(0, block.find('\0'));
-    if (each == entry) {
-      return true;
-    }
-    block.remove_prefix(std::min(each.size() + 1, block.size()));
-  }
-  return false;
-}
-
-}  // namespace detail
-
 /// Flag on the command line of a proxy of MPICH's mpiexec.
 inline constexpr std::string_view hydra_proxy_flag("--control-port\0", 15);
 
@@ -51453,7 +49700,7 @@ inline std::optional<Starter> starter_of(const SystemFiles& files, std::int64_t 
     const std::string environment =
         rank_entry.empty() ? "" : files.text(folder + "/environ", most_environment).value_or("");
     std::string command = files.text(folder + "/cmdline").value_or("");
-    if (!detail::has_entry(environment, rank_entry) || command.find(hydra_proxy_flag) != std::string::npos) {
+    if (!has_entry(environment, '\0', rank_entry) || command.find(hydra_proxy_flag) != std::string::npos) {
       return Starter{process, status->began, status->name, std::move(command)};
     }
     process = status->parent;
@@ -55246,29 +53493,25 @@ inline std::string summary_of(std::string_view bytes) {
   return format_text("{} {}", {hex(Sha256().update(bytes).digest()), bytes.size()});
 }
 
-/// The number in `text`; 0 unless `text` is a number up to `most`.
-inline std::size_t number_in(std::string_view text, std::size_t most) noexcept {
-  std::size_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc{} && end == text.data() + text.size() && number <= most ? number : 0;
-}
-
-inline std::string difference_to_rank_0(const backend::StoreRef& store, const std::string& prefix,
-                                        std::string_view summary, const ModelSignature& mine, int rank,
-                                        Deadline deadline) {
-  const std::size_t length = number_in(summary.substr(summary.find(' ') + 1), max_signature_bytes);
+inline std::string difference_to_rank_0(const group::GroupHandle& group, const std::string& prefix,
+                                        std::string_view summary, const ModelSignature& mine, Deadline deadline) {
+  const int rank = group.members().rank_in_job();
+  const int rank_0 = group.members().rank_in_job(0);
+  const std::string_view digits = summary.substr(summary.find(' ') + 1);
+  std::size_t length = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), length);
+  const bool is_length = error == std::errc{} && end == digits.data() + digits.size() && length <= max_signature_bytes;
   const std::string bytes = rendezvous::join_value_chunks(
-      prefix + "signature", length, [&](const std::string& name) { return store.get_blocking(name, deadline); });
-  const std::string name = store.get_blocking(prefix + "publisher", deadline);  // the job's rank of the group's rank 0
-  const int publisher = static_cast<int>(number_in(name, std::numeric_limits<int>::max()));
+      prefix + "signature", is_length ? length : 0,
+      [&](const std::string& name) { return group.store_ref().get_blocking(name, deadline); });
   const std::optional<ModelSignature> theirs =
       bytes.size() <= max_signature_bytes ? try_from_bytes<ModelSignature>(bytes) : std::nullopt;
   if (!theirs) {
     return format_text("rank {} cannot read the model signature of rank {}; do both run the same program?",
-                       {rank, publisher});
+                       {rank, rank_0});
   }
-  return first_difference(mine, rank, *theirs, publisher)
-      .value_or(format_text("rank {}'s model signature has another digest than rank {}'s", {rank, publisher}));
+  return first_difference(mine, rank, *theirs, rank_0)
+      .value_or(format_text("rank {}'s model signature has another digest than rank {}'s", {rank, rank_0}));
 }
 
 }  // namespace detail
@@ -55289,7 +53532,6 @@ DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::s
   std::vector<std::pair<std::string, std::string>> entries;  // that rank 0 publishes, the summary last
   if (rank == 0) {
     entries = rendezvous::value_chunks(prefix + "signature", bytes);
-    entries.emplace_back(prefix + "publisher", std::to_string(self));
     entries.emplace_back(prefix + "summary", own_summary);
   }
   const auto name = [](int other) { return "rank " + std::to_string(other); };
@@ -55303,7 +53545,7 @@ DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::s
         rank == 0 ? own_summary : backend::detail::get(here, prefix + "summary", deadline, late);
     if (summary != own_summary) {
       latch.report({CauseKind::disagreement, self, group.members().host,
-                    detail::difference_to_rank_0(store, prefix, summary, mine, self, deadline)});
+                    detail::difference_to_rank_0(group, prefix, summary, mine, deadline)});
       latch.block_until_failed(deadline);
     }
     group.barrier_blocking(prefix + "agreed", deadline);
@@ -55315,79 +53557,6 @@ DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::s
     throw;
   }
   latch.throw_if_failed(self);
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/agreement/model_signature.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-DTRAIN_DEFINED void fields(Serializer& of, Shape& shape) {
-  std::array<std::int64_t, Shape::max_rank> extents{};
-  std::copy(shape.extents().begin(), shape.extents().end(), extents.begin());
-  auto rank = static_cast<std::uint8_t>(shape.extents().size());
-  of.number(rank, 0, Shape::max_rank);
-  for (std::size_t i = 0; i < rank; ++i) {
-    of.number(extents[i]);
-  }
-  try {
-    shape = Shape(std::span(extents).first(rank));
-  } catch (const Error&) {
-    of.fail("has an impossible shape");
-  }
-}
-
-DTRAIN_DEFINED void tensor_fields(Serializer& of, ParameterSignature& tensor) {
-  of.raw_text(tensor.name, max_parameter_name_bytes);
-  of.choice(tensor.dtype, first_dtype, last_dtype);
-  fields(of, tensor.shape);
-}
-
-DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
-  of.constant("dtrain ddp 7\n");
-  of.number(signature.bucket_bytes);
-  of.number(signature.first_bucket_bytes);
-  of.choice(signature.reduce_op, ReduceOp::sum, ReduceOp::product);
-  of.flag(signature.deterministic);
-  of.flag(signature.reorder_gradients);
-  of.flag(signature.allow_unused_parameters);
-  of.flag(signature.broadcast_buffers);
-  of.choice(signature.accumulate, Accumulate::element, Accumulate::f32);
-  of.flag(signature.scales_averages);
-  of.text(signature.hook, max_parameter_name_bytes);
-  of.flag(signature.measures_plan);
-  of.list(signature.parameters, 0, max_signature_bytes, [&of](ParameterSignature& parameter) {
-    tensor_fields(of, parameter);
-    of.choice(parameter.device, DeviceKind::host, DeviceKind::cuda);
-  });
-}
-
-DTRAIN_DEFINED ModelSignature model_signature(std::span<const Parameter> parameters, const DdpOptions& options,
-                                              std::span<const TensorView> buffers, bool scales_averages,
-                                              const std::string& hook) {
-  ModelSignature signature{options.bucket_bytes,
-                           options.first_bucket_bytes,
-                           options.reduce_op,
-                           {},
-                           options.deterministic,
-                           options.reorder_gradients,
-                           options.allow_unused_parameters,
-                           options.broadcast_buffers,
-                           options.accumulate,
-                           scales_averages,
-                           hook.substr(0, max_parameter_name_bytes),
-                           options.plan.is_measured()};
-  signature.parameters.reserve(parameters.size() + buffers.size());
-  for (const Parameter& parameter : parameters) {
-    signature.parameters.push_back(
-        {parameter.name, parameter.value.shape, parameter.value.dtype, parameter.value.device.kind});
-  }
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    signature.parameters.push_back(
-        {format_text("(buffer {})", {i}), buffers[i].shape, buffers[i].dtype, buffers[i].device.kind});
-  }
-  return signature;
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -55431,14 +53600,6 @@ DTRAIN_DEFINED void PackedBroadcast::copy(const Pack& pack, bool gathers) const 
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-DTRAIN_DEFINED void detail::require_file_name(const std::string& path) {
-  if (path.find('\0') != std::string::npos) {
-    throw_error(Errc::invalid_argument,
-                "the name of the file {} has a zero byte in it, which no file's name can have; name another",
-                {sanitize(path)});
-  }
-}
-
 DTRAIN_DEFINED std::string detail::behind_link(const std::string& path) {
   constexpr int most_links = 40;  // Linux's own bound
   std::string name = path;
@@ -55463,6 +53624,15 @@ namespace detail {
 inline bool is_same_file(const struct stat& a, const struct stat& b) noexcept {
   return a.st_ino == b.st_ino && a.st_dev == b.st_dev && a.st_size == b.st_size &&
          a.st_ctim.tv_sec == b.st_ctim.tv_sec && a.st_ctim.tv_nsec == b.st_ctim.tv_nsec;
+}
+
+/// The system would read the name only up to its first zero byte. @throws Error (invalid_argument)
+inline void require_file_name(const std::string& path) {
+  if (path.find('\0') != std::string::npos) {
+    throw_error(Errc::invalid_argument,
+                "the name of the file {} has a zero byte in it, which no file's name can have; name another",
+                {sanitize(path)});
+  }
 }
 
 /// Whether a file system without this call answers so, or a policy forbids the call.
@@ -55674,128 +53844,114 @@ DTRAIN_DEFINED void AtomicFile::fail(int number) {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/checkpoint/checkpoint.hpp (definitions)
+// ---- dtrain/ddp/checkpoint/checkpoint_file.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-DTRAIN_DEFINED TensorSnapshot::TensorSnapshot(std::span<const NamedTensor> tensors, bool on_devices) {
-  static_cast<void>(tensor_signatures(tensors, on_devices));
-  std::size_t bytes = 0;
-  for (const NamedTensor& tensor : tensors) {
-    bytes += tensor.value.bytes();
-  }
-  memory_.reset(new std::byte[bytes]);
-  std::byte* next = memory_.get();
-  for (const NamedTensor& tensor : tensors) {
-    tensors_.push_back({tensor.name, {next, tensor.value.shape, tensor.value.dtype, {}}});
-    next += tensor.value.bytes();
-  }
+namespace detail {
+
+inline void list_fields(Serializer& of, std::vector<ParameterSignature>& tensors) {
+  of.list(tensors, 0, max_checkpoint_tensors, [&of](ParameterSignature& tensor) { tensor_fields(of, tensor); });
 }
 
-DTRAIN_DEFINED void TensorSnapshot::write(const std::string& path, WritingAttempt attempt) const {
-  write_checkpoint_file(path, tensors_, HostTensorAccess{}, std::move(attempt));
-}
+/// Reader of a checkpoint file with untrusted content.
+class CheckpointReader {
+ public:
+  /// Opens `path`; converts to false if there is no file. @throws Error (the system's code) naming the file
+  explicit CheckpointReader(std::string path) : path_(std::move(path)) {
+    require_file_name(path_);
+    // O_NONBLOCK: the name may be a pipe's.
+    descriptor_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!descriptor_ && errno != ENOENT) fail_reading(errno);
+    struct stat status {};
+    if (descriptor_ && ::fstat(descriptor_.get(), &status) != 0) fail_reading(errno);
+    if (descriptor_ && !S_ISREG(status.st_mode)) refuse("it is no regular file");
+    size_ = static_cast<std::uint64_t>(status.st_size);
+  }
 
-DTRAIN_DEFINED PendingCheckpoint::PendingCheckpoint(std::function<void()> write,
-                                                    std::function<void(const std::function<void()>&)> finish)
-    : finish_(std::move(finish)), work_(std::make_unique<Writing>()) {
-  work_->thread = async::start_thread("a thread to write a checkpoint", [work = work_.get(), write = std::move(write)] {
-    try {
-      write();
-    } catch (...) {
-      work->failure = std::current_exception();
+  explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
+
+  /// Reads the list of tensors, and checks that the file's length matches it. @throws Error (protocol)
+  std::vector<ParameterSignature> read_list() {
+    std::array<std::byte, checkpoint_preamble_bytes> preamble{};
+    read(0, std::span(preamble).first(static_cast<std::size_t>(std::min<std::uint64_t>(size_, preamble.size()))));
+    const std::string_view text(reinterpret_cast<const char*>(preamble.data()), preamble.size());
+    if (!text.starts_with(checkpoint_magic.substr(0, checkpoint_magic.size() - 2))) {
+      refuse("it is no checkpoint of dtrain's");
     }
-  });
-}
-
-DTRAIN_DEFINED void PendingCheckpoint::wait() {
-  if (const auto finish = std::exchange(finish_, nullptr)) {
-    finish([work = work_.get()] {
-      work->thread.join();
-      if (work->failure) std::rethrow_exception(work->failure);
-    });
+    if (!text.starts_with(checkpoint_magic)) {
+      refuse("another version of dtrain has written it, in a format that this one cannot read");
+    }
+    std::uint32_t list_bytes = 0;
+    Serializer(text.substr(checkpoint_magic.size())).number(list_bytes);
+    constexpr std::uint64_t around = checkpoint_preamble_bytes + checkpoint_digest_bytes;
+    if (size_ < around || list_bytes > size_ - around || list_bytes > max_checkpoint_list_bytes) cut();
+    std::vector<std::byte> list(list_bytes);
+    read(preamble.size(), list);
+    std::vector<ParameterSignature> tensors;  // memory stays below a small multiple of the list's size
+    Serializer reader(list);
+    list_fields(reader, tensors);
+    if (!reader.finished()) refuse("its list of tensors is damaged");
+    first_element_ = preamble.size() + list.size();
+    const std::uint64_t bytes_left = size_ - around - list.size();
+    if (element_bytes(tensors, bytes_left) != bytes_left) cut();
+    return tensors;
   }
-}
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/checkpoint/checkpoint_file.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp::detail {
-
-DTRAIN_DEFINED CheckpointReader::CheckpointReader(std::string path) : path_(std::move(path)) {
-  require_file_name(path_);
-  // O_NONBLOCK: the name may be a pipe's.
-  descriptor_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!descriptor_ && errno != ENOENT) fail_reading(errno);
-  struct stat status {};
-  if (descriptor_ && ::fstat(descriptor_.get(), &status) != 0) fail_reading(errno);
-  if (descriptor_ && !S_ISREG(status.st_mode)) refuse("it is no regular file");
-  size_ = static_cast<std::uint64_t>(status.st_size);
-}
-
-DTRAIN_DEFINED std::vector<ParameterSignature> CheckpointReader::read_list() {
-  std::array<std::byte, checkpoint_preamble_bytes> preamble{};
-  read(0, std::span(preamble).first(static_cast<std::size_t>(std::min<std::uint64_t>(size_, preamble.size()))));
-  const CheckpointPreamble parsed = parse_checkpoint_preamble(preamble);
-  if (!parsed.is_checkpoint) refuse("it is no checkpoint of dtrain's");
-  if (!parsed.is_this_version)
-    refuse("another version of dtrain has written it, in a format that this one cannot read");
-  constexpr std::uint64_t around = checkpoint_preamble_bytes + checkpoint_digest_bytes;
-  if (size_ < around || parsed.list_bytes > size_ - around || parsed.list_bytes > max_checkpoint_list_bytes) cut();
-  std::vector<std::byte> list(parsed.list_bytes);
-  read(preamble.size(), list);
-  std::optional<std::vector<ParameterSignature>> tensors = parse_checkpoint_list(list);
-  if (!tensors) refuse("its list of tensors is damaged");
-  first_element_ = preamble.size() + list.size();
-  const std::uint64_t bytes_left = size_ - around - list.size();
-  if (element_bytes(*tensors, bytes_left) != bytes_left) cut();
-  return *std::move(tensors);
-}
-
-DTRAIN_DEFINED void CheckpointReader::check_digest() {
-  std::vector<std::byte> buffer(std::size_t{1} << 20);
-  Sha256 digest;
-  for (std::uint64_t done = 0; done < size_ - checkpoint_digest_bytes;) {
-    const std::uint64_t left = size_ - checkpoint_digest_bytes - done;
-    const auto chunk = std::span(buffer).first(static_cast<std::size_t>(std::min<std::uint64_t>(left, buffer.size())));
-    read(done, chunk);
-    digest.update(chunk);
-    done += chunk.size();
+  /// @throws Error (protocol) unless the file's last bytes are the digest of the others
+  void check_digest() {
+    std::vector<std::byte> buffer(std::size_t{1} << 20);
+    Sha256 digest;
+    for (std::uint64_t done = 0; done < size_ - checkpoint_digest_bytes;) {
+      const std::uint64_t left = size_ - checkpoint_digest_bytes - done;
+      const auto chunk =
+          std::span(buffer).first(static_cast<std::size_t>(std::min<std::uint64_t>(left, buffer.size())));
+      read(done, chunk);
+      digest.update(chunk);
+      done += chunk.size();
+    }
+    Sha256Digest written;
+    read(size_ - checkpoint_digest_bytes, written);
+    if (written != digest.digest()) refuse("its content does not have the digest that stands at its end");
   }
-  Sha256Digest written;
-  read(size_ - checkpoint_digest_bytes, written);
-  if (written != digest.digest()) refuse("its content does not have the digest that stands at its end");
-}
 
-DTRAIN_DEFINED void CheckpointReader::refuse(const std::string& what) const {
-  throw_error(Errc::protocol,
-              "the checkpoint {} cannot be loaded: {}; name another file, or remove this one to begin anew",
-              {sanitize(path_), what});
-}
+  /// Reads bytes of the elements. Requires read_list. @param offset from the first tensor's first element; in range
+  void read_bytes(std::uint64_t offset, std::span<std::byte> target) const { read(first_element_ + offset, target); }
 
-DTRAIN_DEFINED void CheckpointReader::read(std::uint64_t offset, std::span<std::byte> target) const {
-  while (!target.empty()) {
-    const ssize_t got = ::pread(descriptor_.get(), target.data(), target.size(), static_cast<off_t>(offset));
-    if (got == 0) cut();  // the file has become shorter
-    if (got < 0 && errno != EINTR) fail_reading(errno);
-    if (got > 0) {
-      target = target.subspan(static_cast<std::size_t>(got));
-      offset += static_cast<std::uint64_t>(got);
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw_error(Errc::protocol,
+                "the checkpoint {} cannot be loaded: {}; name another file, or remove this one to begin anew",
+                {sanitize(path_), what});
+  }
+
+ private:
+  void read(std::uint64_t offset, std::span<std::byte> target) const {
+    while (!target.empty()) {
+      const ssize_t got = ::pread(descriptor_.get(), target.data(), target.size(), static_cast<off_t>(offset));
+      if (got == 0) cut();  // the file has become shorter
+      if (got < 0 && errno != EINTR) fail_reading(errno);
+      if (got > 0) {
+        target = target.subspan(static_cast<std::size_t>(got));
+        offset += static_cast<std::uint64_t>(got);
+      }
     }
   }
-}
 
-DTRAIN_DEFINED void CheckpointReader::cut() const {
-  refuse(format_text("its length, {} bytes, is not what it says", {size_}));
-}
+  [[noreturn]] void cut() const { refuse(format_text("its length, {} bytes, is not what it says", {size_})); }
 
-DTRAIN_DEFINED void CheckpointReader::fail_reading(int number) const {
-  throw posix_error(number, format_text("reading the checkpoint {} failed", {sanitize(path_)}));
-}
+  [[noreturn]] void fail_reading(int number) const {
+    throw posix_error(number, format_text("reading the checkpoint {} failed", {sanitize(path_)}));
+  }
 
-DTRAIN_DEFINED std::optional<std::string> difference_to_file(std::span<const ParameterSignature> file,
-                                                             std::span<const ParameterSignature> program) {
+  std::string path_;
+  Descriptor descriptor_;
+  std::uint64_t size_ = 0;
+  std::uint64_t first_element_ = 0;
+};
+
+/// The first difference of the file's tensors to the program's, as a sentence's second half; nullopt if none.
+inline std::optional<std::string> difference_to_file(std::span<const ParameterSignature> file,
+                                                     std::span<const ParameterSignature> program) {
   const auto shown = [](const ParameterSignature& tensor) { return in_quotes(tensor.name) + ", " + kind(tensor); };
   for (std::size_t i = 0; i < std::min(file.size(), program.size()); ++i) {
     if (file[i] != program[i]) {
@@ -55806,41 +53962,7 @@ DTRAIN_DEFINED std::optional<std::string> difference_to_file(std::span<const Par
   return format_text("it has {} tensors, the program has {}", {file.size(), program.size()});
 }
 
-DTRAIN_DEFINED CheckpointReader open_checkpoint(const std::string& path, std::span<const NamedTensor> tensors,
-                                                bool on_devices) {
-  const std::vector<ParameterSignature> wanted = tensor_signatures(tensors, on_devices);
-  CheckpointReader reader(path);
-  if (!reader) return reader;
-  const std::vector<ParameterSignature> found = reader.read_list();
-  if (const std::optional<std::string> difference = difference_to_file(found, wanted)) {
-    reader.refuse(*difference);
-  }
-  reader.check_digest();
-  return reader;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp::detail
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-namespace detail {
-
-inline void list_fields(Serializer& of, std::vector<ParameterSignature>& tensors) {
-  of.list(tensors, 0, max_checkpoint_tensors, [&of](ParameterSignature& tensor) { tensor_fields(of, tensor); });
-}
-
 }  // namespace detail
-
-DTRAIN_DEFINED CheckpointPreamble parse_checkpoint_preamble(std::span<const std::byte> bytes) {
-  CheckpointPreamble preamble;
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  preamble.is_checkpoint = text.starts_with(checkpoint_magic.substr(0, checkpoint_magic.size() - 2));
-  Serializer reader(bytes);
-  reader.constant(checkpoint_magic);
-  preamble.is_this_version = reader.ok();
-  reader.number(preamble.list_bytes);
-  return preamble;
-}
 
 DTRAIN_DEFINED std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors) {
   if (tensors.size() > max_checkpoint_tensors) {
@@ -55863,14 +53985,6 @@ DTRAIN_DEFINED std::vector<std::byte> checkpoint_header(std::vector<ParameterSig
   return header.take();
 }
 
-DTRAIN_DEFINED std::optional<std::vector<ParameterSignature>> parse_checkpoint_list(std::span<const std::byte> bytes) {
-  if (bytes.size() > max_checkpoint_list_bytes) return std::nullopt;
-  std::vector<ParameterSignature> tensors;
-  Serializer reader(bytes);
-  detail::list_fields(reader, tensors);
-  return reader.finished() ? std::optional(std::move(tensors)) : std::nullopt;
-}
-
 DTRAIN_DEFINED std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors,
                                                           std::uint64_t most) {
   std::uint64_t sum = 0;
@@ -55880,6 +53994,54 @@ DTRAIN_DEFINED std::optional<std::uint64_t> element_bytes(std::span<const Parame
     sum += bytes;
   }
   return sum;
+}
+
+/// Writes the tensors' present values to `file`, which the caller commits. Blocking: the file system.
+/// @throws Error (the system's code) naming the file; as tensor_signatures, checkpoint_header, `access`
+inline void write_checkpoint(AtomicFile& file, std::span<const NamedTensor> tensors, TensorAccess&& access = {}) {
+  static_assert(std::endian::native == std::endian::little, "elements are written as they lie in memory");
+  Sha256 digest;
+  const auto append = [&](std::span<const std::byte> bytes) {
+    digest.update(bytes);
+    file.write(bytes);
+  };
+  append(checkpoint_header(tensor_signatures(tensors, access.takes_device_memory())));
+  for (const NamedTensor& tensor : tensors) {
+    append(access.fetch(tensor.value));
+  }
+  const Sha256Digest sum = digest.digest();
+  file.write(sum);
+}
+
+DTRAIN_DEFINED void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors,
+                                          TensorAccess&& access, WritingAttempt attempt) {
+  AtomicFile file(path, std::move(attempt));
+  write_checkpoint(file, tensors, std::move(access));
+  file.commit();
+}
+
+DTRAIN_DEFINED bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors,
+                                         TensorAccess&& access) {
+  const std::vector<ParameterSignature> wanted = tensor_signatures(tensors, access.takes_device_memory());
+  detail::CheckpointReader reader(path);
+  if (!reader) return false;
+  const std::vector<ParameterSignature> found = reader.read_list();
+  if (const std::optional<std::string> difference = detail::difference_to_file(found, wanted)) {
+    reader.refuse(*difference);
+  }
+  reader.check_digest();
+  std::uint64_t offset = 0;
+  for (const NamedTensor& tensor : tensors) {
+    reader.read_bytes(offset, access.place(tensor.value));
+    access.put(tensor.value);
+    offset += tensor.value.bytes();
+  }
+  return true;
+}
+
+DTRAIN_DEFINED std::optional<std::vector<ParameterSignature>> read_checkpoint_list(const std::string& path) {
+  detail::CheckpointReader reader(path);
+  return reader ? std::optional(reader.read_list()) : std::nullopt;
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -55974,139 +54136,6 @@ DTRAIN_DEFINED std::vector<std::size_t> DistributedSampler::global_order(std::ui
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/ddp_options.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-DTRAIN_DEFINED void check_options(const DdpOptions& options) {
-  if (options.reduce_op != ReduceOp::average && options.reduce_op != ReduceOp::sum) {
-    throw_error(Errc::invalid_argument, "DdpOptions::reduce_op is {}; gradients are combined by average or sum",
-                {name(options.reduce_op)});
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/gradient_table.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-DTRAIN_DEFINED ParameterNames::ParameterNames(std::span<const Parameter> parameters) {
-  for (const Parameter& parameter : parameters) {
-    names_.push_back(parameter.name);
-  }
-}
-
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void ParameterNames::refuse_index(std::size_t parameter, const char* call) const {
-  throw_error(Errc::invalid_argument,
-              "{}({}) was called, but the model has {} parameters; pass an index into parameters()",
-              {call, parameter, size()});
-}
-
-DTRAIN_DEFINED std::string ParameterNames::describe(std::size_t parameter) const {
-  return describe_parameter(parameter, names_[parameter]);
-}
-
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void ParameterNames::refuse_ready(std::size_t parameter, std::string_view problem,
-                                                                    Errc code, SourceLocation where) const {
-  throw_error(code, "ready({}) for {} {}", {parameter, describe(parameter), problem}, where);
-}
-
-DTRAIN_DEFINED GradientTable::GradientTable(std::span<const Parameter> parameters, const BucketPlan& plan,
-                                            std::byte* arena, Device device)
-    : arena_(arena), device_(device), names_(parameters) {
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const TensorView& gradient = parameters[i].gradient;
-    views_.push_back(gradient);
-    slots_.push_back({gradient.data, place(plan, i), gradient.bytes()});
-    if (gradient.device != device) {
-      throw_error(Errc::unsupported, "the gradient of {} is on {}; this reducer takes gradients {}",
-                  {names_.describe(i), to_string(gradient.device), where()});
-    }
-    if (!is_aligned(gradient)) {
-      throw_error(Errc::invalid_argument, "the gradient of {} {}", {names_.describe(i), alignment_problem(gradient)});
-    }
-  }
-}
-
-DTRAIN_DEFINED std::string GradientTable::alignment_problem(const TensorView& gradient) {
-  return format_text("is at an address that is no multiple of the {} bytes of an element; align it, as cudaMalloc does",
-                     {size_bytes(gradient.dtype)});
-}
-
-DTRAIN_DEFINED TensorView GradientTable::bind(std::size_t parameter) {
-  GradientSlot& slot = slots_[parameter];
-  slot.own = slot.place;
-  views_[parameter].data = slot.place;
-  return views_[parameter];
-}
-
-DTRAIN_DEFINED TensorView GradientTable::move(std::size_t parameter, const BucketPlan& plan) {
-  GradientSlot& slot = slots_[parameter];
-  const bool bound = slot.is_bound();
-  slot.place = place(plan, parameter);
-  return bound ? bind(parameter) : views_[parameter];
-}
-
-DTRAIN_DEFINED void GradientTable::unbind() noexcept {
-  for (std::size_t parameter = 0; parameter < size(); ++parameter) {
-    slots_[parameter].own = views_[parameter].data = nullptr;
-  }
-}
-
-DTRAIN_DEFINED void GradientTable::require_unbound() const {
-  for (std::size_t parameter = 0; parameter < size(); ++parameter) {
-    if (slots_[parameter].is_bound() && slots_[parameter].bytes != 0) {
-      throw_error(Errc::unsupported,
-                  "zero::Gradients uses the memory of reduced gradients again, but bind_gradient has {} there; wrap a "
-                  "model without bind_gradient, whose ready(i) copies gradients",
-                  {names_.describe(parameter)});
-    }
-  }
-}
-
-DTRAIN_DEFINED std::string GradientTable::where() const {
-  return device_.kind == DeviceKind::host ? std::string("in host memory")
-                                          : format_text("on {}, the device of its communication", {to_string(device_)});
-}
-
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_without_stream(std::size_t parameter) const {
-  names_.refuse_ready(parameter, format_text("came without a stream, but the gradient is on {}; call ready(i, "
-                                             "stream) with the stream that produces it",
-                                             {to_string(device_)}));
-}
-
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::check_stream(std::size_t parameter, StreamHandle stream) const {
-  if (stream.device.kind != device_.kind || (device_.kind == DeviceKind::cuda && stream.device != device_)) {
-    names_.refuse_ready(
-        parameter,
-        format_text("came with a stream of {}; this reducer takes gradients {}", {to_string(stream.device), where()}),
-        Errc::unsupported);
-  }
-  if (is_stream_of_each_thread(stream)) {
-    names_.refuse_ready(
-        parameter,
-        "came with cudaStreamPerThread, which is another stream in every thread; pass a stream that was "
-        "created, or the default stream");
-  }
-}
-
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_without_memory(std::size_t parameter) const {
-  names_.refuse_ready(
-      parameter,
-      "came without memory, and the parameter's own gradient has none; call ready(i, view, stream) with "
-      "a view of the gradient");
-}
-
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse_memory(std::size_t parameter, const TensorView& gradient,
-                                                                    bool there) const {
-  names_.refuse_ready(
-      parameter, format_text("came with {}{}, but the parameter's own is {}",
-                             {there ? "" : "no memory of ", detail::kind(gradient), detail::kind(views_[parameter])}));
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/hooks/adasum.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -56160,9 +54189,7 @@ DTRAIN_DEFINED void AdasumLevel::combine() const noexcept {
 namespace DTRAIN_NAMESPACE::hooks {
 
 DTRAIN_DEFINED void Adasum::prepare(std::span<const Parameter>) {
-  if (has_model_) {
-    throw_error(Errc::invalid_argument, "a hooks::Adasum is given to a second model; each model needs its own");
-  }
+  if (has_model_) ddp::refuse_second_model("hooks::Adasum");
   has_model_ = true;
 }
 
@@ -56181,55 +54208,6 @@ DTRAIN_DEFINED void Adasum::require_usable(int ranks, const BufferView& values) 
 
 }  // namespace DTRAIN_NAMESPACE::hooks
 
-// ---- dtrain/ddp/hooks/cast.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::hooks {
-
-DTRAIN_DEFINED void detail::throw_second_model(const char* kind) {
-  throw_error(Errc::invalid_argument, "a hooks::Cast {} is given to a second model; each model needs its own", {kind});
-}
-
-DTRAIN_DEFINED void detail::allocate_errors(ddp::Residuals& errors, std::span<const Parameter> parameters,
-                                            const CastOptions& options) {
-  if (!errors.is_empty()) throw_second_model("with error feedback");
-  std::vector<std::size_t> kept;
-  for (const Parameter& parameter : parameters) {
-    const TensorView& gradient = parameter.gradient;
-    const bool keeps = gradient.dtype == DType::f32 && options.error_feedback(parameter);
-    if (keeps && gradient.device.kind != DeviceKind::host) {
-      throw_error(Errc::unsupported,
-                  "CastOptions::error_feedback is for gradients in host memory, but that of {} is on {}; leave "
-                  "it out",
-                  {ddp::describe_parameter(kept.size(), parameter.name), to_string(gradient.device)});
-    }
-    kept.push_back(keeps ? gradient.flat().count : 0);
-  }
-  errors.allocate(kept);
-}
-
-DTRAIN_DEFINED void detail::add_errors(ddp::Residuals& errors, std::span<const ddp::BucketGradient> gradients, DType to,
-                                       float divisor) noexcept {
-  for (const ddp::BucketGradient& gradient : gradients) {
-    const std::span<float> error = errors.of(gradient.parameter);
-    if (!error.empty()) kernels::add_cast_error(gradient.view.data, error.data(), error.size(), to, divisor);
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::hooks
-
-// ---- dtrain/ddp/hooks/hook_ranks.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-DTRAIN_DEFINED void HookRanks::refuse_state(const char* hook, int of_state, int of_steps) {
-  throw_error(Errc::invalid_argument,
-              "{}: state() was given a group of world size {}, but the model is wrapped in one of world size {}; give "
-              "state() the wrapper's group",
-              {hook, of_state, of_steps});
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/hooks/low_rank.hpp
 
 /// @file
@@ -56245,30 +54223,6 @@ struct Rows {
 
   float* row(std::size_t i) const noexcept { return data + i * columns; }
 };
-
-/// matrix += `added`; then products(k, i) = row i of `matrix` times row k of `vectors`: `vectors` has matrix.columns
-/// columns, `products` has matrix.rows. Reads each matrix once.
-void add_and_multiply_rows(Rows matrix, const float* added, Rows vectors, Rows products) noexcept;
-
-/// products(k, j) = column j of `matrix` times row k of `vectors`: `vectors` has matrix.rows columns, `products` has
-/// matrix.columns.
-void multiply_columns(Rows matrix, Rows vectors, Rows products) noexcept;
-
-/// matrix(i, j) = the sum over k of left(k, i) right(k, j); then rest -= factor * matrix. Writes each matrix once.
-void multiply_vectors(Rows left, Rows right, Rows matrix, Rows rest, float factor) noexcept;
-
-/// Makes the rows orthonormal, by the modified Gram-Schmidt process, twice. A row that depends on the rows before it
-/// becomes zero. @returns whether no row became zero
-bool orthonormalize_rows(Rows vectors) noexcept;
-
-/// Fills the row with numbers in [-1, 1), determined by `seed`.
-void fill_randomly(std::span<float> values, std::uint64_t seed) noexcept;
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/hooks/low_rank.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
@@ -56292,7 +54246,9 @@ DTRAIN_OPTIMIZED inline void multiply(float* values, float factor, std::size_t c
 
 }  // namespace detail
 
-DTRAIN_DEFINED void add_and_multiply_rows(Rows matrix, const float* added, Rows vectors, Rows products) noexcept {
+/// matrix += `added`; then products(k, i) = row i of `matrix` times row k of `vectors`: `vectors` has matrix.columns
+/// columns, `products` has matrix.rows. Reads each matrix once.
+inline void add_and_multiply_rows(Rows matrix, const float* added, Rows vectors, Rows products) noexcept {
   for (std::size_t i = 0; i < matrix.rows; ++i) {
     detail::add_multiple(matrix.row(i), added + i * matrix.columns, 1, matrix.columns);
     for (std::size_t k = 0; k < vectors.rows; ++k) {
@@ -56301,7 +54257,9 @@ DTRAIN_DEFINED void add_and_multiply_rows(Rows matrix, const float* added, Rows 
   }
 }
 
-DTRAIN_DEFINED void multiply_columns(Rows matrix, Rows vectors, Rows products) noexcept {
+/// products(k, j) = column j of `matrix` times row k of `vectors`: `vectors` has matrix.rows columns, `products` has
+/// matrix.columns.
+inline void multiply_columns(Rows matrix, Rows vectors, Rows products) noexcept {
   std::fill(products.data, products.row(products.rows), 0.0F);
   for (std::size_t i = 0; i < matrix.rows; ++i) {
     for (std::size_t k = 0; k < vectors.rows; ++k) {
@@ -56310,7 +54268,8 @@ DTRAIN_DEFINED void multiply_columns(Rows matrix, Rows vectors, Rows products) n
   }
 }
 
-DTRAIN_DEFINED void multiply_vectors(Rows left, Rows right, Rows matrix, Rows rest, float factor) noexcept {
+/// matrix(i, j) = the sum over k of left(k, i) right(k, j); then rest -= factor * matrix. Writes each matrix once.
+inline void multiply_vectors(Rows left, Rows right, Rows matrix, Rows rest, float factor) noexcept {
   for (std::size_t i = 0; i < matrix.rows; ++i) {
     float* const row = matrix.row(i);
     std::fill(row, row + matrix.columns, 0.0F);
@@ -56321,7 +54280,9 @@ DTRAIN_DEFINED void multiply_vectors(Rows left, Rows right, Rows matrix, Rows re
   }
 }
 
-DTRAIN_DEFINED bool orthonormalize_rows(Rows vectors) noexcept {
+/// Makes the rows orthonormal, by the modified Gram-Schmidt process, twice. A row that depends on the rows before it
+/// becomes zero. @returns whether no row became zero
+inline bool orthonormalize_rows(Rows vectors) noexcept {
   bool independent = true;
   for (std::size_t k = 0; k < vectors.rows; ++k) {
     float* const row = vectors.row(k);
@@ -56342,7 +54303,8 @@ DTRAIN_DEFINED bool orthonormalize_rows(Rows vectors) noexcept {
   return independent;
 }
 
-DTRAIN_DEFINED void fill_randomly(std::span<float> values, std::uint64_t seed) noexcept {
+/// Fills the row with numbers in [-1, 1), determined by `seed`.
+inline void fill_randomly(std::span<float> values, std::uint64_t seed) noexcept {
   SplitMix64 generator(seed);
   for (float& value : values) {
     value = static_cast<float>(static_cast<std::int64_t>(generator.next() >> 40) - (1 << 23)) / (1 << 23);
@@ -56489,9 +54451,7 @@ DTRAIN_DEFINED std::string PowerSgd::description() const {
 }
 
 DTRAIN_DEFINED void PowerSgd::prepare(std::span<const Parameter> parameters) {
-  if (!states_.empty()) {
-    throw_error(Errc::invalid_argument, "a hooks::PowerSgd is given to a second model; each model needs its own");
-  }
+  if (!states_.empty()) ddp::refuse_second_model("hooks::PowerSgd");
   for (const Parameter& parameter : parameters) {
     ddp::CompressedGradient& state = states_.emplace_back();
     const std::span<const std::int64_t> extents = parameter.gradient.shape.extents();
@@ -56548,9 +54508,7 @@ DTRAIN_DEFINED std::string TopK::description() const {
 }
 
 DTRAIN_DEFINED void TopK::prepare(std::span<const Parameter> parameters) {
-  if (!sizes_.empty()) {
-    throw_error(Errc::invalid_argument, "a hooks::TopK is given to a second model; each model needs its own");
-  }
+  if (!sizes_.empty()) ddp::refuse_second_model("hooks::TopK");
   for (const Parameter& parameter : parameters) {
     const std::size_t count = parameter.gradient.flat().count;
     sizes_.push_back(parameter.gradient.dtype == DType::f32 ? count : 0);
@@ -56701,10 +54659,178 @@ DTRAIN_DEFINED void LargestElements::select(std::span<const float> values, std::
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/planning/plan_messages.hpp
+// ---- dtrain/ddp/planning/saved_plan.hpp
 
 /// @file
-/// Messages of the ranks for the choice of a bucket plan, and their combination on rank 0.
+/// SavedPlan: a measured bucket plan as the numbers of a checkpoint, and the conditions under which it is used again.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Most variants of a communicator (backend::HasVariants) that are measured.
+inline constexpr std::size_t max_variants = 8;
+
+/// Sizes of buckets, and the variant of all_reduce that reduces them.
+struct PlanSettings {
+  BucketCaps caps;
+  std::size_t variant = 0;
+
+  friend bool operator==(const PlanSettings&, const PlanSettings&) = default;
+};
+
+/// Conditions that a saved plan was measured under. The plan is used again where all of them are equal.
+struct PlanConditions {
+  int world_size = 1;
+  int ranks_on_host = 1;
+  std::int64_t model = 0;  ///< see digest_of
+
+  friend bool operator==(const PlanConditions&, const PlanConditions&) = default;
+};
+
+/// A plan as the numbers of a checkpoint. The first is the format: 1, and 256 for each variant before the plan's own.
+struct SavedPlan {
+  static constexpr std::int64_t format_number = 1;
+  static constexpr std::int64_t for_each_variant = 256;
+
+  PlanConditions conditions;
+  PlanSettings settings;
+
+  SavedPlanNumbers numbers() const noexcept {
+    constexpr std::size_t most = std::numeric_limits<std::int64_t>::max();
+    return {format_number + for_each_variant * static_cast<std::int64_t>(settings.variant),
+            conditions.world_size,
+            conditions.ranks_on_host,
+            conditions.model,
+            static_cast<std::int64_t>(std::min(settings.caps.first_bucket_bytes, most)),
+            static_cast<std::int64_t>(std::min(settings.caps.bucket_bytes, most))};
+  }
+
+  /// Untrusted numbers. @returns nullopt if they describe no plan
+  static std::optional<SavedPlan> from(const SavedPlanNumbers& numbers) noexcept {
+    const auto [format, world_size, ranks_on_host, model, first, bucket] = numbers;
+    constexpr std::int64_t most_ranks = std::int64_t{1} << 30;
+    if (format < 0 || format % for_each_variant != format_number || world_size < 1 || world_size > most_ranks ||
+        ranks_on_host < 1 || ranks_on_host > most_ranks || first < 0 || bucket < 0) {
+      return std::nullopt;
+    }
+    const auto variant = static_cast<std::size_t>(format / for_each_variant);
+    if (variant >= max_variants) return std::nullopt;
+    return SavedPlan{{static_cast<int>(world_size), static_cast<int>(ranks_on_host), model},
+                     {{static_cast<std::size_t>(first), static_cast<std::size_t>(bucket)}, variant}};
+  }
+};
+
+/// Digest of the gradients' sizes and types, in the model's order, and of the names of the variants if there are any.
+inline std::int64_t digest_of(std::span<const GradientSize> sizes, std::span<const char* const> variants = {}) {
+  Serializer writer;
+  for (const GradientSize& size : sizes) {
+    auto bytes = static_cast<std::uint64_t>(size.bytes);
+    DType dtype = size.dtype;
+    writer.number(bytes);
+    writer.choice(dtype, first_dtype, last_dtype);
+  }
+  for (const char* const variant : variants) {
+    std::string name = variant;
+    writer.text(name, name.size());
+  }
+  const Sha256Digest digest = Sha256().update(writer.characters()).digest();
+  std::int64_t number = 0;
+  std::memcpy(&number, digest.data(), sizeof number);
+  return number;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/planning/step_model.hpp
+
+/// @file
+/// A model of a training step: when gradients are ready, when their buckets are reduced, and which part of the
+/// reductions is hidden; StepProfile: the times that one rank measured.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Times of a measured step, in seconds from the step's begin.
+struct StepProfile {
+  double compute = 0;                  ///< when finish() was called
+  bool overlaps = false;               ///< whether a bucket was started before finish()
+  std::vector<double> ready_at;        ///< by parameter; `compute` without a record
+  std::vector<double> bucket_seconds;  ///< by bucket; 0 without records
+};
+
+/// Times of a modelled step, in seconds from its begin.
+struct ModelledStep {
+  double compute = 0;        ///< forward and backward
+  double communication = 0;  ///< of all buckets, one after the other
+  double step = 0;           ///< when both are done
+
+  double exposed() const noexcept { return step - compute; }
+  double times_the_longer() const noexcept { return step / std::max(compute, communication); }
+};
+
+/// Times of a step with this plan. A bucket is reduced once its last gradient is ready and the bucket before is
+/// reduced: one channel, one order.
+/// @param ready_at when each gradient is ready, by parameter @param compute when forward and backward are done
+/// @param reduction_seconds of a bucket of so many bytes: double(std::size_t)
+template <class Reduction>
+ModelledStep model_step(const BucketPlan& plan, std::span<const double> ready_at, double compute,
+                        Reduction reduction_seconds) {
+  ModelledStep times{compute, 0, compute};
+  double free_at = 0;
+  for (const PlannedBucket& bucket : plan.buckets) {
+    double ready = 0;
+    for (const std::size_t parameter : bucket.parameters) {
+      ready = std::max(ready, ready_at[parameter]);
+    }
+    const double seconds = reduction_seconds(bucket.bytes);
+    free_at = std::max(free_at, ready) + seconds;
+    times.communication += seconds;
+  }
+  times.step = std::max(compute, free_at);
+  return times;
+}
+
+/// @param records of the step, perhaps among records of other steps
+inline StepProfile step_profile(std::span<const StepRecord> records, std::uint64_t step, std::size_t parameters,
+                                std::size_t buckets) {
+  StepRecord::Clock::time_point begun{};
+  for (const StepRecord& record : records) {
+    if (record.step == step && record.event == StepEvent::begun) begun = record.time;
+  }
+  constexpr double none = -1;
+  StepProfile profile{0, false, std::vector<double>(parameters, none), std::vector<double>(buckets, 0)};
+  std::vector<double> started(buckets, none);
+  std::vector<double> reduced(buckets, none);
+  const auto set = [](std::vector<double>& times, std::size_t index, double time) {
+    if (index < times.size()) times[index] = time;
+  };
+  for (const StepRecord& record : records) {
+    if (record.step != step) continue;
+    const double time = std::chrono::duration<double>(record.time - begun).count();
+    switch (record.event) {
+      case StepEvent::ready: set(profile.ready_at, record.index, time); break;
+      case StepEvent::started: set(started, record.index, time); break;
+      case StepEvent::reduced: set(reduced, record.index, time); break;
+      case StepEvent::waiting: profile.compute = time; break;
+      default: break;
+    }
+  }
+  for (double& time : profile.ready_at) {
+    if (time == none) time = profile.compute;
+  }
+  for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
+    if (started[bucket] == none || reduced[bucket] == none) continue;
+    profile.bucket_seconds[bucket] = std::max(reduced[bucket] - started[bucket], 0.0);
+    profile.overlaps = profile.overlaps || started[bucket] < profile.compute;
+  }
+  return profile;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/planning/plan_search.hpp
+
+/// @file
+/// Plan search: the ranks' measurements as messages, and their combination on rank 0; the cost of reductions that fits
+/// them, and the bucket sizes with the shortest modelled step.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -56719,30 +54845,33 @@ struct RankTiming {
   std::vector<double> ready;             ///< by group, in the ready order; all `compute` if no bucket starts before it
 };
 
-void fields(Serializer& of, RankTiming& timing);
-void fields(Serializer& of, PlanSettings& settings);
-
-/// Last ready time of each group's gradients. @param ready_at by parameter
-std::vector<double> grouped_times(std::span<const double> ready_at, std::span<const std::size_t> order);
-
-/// Reverse of grouped_times. @param groups as many as grouped_times gives for this order @returns times by parameter
-std::vector<double> times_of_parameters(std::span<const double> groups, std::span<const std::size_t> order);
-
-/// One step of all ranks, with the times of the last rank. Each variant's cost is the cost of the rank with the
-/// shortest reductions, which has waited the least for other ranks.
-/// @param timings at least one; all with as many variants and groups as the first
-/// @param buckets,bytes of a plan, for which costs are compared
-RankTiming combined(std::span<const RankTiming> timings, std::size_t buckets, std::size_t bytes);
-
 /// Medians of the duration of steps.
 struct TrialTimes {
   std::chrono::nanoseconds planned{};
   std::chrono::nanoseconds given{};
 };
 
-void fields(Serializer& of, TrialTimes& times);
+/// A measured reduction of a bucket.
+struct ReductionSample {
+  double bytes;
+  double seconds;
+};
 
-#if DTRAIN_DEFINITIONS
+/// A model's gradients, and when they are ready in a step.
+struct GradientTimes {
+  std::span<const GradientSize> sizes;
+  std::span<const std::size_t> order;
+  std::span<const double> ready_at;  ///< by parameter, seconds from the step's begin
+  double compute;                    ///< when forward and backward are done
+};
+
+/// Sizes of buckets, and the step that the model expects with them.
+struct PlannedStep {
+  BucketCaps caps;
+  std::size_t buckets;
+  ModelledStep times;
+  std::size_t variant = 0;  ///< of all_reduce: see choose_settings
+};
 
 namespace detail {
 
@@ -56758,9 +54887,23 @@ inline std::size_t group_of(std::size_t position, std::size_t parameters) noexce
   return parameters <= max_ready_groups ? position : position * max_ready_groups / parameters;
 }
 
+inline constexpr double gain = 0.99;  ///< factor of a step's time: a better step is shorter than the product
+
+/// Sizes for choose_caps to try: powers of two from 4 KiB until all gradients are in one bucket.
+inline std::vector<BucketCaps> candidate_caps(std::size_t total_bytes) {
+  std::vector<BucketCaps> candidates;
+  for (std::size_t first = 4096; first / 2 < total_bytes; first *= 2) {
+    const std::size_t largest = std::max(first, total_bytes / 16);  // see tapered_cap
+    for (std::size_t bucket = first; bucket / 2 < largest; bucket *= 2) {
+      candidates.push_back({first, bucket});
+    }
+  }
+  return candidates;
+}
+
 }  // namespace detail
 
-DTRAIN_DEFINED void fields(Serializer& of, RankTiming& timing) {
+inline void fields(Serializer& of, RankTiming& timing) {
   of.list(timing.costs, 1, max_variants, [&of](backend::LinkCost& cost) {
     detail::seconds_field(of, cost.message_seconds);
     detail::seconds_field(of, cost.byte_seconds);
@@ -56769,7 +54912,7 @@ DTRAIN_DEFINED void fields(Serializer& of, RankTiming& timing) {
   of.list(timing.ready, 0, max_ready_groups, [&of](double& time) { detail::seconds_field(of, time); });
 }
 
-DTRAIN_DEFINED void fields(Serializer& of, PlanSettings& settings) {
+inline void fields(Serializer& of, PlanSettings& settings) {
   std::uint64_t first = settings.caps.first_bucket_bytes;
   std::uint64_t bucket = settings.caps.bucket_bytes;
   auto variant = static_cast<std::uint8_t>(settings.variant);
@@ -56779,12 +54922,13 @@ DTRAIN_DEFINED void fields(Serializer& of, PlanSettings& settings) {
   settings = {{static_cast<std::size_t>(first), static_cast<std::size_t>(bucket)}, variant};
 }
 
-DTRAIN_DEFINED void fields(Serializer& of, TrialTimes& times) {
+inline void fields(Serializer& of, TrialTimes& times) {
   fields(of, times.planned);
   fields(of, times.given);
 }
 
-DTRAIN_DEFINED std::vector<double> grouped_times(std::span<const double> ready_at, std::span<const std::size_t> order) {
+/// Last ready time of each group's gradients. @param ready_at by parameter
+inline std::vector<double> grouped_times(std::span<const double> ready_at, std::span<const std::size_t> order) {
   std::vector<double> groups(std::min(order.size(), max_ready_groups), 0);
   for (std::size_t position = 0; position < order.size(); ++position) {
     double& group = groups[detail::group_of(position, order.size())];
@@ -56793,8 +54937,8 @@ DTRAIN_DEFINED std::vector<double> grouped_times(std::span<const double> ready_a
   return groups;
 }
 
-DTRAIN_DEFINED std::vector<double> times_of_parameters(std::span<const double> groups,
-                                                       std::span<const std::size_t> order) {
+/// Reverse of grouped_times. @param groups as many as grouped_times gives for this order @returns times by parameter
+inline std::vector<double> times_of_parameters(std::span<const double> groups, std::span<const std::size_t> order) {
   std::vector<double> times(order.size());
   for (std::size_t position = 0; position < order.size(); ++position) {
     times[order[position]] = groups[detail::group_of(position, order.size())];
@@ -56802,7 +54946,11 @@ DTRAIN_DEFINED std::vector<double> times_of_parameters(std::span<const double> g
   return times;
 }
 
-DTRAIN_DEFINED RankTiming combined(std::span<const RankTiming> timings, std::size_t buckets, std::size_t bytes) {
+/// One step of all ranks, with the times of the last rank. Each variant's cost is the cost of the rank with the
+/// shortest reductions, which has waited the least for other ranks.
+/// @param timings at least one; all with as many variants and groups as the first
+/// @param buckets,bytes of a plan, for which costs are compared
+inline RankTiming combined(std::span<const RankTiming> timings, std::size_t buckets, std::size_t bytes) {
   const auto communication = [=](const backend::LinkCost& cost) {
     return cost.seconds(static_cast<double>(buckets), static_cast<double>(bytes));
   };
@@ -56820,74 +54968,9 @@ DTRAIN_DEFINED RankTiming combined(std::span<const RankTiming> timings, std::siz
   return all;
 }
 
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/planning/plan_search.hpp
-
-/// @file
-/// Plan search: fits the cost of reductions to measurements, and finds the bucket sizes with the shortest modelled
-/// step.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// A measured reduction of a bucket.
-struct ReductionSample {
-  double bytes;
-  double seconds;
-};
-
 /// alpha and beta of a reduction, not negative, with the least sum of squared relative errors. Small and large buckets
 /// have equal weight in this sum. Samples of one size give no alpha. Samples that are not positive do not count.
-backend::LinkCost fit_reduction_cost(std::span<const ReductionSample> samples);
-
-/// A model's gradients, and when they are ready in a step.
-struct GradientTimes {
-  std::span<const GradientSize> sizes;
-  std::span<const std::size_t> order;
-  std::span<const double> ready_at;  ///< by parameter, seconds from the step's begin
-  double compute;                    ///< when forward and backward are done
-};
-
-/// Sizes of buckets, and the step that the model expects with them.
-struct PlannedStep {
-  BucketCaps caps;
-  std::size_t buckets;
-  ModelledStep times;
-};
-
-PlannedStep plan_step(const GradientTimes& gradients, const BucketCaps& caps, const backend::LinkCost& cost);
-
-/// Sizes for choose_caps to try: powers of two from 4 KiB until all gradients are in one bucket.
-std::vector<BucketCaps> candidate_caps(std::size_t total_bytes);
-
-/// Sizes with the shortest modelled step; pure. Among sizes within half a percent of the shortest step, the sizes with
-/// the shortest communication are chosen; among equal sizes, the largest. `given` is kept if no sizes gain more than
-/// 1%: the model is not more precise.
-PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given, const backend::LinkCost& cost);
-
-/// Result of choose_settings, and the step that the model expects.
-struct PlannedSettings {
-  PlannedStep step;
-  std::size_t variant;
-};
-
-/// Result of choose_caps for the best variant; pure. The first variant is kept unless a later variant's step is shorter
-/// by more than 1%.
-/// @param costs by variant, at least one
-PlannedSettings choose_settings(const GradientTimes& gradients, const BucketCaps& given,
-                                std::span<const backend::LinkCost> costs);
-
-/// Sizes for measurements beside `given`, with reductions that differ from the reductions of `given` by a factor of at
-/// least 2 if possible. Sizes are 1/512 of all bytes for the first bucket, 1/16 for others, and less at the end; or all
-/// gradients in one bucket.
-BucketCaps probing_caps(std::span<const GradientSize> sizes, std::span<const std::size_t> order,
-                        const BucketCaps& given);
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED backend::LinkCost fit_reduction_cost(std::span<const ReductionSample> samples) {
+inline backend::LinkCost fit_reduction_cost(std::span<const ReductionSample> samples) {
   double s = 0, sx = 0, sy = 0, sxx = 0, sxy = 0;  // sums with the weights 1 / y^2
   for (const ReductionSample& sample : samples) {
     if (!(sample.bytes > 0) || !(sample.seconds > 0)) continue;
@@ -56907,35 +54990,22 @@ DTRAIN_DEFINED backend::LinkCost fit_reduction_cost(std::span<const ReductionSam
   return line.byte_seconds < 0 ? backend::LinkCost{sy / s, 0} : line;
 }
 
-DTRAIN_DEFINED PlannedStep plan_step(const GradientTimes& gradients, const BucketCaps& caps,
-                                     const backend::LinkCost& cost) {
+inline PlannedStep plan_step(const GradientTimes& gradients, const BucketCaps& caps, const backend::LinkCost& cost) {
   const BucketPlan plan = plan_buckets(gradients.sizes, gradients.order, caps);
   const auto seconds = [&cost](std::size_t bytes) {
     return bytes == 0 ? 0 : cost.seconds(1, static_cast<double>(bytes));
   };
-  return {caps, plan.buckets.size(), model_step(plan, gradients.ready_at, gradients.compute, seconds)};
+  return {caps, plan.buckets.size(), model_step(plan, gradients.ready_at, gradients.compute, seconds), 0};
 }
 
-DTRAIN_DEFINED std::vector<BucketCaps> candidate_caps(std::size_t total_bytes) {
-  std::vector<BucketCaps> candidates;
-  for (std::size_t first = 4096; first / 2 < total_bytes; first *= 2) {
-    const std::size_t largest = std::max(first, total_bytes / 16);  // see tapered_cap
-    for (std::size_t bucket = first; bucket / 2 < largest; bucket *= 2) {
-      candidates.push_back({first, bucket});
-    }
-  }
-  return candidates;
-}
-
-namespace detail {
-inline constexpr double gain = 0.99;  ///< factor of a step's time: a better step is shorter than the product
-}
-
-DTRAIN_DEFINED PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given,
-                                       const backend::LinkCost& cost) {
+/// Sizes with the shortest modelled step; pure. Among sizes within half a percent of the shortest step, the sizes with
+/// the shortest communication are chosen; among equal sizes, the largest. `given` is kept if no sizes gain more than
+/// 1%: the model is not more precise.
+inline PlannedStep choose_caps(const GradientTimes& gradients, const BucketCaps& given, const backend::LinkCost& cost) {
   std::vector<PlannedStep> steps;
   double shortest = std::numeric_limits<double>::max();
-  for (const BucketCaps& caps : candidate_caps(detail::arena_bytes_of(gradients.sizes))) {
+  for (const BucketCaps& caps :
+       detail::candidate_caps(plan_buckets(gradients.sizes, gradients.order, given).arena_bytes)) {
     steps.push_back(plan_step(gradients, caps, cost));
     shortest = std::min(shortest, steps.back().times.step);
   }
@@ -56951,19 +55021,27 @@ DTRAIN_DEFINED PlannedStep choose_caps(const GradientTimes& gradients, const Buc
   return best;
 }
 
-DTRAIN_DEFINED PlannedSettings choose_settings(const GradientTimes& gradients, const BucketCaps& given,
-                                               std::span<const backend::LinkCost> costs) {
-  PlannedSettings best{choose_caps(gradients, given, costs.front()), 0};
+/// Result of choose_caps for the best variant; pure. The first variant is kept unless a later variant's step is shorter
+/// by more than 1%.
+/// @param costs by variant, at least one
+inline PlannedStep choose_settings(const GradientTimes& gradients, const BucketCaps& given,
+                                   std::span<const backend::LinkCost> costs) {
+  PlannedStep best = choose_caps(gradients, given, costs.front());
   for (std::size_t variant = 1; variant < costs.size(); ++variant) {
     const PlannedStep step = choose_caps(gradients, given, costs[variant]);
-    if (step.times.step < detail::gain * best.step.times.step) best = {step, variant};
+    if (!(step.times.step < detail::gain * best.times.step)) continue;
+    best = step;
+    best.variant = variant;
   }
   return best;
 }
 
-DTRAIN_DEFINED BucketCaps probing_caps(std::span<const GradientSize> sizes, std::span<const std::size_t> order,
-                                       const BucketCaps& given) {
-  const std::size_t total = detail::arena_bytes_of(sizes);
+/// Sizes for measurements beside `given`, with reductions that differ from the reductions of `given` by a factor of at
+/// least 2 if possible. Sizes are 1/512 of all bytes for the first bucket, 1/16 for others, and less at the end; or all
+/// gradients in one bucket.
+inline BucketCaps probing_caps(std::span<const GradientSize> sizes, std::span<const std::size_t> order,
+                               const BucketCaps& given) {
+  const std::size_t total = plan_buckets(sizes, order, given).arena_bytes;
   const BucketCaps small{total / 512, total / 16};
   std::size_t least = total;
   std::size_t most = 0;
@@ -56975,8 +55053,6 @@ DTRAIN_DEFINED BucketCaps probing_caps(std::span<const GradientSize> sizes, std:
   }
   return most >= 2 * least ? small : BucketCaps{total, total};
 }
-
-#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -57021,189 +55097,239 @@ inline std::vector<double> median_ready_times(std::span<const StepProfile> profi
 
 }  // namespace detail
 
-DTRAIN_DEFINED MeasuredPlan::MeasuredPlan(std::vector<GradientSize> sizes, const BucketCaps& given,
-                                          std::vector<const char*> variants, const PlanConditions& conditions,
-                                          Exchange exchange)
-    : BucketPlanner([](BucketPlanner& planner, std::span<const std::size_t> order, const FinishedStep& step) {
-        return static_cast<MeasuredPlan&>(planner).plan_after(order, step);
-      }),
-      sizes_(std::move(sizes)),
-      order_(reverse_order(sizes_.size())),
-      given_{given},
-      variants_(std::move(variants)),
-      conditions_(conditions),
-      exchange_(std::move(exchange)) {}
+/// Bucket planner by measurements. The work after each step, where L is the last measured step, 2 + 2 * variants:
+///   1      adopts the plan of a checkpoint that was loaded before, if its conditions hold, and ends
+///   2      the given sizes are measured; step 3 uses probing sizes
+///   3, 4   the probing sizes are measured; if there are more variants, step 5 uses the next variant
+///   5, 6   variant 1 is measured with the probing sizes and with the given sizes; two steps more for each further one
+///   L      rank 0 chooses from all ranks' measurements; ends if it chooses the given sizes and the first variant
+///   L + 20 20 steps with the chosen plan are timed; the next step uses the given plan
+///   L + 25 5 steps with the given plan are timed; the plan with the shorter median, of the slowest rank, stays; ends
+class MeasuredPlan final : public BucketPlanner {
+ public:
+  explicit MeasuredPlan(const PlannerSetup& setup)
+      : BucketPlanner([](BucketPlanner& planner, std::span<const std::size_t> order, const FinishedStep& step) {
+          return static_cast<MeasuredPlan&>(planner).plan_after(order, step);
+        }),
+        group_(setup.group),
+        prefix_(setup.prefix + "plan/"),
+        sizes_(gradient_sizes(setup.parameters)),
+        order_(reverse_order(sizes_.size())),
+        given_{setup.options.caps()},
+        variants_(setup.variants),
+        conditions_{group_->members().world_size, group_->members().local_world_size, digest_of(sizes_, variants_)} {}
 
-DTRAIN_DEFINED PlanSettings MeasuredPlan::settings_of(std::uint64_t step) const noexcept {
-  const std::uint64_t variant = step <= 4 ? 0 : (step - 3) / 2;
-  const bool is_given = step == 2 || (variant > 0 && step % 2 == 0);
-  return {is_given ? given_.caps : probing_, static_cast<std::size_t>(variant)};
-}
+ private:
+  std::size_t variant_count() const noexcept { return variants_.empty() ? 1 : variants_.size(); }
+  std::uint64_t last_measured_step() const noexcept { return 2 + 2 * variant_count(); }
 
-DTRAIN_DEFINED BucketPlan MeasuredPlan::use(const PlanSettings& settings) {
-  variant_ = settings.variant;
-  return plan_of(settings.caps);
-}
-
-DTRAIN_DEFINED std::string MeasuredPlan::to_text(const PlanSettings& settings) const {
-  const std::string caps = format_text("first_bucket_bytes {} and bucket_bytes {}",
-                                       {settings.caps.first_bucket_bytes, settings.caps.bucket_bytes});
-  return variants_.empty() ? caps : format_text("{}, {}", {variants_[settings.variant], caps});
-}
-
-DTRAIN_DEFINED PlanSettings MeasuredPlan::settings_from(const std::string& text) const {
-  const auto settings = from_bytes<PlanSettings>(text, "rank 0's bucket plan");
-  if (settings.variant >= variant_count()) {
-    throw_error(Errc::protocol, "rank 0 reduces in way {} of {}; do all ranks run the same program?",
-                {settings.variant + 1, variant_count()});
+  std::optional<BucketPlan> plan_after(std::span<const std::size_t> order, const FinishedStep& step) {
+    if (!order.empty()) order_.assign(order.begin(), order.end());
+    if (++steps_ == 1) return adopt_saved();
+    return steps_ <= last_measured_step() ? after_measured_step(step) : after_trial_step(step.duration);
   }
-  return settings;
-}
 
-DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::plan_after(std::span<const std::size_t> order,
-                                                                  const FinishedStep& step) {
-  if (!order.empty()) order_.assign(order.begin(), order.end());
-  if (++steps_ == 1) return adopt_saved();
-  return steps_ <= last_measured_step() ? after_measured_step(step) : after_trial_step(step.duration);
-}
+  std::optional<BucketPlan> adopt_saved() {
+    const std::string found = exchange("saved", {}, [this](const auto&) { return usable_saved(); });
+    if (!found.empty()) return settle(settings_from(found));
+    const auto gradients =
+        std::count_if(sizes_.begin(), sizes_.end(), [](const GradientSize& size) { return size.bytes != 0; });
+    if (gradients == 0 || (gradients == 1 && variants_.empty())) return settle(given_);  // there is one plan only
+    wants_ready_times_ = true;
+    return std::nullopt;
+  }
 
-DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::adopt_saved() {
-  const std::string found = exchange_("saved", {}, [this](const auto&) { return usable_saved(); });
-  if (!found.empty()) return settle(settings_from(found));
-  const auto gradients =
-      std::count_if(sizes_.begin(), sizes_.end(), [](const GradientSize& size) { return size.bytes != 0; });
-  if (gradients == 0 || (gradients == 1 && variants_.empty())) return settle(given_);  // there is one plan only
-  wants_ready_times_ = true;
-  return std::nullopt;
-}
+  std::string usable_saved() const {
+    const std::optional<SavedPlan> saved = SavedPlan::from(saved_);
+    if (!saved) return {};
+    if (saved->conditions != conditions_ || saved->settings.variant >= variant_count()) {
+      log(LogLevel::info,
+          "the bucket plan of the checkpoint is for other ranks, another model or another topology, and is measured "
+          "anew");
+      return {};
+    }
+    log(LogLevel::info, format_text("bucket plan of the checkpoint: {}", {to_text(saved->settings)}));
+    return to_bytes(saved->settings);
+  }
 
-DTRAIN_DEFINED std::string MeasuredPlan::usable_saved() const {
-  const std::optional<SavedPlan> saved = SavedPlan::from(saved_);
-  if (!saved) return {};
-  if (saved->conditions != conditions_ || saved->variant >= variant_count()) {
+  std::optional<BucketPlan> after_measured_step(const FinishedStep& step) {
+    const std::size_t buckets = plan_of(settings_of(steps_).caps).buckets.size();
+    profiles_.push_back(step_profile(step.recorder.records(step.number), step.number, sizes_.size(), buckets));
+    if (steps_ == last_measured_step()) return choose();
+    if (steps_ == 2) probing_ = probing_caps(sizes_, order_, given_.caps);
+    return use(settings_of(steps_ + 1));
+  }
+
+  std::optional<BucketPlan> choose() {
+    wants_ready_times_ = false;
+    const RankTiming own = own_timing();
+    profiles_ = {};
+    const std::string found =
+        exchange("sizes", to_bytes(own), [this](const auto& texts) { return choose_settings_of(texts); });
+    chosen_ = settings_from(found);
+    return chosen_ == given_ ? settle(given_) : use(chosen_);
+  }
+
+  std::string choose_settings_of(const std::vector<std::string>& texts) const {
+    std::vector<RankTiming> timings;
+    for (const std::string& text : texts) {
+      const RankTiming& timing = timings.emplace_back(from_bytes<RankTiming>(text, "a rank's measurement"));
+      if (timing.ready.size() != timings.front().ready.size() || timing.costs.size() != variant_count()) {
+        throw_error(
+            Errc::protocol,
+            "a rank has measured {} groups of gradients in {} ways, not {} in {}; do all ranks run one program?",
+            {timing.ready.size(), timing.costs.size(), timings.front().ready.size(), variant_count()});
+      }
+    }
+    const BucketPlan plan = plan_of(given_.caps);
+    const RankTiming all = combined(timings, plan.buckets.size(), plan.arena_bytes);
+    const std::vector<double> ready_at = times_of_parameters(all.ready, order_);
+    const GradientTimes gradients{sizes_, order_, ready_at, all.compute};
+    const PlannedStep given = plan_step(gradients, given_.caps, all.costs.front());
+    const PlannedStep best = choose_settings(gradients, given_.caps, all.costs);
+    const PlanSettings settings{best.caps, best.variant};
+    std::string costs = to_string(all.costs.front());
+    for (std::size_t variant = 0; variant < variants_.size(); ++variant) {
+      const std::string cost = format_text("{} by {}", {to_string(all.costs[variant]), variants_[variant]});
+      costs = variant == 0 ? cost : format_text("{}, {}", {costs, cost});
+    }
     log(LogLevel::info,
-        "the bucket plan of the checkpoint is for other ranks, another model or another topology, and is measured "
-        "anew");
-    return {};
+        format_text(
+            "bucket plan measured: a reduction costs {}, a rank computes for {}: {} give {}, a step of {} by the "
+            "model; the given sizes {}, {}",
+            {costs, detail::milliseconds(all.compute), to_text(settings), detail::buckets_text(best.buckets),
+             detail::milliseconds(best.times.step), detail::buckets_text(given.buckets),
+             detail::milliseconds(given.times.step)}));
+    return to_bytes(settings);
   }
-  const PlanSettings settings{saved->caps, saved->variant};
-  log(LogLevel::info, format_text("bucket plan of the checkpoint: {}", {to_text(settings)}));
-  return to_bytes(settings);
-}
 
-DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::after_measured_step(const FinishedStep& step) {
-  const std::size_t buckets = plan_of(settings_of(steps_).caps).buckets.size();
-  profiles_.push_back(step_profile(step.recorder.records(step.number), step.number, sizes_.size(), buckets));
-  if (steps_ == last_measured_step()) return choose();
-  if (steps_ == 2) probing_ = probing_caps(sizes_, order_, given_.caps);
-  return use(settings_of(steps_ + 1));
-}
+  std::optional<BucketPlan> after_trial_step(std::chrono::nanoseconds duration) {
+    const auto trial_step = static_cast<std::size_t>(steps_ - last_measured_step());
+    durations_[trial_step - 1] = duration;
+    if (trial_step == plan_trial_steps) return use(given_);
+    return trial_step == plan_trial_steps + given_plan_steps ? end_trial() : std::nullopt;
+  }
 
-DTRAIN_DEFINED backend::LinkCost MeasuredPlan::cost_of(std::size_t variant) const {
-  std::vector<ReductionSample> samples;
-  for (const BucketCaps& caps : {given_.caps, probing_}) {
-    const BucketPlan plan = plan_of(caps);
-    std::vector<double> shortest(plan.buckets.size(), std::numeric_limits<double>::max());
-    for (std::size_t i = 0; i < profiles_.size(); ++i) {
-      if (settings_of(i + 2) != PlanSettings{caps, variant}) continue;
+  std::optional<BucketPlan> end_trial() {
+    const std::span<std::chrono::nanoseconds> durations(durations_);
+    const TrialTimes own{detail::median(durations.first(plan_trial_steps)),
+                         detail::median(durations.subspan(plan_trial_steps))};
+    return settle(
+        settings_from(exchange("trial", to_bytes(own), [this](const auto& texts) { return compare_times(texts); })));
+  }
+
+  std::string compare_times(const std::vector<std::string>& texts) const {
+    TrialTimes slowest;
+    for (const std::string& text : texts) {
+      const auto times = from_bytes<TrialTimes>(text, "a rank's times");
+      slowest = {std::max(slowest.planned, times.planned), std::max(slowest.given, times.given)};
+    }
+    const bool is_slower = slowest.planned > slowest.given;
+    log(LogLevel::info,
+        format_text("bucket plan {}: a step takes {} with it, {} as given",
+                    {is_slower ? "given up" : "kept", detail::milliseconds(detail::seconds_of(slowest.planned)),
+                     detail::milliseconds(detail::seconds_of(slowest.given))}));
+    return to_bytes(is_slower ? given_ : chosen_);
+  }
+
+  std::optional<BucketPlan> settle(const PlanSettings& settings) {
+    is_settled_ = true;
+    saved_ = settled_ = SavedPlan{conditions_, settings}.numbers();
+    return use(settings);
+  }
+
+  /// Settings of a measured step, 2 to last_measured_step().
+  PlanSettings settings_of(std::uint64_t step) const noexcept {
+    const std::uint64_t variant = step <= 4 ? 0 : (step - 3) / 2;
+    const bool is_given = step == 2 || (variant > 0 && step % 2 == 0);
+    return {is_given ? given_.caps : probing_, static_cast<std::size_t>(variant)};
+  }
+
+  BucketPlan plan_of(const BucketCaps& caps) const { return plan_buckets(sizes_, order_, caps); }
+
+  BucketPlan use(const PlanSettings& settings) {
+    variant_ = settings.variant;
+    return plan_of(settings.caps);
+  }
+
+  RankTiming own_timing() const {
+    RankTiming own;
+    std::vector<double> compute;
+    for (const StepProfile& profile : profiles_)
+      compute.push_back(profile.compute);
+    for (std::size_t variant = 0; variant < variant_count(); ++variant)
+      own.costs.push_back(cost_of(variant));
+    own.compute = detail::median(std::span<double>(compute));
+    own.ready = grouped_times(detail::median_ready_times(profiles_), order_);
+    if (std::none_of(profiles_.begin(), profiles_.end(), [](const StepProfile& profile) { return profile.overlaps; })) {
+      std::fill(own.ready.begin(), own.ready.end(), own.compute);
+    }
+    return own;
+  }
+
+  backend::LinkCost cost_of(std::size_t variant) const {
+    std::vector<ReductionSample> samples;
+    for (const BucketCaps& caps : {given_.caps, probing_}) {
+      const BucketPlan plan = plan_of(caps);
+      std::vector<double> shortest(plan.buckets.size(), std::numeric_limits<double>::max());
+      for (std::size_t i = 0; i < profiles_.size(); ++i) {
+        if (settings_of(i + 2) != PlanSettings{caps, variant}) continue;
+        for (std::size_t bucket = 0; bucket < shortest.size(); ++bucket)
+          shortest[bucket] = std::min(shortest[bucket], profiles_[i].bucket_seconds[bucket]);
+      }
       for (std::size_t bucket = 0; bucket < shortest.size(); ++bucket)
-        shortest[bucket] = std::min(shortest[bucket], profiles_[i].bucket_seconds[bucket]);
+        samples.push_back({static_cast<double>(plan.buckets[bucket].bytes), shortest[bucket]});
     }
-    for (std::size_t bucket = 0; bucket < shortest.size(); ++bucket)
-      samples.push_back({static_cast<double>(plan.buckets[bucket].bytes), shortest[bucket]});
+    return fit_reduction_cost(samples);
   }
-  return fit_reduction_cost(samples);
-}
 
-DTRAIN_DEFINED RankTiming MeasuredPlan::own_timing() const {
-  RankTiming own;
-  std::vector<double> compute;
-  for (const StepProfile& profile : profiles_)
-    compute.push_back(profile.compute);
-  for (std::size_t variant = 0; variant < variant_count(); ++variant)
-    own.costs.push_back(cost_of(variant));
-  own.compute = detail::median(std::span<double>(compute));
-  own.ready = grouped_times(detail::median_ready_times(profiles_), order_);
-  if (std::none_of(profiles_.begin(), profiles_.end(), [](const StepProfile& profile) { return profile.overlaps; })) {
-    std::fill(own.ready.begin(), own.ready.end(), own.compute);
+  PlanSettings settings_from(const std::string& text) const {
+    const auto settings = from_bytes<PlanSettings>(text, "rank 0's bucket plan");
+    if (settings.variant >= variant_count()) {
+      throw_error(Errc::protocol, "rank 0 reduces in way {} of {}; do all ranks run the same program?",
+                  {settings.variant + 1, variant_count()});
+    }
+    return settings;
   }
-  return own;
-}
 
-DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::choose() {
-  wants_ready_times_ = false;
-  const RankTiming own = own_timing();
-  profiles_ = {};
-  const std::string found =
-      exchange_("sizes", to_bytes(own), [this](const auto& texts) { return choose_settings_of(texts); });
-  chosen_ = settings_from(found);
-  return chosen_ == given_ ? settle(given_) : use(chosen_);
-}
+  /// "Flat, first_bucket_bytes 1048576 and bucket_bytes 2097152"; without the variant's name if there are no variants.
+  std::string to_text(const PlanSettings& settings) const {
+    const std::string caps = format_text("first_bucket_bytes {} and bucket_bytes {}",
+                                         {settings.caps.first_bucket_bytes, settings.caps.bucket_bytes});
+    return variants_.empty() ? caps : format_text("{}, {}", {variants_[settings.variant], caps});
+  }
 
-DTRAIN_DEFINED std::string MeasuredPlan::choose_settings_of(const std::vector<std::string>& texts) const {
-  std::vector<RankTiming> timings;
-  for (const std::string& text : texts) {
-    const RankTiming& timing = timings.emplace_back(from_bytes<RankTiming>(text, "a rank's measurement"));
-    if (timing.ready.size() != timings.front().ready.size() || timing.costs.size() != variant_count()) {
-      throw_error(Errc::protocol,
-                  "a rank has measured {} groups of gradients in {} ways, not {} in {}; do all ranks run one program?",
-                  {timing.ready.size(), timing.costs.size(), timings.front().ready.size(), variant_count()});
+  /// Collective, blocking: every rank gets the text that `choose` makes on rank 0 of the texts of all ranks, in rank
+  /// order. @param name used once
+  template <class Choose>
+  std::string exchange(const char* name, const std::string& own, Choose choose) const {
+    const rendezvous::Membership& here = group_->members();
+    const auto name_of = [&](int rank) { return "rank " + std::to_string(here.rank_in_job(rank)); };
+    group_->start_pending();  // other ranks may wait for this work before they choose
+    try {
+      return backend::store_gather(
+          {group_->store_ref(), here.rank, here.world_size, here.rank_in_job(), Deadline::after(group_->timeout()),
+           "choosing the bucket plan", name_of},
+          prefix_ + name, [&] { return own; }, choose);
+    } catch (const Error&) {
+      group_->failure()->throw_if_failed(here.rank_in_job());  // the first cause names its rank
+      throw;
     }
   }
-  const BucketPlan plan = plan_of(given_.caps);
-  const RankTiming all = combined(timings, plan.buckets.size(), plan.arena_bytes);
-  const std::vector<double> ready_at = times_of_parameters(all.ready, order_);
-  const GradientTimes gradients{sizes_, order_, ready_at, all.compute};
-  const PlannedStep given = plan_step(gradients, given_.caps, all.costs.front());
-  const PlannedSettings best = choose_settings(gradients, given_.caps, all.costs);
-  const PlanSettings settings{best.step.caps, best.variant};
-  std::string costs = to_string(all.costs.front());
-  for (std::size_t variant = 0; variant < variants_.size(); ++variant) {
-    const std::string cost = format_text("{} by {}", {to_string(all.costs[variant]), variants_[variant]});
-    costs = variant == 0 ? cost : format_text("{}, {}", {costs, cost});
-  }
-  log(LogLevel::info,
-      format_text("bucket plan measured: a reduction costs {}, a rank computes for {}: {} give {}, a step of {} by the "
-                  "model; the given sizes {}, {}",
-                  {costs, detail::milliseconds(all.compute), to_text(settings), detail::buckets_text(best.step.buckets),
-                   detail::milliseconds(best.step.times.step), detail::buckets_text(given.buckets),
-                   detail::milliseconds(given.times.step)}));
-  return to_bytes(settings);
-}
 
-DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::after_trial_step(std::chrono::nanoseconds duration) {
-  const auto trial_step = static_cast<std::size_t>(steps_ - last_measured_step());
-  durations_[trial_step - 1] = duration;
-  if (trial_step == trial_steps) return use(given_);
-  return trial_step == trial_steps + given_steps ? end_trial() : std::nullopt;
-}
-
-DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::end_trial() {
-  const std::span<std::chrono::nanoseconds> durations(durations_);
-  const TrialTimes own{detail::median(durations.first(trial_steps)), detail::median(durations.subspan(trial_steps))};
-  return settle(
-      settings_from(exchange_("trial", to_bytes(own), [this](const auto& texts) { return compare_times(texts); })));
-}
-
-DTRAIN_DEFINED std::string MeasuredPlan::compare_times(const std::vector<std::string>& texts) const {
-  TrialTimes slowest;
-  for (const std::string& text : texts) {
-    const auto times = from_bytes<TrialTimes>(text, "a rank's times");
-    slowest = {std::max(slowest.planned, times.planned), std::max(slowest.given, times.given)};
-  }
-  const bool is_slower = slowest.planned > slowest.given;
-  log(LogLevel::info,
-      format_text("bucket plan {}: a step takes {} with it, {} as given",
-                  {is_slower ? "given up" : "kept", detail::milliseconds(detail::seconds_of(slowest.planned)),
-                   detail::milliseconds(detail::seconds_of(slowest.given))}));
-  return to_bytes(is_slower ? given_ : chosen_);
-}
-
-DTRAIN_DEFINED std::optional<BucketPlan> MeasuredPlan::settle(const PlanSettings& settings) {
-  is_settled_ = true;
-  saved_ = settled_ = SavedPlan{conditions_, settings.caps, settings.variant}.numbers();
-  return use(settings);
-}
+  std::shared_ptr<const group::GroupHandle> group_;
+  std::string prefix_;
+  std::vector<GradientSize> sizes_;
+  std::vector<std::size_t> order_;
+  PlanSettings given_;
+  BucketCaps probing_;
+  PlanSettings chosen_;
+  std::vector<const char*> variants_;  ///< names of the variants of all_reduce; empty: there is only one
+  PlanConditions conditions_;
+  std::uint64_t steps_ = 0;
+  std::vector<StepProfile> profiles_;  ///< of the measured steps
+  std::array<std::chrono::nanoseconds, plan_trial_steps + given_plan_steps> durations_{};
+};
 
 DTRAIN_DEFINED std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSetup& setup) {
   if (setup.options.deterministic) {
@@ -57230,128 +55356,7 @@ DTRAIN_DEFINED std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSe
                   "set DdpOptions::bucket_bytes instead");
     }
   }
-  std::vector<GradientSize> sizes = gradient_sizes(setup.parameters);
-  const rendezvous::Membership& members = setup.group->members();
-  const PlanConditions conditions{members.world_size, members.local_world_size, digest_of(sizes, setup.variants)};
-  const auto exchange = [group = setup.group, prefix = setup.prefix + "plan/"](const char* name, const std::string& own,
-                                                                               const MeasuredPlan::Choose& choose) {
-    const rendezvous::Membership& here = group->members();
-    const auto name_of = [&](int rank) { return "rank " + std::to_string(here.rank_in_job(rank)); };
-    group->start_pending();  // other ranks may wait for this work before they choose
-    try {
-      return backend::store_gather(
-          {group->store_ref(), here.rank, here.world_size, here.rank_in_job(), Deadline::after(group->timeout()),
-           "choosing the bucket plan", name_of},
-          prefix + name, [&] { return own; }, choose);
-    } catch (const Error&) {
-      group->failure()->throw_if_failed(here.rank_in_job());  // the first cause names its rank
-      throw;
-    }
-  };
-  return std::make_shared<MeasuredPlan>(std::move(sizes), setup.options.caps(), setup.variants, conditions, exchange);
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/planning/saved_plan.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-DTRAIN_DEFINED NamedTensor plan_tensor(BucketPlanner* planner) {
-  if (planner == nullptr) {
-    throw_error(Errc::invalid_argument,
-                "plan_state() got a wrapper whose buckets are not measured; set DdpOptions::plan to "
-                "PlanChoice::measured()");
-  }
-  return {"dtrain bucket plan", tensor_view(planner->saved())};
-}
-
-namespace detail {
-inline constexpr std::int64_t saved_format = 1;
-inline constexpr std::int64_t saved_variant = 256;  ///< what a variant adds to the format
-}  // namespace detail
-
-DTRAIN_DEFINED SavedPlanNumbers SavedPlan::numbers() const noexcept {
-  constexpr std::size_t most = std::numeric_limits<std::int64_t>::max();
-  return {detail::saved_format + detail::saved_variant * static_cast<std::int64_t>(variant),
-          conditions.world_size,
-          conditions.ranks_on_host,
-          conditions.model,
-          static_cast<std::int64_t>(std::min(caps.first_bucket_bytes, most)),
-          static_cast<std::int64_t>(std::min(caps.bucket_bytes, most))};
-}
-
-DTRAIN_DEFINED std::optional<SavedPlan> SavedPlan::from(const SavedPlanNumbers& numbers) noexcept {
-  const auto [format, world_size, ranks_on_host, model, first, bucket] = numbers;
-  constexpr std::int64_t most_ranks = std::int64_t{1} << 30;
-  if (format < 0 || format % detail::saved_variant != detail::saved_format || world_size < 1 ||
-      world_size > most_ranks || ranks_on_host < 1 || ranks_on_host > most_ranks || first < 0 || bucket < 0) {
-    return std::nullopt;
-  }
-  const auto variant = static_cast<std::size_t>(format / detail::saved_variant);
-  if (variant >= max_variants) return std::nullopt;
-  return SavedPlan{{static_cast<int>(world_size), static_cast<int>(ranks_on_host), model},
-                   {static_cast<std::size_t>(first), static_cast<std::size_t>(bucket)},
-                   variant};
-}
-
-DTRAIN_DEFINED std::int64_t digest_of(std::span<const GradientSize> sizes, std::span<const char* const> variants) {
-  Serializer writer;
-  for (const GradientSize& size : sizes) {
-    auto bytes = static_cast<std::uint64_t>(size.bytes);
-    DType dtype = size.dtype;
-    writer.number(bytes);
-    writer.choice(dtype, first_dtype, last_dtype);
-  }
-  for (const char* const variant : variants) {
-    std::string name = variant;
-    writer.text(name, name.size());
-  }
-  const Sha256Digest digest = Sha256().update(writer.characters()).digest();
-  std::int64_t number = 0;
-  std::memcpy(&number, digest.data(), sizeof number);
-  return number;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/planning/step_model.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-DTRAIN_DEFINED StepProfile step_profile(std::span<const StepRecord> records, std::uint64_t step, std::size_t parameters,
-                                        std::size_t buckets) {
-  StepRecord::Clock::time_point begun{};
-  for (const StepRecord& record : records) {
-    if (record.step == step && record.event == StepEvent::begun) begun = record.time;
-  }
-  constexpr double none = -1;
-  StepProfile profile{0, false, std::vector<double>(parameters, none), std::vector<double>(buckets, 0)};
-  std::vector<double> started(buckets, none);
-  std::vector<double> reduced(buckets, none);
-  const auto set = [](std::vector<double>& times, std::size_t index, double time) {
-    if (index < times.size()) times[index] = time;
-  };
-  for (const StepRecord& record : records) {
-    if (record.step != step) continue;
-    const double time = std::chrono::duration<double>(record.time - begun).count();
-    switch (record.event) {
-      case StepEvent::ready: set(profile.ready_at, record.index, time); break;
-      case StepEvent::started: set(started, record.index, time); break;
-      case StepEvent::reduced: set(reduced, record.index, time); break;
-      case StepEvent::waiting: profile.compute = time; break;
-      default: break;
-    }
-  }
-  for (double& time : profile.ready_at) {
-    if (time == none) time = profile.compute;
-  }
-  for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
-    if (started[bucket] == none || reduced[bucket] == none) continue;
-    profile.bucket_seconds[bucket] = std::max(reduced[bucket] - started[bucket], 0.0);
-    profile.overlaps = profile.overlaps || started[bucket] < profile.compute;
-  }
-  return profile;
+  return std::make_shared<MeasuredPlan>(setup);
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -57466,26 +55471,6 @@ DTRAIN_DEFINED void MasterWeights::scale_gradients(double factor) {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/profile/step_record.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-DTRAIN_DEFINED std::vector<StepRecord> StepRecorder::records(std::uint64_t first_step) const {
-  std::vector<StepRecord> found;
-  const std::uint64_t end = next_.load(std::memory_order_acquire);
-  const std::uint64_t begin = end > slots_.size() ? end - slots_.size() : 0;
-  found.reserve(static_cast<std::size_t>(end - begin));
-  for (std::uint64_t number = begin; number < end; ++number) {
-    StepRecord record;
-    if (read(number, record) && record.step >= first_step) {
-      found.push_back(record);
-    }
-  }
-  return found;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/profile/timeline.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -57502,34 +55487,77 @@ inline std::string json_string(const std::string& text) {
   return quoted + '"';
 }
 
-/// Writes events, one a line.
-class TraceEvents {
+/// Writes events, one a line. Begins and ends of spans are paired; a record whose other half the ring has lost is
+/// omitted.
+class Trace {
  public:
   using Time = StepRecord::Clock::time_point;
 
-  TraceEvents(Time origin, std::string& text) : origin_(origin), text_(text) {}
+  explicit Trace(Time origin) : origin_(origin) {}
 
-  void of_rank(const RankTimeline& rank) {
+  void add(const RankTimeline& rank, std::span<const std::string> parameters) {
     process_ = rank.rank;
     offset_ = rank.clock_offset;
+    open_.clear();
+    name("process_name", 0, format_text("rank {} on {}", {rank.rank, rank.host}));
+    constexpr const char* rows[] = {"step", "gradient ready", "launched, not started", "reduce"};
+    for (int row = 0; row < 4; ++row) {
+      name("thread_name", row, rows[row]);
+    }
+    for (const StepRecord& record : rank.records) {
+      add(record, parameters);
+    }
   }
 
-  void name(const char* what, int thread, const std::string& name) {
-    line("\"ph\":\"M\",\"name\":\"" + std::string(what) + "\"", thread,
-         ",\"args\":{\"name\":" + json_string(name) + "}");
-  }
-  void span(int thread, const std::string& name, std::uint64_t step, Time begin, Time end) {
-    line("\"ph\":\"X\",\"name\":" + json_string(name), thread,
-         ",\"ts\":" + microseconds(since_origin(begin)) + ",\"dur\":" + microseconds(std::max(end - begin, {})) +
-             of_step(step));
-  }
-  void instant(int thread, const std::string& name, std::uint64_t step, Time time) {
-    line("\"ph\":\"i\",\"s\":\"t\",\"name\":" + json_string(name), thread,
-         ",\"ts\":" + microseconds(since_origin(time)) + of_step(step));
-  }
+  std::string take() noexcept { return std::move(text_); }
 
  private:
   using Duration = StepRecord::Clock::duration;
+
+  void add(const StepRecord& record, std::span<const std::string> parameters) {
+    const std::string bucket = "bucket " + std::to_string(record.index);
+    switch (record.event) {
+      case StepEvent::begun:
+      case StepEvent::launched:
+      case StepEvent::waiting: open(record); break;
+      case StepEvent::ready:
+        line("\"i\",\"s\":\"t\"", 1,  // an instant, which needs a scope
+
+             record.index < parameters.size() ? parameters[record.index] : std::to_string(record.index),
+             ",\"ts\":" + microseconds(since_origin(record.time)) + of_step(record.step));
+        break;
+      case StepEvent::started:
+        close(StepEvent::launched, 2, bucket, record);
+        open(record);
+        break;
+      case StepEvent::reduced: close(StepEvent::started, 3, bucket, record); break;
+      case StepEvent::finished:
+        close(StepEvent::waiting, 0, "waiting", record);
+        close(StepEvent::begun, 0, "step " + std::to_string(record.step), record);
+        break;
+    }
+  }
+
+  void open(const StepRecord& record) { open_[{record.event, record.step, record.index}] = record.time; }
+
+  /// Writes the span from the record of `begin` to `record`, if it is open.
+  void close(StepEvent begin, int thread, const std::string& name, const StepRecord& record) {
+    const auto found = open_.find({begin, record.step, record.index});
+    if (found == open_.end()) return;
+    line("\"X\"", thread, name,
+         ",\"ts\":" + microseconds(since_origin(found->second)) +
+             ",\"dur\":" + microseconds(std::max(record.time - found->second, {})) + of_step(record.step));
+    open_.erase(found);
+  }
+
+  void name(const char* what, int thread, const std::string& value) {
+    line("\"M\"", thread, what, ",\"args\":{\"name\":" + json_string(value) + "}");
+  }
+
+  void line(const char* phase, int thread, const std::string& name, const std::string& rest) {
+    text_ += format_text("{}{\"ph\":{},\"name\":{},\"pid\":{},\"tid\":{}{}}",
+                         {text_.empty() ? "\n" : ",\n", phase, json_string(name), process_, thread, rest});
+  }
 
   Duration since_origin(Time time) const { return time + offset_ - origin_; }
 
@@ -57538,64 +55566,14 @@ class TraceEvents {
     const std::int64_t count = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
     return format_text("{}.{}", {count / 1000, std::to_string(1000 + count % 1000).substr(1)});
   }
+
   static std::string of_step(std::uint64_t step) { return ",\"args\":{\"step\":" + std::to_string(step) + "}"; }
 
-  void line(const std::string& what, int thread, const std::string& rest) {
-    text_ += (first_ ? "\n{" : ",\n{") + what + ",\"pid\":" + std::to_string(process_) +
-             ",\"tid\":" + std::to_string(thread) + rest + "}";
-    first_ = false;
-  }
-
   Time origin_;
-  std::string& text_;
+  std::string text_;
   int process_ = 0;
   std::chrono::nanoseconds offset_{};
-  bool first_ = true;
-};
-
-/// Pairs begin and end records. A record whose other half the ring has lost is omitted.
-class TracePairs {
- public:
-  explicit TracePairs(TraceEvents& events) : events_(events) {}
-
-  void add(const StepRecord& record, std::span<const std::string> parameters) {
-    const std::string bucket = "bucket " + std::to_string(record.index);
-    switch (record.event) {
-      case StepEvent::begun: begin(step_, 0, record); break;
-      case StepEvent::ready:
-        events_.instant(1, record.index < parameters.size() ? parameters[record.index] : std::to_string(record.index),
-                        record.step, record.time);
-        break;
-      case StepEvent::launched: begin(launch_, record.index, record); break;
-      case StepEvent::started:
-        end(launch_, record.index, 2, bucket, record);
-        begin(reduce_, record.index, record);
-        break;
-      case StepEvent::reduced: end(reduce_, record.index, 3, bucket, record); break;
-      case StepEvent::waiting: begin(wait_, 0, record); break;
-      case StepEvent::finished:
-        end(wait_, 0, 0, "waiting", record);
-        end(step_, 0, 0, "step " + std::to_string(record.step), record);
-        break;
-    }
-  }
-
- private:
-  using Key = std::pair<std::uint64_t, std::uint32_t>;  ///< step, bucket
-  using Open = std::map<Key, TraceEvents::Time>;
-
-  static void begin(Open& open, std::uint32_t index, const StepRecord& record) {
-    open[{record.step, index}] = record.time;
-  }
-  void end(Open& open, std::uint32_t index, int thread, const std::string& name, const StepRecord& record) {
-    const auto found = open.find({record.step, index});
-    if (found == open.end()) return;
-    events_.span(thread, name, record.step, found->second, record.time);
-    open.erase(found);
-  }
-
-  TraceEvents& events_;
-  Open step_, launch_, reduce_, wait_;
+  std::map<std::tuple<StepEvent, std::uint64_t, std::uint32_t>, Time> open_;  ///< by event, step and index
 };
 
 inline StepRecord::Clock::time_point earliest(std::span<const RankTimeline> ranks) {
@@ -57612,30 +55590,29 @@ inline StepRecord::Clock::time_point earliest(std::span<const RankTimeline> rank
 }  // namespace detail
 
 DTRAIN_DEFINED std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters) {
-  std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
-  detail::TraceEvents events(detail::earliest(ranks), text);
+  detail::Trace trace(detail::earliest(ranks));
   std::string clocks;
   for (const RankTimeline& rank : ranks) {
-    events.of_rank(rank);
-    events.name("process_name", 0, format_text("rank {} on {}", {rank.rank, rank.host}));
-    constexpr const char* rows[] = {"step", "gradient ready", "launched, not started", "reduce"};
-    for (int row = 0; row < 4; ++row) {
-      events.name("thread_name", row, rows[row]);
-    }
-    detail::TracePairs pairs(events);
-    for (const StepRecord& record : rank.records) {
-      pairs.add(record, parameters);
-    }
+    trace.add(rank, parameters);
     if (rank.clock_uncertainty.count() != 0) {
       clocks += format_text("{}rank {} to within {} us",
                             {clocks.empty() ? "" : ", ", rank.rank, rank.clock_uncertainty.count() / 1000});
     }
   }
   const std::string clock = clocks.empty() ? "one clock" : "rank 0's clock; estimated over the store: " + clocks;
-  return text + "\n],\"otherData\":{\"clock\":" + detail::json_string(clock) + "}}\n";
+  return "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[" + trace.take() +
+         "\n],\"otherData\":{\"clock\":" + detail::json_string(clock) + "}}\n";
 }
 
-DTRAIN_DEFINED void fields(Serializer& of, StepRecord& record) {
+DTRAIN_DEFINED void write_trace(const std::string& path, std::span<const RankTimeline> ranks,
+                                std::span<const std::string> parameters) {
+  const std::string text = timeline_json(ranks, parameters);
+  AtomicFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+inline void fields(Serializer& of, StepRecord& record) {
   std::chrono::nanoseconds time = record.time.time_since_epoch();
   of.number(record.step);
   of.number(record.index);
@@ -57644,7 +55621,8 @@ DTRAIN_DEFINED void fields(Serializer& of, StepRecord& record) {
   record.time = StepRecord::Clock::time_point(time);
 }
 
-DTRAIN_DEFINED void fields(Serializer& of, RankTimeline& timeline) {
+/// All members but the rank, which the reader knows.
+inline void fields(Serializer& of, RankTimeline& timeline) {
   of.raw_text(timeline.host, 256);
   fields(of, timeline.clock_offset);
   fields(of, timeline.clock_uncertainty);
@@ -57666,98 +55644,6 @@ DTRAIN_DEFINED std::optional<RankTimeline> parse_rank_timeline(int rank, std::st
     timeline->rank = rank;
   }
   return timeline;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/profile/write_timeline.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-namespace detail {
-
-DTRAIN_DEFINED GatheredTimelines::GatheredTimelines(RankTimeline own) {
-  all_.push_back(std::move(own));
-}
-
-DTRAIN_DEFINED void GatheredTimelines::add(int rank, std::string_view bytes) {
-  std::optional<RankTimeline> timeline = parse_rank_timeline(rank, bytes);
-  if (!timeline) throw_error(Errc::protocol, "the timeline of rank {} cannot be read", {rank});
-  all_.push_back(*std::move(timeline));
-}
-
-DTRAIN_DEFINED void GatheredTimelines::write(const std::string& path, std::span<const std::string> parameters) const {
-  const std::string text = timeline_json(all_, parameters);
-  AtomicFile file(path);
-  file.write(std::as_bytes(std::span(text)));
-  file.commit();
-}
-
-}  // namespace detail
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/reduction/bucket_rebuild.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-DTRAIN_DEFINED std::optional<BucketPlan> next_plan(const BucketRebuild& rebuild, const BucketPlan& plan,
-                                                   std::span<const GradientSize> sizes,
-                                                   std::span<const std::size_t> order, const BucketCaps& caps,
-                                                   StepMeter& meter) {
-  std::optional<BucketPlan> next;
-  if (!order.empty()) next = plan_buckets(sizes, order, caps);
-  if (rebuild.is_planning()) {
-    std::optional<BucketPlan> planned =
-        rebuild.planner->after_step(order, {meter.step(), meter.last_duration(), meter.recorder()});
-    if (planned) next = std::move(planned);
-    meter.record_every_ready(rebuild.planner->wants_ready_times());
-  }
-  if (next && next->arena_bytes != plan.arena_bytes) {
-    throw_error(Errc::invalid_argument, "a second bucket plan needs another arena; it is not of the same gradients");
-  }
-  const bool is_same = next && next->offset_of == plan.offset_of && next->bucket_of == plan.bucket_of;
-  return is_same ? std::nullopt : std::move(next);
-}
-
-DTRAIN_DEFINED RelocationBuffer::RelocationBuffer(std::size_t wanted, int sharers) : bytes(wanted) {
-  constexpr std::size_t min_bytes = 4096;
-  const std::uint64_t available = available_memory_bytes() / (2 * static_cast<unsigned>(sharers));
-  if (bytes > available || !try_allocate()) {
-    bytes = std::min(bytes, useful_bytes);
-  }
-  while (!memory && bytes > min_bytes && (bytes > available || !try_allocate())) {
-    bytes /= 2;
-  }
-  if (!memory) {
-    memory.reset(new std::byte[bytes]);
-  }
-}
-
-DTRAIN_DEFINED bool has_bound_contents(const GradientTable& gradients) {
-  for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
-    if (gradients[parameter].is_bound() && gradients[parameter].bytes != 0) {
-      return true;
-    }
-  }
-  return false;
-}
-
-DTRAIN_DEFINED std::vector<Block> blocks_of(const GradientTable& gradients, const BucketPlan& plan,
-                                            const std::byte* arena) {
-  std::vector<std::pair<std::size_t, Block>> placed;
-  for (std::size_t parameter = 0; parameter < gradients.size(); ++parameter) {
-    if (const GradientSlot& slot = gradients[parameter]; slot.bytes != 0) {
-      const auto offset = static_cast<std::size_t>(slot.place - arena);
-      placed.push_back({offset, {detail::padded(slot.bytes), plan.offset_of[parameter]}});
-    }
-  }
-  std::sort(placed.begin(), placed.end(), [](const auto& one, const auto& other) { return one.first < other.first; });
-  std::vector<Block> blocks;
-  for (const auto& [offset, block] : placed) {
-    blocks.push_back(block);
-  }
-  return blocks;
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -57809,57 +55695,6 @@ DTRAIN_DEFINED std::string ReadyGradients::missing() const {
 DTRAIN_DEFINED DTRAIN_NOT_INLINED void ReadyGradients::refuse_twice(std::size_t parameter, std::uint64_t step) const {
   names_->refuse_ready(parameter,
                        format_text("came twice in step {}; call it once, when the gradient is final", {step}));
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/reduction/reducing_work.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-DTRAIN_DEFINED void require_reducible(const BucketPlan& plan, const GradientTable& gradients, const char* caller) {
-  if (plan.reuses_memory) {
-    refuse_work(caller,
-                "no ShardedOptimizer, but one with zero::Gradients has left no memory for all gradients; give it to "
-                "each step that reduces");
-  }
-  if (!gradients.have_memory()) {
-    refuse_work(caller,
-                "no ShardedOptimizer, but the model's gradients have no memory for the reduced ones; allocate it, give "
-                "the model bind_gradient(i, view), or give a ShardedOptimizer to each step");
-  }
-}
-
-DTRAIN_DEFINED std::vector<std::vector<BucketGradient>> bucket_gradients(const BucketPlan& plan,
-                                                                         const GradientTable& table) {
-  std::vector<std::vector<BucketGradient>> buckets;
-  for (const PlannedBucket& bucket : plan.buckets) {
-    std::vector<BucketGradient>& gradients = buckets.emplace_back();
-    for (const std::size_t parameter : bucket.parameters) {
-      TensorView view = table.view(parameter);
-      view.data = table[parameter].place;
-      gradients.push_back({parameter, view});
-    }
-  }
-  return buckets;
-}
-
-DTRAIN_DEFINED std::uint64_t allowed_items(std::uint64_t wanted) {
-  constexpr std::uint64_t most = 4096;
-  if (wanted > most) {
-    throw_error(Errc::limit,
-                "a gradient hook's items_per_bucket(ranks) returned {}, but a stream has room for {} work items of a "
-                "bucket at most; let an item do more",
-                {wanted, most});
-  }
-  return wanted;
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_items(std::size_t bucket, std::uint64_t enqueued, std::uint64_t allowed) {
-  throw_error(Errc::limit,
-              "the gradient hook enqueued {} work items for bucket {}, which has room for {}; let its member "
-              "items_per_bucket(ranks) return the largest number for a bucket",
-              {enqueued, bucket, allowed});
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -58256,7 +56091,8 @@ DTRAIN_DEFINED std::string ShardIndex::file_name(const std::string& path, std::i
   return format_text("{}.shard-{}-{}", {path, hex(bytes), rank});
 }
 
-DTRAIN_DEFINED std::vector<NamedTensor> shard_entries(ShardedParameters& shares, int rank) {
+/// Content of this rank's file: the state of its blocks. Rank 0's file also has the state that all ranks hold.
+inline std::vector<NamedTensor> shard_entries(ShardedParameters& shares, int rank) {
   std::vector<NamedTensor> entries;
   const auto add = [&](const std::vector<ShardPiece>& pieces) {
     for (const ShardPiece& piece : pieces) {
@@ -58300,7 +56136,9 @@ DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& 
   }
 }
 
-DTRAIN_DEFINED void remove_other_shard_files(const std::string& path, const ShardIndex& kept) noexcept {
+/// Removes the shard files beside `path` except those of index `kept`, and partial files of killed writers. Logs a
+/// warning for a file that cannot be removed. Blocking: the file system.
+inline void remove_other_shard_files(const std::string& path, const ShardIndex& kept) noexcept {
   try {
     const std::string own = kept.file_name(path, 0);
     const std::string_view begin = std::string_view(own).substr(0, own.rfind('-') + 1);
@@ -58311,8 +56149,9 @@ DTRAIN_DEFINED void remove_other_shard_files(const std::string& path, const Shar
   }
 }
 
-DTRAIN_DEFINED void remove_shard_files(const std::string& path, const ShardIndex& index,
-                                       std::optional<int> rank) noexcept {
+/// Removes the shard files of one index, or only the file of `rank`.
+inline void remove_shard_files(const std::string& path, const ShardIndex& index,
+                               std::optional<int> rank = {}) noexcept {
   try {
     const std::string own = index.file_name(path, rank.value_or(0));
     const std::size_t begin = path.size() + std::string_view(".shard-").size();
@@ -58438,14 +56277,6 @@ DTRAIN_DEFINED void ShardedParameters::add_squares(std::size_t bucket, const Sha
   const BucketShard& part = layout_.buckets[bucket];
   own_squares_ += kernels::sum_of_squares(dtype, memory.block, part.block);
   common_squares_ += kernels::sum_of_squares(dtype, memory.rest, part.rest_count);
-}
-
-DTRAIN_DEFINED void ShardedParameters::measure(std::size_t bucket, const ShardMemory& memory) noexcept {
-  run_rule(bucket, memory, Pass::measure);
-}
-
-DTRAIN_DEFINED void ShardedParameters::update(std::size_t bucket, const ShardMemory& memory, bool stores) noexcept {
-  run_rule(bucket, memory, stores ? Pass::update_and_store : Pass::update);
 }
 
 DTRAIN_DEFINED void ShardedParameters::run_rule(std::size_t bucket, const ShardMemory& memory, Pass pass) noexcept {
