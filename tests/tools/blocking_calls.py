@@ -109,7 +109,7 @@ def parse(text):
 
 def test_cases(root):
     names = set()
-    for path in sorted((root / "tests").rglob("*.cpp")):
+    for path in sorted((root / "tests").rglob("*.[ch]pp")):
         for case in TEST_CASE.finditer(path.read_text()):
             names.add("".join(re.findall(r'"((?:[^"\\]|\\.)*)"', case.group(1))))
     return names
