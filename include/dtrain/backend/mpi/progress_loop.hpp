@@ -256,8 +256,8 @@ class ProgressLoop {
   /// Whether a thread waits, which may hang inside MPI: then no other thread can end its routine.
   WaiterCount watch() noexcept {
     const std::lock_guard lock(waiters_mutex_);
-    const auto cancelled =
-        std::find_if(waiters_.begin(), waiters_.end(), [](const RunningRoutine* one) { return one->token.should_end(); });
+    const auto cancelled = std::find_if(waiters_.begin(), waiters_.end(),
+                                        [](const RunningRoutine* one) { return one->token.should_end(); });
     if (cancelled == waiters_.end()) {
       hang_detector_.reset();
     } else {
