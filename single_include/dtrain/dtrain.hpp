@@ -14901,8 +14901,8 @@ static_assert(message_passing::Endpoint<Endpoint>);
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// A Transport polls it to learn whether to cancel an operation. Threads of cancelled() and stalled(): the one that runs
-/// the operation, or the transport's while that one blocks; of the others any.
+/// A Transport polls it to learn whether to cancel an operation. Threads of cancelled() and stalled(): the one that
+/// runs the operation, or the transport's while that one blocks; of the others any.
 class CancellationToken {
  public:
   /// Whether the channel has failed. Cheap.
@@ -15424,8 +15424,8 @@ class ProgressLoop {
   /// Whether a thread waits, which may hang inside MPI: then no other thread can end its routine.
   WaiterCount watch() noexcept {
     const std::lock_guard lock(waiters_mutex_);
-    const auto cancelled =
-        std::find_if(waiters_.begin(), waiters_.end(), [](const RunningRoutine* one) { return one->token.should_end(); });
+    const auto cancelled = std::find_if(waiters_.begin(), waiters_.end(),
+                                        [](const RunningRoutine* one) { return one->token.should_end(); });
     if (cancelled == waiters_.end()) {
       hang_detector_.reset();
     } else {
@@ -31714,60 +31714,6 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
   optimizer.shares().set_steps(static_cast<std::uint64_t>(index.steps));
   return true;
 }
-
-#if DTRAIN_DEFINITIONS
-
-namespace detail {
-
-DTRAIN_DEFINED std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index) {
-  std::vector<NamedTensor> all(tensors.begin(), tensors.end());
-  for (NamedTensor& tensor : index.tensors()) {
-    all.push_back(std::move(tensor));
-  }
-  return all;
-}
-
-DTRAIN_DEFINED ShardedSave::ShardedSave(const std::string& path, const ShardIndex& index,
-                                        std::span<const NamedTensor> tensors, ShardedParameters& shares, int rank)
-    : path_(behind_link(path)),
-      call_(format_text("{} with id {}", {path, index.id})),
-      index_(index),
-      tensors_(rank == 0 ? with_index(tensors, index_) : std::vector<NamedTensor>()),
-      state_(shard_entries(shares, rank)),
-      rank_(rank) {}
-
-DTRAIN_DEFINED ShardedSave::~ShardedSave() {
-  if (!may_be_whole_) remove_shard_files(path_, index_, rank_);
-}
-
-DTRAIN_DEFINED void ShardedSave::copy() {
-  copies_ = {TensorSnapshot(tensors_), TensorSnapshot(state_)};
-  tensors_ = copies_[0].tensors();
-  state_ = copies_[1].tensors();
-}
-
-DTRAIN_DEFINED void ShardedSave::write() {
-  write_checkpoint_file(index_.file_name(path_, rank_), state_);
-  if (rank_ == 0) {
-    file_.emplace(path_);
-    write_checkpoint(*file_, tensors_);
-    file_->sync();
-  }
-}
-
-DTRAIN_DEFINED void ShardedSave::commit() {
-  try {
-    file_->commit();
-  } catch (...) {
-    if (!file_->has_name()) remove_shard_files(path_, index_);
-    throw;
-  }
-  remove_other_shard_files(path_, index_);
-}
-
-}  // namespace detail
-
-#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -56162,6 +56108,58 @@ inline void remove_shard_files(const std::string& path, const ShardIndex& index,
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/sharded/sharded_checkpoint.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp::detail {
+
+DTRAIN_DEFINED std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index) {
+  std::vector<NamedTensor> all(tensors.begin(), tensors.end());
+  for (NamedTensor& tensor : index.tensors()) {
+    all.push_back(std::move(tensor));
+  }
+  return all;
+}
+
+DTRAIN_DEFINED ShardedSave::ShardedSave(const std::string& path, const ShardIndex& index,
+                                        std::span<const NamedTensor> tensors, ShardedParameters& shares, int rank)
+    : path_(behind_link(path)),
+      call_(format_text("{} with id {}", {path, index.id})),
+      index_(index),
+      tensors_(rank == 0 ? with_index(tensors, index_) : std::vector<NamedTensor>()),
+      state_(shard_entries(shares, rank)),
+      rank_(rank) {}
+
+DTRAIN_DEFINED ShardedSave::~ShardedSave() {
+  if (!may_be_whole_) remove_shard_files(path_, index_, rank_);
+}
+
+DTRAIN_DEFINED void ShardedSave::copy() {
+  copies_ = {TensorSnapshot(tensors_), TensorSnapshot(state_)};
+  tensors_ = copies_[0].tensors();
+  state_ = copies_[1].tensors();
+}
+
+DTRAIN_DEFINED void ShardedSave::write() {
+  write_checkpoint_file(index_.file_name(path_, rank_), state_);
+  if (rank_ == 0) {
+    file_.emplace(path_);
+    write_checkpoint(*file_, tensors_);
+    file_->sync();
+  }
+}
+
+DTRAIN_DEFINED void ShardedSave::commit() {
+  try {
+    file_->commit();
+  } catch (...) {
+    if (!file_->has_name()) remove_shard_files(path_, index_);
+    throw;
+  }
+  remove_other_shard_files(path_, index_);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp::detail
 
 // ---- dtrain/ddp/sharded/sharded_parameters.hpp (definitions)
 

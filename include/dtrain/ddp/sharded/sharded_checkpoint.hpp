@@ -210,9 +210,17 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
   return true;
 }
 
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::load_checkpoint;
+using ddp::save_checkpoint;
+using ddp::save_checkpoint_async;
+}  // namespace DTRAIN_NAMESPACE
+
 #if DTRAIN_DEFINITIONS
 
-namespace detail {
+namespace DTRAIN_NAMESPACE::ddp::detail {
 
 DTRAIN_DEFINED std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index) {
   std::vector<NamedTensor> all(tensors.begin(), tensors.end());
@@ -260,14 +268,6 @@ DTRAIN_DEFINED void ShardedSave::commit() {
   remove_other_shard_files(path_, index_);
 }
 
-}  // namespace detail
+}  // namespace DTRAIN_NAMESPACE::ddp::detail
 
 #endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::load_checkpoint;
-using ddp::save_checkpoint;
-using ddp::save_checkpoint_async;
-}  // namespace DTRAIN_NAMESPACE
