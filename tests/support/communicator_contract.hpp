@@ -176,6 +176,19 @@ void reductions() {
       support::check_reductions(
           self, {count}, [&](DType dtype, ReduceOp op) { return Promises<Rank>::reduces(dtype, op, thread.size()); });
     }
+    // Some megabytes, of widths that do not divide a chunk as four bytes do.
+    const auto sum_is_right = [&](auto element, std::size_t count) {
+      using T = decltype(element);
+      const int ranks = thread.size();
+      auto memory = self.put(std::vector<T>(count, static_cast<T>(thread.rank() + 1)));
+      self.communicator.enqueue(AllReduce{memory.view(), memory.view(), ReduceOp::sum}, self.stream.ref());
+      return self.wait() &&
+             self.template get<T>(memory) == std::vector<T>(count, static_cast<T>(ranks * (ranks + 1) / 2));
+    };
+    if (Promises<Rank>::reduces(DType::f64, ReduceOp::sum, thread.size())) CHECK(sum_is_right(double{}, 200'001));
+    if (Promises<Rank>::reduces(DType::u8, ReduceOp::sum, thread.size())) {
+      CHECK(sum_is_right(std::uint8_t{}, 3'000'001));
+    }
   });
 }
 
@@ -400,7 +413,10 @@ void ends_early() {
         }
       }
       CHECK(drains(self.stream.ref()));
-      if (!Promises<Rank>::drops_work) CHECK(self.template get<float>(memory) == std::vector<float>(300'000, 8));
+      if (!Promises<Rank>::drops_work) {
+        CHECK(self.template get<float>(memory) == std::vector<float>(300'000, 8));
+        CHECK_FALSE(self.latch->failed());
+      }
     });
   });
 }
@@ -442,10 +458,13 @@ void splits() {
     CHECK(sum_is(part, members * (members - 1) + color * members));
     CHECK_ERROR(self.communicator.split_blocking(-1, 0, Deadline::after(1s)), Errc::invalid_argument,
                 "colors begin at 0");
-    thread.doing("splitting again");
+    thread.doing("splitting while work is enqueued");
+    auto busy = self.put(std::vector<float>(250'000, 1));
+    self.communicator.enqueue(AllReduce{busy.view(), busy.view(), ReduceOp::sum}, self.stream.ref());
     auto again = self.communicator.split_blocking(7, 0, Deadline::after(10s));
     CHECK(again.rank() == thread.rank());
     CHECK(sum_is(again, thread.size() * (thread.size() - 1) / 2));
+    CHECK(self.template get<float>(busy) == std::vector<float>(250'000, static_cast<float>(thread.size())));
   });
 }
 

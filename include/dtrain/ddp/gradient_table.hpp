@@ -154,7 +154,9 @@ class GradientTable {
   std::string where() const;
 
   bool takes(StreamHandle stream) const noexcept {
-    return stream.device == device_ && !is_stream_of_each_thread(stream);
+    const bool is_there =
+        device_.kind == DeviceKind::host ? stream.device.kind == device_.kind : stream.device == device_;
+    return is_there && !is_stream_of_each_thread(stream);
   }
 
   /// Whether the given memory is there, with the element count, dtype and device of the parameter's own.

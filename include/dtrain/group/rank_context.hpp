@@ -93,7 +93,7 @@ class RankContext {
   const std::shared_ptr<stream::host::StreamRegistry> streams;       ///< of all groups and wrappers
   const std::shared_ptr<GradientBindingRegistry> gradient_bindings;  ///< of this rank's wrappers
   const std::shared_ptr<PendingWeights> pending_weights;
-  /// @name Of an attempt of an elastic job, whose program's thread sets them
+  /// @name Facts of an attempt of an elastic job, which the program's thread sets
   /// @{
   std::uint64_t elastic_attempt = 0;      ///< its number; 0: the job is not elastic
   std::vector<TensorView> equal_tensors;  ///< have equal values on all ranks when the attempt begins

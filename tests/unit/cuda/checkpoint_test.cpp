@@ -3,12 +3,12 @@
 #include <span>
 
 #include "dtrain/ddp/checkpoint/checkpoint.hpp"
-#include "support/gate.hpp"
-#include "support/expect_error.hpp"
-#include "support/cuda_memory.hpp"
-#include "dtrain/stream/cuda/stream.hpp"
-#include "dtrain/launch/per_process.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
+#include "dtrain/launch/per_process.hpp"
+#include "dtrain/stream/cuda/stream.hpp"
+#include "support/cuda_memory.hpp"
+#include "support/expect_error.hpp"
+#include "support/gate.hpp"
 #include "support/temporary_directory.hpp"
 #include "unit/cuda/prelude.hpp"
 

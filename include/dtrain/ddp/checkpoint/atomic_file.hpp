@@ -45,8 +45,8 @@ struct WritingAttempt {
 /// - A writer locks PATH.part while it lives, so that two writers do not mix. On a file system without locks a second
 /// writer replaces PATH.part, and commit() of the first one throws Error (refused).
 /// - In an elastic job the file is PATH.part.ATTEMPT, and commit() throws the attempt's cause once the attempt has
-/// failed, and Error (refused) if another writer has replaced `path` meanwhile.
-/// Blocking: the file system. Threads: one.
+/// failed, and Error (refused) if another writer has replaced `path` meanwhile. What a killed writer has left is
+/// removed by a writer of a later attempt of the job. Blocking: the file system. Threads: one.
 class AtomicFile {
  public:
   /// @throws Error (the system's code) naming the file; (invalid_argument) for a folder, a device or a pipe; (refused)
@@ -167,7 +167,7 @@ namespace detail {
 /// Whether nobody has replaced the file in between. Its number alone does not tell: a later file may get it again.
 inline bool is_same_file(const struct stat& a, const struct stat& b) noexcept {
   return a.st_ino == b.st_ino && a.st_dev == b.st_dev && a.st_size == b.st_size &&
-         a.st_ctim.tv_sec == b.st_ctim.tv_sec && a.st_ctim.tv_nsec == b.st_ctim.tv_nsec;
+         a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
 }
 
 /// The system would read the name only up to its first zero byte. @throws Error (invalid_argument)

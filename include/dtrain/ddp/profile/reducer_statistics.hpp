@@ -171,7 +171,12 @@ DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const backend::StoreRef& s
   const char* const doing = "summary() or slowest_rank(), which every rank calls";
   backend::StoreRank self{store, rank, world_size, rank, deadline, doing, name};
   self.notice_after = notice_after;
-  return from_bytes<SlowestRank>(backend::store_gather(self, prefix + "computing", own, find), "the slowest rank");
+  const auto slowest =
+      from_bytes<SlowestRank>(backend::store_gather(self, prefix + "computing", own, find), "the slowest rank");
+  if (slowest.rank < 0 || slowest.rank >= world_size) {
+    throw_error(Errc::protocol, "the slowest of {} ranks is said to be rank {}", {world_size, slowest.rank});
+  }
+  return slowest;
 }
 
 #endif  // DTRAIN_DEFINITIONS

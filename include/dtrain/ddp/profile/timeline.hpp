@@ -227,7 +227,6 @@ class Trace {
       case StepEvent::waiting: open(record); break;
       case StepEvent::ready:
         line("\"i\",\"s\":\"t\"", 1,  // an instant, which needs a scope
-
              record.index < parameters.size() ? parameters[record.index] : std::to_string(record.index),
              ",\"ts\":" + microseconds(since_origin(record.time)) + of_step(record.step));
         break;

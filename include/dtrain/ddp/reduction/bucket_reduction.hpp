@@ -217,7 +217,8 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   TensorView bind(std::size_t parameter) {
     if (parameter >= gradients_.size()) gradients_.names().refuse_index(parameter);
     const GradientSlot slot = gradients_[parameter];
-    if (slot.own != nullptr && !slot.is_bound() && !context_.is_elastic) copier_.copy(slot.place, slot.own, slot.bytes, waiting());
+    if (slot.own != nullptr && !slot.is_bound() && !context_.is_elastic)
+      copier_.copy(slot.place, slot.own, slot.bytes, waiting());
     return gradients_.bind(parameter);
   }
 

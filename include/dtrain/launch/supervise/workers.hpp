@@ -207,8 +207,8 @@ class Workers {
         // While the worker is a zombie, its number can belong to no other group.
         static_cast<void>(::kill(-worker->process, SIGKILL));
         worker->process = 0;
-        if (worker->input) {  // another worker may read the lines now
-          worker->tasks.pop_back();
+        if (worker->input) {         // another worker may read the lines now
+          worker->tasks.pop_back();  // the forwarder's, which add() spawned last
           worker->input.reset();
         }
         ended.push_back({worker->rank, ExitStatus::of(info)});

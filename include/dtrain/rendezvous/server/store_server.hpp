@@ -314,7 +314,7 @@ class StoreServer {
   ServerOptions options_;
   std::array<std::unique_ptr<JobServer>, 2> jobs_;  ///< see job_of(); null: not opened
   WorkerConnections* workers_ = nullptr;
-  std::optional<Cause> broken_;                     ///< why no connection is accepted any more
+  std::optional<Cause> broken_;  ///< why no connection is accepted any more
   ConnectionId last_id_ = 0;
   PendingConnections without_hello_;
   PendingConnections with_hello_;             ///< have sent a valid Hello, and have no session yet

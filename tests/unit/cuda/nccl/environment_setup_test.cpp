@@ -1,7 +1,7 @@
-#include "support/nccl_rank.hpp"
-#include "support/expect_error.hpp"
-#include "dtrain/core/config.hpp"
 #include "dtrain/backend/nccl/library.hpp"
+#include "dtrain/core/config.hpp"
+#include "support/expect_error.hpp"
+#include "support/nccl_rank.hpp"
 #include "unit/cuda/prelude.hpp"
 
 namespace {
