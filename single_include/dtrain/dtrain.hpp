@@ -22120,7 +22120,7 @@ class RankContext {
   const std::shared_ptr<stream::host::StreamRegistry> streams;       ///< of all groups and wrappers
   const std::shared_ptr<GradientBindingRegistry> gradient_bindings;  ///< of this rank's wrappers
   const std::shared_ptr<PendingWeights> pending_weights;
-  /// @name Of an attempt of an elastic job, whose program's thread sets them
+  /// @name Facts of an attempt of an elastic job, which the program's thread sets
   /// @{
   std::uint64_t elastic_attempt = 0;      ///< its number; 0: the job is not elastic
   std::vector<TensorView> equal_tensors;  ///< have equal values on all ranks when the attempt begins
@@ -22884,8 +22884,8 @@ struct WritingAttempt {
 /// - A writer locks PATH.part while it lives, so that two writers do not mix. On a file system without locks a second
 /// writer replaces PATH.part, and commit() of the first one throws Error (refused).
 /// - In an elastic job the file is PATH.part.ATTEMPT, and commit() throws the attempt's cause once the attempt has
-/// failed, and Error (refused) if another writer has replaced `path` meanwhile.
-/// Blocking: the file system. Threads: one.
+/// failed, and Error (refused) if another writer has replaced `path` meanwhile. What a killed writer has left is
+/// removed by a writer of a later attempt of the job. Blocking: the file system. Threads: one.
 class AtomicFile {
  public:
   /// @throws Error (the system's code) naming the file; (invalid_argument) for a folder, a device or a pipe; (refused)
@@ -26704,7 +26704,12 @@ DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const backend::StoreRef& s
   const char* const doing = "summary() or slowest_rank(), which every rank calls";
   backend::StoreRank self{store, rank, world_size, rank, deadline, doing, name};
   self.notice_after = notice_after;
-  return from_bytes<SlowestRank>(backend::store_gather(self, prefix + "computing", own, find), "the slowest rank");
+  const auto slowest =
+      from_bytes<SlowestRank>(backend::store_gather(self, prefix + "computing", own, find), "the slowest rank");
+  if (slowest.rank < 0 || slowest.rank >= world_size) {
+    throw_error(Errc::protocol, "the slowest of {} ranks is said to be rank {}", {world_size, slowest.rank});
+  }
+  return slowest;
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -27398,7 +27403,9 @@ class GradientTable {
   std::string where() const;
 
   bool takes(StreamHandle stream) const noexcept {
-    return stream.device == device_ && !is_stream_of_each_thread(stream);
+    const bool is_there =
+        device_.kind == DeviceKind::host ? stream.device.kind == device_.kind : stream.device == device_;
+    return is_there && !is_stream_of_each_thread(stream);
   }
 
   /// Whether the given memory is there, with the element count, dtype and device of the parameter's own.
@@ -30236,7 +30243,8 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   TensorView bind(std::size_t parameter) {
     if (parameter >= gradients_.size()) gradients_.names().refuse_index(parameter);
     const GradientSlot slot = gradients_[parameter];
-    if (slot.own != nullptr && !slot.is_bound() && !context_.is_elastic) copier_.copy(slot.place, slot.own, slot.bytes, waiting());
+    if (slot.own != nullptr && !slot.is_bound() && !context_.is_elastic)
+      copier_.copy(slot.place, slot.own, slot.bytes, waiting());
     return gradients_.bind(parameter);
   }
 
@@ -44472,7 +44480,7 @@ class StoreServer {
   ServerOptions options_;
   std::array<std::unique_ptr<JobServer>, 2> jobs_;  ///< see job_of(); null: not opened
   WorkerConnections* workers_ = nullptr;
-  std::optional<Cause> broken_;                     ///< why no connection is accepted any more
+  std::optional<Cause> broken_;  ///< why no connection is accepted any more
   ConnectionId last_id_ = 0;
   PendingConnections without_hello_;
   PendingConnections with_hello_;             ///< have sent a valid Hello, and have no session yet
@@ -51637,8 +51645,8 @@ class Workers {
         // While the worker is a zombie, its number can belong to no other group.
         static_cast<void>(::kill(-worker->process, SIGKILL));
         worker->process = 0;
-        if (worker->input) {  // another worker may read the lines now
-          worker->tasks.pop_back();
+        if (worker->input) {         // another worker may read the lines now
+          worker->tasks.pop_back();  // the forwarder's, which add() spawned last
           worker->input.reset();
         }
         ended.push_back({worker->rank, ExitStatus::of(info)});
@@ -53569,7 +53577,7 @@ namespace detail {
 /// Whether nobody has replaced the file in between. Its number alone does not tell: a later file may get it again.
 inline bool is_same_file(const struct stat& a, const struct stat& b) noexcept {
   return a.st_ino == b.st_ino && a.st_dev == b.st_dev && a.st_size == b.st_size &&
-         a.st_ctim.tv_sec == b.st_ctim.tv_sec && a.st_ctim.tv_nsec == b.st_ctim.tv_nsec;
+         a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
 }
 
 /// The system would read the name only up to its first zero byte. @throws Error (invalid_argument)
@@ -55468,7 +55476,6 @@ class Trace {
       case StepEvent::waiting: open(record); break;
       case StepEvent::ready:
         line("\"i\",\"s\":\"t\"", 1,  // an instant, which needs a scope
-
              record.index < parameters.size() ? parameters[record.index] : std::to_string(record.index),
              ",\"ts\":" + microseconds(since_origin(record.time)) + of_step(record.step));
         break;
