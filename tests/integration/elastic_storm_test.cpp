@@ -161,11 +161,12 @@ int storm(std::uint32_t seed, int blows) {
   REQUIRE(commits.size() == static_cast<std::size_t>(steps));
   std::vector<int> sizes;
   std::vector<std::string> digests;
-  for (const auto& [step, of_step] : commits) {
+  for (const auto& each_step : commits) {
+    const std::set<Commit>& of_step = each_step.second;
     const Commit& last = *of_step.rbegin();  // earlier ones are of ranks that were lost with them
     const auto same =
         std::count_if(of_step.begin(), of_step.end(), [&](const Commit& each) { return each.attempt == last.attempt; });
-    CHECK_MESSAGE(same == 1, "step " << step << " differs between ranks of attempt " << last.attempt);
+    CHECK_MESSAGE(same == 1, "step " << each_step.first << " differs between ranks of attempt " << last.attempt);
     sizes.push_back(last.size);
     digests.push_back(last.digest);
   }

@@ -52,9 +52,9 @@ void check_commits(const std::string& output, int lost, int steps) {
     if (std::stoi((*i)[1].str()) != lost) digests[std::stoi((*i)[2].str())].insert((*i)[3].str());
   }
   CHECK(digests.size() == static_cast<std::size_t>(steps));
-  for (const auto& [step, found] : digests) {
-    CAPTURE(step);
-    CHECK(found.size() == 1);
+  for (const auto& each : digests) {
+    CAPTURE(each.first);
+    CHECK(each.second.size() == 1);
   }
 }
 

@@ -152,9 +152,9 @@ TEST_CASE("a rank that throws leaves, the others go on, and a newcomer has their
   }
   CHECK(results == std::vector<std::string>{"3", "3", "a mistake", "3"});
   CHECK(commits.weights.size() == steps);
-  for (const auto& [step, weights] : commits.weights) {
-    CAPTURE(step);
-    CHECK(weights.size() == 1);
+  for (const auto& each : commits.weights) {
+    CAPTURE(each.first);
+    CHECK(each.second.size() == 1);
   }
 }
 
