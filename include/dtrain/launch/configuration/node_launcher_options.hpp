@@ -165,7 +165,8 @@ inline void check_min_ranks(NodeLauncherOptions& options, const BackendFacts& ba
                 {options.min_ranks});
   }
   if (options.min_ranks > options.workers) {
-    throw_error(Errc::usage, "--min-ranks={} is more than --nproc-per-node={}", {options.min_ranks, options.workers});
+    throw_error(Errc::usage, "--min-ranks={} is more than --nproc-per-node={}; lower it, or start more workers",
+                {options.min_ranks, options.workers});
   }
 }
 

@@ -101,7 +101,8 @@ class ElasticSupervisor {
     } else if (end_->is_over && !end_->cause) {
       result.exit_code = failed_after_end_;
     } else {
-      result.exit_code = last_failure_ != 0 ? last_failure_ : exit_code_job_failed;
+      const bool is_of_worker = last_failure_ != 0 && !(end_->cause && end_->cause->kind == CauseKind::disagreement);
+      result.exit_code = is_of_worker ? last_failure_ : exit_code_job_failed;
       result.report.push_back(end_->cause ? format_text("the job failed: {}", {end_->cause->sentence()})
                                           : "the job failed: no worker is left");
     }
@@ -171,6 +172,9 @@ class ElasticSupervisor {
     const bool is_final = code == exit_code_usage || code == exit_code_job_failed || code == 128 + SIGTERM;
     const bool is_replaced = !is_final && left_to_replace_ > 0;
     std::string line = format_text("worker {} was lost: {}", {ended.rank, ended.status.text()});
+    if (is_final) {
+      line += "; it is not replaced";
+    }
     if (is_replaced) {
       --left_to_replace_;
       append_text(line, "; another one starts in its place{}", {plan_start(slot)});
