@@ -97,18 +97,24 @@ std::vector<std::string> replay(const std::vector<int>& sizes) {
   return digests;
 }
 
-/// The processes of the workers that are ranks now, as they have said.
-std::vector<pid_t> running(const std::string& output, int workers) {
-  std::vector<pid_t> found;
+/// A worker that is hit no more, or not before it has been a rank again.
+struct Hits {
+  std::set<pid_t> killed;
+  std::map<int, std::size_t> behind;  ///< of a worker: the length of the output when it was hit
+};
+
+/// The processes of the workers that are ranks now, as they have said, by their places.
+std::vector<std::pair<int, pid_t>> running(const std::string& output, int workers, const Hits& hits) {
+  std::vector<std::pair<int, pid_t>> found;
   for (int worker = 0; worker < workers; ++worker) {
-    const std::string mark = "worker " + std::to_string(worker) + " is process ";
+    const std::string name = "worker " + std::to_string(worker);
+    const std::string mark = name + " is process ";
     const std::size_t at = output.rfind(mark);
-    const bool is_rank = at != std::string::npos &&
-                         output.find("worker " + std::to_string(worker) + " is rank", at) != std::string::npos;
-    const pid_t process = is_rank ? static_cast<pid_t>(std::stol(output.substr(at + mark.size()))) : 0;
-    if (process > 0 && ::kill(process, 0) == 0) {
-      found.push_back(process);
-    }
+    const auto hit = hits.behind.find(worker);
+    const std::size_t from = hit == hits.behind.end() ? at : std::max(at, hit->second);
+    if (at == std::string::npos || output.find(name + " is rank", from) == std::string::npos) continue;
+    const auto process = static_cast<pid_t>(std::stol(output.substr(at + mark.size())));
+    if (!hits.killed.contains(process)) found.emplace_back(worker, process);
   }
   return found;
 }
@@ -134,24 +140,30 @@ int storm(std::uint32_t seed, int blows) {
   }
   Program job(program, arguments, {{"DTRAIN_LIVENESS_SECONDS", "2"}});
   int hit = 0;
+  Hits hits;
   const dtrain::Deadline deadline = support::soon(std::chrono::seconds(60));
   const auto ends_within = [&](int milliseconds) {  // and reads what the job writes
     return job.wait_for("finished as", dtrain::Deadline::after(std::chrono::milliseconds(milliseconds)));
   };
   REQUIRE(job.wait_for("commit", deadline));
   while (hit < blows && !deadline.passed() && !ends_within(below(200))) {
-    std::vector<pid_t> processes = running(job.output(), workers);
-    std::shuffle(processes.begin(), processes.end(), random);
-    if (processes.size() < 2) continue;
-    const std::size_t victims = processes.size() > 2 && below(4) == 0 ? 2 : 1;
+    auto ranks = running(job.output(), workers, hits);
+    std::shuffle(ranks.begin(), ranks.end(), random);
+    if (ranks.size() < 2) continue;
+    ranks.resize(ranks.size() > 2 && below(4) == 0 ? 2 : 1);
     const bool stops = below(10) == 0;
-    for (std::size_t i = 0; i < victims; ++i, ++hit) {
-      ::kill(processes[i], stops ? SIGSTOP : SIGKILL);
+    for (const auto& [worker, process] : ranks) {
+      ::kill(process, stops ? SIGSTOP : SIGKILL);
+      if (!stops) hits.killed.insert(process);
+      hits.behind[worker] = job.output().size();
+      ++hit;
       static_cast<void>(ends_within(below(50)));
     }
-    for (std::size_t i = 0; stops && i < victims; ++i) {
-      static_cast<void>(ends_within(500 + below(2500)));  // shorter and longer than the liveness time
-      ::kill(processes[i], SIGCONT);
+    if (stops) static_cast<void>(ends_within(500 + below(2500)));  // shorter and longer than the liveness time
+    for (const auto& [worker, process] : ranks) {
+      if (!stops) break;
+      ::kill(process, SIGCONT);
+      hits.behind[worker] = job.output().size();
     }
   }
   const Result result = job.wait(support::soon(std::chrono::seconds(120)));

@@ -45,7 +45,7 @@ struct WritingAttempt {
 /// - A writer locks PATH.part while it lives, so that two writers do not mix. On a file system without locks a second
 /// writer replaces PATH.part, and commit() of the first one throws Error (refused).
 /// - In an elastic job the file is PATH.part.ATTEMPT, and commit() throws the attempt's cause once the attempt has
-/// failed, and Error (refused) if another writer has replaced `path` meanwhile. What a killed writer has left is
+/// failed, and Error (refused) if another writer has replaced `path` meanwhile. The file of a killed writer is
 /// removed by a writer of a later attempt of the job. Blocking: the file system. Threads: one.
 class AtomicFile {
  public:
