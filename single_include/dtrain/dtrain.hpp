@@ -40146,7 +40146,7 @@ struct Worker {
   Deadline::Clock::time_point since{};  ///< its announcement, its exclusion, or the end of its connection
 };
 
-inline Cause lost(const Worker& worker, const std::string& how) {
+inline Cause loss_of(const Worker& worker, const std::string& how) {
   return {CauseKind::lost, worker.is_member ? worker.rank : -1, worker.host, how};
 }
 
@@ -40397,7 +40397,7 @@ class FormationState {
       worker->connection = connection;
     }
     if (worker->standing == Standing::assigned && worker->is_member && !failed_) {
-      fail(lost(*worker, "it has given up the attempt"), now);
+      fail(loss_of(*worker, "it has given up the attempt"), now);
     }
     worker->standing = Standing::waiting;
     worker->progress = message.progress;
@@ -40463,7 +40463,7 @@ class FormationState {
     } else if (worker->standing == Standing::waiting) {
       worker->standing = Standing::assigned;  // expected again
     } else if (!is_complete_ && !failed_) {
-      fail(lost(*worker, "its connection ended while the attempt was joining"), now);
+      fail(loss_of(*worker, "its connection ended while the attempt was joining"), now);
     }
     settle(now);
   }
@@ -40475,7 +40475,7 @@ class FormationState {
       return;
     }
     if (worker->is_member && worker->standing == Standing::assigned && !failed_ && !is_over_) {
-      fail(lost(*worker, how), now);
+      fail(loss_of(*worker, how), now);
     }
     exclude(*worker, now);
     settle(now);
@@ -40509,13 +40509,13 @@ class FormationState {
                      Instant now) {
     Worker* const worker = workers_.find(host_id, process);
     if (exit_code == exit_code_usage && !history_.has_committed()) {
-      end(worker == nullptr ? Cause{CauseKind::lost, -1, {}, how} : lost(*worker, how));
+      end(worker == nullptr ? Cause{CauseKind::lost, -1, {}, how} : loss_of(*worker, how));
     }
     if (worker != nullptr) {
       close(*worker);
       worker->standing = Standing::gone;
       if (worker->is_member && !failed_ && !is_over()) {
-        fail(lost(*worker, how), now);
+        fail(loss_of(*worker, how), now);
       }
       workers_.forget_if_unknown(*worker);
     }
@@ -44798,11 +44798,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
   static FormationState::Instant now() { return Deadline::Clock::now(); }
 
   static std::uint64_t random_number() {
-    std::uint64_t number = 1;  // 0 means none
-    for (const std::byte each : random_bytes<8>()) {
-      number = number << 8 | static_cast<std::uint64_t>(each);
-    }
-    return number;
+    return std::bit_cast<std::uint64_t>(random_bytes<sizeof(std::uint64_t)>()) | 1;  // 0 means none
   }
 
   std::chrono::milliseconds heartbeat() const {
@@ -56431,9 +56427,7 @@ DTRAIN_DEFINED ElasticWorker::ElasticWorker(const launch::RankProcess& process) 
   }
   id_.host_id = rendezvous::host_identity(process.host_id).id;
   id_.process = ::getpid();
-  for (const std::byte each : random_bytes<8>()) {
-    id_.nonce = id_.nonce << 8 | static_cast<std::uint64_t>(each);
-  }
+  id_.nonce = std::bit_cast<std::uint64_t>(random_bytes<sizeof(id_.nonce)>());
   rendezvous::StoreAddress address;
   address.host = process.identity.master_addr.value_or("");
   address.port = static_cast<std::uint16_t>(process.identity.master_port.value_or(0));

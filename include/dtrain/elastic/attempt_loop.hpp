@@ -114,6 +114,7 @@ int run_worker(const launch::RankProcess& process, int (*call)(void* program, El
 
 #include <unistd.h>
 
+#include <bit>
 #include <chrono>
 #include <optional>
 #include <thread>
@@ -170,9 +171,7 @@ DTRAIN_DEFINED ElasticWorker::ElasticWorker(const launch::RankProcess& process) 
   }
   id_.host_id = rendezvous::host_identity(process.host_id).id;
   id_.process = ::getpid();
-  for (const std::byte each : random_bytes<8>()) {
-    id_.nonce = id_.nonce << 8 | static_cast<std::uint64_t>(each);
-  }
+  id_.nonce = std::bit_cast<std::uint64_t>(random_bytes<sizeof(id_.nonce)>());
   rendezvous::StoreAddress address;
   address.host = process.identity.master_addr.value_or("");
   address.port = static_cast<std::uint16_t>(process.identity.master_port.value_or(0));

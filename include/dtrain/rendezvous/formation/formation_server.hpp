@@ -4,6 +4,7 @@
 /// opens in the store.
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -122,11 +123,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
   static FormationState::Instant now() { return Deadline::Clock::now(); }
 
   static std::uint64_t random_number() {
-    std::uint64_t number = 1;  // 0 means none
-    for (const std::byte each : random_bytes<8>()) {
-      number = number << 8 | static_cast<std::uint64_t>(each);
-    }
-    return number;
+    return std::bit_cast<std::uint64_t>(random_bytes<sizeof(std::uint64_t)>()) | 1;  // 0 means none
   }
 
   std::chrono::milliseconds heartbeat() const {

@@ -75,7 +75,7 @@ class FormationState {
       worker->connection = connection;
     }
     if (worker->standing == Standing::assigned && worker->is_member && !failed_) {
-      fail(lost(*worker, "it has given up the attempt"), now);
+      fail(loss_of(*worker, "it has given up the attempt"), now);
     }
     worker->standing = Standing::waiting;
     worker->progress = message.progress;
@@ -141,7 +141,7 @@ class FormationState {
     } else if (worker->standing == Standing::waiting) {
       worker->standing = Standing::assigned;  // expected again
     } else if (!is_complete_ && !failed_) {
-      fail(lost(*worker, "its connection ended while the attempt was joining"), now);
+      fail(loss_of(*worker, "its connection ended while the attempt was joining"), now);
     }
     settle(now);
   }
@@ -153,7 +153,7 @@ class FormationState {
       return;
     }
     if (worker->is_member && worker->standing == Standing::assigned && !failed_ && !is_over_) {
-      fail(lost(*worker, how), now);
+      fail(loss_of(*worker, how), now);
     }
     exclude(*worker, now);
     settle(now);
@@ -187,13 +187,13 @@ class FormationState {
                      Instant now) {
     Worker* const worker = workers_.find(host_id, process);
     if (exit_code == exit_code_usage && !history_.has_committed()) {
-      end(worker == nullptr ? Cause{CauseKind::lost, -1, {}, how} : lost(*worker, how));
+      end(worker == nullptr ? Cause{CauseKind::lost, -1, {}, how} : loss_of(*worker, how));
     }
     if (worker != nullptr) {
       close(*worker);
       worker->standing = Standing::gone;
       if (worker->is_member && !failed_ && !is_over()) {
-        fail(lost(*worker, how), now);
+        fail(loss_of(*worker, how), now);
       }
       workers_.forget_if_unknown(*worker);
     }

@@ -49,7 +49,7 @@ struct Worker {
   Deadline::Clock::time_point since{};  ///< its announcement, its exclusion, or the end of its connection
 };
 
-inline Cause lost(const Worker& worker, const std::string& how) {
+inline Cause loss_of(const Worker& worker, const std::string& how) {
   return {CauseKind::lost, worker.is_member ? worker.rank : -1, worker.host, how};
 }
 
