@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// DistributedDataParallel: wraps a model and averages its gradients over the ranks while the backward pass runs.
+/// DistributedDataParallel: a program's wrapper of its model, which averages gradients during the backward pass.
 
 #include <concepts>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Elastic: a worker of a job that goes on when ranks are lost, and takes replacements in.
+/// Elastic: run()'s handle for a body of a job that goes on when ranks are lost, and takes replacements in.
 
 #include <concepts>
 #include <cstdint>

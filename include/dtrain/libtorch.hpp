@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// LibTorch: DistributedDataParallel of LibTorch modules, whose gradients it averages over the ranks.
+/// LibTorch: a program's DistributedDataParallel of LibTorch modules, whose gradients it averages over the ranks.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// ProcessGroup: a rank's handle on its job, or on a subgroup of its ranks.
+/// ProcessGroup: a rank's handle on its job, or on a subgroup of its ranks. run() gives one to the program's body.
 
 #include <chrono>
 #include <memory>

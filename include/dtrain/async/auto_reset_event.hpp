@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// async::AutoResetEvent: each set lets one coroutine pass.
+/// async::AutoResetEvent: each set lets one coroutine pass. Loops of servers, sessions and launchers wait for one.
 
 #include "dtrain/async/loop/event_loop.hpp"
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// IntrusiveList: a doubly linked list whose elements hold the links and can unlink themselves.
+/// IntrusiveList of an EventLoop's waiters: a doubly linked list whose elements hold the links and unlink themselves.
 
 #include "dtrain/core/version.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// LoopHandle: starts coroutines on another thread's EventLoop; BackgroundTask: the owner of one, which cancels it when
-/// destroyed.
+/// destroyed. Store sends its requests by it, TaskRunner starts users' coroutines.
 
 #include <atomic>
 #include <condition_variable>

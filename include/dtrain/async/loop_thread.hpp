@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// async::LoopThread: an EventLoop and the thread that runs it.
+/// async::LoopThread: an EventLoop and the thread that runs it. ControlPlane and FormationClient own one.
 
 #include <memory>
 #include <string_view>

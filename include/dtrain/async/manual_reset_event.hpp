@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// async::ManualResetEvent: a flag that coroutines of one loop wait for.
+/// async::ManualResetEvent: a flag that coroutines of one loop wait for. StoreClient and JobServer wait for one.
 
 #include "dtrain/async/loop/event_loop.hpp"
 #include "dtrain/core/config.hpp"

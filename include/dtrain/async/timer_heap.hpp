@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Waiter: a suspended coroutine of an EventLoop, linked into one list and into the timers; TimerHeap: the timers, in a
-/// binary heap; insertion and removal in logarithmic time.
+/// binary heap; insertion and removal in logarithmic time. The loop's Scheduler owns it.
 
 #include <coroutine>
 #include <cstddef>

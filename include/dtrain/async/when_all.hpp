@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// when_all: awaits several tasks concurrently.
+/// when_all: awaits several tasks concurrently. Programs call it in their coroutines.
 
 #include <cstddef>
 #include <type_traits>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// with_deadline: runs a task that is cancelled at a deadline.
+/// with_deadline: runs a task that is cancelled at a deadline. Programs call it in their coroutines.
 
 #include <optional>
 #include <type_traits>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// HostAllocation: a rank's memory of a host backend; AllocationTable: a communicator's allocations, to find the one
-/// that a buffer is in.
+/// that a buffer is in. The communicators of all backends but Nccl use it.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// The concept Backend: the type a Policy names, which opens the channels of a group; OnHostStreams: a Backend whose
-/// operations are enqueued on host streams.
+/// operations are enqueued on host streams. GroupState opens its channel by this concept.
 
 #include <concepts>
 #include <memory>

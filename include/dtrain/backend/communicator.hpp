@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The concept Communicator: collectives and messages between the ranks of one channel.
+/// The concept Communicator: collectives and messages of one channel, which group/ and ddp/ enqueue on it.
 
 #include <concepts>
 #include <cstddef>

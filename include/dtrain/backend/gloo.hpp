@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// backend::Gloo: ranks on hosts without MPI or GPUs exchange messages over Gloo's TCP connections.
+/// backend::Gloo, for a Policy: ranks on hosts without MPI or GPUs exchange messages over Gloo's TCP connections.
 
 #include "dtrain/core/config.hpp"
 

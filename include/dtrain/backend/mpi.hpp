@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI.
+/// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI. A program names it in its Policy.
 
 #include "dtrain/core/config.hpp"
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// backend::Nccl: ranks with a GPU each exchange data over NCCL.
+/// backend::Nccl: ranks with a GPU each exchange data over NCCL. A program names it in its Policy.
 
 #include "dtrain/core/config.hpp"
 

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
 /// Operation: descriptor of a call. Ranks compare descriptors, so that mismatched calls fail instead of hanging.
+/// Channels and algorithms get one for each call.
 
 #include <cstdint>
 #include <functional>

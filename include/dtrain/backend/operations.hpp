@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// The operations of a communicator as values: AllReduce, Broadcast and the others, each with its buffers, the checks
-/// of its arguments, and the descriptor that ranks compare.
+/// The operations of a communicator as values that enqueue() takes: AllReduce, Broadcast and the others, each with its
+/// buffers, the checks of its arguments, and the descriptor that ranks compare.
 
 #include <array>
 #include <cstddef>

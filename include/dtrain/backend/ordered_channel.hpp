@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// OrderedChannel: base of a channel that runs its operations in enqueue order, until its first cause of failure;
-/// ChannelOwner: a communicator's share of it, which enqueues EnqueuedOperations.
+/// OrderedChannel: base of a host backend's or topology's channel, which runs operations in enqueue order, until its
+/// first cause of failure; ChannelOwner: a communicator's share of it, which enqueues EnqueuedOperations.
 
 #include <algorithm>
 #include <atomic>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// backend::SharedMemory: ranks of one host reduce in memory that all of them map.
+/// backend::SharedMemory: ranks of one host reduce in memory that all of them map. A program names it in its Policy.
 
 #include <string_view>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// block_until(): waits on a condition variable until a deadline, in a form that ThreadSanitizer supports.
+/// block_until(): a thread's wait for another on a condition variable with a deadline; ThreadSanitizer supports it.
 
 #include <algorithm>
 #include <chrono>

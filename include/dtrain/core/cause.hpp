@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Cause: the first cause of a job's failure, the same on every rank; JobFailed and PeerLost: the exceptions that carry
-/// it; the exit codes of a job's processes.
+/// it; the exit codes of a job's processes. The store sends it to every rank.
 
 #include <cstdint>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Compressed traffic: the bytes that a compression saves on the network, and the time that it takes.
+/// Compressed traffic in ReducerStatistics: bytes that a compression saves on the network, and the time that it takes.
 
 #include <atomic>
 #include <chrono>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Macros: compiler, sanitizer, processor, separate compilation. Outside kernels/ no other file reads the compiler's
-/// own.
+/// own. Every header with definitions includes it.
 
 #if !defined(__linux__)
 #error "dtrain: Linux is the only system it runs on (epoll, memfd and futexes carry it)"

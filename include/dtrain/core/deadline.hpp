@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Deadline: the point in time at which a wait ends; every wait in dtrain has one.
+/// Deadline: the point in time at which a wait ends; every wait in dtrain has one. All blocking calls take or make one.
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Futexes: waiting on a 32-bit word with a deadline, inside a process or across processes.
+/// Futexes, on which host streams and SharedMemory wait: a 32-bit word with a deadline, in or across processes.
 
 #include <linux/futex.h>
 #include <sys/syscall.h>

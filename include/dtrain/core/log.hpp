@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// log(): lines to stderr, each in one write, at the levels that DTRAIN_LOG selects.
+/// log(): lines to stderr, each in one write, at the levels that DTRAIN_LOG selects. Every folder calls it.
 
 #include <optional>
 #include <string_view>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Serializer: writes the fields of a struct to bytes and reads them from untrusted bytes, by one description.
+/// Serializer: writes the fields of a struct to bytes and reads them from untrusted bytes, by one description. The
+/// store's protocol, checkpoints and launcher records use it.
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Version of dtrain; CMake and the package files read these three numbers from here.
+/// Version of dtrain and its namespace, for every header; CMake and the package files read these three numbers.
 
 #define DTRAIN_VERSION_MAJOR 0
 #define DTRAIN_VERSION_MINOR 1

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Address check: detects parameters whose memory has moved since the model was wrapped.
+/// Address check: finds parameters whose memory has moved since the wrapping. Reducer calls it in each step.
 
 #include <algorithm>
 #include <chrono>

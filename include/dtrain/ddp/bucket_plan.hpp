@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Bucket plan: which gradients are reduced together, in which order, and their offsets in the arena.
+/// Bucket plan, made by Driver and BucketRebuild: which gradients are reduced together, in which order, and where.
 
 #include <algorithm>
 #include <cstddef>

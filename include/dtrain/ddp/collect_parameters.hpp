@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Collection of a model's parameters and buffers; rejects those that cannot be trained.
+/// Collection of a model's parameters and buffers for Driver and optimizers; rejects those that cannot be trained.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// DdpOptions: options of DistributedDataParallel; PlanChoice: whether its buckets are given, or chosen from
-/// measurements of the first steps.
+/// measurements of the first steps. Programs give them to the wrapper.
 
 #include <cstddef>
 #include <memory>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// DriverAccess: the part of a DistributedDataParallel that optimizers and planners of the library use.
+/// DriverAccess: the part of a DistributedDataParallel that optimizers, planners and libtorch.hpp use.
 
 #include <string>
 

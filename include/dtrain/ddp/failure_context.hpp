@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// FailureContext: latch, rank and group with which a reducer reports failures to its job.
+/// FailureContext: latch, rank and group, by which a wrapper's Driver and Reducer report failures to their job.
 
 #include <chrono>
 #include <memory>

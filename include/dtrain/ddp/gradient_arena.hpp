@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// GradientArena: the memory of the buckets, by a plan, and the place of each gradient there.
+/// GradientArena: the memory of the buckets, by a plan, and the place of each gradient there. BucketReduction owns it.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Model concept: a class with parameters().
+/// Model concept: a class with parameters(). DistributedDataParallel requires it.
 
 #include <concepts>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Parameter: a name, the memory of its value and the memory of its gradient; PresentValue: where the value is, in
-/// models whose values move.
+/// models whose values move. A model's parameters() returns them.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Rank 0 task: a file operation that rank 0 runs and whose result every rank gets.
+/// Rank 0 task: a file operation that rank 0 runs and whose result every rank gets. Checkpoints and timelines call it.
 
 #include <chrono>
 #include <cstddef>

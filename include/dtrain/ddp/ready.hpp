@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Ready: callback by which a backward pass marks a gradient as final.
+/// Ready: callback by which a backward pass marks a gradient as final. A program calls it in backward().
 
 #include <cstddef>
 #include <optional>

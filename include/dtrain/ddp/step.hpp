@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Step: one backward pass, from its first ready gradient to the last reduced one.
+/// Step: a wrapper's backward pass, from its first ready gradient to the last reduced one.
 
 #include <cstddef>
 #include <exception>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// StepWork: interface of what a step does with each full bucket: an all-reduce (AllReduceWork), a hook (HookWork), or
-/// a reduce-scatter and an optimizer's update (ShardedReduction).
+/// a reduce-scatter and an optimizer's update (ShardedReduction). BucketReduction calls it.
 
 #include <cstddef>
 #include <cstdint>

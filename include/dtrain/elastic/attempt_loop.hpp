@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Attempt loop: a worker of an elastic job, which calls its function again for each set of ranks; decides what the end
-/// of a call means.
+/// of a call means. Elastic::train() runs it.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Kept state: the tensors that make up the training state of an elastic job's worker, their digest, and the copies
-/// that undo an unfinished step.
+/// that undo an unfinished step. ElasticWorker owns it.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Buffer arguments of a group's collectives: views of any memory, or typed host memory.
+/// Buffer arguments of the calls in collectives.hpp: views of any memory, or typed host memory.
 
 #include <cstddef>
 #include <span>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Collectives of a process group, enqueued on a stream or blocking: symmetric ones, those with a root, and those with
-/// a block for each pair of ranks; group::Work: a handle on an enqueued one.
+/// a block for each pair of ranks; group::Work: a handle on an enqueued one. Programs call them on their ProcessGroup.
 
 #include <memory>
 #include <span>

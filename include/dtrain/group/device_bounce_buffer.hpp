@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Bounce buffer on the device: copies host memory there and back for collectives of a device-only backend.
+/// Bounce buffer on the device: collectives.hpp copies host memory there and back for a device-only backend.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Gradient binding registry: addresses of parameters whose gradients a wrapper of this rank has bound.
+/// Gradient binding registry of a RankContext: addresses of parameters whose gradients a Driver has bound.
 
 #include <memory>
 #include <mutex>

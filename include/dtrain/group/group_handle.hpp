@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// GroupHandle: what wrappers, planners and checkpoints need of a process group, whatever its policy.
+/// GroupHandle: what wrappers, planners and checkpoints need of a process group, whatever its policy. ddp/ calls it.
 
 #include <chrono>
 #include <functional>

@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// GroupInternals: members of a process group for the library's own templates, typed by the policy; GroupHandle has
-/// the members that need no policy. enqueue_within(): an operation of a group in the order of a CUDA stream of the
-/// program, without a wait of the host.
+/// GroupInternals: members of a process group for the library's own templates, typed by the policy; GroupHandle has the
+/// members that need no policy. enqueue_within(): an operation of a group in the order of a CUDA stream of the program,
+/// without a wait of the host. Wrappers, checkpoints and elastic.hpp call them.
 
 #include <memory>
 #include <string>

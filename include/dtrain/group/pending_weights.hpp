@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Pending weights: the optimizers of a rank whose steps leave new weights to come, for what reads weights by address.
+/// Pending weights: ShardedOptimizers enter weights that their steps leave to come; checkpoints wait for them by
+/// address.
 
 #include <cstddef>
 #include <functional>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// group::RankBody: a rank of run(), which joins its job, runs its body and leaves.
+/// group::RankBody: a rank of run() or Elastic::train(), which joins its job, runs its body and leaves.
 
 #include <sys/types.h>
 

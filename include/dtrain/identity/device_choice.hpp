@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Device choice: selects one of the process's visible devices.
+/// Device choice: selects one of the process's visible devices. device_selection.hpp of the GPU backends calls it.
 
 #include <optional>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Identity errors: invalid, contradictory or incomplete variables of a process's identity.
+/// Identity errors, which every parser here throws: invalid, contradictory or incomplete variables of a process.
 
 #include <cstddef>
 #include <cstdint>

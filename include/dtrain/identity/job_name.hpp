@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Job name: DTRAIN_JOB_ID, else the launcher's id of the job; ranks with different job names do not join each
-/// other.
+/// Job name: DTRAIN_JOB_ID, else the launcher's id of the job; ranks with different job names do not join each other.
+/// resolve_identity.hpp calls it.
 
 #include <initializer_list>
 #include <optional>

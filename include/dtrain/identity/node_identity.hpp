@@ -2,7 +2,7 @@
 /// @file
 /// Node identity: node rank, node count and store address of a per-node launcher; pure. The sources, in order of
 /// precedence: flags, pairs of node variables, one launcher on each node under mpirun or srun, and a process's
-/// identity, read as the node's.
+/// identity, read as the node's. node_launcher_options.hpp calls it.
 
 #include <array>
 #include <optional>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Process identity: rank, sizes, node, store address and job of a process, from its environment; as text.
+/// Process identity, which a RankProcess holds: rank, sizes, node, store address and job of a process; as text.
 
 #include <optional>
 #include <string>

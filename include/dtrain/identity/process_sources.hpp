@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Process-identity sources, in order of precedence, and the completeness check: errors, with remedies, if variables
-/// show a job of several processes but are no complete source.
+/// show a job of several processes but are no complete source. resolve_identity.hpp walks them.
 
 #include <algorithm>
 #include <array>

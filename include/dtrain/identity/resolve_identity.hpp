@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Identity resolution: the ProcessIdentity of an environment, with the name of its job; pure.
+/// Identity resolution for rank_process.hpp: the ProcessIdentity of an environment, with the name of its job; pure.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/identity/environment/local_rank_argument.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Environment variables: a snapshot of the process's real environment, and typed, strict reads from a map.
+/// Environment variables for identity sources: a snapshot of the real environment, and typed, strict reads of a map.
 
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Kernel loop: reduces block after block, from every source, through registers, to every target.
+/// Kernel loop for instruction_sets/: reduces block after block, from every source, through registers, to every target.
 
 #include <cstddef>
 #include <cstring>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Element conversion to wider types and back: 16-bit floats and f32, integers and i64.
+/// Element conversion for PartialReduction and MasterWeights: 16-bit floats to f32, integers to i64, and back.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Memory copies: one whose speed does not depend on alignment, and one with non-temporal stores, which go past the
-/// caches, for another core to read.
+/// caches, for another core to read. Host collectives and ddp/ call them.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Dot product of floats in host memory, in an order that depends on the count alone.
+/// Dot product of floats in host memory, in an order that depends on the count alone, for hooks.
 
 #include <cstddef>
 

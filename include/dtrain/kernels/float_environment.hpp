@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Default floating-point environment (IEEE 754 rounding and subnormals) for a scope.
+/// Default floating-point environment (IEEE 754 rounding and subnormals) for a scope of reductions and optimizers.
 
 #include <cstdint>
 

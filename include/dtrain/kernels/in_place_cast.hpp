@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Casts between f32 and 16-bit floats in the memory of the f32 elements, and the rounding errors that error feedback
-/// keeps.
+/// keeps. hooks::Cast and WireReduction call them.
 
 #include <cstddef>
 

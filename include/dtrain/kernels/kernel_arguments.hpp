@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// KernelArguments: parameters of a reduction kernel.
+/// KernelArguments: parameters of a reduction kernel. Reduction fills them.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Partial reduction: one rank's step of a reduction that passes partial results from rank to rank.
+/// Partial reduction: one rank's step of an algorithm over messages that passes partial results from rank to rank.
 
 #include <cstddef>
 #include <span>

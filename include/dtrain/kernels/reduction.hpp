@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Reduction: combines the elements of many ranks in host memory, in rank order, with equal bits on every processor.
+/// Reduction: combines elements of many ranks in host memory for SharedMemory and algorithms over messages, in rank
+/// order, with equal bits on every processor.
 
 #include <cstddef>
 #include <span>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Sum of the squares of floats in host memory, with equal bits on every processor.
+/// Sum of squares of floats in host memory, with equal bits on every processor, for gradient norms and optimizers.
 
 #include <array>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// SIMD vector types: the compiler's vector extension, of any width.
+/// SIMD vector types: the compiler's vector extension, of any width. All kernels compute in them.
 
 #include <cstddef>
 #include <cstdint>

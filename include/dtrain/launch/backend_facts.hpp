@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// BackendFacts: what a launcher knows of a policy's backend before it starts workers.
+/// BackendFacts: what a launcher knows of a policy's backend before it starts workers. run() makes it of the policy.
 
 #include <string_view>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Exit status of a process: exit code or signal, as a number for exit() and as text.
+/// Exit status of a process that Workers reaped: exit code or signal, as a number for exit() and as text.
 
 #include <sys/wait.h>
 

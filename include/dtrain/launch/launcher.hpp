@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Concept Launcher: the first type of a Policy, which starts or identifies the processes of a job.
+/// Concept Launcher: the first type of a Policy. run() calls its start(), which starts or identifies the processes.
 
 #include <concepts>
 #include <string_view>

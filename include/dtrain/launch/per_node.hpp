@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// launch::PerNode: the process that the user starts becomes the launcher of this node's workers.
+/// launch::PerNode, for a Policy: the process that the user starts becomes the launcher of this node's workers.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/launch/launcher.hpp"

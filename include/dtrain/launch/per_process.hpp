@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// launch::PerProcess: an external launcher starts one process for each rank and sets its identity in the environment.
+/// launch::PerProcess, for a Policy: an external launcher starts each rank's process and sets its identity.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/launch/rank_process.hpp"

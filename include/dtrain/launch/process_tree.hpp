@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Process tree: ancestors and descendants of a process, from /proc.
+/// Process tree: ancestors and descendants of a process, from /proc, for Workers and process_setup.hpp.
 
 #include <sys/stat.h>
 #include <sys/types.h>

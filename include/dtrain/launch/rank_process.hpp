@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// launch::RankProcess: identity and settings of the process that is a rank.
+/// launch::RankProcess: identity and settings of the process that is a rank. Launchers make it, run() joins by it.
 
 #include <chrono>
 #include <memory>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Shutdown schedule: the times at which the launcher sends workers SIGTERM and SIGKILL; pure.
+/// Shutdown schedule: when Supervisor and ElasticSupervisor send workers SIGTERM and SIGKILL; pure.
 
 #include <algorithm>
 #include <chrono>

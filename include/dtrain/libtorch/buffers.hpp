@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Buffers of LibTorch modules, such as the running statistics of BatchNorm: as bytes or means that all ranks share.
+/// Buffers of the wrapper in libtorch.hpp, such as BatchNorm's statistics: bytes or means that all ranks share.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>

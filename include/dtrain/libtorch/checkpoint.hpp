@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Checkpoints of a training with LibTorch: modules, an optimizer, also a sharded one, position in the samples, and
-/// random numbers.
+/// random numbers. Programs call it.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>

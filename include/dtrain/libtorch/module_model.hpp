@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// ModuleModel: LibTorch modules as a model of dtrain's; WrappedValues: the parameters as they were wrapped, and the
-/// present addresses of their values.
+/// present addresses of their values. The wrapper in libtorch.hpp owns it.
 
 #include <c10/core/StorageImpl.h>
 #include <torch/torch.h>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Collectives of LibTorch's tensors in the order of LibTorch's current CUDA stream, without a wait of the host;
-/// current_stream(): that stream.
+/// current_stream(): that stream. buffers.hpp and SyncBatchNorm call it.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// SyncBatchNorm: batch normalisation with the statistics of all ranks' samples.
+/// SyncBatchNorm: batch normalisation with the statistics of all ranks' samples. Programs put it into their modules.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// net::Connection: a connected, non-blocking TCP socket on an EventLoop; connect(): one attempt to one address, and
-/// attempts with back-off until a deadline.
+/// attempts with back-off until a deadline. Sessions, their handshakes and StoreConnector call it.
 
 #include <netinet/tcp.h>
 #include <sys/socket.h>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// interface_addresses(): the addresses of this machine's network interfaces.
+/// interface_addresses(): the addresses of this machine's network interfaces, for stores, Gloo and the network report.
 
 #include <ifaddrs.h>
 #include <net/if.h>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// net::Listener: a TCP socket that accepts connections.
+/// net::Listener: a TCP socket that accepts connections. StoreServer owns it.
 
 #include <netinet/in.h>
 #include <sys/socket.h>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// resolve(): host names to addresses, with a deadline (getaddrinfo has none).
+/// resolve(): host names to addresses, for clients and listeners of a store, with a deadline (getaddrinfo has none).
 
 #include <netdb.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// net::SocketAddress: a numeric IPv4 or IPv6 address with a port.
+/// net::SocketAddress: a numeric IPv4 or IPv6 address with a port. Listeners and connections take one.
 
 #include <arpa/inet.h>
 #include <net/if.h>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// UnixConnection and UnixListener: abstract Unix sockets that pass descriptors between processes of a host.
+/// UnixConnection and UnixListener: abstract Unix sockets by which SharedMemory passes descriptors within a host.
 
 #include <sys/socket.h>
 #include <sys/un.h>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Limits: bounds of messages, keys, values, sessions and connections of the store.
+/// Limits: bounds of messages, keys, values, sessions and connections of the store. Servers and codecs check them.
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The concepts Event, ExternalEvent and Stream: ordered work, and points in it to wait for.
+/// Concepts Event, ExternalEvent and Stream of communicators: ordered work, and points in it to wait for.
 
 #include <concepts>
 

@@ -2,6 +2,7 @@
 /// @file
 /// AlgorithmCommunicator: a communicator that runs the collectives of a topology's algorithm, and all others by the
 /// backend's communicator; the order of the algorithm's operations; AllReduceVariant: a way in which it reduces.
+/// FlatOver and Hierarchical make it.
 
 #include <atomic>
 #include <chrono>

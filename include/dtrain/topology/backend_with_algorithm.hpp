@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// BackendWithAlgorithm: a backend whose communicators run a topology's all_reduce over their endpoint.
+/// BackendWithAlgorithm of Ring, Tree and ParameterServer: a backend whose communicators run a topology's all_reduce.
 
 #include <concepts>
 

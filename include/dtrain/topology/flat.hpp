@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// topology::Flat: the topology that uses the backend's own all-reduce.
+/// topology::Flat: the topology that uses the backend's own all-reduce. A program names it in its Policy.
 
 #include <string_view>
 

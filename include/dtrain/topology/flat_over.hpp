@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// topology::FlatOver: topology::Flat that sends f32 elements in 16 bits.
+/// topology::FlatOver: topology::Flat that sends f32 elements in 16 bits. A program names it in its Policy.
 
 #include <optional>
 #include <span>

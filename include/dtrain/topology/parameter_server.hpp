@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// topology::ParameterServer: synchronous parameter server; the first ranks reduce one shard each.
+/// topology::ParameterServer, for a Policy: synchronous parameter server; the first ranks reduce one shard each.
 
 #include <string_view>
 

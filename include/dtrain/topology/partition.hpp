@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Partition of buffers: blocks, one for each rank, and chunks of a block; views and copies of them.
+/// Partition of Hierarchical's buffers: blocks, one for each rank, and chunks of a block; views and copies of them.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// topology::Ring: bandwidth-optimal ring all-reduce; every rank sends to the next rank only.
+/// topology::Ring: ring all-reduce, in which every rank sends to the next one only. A program names it in its Policy.
 
 #include <string_view>
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// topology::SubChannel: an algorithm's own channel, whose operations run one step at a time; ParallelRunner: second
-/// thread of an algorithm, to send one chunk while another is reduced.
+/// thread of an algorithm, to send one chunk while another is reduced. Hierarchical and FlatOver own them.
 
 #include <chrono>
 #include <exception>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Concept Topology: the all-reduce algorithm over a backend's channels.
+/// Concept Topology: the all-reduce algorithm over a backend's channels. Policy requires it.
 
 #include <concepts>
 #include <string_view>

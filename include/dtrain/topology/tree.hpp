@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// topology::Tree: binary-tree all-reduce: reduction up the tree, broadcast down the tree.
+/// topology::Tree: all-reduce up a binary tree, then broadcast down the tree. A program names it in its Policy.
 
 #include <string_view>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Types on the wire, in which a topology sends f32 elements; and the all-reduce that sends them.
+/// Types on the wire, in which Hierarchical and FlatOver send f32 elements; and the all-reduce that sends them.
 
 #include <type_traits>
 

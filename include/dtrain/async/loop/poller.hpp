@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Poller: the epoll set of an EventLoop, with the coroutines that wait for each descriptor.
+/// Poller: the epoll set of an EventLoop's Scheduler, with the coroutines that wait for each descriptor.
 
 #include <cstddef>
 #include <cstdint>

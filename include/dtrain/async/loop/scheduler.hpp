@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Scheduler of the event loop: ready queue, timers and waiting coroutines; DeadlineAwaiter, the base of its awaiters.
+/// Scheduler of an EventLoop: ready queue, timers and waiting coroutines; DeadlineAwaiter, the base of its awaiters.
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it; Outcome: the stored value
-/// or exception of one.
+/// or exception of one. All coroutines of net/, rendezvous/ and launch/ return one.
 
 #include <coroutine>
 #include <exception>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// TaskHandle: the owner of a task that an EventLoop runs.
+/// TaskHandle: the owner of a task that an EventLoop runs. EventLoop::spawn() returns it.
 
 #include <exception>
 #include <functional>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Split of a channel by color and key, as by MPI_Comm_split.
+/// Split of a channel by color and key, as by MPI_Comm_split. OrderedChannel and NCCL's Communicator call it.
 
 #include <algorithm>
 #include <cstdint>

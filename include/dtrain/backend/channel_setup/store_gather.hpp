@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// store_gather, store_broadcast and store_all_gather: texts and values of ranks, exchanged over the store.
+/// store_gather, store_broadcast and store_all_gather: texts and values of ranks, exchanged over the store. Backends
+/// call them when a channel opens, checkpoints and MeasuredPlan later.
 
 #include <chrono>
 #include <cstddef>

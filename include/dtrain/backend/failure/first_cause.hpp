@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// FirstCause: the first cause of a channel's failure; later causes are ignored.
+/// FirstCause of an OrderedChannel or NCCL channel: the first cause of its failure; later causes are ignored.
 
 #include <atomic>
 #include <mutex>

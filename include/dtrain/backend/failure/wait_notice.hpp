@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Warnings in the log about operations that wait for other ranks: long, or in vain.
+/// WaitNotice: log warnings of host channels and store_gather() about waits for other ranks: long, or in vain.
 
 #include <chrono>
 #include <optional>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// gloo::Endpoint: point-to-point messages over Gloo's unbound buffers.
+/// gloo::Endpoint: point-to-point messages over Gloo's unbound buffers. gloo::Transport owns one.
 
 #include <array>
 #include <coroutine>

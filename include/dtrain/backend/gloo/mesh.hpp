@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// gloo::Mesh: the connections of one channel between all pairs of ranks, and the local IP address at which it listens;
-/// Gloo's headers, and the conversion of its exceptions to Error.
+/// Gloo's headers, and the conversion of its exceptions to Error. gloo::Transport owns one.
 
 #include <algorithm>
 #include <atomic>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// gloo::Transport: runs each routine in the thread that runs the stream, where the routine may block in Gloo;
+/// gloo::Transport: runs a Gloo channel's routines in the thread that runs the stream, where they may block in Gloo;
 /// OperationMonitor: a thread that ends an operation of Gloo at its deadline or on cancellation.
 
 #include <chrono>

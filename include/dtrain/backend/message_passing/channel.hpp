@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Channel of one rank over messages: operations in order, timeouts and failure.
+/// Channel of one rank over messages: operations in order, timeouts and failure. The Communicator beside it owns one.
 
 #include <chrono>
 #include <cstddef>

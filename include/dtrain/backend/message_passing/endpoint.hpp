@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The concept Endpoint: point-to-point messages between the ranks of a channel, used by the algorithms.
+/// The concept Endpoint of Gloo, MPI and SharedMemory: point-to-point messages of a channel, for the algorithms.
 
 #include <concepts>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Page-aligned memory of message-passing communicators: allocations and scratch.
+/// Page-aligned memory of message-passing communicators: allocations and scratch. Communicators and channels own it.
 
 #include <cerrno>
 #include <cstddef>

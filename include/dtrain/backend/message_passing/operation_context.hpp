@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// OperationContext: the endpoint, scratch memory and operation that an algorithm uses; SelectedAllReduce: the
-/// algorithm that a topology selects for all_reduce.
+/// algorithm that a topology selects for all_reduce. Channels make one for each operation.
 
 #include <cstddef>
 #include <string>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Routine: the coroutine type of collective algorithms; FramePool: reused memory for their frames.
+/// Routine: the coroutine type of collective algorithms; FramePool: reused memory for their frames. All algorithms in
+/// algorithms/ return one; transports resume it.
 
 #include <array>
 #include <concepts>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// The concept Transport, which Gloo and MPI implement: opens, interrupts and closes the endpoints of one channel, and
-/// runs the channel's algorithms on them.
+/// runs the channel's algorithms on them. Channel owns one.
 
 #include <concepts>
 #include <string>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// CollectiveEndpoint: the endpoint of backend::MpiCollectives, which runs whole collectives as MPI's nonblocking ones;
-/// MPI's datatypes and reduction operators, or dtrain's kernels where MPI's give other results.
+/// MPI's datatypes and reduction operators, or dtrain's kernels where MPI's give other results. Its transport owns one,
+/// algorithm_selection.hpp calls it.
 
 #include <array>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// mpi::Endpoint: one channel's messages over MPI.
+/// mpi::Endpoint: one channel's messages over MPI. BasicTransport owns one.
 
 #include <coroutine>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The MPI library: <mpi.h> without the C++ bindings, and conversion of MPI's error codes to Error.
+/// The MPI library for mpi/: <mpi.h> without the C++ bindings, and conversion of MPI's error codes to Error.
 
 #include <string>
 #include <system_error>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Requests: the pending MPI requests of this process, tested together; CallMonitor: whether a thread is inside a call
-/// to MPI.
+/// to MPI. ProgressLoop owns them, Endpoint starts them.
 
 #include <atomic>
 #include <chrono>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// AsyncResult: waiting for a nonblocking NCCL call, which finishes in threads of NCCL's own; CommLock: the lock of one
-/// ncclComm_t, held in every call to NCCL on it.
+/// ncclComm_t, held in every call to NCCL on it. Channel, Watchdog and init.hpp wait by it.
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Arguments of NCCL's calls: element types, reductions and a check of devices; calls for messages, and groups of
-/// calls: an exchange and a reduction of blocks.
+/// calls: an exchange and a reduction of blocks. Communicator makes them.
 
 #include <cstddef>
 #include <string>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// InflightRing: the operations in flight on streams, and when the first of them began; diagnosis of a timeout: whether
-/// the ranks called different operations.
+/// the ranks called different operations. Channel fills it, Watchdog reads it.
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
 /// Initialisation of NCCL communicators: ncclCommInitRankConfig for all ranks of a channel, and ncclCommSplit.
+/// Communicator calls them when it opens or splits.
 
 #include <atomic>
 #include <chrono>

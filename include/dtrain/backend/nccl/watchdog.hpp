@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Watchdog: the thread that detects failures of a channel's running operations and then aborts the communicator; end
-/// of a channel: ncclCommFinalize and ncclCommDestroy if its work is complete, ncclCommAbort otherwise.
+/// Watchdog: a communicator's thread, which detects failures of running operations and then aborts the communicator;
+/// end of a channel: ncclCommFinalize and ncclCommDestroy if its work is complete, ncclCommAbort otherwise.
 
 #include <unistd.h>
 

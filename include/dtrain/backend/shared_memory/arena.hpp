@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Arena: an allocation of a channel, with a memory range for each rank, mapped by every rank.
+/// Arena: an allocation by Communicator, with a memory range for each rank, mapped by every rank.
 
 #include <cstddef>
 #include <cstdint>

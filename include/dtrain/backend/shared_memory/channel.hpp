@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Channel of one rank in shared memory: operations in order, barriers, timeouts and failure; CopyPathTuner: measured
-/// choice between cached and non-temporal copies of chunks.
+/// choice between cached and non-temporal copies of chunks. Communicator owns one, collectives/ waits in it.
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Communicator of ranks that share one host's memory.
+/// Communicator of ranks that share one host's memory. SharedMemory's open() makes it.
 
 #include <cstddef>
 #include <cstdint>

@@ -2,7 +2,7 @@
 /// @file
 /// ControlBlock: layout of a channel's shared memory: the counters on which ranks sleep (FutexCounter), the cause of a
 /// failure (SharedCause), rank slots, then each rank's chunk buffers and mailbox (MailboxSlot); the slice of a
-/// reduction for each rank.
+/// reduction for each rank. Channel and its waits read it.
 
 #include <algorithm>
 #include <array>

@@ -2,6 +2,7 @@
 /// @file
 /// ChunkPlan: the chunks in which an operation on device memory passes through host memory; ChunkCopies: the copies of
 /// one chunk to the host and back; ExchangeChunks, ReductionChunks: the chunks of an operation with blocks.
+/// Communicator plans by it, StagingPipeline copies.
 
 #include <algorithm>
 #include <cstddef>

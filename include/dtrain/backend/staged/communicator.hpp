@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Communicator of device memory, staged through a communicator of host memory; Allocation: device memory, with the
-/// host memory through which its operations pass.
+/// host memory through which its operations pass. Staged's open() makes it.
 
 #include <algorithm>
 #include <cstddef>

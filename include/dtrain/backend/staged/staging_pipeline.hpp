@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// StagingPipeline: operations on device memory as pipelined chunks in host memory; DeviceCopies: the slots of that
-/// memory, the copy stream, and the events between them.
+/// memory, the copy stream, and the events between them. Communicator owns it.
 
 #include <algorithm>
 #include <array>

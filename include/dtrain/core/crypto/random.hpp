@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Cryptographic random bytes: nonces, secrets, job ids, and names of shared memory.
+/// Cryptographic random bytes for servers and SharedMemory: nonces, secrets, job ids, names of shared memory.
 
 #include <sys/random.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Sha256: incremental SHA-256 as FIPS 180-4 specifies it. HmacSha256: HMAC-SHA256 as RFC 2104 specifies it.
+/// Sha256: incremental SHA-256 as FIPS 180-4 specifies it, for handshakes and checkpoints. HmacSha256: RFC 2104's HMAC.
 
 #include <array>
 #include <cstddef>

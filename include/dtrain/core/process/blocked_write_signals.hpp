@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// BlockedWriteSignals: scope in which a failed write is an error and not a signal.
+/// BlockedWriteSignals: a scope of log() and file writers in which a failed write is an error and not a signal.
 
 #include <pthread.h>
 #include <signal.h>

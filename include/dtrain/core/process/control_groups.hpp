@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Control groups (cgroups) of this process, in versions 1 and 2 of the kernel's interface, and what they leave to it:
-/// cores (cpu_quota) and memory (available_memory).
+/// cores (cpu_quota) and memory (available_memory). Progress, Supervisor and SharedMemory ask it.
 
 #include <cstdint>
 #include <optional>

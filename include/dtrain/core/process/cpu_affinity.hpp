@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// CPU affinity: the CPUs on which the system may run a thread.
+/// CPU affinity: the CPUs on which the system may run a thread. PerNode and spawn() bind workers by it.
 
 #include <sched.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Descriptor: a move-only owner of a file descriptor.
+/// Descriptor: a move-only owner of a file descriptor. net/, launch/ and ddp/ own their files by it.
 
 #include <unistd.h>
 

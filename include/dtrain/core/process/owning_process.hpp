@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// OwningProcess: detects a forked process, whose copy of an object must not be used as the rank's.
+/// OwningProcess: detects a forked process, in which the copy of a channel or wrapper must not be used as the rank's.
 
 #include <pthread.h>
 #include <sys/types.h>

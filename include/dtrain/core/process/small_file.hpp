@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// read_small_file: the first bytes of a small file, such as one of the kernel's.
+/// read_small_file: the first bytes of a small file, such as those of /proc and /sys that cgroups and reports need.
 
 #include <cstddef>
 #include <optional>

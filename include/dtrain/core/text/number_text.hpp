@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// number_text(): floating-point numbers as text, the same in every locale.
+/// number_text(): floating-point numbers as text, the same in every locale. format_text() calls it.
 
 #include <string>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// sanitize(): escapes characters of other processes' text that a terminal would interpret.
+/// sanitize(): escapes what a terminal would interpret, in other processes' text within errors and logs.
 
 #include <algorithm>
 #include <cstddef>

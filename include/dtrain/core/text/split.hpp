@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Lists in a text: next_entry() takes the entries one by one, has_entry() finds one, joined() makes a list.
+/// Lists in texts of variables and flags: next_entry() takes one entry, has_entry() finds one, joined() makes a list.
 
 #include <algorithm>
 #include <string>

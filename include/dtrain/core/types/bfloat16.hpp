@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// bfloat16: the upper half of a float, for storing gradients: no arithmetic, exact conversions.
+/// bfloat16: the upper half of a float, for a program's gradients: no arithmetic, exact conversions.
 
 #include <bit>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// BufferView: non-owning view of contiguous elements, the operand of a collective; Device: kind and index of the
-/// device of memory or of a stream.
+/// device of memory or of a stream. Collectives take them.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// DType: the element types of gradients and collectives.
+/// DType: the element types of gradients and collectives. Views, backends and kernels name their elements by it.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// float16: IEEE 754's 16-bit float, for storing gradients: no arithmetic, exact conversions; SmallFloat: the template
-/// of it and of the 8-bit floats.
+/// of it and of the 8-bit floats. Programs store gradients in it.
 
 #include <bit>
 #include <cstdint>

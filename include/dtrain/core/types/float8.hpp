@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// float8_e4m3 and float8_e5m2 of the Open Compute Project, for storing gradients: no arithmetic, exact conversions.
+/// float8_e4m3 and float8_e5m2 of the Open Compute Project, for a program's gradients: no arithmetic, exact
+/// conversions.
 
 #include <cstdint>
 #include <type_traits>

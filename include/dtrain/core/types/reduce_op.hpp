@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// ReduceOp: the reduction operators, and the type of their partial results.
+/// ReduceOp: the reduction operators, and the type of their partial results. A program gives one to each reduction.
 
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// StreamHandle: a stream of any kind as its device and native handle, for interfaces without templates.
+/// StreamHandle: a stream of any kind as device and native handle, for Ready and other interfaces without templates.
 
 #include <cstdint>
 

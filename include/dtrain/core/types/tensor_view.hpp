@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// TensorView: non-owning view of a contiguous tensor: address, shape, element type, device.
+/// TensorView: non-owning view of a program's contiguous tensor: address, shape, element type, device.
 
 #include <array>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Model agreement: all ranks compare their models before training, and all fail alike if two differ.
+/// Model agreement in Driver and load_checkpoint(): all ranks compare their models, and all fail alike if two differ.
 
 #include <string>
 

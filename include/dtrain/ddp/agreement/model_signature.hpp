@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Model signature: names, shapes, types and options that must be the same on all ranks, and the first difference
-/// between two ranks' models, as a sentence.
+/// between two ranks' models, as a sentence. Driver makes one, model_agreement.hpp compares it.
 
 #include <algorithm>
 #include <array>

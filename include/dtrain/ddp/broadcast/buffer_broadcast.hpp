@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Broadcast of rank 0's buffers to every rank, in one collective at the end of each step that does not keep them.
+/// BucketReduction's broadcast of rank 0's buffers, in one collective at the end of each step that does not keep them.
 
 #include <cstddef>
 #include <optional>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// PackedBroadcast: broadcasts of rank 0's tensors, of which small ones share a broadcast; broadcast_values(): gives
-/// every rank the parameter values and buffers of rank 0, once, before training.
+/// every rank the parameter values and buffers of rank 0, once, before training. Driver and load_checkpoint() use them.
 
 #include <cstddef>
 #include <cstring>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// AtomicFile: a file that is replaced as a whole or not at all.
+/// AtomicFile: replaces a file as a whole or not at all. Checkpoints and timelines are written by it.
 
 #include <sys/stat.h>
 #include <sys/types.h>

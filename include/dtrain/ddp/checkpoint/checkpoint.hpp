@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Checkpoints of a whole job: rank 0 reads and writes the file, every rank gets the values; PendingCheckpoint: one
-/// that a thread writes while the training goes on.
+/// that a thread writes while the training goes on. Programs call it.
 
 #include <cstddef>
 #include <exception>

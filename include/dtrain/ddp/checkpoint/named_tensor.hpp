@@ -1,6 +1,7 @@
 #pragma once
 /// @file
 /// NamedTensor: a tensor of a checkpoint, with its name; tensor access: how a checkpoint reads and writes its elements.
+/// Programs list them for checkpoints and Elastic::keep().
 
 #include <algorithm>
 #include <chrono>

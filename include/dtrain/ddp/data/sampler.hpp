@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// DistributedSampler: the samples of a data set that this rank processes, in batches (SampleBatches); the shuffle is
-/// the same with every compiler and standard library.
+/// the same with every compiler and standard library. Programs loop over it.
 
 #include <algorithm>
 #include <concepts>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// hooks::Adasum: adds orthogonal gradients, averages parallel ones, and interpolates for all others.
+/// hooks::Adasum: a program's hook that adds orthogonal gradients, averages parallel ones, and interpolates others.
 
 #include <algorithm>
 #include <bit>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// hooks::Cast: reduces f32 gradients as bf16 or f16, so that half of the bytes travel; DeviceCast rounds and widens
-/// them on a device.
+/// them on a device. A program gives it to the wrapper.
 
 #include <algorithm>
 #include <cstddef>

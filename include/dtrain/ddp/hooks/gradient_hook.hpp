@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// The concept GradientHook, and GradientBucket, which a hook reduces in place of the all-reduce; CountedChannel: the
-/// communicator on which a hook enqueues, with a count of its bytes.
+/// communicator on which a hook enqueues, with a count of its bytes. HookWork calls the hook for each bucket.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// State of hooks beyond a step. Residuals: the part of each gradient that a rank has not sent yet, for error feedback;
-/// HookRanks: the number of ranks that a hook's steps reduce over, which the group given to its state() must have.
+/// HookRanks: the number of ranks that a hook's steps reduce over, which the group of its state() must have.
 
 #include <cstddef>
 #include <span>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// hooks::LocalSgd: steps without communication, and averaged weights every few steps.
+/// hooks::LocalSgd: a program's hook for steps without communication, with averaged weights every few steps.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// hooks::PowerSgd: reduces two thin factors of each gradient matrix instead of the matrix; PowerSgdBucket: the hook's
-/// work on one bucket, between the all-reduces.
+/// work on one bucket, between the all-reduces. A program gives it to the wrapper.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// hooks::TopK: sends the largest elements of each gradient, which LargestElements selects.
+/// hooks::TopK: a program's hook that sends the largest elements of each gradient; LargestElements selects them.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Plan search: the ranks' measurements as messages, and their combination on rank 0; the cost of reductions that fits
-/// them, and the bucket sizes with the shortest modelled step.
+/// them, and the bucket sizes with the shortest modelled step. MeasuredPlan calls it.
 
 #include <algorithm>
 #include <bit>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// SavedPlan: a measured bucket plan as the numbers of a checkpoint, and the conditions under which it is used again.
+/// SavedPlan: MeasuredPlan's buckets as numbers of a checkpoint, and the conditions under which they are used again.
 
 #include <algorithm>
 #include <cstddef>

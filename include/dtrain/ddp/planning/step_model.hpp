@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// A model of a training step: when gradients are ready, when their buckets are reduced, and which part of the
-/// reductions is hidden; StepProfile: the times that one rank measured.
+/// reductions is hidden; StepProfile: the times that one rank measured. plan_search.hpp compares plans by it.
 
 #include <algorithm>
 #include <chrono>

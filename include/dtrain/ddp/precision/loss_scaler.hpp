@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// LossScaler: a factor of the loss that keeps small gradients representable in f16, adapted to overflows.
+/// LossScaler: a program's factor of the loss that keeps small f16 gradients representable, adapted to overflows.
 
 #include <cstdint>
 #include <limits>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// MasterWeights: f32 copies of a model's parameters and gradients, for optimizers of 16-bit models.
+/// MasterWeights: a program's f32 copies of parameters and gradients, for optimizers of 16-bit models.
 
 #include <cstddef>
 #include <optional>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Device times: duration of the buckets' collectives on a device, and the part that the backward pass hid.
+/// Device times for CudaGradientCopier: duration of the buckets' collectives, and the part that the backward pass hid.
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// ReducerStatistics: counts and times of a reducer's steps, as a struct and as a line; SlowestRank: the rank with the
-/// longest forward and backward passes, for which the other ranks wait.
+/// longest forward and backward passes, for which the other ranks wait. The wrapper's statistics() returns it.
 
 #include <chrono>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Running bucket: step and bucket of the current communication, for error sentences.
+/// Running bucket: the step and bucket that BucketReduction communicates now, for error sentences.
 
 #include <atomic>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Step meter: times of the phases of steps.
+/// Step meter: times of the phases of steps. BucketReduction owns it.
 
 #include <algorithm>
 #include <atomic>

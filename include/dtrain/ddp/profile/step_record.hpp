@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Step record: one event of a step, and its time; step recorder: a lock-free ring of records, of fixed size, that any
-/// thread writes.
+/// thread writes. StepMeter writes them, timeline.hpp and MeasuredPlan read them.
 
 #include <atomic>
 #include <bit>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Gradient accumulation under no_sync(): backward passes add to this rank's gradients and reduce nothing.
+/// Gradient accumulation under no_sync(): backward passes add to this rank's gradients and reduce nothing. Driver owns
+/// it; a Step of the wrapper runs it.
 
 #include <memory>
 #include <optional>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// BucketReduction: packs gradients into buckets, launches a collective for each complete bucket in the plan's order
-/// (PendingBuckets), and unpacks results.
+/// (PendingBuckets), and unpacks results. Reducer owns it.
 
 #include <atomic>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Selection of the gradient copier and of the class that measures norms, for a communicator's stream.
+/// Selection of BucketReduction's gradient copier and of the class that measures norms, by the communicator's stream.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/buffer_view.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Host gradient copier: packs gradients in host memory in the thread that calls ready(), and unpacks in finish().
+/// HostGradientCopier of a BucketReduction: packs in the thread that calls ready(), and unpacks in finish().
 
 #include <cstddef>
 #include <cstdint>

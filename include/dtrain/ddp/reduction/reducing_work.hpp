@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// AllReduceWork and HookWork: the StepWork of steps that reduce the gradients for the model, by an all-reduce or by
-/// the wrapper's gradient hook, and measure their norm.
+/// the wrapper's gradient hook, and measure their norm. BucketReduction owns both.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Bucket order broadcast: rank 0 publishes its ready order, by which every rank plans its buckets.
+/// Bucket order broadcast, which Driver sets up: rank 0 publishes its ready order, by which every rank plans buckets.
 
 #include <cstddef>
 #include <memory>

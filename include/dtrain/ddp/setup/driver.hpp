@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Driver: stream, reducer and counters of a DistributedDataParallel, whatever its model's type; backend checks reject
-/// models that a backend cannot reduce, before a channel is opened.
+/// models that a backend cannot reduce, before a channel is opened. The wrapper owns it.
 
 #include <algorithm>
 #include <cstddef>

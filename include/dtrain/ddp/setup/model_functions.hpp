@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// ModelFunctions: tensors and callbacks of a model, of the same type for every model.
+/// ModelFunctions: tensors and callbacks of a model, of the same type for every model. Driver gets it from the wrapper.
 
 #include <cstddef>
 #include <functional>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// The stages of ZeRO (Rajbhandari et al. 2020), and DividedGradients, which stage 2 adds: this rank's part of the
-/// reduced gradients, beside an arena whose memory buckets reuse.
+/// reduced gradients, beside an arena whose memory buckets reuse. ShardedReduction owns it.
 
 #include <atomic>
 #include <cstddef>

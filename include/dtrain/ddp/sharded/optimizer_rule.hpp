@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The concept OptimizerRule: how an optimizer changes weights, element by element.
+/// The concept OptimizerRule: how an optimizer changes weights, element by element. ShardedOptimizer takes such a rule.
 
 #include <concepts>
 #include <cstddef>

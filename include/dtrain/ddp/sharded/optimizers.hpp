@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Rules of common optimizers: Sgd, Momentum, Adam, AdamW and Lamb.
+/// Rules of common optimizers: Sgd, Momentum, Adam, AdamW and Lamb. A program gives one to its ShardedOptimizer.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Shard files: one file for each rank's optimizer state, beside a checkpoint that names the files.
+/// Shard files of sharded_checkpoint.hpp: one for each rank's optimizer state, beside a checkpoint that names them.
 
 #include <array>
 #include <cstddef>

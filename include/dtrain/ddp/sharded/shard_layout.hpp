@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Shard layout: the elements of each bucket that a rank updates.
+/// Shard layout: the elements of each bucket that a rank updates. ShardedParameters makes it.
 
 #include <algorithm>
 #include <cstddef>

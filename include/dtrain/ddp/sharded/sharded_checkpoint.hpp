@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Checkpoints of a job with a ShardedOptimizer: each rank writes its share of the state.
+/// Checkpoints of a job with a ShardedOptimizer: each rank writes its share of the state. Programs call it.
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// ShardedOptimizer: an optimizer whose state is divided among the ranks.
+/// ShardedOptimizer: an optimizer whose state is divided among the ranks. A program makes one of its wrapper.
 
 #include <cstddef>
 #include <cstdint>

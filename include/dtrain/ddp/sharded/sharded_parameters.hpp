@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// ShardedParameters: this rank's share of a model's weights and of its optimizer's state, and their update.
+/// ShardedParameters of a ShardedReduction: this rank's share of weights and optimizer state, and their update.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// ShardedReduction: reduce-scatters buckets, updates this rank's share, and gathers the new weights; ShardedGradients:
-/// the argument of a function between the reduction and the update.
+/// ShardedReduction of a ShardedOptimizer: reduce-scatters buckets, updates this rank's share, and gathers the new
+/// weights; ShardedGradients: the argument of a function between the reduction and the update.
 
 #include <algorithm>
 #include <atomic>

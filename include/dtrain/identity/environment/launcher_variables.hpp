@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// LauncherVariables: the names of one launcher's variables, and how they are read; the fields that are certain on one
-/// node, and its loopback address; range checks of ranks and sizes.
+/// node, and its loopback address; range checks of ranks and sizes. The sources in launchers/ read by them.
 
 #include <optional>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Arguments: a program's argv; reads and removes --local_rank=N, which torch.distributed.launch adds.
+/// Arguments: a program's argv; reads for sources, and removes, --local_rank=N of torch.distributed.launch.
 
 #include <cstddef>
 #include <optional>

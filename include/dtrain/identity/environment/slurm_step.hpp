@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Slurm step: variables of a Slurm step for one of its tasks.
+/// Slurm step: variables of a Slurm step for one of its tasks. Sources of launchers under srun read them.
 
 #include <algorithm>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// JSON reader: strict parser (RFC 8259) for variables that clusters set, bounded in size and depth.
+/// JSON reader for the sources in clusters.hpp: strict parser (RFC 8259), bounded in size and depth.
 
 #include <algorithm>
 #include <cstddef>

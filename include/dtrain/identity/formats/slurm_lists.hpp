@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Slurm lists: host lists such as "n[1-3,7]" and task counts such as "4(x2),1".
+/// Slurm lists: host lists such as "n[1-3,7]" and task counts such as "4(x2),1". slurm_step.hpp parses by it.
 
 #include <algorithm>
 #include <cstddef>

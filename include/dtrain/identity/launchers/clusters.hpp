@@ -2,7 +2,7 @@
 /// @file
 /// Sources [tf_config], [vertex] and [sagemaker]: variables with the list of a cluster's processes, of which one entry
 /// is this process; cluster specification: strict reader of TensorFlow's JSON, {"cluster": {ROLE: [ENTRY...]}, "task":
-/// {"type": ROLE, "index": N}}.
+/// {"type": ROLE, "index": N}}. process_sources.hpp lists them.
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Source [single]: rank 0 of 1, if no other source is present.
+/// Source [single]: rank 0 of 1, if no other source is present. process_sources.hpp lists it.
 
 #include <optional>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Source [slurm]: a task of a step that srun started.
+/// Source [slurm]: a task of a step that srun started. process_sources.hpp lists it.
 
 #include <string>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Source [torch]: RANK and WORLD_SIZE, from torchrun, DeepSpeed, Azure ML, Kubeflow, Ray or hand-written scripts.
+/// Source [torch] (process_sources.hpp): RANK, WORLD_SIZE of torchrun, DeepSpeed, Azure ML, Kubeflow, Ray or scripts.
 
 #include <string>
 

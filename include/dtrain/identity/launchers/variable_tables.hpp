@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Sources of launchers that state each process's ranks in named variables, a row of names for each launcher; sources
-/// [openmpi]: Open MPI's mpirun, and [pmi]: MPICH's, Intel MPI's and Cray PALS' mpiexec.
+/// [openmpi]: Open MPI's mpirun, and [pmi]: MPICH's, Intel MPI's and PALS' mpiexec. process_sources.hpp lists them.
 
 #include <optional>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Floating-point operations of the kernels: one rounding each, in the order they are written.
+/// Floating-point operations for the loops of instruction_sets/: one rounding each, in the order they are written.
 ///
 /// -ffast-math may add in another order, fuse a product into a sum, and assume that no NaN occurs. A pragma prevents
 /// this with clang on x86; elsewhere an empty asm needs each result in a register before the next step. NaN is compared

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Sums, averages and products of f32 and f64.
+/// Sums, averages and products of f32 and f64. Instruction sets compile them into kernels.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end; f16 conversion by
-/// integer operations, and by the processor's instructions (F16C).
+/// integer operations, and by the processor's instructions (F16C). Instruction sets compile them into kernels.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Sums, averages and products of integers; minimum and maximum of every element type, by comparing integers.
+/// Integer sums, averages and products for instruction_sets/; minimum and maximum of all types, by comparing integers.
 
 #include <cstddef>
 #include <cstdint>

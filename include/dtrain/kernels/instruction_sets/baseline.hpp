@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Kernels for any processor: 16-byte vectors, which every 64-bit processor supports.
+/// Kernels for any processor: 16-byte vectors, which every 64-bit processor supports. reduction.hpp picks one.
 
 #include <cstdint>
 

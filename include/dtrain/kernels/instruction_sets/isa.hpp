@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Isa: the vector instruction set that a kernel is compiled for.
+/// Isa: the vector instruction set that a kernel is compiled for. Reduction and sum_of_squares() choose it.
 
 #include <cstdint>
 

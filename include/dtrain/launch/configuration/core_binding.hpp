@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Core binding: the CPUs on which each worker of a node runs (--bind).
+/// Core binding: the CPUs on which each worker of a node runs (--bind). PerNode calls it before it starts workers.
 
 #include <algorithm>
 #include <cstddef>

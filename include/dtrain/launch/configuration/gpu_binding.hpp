@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// GPU binding: computes the CPUs of each worker, next to the NUMA node of its GPU (--bind=auto), without the CUDA
-/// runtime; spawn.hpp binds the worker.
+/// runtime; spawn.hpp binds the worker. PerNode calls it.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Node-launcher options: configuration of a node's launcher, from its flags and its environment.
+/// Node-launcher options: what PerNode configures a node's launcher with, from flags and environment.
 
 #include <chrono>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Settings: parsers of the variables for timeouts, log level and secret.
+/// Settings: parsers of timeouts, log level and secret for rank_process.hpp and node_launcher_options.hpp.
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Worker environment: the variables that the per-node launcher sets for each worker, and by which a process knows that
-/// it is one; pure.
+/// it is one; pure. NodeLauncher makes one for each worker.
 
 #include <sys/types.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Worker program: a worker's command line, with this process's program, its loader and the command of --wrap.
+/// Worker program: the command line by which NodeLauncher starts a worker, with its loader and the command of --wrap.
 
 #include <fcntl.h>
 #include <sys/stat.h>

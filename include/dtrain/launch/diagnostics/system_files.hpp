@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// System files (/proc, /sys, /etc), below a root folder that a test can choose.
+/// System files (/proc, /sys, /etc), below a root folder that a test can choose. Bindings and reports read by it.
 
 #include <dirent.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Launcher records: keys and values that the launchers of a job exchange in node 0's store.
+/// Launcher records: keys and values that JobCoordinator and NodeRendezvous of each node write to node 0's store.
 
 #include <algorithm>
 #include <cstddef>

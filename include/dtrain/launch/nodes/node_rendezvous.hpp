@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Rendezvous of the launchers of all nodes, from joining to leaving, and the sentences about a launcher that is lost
-/// or does not join.
+/// or does not join. JobCoordinator owns it.
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Console: the launcher's stdout or stderr; writes whole lines (LineSplitter) and does not block the loop.
+/// Console of TerminalOutput: stdout or stderr; writes whole lines (LineSplitter) and does not block the loop.
 
 #include <limits.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Output relay: passes one stream of one worker to the launcher's console, line by line, and to its file in --log-dir;
-/// line fold: one line for a message of dtrain that several ranks print.
+/// line fold: one line for a message of dtrain that several ranks print. Workers has two for each worker.
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Stdin forwarder: passes the lines that are typed on the launcher's terminal to one worker.
+/// Stdin forwarder: passes lines typed on the terminal of NodeLauncher to one worker.
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Terminal output: the launcher's stdout and stderr.
+/// Terminal output: the launcher's stdout and stderr. NodeLauncher owns it.
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// ElasticJob: the parts of a launcher with which an elastic job runs.
+/// ElasticJob: the parts of a launcher with which an elastic job runs. NodeLauncher fills it.
 
 #include <sys/types.h>
 

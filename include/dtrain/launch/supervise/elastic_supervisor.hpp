@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Elastic supervisor: watches the workers of an elastic job, and starts another worker in the place of each that
-/// fails.
+/// fails. NodeLauncher runs it for --min-ranks.
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Process setup of a launcher or worker: open standard descriptors, signals, subreaper, end with others; and whether
-/// MPI or CUDA was used before a process became a launcher.
+/// MPI or CUDA was used before a process became a launcher. PerNode and rank_process.hpp call it.
 
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Process spawning: starts a program as a child that is killed when the starting
-/// thread ends.
+/// Process spawning: starts a program as a child that is killed when the starting thread ends. NodeLauncher calls it
+/// for each worker.
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Worker processes of one launcher: signals to them, reaping, output, and how long each has been stopped (SIGSTOP,
-/// SIGTSTP).
+/// SIGTSTP). NodeLauncher owns it.
 
 #include <poll.h>
 #include <sys/types.h>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// FrameReader and FrameWriter: length-prefixed frames over a Connection; FrameParser splits a byte stream into frames.
+/// FrameReader and FrameWriter of a Session: length-prefixed frames; FrameParser splits a byte stream into frames.
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Client half of the handshake with a store; StoreServer has the other half.
+/// Client's half of the handshake with a StoreServer. StoreConnector and FormationClient call it.
 
 #include <cstdint>
 #include <optional>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// SlowNotice: a log warning about a long wait, with its reason.
+/// SlowNotice: a log warning about a long wait, with its reason. StoreConnector and listen.hpp own one.
 
 #include <chrono>
 #include <exception>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// StoreCall: a store request that is sent by co_await or wait().
+/// StoreCall: a store request that is sent by co_await or wait(). Store returns one from each function.
 
 #include <chrono>
 #include <cstddef>

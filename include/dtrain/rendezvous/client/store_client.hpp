@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// StoreClient: the session of a rank, or of a node's launcher, with the store of its job, its heartbeats, and the
-/// requests in it.
+/// requests in it. ControlPlane and NodeRendezvous own one.
 
 #include <algorithm>
 #include <chrono>

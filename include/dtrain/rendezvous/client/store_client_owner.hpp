@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// StoreClientOwner: owner of a rank's session with the store of its job.
+/// StoreClientOwner: owner of a rank's session with the store of its job. ControlPlane and NodeRendezvous hold one.
 
 #include <memory>
 

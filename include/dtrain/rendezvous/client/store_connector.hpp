@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// StoreConnector: connects to the store of a job, with retries over one or several ports, and joins the job.
+/// StoreConnector of a StoreClient: connects to a job's store, with retries over one or several ports, and joins.
 
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Value chunks: a long value is stored in parts under KEY/0, KEY/1, ..., because the store bounds its values.
+/// Value chunks: a long value of model agreement or timelines, in parts under KEY/0, KEY/1, as the store bounds values.
 
 #include <cstddef>
 #include <functional>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// rendezvous::ControlPlane: a rank's control thread, its session with the store, and the store if the rank hosts it.
+/// rendezvous::ControlPlane of a RankContext: control thread, session with the store, and the store that a rank hosts.
 
 #include <memory>
 #include <utility>

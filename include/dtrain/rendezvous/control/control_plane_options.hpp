@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Control-plane options: identity and settings with which a rank joins its job.
+/// Control-plane options: identity and settings with which a rank joins its job; RankProcess makes them.
 
 #include <chrono>
 #include <cstdint>

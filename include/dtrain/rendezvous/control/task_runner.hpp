@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// rendezvous::TaskRunner: users' coroutines on a rank's control loop.
+/// rendezvous::TaskRunner: users' coroutines on a rank's control loop, which ProcessGroup::spawn() starts.
 
 #include <atomic>
 #include <chrono>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// FailureHistory: failures and commits of an elastic job's attempts, and when they end the job. Pure.
+/// FailureHistory: FormationState's record of an elastic job's failures and commits, and when they end the job. Pure.
 
 #include <optional>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Formation client: an elastic job's worker's connection with the store, which outlives its attempts.
+/// Formation client: an ElasticWorker's connection with the store, which outlives its attempts.
 
 #include <condition_variable>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Formation options: sizes and waiting times of an elastic job.
+/// Formation options: sizes and waiting times of an elastic job. The launcher sets them, FormationState applies them.
 
 #include <chrono>
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Formation server: the connections of an elastic job's workers, their liveness, and the attempts that FormationState
-/// opens in the store.
+/// opens in the store. run_elastic_job() of the launcher owns it.
 
 #include <algorithm>
 #include <bit>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// FormationSink: what a formation does outside of its state.
+/// FormationSink: what a formation does outside of its state. FormationState calls it, FormationServer implements it.
 
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Formation state: which workers are the ranks of an elastic job's next attempt; without sockets and clocks.
+/// Formation state of a FormationServer: which workers are the next attempt's ranks; without sockets and clocks.
 
 #include <algorithm>
 #include <chrono>

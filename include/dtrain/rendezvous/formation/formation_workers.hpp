@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Formation workers: the workers that an elastic job's store knows, their connections and their last ranks. No I/O.
+/// Formation workers of a FormationState: the elastic job's known workers, connections and last ranks. No I/O.
 
 #include <algorithm>
 #include <chrono>

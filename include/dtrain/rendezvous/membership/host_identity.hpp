@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Host identity: boot id and network namespace, by which ranks decide whether they share a host.
+/// Host identity, which ControlPlane sends: boot id and network namespace, by which ranks decide if they share a host.
 
 #include <sys/stat.h>
 #include <sys/utsname.h>

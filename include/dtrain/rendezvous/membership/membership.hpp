@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Membership: a rank's numbers in its job (rank, local rank, node rank, sizes), and their computation; job settings:
-/// text that must be equal on all ranks, and its first difference. Pure.
+/// text that must be equal on all ranks, and its first difference. Pure. JobState computes them, every group has one.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Origin: the facts (starter process, program) by which a store distinguishes jobs beside their names. Pure.
+/// Origin: facts (starter process, program) by which a store's JobState distinguishes jobs beside their names. Pure.
 
 #include <cstdint>
 #include <string>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// RankSet: compact set of ranks, as ascending ranges of equal steps; and texts of ranks for error sentences.
+/// RankSet: compact set of ranks, as ascending ranges of equal steps; and texts of ranks for error sentences. Barriers
+/// and messages send it, error sentences print it.
 
 #include <algorithm>
 #include <cstddef>

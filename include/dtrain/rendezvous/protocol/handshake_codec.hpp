@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Handshake codec: messages of the handshake to frames and back.
+/// Handshake codec: messages of the handshake to frames and back. StoreServer and client_handshake.hpp call it.
 
 #include <cstddef>
 #include <cstdint>

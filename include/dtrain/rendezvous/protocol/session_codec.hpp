@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Session codec: messages of a session to frames and back.
+/// Session codec: messages of a session to frames and back. StoreClient, JobServer and Session call it.
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Job server: the sessions of a job's ranks, their liveness, the detection of lost ones, and the join timeout, which
-/// names the missing ones.
+/// names the missing ones. StoreServer owns one for each job.
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// rendezvous::StoreServer: accepts connections, performs the handshake and passes each connection to its job.
+/// StoreServer of rank 0 or a launcher: accepts connections, performs the handshake and passes each one to its job.
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Barriers: pure state machine of the ranks that have arrived at each barrier.
+/// Barriers: pure state machine of the ranks that have arrived at each barrier. RequestHandler owns it.
 
 #include <cstddef>
 #include <cstdint>

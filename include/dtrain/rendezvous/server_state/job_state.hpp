@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Job state: state machine of joining, first cause and leaving, without sockets and clocks; the join check
-/// distinguishes the processes of this job from those of another job.
+/// distinguishes the processes of this job from those of another job. JobServer owns it.
 
 #include <map>
 #include <optional>

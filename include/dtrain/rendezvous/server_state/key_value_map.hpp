@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// KeyValueMap: pure state machine of a job's keys and values, and of the waits for keys.
+/// KeyValueMap: pure state machine of a job's keys and values, and of the waits for keys. RequestHandler owns it.
 
 #include <charconv>
 #include <cstddef>

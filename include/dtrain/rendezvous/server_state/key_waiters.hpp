@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// KeyWaiters: pure state machine of the requests that wait for keys.
+/// KeyWaiters: pure state machine of the requests that wait for keys. KeyValueMap owns it.
 
 #include <cstddef>
 #include <cstdint>

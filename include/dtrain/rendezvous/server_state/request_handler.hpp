@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// RequestHandler: pure state machine that serves the requests of a job's ranks: requests in, responses out by a
-/// JobSink.
+/// JobSink. JobState owns it.
 
 #include <algorithm>
 #include <cstdint>

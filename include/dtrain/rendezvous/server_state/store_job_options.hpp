@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Store options: a job that a store serves, and the options that all jobs of a server share.
+/// Store options: a job that a rank's or launcher's store serves, and the options that all jobs of a server share.
 
 #include <algorithm>
 #include <chrono>

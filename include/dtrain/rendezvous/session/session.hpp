@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// rendezvous::Session: one side of the connection between a rank and a store, from the handshake to its end.
+/// rendezvous::Session of StoreClient or JobServer: one side of a connection, from the handshake to its end.
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// CUDA runtime errors converted to Error; driver_function(): functions of the CUDA driver, looked up at run time.
+/// CUDA runtime errors converted to Error, for each call of CUDA; driver_function(): looked up in CUDA's driver.
 
 #include <string>
 #include <system_error>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// DeviceBuffer, StreamOrderedBuffer: memory of a CUDA device.
+/// DeviceBuffer, StreamOrderedBuffer: memory of a CUDA device. Device communicators and CudaGradientCopier own one.
 
 #include "dtrain/core/config.hpp"
 

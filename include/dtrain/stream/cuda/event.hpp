@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Event: a point in a CUDA stream.
+/// Event: a point in a CUDA stream. StreamRef records it; ddp/ and Staged wait for it.
 
 #include "dtrain/core/config.hpp"
 

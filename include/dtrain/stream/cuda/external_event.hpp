@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// ExternalEvent: an event that the host completes and a CUDA stream waits for, by stream memory operations if the CUDA
-/// driver has them.
+/// driver has them. HostWorker of Staged completes it.
 
 #include <atomic>
 #include <cstdint>

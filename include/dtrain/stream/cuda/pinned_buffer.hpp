@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// PinnedBuffer: host memory for copies by devices; HostRegistration: borrowed host memory, pinned for a scope.
+/// PinnedBuffer: host memory for device copies, as in Staged; HostRegistration: borrowed memory, pinned for a scope.
 
 #include <cstddef>
 #include <memory>

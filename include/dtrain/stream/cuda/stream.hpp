@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Stream: an owned CUDA stream; CommunicationStream: the stream for the communication of a group or a DDP instance.
+/// Stream: an owned CUDA stream; CommunicationStream: the stream of a group or DDP instance over Nccl or Staged.
 
 #include <memory>
 #include <optional>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// StreamRef: the reference to a CUDA stream that models Stream; with_stream() makes one of a StreamHandle.
+/// StreamRef: the reference to a CUDA stream, by which group/ and ddp/ enqueue; with_stream(): one of a StreamHandle.
 
 #include <cstddef>
 

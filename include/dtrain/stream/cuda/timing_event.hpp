@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// TimingEvent: a point in a CUDA stream, with the time at which the device reached it.
+/// TimingEvent: a point in a CUDA stream, with the time at which the device reached it. DeviceTimes records it.
 
 #include "dtrain/core/config.hpp"
 

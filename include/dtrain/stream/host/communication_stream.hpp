@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// CommunicationStream: the host stream for the communication of a group or a DDP instance; HelperThread drains it
-/// while the program computes.
+/// while the program computes. The host backends name it as their stream.
 
 #include <memory>
 #include <optional>

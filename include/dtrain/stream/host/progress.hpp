@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Progress: whether a helper thread drives communication while the program computes.
+/// Progress, in DdpOptions: whether a helper thread drives communication while the program computes; Driver decides.
 
 #include <string_view>
 

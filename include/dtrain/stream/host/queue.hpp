@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Queue: a caller-runs work queue; the thread that waits for the work runs its WorkItems in order.
+/// Queue of a CommunicationStream: caller-runs work queue; the thread that waits for the work runs its items in order.
 
 #include <atomic>
 #include <concepts>

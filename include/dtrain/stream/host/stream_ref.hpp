@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// StreamRef: the reference to a host queue that models Stream; Event and ExternalEvent: a point in a host stream, and
-/// an event that the host completes.
+/// an event that the host completes. Collectives and ddp/ take one.
 
 #include <atomic>
 #include <chrono>

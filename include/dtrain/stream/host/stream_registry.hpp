@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// StreamRegistry: a rank's host streams. A thread that waits long in one stream (a backend, or a blocking call of ddp)
-/// calls run_unattended(), which starts a thread for each other stream that has work: streams cannot deadlock.
+/// StreamRegistry of a RankContext: a rank's host streams. A thread that waits long in one stream (in a backend or in
+/// ddp) calls run_unattended(), which starts a thread for each other stream that has work: streams cannot deadlock.
 
 #include <atomic>
 #include <memory>

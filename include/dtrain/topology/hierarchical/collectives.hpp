@@ -2,7 +2,7 @@
 /// @file
 /// Two-level collectives of topology::Hierarchical, inside nodes and across nodes, and three variants of its
 /// all_reduce, among which a measured plan chooses: with the policy's wire type, with f32 between nodes, and the
-/// backend's own.
+/// backend's own. AlgorithmCommunicator owns one.
 
 #include <algorithm>
 #include <cstddef>

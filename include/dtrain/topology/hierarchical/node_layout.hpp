@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Node layout: the ranks of each node, and the groups of ranks across nodes.
+/// Node layout: the ranks of each node, and the groups across nodes. HierarchicalCollectives exchanges it at opening.
 
 #include <vector>
 

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// Algorithm selection of a collective by size and number of ranks, or by cost; equal on every rank.
-/// settle_algorithms() measures alpha and beta by ping-pong, and broadcasts rank 0's table.
+/// settle_algorithms() measures alpha and beta by ping-pong, and broadcasts rank 0's table. Communicator in
+/// message_passing/ runs collective() for each operation.
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Exchange of blocks of any lengths between all ranks, or with a root, and their reduction.
+/// Exchange and reduction of blocks of any lengths, between all ranks or with a root, for algorithm_selection.hpp.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Broadcast: binomial tree for small buffers, pipelined chain for large ones.
+/// Broadcast: binomial tree for small buffers, pipelined chain for large ones. algorithm_selection.hpp chooses one.
 
 #include <array>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Direct exchange among few ranks: small reductions and all-gathers, in which every rank sends once to every other,
-/// and reduce-scatter and all-reduce of large buffers, in which rank r reduces block r.
+/// Direct exchange of few ranks, for algorithm_selection.hpp: small reductions and all-gathers, in which every rank
+/// sends once to every other, and reduce-scatter and all-reduce of large buffers, in which rank r reduces block r.
 
 #include <array>
 #include <cstddef>

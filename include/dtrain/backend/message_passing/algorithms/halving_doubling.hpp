@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Halving-doubling all-reduce (Rabenseifner): reduce-scatter by recursive halving, all-gather by recursive doubling;
-/// its schedule says what a rank exchanges in each step, and where it is in memory.
+/// its schedule says what a rank exchanges in each step, and where it is in memory. algorithm_selection.hpp chooses it.
 
 #include <algorithm>
 #include <array>

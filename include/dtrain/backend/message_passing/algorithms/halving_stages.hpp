@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Stages of recursive halving and doubling, for any number of ranks.
+/// Stages of recursive halving and doubling, for any number of ranks, by which halving_doubling.hpp exchanges.
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Operation header: an operation's first message to a peer, with its descriptor and a small payload; the barrier,
-/// which consists of headers.
+/// which consists of headers. Every algorithm of this folder sends it first.
 
 #include <cstddef>
 #include <cstring>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Synchronous parameter server: the first ranks reduce one shard of the buffer each.
+/// Synchronous parameter server of topology::ParameterServer: the first ranks reduce one shard of the buffer each.
 
 #include <algorithm>
 #include <cstddef>

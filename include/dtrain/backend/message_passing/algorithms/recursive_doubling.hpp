@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Recursive doubling for small reductions of many ranks: log2(size) exchanges over growing distances.
+/// Recursive doubling, which algorithm_selection.hpp chooses for small reductions of many ranks: log2(size) exchanges.
 
 #include <array>
 #include <bit>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Pipelined ring algorithms: reduce-scatter, all-gather, and both in turn as all_reduce.
+/// Pipelined ring algorithms: reduce-scatter, all-gather, and both in turn as all_reduce. algorithm_selection.hpp and
+/// topology::Ring select them.
 
 #include <array>
 #include <cstddef>

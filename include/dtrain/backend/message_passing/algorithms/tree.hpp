@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Binary-tree all-reduce: reduction up the tree, broadcast down the tree, in a pipeline of chunks.
+/// All-reduce of topology::Tree: reduction up a binary tree, broadcast down the tree, in a pipeline of chunks.
 
 #include <algorithm>
 #include <array>

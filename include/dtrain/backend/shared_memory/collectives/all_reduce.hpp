@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// All-reduce in shared memory: through slots, in place, or copied in chunks, with equal bits; or by the algorithm that
-/// a topology selects, over the mailboxes.
+/// a topology selects, over the mailboxes. Communicator enqueues it.
 
 #include <algorithm>
 #include <cstddef>

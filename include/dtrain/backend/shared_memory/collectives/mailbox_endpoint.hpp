@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// MailboxEndpoint: messages in shared memory, which pass through the sender's mailbox in chunks; point-to-point
-/// transfer of the user's messages.
+/// transfer of the user's messages. Communicator enqueues the transfer, all_reduce.hpp runs over the endpoint.
 
 #include <array>
 #include <coroutine>

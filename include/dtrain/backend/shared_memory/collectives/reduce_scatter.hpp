@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Reduce-scatter in shared memory: through slots, in place, or copied in chunks, with the bits of an all-reduce.
+/// Communicator's reduce-scatter: through slots, in place, or copied in chunks, with the bits of an all-reduce.
 
 #include <cstddef>
 #include <span>

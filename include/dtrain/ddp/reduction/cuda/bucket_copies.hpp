@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// BucketCopies: the copies that pack and unpack the gradients of a bucket in device memory, or multiply gradients.
+/// BucketCopies of CudaGradientCopier: the copies that pack and unpack a bucket's gradients, or multiply them.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Copy streams: two CUDA streams that pack and unpack gradients beside the communication stream.
+/// Copy streams: CudaGradientCopier's two CUDA streams, which pack and unpack beside the communication stream.
 
 #include <optional>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// CudaBucketNorms: the norm of reduced gradients in device memory, measured after each bucket's collective.
+/// CudaBucketNorms of a BucketReduction: the norm of gradients in device memory, measured after each collective.
 
 #include <algorithm>
 #include <bit>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// CUDA gradient copier: packs and unpacks gradients in device memory, ordered by streams, without host waits.
+/// CudaGradientCopier of a BucketReduction: packs and unpacks in device memory, ordered by streams, without host waits.
 
 #include <cstddef>
 #include <memory>

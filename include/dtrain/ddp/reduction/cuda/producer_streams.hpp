@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// ProducerStreams: the streams that produced gradients of a bucket or a step, each with a CUDA event.
+/// ProducerStreams of CudaGradientCopier: the streams that produced a bucket's gradients, each with an event.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// ScaledCopyBatch: many copies within a device that convert and scale, enqueued together; ScaleKernel: its kernel for
-/// two element types, loaded by the CUDA driver, and the kernel's PTX text.
+/// ScaledCopyBatch: many copies within a device that convert and scale, enqueued together by BucketCopies and
+/// hooks::Cast; ScaleKernel: its kernel for two element types, loaded by the CUDA driver, and the kernel's PTX text.
 
 #include "dtrain/core/config.hpp"
 

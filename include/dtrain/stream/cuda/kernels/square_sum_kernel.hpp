@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// SquareSumKernel: sums of the squares of an array in device memory, one for each block of threads, for the host to
-/// add; its PTX text.
+/// add; its PTX text. CudaBucketNorms launches it.
 
 #include <algorithm>
 #include <cstddef>
