@@ -22,9 +22,9 @@ struct LinkCost {
   }
 };
 
-/// How all_reduce selects its algorithm over messages (Mpi, Gloo); other backends have one. Each algorithm sums in its
-/// own order, so the choice determines bits. Every rank uses rank 0's choice; it does not change while a channel is
-/// open.
+/// How all_reduce selects its algorithm over messages (Mpi, Gloo); other backends have one algorithm. Each algorithm
+/// sums in its own order, so the choice determines bits. Every rank uses rank 0's choice; it does not change while a
+/// channel is open.
 /// @ingroup collectives
 struct AlgorithmChoice {
   enum class Basis : std::uint8_t {
@@ -40,11 +40,11 @@ struct AlgorithmChoice {
   static constexpr AlgorithmChoice measured() noexcept { return {Basis::measured, {}}; }
   static constexpr AlgorithmChoice given(LinkCost link) noexcept { return {Basis::given, link}; }
 
-  /// The choice, if it is the same in every run; else the fixed one.
+  /// This choice, if it is the same in every run; otherwise the fixed one.
   constexpr AlgorithmChoice reproducible() const noexcept {
     return basis == Basis::measured ? AlgorithmChoice{} : *this;
   }
-  /// The choice, if it is not the fixed one, which is the default; else a measured one.
+  /// A measured choice in place of the fixed one, which is the default; any other choice stays.
   constexpr AlgorithmChoice or_measured() const noexcept { return basis == Basis::fixed ? measured() : *this; }
 };
 

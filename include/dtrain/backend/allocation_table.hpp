@@ -30,7 +30,7 @@ class HostAllocation {
   std::size_t bytes_ = 0;
 };
 
-/// @tparam Value of an allocation; value-initialized: of none
+/// @tparam Value what is recorded of an allocation; a value-initialized one stands for no allocation
 template <class Value>
 class AllocationTable {
  public:

@@ -67,8 +67,8 @@ concept CanDuplicate = CanOpen<B> &&
                          { B::duplicate_blocking(open, context, deadline) } -> std::same_as<typename B::Communicator>;
                        };
 
-/// Set-up before the ranks of a job join: may verify the identity against the backend's own, and may set the job's
-/// secret. Collective, blocking. The result is an object that the job holds until its end; it may be null.
+/// Set-up before the ranks of a job join: the backend may compare the identity with its own, and set the job's secret.
+/// Collective, blocking. The result is an object that the job holds until its end; it may be null.
 /// @ingroup backends
 template <class B>
 concept HasPreJoin = requires(const identity::ProcessIdentity& identity, std::optional<rendezvous::Secret>& secret,
@@ -87,7 +87,7 @@ enum class Determinism {
   always,      ///< equal for all buckets, threads and timing
 };
 
-/// `B::determinism`; none for a backend without one.
+/// `B::determinism`; none for a backend without the member.
 /// @ingroup backends
 template <class B>
 inline constexpr Determinism determinism_of = Determinism::none;
@@ -97,7 +97,8 @@ requires requires {
 }
 inline constexpr Determinism determinism_of<B> = B::determinism;
 
-/// `B::averages(dtype)`: whether ReduceOp::average gives the average for that dtype; true for a backend without it.
+/// `B::averages(dtype)`: whether ReduceOp::average gives the average for that dtype; true for a backend without
+/// `averages`.
 /// @ingroup backends
 template <class B>
 constexpr bool averages(DType dtype) noexcept {

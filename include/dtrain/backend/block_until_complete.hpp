@@ -16,8 +16,8 @@ namespace DTRAIN_NAMESPACE::backend {
 
 /// Throws if the job or this communicator has failed. Blocking: at most 2 s, if the communicator has failed and the
 /// job's first cause is not known yet.
-/// @throws PeerLost, JobFailed, Error: see FailureLatch::throw_if_failed; the communicator's own cause if the job's
-/// stays unknown
+/// @throws PeerLost, JobFailed, Error: see FailureLatch::throw_if_failed; the communicator's cause if the job's stays
+/// unknown
 template <Communicator C>
 void throw_if_failed(const C& communicator, const FailureLatch& failure, int rank_in_job) {
   const std::optional<Cause> own = communicator.failure();
@@ -53,7 +53,8 @@ bool is_complete_beside_capture(const E& event) noexcept {
 }
 
 /// Blocking: until the work before `event` is complete. Each operation has its own timeout, which starts when it begins
-/// to run. The deadline here guards against a stream that no thread runs; it restarts as long as operations complete.
+/// to run. The wait's deadline is for a stream that no thread runs; the deadline restarts as long as operations
+/// complete.
 /// @throws as throw_if_failed; Error (timeout) if no operation completes within twice the timeout
 template <stream::Event E, Communicator C>
 void block_until_complete(E& event, const C& communicator, const FailureLatch& failure,

@@ -16,8 +16,7 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// Arguments with which a backend opens a channel of a group. Every rank opens the same channels in the same order,
-/// hence with equal names.
+/// Every rank opens the same channels in the same order, hence with equal names.
 /// @ingroup backends
 struct ChannelContext {
   rendezvous::Membership members;         ///< this rank, its host and node, and the channel's ranks

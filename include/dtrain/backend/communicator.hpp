@@ -25,7 +25,7 @@ namespace DTRAIN_NAMESPACE::backend {
 // clang-format 14 tears requires-expressions apart.
 // clang-format off
 
-/// The stream type it enqueues on, its rank (0..size-1) and the number of ranks in the channel.
+/// A communicator has a stream type, the rank (0..size-1) and the number of ranks in its channel.
 /// @ingroup backends
 template <class C>
 concept HasRanks = requires(const C c) {
@@ -34,61 +34,51 @@ concept HasRanks = requires(const C c) {
   { c.size() } noexcept -> std::same_as<int>;
 } && stream::Stream<typename C::Stream>;
 
-/// The communicator runs operations of the type `Operation` (operations.hpp). It calls check(place) of each first. An
-/// enqueue() that is a template for all operations, as a wrapper of another communicator has, is constrained by what
-/// that one supports: `requires backend::Supports<Inner, Operation>`.
+/// The communicator runs operations of the type `Operation` (operations.hpp). It calls check(place) of each first. A
+/// wrapper of another communicator, whose enqueue() is a template for all operations, constrains it: `requires
+/// backend::Supports<Inner, Operation>`.
 /// @ingroup backends
 template <class C, class Operation>
 concept Supports = HasRanks<C> && requires(C c, const Operation& operation, typename C::Stream stream) {
   { c.enqueue(operation, stream) } -> std::same_as<void>;
 };
 
-/// The communicator runs AllReduce.
 /// @ingroup backends
 template <class C>
 concept CanAllReduce = Supports<C, AllReduce>;
 
-/// The communicator runs AllReduceWithSquares.
 /// @ingroup backends
 template <class C>
 concept CanSumSquares = CanAllReduce<C> && Supports<C, AllReduceWithSquares>;
 
-/// The communicator runs AllReduceWithoutCast.
 /// @ingroup backends
 template <class C>
 concept CanReduceWithoutCast = CanAllReduce<C> && Supports<C, AllReduceWithoutCast>;
 
-/// The communicator runs Broadcast.
 /// @ingroup backends
 template <class C>
 concept CanBroadcast = Supports<C, Broadcast>;
 
-/// The communicator runs Barrier.
 /// @ingroup backends
 template <class C>
 concept CanBarrier = Supports<C, Barrier>;
 
-/// The communicator runs ReduceScatter.
 /// @ingroup backends
 template <class C>
 concept CanReduceScatter = Supports<C, ReduceScatter>;
 
-/// The communicator runs AllGather.
 /// @ingroup backends
 template <class C>
 concept CanAllGather = Supports<C, AllGather>;
 
-/// The communicator runs ReadBlocks.
 /// @ingroup backends
 template <class C>
 concept CanReadBlocks = Supports<C, ReadBlocks>;
 
-/// The communicator runs ExchangeBlocks.
 /// @ingroup backends
 template <class C>
 concept CanExchangeBlocks = Supports<C, ExchangeBlocks>;
 
-/// The communicator runs ReduceBlocks.
 /// @ingroup backends
 template <class C>
 concept CanReduceBlocks = Supports<C, ReduceBlocks>;
@@ -123,8 +113,8 @@ concept CanAllocate = HasRanks<C> && requires { typename C::Allocation; } && std
                         { memory.bytes() } noexcept -> std::same_as<std::size_t>;
                       };
 
-/// Several ways to all_reduce, in the same order on every rank. Variant 0 is the policy's own, and in use until
-/// use_variant(), which counts from the next all_reduce that is enqueued: every rank calls it between the same
+/// Several ways to all_reduce, in the same order on every rank. Variant 0, the policy's own, is in use until
+/// use_variant(), which applies from the next enqueued all_reduce on: every rank calls use_variant() between the same
 /// operations. @returns the names, which are static; empty: there is one way, number 0. A measured plan takes up to 8
 /// @ingroup backends
 template <class C>
@@ -144,11 +134,11 @@ concept PrefersSums = requires { requires C::prefers_sums; };
 template <class C>
 concept ConnectsAtFirstUse = requires { requires C::connects_at_first_use; };
 
-/// Ends running and later work, within milliseconds; it touches no peer's memory afterwards. Threads: any, at any time.
-/// `failure()` is the communicator's first cause; nullopt while it has not failed. An abort is final. A job that goes
-/// on with fewer ranks needs two more abilities, which NCCL has since 2.28 and no backend here offers: to stop running
-/// work and keep the communicator (ncclCommRevoke), and to make one of the ranks that are left (ncclCommShrink, since
-/// 2.27).
+/// abort() ends running and later work within milliseconds; the communicator touches no peer's memory afterwards.
+/// Threads: any, at any time. `failure()` is the communicator's first cause; nullopt while it has not failed. An abort
+/// is final. A job that goes on with fewer ranks needs two more abilities, which NCCL has since 2.28 and no backend
+/// here offers: to stop running work and keep the communicator (ncclCommRevoke), and to make one of the ranks that are
+/// left (ncclCommShrink, since 2.27).
 /// @ingroup backends
 template <class C>
 concept CanAbort = requires(C c, const C& view, const Cause& cause) {

@@ -46,9 +46,9 @@ namespace DTRAIN_NAMESPACE::backend {
 /// - Before 2.26: each operation waits on the device for the one enqueued before it on any channel. The program orders
 ///   captured graphs.
 ///
-/// Close: NCCL destroys a communicator once all ranks of the node close their communicators. The first to close waits
-/// at most ten seconds, then leaves NCCL's call in a thread. If that call still runs at the end of the process, the
-/// process ends as by _exit.
+/// Close: NCCL destroys a communicator once all ranks of the node close their communicators. The first rank to close
+/// waits at most ten seconds, then leaves NCCL's call in a thread. If that call still runs at the end of the process,
+/// the process ends as by _exit.
 /// @ingroup backends
 template <NcclOptions options>
 struct NcclWith {
@@ -98,8 +98,8 @@ struct NcclWith {
     }
   }
 
-  /// Ranks with one CUDA context have one implicit order, in which one rank's operation would wait for the next one of
-  /// a rank that waits for it.
+  /// Ranks with one CUDA context have one implicit order: rank 1's operation would wait for rank 0's, which waits for
+  /// rank 1.
   static cuda::DeviceSharing sharing() {
     if (!may_share()) return cuda::DeviceSharing::none;
     return nccl::has_implicit_launch_order() ? cuda::DeviceSharing::processes : cuda::DeviceSharing::any;

@@ -39,7 +39,7 @@ enum class OperationKind : std::uint8_t {
 
 const char* name(OperationKind kind) noexcept;
 
-/// Whether the counts of its blocks differ: pairs of ranks compare them, and Operation::count is 0.
+/// Whether the operation's blocks differ in count: pairs of ranks compare the counts, and Operation::count is 0.
 constexpr bool has_unequal_blocks(OperationKind kind) noexcept {
   return kind == OperationKind::all_gather_v || kind == OperationKind::reduce_scatter_v ||
          kind == OperationKind::all_to_all_v || kind == OperationKind::gather_v || kind == OperationKind::scatter_v;
@@ -67,7 +67,7 @@ struct Operation {
 /// "all_reduce (sum) of 1024 f32"; "broadcast of 10 f64 from rank 0".
 std::string to_string(const Operation& operation);
 
-/// Names a channel's operations in error sentences; to_string where it is empty. Threads: any.
+/// Names a channel's operations in error sentences; an empty one stands for to_string. Threads: any.
 using DescribeOperation = std::function<std::string(const Operation&)>;
 
 inline std::string described(const Operation& operation, const DescribeOperation& describe) {
@@ -81,7 +81,8 @@ std::string position_of(const Operation& operation, const std::string& channel);
 std::string described_on(const std::string& channel, const Operation& operation,
                          const DescribeOperation& describe = {});
 
-/// The sentence for ranks that call different operations. @param call of `rank` @param act of `other`: "called barrier"
+/// The sentence for ranks that call different operations. @param call what `rank` calls @param act what `other` does:
+/// "called barrier"
 std::string unequal_calls(const std::string& position, int rank, const std::string& call, int other,
                           std::string_view act);
 

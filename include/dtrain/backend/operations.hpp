@@ -15,7 +15,7 @@
 
 /// A communicator runs an operation by `enqueue(operation, stream)`. Each operation has:
 /// - `kind`: its OperationKind; that of an operation with blocks is in its BlockExchange.
-/// - `devices()`: those of its input and its output; of a Barrier, which has neither, the host.
+/// - `devices()`: those of its input and its output; the host for a Barrier, which has no buffer.
 /// - `check(place)`: called by the communicator, before it enqueues anything. @throws Error (invalid_argument) unless
 ///   buffers, root and peers fit the rank's place, and the memory is valid; (unsupported) for a reduction of 8-bit
 ///   floats
@@ -83,7 +83,7 @@ struct AllReduceWithoutCast {
   Operation describe() const noexcept { return all_reduce.describe(); }
 };
 
-/// Every rank's `buffer` gets the content of rank `root`'s.
+/// Every rank's `buffer` gets the content of the `buffer` of rank `root`.
 /// @ingroup backends
 struct Broadcast {
   static constexpr OperationKind kind = OperationKind::broadcast;
@@ -145,8 +145,8 @@ struct BlockReader {
                std::size_t bytes) noexcept;
 };
 
-/// As AllGather, but instead of a copy in an `output` each rank gets the other ranks' `input`s to read, all of their
-/// parts in any order, in the thread that runs the work. Lifetime: what the reader refers to, until that has run.
+/// As AllGather without an `output`: the reader of each rank is called with all parts of the other ranks' `input`s, in
+/// any order, in the thread that runs the work. Lifetime: what the reader refers to, until the work has run.
 /// @ingroup backends
 struct ReadBlocks {
   static constexpr OperationKind kind = OperationKind::all_gather;
@@ -229,7 +229,8 @@ struct SendRecv {
 /// @param backend named in the error: "backend::Gloo" @throws Error (unsupported) for device memory
 void check_host_memory(const char* backend, const Devices& devices);
 
-/// As check_host_memory, for an all_reduce. @param topology selects its algorithm; empty: the backend
+/// As check_host_memory, for an all_reduce. @param topology name of the topology that selects the algorithm; empty: the
+/// backend selects
 void check_all_reduce_memory(std::string_view topology, const char* backend, const Devices& devices);
 
 }  // namespace DTRAIN_NAMESPACE::backend

@@ -32,9 +32,9 @@ namespace DTRAIN_NAMESPACE::backend {
 
 namespace staged {
 
-/// As many hardware queues as CUDA gives a process on a device. Its default is 8, which all streams share: what a
-/// stream has enqueued behind a copy that waits for the host then holds up other streams of its queue. Source: CUDA C++
-/// Programming Guide, "CUDA Environment Variables", CUDA_DEVICE_MAX_CONNECTIONS.
+/// As many hardware queues as CUDA gives a process on a device. CUDA's default is 8, which all streams share: work
+/// behind a copy that waits for the host then holds up other streams of the same queue. Source: CUDA C++ Programming
+/// Guide, "CUDA Environment Variables", CUDA_DEVICE_MAX_CONNECTIONS.
 inline constexpr int hardware_queues = 32;
 inline constexpr const char* queues_variable = "CUDA_DEVICE_MAX_CONNECTIONS";
 
@@ -52,8 +52,8 @@ inline std::string warning_about(const identity::Environment& environment) {
       {queues_variable, *queues, hardware_queues, hardware_queues});
 }
 
-/// Sets CUDA_DEVICE_MAX_CONNECTIONS=32 unless the user has set it. CUDA reads it when it makes its context: a program
-/// that has used CUDA before keeps what it had. Logs a warning about fewer queues.
+/// Sets CUDA_DEVICE_MAX_CONNECTIONS=32 unless the user has set it. CUDA reads the variable when it makes its context: a
+/// program that has used CUDA before keeps its number of queues. Logs a warning about fewer queues.
 /// Threads: no other thread reads the environment meanwhile. @throws Error if the variable cannot be set
 inline void prepare_environment() {
   if (::setenv(queues_variable, "32", 0) != 0) {

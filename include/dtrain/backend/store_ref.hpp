@@ -12,8 +12,8 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// A store whose set and get return a waitable call, as those of rendezvous::Store. Backends need no more, so their
-/// tests need no server.
+/// A store whose set and get return a waitable call, as those of rendezvous::Store. Tests of backends therefore need no
+/// server.
 template <class S>
 concept KeyValueStore = std::copyable<S> &&
     requires(S store, const std::string& key, std::string value, Deadline deadline) {

@@ -19,7 +19,7 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Pinned: others refer to the plan and the table. Threads: const members concurrently.
+/// Not movable: other objects refer to the plan and the table. Threads: const members concurrently.
 template <backend::Communicator Communicator>
 class GradientArena {
  public:

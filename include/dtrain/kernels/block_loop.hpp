@@ -19,8 +19,8 @@ namespace DTRAIN_NAMESPACE::kernels {
 ///   finish(Result&, Partial&)        computes the value to store
 ///   put(to, Result const&)           stores it
 /// and `averages`. If true, it also has a vector type Beyond, note_beyond(Beyond&, Result const&), which sets bits
-/// where a result is not finite, and Careful, the arithmetic for such results. Twice applies one to twice the bytes.
-/// Its members are named, because g++ 12 leaves an array of vectors in memory.
+/// where a result is not finite, and Careful, the arithmetic for such results. Twice applies an arithmetic to twice the
+/// bytes. Twice has named members, because g++ 12 leaves an array of vectors in memory.
 template <class Arithmetic>
 class Twice {
  public:
@@ -65,14 +65,15 @@ template <class Arithmetic>
 using RegisterBlock = std::conditional_t<(sizeof(typename Arithmetic::Partial) > sizeof(typename Arithmetic::Result)),
                                          Twice<Arithmetic>, Twice<Twice<Arithmetic>>>;
 
-/// Finishes a block of averages, some of which are not finite, because their sum, a source or the average is not. These
-/// become the sum of the sources, each multiplied by the factor first. The result is finite if all sources are finite
-/// and below the largest value by its roundings. Rare, hence a separate function for any processor.
+/// Finishes a block of averages, some of which are not finite, because their sum, a source or the average is not. Such
+/// an average becomes the sum of the sources, each multiplied by the factor first. It is finite if all sources are
+/// finite and below the largest value by the sum's roundings. The case is rare, hence a separate function for any
+/// processor.
 template <class Careful>
 DTRAIN_OPTIMIZED __attribute__((noinline)) void average_beyond_sum(const KernelArguments& arguments, std::size_t offset,
                                                                    std::byte* block, std::size_t bytes) noexcept;
 
-/// Reduces whole blocks of an `Inner` arithmetic. Reads all sources of a block before it writes any target, so that a
+/// Reduces whole blocks of an `Inner` arithmetic. All sources of a block are read before any target is written, so a
 /// target may be a source.
 template <class Inner>
 DTRAIN_ALWAYS_INLINE void reduce_blocks(const KernelArguments& arguments) noexcept {

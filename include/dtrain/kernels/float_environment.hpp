@@ -13,8 +13,8 @@
 namespace DTRAIN_NAMESPACE::kernels {
 
 /// Needed because a program linked with -ffast-math starts with subnormals flushed to zero (crtfastmath.o), and a user
-/// may have set another rounding or traps. Writes nothing if the environment is the default one; exception flags may be
-/// raised then, as by any arithmetic.
+/// may have set another rounding or traps. Does not write the environment if it is the default one; exception flags may
+/// be raised, as by any arithmetic.
 class DefaultFloatEnvironment {
  public:
 #if DTRAIN_X86_64

@@ -17,9 +17,9 @@ void narrow_in_place(std::byte* elements, std::size_t count, DType to, float fac
 /// Widens `count` elements of f16 or bf16, which lie in the first half of the memory, to f32. Exact.
 void widen_in_place(std::byte* elements, std::size_t count, DType from) noexcept;
 
-/// Error feedback: adds `error` to `count` f32 elements. Then `error` is the part of each that is lost if
-/// narrow_in_place divides them by `divisor`, in units of the elements; 0 where nothing finite is sent. It is exact if
-/// divisor times a 16-bit float is.
+/// Error feedback: adds `error` to `count` f32 elements. Afterwards `error` is the part of each element that
+/// narrow_in_place loses if it divides by `divisor`, in units of the elements; 0 for an element that is not finite in
+/// 16 bits. It is exact if divisor times a 16-bit float is.
 void add_cast_error(std::byte* elements, float* error, std::size_t count, DType to, float divisor) noexcept;
 
 }  // namespace DTRAIN_NAMESPACE::kernels

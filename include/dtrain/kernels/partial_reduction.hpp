@@ -29,7 +29,7 @@ constexpr DType partial_type(DType dtype, ReduceOp op, Accumulate accumulate) no
 ///   once; for 16-bit floats this rounds to f32, and the combination is rounded once to type().
 /// - Average of i32 and u8: partial results are 64-bit sums; the result is the exact sum divided, truncated toward
 ///   zero. For i64, partial results are modulo 2^64, and the last combination's exact sum is divided.
-/// - All else: as kernels::Reduction, rounded or taken modulo 2^bits to type() by every combination.
+/// - Other operations: as kernels::Reduction, rounded or taken modulo 2^bits to type() by every combination.
 ///
 /// Threads: any; a value without state.
 class PartialReduction {
@@ -173,7 +173,7 @@ DTRAIN_DEFINED void PartialReduction::end(std::byte* from, std::byte* to, std::s
   const DefaultFloatEnvironment environment;
   if (!weighs_) {
     const std::byte* const sum = from;
-    last_(std::span(&sum, 1), std::span(&from, 1), count);  // divides an average of integers, keeps all else
+    last_(std::span(&sum, 1), std::span(&from, 1), count);  // divides an average of integers, copies other results
   }
   if (widens() || to != from) {
     convert(type_, from, dtype_, to, count);

@@ -17,17 +17,17 @@ namespace DTRAIN_NAMESPACE::kernels {
 /// `sources[0][i] op sources[1][i] op ...`, evaluated from the left, stored to every target. Supports every operation
 /// for every element type but the 8-bit floats:
 ///
-/// - f64, f32: one rounding for each step. An average is the sum times the rounded 1 / sources. If that is not finite,
-///   it is the sum of the elements, each multiplied by 1 / sources first. So an average of finite elements is finite,
-///   up to roundings.
+/// - f64, f32: one rounding for each step. An average is the sum times the rounded 1 / sources. If this product is not
+///   finite, the average is the sum of the elements, each multiplied by 1 / sources first. An average of finite
+///   elements is therefore finite, up to roundings.
 /// - f16, bf16: the same in f32, then rounded once to nearest even; beyond the largest finite value, to infinity.
 /// - min, max of these: a NaN on any rank gives NaN, and -0 < +0 (minimum and maximum of IEEE 754-2019).
 /// - NaN results have the bits of the positive quiet NaN without payload.
 /// - i64, i32, u8: sum and product modulo 2^bits; an average is the exact sum divided, truncated toward zero.
 /// - One source is copied, and a NaN keeps its bits; after over(), it is divided.
 ///
-/// Compiler flags of the including program and settings of the calling thread change no bit: neither -ffast-math and
-/// -mfma, nor flushed subnormals or another rounding, which the call sets to the default meanwhile.
+/// Compiler flags of the program (-ffast-math, -mfma) and settings of the calling thread (flushed subnormals, another
+/// rounding) change no bit: the call sets the default environment meanwhile.
 class Reduction {
  public:
   static constexpr std::size_t max_sources = KernelArguments::max_sources;
@@ -35,8 +35,8 @@ class Reduction {
   /// Requires: `dtype` is no 8-bit float; this machine supports `isa`.
   static Reduction of(DType dtype, ReduceOp op, Isa isa = best_isa()) noexcept;
 
-  /// The same for sources that stand for `ranks` ranks: an average divides by `ranks`, not by the number of sources.
-  /// Other operations do not divide. For the last combination of a chain of partial sums:
+  /// This reduction for sources that stand for `ranks` ranks: an average divides by `ranks`, not by the number of
+  /// sources. For the last combination of a chain of partial sums:
   /// - f64, f32: times the rounded 1 / ranks; f16, bf16: so in f32, then rounded once;
   /// - integers: this combination's exact sum, divided and truncated toward zero; earlier partial sums were modulo
   ///   2^bits.
@@ -59,8 +59,8 @@ class Reduction {
                   const double* weights = nullptr) const noexcept;
 
  private:
-  /// Reduces the bytes after the last whole multiple of the granularity, padded with zeros: by the same instructions,
-  /// and without such code in every kernel. A separate function, because its memory is needed only here.
+  /// Reduces the bytes after the last whole multiple of the granularity, padded with zeros, by the kernel's
+  /// instructions. A separate function, because only this case needs its memory.
   static void reduce_rest(Kernel kernel, KernelArguments arguments, std::size_t bytes) noexcept;
 
   Reduction(DType dtype, ReduceOp op, Kernel kernel) noexcept

@@ -44,7 +44,7 @@ concept CanSignal = requires(E event) {
 };
 
 /// An event that the host completes and streams wait for. The host signals it on failure too, so that no stream is left
-/// waiting. Pinned (streams keep its address): it outlives the work that waits for it.
+/// waiting. Not movable, because streams keep its address: the event outlives the work that waits for it.
 /// @ingroup streams
 template <class E>
 concept ExternalEvent = CanPoll<E> && CanBlock<E> && CanSignal<E>;

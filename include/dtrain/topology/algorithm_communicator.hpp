@@ -35,12 +35,12 @@ namespace DTRAIN_NAMESPACE::topology {
 /// A variant of all_reduce that an algorithm's communicator offers.
 struct AllReduceVariant {
   const char* name = "";
-  bool is_by_algorithm = true;  ///< else by the backend
+  bool is_by_algorithm = true;  ///< false: by the backend
   bool casts = true;            ///< to the algorithm's wire type, if it has one
 };
 
 /// The order of an algorithm's operations. Uses the state until close() only; operations after close() are skipped.
-/// @tparam State has `algorithm`, `inner`, the backend's communicator, and failure(), the first cause of any of them
+/// @tparam State has `algorithm`, `inner`, the backend's communicator, and failure(), the first cause of both
 template <class State>
 class AlgorithmOrder final : public backend::OrderedChannel {
  public:

@@ -32,7 +32,7 @@ class SubChannel {
   template <class Start>
   bool step(Start start) {
     start(communicator_, queue_->ref());
-    // The loop ends: each operation has its own deadline.
+    // The loop ends, because each operation has its own deadline.
     while (queue_->block_until_complete(queue_->published(), Deadline::after(std::chrono::minutes(1))) !=
            stream::WaitResult::complete) {
     }

@@ -172,7 +172,7 @@ inline Task<void> detail::TaskPromise<void>::get_return_object() noexcept {
 }
 
 /// Awaiter that owns its task, for the operator co_await of other types. Starts the task when it is awaited.
-/// Destroying it cancels the task. Pinned. Threads: as Task.
+/// Destroying it cancels the task. Not movable. Threads: as Task.
 template <class T>
 class OwnedTaskAwaiter {
  public:

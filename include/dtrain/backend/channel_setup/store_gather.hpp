@@ -38,8 +38,8 @@ struct StoreRank {
   std::string late = "did not come by the deadline";
   /// Called five times a second while this rank waits for others; throws if they will not come.
   std::function<void()> check{};
-  /// How long this rank waits for others until a warning in the log names them; 0: none, where a rank may work for
-  /// long.
+  /// How long this rank waits for others until a warning in the log names them; 0, for ranks that work for long: no
+  /// warning.
   std::chrono::milliseconds notice_after = std::chrono::seconds(10);
 };
 
@@ -65,11 +65,11 @@ std::string encoded_result(Make& make, int job_rank) {
 
 /// The ranks that one exchange waits for, for the log.
 struct LateRanks {
-  /// @param says the ranks: "not come so far: rank 1"
+  /// @param says its result names the ranks: "not come so far: rank 1"
   LateRanks(const StoreRank& self, std::function<std::string()> says)
       : ranks_text(self.notice_after.count() > 0 ? std::move(says) : nullptr), notice(self.notice_after) {}
 
-  std::function<std::string()> ranks_text;  ///< empty where the log is to say nothing
+  std::function<std::string()> ranks_text;  ///< empty: nothing is logged
   WaitNotice notice;
   Deadline::Clock::time_point began = Deadline::Clock::now();
 };
@@ -92,7 +92,7 @@ void take_texts(const StoreRank& self, const std::string& name, std::vector<std:
 /// Collective, blocking: rank 0 runs `make()`; every rank gets its text or its Error. No key stays in the store.
 /// @param key used once
 /// @throws Error: that of `make` on every rank, with its code and sentence (job_failed for a library's code); (timeout)
-/// at the deadline on rank 0, and later elsewhere, so that rank 0's Error, which explains more, comes first; JobFailed
+/// at the deadline on rank 0, and later on other ranks, because rank 0's Error explains more; JobFailed
 template <class Make>
 std::string store_broadcast(const StoreRank& self, const std::string& key, Make make) {
   if (self.rank != 0) {
@@ -266,7 +266,7 @@ DTRAIN_DEFINED void take_texts(const StoreRank& self, const std::string& name, s
       }
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout)) throw;
-      names += " and maybe others";  // a store that does not answer now ends no wait
+      names += " and maybe others";  // a store that does not answer does not end the wait
     }
     return names;
   };
@@ -278,7 +278,7 @@ DTRAIN_DEFINED void take_texts(const StoreRank& self, const std::string& name, s
       if (error.code() != make_error_code(Errc::timeout)) throw;
       throw_error(Errc::timeout, "{}: {} {} ({})", {self.doing, missing(), self.late, error.what()});
     }
-    texts.back() = decode(texts.back());  // an error is not kept until the last rank has come
+    texts.back() = decode(texts.back());  // an error is thrown before the last rank has come
   }
 }
 

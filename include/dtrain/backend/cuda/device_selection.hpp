@@ -35,8 +35,8 @@ namespace DTRAIN_NAMESPACE::backend::cuda {
 
 /// Which ranks may compute on one device.
 enum class DeviceSharing : std::uint8_t {
-  none,       ///< a device is one rank's
-  processes,  ///< ranks that are processes: those of one process wait for each other in NCCL's implicit launch order
+  none,       ///< each device belongs to one rank
+  processes,  ///< ranks of different processes: those of one wait for each other in NCCL's implicit launch order
   any,
 };
 
@@ -153,13 +153,13 @@ inline std::string first_conflict(std::vector<DeviceAssignment> assignments) {
 
 }  // namespace detail
 
-/// A job's first channel. Devices are compared when it opens.
+/// Devices are compared when a job's first channel opens.
 inline constexpr std::string_view first_channel = "group";
 
 /// Collective over the ranks of a node, blocking. Throws if two ranks use one device and may not share it. Every
-/// rank compares the same list, and so throws the same. Does nothing for later channels than the job's first.
-/// @param sharing what this rank allows; two ranks may what both allow @throws Error (unsupported), naming both ranks,
-/// on every rank of the node; (timeout, protocol, cuda), JobFailed
+/// rank compares the same list, and so throws the same. Does nothing unless the channel is the job's first.
+/// @param sharing what this rank allows; two ranks share a device if both allow it @throws Error (unsupported), naming
+/// both ranks, on every rank of the node; (timeout, protocol, cuda), JobFailed
 inline void compare_devices_blocking(const ChannelContext& context, DeviceSharing sharing, Deadline deadline) {
   const rendezvous::Membership& members = context.members;
   if (context.name != first_channel || members.local_world_size == 1) {

@@ -30,7 +30,7 @@ struct BlockExchange {
   std::uint64_t count = 0;       ///< of each block, equal on every rank; 0 if has_unequal_blocks(kind)
   std::vector<BlockRange> sent;  ///< blocks of the input, one for each rank
   std::vector<BlockRange>
-      received;  ///< disjoint blocks of the output, one from each rank; of a reduction all the same one
+      received;  ///< disjoint blocks of the output, one from each rank; in a reduction all are the same block
 
   bool goes_to_root() const noexcept {
     return kind == OperationKind::gather || kind == OperationKind::gather_v || kind == OperationKind::reduce;
@@ -66,8 +66,8 @@ struct RankPlace {
 };
 
 /// @name The blocks of each collective
-/// In the order of the ranks and without gaps; all of equal length without counts. The unused buffer of a gather,
-/// scatter or reduce is ignored, and so are the counts of a rank that is not the root.
+/// Blocks stand in the order of the ranks without gaps; without counts, all have one length. The unused buffer of a
+/// gather, scatter or reduce is ignored, and so are the counts of a rank that is not the root.
 /// @throws Error (invalid_argument) if counts, lengths or the root do not fit
 /// @{
 BlockExchange blocks_of_all_to_all(const ConstBufferView& input, const std::optional<Counts>& sent,
@@ -88,7 +88,7 @@ BlockExchange blocks_of_reduce(const ConstBufferView& input, const ConstBufferVi
 /// blocks of a reduction are. Lifetime: the blocks outlive it.
 class BlockPieces {
  public:
-  /// @param room elements that fit in a chunk; more than the number of blocks
+  /// @param room elements that fit in a chunk; above the number of blocks
   BlockPieces(const BlockExchange& blocks, std::uint64_t room) noexcept : blocks_(blocks) {
     for (const BlockRange& block : blocks.sent) {
       elements_ += block.count;
@@ -174,7 +174,7 @@ struct NamedBlocks {
   std::vector<BlockRange>& blocks;
 };
 
-/// @param part of each rank  @param whole of the root, with one block for each rank
+/// @param part each rank's buffer @param whole the root's buffer, with one block for each rank
 DTRAIN_DEFINED void set_root_blocks(const BlockExchange& made, const NamedBlocks& part, const NamedBlocks& whole,
                                     const std::optional<Counts>& counts, RankPlace place) {
   const auto root = static_cast<std::size_t>(made.root);

@@ -15,16 +15,16 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// One for each channel. After each line, the channel's next one is due after twice the time, in the same operation or
-/// in a later one: ranks that wait for an evaluation after every epoch print a few lines, not one an epoch. Threads:
-/// the one that runs the channel's work.
+/// A channel has one. After each line, its next line is due after twice the time, in the same or a later operation:
+/// ranks that wait for an evaluation after every epoch print a few lines, not one for each epoch. Threads: the one that
+/// runs the channel's work.
 class WaitNotice {
  public:
   /// @param after how long an operation waits until the first line
   explicit WaitNotice(std::chrono::milliseconds after) noexcept : after_(after) {}
 
-  /// To be called while the operation waits. @param describe says what it waits for, given the time waited; called for
-  /// a line only, because it allocates
+  /// To be called while the operation waits. @param describe given the time waited, says what the operation waits for;
+  /// called for a line only, because it allocates
   template <class Describe>
   void update(int job_rank, std::chrono::nanoseconds waited, const Describe& describe) {
     if (waited >= after_) {

@@ -28,12 +28,12 @@ namespace DTRAIN_NAMESPACE::backend::gloo {
 using message_passing::FramePool;
 using message_passing::TagClass;
 
-/// A message_passing::Endpoint whose `done` blocks. For each direction between two ranks, messages of a tag class are
-/// numbered; Gloo matches the two ends by tag class and number. Gloo does not report a received message's length, and
-/// ends the process if the message exceeds its memory. Hence:
+/// A message_passing::Endpoint whose `done` blocks. Messages of a tag class are numbered in each direction between two
+/// ranks; Gloo matches the ends by class and number. Gloo does not report a received message's length, and ends the
+/// process if the message exceeds its memory. Hence:
 /// - a message of up to 16 KiB travels in a frame with its length;
-/// - a longer message also matches by its length, so its memory has exactly that length, and one of another length is
-///   not received.
+/// - a longer message also matches by its length, so its memory has exactly that length, and a message of another
+///   length is not received.
 /// Gloo allocates for each message; dtrain's own memory is reused.
 ///
 /// Threads: one at a time; interrupt() from any. Lifetime: the mesh outlives it.
@@ -102,7 +102,7 @@ class Endpoint {
   /// @throws Error (closed) if the peer has closed its connection; (disagreement) if a message exceeds its memory
   Awaiter done(MessageHandle handle) noexcept { return {*this, handle}; }
 
-  /// Ends the current wait; later ones do not begin. Threads: any.
+  /// Ends the current wait; later waits do not begin. Threads: any.
   void interrupt() noexcept {
     const std::lock_guard lock(mutex_);
     interrupted_ = true;

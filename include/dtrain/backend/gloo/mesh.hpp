@@ -44,7 +44,7 @@ inline std::optional<net::SocketAddress> outward_address() {
 
 }  // namespace detail
 
-/// Numeric; the first that applies:
+/// Numeric address at which this rank listens; the first that applies:
 /// - the address of DTRAIN_INTERFACE;
 /// - 127.0.0.1 if all ranks share this host;
 /// - the address at which the store sees this rank;
@@ -81,9 +81,9 @@ inline std::string device_address(const rendezvous::Membership& members) {
 
 /// dtrain uses only Gloo's TCP transport. Its relevant behaviour, read in its source (2022-05) and observed:
 /// - A wait that times out closes every connection of its context. A wait that another thread aborts returns.
-/// - It has a thread for each device. An exception there ends the process, for example for a message longer than its
-///   receive memory. Endpoint prevents that.
-/// - It calls writev, which raises SIGPIPE if the peer has closed. Hence dtrain calls Gloo with signals blocked.
+/// - Gloo has a thread for each device. An exception in it, for example for a message longer than its receive memory,
+///   ends the process. Endpoint prevents such messages.
+/// - Gloo calls writev, which raises SIGPIPE if the peer has closed. Hence dtrain calls Gloo with signals blocked.
 /// - Programs that a rank starts inherit its descriptors.
 namespace DTRAIN_NAMESPACE::backend::gloo {
 
@@ -119,8 +119,8 @@ inline void fields(Serializer& of, PeerInfo& info) {
   of.raw_text(info.addresses, std::size_t{64} << 20);  // the store bounds its values
 }
 
-/// A Gloo device with its thread, and a Gloo context, both for this channel alone: closing it affects no other channel.
-/// It performs the steps of gloo::rendezvous::Context with a store, so that a failure of the job can interrupt them.
+/// Owns a Gloo device with its thread, and a Gloo context: closing the channel affects no other channel. The mesh
+/// performs the steps of gloo::rendezvous::Context with a store, so that a failure of the job can interrupt them.
 /// Threads: interrupt() from any; all others one at a time.
 class Mesh {
  public:

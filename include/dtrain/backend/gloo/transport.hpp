@@ -31,7 +31,7 @@ namespace DTRAIN_NAMESPACE::backend::gloo {
 /// The monitor's questions about an operation. Threads: the monitor's.
 class MonitoredOperation {
  public:
-  /// Ends the operation if it has to end. @returns whether it had to
+  /// Ends the operation if it has to end. @returns whether the operation had to end
   virtual bool end_if_cancelled() noexcept = 0;
   /// See message_passing::CancellationToken.
   virtual void stalled() noexcept = 0;
@@ -40,9 +40,9 @@ class MonitoredOperation {
   ~MonitoredOperation() = default;
 };
 
-/// A thread that blocks in Gloo can look neither at its deadline nor at other streams. The monitor does that for it:
-/// every 2 to 20 ms while operations follow one another; else its thread sleeps, and the next operation wakes it.
-/// Threads: all members from one at a time. Lifetime: the worker outlives it, and does nothing else before stop().
+/// A thread that blocks in Gloo cannot check its deadline nor other streams. The monitor's thread does, every 2 to 20
+/// ms while operations follow one another; otherwise it sleeps, and the next operation wakes it. Threads: one at a
+/// time. Lifetime: the worker outlives the monitor, and does nothing else before stop().
 class OperationMonitor {
  public:
   explicit OperationMonitor(async::WorkerThread& worker) noexcept : worker_(worker) {}

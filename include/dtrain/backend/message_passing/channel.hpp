@@ -127,7 +127,7 @@ class Channel final : public OrderedChannel {
       if (!transport_.run_blocking(routine, token)) {
         scratch_.leak();
       }
-      if (token.timed_out && !aborted()) {  // even if it ended just then: the transport has cancelled it
+      if (token.timed_out && !aborted()) {  // even if the operation ended just then: the transport has cancelled it
         fail_operation(CauseKind::timeout, operation, ": ", missing());
       } else if (routine.done()) {
         routine.check();

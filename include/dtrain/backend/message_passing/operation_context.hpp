@@ -20,7 +20,7 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// A disagreement that an exception on the peer may have caused, which the job then learns of soon.
+/// A disagreement whose cause may be an exception on the peer; the peer then reports that exception to the job.
 class PeerHasLeft : public Error {
  public:
   explicit PeerHasLeft(std::string sentence) : Error(Errc::disagreement, std::move(sentence)) {}

@@ -15,8 +15,8 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// Free lists of blocks, by size: an algorithm that ran before runs without an allocation. Threads: one at a time; if
-/// another thread takes over a channel's work, the hand-over orders their accesses. Lifetime: outlives the frames.
+/// Free lists of blocks, by size: an algorithm that ran before runs without an allocation. Threads: one at a time; a
+/// thread that takes over a channel's work synchronizes with the previous one. Lifetime: outlives the frames.
 class FramePool {
  public:
   FramePool() noexcept = default;
@@ -101,7 +101,7 @@ class [[nodiscard]] Routine {
     }
   }
 
-  /// For a transport, which does not await it: runs it until it suspends or ends.
+  /// Runs the routine until it suspends or ends, for a transport, which does not await it.
   void resume() const { frame_.resume(); }
   bool done() const noexcept { return frame_.done(); }
 

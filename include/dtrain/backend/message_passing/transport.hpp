@@ -16,8 +16,8 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// A Transport polls it to learn whether to cancel an operation. Threads of cancelled() and stalled(): the one that
-/// runs the operation, or the transport's while that one blocks; of the others any.
+/// A Transport polls it to learn whether to cancel an operation. Threads: cancelled() and stalled() from the one that
+/// runs the operation, or from the transport's while the former blocks; other members from any.
 class CancellationToken {
  public:
   /// Whether the channel has failed. Cheap.

@@ -44,8 +44,8 @@ inline MPI_Datatype datatype_of(DType dtype) noexcept {
 }
 
 /// The operators of one channel. An average is a sum of values from kernels::PartialReduction. MPI defines neither the
-/// order of a sum nor a minimum with a NaN, so the latter is dtrain's. Threads: the one that holds the ProgressLoop's
-/// lock.
+/// order of a sum nor a minimum with a NaN, so minimum and maximum are dtrain's. Threads: the one that holds the
+/// ProgressLoop's lock.
 class Operators {
  public:
   Operators() = default;
@@ -148,8 +148,8 @@ class CollectiveEndpoint : public Endpoint {
     return operation.count * size_bytes(widest) <= static_cast<std::size_t>(std::numeric_limits<int>::max());
   }
 
-  /// Sources: MPI 3.1, 5.12, "Nonblocking Collective Operations". There all ranks or none operate in place, so separate
-  /// inputs are copied. MPI reduces partial results. Lifetime: as message_passing::collective
+  /// Sources: MPI 3.1, 5.12, "Nonblocking Collective Operations". In MPI all ranks or none operate in place, so
+  /// separate inputs are copied. MPI reduces partial results. Lifetime: as message_passing::collective
   template <message_passing::Endpoint E>
   message_passing::Routine collective(message_passing::OperationContext<E>& context,
                                       const message_passing::Buffers& buffers) {

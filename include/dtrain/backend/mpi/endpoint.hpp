@@ -108,7 +108,7 @@ class Endpoint {
   const std::vector<int>& world_ranks() const noexcept { return world_ranks_; }
   CallMonitor& call_monitor() noexcept { return requests_.call_monitor(); }
 
-  /// Records a request to or from `peer`, or of all ranks (-1). A request that `receives` can be cancelled.
+  /// Records a request to or from `peer`, or a collective's request (-1). A request that `receives` can be cancelled.
   MessageHandle started(MPI_Request request, int peer, bool receives) {
     std::uint32_t slot = 0;
     if (free_.empty()) {

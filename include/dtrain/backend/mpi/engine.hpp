@@ -95,7 +95,7 @@ class EngineRegistry {
     return made;
   }
 
-  /// Forbids any further call to MPI in this process.
+  /// Forbids later calls to MPI in this process.
   void disable() noexcept {
     const std::lock_guard lock(mutex_);
     disabled_ = true;
@@ -225,7 +225,7 @@ class Engine {
     std::optional<MpiRuntime> runtime;
     ProgressLoop loop;
     int channels = 0;      ///< number of channels whose tags this process has chosen
-    std::string secret{};  ///< of the job, once it was handed out
+    std::string secret{};  ///< the job's, once rank 0 has distributed it
   };
 
   /// Collective over MPI_COMM_WORLD if it is the process's first call; blocking. See EngineRegistry.
@@ -309,7 +309,7 @@ class Engine {
       thread_.detach();
       throw_error(Errc::timeout, "MPI_Init_thread did not come back in time; have all processes of the job started?");
     }
-    thread_state_->started.rethrow();  // the thread ends then
+    thread_state_->started.rethrow();  // the thread ends if this throws
   }
 
   static void main(ThreadState& thread_state) noexcept {

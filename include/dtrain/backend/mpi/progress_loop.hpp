@@ -198,7 +198,7 @@ class ProgressLoop {
   static constexpr std::chrono::milliseconds watch_interval{2};
   static constexpr std::chrono::milliseconds shortest_idle_sleep{1};
   static constexpr std::chrono::milliseconds longest_idle_sleep{5};
-  static constexpr std::chrono::milliseconds longest_sleep{100};  ///< until the thread sees that another one waits
+  static constexpr std::chrono::milliseconds longest_sleep{100};  ///< until the thread notices that another one waits
 
   struct WaiterCount {
     bool waits;

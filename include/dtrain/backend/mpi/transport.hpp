@@ -106,7 +106,7 @@ class BasicTransport {
     endpoint_ = std::make_shared<E>(engine_->loop().requests(), engine_->runtime().communicator(), first_tag,
                                     context.members.rank, job_ranks);
     if constexpr (has_communicator) {
-      wait_for_ranks(context, deadline);  // inside MPI the engine would wait for them and serve no other channel
+      wait_for_ranks(context, deadline);  // inside MPI the engine would wait for the ranks and serve no other channel
       const auto make = [endpoint = endpoint_, first_tag](Engine::EngineState& state) {
         endpoint->make_communicator(state.runtime->communicator(), first_tag);
       };
@@ -169,15 +169,16 @@ class BasicTransport {
   /// Makes run_blocking() check its token. Threads: any.
   void interrupt() noexcept { wakeup_.notify(); }
 
-  /// After a cancelled operation: the channel's rank that it waited for, and whether that rank was to send.
+  /// After a cancelled operation: the channel's rank that the operation waited for, and whether that rank was to send.
   std::pair<int, bool> waits_for() const noexcept { return endpoint_->waits_for(); }
 
-  /// Closes the channel. If `clean`, notifies the other ranks that it calls nothing more; after a failure they know.
+  /// Closes the channel. If `clean`, notifies the other ranks that this rank calls nothing more; after a failure they
+  /// are notified already.
   void close(bool clean) noexcept {
     if (!clean) {
       engine_->skip_finalize();
     }
-    try {  // also without a message to send: afterwards the engine uses this channel's wakeup no more
+    try {  // also without a message to send: after the call the engine no longer uses this channel's wakeup
       const auto send_close = [endpoint = endpoint_, clean](Engine::EngineState& state) {
         if (clean && !state.loop.out_of_service() && !has_ended()) {
           send_close_messages(*endpoint);

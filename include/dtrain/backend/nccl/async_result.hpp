@@ -52,8 +52,8 @@ class CommLock {
 
   void adopt(const Guard& /*guard*/, ncclComm_t communicator) noexcept { communicator_ = communicator; }
 
-  /// For the thread that ends the communicator without the lock, because ending may wait for other ranks. No other
-  /// thread gets the communicator afterwards. @returns null if there is none
+  /// For the thread that ends the communicator without the lock, because ending may wait for other ranks. Later calls
+  /// of take() and communicator() give null. @returns null if there is no communicator
   [[nodiscard]] ncclComm_t take(const Guard& /*guard*/) noexcept { return std::exchange(communicator_, nullptr); }
 
  private:

@@ -42,7 +42,8 @@ constexpr bool averages(DType dtype) noexcept {
   return dtype != DType::i64 && dtype != DType::i32 && dtype != DType::u8;
 }
 
-/// One rank's average is its sum: NCCL would run a kernel that multiplies by 1, and does nothing for a sum in place.
+/// On one rank an average becomes a sum: for an average NCCL would multiply by 1 in a kernel; for a sum in place it
+/// does nothing.
 /// @throws Error (unsupported) for an average that would be wrong; (invalid_argument) for a value that is no ReduceOp
 inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype, int ranks) {
   switch (op) {
@@ -81,7 +82,6 @@ DTRAIN_NOT_INLINED inline void check_devices(const std::string& channel, int own
   }
 }
 
-/// Keeps the first failure of several calls.
 class FirstFailure {
  public:
   void add(ncclResult_t code) noexcept {

@@ -42,8 +42,8 @@ namespace DTRAIN_NAMESPACE::backend::nccl {
 /// wait for events outside it.
 class LaunchOrder {
  public:
-  /// The device's order; null if the library orders by itself. Lives as long as the process, because channels of any
-  /// group share it.
+  /// The device's order; null if the library orders by itself. Lives as long as the process, because channels of all
+  /// groups share it.
   static LaunchOrder* of_device(int device) noexcept {
     static auto& all = *new std::array<LaunchOrder, max_devices>;  // never destroyed: threads may outlive main()
     const auto index = static_cast<std::size_t>(device);
@@ -120,7 +120,7 @@ class Channel {
 
   /// Enqueues the work of `call(ncclComm_t)` on `stream`. Blocking: until NCCL has launched it, microseconds. A
   /// channel's first operations connect ranks and take longer, at most `timeout`. If it throws, no thread of
-  /// NCCL's will still enqueue that work, and the caller may free the memory, unless NCCL has not ended the
+  /// NCCL's will still enqueue that work, and the caller may free the memory, except if NCCL has not ended the
   /// communicator 3 s after the abort.
   /// @throws the job's first cause; Error (timeout, nccl, cuda)
   template <class Call>
@@ -178,7 +178,7 @@ class Channel {
   /// State of the channel, read without a CUDA call. Does not block. While another thread holds the lock, sets
   /// only `is_stuck` and, of a blocking communicator, what needs no call to NCCL.
   struct PollResult {
-    bool was_polled = false;  ///< else another thread held the lock, or there is no communicator
+    bool was_polled = false;  ///< if not, another thread held the lock, or there is no communicator
     ncclResult_t state = ncclSuccess;
     std::string error_text{};
     cudaError_t device = cudaSuccess;
@@ -254,7 +254,7 @@ class Channel {
       const CommLock::Guard held = comm_lock.lock();
       return registrations_.emplace(registrations_.end());
     }();
-    // If that fails, the handle stays as long as the channel, because NCCL may still write there.
+    // If the registration fails, its handle stays as long as the channel, because NCCL may still write there.
     manage(format_text("registering {} bytes with NCCL", {bytes}), deadline, [&](ncclComm_t communicator) {
       return nccl::register_memory(communicator, memory, bytes, options.symmetric_arenas, *handle);
     });
@@ -320,8 +320,8 @@ class Channel {
     } catch (...) {
       if (result.code == ncclInProgress) {
         if (!status.aborted()) status.fail(CauseKind::exception, "a call to NCCL was given up");
-        // Less than a launcher's patience with the other ranks, and than what the destructor waits: unwinding may free
-        // what NCCL waits for, such as a graph.
+        // Shorter than a launcher waits for the other ranks, and than the destructor waits: unwinding may free what
+        // NCCL waits for, such as a graph.
         status.block_until_ended(std::chrono::seconds(3));
       }
       throw;

@@ -27,8 +27,8 @@
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// Counts them. If one is left when the process ends, the process ends as by _exit, with its <cstdio> streams flushed:
-/// other exit handlers would unload CUDA while NCCL uses it. Threads: any.
+/// Counts abandoned threads. If one is left when the process ends, the process ends as by _exit, with its <cstdio>
+/// streams flushed: other exit handlers would unload CUDA while NCCL uses it. Threads: any.
 class AbandonedThreads {
  public:
   static int count() noexcept { return count_.load(); }
@@ -68,7 +68,7 @@ class ChannelStatus {
   /// Takes the channel out of service and wakes its watchdog. Does not block.
   void abort(const Cause& cause) noexcept {
     if (cause_.set(cause)) {
-      const std::lock_guard lock(mutex_);  // else it could happen between the watchdog's check and its sleep
+      const std::lock_guard lock(mutex_);  // no abort between the watchdog's check and its sleep
       begin_ending();
     }
   }

@@ -105,10 +105,10 @@ class Allocation {
 
 /// Owns one rank's end of a channel. Buffers and streams are on the device that was the thread's current one at
 /// open_blocking(). Operations run on the stream; the host waits only until NCCL has launched them. After a failure of
-/// the channel they throw its cause. Operations can be captured in CUDA graphs, alike on all ranks. A graph's run time
-/// is not watched, and the graph is destroyed before the communicator. Threads: one at a time, abort() and failure()
-/// from any. Destruction, blocking: until the enqueued work has run or failed, then until all ranks of the node close
-/// their ends, at most ten seconds. After ten seconds it logs a warning and leaves NCCL behind in a thread.
+/// the channel operations throw its cause. Operations can be captured in CUDA graphs, alike on all ranks. A graph's run
+/// time is not watched, and the graph is destroyed before the communicator. Threads: one at a time, abort() and
+/// failure() from any. Destruction, blocking: until the enqueued work has run or failed, then until all ranks of the
+/// node close their ends, at most ten seconds. After ten seconds it logs a warning and leaves NCCL behind in a thread.
 class Communicator {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -118,7 +118,8 @@ class Communicator {
   /// ncclNvlsSupported) and, before 2.30.3, kernels for symmetric memory.
   static constexpr bool prefers_sums = true;
 
-  /// NCCL chooses an algorithm by the operation and its size, and connects each when it is first used, from 2.22 on.
+  /// NCCL chooses an algorithm by the operation and its size; from 2.22 on, it connects ranks when an algorithm is
+  /// first used.
   static constexpr bool connects_at_first_use = true;
 
   /// Collective, blocking. @throws the job's first cause; Error (unsupported, timeout, protocol, nccl, cuda)

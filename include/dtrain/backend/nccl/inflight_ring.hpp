@@ -27,9 +27,9 @@
 
 #if DTRAIN_WITH_NCCL
 
-/// NCCL compares nothing: ranks that call different operations wait for each other. A rank that times out writes its
-/// operation to the store, under its rank, and reads the next rank's. If not all ranks are in the same operation, some
-/// rank differs from the next one.
+/// NCCL does not compare calls: ranks that call different operations wait for each other. A rank that times out writes
+/// its operation to the store, under its rank, and reads the next rank's. If not all ranks are in the same operation,
+/// some rank differs from the next one.
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
 /// Value in the store for a rank that has closed its end.
@@ -64,10 +64,10 @@ inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& cont
                    format_text("on channel '{}', {} and {}; every rank calls the same collectives in the same order",
                                {context.name, own, other})};
     }
-    if (!other.ends_with(called)) {  // it has left, or is in another operation, maybe an earlier one
+    if (!other.ends_with(called)) {  // the rank has left, or is in another operation, maybe an earlier one
       detail = other + "; every rank calls the same collectives in the same order";
     } else if (context.failure->block_until_failed(Deadline::after(2 * grace_period(context.timeout)))) {
-      return std::nullopt;  // other ranks differ; one that timed out later may still wait for its next rank
+      return std::nullopt;  // two other ranks differ; a rank that timed out later may still wait for its next rank
     }
   } catch (const JobFailed&) {
     return std::nullopt;
@@ -85,7 +85,7 @@ inline void retract_timeout(const ChannelContext& context) noexcept {
   try {
     context.store.erase_blocking(timeout_key(context, context.members.rank), Deadline::after(std::chrono::seconds(1)));
   } catch (...) {
-    // The job has failed, or a message will name an earlier operation.
+    // If the job has not failed, a message will name an earlier operation.
   }
 }
 

@@ -45,7 +45,7 @@ inline std::string version_text(int code) {
   return format_text("{}.{}.{}", {code / 10000, code / 100 % 100, code % 100});
 }
 
-/// Version of the library that runs, which may be newer than the header; 0 if it does not say.
+/// Version of the library that runs, which may be newer than the header; 0 if NCCL does not report it.
 inline int library_version() noexcept {
   int version = 0;
   return ncclGetVersion(&version) == ncclSuccess ? version : 0;
@@ -130,7 +130,7 @@ inline ncclResult_t release(void* memory) {
 #endif
 }
 
-/// A communicator's registration of a memory range. Pinned: NCCL may write it later.
+/// A communicator's registration of a memory range. Not movable: NCCL may write it later.
 struct MemoryRegistration {
   void* handle = nullptr;
 #if NCCL_VERSION_CODE >= 22703
@@ -252,10 +252,10 @@ inline bool has_implicit_launch_order() noexcept {
 }
 
 /// Sets NCCL_LAUNCH_ORDER_IMPLICIT unless the user has: the device then runs operations in the order of the program's
-/// calls, for all communicators of the process (from NCCL 2.26 on). Leaves it alone where each communicator's
-/// configuration has that order (2.31): it would change those of others, such as PyTorch's, too. Logs a warning if a
-/// variable breaks a guarantee of dtrain.
-/// NCCL reads the variable once in a process: call this before the first collective of anybody over NCCL.
+/// calls, for all communicators of the process (from NCCL 2.26 on). Does not set the variable where each communicator's
+/// configuration has that order (2.31): the variable would also change other libraries' communicators, such as
+/// PyTorch's. Logs a warning if a variable breaks a guarantee of dtrain.
+/// NCCL reads the variable once in a process: call this before any library's first collective over NCCL.
 /// Threads: no other thread reads the environment meanwhile. @throws Error if the variable cannot be set
 inline void prepare_environment() {
   const bool is_unset = chosen_launch_order() == nullptr;  // or empty, which NCCL takes for its default

@@ -17,11 +17,11 @@ enum class CtaPolicy {
 
 /// Argument of NcclWith: `NcclWith<NcclOptions{.max_ctas = 8}>`. The same on every rank. Options that are newer than
 /// the NCCL of the compilation have no effect. NCCL's environment variables, such as NCCL_MAX_CTAS, override all
-/// options. Only they select an algorithm and a protocol: NCCL_ALGO, NCCL_PROTO.
+/// options. Only NCCL_ALGO and NCCL_PROTO select an algorithm and a protocol.
 /// @ingroup backends
 struct NcclOptions {
   /// Minimum and maximum number of thread blocks of one collective; 0: NCCL's choice. The backward pass runs on the
-  /// same multiprocessors: with fewer blocks it has more of them, but the collective takes longer.
+  /// same multiprocessors: with fewer blocks the pass has more multiprocessors, but the collective takes longer.
   /// @{
   int min_ctas = 0;
   int max_ctas = 0;

@@ -66,8 +66,8 @@ inline CommLock::Guard lock_or_end_process(Channel& channel) noexcept {
 }
 
 /// Ends the communicator, and after an abort all work that still runs. Blocking, without a deadline: NCCL waits for
-/// graphs with its operations, and in ncclCommDestroy and ncclCommAbort until all ranks of the node have called one of
-/// the two (src/proxy.cc, ncclProxyService). Only the watchdog thread, which can be left behind, calls this.
+/// graphs with its operations. ncclCommDestroy and ncclCommAbort also wait until all ranks of the node have called one
+/// of the two (src/proxy.cc, ncclProxyService). Only the watchdog thread, which can be left behind, calls this.
 inline void end_blocking(Channel& channel) noexcept {
   CommLock::Guard held = channel.options.blocking ? lock_or_end_process(channel) : channel.comm_lock.lock();
   bool finalized = false;
@@ -137,7 +137,7 @@ class Watchdog {
       channel.status.fail(CauseKind::exception, "the thread that watches NCCL has failed");
     }
     if (!channel.status.aborted()) {
-      publish_departure(channel.context, true);  // again: an operation that timed out meanwhile has overwritten it
+      publish_departure(channel.context, true);  // again: an operation that timed out has overwritten the entry
     }
     end_blocking(channel);
     polling.join();  // a CUDA call in which it may block returns now
@@ -168,7 +168,7 @@ class Watchdog {
     } else if (polled.overdue) {
       timeout_published = true;
       const std::optional<Cause> cause = diagnose_timeout_blocking(channel.context, *polled.overdue);
-      if (cause && channel.poll().overdue) {  // else it has ended meanwhile, or the next poll decides
+      if (cause && channel.poll().overdue) {  // otherwise the operation has ended meanwhile, or the next poll decides
         channel.status.fail(*cause);
       }
     } else if (polled.is_late) {

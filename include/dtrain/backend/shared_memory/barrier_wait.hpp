@@ -23,10 +23,10 @@ namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 /// Spins first, in case the peer runs on another core; then yields, in case the peer needs this core.
 ///
-/// The scheduler may leave two ranks on one core while another is idle. Both look busy, so it moves neither, and every
-/// barrier costs a thread switch. A thread that sleeps is placed anew when it is woken, on an idle core if there is
-/// one. Hence a rank that finds its peer on its own core sleeps at once, every 2 ms at most: without an idle core, a
-/// sleep moves no thread, and a wake-up costs more than a yield. Threads: the one that runs the channel's work.
+/// The scheduler may leave two ranks on one core while another is idle. Both look busy, so the scheduler moves neither,
+/// and every barrier costs a thread switch. A thread that wakes is placed on an idle core if there is one. Hence a rank
+/// that finds its peer on its own core sleeps at once, every 2 ms at most: without an idle core, a sleep moves no
+/// thread, and a wake-up costs more than a yield. Threads: the one that runs the channel's work.
 class SpinPolicy {
  public:
   explicit SpinPolicy(int ranks)

@@ -31,10 +31,10 @@
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Between cores that share a level-3 cache, an ordinary copy is up to twice as fast; between others, a copy past the
-/// caches (measured on two cores of a Zen 3 that its host moved about). No rank knows which case applies, and it may
-/// change. Hence of every `period` long operations, each path is used for two and timed, and the faster one serves the
-/// rest. The bytes are the same, so ranks need not agree. Threads: the one that runs the work.
+/// Between cores that share a level-3 cache, an ordinary copy is up to twice as fast; between other cores, a copy past
+/// the caches is (measured on two cores of a Zen 3 that its host moved about). No rank knows which case applies, and it
+/// may change. Hence each path is timed in two of every `period` long operations, and the faster path is used in the
+/// others. The bytes are the same, so ranks need not agree. Threads: the one that runs the work.
 class CopyPathTuner {
  public:
   using Clock = std::chrono::steady_clock;

@@ -32,8 +32,8 @@ class Communicator {
   using Endpoint = MailboxEndpoint;
   using SelectedAllReduce = message_passing::SelectedAllReduce<Endpoint>;
 
-  /// Collective, blocking. Called by SharedMemory::open_blocking and split_blocking. Communicators split from this one
-  /// have its `selected`, too. @throws Error (unsupported, limit, out_of_memory, timeout, closed), JobFailed
+  /// Collective, blocking. Communicators split from this one have its `selected`, too. @throws Error (unsupported,
+  /// limit, out_of_memory, timeout, closed), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline,
                                     const SelectedAllReduce& selected = {});
 
@@ -150,7 +150,7 @@ struct Communicator::ChannelState : ChannelOwner<Channel> {
     return next(described);
   }
 
-  /// @tparam Algorithm of the blocks; owns a copy of them
+  /// @tparam Algorithm runs the call; owns a copy of its blocks
   template <class Algorithm, class Call>
   void enqueue_blocks(const Call& call, Stream stream) {
     check(call);

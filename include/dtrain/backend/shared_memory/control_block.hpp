@@ -39,7 +39,7 @@ struct FutexCounter {
     count.fetch_add(1);
     wake();
   }
-  /// Makes no system call if no rank sleeps.
+  /// No system call if no rank sleeps.
   void wake() noexcept {
     if (waiters.load() != 0) {
       futex_wake_all(count, FutexScope::shared);
@@ -51,8 +51,8 @@ struct FutexCounter {
 class FutexWaiter {
  public:
   /// Sleeps until the counter changes, wake() is called after `stop` was set, or the deadline passes. The deadline is
-  /// short, so that a wake that just misses the waiter, or a killed peer, costs no more. Returns at once unless
-  /// `may_sleep()`, which is called when no later change can be missed.
+  /// short, because a wake may miss the waiter, and a peer may be killed. Returns at once unless `may_sleep()`, which
+  /// is called when no later change can be missed.
   template <class F>
   void sleep(FutexCounter& counter, F may_sleep, const std::atomic<bool>& stop, Deadline deadline) noexcept {
     counter.waiters.fetch_add(1);

@@ -92,7 +92,7 @@ class ChunkPool {
     free_.push_back(&chunk);  // there is room for all
   }
 
-  /// The same for a chain.
+  /// release() for each chunk of a chain.
   void release_all(StagedChunk* first) noexcept {
     for (StagedChunk* next = nullptr; first != nullptr; first = next) {
       next = first->next;
@@ -128,8 +128,8 @@ struct StagedOperation {
   Start start;
 };
 
-/// Messages with the pieces of a chunk. In step d, rank r sends to r + d and receives from r - d: so no rank waits for
-/// another in a circle, though some pairs have no piece.
+/// Messages with the pieces of a chunk. In step d, rank r sends to r + d and receives from r - d, so ranks cannot wait
+/// for each other in a circle, although some pairs have no piece.
 template <class C>
 void start_messages(C& inner, const ChunkOperands& chunk, stream::host::StreamRef stream) {
   const std::size_t element = size_bytes(chunk.input.dtype);
@@ -150,12 +150,12 @@ void start_messages(C& inner, const ChunkOperands& chunk, stream::host::StreamRe
   }
 }
 
-/// Inner backends of which device memory's blocks can be exchanged.
+/// Inner backends over which Staged can exchange blocks of device memory.
 template <class C>
 concept CanStageBlocks = CanExchangeBlocks<C> && CanSendRecv<C>;
 
 /// Uses the inner communicator in a thread. Signals every chunk in the end, also after a failure: no stream is left
-/// waiting. Pinned. Threads: one enqueues and drains; fail() and progress() from any.
+/// waiting. Not movable. Threads: one enqueues and drains; fail() and progress() from any.
 template <Communicator C>
 class HostWorker {
  public:
@@ -201,7 +201,7 @@ class HostWorker {
       inner_.abort(cause);
       context_.failure->report(cause);
     } catch (...) {
-      // Out of memory for the message: the peers' timeouts end the job.
+      // Without memory for the message, the peers' timeouts end the job.
     }
   }
 

@@ -90,7 +90,7 @@ class DeviceCopies {
     try {
       return last_.block_until_complete(Deadline::after(drain_timeout)) == stream::WaitResult::complete;
     } catch (...) {
-      return true;  // a device that has failed uses nothing any more
+      return true;  // a failed device uses no memory any more
     }
   }
 
@@ -117,8 +117,8 @@ class DeviceCopies {
 /// 2. The worker's thread waits for that copy and runs the inner operation.
 /// 3. The copy stream waits for the thread and copies the result to the device.
 ///
-/// Pinned. Threads: one submits; abort() and failure() from any. Destruction ends work that has not run. Blocking then:
-/// for the copies in flight. Lifetime: the program's stream outlives its work.
+/// Not movable. Threads: one submits; abort() and failure() from any. Destruction ends work that has not run, and
+/// blocks for the copies in flight. Lifetime: the program's stream outlives its work.
 template <Communicator C>
 class StagingPipeline {
  public:
@@ -221,7 +221,7 @@ class StagingPipeline {
 
     StagedChunk& add() {
       if (pipeline_.device_copies_->chunks().is_empty()) {
-        enqueue();  // else add() would wait for the device, which waits for these chunks
+        enqueue();  // without this, add() would wait for the device, which waits for these chunks
       }
       StagedChunk& chunk = pipeline_.device_copies_->chunks().take();
       (first_ == nullptr ? first_ : last_->next) = &chunk;

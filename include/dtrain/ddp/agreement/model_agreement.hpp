@@ -11,9 +11,9 @@
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Collective, blocking: rank 0 publishes its signature and the other ranks compare. O(1) messages a rank if all agree.
-/// Each instance in a job uses its own `prefix`, the same on all ranks. @param doing for the warning of a rank that
-/// waits long for rank 0: "wrapping a model"
+/// Collective, blocking: rank 0 publishes its signature and the other ranks compare. O(1) messages for each rank if all
+/// agree. Each instance in a job uses its own `prefix`, the same on all ranks. @param doing for the warning of a rank
+/// that waits long for rank 0: "wrapping a model"
 /// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
 /// difference and both ranks; Error (limit) for a model whose signature is beyond max_signature_bytes.
 void agree_blocking(const group::GroupHandle& group, const std::string& prefix, const ModelSignature& mine,
@@ -44,7 +44,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// Digest and length: a rank with the same model needs no more.
+/// Digest and length, which suffice for a rank with the same model.
 inline std::string summary_of(std::string_view bytes) {
   return format_text("{} {}", {hex(Sha256().update(bytes).digest()), bytes.size()});
 }

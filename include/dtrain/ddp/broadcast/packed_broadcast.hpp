@@ -24,7 +24,8 @@ inline constexpr std::size_t largest_pack = std::size_t{1} << 20;
 
 /// Small tensors in host memory are copied into packs, each of which is one broadcast of bytes; a model of thousands of
 /// biases would otherwise need a broadcast, with its latency, for each. Every other tensor has a separate broadcast.
-/// Allocates memory for one pack. Lifetime: it and the tensors' memory outlive the broadcasts. Pinned.
+/// Allocates memory for one pack. Lifetime: the object, which is not movable, and the tensors' memory outlive the
+/// broadcasts.
 class PackedBroadcast {
  public:
   /// @param tensors equal in number, size and kind of device on every rank

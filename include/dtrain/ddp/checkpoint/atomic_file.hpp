@@ -28,8 +28,8 @@ std::string behind_link(const std::string& path);
 
 }  // namespace detail
 
-/// The attempt of an elastic job in which a file is written. Its writer may be frozen while the next attempt writes the
-/// same file: then it must neither lock that one out nor replace the newer file when it runs again.
+/// The attempt of an elastic job in which a file is written. A writer may be stopped (SIGSTOP) while the next attempt
+/// writes the same file: it must neither lock that attempt out nor replace the newer file when it continues.
 struct WritingAttempt {
   std::uint64_t number = 0;                       ///< 0: the job is not elastic
   std::shared_ptr<const FailureLatch> failure{};  ///< that of the attempt
@@ -42,8 +42,8 @@ struct WritingAttempt {
 /// fsync is refused, the file system alone decides when the bytes are on the disk.
 /// - Without commit() no file remains. Only a killed process leaves PATH.part, which no other user may read and which
 /// its owner's next writer removes.
-/// - A writer locks PATH.part while it lives, so that two writers do not mix. On a file system without locks a second
-/// writer replaces PATH.part, and commit() of the first one throws Error (refused).
+/// - A writer locks PATH.part until its end, so that two writers do not mix their bytes. On a file system without locks
+///   a second writer replaces PATH.part, and commit() of the first one throws Error (refused).
 /// - In an elastic job the file is PATH.part.ATTEMPT, and commit() throws the attempt's cause once the attempt has
 /// failed, and Error (refused) if another writer has replaced `path` meanwhile. The file of a killed writer is
 /// removed by a writer of a later attempt of the job. Blocking: the file system. Threads: one.
@@ -75,7 +75,7 @@ class AtomicFile {
   /// Rejects other than regular files: as root, renaming would replace /dev/null by a file.
   void inspect_replaced();
 
-  /// Creates PATH.part, which no process has opened and only this user may open. @returns false if a retry may succeed
+  /// Creates PATH.part, which only this user may open. @returns false if a retry may succeed
   bool create_and_lock();
 
   /// Lets only this user open PATH.part until commit(), if the file system allows chmod. @returns false if the file was
@@ -164,7 +164,8 @@ DTRAIN_DEFINED std::string detail::behind_link(const std::string& path) {
 
 namespace detail {
 
-/// Whether nobody has replaced the file in between. Its number alone does not tell: a later file may get it again.
+/// Whether no process has replaced the file in between. The inode number alone does not show it: a later file may get
+/// the number again.
 inline bool is_same_file(const struct stat& a, const struct stat& b) noexcept {
   return a.st_ino == b.st_ino && a.st_dev == b.st_dev && a.st_size == b.st_size &&
          a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
@@ -179,7 +180,7 @@ inline void require_file_name(const std::string& path) {
   }
 }
 
-/// Whether a file system without this call answers so, or a policy forbids the call.
+/// Whether the error is that of a file system without this call, or of a policy that forbids it.
 inline bool is_refused_call(int number) noexcept {
   return number == EPERM || number == EACCES || number == ENOSYS || number == EINVAL || number == EOPNOTSUPP;
 }
@@ -211,7 +212,7 @@ DTRAIN_DEFINED void AtomicFile::write(std::span<const std::byte> bytes) {
 DTRAIN_DEFINED void AtomicFile::sync() {
   if (::fsync(descriptor_.get()) == 0) return;
   if (!detail::is_refused_call(errno)) fail(errno);
-  // Without fsync, a file system tells of a write that failed when a descriptor is closed.
+  // Without fsync, a file system reports a failed write when a descriptor is closed.
   const int copy = ::fcntl(descriptor_.get(), F_DUPFD_CLOEXEC, 0);
   if (copy < 0 || (::close(copy) != 0 && errno != EINTR)) fail(errno);
 }
@@ -219,7 +220,7 @@ DTRAIN_DEFINED void AtomicFile::sync() {
 DTRAIN_DEFINED void AtomicFile::commit() {
   give_permissions();
   sync();
-  if (!is_named(descriptor_)) refuse_second_writer();  // which found no lock
+  if (!is_named(descriptor_)) refuse_second_writer();  // a second writer found no lock
   if (attempt_.number != 0) require_latest();
   if (std::rename(part_.c_str(), path_.c_str()) != 0) fail_renaming(errno);
   has_name_ = true;
@@ -279,7 +280,7 @@ DTRAIN_DEFINED void AtomicFile::remove_earlier_parts() {
     part_ = format_text("{}.{}", {part, number});
     try {
       remove_leftover();
-    } catch (const Error&) {  // its writer is frozen, or the file is another user's: it is in nobody's way
+    } catch (const Error&) {  // its writer is stopped, or the file is another user's: no writer needs the name
     }
   }
   part_ = format_text("{}.{}", {part, attempt_.number});
@@ -348,7 +349,8 @@ DTRAIN_DEFINED void AtomicFile::give_permissions() {
   }
   if (::fchmod(descriptor_.get(), mode) != 0 && !detail::is_refused_call(errno)) fail(errno);
   if (replaced_ && status_of(descriptor_).st_uid != replaced_->st_uid) {
-    // Last, because a process that has given a file away may not change its permissions. Only root can give it away.
+    // Last, because a process that has given a file away may not change its permissions. Only root can give a file
+    // away.
     static_cast<void>(::fchown(descriptor_.get(), replaced_->st_uid, static_cast<gid_t>(-1)) == 0);
   }
 }
@@ -357,7 +359,7 @@ DTRAIN_DEFINED void AtomicFile::sync_folder() {
   const std::size_t slash = path_.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
   const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // EBADF: some network file systems do not sync what is open for reading alone.
+  // EBADF: some network file systems do not sync a descriptor that is open for reading only.
   if (opened && ::fsync(opened.get()) != 0 && errno != EBADF && !detail::is_refused_call(errno)) {
     throw posix_error(errno, format_text("writing the folder of the file {} to its disk failed", {path_}));
   }

@@ -62,7 +62,7 @@ WritingAttempt writing_attempt(const Group& group) {
   return {handle.elastic_attempt(), handle.failure()};
 }
 
-/// The barrier of save_checkpoint. A rank that does not come may have been kept from it by `if (rank == 0)`.
+/// The barrier of save_checkpoint. A rank that does not come may have skipped the call by `if (rank == 0)`.
 template <class Group>
 void barrier_of_save(const Group& group, const std::string& path) {
   const auto context = [&] {
@@ -151,7 +151,7 @@ class TensorSnapshot {
 };
 
 /// A checkpoint that save_checkpoint_async writes. Threads: one at a time. Movable. A default-constructed or moved-from
-/// one has nothing to wait for.
+/// object has no checkpoint to wait for.
 /// @ingroup checkpoints
 class PendingCheckpoint {
  public:
@@ -162,7 +162,7 @@ class PendingCheckpoint {
   /// exception of `write`
   PendingCheckpoint(std::function<void()> write, std::function<void(const std::function<void()>&)> finish);
   PendingCheckpoint(PendingCheckpoint&&) noexcept = default;
-  /// Blocking: as the destructor of the former one.
+  /// Blocking: as the destructor of the checkpoint that is replaced.
   PendingCheckpoint& operator=(PendingCheckpoint&&) noexcept = default;
 
   /// Blocking: until this rank's part is written. Without wait() it is not known whether the checkpoint is whole.

@@ -48,8 +48,8 @@ std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors
 /// The size of all elements in bytes. @returns nullopt if it is more than `most`
 std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors, std::uint64_t most);
 
-/// Writes the tensors' present values to `path`. If it is interrupted, `path` has these or its former content, whole.
-/// Blocking: the file system. @throws as AtomicFile, write_checkpoint
+/// Writes the tensors' present values to `path`. If the call is interrupted, `path` has the new or the former content
+/// as a whole. Blocking: the file system. @throws as AtomicFile, write_checkpoint
 void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess&& access = {},
                            WritingAttempt attempt = {});
 
@@ -90,7 +90,7 @@ class CheckpointReader {
   /// Opens `path`; converts to false if there is no file. @throws Error (the system's code) naming the file
   explicit CheckpointReader(std::string path) : path_(std::move(path)) {
     require_file_name(path_);
-    // O_NONBLOCK: the name may be a pipe's.
+    // O_NONBLOCK, because the name may be that of a pipe.
     descriptor_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!descriptor_ && errno != ENOENT) fail_reading(errno);
     struct stat status {};

@@ -38,7 +38,8 @@ std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters)
 
 /// Names, shapes and types of the tensors, for comparison between ranks and with files.
 /// @param on_devices whether device memory is allowed
-/// @throws Error (unsupported) if device memory is not allowed; (invalid_argument) for too long a name or no memory
+/// @throws Error (unsupported) if device memory is not allowed; (invalid_argument) for a name that is too long, or a
+/// tensor without memory
 std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors, bool on_devices = false);
 
 /// How a checkpoint reads and writes the elements of a tensor. In this class elements are in host memory, and are read

@@ -27,7 +27,7 @@ struct AdasumLevel {
   std::size_t begin;  ///< this rank's elements in the bucket, of its group's vector
   std::size_t count;
   const float* received;  ///< the same elements of the other group's vector
-  bool is_second;         ///< whether the own group is the second one
+  bool is_second;         ///< whether this rank's group is the second one
   double* products;       ///< of each gradient: aa, bb, ab; summed over the ranks of both groups between the calls
 
   /// Writes the products of each gradient that has elements on this rank.
@@ -156,7 +156,7 @@ template <class F>
 void for_each_part(const AdasumLevel& level, F act) noexcept {
   for (std::size_t i = 0; i < level.gradients.size(); ++i) {
     const TensorView& view = level.gradients[i].view;
-    if (view.bytes() == 0) continue;  // it is not in the bucket
+    if (view.bytes() == 0) continue;  // the gradient is not in the bucket
     const auto first = static_cast<std::size_t>(reinterpret_cast<const float*>(view.data) - level.bucket);
     const std::size_t begin = std::max(first, level.begin);
     const std::size_t end = std::min(first + view.flat().count, level.begin + level.count);

@@ -130,13 +130,8 @@ class PowerSgd {
     bucket.compress([work]() noexcept { work.decompress(); });
   }
 
-  /// State for save_checkpoint and load_checkpoint. The call averages the residuals over the ranks: the state becomes
-  /// equal on all ranks, and no residual is lost.
-  /// On the same number of ranks, a training that continues from the file has the bits of the training that wrote it.
-  /// On another number of ranks it has the same residuals.
-  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped, with the wrapper's
-  /// group. Lifetime: the views refer to this object. @throws Error (invalid_argument) for a group of another number of
-  /// ranks than the wrapper's, in the next step if no step has run; the job's first cause
+  /// State for save_checkpoint and load_checkpoint, with the conditions and errors of Cast::state(). On another number
+  /// of ranks the residuals are the same. Collective, blocking. Lifetime: the views refer to this object.
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
     ranks_.state_is_for("hooks::PowerSgd", group.world_size());
@@ -277,7 +272,7 @@ DTRAIN_DEFINED void PowerSgdBucket::decompress() const noexcept {
   }
   for (auto gradient = gradients.rbegin(); gradient != gradients.rend(); ++gradient) {
     const TensorView& view = gradient->view;
-    if (view.bytes() == 0) continue;  // it is not in the bucket
+    if (view.bytes() == 0) continue;  // the gradient is not in the bucket
     std::byte* const end = view.data + view.bytes();
     std::memset(end, 0, static_cast<std::size_t>(padding_end - end));
     padding_end = view.data;

@@ -107,14 +107,9 @@ class TopK {
     bucket.compress([this, gradients, ranks, factor]() noexcept { decompress(gradients, ranks, factor); });
   }
 
-  /// State for save_checkpoint and load_checkpoint. The call averages the residuals over the ranks: the state becomes
-  /// equal on all ranks, and no residual is lost.
-  /// On the same number of ranks, a training that continues from the file has the bits of the training that wrote it.
-  /// On another number of ranks it has the same residuals, if the same gradients are compressed there; otherwise
-  /// loading throws.
-  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped, with the wrapper's
-  /// group. Lifetime: the views refer to this object. @throws Error (invalid_argument) for a group of another number of
-  /// ranks than the wrapper's, in the next step if no step has run; the job's first cause
+  /// State for save_checkpoint and load_checkpoint, with the conditions and errors of Cast::state(). On another number
+  /// of ranks the residuals are the same if the same gradients are compressed there; otherwise loading throws.
+  /// Collective, blocking. Lifetime: the views refer to this object.
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
     ranks_.state_is_for("hooks::TopK", group.world_size());
@@ -223,8 +218,8 @@ DTRAIN_DEFINED TopK::Counts TopK::begin_step(std::span<const ddp::BucketGradient
   Counts counts;
   bool starts = true;
   for (const ddp::BucketGradient& gradient : gradients) {
-    // A gradient without elements decides nothing: its steps are not counted if its bucket is empty, because an empty
-    // bucket is not reduced.
+    // A gradient without elements is skipped: its steps are not counted if its bucket is empty, because an empty bucket
+    // is not reduced.
     if (gradient.view.bytes() == 0) continue;
     const std::size_t sent = sent_[gradient.parameter];
     starts = static_cast<std::uint64_t>(steps_[gradient.parameter]++) >= options_.start_after && starts;
@@ -254,7 +249,7 @@ DTRAIN_DEFINED void TopK::compress(std::span<const ddp::BucketGradient> gradient
       *to = {indices_[k], std::exchange(error[indices_[k]], 0.0F)};
       not_finite += kernels::is_finite(to++->value) ? 0 : 1;
     }
-    if (not_finite == count) {  // more elements may not be finite, and each would spoil a later step
+    if (not_finite == count) {  // drop the others, which would make a later step not finite
       std::replace_if(
           error.begin(), error.end(), [](float kept) { return !kernels::is_finite(kept); }, 0.0F);
     }

@@ -36,7 +36,7 @@ struct FinishedStep {
 /// A plan as the numbers of a checkpoint: see SavedPlan in saved_plan.hpp. Zeros: no plan yet.
 using SavedPlanNumbers = std::array<std::int64_t, 6>;
 
-/// Threads: the thread that drives the steps. Pinned: a checkpoint's tensors refer to its numbers.
+/// Threads: the thread that drives the steps. Not movable: a checkpoint's tensors refer to its numbers.
 /// The class has a function pointer and no virtual function. g++ would put a virtual function's only implementation
 /// into each program that may call it, even without a planner (-fdevirtualize-speculatively).
 class BucketPlanner {
@@ -51,7 +51,7 @@ class BucketPlanner {
     return after_step_(*this, order, step);
   }
 
-  /// Whether the plan changes no more.
+  /// Whether the plan is final.
   bool is_settled() const noexcept { return is_settled_; }
   /// The variant of all_reduce for the next steps, a position in PlannerSetup::variants; 0 without variants.
   std::size_t variant() const noexcept { return variant_; }
@@ -73,7 +73,7 @@ class BucketPlanner {
   bool is_settled_ = false;
   bool wants_ready_times_ = false;
   std::size_t variant_ = 0;
-  SavedPlanNumbers saved_{};    ///< a loaded checkpoint's until the plan is settled
+  SavedPlanNumbers saved_{};    ///< those of a loaded checkpoint, until the plan is settled
   SavedPlanNumbers settled_{};  ///< valid once the plan is settled
 
  private:
@@ -84,7 +84,7 @@ class BucketPlanner {
 struct PlannerSetup {
   const DdpOptions& options;
   std::span<const Parameter> parameters;
-  bool binds_gradients;  ///< whether the model does
+  bool binds_gradients;  ///< whether the model binds its gradients
   const std::shared_ptr<const group::GroupHandle>& group;
   const std::string& prefix;            ///< of this wrapper's keys
   std::vector<const char*> variants{};  ///< of the wrapper's communicator: see backend::HasVariants

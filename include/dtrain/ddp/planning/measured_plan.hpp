@@ -117,7 +117,7 @@ class MeasuredPlan final : public BucketPlanner {
     if (!found.empty()) return settle(settings_from(found));
     const auto gradients =
         std::count_if(sizes_.begin(), sizes_.end(), [](const GradientSize& size) { return size.bytes != 0; });
-    if (gradients == 0 || (gradients == 1 && variants_.empty())) return settle(given_);  // there is one plan only
+    if (gradients == 0 || (gradients == 1 && variants_.empty())) return settle(given_);  // there is only one plan
     wants_ready_times_ = true;
     return std::nullopt;
   }

@@ -63,7 +63,7 @@ struct PlannedStep {
 
 namespace detail {
 
-/// A time or cost; from untrusted bytes it comes finite and not negative.
+/// A time or cost; a value read from untrusted bytes is finite and not negative.
 inline void seconds_field(Serializer& of, double& value) {
   auto bits = std::bit_cast<std::uint64_t>(value);
   of.number(bits);
@@ -157,7 +157,7 @@ inline RankTiming combined(std::span<const RankTiming> timings, std::size_t buck
 }
 
 /// alpha and beta of a reduction, not negative, with the least sum of squared relative errors. Small and large buckets
-/// have equal weight in this sum. Samples of one size give no alpha. Samples that are not positive do not count.
+/// have equal weight in this sum. Samples of one size give alpha 0. Samples that are not positive are ignored.
 inline backend::LinkCost fit_reduction_cost(std::span<const ReductionSample> samples) {
   double s = 0, sx = 0, sy = 0, sxx = 0, sxy = 0;  // sums with the weights 1 / y^2
   for (const ReductionSample& sample : samples) {

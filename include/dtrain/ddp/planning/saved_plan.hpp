@@ -30,7 +30,7 @@ struct PlanSettings {
   friend bool operator==(const PlanSettings&, const PlanSettings&) = default;
 };
 
-/// Conditions that a saved plan was measured under. The plan is used again where all of them are equal.
+/// Conditions that a saved plan was measured under. The plan is used again if all of them are equal.
 struct PlanConditions {
   int world_size = 1;
   int ranks_on_host = 1;

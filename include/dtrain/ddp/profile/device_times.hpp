@@ -95,8 +95,8 @@ class DeviceTimes {
     under_way_ = false;
   }
 
-  /// Adds the steps that the device has completed to the meter. Blocking: no. Does nothing while a step is open or
-  /// after an abandoned step: threads that launch buckets may use the same entries.
+  /// Adds the steps that the device has completed to the meter. Blocking: no. No effect while a step is open or after
+  /// an abandoned step, because threads that launch buckets may use the same entries.
   void collect() noexcept {
     if (under_way_ || count_ == 0) {
       return;

@@ -70,7 +70,7 @@ class StepRecorder {
     RecordSlot& slot = slots_[number & (slots_.size() - 1)];
     const std::uint64_t before = slot.number.exchange(busy, std::memory_order_acquire);
     if (before == busy) {
-      return;  // another thread has been writing here for a whole turn of the ring: this record is dropped
+      return;  // another thread has written this slot for a whole turn of the ring: drop the record
     }
     // A reader of a half-written record sees different numbers before and after reading it.
     slot.step.store(step, std::memory_order_release);

@@ -151,7 +151,7 @@ struct ReducerParts {
   bool scales_averages = false;  ///< see setup/driver.hpp; the same on all ranks
 };
 
-/// Owns the channel and the arena. Reducer checks the order of the calls. Pinned. Lifetime: the failure context
+/// Owns the channel and the arena. Reducer checks the order of the calls. Not movable. Lifetime: the failure context
 /// outlives the object.
 /// Threads: `add_gradient` concurrently, for different parameters; everything else before the first or after the last
 /// of these calls.

@@ -79,7 +79,7 @@ std::string run_on_all_ranks_blocking(const Group& group, const std::string& doi
 std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index);
 
 /// One checkpoint with shard files. Each rank writes one shard file. Rank 0 also writes the file that names the shard
-/// files, and commits it when they are written. Pinned. Threads: write() runs on one thread; all other calls come
+/// files, and commits it when they are written. Not movable. Threads: write() runs on one thread; all other calls come
 /// before or after write().
 class ShardedSave {
  public:

@@ -83,7 +83,7 @@ DTRAIN_ALWAYS_INLINE void make_nan_canonical(Vector<Float, Width>& value) noexce
   value = (Vector<Float, Width>)bits;
 }
 
-/// The same for two 16-bit floats in each word; a magnitude beyond `infinity` is NaN.
+/// make_nan_canonical() for two 16-bit floats in each word; a magnitude beyond `infinity` is NaN.
 template <std::size_t Width, class V>
 DTRAIN_ALWAYS_INLINE void make_halves_canonical(V& words, std::int16_t infinity, std::int16_t nan) noexcept {
   using Halves = Vector<std::int16_t, Width>;

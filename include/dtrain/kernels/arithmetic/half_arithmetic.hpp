@@ -56,7 +56,7 @@ struct Bf16Words {
   }
 };
 
-/// The same for f16, by integer operations and one addition that is exact or rounded once. Gives the bits of F16C's
+/// f16 in such words, by integer operations and one addition that is exact or rounded once. Gives the bits of F16C's
 /// instructions, for subnormals too. Source of the method: F. Giesen, "Float->half variants" (public domain).
 template <std::size_t Width>
 struct F16Words {

@@ -74,8 +74,8 @@ DTRAIN_OPTIMIZED void integer_average(const KernelArguments& arguments) noexcept
 
 __extension__ typedef __int128 WideInteger;  // without __extension__, -Wpedantic warns
 
-/// Converts elements to keys that are ordered as signed integers. So one loop does min and max, and f16 and bf16 share
-/// it without conversion; the differences are in KernelArguments::key.
+/// Converts elements to keys that are ordered as signed integers. One loop therefore does min and max, for f16 and bf16
+/// too, without conversion; the differences are in KernelArguments::key.
 /// - Floats: a negative value has the bits below its sign inverted, so that -0 < +0; NaN is the greatest key. This is
 ///   minimum and maximum of IEEE 754-2019.
 /// - Unsigned integers: the highest bit is inverted.

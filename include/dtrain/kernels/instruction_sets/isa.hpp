@@ -8,7 +8,7 @@
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// In ascending order: a processor that supports one supports those before it. All give the same bits.
+/// In ascending order: a processor that supports a set supports all sets before it. All sets give the same bits.
 enum class Isa : std::uint8_t {
   baseline,  ///< generic vector code for every processor that can run the program
   avx2,      ///< AVX2 and F16C

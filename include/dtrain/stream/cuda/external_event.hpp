@@ -54,7 +54,7 @@ inline bool wait_for_value(cudaStream_t stream, const std::uint32_t* word, std::
 /// no such operation, a thread of the runtime blocks instead of the stream. A context has one such thread: waits of its
 /// streams begin one after the other, and no wait may depend on work behind another.
 ///
-/// Threads: all members from any thread, except reset(). Lifetime: pinned; outlives the work that waits for it. A
+/// Threads: all members from any thread, except reset(). Lifetime: not movable; outlives the work that waits for it. A
 /// thread that sees the event complete may destroy it once no stream waits, because signal() no longer uses the event.
 class ExternalEvent {
  public:

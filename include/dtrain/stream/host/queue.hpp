@@ -74,7 +74,8 @@ class StreamRef;
 /// ThreadSanitizer reports later writes.
 ///
 /// Threads: enqueue from any thread; wait and poll from any thread. Each work item must have a deadline by which it
-/// ends. Lifetime: pinned; outlives its references, events and HelperThread. Destruction drops work that has not run.
+/// ends. Lifetime: not movable; outlives its references, events and HelperThread. Destruction drops work that has not
+/// run.
 /// @ingroup streams
 class Queue {
  public:
@@ -130,7 +131,7 @@ class Queue {
   friend class OnDemandRunner;
 
   static constexpr std::uint64_t no_waiter = std::numeric_limits<std::uint64_t>::max();
-  static constexpr std::chrono::minutes full_ring_timeout{1};  // an enqueue tries again: work has deadlines
+  static constexpr std::chrono::minutes full_ring_timeout{1};  // then the enqueue waits again: work has deadlines
   enum RunnerState : std::uint32_t { no_runner, has_runner };
   enum HelperState : std::uint32_t { helper_awake, helper_parked };
 

@@ -39,9 +39,9 @@ class Event {
   std::uint64_t ticket_ = 0;
 };
 
-/// An event that a host thread completes by signal(). Threads: all members from any thread. Lifetime: pinned; outlives
-/// the work that waits for it. signal() does not use a complete event: a thread that sees the event complete may
-/// destroy it.
+/// An event that a host thread completes by signal(). Threads: all members from any thread. Lifetime: not movable;
+/// outlives the work that waits for it. signal() does not use a complete event: a thread that sees the event complete
+/// may destroy it.
 /// @ingroup streams
 class ExternalEvent {
  public:

@@ -46,7 +46,7 @@ class OnDemandRunner {
 /// repeatedly.
 class StreamRegistry {
  public:
-  /// A stream's registration, with the thread that runs it on demand. Pinned. Lifetime: the queue outlives it.
+  /// A stream's registration, with the thread that runs it on demand. Not movable. Lifetime: the queue outlives it.
   /// Blocking: destruction waits for the work that its thread runs; see OnDemandRunner.
   class Registration {
    public:

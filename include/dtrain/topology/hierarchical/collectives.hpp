@@ -26,8 +26,9 @@
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Variants that differ in a layout. One node has a single variant; with one rank on each node, the backend's own
-/// variant is Hierarchical without a wire type. @param wire type of f32 elements between nodes: f32, bf16 or f16
+/// Variants that differ in results or traffic with this layout. One node has a single variant; with one rank on each
+/// node, the backend's own variant is Hierarchical without a wire type. @param wire type of f32 elements between nodes:
+/// f32, bf16 or f16
 std::span<const AllReduceVariant> hierarchical_variants(const NodeLayout& layout, DType wire) noexcept;
 
 /// For several nodes with layout.is_in_rank_order(). A reduce-scatter runs inside nodes first, one node's blocks after
@@ -211,7 +212,7 @@ class HierarchicalCollectives {
     return in_segments(segments_of(buffer.count, length), in_node, across, gather);
   }
 
-  /// Two barriers in each node; between these, the ranks of each cross-node group run a barrier.
+  /// Two barriers in each node; between the two, the ranks of each cross-node group run a barrier.
   bool run(const backend::Barrier& call) {
     return node_.run(call) && (layout_.nodes == 1 || ((!across_ || across_->run(call)) && node_.run(call)));
   }

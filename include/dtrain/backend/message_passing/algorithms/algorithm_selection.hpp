@@ -49,8 +49,8 @@ Routine round_trip(OperationContext<E>& context, int peer, std::span<std::byte> 
   shortest = std::min(shortest, seconds.count());
 }
 
-/// Between rank 0 and the last rank, which is on another host if there are several. Headers first: both ranks are then
-/// in the operation.
+/// Measures between rank 0 and the last rank, which is on another host if there are several. After their headers both
+/// ranks are in the operation.
 template <Endpoint E>
 Routine measure_link(OperationContext<E>& context, LinkCost& link) {
   constexpr int short_trips = 5;
@@ -81,7 +81,7 @@ Routine measure_link(OperationContext<E>& context, LinkCost& link) {
 
 }  // namespace detail
 
-/// Collective: the context's first all_reduce begins with it. Afterwards all ranks have rank 0's table.
+/// Collective: the context's first all_reduce begins with this call. Afterwards all ranks have rank 0's table.
 template <Endpoint E>
 Routine settle_algorithms(OperationContext<E>& context, ChannelAlgorithms& algorithms) {
   LinkCost link = algorithms.choice.link;
@@ -221,9 +221,9 @@ inline void copy_own(const Operation& operation, const Buffers& buffers) noexcep
 
 }  // namespace detail
 
-/// Runs the context's collective. Its bits depend only on the operation, the number of ranks, Tuning and rank 0's
-/// AlgorithmTable, if there is one, and are equal on every rank, unless the endpoint implements it. Lifetime: `context`
-/// and `buffers` outlive the routine.
+/// Runs the context's collective. The result's bits are equal on every rank, and depend only on the operation, the
+/// number of ranks, Tuning and rank 0's AlgorithmTable, unless the endpoint implements the collective. Lifetime:
+/// `context` and `buffers` outlive the routine.
 template <Endpoint E>
 Routine collective(OperationContext<E>& context, const Buffers& buffers) {
   if (buffers.blocks != nullptr) {

@@ -99,7 +99,7 @@ inline CriticalPath direct_reduce_scatter_path(const CollectiveShape& shape, con
   return {static_cast<double>(blocks.rounds()) * exchanges, exchanges * static_cast<double>(blocks.block(0).bytes)};
 }
 
-/// In this order the first of the cheapest counts.
+/// The first of equally cheap algorithms in this order is chosen.
 enum class AllReduceAlgorithm : std::uint8_t {
   direct_exchange,
   direct_reduce_scatter,
@@ -119,7 +119,7 @@ inline const char* name(AllReduceAlgorithm algorithm) noexcept {
   }
 }
 
-/// Whether the algorithm can reduce the buffer: two of them send it in headers, two are for few ranks.
+/// Whether the algorithm can reduce the buffer: two algorithms send it in headers, two are for few ranks.
 inline bool can_run(AllReduceAlgorithm algorithm, const CollectiveShape& shape, const Tuning& tuning) noexcept {
   switch (algorithm) {
     case AllReduceAlgorithm::direct_exchange:
@@ -155,8 +155,8 @@ inline double modelled_seconds(AllReduceAlgorithm algorithm, const CollectiveSha
   }
 }
 
-/// Plain fields: rank 0 sends it to the other ranks. Entries are for lengths up to 1, 2, 4, ... bytes, for partial
-/// results as wide as elements, and for wider ones.
+/// Plain fields: rank 0 sends it to the other ranks. Entry k is for lengths up to 2^k bytes; there are entries for
+/// partial results as wide as elements, and for wider ones.
 class AlgorithmTable {
  public:
   static AlgorithmTable cheapest(int ranks, const Tuning& tuning, const LinkCost& link) noexcept {

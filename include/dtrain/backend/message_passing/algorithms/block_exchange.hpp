@@ -19,7 +19,7 @@
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 namespace detail {
 
-/// Bytes [begin, end) of each block, or what there is of them.
+/// Bytes [begin, end) of each block, as far as the block has them.
 struct BlockPiece {
   std::size_t begin;
   std::size_t end;
@@ -32,8 +32,8 @@ struct BlockPiece {
   }
 };
 
-/// Sends a piece of each block to its rank, one rank after the other. `memory_of(rank)`: where the piece from a rank
-/// goes. In step d, rank r sends to r + d and receives from r - d. @param headers memory for two
+/// Sends a piece of each block to its rank, one rank after the other. `memory_of(rank)` is the memory for the piece
+/// from a rank. In step d, rank r sends to r + d and receives from r - d. @param headers memory for two
 template <Endpoint E, class MemoryOf>
 Routine exchange_pieces(OperationContext<E>& context, const Buffers& buffers, BlockPiece piece, MemoryOf memory_of,
                         std::byte* headers) {

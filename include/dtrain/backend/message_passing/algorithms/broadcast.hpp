@@ -14,8 +14,8 @@
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// Binomial tree: in each step, every rank that has the buffer sends it to one more rank, which doubles their number.
-/// Source: Thakur, Rabenseifner and Gropp (see recursive_doubling.hpp), 4.3. @param buffer of at most
+/// Binomial tree: in each step, every rank that has the buffer sends it to one more rank, so the number of these ranks
+/// doubles. Source: Thakur, Rabenseifner and Gropp (see recursive_doubling.hpp), 4.3. @param buffer of at most
 /// Tuning::small_bytes
 template <Endpoint E>
 Routine broadcast_small(OperationContext<E>& context, std::span<std::byte> buffer) {

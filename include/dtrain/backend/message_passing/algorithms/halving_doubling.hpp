@@ -44,8 +44,8 @@ struct HalvingTransfer {
   std::byte* target = nullptr;  ///< of received results
 };
 
-/// Exchanges with some peers at once. A step that reduces combines what the first `before_own` peers sent, `own`, and
-/// what the others sent, into `target`.
+/// Exchanges with some peers at once. A step that reduces combines into `target`: the contributions of the first
+/// `before_own` peers, `own`, and those of the other peers.
 struct HalvingStep {
   std::array<HalvingTransfer, max_halving_peers> transfers{};
   std::size_t peers = 0;

@@ -16,8 +16,8 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/kernels/copy.hpp"
 
-/// Ranks with different operations detect it here, before one waits for a message that the other never sends. Large
-/// operations pay no latency: their later messages do not wait for the header.
+/// Ranks detect by headers that they call different operations, before one waits for a message that the other never
+/// sends. Large operations pay no latency: their later messages do not wait for the header.
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 /// Memory for any header, whatever operation the other rank calls.
@@ -142,9 +142,9 @@ void check_length(const OperationContext<E>& context, int peer, std::size_t byte
   }
 }
 
-/// Every rank sends its header to the next rank, modulo size, whatever the root. If any two ranks differ, some two
-/// neighbours differ and detect it. Without this, ranks with different roots would wait for messages that no rank
-/// sends, because the root determines all other messages.
+/// Every rank sends its header to the next rank, modulo size, whatever the root. If any two ranks differ, two
+/// neighbours differ and detect it. Otherwise ranks with different roots would wait for messages that no rank sends,
+/// because the root determines all other messages.
 template <Endpoint E>
 class HeaderExchange {
  public:
@@ -200,9 +200,9 @@ Routine exchange_headers(OperationContext<E>& context, int to, HeaderMessage own
   }
 }
 
-/// Dissemination barrier: in round k, each rank receives from the rank 2^k before it, so in the end from all. Source:
-/// D. Hensgen, R. Finkel and U. Manber, "Two algorithms for barrier synchronization", Int. J. Parallel Program. 17
-/// (1988).
+/// Dissemination barrier: in round k, each rank receives from the rank 2^k before it, in the end indirectly from all
+/// ranks. Source: D. Hensgen, R. Finkel and U. Manber, "Two algorithms for barrier synchronization", Int. J. Parallel
+/// Program. 17 (1988).
 template <Endpoint E>
 Routine barrier(OperationContext<E>& context) {
   std::byte* const memory = context.scratch.at_least(2 * header_bytes(context));

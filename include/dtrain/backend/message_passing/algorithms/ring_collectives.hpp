@@ -17,8 +17,8 @@
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 /// A collective over blocks, one for each rank. Source: P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce
-/// algorithms for clusters of workstations", J. Parallel Distrib. Comput. 69 (2009). Divided into chunks as NCCL's
-/// ring.
+/// algorithms for clusters of workstations", J. Parallel Distrib. Comput. 69 (2009). As in NCCL's ring, blocks are
+/// divided into chunks.
 struct BlockCollective {
   const std::byte* input;  ///< all blocks of the reduction; unused without one
   std::byte* output;       ///< if `gathers`, all blocks, this rank's in its place; else this rank's block alone

@@ -59,7 +59,7 @@ class TreeSchedule {
     return {buffers_.output + extent(chunk).offset, extent(chunk).bytes};
   }
 
-  /// Combines this rank's contribution with what its children have sent: to the result, or for the parent.
+  /// Combines this rank's contribution with those of its children, into the result or into the message to the parent.
   void combine(std::size_t chunk) const noexcept {
     if (children() == 0) {
       return;
@@ -159,7 +159,7 @@ Routine tree(OperationContext<E>& context, const Buffers& buffers) {
             context.endpoint.send(schedule.result(chunk), rank_of(child), TagClass::collective);
       }
     }
-    if (parent >= 0 && step + in_flight >= lag && step + in_flight - lag < chunks) {  // what was there has been sent up
+    if (parent >= 0 && step + in_flight >= lag && step + in_flight - lag < chunks) {  // its memory's chunk went up
       const std::size_t chunk = step + in_flight - lag;
       from_parent[chunk % in_flight] = context.endpoint.recv(schedule.result(chunk), parent, TagClass::collective);
     }

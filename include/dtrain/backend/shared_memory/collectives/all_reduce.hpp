@@ -176,7 +176,7 @@ struct SegmentAllReduce {
     }
 
     /// Rank r reduces slice r of every buffer and writes the result to all. If any rank needs the sum of squares, every
-    /// rank adds up its slice's and publishes the sum where small inputs are. It does so piece by piece: what
+    /// rank adds up its slice's and publishes the sum where small inputs are. The rank adds piece by piece: what
     /// is in the first-level cache costs about 1% of its reduction, a second pass over memory 30 to 90%.
     void in_place() noexcept {
       const ReduceSlice own = slice_of(count_, channel_.size(), channel_.rank());

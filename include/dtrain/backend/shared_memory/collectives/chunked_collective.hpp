@@ -67,8 +67,8 @@ enum class LastBarrier { waited, omitted };
 /// - In place: `direct()` between two barriers.
 /// - Copied: one barrier for each chunk. Between two barriers, a rank reads one chunk (`read(chunk)`) and publishes the
 ///   next (`publish(chunk)`). It overwrites chunk - 2, which every rank read before the last barrier.
-/// The first barrier decides between both. A rank whose buffer is in no arena knows before that it must copy; then it
-/// publishes chunk 0 before the first barrier. The early chunk saves a barrier if no rank's buffer is in an arena.
+/// The first barrier decides between both. A rank whose buffer is in no arena must copy in any case, and publishes
+/// chunk 0 before the first barrier. The early chunk saves a barrier if no rank's buffer is in an arena.
 /// @param count_chunks called after the first barrier: the number of chunks, equal on every rank; may fail the channel
 template <class CountChunks, class Direct, class Publish, class Read>
 ChunkedResult run_chunked(Channel& channel, const Operation& operation, CountChunks count_chunks,
@@ -136,7 +136,7 @@ void in_abortable_steps(const Channel& channel, std::size_t begin, std::size_t e
   }
 }
 
-/// From the next rank on, so that ranks read different memory at a time.
+/// Begins with the next rank, so that ranks read different memory at a time.
 template <class F>
 void for_each_peer(const Channel& channel, F f) noexcept {
   for (int step = 1; step < channel.size(); ++step) {

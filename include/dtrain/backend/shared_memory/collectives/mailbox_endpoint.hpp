@@ -19,8 +19,8 @@
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 /// A message_passing::Endpoint whose `done` blocks. A rank's messages to all ranks leave in the order of their sends;
-/// those that it receives are independent of them. A send is done when its last chunk is in the mailbox: a message of
-/// up to mailbox_slots chunks does not wait for its receiver, if the mailbox is empty. Threads: the one that runs the
+/// its receives are independent of its sends. A send is done when its last chunk is in the mailbox: a message of up to
+/// mailbox_slots chunks does not wait for its receiver, if the mailbox is empty. Threads: the one that runs the
 /// channel's work. Lifetime: the channel outlives the work.
 class MailboxEndpoint {
  public:

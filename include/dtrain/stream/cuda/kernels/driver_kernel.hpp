@@ -49,7 +49,6 @@ inline void log_unloaded_kernel(const std::string& why) {
 /// A kernel of the driver. Trivially copyable; valid until the process ends.
 class DriverKernel {
  public:
-  /// No kernel.
   DriverKernel() = default;
 
   /// The entry `name` of the text; none if the driver does not load it, which is logged. The driver may compile the

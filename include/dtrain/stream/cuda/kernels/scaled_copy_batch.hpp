@@ -168,7 +168,7 @@ inline std::string scale_kernel_text(DType from, DType to) {
          "mov.u32 %whole, %begin;\n"
          "@%is_done bra VECTOR_DONE;\n"
          "and.b32 %whole, %end, " +
-         std::to_string(~(at_a_time - 1U)) +  // begin is a multiple as well
+         std::to_string(~(at_a_time - 1U)) +  // begin is a multiple, too
          ";\n"
          "mad.lo.u32 %index, %thread, " +
          std::to_string(at_a_time) + ", %begin;\n" + ptx::loop(from, to, "VECTOR", "%whole", at_a_time) +
@@ -178,7 +178,6 @@ inline std::string scale_kernel_text(DType from, DType to) {
 /// The kernel of scale_kernel_text(), for one pair of types. Trivially copyable; valid until the process ends.
 class ScaleKernel {
  public:
-  /// No kernel.
   ScaleKernel() = default;
 
   /// The kernel for these types, or none if can_scale() is false or the driver does not load it. The driver may compile

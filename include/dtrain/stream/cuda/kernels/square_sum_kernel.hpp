@@ -118,7 +118,6 @@ inline std::string square_sum_text(DType dtype) {
 /// The kernel of square_sum_text(), for one type. Trivially copyable; valid until the process ends.
 class SquareSumKernel {
  public:
-  /// No kernel.
   SquareSumKernel() = default;
 
   /// The kernel for this type, or none if can_sum_squares() is false or the driver does not load it: see load().
