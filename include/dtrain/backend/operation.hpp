@@ -101,11 +101,7 @@ inline constexpr const char* began_early =
     "began before the one enqueued before it had run; operations of one communicator go to one stream, or to streams "
     "that wait for each other";
 
-}  // namespace DTRAIN_NAMESPACE::backend
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::backend {
 
 DTRAIN_DEFINED const char* name(OperationKind kind) noexcept {
   switch (kind) {
@@ -184,6 +180,6 @@ DTRAIN_DEFINED std::string unequal_message(const std::string& place, const Messa
       {place, sent.job_rank, sent.count, name(sent.dtype), received.job_rank, received.count, name(received.dtype)});
 }
 
-}  // namespace DTRAIN_NAMESPACE::backend
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::backend

@@ -81,11 +81,7 @@ class PeerLost : public JobFailed {
 /// @throws PeerLost if the cause is a lost rank, otherwise JobFailed
 [[noreturn]] void throw_cause(const Cause& cause, SourceLocation where = SourceLocation::current());
 
-}  // namespace DTRAIN_NAMESPACE
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE {
 
 DTRAIN_DEFINE_MEMBERS(Cause);
 
@@ -122,6 +118,6 @@ DTRAIN_DEFINED void throw_cause(const Cause& cause, SourceLocation where) {
   throw JobFailed(cause, where);
 }
 
-}  // namespace DTRAIN_NAMESPACE
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE

@@ -37,7 +37,7 @@
 
 /// For headers: whether this source file compiles the definitions, and the specifier that begins each of them. They
 /// stand at the end of the header that declares them, under #if DTRAIN_DEFINITIONS, with the includes that only they
-/// need.
+/// need; within the namespace if they need none.
 #if !DTRAIN_SEPARATE_COMPILATION
 #define DTRAIN_DEFINITIONS 1
 #define DTRAIN_DEFINED inline

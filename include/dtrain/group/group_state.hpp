@@ -345,11 +345,7 @@ GroupState<Backend>::~GroupState() {
   }
 }
 
-}  // namespace DTRAIN_NAMESPACE::group
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::group {
 
 DTRAIN_DEFINED GroupStateBase::GroupStateBase(std::shared_ptr<RankContext> rank_context, rendezvous::Membership members,
                                               std::string prefix, const GroupOptions& options)
@@ -426,6 +422,6 @@ DTRAIN_DEFINED void GroupStateBase::report_error(const Error& error) const {
   failure()->throw_if_failed(self);
 }
 
-}  // namespace DTRAIN_NAMESPACE::group
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::group

@@ -3,6 +3,7 @@
 /// group::RankContext: control plane, streams and options that all groups of one rank share, from joining to leaving.
 /// init_process_group() makes it, each GroupState holds it.
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -16,10 +17,15 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/async/loop/event_loop.hpp"
+#include "dtrain/async/loop_handle.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/process/owning_process.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/number_text.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
@@ -29,6 +35,7 @@
 #include "dtrain/rendezvous/client/store.hpp"
 #include "dtrain/rendezvous/control/control_plane.hpp"
 #include "dtrain/rendezvous/control/task_runner.hpp"
+#include "dtrain/rendezvous/membership/membership.hpp"
 #include "dtrain/rendezvous/protocol/secret.hpp"
 #include "dtrain/stream/host/stream_registry.hpp"
 
@@ -132,20 +139,7 @@ struct RequiredSettings {
 std::shared_ptr<RankContext> join_job_blocking(const rendezvous::ControlPlaneOptions& worker, PreJoin pre_join,
                                                const RequiredSettings& required);
 
-}  // namespace DTRAIN_NAMESPACE::group
-
 #if DTRAIN_DEFINITIONS
-
-#include <algorithm>
-
-#include "dtrain/async/loop/event_loop.hpp"
-#include "dtrain/async/loop_handle.hpp"
-#include "dtrain/core/error.hpp"
-#include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/text/number_text.hpp"
-#include "dtrain/rendezvous/membership/membership.hpp"
-
-namespace DTRAIN_NAMESPACE::group {
 
 namespace detail {
 
@@ -316,6 +310,6 @@ DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::
   return {new RankContext(self, std::move(base)), rendezvous::OffThreadDeleter()};
 }
 
-}  // namespace DTRAIN_NAMESPACE::group
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::group

@@ -78,11 +78,7 @@ DTRAIN_OPTIMIZED void convert_integers(std::byte* to, const std::byte* from, std
 /// Requires: `to` and `from` are disjoint; the floating-point environment is the default one.
 void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to, std::size_t count) noexcept;
 
-}  // namespace DTRAIN_NAMESPACE::kernels
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::kernels {
 
 DTRAIN_DEFINED void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to,
                             std::size_t count) noexcept {
@@ -107,6 +103,6 @@ DTRAIN_DEFINED void convert(DType from_type, const std::byte* from, DType to_typ
   }
 }
 
-}  // namespace DTRAIN_NAMESPACE::kernels
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::kernels

@@ -47,11 +47,7 @@ DTRAIN_OPTIMIZED inline void stream_bytes(std::byte* to, const std::byte* from, 
 #endif
 }
 
-}  // namespace DTRAIN_NAMESPACE::kernels
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::kernels {
 
 DTRAIN_OPTIMIZED DTRAIN_DEFINED void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
   using Block = Vector<std::uint64_t, 16>;
@@ -73,6 +69,6 @@ DTRAIN_OPTIMIZED DTRAIN_DEFINED void copy_bytes(std::byte* to, const std::byte* 
   }
 }
 
-}  // namespace DTRAIN_NAMESPACE::kernels
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::kernels

@@ -34,11 +34,7 @@ Communicator open_and_report_blocking(const ChannelContext& context, Deadline de
   return reporting_failure(context, [&] { return Communicator::open_blocking(context, deadline, options...); });
 }
 
-}  // namespace DTRAIN_NAMESPACE::backend
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::backend {
 
 DTRAIN_DEFINED void report_failed_opening(const ChannelContext& context, const Error& error) {
   const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
@@ -47,6 +43,6 @@ DTRAIN_DEFINED void report_failed_opening(const ChannelContext& context, const E
   context.failure->report({kind, rank, own ? context.members.host : "", error.what()});
 }
 
-}  // namespace DTRAIN_NAMESPACE::backend
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::backend

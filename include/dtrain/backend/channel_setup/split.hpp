@@ -36,11 +36,7 @@ std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int ran
 ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
                              Deadline deadline);
 
-}  // namespace DTRAIN_NAMESPACE::backend
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::backend {
 
 DTRAIN_DEFINED std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int rank) {
   std::vector<int> ranks;
@@ -72,6 +68,6 @@ DTRAIN_DEFINED ChannelContext split_context(const ChannelContext& context, std::
   return made;
 }
 
-}  // namespace DTRAIN_NAMESPACE::backend
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::backend

@@ -12,6 +12,8 @@
 
 #include "dtrain/backend/operation.hpp"
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
@@ -113,14 +115,7 @@ class BlockPieces {
   std::uint64_t chunks_ = 1;
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend
-
 #if DTRAIN_DEFINITIONS
-
-#include "dtrain/core/error.hpp"
-#include "dtrain/core/text/format_text.hpp"
-
-namespace DTRAIN_NAMESPACE::backend {
 
 namespace detail {
 
@@ -250,6 +245,6 @@ DTRAIN_DEFINED BlockExchange blocks_of_reduce(const ConstBufferView& input, cons
   return made;
 }
 
-}  // namespace DTRAIN_NAMESPACE::backend
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::backend

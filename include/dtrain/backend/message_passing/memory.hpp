@@ -53,11 +53,7 @@ class Scratch {
   std::size_t bytes_ = 0;
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 DTRAIN_DEFINED HostAllocation allocate_zeroed(std::size_t bytes) {
   detail::Pages memory;
@@ -80,6 +76,6 @@ DTRAIN_DEFINED std::byte* Scratch::at_least(std::size_t bytes) {
   return memory_.get();
 }
 
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::backend::message_passing

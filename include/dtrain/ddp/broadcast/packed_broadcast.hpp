@@ -3,6 +3,7 @@
 /// PackedBroadcast: broadcasts of rank 0's tensors, of which small ones share a broadcast; broadcast_values(): gives
 /// every rank the parameter values and buffers of rank 0, once, before training. Driver and load_checkpoint() use them.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -91,13 +92,7 @@ void broadcast_values(Communicator& communicator, typename Communicator::Stream 
   wait();
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #if DTRAIN_DEFINITIONS
-
-#include <algorithm>
-
-namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED PackedBroadcast::PackedBroadcast(std::span<const TensorView> tensors, bool packs) {
   std::size_t most = 0;
@@ -128,6 +123,6 @@ DTRAIN_DEFINED void PackedBroadcast::copy(const Pack& pack, bool gathers) const 
   }
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp

@@ -217,18 +217,7 @@ class DistributedSampler {
   SamplerOptions options_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::DistributedSampler;
-using ddp::SamplerOptions;
-using ddp::SampleShare;
-using ddp::SampleShares;
-}  // namespace DTRAIN_NAMESPACE
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t seed, std::uint64_t epoch) {
   std::vector<std::size_t> order(count);
@@ -314,6 +303,13 @@ DTRAIN_DEFINED std::vector<std::size_t> DistributedSampler::global_order(std::ui
   return order;
 }
 
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-#endif  // DTRAIN_DEFINITIONS
+namespace DTRAIN_NAMESPACE {
+using ddp::DistributedSampler;
+using ddp::SamplerOptions;
+using ddp::SampleShare;
+using ddp::SampleShares;
+}  // namespace DTRAIN_NAMESPACE

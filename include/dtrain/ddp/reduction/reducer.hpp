@@ -393,11 +393,7 @@ Reducer<Communicator>::~Reducer() {
   }
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED void ReadyGradients::record_order(bool wanted) {
   records_order_ = wanted;
@@ -444,6 +440,6 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void ReadyGradients::refuse_twice(std::size_t 
                        format_text("came twice in step {}; call it once, when the gradient is final", {step}));
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp

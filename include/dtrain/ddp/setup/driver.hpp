@@ -278,11 +278,7 @@ BucketRebuild Driver<Backend, Group>::bucket_rebuild(const std::shared_ptr<const
   return rebuild;
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
@@ -350,6 +346,6 @@ DTRAIN_DEFINED std::unique_ptr<group::GradientBinding> register_gradient_binding
   return binding;
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp

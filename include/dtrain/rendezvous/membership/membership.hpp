@@ -131,11 +131,7 @@ struct RankInfo {
 std::variant<std::vector<Membership>, Cause> form_membership(const std::vector<RankInfo>& ranks,
                                                              const std::string& job);
 
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::rendezvous {
 
 DTRAIN_DEFINE_MEMBERS(Membership);
 DTRAIN_DEFINE_MEMBERS(RankInfo);
@@ -251,6 +247,6 @@ DTRAIN_DEFINED std::variant<std::vector<Membership>, Cause> form_membership(cons
   return members;
 }
 
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -244,11 +244,7 @@ using ToRank = std::variant<Welcome, Failure, Response, Left>;
 using FromRank = std::variant<Request, Cancel, FailureReport, Leave>;
 /// @}
 
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::rendezvous {
 
 DTRAIN_DEFINE_MEMBERS(Request);
 
@@ -264,6 +260,6 @@ DTRAIN_DEFINED Request::Request(std::uint64_t id_, RequestKind kind_, std::vecto
       values(std::move(values_)),
       members(std::move(members_)) {}
 
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

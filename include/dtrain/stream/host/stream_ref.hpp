@@ -143,11 +143,7 @@ inline StreamRef Queue::ref() noexcept {
 static_assert(stream::Stream<StreamRef>);
 static_assert(CanWaitExternal<StreamRef>);
 
-}  // namespace DTRAIN_NAMESPACE::stream::host
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::stream::host {
 
 DTRAIN_DEFINED void StreamRef::wait(const Event& event) const {
   if (event.queue_ == queue_ || event.is_complete()) {
@@ -170,6 +166,6 @@ DTRAIN_DEFINED void StreamRef::wait(ExternalEvent& event, Deadline deadline) con
   queue_->enqueue(wait_for_host);
 }
 
-}  // namespace DTRAIN_NAMESPACE::stream::host
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::stream::host

@@ -3,6 +3,7 @@
 /// StreamRegistry of a RankContext: a rank's host streams. A thread that waits long in one stream (in a backend or in
 /// ddp) calls run_unattended(), which starts a thread for each other stream that has work: streams cannot deadlock.
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -79,13 +80,7 @@ class StreamRegistry {
   std::vector<OnDemandRunner*> streams_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::stream::host
-
 #if DTRAIN_DEFINITIONS
-
-#include <algorithm>
-
-namespace DTRAIN_NAMESPACE::stream::host {
 
 DTRAIN_DEFINED void OnDemandRunner::start_if_idle() noexcept {
   if (running_.load() || !queue_.has_unattended_work()) {
@@ -122,6 +117,6 @@ DTRAIN_DEFINED void StreamRegistry::remove(OnDemandRunner& runner) noexcept {
   streams_.erase(std::find(streams_.begin(), streams_.end(), &runner));
 }
 
-}  // namespace DTRAIN_NAMESPACE::stream::host
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::stream::host

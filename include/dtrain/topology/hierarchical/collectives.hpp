@@ -375,11 +375,7 @@ class HierarchicalCollectives {
   std::optional<ParallelRunner> runner_;  ///< if this rank works both inside and across nodes; destroyed first
 };
 
-}  // namespace DTRAIN_NAMESPACE::topology
-
 #if DTRAIN_DEFINITIONS
-
-namespace DTRAIN_NAMESPACE::topology {
 
 DTRAIN_DEFINED std::span<const AllReduceVariant> hierarchical_variants(const NodeLayout& layout, DType wire) noexcept {
   static constexpr AllReduceVariant in_f32{"Hierarchical in f32", true, false};
@@ -394,6 +390,6 @@ DTRAIN_DEFINED std::span<const AllReduceVariant> hierarchical_variants(const Nod
   return is_flat ? all.first(2) : all;
 }
 
-}  // namespace DTRAIN_NAMESPACE::topology
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::topology

@@ -3,18 +3,25 @@
 /// MailboxEndpoint: messages in shared memory, which pass through the sender's mailbox in chunks; point-to-point
 /// transfer of the user's messages. Communicator enqueues the transfer, all_reduce.hpp runs over the endpoint.
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "dtrain/backend/message_passing/endpoint.hpp"
 #include "dtrain/backend/message_passing/routine.hpp"
 #include "dtrain/backend/shared_memory/channel.hpp"
+#include "dtrain/backend/shared_memory/control_block.hpp"
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
+#include "dtrain/kernels/copy.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -141,20 +148,7 @@ struct MailboxTransfer {
   }
 };
 
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
 #if DTRAIN_DEFINITIONS
-
-#include <algorithm>
-#include <chrono>
-#include <optional>
-#include <string>
-
-#include "dtrain/backend/shared_memory/control_block.hpp"
-#include "dtrain/core/text/format_text.hpp"
-#include "dtrain/kernels/copy.hpp"
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 using message_passing::TagClass;
 
@@ -378,6 +372,6 @@ DTRAIN_DEFINED std::byte* MailboxEndpoint::memory_of(int rank, const MailboxSlot
   return channel_.control().mailbox(rank, static_cast<std::size_t>(&slot - first));
 }
 
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
