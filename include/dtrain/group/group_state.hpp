@@ -26,7 +26,6 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
-#include "dtrain/core/version.hpp"
 #include "dtrain/group/device_bounce_buffer.hpp"
 #include "dtrain/group/group_handle.hpp"
 #include "dtrain/group/rank_context.hpp"

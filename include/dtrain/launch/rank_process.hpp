@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/version.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/rendezvous/control/control_plane_options.hpp"
 

@@ -18,7 +18,6 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 

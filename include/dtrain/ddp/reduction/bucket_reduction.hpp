@@ -20,7 +20,6 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
-#include "dtrain/core/version.hpp"
 #include "dtrain/ddp/address_check.hpp"
 #include "dtrain/ddp/broadcast/buffer_broadcast.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"

@@ -24,7 +24,6 @@
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
-#include "dtrain/core/version.hpp"
 #include "dtrain/ddp/agreement/model_agreement.hpp"
 #include "dtrain/ddp/broadcast/packed_broadcast.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"

@@ -18,7 +18,6 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
-#include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

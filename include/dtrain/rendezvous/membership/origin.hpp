@@ -6,7 +6,6 @@
 #include <string>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

@@ -10,7 +10,6 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/version.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
