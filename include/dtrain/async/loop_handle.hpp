@@ -55,7 +55,7 @@ struct TaskOf {
 /// the coroutine is gone, then the owner's; the functions any.
 class SpawnState : public ListNode {
  public:
-  /// The coroutine's frame is gone, or was never made: frees the rest, then notifies the owner.
+  /// The coroutine's frame is gone, or was never made: frees `make`, then notifies the owner.
   void end() noexcept;
   bool gone() const {
     const std::lock_guard lock(mutex_);
@@ -67,7 +67,7 @@ class SpawnState : public ListNode {
   std::function<Task<void>(EventLoop&)> make;  ///< lives as long as the coroutine that it makes
   TaskHandle task;
   bool cancelled = false;    ///< by its owner, before it began
-  std::exception_ptr error;  ///< thrown by `make`, or why another than the owner has cancelled the coroutine
+  std::exception_ptr error;  ///< thrown by `make`, or why the group or loop has cancelled the coroutine
 
  private:
   mutable std::mutex mutex_;
@@ -88,8 +88,8 @@ class SpawnStateOf : public SpawnState {
 template <class T>
 class BackgroundTask;
 
-/// Access to the EventLoop of a LoopThread, for objects that may outlive it. Once that has ended, and in a process that
-/// was forked since, nothing starts any more. Threads: any.
+/// Access to the EventLoop of a LoopThread, for objects that may outlive the loop. After the loop's end, and in a
+/// process that was forked since, no coroutine starts. Threads: any.
 class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
  public:
   /// Value type of a coroutine made by Make.
@@ -98,7 +98,8 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
 
   explicit LoopHandle(const std::shared_ptr<EventLoop>& loop) noexcept : loop_(loop) {}
 
-  /// Starts `make(loop)` or `make()` on the loop's thread. `make` lives as long as the coroutine, and both end there.
+  /// Starts `make(loop)` or `make()` on the loop's thread. `make` exists as long as the coroutine, and both are
+  /// destroyed on that thread.
   /// @param doing begins the error sentence
   /// @param group in which the coroutine stays until it ends
   /// @throws Error (closed) if the loop has ended, (cancelled) by an exception; Error (closed) in a forked process
@@ -124,7 +125,7 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
     return task.wait_or_cancel(deadline, doing);
   }
 
-  /// EventLoop::post; false if nothing starts any more.
+  /// EventLoop::post; false after the loop's end.
   template <class F>
   bool post(F function) {
     const std::shared_ptr<EventLoop> loop = open_loop();
@@ -136,7 +137,7 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
   /// Whether the caller is the loop's thread, where nothing may block; also while the loop ends.
   bool on_loop_thread() const noexcept { return thread_.load() == std::this_thread::get_id(); }
 
-  /// @throws why nothing starts any more
+  /// @throws Error (closed or cancelled) with the reason for which no coroutine starts
   [[noreturn]] void throw_ended(std::string_view doing) const;
 
   /// For LoopThread: runs the loop in this thread until it is stopped or throws, and closes it.
@@ -192,7 +193,7 @@ class SpawnOwner {
 };
 
 /// Owns a coroutine that runs on the control loop. Destroying the owner cancels the coroutine and destroys its locals.
-/// Lifetime: may outlive the loop, which ends the coroutine, and the group of ProcessGroup::spawn, which does the same.
+/// Lifetime: may outlive the loop, and the group of ProcessGroup::spawn; the end of either ends the coroutine.
 /// Blocking: its destructor, while another coroutine keeps the loop busy. Threads: one at a time. On the loop's thread
 /// nothing blocks: a coroutine that destroys its own owner ends at its next suspension.
 /// @ingroup store
@@ -256,7 +257,8 @@ DTRAIN_DEFINED bool SpawnState::wait_until_gone(Deadline deadline) const {
 DTRAIN_DEFINED void LoopHandle::start(const std::shared_ptr<SpawnState>& state, std::shared_ptr<SpawnStates> group,
                                       std::string_view doing) {
   const std::shared_ptr<EventLoop> loop = open_loop();
-  // Its last copy is dropped when the coroutine is gone, or when `begin` is dropped without having made one.
+  // The last copy of `end` is dropped when the coroutine is gone, or when `begin` is dropped without having made a
+  // coroutine.
   std::shared_ptr<void> end(nullptr, [state](void*) { state->end(); });
   auto begin = [state, target = loop.get(), group = std::move(group), end = std::move(end)] {
     try {

@@ -20,7 +20,7 @@
 
 namespace DTRAIN_NAMESPACE::async {
 
-/// Blocks every signal in this thread for a scope. A thread started in the scope inherits that, so that it does not
+/// Blocks every signal in this thread for a scope. A thread started in the scope inherits the mask, and so does not
 /// affect the program's handlers and signalfds.
 class BlockedSignals {
  public:
@@ -48,7 +48,7 @@ class JoiningThread {
   }
   ~JoiningThread() { join(); }
 
-  /// Ends the ownership: the thread runs on by itself.
+  /// Gives the ownership up: the thread runs on by itself.
   void detach() { thread_.detach(); }
 
   /// Blocking: until the thread has ended. Does nothing if there is none.

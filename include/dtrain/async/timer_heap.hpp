@@ -32,7 +32,7 @@ class Waiter : public ListNode {
   int descriptor = -1;           ///< the descriptor that it waits for, if any
   WakeReason outcome = WakeReason::ready;
 
-  /// @name The timer. It stores its index in the heap, so that a cancelled one is removed at once.
+  /// @name The timer. A timer stores its index in the heap, so that a cancelled timer is removed at once.
   /// @{
   Deadline::Clock::time_point instant{};
   std::uint64_t sequence = 0;
@@ -93,7 +93,7 @@ DTRAIN_DEFINED void TimerHeap::remove(Waiter& timer) noexcept {
   Waiter& last = *heap_.back();
   heap_.pop_back();
   if (hole == heap_.size()) {
-    return;  // it was the last one itself
+    return;  // the removed timer was the last one
   }
   if (hole > 0 && before(last, *heap_[parent_of(hole)])) {
     sift_up(hole, last);

@@ -12,8 +12,9 @@
 namespace DTRAIN_NAMESPACE::async {
 
 /// Runs the tasks interleaved on one loop and returns their values in the given order (Task<void> for void ones). The
-/// first exception cancels the other tasks, which are destroyed before it is rethrown; of several in one turn of the
-/// loop, the first task's in the given order. After a task that fails at its start, later ones do not start.
+/// first exception cancels the other tasks, which are destroyed before it is rethrown; of several exceptions in one
+/// turn of the loop, that of the first task in the given order. After a task that fails at its start, later ones do not
+/// start.
 /// @param deadline when it passes, the tasks are destroyed
 /// @throws a task's exception; Error (timeout)
 /// @ingroup store

@@ -41,7 +41,7 @@ with_deadline(EventLoop& loop, Task<T> task, Deadline deadline) {
   }
 }
 
-/// The same for a type that converts to a Task, such as a call of the store.
+/// with_deadline() of a type that converts to a Task, such as a call of the store.
 /// @ingroup store
 template <class Call>
 requires(!std::is_same_v<Call, Task<typename Call::value_type>> &&

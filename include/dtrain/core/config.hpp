@@ -48,7 +48,6 @@
 #define DTRAIN_DEFINITIONS 0
 #endif
 
-/// The processor.
 #if defined(__aarch64__)
 #define DTRAIN_ARM64 1
 #else

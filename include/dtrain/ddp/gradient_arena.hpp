@@ -36,7 +36,6 @@ class GradientArena {
   const GradientTable& gradients() const noexcept { return gradients_; }
   GradientTable& gradients() noexcept { return gradients_; }
 
-  /// Range of a bucket.
   BufferView range(std::size_t bucket) const noexcept { return range_of(plan_.buckets[bucket], data()); }
   std::size_t buckets() const noexcept { return plan_.buckets.size(); }
 

@@ -35,7 +35,6 @@ class AttemptBody {
                         const rendezvous::TrainingProgress& own) = 0;
   /// Calls the user's function. @returns its exit code
   virtual int call() = 0;
-  /// Drops the group.
   virtual void drop() noexcept = 0;
 
  protected:

@@ -66,9 +66,9 @@ using Counts = backend::Counts;
 ///
 /// An operation exists if the backend's communicator has the ability (see dtrain/backend/communicator.hpp).
 /// Buffers: views of any memory that the backend reduces, or typed host memory (std::span, std::vector, std::array or
-/// array) of a dtrain::Element. Operations that do not reduce also take any integers of 1, 4 or 8 bytes, and only they
-/// take 8-bit floats. With a backend of device memory, all_reduce and broadcast without a stream also take host memory,
-/// and copy it both ways.
+/// array) of a dtrain::Element. Operations that do not reduce also take any integers of 1, 4 or 8 bytes, and 8-bit
+/// floats. With a backend of device memory, all_reduce and broadcast without a stream also take host memory, and copy
+/// it both ways.
 /// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
 /// and reductions. send, recv and send_recv concern only the ranks that they name.
 /// Lifetime: buffers outlive enqueued work. Threads: one at a time for each group, and not the control thread, where a
@@ -112,7 +112,7 @@ class Collectives {
   void all_reduce(WriteBuffer values, ReduceOp op = ReduceOp::sum) const { all_reduce(values, values, op); }
 
   /// all_reduce in place of values that are not gradients, such as weights or an optimizer's state: a topology with a
-  /// wire type (FlatOver, Hierarchical) does not round them to 16 bits. With others it is all_reduce.
+  /// wire type (FlatOver, Hierarchical) does not round them to 16 bits. With other topologies it is all_reduce.
   Work all_reduce_without_cast(WriteBuffer values, ReduceOp op, Stream stream) const {
     if constexpr (backend::CanReduceWithoutCast<Communicator>) {
       return enqueue(backend::AllReduceWithoutCast{{values, values, op}}, stream);
@@ -188,7 +188,7 @@ class Collectives {
     all_gather(input, output, stream()).wait();
   }
 
-  /// Sends `input` to rank `peer`, which calls recv. It may complete before that recv begins, or only after.
+  /// Sends `input` to rank `peer`, which calls recv. The send may complete before that recv begins, or only after.
   Work send(MovedReadBuffer input, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
     return enqueue(backend::Send{input, peer}, stream);
   }
@@ -215,15 +215,15 @@ class Collectives {
     send_recv(input, to, output, from, stream()).wait();
   }
 
-  /// Completes when every rank's stream has reached it. Without a stream, it throws the job's first cause on every rank
-  /// alike: call it before writing a checkpoint, for example.
+  /// Completes when every rank's stream has reached it. Without a stream, the barrier throws the job's first cause on
+  /// every rank alike: call it before writing a checkpoint, for example.
   Work barrier(Stream stream) const { return enqueue(backend::Barrier{}, stream); }
   void barrier() const { barrier(stream()).wait(); }
 
   /// @name Collectives with a root or with a block for each pair of ranks
   /// - Blocks lie in the order of the ranks, without gaps. The _v forms take their counts. A count may be 0, and their
-  ///   sum is the length of the buffer. Each call allocates a table of them.
-  /// - A rank that is not the root gives any buffer, also an empty one, where only the root has one. It is ignored.
+  ///   sum is the length of the buffer. Each call allocates a table of blocks.
+  /// - Where only the root has a buffer, other ranks give any buffer, also an empty one, which is ignored.
   /// - In place: except for all_to_all, `input` and `output` may be the same memory in this rank's block. Otherwise
   /// they
   ///   are disjoint.
@@ -244,7 +244,7 @@ class Collectives {
               ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
     reduce(input, output, root, op, stream()).wait();
   }
-  /// The same in place; the values of other ranks than the root stay.
+  /// reduce() in place; the values of other ranks than the root stay.
   Work reduce(WriteBuffer values, int root, ReduceOp op,
               Stream stream) const requires backend::CanReduceBlocks<Communicator> {
     return reduce(values, values, root, op, stream);

@@ -15,7 +15,7 @@
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// Backends of host memory need none.
+/// Backends of host memory need no bounce buffer.
 template <class Stream>
 class DeviceBounceBuffer {
  public:
@@ -25,7 +25,7 @@ class DeviceBounceBuffer {
 #if DTRAIN_WITH_CUDA
 
 /// With a backend of device memory, a value on the host (a loss, a count) is copied to the device and back in chunks.
-/// The memory is allocated with the group, because nothing may be allocated while collectives run. Threads: one.
+/// The memory is allocated with the group, because no memory may be allocated while collectives run. Threads: one.
 template <>
 class DeviceBounceBuffer<stream::cuda::StreamRef> {
  public:

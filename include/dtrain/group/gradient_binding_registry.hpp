@@ -19,14 +19,14 @@ class GradientBindingRegistry {
 
   void remove_all_of(const void* owner) noexcept;
 
-  /// @name For a job that forms anew around living models. A model that was bound to a wrapper that is gone uses the
-  /// wrapper's memory until it is bound again.
+  /// @name For the attempts of an elastic job. A model whose wrapper is gone uses that wrapper's memory until the model
+  /// is bound again.
   /// @{
   struct KeptMemory {
-    std::vector<const void*> addresses;  ///< those of the wrapper that are not bound again
+    std::vector<const void*> addresses;  ///< the wrapper's addresses that are not bound again
     std::shared_ptr<const void> memory;
   };
-  /// From now on keep() keeps. @param earlier take_memory() of the registry before
+  /// Later calls of keep() take effect. @param earlier take_memory() of the previous attempt's registry
   void start_keeping(std::vector<KeptMemory> earlier);
   std::vector<KeptMemory> take_memory();
   /// Keeps the memory of a wrapper, and drops what its addresses were bound to before.

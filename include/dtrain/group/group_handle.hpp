@@ -38,22 +38,21 @@ class GroupHandle {
   /// that the caller that catches the exception can report its text first. Blocking: no.
   virtual void report_abandoned_step(bool unwinding) const noexcept = 0;
 
-  /// Number of the attempt of an elastic job that the group is of; 0: the job is not elastic.
+  /// Number of the group's attempt in an elastic job; 0: the job is not elastic.
   virtual std::uint64_t elastic_attempt() const noexcept { return 0; }
-  /// Whether the group is of an attempt of an elastic job. Then ready() drops gradients after the job has failed, and
-  /// finish() throws: a loss must not pass through the model's code, which may be noexcept or run in another thread. A
-  /// model that binds its gradients is bound without their content, which an earlier attempt may have left.
+  /// Whether the job is elastic. In an elastic job, ready() drops gradients after the attempt has failed, and finish()
+  /// throws: the exception of a loss must not pass through the model's code, which may be noexcept or run in another
+  /// thread. The gradients of a model that binds them are bound without their content, which an earlier attempt may
+  /// have left.
   bool is_elastic() const noexcept { return elastic_attempt() != 0; }
   /// Whether the tensor is known to have equal values on all ranks: an elastic job has transferred the state that it is
   /// part of.
   virtual bool is_equal_on_all_ranks(const TensorView&) const noexcept { return false; }
-  /// The weights of a model that is wrapped, as long as the list lives. An elastic job compares them where a worker has
-  /// received the state.
+  /// Adds the weights of a wrapped model, as long as the list exists. An elastic job compares them in an attempt in
+  /// which a worker has received the state.
   virtual void add_weights(std::weak_ptr<const std::vector<TensorView>>) const {}
 
-  /// The group's store.
   virtual backend::StoreRef store_ref() const = 0;
-  /// Sets entries of the group's store in the background.
   virtual WaitUntilSet set_in_background(StoreEntries entries) const = 0;
   /// Collective, blocking: a barrier of the group's ranks at the store.
   virtual void barrier_blocking(const std::string& name, Deadline deadline) const = 0;

@@ -80,8 +80,8 @@ struct GroupAccess {
 
 /// Enqueues a collective (backend::AllReduce and others) on the group's own channel and stream, which reduce device
 /// memory. It runs after the present work of `outer`, a CUDA stream of the program, and before its later work.
-/// Blocking: no. Threads: as the group's collectives. Lifetime: buffers outlive the collective; memory that work of
-/// `outer` frees or overwrites does.
+/// Blocking: no. Threads: as the group's collectives. Lifetime: buffers outlive the collective; memory that later work
+/// of `outer` frees or overwrites does.
 /// @throws as the communicator's enqueue; the job's first cause, if the job or the channel has failed: the operation
 /// would be skipped, and its output unwritten; Error (cuda)
 template <class State, class Operation>

@@ -41,9 +41,9 @@ namespace DTRAIN_NAMESPACE::group {
 /// @ingroup jobs
 struct GroupOptions {
   Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16: up to twice the bytes of partial results
-  /// How Mpi and Gloo select the algorithm of an all_reduce; others have one. By cost, it pays with many ranks. A
-  /// measured choice may differ from run to run, and the bits with it: DdpOptions::deterministic uses the fixed one,
-  /// and a wrapper with a measured DdpOptions::plan a measured one unless `given`.
+  /// How Mpi and Gloo select the algorithm of an all_reduce; other backends have one. Selection by cost pays with many
+  /// ranks. A measured choice, and with it the bits, may differ from run to run: DdpOptions::deterministic uses the
+  /// fixed choice, and a wrapper with a measured DdpOptions::plan a measured choice unless `given`.
   backend::AlgorithmChoice algorithms{};
 };
 
@@ -97,14 +97,14 @@ class GroupStateBase : public RankContext::Closable, public GroupHandle {
                  const GroupOptions& options);
   ~GroupStateBase() = default;
 
-  /// Whether an exception unwinds that was not when the group was made.
+  /// Whether an exception unwinds that did not unwind yet when the group was made.
   bool unwinds() const noexcept { return std::uncaught_exceptions() > exceptions_; }
 
   /// For opening a channel right away.
   backend::ChannelContext channel_context(const std::string& purpose, Accumulate accumulate,
                                           const backend::DescribeOperation& describe = {}) const;
 
-  /// The same, for a further channel of the group. @param accumulate f32: even if the group's is not
+  /// channel_context() for a further channel of the group. @param accumulate f32: even if the group's is not
   backend::ChannelContext next_channel_context(const std::string& purpose, Accumulate accumulate,
                                                const backend::DescribeOperation& describe,
                                                backend::AlgorithmPreference algorithms);
@@ -126,7 +126,7 @@ class GroupStateBase : public RankContext::Closable, public GroupHandle {
   std::atomic<int> channels_opened_{0};
   int splits_ = 0;
   std::mutex numbers_mutex_;
-  std::vector<std::pair<std::string, int>> numbers_;  ///< of each purpose, the last
+  std::vector<std::pair<std::string, int>> numbers_;  ///< the last number of each purpose
   const int exceptions_ = std::uncaught_exceptions();
 };
 

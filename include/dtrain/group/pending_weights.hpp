@@ -20,14 +20,14 @@ class PendingWeights {
   /// Memory, as ranges that may overlap, some without bytes.
   using Ranges = std::span<const std::span<const std::byte>>;
 
-  /// Blocking: until the optimizer's weights in that memory have come, if it has some there.
+  /// Blocking: until the optimizer's weights in that memory are there.
   using Wait = std::function<void(Ranges memory)>;
 
   void add(const void* owner, Wait wait);
   /// Blocking: until no `wait` runs.
   void remove(const void* owner) noexcept;
 
-  /// Blocking: until all weights in that memory have come. Calls each optimizer's `wait` once. @throws as `wait`
+  /// Blocking: until all weights in that memory are there. Calls each optimizer's `wait` once. @throws as `wait`
   void wait_for(Ranges memory);
 
  private:

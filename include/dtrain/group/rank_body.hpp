@@ -25,8 +25,8 @@ class RankBody {
 /// that the body forked exits when it returns from the body.
 int run_rank(int rank, RankBody& body);
 
-/// Ends a process other than `process`: one that the body forked has none of the group's threads, and must not act as
-/// the rank.
+/// Ends a process other than `process`: a process that the body forked has none of the group's threads, and must not
+/// act as the rank.
 void end_if_forked(pid_t process, const std::string& prefix, int exit_code);
 
 /// Flushes stdout. Logs a warning if output was lost.

@@ -72,7 +72,6 @@ class RankContext {
   /// Reports after `grace`, in which a more precise cause may be reported. Blocking: no.
   void report_after(std::chrono::milliseconds grace, std::string text) noexcept;
 
-  /// Keeps `work` until this rank leaves.
   void keep_alive_until_leave(std::shared_ptr<void> work) noexcept;
 
   /// Sets the entries in the background, one after the other.
@@ -177,7 +176,7 @@ DTRAIN_DEFINED RankContext::~RankContext() {
       leave_blocking();
     }
   } catch (...) {
-    // The others see the closed connection.
+    // The other ranks detect the closed connection.
   }
 }
 
@@ -231,7 +230,7 @@ DTRAIN_DEFINED void RankContext::report_exception(const std::string& text, std::
       control_plane.failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
     }
   } catch (...) {
-    // The others see the closed connection.
+    // The other ranks detect the closed connection.
   }
 }
 

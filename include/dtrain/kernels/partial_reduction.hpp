@@ -12,7 +12,6 @@
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// Type of partial results.
 constexpr DType partial_type(DType dtype, ReduceOp op, Accumulate accumulate) noexcept {
   const bool half = dtype == DType::f16 || dtype == DType::bf16;
   if (half && accumulate == Accumulate::f32 && op != ReduceOp::min && op != ReduceOp::max) {
@@ -43,7 +42,6 @@ class PartialReduction {
   /// @param ranks number of contributions in all
   PartialReduction(DType dtype, ReduceOp op, int ranks, Accumulate accumulate) noexcept;
 
-  /// Type of partial results.
   DType type() const noexcept { return type_; }
   bool widens() const noexcept { return type_ != dtype_; }
 

@@ -22,7 +22,7 @@ using VisibleDevices = int (*)();
 /// Starts the workers of an elastic job and replaces those that fail, until none runs. @returns the job's result
 /// (launch/supervise/elastic_supervisor.hpp)
 async::Task<JobResult> run_elastic_job(ElasticJob job);
-/// A pointer to it, so that other programs have no code of it.
+/// A pointer to run_elastic_job, so that programs without an elastic job have no code of it.
 using RunElasticJob = async::Task<JobResult> (*)(ElasticJob job);
 
 /// Properties of a policy's backend that a launcher uses before it starts workers.

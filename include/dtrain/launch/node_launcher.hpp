@@ -31,7 +31,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// DIR for the first attempt, DIR/attempt-K for the K-th restart: no attempt overwrites another one's files.
+/// DIR for the first attempt, DIR/attempt-K for the K-th restart: no attempt overwrites the files of another.
 inline std::string log_directory(const std::string& directory, int attempt) {
   return attempt == 0 ? directory : format_text("{}/attempt-{}", {directory, attempt});
 }
@@ -118,7 +118,7 @@ class Attempt {
         end.secondary.push_back(each.rank);
       }
     }
-    const bool were_shown = plan_->node_count == 1 && plan_->stderr_is_terminal;  // to everybody who reads the report
+    const bool were_shown = plan_->node_count == 1 && plan_->stderr_is_terminal;  // to every reader of the report
     if (end.first && !were_shown) {
       end.last_lines = workers_.error_tail(end.first->rank).lines();
     }
@@ -146,7 +146,7 @@ class Attempt {
     Pipe output = make_pipe();
     Pipe error = make_pipe();
     const bool reads_input = local_rank == input_reader();
-    // A worker reads a file, pipe or socket itself: what it does not read stays there for others, such as the shell
+    // A worker reads a file, pipe or socket itself: input that it does not read stays for others, such as the shell
     // loop `while read line; do ./train; done < file`. Only a terminal's lines are forwarded.
     const bool is_forwarded = reads_input && ::isatty(STDIN_FILENO) == 1;
     Pipe input = is_forwarded ? make_pipe() : Pipe{};
@@ -191,7 +191,7 @@ class Attempt {
           format_text("{}/rank-{}.{}", {*log_directory_, rank, stream}),
           [this](const std::string& what) { report_lost_log(what); }, workers_.has_had(rank));
     }
-    const bool is_live = rank - plan_->first_rank == input_reader();  // it may ask for input: a debugger's prompt
+    const bool is_live = rank - plan_->first_rank == input_reader();  // the rank may ask for input: a debugger's prompt
     return std::make_unique<OutputRelay>(services_.loop, std::move(pipe), console, rank, is_live, std::move(log),
                                          folded);
   }

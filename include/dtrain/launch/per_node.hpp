@@ -90,7 +90,7 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
       throw_posix(error, "making this worker end with its launcher");  // exec may have reset it: see end_with_parent()
     }
     if (is_worker) {
-      // stdout is a pipe that users read: line buffering shows each complete line, also before a crash.
+      // stdout is a pipe that users read: with line buffering users read each complete line, also before a crash.
       static_cast<void>(std::setvbuf(stdout, nullptr, _IOLBF, 0));
       return StartResult(rank_process_of_launcher(identity::Variables(environment), std::move(arguments)));
     }

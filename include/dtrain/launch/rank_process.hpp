@@ -132,7 +132,7 @@ inline RankProcess rank_process_with(identity::ProcessIdentity identity, const i
   return worker;
 }
 
-/// A worker without a rank, which each attempt gives it.
+/// A worker of an elastic job: each attempt gives it a rank.
 inline RankProcess elastic_worker(const identity::Variables& variables) {
   const std::string_view sizes = variables.text("DTRAIN_WORLD_SIZE").value_or("");
   const std::size_t colon = sizes.find(':');

@@ -12,7 +12,8 @@
 namespace DTRAIN_NAMESPACE::launch {
 
 /// Times that processes have to end. Processes that compute on devices end slower: they abort running operations, and
-/// the driver destroys their contexts. It does so after SIGKILL, too; until then their device memory is in use.
+/// the driver destroys their contexts. The driver destroys contexts after SIGKILL, too; until then their device memory
+/// is in use.
 struct ShutdownTimeouts {
   /// From the first failure on: the other workers can end by themselves, with a message. ThreadSanitizer delays a
   /// process's exit by a second.
@@ -67,7 +68,6 @@ class ShutdownSchedule {
     return Action::nothing;
   }
 
-  /// The time of the next action.
   std::optional<Clock::time_point> next() const {
     if (terminate_at_ && !terminated_) {
       return terminate_at_;

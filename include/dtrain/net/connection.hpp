@@ -217,14 +217,14 @@ inline bool is_retriable(int error) noexcept {
   return is_network_error(error) || error == EADDRNOTAVAIL || error == EAFNOSUPPORT || error == EAGAIN;
 }
 
-/// Tells the observer that the connection is tried again.
+/// Notifies the observer that the connection is tried again.
 /// @throws Error (posix) if another attempt cannot succeed, or it is too late for it
 inline void note_unconnected(int number, const std::string& host, std::uint16_t port, Deadline::Clock::time_point begin,
                              Deadline::Clock::time_point last, const Backoff& backoff) {
   const Deadline::Clock::time_point now = Deadline::Clock::now();
   const bool loopback_is_down =
       is_loopback_host(host) && number == ENETUNREACH && is_unreachable(SocketAddress::loopback_v4(port));
-  if (backoff.connects_once && !loopback_is_down) {  // the caller has other ports, and adds how long and what to do
+  if (backoff.connects_once && !loopback_is_down) {  // the caller tries other ports, and adds the time and the remedy
     throw posix_error(number, format_text("connecting to {}:{}", {host, port}));
   }
   const char* const what_to_do =

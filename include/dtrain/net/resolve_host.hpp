@@ -152,7 +152,7 @@ inline std::shared_ptr<ResolveRequest> start_resolve_request(async::EventLoop& l
   return request;
 }
 
-/// Tells the observer that the name is asked for again.
+/// Notifies the observer that the name is resolved again.
 /// @throws Error (refused) for an invalid name, or if it is too late for another attempt
 inline void note_unresolved(const std::string& host, const std::string& reason, Deadline::Clock::time_point begin,
                             Deadline::Clock::time_point last, RetryObserver* observer) {

@@ -22,7 +22,6 @@ namespace DTRAIN_NAMESPACE::net {
 /// A value of 28 bytes, compared by family, address, port and scope.
 class SocketAddress {
  public:
-  /// 0.0.0.0, port 0.
   SocketAddress() noexcept { storage_.v4.sin_family = AF_INET; }
 
   static SocketAddress any_v4(std::uint16_t port) noexcept { return v4(INADDR_ANY, port); }
@@ -108,7 +107,7 @@ class SocketAddress {
     return is_v6() ? IN6_IS_ADDR_UNSPECIFIED(&storage_.v6.sin6_addr) != 0 : storage_.v4.sin_addr.s_addr == INADDR_ANY;
   }
 
-  /// 169.254.0.0/16 and fe80::/10: of one network, and of no use to others without an interface.
+  /// 169.254.0.0/16 and fe80::/10: valid in one network, and useless to other hosts without an interface.
   bool is_link_local() const noexcept {
     return is_v6() ? IN6_IS_ADDR_LINKLOCAL(&storage_.v6.sin6_addr) != 0
                    : (ntohl(storage_.v4.sin_addr.s_addr) >> 16) == 0xA9FE;

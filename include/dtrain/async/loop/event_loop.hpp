@@ -50,7 +50,7 @@ class PostedFunction {
   virtual void run() = 0;
 };
 
-/// Threads: push, wake and close from any thread; the rest from the loop's.
+/// Threads: push, wake and close from any thread; other functions from the loop's.
 class PostQueue {
  public:
   PostQueue();
@@ -72,7 +72,7 @@ class PostQueue {
   void wake() noexcept;
 
   /// Makes the eventfd unreadable and runs the functions pushed so far. An exception of a function leaves at once; the
-  /// rest stays for the next call.
+  /// functions behind it stay for the next call.
   void run_all();
 
   /// Whether an exception left functions behind.
@@ -94,8 +94,9 @@ class PostQueue {
 };
 
 /// Runs tasks in the thread that calls run() or run_until(). Other threads use post().
-/// Threads: post, stop and on_loop_thread from any; all else on the thread that runs the loop, or any if none does.
-/// Lifetime: outlives every awaiter, ManualResetEvent and socket made for it; destruction destroys its remaining tasks.
+/// Threads: post, stop and on_loop_thread from any; other functions on the thread that runs the loop, or on any while
+/// no thread runs it. Lifetime: outlives every awaiter, ManualResetEvent and socket made for it; destruction destroys
+/// its remaining tasks.
 class EventLoop {
  public:
   EventLoop();
@@ -114,7 +115,7 @@ class EventLoop {
   void spawn_detached(Task<void> task, ExceptionHandler on_exception = {});
 
   /// Runs `function()` on the loop's thread, in order of posting. Its exception leaves run(). After close() it returns
-  /// false and destroys the function without running it; close() does the same to functions that have not run.
+  /// false and destroys the function without running it; close() destroys functions that have not run.
   /// Threads: any. Costs an allocation, a short lock, and a system call if the queue was empty.
   template <class F>
   bool post(F function) {
@@ -229,7 +230,7 @@ DTRAIN_DEFINED bool PostQueue::push_item(PostedFunction* pushed) {
     }
     items_.push_back(std::move(item));
     if (items_.size() > 1) {
-      return true;  // the thread that pushed the first one wakes the loop
+      return true;  // the thread that pushed the first function wakes the loop
     }
   }
   wake();
@@ -240,7 +241,7 @@ DTRAIN_DEFINED void PostQueue::run_all() {
   std::uint64_t count = 0;
   while (::read(wakeup_.get(), &count, sizeof count) < 0 && errno != EAGAIN) {
     if (errno != EINTR) {
-      throw_errno("reading the wake-up descriptor of an event loop");  // else the loop would find it readable for ever
+      throw_errno("reading the wake-up descriptor of an event loop");  // otherwise it stays readable
     }
   }
   {

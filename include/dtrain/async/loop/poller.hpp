@@ -160,7 +160,7 @@ DTRAIN_DEFINED bool Poller::apply(int descriptor, DescriptorWaiters& entry, bool
   }
   int result = 0;
   if (wanted == 0) {
-    // A failure means that it was closed meanwhile, which has taken it out of the set.
+    // A failure means that the descriptor was closed meanwhile, which has removed it from the set.
     static_cast<void>(control(EPOLL_CTL_DEL, descriptor, entry, 0));
   } else {
     const bool anew = entry.registered == 0;

@@ -66,11 +66,11 @@ class Scheduler {
   /// @returns whether the wake-up descriptor is readable
   bool poll(bool return_at_once);
 
-  /// Resumes the ready waiters. Waiters woken meanwhile wait for the next call, so that no chain starves the others.
-  /// @throws the exception of a task without a handler; the rest runs in the next call
+  /// Resumes the ready waiters. Waiters woken meanwhile wait for the next call, so that waiters that wake each other do
+  /// not delay the others without end.
+  /// @throws the exception of a task without a handler; the other waiters run in the next call
   void resume_ready();
 
-  /// Destroys all tasks.
   void destroy_all() noexcept {
     while (TaskRecord* record = records_.front()) {
       record->end();

@@ -162,7 +162,6 @@ DTRAIN_DEFINED void check_own_block(OperationKind kind, const char* buffer_is, c
   }
 }
 
-/// A buffer and its blocks.
 struct NamedBlocks {
   const char* buffer_is;
   const ConstBufferView& buffer;

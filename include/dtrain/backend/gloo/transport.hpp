@@ -165,7 +165,6 @@ class Transport final : private MonitoredOperation {
     return true;
   }
 
-  /// See Endpoint::waits_for.
   std::pair<int, bool> waits_for() const noexcept { return endpoint_->waits_for(); }
 
   /// Threads: any. The running operation ends, and later ones do not start.

@@ -37,7 +37,6 @@ struct Tuning {
   bool direct_reduce_scatter = false;  ///< large reductions use direct_reduce_scatter: all ranks share a host
 };
 
-/// Constants of a channel.
 struct ChannelInfo {
   std::string name;
   std::vector<int> job_ranks;  ///< rank in the job of each rank of the channel

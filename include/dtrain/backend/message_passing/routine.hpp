@@ -94,7 +94,6 @@ class [[nodiscard]] Routine {
   }
   ~Routine() { destroy(); }
 
-  /// Destroys the coroutine.
   void destroy() noexcept {
     if (frame_) {
       std::exchange(frame_, nullptr).destroy();

@@ -231,7 +231,6 @@ class ControlBlock {
     return area(rank) + 2 * chunk_bytes() + chunk % 2 * result_bytes(ranks_);
   }
 
-  /// Memory of one slot of a rank's mailbox.
   std::byte* mailbox(int rank, std::size_t index) const noexcept {
     return area(rank) + chunk_buffer_bytes(ranks_) + index * mailbox_slot_bytes;
   }

@@ -84,7 +84,6 @@ struct ChunkCopies {
   std::vector<StridedCopy> blocks_to_device{};
 };
 
-/// Copy of one chunk of a buffer.
 inline StridedCopy copy_of(const std::byte* device, std::byte* host, ElementRange chunk, std::size_t element) noexcept {
   std::byte* const begin = device == nullptr ? nullptr : const_cast<std::byte*>(device) + chunk.begin * element;
   return {begin, host, chunk.count * element, 1, 0};

@@ -40,7 +40,6 @@ class TextValue {
   TextValue(char) = delete;
   TextValue(bool) = delete;
 
-  /// Appends the value to `text`.
   void append_to(std::string& text) const;
 
  private:
@@ -111,7 +110,6 @@ template <std::size_t Count>
   detail::throw_formatted(code, pattern.characters(), values, where.file, where.function, where.line);
 }
 
-/// Throws Error(code, sentence).
 [[noreturn]] inline void throw_error(Errc code, const char* sentence,
                                      SourceLocation where = SourceLocation::current()) {
   detail::throw_formatted(code, sentence, nullptr, where.file, where.function, where.line);
@@ -125,7 +123,6 @@ template <std::size_t Count>
   detail::throw_formatted_posix(number, pattern.characters(), values, remedy, where.file, where.function, where.line);
 }
 
-/// Throws posix_error(number, doing).
 [[noreturn]] inline void throw_posix(int number, std::string_view doing,
                                      SourceLocation where = SourceLocation::current()) {
   throw_posix(number, "{}", {doing}, "", where);

@@ -39,7 +39,6 @@ inline constexpr std::size_t checkpoint_digest_bytes = std::tuple_size_v<Sha256D
 /// The longest list that is written or read.
 inline constexpr std::size_t max_checkpoint_list_bytes = std::size_t{64} << 20;
 
-/// The most tensors in a checkpoint.
 inline constexpr std::size_t max_checkpoint_tensors = std::size_t{1} << 20;
 
 /// The bytes before the elements. @throws Error (limit) for a list that a reader would reject

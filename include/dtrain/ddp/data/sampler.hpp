@@ -55,7 +55,6 @@ class SampleBatches {
     std::size_t batch_ = 0;
   };
 
-  /// The number of batches.
   std::size_t size() const noexcept { return (samples_.size() + batch_size_ - 1) / batch_size_; }
   bool empty() const noexcept { return samples_.empty(); }
 
@@ -92,7 +91,6 @@ class SampleShares {
   SampleShares(std::vector<std::size_t> samples, std::vector<std::size_t> ends, std::vector<float> weights)
       : samples_(std::move(samples)), ends_(std::move(ends)), weights_(std::move(weights)) {}
 
-  /// The number of steps.
   std::size_t size() const noexcept { return ends_.size(); }
 
   /// The share of step `step`, which is less than size().

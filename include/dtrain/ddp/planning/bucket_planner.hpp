@@ -51,7 +51,6 @@ class BucketPlanner {
     return after_step_(*this, order, step);
   }
 
-  /// Whether the plan is final.
   bool is_settled() const noexcept { return is_settled_; }
   /// The variant of all_reduce for the next steps, a position in PlannerSetup::variants; 0 without variants.
   std::size_t variant() const noexcept { return variant_; }

@@ -289,7 +289,6 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// Sets `act`, which each step calls when all gradients are in their buckets and the last all_reduce is enqueued.
   void on_all_gradients_ready(std::function<void()> act) { on_all_gradients_ready_ = std::move(act); }
 
-  /// Stops launching.
   void stop_launching() noexcept { pending_.close(); }
 
   /// Rethrows the exception of a launch in this step.

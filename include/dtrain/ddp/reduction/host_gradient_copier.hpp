@@ -55,7 +55,6 @@ class HostGradientCopier {
     (*gradients_)[parameter].pack_from(gradient);
   }
 
-  /// Fills the gradient's place with zeros.
   void zero_fill(std::size_t parameter) const noexcept {
     clear((*gradients_)[parameter].place, (*gradients_)[parameter].bytes);
   }

@@ -97,7 +97,6 @@ class ReadyGradients {
   /// All parameters in their ready order. Parameters that were not ready follow, in reverse index order.
   std::vector<std::size_t> observed_order() const;
 
-  /// Whether the parameter was ready in this step.
   bool was_ready(std::size_t parameter) const noexcept {
     return ready_in_step_[parameter].load(std::memory_order_relaxed) == step_.load(std::memory_order_relaxed);
   }

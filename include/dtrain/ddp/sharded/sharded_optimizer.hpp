@@ -105,7 +105,6 @@ class ShardedOptimizer {
   R& rule() noexcept { return *rule_; }
   const R& rule() const noexcept { return *rule_; }
 
-  /// Number of updates.
   std::uint64_t steps() const noexcept { return reduction_->parameters().steps(); }
 
   /// Bytes of optimizer state on this rank, the f32 weights of a 16-bit model included.

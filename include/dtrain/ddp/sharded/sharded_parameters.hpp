@@ -68,7 +68,6 @@ class ShardedParameters {
   }
   const ShardLayout& layout() const noexcept { return layout_; }
 
-  /// Number of updates.
   std::uint64_t steps() const noexcept { return steps_; }
   void set_steps(std::uint64_t steps) noexcept { steps_ = steps; }
 

@@ -48,7 +48,7 @@ inline Cpus listed(const Cpus& cpus, std::string_view list) {
   return found;
 }
 
-/// The CPUs of each NUMA node that has some of them; all together if the system does not say.
+/// The CPUs of each NUMA node that has some of `cpus`; all together if the system does not name nodes.
 inline std::vector<Cpus> numa_nodes_of(const Cpus& cpus, const SystemFiles& files) {
   std::vector<Cpus> nodes;
   std::size_t count = 0;
@@ -82,7 +82,7 @@ inline std::vector<Cpus> cores_of(const Cpus& cpus, const SystemFiles& files) {
   return cores;
 }
 
-/// Shares `parts` out in order: worker i gets those from i * parts / workers on; at least one, if there are any.
+/// Shares `parts` out in order: worker i gets the parts from i * parts / workers on; at least one, if there are any.
 inline std::vector<Cpus> shared_out(const std::vector<Cpus>& parts, int workers) {
   std::vector<Cpus> shares;
   const auto count = static_cast<std::size_t>(workers);

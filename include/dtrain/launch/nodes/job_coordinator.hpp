@@ -101,7 +101,7 @@ class RankRendezvous {
 
 /// Launchers of several nodes exchange keys in their own job in node 0's store. Node 0 opens the attempts, publishes
 /// the state of the ranks' store (first cause, other nodes' ranks that left, all joined), and decides the result. Each
-/// launcher reports its own workers. The only launcher of a job does the same without an exchange.
+/// launcher reports its own workers. The only launcher of a job decides without an exchange.
 /// Errors: if another launcher is lost, assign_ranks() and begin() throw JobFailed, and conclude() returns a result.
 /// Lifetime: the constructor's arguments outlive it. Threads: the loop's.
 class JobCoordinator {
@@ -325,7 +325,7 @@ class JobCoordinator {
     changed_->set();
   }
 
-  /// The same, but keeps an existing value.
+  /// publish(), but keeps an existing value.
   void publish_first(std::string key, std::string value) {
     loop_->spawn_detached(node_rendezvous_.set_first(std::move(key), std::move(value)), ignored());
   }

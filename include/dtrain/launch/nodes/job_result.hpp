@@ -132,7 +132,7 @@ struct NodeEnd {
   int stop_signal = 0;                  ///< SIGINT or SIGTERM that requested the job's end, or 0
   bool interrupted = false;             ///< a signal arrived after which the job is not restarted
   bool started = true;                  ///< false if the job was stopped before it had workers
-  bool abandoned = false;               ///< a killed process did not end: the kernel holds it
+  bool abandoned = false;               ///< a killed process did not end in time
 };
 
 /// Lines as a program wrote them.

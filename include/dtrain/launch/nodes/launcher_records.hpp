@@ -19,7 +19,7 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// Keys of an attempt begin with "attempt/" and its number. Stop requests are of the job, not of an attempt.
+/// Keys of an attempt begin with "attempt/" and its number. Stop requests concern the job, not an attempt.
 class LauncherKeys {
  public:
   explicit LauncherKeys(int attempt) : attempt_(format_text("attempt/{}/", {attempt})) {}

@@ -37,7 +37,7 @@ inline bool takes_output(int descriptor) noexcept {
   return ::poll(&asked, 1, 0) == 1;
 }
 
-/// "stdout ('/dev/full')": a descriptor of this process, with the name of its file if it has one.
+/// "stdout ('/dev/full')": a descriptor of this process, with the name of its file if the descriptor has one.
 inline std::string stream_name(const std::string& name, int descriptor) {
   std::string target(4096, '\0');
   const std::string link = format_text("/proc/self/fd/{}", {descriptor});

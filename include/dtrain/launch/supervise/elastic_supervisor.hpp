@@ -35,11 +35,12 @@ namespace DTRAIN_NAMESPACE::launch {
 /// How the job ended, as the formation says it.
 struct ElasticEnd {
   bool is_over = false;
-  std::optional<Cause> cause{};  ///< nothing: the job has finished
+  std::optional<Cause> cause{};  ///< nullopt: the job has finished
 };
 
-/// Each worker has a slot, in which another one is started after 0, 1, 2, 4 ... 60 s, once its process is reaped: what
-/// it had on a device is free then. Lifetime: the constructor's arguments outlive it. Threads: the loop's.
+/// Each worker has a slot. In the slot of an ended worker another is started after 0, 1, 2, 4 ... 60 s, once the
+/// process is reaped: its device memory is free then. Lifetime: the constructor's arguments outlive it. Threads: the
+/// loop's.
 class ElasticSupervisor {
  public:
   /// @param changed the forwarder and the formation set it
@@ -117,18 +118,18 @@ class ElasticSupervisor {
   }
 
  private:
-  /// How often the launcher looks whether a worker's process ends: the kernel sets the flag at once, but frees the
-  /// process's memory before it closes its connections and lets its parent reap it (0.1 s for each GiB).
+  /// How often the launcher checks whether a worker's process ends: the kernel sets the flag at once, but frees the
+  /// process's memory (0.1 s for each GiB) before the connections close and the parent can reap it.
   static constexpr std::chrono::milliseconds look_interval{20};
   static constexpr std::uint64_t exiting_flag = 4;  // PF_EXITING of Linux' sched.h, whose value never changed
   static constexpr std::size_t most_losses = 20;
-  /// How long a worker may live that is no rank of the attempt that has finished the job.
+  /// How long a worker may run that is no rank of the attempt that has finished the job.
   static constexpr std::chrono::seconds end_timeout{10};
-  /// A worker that lived so long has not failed because it was started.
+  /// The failure of a worker that has run for so long is not a failed start.
   static constexpr std::chrono::seconds long_life{60};
 
   struct Slot {
-    pid_t process = 0;  ///< 0: none runs
+    pid_t process = 0;  ///< 0: no process runs
     bool is_exiting = false;
     bool is_killed = false;
     int failures = 0;  ///< in a row
@@ -160,7 +161,7 @@ class ElasticSupervisor {
     const bool was_over = end_->is_over;
     formation_->process_ended(host_id_, process, ended.status.code, ended.status.text());
     if (was_over || schedule_.has_acted() || forwarder_->stop_requests() != 0) {
-      const bool counts = is_rank && was_over && failed_after_end_ == 0;  // what others do then is of no consequence
+      const bool counts = is_rank && was_over && failed_after_end_ == 0;  // later failures do not matter
       failed_after_end_ = counts ? ended.status.exit_code() : failed_after_end_;
       return;
     }
@@ -194,8 +195,8 @@ class ElasticSupervisor {
     return delay == 0 ? "" : format_text(" in {} s", {delay});
   }
 
-  /// Kills workers for which nobody waits any more: one that was excluded long ago, so that another one takes its
-  /// place, and those that are no ranks of an attempt that has finished the job.
+  /// Kills workers for which the formation does not wait: a worker that was excluded long ago, so that another takes
+  /// its place, and workers that are no ranks of an attempt that has finished the job.
   void kill_left_out(Deadline::Clock::time_point now) {
     if (end_->is_over && !ended_at_) {
       ended_at_ = now;
@@ -227,7 +228,7 @@ class ElasticSupervisor {
     }
   }
 
-  /// A start that fails, for want of processes or descriptors, is tried again: the others can go on.
+  /// A start that fails, for lack of processes or descriptors, is repeated: the other workers go on.
   void start(Slot& slot, int index) {
     try {
       slot.process = start_(index);

@@ -41,8 +41,9 @@ inline bool mpi_says(const char* name) noexcept {
   return ask != nullptr && ask(&answer) == 0 && answer != 0;
 }
 
-/// Whether a device has this process's primary context, which takes memory there. Counting devices creates none.
-/// Initialises nothing: it asks a driver that is loaded already. Source: CUDA Driver API, cuDevicePrimaryCtxGetState.
+/// Whether a device has this process's primary context, which takes memory there. Counting devices creates no context.
+/// Initialises nothing: the function calls a driver that is loaded already. Source: CUDA Driver API,
+/// cuDevicePrimaryCtxGetState.
 inline bool has_cuda_context() noexcept {
   void* const driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
   if (driver == nullptr) {
@@ -60,7 +61,7 @@ inline bool has_cuda_context() noexcept {
       has_context = context_state(device, &flags, &active) == 0 && active != 0;
     }
   }
-  static_cast<void>(::dlclose(driver));  // it stays loaded: this handle only counted
+  static_cast<void>(::dlclose(driver));  // the driver stays loaded: closing the handle only decrements a count
   return has_context;
 }
 
@@ -113,7 +114,7 @@ inline void survive_file_size_limit() {
 }
 
 /// Makes this process the parent of workers' orphans, so that it can reap them. If the system refuses, a process that a
-/// worker leaves behind becomes a child of init, which reaps it; it is killed with the worker's group all the same.
+/// worker leaves behind becomes a child of init, which reaps it; the process is still killed with the worker's group.
 inline void become_subreaper() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
     log(LogLevel::info, errno_error("becoming the subreaper of what the workers leave behind").what());
@@ -122,7 +123,7 @@ inline void become_subreaper() {
 
 /// The system will kill this process when its parent ends. The parent is the wrapper, which ends with the launcher.
 /// Threads: any. A thread of a library that reads the environment meanwhile may miss a variable: glibc's unsetenv moves
-/// the others, and frees nothing. @throws Error (usage) if no ancestor is the launcher
+/// other variables, and frees nothing. @throws Error (usage) if no ancestor is the launcher
 inline void end_with_launcher(pid_t launcher) {
   if (::unsetenv(wrapped_variable) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
     throw_errno("making this worker end with the command of --wrap");

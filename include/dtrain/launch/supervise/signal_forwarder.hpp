@@ -124,8 +124,9 @@ class SignalReader {
   }
 
   /// Other threads' calls go on after a signal (SA_RESTART), except calls on the terminal in the background: the system
-  /// would repeat such a call, and its signal, without a pause. exec resets handlers, so workers have none of them.
-  /// SIGCHLD needs one even if it was inherited as ignored: the system would reap children, and tell nobody.
+  /// would repeat such a call, and its signal, without a pause. exec resets handlers, so workers do not inherit them.
+  /// SIGCHLD needs a handler even if it was inherited as ignored: otherwise the system would reap children without a
+  /// signal.
   void install_handlers(const sigset_t& wanted) {
     replaced_.reserve(forwarded_signals.size() + ignored.size() + 1);
     detail::signal_reader_thread.store(::gettid());
@@ -174,7 +175,7 @@ class SignalReader {
 
   /// Restores all handlers and the mask, after it has taken the signals that are pending for this thread.
   void stop() noexcept {
-    take_pending();  // else another thread would meet a restored handler
+    take_pending();  // otherwise another thread would run a restored handler
     for (const auto& [signal, action] : replaced_) {
       static_cast<void>(::sigaction(signal, &action, nullptr));
     }
@@ -182,7 +183,7 @@ class SignalReader {
     while (detail::redirecting_threads.load() != 0) {  // another thread may be about to send a signal here
       static_cast<void>(::sched_yield());
     }
-    take_pending();  // what other threads have sent meanwhile
+    take_pending();  // signals that other threads have sent meanwhile
     static_cast<void>(::pthread_sigmask(SIG_SETMASK, &original_mask_, nullptr));
   }
 

@@ -123,7 +123,7 @@ inline StartError exec_in_child(const SpawnRequest& request, char* const* argume
         return {"dup2", errno};
       }
     }
-    // dup2 leaves a descriptor alone that has its number already. A library that opened 0 may have set FD_CLOEXEC.
+    // dup2 does not change a descriptor that has its number already. A library that opened 0 may have set FD_CLOEXEC.
     if (from == to && ::fcntl(to, F_SETFD, 0) != 0) {
       return {"fcntl(F_SETFD)", errno};
     }
@@ -131,8 +131,8 @@ inline StartError exec_in_child(const SpawnRequest& request, char* const* argume
   if (files && ::setrlimit(RLIMIT_NOFILE, &*files) != 0) {
     return {"setrlimit", errno};
   }
-  // Refused where the launcher's own CPUs have changed since: the child then uses those. A system that always refuses
-  // has been asked before (cpu_binding_error).
+  // Refused if the launcher's CPUs have changed since: the child then uses the launcher's. cpu_binding_error() has
+  // excluded a system that always refuses.
   if (!request.cpus.empty()) {
     static_cast<void>(::sched_setaffinity(0, sizeof(cpus.words), cpus.words));
   }
@@ -200,7 +200,7 @@ inline pid_t fork_and_exec(const SpawnRequest& request, char* const* arguments, 
 
 /// Starts the program and returns its process id. The system kills it when this thread ends, and therefore also when
 /// this process ends for any reason. Blocks until the program runs, at most 10 s.
-/// Threads: any that lives as long as the child is to. The process may have others.
+/// Threads: one that exists as long as the child is to run. The process may have other threads.
 /// @throws Error (posix) if the start failed; Error (timeout). In both cases no child is left.
 inline pid_t spawn(const SpawnRequest& request) {
   const std::string doing = format_text("starting {}", {request.executable});

@@ -141,7 +141,7 @@ class Supervisor {
       act(schedule_.due(now));
       report_waiting(now);
       if (killed_at_ && now - *killed_at_ > schedule_.kill_timeout()) {
-        break;  // the kernel still holds a process; it ends when the kernel releases it
+        break;  // the kernel has not ended a process yet, and does so later
       }
       const auto longest = now + (killed_at_ ? Deadline::Clock::duration(std::chrono::milliseconds(50))
                                              : Deadline::Clock::duration(std::chrono::hours(1)));

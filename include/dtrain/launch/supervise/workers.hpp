@@ -109,7 +109,7 @@ class Workers {
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  /// Blocks until the processes are reaped, at most a second. The kernel or a debugger may hold one for longer.
+  /// Blocks until the processes are reaped, at most a second. The kernel or a debugger may keep a process for longer.
   ~Workers() {
     kill_groups();
     const Deadline deadline = Deadline::after(std::chrono::seconds(1));
@@ -178,7 +178,6 @@ class Workers {
     }
   }
 
-  /// The same for one worker.
   void kill_group(pid_t process) const noexcept {
     for (const ChildProcess& worker : workers_) {
       if (worker.process == process) send_to_group(worker, SIGKILL);

@@ -21,7 +21,6 @@ namespace DTRAIN_NAMESPACE::net {
 
 /// A frame is its payload's length, a little-endian u32, and the payload.
 inline constexpr std::size_t frame_header_bytes = 4;
-/// Default bound of a frame's payload.
 inline constexpr std::size_t default_frame_bound = std::size_t{1} << 20;
 
 /// Takes bytes in chunks of any size and returns whole frames. Its memory holds only received bytes that were not
@@ -53,7 +52,7 @@ class FrameParser {
     return next(frame) ? std::optional(std::move(frame)) : std::nullopt;
   }
 
-  /// The same into reused memory: small frames allocate nothing.
+  /// next() into reused memory: small frames allocate nothing.
   bool next(std::vector<std::byte>& frame) {
     if (malformed() || buffered() < frame_header_bytes || buffered() - frame_header_bytes < length()) {
       return false;

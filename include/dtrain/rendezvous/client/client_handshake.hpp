@@ -136,7 +136,7 @@ class ClientHandshake {
 /// @param deadline of the first reply
 /// @param reply_deadline of the reply to `request`, on which a store that received it may already act
 /// @throws Error (protocol) if the peer is no store of dtrain; Error (refused) if the store does not know the secret,
-/// or asks for none though this rank has one: it may be another job's store
+/// or requires no secret though this rank has one: the store may be another job's
 inline async::Task<HandshakeResult> handshake(Session& session, const StoreAddress& address, Frame request,
                                               std::string_view doing, Deadline deadline, Deadline reply_deadline) {
   detail::ClientHandshake client(address, std::move(request), doing);

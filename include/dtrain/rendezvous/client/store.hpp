@@ -222,7 +222,7 @@ DTRAIN_DEFINED Response StoreRequest::wait() {
     throw_error(Errc::invalid_argument, "{}: this store has no thread of its own; co_await the call instead", {doing});
   }
   const auto make = [this](async::EventLoop&) { return start(); };
-  return loop_handle->run_blocking(make, with_grace(*deadline), doing);  // its own deadline has the better sentence
+  return loop_handle->run_blocking(make, with_grace(*deadline), doing);  // the request's own deadline is earlier
 }
 
 DTRAIN_DEFINED Store::Store(std::weak_ptr<StoreClient> client, std::shared_ptr<LoopHandle> loop_handle)

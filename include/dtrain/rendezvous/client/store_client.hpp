@@ -120,7 +120,8 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   /// Whether the store has not answered a report yet, which may still wait to be sent. At most for a second.
   bool is_reporting() const noexcept { return !reporting_.done(); }
 
-  /// Reports a failure to the store. If the store sends no first cause within a second, this rank takes `cause` for it.
+  /// Reports a failure to the store. If the store sends no first cause within a second, `cause` is this rank's first
+  /// cause.
   void report(const Cause& cause) {
     if (failure_->failed()) {
       return;

@@ -38,8 +38,8 @@ class ControlPlane {
   ControlPlane(const ControlPlane&) = delete;
   ControlPlane& operator=(const ControlPlane&) = delete;
 
-  /// Without an earlier leave_blocking, the other ranks see this rank as lost. Blocking: at most a second, if this rank
-  /// hosts the store, so that the other ranks receive the cause.
+  /// Without an earlier leave_blocking, this rank counts as lost. Blocking: at most a second, if this rank hosts the
+  /// store, so that the other ranks receive the cause.
   ~ControlPlane();
 
   const Membership& membership() const noexcept { return membership_; }
@@ -259,7 +259,7 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::leave_all(Deadline deadline) {
 
 /// Ends the session; if this rank hosts the store, the other ranks get time to receive the cause, or the store ends.
 DTRAIN_DEFINED async::Task<bool> ControlPlane::end(bool ends_store) {
-  while (session_ != nullptr && !ends_store && session_->is_reporting()) {  // closing would drop what is not sent
+  while (session_ != nullptr && !ends_store && session_->is_reporting()) {  // closing would drop unsent reports
     co_await thread_.loop().sleep_for(std::chrono::milliseconds(1));
   }
   session_.reset();

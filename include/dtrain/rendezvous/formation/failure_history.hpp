@@ -18,7 +18,7 @@ class FailureHistory {
   bool has_committed() const noexcept { return has_committed_; }
   /// Whether a step of the present attempt, or of the last one, is known to be committed.
   bool committed_here() const noexcept { return committed_here_; }
-  /// The first cause since the last commit; nothing without a failure.
+  /// The first cause since the last commit; nullopt without a failure.
   const std::optional<Cause>& first_cause() const noexcept { return first_cause_; }
 
   void on_attempt() noexcept {
@@ -35,7 +35,7 @@ class FailureHistory {
     }
   }
 
-  /// An attempt has failed. @returns the cause with which the job ends; nothing: the next attempt may form
+  /// An attempt has failed. @returns the cause with which the job ends; nullopt: the next attempt may form
   std::optional<Cause> on_failure(const Cause& cause) {
     failed_ = true;
     const bool is_first = !first_cause_ && cause.kind != CauseKind::resized;
@@ -53,7 +53,7 @@ class FailureHistory {
  private:
   int most_;
   int without_commit_ = 0;  ///< attempts in a row
-  bool failed_ = false;     ///< the last attempt
+  bool failed_ = false;     ///< whether the last attempt has failed
   bool committed_here_ = false;
   bool has_committed_ = false;
   std::optional<Cause> first_cause_;

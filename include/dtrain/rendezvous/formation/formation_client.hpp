@@ -22,8 +22,7 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Owns a thread, which keeps the worker alive in the store's eyes whatever the program does. Threads: the program's
-/// one; committed() may be called from any.
+/// Owns a thread, which sends heartbeats while the program computes. Threads: one of the program; committed() from any.
 class FormationClient final : private SessionHandler {
  public:
   /// Connects at the first announce_blocking. @param timeout for connecting, each time
@@ -34,18 +33,18 @@ class FormationClient final : private SessionHandler {
 
   using Answer = std::variant<Assignment, Finished>;
 
-  /// Announces this worker, and connects before where it has to. Blocking: until it gets a rank or the job has
-  /// finished; the store bounds that time, and this object the time in which the store does not answer.
+  /// Announces this worker, after connecting if there is no connection. Blocking: until the worker gets a rank or the
+  /// job has finished; the store bounds this wait, and the client the time in which the store sends nothing.
   /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one of another job; JobFailed
   /// with the cause that has ended the job; Error (timeout) and the errors of connecting
   Answer announce_blocking(const Announce& announce);
 
-  /// Tells the store that a step was committed in an attempt. Blocking: no. It may be lost.
+  /// Reports to the store that a step was committed in an attempt. Blocking: no. The message may be lost.
   void committed(const Committed& message) noexcept;
 
-  /// Tells the store that the function has returned in the attempt. Blocking: until it has on all ranks, or the attempt
-  /// has failed, or the connection has ended.
-  /// @returns the end of the job; nothing: announce_blocking() is next
+  /// Reports to the store that the function has returned in the attempt. Blocking: until the function has returned on
+  /// all ranks, the attempt has failed, or the connection has ended.
+  /// @returns the end of the job; nullopt: call announce_blocking() next
   std::optional<Finished> finish_blocking(std::uint64_t attempt, FailureLatch& attempt_latch);
 
  private:
@@ -144,7 +143,7 @@ DTRAIN_DEFINED FormationClient::Answer FormationClient::announce_blocking(const 
 DTRAIN_DEFINED void FormationClient::committed(const Committed& message) noexcept {
   try {
     post(encode(message));
-  } catch (...) {  // no memory: the store learns it from the next Announce
+  } catch (...) {  // no memory: the next Announce has the same information
   }
 }
 

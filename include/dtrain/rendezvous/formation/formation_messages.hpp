@@ -3,7 +3,7 @@
 /// Formation messages: what the workers of an elastic job and the store tell each other beside the attempts; this
 /// comment describes the protocol. FormationClient and FormationServer exchange them.
 ///
-/// A worker is a process that lives through several attempts. It has one connection with ClientRole::worker, which
+/// A worker is a process that takes part in several attempts. It has one connection with ClientRole::worker, which
 /// begins as every connection does (protocol/message.hpp), with an Announce in place of the Join:
 ///
 ///   worker                               store
@@ -14,11 +14,11 @@
 ///   Committed                    ->              once an attempt, after the first step that it has committed there
 ///   Finished                     ->              its function has returned in this attempt
 ///                                <-      Finished    on all ranks of the attempt: the job has finished
-///   Announce                     ->              its attempt has failed, and it has given everything of it up
+/// Announce -> its attempt has failed, and the worker has destroyed what belonged to it
 ///                                <-      Assignment, Finished, or Failure: the job's cause
 ///   Heartbeat                    <->
 ///
-/// A connection that ends ends nothing else: the worker connects and announces itself again.
+/// After the end of a connection the worker connects and announces itself again.
 
 #include <cstddef>
 #include <cstdint>
@@ -44,7 +44,7 @@ struct Announce {
   WorkerId worker;
   std::string host;           ///< host name, for error sentences
   std::uint64_t job = 0;      ///< Assignment::job; 0 before the first
-  std::uint64_t attempt = 0;  ///< the attempt that it comes from; 0: it had no Assignment yet
+  std::uint64_t attempt = 0;  ///< the worker's last attempt; 0: it had no Assignment yet
   TrainingProgress progress;
   std::string settings;  ///< lines "name=value" that are equal on all workers (membership/membership.hpp)
   Proof proof{};         ///< of the first Announce of a connection
@@ -107,7 +107,7 @@ using FromWorker = std::variant<Announce, Committed, Finished>;
 /// From the store to a worker.
 using ToWorker = std::variant<Assignment, Finished, Failure, Refused>;
 
-/// The first Announce of a connection; nothing if the frame is another, or does not follow the protocol.
+/// The first Announce of a connection; nullopt if the frame is another, or does not follow the protocol.
 inline std::optional<Announce> decode_announce(std::span<const std::byte> frame) {
   std::optional<std::variant<Announce>> message = decode<std::variant<Announce>>(frame);
   return message ? std::optional<Announce>(std::get<Announce>(std::move(*message))) : std::nullopt;

@@ -117,7 +117,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
   /// Event of an attempt's JobServer. It is handled in the loop's next turn, since its callbacks may open no job.
   struct AttemptEvent {
     std::uint64_t attempt = 0;
-    std::optional<Cause> failure{};  ///< nothing: all ranks have joined
+    std::optional<Cause> failure{};  ///< nullopt: all ranks have joined
   };
 
   static FormationState::Instant now() { return Deadline::Clock::now(); }
@@ -154,7 +154,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
     changed_.set();
   }
 
-  /// Tells the state of the attempts and of the time.
+  /// Passes the attempts' events and the time to the state.
   async::Task<void> watch() {
     for (;;) {
       const std::optional<FormationState::Instant> next = state_.next();
@@ -162,7 +162,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
           next ? Deadline::at(*next) : Deadline::unbounded("each event of the state sets changed_");
       co_await changed_.wait(deadline);
       if (next && now() - *next > std::chrono::milliseconds(100)) {
-        co_await loop_.sleep_for(std::chrono::milliseconds(100));  // this process was stopped: what came since is first
+        co_await loop_.sleep_for(std::chrono::milliseconds(100));  // this process was stopped: read messages first
       }
       for (const AttemptEvent& event : std::exchange(events_, {})) {
         if (event.failure) {
@@ -175,7 +175,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
     }
   }
 
-  /// Ends connections that send nothing for the liveness time, as JobServer does; says what the formation waits for.
+  /// Ends connections that send nothing for the liveness time, as JobServer does; logs what the formation waits for.
   async::Task<void> watch_liveness() {
     const std::chrono::milliseconds step = std::max(std::chrono::milliseconds(1), limits_.liveness / 8);
     Deadline notice = Deadline::after(notice_interval);
@@ -237,7 +237,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
   void send_to(ConnectionId id, const Message& message) {
     const auto found = connections_.find(id);
     if (found != connections_.end()) {
-      static_cast<void>(found->second->session->send(encode(message)));  // a few messages never fill its queue
+      static_cast<void>(found->second->session->send(encode(message)));  // so few messages do not fill the queue
     }
   }
   void send(ConnectionId id, const Assignment& message) override { send_to(id, message); }

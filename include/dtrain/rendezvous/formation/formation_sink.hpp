@@ -10,7 +10,7 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// FormationState calls it while it changes: none of these functions calls the state back.
+/// FormationState calls the sink while it changes: none of these functions calls the state back.
 class FormationSink {
  public:
   /// Opens an attempt, in place of the last one.
@@ -19,7 +19,7 @@ class FormationSink {
   virtual void fail_attempt(const Cause& cause) = 0;
   virtual void send(ConnectionId connection, const Assignment& message) = 0;
   virtual void send(ConnectionId connection, const Finished& message) = 0;
-  /// The job has ended without success. The connection's worker learns why.
+  /// Sends the cause to the connection's worker: the job has ended without success.
   virtual void send(ConnectionId connection, const Failure& message) = 0;
   virtual void close(ConnectionId connection) = 0;
   /// The job is over. @param cause why it has failed; null: it has finished

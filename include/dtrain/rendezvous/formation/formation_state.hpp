@@ -27,11 +27,11 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// 1. An attempt forms when every rank of the last one has announced itself, is gone, or is excluded: its connection is
 ///    closed first, and it may come back as any other worker.
 /// 2. The worker with the greatest progress is rank 0, and the source of the state. Ties keep their former order.
-/// 3. Who has not rank 0's progress receives it together with the state (WorkerProgress).
+/// 3. A worker without rank 0's progress receives the state, and the progress with it (WorkerProgress).
 /// 4. A receiver that has trained, and each receiver before the first commit, keeps its state until the source's is
 ///    complete (elastic/state_transfer.hpp).
-/// 5. The job has finished when every rank of one attempt has said so before that attempt failed. Only its ranks
-///    have success.
+/// 5. The job has finished when every rank of one attempt has said so before that attempt failed. Only the ranks of
+///   that attempt have success.
 /// 6. A job that may have committed a step forms only with a worker that has its state, and waits for one.
 /// 7. Ranks of equal progress compare a digest of their states (elastic/state_transfer.hpp).
 /// Threads: one. Memory: bounded by the number of connections and of ranks.
@@ -49,7 +49,7 @@ class FormationState {
   /// @name Events
   /// @{
   /// A worker announces itself on a connection that has proved the secret, for the first time or again.
-  /// @returns why it is refused; nothing if it waits now, or has been answered
+  /// @returns why the worker is refused; nullopt if it waits now, or was answered
   std::optional<Refused> announce(ConnectionId connection, const Announce& message, Instant now) {
     if (cause_) {
       sink_.send(connection, Failure{*cause_});
@@ -113,7 +113,7 @@ class FormationState {
   void finished(ConnectionId connection, std::uint64_t attempt, Instant now) {
     Worker* worker = workers_.find(connection);
     if (worker == nullptr || !worker->is_member || attempt != attempt_ || failed_ || is_over_) {
-      return;  // the attempt has failed: the worker learns that as a rank
+      return;  // the attempt has failed: the worker gets its cause as a rank
     }
     worker->has_finished = true;
     if (std::all_of(members().begin(), members().end(), [](const Worker* each) { return each->has_finished; })) {
@@ -200,7 +200,7 @@ class FormationState {
     settle(now);
   }
 
-  /// How many workers' processes run or will be started, those included that are here. Any number at first.
+  /// How many workers' processes run or will be started, announced workers included. Before the first call: unlimited.
   void set_running_workers(int count, Instant now) {
     running_workers_ = count;
     settle(now);
@@ -209,7 +209,7 @@ class FormationState {
   void on_time(Instant now) { settle(now); }
   /// @}
 
-  /// When on_time() is due; nothing if only another event changes the state.
+  /// When on_time() is due; nullopt if only another event changes the state.
   const std::optional<Instant>& next() const noexcept { return next_; }
 
   std::uint64_t attempt() const noexcept { return attempt_; }
@@ -230,7 +230,7 @@ class FormationState {
     }
   }
 
-  /// Does not wait for the worker any more. It may announce itself again, as any other.
+  /// Does not wait for the worker any more. The worker may announce itself again.
   void exclude(Worker& worker, Instant now) {
     close(worker);
     worker.standing = Standing::excluded;
@@ -359,8 +359,8 @@ class FormationState {
     }
   }
 
-  /// Rule 6. All ranks of an attempt take part in each step. So where one of them is here and has not trained in it, no
-  /// rank has committed a step there, and the source's state is still that of the job.
+  /// Rule 6. All ranks of an attempt take part in each step. If one of them waits that has not trained in the attempt,
+  /// no rank has committed a step in it, and the source's state is still the job's.
   bool has_state(const std::vector<Worker*>& candidates) const {
     const bool has_member =
         std::any_of(candidates.begin(), candidates.end(), [](const Worker* each) { return each->is_member; });
@@ -427,10 +427,10 @@ class FormationState {
   std::uint64_t attempt_ = 0;
   std::uint64_t announcements_ = 0;
   TrainingProgress source_;               ///< of the last attempt
-  TrainingProgress needed_;               ///< the least with the state of that source
-  std::optional<std::uint64_t> weights_;  ///< digest after its first step
+  TrainingProgress needed_;               ///< the least progress that includes the source's state
+  std::optional<std::uint64_t> weights_;  ///< digest after the last attempt's first step
   bool failed_ = false;                   ///< the last attempt
-  bool is_complete_ = false;              ///< all ranks have joined it
+  bool is_complete_ = false;              ///< all ranks have joined the last attempt
   bool awaits_members_ = false;
   bool has_barred_ = false;  ///< a worker waits that must not be a rank yet
   int running_workers_ = std::numeric_limits<int>::max();

@@ -43,7 +43,7 @@ struct Worker {
   bool has_finished = false;  ///< its function, in the last attempt
   int rank = -1;
   std::uint64_t attempt = 0;            ///< the last one that it was a rank of
-  TrainingProgress progress;            ///< as it announced it
+  TrainingProgress progress;            ///< as the worker announced it
   TrainingProgress source;              ///< of its last attempt
   std::uint64_t order = 0;              ///< of its announcement
   Deadline::Clock::time_point since{};  ///< its announcement, its exclusion, or the end of its connection
@@ -89,7 +89,7 @@ class FormationWorkers {
     return connection == 0 ? nullptr : find_that([&](const Worker& each) { return each.connection == connection; });
   }
 
-  /// Why a process is no worker of this job, or states what cannot be.
+  /// Why a process is no worker of this job, or its Announce is impossible.
   std::optional<Refused> refusal_of(const Announce& message, std::uint64_t job) const {
     if (message.job != 0 && message.job != job) {
       return Refused{"it is a worker of another job, whose store was at this address before; end it", true};
@@ -120,18 +120,18 @@ class FormationWorkers {
     Worker& worker = *workers_.back();
     worker.id = message.worker;
     worker.host = message.host;
-    settings_ = message.settings;  // those of the others, if there are any
+    settings_ = message.settings;  // equal to those of the other workers
     return worker;
   }
 
-  /// Drops a worker that was never a rank: whoever connects would leave something behind.
+  /// Drops a worker that was never a rank: otherwise each process that connects would take memory.
   void forget_if_unknown(const Worker& worker) {
     if (worker.attempt == 0 && worker.connection == 0) {
       std::erase_if(workers_, [&](const auto& each) { return each.get() == &worker; });
     }
   }
 
-  /// The ranks of the next attempt, in order. Drops those that are gone.
+  /// Sets the ranks of the next attempt, in order. Drops workers that are gone.
   void set_members(std::vector<Worker*> members) {
     for (Worker* each : members_) {
       each->is_member = false;
@@ -174,12 +174,12 @@ inline std::vector<Worker*> next_ranks(std::vector<Worker*> candidates, int most
   return candidates;
 }
 
-/// Hosts, a newcomer of which has broken an attempt before its first commit: newcomers of such a host wait.
+/// Hosts of newcomers that have broken an attempt before its first commit: newcomers of such a host wait.
 class NewcomerBars {
  public:
   using Instant = Deadline::Clock::time_point;
 
-  /// For 1 s, and twice as long each further time.
+  /// Bars the host for 1 s, and each further time twice as long.
   void add(const std::string& host_id, std::chrono::seconds longest, Instant now) {
     auto found = std::find_if(bars_.begin(), bars_.end(), [&](const Bar& each) { return each.host_id == host_id; });
     if (found == bars_.end()) {
@@ -191,7 +191,7 @@ class NewcomerBars {
   }
   void clear() noexcept { bars_.clear(); }
 
-  /// When the worker may become a rank; nothing: now.
+  /// When the worker may become a rank; nullopt: now.
   std::optional<Instant> until(const Worker& worker, Instant now) const {
     for (const Bar& each : bars_) {
       if (!worker.progress.has_trained() && each.host_id == worker.id.host_id && each.until > now) {

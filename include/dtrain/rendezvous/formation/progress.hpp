@@ -12,9 +12,9 @@
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Compares by the attempt first: a worker that was excluded may have as many steps as the others and another history.
-/// Two states of equal progress are equal. (The attempt is what Raft calls a term: Ongaro and Ousterhout, "In Search of
-/// an Understandable Consensus Algorithm", 2014, section 5.4.1.)
+/// Compares by the attempt first: an excluded worker may have as many steps as the others, but other values. Two states
+/// of equal progress are equal. (The attempt is what Raft calls a term: Ongaro and Ousterhout, "In Search of an
+/// Understandable Consensus Algorithm", 2014, section 5.4.1.)
 struct TrainingProgress {
   std::uint64_t attempt = 0;  ///< the last one in which the state was trained; attempts count from 1; 0: never
   std::uint64_t steps = 0;    ///< committed since the job began
@@ -30,7 +30,7 @@ class WorkerProgress {
   const TrainingProgress& value() const noexcept { return value_; }
   std::uint64_t steps() const noexcept { return value_.steps; }
 
-  /// The whole state of the attempt's source is in the worker's memory. The progress belongs to the state.
+  /// The whole state of the attempt's source is in the worker's memory, and its progress with it.
   void received(const TrainingProgress& source) noexcept { value_ = source; }
   /// The worker begins to train in an attempt: before its first collective there.
   void began(std::uint64_t attempt) noexcept { value_.attempt = attempt; }
@@ -43,11 +43,11 @@ class WorkerProgress {
   TrainingProgress value_;
 };
 
-/// Identity of a worker for its life. It is never a rank.
+/// Identity of a worker until its end, independent of its ranks.
 struct WorkerId {
   std::string host_id;
   std::int64_t process = 0;
-  std::uint64_t nonce = 0;  ///< random: a process id is used again
+  std::uint64_t nonce = 0;  ///< random, because the system reuses process ids
 
   friend bool operator==(const WorkerId&, const WorkerId&) = default;
 };
@@ -59,7 +59,7 @@ struct Assignment {
   int rank = 0;
   int world_size = 1;
   TrainingProgress source;  ///< progress of rank 0, whose state all ranks have before they train
-  int receivers = 0;        ///< number of ranks that have not that progress
+  int receivers = 0;        ///< number of ranks with another progress
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -49,7 +49,7 @@ inline std::string take_line(std::string_view& text) {
 
 }  // namespace detail
 
-/// The first pair of lines that differ; nothing if all lines are equal.
+/// The first pair of lines that differ; nullopt if all lines are equal.
 inline std::optional<std::pair<std::string, std::string>> first_difference(std::string_view a, std::string_view b) {
   while (!a.empty() || !b.empty()) {
     std::string first = detail::take_line(a);

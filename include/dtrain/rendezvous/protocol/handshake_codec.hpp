@@ -102,7 +102,7 @@ inline Frame encode(Hello message, std::uint16_t protocol = protocol_version) {
   return writer.take();
 }
 
-/// A Hello, or the refusal of another version's Hello; nothing for other bytes, whose sender could not read a refusal.
+/// A Hello, or the refusal of another version's Hello; nullopt for other bytes, whose sender could not read a refusal.
 /// @param version the store's version of dtrain
 inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const std::byte> frame,
                                                                 const std::string& version) {
@@ -125,7 +125,7 @@ inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const 
   return hello;
 }
 
-/// A Join; nothing if the frame is another, or does not follow the protocol.
+/// A Join; nullopt if the frame is another, or does not follow the protocol.
 inline std::optional<Join> decode_join(std::span<const std::byte> frame) {
   Serializer reader(frame);
   MessageKind kind{};

@@ -210,7 +210,7 @@ inline Frame encode(ToRank message) {
   return std::visit([](auto& each) { return encode(std::move(each)); }, message);
 }
 
-/// One of the messages of a variant, such as ToRank; nothing if the frame is another, or does not follow the protocol.
+/// One of the messages of a variant, such as ToRank; nullopt if the frame is another, or does not follow the protocol.
 template <class AnyMessage>
 std::optional<AnyMessage> decode(std::span<const std::byte> frame) {
   return detail::decode(frame, std::type_identity<AnyMessage>());

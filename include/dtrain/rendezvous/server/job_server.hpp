@@ -84,9 +84,9 @@ struct Admission {
   Frame frame{};
 };
 
-/// Sends what its JobState says, and detects lost ranks. A rank is lost if its connection ends before it has left, or
-/// if it sends nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes every session at
-/// once. Threads: the loop's.
+/// Sends the messages of its JobState, and detects lost ranks. A rank is lost if its connection ends before it has
+/// left, or if it sends nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes every
+/// session at once. Threads: the loop's.
 class JobServer final : private JobSink {
  public:
   /// @throws Error (posix) if the system gives no random bytes; Error (invalid_argument) for an impossible world size
@@ -222,7 +222,7 @@ class JobServer final : private JobSink {
     const auto silence = Deadline::Clock::now() - session.last_alive();
     const std::string text =
         silence > limits_.liveness / 2 &&
-                !session.is_paused()  // a starved rank may close its connection because it heard nothing itself
+                !session.is_paused()  // a rank without a processor may close its connection, having read nothing
             ? format_text("{}, and then its connection ended ({})", {silence_text(silence), how})
             : format_text("its process ended, or its connection broke, before it left the job ({})", {how});
     const std::chrono::milliseconds grace =

@@ -31,8 +31,8 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 struct ListenOptions {
   std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: an interface's name, or an address
-  bool has_secret = false;                  ///< of the job: reaching the port is then not enough to join
-  bool several_hosts = false;               ///< ranks of other hosts may come
+  bool has_secret = false;                  ///< of the job: without it, reaching the port is enough to join
+  bool several_hosts = false;               ///< ranks of other hosts may connect
 };
 
 namespace detail {
@@ -84,14 +84,14 @@ inline bool is_of_bridge(const net::SocketAddress& address, const std::vector<ne
   });
 }
 
-/// Whether other hosts may come by this address of this machine.
+/// Whether other hosts may connect to this address of this machine.
 inline bool leads_outward(const net::InterfaceAddress& own) {
   return own.is_up && !own.address.is_loopback() && !own.address.is_link_local() &&
          !net::is_container_bridge(own.interface);
 }
 
-/// The addresses by which other hosts most probably come: that of the default route, or without one those of the only
-/// interface that leads outward. Empty if there are several such interfaces, or none.
+/// The addresses to which other hosts most probably connect: that of the default route, or without one those of the
+/// only interface that leads outward. Empty if there are several such interfaces, or none.
 inline std::vector<net::SocketAddress> outward_addresses(const std::optional<net::SocketAddress>& default_route,
                                                          const std::vector<net::InterfaceAddress>& own) {
   std::vector<net::SocketAddress> found;
@@ -144,7 +144,7 @@ inline bool means_loopback(const std::string& host, const std::vector<net::Socke
          std::any_of(listening.begin(), listening.end(), [](const auto& each) { return each.is_loopback(); });
 }
 
-/// The interfaces by which other hosts may come and at which a store does not listen: "eth1 (10.77.0.1), ib0 (...)".
+/// The interfaces to which other hosts may connect and at which a store does not listen: "eth1 (10.77.0.1), ib0 (...)".
 inline std::string unused_interfaces(const std::vector<net::SocketAddress>& listening,
                                      const std::vector<net::InterfaceAddress>& own) {
   const auto listens_there = [&](const std::string& interface) {
@@ -198,15 +198,15 @@ inline std::string listens_at(const std::string& who, const std::vector<net::Soc
   const char* what = is_elsewhere                             ? ", which is no address of its host"
                      : means_loopback(master_host, listening) ? ", which means a loopback address on its host"
                                                               : "";
-  const bool is_here = net::is_loopback_host(master_host);  // no other host can come
+  const bool is_here = net::is_loopback_host(master_host);  // no other host can connect
   const std::string unused = is_here ? "" : unused_interfaces(listening, own);
   return format_text("{} listens at {}, and MASTER_ADDR is {}{}{}{}",
                      {who, places_text(listening), master_host, what, unused.empty() ? "" : ". ",
                       unused.empty() ? "" : unused_remedy(unused, "its host")});
 }
 
-/// A listener; nothing if the address is not this machine's, or is one of a kind that its kernel lacks (IPv6), or is an
-/// address of `host`, a name, that no socket can have: an IPv6 link-local address without an interface.
+/// A listener; nullopt if the address is not this machine's, is of a kind that its kernel lacks (IPv6), or is one of
+/// the name `host` that no socket can have: an IPv6 link-local address without an interface.
 /// @throws Error (posix) with a sentence about the port
 inline std::optional<net::Listener> try_listen(async::EventLoop& loop, const std::string& host,
                                                const net::SocketAddress& endpoint) {
@@ -298,7 +298,6 @@ inline std::vector<net::Listener> open_listeners_at_free_port(async::EventLoop& 
   }
 }
 
-/// The addresses of the listeners.
 inline std::vector<net::SocketAddress> addresses_of(const std::vector<net::Listener>& listeners) {
   std::vector<net::SocketAddress> addresses;
   for (const net::Listener& each : listeners) {

@@ -83,7 +83,8 @@ class StoreServer {
     return *place;
   }
 
-  /// Who serves workers from now on; null: they are refused. Lifetime: outlives the server, or its place here.
+  /// Sets the object that serves workers from now on; null: workers are refused. Lifetime: `workers` outlives the
+  /// server, or its use there.
   void set_workers(WorkerConnections* workers) noexcept { workers_ = workers; }
 
   /// Number of connections that have not joined: for tests and diagnosis.
@@ -266,7 +267,7 @@ class StoreServer {
     return start(job, handshake, job.admit(join, with_hello_.at(id).session));
   }
 
-  /// The same for the Announce of a worker.
+  /// route_to_job() for the Announce of a worker.
   Frame admit_worker(ConnectionId id, const ReceivedHandshake& handshake, const Frame& announce) {
     if (workers_ == nullptr) {
       return encode(Refused{"this store is not an elastic job's; start all of the job with the same --min-ranks"});

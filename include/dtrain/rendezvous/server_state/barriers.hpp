@@ -65,7 +65,7 @@ class Barriers {
     return ArrivalResult::completed;
   }
 
-  /// Removes the arrival of a request; nothing if there is none (any more).
+  /// Removes the arrival of a request; nullopt if there is none (any more).
   std::optional<Unfinished> cancel(RequestKey id) {
     const auto found = arrivals_.find(id);
     if (found == arrivals_.end()) {
@@ -85,7 +85,7 @@ class Barriers {
     return result;
   }
 
-  /// A barrier that the session waits in; nothing if in none.
+  /// A barrier that the session waits in; nullopt if there is none.
   std::optional<std::string> waited_by(std::uint64_t session) const {
     const auto found = arrivals_.lower_bound({session, 0});
     if (found == arrivals_.end() || found->first.session != session) {

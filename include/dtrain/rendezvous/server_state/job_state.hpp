@@ -80,7 +80,7 @@ class JoinCheck {
 /// State of one job; its RequestHandler serves requests. Threads: one. Its Limits bound it, whatever it receives.
 class JobState {
  public:
-  /// @param sink sends messages and tells of ranks; outlives the state
+  /// @param sink sends messages and reports ranks; outlives the state
   /// @param id of this attempt of the job, which every rank receives
   /// @param job name of the job; a Join is compared with it and with `opener`, the rank that opens the store
   JobState(JobSink& sink, int world_size, std::string owner, std::string id, const Limits& limits,

@@ -98,7 +98,7 @@ class KeyWaiters {
     }
   }
 
-  /// Removes a wait; nothing if there is none (any more).
+  /// Removes a wait; nullopt if there is none (any more).
   template <class Exists>
   std::optional<Cancelled> cancel(RequestKey id, const Exists& exists) {
     const auto found = waits_.find(id);
@@ -129,7 +129,7 @@ class KeyWaiters {
     return found == keys_of_.end() ? 0 : found->second;
   }
 
-  /// The first missing key of a session's oldest wait; nothing if it has no wait.
+  /// The first missing key of a session's oldest wait; nullopt if it has no wait.
   template <class Exists>
   std::optional<std::string> lacked_by(std::uint64_t session, const Exists& exists) const {
     const auto found = waits_.lower_bound({session, 0});

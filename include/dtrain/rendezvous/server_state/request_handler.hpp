@@ -55,7 +55,6 @@ class RequestHandler {
 
   const KeyValueMap& keys() const noexcept { return keys_; }
 
-  /// Registers the session of a rank.
   void open(SessionId session, int rank) { clients_.emplace(session, ClientRequests{rank, {}, 0}); }
 
   /// Removes a session and its pending requests.
@@ -65,7 +64,6 @@ class RequestHandler {
     clients_.erase(session);
   }
 
-  /// Rank of an open session.
   std::optional<int> rank_of(SessionId session) const {
     const auto found = clients_.find(session);
     return found == clients_.end() ? std::nullopt : std::optional(found->second.rank);

@@ -41,8 +41,8 @@ struct StoreJobOptions {
   StoreOpener opener{};           ///< the rank that opens the store, if a rank does
   std::size_t further_files = 0;  ///< files that this process will open beside the job's connections
   Deadline join_deadline = Deadline::after(std::chrono::seconds(600));  ///< all ranks join by then
-  /// How long a lost rank's cause may take that says more than the end of its connection. A launcher knows how its
-  /// worker ended, but may read that after the end of the connection.
+  /// How long the loss of a rank may wait for a more precise cause than the end of its connection. A launcher knows how
+  /// its worker ended, but may learn it after the end of the connection.
   std::chrono::milliseconds loss_grace{0};
 
   /// @name Called on the loop's thread. They must not throw, post a failure, open a job or destroy the server.
@@ -59,7 +59,7 @@ struct ServerOptions {
   Limits limits{};
 };
 
-/// The cause of failure if this process may open too few files; nothing if it may open enough. Checked before ranks
+/// The cause of failure if this process may open too few files; nullopt if it may open enough. Checked before ranks
 /// join: ranks that find no free file would only time out.
 inline std::optional<Cause> too_few_files(const StoreJobOptions& job) {
   constexpr std::size_t spare = 4;  // own session, one pending connection, files that are open briefly

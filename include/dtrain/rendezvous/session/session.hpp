@@ -75,7 +75,7 @@ class Session : public std::enable_shared_from_this<Session> {
   /// Lets TCP detect a lost host or path by keepalive probes while the connection is idle.
   void watch() { tcp_.set_keepalive(std::chrono::seconds(10), std::chrono::seconds(5), 3); }
   /// For a server: TCP also ends the connection if bytes stay unacknowledged, or not taken, for the liveness time. A
-  /// client's bytes may: a server that is paused takes none.
+  /// client's bytes may stay unacknowledged: a paused server takes none.
   void watch_unacknowledged(std::chrono::milliseconds liveness) { tcp_.set_user_timeout(liveness); }
 
   /// @name The handshake, before start()
@@ -121,7 +121,7 @@ class Session : public std::enable_shared_from_this<Session> {
     return true;
   }
 
-  /// No effect while 1 MiB is queued, which shows as well that this side is alive.
+  /// No effect while 1 MiB is queued, which also shows that this side is alive.
   void send_heartbeat() {
     if (can_write_ && writer_.queued_bytes() < batch_bytes && writer_.queue(heartbeat_frame)) {
       last_heartbeat_ = Deadline::Clock::now();
@@ -249,7 +249,7 @@ class Session : public std::enable_shared_from_this<Session> {
     for (;;) {
       while (!waiting_.empty() && writer_.queued_bytes() < batch_bytes) {
         const OutgoingFrame& next = waiting_.front();
-        static_cast<void>(writer_.queue(next.own, next.parts));  // its own bound is far above a batch
+        static_cast<void>(writer_.queue(next.own, next.parts));  // the writer's bound is far above a batch
         waiting_bytes_ -= next.size();
         waiting_.pop_front();
       }
@@ -257,7 +257,7 @@ class Session : public std::enable_shared_from_this<Session> {
         room_.set();
       }
       if (writer_.queued_bytes() == 0 && closing_) {
-        tcp_.shutdown_write();  // the peer reads all bytes and closes, or is closed after `linger`
+        tcp_.shutdown_write();  // the peer reads all bytes and closes, or this side closes after `linger`
         co_await tcp_.loop().sleep_for(linger);
         co_return "it was asked to close";
       }

@@ -67,7 +67,6 @@ inline Error cuda_error(cudaError_t code, const std::string& call, const std::st
           where};
 }
 
-/// Throws cuda_error(code, call).
 [[noreturn]] DTRAIN_NOT_INLINED inline void throw_cuda_error(cudaError_t code, const char* call, SourceLocation where) {
   throw cuda_error(code, call, {}, where);
 }

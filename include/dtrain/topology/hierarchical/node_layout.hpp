@@ -32,7 +32,6 @@ struct NodeLayout {
   std::vector<int> cross_node_members{};  ///< the rank of each node that has this local rank
 
   bool has_cross_node_group() const noexcept { return local_rank < cross_node_groups; }
-  /// Whether all nodes have the same number of ranks.
   bool is_uniform() const noexcept { return ranks == cross_node_groups * nodes; }
   /// Whether all nodes have the same number of ranks, and each node's ranks follow the ranks of the node before.
   bool is_in_rank_order() const noexcept;

@@ -36,7 +36,6 @@ struct HalvingRange {
   }
 };
 
-/// One exchange with one peer.
 struct HalvingTransfer {
   int peer = 0;
   HalvingRange sent{};

@@ -113,7 +113,6 @@ struct SegmentBroadcast {
   }
 };
 
-/// One barrier.
 struct SegmentBarrier {
   void operator()(Channel& channel, const Operation& /*operation*/) const noexcept { channel.arrive_and_compare(); }
 };
