@@ -43,42 +43,52 @@ concept Supports = HasRanks<C> && requires(C c, const Operation& operation, type
   { c.enqueue(operation, stream) } -> std::same_as<void>;
 };
 
+/// The communicator runs AllReduce.
 /// @ingroup backends
 template <class C>
 concept CanAllReduce = Supports<C, AllReduce>;
 
+/// The communicator runs AllReduceWithSquares.
 /// @ingroup backends
 template <class C>
 concept CanSumSquares = CanAllReduce<C> && Supports<C, AllReduceWithSquares>;
 
+/// The communicator runs AllReduceWithoutCast.
 /// @ingroup backends
 template <class C>
 concept CanReduceWithoutCast = CanAllReduce<C> && Supports<C, AllReduceWithoutCast>;
 
+/// The communicator runs Broadcast.
 /// @ingroup backends
 template <class C>
 concept CanBroadcast = Supports<C, Broadcast>;
 
+/// The communicator runs Barrier.
 /// @ingroup backends
 template <class C>
 concept CanBarrier = Supports<C, Barrier>;
 
+/// The communicator runs ReduceScatter.
 /// @ingroup backends
 template <class C>
 concept CanReduceScatter = Supports<C, ReduceScatter>;
 
+/// The communicator runs AllGather.
 /// @ingroup backends
 template <class C>
 concept CanAllGather = Supports<C, AllGather>;
 
+/// The communicator runs ReadBlocks.
 /// @ingroup backends
 template <class C>
 concept CanReadBlocks = Supports<C, ReadBlocks>;
 
+/// The communicator runs ExchangeBlocks.
 /// @ingroup backends
 template <class C>
 concept CanExchangeBlocks = Supports<C, ExchangeBlocks>;
 
+/// The communicator runs ReduceBlocks.
 /// @ingroup backends
 template <class C>
 concept CanReduceBlocks = Supports<C, ReduceBlocks>;
