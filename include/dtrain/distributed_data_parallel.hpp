@@ -199,7 +199,7 @@ class DistributedDataParallel {
   }
 
   /// Blocking, after a step with an optimizer's overlap_forward: until parameter `i` has its new value.
-  void wait_for(std::size_t i) { driver_->reducer->wait_for(i); }
+  void wait_for(std::size_t i) { driver_->reducer->wait_for_weights(i); }
   /// The model's parameters at the construction; values that move (ddp::MovesValues) have their present addresses.
   /// gradient(i) has the present address of a gradient. @throws as the model's value_reader()
   const std::vector<Parameter>& parameters() const { return driver_->present_parameters(); }

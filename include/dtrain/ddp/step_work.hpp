@@ -59,7 +59,7 @@ class StepWork {
   virtual void finish(C& channel, Stream stream) = 0;
 
   /// Whether the step that begins leaves each rank its own buffers; equal on all ranks.
-  virtual bool keeps_buffers() const { return false; }
+  virtual bool skips_buffer_broadcast() const { return false; }
 
   /// Whether finish leaves the model's values to wait_until_stored.
   virtual bool overlaps_forward() const noexcept { return false; }
@@ -88,7 +88,7 @@ class OpenWork {
 
   /// Blocking: until open work has stored the values of a parameter, or of all parameters; the latter ends the work.
   /// Returns at once without open work.
-  void wait_for(std::optional<std::size_t> parameter, const BucketPlan& plan) {
+  void wait_for_weights(std::optional<std::size_t> parameter, const BucketPlan& plan) {
     if (work_ != nullptr && parameter) return work_->wait_until_stored(plan.bucket_of[*parameter]);
     for (std::size_t bucket = 0; work_ != nullptr && bucket < plan.buckets.size(); ++bucket) {
       work_->wait_until_stored(bucket);

@@ -70,12 +70,13 @@ inline bool find_azure_master_address(const Variables& variables, ProcessIdentit
   constexpr int azure_port = 6105;
   const std::optional<std::string_view> batch = variables.text("AZ_BATCH_MASTER_NODE");
   const std::optional<std::string_view> mpi = variables.text("AZ_BATCHAI_MPI_MASTER_NODE");
-  const bool one_node = on_one_node(identity);
-  if (one_node ? !batch && !mpi : !batch) {
+  const bool is_one_node = on_one_node(identity);
+  if (is_one_node ? !batch && !mpi : !batch) {
     return false;
   }
-  identity.master_addr = one_node ? mpi.value_or(loopback_address)
-                                  : split_host_port("AZ_BATCH_MASTER_NODE", *batch, IdentityErrc::no_master_addr).host;
+  identity.master_addr = is_one_node
+                             ? mpi.value_or(loopback_address)
+                             : split_host_port("AZ_BATCH_MASTER_NODE", *batch, IdentityErrc::no_master_addr).host;
   identity.master_port = variables.port("MASTER_PORT").value_or(azure_port);
   return true;
 }

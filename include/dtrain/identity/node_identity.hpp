@@ -247,12 +247,12 @@ inline NodeIdentity rank_and_count_of_node(const Environment& joined, const Vari
 
 /// The address of the launchers' store: from flags or variables; else loopback on one node; else the source's.
 inline void find_node_master_address(const Variables& variables, NodeIdentity& node) {
-  const bool one_node = node.node_count == 1;
+  const bool is_one_node = node.node_count == 1;
   std::optional<std::string_view> address;
   for (const char* variable : {"--master-addr", "PET_MASTER_ADDR", "MASTER_ADDR"}) {
     address = address ? address : variables.text(variable);
   }
-  if (address || one_node) {
+  if (address || is_one_node) {
     node.master_addr = address.value_or(loopback_address);
     node.provisional.clear();
   } else if (node.master_addr.empty()) {
@@ -266,7 +266,7 @@ inline void find_node_master_address(const Variables& variables, NodeIdentity& n
     node.master_port = node.master_port ? node.master_port : variables.port(variable);
   }
   const std::optional<int> port = variables.port("MASTER_PORT");
-  if (!node.master_port && (port || !one_node)) {
+  if (!node.master_port && (port || !is_one_node)) {
     node.master_port = port_of_source ? port_of_source : port.value_or(default_master_port);
   }
 }

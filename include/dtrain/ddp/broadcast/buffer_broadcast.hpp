@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// BucketReduction's broadcast of rank 0's buffers, in one collective at the end of each step that does not keep them.
+/// BucketReduction's broadcast of rank 0's buffers, in one collective at the end of each step that does not skip it.
 
 #include <cstddef>
 #include <optional>
@@ -38,13 +38,13 @@ class BufferBroadcast {
     }
   }
 
-  /// @param keeps whether this step leaves each rank its own buffers; the same on all ranks
-  void begin_step(bool keeps) noexcept { keeps_ = keeps; }
+  /// @param skips whether this step leaves each rank its own buffers; the same on all ranks
+  void begin_step(bool skips) noexcept { skips_ = skips; }
 
   /// Enqueues the broadcast, after the copier's earlier work, which has waited for the streams that wrote the buffers.
   template <class Copier>
   void launch(Communicator& communicator, Copier& copier) {
-    if (!memory_ || keeps_) {
+    if (!memory_ || skips_) {
       return;
     }
     if (is_root_) {
@@ -60,7 +60,7 @@ class BufferBroadcast {
   template <class Copier>
   void finish(Copier& copier) {
     if constexpr (!Copier::copies_on_stream) {
-      if (!keeps_) scatter(copier);
+      if (!skips_) scatter(copier);
     }
   }
 
@@ -73,7 +73,7 @@ class BufferBroadcast {
   }
 
   bool is_root_;
-  bool keeps_ = false;
+  bool skips_ = false;
   std::optional<typename Communicator::Allocation> memory_;
   BufferView all_{};
   std::vector<GradientSlot> slots_;

@@ -138,8 +138,8 @@ struct GradientBucket {
 /// may be a template of the communicator: `template <class C> void prepare(std::span<const Parameter> parameters)`. Or
 /// it has a second parameter, `std::span<const TensorView> buffers`: the buffers that steps broadcast
 /// (DdpOptions::broadcast_buffers).
-/// - `hook.keeps_buffers()`, equal on all ranks, is called when a step begins: true leaves each rank its own buffers in
-/// the step.
+/// - `hook.skips_buffer_broadcast()`, equal on all ranks, is called when a step begins: true leaves each rank its own
+/// buffers in the step.
 /// - `hook.plan(channel, plan, deadline)` gets the communicator and the ddp::BucketPlan before the first step, and
 /// whenever the buckets change, between steps. All ranks call plan() alike, so that it may allocate by
 /// channel.allocate_blocking().
@@ -172,7 +172,7 @@ struct HookFunctions {
   std::string description;
   std::function<void(std::span<const Parameter>, std::span<const TensorView>)> prepare;
   std::function<void(const GradientBucket<C>&)> reduce;
-  std::function<bool()> keeps_buffers;
+  std::function<bool()> skips_buffer_broadcast;
   std::function<void(ReadValue)> read_values;
   std::function<void(C&, const BucketPlan&, Deadline)> plan;
   std::function<std::uint64_t(int)> items_per_bucket;
@@ -202,8 +202,8 @@ HookFunctions<C> hook_functions(H&& hook) {
   } else if constexpr (requires(Parameters parameters) { kept->prepare(parameters); }) {
     functions.prepare = [kept](Parameters parameters, Buffers) { kept->prepare(parameters); };
   }
-  if constexpr (requires { static_cast<bool>(kept->keeps_buffers()); }) {
-    functions.keeps_buffers = [kept] { return static_cast<bool>(kept->keeps_buffers()); };
+  if constexpr (requires { static_cast<bool>(kept->skips_buffer_broadcast()); }) {
+    functions.skips_buffer_broadcast = [kept] { return static_cast<bool>(kept->skips_buffer_broadcast()); };
   }
   if constexpr (requires(C & channel, const BucketPlan& plan, Deadline deadline) {
                   kept->plan(channel, plan, deadline);

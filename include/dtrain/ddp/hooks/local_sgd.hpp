@@ -73,7 +73,7 @@ class LocalSgd {
     ranks_.step_is_for("hooks::LocalSgd", bucket.channel.size());
     if (!is_local()) bucket.channel.enqueue(backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
   }
-  bool keeps_buffers() const noexcept { return is_local(); }
+  bool skips_buffer_broadcast() const noexcept { return is_local(); }
 
   /// Counts a step, and averages the weights after every `every` local steps. Collective, blocking: every rank calls it
   /// after each step of its optimizer. @returns whether it averaged @throws the job's first cause

@@ -36,7 +36,7 @@ class [[nodiscard]] NoSync {
 
 /// Stream of each gradient that steps under no_sync() have left unreduced; nullopt for other parameters. With
 /// allow_unused_parameters, the next step that reduces includes these gradients without another ready().
-using AccumulatedGradients = std::vector<std::optional<StreamHandle>>;
+using AccumulationStreams = std::vector<std::optional<StreamHandle>>;
 
 /// Target of steps under no_sync(): ready gradients stay in place. Lifetime: the constructor's arguments outlive it.
 class Accumulation final : public Step::Target {
@@ -46,7 +46,7 @@ class Accumulation final : public Step::Target {
       "came with other memory, and what steps under no_sync() left in its own would be lost; add to that, and call "
       "ready(i)";
 
-  Accumulation(const GradientTable& gradients, AccumulatedGradients& accumulated, const FailureContext& context,
+  Accumulation(const GradientTable& gradients, AccumulationStreams& accumulated, const FailureContext& context,
                StepMeter& meter) noexcept
       : gradients_(&gradients), accumulated_(&accumulated), context_(&context), meter_(&meter) {}
 
@@ -64,7 +64,7 @@ class Accumulation final : public Step::Target {
 
  private:
   const GradientTable* gradients_;
-  AccumulatedGradients* accumulated_;
+  AccumulationStreams* accumulated_;
   const FailureContext* context_;
   StepMeter* meter_;
 };

@@ -129,16 +129,16 @@ void rearrange(std::byte* base, std::span<Block> blocks, std::span<std::byte> sc
   detail::Rearrangement<Copy>(blocks, scratch, std::move(copy)).run(base);
 }
 
-/// Callbacks with which a reducer rebuilds its buckets. Without `agree` and `planner` it keeps its first plan.
+/// Callbacks with which a reducer rebuilds its buckets. Without `agreed_order` and `planner` it keeps its first plan.
 struct BucketRebuild {
   /// Collective, blocking: returns rank 0's order; `order` is this rank's.
-  std::function<std::vector<std::size_t>(const std::vector<std::size_t>& order)> agree;
+  std::function<std::vector<std::size_t>(const std::vector<std::size_t>& order)> agreed_order;
   /// Calls the model's bind_gradient: gradient `parameter` is at `view` now. Required if a gradient is bound.
   std::function<void(std::size_t parameter, const TensorView& view)> bind;
   /// Rank 0 alone: called with its order when its last gradient is ready; may be empty. Blocking: no. Other ranks wait
-  /// in `agree` for this publication. The publication must not wait for this rank's finish(), which may wait for other
-  /// ranks in another channel.
-  std::function<void(const std::vector<std::size_t>& order)> publish{};
+  /// in `agreed_order` for this publication. The publication must not wait for this rank's finish(), which may wait
+  /// for other ranks in another channel.
+  std::function<void(const std::vector<std::size_t>& order)> publish_order{};
   int ranks_on_host = 1;  ///< ranks that move their gradients at the same time
   std::shared_ptr<BucketPlanner> planner{};
 

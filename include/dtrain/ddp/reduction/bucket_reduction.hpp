@@ -245,7 +245,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     }
     work_ = &chosen;
     work_->begin(*this);
-    buffers_.begin_step(work_->keeps_buffers());
+    buffers_.begin_step(work_->skips_buffer_broadcast());
     meter_.begin();
     norms_.begin_step(measures_norm);
     pending_.begin_step();
@@ -381,13 +381,13 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// Called under PendingBuckets' mutex: only one thread enqueues at a time.
   void launch(std::size_t bucket) {
     meter_.launched(bucket);
-    copier_.before(bucket);
+    copier_.before_collective(bucket);
     work_->launch(bucket, arena_.range(bucket), op_, communicator_, copier_.stream());
     if (bucket + 1 == arena_.buckets()) {
       if (on_all_gradients_ready_) on_all_gradients_ready_();
       buffers_.launch(communicator_, copier_);  // the stream now has waited for all producers of the step
     }
-    copier_.after(bucket);
+    copier_.after_collective(bucket);
   }
 
   Communicator communicator_;

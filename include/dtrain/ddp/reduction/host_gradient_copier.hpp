@@ -59,10 +59,10 @@ class HostGradientCopier {
     clear((*gradients_)[parameter].place, (*gradients_)[parameter].bytes);
   }
 
-  /// Called before and after the collective of a bucket is enqueued. Here both enqueue stamps, and after() records the
-  /// event reduced(bucket). CudaGradientCopier packs in before() and unpacks in after().
-  void before(std::size_t bucket) const { stamp(bucket, StepEvent::started); }
-  void after(std::size_t bucket) {
+  /// BucketReduction calls both around the enqueueing of a bucket's collective. Here they enqueue stamps, and the
+  /// second records the event reduced(bucket); a CudaGradientCopier packs in the first and unpacks in the second.
+  void before_collective(std::size_t bucket) const { stamp(bucket, StepEvent::started); }
+  void after_collective(std::size_t bucket) {
     stamp(bucket, StepEvent::reduced);
     stream_.record(reduced_[bucket]);
   }

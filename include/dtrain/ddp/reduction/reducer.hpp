@@ -124,8 +124,8 @@ class ReadyGradients {
 /// Owns a channel, and an arena in which all gradients are reduced. A bound gradient lies in the arena. Any other
 /// gradient is packed when it is ready and unpacked once it is reduced, by the host or by streams (GradientCopierFor).
 /// Steady state: allocates nothing; one lock for each bucket. Threads: `ready` of a step from any thread; all other
-/// calls from one thread. Lifetime: the stream's owner and the parameters' memory outlive it. Pinned, because steps
-/// point to the reducer.
+/// calls from one thread. Lifetime: the stream's owner and the parameters' memory outlive it. Not movable, because
+/// steps point to the reducer.
 template <backend::Communicator Communicator>
 class Reducer final : public Step::Target {
  public:
@@ -165,13 +165,13 @@ class Reducer final : public Step::Target {
     if (under_way_ && !ready_.is_open()) context_.latch->block_until_failed(Deadline::after(cause_grace));
     backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
     if (under_way_) refuse_begin(caller, ready_.is_open());
-    wait_for();
+    wait_for_weights();
   }
 
   /// Blocking: until open work of the last step has stored the new value of a parameter, or of all.
-  void wait_for(std::optional<std::size_t> parameter = {}) {
+  void wait_for_weights(std::optional<std::size_t> parameter = {}) {
     if (parameter >= plan().bucket_of.size()) reduction_.gradients().names().refuse_index(*parameter, "wait_for");
-    if (open_work().is_some()) or_report([&] { open_work().wait_for(parameter, plan()); });
+    if (open_work().is_some()) or_report([&] { open_work().wait_for_weights(parameter, plan()); });
   }
   OpenWork<Communicator>& open_work() noexcept { return reduction_.open_work(); }
   std::shared_ptr<const ReducerLifetime> lifetime() const noexcept { return lifetime_; }
@@ -323,10 +323,10 @@ class Reducer final : public Step::Target {
   /// Rebuilds buckets after the first step, if configured and if no graph stores addresses; with a planner, until it
   /// settles.
   void rebuild_buckets() {
-    const bool reorders = rebuild_.agree && reduction_.copier().may_move();
+    const bool reorders = rebuild_.agreed_order && reduction_.copier().may_move();
     if (reorders || rebuild_.is_planning()) {
       or_report([&] {
-        const auto order = reorders ? rebuild_.agree(ready_.observed_order()) : std::vector<std::size_t>();
+        const auto order = reorders ? rebuild_.agreed_order(ready_.observed_order()) : std::vector<std::size_t>();
         if (reduction_.rebuild_buckets(order, rebuild_, options_.caps())) addresses_.remember();
       });
     }
@@ -334,8 +334,8 @@ class Reducer final : public Step::Target {
   }
 
   void keep_order() {
-    rebuild_.agree = {};
-    rebuild_.publish = {};
+    rebuild_.agreed_order = {};
+    rebuild_.publish_order = {};
     reduction_.on_all_gradients_ready({});
     ready_.record_order(false);
   }
@@ -346,7 +346,7 @@ class Reducer final : public Step::Target {
   std::unique_ptr<BucketReduction<Communicator>> owner_;
   BucketReduction<Communicator>& reduction_ = *owner_;
   ReadyGradients ready_;
-  AccumulatedGradients accumulated_;
+  AccumulationStreams accumulated_;
   AddressCheck addresses_;
   std::uint64_t steps_ = 0;
   std::uint64_t bytes_reduced_ = 0;
@@ -369,9 +369,9 @@ Reducer<Communicator>::Reducer(Communicator communicator, Stream stream, std::sp
       ready_(reduction_.gradients().names()),
       accumulated_(parameters.size()),
       addresses_(std::move(parts.read_parameters), options.check_addresses) {
-  ready_.record_order(rebuild_.agree != nullptr);
-  if (rebuild_.publish) {
-    reduction_.on_all_gradients_ready([this] { rebuild_.publish(ready_.observed_order()); });
+  ready_.record_order(rebuild_.agreed_order != nullptr);
+  if (rebuild_.publish_order) {
+    reduction_.on_all_gradients_ready([this] { rebuild_.publish_order(ready_.observed_order()); });
   }
 }
 

@@ -111,7 +111,9 @@ class HookWork final : public ReducingWork<C> {
   }
 
   std::uint64_t items_per_bucket() const noexcept override { return items_ + 1; }  // and the sum of squares
-  bool keeps_buffers() const override { return hook_.keeps_buffers && hook_.keeps_buffers(); }
+  bool skips_buffer_broadcast() const override {
+    return hook_.skips_buffer_broadcast && hook_.skips_buffer_broadcast();
+  }
 
   /// Sets the buckets. Collective, blocking if the hook is. Between steps.
   void plan(C& channel, const BucketPlan& plan, const GradientTable& table, Deadline deadline) {

@@ -80,7 +80,7 @@ DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild,
                                            const std::string& prefix) {
   const auto wait_until_published = std::make_shared<group::WaitUntilSet>();  // empty until rank 0 publishes
   if (group->members().rank == 0 && group->members().world_size > 1) {
-    rebuild.publish = [group, prefix, wait_until_published](const std::vector<std::size_t>& order) {
+    rebuild.publish_order = [group, prefix, wait_until_published](const std::vector<std::size_t>& order) {
       Serializer writer;
       for (const std::size_t parameter : order) {
         auto index = static_cast<std::uint32_t>(parameter);
@@ -89,7 +89,7 @@ DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild,
       *wait_until_published = group->set_in_background(rendezvous::value_chunks(prefix + "order", writer.characters()));
     };
   }
-  rebuild.agree = [group, prefix, wait_until_published](const std::vector<std::size_t>& order) {
+  rebuild.agreed_order = [group, prefix, wait_until_published](const std::vector<std::size_t>& order) {
     const Deadline deadline = Deadline::after(group->timeout());
     group->start_pending();  // other ranks may wait for this work before they have their order
     if (group->members().rank != 0) return read_order_blocking(*group, prefix, order.size(), deadline);

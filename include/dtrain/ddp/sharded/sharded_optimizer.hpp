@@ -149,7 +149,7 @@ class ShardedOptimizer {
     std::shared_ptr<const ddp::ReducerLifetime> lifetime{};
     std::shared_ptr<group::PendingWeights> pending{};
     void wait() const {
-      if (!lifetime->has_ended) reducer->wait_for();
+      if (!lifetime->has_ended) reducer->wait_for_weights();
     }
     /// Whether weights of the last step are still being gathered.
     bool is_open(const Reduction& reduction) const noexcept {
@@ -160,7 +160,7 @@ class ShardedOptimizer {
       if (lifetime->leaves_work) return;  // the work still uses the reduction
       if (is_open(*reduction)) {
         try {
-          reducer->wait_for();
+          reducer->wait_for_weights();
         } catch (...) {
           // The job has failed: its next call throws the cause. No work uses the reduction any more.
         }

@@ -27,9 +27,9 @@ TEST_CASE("the stream's queue holds a whole step: launching its buckets runs non
   copier.rebuild_buckets();  // as after the first step
   copier.reserve(1);
   for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
-    copier.before(bucket);
+    copier.before_collective(bucket);
     queue.ref().enqueue([]() noexcept {});
-    copier.after(bucket);
+    copier.after_collective(bucket);
   }
   CHECK(queue.published() == 3 * buckets);
   CHECK(queue.completed() == 0);

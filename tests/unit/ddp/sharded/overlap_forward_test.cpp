@@ -99,14 +99,14 @@ void check_overlap() {
   Rank<Stage> rank(Stage{.overlap_forward = true});
   rank.run_step();
   CHECK(rank.weights() == Weights{0, 0, 0, 0, 0, 0});  // reduced and updated, but nothing is gathered
-  rank.reducer->wait_for(0);
+  rank.reducer->wait_for_weights(0);
   CHECK(rank.weights() == Weights{-1, 0, 0, 0, 0, 0});
-  rank.reducer->wait_for(2);
+  rank.reducer->wait_for_weights(2);
   CHECK(rank.weights() == Weights{-1, -1, -1, 0, 0, 0});
-  rank.reducer->wait_for(1);
+  rank.reducer->wait_for_weights(1);
   CHECK(rank.weights() == Weights{-1, -1, -1, 0, 0, 0});
-  CHECK_THROWS_WITH_AS(rank.reducer->wait_for(6), doctest::Contains("wait_for(6) was called, but the model has 6"),
-                       dtrain::Error);
+  CHECK_THROWS_WITH_AS(rank.reducer->wait_for_weights(6),
+                       doctest::Contains("wait_for(6) was called, but the model has 6"), dtrain::Error);
   {
     dtrain::Step step = rank.begin();  // waits for the rest first
     CHECK(rank.weights() == Weights{-1, -1, -1, -1, -1, -1});
@@ -115,7 +115,7 @@ void check_overlap() {
     step.finish();
   }
   CHECK(rank.weights() == Weights{-1, -1, -1, -1, -1, -1});
-  rank.reducer->wait_for();
+  rank.reducer->wait_for_weights();
   CHECK(rank.weights() == Weights{-2, -2, -2, -2, -2, -2});
   CHECK(rank.stream.completed() == rank.stream.enqueued());
   CHECK_FALSE(rank.reducer->open_work().is_some());

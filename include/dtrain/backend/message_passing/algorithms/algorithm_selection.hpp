@@ -12,10 +12,10 @@
 #include <span>
 
 #include "dtrain/backend/message_passing/algorithms/algorithm_table.hpp"
-#include "dtrain/backend/message_passing/algorithms/block_exchange.hpp"
 #include "dtrain/backend/message_passing/algorithms/blocks.hpp"
 #include "dtrain/backend/message_passing/algorithms/broadcast.hpp"
 #include "dtrain/backend/message_passing/algorithms/direct_exchange.hpp"
+#include "dtrain/backend/message_passing/algorithms/exchange_blocks.hpp"
 #include "dtrain/backend/message_passing/algorithms/halving_doubling.hpp"
 #include "dtrain/backend/message_passing/algorithms/operation_header.hpp"
 #include "dtrain/backend/message_passing/algorithms/point_to_point.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Point-to-point messages, of the user or of an algorithm: send, recv, or both at once. The Communicator in
-/// message_passing/ and block_exchange.hpp call it.
+/// message_passing/ and exchange_blocks.hpp call it.
 
 #include <algorithm>
 #include <array>

@@ -115,7 +115,7 @@ class CudaGradientCopier {
     producers.record();
   }
 
-  void before(std::size_t bucket) {
+  void before_collective(std::size_t bucket) {
     const std::vector<std::size_t>& parameters = plan_->buckets[bucket].parameters;
     for (const std::size_t parameter : parameters) {
       const GradientSlot& slot = (*gradients_)[parameter];
@@ -135,7 +135,7 @@ class CudaGradientCopier {
     stamp(bucket, StepEvent::started);
   }
 
-  void after(std::size_t bucket) {
+  void after_collective(std::size_t bucket) {
     times_.reduced(bucket, stream_);
     stamp(bucket, StepEvent::reduced);
     for (const std::size_t parameter : plan_->buckets[bucket].parameters) {

@@ -1,7 +1,7 @@
-#include "dtrain/backend/message_passing/algorithms/block_exchange.hpp"
+#include "dtrain/backend/message_passing/algorithms/exchange_blocks.hpp"
 #include "unit/backend/prelude.hpp"
 
-namespace block_exchange_test {
+namespace exchange_blocks_test {
 
 namespace backend = dtrain::backend;
 namespace passing = dtrain::backend::message_passing;
@@ -248,4 +248,4 @@ TEST_CASE("ranks with different roots or kinds fail with a sentence that names b
   CHECK_CONTAINS(lengths, "all_to_all of 101 f32 a rank");
 }
 
-}  // namespace block_exchange_test
+}  // namespace exchange_blocks_test
