@@ -77,6 +77,7 @@ def run_first_program(program):
 def find_package(options):
     major, minor, _ = options.version.split(".")
     build = with_cmake(options, f"-DCMAKE_PREFIX_PATH={install(options)}", f"-DCOMPONENTS={';'.join(options.components)}",
+                       "-DCMAKE_BUILD_TYPE=Debug",  # its optimisation is add_subdirectory's subject
                        f"-DNEXT_MINOR_VERSION={major}.{int(minor) + 1}",
                        f"-DFIRST_PROGRAM={options.source / 'examples' / 'first_program.cpp'}")
     run_first_program(build / "first_program")
