@@ -1,4 +1,4 @@
-// ctest: TIMEOUT 240 RUN_SERIAL ON
+// ctest: TIMEOUT 240 PROCESSORS 2
 // ctest: LABELS no-asan no-tsan
 // A training that is killed and goes on from its checkpoint ends as if nothing had happened. Minutes under a sanitizer;
 // unit.public_interface.checkpoint and unit.ddp.checkpoint.checkpoint_file run the same code there.

@@ -1,4 +1,4 @@
-// ctest: TIMEOUT 180 RUN_SERIAL ON
+// ctest: TIMEOUT 180 PROCESSORS 2
 // Trainings of minutes under a sanitizer; the same paths run there with small models and ranks as threads
 // (unit.public_interface).
 // ctest: LABELS no-asan no-tsan

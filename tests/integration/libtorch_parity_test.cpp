@@ -1,4 +1,4 @@
-// ctest: TIMEOUT 300 RUN_SERIAL ON
+// ctest: TIMEOUT 300 PROCESSORS 2
 // ctest: LABELS no-asan no-tsan
 // dtrain::libtorch against PyTorch's DistributedDataParallel in Python, and sharded optimizers and PowerSGD against
 // PyTorch's: 50 steps of each case on two ranks. Python reads a checkpoint of dtrain's.

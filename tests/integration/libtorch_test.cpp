@@ -1,4 +1,4 @@
-// ctest: TIMEOUT 300 RUN_SERIAL ON
+// ctest: TIMEOUT 300 PROCESSORS 2
 // ctest: LABELS no-asan no-tsan
 // <dtrain/libtorch.hpp> against LibTorch alone on one process with the samples of all ranks; the example with LibTorch
 // trains as LibTorch alone does, whatever the ranks.
