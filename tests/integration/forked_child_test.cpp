@@ -32,7 +32,7 @@ TEST_CASE("a child that the body forked neither leaves nor fails for the rank wh
       const std::string code = what == std::string("throw") ? "1" : "7";
       CHECK_CONTAINS(result.output, "[0] rank 0's child ended with " + code + "\n",
                      "[1] rank 1's child ended with " + code + "\n");
-      CHECK_CONTAINS(result.error, "a process that the body forked came back from it");
+      CHECK_CONTAINS(result.error, "a process that the body forked returned from the body");
     }
   }
 }

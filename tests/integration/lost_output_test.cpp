@@ -83,10 +83,10 @@ TEST_CASE("what a rank printed and nobody took is said by the rank itself") {
   const Result alone = run_in_shell("exec " + example + " --nproc-per-node=1 --in-process > /dev/full");
   CHECK(alone.exit_code == 0);
   CHECK(alone.error ==
-        "dtrain: rank 0: what it printed on stdout ('/dev/full') is lost, at least in part: No space left on device\n");
+        "dtrain: rank 0: its output on stdout ('/dev/full') is lost, at least in part: No space left on device\n");
   const Result job_of_two =
       run_in_shell("for rank in 0 1; do RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=" +
                    std::to_string(20'000 + ::getpid() % 10'000) + " " + example + " > /dev/full & done; wait");
-  CHECK_CONTAINS(job_of_two.error, "dtrain: rank 0: what it printed on stdout ('/dev/full') is lost",
-                 "dtrain: rank 1: what it printed on stdout ('/dev/full') is lost");
+  CHECK_CONTAINS(job_of_two.error, "dtrain: rank 0: its output on stdout ('/dev/full') is lost",
+                 "dtrain: rank 1: its output on stdout ('/dev/full') is lost");
 }

@@ -264,7 +264,7 @@ TEST_CASE("a call to MPI that hangs ends the process soon after the timeout, who
     REQUIRE(program.wait_for("hangs from now on", support::soon(std::chrono::seconds(60))));
     const auto begin = std::chrono::steady_clock::now();
     const Result result = program.wait(support::soon(std::chrono::seconds(60)));
-    CHECK_CONTAINS(result.error, "a call to MPI does not come back: this process ends here");
+    CHECK_CONTAINS(result.error, "a call to MPI does not return: this process ends here");
     CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(8));  // 3 in most runs
   }
 }
@@ -274,7 +274,7 @@ TEST_CASE("a second attempt to start MPI, while the first one hangs in it, says 
   const Result result = started(mpi_probe, {"late"});
   CAPTURE(result.error);
   CHECK(result.exit_code == 0);
-  CHECK_CONTAINS(result.output, "MPI_Init_thread did not come back in time",
+  CHECK_CONTAINS(result.output, "MPI_Init_thread did not return in time",
                  "an earlier process group of this process ended in a failure");
 }
 

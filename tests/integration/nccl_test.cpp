@@ -205,7 +205,7 @@ TEST_CASE("the next attempt begins when a killed rank has ended, and with it wha
   if (!held.traces()) return dtrain_test::skip("this process may not trace others");
   program.close_input();
   CHECK(held.is_ending_soon());
-  CHECK(program.wait_for("1 killed worker has not ended yet, and what they had on devices is taken until then"));
+  CHECK(program.wait_for("1 killed worker has not ended yet, and device memory stays in use until then"));
   CHECK(held.release());
   const Result result = program.wait(support::soon(std::chrono::seconds(60)));
   CAPTURE(result.error);

@@ -46,8 +46,8 @@ TEST_CASE("a worker that is stopped before it has joined counts as lost after th
   for (const std::string rank : {"[0] ", "[2] "})
     CHECK_CONTAINS(result.error, rank + "cause: rank 1 on host ");
   CHECK_CONTAINS(result.error, "was lost: its process ",
-                 " was stopped by SIGSTOP before it had joined the job, and has not gone on for 1.0 s; where "
-                 "that is meant, give it longer with DTRAIN_LIVENESS_SECONDS");
+                 " was stopped by SIGSTOP before it had joined the job, and has not gone on for 1.0 s; if the stop is "
+                 "intended, raise DTRAIN_LIVENESS_SECONDS");
   CHECK(result.exit_code == dtrain::exit_code_job_failed);
 }
 

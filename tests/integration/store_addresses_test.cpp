@@ -103,7 +103,7 @@ TEST_CASE("if the default route leads elsewhere, rank 0 says at once what to set
   INFO(other.error);
   REQUIRE(other.exit_code == 0);
   const std::string remedy =
-      "It does not listen at eth0 (10.77.0.1): if other hosts come by that, set DTRAIN_INTERFACE "
+      "It does not listen at eth0 (10.77.0.1): if other hosts connect by that, set DTRAIN_INTERFACE "
       "to it on ";
   {
     const std::unique_ptr<Program> rank_0 = hosts.start(0, {{"DTRAIN_TIMEOUT_SECONDS", "600"}});

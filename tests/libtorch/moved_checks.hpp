@@ -180,7 +180,7 @@ inline void check_moved_bindings(const Group& group) {
   DistributedDataParallel other{second, group};
   other.backward(other(inputs_of(0, 0)).sum());
   ddp.backward(ddp(inputs_of(0, 0)).sum());
-  require_error("lives in another DistributedDataParallel", [&] { DistributedDataParallel{first, group}; });
+  require_error("is bound to another DistributedDataParallel", [&] { DistributedDataParallel{first, group}; });
 }
 
 }  // namespace libtorch_probe

@@ -30,7 +30,7 @@ void wait_for_rank0_blocking(const Group& group, const backend::StoreRef& store,
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout)) throw;
       log(LogLevel::warning,
-          format_text("rank {}: after {} rank {} is still {}; this rank waits as long as that one is alive",
+          format_text("rank {}: after {} rank {} is still {}; this rank waits until that rank has finished or is lost",
                       {group.members().rank_in_job(), duration_text(Deadline::Clock::now() - began),
                        group.members().rank_in_job(0), doing}));
     }

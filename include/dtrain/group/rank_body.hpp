@@ -66,7 +66,7 @@ inline int exit_code_of(const Error& error) {
 DTRAIN_DEFINED void end_if_forked(pid_t process, const std::string& prefix, int exit_code) {
   if (::getpid() != process) {
     log(LogLevel::warning,
-        prefix + "a process that the body forked came back from it; let such a process end with _exit or exec");
+        prefix + "a process that the body forked returned from the body; end such a process by _exit or exec");
     static_cast<void>(std::fflush(nullptr));
     ::_exit(exit_code);
   }
@@ -119,7 +119,7 @@ DTRAIN_DEFINED void report_lost_output(int rank) {
   const bool had_failed = std::ferror(stdout) != 0;
   const int reason = std::fflush(stdout) != 0 ? errno : 0;
   if (reason != 0 || had_failed) {
-    log(LogLevel::warning, format_text("rank {}: what it printed on {} is lost, at least in part: {}",
+    log(LogLevel::warning, format_text("rank {}: its output on {} is lost, at least in part: {}",
                                        {rank, launch::stream_name("stdout", STDOUT_FILENO),
                                         reason != 0 ? std::generic_category().message(reason) : "a write failed"}));
   }

@@ -143,10 +143,10 @@ class Listener {
           "allow this program to accept connections";
     } else if (is_exhausted) {
       what_to_do = format_text(
-          "those who connect wait; this process may have {} files open: raise that (ulimit -n), or close some",
+          "clients that connect wait; this process may have {} files open: raise that (ulimit -n), or close some",
           {open_files_limit().value_or(0)});
     } else {
-      what_to_do = "those who connect wait, and it is tried again";
+      what_to_do = "clients that connect wait until the next try";
     }
     const Error problem = posix_error(error, doing, what_to_do);
     if (is_lasting(error)) {

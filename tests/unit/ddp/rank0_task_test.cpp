@@ -76,7 +76,7 @@ TEST_CASE("rank 0 may write for longer than the timeout: the others wait, and sa
     said = error.text();
   }
   const std::string rest =
-      " s rank 0 is still writing the file /slow/disk; this rank waits as long as that one is alive\n";
+      " s rank 0 is still writing the file /slow/disk; this rank waits until that rank has finished or is lost\n";
   CHECK_CONTAINS(said, "dtrain: rank 2: after ", rest);
 }
 

@@ -224,7 +224,7 @@ TEST_CASE("a model that binds its gradients is in one wrapper at a time") {
       DistributedDataParallel ddp{model, group};
       DistributedDataParallel beside{other, group};
       CHECK_ERROR((DistributedDataParallel{model, group}), Errc::invalid_argument,
-                  "the gradient of parameter 0 'layer0' lives in another DistributedDataParallel");
+                  "the gradient of parameter 0 'layer0' is bound to another DistributedDataParallel");
       ddp.backward([](Ready ready) { ready(0); });
     }
     model.list[0].gradient = dtrain::tensor_view(model.gradients[0].data(), {4});

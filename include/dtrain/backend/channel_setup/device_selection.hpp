@@ -95,7 +95,7 @@ inline std::string device_name(int device) {
 
 namespace detail {
 
-/// A rank's device, as it tells the other ranks of its node.
+/// A rank's device, as the rank publishes it for the other ranks of its node.
 struct DeviceAssignment {
   DeviceSharing sharing = DeviceSharing::none;
   std::string device;

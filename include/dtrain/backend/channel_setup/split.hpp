@@ -55,8 +55,7 @@ DTRAIN_DEFINED ChannelContext split_context(const ChannelContext& context, std::
                                             Deadline deadline) {
   if (color < 0) {
     throw_error(Errc::invalid_argument,
-                "split with color {}; colors begin at 0: give the ranks that are to be alone one of their own",
-                {color});
+                "split with color {}; colors begin at 0: give ranks that need no group a color of their own", {color});
   }
   const std::string split = format_text("{}/split-{}", {context.name, number});
   const StoreRank self = StoreRank::of(context, deadline, format_text("splitting channel '{}'", {context.name}));

@@ -254,7 +254,7 @@ class Engine {
             Deadline::after(clean ? finalize_timeout_.load() : std::chrono::seconds(2)))) {
       thread_.join();
     } else {
-      log(LogLevel::warning, "MPI_Finalize did not come back; this process ends without it");
+      log(LogLevel::warning, "MPI_Finalize did not return; this process ends without it");
       thread_.detach();
     }
   }
@@ -307,7 +307,7 @@ class Engine {
     if (!thread_state_->started.block_until_set(deadline)) {
       registry().disable();  // the thread is inside MPI_Init_thread, which a process calls once
       thread_.detach();
-      throw_error(Errc::timeout, "MPI_Init_thread did not come back in time; have all processes of the job started?");
+      throw_error(Errc::timeout, "MPI_Init_thread did not return in time; have all processes of the job started?");
     }
     thread_state_->started.rethrow();  // the thread ends if this throws
   }

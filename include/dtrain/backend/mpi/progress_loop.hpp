@@ -210,9 +210,9 @@ class ProgressLoop {
     if (!detector) {
       detector.emplace(requests_.call_monitor(), hang_timeout);
     } else if (detector->hangs()) {
-      // Open MPI's TCP transport ends a process from inside a call when a peer dies, and takes seconds for it.
+      // Open MPI's TCP transport ends a process from inside a call when a peer is lost, and takes seconds for it.
       log(LogLevel::error,
-          format_text("{} (and a call to MPI does not come back: this process ends here)", {cancelled.token.reason()}));
+          format_text("{} (and a call to MPI does not return: this process ends here)", {cancelled.token.reason()}));
       ::_exit(exit_code_job_failed);
     }
   }

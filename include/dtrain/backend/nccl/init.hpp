@@ -55,7 +55,7 @@ inline std::string hint(const Channel& channel) {
   const int ranks = channel.context.members.world_size;
   return ranks == 1 ? "is the device of another process at fault? NCCL_DEBUG=INFO makes NCCL say what it waits for"
                     : format_text(
-                          "do all {} ranks come here, each with a device of its own? NCCL_SOCKET_IFNAME names "
+                          "do all {} ranks open this channel, each with a device of its own? NCCL_SOCKET_IFNAME names "
                           "the interface that the ranks reach each other by, whose ports no firewall may "
                           "close; NCCL_DEBUG=INFO makes NCCL say what it waits for",
                           {ranks});

@@ -34,7 +34,7 @@ inline constexpr const char* launch_order_variable = "NCCL_LAUNCH_ORDER_IMPLICIT
 inline constexpr int first_that_orders = 22600;
 /// @}
 
-/// The variable's value; null if it is not set or empty. Threads: nobody changes the environment meanwhile.
+/// The variable's value; null if it is not set or empty. Threads: no other thread changes the environment meanwhile.
 inline const char* chosen_launch_order() noexcept {
   const char* const text = std::getenv(launch_order_variable);
   return text == nullptr || *text == '\0' ? nullptr : text;
@@ -244,7 +244,7 @@ inline const char* warning_about(const identity::Environment& environment) {
 }
 
 /// Whether NCCL itself orders the operations of a device's channels: see prepare_environment(), which was called, and
-/// config_of(). Threads: nobody changes the environment meanwhile.
+/// config_of(). Threads: no other thread changes the environment meanwhile.
 inline bool has_implicit_launch_order() noexcept {
   const char* const chosen = chosen_launch_order();
   return library_version() >= first_that_orders &&

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// NcclOptions: settings of NCCL's communicators. A program names them in NcclWith<>.
+/// NcclOptions: settings of NCCL's communicators. A program gives them to NcclWith<>.
 
 #include "dtrain/core/version.hpp"
 

@@ -30,7 +30,7 @@ constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept
 
 /// A mapped memfd, owned jointly by its users: no file anywhere, freed with the last process that maps it. Forked
 /// processes do not have the mapping, because they would write to memory that the ranks read. Pages exist once they are
-/// reserved: if memory is exhausted, reserve() throws, where touching an unreserved page would be a SIGBUS.
+/// reserved: if memory is exhausted, reserve() throws; touching an unreserved page would raise SIGBUS.
 class Segment {
  public:
   /// A new memfd of `bytes`, sealed against resizing, without pages yet. @param needed bytes that will be reserved
@@ -85,11 +85,11 @@ class Segment {
   /// Reserves zeroed pages on this thread's NUMA node. @throws Error (out_of_memory, posix)
   void reserve(std::size_t offset, std::size_t count) const {
     if (count == 0) {
-      return;  // posix_fallocate refuses it
+      return;  // posix_fallocate refuses 0 bytes
     }
     if (bytes_ >= huge_page_bytes) {
       // Reserving through the descriptor gives small pages; writing through the advised mapping gives huge ones where
-      // the system allows. If that fails (old kernel, no memory), the reservation below decides.
+      // the system allows. If the advice fails (old kernel, no memory), the reservation below decides.
       static_cast<void>(::madvise(base_ + offset, count, populate_write));
     }
     int result = 0;

@@ -78,7 +78,7 @@ class SegmentReceiver {
       try {
         received = connection.receive_descriptor(now);
       } catch (const Error&) {
-        // another process's: rank 0 has sent its message already
+        // another process's connection: rank 0 has sent its message already
       }
       SegmentMessage message;
       if (received.bytes.size() == sizeof message) {

@@ -2,7 +2,7 @@
 /// @file
 /// ChunkPlan: the chunks in which an operation on device memory passes through host memory; ChunkCopies: the copies of
 /// one chunk to the host and back; ExchangeChunks, ReductionChunks: the chunks of an operation with blocks.
-/// Communicator plans by it, StagingPipeline copies.
+/// Communicator plans chunks, StagingPipeline copies them.
 
 #include <algorithm>
 #include <cstddef>
@@ -129,7 +129,7 @@ class PackedPieces {
   PackedPieces(std::byte* host, std::size_t element, std::vector<StridedCopy>& copies) noexcept
       : host_(host), element_(element), copies_(copies) {}
 
-  /// Adds a piece of the device memory, once if the same one is added several times in turn. @returns where it is
+  /// Adds a piece of the device memory, once if it is added several times in turn. @returns its place in host memory
   BlockRange add(const std::byte* device, const BlockRange& piece) {
     if (piece.count == 0) {
       return {};

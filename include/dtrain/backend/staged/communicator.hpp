@@ -30,8 +30,8 @@
 
 namespace DTRAIN_NAMESPACE::backend::staged {
 
-/// Owns both. The host shadow is a pinned allocation of the inner backend, which reduces there without another copy.
-/// Lifetime: outlives all work on it; may outlive the communicator.
+/// Owns device memory and its host shadow, a pinned allocation of the inner backend, which reduces there without
+/// another copy. Lifetime: outlives all work on it; may outlive the communicator.
 template <class Inner>
 class Allocation {
  public:

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The limit of open files of this process, and how to raise it. StoreServer raises it.
+/// The limit of open files of this process, which StoreServer raises.
 
 #include <dirent.h>
 #include <sys/resource.h>

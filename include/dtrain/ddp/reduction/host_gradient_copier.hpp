@@ -19,9 +19,9 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// A gradient copier is the part of a reducer that differs between streams. BucketReduction calls it with indices in
-/// range; CudaGradientCopier has further members, which are called if `copies_on_stream`.
-/// Threads: `on_gradient_ready` concurrently, for different parameters; `before` and `after` under
-/// PendingBuckets' mutex; everything else between steps. Lifetime: table, plan and meter outlive it.
+/// range; CudaGradientCopier has further members, which are called if `copies_on_stream`. Threads: `on_gradient_ready`
+/// concurrently, for different parameters; before_collective and after_collective under PendingBuckets' mutex;
+/// everything else between steps. Lifetime: table, plan and meter outlive it.
 template <stream::Stream Stream>
 class HostGradientCopier {
  public:

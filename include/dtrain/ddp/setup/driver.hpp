@@ -336,10 +336,11 @@ DTRAIN_DEFINED std::unique_ptr<group::GradientBinding> register_gradient_binding
     const TensorView& value = parameters[i].value;
     const void* const identity = !identities.empty() ? identities[i] : value.bytes() != 0 ? value.data : nullptr;
     if (identity != nullptr && !binding->add(identity)) {  // add() accepts a tied parameter twice
-      throw_error(Errc::invalid_argument,
-                  "the gradient of {} lives in another DistributedDataParallel: a model with bind_gradient is wrapped "
-                  "once at a time; destroy the other one first",
-                  {describe_parameter(i, parameters[i].name)});
+      throw_error(
+          Errc::invalid_argument,
+          "the gradient of {} is bound to another DistributedDataParallel: a model with bind_gradient is wrapped "
+          "once at a time; destroy the other one first",
+          {describe_parameter(i, parameters[i].name)});
     }
   }
   return binding;

@@ -96,9 +96,8 @@ class MemoryKills {
 
 /// "2 killed workers have not ended yet: ...".
 inline std::string waiting_text(std::size_t workers, std::chrono::milliseconds timeout) {
-  return format_text(
-      "{} killed {} not ended yet, and what they had on devices is taken until then: waiting for at most {}",
-      {workers, workers == 1 ? "worker has" : "workers have", duration_text(timeout)});
+  return format_text("{} killed {} not ended yet, and device memory stays in use until then: waiting for at most {}",
+                     {workers, workers == 1 ? "worker has" : "workers have", duration_text(timeout)});
 }
 
 /// When a worker fails, here or on another node, the supervisor ends the other workers. If they end within a second of

@@ -36,8 +36,8 @@ struct StoppedWorker {
   /// The cause for a worker that had not joined the job. @param liveness how long the launcher waited for it
   std::string text(std::chrono::nanoseconds liveness) const {
     return format_text(
-        "its process {} was stopped by {} before it had joined the job, and has not gone on for {}; where that is "
-        "meant, give it longer with DTRAIN_LIVENESS_SECONDS",
+        "its process {} was stopped by {} before it had joined the job, and has not gone on for {}; if the stop is "
+        "intended, raise DTRAIN_LIVENESS_SECONDS",
         {process, signal_name(signal), duration_text(liveness)});
   }
 };

@@ -101,8 +101,8 @@ class ClientHandshake {
     }
     if (address_.secret && !challenge->asks_secret) {
       throw_error(Errc::refused,
-                  "{}: this process has the job's secret, and the store asks for none: it is another job's, or nobody "
-                  "gave it the secret; check MASTER_ADDR and MASTER_PORT, and DTRAIN_SECRET on rank 0",
+                  "{}: this process has the job's secret, and the store requires none: it is another job's store, or "
+                  "was given no secret; check MASTER_ADDR and MASTER_PORT, and DTRAIN_SECRET on rank 0",
                   {doing_});
     }
     sends_hello_ = false;

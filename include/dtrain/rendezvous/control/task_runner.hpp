@@ -27,7 +27,7 @@ class TaskRunner {
   bool on_loop_thread() const noexcept { return handle_->on_loop_thread(); }
   async::EventLoop& loop() const noexcept { return loop_; }
 
-  /// Starts `make(loop)` or `make()` on the loop; `make` lives as long as the coroutine.
+  /// Starts `make(loop)` or `make()` on the loop; `make` exists as long as the coroutine.
   /// @throws the job's first cause; Error (closed) after close_blocking
   template <class Make>
   auto start(Make make) const {

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Formation messages: what the workers of an elastic job and the store tell each other beside the attempts; this
-/// comment describes the protocol. FormationClient and FormationServer exchange them.
+/// Formation messages between the workers of an elastic job and the store, beside the attempts; this comment describes
+/// the protocol. FormationClient and FormationServer exchange them.
 ///
 /// A worker is a process that takes part in several attempts. It has one connection with ClientRole::worker, which
 /// begins as every connection does (protocol/message.hpp), with an Announce in place of the Join:

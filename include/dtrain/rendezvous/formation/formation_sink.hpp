@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// FormationSink: what a formation does outside of its state. FormationState calls it, FormationServer implements it.
+/// FormationSink: interface by which a formation opens attempts and sends messages. FormationState calls it,
+/// FormationServer implements it.
 
 #include <cstdint>
 

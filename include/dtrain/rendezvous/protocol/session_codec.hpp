@@ -25,7 +25,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 using Frame = std::vector<std::byte>;
 
-/// Frame to send: its own bytes, and bytes that it shares with other frames.
+/// Frame to send: separate bytes, and bytes that it shares with other frames.
 struct OutgoingFrame {
   DTRAIN_NOT_INLINED OutgoingFrame(Frame bytes,
                                    std::vector<net::SharedBytes> shared = {})  // NOLINT: most frames share nothing

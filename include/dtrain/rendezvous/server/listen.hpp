@@ -169,7 +169,7 @@ inline std::string unused_interfaces(const std::vector<net::SocketAddress>& list
 /// @param where "this host"
 inline std::string unused_remedy(const std::string& unused, const char* where) {
   return format_text(
-      "It does not listen at {}: if other hosts come by that, set DTRAIN_INTERFACE to it on {}, or the same "
+      "It does not listen at {}: if other hosts connect by that, set DTRAIN_INTERFACE to it on {}, or the same "
       "DTRAIN_SECRET for all of the job, with which it listens at every address",
       {unused, where});
 }

@@ -248,7 +248,7 @@ class StoreServer {
     }
     if (!place) {
       return encode(
-          Refused{"launchers of other nodes meet at the launcher of node 0, and this store is not one's; "
+          Refused{"launchers of other nodes join at the launcher of node 0, and this store is not a launcher's; "
                   "start this process with --nnodes=1, or correct the address"});
     }
     JobServer& job = *place;

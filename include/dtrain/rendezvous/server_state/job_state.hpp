@@ -77,7 +77,8 @@ class JoinCheck {
   std::map<std::string, JobMember> first_of_host_;
 };
 
-/// State of one job; its RequestHandler serves requests. Threads: one. Its Limits bound it, whatever it receives.
+/// State of one job; its RequestHandler serves requests. Threads: one. Its Limits bound its memory, whatever it
+/// receives.
 class JobState {
  public:
   /// @param sink sends messages and reports ranks; outlives the state
@@ -126,7 +127,7 @@ class JobState {
     request_handler_.open(session, join.info.rank);
     join_check_.add(join);
     if (compared.relation == JobComparison::Relation::doubtful && !std::exchange(has_warned_, true)) {
-      sink_.warn(compared.sentence);  // one for each job is enough
+      sink_.warn(compared.sentence);  // once for each job
     }
     sink_.on_joined(join.info.rank, join.info.host);
     if (rank_table_.complete()) {
@@ -135,7 +136,7 @@ class JobState {
     return result;
   }
 
-  /// A rank whose connection broke before it could read that it had joined has joined again: sends what it has missed.
+  /// A rank whose connection broke before it could read Welcome has joined again: sends what the rank has missed.
   void repeat_welcome(SessionId session) {
     if (cause_) {
       return sink_.send(session, Failure{*cause_});
@@ -195,7 +196,7 @@ class JobState {
 
  private:
   /// Admits the rank. While a job whose store a rank opened still forms, a second claim of a rank or of the store fails
-  /// it. Two jobs that nothing distinguishes may then have met at one port.
+  /// it. The cause may be two jobs at one port that no fact distinguishes.
   JoinResult claim(SessionId session, const Join& join) {
     const bool opens_another = join_check_.opens_another(join);
     const bool comes_again = rank_table_.find_process(join) != nullptr;  // its first connection may not have ended yet
@@ -204,7 +205,7 @@ class JobState {
     if (join_check_.has_opener() && !rank_table_.complete() && one_size && (opens_another || taken != nullptr)) {
       return Failure{
           Cause{CauseKind::disagreement, join.info.rank, join.info.host,
-                format_text("{} claims a place that {} has, while the job forms: two jobs have met at one port, or "
+                format_text("{} claims a place that {} has, while the job forms: two jobs use one port, or "
                             "a rank was given twice; {}, and each process its own rank",
                             {process_text(join), opens_another ? join_check_.opener() : taken->process_text(),
                              detail::distinct_name_remedy()})}};

@@ -148,13 +148,13 @@ class KeyValueMap {
     return waits_.add(id, kind, std::move(keys), now, Exists{values_}, readers);
   }
 
-  /// Removes a wait; nothing if there is none (any more).
+  /// Removes a wait; nullopt if there is none (any more).
   std::optional<KeyWaiters::Cancelled> cancel(RequestKey id) { return waits_.cancel(id, Exists{values_}); }
 
   /// Removes all waits of a session.
   void forget(std::uint64_t session) { waits_.forget(session); }
 
-  /// The first missing key of a session's oldest wait; nothing if it has no wait.
+  /// The first missing key of a session's oldest wait; nullopt if it has no wait.
   std::optional<std::string> lacked_by(std::uint64_t session) const {
     return waits_.lacked_by(session, Exists{values_});
   }

@@ -42,7 +42,8 @@ class JobSink {
   ~JobSink() = default;
 };
 
-/// Every request gets one response, unless its session ends first. Threads: the store server's. Its Limits bound it.
+/// Every request gets one response, unless its session ends first. Threads: the store server's. Its Limits bound its
+/// memory.
 class RequestHandler {
  public:
   /// @param sink sends the responses; outlives the handler
@@ -272,7 +273,7 @@ class RequestHandler {
     const RankSet& members = request.members;
     const bool of_all = members.ranges.empty();
     if (!of_all && (!members.contains(rank) || members.last() >= world_size_)) {
-      return refuse(id, format_text("it is one of {} of a job of {}, and rank {} came to it",
+      return refuse(id, format_text("it is a barrier of {} in a job of {}, and rank {} called it",
                                     {rank_list(members.ranks()), world_size_, rank}));
     }
     if (barriers_.ranges_of(id.session) + members.ranges.size() > limits_.barrier_ranges) {
@@ -290,8 +291,9 @@ class RequestHandler {
       case Barriers::ArrivalResult::already_there:
         return refuse(id, "this rank waits in it already; one thread of a rank passes it at a time");
       case Barriers::ArrivalResult::other_members:
-        return refuse(id, format_text("other ranks wait in one of this name: {}; name one of them otherwise",
-                                      {rank_list(barriers_.members_of(request.keys.front()).ranks())}));
+        return refuse(id,
+                      format_text("other ranks wait in a barrier of this name: {}; give one of the two another name",
+                                  {rank_list(barriers_.members_of(request.keys.front()).ranks())}));
       case Barriers::ArrivalResult::waiting:
       case Barriers::ArrivalResult::completed: break;
     }

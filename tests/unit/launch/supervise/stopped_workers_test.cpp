@@ -48,8 +48,7 @@ TEST_CASE("where the launcher itself was stopped meanwhile, they get the time on
 }
 
 TEST_CASE("the sentence names the process, the signal, the time and the setting") {
-  CHECK(
-      second.text(liveness) ==
-      "its process 200 was stopped by SIGTSTP before it had joined the job, and has not gone on for 1.0 s; where that "
-      "is meant, give it longer with DTRAIN_LIVENESS_SECONDS");
+  CHECK(second.text(liveness) ==
+        "its process 200 was stopped by SIGTSTP before it had joined the job, and has not gone on for 1.0 s; if the "
+        "stop is intended, raise DTRAIN_LIVENESS_SECONDS");
 }

@@ -80,7 +80,7 @@ TEST_CASE("another secret, none, and one too many are refused with what to do") 
   StoreProcess open(1);
   options = rank_options(0, 1, open.port());
   options.secret = secret_a();
-  CHECK_CONTAINS(error_of_joining(options), "this process has the job's secret, and the store asks for none");
+  CHECK_CONTAINS(error_of_joining(options), "this process has the job's secret, and the store requires none");
 }
 
 TEST_CASE("the store's own proof cannot be sent back as a rank's") {
@@ -189,7 +189,7 @@ TEST_CASE("a rank with a secret takes nobody for its store who does not know it"
     ControlPlaneOptions options = rank_options(1, 2, port);
     options.secret = secret_a();
     const std::string error = error_of_joining(options);
-    CHECK_CONTAINS(error, asks ? "does not know the job's secret" : "the store asks for none");
+    CHECK_CONTAINS(error, asks ? "does not know the job's secret" : "the store requires none");
   }
 }
 
@@ -287,5 +287,5 @@ TEST_CASE("a rank of another job is refused, and so is a launcher where none is 
   hello.role = ClientRole::launcher;
   launcher.send_frame(encode(hello));
   launcher.send_frame(encode(RawClient::join(1, 2)));
-  CHECK(refusal(launcher).find("launchers of other nodes meet at the launcher of node 0") == 0);
+  CHECK(refusal(launcher).find("launchers of other nodes join at the launcher of node 0") == 0);
 }

@@ -197,7 +197,8 @@ TEST_CASE("the error of a join timeout says where the store does not listen, and
   const std::vector<dtrain::net::InterfaceAddress> own{
       {"lo", at("127.0.0.1")}, {"eth0", at("10.77.0.1")}, {"eth1", at("198.51.100.3")}, {"eth1", at("2001:db8::3")}};
   const std::string remedy =
-      ". It does not listen at eth0 (10.77.0.1): if other hosts come by that, set DTRAIN_INTERFACE to it on its host, "
+      ". It does not listen at eth0 (10.77.0.1): if other hosts connect by that, set DTRAIN_INTERFACE to it on its "
+      "host, "
       "or the same DTRAIN_SECRET for all of the job, with which it listens at every address";
   CHECK(detail::listens_at("rank 0", {at("198.51.100.3", 7), at("127.0.1.1", 7)}, "node-a", own) ==
         "rank 0 listens at 198.51.100.3:7 and 127.0.1.1:7, and MASTER_ADDR is node-a, which means a loopback address "
@@ -255,7 +256,7 @@ TEST_CASE("a second rank 0 at the port of a job that forms ends that job, and it
   CAPTURE(second);
   CHECK(first.find("ranks disagree: rank 0 on host ") == 0);
   CHECK_CONTAINS(first, " claims a place that rank 0 on host ",
-                 ", while the job forms: two jobs have met at one port, or a rank was given twice; give each job a "
+                 ", while the job forms: two jobs use one port, or a rank was given twice; give each job a "
                  "port (MASTER_PORT), a DTRAIN_JOB_ID or a DTRAIN_SECRET of its own");
   CHECK(second.find("port " + std::to_string(port) +
                     " on 127.0.0.1 is in use by another program, or by another rank "

@@ -94,9 +94,10 @@ TEST_CASE("a store that runs out of files says so once, at once, and lets in who
   CAPTURE(text);
   const std::string warning = "dtrain: accepting a connection at 127.0.0.1:";
   CHECK(text.starts_with(warning));
-  CHECK(says(text, warning,
-             ": Too many open files; those who connect wait; this process may have 40 files open: raise that (ulimit "
-             "-n), or close some\nlet in"));
+  CHECK(
+      says(text, warning,
+           ": Too many open files; clients that connect wait; this process may have 40 files open: raise that (ulimit "
+           "-n), or close some\nlet in"));
   CHECK(text.find(warning, 1) == std::string::npos);
 }
 

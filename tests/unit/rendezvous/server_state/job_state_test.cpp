@@ -327,7 +327,7 @@ TEST_CASE("a seat that is claimed twice while the job forms ends it on all ranks
   table.Table::join(102, OpenedTable::request(1, 9));
   const std::string cause =
       "ranks disagree: rank 1 on host a (process 9) claims a place that rank 1 on host a (process 8) has, while the "
-      "job forms: two jobs have met at one port, or a rank was given twice; give each job a port (MASTER_PORT), a "
+      "job forms: two jobs use one port, or a rank was given twice; give each job a port (MASTER_PORT), a "
       "DTRAIN_JOB_ID or a DTRAIN_SECRET of its own, and each process its own rank";
   CHECK(table.seen() ==
         Lines{"102 failure: " + cause, "failed: " + cause, "100 failure: " + cause, "101 failure: " + cause});

@@ -294,9 +294,9 @@ TEST_CASE("a barrier is refused to who is not of its ranks, to ranks beyond the 
   tested.meet(101, "x", {1, 3});
   tested.ask(100, RequestKind::barrier, {"x"});
   CHECK(tested.seen() ==
-        Strings{"100 1 3 it is one of ranks 1 and 3 of a job of 4, and rank 0 came to it",
-                "101 2 3 it is one of ranks 1 and 7 of a job of 4, and rank 1 came to it",
-                "100 4 3 other ranks wait in one of this name: ranks 1 and 3; name one of them otherwise"});
+        Strings{"100 1 3 it is a barrier of ranks 1 and 3 in a job of 4, and rank 0 called it",
+                "101 2 3 it is a barrier of ranks 1 and 7 in a job of 4, and rank 1 called it",
+                "100 4 3 other ranks wait in a barrier of this name: ranks 1 and 3; give one of the two another name"});
 }
 
 TEST_CASE("the ranks of the barriers that one session waits in have a bound together") {
