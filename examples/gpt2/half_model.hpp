@@ -81,7 +81,7 @@ class HalfModel {
       if (narrow.data == nullptr) narrow = dtrain::tensor_view(model_->gradient_memory_.data(), narrow.shape);
       std::ranges::transform(gradient.memory->as<float>(), narrow.as<Element>().begin(),
                              [](float value) { return Element(value); });
-      next_(gradient.parameter, narrow, {});
+      next_(gradient.parameter, narrow);
     }
 
    private:

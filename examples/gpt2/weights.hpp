@@ -43,7 +43,7 @@ class Weights {
 
   /// Its index in the model's parameters().
   void set_position(std::size_t position) noexcept { position_ = position; }
-  void announce(dtrain::Ready ready) const { ready(position_, dtrain::tensor_view(gradient_, shape_), {}); }
+  void announce(dtrain::Ready ready) const { ready(position_, dtrain::tensor_view(gradient_, shape_)); }
 
   dtrain::Parameter parameter() {
     return {name_, dtrain::tensor_view(value_.data(), shape_),

@@ -130,26 +130,25 @@ class DistributedDataParallel {
   /// with their norm, and returns the same on every rank. The step updates nothing if `inspect` returns false.
   template <std::invocable<Ready> F, class R, class Stage, class I = std::nullptr_t>
   void backward(F&& f, ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
-    if (!reduces()) {
-      ddp::refuse_work(
-          "backward()",
-          "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; call backward(f), and give "
-          "the optimizer to the step after it");
-    }
-    group::GroupAccess::of(group_).rank_context()->require_may_block();
-    Step step = driver_->reducer->begin("backward()", {}, &optimizer.work());
-    optimizer.inspect_with(std::move(inspect));
-    const auto pass = [&](Ready ready) {
-      optimizer.renew_values();
-      std::forward<F>(f)(ready);
-    };
-    run(pass, std::move(step));
+    run(std::forward<F>(f), begin("backward()", optimizer, std::move(inspect)));
   }
 
   /// Begins a step, for use without backward(): call `ready` on the step, and `finish` at the end. @throws the job's
   /// first cause; Error (unsupported) for StepOptions::measure_norm on a GPU whose driver does not load the kernel for
   /// it.
-  Step begin(StepOptions options = {}) { return begin("begin()", options); }
+  Step begin(StepOptions options = {}) {
+    driver_->program_drives_steps = true;
+    return begin("begin()", options);
+  }
+
+  /// Begins a step in which `optimizer` updates the model's values, in the step's finish(): backward() with an
+  /// optimizer for libraries that call the program. Blocking: until the weights of the last step are stored.
+  /// @param inspect as of backward(); called in finish()
+  template <class R, class Stage, class I = std::nullptr_t>
+  Step begin(ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
+    driver_->program_drives_steps = true;
+    return begin("begin()", optimizer, std::move(inspect));
+  }
 
   /// Norm of the reduced gradients, equal on all ranks. Blocking, on CUDA only: until the step has run there. After a
   /// step that was captured in a graph it is the norm of the latest replay; the program waits for the replay before the
@@ -178,6 +177,7 @@ class DistributedDataParallel {
   ddp::ReducerStatistics statistics() const noexcept {
     ddp::ReducerStatistics statistics = driver_->reducer->statistics();
     statistics.why_nothing_is_hidden = driver_->why_nothing_is_hidden;
+    statistics.program_drives_steps = driver_->program_drives_steps;
     return statistics;
   }
 
@@ -214,15 +214,21 @@ class DistributedDataParallel {
 
   template <class F>
   void run(F&& f, Step step) {
+    or_report([&] { std::forward<F>(f)(step.ready()); });
+    step.finish();
+  }
+
+  /// Calls `act` in an open step; reports its exception to the job.
+  template <class F>
+  void or_report(F&& act) {
     try {
-      std::forward<F>(f)(step.ready());
+      act();
     } catch (...) {
       if (!group::GroupAccess::of(group_).failure()->failed()) {  // else the exception may be caused by that failure
         group::GroupAccess::of(group_).rank_context()->report_exception(exception_text());
       }
       throw;
     }
-    step.finish();
   }
 
   Step begin(const char* caller, StepOptions options) {
@@ -232,6 +238,20 @@ class DistributedDataParallel {
       return driver_->accumulation->begin();
     }
     return driver_->reducer->begin(caller, options);
+  }
+
+  template <class R, class Stage, class I>
+  Step begin(const char* caller, ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect) {
+    if (!reduces()) {
+      ddp::refuse_work(caller,
+                       "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; leave the optimizer out, "
+                       "and give it to the step after it");
+    }
+    group::GroupAccess::of(group_).rank_context()->require_may_block();
+    Step step = driver_->reducer->begin(caller, {}, &optimizer.work());
+    optimizer.inspect_with(std::move(inspect));
+    or_report([&] { optimizer.renew_values(); });
+    return step;
   }
 
   /// Lets the group keep the driver, which therefore drops its references to the group and (for another wrapper) to the

@@ -32,8 +32,8 @@ void add(std::vector<TensorView>& buffers, const TensorView& buffer);
 
 }  // namespace detail
 
-/// Checks parameters. Every gradient has memory, unless all gradients lack it (see Parameter) or the model has
-/// bind_gradient.
+/// Checks parameters. Some have elements: a library may make them only in its first forward pass. Every gradient has
+/// memory, unless all gradients lack it (see Parameter) or the model has bind_gradient.
 /// @throws Error (invalid_argument)
 void check_parameters(const std::vector<Parameter>& parameters, bool binds);
 
@@ -115,6 +115,14 @@ inline void check_apart(std::span<const Parameter> parameters, const TensorView&
 DTRAIN_DEFINED void check_parameters(const std::vector<Parameter>& parameters, bool binds) {
   if (parameters.empty()) {
     throw_error(Errc::invalid_argument, "the model's parameters() is empty: there is nothing to train");
+  }
+  if (std::all_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) {
+        return parameter.value.bytes() == 0 && parameter.gradient.bytes() == 0;
+      })) {
+    throw_error(Errc::invalid_argument,
+                "all {} parameters of the model have 0 elements: there is nothing to train; a library that makes them "
+                "in its first pass has not made them yet: run one forward pass before wrapping the model",
+                {parameters.size()});
   }
   const bool some_have_memory = std::any_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) {
     return parameter.gradient.data != nullptr && parameter.gradient.bytes() != 0;

@@ -57,7 +57,9 @@ class PlanChoice {
 struct DdpOptions {
   std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
   std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< above bucket_bytes it counts as bucket_bytes
-  ReduceOp reduce_op = ReduceOp::average;                            ///< or sum
+  /// Or sum. A loss that is summed over the samples, and not averaged, takes the sum: the average of the ranks' sums
+  /// would be the sum over all samples divided by the ranks.
+  ReduceOp reduce_op = ReduceOp::average;
   Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16, even if GroupOptions do not request it
   /// Keeps the first bucket plan, so that every run with the same model, options, ranks and nodes gives the same bits.
   /// A backend that does not promise the same bits (backend::Determinism) is rejected.

@@ -264,8 +264,8 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse(const ReadyGradient
   }
   if (!gradient.memory) {
     names_.refuse_ready(i,
-                        "came without memory, and the parameter's own gradient has none; call ready(i, view, stream) "
-                        "with a view of the gradient");
+                        "came without memory, and the parameter's own gradient has none; call ready(i, view) with a "
+                        "view of the gradient (on a GPU ready(i, view, stream))");
   }
   const TensorView& given = *gradient.memory;
   if (is_same_kind(gradient)) names_.refuse_ready(i, alignment_problem(given));

@@ -28,8 +28,8 @@ using ReadValue = std::function<PresentValue(std::size_t parameter)>;
 /// One trainable tensor of a model: `{"weights", tensor_view(weights), tensor_view(gradients)}`. Value and gradient
 /// have the same shape, dtype and device, and are contiguous. Lifetime: both keep their addresses until the model's
 /// DistributedDataParallel is destroyed.
-/// All gradients of a model may lack memory: `tensor_view<float>(nullptr, shape)`. Such a model calls ready(i, view,
-/// stream), and every step has a ShardedOptimizer, which keeps its share of the gradients.
+/// All gradients of a model may lack memory: `tensor_view<float>(nullptr, shape)`. Such a model calls ready(i, view),
+/// and every step has a ShardedOptimizer, which keeps its share of the gradients.
 /// @ingroup training
 struct Parameter {
   std::string name;

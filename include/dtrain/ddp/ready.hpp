@@ -15,7 +15,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 struct ReadyGradient {
   std::size_t parameter = 0;             ///< index in parameters()
   std::optional<StreamHandle> stream{};  ///< final once the work now enqueued there has run; nullopt: final already
-  const TensorView* memory = nullptr;    ///< null: the parameter's own gradient memory; read during the call only
+  /// Null: the parameter's own gradient memory. The view is read during the call only, and so is host memory.
+  const TensorView* memory = nullptr;
 };
 
 /// The only type of dtrain that a model's backward pass needs; no template, so that models can be in .cpp files.
@@ -44,9 +45,16 @@ class Ready {
   /// GPU.
   void operator()(std::size_t parameter, StreamHandle stream) const { (*this)(ReadyGradient{parameter, stream}); }
 
-  /// In this step the gradient is in `gradient` (an autograd engine's own tensor), which stays unchanged until the step
-  /// is finished; with zero::Gradients, until the call returns. After the step the reduced values are in the
-  /// parameter's own gradient memory.
+  /// In this step the gradient is final in `gradient`: host memory that may lie elsewhere in each step, such as a
+  /// graph's or scratch memory. Blocking: no; copies the gradient. After the call the program may write or free the
+  /// memory, unless the parameter's own gradient lies there. After the step the reduced values are in the parameter's
+  /// own gradient memory.
+  void operator()(std::size_t parameter, const TensorView& gradient) const {
+    (*this)(ReadyGradient{parameter, std::nullopt, &gradient});
+  }
+
+  /// The same for a gradient that is final once the work now enqueued on `stream` has run (an autograd engine's own
+  /// tensor). On a GPU it stays unchanged until the step is finished; in host memory, until the call returns.
   void operator()(std::size_t parameter, const TensorView& gradient, StreamHandle stream) const {
     (*this)(ReadyGradient{parameter, stream, &gradient});
   }

@@ -41,8 +41,12 @@ class Step {
   /// The gradient is final once the work now enqueued on `stream` has run. Nothing touches its memory until finish().
   void ready(std::size_t parameter, StreamHandle stream) { ready()(parameter, stream); }
 
-  /// In this step the gradient is in `gradient`, which stays unchanged until finish() returns. After the step the
-  /// reduced values are in the parameter's own gradient memory.
+  /// In this step the gradient is final in `gradient`, host memory that is copied before the call returns. After the
+  /// step the reduced values are in the parameter's own gradient memory.
+  void ready(std::size_t parameter, const TensorView& gradient) { ready()(parameter, gradient); }
+
+  /// The same for a gradient that is final once the work now enqueued on `stream` has run. On a GPU it stays unchanged
+  /// until finish().
   void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) {
     ready()(parameter, gradient, stream);
   }

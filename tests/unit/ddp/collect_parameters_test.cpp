@@ -58,8 +58,21 @@ TEST_CASE("memory must be there, but for gradients of a model that binds them, a
 }
 
 TEST_CASE("a parameter without elements needs no memory") {
-  const std::vector<Parameter> empty{{"none", tensor_view<float>(nullptr, {0}), tensor_view<float>(nullptr, {0})}};
-  CHECK_NOTHROW(check_parameters(empty, false));
+  FloatModel model;
+  model.list[0] = {"none", tensor_view<float>(nullptr, {0}), tensor_view<float>(nullptr, {0})};
+  CHECK_NOTHROW(check_parameters(model.list, false));
+}
+
+TEST_CASE("a model all of whose parameters have no elements is refused: its first forward pass makes them") {
+  FloatModel model;
+  model.list[0] = {"none", tensor_view<float>(nullptr, {0}), tensor_view<float>(nullptr, {0})};
+  model.list[1] = {"nothing", tensor_view(model.values.data(), {0, 4}), tensor_view(model.gradients.data(), {0, 4})};
+  for (const bool binds : {false, true}) {
+    CHECK_ERROR(check_parameters(model.list, binds), Errc::invalid_argument,
+                "all 2 parameters of the model have 0 elements", "run one forward pass before wrapping the model");
+  }
+  model.list[1].gradient = tensor_view(model.gradients.data(), {4});  // not made, but made wrongly
+  CHECK_ERROR(check_parameters(model.list, false), Errc::invalid_argument, "its gradient is f32 [4]");
 }
 
 TEST_CASE("gradients that share memory are refused, also where they only overlap") {

@@ -20,8 +20,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Sums over steps.
 struct StepTimes {
-  /// From the end of a pass to begin(): forward pass, optimizer, data. This time and `backward` include passes under
-  /// no_sync().
+  /// From the end of a pass to begin(): forward pass, optimizer, data; also a backward pass that ends before the
+  /// program calls begin(). This time and `backward` include passes under no_sync().
   std::chrono::nanoseconds forward{};
   std::chrono::nanoseconds backward{};       ///< from begin() to finish()
   std::chrono::nanoseconds communication{};  ///< duration of the collectives, on a device without the copies

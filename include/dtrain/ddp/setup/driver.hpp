@@ -165,6 +165,7 @@ struct Driver {
   std::optional<Accumulation> accumulation;
   int no_sync_depth = 0;  ///< number of live NoSync objects
   const char* why_nothing_is_hidden = nullptr;
+  bool program_drives_steps = false;  ///< ReducerStatistics::program_drives_steps
 
  private:
   int agreements_ = 0;

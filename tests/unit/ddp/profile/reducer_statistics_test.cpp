@@ -23,6 +23,8 @@ TEST_CASE("statistics are a line of means, without what was not measured") {
   statistics.is_measured = false;
   statistics.buckets = 1;
   CHECK(to_string(statistics) == "a step of 200: forward 3.1 ms, backward 8.2 ms, finish 0.6 ms, 100 MB in 1 bucket");
+  statistics.program_drives_steps = true;  // a library may make its backward pass before begin()
+  CHECK(to_string(statistics) == "a step of 200: computing 3.1 ms, backward 8.2 ms, finish 0.6 ms, 100 MB in 1 bucket");
   CHECK(to_string(ReducerStatistics{}) == "a step of 0: forward 0 ms, backward 0 ms, finish 0 ms, 0 MB in 0 buckets");
 }
 
