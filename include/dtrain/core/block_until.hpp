@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// block_until(): a thread's wait for another on a condition variable with a deadline; ThreadSanitizer supports it.
+/// block_until(): waits on a condition variable with a deadline, for FailureLatch, MPI, NCCL; ThreadSanitizer supports it.
 
 #include <algorithm>
 #include <chrono>

@@ -36,7 +36,7 @@ enum class CauseKind : std::uint8_t {
   resized,       ///< of an elastic job's attempt: the next one has more workers
 };
 
-/// Why a job failed. Posted once for a job; the first one wins. `rank` is -1 if no rank is its origin.
+/// Why a job failed. The first cause that is posted is the job's. `rank` is -1 if no rank is its origin.
 /// @ingroup errors
 struct Cause {
   DTRAIN_MEMBERS_DEFINED_APART(Cause);

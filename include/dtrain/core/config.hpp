@@ -68,8 +68,8 @@
 #define DTRAIN_NOT_INLINED __attribute__((noinline))
 
 /// In a struct with several strings that many functions copy or destroy, none of them in a step: its special members as
-/// the compiler would define them, but never inlined. Else each use, and each exception that may pass it, would hold
-/// the code of all its strings. The struct is no aggregate then.
+/// the compiler would define them, but never inlined. Otherwise each use, and each exception that may pass it, would
+/// hold the code of all its strings. The struct is no aggregate then.
 #define DTRAIN_MEMBERS_NOT_INLINED(Struct) DTRAIN_MEMBERS(Struct, = default)
 #define DTRAIN_MEMBERS(Struct, defined)                            \
   DTRAIN_NOT_INLINED Struct() defined;                             \

@@ -161,7 +161,7 @@ std::optional<T> try_from_bytes(std::string_view bytes) {
   return value;
 }
 
-/// The same. @param what see Serializer::require_finished @throws Error (protocol)
+/// Reads untrusted bytes. @param what see Serializer::require_finished @throws Error (protocol)
 template <class T>
 T from_bytes(std::string_view bytes, std::string_view what) {
   T value{};

@@ -18,7 +18,7 @@
 namespace DTRAIN_NAMESPACE::identity {
 
 /// The launcher that started the ranks. If RANK and WORLD_SIZE only repeat the values of a Slurm step, Open MPI or PMI,
-/// it is that launcher.
+/// the result is that launcher.
 inline std::string_view starting_launcher(const Variables& variables, const ProcessIdentity& identity) {
   if (identity.launcher != "torch" || identity.elastic) {
     return identity.launcher;

@@ -32,7 +32,7 @@ std::string_view truncate_utf8(std::string_view text, std::size_t longest);
 /// A printable excerpt of any text for a message, with "..." if it is truncated.
 std::string excerpt(std::string_view text, std::size_t longest = 128);
 
-/// The same in single quotes.
+/// excerpt() in single quotes.
 std::string in_quotes(std::string_view text, std::size_t longest = 128);
 
 #if DTRAIN_DEFINITIONS

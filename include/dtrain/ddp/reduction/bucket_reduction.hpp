@@ -179,9 +179,9 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     if (hook.reduce) hook_.emplace(std::move(hook), parameters, buffers, norms_);
     work_ = &own_work();
     plan_parts();
-    if constexpr (requires { copier_.scale_gradients(1.0); }) {
+    if constexpr (requires { copier_.scale_when_packing(1.0); }) {
       if (scales_averages) {
-        copier_.scale_gradients(1.0 / communicator_.size());
+        copier_.scale_when_packing(1.0 / communicator_.size());
         op_ = ReduceOp::sum;
       }
     }

@@ -62,7 +62,7 @@ class CudaGradientCopier {
 
   /// Lets later steps multiply each gradient by `factor` before the collective, bound gradients in place. @pre
   /// scales_averages()
-  void scale_gradients(double factor) {
+  void scale_when_packing(double factor) {
     factor_ = factor;
     rebuild_buckets();
   }
