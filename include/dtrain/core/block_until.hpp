@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// block_until(): waits on a condition variable with a deadline, for FailureLatch, MPI, NCCL; ThreadSanitizer supports it.
+/// block_until(): the wait of FailureLatch, MPI and NCCL on a condition variable or a deadline, under any sanitizer.
 
 #include <algorithm>
 #include <chrono>
