@@ -183,7 +183,7 @@ class Listener {
   async::EventLoop* loop_;
   Descriptor socket_;
   SocketAddress local_;
-  bool has_warned_ = false;  ///< of failures to accept
+  bool has_warned_ = false;  ///< whether a failure to accept was logged
 };
 
 }  // namespace DTRAIN_NAMESPACE::net

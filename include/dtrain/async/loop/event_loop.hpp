@@ -88,8 +88,8 @@ class PostQueue {
   Descriptor wakeup_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<PostedFunction>> items_;
-  std::vector<std::unique_ptr<PostedFunction>> taken_;  ///< by the loop
-  std::size_t next_ = 0;                                ///< of taken_: the first that has not run
+  std::vector<std::unique_ptr<PostedFunction>> taken_;  ///< functions that the loop has taken
+  std::size_t next_ = 0;                                ///< index in taken_ of the first that has not run
   bool closed_ = false;
 };
 

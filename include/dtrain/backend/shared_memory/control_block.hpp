@@ -39,7 +39,7 @@ struct FutexCounter {
     count.fetch_add(1);
     wake();
   }
-  /// No system call if no rank sleeps.
+  /// Makes no system call if no rank sleeps.
   void wake() noexcept {
     if (waiters.load() != 0) {
       futex_wake_all(count, FutexScope::shared);

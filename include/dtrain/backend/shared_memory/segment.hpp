@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Segment: owner of one mapping of shared memory (a memfd). SegmentSetup makes it, Channel owns it.
+/// Segment: owner of one mapping of shared memory (a memfd). SegmentSetup makes it, Channel keeps it.
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -282,7 +282,7 @@ class HostWorker {
   ChunkPool& chunks_;
   stream::host::Queue steps_;                 ///< the inner communicator's
   std::uint64_t enqueued_ = 0;                ///< chunks
-  std::atomic<std::uint64_t> completed_{0};   ///< of them
+  std::atomic<std::uint64_t> completed_{0};   ///< chunks
   stream::host::CommunicationStream thread_;  ///< destroyed first: drops and signals pending work
 };
 

@@ -39,7 +39,7 @@ struct NodeLauncherOptions {
   ShutdownTimeouts shutdown_timeouts{};
   std::optional<std::string> host_id;
   std::string job;                           ///< its name, which launchers of several nodes compare; may be empty
-  std::optional<rendezvous::Secret> secret;  ///< of several nodes
+  std::optional<rendezvous::Secret> secret;  ///< shared by the launchers of several nodes
   std::optional<std::string> interface;      ///< where the store of several nodes listens: a name or an address
 };
 

@@ -34,8 +34,8 @@ struct NodePlan {
   int cores = 1;                    ///< of this node, for all workers
   bool is_bound = false;            ///< whether each worker may use some of the cores only
   std::string launcher_process;     ///< its process id
-  bool stdout_is_terminal = false;  ///< of the launcher
-  bool stderr_is_terminal = false;  ///< of the launcher
+  bool stdout_is_terminal = false;  ///< whether the launcher's is
+  bool stderr_is_terminal = false;  ///< whether the launcher's is
 };
 
 namespace detail {

@@ -19,7 +19,7 @@ struct FormationOptions {
   std::chrono::milliseconds collect{1000};             ///< from the first newcomer to the end of the attempt
   std::chrono::milliseconds least_resize_gap{1000};    ///< between two attempts that newcomers end
   std::chrono::seconds longest_bar{60};  ///< for newcomers of a host, one of which broke an attempt before a commit
-  int attempts_without_commit = 10;      ///< as many in a row end the job
+  int attempts_without_commit = 10;      ///< so many in a row end the job
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

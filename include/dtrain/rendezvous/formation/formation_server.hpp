@@ -30,7 +30,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 struct FormationCallbacks {
   std::function<void(std::uint64_t attempt, const std::vector<WorkerId>& ranks)> on_attempt =
       [](std::uint64_t, const std::vector<WorkerId>&) {};
-  std::function<void(const Cause&)> on_failure = [](const Cause&) {};  ///< of an attempt
+  std::function<void(const Cause&)> on_failure = [](const Cause&) {};  ///< an attempt has failed
   std::function<void(const Cause*)> on_end = [](const Cause*) {};      ///< FormationSink::on_end
 };
 

@@ -437,7 +437,7 @@ class FormationState {
   bool is_over_ = false;        ///< finished
   std::optional<Cause> cause_;  ///< why the job has ended
   std::optional<Instant> failed_at_;
-  Deadline::Clock::duration pause_{};  ///< of all ranks, when newcomers came in last
+  Deadline::Clock::duration pause_{};  ///< how long all ranks waited when newcomers joined last
   std::optional<Instant> resized_at_;
   std::optional<Instant> enough_since_;
   std::optional<Instant> waiting_since_;

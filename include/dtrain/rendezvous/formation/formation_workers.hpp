@@ -40,12 +40,12 @@ struct Worker {
   Standing standing = Standing::waiting;
   bool is_member = false;     ///< of the last attempt, as `rank`
   bool is_newcomer = false;   ///< had no progress when it was assigned, while the source had some
-  bool has_finished = false;  ///< its function, in the last attempt
+  bool has_finished = false;  ///< whether its function has returned in the last attempt
   int rank = -1;
   std::uint64_t attempt = 0;            ///< the last one that it was a rank of
   TrainingProgress progress;            ///< as the worker announced it
   TrainingProgress source;              ///< of its last attempt
-  std::uint64_t order = 0;              ///< of its announcement
+  std::uint64_t order = 0;              ///< position of its announcement
   Deadline::Clock::time_point since{};  ///< its announcement, its exclusion, or the end of its connection
 };
 

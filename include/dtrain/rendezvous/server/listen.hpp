@@ -31,7 +31,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 struct ListenOptions {
   std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: an interface's name, or an address
-  bool has_secret = false;                  ///< of the job: without it, reaching the port is enough to join
+  bool has_secret = false;                  ///< whether the job has a secret: without one, reaching the port is enough
   bool several_hosts = false;               ///< ranks of other hosts may connect
 };
 

@@ -26,7 +26,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Bounds of one side of a session.
 struct SessionOptions {
-  std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< that may wait to be sent
+  std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< most bytes that may wait to be sent
   std::chrono::milliseconds send{60000};               ///< how long a peer may take no byte of those that wait
   bool is_server = false;                 ///< answers heartbeats, and does not read while many responses wait
   std::chrono::milliseconds answer{500};  ///< interval of a server's heartbeats while a long frame arrives

@@ -101,7 +101,7 @@ class CopyBatch {
   std::vector<void*> to_;
   std::vector<const void*> from_;
   std::vector<std::size_t> bytes_;
-  bool has_batches_ = true;  ///< until the driver refuses a batch
+  bool has_batches_ = true;  ///< false once the driver has refused a batch
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda

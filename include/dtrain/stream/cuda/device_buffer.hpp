@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// DeviceBuffer, StreamOrderedBuffer: memory of a CUDA device. Device communicators and CudaGradientCopier own one.
+/// DeviceBuffer, StreamOrderedBuffer: memory of a CUDA device, for device communicators and CudaGradientCopier.
 
 #include "dtrain/core/config.hpp"
 
