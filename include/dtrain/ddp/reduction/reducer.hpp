@@ -173,8 +173,8 @@ class Reducer final : public Step::Target {
     if (parameter >= plan().bucket_of.size()) reduction_.gradients().names().refuse_index(*parameter, "wait_for");
     if (open_work().is_some()) or_report([&] { open_work().wait_for_weights(parameter, plan()); });
   }
-  OpenWork<Communicator>& open_work() noexcept { return reduction_.open_work(); }
-  std::shared_ptr<const ReducerLifetime> lifetime() const noexcept { return lifetime_; }
+  OpenWork<Communicator>& open_work() noexcept { return reduction_.open_work(); }         ///< for ShardedOptimizer
+  std::shared_ptr<const ReducerLifetime> lifetime() const noexcept { return lifetime_; }  ///< for ShardedOptimizer
   void ready(const ReadyGradient& gradient) override {
     const std::size_t parameter = gradient.parameter;
     const GradientTable& gradients = reduction_.gradients();
@@ -258,12 +258,12 @@ class Reducer final : public Step::Target {
   /// Target of steps that reduce nothing. Lifetime: the reducer's.
   Accumulation accumulation() noexcept { return {reduction_.gradients(), accumulated_, context_, reduction_.meter()}; }
 
-  /// Collective, blocking. Between steps; as GradientArena::reuse_memory.
+  /// For ShardedOptimizer and libtorch.hpp. Collective, blocking. Between steps; as GradientArena::reuse_memory.
   void reuse_memory(bool unbinds = false) {
     reduction_.reuse_memory(unbinds);
     if (unbinds) std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);  // ready() gives the sums
   }
-  /// Keeps the present plan, without a rebuild after the first step. Every rank calls it between the same steps.
+  /// For the same callers: keeps the present plan, without a rebuild. Every rank calls it between the same steps.
   /// @throws Error (invalid_argument) while a planner changes the plan
   void keep_plan() {
     if (rebuild_.is_planning()) refuse_to_keep_plan();
