@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Bucket plan, made by Driver and BucketRebuild: which gradients are reduced together, in which order, and where.
+/// Bucket plan, by Driver and BucketRebuild: which gradients are reduced together, in which order, at which offsets.
 
 #include <algorithm>
 #include <cstddef>

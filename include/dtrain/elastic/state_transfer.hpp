@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// State transfer: the ranks of an Elastic's attempt that have not the state of rank 0 receive it.
+/// State transfer: the ranks of an Elastic's attempt that lack the state of rank 0 receive it.
 
 #include <algorithm>
 #include <cstddef>

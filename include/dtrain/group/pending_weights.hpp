@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// Pending weights: ShardedOptimizers enter weights that their steps leave to come; checkpoints wait for them by
-/// address.
+/// Pending weights: memory that a ShardedOptimizer's last step has yet to fill with weights; checkpoints wait for it.
 
 #include <cstddef>
 #include <functional>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// group::RankContext: control plane, streams and options that all groups of one rank share, from joining to leaving.
-/// init_process_group() makes it, each GroupState holds it.
+/// ProcessGroup::join() makes it, each GroupState holds it.
 
 #include <algorithm>
 #include <atomic>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// StreamHandle: a stream of any kind as device and native handle, for Ready and other interfaces without templates.
+/// StreamHandle: the device and native handle of any stream, for Ready and other interfaces without templates.
 
 #include <cstdint>
 

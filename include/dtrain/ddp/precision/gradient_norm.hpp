@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Global L2 norm of the reduced gradients, for StepOptions of a program, in each bucket's collective or after it.
+/// Global L2 norm of reduced gradients, if StepOptions ask for it: measured in each bucket's collective or after it.
 
 #include <cstddef>
 #include <optional>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Arguments: a program's argv; reads for sources, and removes, --local_rank=N of torch.distributed.launch.
+/// Arguments: a program's argv; --local_rank=N of torch.distributed.launch, for sources, removed by rank_process.hpp.
 
 #include <cstddef>
 #include <optional>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Control-plane options: identity and settings with which a rank joins its job; RankProcess makes them.
+/// Control-plane options: identity and settings with which a rank joins its job; RankProcess derives from them.
 
 #include <chrono>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// CUDA runtime errors converted to Error, for each call of CUDA; driver_function(): looked up in CUDA's driver.
+/// CUDA runtime errors converted to Error, for all calls of CUDA; driver_function(): finds a function of CUDA's driver.
 
 #include <string>
 #include <system_error>
