@@ -3,8 +3,9 @@
 usage: readme.py ROOT | readme.py --selftest
 
 README.md's first ```cpp block is examples/first_program.cpp; each other one, of every page, stands in a file below
-examples/, line by line, but for the indentation. Floors, presets, programs, files, headers, variables and links exist,
-and the picture of the layers is what its script writes.
+examples/, line by line, but for the indentation. Floors, presets, programs, files, headers, variables and links exist.
+The number below the first table of a walk ("### Walk 1: ...") is that of its files; "again" is in front of a file that an
+earlier row of the walks has, and of no other. The picture of the layers is what its script writes.
 """
 
 import json
@@ -90,12 +91,35 @@ def floors_in(pages, repository):
         yield f"the floor {floor} is not in both the list of the floors and include/dtrain"
 
 
+def walks_in(page, text):
+    """The tables of the walks: rows whose first cell is "[again ]`FILE`[, `FILE`]...", and "N files[, M of them again]."."""
+    seen = set()  # files of all earlier rows
+    for name, walk in re.findall(r"^### (Walk \d+).*\n((?:(?!^#).*\n)*)", text, re.MULTILINE):
+        earlier = set(seen)
+        tables = re.findall(r"^\| file \|.*\n\| --- .*\n((?:\|.*\n)*)", walk, re.MULTILINE)
+        for table in tables:
+            for again, cell in re.findall(r"^\| (again )?(`.*?) \|", table, re.MULTILINE):
+                for file in re.findall(r"`(.*?)`", cell):
+                    if bool(again) != (file in seen):
+                        yield f"{page}: {name}: {file} stands in {'no' if again else 'an'} earlier row of the walks, but " \
+                              f"{'has' if again else 'lacks'} \"again\""
+                    if re.match(r"dtrain/(core|async/loop|async/task)/", file):
+                        yield f"{page}: {name}: {file} is of a folder that the walks leave out"
+                seen |= set(re.findall(r"`(.*?)`", cell))
+        files = set(re.findall(r"`(.*?)`", " ".join(row.split("|")[1] for row in "".join(tables[:1]).splitlines())))
+        again = len(files & earlier)
+        counted = f"{len(files)} files" + (f", {again} of them again" if again else "") + "."
+        stated = re.search(r"^\d+ files.*?\.", walk, re.MULTILINE)
+        if not stated or stated[0] != counted:
+            yield f"{page}: {name}: its table has {counted!r}, the text has {stated[0] if stated else 'no number'!r}"
+
+
 def problems(pages, repository):
     """What is not so in the texts of the pages (by path), one sentence each."""
     found = [*floors_in(pages, repository)]
     for page, text in pages.items():
         found += [*programs_in(page, text, repository), *names_in(page, text, repository),
-                  *links_in(page, pages, repository)]
+                  *links_in(page, pages, repository), *walks_in(page, text)]
     return found
 
 
@@ -132,7 +156,10 @@ def selftest():
         README: "# All of it\n```cpp\nint x;\n```\ncmake --workflow --preset demo\n[all](#all-of-it) `examples/whoami.cpp` "
                 f"build/demo/examples/whoami `DTRAIN_LOG` [design]({page}#the-floors)\n",
         page: "# Design\n## The floors\n```\ndtrain.hpp  all\ncore/  std\n```\n```cpp\nint y;\ng();\n```\n"
-              "[program](../whoami.cpp) [home](../../README.md#all-of-it)\n",
+              "[program](../whoami.cpp) [home](../../README.md#all-of-it)\n"
+              "### Walk 1: a\n| file | what |\n| --- | --- |\n| `a`, `b` | x |\n| again `a` | y |\n\n2 files. All.\n\n"
+              "| file | what |\n| --- | --- |\n| `c` | x |\n\n"
+              "### Walk 2: b\n| file | what |\n| --- | --- |\n| `d` | `x` |\n| again `b` | y |\n\n2 files, 1 of them again.\n",
     }
     cases = [
         ("", "", 0),
@@ -148,6 +175,14 @@ def selftest():
         ("`examples/whoami.cpp", "`examples/who.cpp", 1),
         ("demo/examples/whoami", "demo/examples/who", 1),
         ("DTRAIN_LOG", "DTRAIN_DOG", 1),
+        ("2 files. All", "3 files. All", 1),
+        ("2 files. All", "Two files. All", 1),
+        ("2 files, 1 of", "2 files, 2 of", 1),
+        ("| again `a` |", "| `a` |", 1),
+        ("| `d` |", "| again `d` |", 1),
+        ("| `d` |", "| `d`, `e` |", 1),
+        ("| `c` |", "| again `c` |", 1),
+        ("| `c` |", "| `dtrain/core/c` |", 1),
     ]
     wrong = []
     for old, new, count in cases:
