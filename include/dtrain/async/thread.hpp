@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// Threads of the library: start_thread() starts one with all signals blocked (BlockedSignals) and an error that names
-/// it; JoiningThread is a std::thread that its destructor joins; WorkerThread runs one blocking work function at a
-/// time. Backends, streams and checkpoints start their threads by it.
+/// async::start_thread(): starts a thread with all signals blocked (BlockedSignals) and an error that names it;
+/// JoiningThread is a std::thread that its destructor joins; WorkerThread runs one blocking work function at a time.
+/// LoopThread, backends, streams and checkpoints start their threads by it.
 
 #include <pthread.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Blocking wait of groups and Reducer for a communicator's enqueued work, which throws the job's first cause.
+/// Blocking wait of GroupState and BucketReduction for enqueued work of a communicator; throws the job's first cause.
 
 #include <chrono>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// ChannelContext: parameters for opening a channel. GroupState gives one to the backend's open().
+/// ChannelContext: parameters for opening a channel. GroupState gives one to the backend's open_blocking().
 
 #include <chrono>
 #include <functional>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// StoreRef: type-erased key-value store, used to open channels. GroupState makes one of the job's Store.
+/// StoreRef: type-erased key-value store, by which backends open channels. GroupState makes one of the job's Store.
 
 #include <concepts>
 #include <cstdint>

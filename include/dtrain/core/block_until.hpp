@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// block_until(): the wait of FailureLatch, MPI and NCCL on a condition variable or a deadline, under any sanitizer.
+/// block_until(): the wait of FailureLatch, LoopHandle and backends on a condition variable or a deadline.
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Compressed traffic in ReducerStatistics: bytes that a compression saves on the network, and the time that it takes.
+/// Counters that hooks and topologies share, of compressed traffic: bytes saved on the network, and the time it takes.
 
 #include <atomic>
 #include <chrono>

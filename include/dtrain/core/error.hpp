@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// dtrain::Error: the exception of dtrain, with action, reason, remedy and source location (SourceLocation);
-/// limit_hint(): the limit of this process (ulimit) that may have caused an error. Every folder throws it.
+/// limit_hint(): the limit of this process (ulimit) that may have caused an error. Every folder but kernels/ throws it.
 
 #include <optional>
 #include <string>

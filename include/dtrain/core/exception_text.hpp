@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// exception_text(): the message of the exception that is being handled. Reports of failures call it.
+/// exception_text(): message of the exception that is being handled. run_rank(), Reducer, LoopHandle, PerNode call it.
 
 #include <string>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// FailureLatch: a rank's copy of the job's first cause; ControlPlane sets it, which wakes all waiting threads.
+/// FailureLatch: a rank's copy of the job's first cause; StoreClient sets it, which wakes all waiting threads.
 
 #include <atomic>
 #include <condition_variable>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// log(): lines to stderr, each in one write, at the levels that DTRAIN_LOG selects. Every folder calls it.
+/// log(): lines to stderr, each in one write, at the levels that DTRAIN_LOG selects. Launchers, ranks and the store
+/// call it.
 
 #include <optional>
 #include <string_view>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Pending weights: memory that a ShardedOptimizer's last step has yet to fill with weights; checkpoints wait for it.
+/// Pending weights of a RankContext: what a ShardedOptimizer's last step has yet to store; checkpoints wait for them.
 
 #include <cstddef>
 #include <functional>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Device choice: selects one of the process's visible devices. device_selection.hpp of the GPU backends calls it.
+/// Device choice by local rank, among the devices that the process sees. device_selection.hpp of GPU backends calls it.
 
 #include <optional>
 #include <string>

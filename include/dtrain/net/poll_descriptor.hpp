@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// wait_descriptor(): blocking waits for a descriptor, with a deadline. Unix sockets and settings.hpp call it.
+/// net::wait_descriptor(): blocking waits for a descriptor, with a deadline. UnixConnection and settings.hpp call it.
 
 #include <poll.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Opening of a channel, with failures of this rank reported to the job. Each backend's open() calls it.
+/// Opening of a channel, with failures of this rank reported to the job. Each backend's open_blocking() calls it.
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/core/cause.hpp"

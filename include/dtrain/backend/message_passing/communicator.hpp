@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Communicator over any message-passing Transport, and the work items by which its operations are enqueued on a
-/// stream. Gloo's and Mpi's open() make one.
+/// stream. Gloo's and Mpi's open_blocking() make one.
 
 #include <cstddef>
 #include <cstdint>

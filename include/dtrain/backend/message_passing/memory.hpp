@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Page-aligned memory of message-passing communicators: allocations and scratch. Communicators and channels own it.
+/// Page-aligned memory for collectives over messages, those of SharedMemory and Hierarchical too: allocations, scratch.
 
 #include <cerrno>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Communicator of device memory over NCCL, made by Nccl's open(); Allocation: zeroed memory, registered with NCCL.
+/// Communicator of device memory over NCCL, which Nccl opens; Allocation: zeroed memory, registered with NCCL.
 
 #include <algorithm>
 #include <cstddef>

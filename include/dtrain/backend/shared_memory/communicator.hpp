@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Communicator of ranks that share one host's memory. SharedMemory's open() makes it.
+/// Communicator of ranks that share one host's memory. SharedMemory's open_blocking() makes it.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Communicator of device memory, staged through a communicator of host memory; Allocation: device memory, with the
-/// host memory through which its operations pass. Staged's open() makes it.
+/// host memory through which its operations pass. Staged's open_blocking() makes it.
 
 #include <algorithm>
 #include <cstddef>

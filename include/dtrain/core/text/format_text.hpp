@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// format_text(): a text with values in it; duration_text(): a duration as text; throw_error(), throw_errno(): an Error
-/// with such a sentence. Every folder makes its error sentences by it.
+/// with such a sentence. Every folder but kernels/ makes its error sentences by it.
 
 #include <cerrno>
 #include <chrono>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Standard streams of Console and OutputRelay: whether they can be waited for, are ready, or are lost.
+/// Standard streams of Console and TerminalOutput: whether they can be waited for, are ready, or are lost.
 
 #include <poll.h>
 #include <sys/stat.h>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Progress, in DdpOptions: whether a helper thread drives communication while the program computes; Driver decides.
+/// Progress of a host stream: whether a helper thread runs it while the program computes. Driver decides by DdpOptions.
 
 #include <string_view>
 
