@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// AlgorithmChoice: whether fixed thresholds or the cost of messages (alpha and beta) select an all_reduce's algorithm.
-/// GroupState makes one for each channel; algorithm_selection.hpp reads it.
+/// GroupState gives one to each channel; algorithm_selection.hpp reads it.
 
 #include <cstdint>
 #include <string>

@@ -1,7 +1,6 @@
 #pragma once
 /// @file
-/// log(): lines to stderr, each in one write, at the levels that DTRAIN_LOG selects. Launchers, ranks and the store
-/// call it.
+/// log(): lines to stderr, each in one write, at the levels of DTRAIN_LOG. Launchers, ranks and the store call it.
 
 #include <optional>
 #include <string_view>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Modules: the LibTorch modules that are trained together, and their tensors by name; view_of(): the memory of a
-/// LibTorch tensor as a TensorView. The other files of libtorch/ call it.
+/// LibTorch tensor as a TensorView. ModuleModel, checkpoint.hpp and stream_order.hpp call it.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// The NCCL library: compatibility with versions 2.18 to 2.32, its environment variables, and conversion of its error
-/// codes to Error. All files of nccl/ call it.
+/// codes to Error. Nccl, Channel, Communicator, Watchdog and init.hpp call it.
 
 #include <cstddef>
 #include <cstdlib>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// DeviceGuard: the thread's current CUDA device, changed for a scope; RelaxedCapture: guard that puts this thread into
-/// CUDA's relaxed mode of stream capture. All files that call CUDA on a device use it.
+/// CUDA's relaxed mode of stream capture. Backends, ddp/ and stream/cuda/ use them.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/stream/cuda/check.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Blocks: division of a buffer into one block for each rank, and of blocks into chunks; exchange_chunks(): the
-/// pipeline in which headers and then chunks pass between a rank and its peers, several in flight together. The other
+/// pipeline in which headers and then chunks pass between a rank and its peers, several in flight together. Most
 /// algorithms of this folder use them.
 
 #include <algorithm>
