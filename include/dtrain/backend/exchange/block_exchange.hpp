@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// BlockExchange: the blocks that a rank sends to and receives from each rank, which group/collectives.hpp states;
-/// BlockPieces: the chunks of a reduction of blocks, with a piece of every block.
+/// BlockExchange: the blocks that a rank sends to and receives from each rank, which group/collectives.hpp states and
+/// backends run; BlockPieces: the chunks of a reduction of blocks, with a piece of every block.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// StreamHandle: the device and native handle of any stream, for Ready and other interfaces without templates.
+/// StreamHandle: the type of a stream's device and native handle, for Ready and other interfaces without templates.
 
 #include <cstdint>
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Network report: the interface by which other hosts of a job reach this one, found without network traffic, and
-/// reasons for a slow network. RankProcess of rank 0 prints it at start, whoami --verbose on request.
+/// reasons for a slow network. NodeLauncher, or rank 0's RankProcess, prints it at start, whoami --verbose on request.
 
 #include <algorithm>
 #include <cstddef>
