@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// IntrusiveList of an EventLoop's waiters: a doubly linked list whose elements hold the links and unlink themselves.
+/// IntrusiveList: a doubly linked list whose elements hold the links and unlink themselves. The Scheduler, the Poller
+/// and the events of an EventLoop keep waiting coroutines in it.
 
 #include "dtrain/core/version.hpp"
 

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Blocking wait of GroupState and BucketReduction for enqueued work of a communicator; throws the job's first cause.
+/// block_until_complete(), for any backend's communicator: waits for enqueued work; throws the job's first cause.
+/// GroupState, BucketReduction and broadcast_values() call it.
 
 #include <chrono>
 #include <cstdint>

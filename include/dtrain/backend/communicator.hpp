@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// The concept Communicator: collectives and messages of one channel, which group/ and ddp/ enqueue on it.
+/// The concept Communicator: collectives and messages of one channel. Collectives (group/), ReducingWork (ddp/) and
+/// AlgorithmCommunicator (topology/) enqueue them.
 
 #include <concepts>
 #include <cstddef>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Counters that hooks and topologies share, of compressed traffic: bytes saved on the network, and the time it takes.
+/// Counters of compressed traffic: bytes saved on the network, and the time it takes. HookWork (ddp/) and
+/// topology/wire.hpp count in them, so they are in core/.
 
 #include <atomic>
 #include <chrono>

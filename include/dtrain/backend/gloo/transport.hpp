@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// gloo::Transport: runs a Gloo channel's routines in the thread that runs the stream, where they may block in Gloo;
-/// OperationMonitor: a thread that ends an operation of Gloo at its deadline or on cancellation.
+/// OperationMonitor: a thread that ends an operation of Gloo at its deadline or on cancellation. A
+/// message_passing::Channel owns the transport.
 
 #include <chrono>
 #include <condition_variable>

@@ -18,7 +18,7 @@
 ///                                <-      Welcome once all ranks have joined: the rank's Membership
 ///                                 or     Failure the job's first cause
 ///   Request (id)                 ->
-///                                <-      Response (id)   in any order; get, wait and barrier once complete
+///                                <-      Response (id)   in any order; waits and barriers once complete
 ///   Cancel (id)                  ->              its deadline passed: one Response answers both
 ///   FailureReport (cause)        ->
 ///                                <-      Failure         to every rank, once: the first cause of the job
