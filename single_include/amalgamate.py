@@ -8,6 +8,7 @@ A header's last lines, from `#if DTRAIN_DEFINITIONS` to `#endif  // DTRAIN_DEFIN
 through them, come after all others, together with the foreign includes that only they need, in one such #if
 (core/config.hpp).
 A header of dtrain inside `#if DTRAIN_WITH_...` is in the single header whatever the macro says.
+The checks of system and standard at the beginning of core/config.hpp come before everything else.
 The macros that dtrain.hpp puts aside are put aside before all of it, and back behind it.
 No arguments; the same input gives the same bytes.
 """
@@ -21,6 +22,7 @@ from typing import NamedTuple
 FLOORS = ["core", "kernels", "async", "net", "stream", "identity", "rendezvous", "backend", "topology", "launch", "group", "ddp", "elastic"]
 FRONT = ["policy.hpp", "process_group.hpp", "run.hpp", "elastic.hpp", "distributed_data_parallel.hpp"]
 UMBRELLA = "dtrain.hpp"
+CHECKS = "core/config.hpp"
 # Above it, and not in the single header: <dtrain/NAME.hpp> and the folder NAME, which include the library of that name.
 COMPONENTS = ["libtorch"]
 
@@ -176,6 +178,16 @@ def bodies(names, parsed):
     return text
 
 
+def take_checks(parsed):
+    """Removes from core/config.hpp what stands between its opening comment and its next one: its checks."""
+    lines = parsed[CHECKS].lines if CHECKS in parsed else []
+    begin = next((i for i, line in enumerate(lines) if line and not line.startswith("///")), len(lines))
+    end = next((i for i in range(begin, len(lines)) if lines[i].startswith("///")), len(lines))
+    checks = tidy(lines[begin:end])
+    del lines[begin:end]
+    return ["", *checks] if checks else []
+
+
 def macros(parsed, *kinds):
     """The lines of the umbrella that put macros aside, or back, and a blank one before them."""
     lines = [line for line in parsed[UMBRELLA].lines if line.startswith(kinds)]
@@ -194,7 +206,7 @@ def amalgamate(repository):
     text = [f"// dtrain {version}: distributed data-parallel training for any C++ model, in one header.",
             "// Made of include/dtrain by single_include/amalgamate.py; change it there.", "//"]
     text += [f"// {line}".rstrip() for line in licence]
-    text += ["", "#pragma once", *macros(parsed, "#pragma push_macro", "#undef"), ""]
+    text += ["", "#pragma once", *take_checks(parsed), *macros(parsed, "#pragma push_macro", "#undef"), ""]
     text += foreign_of(ordinary, parsed) + bodies(ordinary, parsed)
     if defining:
         included = set(foreign_of(ordinary, parsed))

@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,7 @@
 #include "dtrain/ddp/driver_access.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/model.hpp"
+#include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/planning/bucket_planner.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
 #include "dtrain/ddp/profile/reducer_statistics.hpp"
@@ -39,10 +42,17 @@ namespace DTRAIN_NAMESPACE {
 template <class R, class C, class Stage>
 class ShardedOptimizer;
 
+namespace zero {
+struct States;
+}
+
 /// Wraps a model and averages its gradients over the ranks while the backward pass runs:
-/// `DistributedDataParallel ddp{model, group}`.
+/// `DistributedDataParallel ddp{model, group}`, or `ddp{list, group}` with a std::vector or std::span of Parameter. In
+/// a member a wrapper of a list has the type DistributedDataParallel<ParameterList, P>.
 ///
 /// Lifetime: borrows the model, whose parameters keep their addresses (DdpOptions::check_addresses); keeps the group.
+/// Copies a list, which may be a temporary, and borrows the tensors that the list names: they outlive this object and
+/// keep their addresses, which dtrain does not check.
 /// Gradients that the model binds (bind_gradient) lie in this object's memory: the model must not use them after the
 /// wrapper's destruction, unless gradient_memory() is kept. Such a model is in one wrapper at a time.
 /// Threads: one thread drives the steps; `ready` of a step may be called from any thread.
@@ -58,10 +68,22 @@ class DistributedDataParallel {
   using Communicator = typename Backend::Communicator;
 
  public:
-  static_assert(ddp::Model<M>,
+  /// A ShardedOptimizer of this wrapper, as the type of a member: `typename Ddp::template Sharded<Rule, Stage>`.
+  template <class Rule, class Stage = zero::States>
+  using Sharded = ShardedOptimizer<Rule, Communicator, Stage>;
+
+  static constexpr bool is_complete = ddp::IsComplete<M>;  // no further explanation by the compiler
+  static_assert(is_complete,
+                "dtrain: the model's class is not complete here, as it holds its own wrapper: let it hold a "
+                "std::unique_ptr to the wrapper, or wrap the list of its parameters in a "
+                "DistributedDataParallel<dtrain::ParameterList, Policy>");
+  static_assert(!std::is_const_v<M> || ddp::Model<M> || !ddp::Model<std::remove_const_t<M>>,
+                "dtrain: the model is const and its parameters() is not: give a model that is not const");
+  static_assert(ddp::Model<M> || ddp::IsParameterList<M> || !is_complete || ddp::Model<std::remove_const_t<M>>,
                 "dtrain: Model needs parameters(): a sized range of dtrain::Parameter "
                 "(contract: the concept ddp::Model, in dtrain/ddp/model.hpp)");
-  static_assert(ddp::device_kind_of<M> == DeviceKind::cuda || P::ChannelBackend::supports(DeviceKind::host),
+  static_assert(ddp::IsParameterList<M> || ddp::device_kind_of<M> == DeviceKind::cuda ||
+                    P::ChannelBackend::supports(DeviceKind::host),
                 "dtrain: this backend reduces on GPUs only and the model is on the host: a model on a GPU says "
                 "'static constexpr dtrain::DeviceKind device_kind = dtrain::DeviceKind::cuda;' "
                 "(ddp::device_kind_of in dtrain/ddp/model.hpp)");
@@ -75,32 +97,21 @@ class DistributedDataParallel {
   /// Error (invalid_argument) for parameters that cannot be trained, or a model that another wrapper has bound;
   /// (unsupported) for a device or an element type that the backend does not reduce, and for DdpOptions::deterministic
   /// with a backend that does not promise the same bits; the job's first cause.
-  DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {})
-      : DistributedDataParallel(model, std::move(group), options, ddp::HookFunctions<Communicator>()) {}
-
-  /// `hook` reduces the buckets (ddp/hooks/gradient_hook.hpp). A variable is borrowed, a temporary kept.
-  template <class H>
-  DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options, H&& hook)
-      : DistributedDataParallel(model, std::move(group), options,
-                                ddp::hook_functions<Communicator>(std::forward<H>(hook))) {
-    static_assert(ddp::GradientHook<std::remove_cvref_t<H>, Communicator>,
-                  "dtrain: the hook needs reduce(bucket) for a dtrain::GradientBucket<Communicator> (contract: the "
-                  "concept ddp::GradientHook, in dtrain/ddp/hooks/gradient_hook.hpp)");
-  }
-
-  DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options, ddp::HookFunctions<Communicator> hook)
+  /// @param hook reduces the buckets (ddp/hooks/gradient_hook.hpp). A variable is borrowed, a temporary kept.
+  template <class H = ddp::HookFunctions<Communicator>>
+  DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {}, H&& hook = {})
       : group_(std::move(group)), driver_(make_process_owned<Driver>(group::GroupAccess::of(group_))) {
-    if constexpr (ddp::Model<M>) {  // else a static_assert above has failed
-      try {
-        driver_->construct(group::GroupAccess::of(group_), ddp::model_functions(model), options, std::move(hook));
-      } catch (...) {
-        hand_over_to_group();
-        throw;
-      }
-    }
+    construct(model, options, std::forward<H>(hook));
+  }
+  template <class H = ddp::HookFunctions<Communicator>>
+  requires ddp::IsParameterList<M> DistributedDataParallel(std::span<const Parameter> list, ProcessGroup<P> group,
+                                                           DdpOptions options = {}, H&& hook = {})
+      : group_(std::move(group)), driver_(make_process_owned<Driver>(group::GroupAccess::of(group_))) {
+    construct(ParameterList(list.begin(), list.end()), options, std::forward<H>(hook));
   }
 
-  DistributedDataParallel(M&&, ProcessGroup<P> group, DdpOptions = {}) : group_(std::move(group)) {
+  DistributedDataParallel(M&&, ProcessGroup<P> group, DdpOptions = {}) requires(!ddp::IsParameterList<M>)
+      : group_(std::move(group)) {
     static_assert(sizeof(M) == 0,
                   "dtrain: DistributedDataParallel borrows its model: give it a variable that outlives it");
   }
@@ -120,17 +131,21 @@ class DistributedDataParallel {
   /// gradients. Collective, blocking as Step::finish. The first step also rebuilds the buckets
   /// (DdpOptions::reorder_gradients), and waits for the device. DdpOptions::plan may rebuild buckets after further
   /// steps. @throws the exception of `f`, after reporting its text to the job; as Step::finish.
-  template <std::invocable<Ready> F>
+  template <class F>
   void backward(F&& f, StepOptions options = {}) {
-    run(std::forward<F>(f), begin("backward()", options));
+    require_pass<F>();
+    if constexpr (std::invocable<F, Ready>) run(std::forward<F>(f), begin("backward()", options));
   }
 
   /// Runs a step in which `optimizer` updates the model's values by the reduced gradients, which the model does not
   /// get. See ShardedOptimizer. @param inspect `inspect(ShardedGradients&)` is called once all gradients are reduced,
   /// with their norm, and returns the same on every rank. The step updates nothing if `inspect` returns false.
-  template <std::invocable<Ready> F, class R, class Stage, class I = std::nullptr_t>
+  template <class F, class R, class Stage, class I = std::nullptr_t>
   void backward(F&& f, ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
-    run(std::forward<F>(f), begin("backward()", optimizer, std::move(inspect)));
+    require_pass<F>();
+    if constexpr (std::invocable<F, Ready>) {
+      run(std::forward<F>(f), begin("backward()", optimizer, std::move(inspect)));
+    }
   }
 
   /// Begins a step, for use without backward(): call `ready` on the step, and `finish` at the end. @throws the job's
@@ -212,6 +227,32 @@ class DistributedDataParallel {
   friend ddp::DriverAccess;
   using Driver = ddp::Driver<Backend, decltype(group::GroupAccess::of(std::declval<const ProcessGroup<P>&>()))>;
 
+  /// @param model the model; or a ParameterList
+  template <class Model, class H>
+  void construct(Model&& model, const DdpOptions& options, H&& hook) {
+    constexpr bool is_hook = ddp::GradientHook<std::remove_cvref_t<H>, Communicator> ||
+                             std::same_as<std::remove_cvref_t<H>, ddp::HookFunctions<Communicator>>;
+    static_assert(is_hook,
+                  "dtrain: the hook needs reduce(bucket) for a dtrain::GradientBucket<Communicator> (contract: the "
+                  "concept ddp::GradientHook, in dtrain/ddp/hooks/gradient_hook.hpp)");
+    if constexpr (is_hook && (ddp::Model<M> || ddp::IsParameterList<M>)) {  // else a static_assert has failed
+      try {
+        driver_->construct(group::GroupAccess::of(group_), ddp::model_functions(model), options,
+                           ddp::hook_functions<Communicator>(std::forward<H>(hook)));
+      } catch (...) {
+        hand_over_to_group();
+        throw;
+      }
+    }
+  }
+
+  template <class F>
+  static constexpr void require_pass() noexcept {
+    static_assert(std::invocable<F, Ready>,
+                  "dtrain: backward(f) calls f(ready) with a dtrain::Ready, by value: write "
+                  "[&](dtrain::Ready ready) { ... }, which calls ready(i) for each gradient");
+  }
+
   template <class F>
   void run(F&& f, Step step) {
     or_report([&] { std::forward<F>(f)(step.ready()); });
@@ -266,5 +307,12 @@ class DistributedDataParallel {
   int reports_ = 0;
   int exceptions_ = std::uncaught_exceptions();
 };
+
+template <class P, class H = int>
+DistributedDataParallel(const ParameterList&, ProcessGroup<P>, DdpOptions = {}, H&& = {})
+    -> DistributedDataParallel<ParameterList, P>;
+template <class E, std::size_t Count, class P, class H = int>
+DistributedDataParallel(std::span<E, Count>, ProcessGroup<P>, DdpOptions = {}, H&& = {})
+    -> DistributedDataParallel<ParameterList, P>;
 
 }  // namespace DTRAIN_NAMESPACE

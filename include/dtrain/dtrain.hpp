@@ -2,6 +2,8 @@
 /// @file
 /// All of dtrain: `#include <dtrain/dtrain.hpp>` needs nothing but a C++20 compiler.
 
+#include "dtrain/core/config.hpp"  // first: it checks system and standard
+
 // Undefines macros that collide with dtrain's names (single letters; Qt's, X11's); they are restored at the end.
 #pragma push_macro("A")
 #undef A
@@ -81,7 +83,6 @@
 #include "dtrain/backend/nccl.hpp"
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/backend/staged.hpp"
-#include "dtrain/core/config.hpp"
 #include "dtrain/core/types/bfloat16.hpp"
 #include "dtrain/core/types/float16.hpp"
 #include "dtrain/core/types/float8.hpp"

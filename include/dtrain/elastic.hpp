@@ -54,14 +54,21 @@ class Elastic {
   /// Calls `function(group)` for each set of ranks until it has returned on all ranks of one. In each call it goes on
   /// at step(). Blocking: until the job has finished. Once in a process.
   /// @returns the function's exit code, 0 for a function without one
-  template <std::invocable<ProcessGroup<P>> F>
+  template <class F>
   int train(F&& function) const {
-    if (worker_->is_elastic()) {
-      AttemptOfPolicy<F> attempt(function, *options_);
-      return worker_->run(attempt);
+    static_assert(std::invocable<F&, ProcessGroup<P>>,
+                  "dtrain: train(function) calls function(group) with a dtrain::ProcessGroup<Policy>: write "
+                  "[&](dtrain::ProcessGroup<Policy> group) { ... }");
+    if constexpr (std::invocable<F&, ProcessGroup<P>>) {
+      if (worker_->is_elastic()) {
+        AttemptOfPolicy<F> attempt(function, *options_);
+        return worker_->run(attempt);
+      }
+      FixedJob<F> job(worker_->process(), function, *options_);
+      return group::run_rank(worker_->process().identity.rank, job);
+    } else {
+      return exit_code_exception;
     }
-    FixedJob<F> job(worker_->process(), function, *options_);
-    return group::run_rank(worker_->process().identity.rank, job);
   }
 
   /// Steps that are committed, the same on all ranks of a group.

@@ -22,6 +22,7 @@ namespace DTRAIN_NAMESPACE {
 
 using async::BackgroundTask;
 using async::Task;
+using rendezvous::Membership;
 
 /// A rank's handle on its job, or on a subgroup of the job's ranks. Copies refer to the same group. The collectives are
 /// those of its base class group::Collectives.
@@ -147,5 +148,10 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
 
   std::shared_ptr<State> state_;
 };
+
+/// A collective that a group has enqueued: `dtrain::Work<Policy> work = group.all_reduce(values, op, stream);`
+/// @ingroup collectives
+template <class P>
+using Work = typename ProcessGroup<P>::Work;
 
 }  // namespace DTRAIN_NAMESPACE

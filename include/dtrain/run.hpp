@@ -83,11 +83,16 @@ int call_body(Body& body, ProcessGroup<P> group, Arguments arguments) {
       return std::invoke(body, std::move(group));
     }
   };
-  if constexpr (std::is_void_v<decltype(call())>) {
+  using Result = decltype(call());
+  static_assert(std::is_void_v<Result> || std::is_convertible_v<Result, long long>,
+                "dtrain: the body returns an exit code or nothing");
+  if constexpr (std::is_void_v<Result>) {
     call();
     return 0;
-  } else {
+  } else if constexpr (std::is_convertible_v<Result, long long>) {
     return as_exit_code(static_cast<long long>(call()));
+  } else {
+    return exit_code_exception;
   }
 }
 
@@ -122,10 +127,13 @@ class PolicyRankBody final : public group::RankBody {
 /// With launch::PerNode the process that the user started becomes the launcher. It never calls `body`, and returns the
 /// exit code of the first worker that failed (128 + signal).
 /// @ingroup jobs
-template <class P, RunBody<P> Body>
+template <class P, class Body>
 int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
+  static_assert(RunBody<Body, P>,
+                "dtrain: run() calls body(group) or body(group, arguments), with a dtrain::ProcessGroup<Policy>, or a "
+                "dtrain::Elastic<Policy> in its place, and dtrain::Arguments: this body takes other arguments");
   launch::RunElasticJob run_elastic = nullptr;
-  if constexpr (!GroupBody<Body, P>) {
+  if constexpr (RunBody<Body, P> && !GroupBody<Body, P>) {
     run_elastic = elastic::job_runner<P>();
   }
   launch::StartResult start = detail::start<P>(argc, argv, run_elastic);
@@ -137,7 +145,7 @@ int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
   if constexpr (GroupBody<Body, P>) {
     detail::PolicyRankBody<P, Body> rank_body(*start.worker, body, options);
     exit_code = group::run_rank(rank, rank_body);
-  } else {
+  } else if constexpr (RunBody<Body, P>) {
     exit_code = elastic::run_program<P>(*start.worker, body, options);
   }
   group::report_lost_output(rank);

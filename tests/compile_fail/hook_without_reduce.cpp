@@ -1,5 +1,6 @@
 // A hook that DistributedDataParallel cannot give a bucket to.
 // expect: dtrain: the hook needs reduce(bucket) for a dtrain::GradientBucket<Communicator>
+// one error
 #include <vector>
 
 #include "dtrain/dtrain.hpp"

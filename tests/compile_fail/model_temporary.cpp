@@ -1,5 +1,6 @@
 // DistributedDataParallel borrows the model, so a temporary would be gone at once.
 // expect: dtrain: DistributedDataParallel borrows its model
+// one error
 #include <vector>
 
 #include "dtrain/dtrain.hpp"

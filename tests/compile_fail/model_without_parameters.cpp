@@ -1,5 +1,6 @@
 // A model that DistributedDataParallel cannot ask for its parameters.
 // expect: dtrain: Model needs parameters(): a sized range of dtrain::Parameter
+// one error
 #include <vector>
 
 #include "dtrain/dtrain.hpp"

@@ -1,6 +1,8 @@
 // An unsigned counter has no DType: the sentence lists the types that have one.
 // expect: dtrain: tensor_view takes float, double, std::int64_t, std::int32_t, std::uint8_t
+// one error
 #include <cstdint>
+#include <vector>
 
 #include "dtrain/core/types/tensor_view.hpp"
 
@@ -12,4 +14,8 @@ using Counter = std::int64_t;
 
 dtrain::TensorView view(Counter& epoch) {
   return dtrain::tensor_view(&epoch, {});
+}
+
+dtrain::TensorView view(std::vector<Counter>& steps) {
+  return dtrain::tensor_view(steps);
 }

@@ -3,12 +3,15 @@
 
   compile_fail.py --compiler CXX [--include DIR]... compiles FILE...   all compile as they are, in one go
   compile_fail.py --compiler CXX [--include DIR]... fails FILE         with -DDTRAIN_COMPILE_FAIL it does not, and the
-                                                                       output has the text of every `// expect: TEXT`
+                                                                       output has the text of every `// expect: TEXT`,
+                                                                       one error with `// one error`, and with
+                                                                       `// fails as: c++17` it is compiled as that
   compile_fail.py --compiler CXX [--include DIR]... selftest           the two checks themselves can fail
 """
 
 import argparse
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,9 +19,9 @@ import tempfile
 import compiler_warnings
 
 
-def compile_file(compiler, includes, source, *flags):
+def compile_file(compiler, includes, source, *flags, standard="c++20"):
     """The exit status and everything the compiler said."""
-    command = [compiler, "-std=c++20", "-fsyntax-only", *flags, *(f"-I{path}" for path in includes), str(source)]
+    command = [compiler, f"-std={standard}", "-fsyntax-only", *flags, *(f"-I{path}" for path in includes), str(source)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                           timeout=250, check=False)
     return done.returncode, done.stdout
@@ -29,6 +32,13 @@ def expectations(source):
     mark = "// expect: "
     lines = (line.strip() for line in pathlib.Path(source).read_text().splitlines())
     return [line.removeprefix(mark).strip() for line in lines if line.startswith(mark)]
+
+
+def options(source):
+    """The standard that the file fails with, and whether it fails with one error."""
+    text = pathlib.Path(source).read_text()
+    standard = re.search(r"^// fails as: (\S+)$", text, re.MULTILINE)
+    return standard[1] if standard else "c++20", re.search(r"^// one error$", text, re.MULTILINE) is not None
 
 
 def check_compiles(compiler, includes, *sources, warnings=compiler_warnings.AS_ERRORS):
@@ -50,11 +60,16 @@ def check_fails(compiler, includes, source):
     if not wanted:
         return [f"{source} has no line '// expect: ...'"]
     # What the sentences are about is templates: the rest need not be read each time.
+    standard, is_one = options(source)
     status, output = compile_file(compiler, includes, source, "-DDTRAIN_COMPILE_FAIL",
-                                  "-DDTRAIN_SEPARATE_COMPILATION=1")
+                                  "-DDTRAIN_SEPARATE_COMPILATION=1", standard=standard)
     if status == 0:
         return [f"{source} compiles with -DDTRAIN_COMPILE_FAIL"]
-    return [f"{source}: the compiler does not say '{text}' but:\n{output}" for text in wanted if text not in output]
+    problems = [f"{source}: the compiler does not say '{text}' but:\n{output}" for text in wanted if text not in output]
+    errors = len(re.findall(r"^\S+: (?:fatal )?error: ", output, re.MULTILINE))
+    if is_one and errors != 1:
+        problems.append(f"{source}: one error was expected, the compiler has {errors}:\n{output}")
+    return problems
 
 
 def selftest(compiler, includes):
@@ -82,6 +97,10 @@ int width() { return size<Box>(); }
         ("never fails", good.replace("double", "char"), check_fails, "compiles with -DDTRAIN_COMPILE_FAIL"),
         ("another sentence", good.replace("expect: a box", "expect: a bag"), check_fails, "does not say"),
         ("one of two sentences", "// expect: something else\n" + good, check_fails, "does not say"),
+        ("one error", good.replace("// expect", "// one error\n// expect"), check_fails, None),
+        ("a second error", good.replace("// expect", "// one error\n// expect") + "#ifdef DTRAIN_COMPILE_FAIL\nnonsense;\n#endif\n",
+         check_fails, "one error was expected, the compiler has 2"),
+        ("as C++17", "// fails as: c++17\n// expect: old\n#if __cplusplus < 202002L\n#error old\n#endif\n", check_fails, None),
         ("no expectation", good.replace("// expect", "// hope"), check_fails, "has no line"),
     ]
     problems = []

@@ -3,6 +3,7 @@
 
   single_header.py REPOSITORY fresh      they are what amalgamate.py makes of include/ now
   single_header.py REPOSITORY selftest   the comparison notices a stale file; what only definitions need comes last
+  single_header.py REPOSITORY standard   compiled as C++17, it says in a few lines that it needs C++20
   single_header.py REPOSITORY COMPILER   a program that has only dtrain.hpp compiles with g++, clang++ or nvcc
 """
 
@@ -25,6 +26,8 @@ int main() {
 # licence.
 SPLIT = {
     "core/version.hpp": "",
+    "core/config.hpp": '/// Macros.\n\n// Early.\n#if OLD\n#error old\n#include "new"\n#endif\n\n#include <span>\n\n'
+                       "/// More.\nint config;\n",
     "core/error.hpp": "#include <string>\nint error;\n",
     "net/socket.hpp": '#include "dtrain/core/error.hpp"\n#include <span>\nvoid socket();\n\n#if DTRAIN_DEFINITIONS\n'
                       '#include <string>\n#include "dtrain/net/door.hpp"\nDTRAIN_DEFINED void socket() {}\n'
@@ -33,13 +36,26 @@ SPLIT = {
                       "#endif  // DTRAIN_DEFINITIONS\n",
     "net/door.hpp": "#include <vector>\n#include <poll.h>\n#if A\n#include <door.h>\n#endif\nint door;\n",
     "topology/flat.hpp": '#include "dtrain/net/socket.hpp"\n#include "dtrain/net/window.hpp"\nint flat;\n',
-    "dtrain.hpp": '#include "dtrain/topology/flat.hpp"\n',
+    "dtrain.hpp": '#include "dtrain/core/config.hpp"\n#include "dtrain/topology/flat.hpp"\n',
 }
 SPLIT_MADE = """
 #pragma once
 
+// Early.
+#if OLD
+#error old
+#include "new"
+#endif
+
 #include <span>
 #include <string>
+
+// ---- dtrain/core/config.hpp
+
+/// Macros.
+
+/// More.
+int config;
 
 // ---- dtrain/core/error.hpp
 
@@ -148,15 +164,35 @@ def compile_alone(repository, compiler):
         return "" if done.returncode == 0 else f"the program exits with {done.returncode}:\n{done.stdout}"
 
 
+def older_standard(repository):
+    """Compiles PROGRAM as C++17 with a fresh single header."""
+    compiler = shutil.which("c++")
+    if compiler is None:
+        print("SKIPPED: no c++ on the path")
+        sys.exit(SKIPPED)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = copy_of(repository, folder)
+        done = run([sys.executable, "-B", str(copy / "single_include" / "amalgamate.py")])
+        if done.returncode != 0:
+            return f"amalgamate.py failed:\n{done.stdout}"
+        (copy / "main.cpp").write_text(PROGRAM)
+        done = run([compiler, "-std=c++17", "-fsyntax-only", "-Isingle_include", "main.cpp"], cwd=copy)
+    lines = done.stdout.splitlines()
+    errors = [line for line in lines if "error: " in line]
+    if done.returncode == 0 or len(lines) > 12 or not errors or "C++20 is needed; compile with -std=c++20" not in errors[0]:
+        return f"as C++17 the compiler exits with {done.returncode} and says in {len(lines)} lines:\n" + "\n".join(lines[:40])
+    return ""
+
+
 def main():
     if len(sys.argv) != 3:
         print(__doc__)
         return 2
     repository, what = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2]
-    if what not in ["fresh", "selftest"] and shutil.which(what) is None:
+    if what not in ["fresh", "selftest", "standard"] and shutil.which(what) is None:
         print(f"SKIPPED: no {what} on the path")
         return SKIPPED
-    checks = {"fresh": stale, "selftest": selftest}
+    checks = {"fresh": stale, "selftest": selftest, "standard": older_standard}
     problem = checks[what](repository) if what in checks else compile_alone(repository, what)
     if problem:
         print(problem)

@@ -3,12 +3,16 @@
 /// Macros: compiler, sanitizer, processor, separate compilation. Outside kernels/ no other file reads the compiler's
 /// own. Every header with definitions includes it.
 
+// A file that does not exist ends the compilation: all further errors would follow from this one. The single header has
+// these checks before its first #include.
 #if !defined(__linux__)
 #error "dtrain: Linux is the only system it runs on (epoll, memfd and futexes carry it)"
+#include <dtrain needs Linux>
 #endif
 
 #if !defined(__cplusplus) || __cplusplus < 202002L
 #error "dtrain: C++20 is needed; compile with -std=c++20 (g++ >= 12, clang >= 14, nvcc >= 12.4)"
+#include <dtrain needs -std=c++20>
 #endif
 
 #include "dtrain/core/version.hpp"

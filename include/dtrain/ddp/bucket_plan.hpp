@@ -246,3 +246,8 @@ DTRAIN_DEFINED std::vector<std::size_t> parameter_counts(const BucketPlan& plan)
 #endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::BucketCaps;
+using ddp::BucketPlan;
+}  // namespace DTRAIN_NAMESPACE

@@ -41,6 +41,16 @@ concept ParametersAreParameters = HasParameters<M> && requires(M& model) {
 template <class M>
 concept Model = HasParameters<M> && ParametersAreSized<M> && ParametersAreParameters<M>;
 
+/// A list, which has no parameters(): wrappers of lists are DistributedDataParallel<ParameterList, P>.
+template <class M>
+concept IsParameterList = std::same_as<M, ParameterList>;
+
+/// Whether M is a complete type at the first use of this concept: a class is not while its members are declared.
+template <class M>
+concept IsComplete = requires {
+  sizeof(M);
+};
+
 /// A Model whose gradients DistributedDataParallel may place. After `bind_gradient(i, view)`, gradient i lives at
 /// `view`: same shape, dtype and device as before, content already copied. Called at construction, and once more at the
 /// end of the first step for gradients that move (DdpOptions::reorder_gradients); with DdpOptions::plan, in models of

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
@@ -37,6 +38,11 @@ struct Parameter {
   TensorView gradient;
 };
 
+/// A list of parameters in place of a model: `DistributedDataParallel ddp{list, group}`. The wrapper copies the list;
+/// the tensors keep their addresses until the wrapper is destroyed.
+/// @ingroup training
+using ParameterList = std::vector<Parameter>;
+
 /// "parameter 3 'fc1.weight'".
 inline std::string describe_parameter(std::size_t index, const std::string& name) {
   return format_text("parameter {} '{}'", {index, name});
@@ -46,4 +52,6 @@ inline std::string describe_parameter(std::size_t index, const std::string& name
 
 namespace DTRAIN_NAMESPACE {
 using ddp::Parameter;
+using ddp::ParameterList;
+using ddp::ReadValue;
 }  // namespace DTRAIN_NAMESPACE

@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "dtrain/core/config.hpp"
@@ -16,18 +17,39 @@
 
 namespace DTRAIN_NAMESPACE {
 
-/// The extents of a tensor, at most eight, outermost first. A shape without extents has one element.
+/// The extents of a tensor, at most eight, outermost first: `{rows, columns}`, integers of any types. A shape without
+/// extents has one element.
 /// @ingroup views
 class Shape {
  public:
   static constexpr std::size_t max_rank = 8;
 
+  /// One extent, from an integer of any type, such as a container's size().
+  class Integer {
+   public:
+    /// @throws Error (invalid_argument) for a number beyond std::int64_t
+    template <class N>
+    requires(std::is_convertible_v<N, std::int64_t> && !std::is_floating_point_v<N>) constexpr Integer(N number)
+        : value_(static_cast<std::int64_t>(number)) {
+      if constexpr (std::is_unsigned_v<N>) {
+        if (value_ < 0) refuse(number);
+      }
+    }
+    constexpr std::int64_t value() const noexcept { return value_; }
+
+   private:
+    [[noreturn]] static void refuse(std::uint64_t number);
+
+    std::int64_t value_;
+  };
+
   constexpr Shape() noexcept = default;
 
   /// @throws Error (invalid_argument) for more than eight extents, a negative one, or a product beyond 2^60 (whose
   /// bytes still fit a size_t)
-  Shape(std::initializer_list<std::int64_t> extents) : Shape(std::span(extents.begin(), extents.size())) {}
+  Shape(std::initializer_list<Integer> extents);
 
+  /// @throws as the other constructor
   explicit Shape(std::span<const std::int64_t> extents);
 
   constexpr std::span<const std::int64_t> extents() const noexcept { return {extents_.data(), rank_}; }
@@ -36,6 +58,9 @@ class Shape {
   friend constexpr bool operator==(const Shape&, const Shape&) = default;
 
  private:
+  void require_few(std::size_t extents) const;
+  void add(std::int64_t extent);
+
   std::array<std::int64_t, max_rank> extents_{};
   std::size_t rank_ = 0;
   std::int64_t element_count_ = 1;
@@ -69,27 +94,46 @@ struct TensorView {
   [[noreturn]] void refuse_read_as(DType other) const;
 };
 
-/// A view of host memory: `tensor_view(weights.data(), {784, 256})`.
-/// @ingroup views
+namespace detail {
+
 template <class T>
-TensorView tensor_view(T* data, Shape shape) noexcept {
-  static_assert(Element<T>,
+constexpr void require_viewable() noexcept {
+  constexpr bool is_const_element = std::is_const_v<T> && Element<std::remove_const_t<T>>;
+  static_assert(!is_const_element,
+                "dtrain: tensor_view needs memory that may be written, and these elements are const: a member function "
+                "that is const sees its vectors so; declare parameters() without const");
+  static_assert(Element<T> || is_const_element,
                 "dtrain: tensor_view takes float, double, std::int64_t, std::int32_t, std::uint8_t, dtrain::float16, "
                 "dtrain::bfloat16 and types with a dtrain::dtype_of of their own, none of them const; keep a counter "
                 "in a std::int64_t");
-  return {reinterpret_cast<std::byte*>(data), shape, dtype_of<T>::value, {}};
+}
+
+}  // namespace detail
+
+/// A view of host memory: `tensor_view(weights.data(), {784, 256})`, `tensor_view(data, {images.size(), 3})`.
+/// @ingroup views
+template <class T>
+TensorView tensor_view(T* data, Shape shape) noexcept {
+  detail::require_viewable<T>();
+  if constexpr (Element<T>) {
+    return {reinterpret_cast<std::byte*>(data), shape, dtype_of<T>::value, {}};
+  } else {
+    return {};
+  }
 }
 
 /// A view with one extent of all elements of a std::span, and of a std::vector, std::array or T[n] that outlives it:
 /// `tensor_view(weights)`.
 /// @ingroup views
-template <Element T, std::size_t Extent>
-TensorView tensor_view(std::span<T, Extent> values) {
-  return tensor_view(values.data(), {static_cast<std::int64_t>(values.size())});
+template <class T, std::size_t Count>
+TensorView tensor_view(std::span<T, Count> values) {
+  return tensor_view(values.data(), {values.size()});
 }
 template <class Values>
-requires Element<typename decltype(std::span(std::declval<Values&>()))::element_type> TensorView
-tensor_view(Values& values) {
+requires requires(Values& values) {
+  std::span(values);
+}
+TensorView tensor_view(Values& values) {
   return tensor_view(std::span(values));
 }
 
@@ -101,17 +145,36 @@ tensor_view(Values& values) {
 
 namespace DTRAIN_NAMESPACE {
 
+DTRAIN_DEFINED void Shape::Integer::refuse(std::uint64_t number) {
+  throw_error(Errc::invalid_argument, "extent {} of a shape is negative or makes it too large", {number});
+}
+
+DTRAIN_DEFINED Shape::Shape(std::initializer_list<Integer> extents) {
+  require_few(extents.size());
+  for (const Integer extent : extents) {
+    add(extent.value());
+  }
+}
+
 DTRAIN_DEFINED Shape::Shape(std::span<const std::int64_t> extents) {
-  if (extents.size() > max_rank) {
-    throw_error(Errc::invalid_argument, "a shape has {} extents; at most 8 are possible", {extents.size()});
-  }
+  require_few(extents.size());
   for (const std::int64_t extent : extents) {
-    if (extent < 0 || (extent > 0 && element_count_ > (std::int64_t{1} << 60) / extent)) {
-      throw_error(Errc::invalid_argument, "extent {} of a shape is negative or makes it too large", {extent});
-    }
-    extents_[rank_++] = extent;
-    element_count_ *= extent;
+    add(extent);
   }
+}
+
+DTRAIN_DEFINED void Shape::require_few(std::size_t extents) const {
+  if (extents > max_rank) {
+    throw_error(Errc::invalid_argument, "a shape has {} extents; at most 8 are possible", {extents});
+  }
+}
+
+DTRAIN_DEFINED void Shape::add(std::int64_t extent) {
+  if (extent < 0 || (extent > 0 && element_count_ > (std::int64_t{1} << 60) / extent)) {
+    throw_error(Errc::invalid_argument, "extent {} of a shape is negative or makes it too large", {extent});
+  }
+  extents_[rank_++] = extent;
+  element_count_ *= extent;
 }
 
 DTRAIN_DEFINED std::string to_string(const Shape& shape) {

@@ -153,6 +153,9 @@ struct SamplerOptions {
   int world_size = 1;
   std::uint64_t seed = 0;
   bool shuffle = true;  ///< a new order in every epoch; false: 0, 1, 2, ...
+  /// batches() and shares() leave out the last global batch of an epoch if it has fewer than global_batch samples, so
+  /// that all batches have one size. With `shuffle` other samples are left out in each epoch; evaluation() has all.
+  bool drop_last = false;
 };
 
 /// Gives each rank its samples of every global batch. Every epoch has one global order of the data set, which depends
@@ -161,7 +164,8 @@ struct SamplerOptions {
 /// @ingroup checkpoints
 class DistributedSampler {
  public:
-  /// @throws Error (invalid_argument) for an empty data set or batch, or a rank outside 0..world_size-1.
+  /// @throws Error (invalid_argument) for an empty data set or batch, a rank outside 0..world_size-1, or drop_last
+  /// with a data set smaller than the global batch.
   explicit DistributedSampler(const SamplerOptions& options);
 
   /// A sampler for this rank of the group: `DistributedSampler{group, {.dataset_size = n, .global_batch = b}}`. The
@@ -176,7 +180,8 @@ class DistributedSampler {
 
   /// Batches for training. Step k takes positions [k*B, min((k+1)*B, N)) of the global order (B: global_batch, N:
   /// dataset_size). With n ranks and L samples in such a slice, each rank gets ceil(L/n) of them: at rank, rank+n,
-  /// rank+2n, ... modulo L. So all ranks have the same number of steps, and of samples in each step.
+  /// rank+2n, ... modulo L. So all ranks have the same number of steps, and of samples in each step. If B does not
+  /// divide N, the last batch is shorter on every rank, unless drop_last leaves it out.
   /// Example, L = 4 and n = 3: rank 0 gets positions 0 and 3 of the slice, rank 1 gets 1 and 0, rank 2 gets 2 and 1.
   /// Rank 0 warns in epoch 0 if n does not divide B: some samples of each step then count twice.
   SampleBatches batches(std::uint64_t epoch) const;
@@ -194,7 +199,10 @@ class DistributedSampler {
   std::vector<std::size_t> global_order(std::uint64_t epoch) const;
 
   /// Steps in an epoch, the same on every rank.
-  std::size_t steps_per_epoch() const noexcept { return (options_.dataset_size - 1) / options_.global_batch + 1; }
+  std::size_t steps_per_epoch() const noexcept {
+    return options_.drop_last ? options_.dataset_size / options_.global_batch
+                              : (options_.dataset_size - 1) / options_.global_batch + 1;
+  }
 
   const SamplerOptions& options() const noexcept { return options_; }
 
@@ -207,6 +215,9 @@ class DistributedSampler {
 
   std::size_t rank() const noexcept { return static_cast<std::size_t>(options_.rank); }
   std::size_t ranks() const noexcept { return static_cast<std::size_t>(options_.world_size); }
+
+  /// The epoch's global order, as far as its steps go.
+  std::vector<std::size_t> order_of_steps(std::uint64_t epoch) const;
 
   /// ceil(length / ranks), without overflow.
   std::size_t share(std::size_t length) const noexcept { return (length - 1) / ranks() + 1; }
@@ -239,10 +250,22 @@ DTRAIN_DEFINED DistributedSampler::DistributedSampler(const SamplerOptions& opti
     throw_error(Errc::invalid_argument,
                 "a sampler was made with a global batch of 0 samples; give the samples of all ranks in one step");
   }
+  if (options.drop_last && options.dataset_size < options.global_batch) {
+    throw_error(Errc::invalid_argument,
+                "a sampler was made with drop_last for {} samples and a global batch of {}: no step would be left; "
+                "give a smaller batch",
+                {options.dataset_size, options.global_batch});
+  }
+}
+
+DTRAIN_DEFINED std::vector<std::size_t> DistributedSampler::order_of_steps(std::uint64_t epoch) const {
+  std::vector<std::size_t> order = global_order(epoch);
+  order.resize(std::min(order.size(), steps_per_epoch() * options_.global_batch));
+  return order;
 }
 
 DTRAIN_DEFINED SampleBatches DistributedSampler::batches(std::uint64_t epoch) const {
-  const std::vector<std::size_t> order = global_order(epoch);
+  const std::vector<std::size_t> order = order_of_steps(epoch);
   const std::size_t slice = std::min(options_.global_batch, order.size());
   if (epoch == 0 && rank() == 0 && slice % ranks() != 0) {
     log(LogLevel::warning,
@@ -262,7 +285,7 @@ DTRAIN_DEFINED SampleBatches DistributedSampler::batches(std::uint64_t epoch) co
 }
 
 DTRAIN_DEFINED SampleShares DistributedSampler::shares(std::uint64_t epoch) const {
-  const std::vector<std::size_t> order = global_order(epoch);
+  const std::vector<std::size_t> order = order_of_steps(epoch);
   std::vector<std::size_t> mine;
   std::vector<std::size_t> ends;
   std::vector<float> weights;
@@ -306,6 +329,7 @@ DTRAIN_DEFINED std::vector<std::size_t> DistributedSampler::global_order(std::ui
 
 namespace DTRAIN_NAMESPACE {
 using ddp::DistributedSampler;
+using ddp::SampleBatches;
 using ddp::SamplerOptions;
 using ddp::SampleShare;
 using ddp::SampleShares;

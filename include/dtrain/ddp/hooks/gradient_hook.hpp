@@ -222,9 +222,15 @@ HookFunctions<C> hook_functions(H&& hook) {
   }
   return functions;
 }
+template <class C>
+HookFunctions<C> hook_functions(HookFunctions<C>&& functions) {
+  return std::move(functions);
+}
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
+using ddp::BucketGradient;
+using ddp::CountedChannel;
 using ddp::GradientBucket;
 }  // namespace DTRAIN_NAMESPACE

@@ -186,3 +186,9 @@ DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const backend::StoreRef& s
 #endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::ReducerStatistics;
+using ddp::SlowestRank;
+using ddp::StepTimes;
+}  // namespace DTRAIN_NAMESPACE

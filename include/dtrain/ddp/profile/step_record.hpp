@@ -129,3 +129,8 @@ DTRAIN_DEFINED std::vector<StepRecord> StepRecorder::records(std::uint64_t first
 #endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::StepEvent;
+using ddp::StepRecord;
+}  // namespace DTRAIN_NAMESPACE

@@ -90,3 +90,7 @@ DTRAIN_DEFINED void Accumulation::finish() {
 #endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::NoSync;
+}  // namespace DTRAIN_NAMESPACE

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "dtrain/core/types/tensor_view.hpp"
@@ -38,6 +39,12 @@ ModelFunctions model_functions(M& model) {
     }
   }
   return functions;
+}
+
+/// The same for a list, which is copied. @throws Error (invalid_argument) for parameters that cannot be trained
+inline ModelFunctions model_functions(ParameterList list) {
+  check_parameters(list, false);
+  return {std::move(list), {}, {}, {}, {}, {}};
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp

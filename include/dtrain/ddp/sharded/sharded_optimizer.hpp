@@ -2,6 +2,7 @@
 /// @file
 /// ShardedOptimizer: an optimizer whose state is divided among the ranks. A program makes one of its wrapper.
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -24,12 +25,39 @@
 
 namespace DTRAIN_NAMESPACE {
 
+namespace ddp {
+
+/// A stage of a ShardedOptimizer: zero::States or zero::Gradients.
+template <class S>
+concept ShardingStage = std::same_as<S, zero::States> || std::same_as<S, zero::Gradients>;
+
+}  // namespace ddp
+
+// Arguments that are none of a ShardedOptimizer: one sentence for each.
+template <class R, class C, class Stage = zero::States>
+class ShardedOptimizer {
+ public:
+  static_assert(backend::Communicator<C>,
+                "dtrain: the second argument of ShardedOptimizer is the communicator of its wrapper: write the type "
+                "as DistributedDataParallel<Model, Policy>::Sharded<Rule, Stage>");
+  static_assert(!backend::Communicator<C> || ddp::OptimizerRule<R>,
+                "dtrain: the rule needs operator()(weights, gradients, state, info) const for its State of spans of "
+                "float (contract: the concept ddp::OptimizerRule, in dtrain/ddp/sharded/optimizer_rule.hpp)");
+  static_assert(!backend::Communicator<C> || ddp::ShardingStage<Stage>,
+                "dtrain: the stage of a ShardedOptimizer is dtrain::zero::States or dtrain::zero::Gradients");
+
+  template <class... Arguments>
+  explicit ShardedOptimizer(Arguments&&...) {}
+};
+
 /// ZeRO (Rajbhandari et al., 2020): each rank keeps 1 / ranks of the optimizer's state and updates the same share of
 /// the weights. Stage 1 is zero::States. With stage 2, zero::Gradients, a rank keeps the same share of the gradients.
 ///
 ///   dtrain::DistributedDataParallel ddp{model, group};
 ///   dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{.rate = 3e-4F}};  // and perhaps the stage
 ///   ddp.backward([&](dtrain::Ready ready) { model.backward(ready); }, optimizer);  // the weights are new after it
+///
+/// In a member the type is DistributedDataParallel<Model, Policy>::Sharded<dtrain::optimizers::AdamW>.
 ///
 /// A step reduce-scatters each bucket during the backward pass, applies the rule to this rank's share, and gathers the
 /// new weights: as many bytes as an all-reduce. The ranks of backend::SharedMemory copy them from each other's memory.
@@ -45,8 +73,8 @@ namespace DTRAIN_NAMESPACE {
 /// for the last step's weights. Without `ddp`, save_checkpoint and load_checkpoint still take the optimizer's state.
 /// Threads: the threads of `ddp`'s steps; the rule runs on the thread of the communication during steps.
 /// @ingroup sharding
-template <class R, class C, class Stage = zero::States>
-class ShardedOptimizer {
+template <ddp::OptimizerRule R, backend::Communicator C, ddp::ShardingStage Stage>
+class ShardedOptimizer<R, C, Stage> {
  public:
   /// Collective, blocking: every rank constructs the optimizer between the same steps, for the same stage. `ddp` keeps
   /// its buckets from this call on; they follow the order in which gradients become ready only if `ddp` has made a
@@ -57,9 +85,6 @@ class ShardedOptimizer {
   /// optimizers
   template <class Ddp>
   explicit ShardedOptimizer(Ddp& ddp, R rule, Stage stage = {}) : rule_(std::make_shared<R>(std::move(rule))) {
-    static_assert(ddp::OptimizerRule<R>,
-                  "dtrain: the rule needs operator()(weights, gradients, state, info) const for its State of spans of "
-                  "float (contract: the concept ddp::OptimizerRule, in dtrain/ddp/sharded/optimizer_rule.hpp)");
     static_assert(ddp::HasMeasure<R> == ddp::NormedRule<R>,
                   "dtrain: the rule's measure needs the form ParameterNorms measure(weights, gradients, state, info) "
                   "const, all spans but those of the state constant (see dtrain/ddp/sharded/optimizer_rule.hpp)");

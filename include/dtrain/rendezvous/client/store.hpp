@@ -106,6 +106,13 @@ class Store {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
+namespace DTRAIN_NAMESPACE {
+using rendezvous::CompareSet;
+using rendezvous::RankSet;
+using rendezvous::Store;
+using rendezvous::StoreCall;
+}  // namespace DTRAIN_NAMESPACE
+
 #if DTRAIN_DEFINITIONS
 
 #include "dtrain/async/loop_handle.hpp"

@@ -46,6 +46,10 @@ int cores_of_all_ranks();
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
 
+namespace DTRAIN_NAMESPACE {
+using stream::host::Progress;
+}  // namespace DTRAIN_NAMESPACE
+
 #if DTRAIN_DEFINITIONS
 
 #include <sched.h>

@@ -39,9 +39,26 @@ TEST_CASE("a shape refuses a negative extent and a ninth one, and says which") {
   CHECK_THROWS_WITH((Shape{1, 1, 1, 1, 1, 1, 1, 1, 1}), "a shape has 9 extents; at most 8 are possible");
 }
 
+TEST_CASE("a shape takes integers of any types, and refuses one that std::int64_t does not hold") {
+  const std::vector<float> samples(5);
+  enum { columns = 3 };
+  CHECK(Shape{samples.size(), columns, 2U, short{4}} == Shape{5, 3, 2, 4});
+  CHECK(Shape{std::integral_constant<int, 7>{}} == Shape{7});
+  CHECK_THROWS_WITH((Shape{0, SIZE_MAX}), "extent 18446744073709551615 of a shape is negative or makes it too large");
+  CHECK_THROWS_WITH((Shape{std::size_t{INT64_MAX} + 1}),
+                    "extent 9223372036854775808 of a shape is negative or makes it too large");
+  CHECK_THROWS_WITH(Shape{short{-1}}, "extent -1 of a shape is negative or makes it too large");
+}
+
+template <class... N>
+constexpr bool is_shape = requires(N... numbers) {
+  Shape{numbers...};
+};
+static_assert(is_shape<int, std::size_t> && !is_shape<int, double> && !is_shape<float*>);
+
 TEST_CASE("a view of host memory reads and writes that memory") {
   std::vector<float> values(6, 1.0F);
-  const dtrain::TensorView view = dtrain::tensor_view(values.data(), {2, 3});
+  const dtrain::TensorView view = dtrain::tensor_view(values.data(), {std::size_t{2}, 3});
   CHECK(view.bytes() == 6 * sizeof(float));
   CHECK(view.flat().count == 6);
   view.as<float>()[5] = 2.0F;
@@ -54,8 +71,8 @@ constexpr bool can_be_viewed = requires(Values&& values) {
 };
 static_assert(can_be_viewed<std::vector<float>&> && can_be_viewed<std::span<float>>);
 static_assert(!can_be_viewed<std::vector<float>>, "the view would outlive the memory");
-static_assert(!can_be_viewed<const std::vector<float>&> && !can_be_viewed<std::span<const float>>);
-static_assert(!can_be_viewed<std::vector<std::string>&> && !can_be_viewed<float*&>);
+static_assert(!can_be_viewed<float*&> && !can_be_viewed<std::vector<bool>&>, "neither has a span");
+// Elements that are const or have no DType: tests/compile_fail/tensor_of_const.cpp, tensor_of_unsigned.cpp.
 
 TEST_CASE("a container and a span are viewed whole, with one extent") {
   std::vector<float> values(6, 1.0F);

@@ -34,6 +34,10 @@ void for_each_job(F&& f) {
   }
 }
 
+bool alike(std::span<const std::size_t> one, std::span<const std::size_t> other) {
+  return std::equal(one.begin(), one.end(), other.begin(), other.end());
+}
+
 }  // namespace
 
 TEST_CASE("each step trains on its slice of the global order, whole, with equal counts on all ranks") {
@@ -149,6 +153,31 @@ TEST_CASE("the shares of all ranks are each slice of the global order exactly on
   }
 }
 
+TEST_CASE("drop_last leaves out the last, shorter batch of an epoch, and no sample of the others") {
+  for (const std::size_t size : {std::size_t{20}, std::size_t{23}}) {
+    for (int rank = 0; rank < 2; ++rank) {
+      CAPTURE(size);
+      CAPTURE(rank);
+      SamplerOptions options = options_of(size, 5, rank, 2);
+      const DistributedSampler all(options);
+      options.drop_last = true;
+      const DistributedSampler whole(options);
+      CHECK(whole.steps_per_epoch() == 4);
+      CHECK(all.steps_per_epoch() == (size == 20 ? 4 : 5));
+      CHECK(all.batches(7).size() == all.steps_per_epoch());
+      const SampleBatches batches = whole.batches(7);
+      REQUIRE(batches.size() == 4);
+      REQUIRE(whole.shares(7).size() == 4);
+      for (std::size_t step = 0; step < 4; ++step) {
+        CHECK(alike(batches[step], all.batches(7)[step]));
+        CHECK(alike(whole.shares(7)[step].samples, all.shares(7)[step].samples));
+      }
+      CHECK(whole.global_order(7) == all.global_order(7));
+      CHECK(alike(whole.evaluation().samples(), all.evaluation().samples()));
+    }
+  }
+}
+
 TEST_CASE("evaluation gives every sample exactly once over all ranks, in order") {
   for_each_job([](const std::vector<DistributedSampler>& samplers, std::size_t size, std::size_t batch, std::size_t n) {
     std::vector<int> seen(size, 0);
@@ -206,11 +235,8 @@ TEST_CASE("a sampler of a group is that of the group's rank, whatever rank the o
   };
   const DistributedSampler of_group{Group(), options_of(64, 10, 0, 1)};
   const DistributedSampler of_rank(options_of(64, 10, 2, 3));
-  const auto alike = [](const SampleBatches& one, const SampleBatches& other) {
-    return std::equal(one.samples().begin(), one.samples().end(), other.samples().begin(), other.samples().end());
-  };
-  CHECK(alike(of_group.batches(4), of_rank.batches(4)));
-  CHECK(alike(of_group.evaluation(), of_rank.evaluation()));
+  CHECK(alike(of_group.batches(4).samples(), of_rank.batches(4).samples()));
+  CHECK(alike(of_group.evaluation().samples(), of_rank.evaluation().samples()));
 }
 
 TEST_CASE("options that make no sense are refused in a sentence") {
@@ -219,4 +245,10 @@ TEST_CASE("options that make no sense are refused in a sentence") {
   CHECK_THROWS_WITH_AS(DistributedSampler(options_of(10, 2, 0, 0)), doctest::Contains("rank 0 of 0"), dtrain::Error);
   CHECK_THROWS_WITH_AS(DistributedSampler(options_of(0, 2, 0, 1)), doctest::Contains("without samples"), dtrain::Error);
   CHECK_THROWS_WITH_AS(DistributedSampler(options_of(10, 0, 0, 1)), doctest::Contains("0 samples"), dtrain::Error);
+  SamplerOptions nothing_left = options_of(10, 11, 0, 1);
+  nothing_left.drop_last = true;
+  CHECK_THROWS_WITH_AS(DistributedSampler{nothing_left},
+                       "a sampler was made with drop_last for 10 samples and a global batch of 11: no step would be "
+                       "left; give a smaller batch",
+                       dtrain::Error);
 }

@@ -1,0 +1,21 @@
+// An option that does not exist. Where the options are written with their type, the compiler names it in one line; as
+// `{.bucket_byte = 1}` alone they fit no constructor, and the compiler lists all constructors.
+// expect: bucket_byte
+// one error
+#include <vector>
+
+#include "dtrain/dtrain.hpp"
+
+struct Model {
+  std::vector<dtrain::Parameter> parameters() { return {}; }
+};
+
+using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
+
+void wrap(Model& model, const dtrain::ProcessGroup<Policy>& group) {
+#ifdef DTRAIN_COMPILE_FAIL
+  dtrain::DistributedDataParallel ddp{model, group, dtrain::DdpOptions{.bucket_byte = 1}};
+#else
+  dtrain::DistributedDataParallel ddp{model, group, dtrain::DdpOptions{.bucket_bytes = 1}};
+#endif
+}
