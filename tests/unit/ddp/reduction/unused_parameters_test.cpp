@@ -91,6 +91,6 @@ TEST_CASE("a step without reduction refuses what one with it refuses") {
   const dtrain::StreamHandle elsewhere{{dtrain::DeviceKind::cuda, 0}, nullptr};
   CHECK_THROWS_WITH_AS(step.ready(1, elsewhere), doctest::Contains("came with a stream of cuda:0"), dtrain::Error);
   CHECK_THROWS_WITH_AS(step.ready(2), doctest::Contains("the model has 2 parameters"), dtrain::Error);
-  step.ready(1, {});
+  step.ready(1, dtrain::StreamHandle{});
   step.finish();
 }
