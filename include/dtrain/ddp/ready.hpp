@@ -2,6 +2,7 @@
 /// @file
 /// Ready: callback by which a backward pass marks a gradient as final. A program calls it in backward().
 
+#include <concepts>
 #include <cstddef>
 #include <optional>
 
@@ -49,7 +50,8 @@ class Ready {
   /// graph's or scratch memory. Blocking: no; copies the gradient. After the call the program may write or free the
   /// memory, unless the parameter's own gradient lies there. After the step the reduced values are in the parameter's
   /// own gradient memory.
-  void operator()(std::size_t parameter, const TensorView& gradient) const {
+  template <std::same_as<TensorView> View>  // so that ready(i, {}) is a stream
+  void operator()(std::size_t parameter, const View& gradient) const {
     (*this)(ReadyGradient{parameter, std::nullopt, &gradient});
   }
 

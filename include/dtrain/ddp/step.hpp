@@ -2,6 +2,7 @@
 /// @file
 /// Step: a wrapper's backward pass, from its first ready gradient to the last reduced one.
 
+#include <concepts>
 #include <cstddef>
 #include <exception>
 #include <memory>
@@ -43,7 +44,10 @@ class Step {
 
   /// In this step the gradient is final in `gradient`, host memory that is copied before the call returns. After the
   /// step the reduced values are in the parameter's own gradient memory.
-  void ready(std::size_t parameter, const TensorView& gradient) { ready()(parameter, gradient); }
+  template <std::same_as<TensorView> View>
+  void ready(std::size_t parameter, const View& gradient) {
+    ready()(parameter, gradient);
+  }
 
   /// The same for a gradient that is final once the work now enqueued on `stream` has run. On a GPU it stays unchanged
   /// until finish().
