@@ -43,7 +43,7 @@ class Elastic {
 
   /// Adds tensors to what a worker receives that comes later: parameters, the optimizer's state. Before train().
   /// They are written inside commit() only. Lifetime: the memory outlives train().
-  /// @throws Error (unsupported) for device memory
+  /// @throws Error (unsupported) for device memory and NamedBytes
   void keep(std::vector<NamedTensor> tensors) const { worker_->keep(std::move(tensors), false); }
   /// The same for what the forward pass writes, such as a BatchNorm's buffers: copied at each commit, and put back
   /// before a step is repeated.

@@ -120,6 +120,32 @@ TEST_CASE("one_block and moved_gradients, whose gradients lie where C libraries 
   }
 }
 
+TEST_CASE("wrapped_optimizer fits the line on 1, 2 and 3 ranks, and goes on from the solver's bytes") {
+  const support::TemporaryDirectory folder;
+  const auto line_of = [](int ranks, const std::string& checkpoint) {
+    const Result result =
+        support::run(examples + "wrapped_optimizer", {"--nproc-per-node=" + std::to_string(ranks), checkpoint});
+    INFO(result.error);
+    REQUIRE(result.exit_code == 0);
+    CHECK(result.error == "");
+    float slope = 0;
+    float offset = 0;
+    REQUIRE(std::sscanf(result.output.c_str(), "[0] y = %f x + %f", &slope, &offset) == 2);
+    return std::pair(slope, offset);
+  };
+  const auto [slope, offset] = line_of(1, folder.path + "/1");
+  CHECK(std::abs(slope - 3) > 1e-3);  // 100 steps are not the end of it
+  for (const int ranks : {2, 3}) {
+    CAPTURE(ranks);
+    const auto line = line_of(ranks, folder.path + "/" + std::to_string(ranks));
+    CHECK(std::abs(line.first - slope) < 1e-4);
+    CHECK(std::abs(line.second - offset) < 1e-4);
+  }
+  const auto further = line_of(2, folder.path + "/1");
+  CHECK(std::abs(further.first - 3) < std::abs(slope - 3) / 2);
+  CHECK(std::abs(further.second - 1) < 1e-3);
+}
+
 TEST_CASE("a global batch that the ranks do not divide is said once, with the samples that count twice") {
   const Result result = support::run(examples + "one_block", {"--nproc-per-node=5"});
   INFO(result.error);

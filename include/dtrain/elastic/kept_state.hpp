@@ -21,7 +21,7 @@ inline constexpr std::uint64_t digest_start = 0xcbf29ce484222325u;
 /// Lifetime: the tensors' memory outlives it. Threads: one.
 class KeptState {
  public:
-  /// @throws Error (unsupported) for device memory, (invalid_argument) for a tensor without memory
+  /// @throws Error (unsupported) for device memory and NamedBytes, (invalid_argument) for a tensor without memory
   void keep(std::vector<ddp::NamedTensor> tensors, bool copies);
 
   const std::vector<ddp::NamedTensor>& tensors() const noexcept { return tensors_; }
@@ -63,6 +63,7 @@ class KeptState {
 #include <iterator>
 #include <utility>
 
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::elastic {
@@ -92,6 +93,11 @@ DTRAIN_DEFINED std::uint64_t digest_of(const TensorView& tensor, std::uint64_t h
 DTRAIN_DEFINED void KeptState::keep(std::vector<ddp::NamedTensor> tensors, bool copies) {
   static_cast<void>(ddp::tensor_signatures(tensors));
   for (ddp::NamedTensor& each : tensors) {
+    if (each.bytes != nullptr) {
+      throw_error(Errc::unsupported,
+                  "NamedBytes '{}' are not kept in an elastic job, because their number may change; keep tensors",
+                  {each.name});
+    }
     if (copies) {
       copies_.push_back({tensors_.size(), std::vector<std::byte>(each.value.bytes())});
     }

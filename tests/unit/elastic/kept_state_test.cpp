@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 using dtrain::elastic::KeptState;
@@ -49,4 +50,12 @@ TEST_CASE("copied tensors get the values of the last commit back, and others kee
   copied[1] = 9;
   state.restore();
   CHECK(copied == std::vector<float>{1, 8});
+}
+
+TEST_CASE("bytes whose number may change are not kept") {
+  std::string bytes = "solver";
+  KeptState state;
+  CHECK_THROWS_WITH(
+      state.keep({dtrain::ddp::NamedBytes{"solver", bytes}}, false),
+      "NamedBytes 'solver' are not kept in an elastic job, because their number may change; keep tensors");
 }

@@ -4,6 +4,7 @@
 /// that a thread writes while the training goes on. Programs call it.
 
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -39,6 +40,7 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
   // Not in the file, but the device decides how the values are sent.
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     signature.parameters[i].device = tensors[i].value.device.kind;
+    if (tensors[i].bytes != nullptr) signature.parameters[i].shape = tensors[i].value.shape;  // any length on each rank
   }
   const Deadline deadline = Deadline::after(group.timeout());
   const int count = group::GroupAccess::of(group).next_number("checkpoint");
@@ -54,6 +56,21 @@ void wait_for_weights(const Group& group, std::span<const NamedTensor> tensors) 
     memory.emplace_back(tensor.value.data, tensor.value.bytes());
   }
   group::GroupAccess::of(group).rank_context()->pending_weights->wait_for(memory);
+}
+
+/// Collective, blocking: NamedBytes get the length that rank 0 has read.
+template <class Group>
+void resize_bytes_blocking(const Group& group, std::span<const NamedTensor> tensors) {
+  std::vector<std::int64_t> lengths;
+  for (const NamedTensor& tensor : tensors) {
+    if (tensor.bytes != nullptr) lengths.push_back(static_cast<std::int64_t>(tensor.bytes->size()));
+  }
+  if (lengths.empty()) return;
+  group.broadcast(lengths, 0);
+  auto length = lengths.begin();
+  for (const NamedTensor& tensor : tensors) {
+    if (tensor.bytes != nullptr) tensor.bytes->resize(static_cast<std::size_t>(*length++));
+  }
 }
 
 template <class Group>
@@ -106,8 +123,8 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
   }));
 }
 
-/// Every rank's `tensors` get the values of rank 0's file at `path`. Only rank 0 needs access to the file. Call it
-/// before or after wrapping the model. Collective, blocking: as save_checkpoint.
+/// Every rank's `tensors` get the values of rank 0's file at `path`, NamedBytes also its length. Only rank 0 needs
+/// access to the file. Call it before or after wrapping the model. Collective, blocking: as save_checkpoint.
 /// @returns false on every rank if rank 0 has no such file
 /// @throws Error (disagreement) or JobFailed if the ranks' tensors differ: the first difference and both ranks; Error
 /// (disagreement) on every rank for ranks that give different names;
@@ -122,9 +139,10 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
   if (!detail::run_on_rank0_blocking(group, "reading the checkpoint " + sanitize(path), read)) {
     return false;
   }
+  detail::resize_bytes_blocking(group, tensors);
   std::vector<TensorView> values;
   for (const NamedTensor& tensor : tensors) {
-    values.push_back(tensor.value);
+    values.push_back(tensor.present());
   }
   PackedBroadcast packed(values, group.world_size() > 1);
   packed.launch(
@@ -213,14 +231,15 @@ DTRAIN_DEFINED TensorSnapshot::TensorSnapshot(std::span<const NamedTensor> tenso
   static_cast<void>(tensor_signatures(tensors, access.takes_device_memory()));
   std::size_t bytes = 0;
   for (const NamedTensor& tensor : tensors) {
-    bytes += tensor.value.bytes();
+    bytes += tensor.present().bytes();
   }
   memory_.reset(new std::byte[bytes]);
   std::byte* next = memory_.get();
   for (const NamedTensor& tensor : tensors) {
-    const std::span<const std::byte> elements = access.fetch(tensor.value);
+    const TensorView value = tensor.present();
+    const std::span<const std::byte> elements = access.fetch(value);
     kernels::copy_bytes(next, elements.data(), elements.size());
-    tensors_.push_back({tensor.name, {next, tensor.value.shape, tensor.value.dtype, {}}});
+    tensors_.push_back({tensor.name, {next, value.shape, value.dtype, {}}});
     next += elements.size();
   }
 }

@@ -52,7 +52,8 @@ std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> t
 void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess&& access = {},
                            WritingAttempt attempt = {});
 
-/// Reads the tensors' values from `path`. Blocking: the file system. @returns false if there is no file
+/// Reads the tensors' values from `path`, and gives NamedBytes the file's length. Blocking: the file system. @returns
+/// false if there is no file
 /// @throws Error (protocol) if it is no checkpoint, is damaged or has other tensors: values are unchanged; (the
 /// system's code)
 bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess&& access = {});
@@ -236,7 +237,7 @@ inline void write_checkpoint(AtomicFile& file, std::span<const NamedTensor> tens
   };
   append(checkpoint_header(tensor_signatures(tensors, access.takes_device_memory())));
   for (const NamedTensor& tensor : tensors) {
-    append(access.fetch(tensor.value));
+    append(access.fetch(tensor.present()));
   }
   const Sha256Digest sum = digest.digest();
   file.write(sum);
@@ -251,19 +252,34 @@ DTRAIN_DEFINED void write_checkpoint_file(const std::string& path, std::span<con
 
 DTRAIN_DEFINED bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors,
                                          TensorAccess&& access) {
-  const std::vector<ParameterSignature> wanted = tensor_signatures(tensors, access.takes_device_memory());
+  std::vector<ParameterSignature> wanted = tensor_signatures(tensors, access.takes_device_memory());
   detail::CheckpointReader reader(path);
   if (!reader) return false;
   const std::vector<ParameterSignature> found = reader.read_list();
+  for (std::size_t i = 0; i < std::min(found.size(), wanted.size()); ++i) {
+    if (tensors[i].bytes == nullptr || found[i].dtype != DType::u8 || found[i].shape.extents().size() != 1) continue;
+    if (found[i].shape.element_count() > max_named_bytes) {
+      reader.refuse(format_text("its tensor {} has {} bytes, and at most {} are read",
+                                {in_quotes(found[i].name), found[i].shape.element_count(), max_named_bytes}));
+    }
+    wanted[i].shape = found[i].shape;
+  }
   if (const std::optional<std::string> difference = detail::difference_to_file(found, wanted)) {
     reader.refuse(*difference);
   }
   reader.check_digest();
+  std::vector<std::string> contents;  // allocated before a value is written
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].bytes != nullptr) contents.emplace_back(wanted[i].shape.element_count(), '\0');
+  }
   std::uint64_t offset = 0;
+  auto content = contents.begin();
   for (const NamedTensor& tensor : tensors) {
-    reader.read_bytes(offset, access.place(tensor.value));
-    access.put(tensor.value);
-    offset += tensor.value.bytes();
+    if (tensor.bytes != nullptr) *tensor.bytes = std::move(*content++);
+    const TensorView value = tensor.present();
+    reader.read_bytes(offset, access.place(value));
+    access.put(value);
+    offset += value.bytes();
   }
   return true;
 }

@@ -1,11 +1,12 @@
 #pragma once
 /// @file
-/// NamedTensor: a tensor of a checkpoint, with its name; tensor access: how a checkpoint reads and writes its elements.
-/// Programs list them for checkpoints and Elastic::keep().
+/// NamedTensor: a tensor of a checkpoint, with its name; NamedBytes: bytes of any length; tensor access: how a
+/// checkpoint reads and writes their elements. Programs list them for checkpoints and Elastic::keep().
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,7 +31,27 @@ namespace DTRAIN_NAMESPACE::ddp {
 struct NamedTensor {
   std::string name;
   TensorView value;
+  std::string* bytes = nullptr;  ///< of NamedBytes, in place of `value`
+
+  /// The view of the elements: `value`, or the bytes as they are now.
+  TensorView present() const {
+    return bytes == nullptr ? value : tensor_view(reinterpret_cast<std::uint8_t*>(bytes->data()), {bytes->size()});
+  }
 };
+
+/// Bytes of the training state whose number may change, such as a library's serialised solver:
+/// `state.push_back(dtrain::NamedBytes{"solver", bytes})`. Loading resizes the string; the file has a tensor of u8. An
+/// elastic job does not keep them. Lifetime: the string outlives the calls that get the state.
+/// @ingroup checkpoints
+struct NamedBytes {
+  std::string name;
+  std::string& bytes;
+
+  operator NamedTensor() const { return {name, {nullptr, {0}, DType::u8, {}}, &bytes}; }
+};
+
+/// The most bytes of a NamedBytes that are written or read.
+inline constexpr std::size_t max_named_bytes = std::size_t{1} << 32;
 
 /// The values of a model's parameters, with their names. Gradients are not included: every step computes them anew.
 /// @ingroup checkpoints
@@ -166,15 +187,20 @@ DTRAIN_DEFINED std::vector<ParameterSignature> tensor_signatures(std::span<const
       throw_error(Errc::invalid_argument, "the name of tensor {} of a checkpoint has {} bytes; at most {} are possible",
                   {signatures.size(), tensor.name.size(), max_parameter_name_bytes});
     }
-    if (!on_devices && tensor.value.device.kind != DeviceKind::host) {
-      throw_error(Errc::unsupported, "tensor {} of a checkpoint is on {}; copy it to host memory and give that",
-                  {signatures.size(), to_string(tensor.value.device)});
+    const TensorView value = tensor.present();
+    if (tensor.bytes != nullptr && value.bytes() > max_named_bytes) {
+      throw_error(Errc::limit, "NamedBytes {} of a checkpoint have {} bytes; at most {} are possible",
+                  {signatures.size(), value.bytes(), max_named_bytes});
     }
-    if (tensor.value.data == nullptr && tensor.value.bytes() != 0) {
+    if (!on_devices && value.device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported, "tensor {} of a checkpoint is on {}; copy it to host memory and give that",
+                  {signatures.size(), to_string(value.device)});
+    }
+    if (value.data == nullptr && value.bytes() != 0) {
       throw_error(Errc::invalid_argument, "tensor {} of a checkpoint has no memory; allocate it before",
                   {signatures.size()});
     }
-    signatures.push_back({tensor.name, tensor.value.shape, tensor.value.dtype, DeviceKind::host});
+    signatures.push_back({tensor.name, value.shape, value.dtype, DeviceKind::host});
   }
   return signatures;
 }
@@ -184,6 +210,7 @@ DTRAIN_DEFINED std::vector<ParameterSignature> tensor_signatures(std::span<const
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
+using ddp::NamedBytes;
 using ddp::NamedTensor;
 using ddp::parameter_values;
 }  // namespace DTRAIN_NAMESPACE

@@ -1,0 +1,113 @@
+// ctest: TIMEOUT 120
+// Bytes of any length in checkpoints: a library's own serialisation.
+#include "unit/public_interface/prelude.hpp"
+
+#include "dtrain/ddp/checkpoint/checkpoint_file.hpp"
+
+namespace {
+
+/// A parameter, and bytes around it.
+struct Solver {
+  std::vector<float> weights = std::vector<float>(3);
+  std::string text;
+  std::string more;
+
+  std::vector<dtrain::NamedTensor> state() {
+    std::vector<dtrain::NamedTensor> list{dtrain::NamedBytes{"text", text}, {"weights", dtrain::tensor_view(weights)}};
+    list.push_back(dtrain::NamedBytes{"more", more});
+    return list;
+  }
+  bool operator==(const Solver&) const = default;
+};
+
+const Solver saved{{1, 2, 3}, std::string("a\0b", 3), std::string(100'000, 'x')};
+
+/// Other lengths on every rank.
+Solver other(int rank) {
+  return {{7, 8, 9}, std::string(static_cast<std::size_t>(rank) * 50, 'o'), "short"};
+}
+
+}  // namespace
+
+TEST_CASE("bytes are loaded with the length of the file on every rank, whatever lengths the ranks had") {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path + "/state";
+  for (const int ranks : {1, 3}) {
+    run_well(ranks, [&](const Group& group) {
+      Solver solver = group.rank() == 0 ? saved : other(group.rank());  // rank 0's are written
+      const std::vector<dtrain::NamedTensor> state = solver.state();
+      dtrain::save_checkpoint(group, path, state);
+      solver = other(group.rank());
+      CHECK(dtrain::load_checkpoint(group, path, state));
+      CHECK(solver == saved);
+      solver.text.clear();
+      dtrain::save_checkpoint(group, path, state);  // the list is made once: it has the bytes' present length
+      solver.text = "else";
+      CHECK(dtrain::load_checkpoint(group, path, state));
+      CHECK(solver.text.empty());
+      CHECK(solver.more == saved.more);
+    });
+  }
+}
+
+TEST_CASE("an asynchronous checkpoint has the bytes of the call, and so has a sharded one") {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path + "/state";
+  const std::string sharded_path = folder.path + "/sharded";
+  run_well(2, [&](const Group& group) {
+    Solver solver = saved;
+    const std::vector<dtrain::NamedTensor> state = solver.state();
+    dtrain::PendingCheckpoint pending = dtrain::save_checkpoint_async(group, path, state);
+    solver = other(group.rank());
+    pending.wait();
+    CHECK(dtrain::load_checkpoint(group, path, state));
+    CHECK(solver == saved);
+
+    Model model({5, 2049});
+    DistributedDataParallel ddp{model, group};
+    ShardedOptimizer optimizer{ddp, optimizers::Sgd{}};
+    dtrain::save_checkpoint(group, sharded_path, state, optimizer);
+    solver = other(group.rank());
+    CHECK(dtrain::load_checkpoint(group, sharded_path, state, optimizer));
+    CHECK(solver == saved);
+    pending = dtrain::save_checkpoint_async(group, sharded_path, state, optimizer);
+    solver = other(group.rank());
+    pending.wait();
+    CHECK(dtrain::load_checkpoint(group, sharded_path, state, optimizer));
+    CHECK(solver == saved);
+  });
+}
+
+TEST_CASE("a file with a tensor of numbers, or of too many bytes, is no file of these bytes, and changes nothing") {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path + "/state";
+  std::string bytes = "as before";
+  const std::vector<dtrain::NamedTensor> wanted{dtrain::NamedBytes{"solver", bytes}};
+  std::vector<float> numbers(4);
+  const std::vector<dtrain::NamedTensor> tensor{{"solver", dtrain::tensor_view(numbers)}};
+  dtrain::ddp::write_checkpoint_file(path, tensor);
+  CHECK_THROWS_WITH_AS(dtrain::ddp::read_checkpoint_file(path, wanted),
+                       doctest::Contains("its tensor 0 is 'solver', f32"), dtrain::Error);
+
+  const std::int64_t many = (std::int64_t{1} << 32) + 1;
+  const std::vector<std::byte> header = dtrain::ddp::checkpoint_header({{"solver", {many}, dtrain::DType::u8, {}}});
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(header.data()), static_cast<std::streamsize>(header.size()));
+  std::filesystem::resize_file(path, header.size() + static_cast<std::uintmax_t>(many) + 32);  // sparse
+  CHECK_THROWS_WITH_AS(dtrain::ddp::read_checkpoint_file(path, wanted),
+                       doctest::Contains("has 4294967297 bytes, and at most 4294967296 are read"), dtrain::Error);
+  CHECK(bytes == "as before");
+}
+
+TEST_CASE("a rank that has a tensor in the place of bytes is told on every rank") {
+  const TemporaryDirectory folder;
+  const std::vector<RankEnd> ends = run_groups<Policy>(2, [&](const Group& group) {
+    std::string bytes = "bytes";
+    std::vector<std::uint8_t> numbers(5);
+    std::vector<dtrain::NamedTensor> state{dtrain::NamedBytes{"solver", bytes}};
+    if (group.rank() == 1) state = {{"solver", dtrain::tensor_view(numbers)}};
+    static_cast<void>(dtrain::load_checkpoint(group, folder.path + "/none", state));
+  });
+  for (const RankEnd& end : ends)
+    CHECK_CONTAINS(end.text, "'solver'");
+}
