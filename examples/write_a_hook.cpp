@@ -16,7 +16,7 @@ struct ClipEachRank {
   template <class C>
   void reduce(const dtrain::GradientBucket<C>& bucket) {
     const auto clip = [gradients = bucket.gradients, longest = longest]() noexcept {
-      for (const dtrain::ddp::BucketGradient& gradient : gradients) {
+      for (const dtrain::BucketGradient& gradient : gradients) {
         double square = 0;
         for (const float element : gradient.view.as<float>()) {
           square += static_cast<double>(element) * static_cast<double>(element);

@@ -24,7 +24,7 @@ struct Options {
   std::uint64_t seed = 1;
   std::string data = "/usr/share/datasets/fashion-mnist";
   std::optional<std::size_t> bucket_bytes;
-  dtrain::stream::host::Progress progress = dtrain::stream::host::Progress::automatic;
+  dtrain::Progress progress = dtrain::Progress::automatic;
   std::string save_parameters;        ///< empty: not wanted
   std::string summary;                ///< empty: not wanted
   std::string timeline;               ///< empty: not wanted

@@ -30,7 +30,7 @@ inline CommunicationCost communication_cost(double step, double no_sync, double 
 /// Collective, blocking: less than a second or so.
 template <class Ddp, class Model>
 CommunicationCost probe_overlap(Ddp& ddp, Model& model, const Dataset& dataset,
-                                const dtrain::ddp::SampleBatches& batches) {
+                                const dtrain::SampleBatches& batches) {
   if (ddp.group().world_size() == 1) return {};
   Batch<float> batch;
   const std::size_t parameters = model.parameters().size();

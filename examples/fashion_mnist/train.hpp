@@ -84,7 +84,7 @@ Epochs train_epochs(Ddp& ddp, Model& model, typename Model::Optimizer& sgd, Trai
   const auto begin = Clock::now();
   while (state.step() < last_step) {
     const std::int64_t epoch = state.step() / steps + 1;
-    const dtrain::ddp::SampleBatches batches = sampler.batches(static_cast<std::uint64_t>(epoch));
+    const dtrain::SampleBatches batches = sampler.batches(static_cast<std::uint64_t>(epoch));
     Score seen;
     for (std::int64_t done = state.step() % steps; done < steps; ++done) {
       const std::span<const std::size_t> samples = batches[static_cast<std::size_t>(done)];

@@ -69,7 +69,7 @@ std::vector<double> run_steps(Ddp& ddp, Model& model, Optimizer<Ddp, Model>& opt
   const dtrain::DistributedSampler sampler{
       group, {.dataset_size = sequences.count(), .global_batch = options.global_batch, .seed = options.seed}};
   const auto steps_per_epoch = static_cast<std::int64_t>(sampler.steps_per_epoch());
-  std::optional<dtrain::ddp::SampleBatches> batches;
+  std::optional<dtrain::SampleBatches> batches;
   Batch batch;
   std::vector<double> seconds;
   group.barrier();

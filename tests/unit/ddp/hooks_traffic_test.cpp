@@ -67,7 +67,7 @@ struct Bucket {
 
   std::vector<float> memory;
   std::vector<dtrain::Parameter> parameters;
-  std::vector<dtrain::ddp::BucketGradient> gradients;
+  std::vector<dtrain::BucketGradient> gradients;
 };
 
 constexpr std::size_t plain = 4 * (elements + rows);

@@ -103,7 +103,7 @@ struct Recorder {
   template <class C>
   void reduce(const dtrain::GradientBucket<C>& bucket) {
     std::vector<std::size_t>& parameters = buckets.emplace_back();
-    for (const dtrain::ddp::BucketGradient& gradient : bucket.gradients) {
+    for (const dtrain::BucketGradient& gradient : bucket.gradients) {
       parameters.push_back(gradient.parameter);
       const std::byte* const end = bucket.values.data + bucket.values.count * sizeof(float);
       const bool is_inside =
