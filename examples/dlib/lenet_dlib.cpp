@@ -140,7 +140,7 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
     step.ready(announced);  // the lowest layer, under which the images lie
     step.finish();
     announce_to(nothing);
-    net.update_parameters(solvers, 0.05);
+    net.update_parameters(solvers, 0.01);
   }
 
   std::array<double, 2> sums{};  // losses and samples

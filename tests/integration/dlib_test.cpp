@@ -8,8 +8,9 @@ namespace {
 
 const std::string program = DTRAIN_EXAMPLES_DIR "/lenet_dlib";
 
+/// After a few steps: rounding of sums, which differs with the ranks, grows in later ones.
 double loss_on(const std::string& ranks) {
-  Program started(program, {"--nproc-per-node=" + ranks, "3200"});
+  Program started(program, {"--nproc-per-node=" + ranks, "640"});
   started.close_input();
   const Result result = started.wait(support::soon(std::chrono::seconds(120)));
   INFO(result.error);
@@ -17,7 +18,7 @@ double loss_on(const std::string& ranks) {
   const std::string before = "training loss ";
   const std::size_t found = result.output.find(before);
   REQUIRE(found != std::string::npos);
-  CHECK_CONTAINS(result.output, "after 50 steps on " + ranks + " rank(s)");
+  CHECK_CONTAINS(result.output, "after 10 steps on " + ranks + " rank(s)");
   return std::stod(result.output.substr(found + before.size()));
 }
 

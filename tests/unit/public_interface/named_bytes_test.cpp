@@ -27,6 +27,13 @@ Solver other(int rank) {
   return {{7, 8, 9}, std::string(static_cast<std::size_t>(rank) * 50, 'o'), "short"};
 }
 
+/// The floats stay where they are, since a list has their address.
+void set(Solver& solver, const Solver& to) {
+  std::copy(to.weights.begin(), to.weights.end(), solver.weights.begin());
+  solver.text = to.text;
+  solver.more = to.more;
+}
+
 }  // namespace
 
 TEST_CASE("bytes are loaded with the length of the file on every rank, whatever lengths the ranks had") {
@@ -37,7 +44,7 @@ TEST_CASE("bytes are loaded with the length of the file on every rank, whatever 
       Solver solver = group.rank() == 0 ? saved : other(group.rank());  // rank 0's are written
       const std::vector<dtrain::NamedTensor> state = solver.state();
       dtrain::save_checkpoint(group, path, state);
-      solver = other(group.rank());
+      set(solver, other(group.rank()));
       CHECK(dtrain::load_checkpoint(group, path, state));
       CHECK(solver == saved);
       solver.text.clear();
@@ -58,7 +65,7 @@ TEST_CASE("an asynchronous checkpoint has the bytes of the call, and so has a sh
     Solver solver = saved;
     const std::vector<dtrain::NamedTensor> state = solver.state();
     dtrain::PendingCheckpoint pending = dtrain::save_checkpoint_async(group, path, state);
-    solver = other(group.rank());
+    set(solver, other(group.rank()));
     pending.wait();
     CHECK(dtrain::load_checkpoint(group, path, state));
     CHECK(solver == saved);
@@ -67,11 +74,11 @@ TEST_CASE("an asynchronous checkpoint has the bytes of the call, and so has a sh
     DistributedDataParallel ddp{model, group};
     ShardedOptimizer optimizer{ddp, optimizers::Sgd{}};
     dtrain::save_checkpoint(group, sharded_path, state, optimizer);
-    solver = other(group.rank());
+    set(solver, other(group.rank()));
     CHECK(dtrain::load_checkpoint(group, sharded_path, state, optimizer));
     CHECK(solver == saved);
     pending = dtrain::save_checkpoint_async(group, sharded_path, state, optimizer);
-    solver = other(group.rank());
+    set(solver, other(group.rank()));
     pending.wait();
     CHECK(dtrain::load_checkpoint(group, sharded_path, state, optimizer));
     CHECK(solver == saved);
