@@ -29,8 +29,7 @@ inline CommunicationCost communication_cost(double step, double no_sync, double 
 /// optimizer runs, so the parameters stay as they are; gradients do not. On one rank nothing is communicated.
 /// Collective, blocking: less than a second or so.
 template <class Ddp, class Model>
-CommunicationCost probe_overlap(Ddp& ddp, Model& model, const Dataset& dataset,
-                                const dtrain::SampleBatches& batches) {
+CommunicationCost probe_overlap(Ddp& ddp, Model& model, const Dataset& dataset, const dtrain::SampleBatches& batches) {
   if (ddp.group().world_size() == 1) return {};
   Batch<float> batch;
   const std::size_t parameters = model.parameters().size();

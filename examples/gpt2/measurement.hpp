@@ -45,8 +45,8 @@ double exposed_ms(Ddp& ddp, Model& model, Optimizer<Ddp, Model>& optimizer, cons
 
 /// What this rank has sent in a step, in one direction, by the library's counts: those of the hook, or the gradients'
 /// bytes. They are of all-reduces, in which a rank sends 2 (ranks - 1) / ranks of them (dtrain::CompressedTraffic).
-inline std::uint64_t bytes_sent_per_step(const dtrain::ReducerStatistics& statistics,
-                                         const shared::ChosenHook& hook, bool has_hook, int ranks) {
+inline std::uint64_t bytes_sent_per_step(const dtrain::ReducerStatistics& statistics, const shared::ChosenHook& hook,
+                                         bool has_hook, int ranks) {
   const std::uint64_t reduced =
       has_hook ? statistics.hook.bytes_sent + hook.averaged_bytes() : statistics.bytes_reduced;
   const auto others = static_cast<std::uint64_t>(ranks - 1);
