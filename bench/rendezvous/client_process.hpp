@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "bench/child_process.hpp"
-#include "dtrain/async/manual_reset_event.hpp"
+#include "dtrain/async/events.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
 #include "dtrain/rendezvous/client/store_client.hpp"
 

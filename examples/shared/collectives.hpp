@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/core/crypto/sha256.hpp"
+#include "dtrain/core/crypto.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 

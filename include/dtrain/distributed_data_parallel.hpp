@@ -15,7 +15,6 @@
 
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
@@ -225,7 +224,9 @@ class DistributedDataParallel {
 
  private:
   friend ddp::DriverAccess;
-  using Driver = ddp::Driver<Backend, decltype(group::GroupAccess::of(std::declval<const ProcessGroup<P>&>()))>;
+  using Driver =
+      ddp::Driver<Backend,
+                  std::remove_cvref_t<decltype(group::GroupAccess::of(std::declval<const ProcessGroup<P>&>()))>>;
 
   /// @param model the model; or a ParameterList
   template <class Model, class H>

@@ -77,7 +77,6 @@
 #undef Status
 
 #include "dtrain/async/when_all.hpp"
-#include "dtrain/async/with_deadline.hpp"
 #include "dtrain/backend/gloo.hpp"
 #include "dtrain/backend/mpi.hpp"
 #include "dtrain/backend/nccl.hpp"

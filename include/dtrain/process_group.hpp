@@ -142,7 +142,7 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
 
   explicit ProcessGroup(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
 
-  group::GroupInternals<State> internals() const { return group::GroupInternals<State>(state_); }
+  const State& internals() const noexcept { return *state_; }
 
   group::RankContext& rank_context() const noexcept { return *state_->rank_context(); }
 

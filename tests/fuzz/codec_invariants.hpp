@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "dtrain/rendezvous/protocol/handshake_codec.hpp"
+#include "dtrain/rendezvous/protocol/codec.hpp"
 #include "fuzz/fuzz.hpp"
 
 namespace fuzz {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <variant>
 
-#include "dtrain/rendezvous/protocol/session_codec.hpp"
+#include "dtrain/rendezvous/protocol/codec.hpp"
 
 using namespace dtrain::rendezvous;
 

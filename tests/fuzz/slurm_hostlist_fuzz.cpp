@@ -1,6 +1,6 @@
 // A Slurm host list from anywhere: its first host is a name made of the list's own bytes, or the list is refused.
 
-#include "dtrain/identity/formats/slurm_lists.hpp"
+#include "dtrain/identity/environment/slurm_step.hpp"
 
 #include "fuzz/fuzz.hpp"
 

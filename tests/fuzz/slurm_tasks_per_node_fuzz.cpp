@@ -1,6 +1,6 @@
 // Slurm's counts of tasks from anywhere: the number at a node is what writing the list out gives, or it is refused.
 
-#include "dtrain/identity/formats/slurm_lists.hpp"
+#include "dtrain/identity/environment/slurm_step.hpp"
 
 #include "fuzz/fuzz.hpp"
 

@@ -6,7 +6,7 @@
 
 #include <map>
 
-#include "dtrain/core/crypto/sha256.hpp"
+#include "dtrain/core/crypto.hpp"
 #include "integration/prelude.hpp"
 
 namespace {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/async/task/task.hpp"
+#include "dtrain/async/task.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <string>
 
-#include "dtrain/launch/diagnostics/system_files.hpp"
+#include "dtrain/core/process/system_files.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace support {
@@ -33,7 +33,7 @@ class Machine {
             std::to_string(core) + "," + std::to_string(core + cores));
     }
   }
-  dtrain::launch::SystemFiles files() const { return dtrain::launch::SystemFiles(folder_.path); }
+  dtrain::SystemFiles files() const { return dtrain::SystemFiles(folder_.path); }
 
   void write(const std::string& path, const std::string& text) const {
     std::filesystem::create_directories(std::filesystem::path(folder_.path + path).parent_path());

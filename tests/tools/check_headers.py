@@ -211,7 +211,7 @@ def check_locale(name, text, reals):
     that are not whole"""
     problems = []
     code = re.sub(r"//.*", "", text)
-    remedy = ("which follows the user's setlocale(); use core/text/number_text.hpp, std::from_chars or a comparison of "
+    remedy = ("which follows the user's setlocale(); use core/text/format_text.hpp, std::from_chars or a comparison of "
               "bytes")
     for target in re.findall(r"^#\s*include <([^>]+)>", code, re.MULTILINE):
         if target in LOCALE_HEADERS and name not in STREAMS_OF_BYTES:

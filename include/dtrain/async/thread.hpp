@@ -8,15 +8,19 @@
 #include <signal.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <functional>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/futex.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -105,24 +109,14 @@ class WorkerThread {
   JoiningThread thread_;  ///< last: joined before the other members are destroyed
 };
 
-}  // namespace DTRAIN_NAMESPACE::async
-
 #if DTRAIN_DEFINITIONS
-
-#include <cerrno>
-#include <system_error>
-
-#include "dtrain/core/error.hpp"
-#include "dtrain/core/text/format_text.hpp"
-
-namespace DTRAIN_NAMESPACE::async {
 
 DTRAIN_DEFINED BlockedSignals::BlockedSignals() {
   sigset_t all;
   static_cast<void>(::sigfillset(&all));
   const int error = ::pthread_sigmask(SIG_SETMASK, &all, &before_);
   if (error != 0) {
-    throw_posix(error, "blocking signals to start a thread");
+    throw_posix(error, "blocking signals");
   }
 }
 
@@ -169,6 +163,6 @@ DTRAIN_DEFINED void WorkerThread::main() noexcept {
   }
 }
 
-}  // namespace DTRAIN_NAMESPACE::async
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::async

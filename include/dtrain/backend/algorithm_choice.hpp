@@ -7,6 +7,7 @@
 #include <string>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -61,14 +62,7 @@ std::string to_string(const LinkCost& link);
 /// "fixed", "measured", or "alpha 2e-06 s, beta 1e-10 s/byte".
 std::string to_string(const AlgorithmChoice& choice);
 
-}  // namespace DTRAIN_NAMESPACE::backend
-
 #if DTRAIN_DEFINITIONS
-
-#include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/text/number_text.hpp"
-
-namespace DTRAIN_NAMESPACE::backend {
 
 DTRAIN_DEFINED std::string to_string(const LinkCost& link) {
   return format_text("alpha {} s, beta {} s/byte",
@@ -83,6 +77,6 @@ DTRAIN_DEFINED std::string to_string(const AlgorithmChoice& choice) {
   }
 }
 
-}  // namespace DTRAIN_NAMESPACE::backend
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::backend

@@ -5,11 +5,16 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
+#include <limits>
 #include <string_view>
+#include <vector>
 
 #include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/backend/operation.hpp"
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 
@@ -233,18 +238,7 @@ void check_host_memory(const char* backend, const Devices& devices);
 /// backend selects
 void check_all_reduce_memory(std::string_view topology, const char* backend, const Devices& devices);
 
-}  // namespace DTRAIN_NAMESPACE::backend
-
 #if DTRAIN_DEFINITIONS
-
-#include <functional>
-#include <limits>
-#include <vector>
-
-#include "dtrain/core/error.hpp"
-#include "dtrain/core/text/format_text.hpp"
-
-namespace DTRAIN_NAMESPACE::backend {
 
 namespace detail {
 
@@ -426,6 +420,6 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void check_all_reduce_memory(std::string_view 
   check_host_memory(backend, devices);
 }
 
-}  // namespace DTRAIN_NAMESPACE::backend
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::backend

@@ -6,8 +6,12 @@
 
 #include "dtrain/backend/backend.hpp"
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/channel_setup/open_and_report.hpp"
 #include "dtrain/backend/shared_memory/communicator.hpp"
+#include "dtrain/backend/shared_memory/control_block.hpp"
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/stream/host/communication_stream.hpp"
 
@@ -34,16 +38,7 @@ struct SharedMemory {
 
 static_assert(Backend<SharedMemory>);
 
-}  // namespace DTRAIN_NAMESPACE::backend
-
 #if DTRAIN_DEFINITIONS
-
-#include "dtrain/backend/channel_setup/open_and_report.hpp"
-#include "dtrain/backend/shared_memory/control_block.hpp"
-#include "dtrain/core/error.hpp"
-#include "dtrain/core/text/format_text.hpp"
-
-namespace DTRAIN_NAMESPACE::backend {
 
 namespace shared_memory {
 
@@ -70,6 +65,6 @@ DTRAIN_DEFINED SharedMemory::Communicator SharedMemory::open_blocking(const Chan
   return open_and_report_blocking<Communicator>(context, deadline, selected);
 }
 
-}  // namespace DTRAIN_NAMESPACE::backend
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::backend

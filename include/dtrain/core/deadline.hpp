@@ -1,12 +1,15 @@
 #pragma once
 /// @file
 /// Deadline: the point in time at which a wait ends; every wait in dtrain has one. All blocking calls take or make one.
+/// block_until(): the wait of FailureLatch, LoopHandle and backends on a condition variable or a deadline.
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
+#include <mutex>
 
-#include "dtrain/core/version.hpp"
+#include "dtrain/core/config.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
@@ -53,6 +56,21 @@ inline Deadline with_grace(Deadline deadline) {
   constexpr std::chrono::seconds moment(3);
   const bool has_room = deadline.instant() < Deadline::Clock::time_point::max() - moment;
   return has_room ? Deadline::at(deadline.instant() + moment) : deadline;
+}
+
+/// Blocking: until `ready()` holds or the deadline passes. Calls `ready()` with `lock` held. @returns its last result
+template <class Ready>
+bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Deadline deadline, Ready ready) {
+  while (!ready() && !deadline.passed()) {
+    // An old libstdc++ converts the instant to the system's clock, where one far away overflows.
+    const auto left = std::min<Deadline::Clock::duration>(deadline.remaining(), std::chrono::hours(1));
+    if constexpr (DTRAIN_THREAD_SANITIZER != 0) {  // g++ 12's does not know the wait on the steady clock
+      changed.wait_until(lock, std::chrono::system_clock::now() + left);
+    } else {
+      changed.wait_until(lock, Deadline::Clock::now() + left);
+    }
+  }
+  return ready();
 }
 
 }  // namespace DTRAIN_NAMESPACE

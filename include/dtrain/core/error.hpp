@@ -1,7 +1,9 @@
 #pragma once
 /// @file
 /// dtrain::Error: the exception of dtrain, with action, reason, remedy and source location (SourceLocation);
-/// limit_hint(): the limit of this process (ulimit) that may have caused an error. Every folder but kernels/ throws it.
+/// limit_hint(): the limit of this process (ulimit) that may have caused an error. Every folder but kernels/ throws
+/// it. exception_text(): message of the exception that is being handled. run_rank(), Reducer, LoopHandle, PerNode call
+/// it.
 
 #include <optional>
 #include <string>
@@ -101,6 +103,10 @@ class Error : public std::system_error {
 [[nodiscard]] Error errno_error(const std::string& doing, const std::string& remedy = {},
                                 SourceLocation where = SourceLocation::current());
 
+/// Message of the exception that is being handled; if memory ran out, with the limit that may be the cause. The frames
+/// that what() of LibTorch's c10::Error lists after its message are left out. @pre in a catch block
+std::string exception_text();
+
 }  // namespace DTRAIN_NAMESPACE
 
 template <>
@@ -111,6 +117,8 @@ struct std::is_error_code_enum<dtrain::Errc> : std::true_type {};
 #include <sys/resource.h>
 
 #include <cerrno>
+#include <exception>
+#include <new>
 
 namespace DTRAIN_NAMESPACE {
 
@@ -166,6 +174,19 @@ DTRAIN_DEFINED Error posix_error(int number, const std::string& doing, const std
 
 DTRAIN_DEFINED Error errno_error(const std::string& doing, const std::string& remedy, SourceLocation where) {
   return posix_error(errno, doing, remedy, where);
+}
+
+DTRAIN_DEFINED std::string exception_text() {
+  try {
+    throw;
+  } catch (const std::bad_alloc& error) {
+    return std::string("memory could not be had: ") + error.what() + limit_hint(ENOMEM);
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    return text.substr(0, text.find("\nException raised from "));
+  } catch (...) {
+    return "an exception that is not a std::exception";
+  }
 }
 
 }  // namespace DTRAIN_NAMESPACE

@@ -74,13 +74,7 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
   const OwningProcess process_;
 };
 
-}  // namespace DTRAIN_NAMESPACE
-
 #if DTRAIN_DEFINITIONS
-
-#include "dtrain/core/block_until.hpp"
-
-namespace DTRAIN_NAMESPACE {
 
 DTRAIN_DEFINED void FailureLatch::Unsubscribe::operator()(Callback* callback) const noexcept {
   const std::lock_guard lock(latch->mutex_);
@@ -158,6 +152,6 @@ DTRAIN_DEFINED void FailureLatch::throw_if_failed(int own_rank) const {
   throw Error(code, found->sentence()).with_rank(own_rank);
 }
 
-}  // namespace DTRAIN_NAMESPACE
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE

@@ -2,10 +2,15 @@
 /// @file
 /// log(): lines to stderr, each in one write, at the levels of DTRAIN_LOG. Launchers, ranks and the store call it.
 
+#include <unistd.h>
+
+#include <cstdlib>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/process/blocked_write_signals.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
@@ -30,18 +35,7 @@ inline LogLevel log_level_of(const char* text) noexcept {
 /// Writes "dtrain: text\n" to stderr if `level` is enabled. A full or closed stderr is not an error of the job.
 void log(LogLevel level, std::string_view text);
 
-}  // namespace DTRAIN_NAMESPACE
-
 #if DTRAIN_DEFINITIONS
-
-#include <unistd.h>
-
-#include <cstdlib>
-#include <string>
-
-#include "dtrain/core/process/blocked_write_signals.hpp"
-
-namespace DTRAIN_NAMESPACE {
 
 DTRAIN_DEFINED void log(LogLevel level, std::string_view text) {
   static const LogLevel wanted = log_level_of(std::getenv("DTRAIN_LOG"));
@@ -55,6 +49,6 @@ DTRAIN_DEFINED void log(LogLevel level, std::string_view text) {
   static_cast<void>(written);
 }
 
-}  // namespace DTRAIN_NAMESPACE
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE

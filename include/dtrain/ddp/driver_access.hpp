@@ -20,7 +20,7 @@ struct DriverAccess {
   /// on every rank if two ranks construct different optimizers
   template <class Ddp>
   static void agree_on_reduction(Ddp& ddp, const std::string& reduction) {
-    const auto group = group::GroupAccess::of(ddp.group());
+    const auto& group = group::GroupAccess::of(ddp.group());
     group.rank_context()->require_may_block();
     of(ddp).agree_on_reduction(group, reduction);
   }

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "dtrain/core/types/stream_handle.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {

@@ -30,8 +30,7 @@ DTRAIN_INSTANTIATE class ddp::BufferBroadcast<backend::SharedMemory::Communicato
 DTRAIN_INSTANTIATE class ddp::GradientArena<backend::SharedMemory::Communicator>;
 DTRAIN_INSTANTIATE class ddp::BucketReduction<backend::SharedMemory::Communicator>;
 DTRAIN_INSTANTIATE class ddp::Reducer<backend::SharedMemory::Communicator>;
-DTRAIN_INSTANTIATE struct ddp::Driver<backend::SharedMemory,
-                                      group::GroupInternals<group::GroupState<backend::SharedMemory>>>;
+DTRAIN_INSTANTIATE struct ddp::Driver<backend::SharedMemory, group::GroupState<backend::SharedMemory>>;
 DTRAIN_INSTANTIATE void ddp::broadcast_values(backend::SharedMemory::Communicator&,
                                               backend::SharedMemory::Communicator::Stream, ddp::PackedBroadcast&,
                                               const ddp::FailureContext&);

@@ -121,9 +121,8 @@ int run_worker(const launch::RankProcess& process, int (*call)(void* program, El
 #include <variant>
 
 #include "dtrain/core/cause.hpp"
-#include "dtrain/core/crypto/random.hpp"
+#include "dtrain/core/crypto.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/formation/formation_client.hpp"

@@ -8,13 +8,12 @@
 #include <type_traits>
 #include <utility>
 
-#include "dtrain/async/task/task.hpp"
+#include "dtrain/async/task.hpp"
 #include "dtrain/backend/communicator.hpp"
 #include "dtrain/backend/exchange/block_exchange.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/group/buffers.hpp"
-#include "dtrain/group/device_bounce_buffer.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
 

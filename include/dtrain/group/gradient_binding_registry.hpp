@@ -2,6 +2,8 @@
 /// @file
 /// Gradient binding registry of a RankContext: addresses of parameters whose gradients a Driver has bound.
 
+#include <algorithm>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -58,14 +60,7 @@ class GradientBinding {
   std::shared_ptr<GradientBindingRegistry> registry_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::group
-
 #if DTRAIN_DEFINITIONS
-
-#include <algorithm>
-#include <functional>
-
-namespace DTRAIN_NAMESPACE::group {
 
 DTRAIN_DEFINED bool GradientBindingRegistry::add(const void* address, const void* owner) {
   const std::lock_guard lock(mutex_);
@@ -114,6 +109,6 @@ DTRAIN_DEFINED void GradientBindingRegistry::remove_all_of(const void* owner) no
   std::erase_if(owners_, [owner](const auto& entry) { return entry.second == owner; });
 }
 
-}  // namespace DTRAIN_NAMESPACE::group
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::group

@@ -25,7 +25,7 @@ using StoreEntries = std::vector<std::pair<std::string, std::string>>;
 using WaitUntilSet = std::function<void(Deadline)>;
 
 /// A group without its policy's types, for code that is no template: agreement, planners, reports of failures.
-/// GroupInternals has the typed members. Threads: any.
+/// GroupState has the typed members. Threads: any.
 class GroupHandle {
  public:
   virtual const rendezvous::Membership& members() const noexcept = 0;

@@ -26,7 +26,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
-#include "dtrain/group/device_bounce_buffer.hpp"
+#include "dtrain/group/buffers.hpp"
 #include "dtrain/group/group_handle.hpp"
 #include "dtrain/group/rank_context.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
@@ -58,12 +58,18 @@ using group::GroupOptions;
 namespace DTRAIN_NAMESPACE::group {
 
 /// The part of a GroupState that is compiled once. Threads: as GroupState.
-class GroupStateBase : public RankContext::Closable, public GroupHandle {
+class GroupStateBase : public RankContext::Closable,
+                       public GroupHandle,
+                       public std::enable_shared_from_this<GroupStateBase> {
  public:
   GroupStateBase(const GroupStateBase&) = delete;
   GroupStateBase& operator=(const GroupStateBase&) = delete;
 
+  std::shared_ptr<const GroupHandle> handle() const { return shared_from_this(); }
   const std::shared_ptr<RankContext>& rank_context() const noexcept { return rank_context_; }
+  const std::shared_ptr<GradientBindingRegistry>& gradient_bindings() const noexcept {
+    return rank_context_->gradient_bindings;
+  }
   const rendezvous::Membership& members() const noexcept final { return members_; }
   bool has_all_ranks() const noexcept { return prefix_.empty(); }
 
@@ -87,8 +93,9 @@ class GroupStateBase : public RankContext::Closable, public GroupHandle {
   /// The job's store, with the group's prefix before every key and barriers of the group's ranks.
   rendezvous::Store store() const;
 
-  /// Counts 1, 2, ... for each purpose.
-  int next_number(const std::string& purpose);
+  /// Counts 1, 2, ... for each purpose. Ranks that call it in the same order get the same number, for keys that are
+  /// used once. Blocking: no.
+  int next_number(const std::string& purpose) const;
 
   rendezvous::TaskRunner& tasks;  ///< the rank's; for OffThreadDeleter
 
@@ -107,7 +114,7 @@ class GroupStateBase : public RankContext::Closable, public GroupHandle {
   /// channel_context() for a further channel of the group. @param accumulate f32: even if the group's is not
   backend::ChannelContext next_channel_context(const std::string& purpose, Accumulate accumulate,
                                                const backend::DescribeOperation& describe,
-                                               backend::AlgorithmPreference algorithms);
+                                               backend::AlgorithmPreference algorithms) const;
 
   /// Prefix of the group that the next split with this color makes.
   std::string next_split_prefix(int color);
@@ -123,10 +130,10 @@ class GroupStateBase : public RankContext::Closable, public GroupHandle {
  private:
   const std::string prefix_;  ///< of keys and channel names; empty for the group of all ranks
   const std::shared_ptr<const rendezvous::RankSet> barrier_ranks_;  ///< of the barriers of a subgroup
-  std::atomic<int> channels_opened_{0};
+  mutable std::atomic<int> channels_opened_{0};
   int splits_ = 0;
-  std::mutex numbers_mutex_;
-  std::vector<std::pair<std::string, int>> numbers_;  ///< the last number of each purpose
+  mutable std::mutex numbers_mutex_;
+  mutable std::vector<std::pair<std::string, int>> numbers_;  ///< the last number of each purpose
   const int exceptions_ = std::uncaught_exceptions();
 };
 
@@ -154,19 +161,19 @@ class GroupState final : public GroupStateBase {
   auto& order() const noexcept { return resources_->order; }
 
   /// The open communicator. @throws Error (closed) after the rank has left, (invalid_argument) on the control thread.
-  Communicator& live() {
+  Communicator& live() const {
     rank_context_->require_may_block();
     require_open();
     return *resources_->communicator;
   }
 
   /// Blocking: until the work enqueued before `event` has ended. @throws the job's first cause; Error (timeout)
-  void wait(typename Communicator::Stream::Event& event) {
+  void wait(typename Communicator::Stream::Event& event) const {
     backend::block_until_complete(event, live(), *failure(), rank_context_->timeout, members_.rank_in_job());
   }
 
   /// @throws the job's first cause, if the job or the channel has failed
-  void throw_if_failed() { backend::throw_if_failed(live(), *failure(), members_.rank_in_job()); }
+  void throw_if_failed() const { backend::throw_if_failed(live(), *failure(), members_.rank_in_job()); }
 
   /// wait() for the control thread, which is not blocked. Lifetime: the event outlives the wait.
   async::Task<void> completion(const typename Communicator::Stream::Event& event) {
@@ -207,10 +214,12 @@ class GroupState final : public GroupStateBase {
     }
   }
 
-  /// Collective, blocking: a new channel for the ranks of this group, from the group's own if the backend can.
-  /// @param accumulate f32: even if the group's is not
-  Communicator open_channel(const std::string& purpose, Accumulate accumulate,
-                            const backend::DescribeOperation& describe, backend::AlgorithmPreference algorithms) {
+  /// Collective, blocking: a new channel for the ranks of this group, which never waits for another, from the group's
+  /// own if the backend can. Every rank opens the same channels in the same order. Error sentences contain `purpose`,
+  /// and the text of `describe` for an operation unless it is empty. @param accumulate f32: even if the group's is not
+  Communicator open_channel(const std::string& purpose, Accumulate accumulate = Accumulate::element,
+                            const backend::DescribeOperation& describe = {},
+                            backend::AlgorithmPreference algorithms = {}) const {
     Communicator& own = live();
     const backend::ChannelContext context = next_channel_context(purpose, accumulate, describe, algorithms);
     const Deadline deadline = Deadline::after(rank_context_->timeout);
@@ -229,11 +238,18 @@ class GroupState final : public GroupStateBase {
     }
     Communicator& parent = live();
     start_pending();  // other ranks may wait for this work before they call this
-    Communicator child =
-        make_or_report([&] { return parent.split_blocking(color, key, Deadline::after(rank_context_->timeout)); });
-    rendezvous::Membership members = child.members();
+    std::optional<Communicator> child;
+    try {
+      child.emplace(parent.split_blocking(color, key, Deadline::after(rank_context_->timeout)));
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      report_error(error);  // the other ranks would wait for this one
+      throw;
+    }
+    rendezvous::Membership members = child->members();
     std::shared_ptr<GroupState> state = make(rank_context_, std::move(members), next_split_prefix(color), options_);
-    state->resources_->communicator.emplace(std::move(child));
+    state->resources_->communicator.emplace(*std::move(child));
     return state;
   }
 
@@ -307,20 +323,6 @@ class GroupState final : public GroupStateBase {
     }
   }
 
-  /// Reports an error of `make` to the job, since the other ranks would wait for this one. Blocking: 2 s at most beyond
-  /// `make`. @throws the job's first cause
-  template <class Make>
-  Communicator make_or_report(Make make) const {
-    try {
-      return make();
-    } catch (const JobFailed&) {
-      throw;
-    } catch (const Error& error) {
-      report_error(error);
-      throw;
-    }
-  }
-
   std::shared_ptr<ChannelResources> resources_;
 };
 
@@ -371,7 +373,7 @@ DTRAIN_DEFINED WaitUntilSet GroupStateBase::set_in_background(StoreEntries entri
   return rank_context_->set_in_background(store(), std::move(entries));
 }
 
-DTRAIN_DEFINED int GroupStateBase::next_number(const std::string& purpose) {
+DTRAIN_DEFINED int GroupStateBase::next_number(const std::string& purpose) const {
   const std::lock_guard lock(numbers_mutex_);
   auto found = std::find_if(numbers_.begin(), numbers_.end(), [&](const auto& one) { return one.first == purpose; });
   if (found == numbers_.end()) {
@@ -396,10 +398,9 @@ DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(
   return context;
 }
 
-DTRAIN_DEFINED backend::ChannelContext GroupStateBase::next_channel_context(const std::string& purpose,
-                                                                            Accumulate accumulate,
-                                                                            const backend::DescribeOperation& describe,
-                                                                            backend::AlgorithmPreference algorithms) {
+DTRAIN_DEFINED backend::ChannelContext GroupStateBase::next_channel_context(
+    const std::string& purpose, Accumulate accumulate, const backend::DescribeOperation& describe,
+    backend::AlgorithmPreference algorithms) const {
   backend::ChannelContext context = channel_context(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
                                                     std::max(accumulate, options_.accumulate), describe);
   if (algorithms == backend::AlgorithmPreference::reproducible) {

@@ -47,7 +47,6 @@ void report_lost_output(int rank);
 
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/launch/output/standard_stream.hpp"

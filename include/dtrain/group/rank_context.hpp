@@ -1,16 +1,20 @@
 #pragma once
 /// @file
 /// group::RankContext: control plane, streams and options that all groups of one rank share, from joining to leaving.
-/// ProcessGroup::join() makes it, each GroupState holds it.
+/// ProcessGroup::join() makes it, each GroupState holds it. Pending weights: what a ShardedOptimizer's last step has
+/// yet to store; checkpoints wait for them.
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -25,12 +29,10 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/text/number_text.hpp"
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/group/gradient_binding_registry.hpp"
 #include "dtrain/group/group_handle.hpp"
-#include "dtrain/group/pending_weights.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
 #include "dtrain/rendezvous/control/control_plane.hpp"
@@ -40,6 +42,27 @@
 #include "dtrain/stream/host/stream_registry.hpp"
 
 namespace DTRAIN_NAMESPACE::group {
+
+/// Threads: all members from any thread.
+class PendingWeights {
+ public:
+  /// Memory, as ranges that may overlap, some without bytes.
+  using Ranges = std::span<const std::span<const std::byte>>;
+
+  /// Blocking: until the optimizer's weights in that memory are there.
+  using Wait = std::function<void(Ranges memory)>;
+
+  void add(const void* owner, Wait wait);
+  /// Blocking: until no `wait` runs.
+  void remove(const void* owner) noexcept;
+
+  /// Blocking: until all weights in that memory are there. Calls each optimizer's `wait` once. @throws as `wait`
+  void wait_for(Ranges memory);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<const void*, Wait>> optimizers_;
+};
 
 /// Shared by the rank's groups. The destructor leaves the job; if an exception is unwinding the stack, the rank has
 /// failed instead and the other ranks are notified. In a forked process reports and the destructor do nothing.
@@ -139,6 +162,23 @@ std::shared_ptr<RankContext> join_job_blocking(const rendezvous::ControlPlaneOpt
                                                const RequiredSettings& required);
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void PendingWeights::add(const void* owner, Wait wait) {
+  const std::lock_guard lock(mutex_);
+  optimizers_.emplace_back(owner, std::move(wait));
+}
+
+DTRAIN_DEFINED void PendingWeights::remove(const void* owner) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(optimizers_, [owner](const auto& optimizer) { return optimizer.first == owner; });
+}
+
+DTRAIN_DEFINED void PendingWeights::wait_for(Ranges memory) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& optimizer : optimizers_) {
+    optimizer.second(memory);
+  }
+}
 
 namespace detail {
 

@@ -2,12 +2,15 @@
 /// @file
 /// Process identity, which a RankProcess holds: rank, sizes, node, store address and job of a process; as text.
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -54,17 +57,7 @@ struct ProcessIdentity {
 /// then the warnings.
 std::string to_string(const ProcessIdentity& identity);
 
-}  // namespace DTRAIN_NAMESPACE::identity
-
 #if DTRAIN_DEFINITIONS
-
-#include <algorithm>
-
-#include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/text/sanitize.hpp"
-#include "dtrain/core/text/split.hpp"
-
-namespace DTRAIN_NAMESPACE::identity {
 
 DTRAIN_DEFINE_MEMBERS(ProcessIdentity);
 
@@ -114,6 +107,6 @@ DTRAIN_DEFINED std::string to_string(const ProcessIdentity& identity) {
   return line;
 }
 
-}  // namespace DTRAIN_NAMESPACE::identity
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::identity

@@ -14,8 +14,6 @@
 #include "dtrain/identity/environment/slurm_step.hpp"
 #include "dtrain/identity/formats/json.hpp"
 #include "dtrain/identity/launchers/clusters.hpp"
-#include "dtrain/identity/launchers/single.hpp"
-#include "dtrain/identity/launchers/slurm.hpp"
 #include "dtrain/identity/launchers/torch.hpp"
 #include "dtrain/identity/launchers/variable_tables.hpp"
 #include "dtrain/identity/variables.hpp"

@@ -3,7 +3,7 @@
 /// Identity resolution for rank_process.hpp: the ProcessIdentity of an environment, with the name of its job; pure.
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/identity/environment/local_rank_argument.hpp"
+#include "dtrain/identity/environment/launcher_variables.hpp"
 #include "dtrain/identity/identity_error.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/identity/variables.hpp"

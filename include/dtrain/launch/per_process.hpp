@@ -2,7 +2,14 @@
 /// @file
 /// launch::PerProcess, for a Policy: an external launcher starts each rank's process and sets its identity.
 
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/log.hpp"
 #include "dtrain/launch/rank_process.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -19,19 +26,7 @@ struct PerProcess {
   static StartResult start(int argc, char** argv);
 };
 
-}  // namespace DTRAIN_NAMESPACE::launch
-
 #if DTRAIN_DEFINITIONS
-
-#include <exception>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "dtrain/core/cause.hpp"
-#include "dtrain/core/log.hpp"
-
-namespace DTRAIN_NAMESPACE::launch {
 
 DTRAIN_DEFINED StartResult PerProcess::start(int argc, char** argv) {
   try {
@@ -44,6 +39,6 @@ DTRAIN_DEFINED StartResult PerProcess::start(int argc, char** argv) {
   }
 }
 
-}  // namespace DTRAIN_NAMESPACE::launch
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::launch

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -15,9 +14,9 @@
 #include <string_view>
 #include <vector>
 
+#include "dtrain/core/process/system_files.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/variables.hpp"
-#include "dtrain/launch/diagnostics/system_files.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -61,18 +60,6 @@ inline std::optional<ProcessStatus> parse_process_status(std::string_view line) 
   return std::nullopt;
 }
 
-/// Removes the next decimal number from the text and returns it; nullopt if there is none.
-inline std::optional<pid_t> take_number(std::string_view& text) {
-  text.remove_prefix(std::min(text.find_first_not_of(" \n"), text.size()));
-  pid_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{}) {
-    return std::nullopt;
-  }
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  return number;
-}
-
 inline bool is_same_program(pid_t a, pid_t b) {
   struct ::stat first {};
   struct ::stat second {};
@@ -110,8 +97,8 @@ inline std::vector<pid_t> descendants_of(pid_t process) {
     for (const std::string& task : files.names(tasks)) {
       const std::string text = files.text(format_text("{}/{}/children", {tasks, task})).value_or("");
       std::string_view children = text;
-      while (const std::optional<pid_t> child = detail::take_number(children)) {
-        found.push_back(*child);
+      while (!children.empty()) {  // "12 13 "
+        if (const auto child = identity::parse_integer(next_entry(children, ' '))) found.push_back(*child);
       }
     }
   }

@@ -11,7 +11,7 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/identity/process_identity.hpp"
-#include "dtrain/rendezvous/control/control_plane_options.hpp"
+#include "dtrain/rendezvous/control/control_plane.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {
 class Variables;
@@ -91,16 +91,15 @@ RankProcess rank_process_of_launcher(const identity::Variables& variables, std::
 
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/identity/environment/local_rank_argument.hpp"
+#include "dtrain/identity/environment/launcher_variables.hpp"
 #include "dtrain/identity/job_name.hpp"
-#include "dtrain/identity/launchers/single.hpp"
 #include "dtrain/identity/launchers/variable_tables.hpp"
 #include "dtrain/identity/resolve_identity.hpp"
 #include "dtrain/identity/variables.hpp"
 #include "dtrain/launch/configuration/flags.hpp"
 #include "dtrain/launch/configuration/job_identity.hpp"
 #include "dtrain/launch/configuration/settings.hpp"
-#include "dtrain/launch/configuration/worker_environment.hpp"
+#include "dtrain/launch/configuration/worker_program.hpp"
 #include "dtrain/launch/diagnostics/network_report.hpp"
 #include "dtrain/launch/supervise/process_setup.hpp"
 

@@ -76,6 +76,36 @@ inline bool is_network_error(int error) noexcept {
   }
 }
 
+/// Whether a later attempt may succeed: the server, or the route to it, may not be up yet.
+inline bool is_retriable(int error) noexcept {
+  return is_network_error(error) || error == EADDRNOTAVAIL || error == EAFNOSUPPORT || error == EAGAIN;
+}
+
+/// Reports that the connection is tried again.
+/// @throws Error (posix) if another attempt cannot succeed, or it is too late for it
+inline void note_unconnected(int number, const std::string& host, std::uint16_t port, Deadline::Clock::time_point begin,
+                             Deadline::Clock::time_point last, const Backoff& backoff) {
+  const Deadline::Clock::time_point now = Deadline::Clock::now();
+  const bool loopback_is_down =
+      is_loopback_host(host) && number == ENETUNREACH && is_unreachable(SocketAddress::loopback_v4(port));
+  if (backoff.connects_once && !loopback_is_down) {  // the caller tries other ports, and adds the time and the remedy
+    throw posix_error(number, format_text("connecting to {}:{}", {host, port}));
+  }
+  const char* const what_to_do =
+      loopback_is_down ? "this host's loopback interface is down; bring it up: ip link set lo up"
+      : number == EPERM || number == EACCES
+          ? "a security policy or a firewall of this machine forbids it: allow this program to connect"
+          : "check that rank 0 or its launcher runs there, MASTER_ADDR and MASTER_PORT, and DTRAIN_INTERFACE on that "
+            "host";
+  const Error error = posix_error(
+      number, format_text("connecting to {} port {}, tried for {}", {host, port, duration_text(now - begin)}),
+      what_to_do);
+  if (loopback_is_down || !is_retriable(number) || now >= last) {
+    throw error;
+  }
+  backoff.on_retry(error.what());
+}
+
 }  // namespace detail
 
 /// Sends small messages at once (TCP_NODELAY), enables keepalive, and never raises SIGPIPE. One coroutine may read
@@ -209,42 +239,6 @@ inline async::Task<ConnectResult> connect(async::EventLoop& loop, SocketAddress 
   }
   co_return std::move(result);
 }
-
-namespace detail {
-
-/// Whether a later attempt may succeed: the server, or the route to it, may not be up yet.
-inline bool is_retriable(int error) noexcept {
-  return is_network_error(error) || error == EADDRNOTAVAIL || error == EAFNOSUPPORT || error == EAGAIN;
-}
-
-/// Notifies the observer that the connection is tried again.
-/// @throws Error (posix) if another attempt cannot succeed, or it is too late for it
-inline void note_unconnected(int number, const std::string& host, std::uint16_t port, Deadline::Clock::time_point begin,
-                             Deadline::Clock::time_point last, const Backoff& backoff) {
-  const Deadline::Clock::time_point now = Deadline::Clock::now();
-  const bool loopback_is_down =
-      is_loopback_host(host) && number == ENETUNREACH && is_unreachable(SocketAddress::loopback_v4(port));
-  if (backoff.connects_once && !loopback_is_down) {  // the caller tries other ports, and adds the time and the remedy
-    throw posix_error(number, format_text("connecting to {}:{}", {host, port}));
-  }
-  const char* const what_to_do =
-      loopback_is_down ? "this host's loopback interface is down; bring it up: ip link set lo up"
-      : number == EPERM || number == EACCES
-          ? "a security policy or a firewall of this machine forbids it: allow this program to connect"
-          : "check that rank 0 or its launcher runs there, MASTER_ADDR and MASTER_PORT, and DTRAIN_INTERFACE on that "
-            "host";
-  const Error error = posix_error(
-      number, format_text("connecting to {} port {}, tried for {}", {host, port, duration_text(now - begin)}),
-      what_to_do);
-  if (loopback_is_down || !is_retriable(number) || now >= last) {
-    throw error;
-  }
-  if (backoff.observer != nullptr) {
-    backoff.observer->note(error.what());
-  }
-}
-
-}  // namespace detail
 
 /// One attempt to each address in turn. @param attempt_timeout of each attempt
 /// @returns the first connection, or the most specific error: for localhost the refusal by 127.0.0.1, not a missing ::1

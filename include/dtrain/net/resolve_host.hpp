@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -15,29 +16,21 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/async/manual_reset_event.hpp"
+#include "dtrain/async/events.hpp"
 #include "dtrain/async/thread.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/socket_address.hpp"
 
 namespace DTRAIN_NAMESPACE::net {
 
-/// Observer of failed attempts that are repeated. An exception of note() ends the attempts.
-class RetryObserver {
- public:
-  virtual void note(std::string why) = 0;
-
- protected:
-  ~RetryObserver() = default;
-};
-
 /// Delays between attempts.
 struct Backoff {
   std::chrono::milliseconds first{10};
   std::chrono::milliseconds longest{1000};
   std::chrono::milliseconds attempt_timeout{5000};  ///< of one attempt, for an address that does not answer at all
-  RetryObserver* observer = nullptr;                ///< gets the reason of each failure that another attempt follows
   bool connects_once = false;                       ///< each address is tried once; only the name is asked for again
+  /// Gets the reason of each failure that another attempt follows. Its exception ends the attempts.
+  std::function<void(std::string why)> on_retry = [](const std::string&) {};
 };
 
 /// Addresses in the order to try them, or the reason for their absence.
@@ -152,10 +145,10 @@ inline std::shared_ptr<ResolveRequest> start_resolve_request(async::EventLoop& l
   return request;
 }
 
-/// Notifies the observer that the name is resolved again.
+/// Reports that the name is resolved again.
 /// @throws Error (refused) for an invalid name, or if it is too late for another attempt
 inline void note_unresolved(const std::string& host, const std::string& reason, Deadline::Clock::time_point begin,
-                            Deadline::Clock::time_point last, RetryObserver* observer) {
+                            Deadline::Clock::time_point last, const Backoff& backoff) {
   const std::string why_none = invalid_name_reason(host);
   if (!why_none.empty()) {
     throw unresolved_error(host, why_none);
@@ -165,9 +158,7 @@ inline void note_unresolved(const std::string& host, const std::string& reason, 
   if (now >= last) {
     throw error;
   }
-  if (observer != nullptr) {
-    observer->note(error.what());
-  }
+  backoff.on_retry(error.what());
 }
 
 }  // namespace detail
@@ -211,7 +202,7 @@ inline async::Task<std::vector<SocketAddress>> resolve_with_backoff(async::Event
     if (!resolution.addresses.empty()) {
       co_return std::move(resolution.addresses);
     }
-    detail::note_unresolved(host, resolution.reason, begin, deadline.instant() - delay, backoff.observer);
+    detail::note_unresolved(host, resolution.reason, begin, deadline.instant() - delay, backoff);
     co_await loop.sleep_for(delay);
   }
 }

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/net/poll_descriptor.hpp"
 
 namespace DTRAIN_NAMESPACE::net {
 

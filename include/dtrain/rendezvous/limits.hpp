@@ -45,7 +45,7 @@ struct Limits {
   std::size_t waited_keys = 4096;                       ///< of one session, in all its waits
   std::size_t barrier_ranges = 4 * max_barrier_ranges;  ///< of one session, in all barriers that it waits in
   std::size_t outgoing_bytes = std::size_t{64} << 20;   ///< unsent, of one session (session.hpp)
-  std::size_t pending_connections = 2048;               ///< the oldest are closed beyond it (store_job_options.hpp)
+  std::size_t pending_connections = 2048;               ///< the oldest are closed beyond it (job_state.hpp)
   std::chrono::milliseconds handshake{5000};            ///< from accepting a connection to receiving its whole Join
   std::chrono::milliseconds send{60000};                ///< how long unsent frames of a session may make no progress
   std::chrono::milliseconds liveness{5000};             ///< how long a session that sends nothing counts as alive

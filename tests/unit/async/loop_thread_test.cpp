@@ -1,4 +1,4 @@
-#include "dtrain/async/loop_thread.hpp"
+#include "dtrain/async/loop_handle.hpp"
 #include "dtrain/async/thread.hpp"
 #include "support/no_threads.hpp"
 #include "unit/async/prelude.hpp"

@@ -1,5 +1,4 @@
-#include "dtrain/async/manual_reset_event.hpp"
-#include "dtrain/async/auto_reset_event.hpp"
+#include "dtrain/async/events.hpp"
 #include "unit/async/prelude.hpp"
 
 namespace {

@@ -34,9 +34,8 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/core/crypto/sha256.hpp"
+#include "dtrain/core/crypto.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/exception_text.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/process/control_groups.hpp"
 #include "dtrain/core/text/format_text.hpp"

@@ -31,7 +31,7 @@ template <class Policy>
 void expect_order() {
   std::atomic<bool> first_has_written{false};
   run_well<Policy>(2, [&](const dtrain::ProcessGroup<Policy>& group) {
-    const auto internals = dtrain::group::GroupAccess::of(group);
+    const auto& internals = dtrain::group::GroupAccess::of(group);
     const support::DeviceBuffer values = support::on_device(std::vector<float>(count, 0.0F));
     const dtrain::BufferView view{values.data(), count, dtrain::DType::f32, group.stream().device()};
     PinnedBuffer source(bytes), result(bytes);

@@ -262,11 +262,8 @@ TEST_CASE("frames that share bytes with each other come whole and in order, also
 
 TEST_CASE("a host that does not resolve is named, with what to set") {
   EventLoop loop;
-  struct NoRetry final : net::RetryObserver {
-    void note(std::string why) override { FAIL("it tries again: ", why); }
-  } no_retry;
   net::Backoff patient;
-  patient.observer = &no_retry;
+  patient.on_retry = [](const std::string& why) { FAIL("it tries again: ", why); };
   for (const std::string host : {"no-such-host.invalid", "", "two words", "host:29500", "10.0.0.256", "a..b"}) {
     CHECK_ERROR(loop.run_until(net::connect_with_backoff(loop, host, 1, Deadline::after(10s), patient), soon()),
                 Errc::refused, "'" + host + "'", "MASTER_ADDR");
@@ -278,19 +275,15 @@ TEST_CASE("a name that is unknown is asked for again until it is known, and each
   support::NameService& names = support::NameService::get();
   names.reset();
   Listener listener = Listener::bind(loop, SocketAddress::loopback_v4(0));
-  struct Retries final : net::RetryObserver {
-    void note(std::string why) override {
-      sentences.push_back(std::move(why));
-      if (sentences.size() == 30) {
-        support::NameService::get().set_address("127.0.0.1");
-      }
-    }
-    std::vector<std::string> sentences;
-  } retries;
-  const std::vector<std::string>& sentences = retries.sentences;
+  std::vector<std::string> sentences;
   net::Backoff patient;
   patient.longest = 20ms;
-  patient.observer = &retries;
+  patient.on_retry = [&sentences](std::string why) {
+    sentences.push_back(std::move(why));
+    if (sentences.size() == 30) {
+      support::NameService::get().set_address("127.0.0.1");
+    }
+  };
   const auto body = [&]() -> Task<void> {
     Task<Connection> connecting =
         net::connect_with_backoff(loop, "train-0.train.test", listener.port(), soon(), patient);

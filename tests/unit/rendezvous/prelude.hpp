@@ -28,11 +28,11 @@
 #include <variant>
 #include <vector>
 
-#include "dtrain/async/with_deadline.hpp"
+#include "dtrain/async/when_all.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"
 #include "dtrain/rendezvous/membership/origin.hpp"
-#include "dtrain/rendezvous/protocol/session_codec.hpp"
+#include "dtrain/rendezvous/protocol/codec.hpp"
 #include "dtrain/rendezvous/server_state/job_state.hpp"
 #include "support/expect_error.hpp"
 #include "support/limited_child.hpp"

@@ -17,7 +17,7 @@
 #include "dtrain/rendezvous/control/control_plane.hpp"
 #include "dtrain/rendezvous/server/listen.hpp"
 #include "dtrain/rendezvous/server/store_server.hpp"
-#include "dtrain/rendezvous/server_state/store_job_options.hpp"
+#include "dtrain/rendezvous/server_state/job_state.hpp"
 #include "support/sanitized.hpp"
 
 namespace rendezvous_test {

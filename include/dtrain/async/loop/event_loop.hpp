@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "dtrain/async/loop/scheduler.hpp"
-#include "dtrain/async/task/task.hpp"
+#include "dtrain/async/task.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/descriptor.hpp"

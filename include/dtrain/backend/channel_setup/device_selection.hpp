@@ -19,8 +19,7 @@
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/channel_setup/store_gather.hpp"
-#include "dtrain/core/crypto/random.hpp"
-#include "dtrain/core/crypto/sha256.hpp"
+#include "dtrain/core/crypto.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/serializer.hpp"

@@ -5,9 +5,11 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdlib>
 #include <functional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -161,14 +163,7 @@ auto store_all_gather(const StoreRank& self, const std::string& name, Own own, s
   return values;
 }
 
-}  // namespace DTRAIN_NAMESPACE::backend
-
 #if DTRAIN_DEFINITIONS
-
-#include <cstdlib>
-#include <system_error>
-
-namespace DTRAIN_NAMESPACE::backend {
 
 DTRAIN_DEFINED StoreRank StoreRank::of(const ChannelContext& context, Deadline deadline, std::string doing) {
   const auto name = [members = context.members](int other) {
@@ -284,6 +279,6 @@ DTRAIN_DEFINED void take_texts(const StoreRank& self, const std::string& name, s
 
 }  // namespace detail
 
-}  // namespace DTRAIN_NAMESPACE::backend
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::backend

@@ -19,7 +19,6 @@
 #include "dtrain/backend/gloo/endpoint.hpp"
 #include "dtrain/backend/gloo/mesh.hpp"
 #include "dtrain/backend/message_passing/transport.hpp"
-#include "dtrain/core/block_until.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"

@@ -17,7 +17,6 @@
 #include "dtrain/async/thread.hpp"
 #include "dtrain/backend/mpi/library.hpp"
 #include "dtrain/backend/mpi/progress_loop.hpp"
-#include "dtrain/core/block_until.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"

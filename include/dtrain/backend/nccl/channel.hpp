@@ -22,7 +22,6 @@
 #include "dtrain/backend/nccl/channel_status.hpp"
 #include "dtrain/backend/nccl/inflight_ring.hpp"
 #include "dtrain/backend/nccl/library.hpp"
-#include "dtrain/core/block_until.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"

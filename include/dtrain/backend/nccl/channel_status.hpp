@@ -17,7 +17,6 @@
 
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/backend/failure/first_cause.hpp"
-#include "dtrain/core/block_until.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"

@@ -24,7 +24,7 @@
 #include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/backend/shared_memory/segment.hpp"
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/crypto/random.hpp"
+#include "dtrain/core/crypto.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"

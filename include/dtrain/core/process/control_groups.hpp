@@ -55,9 +55,8 @@ std::uint64_t number_after(std::string_view text, std::string_view label, std::u
 #include <limits>
 #include <system_error>
 
-#include "dtrain/core/process/small_file.hpp"
+#include "dtrain/core/process/system_files.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/text/split.hpp"
 
 namespace DTRAIN_NAMESPACE {
 

@@ -1,8 +1,11 @@
 #pragma once
 /// @file
 /// format_text(): a text with values in it; duration_text(): a duration as text; throw_error(), throw_errno(): an Error
-/// with such a sentence. Every folder but kernels/ makes its error sentences by it.
+/// with such a sentence. Every folder but kernels/ makes its error sentences by it. number_text(): floating-point
+/// numbers as text, the same in every locale. Lists in texts of variables and flags: next_entry() takes one entry,
+/// has_entry() finds one, joined() makes a list.
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <concepts>
@@ -16,9 +19,23 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/text/number_text.hpp"
 
 namespace DTRAIN_NAMESPACE {
+
+/// @name Numbers that ranks compare, send or print. printf's %f and %g and std::to_string follow setlocale(), so that
+/// two ranks with different locales would write one number in two ways ("0.5" and "0,5").
+/// @{
+
+/// The shortest text that means this number and no other: "0.01", "20", "1e-10".
+std::string number_text(double number);
+std::string number_text(float number);
+
+/// @param digits at most this many significant ones, without zeros at the end: "%.3g" of the C locale
+std::string number_text(double number, int digits);
+
+/// @param decimals as many, also if they are zeros: "%.1f" of the C locale
+std::string fixed_text(double number, int decimals);
+/// @}
 
 /// "0.3 s", "600.0 s".
 inline std::string duration_text(Deadline::Clock::duration time) {
@@ -140,7 +157,66 @@ template <std::size_t Count>
   throw_posix(errno, doing, where);
 }
 
+/// Removes the first entry of `list`, up to `separator` or to the end, and the separator. @returns the entry
+inline std::string_view next_entry(std::string_view& list, char separator) noexcept {
+  const std::string_view entry = list.substr(0, list.find(separator));
+  list.remove_prefix(std::min(entry.size() + 1, list.size()));
+  return entry;
+}
+
+/// Whether a list has the entry; an empty list has none.
+inline bool has_entry(std::string_view list, char separator, std::string_view entry) noexcept {
+  while (!list.empty()) {
+    if (next_entry(list, separator) == entry) return true;
+  }
+  return false;
+}
+
+/// The texts with `separator` between them.
+template <class Texts>
+std::string joined(const Texts& texts, std::string_view separator) {
+  std::string list;
+  for (const auto& text : texts) {
+    append_text(list, "{}{}", {list.empty() ? std::string_view() : separator, text});
+  }
+  return list;
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
 #if DTRAIN_DEFINITIONS
+
+#include <charconv>
+
+namespace DTRAIN_NAMESPACE {
+
+namespace detail {
+
+/// @param how what std::to_chars takes after the number
+template <class Number, class... How>
+std::string characters_of(Number number, How... how) {
+  char text[400];  // the largest double with one decimal has 311
+  const std::to_chars_result result = std::to_chars(text, text + sizeof text, number, how...);
+  return std::string(text, result.ec == std::errc{} ? result.ptr : text);
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::string number_text(double number) {
+  return detail::characters_of(number);
+}
+
+DTRAIN_DEFINED std::string number_text(float number) {
+  return detail::characters_of(number);
+}
+
+DTRAIN_DEFINED std::string number_text(double number, int digits) {
+  return detail::characters_of(number, std::chars_format::general, digits);
+}
+
+DTRAIN_DEFINED std::string fixed_text(double number, int decimals) {
+  return detail::characters_of(number, std::chars_format::fixed, decimals);
+}
 
 DTRAIN_DEFINED void TextValue::append_to(std::string& text) const {
   switch (size_) {
@@ -183,6 +259,6 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted_posix(int number, const c
 
 }  // namespace detail
 
-#endif  // DTRAIN_DEFINITIONS
-
 }  // namespace DTRAIN_NAMESPACE
+
+#endif  // DTRAIN_DEFINITIONS

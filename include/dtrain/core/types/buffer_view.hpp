@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// BufferView: non-owning view of contiguous elements, the operand of a collective; Device: kind and index of the
-/// device of memory or of a stream. Collectives take them.
+/// device of memory or of a stream; StreamHandle: the type of a stream's device and native handle, for Ready and other
+/// interfaces without templates. Collectives take them.
 
 #include <cstddef>
 #include <cstdint>
@@ -69,6 +70,22 @@ BufferView buffer_view(std::span<T> values) noexcept {
 template <Element T>
 ConstBufferView buffer_view(std::span<const T> values) noexcept {
   return {reinterpret_cast<const std::byte*>(values.data()), values.size(), dtype_of<T>::value, {}};
+}
+
+/// Identifies the stream that produced a gradient. For the host `native` is null: the work is done when the handle is
+/// passed. For CUDA it is the cudaStream_t. Lifetime: the stream outlives the step that it is passed to.
+/// @ingroup streams
+struct StreamHandle {
+  Device device{};
+  void* native = nullptr;
+
+  friend constexpr bool operator==(const StreamHandle&, const StreamHandle&) = default;
+};
+
+/// Whether it is cudaStreamPerThread, another stream in every thread: the value 2 of the CUDA runtime's driver_types.h,
+/// because code that is compiled apart from the program does not have CUDA's headers.
+inline bool is_stream_of_each_thread(StreamHandle stream) noexcept {
+  return stream.device.kind == DeviceKind::cuda && reinterpret_cast<std::uintptr_t>(stream.native) == 2;
 }
 
 }  // namespace DTRAIN_NAMESPACE

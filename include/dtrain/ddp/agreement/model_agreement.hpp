@@ -33,7 +33,7 @@ void agree_blocking(const group::GroupHandle& group, const std::string& prefix, 
 
 #include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/backend/store_ref.hpp"
-#include "dtrain/core/crypto/sha256.hpp"
+#include "dtrain/core/crypto.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/serializer.hpp"

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/crypto/sha256.hpp"
+#include "dtrain/core/crypto.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/serializer.hpp"

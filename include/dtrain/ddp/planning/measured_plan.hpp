@@ -35,7 +35,6 @@ inline constexpr std::size_t given_plan_steps = 5;
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/text/number_text.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
 #include "dtrain/ddp/planning/plan_search.hpp"
 #include "dtrain/ddp/planning/saved_plan.hpp"

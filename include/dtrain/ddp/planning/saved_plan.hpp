@@ -12,7 +12,7 @@
 #include <string>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/crypto/sha256.hpp"
+#include "dtrain/core/crypto.hpp"
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/planning/bucket_planner.hpp"

@@ -7,10 +7,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -19,6 +22,7 @@
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
+#include "dtrain/ddp/checkpoint/atomic_file.hpp"
 #include "dtrain/ddp/profile/step_record.hpp"
 #include "dtrain/ddp/rank0_task.hpp"
 #include "dtrain/rendezvous/client/value_chunks.hpp"
@@ -164,21 +168,7 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
   }));
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::write_timeline;
-}  // namespace DTRAIN_NAMESPACE
-
 #if DTRAIN_DEFINITIONS
-
-#include <cstdint>
-#include <map>
-#include <tuple>
-
-#include "dtrain/ddp/checkpoint/atomic_file.hpp"
-
-namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
@@ -350,6 +340,10 @@ DTRAIN_DEFINED std::optional<RankTimeline> parse_rank_timeline(int rank, std::st
   return timeline;
 }
 
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-#endif  // DTRAIN_DEFINITIONS
+namespace DTRAIN_NAMESPACE {
+using ddp::write_timeline;
+}  // namespace DTRAIN_NAMESPACE

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "dtrain/core/deadline.hpp"
-#include "dtrain/core/types/stream_handle.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/gradient_table.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"

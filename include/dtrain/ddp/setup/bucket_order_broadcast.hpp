@@ -3,14 +3,21 @@
 /// Bucket order broadcast, which Driver sets up: rank 0 publishes its ready order, by which every rank plans buckets.
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "dtrain/backend/store_ref.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/serializer.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/reduction/bucket_rebuild.hpp"
 #include "dtrain/group/group_handle.hpp"
+#include "dtrain/rendezvous/client/value_chunks.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -23,20 +30,7 @@ std::vector<std::size_t> read_order_blocking(const group::GroupHandle& group, co
 void set_up_order_broadcast(BucketRebuild& rebuild, const std::shared_ptr<const group::GroupHandle>& group,
                             const std::string& prefix);
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #if DTRAIN_DEFINITIONS
-
-#include <cstdint>
-#include <string_view>
-
-#include "dtrain/backend/store_ref.hpp"
-#include "dtrain/core/error.hpp"
-#include "dtrain/core/serializer.hpp"
-#include "dtrain/core/text/format_text.hpp"
-#include "dtrain/rendezvous/client/value_chunks.hpp"
-
-namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
@@ -98,6 +92,6 @@ DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild,
   };
 }
 
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::ddp

@@ -129,7 +129,7 @@ bool scales_averages([[maybe_unused]] std::span<const Parameter> parameters, [[m
 
 /// Steps point into it, so it does not move with its wrapper. The reducer is destroyed before its stream.
 /// @tparam Backend of the group's channels
-/// @tparam Group a handle as group::GroupInternals
+/// @tparam Group as group::GroupState
 template <class Backend, class Group>
 struct Driver {
   using Communicator = typename Backend::Communicator;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/crypto/sha256.hpp"
+#include "dtrain/core/crypto.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
 #include "dtrain/ddp/sharded/sharded_parameters.hpp"
 

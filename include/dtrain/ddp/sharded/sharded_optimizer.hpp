@@ -21,7 +21,7 @@
 #include "dtrain/ddp/sharded/sharded_reduction.hpp"
 #include "dtrain/ddp/step_work.hpp"
 #include "dtrain/group/group_internals.hpp"
-#include "dtrain/group/pending_weights.hpp"
+#include "dtrain/group/rank_context.hpp"
 
 namespace DTRAIN_NAMESPACE {
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Addresses in variables: "host", "host:port" and "[IPv6 address]:port"; the contact address of an Open MPI 4 daemon.
-/// master_address.hpp and clusters.hpp parse by them.
+/// variable_tables.hpp and clusters.hpp parse by them.
 
 #include <algorithm>
 #include <cstddef>
@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "dtrain/core/text/split.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/variables.hpp"
 
 namespace DTRAIN_NAMESPACE::identity {

@@ -16,9 +16,7 @@
 #include <vector>
 
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/text/split.hpp"
 #include "dtrain/identity/environment/launcher_variables.hpp"
-#include "dtrain/identity/environment/local_rank_argument.hpp"
 #include "dtrain/identity/formats/addresses.hpp"
 #include "dtrain/identity/formats/json.hpp"
 

@@ -6,7 +6,6 @@
 
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/environment/launcher_variables.hpp"
-#include "dtrain/identity/environment/local_rank_argument.hpp"
 #include "dtrain/identity/environment/slurm_step.hpp"
 #include "dtrain/identity/launchers/variable_tables.hpp"
 

@@ -20,13 +20,12 @@
 #include <string_view>
 #include <utility>
 
-#include "dtrain/core/crypto/sha256.hpp"
+#include "dtrain/core/crypto.hpp"
 #include "dtrain/core/process/descriptor.hpp"
+#include "dtrain/core/process/system_files.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/core/text/split.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/identity/variables.hpp"
-#include "dtrain/launch/diagnostics/system_files.hpp"
 #include "dtrain/launch/process_tree.hpp"
 #include "dtrain/rendezvous/membership/origin.hpp"
 

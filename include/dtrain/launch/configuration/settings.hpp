@@ -20,7 +20,6 @@
 #include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/variables.hpp"
-#include "dtrain/net/poll_descriptor.hpp"
 #include "dtrain/rendezvous/protocol/secret.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
@@ -101,7 +100,7 @@ inline std::string secret_in_file(const std::string& path,
   std::size_t length = 0;
   ssize_t count = file ? 1 : -1;
   while (count > 0 && length < text.size()) {
-    net::wait_descriptor(file.get(), POLLIN, deadline, doing);
+    wait_descriptor(file.get(), POLLIN, deadline, doing);
     count = ::read(file.get(), text.data() + length, text.size() - length);
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) {
       count = 1;

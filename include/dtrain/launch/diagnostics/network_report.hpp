@@ -14,12 +14,11 @@
 #include <vector>
 
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/process/system_files.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
-#include "dtrain/core/text/split.hpp"
 #include "dtrain/identity/process_identity.hpp"
 #include "dtrain/identity/variables.hpp"
-#include "dtrain/launch/diagnostics/system_files.hpp"
 #include "dtrain/net/interfaces.hpp"
 #include "dtrain/net/socket_address.hpp"
 
@@ -36,6 +35,47 @@ inline std::string folder_of_interface(std::string_view name) {
 inline bool is_virtual(const std::vector<std::string>& files) {
   return std::none_of(files.begin(), files.end(),
                       [](const std::string& file) { return file == "device" || file.compare(0, 6, "lower_") == 0; });
+}
+
+/// The address of a name in a text with the format of /etc/hosts.
+inline std::optional<net::SocketAddress> address_in_hosts(std::string_view hosts, std::string_view name) {
+  while (!hosts.empty()) {
+    std::string_view line = next_entry(hosts, '\n');
+    line = line.substr(0, line.find('#'));
+    std::optional<net::SocketAddress> address;
+    while (!line.empty()) {
+      const std::size_t begin = std::min(line.find_first_not_of(" \t\r"), line.size());
+      line.remove_prefix(begin);
+      const std::string_view word = line.substr(0, line.find_first_of(" \t\r"));
+      line.remove_prefix(word.size());
+      if (!address) {
+        address = net::SocketAddress::from_numeric(word, 0);
+        if (!address) {
+          break;
+        }
+      } else if (word == name) {
+        return address;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+/// Whether a list of transports disables those whose names begin with one of `transports`.
+/// Example for {"rc"}: "sm" and "^rc" (all but rc) disable it, "rc,sm" and "^tcp" do not.
+inline bool leaves_out(std::string_view list, std::initializer_list<const char*> transports) {
+  const bool all_others = !list.empty() && list.front() == '^';
+  list.remove_prefix(all_others ? 1 : 0);
+  bool listed = false;
+  while (!list.empty()) {
+    std::string_view word = list.substr(0, list.find_first_of(",;"));
+    list.remove_prefix(word.size() + (word.size() < list.size() ? 1 : 0));
+    word.remove_prefix(!word.empty() && word.front() == '\\' ? 1 : 0);  // UCX: rc without auxiliary transports
+    for (const std::string_view transport : transports) {
+      listed = listed || word.substr(0, transport.size()) == transport;
+    }
+  }
+  return listed == all_others;
 }
 
 }  // namespace detail
@@ -62,34 +102,6 @@ inline std::string speed_text(std::optional<int> mbit) {
   }
   return text + " Gbit/s";
 }
-
-namespace detail {
-
-/// The address of a name in a text with the format of /etc/hosts.
-inline std::optional<net::SocketAddress> address_in_hosts(std::string_view hosts, std::string_view name) {
-  while (!hosts.empty()) {
-    std::string_view line = next_entry(hosts, '\n');
-    line = line.substr(0, line.find('#'));
-    std::optional<net::SocketAddress> address;
-    while (!line.empty()) {
-      const std::size_t begin = std::min(line.find_first_not_of(" \t\r"), line.size());
-      line.remove_prefix(begin);
-      const std::string_view word = line.substr(0, line.find_first_of(" \t\r"));
-      line.remove_prefix(word.size());
-      if (!address) {
-        address = net::SocketAddress::from_numeric(word, 0);
-        if (!address) {
-          break;
-        }
-      } else if (word == name) {
-        return address;
-      }
-    }
-  }
-  return std::nullopt;
-}
-
-}  // namespace detail
 
 /// The numeric address of the job's store, from the text itself or from /etc/hosts; else nullopt. Also nullopt for
 /// every address (0.0.0.0), and for a host name that is a loopback address here (Debian's 127.0.1.1), because it is
@@ -146,27 +158,6 @@ inline std::vector<std::string> active_infiniband_ports(const SystemFiles& files
   }
   return active;
 }
-
-namespace detail {
-
-/// Whether a list of transports disables those whose names begin with one of `transports`.
-/// Example for {"rc"}: "sm" and "^rc" (all but rc) disable it, "rc,sm" and "^tcp" do not.
-inline bool leaves_out(std::string_view list, std::initializer_list<const char*> transports) {
-  const bool all_others = !list.empty() && list.front() == '^';
-  list.remove_prefix(all_others ? 1 : 0);
-  bool listed = false;
-  while (!list.empty()) {
-    std::string_view word = list.substr(0, list.find_first_of(",;"));
-    list.remove_prefix(word.size() + (word.size() < list.size() ? 1 : 0));
-    word.remove_prefix(!word.empty() && word.front() == '\\' ? 1 : 0);  // UCX: rc without auxiliary transports
-    for (const std::string_view transport : transports) {
-      listed = listed || word.substr(0, transport.size()) == transport;
-    }
-  }
-  return listed == all_others;
-}
-
-}  // namespace detail
 
 /// Environment variables that disable InfiniBand for NCCL, UCX or libfabric, each as "NAME='value'".
 /// Sources: NCCL's, UCX's and libfabric's documentation of these variables.

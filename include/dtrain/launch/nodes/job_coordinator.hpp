@@ -15,14 +15,13 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/async/auto_reset_event.hpp"
+#include "dtrain/async/events.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/identity/variables.hpp"
 #include "dtrain/launch/configuration/node_launcher_options.hpp"
-#include "dtrain/launch/configuration/worker_environment.hpp"
+#include "dtrain/launch/configuration/worker_program.hpp"
 #include "dtrain/launch/nodes/job_result.hpp"
-#include "dtrain/launch/nodes/launcher_records.hpp"
 #include "dtrain/launch/nodes/node_rendezvous.hpp"
 #include "dtrain/rendezvous/server/store_server.hpp"
 
@@ -168,7 +167,7 @@ class JobCoordinator {
     first_report_.reset();
     is_complete_ = false;
     left_.clear();
-    leaving_.clear();
+    watching_.clear();
     if (is_first()) {
       ranks_->open(attempt);
     }
@@ -179,12 +178,11 @@ class JobCoordinator {
       co_await node_rendezvous_.set(keys().start(), "start");
     } else {
       co_await node_rendezvous_.get(keys().start());
-      watching_cause_ = watch(keys().cause(), [this](const std::string& value) {
-        cause_ = from_bytes<FailureRecord>(value, launcher_value).cause;
-      });
-      watching_joins_ = watch(keys().complete(), [this](const std::string&) { is_complete_ = true; });
+      watch(keys().cause(),
+            [this](const std::string& value) { cause_ = from_bytes<FailureRecord>(value, launcher_value).cause; });
+      watch(keys().complete(), [this](const std::string&) { is_complete_ = true; });
     }
-    watching_failure_ = watch(keys().failing(), [this](const std::string& value) {
+    watch(keys().failing(), [this](const std::string& value) {
       first_report_ = from_bytes<FailureRecord>(value, launcher_value);
       if (is_first() && !first_report_->secondary) {
         ranks_->report_loss(first_report_->cause);
@@ -208,7 +206,7 @@ class JobCoordinator {
   /// store may not have read that yet. @pre the process has just ended
   async::Task<bool> has_left(int rank) {
     if (!is_first()) {
-      leaving_.push_back(watch(keys().left(rank), [this, rank](const std::string&) { left_.insert(rank); }));
+      watch(keys().left(rank), [this, rank](const std::string&) { left_.insert(rank); });
     }
     const Deadline deadline = Deadline::after(std::chrono::milliseconds(is_alone() ? 200 : 500));
     while (!knows_left(rank) && !is_lost(rank) && !node_rendezvous_.is_over() && !deadline.passed()) {
@@ -297,7 +295,7 @@ class JobCoordinator {
 
   JobResult decide(const std::vector<NodeEnd>& nodes) const {
     const int first_reported = first_report_ ? first_report_->cause.rank : -1;
-    return decide_result(nodes, first_cause(), first_reported, RestartPolicy{options_->max_restarts}, attempt_);
+    return decide_result(nodes, first_cause(), first_reported, options_->max_restarts, attempt_);
   }
 
   async::Task<JobResult> decide_for_all_nodes() {
@@ -311,10 +309,7 @@ class JobCoordinator {
 
   void stop_watching() {
     watching_stops_.cancel();
-    watching_cause_.cancel();
-    watching_joins_.cancel();
-    watching_failure_.cancel();
-    leaving_.clear();
+    watching_.clear();
   }
 
   /// Sets a key for the other launchers, if there are any.
@@ -339,9 +334,9 @@ class JobCoordinator {
     }
   }
 
-  /// Calls the handler with the key's value when another launcher, or this one, has set the key.
-  async::TaskHandle watch(std::string key, std::function<void(const std::string&)> handler) {
-    return loop_->spawn(wait_for(std::move(key), std::move(handler)), ignored());
+  /// Calls the handler with the key's value when another launcher, or this one, has set the key in this attempt.
+  void watch(std::string key, std::function<void(const std::string&)> handler) {
+    watching_.push_back(loop_->spawn(wait_for(std::move(key), std::move(handler)), ignored()));
   }
 
   async::Task<void> wait_for(std::string key, std::function<void(const std::string&)> handler) {
@@ -362,11 +357,8 @@ class JobCoordinator {
   std::optional<FailureRecord> first_report_;  ///< the first report of any launcher
   bool is_complete_ = false;                   ///< all ranks have joined
   std::set<int> left_;
-  std::vector<async::TaskHandle> leaving_;
   async::TaskHandle watching_stops_;  ///< the tasks come last: destroyed before the members that they use
-  async::TaskHandle watching_cause_;
-  async::TaskHandle watching_joins_;
-  async::TaskHandle watching_failure_;
+  std::vector<async::TaskHandle> watching_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch

@@ -153,11 +153,6 @@ inline void fields(Serializer& of, NodeEnd& end) {
   of.flag(end.abandoned);
 }
 
-/// --max-restarts. Attempts count from 0.
-struct RestartPolicy {
-  int max_restarts = 0;
-};
-
 /// The same on every launcher of the job.
 struct JobResult {
   int exit_code = 0;
@@ -185,9 +180,9 @@ inline const NodeEnd* first_node(const std::vector<NodeEnd>& nodes, const std::o
 }
 
 /// @param nodes one for each node, in order
-/// @param attempt counts from 0
+/// @param max_restarts --max-restarts @param attempt counts from 0
 inline JobResult decide_result(const std::vector<NodeEnd>& nodes, const std::optional<Cause>& cause, int first_reported,
-                               const RestartPolicy& policy, int attempt) {
+                               int max_restarts, int attempt) {
   int stop_signal = 0;
   bool interrupted = false;
   bool started = true;
@@ -226,10 +221,10 @@ inline JobResult decide_result(const std::vector<NodeEnd>& nodes, const std::opt
     result.report = failure_report(*node->first, secondary, cause, node->host, node->last_lines);
     // After a usage error, the next attempt would have the same command line and environment.
     const bool is_usage = node->first->exit_code() == exit_code_usage;
-    result.restart = !interrupted && attempt < policy.max_restarts && !is_usage;
+    result.restart = !interrupted && attempt < max_restarts && !is_usage;
     if (result.restart) {
       result.report.push_back(
-          format_text("attempt {} of {} begins: {}", {attempt + 2, policy.max_restarts + 1, result.report.front()}));
+          format_text("attempt {} of {} begins: {}", {attempt + 2, max_restarts + 1, result.report.front()}));
     }
   }
   return result;

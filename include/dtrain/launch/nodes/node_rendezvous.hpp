@@ -1,34 +1,142 @@
 #pragma once
 /// @file
 /// Rendezvous of the launchers of all nodes, from joining to leaving, and the sentences about a launcher that is lost
-/// or does not join. JobCoordinator owns it.
+/// or does not join; launcher records: keys and values that JobCoordinator and NodeRendezvous of each node write to
+/// node 0's store. JobCoordinator owns it.
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
-#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "dtrain/async/auto_reset_event.hpp"
+#include "dtrain/async/events.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/launch/configuration/node_launcher_options.hpp"
-#include "dtrain/launch/nodes/launcher_records.hpp"
 #include "dtrain/net/socket_address.hpp"
 #include "dtrain/rendezvous/client/store.hpp"
 #include "dtrain/rendezvous/client/store_client.hpp"
+#include "dtrain/rendezvous/limits.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"
 #include "dtrain/rendezvous/membership/rank_set.hpp"
+#include "dtrain/rendezvous/protocol/codec.hpp"
 #include "dtrain/rendezvous/server/listen.hpp"
 #include "dtrain/rendezvous/server/store_server.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {
+
+/// Keys of an attempt begin with "attempt/" and its number. Stop requests concern the job, not an attempt.
+class LauncherKeys {
+ public:
+  explicit LauncherKeys(int attempt) : attempt_(format_text("attempt/{}/", {attempt})) {}
+
+  static std::string node_info(int node) { return "node/" + std::to_string(node); }        ///< NodeInfo
+  static std::string table() { return "nodes"; }                                           ///< NodeTable
+  static std::string stop(int count) { return "stop/" + std::to_string(count); }           ///< a signal
+  std::string start() const { return attempt_ + "start"; }                                 ///< ranks can join
+  std::string complete() const { return attempt_ + "complete"; }                           ///< all ranks have joined
+  std::string cause() const { return attempt_ + "cause"; }                                 ///< FailureRecord
+  std::string failing() const { return attempt_ + "failing"; }                             ///< FailureRecord
+  std::string left(int rank) const { return format_text("{}left/{}", {attempt_, rank}); }  ///< it has left
+  std::string end(int node) const { return format_text("{}end/{}", {attempt_, node}); }    ///< NodeEnd
+  std::string job_result() const { return attempt_ + "job_result"; }                       ///< JobResult
+
+ private:
+  std::string attempt_;
+};
+
+/// The subject of the sentence about a value that cannot be read (see from_bytes).
+inline constexpr std::string_view launcher_value = "what another launcher of this job wrote";
+
+/// A failure, as a launcher reports it to the others.
+struct FailureRecord {
+  Cause cause;
+  bool secondary = false;  ///< a worker's, caused by a failure that the ranks know already
+};
+
+inline void fields(Serializer& of, FailureRecord& record) {
+  rendezvous::fields(of, record.cause);
+  of.flag(record.secondary);
+}
+
+/// A launcher's information about its node.
+struct NodeInfo {
+  int workers = 1;
+  std::string host;     ///< its name, for messages
+  std::string host_id;  ///< see rendezvous/membership/host_identity.hpp
+};
+
+inline void fields(Serializer& of, NodeInfo& info) {
+  of.number(info.workers);
+  of.text(info.host, rendezvous::max_name_bytes);
+  of.text(info.host_id, rendezvous::max_name_bytes);
+}
+
+/// The table that node 0 sends to all launchers.
+struct NodeTable {
+  std::vector<int> workers;  ///< of each node
+  std::string problem;       ///< why these nodes cannot form a job; empty if they can
+
+  int node_count() const noexcept { return static_cast<int>(workers.size()); }
+
+  /// Number of ranks on nodes with a lower node rank.
+  int first_rank(int node) const noexcept {
+    return std::accumulate(workers.begin(), workers.begin() + std::min(node, node_count()), 0);
+  }
+  int world_size() const noexcept { return first_rank(node_count()); }
+};
+
+inline void fields(Serializer& of, NodeTable& table) {
+  of.list(table.workers, 0, rendezvous::max_world_size, [&of](int& workers) { of.number(workers); });
+  of.text(table.problem, rendezvous::max_sentence_bytes);
+}
+
+/// @param node_infos one for each node, in order
+inline NodeTable table_of(const std::vector<NodeInfo>& node_infos) {
+  NodeTable table;
+  std::map<std::string, std::size_t> node_of_host;
+  std::int64_t ranks = 0;
+  for (std::size_t node = 0; node < node_infos.size(); ++node) {
+    const NodeInfo& info = node_infos[node];
+    table.workers.push_back(info.workers);
+    ranks += info.workers;
+    const auto [position, is_new] = node_of_host.emplace(info.host_id, node);
+    if (!is_new && table.problem.empty()) {
+      table.problem = format_text(
+          "nodes {} and {} are one host, {}; start one launcher on each host (with more workers: --nproc-per-node), or "
+          "set another DTRAIN_HOST_ID for each to let one host be several nodes",
+          {position->second, node, info.host});
+    }
+    if (info.workers < 1 && table.problem.empty()) {
+      table.problem = format_text("node {} has {} workers", {node, info.workers});
+    }
+  }
+  if (ranks > rendezvous::max_world_size && table.problem.empty()) {
+    table.problem =
+        format_text("all nodes together have {} workers; at most {} are possible", {ranks, rendezvous::max_world_size});
+  }
+  return table;
+}
+
+/// "4 ranks on 2 nodes (3 on node 0, 1 on node 1)"; lists at most 8 nodes.
+inline std::string to_string(const NodeTable& table) {
+  constexpr std::size_t most = 8;
+  std::string text = format_text("{} ranks on {} nodes (", {table.world_size(), table.node_count()});
+  for (std::size_t node = 0; node < table.workers.size() && node < most; ++node) {
+    append_text(text, "{}{} on node {}", {node == 0 ? "" : ", ", table.workers[node], node});
+  }
+  return text + (table.workers.size() > most ? ", ...)" : ")");
+}
 
 /// @param cause the first cause of the launchers' job, in which node ranks are the ranks
 /// @param store the address where node 0's launcher listens
@@ -115,7 +223,6 @@ class NodeRendezvous {
     request.world_size = options_->node.node_count;
     request.job = options_->job;
     session_ = co_await rendezvous::StoreClient::join(*loop_, address, std::move(request), failure_, deadline);
-    missing_nodes_task_.cancel();
     store_.emplace(session_->weak_from_this(), nullptr);
     co_await exchange_node_info();
   }
@@ -218,34 +325,16 @@ class NodeRendezvous {
     job.job = options_->job;
     job.owner = format_text("the launcher of node 0 on host {}", {host_->name});
     job.join_deadline = deadline;
-    job.on_joined = [this](int node, const std::string&) { joined_.insert(node); };
+    job.missing_text = [this](const std::vector<int>& missing) {
+      return missing_nodes(missing, options_->node.node_count, duration_text(options_->join_timeout), store_text(),
+                           listens_at_);
+    };
     job.on_failure = [this](const Cause& cause) {
       if (!has_joined()) {  // it is joining, which cannot succeed any more
         failure_->set(cause);
       }
     };
     launchers_ = &server_->open(std::move(job));
-    missing_nodes_task_ = loop_->spawn(watch_missing_nodes(deadline));
-  }
-
-  /// Fails the job shortly before the store would, so that the sentence names nodes and not ranks.
-  async::Task<void> watch_missing_nodes(Deadline deadline) {
-    const Deadline::Clock::duration all = deadline.remaining();
-    const Deadline::Clock::duration before = 2 * std::min<Deadline::Clock::duration>(all / 10, std::chrono::seconds(1));
-    co_await loop_->sleep_for(all - before);
-    std::vector<int> missing;
-    for (int node = 0; node < options_->node.node_count; ++node) {
-      if (joined_.count(node) == 0) {
-        missing.push_back(node);
-      }
-    }
-    if (!missing.empty()) {
-      launchers_->post_failure(Cause{CauseKind::timeout,
-                                     -1,
-                                     {},
-                                     missing_nodes(missing, options_->node.node_count,
-                                                   duration_text(options_->join_timeout), store_text(), listens_at_)});
-    }
   }
 
   async::Task<void> exchange_node_info() {
@@ -282,11 +371,9 @@ class NodeRendezvous {
   FailureLatch::Subscription subscription_;
   std::optional<rendezvous::StoreServer> server_;  ///< on node 0 only
   rendezvous::JobServer* launchers_ = nullptr;     ///< the server's
-  std::set<int> joined_;
   rendezvous::StoreClient::Owner session_;
   std::optional<rendezvous::Store> store_;
   NodeTable table_;
-  async::TaskHandle missing_nodes_task_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch

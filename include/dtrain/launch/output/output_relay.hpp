@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/async/auto_reset_event.hpp"
+#include "dtrain/async/events.hpp"
 #include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/version.hpp"
@@ -109,11 +109,7 @@ class LineFold {
   DTRAIN_NOT_INLINED static std::string rank_name(int rank) { return format_text("rank {}: ", {rank}); }
 
   DTRAIN_NOT_INLINED static std::string prefix_of(const std::vector<int>& ranks) {
-    std::string prefix = "[";
-    for (const std::string& run : rendezvous::rank_ranges(ranks)) {
-      append_text(prefix, "{}{}", {prefix.size() == 1 ? "" : ",", run});
-    }
-    return prefix.append("] ");
+    return format_text("[{}] ", {joined(rendezvous::rank_ranges(ranks), ",")});
   }
 
   std::size_t held_with(int rank) const {

@@ -6,9 +6,9 @@
 
 #include <functional>
 
-#include "dtrain/async/auto_reset_event.hpp"
+#include "dtrain/async/events.hpp"
 #include "dtrain/launch/configuration/node_launcher_options.hpp"
-#include "dtrain/launch/configuration/worker_environment.hpp"
+#include "dtrain/launch/configuration/worker_program.hpp"
 #include "dtrain/launch/output/console.hpp"
 #include "dtrain/launch/supervise/signal_forwarder.hpp"
 #include "dtrain/launch/supervise/workers.hpp"

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/async/auto_reset_event.hpp"
+#include "dtrain/async/events.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/log.hpp"

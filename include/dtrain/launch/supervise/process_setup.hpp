@@ -16,7 +16,7 @@
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/launch/configuration/worker_environment.hpp"
+#include "dtrain/launch/configuration/worker_program.hpp"
 #include "dtrain/launch/process_tree.hpp"
 
 namespace DTRAIN_NAMESPACE::launch {

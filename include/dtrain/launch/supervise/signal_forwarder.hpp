@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/async/auto_reset_event.hpp"
+#include "dtrain/async/events.hpp"
 #include "dtrain/core/process/descriptor.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/launch/supervise/workers.hpp"

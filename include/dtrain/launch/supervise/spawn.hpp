@@ -5,7 +5,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -20,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/async/thread.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/process/cpu_affinity.hpp"
 #include "dtrain/core/process/descriptor.hpp"
@@ -164,28 +164,10 @@ inline StartError start_error(int reader, const std::string& doing) {
   }
 }
 
-/// Blocks all signals in this thread: a child that is forked meanwhile starts with all of them blocked.
-class AllSignalsBlocked {
- public:
-  AllSignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    if (const int error = ::pthread_sigmask(SIG_SETMASK, &all, &before_); error != 0) {
-      throw_posix(error, "blocking signals");
-    }
-  }
-  AllSignalsBlocked(const AllSignalsBlocked&) = delete;
-  AllSignalsBlocked& operator=(const AllSignalsBlocked&) = delete;
-  ~AllSignalsBlocked() { static_cast<void>(::pthread_sigmask(SIG_SETMASK, &before_, nullptr)); }
-
- private:
-  sigset_t before_{};
-};
-
 /// @returns the child's process id; -1 with errno if there is no child
 inline pid_t fork_and_exec(const SpawnRequest& request, char* const* arguments, char* const* environment, pid_t parent,
                            const std::optional<rlimit>& files, const CpuSet& cpus, int report) {
-  const AllSignalsBlocked blocked;
+  const async::BlockedSignals blocked;  // in the child as well
   const pid_t child = ::fork();
   if (child == 0) {
     const StartError failed = exec_in_child(request, arguments, environment, parent, files, cpus);

@@ -15,11 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/async/auto_reset_event.hpp"
+#include "dtrain/async/events.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/process/control_groups.hpp"
+#include "dtrain/core/process/system_files.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/launch/diagnostics/system_files.hpp"
 #include "dtrain/launch/nodes/job_coordinator.hpp"
 #include "dtrain/launch/shutdown_schedule.hpp"
 #include "dtrain/launch/supervise/signal_forwarder.hpp"

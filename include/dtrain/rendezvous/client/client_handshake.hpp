@@ -10,9 +10,9 @@
 #include <utility>
 #include <variant>
 
-#include "dtrain/core/crypto/random.hpp"
+#include "dtrain/core/crypto.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/rendezvous/protocol/handshake_codec.hpp"
+#include "dtrain/rendezvous/protocol/codec.hpp"
 #include "dtrain/rendezvous/protocol/secret.hpp"
 #include "dtrain/rendezvous/session/session.hpp"
 
@@ -59,12 +59,9 @@ class ClientHandshake {
 
   /// Takes the results of sending frame() and of reading the reply. @returns whether result() is final
   bool finish_step(const net::IoResult& sent, const net::FrameResult& reply) {
-    if (!sent.ok()) {
-      result_ = HandshakeError{sent.reason(), sent.status == net::IoStatus::timed_out, !sends_hello_};
-      return true;
-    }
-    if (!reply.ok()) {
-      result_ = HandshakeError{reply.reason, reply.status == net::FrameStatus::timed_out, !sends_hello_};
+    if (!sent.ok() || !reply.ok()) {
+      const bool timed_out = sent.status == net::IoStatus::timed_out || reply.status == net::FrameStatus::timed_out;
+      result_ = HandshakeError{sent.ok() ? reply.reason : sent.reason(), timed_out, !sends_hello_};
       return true;
     }
     std::optional<HandshakeReply> message = rendezvous::decode<HandshakeReply>(reply.payload);

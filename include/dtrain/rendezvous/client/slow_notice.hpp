@@ -10,12 +10,11 @@
 #include "dtrain/async/loop/event_loop.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/net/resolve_host.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Logs one warning after it has existed for `after`. Lifetime: the loop outlives it; not movable. Threads: the loop's.
-class SlowNotice final : public net::RetryObserver {
+class SlowNotice {
  public:
   /// @param doing the wait: "joining the job at a:1 as rank 2"
   /// @param why the reason for the wait, until note() replaces it
@@ -27,7 +26,7 @@ class SlowNotice final : public net::RetryObserver {
   SlowNotice(const SlowNotice&) = delete;
   SlowNotice& operator=(const SlowNotice&) = delete;
 
-  void note(std::string why) override { why_ = std::move(why); }
+  void note(std::string why) { why_ = std::move(why); }
 
  private:
   async::Task<void> say(async::EventLoop& loop, std::chrono::milliseconds after) {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/async/task/task.hpp"
+#include "dtrain/async/task.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"

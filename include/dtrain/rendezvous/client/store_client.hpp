@@ -16,14 +16,13 @@
 #include <utility>
 #include <variant>
 
-#include "dtrain/async/manual_reset_event.hpp"
-#include "dtrain/async/task/task_handle.hpp"
+#include "dtrain/async/events.hpp"
+#include "dtrain/async/task.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
-#include "dtrain/rendezvous/client/store_client_owner.hpp"
 #include "dtrain/rendezvous/client/store_connector.hpp"
 #include "dtrain/rendezvous/session/session.hpp"
 
@@ -35,7 +34,9 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// included.
 class StoreClient final : public std::enable_shared_from_this<StoreClient>, private SessionHandler {
  public:
-  using Owner = StoreClientOwner;
+  /// One owner, whose end ends the session. Tasks that wait for a response then throw; until then they share the
+  /// client. Without an earlier leave(), the job counts the rank as lost. Threads: the loop's.
+  using Owner = std::shared_ptr<StoreClient>;
 
   /// Connects to the store, with retries until the store listens, and waits until all ranks have joined.
   /// @param failure receives the job's first cause, during the join and for the session's life
@@ -50,7 +51,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     StoreConnector connector(loop, std::move(address), std::move(request), *failure, doing, deadline);
     ConnectedStore connected = co_await connector.connect_and_join();
     auto shared = std::make_shared<StoreClient>(loop, std::move(connected), rank, std::move(failure));
-    Owner client(shared.get(), EndStoreSession{shared});
+    Owner client(shared.get(), [shared](StoreClient* ended) { ended->end("the session with the store has ended"); });
     const async::WakeReason ready = co_await client->welcomed_.wait(deadline);
     if (ready == async::WakeReason::timed_out) {  // the store's own timeout has passed, unless its machine stood still
       co_await client->welcomed_.wait(Deadline::after(response_grace));
@@ -173,8 +174,6 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     std::optional<Response> response{};  ///< empty if none arrived in time
     bool cancelled = false;
   };
-
-  friend EndStoreSession;
 
   bool open() const noexcept { return end_sentence_ == nullptr; }
 
@@ -336,10 +335,5 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   async::TaskHandle reporting_;
   async::TaskHandle heartbeat_task_;
 };
-
-inline void EndStoreSession::operator()(StoreClient* ended) noexcept {
-  ended->end("the session with the store has ended");
-  client.reset();
-}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -33,7 +33,7 @@ struct ConnectedStore {
 
 /// Tries to join until the store answers. If the store may be at several ports, it sends its Join to each in turn, and
 /// skips a port without this job's store. Lifetime: the arguments outlive its task. Threads: the loop's.
-class StoreConnector final : private net::RetryObserver {
+class StoreConnector {
  public:
   /// @param join process and timeout are filled in
   StoreConnector(async::EventLoop& loop, StoreAddress address, Join join, FailureLatch& failure, std::string doing,
@@ -60,7 +60,7 @@ class StoreConnector final : private net::RetryObserver {
       co_await loop_->sleep_until(earlier(deadline_, Deadline::after(delay_of_rank)));
     }
     notice_.emplace(*loop_, doing_, "nothing has answered there yet");
-    backoff_.observer = this;
+    backoff_.on_retry = [this](std::string why) { note(std::move(why)); };
     ConnectedStore connected;
     for (;;) {
       has_sent_request_ = false;
@@ -108,7 +108,7 @@ class StoreConnector final : private net::RetryObserver {
   }
 
   /// A try has failed. @throws the job's first cause, if it is known: this process may serve the store
-  void note(std::string why) override {
+  void note(std::string why) {
     failure_->throw_if_failed(join_.info.rank);
     notice_->note(std::move(why));
   }

@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "dtrain/async/loop_thread.hpp"
+#include "dtrain/async/loop_handle.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/failure_latch.hpp"
 

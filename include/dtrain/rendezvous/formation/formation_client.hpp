@@ -11,8 +11,8 @@
 #include <string>
 #include <variant>
 
-#include "dtrain/async/loop_thread.hpp"
-#include "dtrain/async/task/task_handle.hpp"
+#include "dtrain/async/loop_handle.hpp"
+#include "dtrain/async/task.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/failure_latch.hpp"
@@ -78,7 +78,6 @@ class FormationClient final : private SessionHandler {
 #include <algorithm>
 #include <utility>
 
-#include "dtrain/core/block_until.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"

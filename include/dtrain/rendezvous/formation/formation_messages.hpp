@@ -31,9 +31,8 @@
 #include "dtrain/core/serializer.hpp"
 #include "dtrain/rendezvous/formation/progress.hpp"
 #include "dtrain/rendezvous/limits.hpp"
-#include "dtrain/rendezvous/protocol/handshake_codec.hpp"
+#include "dtrain/rendezvous/protocol/codec.hpp"
 #include "dtrain/rendezvous/protocol/message.hpp"
-#include "dtrain/rendezvous/protocol/session_codec.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

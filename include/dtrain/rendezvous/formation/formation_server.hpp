@@ -17,8 +17,8 @@
 #include <variant>
 #include <vector>
 
-#include "dtrain/async/auto_reset_event.hpp"
-#include "dtrain/core/crypto/random.hpp"
+#include "dtrain/async/events.hpp"
+#include "dtrain/core/crypto.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/formation/formation_state.hpp"

@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/process/small_file.hpp"
+#include "dtrain/core/process/system_files.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/limits.hpp"
 

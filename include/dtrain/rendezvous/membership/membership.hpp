@@ -38,13 +38,7 @@ namespace detail {
 
 /// Removes the first line from `text`, and returns it sanitized; "nothing" if there is none.
 inline std::string take_line(std::string_view& text) {
-  if (text.empty()) {
-    return "nothing";
-  }
-  const std::size_t end = text.find('\n');
-  const std::string line = sanitize(text.substr(0, end));
-  text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-  return line;
+  return text.empty() ? "nothing" : sanitize(next_entry(text, '\n'));
 }
 
 }  // namespace detail

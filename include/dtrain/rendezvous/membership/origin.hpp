@@ -6,6 +6,7 @@
 #include <string>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -59,13 +60,7 @@ inline const char* distinct_name_remedy() noexcept {
 /// 7. The starters are comparable and differ: doubtful, since a launcher may have several on a host. Else: same.
 JobComparison compare_jobs(const JobMember& a, const JobMember& b);
 
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 #if DTRAIN_DEFINITIONS
-
-#include "dtrain/core/text/format_text.hpp"
-
-namespace DTRAIN_NAMESPACE::rendezvous {
 
 DTRAIN_DEFINE_MEMBERS(Origin);
 
@@ -137,6 +132,6 @@ DTRAIN_DEFINED JobComparison compare_jobs(const JobMember& a, const JobMember& b
                                           {started, detail::distinct_name_remedy()})};
 }
 
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -212,7 +212,7 @@ struct Refused {
 };
 /// @}
 
-/// @name Messages of a session, beside the Heartbeat (session_codec.hpp)
+/// @name Messages of a session, beside the Heartbeat (codec.hpp)
 /// @{
 struct Welcome {
   static constexpr MessageKind message_kind = MessageKind::welcome;

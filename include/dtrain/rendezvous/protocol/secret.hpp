@@ -13,7 +13,9 @@
 #include <utility>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/crypto/sha256.hpp"
+#include "dtrain/core/crypto.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/protocol/message.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -91,15 +93,7 @@ class Transcript {
   Sha256 hash_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 #if DTRAIN_DEFINITIONS
-
-#include "dtrain/core/crypto/random.hpp"
-#include "dtrain/core/error.hpp"
-#include "dtrain/core/text/format_text.hpp"
-
-namespace DTRAIN_NAMESPACE::rendezvous {
 
 DTRAIN_DEFINED Secret Secret::of(std::string text, std::string_view where) {
   if (text.size() < fewest_characters || text.size() > most_characters) {
@@ -114,6 +108,6 @@ DTRAIN_DEFINED Secret Secret::drawn() {
   return Secret(hex(random_bytes<32>()));
 }
 
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -16,67 +16,15 @@
 #include <variant>
 #include <vector>
 
-#include "dtrain/async/auto_reset_event.hpp"
-#include "dtrain/async/manual_reset_event.hpp"
-#include "dtrain/core/crypto/random.hpp"
+#include "dtrain/async/events.hpp"
+#include "dtrain/core/crypto.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
-#include "dtrain/rendezvous/protocol/handshake_codec.hpp"
+#include "dtrain/rendezvous/protocol/codec.hpp"
 #include "dtrain/rendezvous/server_state/job_state.hpp"
-#include "dtrain/rendezvous/server_state/store_job_options.hpp"
 #include "dtrain/rendezvous/session/session.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Lifetime: the loop and the job outlive it. Threads: the loop's.
-class JoinTimeout {
- public:
-  /// @param ended called after it has failed the job
-  JoinTimeout(async::EventLoop& loop, JobState& job, Deadline deadline, std::function<void()> ended)
-      : job_(&job),
-        began_(Deadline::Clock::now()),
-        deadline_(deadline),
-        ended_(std::move(ended)),
-        changed_(loop),
-        watch_task_(loop.spawn(watch())) {}
-  JoinTimeout(const JoinTimeout&) = delete;
-  JoinTimeout& operator=(const JoinTimeout&) = delete;
-
-  /// A rank has joined. If it times out before the store, its timeout applies to the job, which needs every rank.
-  void joined(std::uint64_t join_timeout_ms) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
-    if (join_timeout_ms < static_cast<std::uint64_t>(left.count())) {
-      deadline_ = Deadline::after(std::chrono::milliseconds(join_timeout_ms));
-    }
-    changed_.set();
-  }
-
- private:
-  /// Interval of the log lines while ranks are missing.
-  static constexpr std::chrono::seconds notice_interval{10};
-
-  async::Task<void> watch() {
-    Deadline notice = Deadline::after(notice_interval);
-    while (!job_->formed() && !job_->cause()) {
-      co_await changed_.wait(earlier(notice, deadline_));
-      const std::string so_far = duration_text(Deadline::Clock::now() - began_);
-      if (deadline_.passed()) {
-        job_->on_join_timeout(so_far);
-        ended_();
-      } else if (notice.passed() && !job_->formed() && !job_->cause()) {
-        log(LogLevel::warning, format_text("the job's store waits for {}, {} so far", {job_->missing(), so_far}));
-        notice = Deadline::after(notice_interval);
-      }
-    }
-  }
-
-  JobState* job_;
-  Deadline::Clock::time_point began_;
-  Deadline deadline_;
-  std::function<void()> ended_;
-  async::AutoResetEvent changed_;
-  async::TaskHandle watch_task_;
-};
 
 /// The answer to a Join: Accepted without its proof, or Refused or Failure.
 struct Admission {
@@ -96,7 +44,8 @@ class JobServer final : private JobSink {
         limits_(limits),
         job_(*this, options_.world_size, options_.owner, random_job_id(), limits_, options_.job, options_.opener),
         over_(loop),
-        join_timeout_(loop, job_, options_.join_deadline, [this] { settle(); }),
+        joined_(loop),
+        join_timeout_task_(loop_.spawn(watch_joining())),
         liveness_task_(loop_.spawn(watch_liveness())) {}
   JobServer(const JobServer&) = delete;
   JobServer& operator=(const JobServer&) = delete;
@@ -142,7 +91,7 @@ class JobServer final : private JobSink {
     } else if (const Failure* failure = std::get_if<Failure>(&result)) {
       admission.frame = encode(*failure);
     } else {
-      join_timeout_.joined(join.join_timeout_ms);
+      shorten_join_deadline(join.join_timeout_ms);
       admission = accept(id);
     }
     if (!admission.session) {
@@ -189,6 +138,38 @@ class JobServer final : private JobSink {
   std::chrono::milliseconds heartbeat() const {
     const std::chrono::milliseconds wanted(std::max(500, options_.world_size / 10));
     return std::max(std::chrono::milliseconds(1), std::min(wanted, limits_.liveness / 4));
+  }
+
+  /// A rank has joined. If it times out before the store, its timeout applies to the job, which needs every rank.
+  void shorten_join_deadline(std::uint64_t join_timeout_ms) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(options_.join_deadline.remaining());
+    if (join_timeout_ms < static_cast<std::uint64_t>(left.count())) {
+      options_.join_deadline = Deadline::after(std::chrono::milliseconds(join_timeout_ms));
+    }
+    joined_.set();
+  }
+
+  async::Task<void> watch_joining() {
+    constexpr std::chrono::seconds notice_interval{10};  // of the log lines while ranks are missing
+    const Deadline::Clock::time_point began = Deadline::Clock::now();
+    Deadline notice = Deadline::after(notice_interval);
+    while (!job_.formed() && !job_.cause()) {
+      co_await joined_.wait(earlier(notice, options_.join_deadline));
+      const std::string so_far = duration_text(Deadline::Clock::now() - began);
+      if (options_.join_deadline.passed()) {
+        if (options_.missing_text && !job_.formed()) {
+          job_.post({CauseKind::timeout,
+                     -1,
+                     {},
+                     options_.missing_text(job_.rank_table().ranks_in(RankTable::RankState::not_joined))});
+        }
+        job_.on_join_timeout(so_far);
+        settle();
+      } else if (notice.passed() && !job_.formed() && !job_.cause()) {
+        log(LogLevel::warning, format_text("the job's store waits for {}, {} so far", {job_.missing(), so_far}));
+        notice = Deadline::after(notice_interval);
+      }
+    }
   }
 
   Admission accept(SessionId id) const {
@@ -312,7 +293,8 @@ class JobServer final : private JobSink {
   std::vector<SessionId> unread_;  ///< sessions that took too little of what was sent
   SessionId last_id_ = 0;
   std::map<SessionId, std::unique_ptr<ClientEntry>> clients_;
-  JoinTimeout join_timeout_;  ///< tasks come last: destroyed before the members that they use
+  async::AutoResetEvent joined_;
+  async::TaskHandle join_timeout_task_;  ///< tasks come last: destroyed before the members that they use
   async::TaskHandle liveness_task_;
 };
 

@@ -346,7 +346,7 @@ inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop
     SlowNotice notice(loop, format_text("opening the job's store at {}:{}", {host, port}),
                       "the name service has not answered");
     net::Backoff backoff;
-    backoff.observer = &notice;
+    backoff.on_retry = [&notice](std::string why) { notice.note(std::move(why)); };
     async::Task<std::vector<net::SocketAddress>> lookup =
         net::resolve_with_backoff(loop, host, port, deadline, backoff);
     resolved = co_await std::move(lookup);

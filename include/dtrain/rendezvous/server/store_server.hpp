@@ -16,15 +16,15 @@
 #include <variant>
 #include <vector>
 
-#include "dtrain/core/crypto/random.hpp"
+#include "dtrain/core/crypto.hpp"
 #include "dtrain/core/process/open_files.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/listener.hpp"
 #include "dtrain/net/socket_address.hpp"
-#include "dtrain/rendezvous/protocol/handshake_codec.hpp"
+#include "dtrain/rendezvous/protocol/codec.hpp"
 #include "dtrain/rendezvous/protocol/secret.hpp"
 #include "dtrain/rendezvous/server/job_server.hpp"
-#include "dtrain/rendezvous/server_state/store_job_options.hpp"
+#include "dtrain/rendezvous/server_state/job_state.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -100,8 +100,7 @@ class StoreServer {
   using PendingConnections = std::map<ConnectionId, PendingConnection>;  ///< the oldest first
 
   struct ReceivedHandshake {
-    Hello hello;
-    bool has_hello = false;
+    std::optional<Hello> hello;
     Transcript transcript;
     Frame answer;
   };
@@ -196,7 +195,7 @@ class StoreServer {
   /// messages and after the job has taken the connection over.
   /// @returns whether the next message is to be received after the answer
   bool answer(ConnectionId id, ReceivedHandshake& handshake, const Frame& received) {
-    if (handshake.has_hello) {
+    if (handshake.hello) {
       answer_join(id, handshake, received);
       return false;
     }
@@ -209,8 +208,7 @@ class StoreServer {
       return false;
     }
     handshake.hello = std::get<Hello>(std::move(*hello));
-    handshake.has_hello = true;
-    if (options_.secret && !handshake.hello.has_secret) {
+    if (options_.secret && !handshake.hello->has_secret) {
       handshake.answer = encode(
           Refused{"the job has a secret and this process does not; give all of the job the same DTRAIN_SECRET or "
                   "DTRAIN_SECRET_FILE",
@@ -225,8 +223,8 @@ class StoreServer {
   }
 
   void answer_join(ConnectionId id, ReceivedHandshake& handshake, const Frame& received) {
-    const bool is_worker = handshake.hello.role == ClientRole::worker;
-    const std::optional<Join> join = is_worker ? std::nullopt : decode_join(received);
+    const bool is_worker = handshake.hello->role == ClientRole::worker;
+    const auto join = is_worker ? std::nullopt : decode<std::variant<Join>>(received);
     if (!join && !is_worker) {
       return;
     }
@@ -236,14 +234,15 @@ class StoreServer {
       return;
     }
     handshake.transcript.add(received);
-    handshake.answer = is_worker ? admit_worker(id, handshake, received) : route_to_job(id, handshake, *join);
+    handshake.answer =
+        is_worker ? admit_worker(id, handshake, received) : route_to_job(id, handshake, std::get<Join>(*join));
   }
 
   /// Passes the connection to its job. @returns the frame to answer instead; an empty frame closes a connection that no
   /// job has taken over, and the rank tries again
   Frame route_to_job(ConnectionId id, const ReceivedHandshake& handshake, const Join& join) {
-    const std::unique_ptr<JobServer>& place = job_of(handshake.hello.role);
-    if (!place && handshake.hello.role == ClientRole::rank) {
+    const std::unique_ptr<JobServer>& place = job_of(handshake.hello->role);
+    if (!place && handshake.hello->role == ClientRole::rank) {
       return {};  // no job yet
     }
     if (!place) {
@@ -253,14 +252,14 @@ class StoreServer {
     }
     JobServer& job = *place;
     const std::uint64_t attempt = job.options().attempt;
-    if (handshake.hello.attempt > attempt) {
+    if (handshake.hello->attempt > attempt) {
       return {};  // this store still serves the earlier attempt
     }
-    if (handshake.hello.attempt < attempt) {
+    if (handshake.hello->attempt < attempt) {
       std::string sentence = format_text(
           "{} belongs to attempt {} of the job, which has been started again as attempt {}; end what is "
           "left of the earlier attempt",
-          {process_text(join), handshake.hello.attempt, attempt});
+          {process_text(join), handshake.hello->attempt, attempt});
       job.record_refusal(sentence);
       return encode(Refused{std::move(sentence)});
     }
@@ -290,12 +289,11 @@ class StoreServer {
   /// The server itself cannot continue: it closes its listeners, which refuses those who wait there, and every job of
   /// it fails, also one that is opened later.
   void stop_accepting(const std::exception_ptr& reason) {
-    std::string text = "an unknown exception";
+    std::string text;
     try {
       std::rethrow_exception(reason);
-    } catch (const std::exception& error) {
-      text = error.what();
     } catch (...) {
+      text = exception_text();
     }
     accepting_.clear();
     listeners_.clear();

@@ -13,14 +13,14 @@
 #include <string>
 #include <utility>
 
-#include "dtrain/async/auto_reset_event.hpp"
-#include "dtrain/async/task/task_handle.hpp"
+#include "dtrain/async/events.hpp"
+#include "dtrain/async/task.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/net/connection.hpp"
 #include "dtrain/net/framing/frame.hpp"
 #include "dtrain/rendezvous/limits.hpp"
-#include "dtrain/rendezvous/protocol/session_codec.hpp"
+#include "dtrain/rendezvous/protocol/codec.hpp"
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 

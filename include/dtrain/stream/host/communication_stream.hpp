@@ -9,6 +9,7 @@
 
 #include "dtrain/async/thread.hpp"
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/host/queue.hpp"
 #include "dtrain/stream/host/stream_ref.hpp"
 #include "dtrain/stream/host/stream_registry.hpp"
@@ -67,13 +68,7 @@ class CommunicationStream {
   std::unique_ptr<QueueAndHelper> owned_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::stream::host
-
 #if DTRAIN_DEFINITIONS
-
-#include "dtrain/core/text/format_text.hpp"
-
-namespace DTRAIN_NAMESPACE::stream::host {
 
 DTRAIN_DEFINED HelperThread::HelperThread(Queue& queue) : queue_(queue) {
   queue_.has_helper_.store(true);
@@ -105,6 +100,6 @@ DTRAIN_DEFINED void CommunicationStream::register_with(std::shared_ptr<StreamReg
   owned_->registration.emplace(std::move(registry), owned_->queue);
 }
 
-}  // namespace DTRAIN_NAMESPACE::stream::host
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::stream::host

@@ -3,6 +3,7 @@
 /// Queue of a CommunicationStream: caller-runs work queue; the thread that waits for the work runs its items in order.
 
 #include <atomic>
+#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/futex.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/stream/stream.hpp"
 
 namespace DTRAIN_NAMESPACE::stream::host {
@@ -206,15 +208,7 @@ class Queue {
   alignas(64) std::vector<WorkItem> ring_{initial_capacity};  ///< a power of two
 };
 
-}  // namespace DTRAIN_NAMESPACE::stream::host
-
 #if DTRAIN_DEFINITIONS
-
-#include <bit>
-
-#include "dtrain/core/text/format_text.hpp"
-
-namespace DTRAIN_NAMESPACE::stream::host {
 
 DTRAIN_DEFINED void Queue::reserve(std::uint64_t items) {
   if (items <= ring_.size()) {
@@ -272,6 +266,6 @@ DTRAIN_DEFINED void Queue::park_helper() noexcept {
   helper_.store(helper_awake);
 }
 
-}  // namespace DTRAIN_NAMESPACE::stream::host
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::stream::host

@@ -2,9 +2,13 @@
 /// @file
 /// Node layout: the ranks of each node, and the groups across nodes. HierarchicalCollectives exchanges it at opening.
 
+#include <algorithm>
+#include <cstddef>
+#include <string>
 #include <vector>
 
 #include "dtrain/backend/channel_context.hpp"
+#include "dtrain/backend/channel_setup/store_gather.hpp"
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 
@@ -53,17 +57,7 @@ backend::ChannelContext inside_node(const backend::ChannelContext& context, cons
 /// Context with the ranks of all nodes that have this local rank. @pre layout.has_cross_node_group()
 backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout);
 
-}  // namespace DTRAIN_NAMESPACE::topology
-
 #if DTRAIN_DEFINITIONS
-
-#include <algorithm>
-#include <cstddef>
-#include <string>
-
-#include "dtrain/backend/channel_setup/store_gather.hpp"
-
-namespace DTRAIN_NAMESPACE::topology {
 
 DTRAIN_DEFINED bool NodeLayout::is_in_rank_order() const noexcept {
   for (int rank = 0; rank < ranks; ++rank) {
@@ -129,6 +123,6 @@ DTRAIN_DEFINED backend::ChannelContext across_nodes(const backend::ChannelContex
   return made;
 }
 
-}  // namespace DTRAIN_NAMESPACE::topology
-
 #endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::topology

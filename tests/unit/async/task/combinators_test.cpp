@@ -1,5 +1,4 @@
 #include "dtrain/async/when_all.hpp"
-#include "dtrain/async/with_deadline.hpp"
 #include "unit/async/prelude.hpp"
 
 namespace {

@@ -1,4 +1,4 @@
-#include "dtrain/async/task/task.hpp"
+#include "dtrain/async/task.hpp"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "dtrain/core/text/number_text.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 #include <cstdio>
 

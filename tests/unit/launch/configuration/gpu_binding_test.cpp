@@ -1,4 +1,4 @@
-#include "dtrain/launch/configuration/gpu_binding.hpp"
+#include "dtrain/launch/configuration/core_binding.hpp"
 #include "unit/launch/prelude.hpp"
 
 namespace {

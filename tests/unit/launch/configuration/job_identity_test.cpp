@@ -16,7 +16,7 @@ class Processes {
     std::ofstream(folder + "/environ") << environment;
     std::ofstream(folder + "/cmdline") << command;
   }
-  SystemFiles files() const { return SystemFiles(root_.path); }
+  dtrain::SystemFiles files() const { return dtrain::SystemFiles(root_.path); }
 
  private:
   support::TemporaryDirectory root_;
@@ -64,7 +64,7 @@ TEST_CASE("what /proc does not tell is not known") {
 }
 
 TEST_CASE("this process's own parent is found, with its beginning") {
-  const auto found = starter_of(SystemFiles(), ::getppid(), "NO_SUCH_VARIABLE=1");
+  const auto found = starter_of(dtrain::SystemFiles(), ::getppid(), "NO_SUCH_VARIABLE=1");
   REQUIRE(found);
   CHECK(found->process == ::getppid());
   CHECK(found->began > 0);
@@ -118,7 +118,7 @@ TEST_CASE("torchrun's agent is its ranks' starter, also where it has the RANK of
       {"RANK", "0"},       {"WORLD_SIZE", "2"},       {"LOCAL_RANK", "0"},       {"MASTER_ADDR", "h"},
       {"GROUP_RANK", "0"}, {"GROUP_WORLD_SIZE", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"TORCHELASTIC_RUN_ID", "none"}};
   const JobIdentity job = job_identity(identity::Variables(environment), identity::process_identity(environment),
-                                       dtrain::launch::SystemFiles(root.path));
+                                       dtrain::SystemFiles(root.path));
   CHECK(job.origin.one_starter);
   CHECK(job.origin.starter == ::getppid());
   CHECK(job.origin.starter_name == "torchrun");

@@ -1,4 +1,4 @@
-#include "dtrain/launch/configuration/worker_environment.hpp"
+#include "dtrain/launch/configuration/worker_program.hpp"
 #include "unit/launch/prelude.hpp"
 
 namespace launch = dtrain::launch;

@@ -25,7 +25,7 @@ struct FakeMachine {
     write(port + "rate", "200 Gb/sec (4X HDR)\n");
   }
 
-  launch::SystemFiles files() const { return launch::SystemFiles(folder.path); }
+  dtrain::SystemFiles files() const { return dtrain::SystemFiles(folder.path); }
 
   support::TemporaryDirectory folder;
 };
@@ -220,8 +220,8 @@ TEST_CASE("an Azure topology file that NCCL is not told of is named with what to
 
 TEST_CASE("of a file only so much is read, and a pipe in its place is not waited for") {
   const FakeMachine machine;
-  machine.write("/etc/long", std::string(launch::SystemFiles::most_bytes + 10, 'x'));
-  CHECK(machine.files().text("/etc/long")->size() == launch::SystemFiles::most_bytes);
+  machine.write("/etc/long", std::string(dtrain::SystemFiles::most_bytes + 10, 'x'));
+  CHECK(machine.files().text("/etc/long")->size() == dtrain::SystemFiles::most_bytes);
   machine.write("/etc/lines", "first \t\r\nsecond");
   CHECK(machine.files().line("/etc/lines") == "first");
   REQUIRE(::mkfifo((machine.folder.path + "/etc/hosts").c_str(), 0600) == 0);

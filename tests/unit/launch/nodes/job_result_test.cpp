@@ -42,7 +42,7 @@ bool contains(const JobResult& result, const std::string& part) {
 }  // namespace
 
 TEST_CASE("a job that went well on all nodes is 0, is not started again and says nothing") {
-  const JobResult result = decide_result({node(0, {}), node(1, {})}, no_cause, nobody, RestartPolicy{5}, 0);
+  const JobResult result = decide_result({node(0, {}), node(1, {})}, no_cause, nobody, 5, 0);
   CHECK(result.exit_code == 0);
   CHECK(!result.restart);
   CHECK(result.report.empty());
@@ -52,7 +52,7 @@ TEST_CASE("in every order of nodes what failed because of another or was stopped
   std::vector<NodeEnd> nodes{node(0, failed_after(0)), node(1, exited(1, 42)), node(2, stopped(2)), node(3, {})};
   const auto by_number = [](const NodeEnd& a, const NodeEnd& b) { return a.node < b.node; };
   do {
-    const JobResult result = decide_result(nodes, no_cause, nobody, RestartPolicy{}, 0);
+    const JobResult result = decide_result(nodes, no_cause, nobody, 0, 0);
     CHECK(result.exit_code == 42);
     CHECK(contains(result, "rank 1 on host host-1 failed first: exit code 42"));
     CHECK(contains(result, "with exit code 75: rank 0"));
@@ -70,8 +70,7 @@ TEST_CASE("of failures on several nodes the store's cause decides, then which wa
 
 TEST_CASE("where nobody's end is its own fault, an exit counts before a stop, and the cause is printed") {
   const std::optional<Cause> cause = Cause{CauseKind::timeout, -1, {}, "rank 3 is silent"};
-  const JobResult result =
-      decide_result({node(0, stopped(0)), node(1, failed_after(1))}, cause, nobody, RestartPolicy{}, 0);
+  const JobResult result = decide_result({node(0, stopped(0)), node(1, failed_after(1))}, cause, nobody, 0, 0);
   CHECK(result.exit_code == 75);
   CHECK(contains(result, "the job failed: the job timed out: rank 3 is silent"));
   CHECK(!contains(result, "failed first"));
@@ -80,28 +79,25 @@ TEST_CASE("where nobody's end is its own fault, an exit counts before a stop, an
 TEST_CASE("where all were stopped over a cause that is nobody's end, the exit code is that of a job that failed") {
   const std::optional<Cause> cause = Cause{CauseKind::lost, 0, "host-0", "it has sent nothing for 5.0 s"};
   const std::vector<NodeEnd> nodes{node(0, stopped(0)), node(1, stopped(1))};
-  CHECK(decide_result(nodes, cause, nobody, RestartPolicy{}, 0).exit_code == 75);
-  CHECK(decide_result({node(0, stopped(0, SIGKILL))}, cause, nobody, RestartPolicy{}, 0).exit_code ==
-        75);  // it did not obey
-  CHECK(decide_result(nodes, no_cause, nobody, RestartPolicy{}, 0).exit_code == 128 + SIGTERM);
+  CHECK(decide_result(nodes, cause, nobody, 0, 0).exit_code == 75);
+  CHECK(decide_result({node(0, stopped(0, SIGKILL))}, cause, nobody, 0, 0).exit_code == 75);  // it did not obey
+  CHECK(decide_result(nodes, no_cause, nobody, 0, 0).exit_code == 128 + SIGTERM);
   std::vector<NodeEnd> interrupted = nodes;
   interrupted[0].stop_signal = SIGTERM;
-  CHECK(decide_result(interrupted, cause, nobody, RestartPolicy{}, 0).exit_code == 128 + SIGTERM);
+  CHECK(decide_result(interrupted, cause, nobody, 0, 0).exit_code == 128 + SIGTERM);
 }
 
 TEST_CASE("a rank that threw counts as that, also where its launcher ended it before it had exited") {
   const std::optional<Cause> cause = Cause{CauseKind::exception, 1, "host-1", "no such file"};
-  CHECK(decide_result({node(0, failed_after(0)), node(1, stopped(1))}, cause, nobody, RestartPolicy{}, 0).exit_code ==
-        1);
-  CHECK(decide_result({node(0, failed_after(0)), node(1, exited(1, 3))}, cause, nobody, RestartPolicy{}, 0).exit_code ==
-        3);
+  CHECK(decide_result({node(0, failed_after(0)), node(1, stopped(1))}, cause, nobody, 0, 0).exit_code == 1);
+  CHECK(decide_result({node(0, failed_after(0)), node(1, exited(1, 3))}, cause, nobody, 0, 0).exit_code == 3);
 }
 
 TEST_CASE("the last lines are those of the host that failed first") {
   std::vector<NodeEnd> nodes{node(0, failed_after(0)), node(1, exited(1, 3))};
   nodes[0].last_lines = {"a consequence"};
   nodes[1].last_lines = {"the reason"};
-  const JobResult result = decide_result(nodes, no_cause, nobody, RestartPolicy{}, 0);
+  const JobResult result = decide_result(nodes, no_cause, nobody, 0, 0);
   CHECK(contains(result, "    the reason\n"));
   CHECK(!contains(result, "a consequence"));
 }
@@ -110,24 +106,24 @@ TEST_CASE("a failure is tried again as often as allowed, and a line says which a
   const std::vector<NodeEnd> nodes{node(0, exited(4, 3))};
   for (int attempt = 0; attempt < 5; ++attempt) {
     CAPTURE(attempt);
-    const JobResult result = decide_result(nodes, no_cause, nobody, RestartPolicy{2}, attempt);
+    const JobResult result = decide_result(nodes, no_cause, nobody, 2, attempt);
     CHECK(result.restart == (attempt < 2));
     CHECK(result.exit_code == 3);
     CHECK(contains(result, "begins") == result.restart);
   }
-  CHECK(contains(decide_result(nodes, no_cause, nobody, RestartPolicy{2}, 1),
+  CHECK(contains(decide_result(nodes, no_cause, nobody, 2, 1),
                  "attempt 3 of 3 begins: rank 4 on host host-0 failed first: exit code 3\n"));
 }
 
 TEST_CASE("a usage error, an interrupted job and one that a signal stopped are not tried again") {
-  CHECK(!decide_result({node(0, exited(0, 2))}, no_cause, nobody, RestartPolicy{9}, 0).restart);
+  CHECK(!decide_result({node(0, exited(0, 2))}, no_cause, nobody, 9, 0).restart);
   std::vector<NodeEnd> nodes{node(0, exited(0, 129)), node(1, failed_after(1))};
-  CHECK(decide_result(nodes, no_cause, nobody, RestartPolicy{9}, 0).restart);
+  CHECK(decide_result(nodes, no_cause, nobody, 9, 0).restart);
   nodes[1].interrupted = true;
-  CHECK(!decide_result(nodes, no_cause, nobody, RestartPolicy{9}, 0).restart);
+  CHECK(!decide_result(nodes, no_cause, nobody, 9, 0).restart);
   nodes[1].interrupted = false;
   nodes[1].stop_signal = SIGTERM;
-  const JobResult result = decide_result(nodes, no_cause, nobody, RestartPolicy{9}, 0);
+  const JobResult result = decide_result(nodes, no_cause, nobody, 9, 0);
   CHECK(!result.restart);
   CHECK(result.exit_code == 129);
   CHECK(result.report.size() == 1);
@@ -137,15 +133,15 @@ TEST_CASE("a usage error, an interrupted job and one that a signal stopped are n
 TEST_CASE("a job that is stopped ends with 0 where all ended well, and with the signal where nothing had begun") {
   NodeEnd end = node(0, {});
   end.stop_signal = SIGINT;
-  CHECK(decide_result({end}, no_cause, nobody, RestartPolicy{}, 0).exit_code == 0);
+  CHECK(decide_result({end}, no_cause, nobody, 0, 0).exit_code == 0);
   end.started = false;
-  CHECK(decide_result({end}, no_cause, nobody, RestartPolicy{}, 0).exit_code == 130);
+  CHECK(decide_result({end}, no_cause, nobody, 0, 0).exit_code == 130);
 }
 
 TEST_CASE("a killed process that does not go is no success") {
   NodeEnd end = node(0, {});
   end.abandoned = true;
-  CHECK(decide_result({end}, no_cause, nobody, RestartPolicy{}, 0).exit_code == 137);
+  CHECK(decide_result({end}, no_cause, nobody, 0, 0).exit_code == 137);
 }
 
 TEST_CASE("ends and results travel as they are, and other bytes are refused") {

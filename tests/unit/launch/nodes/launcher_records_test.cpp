@@ -1,4 +1,3 @@
-#include "dtrain/launch/nodes/launcher_records.hpp"
 #include "dtrain/launch/nodes/node_rendezvous.hpp"
 #include "unit/launch/prelude.hpp"
 

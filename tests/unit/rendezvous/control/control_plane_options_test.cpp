@@ -1,4 +1,4 @@
-#include "dtrain/rendezvous/control/control_plane_options.hpp"
+#include "dtrain/rendezvous/control/control_plane.hpp"
 #include "unit/rendezvous/prelude.hpp"
 
 namespace {

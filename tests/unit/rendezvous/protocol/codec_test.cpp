@@ -1,4 +1,4 @@
-#include "dtrain/rendezvous/protocol/handshake_codec.hpp"
+#include "dtrain/rendezvous/protocol/codec.hpp"
 #include "unit/rendezvous/prelude.hpp"
 
 namespace {
@@ -89,9 +89,9 @@ TEST_CASE("a hello comes back as it was") {
 }
 
 TEST_CASE("what is sent in the handshake comes back as it was") {
-  const auto decoded = decode_join(encode(a_join()));
+  const auto decoded = decode<std::variant<Join>>(encode(a_join()));
   REQUIRE(decoded);
-  const Join& join = *decoded;
+  const Join& join = std::get<Join>(*decoded);
   CHECK(join.info.rank == 3);
   CHECK(join.info.host_id == "boot/net:1");
   CHECK(join.info.host == "host-a");
@@ -183,7 +183,7 @@ TEST_CASE("every truncation and every byte too many is malformed") {
   }
   const Frame join = encode(a_join());
   for (std::size_t length = 0; length < join.size(); ++length) {
-    CHECK_FALSE(decode_join(std::span(join).first(length)));
+    CHECK_FALSE(decode<std::variant<Join>>(std::span(join).first(length)));
   }
   const Frame hello = encode(a_hello());
   for (std::size_t length = 0; length < hello.size(); ++length) {
@@ -228,10 +228,11 @@ TEST_CASE("random bytes and random changes never decode to something out of boun
       }
     }
     decoded += decode_hello(frame, "0.1.0").has_value() ? 1 : 0;
-    if (const auto join = decode_join(frame)) {
+    if (const auto message = decode<std::variant<Join>>(frame)) {
+      const Join& join = std::get<Join>(*message);
       ++decoded;
-      REQUIRE(join->info.host.size() <= max_name_bytes);
-      REQUIRE(join->info.settings.size() <= max_settings_bytes);
+      REQUIRE(join.info.host.size() <= max_name_bytes);
+      REQUIRE(join.info.settings.size() <= max_settings_bytes);
     }
     decoded += decode<HandshakeReply>(frame).has_value() ? 1 : 0;
   }

@@ -10,7 +10,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/error.hpp"
-#include "dtrain/core/types/stream_handle.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/gradient_table.hpp"
 #include "dtrain/ddp/profile/device_times.hpp"

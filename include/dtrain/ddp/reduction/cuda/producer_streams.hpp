@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/types/stream_handle.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/stream/cuda/event.hpp"
 #include "dtrain/stream/cuda/stream_ref.hpp"
 

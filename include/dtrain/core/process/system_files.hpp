@@ -1,10 +1,15 @@
 #pragma once
 /// @file
-/// System files (/proc, /sys, /etc), below a root folder that a test can choose. Bindings and reports read by it.
+/// System files (/proc, /sys, /etc), below a root folder that a test can choose: bindings and reports read by it.
+/// read_small_file: the first bytes of one such file.
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -13,9 +18,13 @@
 #include <utility>
 #include <vector>
 
-#include "dtrain/core/process/small_file.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/process/descriptor.hpp"
 
-namespace DTRAIN_NAMESPACE::launch {
+namespace DTRAIN_NAMESPACE {
+
+/// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
+std::optional<std::string> read_small_file(const std::string& path, std::size_t most);
 
 /// Reads files; a file that cannot be read counts as missing. Paths begin with '/', and are relative to the root.
 class SystemFiles {
@@ -63,4 +72,30 @@ class SystemFiles {
   std::string root_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::launch
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::optional<std::string> read_small_file(const std::string& path, std::size_t most) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct ::stat facts {};
+  if (!file || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
+    return std::nullopt;
+  }
+  std::string bytes(most, '\0');
+  std::size_t filled = 0;
+  while (filled < most) {
+    const ssize_t count = ::read(file.get(), bytes.data() + filled, most - filled);
+    if (count < 0 && errno != EINTR) {
+      return std::nullopt;  // for example the speed of an interface that is down
+    }
+    if (count == 0) {
+      break;
+    }
+    filled += count > 0 ? static_cast<std::size_t>(count) : 0;
+  }
+  bytes.resize(filled);
+  return bytes;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE

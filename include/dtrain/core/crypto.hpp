@@ -1,8 +1,12 @@
 #pragma once
 /// @file
 /// Sha256: incremental SHA-256 as FIPS 180-4 specifies it, for handshakes and checkpoints. HmacSha256: RFC 2104's HMAC.
+/// random_bytes(): cryptographic random bytes, for nonces, secrets, job ids and names of shared memory.
+
+#include <sys/random.h>
 
 #include <array>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -11,6 +15,7 @@
 #include <string_view>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE {
 
@@ -105,6 +110,26 @@ inline bool equal_in_constant_time(const Sha256Digest& a, const Sha256Digest& b)
     difference = static_cast<std::uint8_t>(difference | std::to_integer<unsigned>(a[i] ^ b[i]));
   }
   return difference == 0;
+}
+
+/// Bytes of getrandom(2). Blocking: only early in the boot of a machine. @throws Error (posix)
+template <std::size_t N>
+std::array<std::byte, N> random_bytes() {
+  std::array<std::byte, N> bytes{};
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t count = ::getrandom(bytes.data() + done, bytes.size() - done, 0);
+    if (count < 0 && errno != EINTR) {
+      throw_errno("asking the system for random bytes");
+    }
+    done += count > 0 ? static_cast<std::size_t>(count) : 0;
+  }
+  return bytes;
+}
+
+/// 32 hexadecimal digits.
+inline std::string random_job_id() {
+  return hex(random_bytes<16>());
 }
 
 #if DTRAIN_DEFINITIONS
