@@ -25,6 +25,18 @@
 
 #pragma once
 
+// A file that does not exist ends the compilation: all further errors would follow from this one. The single header has
+// these checks before its first #include.
+#if !defined(__linux__)
+#error "dtrain: Linux is the only system it runs on (epoll, memfd and futexes carry it)"
+#include <dtrain needs Linux>
+#endif
+
+#if !defined(__cplusplus) || __cplusplus < 202002L
+#error "dtrain: C++20 is needed; compile with -std=c++20 (g++ >= 12, clang >= 14, nvcc >= 12.4)"
+#include <dtrain needs -std=c++20>
+#endif
+
 #pragma push_macro("A")
 #undef A
 #pragma push_macro("B")
@@ -102,6 +114,7 @@
 #include <linux/futex.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -158,7 +171,7 @@
 // ---- dtrain/core/version.hpp
 
 /// @file
-/// Version of dtrain; CMake and the package files read these three numbers from here.
+/// Version of dtrain and its namespace, for every header; CMake and the package files read these three numbers.
 
 #define DTRAIN_VERSION_MAJOR 0
 #define DTRAIN_VERSION_MINOR 1
@@ -199,7 +212,8 @@ inline constexpr const char* version_text =
 // ---- dtrain/core/compressed_traffic.hpp
 
 /// @file
-/// Compressed traffic: the bytes that a compression saves on the network, and the time that it takes.
+/// Counters of compressed traffic: bytes saved on the network, and the time it takes. HookWork (ddp/) and
+/// topology/wire.hpp count in them, so they are in core/.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -259,15 +273,7 @@ class TrafficCounter {
 
 /// @file
 /// Macros: compiler, sanitizer, processor, separate compilation. Outside kernels/ no other file reads the compiler's
-/// own.
-
-#if !defined(__linux__)
-#error "dtrain: Linux is the only system it runs on (epoll, memfd and futexes carry it)"
-#endif
-
-#if !defined(__cplusplus) || __cplusplus < 202002L
-#error "dtrain: C++20 is needed; compile with -std=c++20 (g++ >= 12, clang >= 14, nvcc >= 12.4)"
-#endif
+/// own. Every header with definitions includes it.
 
 /// 1 under ThreadSanitizer: deadlines are longer, and fences that it cannot follow are avoided.
 #if defined(__SANITIZE_THREAD__)
@@ -293,7 +299,7 @@ class TrafficCounter {
 
 /// For headers: whether this source file compiles the definitions, and the specifier that begins each of them. They
 /// stand at the end of the header that declares them, under #if DTRAIN_DEFINITIONS, with the includes that only they
-/// need.
+/// need; within the namespace if they need none.
 #if !DTRAIN_SEPARATE_COMPILATION
 #define DTRAIN_DEFINITIONS 1
 #define DTRAIN_DEFINED inline
@@ -304,7 +310,6 @@ class TrafficCounter {
 #define DTRAIN_DEFINITIONS 0
 #endif
 
-/// The processor.
 #if defined(__aarch64__)
 #define DTRAIN_ARM64 1
 #else
@@ -325,8 +330,8 @@ class TrafficCounter {
 #define DTRAIN_NOT_INLINED __attribute__((noinline))
 
 /// In a struct with several strings that many functions copy or destroy, none of them in a step: its special members as
-/// the compiler would define them, but never inlined. Else each use, and each exception that may pass it, would hold
-/// the code of all its strings. The struct is no aggregate then.
+/// the compiler would define them, but never inlined. Otherwise each use, and each exception that may pass it, would
+/// hold the code of all its strings. The struct is no aggregate then.
 #define DTRAIN_MEMBERS_NOT_INLINED(Struct) DTRAIN_MEMBERS(Struct, = default)
 #define DTRAIN_MEMBERS(Struct, defined)                            \
   DTRAIN_NOT_INLINED Struct() defined;                             \
@@ -394,194 +399,11 @@ class TrafficCounter {
 #define DTRAIN_WITH_CUDA 1
 #endif
 
-// ---- dtrain/core/crypto/sha256.hpp
-
-/// @file
-/// Sha256: incremental SHA-256 as FIPS 180-4 specifies it. HmacSha256: HMAC-SHA256 as RFC 2104 specifies it.
-
-namespace DTRAIN_NAMESPACE {
-
-/// The 32 bytes of a SHA-256 digest, in the standard's order.
-using Sha256Digest = std::array<std::byte, 32>;
-
-/// Two lower-case digits per byte, the first byte first.
-std::string hex(std::span<const std::byte> bytes);
-
-/// An incremental digest. A copy continues independently, so a common beginning (an HMAC's padded key) is hashed once.
-/// Threads: one at a time.
-class Sha256 {
- public:
-  static constexpr std::size_t block_bytes = 64;
-
-  /// Appends `bytes` to the message; the digest does not depend on its division into calls.
-  Sha256& update(std::span<const std::byte> bytes) noexcept;
-
-  Sha256& update(std::string_view text) noexcept { return update(std::as_bytes(std::span(text.data(), text.size()))); }
-
-  /// The digest of the bytes so far; more may follow.
-  Sha256Digest digest() const noexcept;
-
- private:
-  void copy(std::span<const std::byte> bytes) noexcept;
-
-  DTRAIN_ALWAYS_INLINE static std::uint32_t rotated(std::uint32_t value, int bits) noexcept {
-    return value >> bits | value << (32 - bits);
-  }
-
-  /// Section 6.2.2, one block of 64 bytes. Without calls, which an unoptimised program would not inline.
-  DTRAIN_OPTIMIZED void compress(const std::byte* block) noexcept;
-
-  /// Section 4.2.2: the first 32 bits of the fractional parts of the cube roots of the first 64 primes.
-  static constexpr std::array<std::uint32_t, 64> round_constants{
-      0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-      0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-      0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-      0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-      0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-      0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-      0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-      0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
-
-  /// Section 5.3.3: the same of the square roots of the first eight primes.
-  std::array<std::uint32_t, 8> state_{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-  std::array<std::byte, block_bytes> block_{};
-  std::size_t pending_ = 0;
-  std::uint64_t message_bytes_ = 0;
-};
-
-/// An incremental keyed digest: making and verifying it needs the key. A copy continues independently.
-/// Threads: one at a time.
-class HmacSha256 {
- public:
-  explicit HmacSha256(std::span<const std::byte> key) noexcept {
-    const Sha256Digest hashed = Sha256().update(key).digest();
-    const bool is_long = key.size() > Sha256::block_bytes;
-    const std::span<const std::byte> used = is_long ? std::span<const std::byte>(hashed) : key;
-    for (std::size_t i = 0; i < Sha256::block_bytes; ++i) {
-      const std::byte each = i < used.size() ? used[i] : std::byte{0};
-      const std::array<std::byte, 2> padded{each ^ std::byte{0x36}, each ^ std::byte{0x5c}};
-      inner_.update(std::span(padded).first(1));
-      outer_.update(std::span(padded).last(1));
-    }
-  }
-
-  HmacSha256& update(std::span<const std::byte> bytes) noexcept {
-    inner_.update(bytes);
-    return *this;
-  }
-  HmacSha256& update(std::string_view text) noexcept {
-    return update(std::as_bytes(std::span(text.data(), text.size())));
-  }
-
-  /// The digest of the bytes so far; more may follow.
-  Sha256Digest digest() const noexcept {
-    const Sha256Digest inner = inner_.digest();
-    return Sha256(outer_).update(inner).digest();
-  }
-
- private:
-  Sha256 inner_;
-  Sha256 outer_;
-};
-
-/// Whether two digests are equal, in a time that does not depend on the position of a difference.
-inline bool equal_in_constant_time(const Sha256Digest& a, const Sha256Digest& b) noexcept {
-  volatile std::uint8_t difference = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    difference = static_cast<std::uint8_t>(difference | std::to_integer<unsigned>(a[i] ^ b[i]));
-  }
-  return difference == 0;
-}
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED std::string hex(std::span<const std::byte> bytes) {
-  constexpr std::string_view digits = "0123456789abcdef";
-  std::string text;
-  text.reserve(2 * bytes.size());
-  for (const std::byte value : bytes) {
-    text.push_back(digits[std::to_integer<std::size_t>(value >> 4)]);
-    text.push_back(digits[std::to_integer<std::size_t>(value & std::byte{15})]);
-  }
-  return text;
-}
-
-DTRAIN_DEFINED Sha256& Sha256::update(std::span<const std::byte> bytes) noexcept {
-  message_bytes_ += bytes.size();
-  if (pending_ > 0) {
-    const std::size_t taken = bytes.size() < block_bytes - pending_ ? bytes.size() : block_bytes - pending_;
-    copy(bytes.first(taken));
-    bytes = bytes.subspan(taken);
-    if (pending_ < block_bytes) return *this;
-    compress(block_.data());
-    pending_ = 0;
-  }
-  for (; bytes.size() >= block_bytes; bytes = bytes.subspan(block_bytes)) {
-    compress(bytes.data());
-  }
-  copy(bytes);
-  return *this;
-}
-
-DTRAIN_DEFINED Sha256Digest Sha256::digest() const noexcept {
-  // Section 5.1.1: a 1 bit, zeros, and the message's length in bits as 64 of them, to the end of a block.
-  const std::uint64_t bits = message_bytes_ * 8;
-  std::array<std::byte, 2 * block_bytes> padding{};
-  padding[0] = std::byte{0x80};
-  const std::size_t zeros_end = (pending_ < 56 ? 56 : 120) - pending_;
-  for (std::size_t i = 0; i < 8; ++i) {
-    padding[zeros_end + i] = static_cast<std::byte>(bits >> (56 - 8 * i));
-  }
-  Sha256 last = *this;
-  last.update(std::span(padding).first(zeros_end + 8));
-  Sha256Digest bytes{};
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    bytes[i] = static_cast<std::byte>(last.state_[i / 4] >> (24 - 8 * (i % 4)));
-  }
-  return bytes;
-}
-
-DTRAIN_DEFINED void Sha256::copy(std::span<const std::byte> bytes) noexcept {
-  if (bytes.empty()) return;  // memcpy from a null address is undefined even for no bytes
-  std::memcpy(block_.data() + pending_, bytes.data(), bytes.size());
-  pending_ += bytes.size();
-}
-
-DTRAIN_DEFINED DTRAIN_OPTIMIZED void Sha256::compress(const std::byte* block) noexcept {
-  const auto* bytes = reinterpret_cast<const unsigned char*>(block);
-  const std::uint32_t* constants = round_constants.data();
-  std::uint32_t* state = state_.data();
-  std::uint32_t w[64];
-  for (int t = 0; t < 16; ++t) {
-    w[t] = std::uint32_t{bytes[4 * t]} << 24 | std::uint32_t{bytes[4 * t + 1]} << 16 |
-           std::uint32_t{bytes[4 * t + 2]} << 8 | std::uint32_t{bytes[4 * t + 3]};
-  }
-  for (int t = 16; t < 64; ++t) {
-    const std::uint32_t s0 = rotated(w[t - 15], 7) ^ rotated(w[t - 15], 18) ^ w[t - 15] >> 3;
-    const std::uint32_t s1 = rotated(w[t - 2], 17) ^ rotated(w[t - 2], 19) ^ w[t - 2] >> 10;
-    w[t] = w[t - 16] + s0 + w[t - 7] + s1;
-  }
-  std::uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
-  std::uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
-  for (int t = 0; t < 64; ++t) {
-    const std::uint32_t t1 =
-        h + (rotated(e, 6) ^ rotated(e, 11) ^ rotated(e, 25)) + ((e & f) ^ (~e & g)) + constants[t] + w[t];
-    const std::uint32_t t2 = (rotated(a, 2) ^ rotated(a, 13) ^ rotated(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
-    h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
-  }
-  state[0] += a, state[1] += b, state[2] += c, state[3] += d;
-  state[4] += e, state[5] += f, state[6] += g, state[7] += h;
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE
-
 // ---- dtrain/core/deadline.hpp
 
 /// @file
-/// Deadline: the point in time at which a wait ends; every wait in dtrain has one.
+/// Deadline: the point in time at which a wait ends; every wait in dtrain has one. All blocking calls take or make one.
+/// block_until(): the wait of FailureLatch, LoopHandle and backends on a condition variable or a deadline.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -630,15 +452,6 @@ inline Deadline with_grace(Deadline deadline) {
   return has_room ? Deadline::at(deadline.instant() + moment) : deadline;
 }
 
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/block_until.hpp
-
-/// @file
-/// block_until(): waits on a condition variable until a deadline, in a form that ThreadSanitizer supports.
-
-namespace DTRAIN_NAMESPACE {
-
 /// Blocking: until `ready()` holds or the deadline passes. Calls `ready()` with `lock` held. @returns its last result
 template <class Ready>
 bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Deadline deadline, Ready ready) {
@@ -660,7 +473,9 @@ bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>&
 
 /// @file
 /// dtrain::Error: the exception of dtrain, with action, reason, remedy and source location (SourceLocation);
-/// limit_hint(): the limit of this process (ulimit) that may have caused an error.
+/// limit_hint(): the limit of this process (ulimit) that may have caused an error. Every folder but kernels/ throws
+/// it. exception_text(): message of the exception that is being handled. run_rank(), Reducer, LoopHandle, PerNode call
+/// it.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -753,28 +568,19 @@ class Error : public std::system_error {
 [[nodiscard]] Error errno_error(const std::string& doing, const std::string& remedy = {},
                                 SourceLocation where = SourceLocation::current());
 
-}  // namespace DTRAIN_NAMESPACE
-
-template <>
-struct std::is_error_code_enum<dtrain::Errc> : std::true_type {};
-
-// ---- dtrain/core/exception_text.hpp
-
-/// @file
-/// exception_text(): the message of the exception that is being handled.
-
-namespace DTRAIN_NAMESPACE {
-
 /// Message of the exception that is being handled; if memory ran out, with the limit that may be the cause. The frames
 /// that what() of LibTorch's c10::Error lists after its message are left out. @pre in a catch block
 std::string exception_text();
 
 }  // namespace DTRAIN_NAMESPACE
 
+template <>
+struct std::is_error_code_enum<dtrain::Errc> : std::true_type {};
+
 // ---- dtrain/core/futex.hpp
 
 /// @file
-/// Futexes: waiting on a 32-bit word with a deadline, inside a process or across processes.
+/// Futexes, on which host streams and SharedMemory wait: a 32-bit word with a deadline, in or across processes.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -831,40 +637,10 @@ inline void spin_pause() noexcept {
 
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/core/log.hpp
-
-/// @file
-/// log(): lines to stderr, each in one write, at the levels that DTRAIN_LOG selects.
-
-namespace DTRAIN_NAMESPACE {
-
-/// Each level includes those before it.
-enum class LogLevel : int { off = 0, error, warning, info, debug };
-
-/// The level with this name; nullopt for other text.
-inline std::optional<LogLevel> log_level_named(std::string_view name) noexcept {
-  if (name == "off") return LogLevel::off;
-  if (name == "error") return LogLevel::error;
-  if (name == "warning") return LogLevel::warning;
-  if (name == "info") return LogLevel::info;
-  if (name == "debug") return LogLevel::debug;
-  return std::nullopt;
-}
-
-/// The level that DTRAIN_LOG names; warning if it is unset or invalid.
-inline LogLevel log_level_of(const char* text) noexcept {
-  return log_level_named(text == nullptr ? "" : text).value_or(LogLevel::warning);
-}
-
-/// Writes "dtrain: text\n" to stderr if `level` is enabled. A full or closed stderr is not an error of the job.
-void log(LogLevel level, std::string_view text);
-
-}  // namespace DTRAIN_NAMESPACE
-
 // ---- dtrain/core/process/blocked_write_signals.hpp
 
 /// @file
-/// BlockedWriteSignals: scope in which a failed write is an error and not a signal.
+/// BlockedWriteSignals: a scope of log() and file writers in which a failed write is an error and not a signal.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -905,11 +681,57 @@ class BlockedWriteSignals {
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/core/log.hpp
+
+/// @file
+/// log(): lines to stderr, each in one write, at the levels of DTRAIN_LOG. Launchers, ranks and the store call it.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Each level includes those before it.
+enum class LogLevel : int { off = 0, error, warning, info, debug };
+
+/// The level with this name; nullopt for other text.
+inline std::optional<LogLevel> log_level_named(std::string_view name) noexcept {
+  if (name == "off") return LogLevel::off;
+  if (name == "error") return LogLevel::error;
+  if (name == "warning") return LogLevel::warning;
+  if (name == "info") return LogLevel::info;
+  if (name == "debug") return LogLevel::debug;
+  return std::nullopt;
+}
+
+/// The level that DTRAIN_LOG names; warning if it is unset or invalid.
+inline LogLevel log_level_of(const char* text) noexcept {
+  return log_level_named(text == nullptr ? "" : text).value_or(LogLevel::warning);
+}
+
+/// Writes "dtrain: text\n" to stderr if `level` is enabled. A full or closed stderr is not an error of the job.
+void log(LogLevel level, std::string_view text);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void log(LogLevel level, std::string_view text) {
+  static const LogLevel wanted = log_level_of(std::getenv("DTRAIN_LOG"));
+  if (level > wanted || level == LogLevel::off) {
+    return;
+  }
+  std::string line = "dtrain: ";
+  line.append(text).push_back('\n');
+  const BlockedWriteSignals no_signal;
+  const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  static_cast<void>(written);
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/core/process/control_groups.hpp
 
 /// @file
 /// Control groups (cgroups) of this process, in versions 1 and 2 of the kernel's interface, and what they leave to it:
-/// cores (cpu_quota) and memory (available_memory).
+/// cores (cpu_quota) and memory (available_memory). Progress, Supervisor and SharedMemory ask it.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -947,56 +769,10 @@ std::uint64_t number_after(std::string_view text, std::string_view label, std::u
 
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/core/process/descriptor.hpp
-
-/// @file
-/// Descriptor: a move-only owner of a file descriptor.
-
-namespace DTRAIN_NAMESPACE {
-
-/// Closes its descriptor when destroyed. Code that opens one passes a close-on-exec flag to the system call, so that
-/// processes started by the program do not keep it open.
-/// Lifetime: no coroutine waits for the descriptor (EventLoop::readable) while it is closed.
-class Descriptor {
- public:
-  Descriptor() noexcept = default;
-
-  /// Takes over `fd`; with a negative one it owns nothing.
-  explicit Descriptor(int fd) noexcept : fd_(fd < 0 ? -1 : fd) {}
-
-  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    if (this != &other) {
-      reset();
-      fd_ = other.release();
-    }
-    return *this;
-  }
-  ~Descriptor() { reset(); }
-
-  int get() const noexcept { return fd_; }
-  explicit operator bool() const noexcept { return fd_ >= 0; }
-
-  /// Passes the descriptor to the caller, which closes it.
-  [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
-
-  /// Closes it now. EINTR is not retried: on Linux the descriptor is gone all the same.
-  DTRAIN_NOT_INLINED void reset() noexcept {
-    if (fd_ >= 0) {
-      static_cast<void>(::close(std::exchange(fd_, -1)));
-    }
-  }
-
- private:
-  int fd_ = -1;
-};
-
-}  // namespace DTRAIN_NAMESPACE
-
 // ---- dtrain/core/process/owning_process.hpp
 
 /// @file
-/// OwningProcess: detects a forked process, whose copy of an object must not be used as the rank's.
+/// OwningProcess: detects a forked process, in which the copy of a channel or wrapper must not be used as the rank's.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1054,10 +830,13 @@ ProcessOwned<T> make_process_owned(Arguments&&... arguments) {
 
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/core/text/number_text.hpp
+// ---- dtrain/core/text/format_text.hpp
 
 /// @file
-/// number_text(): floating-point numbers as text, the same in every locale.
+/// format_text(): a text with values in it; duration_text(): a duration as text; throw_error(), throw_errno(): an Error
+/// with such a sentence. Every folder but kernels/ makes its error sentences by it. number_text(): floating-point
+/// numbers as text, the same in every locale. Lists in texts of variables and flags: next_entry() takes one entry,
+/// has_entry() finds one, joined() makes a list.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1075,16 +854,6 @@ std::string number_text(double number, int digits);
 /// @param decimals as many, also if they are zeros: "%.1f" of the C locale
 std::string fixed_text(double number, int decimals);
 /// @}
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/text/format_text.hpp
-
-/// @file
-/// format_text(): a text with values in it; duration_text(): a duration as text; throw_error(), throw_errno(): an Error
-/// with such a sentence.
-
-namespace DTRAIN_NAMESPACE {
 
 /// "0.3 s", "600.0 s".
 inline std::string duration_text(Deadline::Clock::duration time) {
@@ -1106,7 +875,6 @@ class TextValue {
   TextValue(char) = delete;
   TextValue(bool) = delete;
 
-  /// Appends the value to `text`.
   void append_to(std::string& text) const;
 
  private:
@@ -1177,7 +945,6 @@ template <std::size_t Count>
   detail::throw_formatted(code, pattern.characters(), values, where.file, where.function, where.line);
 }
 
-/// Throws Error(code, sentence).
 [[noreturn]] inline void throw_error(Errc code, const char* sentence,
                                      SourceLocation where = SourceLocation::current()) {
   detail::throw_formatted(code, sentence, nullptr, where.file, where.function, where.line);
@@ -1191,7 +958,6 @@ template <std::size_t Count>
   detail::throw_formatted_posix(number, pattern.characters(), values, remedy, where.file, where.function, where.line);
 }
 
-/// Throws posix_error(number, doing).
 [[noreturn]] inline void throw_posix(int number, std::string_view doing,
                                      SourceLocation where = SourceLocation::current()) {
   throw_posix(number, "{}", {doing}, "", where);
@@ -1209,50 +975,30 @@ template <std::size_t Count>
   throw_posix(errno, doing, where);
 }
 
-#if DTRAIN_DEFINITIONS
+/// Removes the first entry of `list`, up to `separator` or to the end, and the separator. @returns the entry
+inline std::string_view next_entry(std::string_view& list, char separator) noexcept {
+  const std::string_view entry = list.substr(0, list.find(separator));
+  list.remove_prefix(std::min(entry.size() + 1, list.size()));
+  return entry;
+}
 
-DTRAIN_DEFINED void TextValue::append_to(std::string& text) const {
-  switch (size_) {
-    case is_text: text += *text_; break;
-    case is_signed: text += std::to_string(static_cast<std::int64_t>(number_)); break;
-    case is_unsigned: text += std::to_string(number_); break;
-    case is_double: text += number_text(real_); break;
-    case is_float: text += number_text(static_cast<float>(real_)); break;
-    default: text.append(characters_, size_);
+/// Whether a list has the entry; an empty list has none.
+inline bool has_entry(std::string_view list, char separator, std::string_view entry) noexcept {
+  while (!list.empty()) {
+    if (next_entry(list, separator) == entry) return true;
   }
+  return false;
 }
 
-namespace detail {
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void append_values(std::string& text, const char* pattern, const TextValue* values) {
-  for (const char* place = nullptr; values != nullptr && (place = std::strstr(pattern, "{}")) != nullptr; ++values) {
-    text.append(pattern, place);
-    values->append_to(text);
-    pattern = place + 2;
+/// The texts with `separator` between them.
+template <class Texts>
+std::string joined(const Texts& texts, std::string_view separator) {
+  std::string list;
+  for (const auto& text : texts) {
+    append_text(list, "{}{}", {list.empty() ? std::string_view() : separator, text});
   }
-  text += pattern;
+  return list;
 }
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED std::string format_values(const char* pattern, const TextValue* values) {
-  std::string text;
-  append_values(text, pattern, values);
-  return text;
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted(Errc code, const char* pattern, const TextValue* values,
-                                                       const char* file, const char* function, unsigned line) {
-  throw Error(code, format_values(pattern, values), SourceLocation::current(file, function, line));
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted_posix(int number, const char* pattern, const TextValue* values,
-                                                             const char* remedy, const char* file, const char* function,
-                                                             unsigned line) {
-  throw posix_error(number, format_values(pattern, values), remedy, SourceLocation::current(file, function, line));
-}
-
-}  // namespace detail
-
-#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -1260,7 +1006,7 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted_posix(int number, const c
 
 /// @file
 /// Cause: the first cause of a job's failure, the same on every rank; JobFailed and PeerLost: the exceptions that carry
-/// it; the exit codes of a job's processes.
+/// it; the exit codes of a job's processes. The store sends it to every rank.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1287,7 +1033,7 @@ enum class CauseKind : std::uint8_t {
   resized,       ///< of an elastic job's attempt: the next one has more workers
 };
 
-/// Why a job failed. Posted once for a job; the first one wins. `rank` is -1 if no rank is its origin.
+/// Why a job failed. The first cause that is posted is the job's. `rank` is -1 if no rank is its origin.
 /// @ingroup errors
 struct Cause {
   DTRAIN_MEMBERS_DEFINED_APART(Cause);
@@ -1331,14 +1077,147 @@ class PeerLost : public JobFailed {
 /// @throws PeerLost if the cause is a lost rank, otherwise JobFailed
 [[noreturn]] void throw_cause(const Cause& cause, SourceLocation where = SourceLocation::current());
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINE_MEMBERS(Cause);
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED Cause::Cause(CauseKind kind_, int rank_, std::string host_, std::string text_)
+    : kind(kind_), rank(rank_), host(std::move(host_)), text(std::move(text_)) {}
+
+DTRAIN_DEFINED std::string Cause::sentence() const {
+  const std::string who =
+      rank < 0 ? "the job" : format_text("rank {}{}{}", {rank, host.empty() ? "" : " on host ", host});
+  switch (kind) {
+    case CauseKind::lost: return format_text("{} was lost: {}", {who, text});
+    case CauseKind::exception: return format_text("{} failed: {}", {who, text});
+    case CauseKind::timeout: return format_text("{} timed out: {}", {who, text});
+    case CauseKind::disagreement: return format_text("ranks disagree: {}", {text});
+    case CauseKind::stopped: return format_text("{} was stopped: {}", {who, text});
+    case CauseKind::resized: return format_text("the ranks of the job change: {}", {text});
+  }
+  return format_text("{}: {}", {who, text});
+}
+
+DTRAIN_DEFINED JobFailed::JobFailed(Cause cause, SourceLocation where)
+    : JobFailed(Errc::job_failed, std::move(cause), where) {}
+
+DTRAIN_DEFINED JobFailed::JobFailed(Errc code, Cause cause, SourceLocation where)
+    : Error(code, cause.sentence(), where), cause_(std::move(cause)) {}
+
+DTRAIN_DEFINED PeerLost::PeerLost(Cause cause, SourceLocation where)
+    : JobFailed(Errc::peer_lost, std::move(cause), where) {}
+
+DTRAIN_DEFINED void throw_cause(const Cause& cause, SourceLocation where) {
+  if (cause.kind == CauseKind::lost) {
+    throw PeerLost(cause, where);
+  }
+  throw JobFailed(cause, where);
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/core/crypto/random.hpp
+// ---- dtrain/core/crypto.hpp
 
 /// @file
-/// Cryptographic random bytes: nonces, secrets, job ids, and names of shared memory.
+/// Sha256: incremental SHA-256 as FIPS 180-4 specifies it, for handshakes and checkpoints. HmacSha256: RFC 2104's HMAC.
+/// random_bytes(): cryptographic random bytes, for nonces, secrets, job ids and names of shared memory.
 
 namespace DTRAIN_NAMESPACE {
+
+/// The 32 bytes of a SHA-256 digest, in the standard's order.
+using Sha256Digest = std::array<std::byte, 32>;
+
+/// Two lower-case digits per byte, the first byte first.
+std::string hex(std::span<const std::byte> bytes);
+
+/// An incremental digest. A copy continues independently, so a common beginning (an HMAC's padded key) is hashed once.
+/// Threads: one at a time.
+class Sha256 {
+ public:
+  static constexpr std::size_t block_bytes = 64;
+
+  /// Appends `bytes` to the message; the digest does not depend on its division into calls.
+  Sha256& update(std::span<const std::byte> bytes) noexcept;
+
+  Sha256& update(std::string_view text) noexcept { return update(std::as_bytes(std::span(text.data(), text.size()))); }
+
+  /// The digest of the bytes so far; more may follow.
+  Sha256Digest digest() const noexcept;
+
+ private:
+  void copy(std::span<const std::byte> bytes) noexcept;
+
+  DTRAIN_ALWAYS_INLINE static std::uint32_t rotated(std::uint32_t value, int bits) noexcept {
+    return value >> bits | value << (32 - bits);
+  }
+
+  /// Section 6.2.2, one block of 64 bytes. Without calls, which an unoptimised program would not inline.
+  DTRAIN_OPTIMIZED void compress(const std::byte* block) noexcept;
+
+  /// Section 4.2.2: the first 32 bits of the fractional parts of the cube roots of the first 64 primes.
+  static constexpr std::array<std::uint32_t, 64> round_constants{
+      0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+      0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+      0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+      0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+      0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+      0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+      0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+      0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+
+  /// Section 5.3.3: the first 32 bits of the fractional parts of the square roots of the first eight primes.
+  std::array<std::uint32_t, 8> state_{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  std::array<std::byte, block_bytes> block_{};
+  std::size_t pending_ = 0;
+  std::uint64_t message_bytes_ = 0;
+};
+
+/// An incremental keyed digest: making and verifying it needs the key. A copy continues independently.
+/// Threads: one at a time.
+class HmacSha256 {
+ public:
+  explicit HmacSha256(std::span<const std::byte> key) noexcept {
+    const Sha256Digest hashed = Sha256().update(key).digest();
+    const bool is_long = key.size() > Sha256::block_bytes;
+    const std::span<const std::byte> used = is_long ? std::span<const std::byte>(hashed) : key;
+    for (std::size_t i = 0; i < Sha256::block_bytes; ++i) {
+      const std::byte each = i < used.size() ? used[i] : std::byte{0};
+      const std::array<std::byte, 2> padded{each ^ std::byte{0x36}, each ^ std::byte{0x5c}};
+      inner_.update(std::span(padded).first(1));
+      outer_.update(std::span(padded).last(1));
+    }
+  }
+
+  HmacSha256& update(std::span<const std::byte> bytes) noexcept {
+    inner_.update(bytes);
+    return *this;
+  }
+  HmacSha256& update(std::string_view text) noexcept {
+    return update(std::as_bytes(std::span(text.data(), text.size())));
+  }
+
+  /// The digest of the bytes so far; more may follow.
+  Sha256Digest digest() const noexcept {
+    const Sha256Digest inner = inner_.digest();
+    return Sha256(outer_).update(inner).digest();
+  }
+
+ private:
+  Sha256 inner_;
+  Sha256 outer_;
+};
+
+/// Whether two digests are equal, in a time that does not depend on the position of a difference.
+inline bool equal_in_constant_time(const Sha256Digest& a, const Sha256Digest& b) noexcept {
+  volatile std::uint8_t difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference = static_cast<std::uint8_t>(difference | std::to_integer<unsigned>(a[i] ^ b[i]));
+  }
+  return difference == 0;
+}
 
 /// Bytes of getrandom(2). Blocking: only early in the boot of a machine. @throws Error (posix)
 template <std::size_t N>
@@ -1360,12 +1239,94 @@ inline std::string random_job_id() {
   return hex(random_bytes<16>());
 }
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::string hex(std::span<const std::byte> bytes) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const std::byte value : bytes) {
+    text.push_back(digits[std::to_integer<std::size_t>(value >> 4)]);
+    text.push_back(digits[std::to_integer<std::size_t>(value & std::byte{15})]);
+  }
+  return text;
+}
+
+DTRAIN_DEFINED Sha256& Sha256::update(std::span<const std::byte> bytes) noexcept {
+  message_bytes_ += bytes.size();
+  if (pending_ > 0) {
+    const std::size_t taken = bytes.size() < block_bytes - pending_ ? bytes.size() : block_bytes - pending_;
+    copy(bytes.first(taken));
+    bytes = bytes.subspan(taken);
+    if (pending_ < block_bytes) return *this;
+    compress(block_.data());
+    pending_ = 0;
+  }
+  for (; bytes.size() >= block_bytes; bytes = bytes.subspan(block_bytes)) {
+    compress(bytes.data());
+  }
+  copy(bytes);
+  return *this;
+}
+
+DTRAIN_DEFINED Sha256Digest Sha256::digest() const noexcept {
+  // Section 5.1.1: a 1 bit, zeros, and the message's length in bits as 64 of them, to the end of a block.
+  const std::uint64_t bits = message_bytes_ * 8;
+  std::array<std::byte, 2 * block_bytes> padding{};
+  padding[0] = std::byte{0x80};
+  const std::size_t zeros_end = (pending_ < 56 ? 56 : 120) - pending_;
+  for (std::size_t i = 0; i < 8; ++i) {
+    padding[zeros_end + i] = static_cast<std::byte>(bits >> (56 - 8 * i));
+  }
+  Sha256 last = *this;
+  last.update(std::span(padding).first(zeros_end + 8));
+  Sha256Digest bytes{};
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<std::byte>(last.state_[i / 4] >> (24 - 8 * (i % 4)));
+  }
+  return bytes;
+}
+
+DTRAIN_DEFINED void Sha256::copy(std::span<const std::byte> bytes) noexcept {
+  if (bytes.empty()) return;  // memcpy from a null address is undefined even for no bytes
+  std::memcpy(block_.data() + pending_, bytes.data(), bytes.size());
+  pending_ += bytes.size();
+}
+
+DTRAIN_DEFINED DTRAIN_OPTIMIZED void Sha256::compress(const std::byte* block) noexcept {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(block);
+  const std::uint32_t* constants = round_constants.data();
+  std::uint32_t* state = state_.data();
+  std::uint32_t w[64];
+  for (int t = 0; t < 16; ++t) {
+    w[t] = std::uint32_t{bytes[4 * t]} << 24 | std::uint32_t{bytes[4 * t + 1]} << 16 |
+           std::uint32_t{bytes[4 * t + 2]} << 8 | std::uint32_t{bytes[4 * t + 3]};
+  }
+  for (int t = 16; t < 64; ++t) {
+    const std::uint32_t s0 = rotated(w[t - 15], 7) ^ rotated(w[t - 15], 18) ^ w[t - 15] >> 3;
+    const std::uint32_t s1 = rotated(w[t - 2], 17) ^ rotated(w[t - 2], 19) ^ w[t - 2] >> 10;
+    w[t] = w[t - 16] + s0 + w[t - 7] + s1;
+  }
+  std::uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
+  std::uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
+  for (int t = 0; t < 64; ++t) {
+    const std::uint32_t t1 =
+        h + (rotated(e, 6) ^ rotated(e, 11) ^ rotated(e, 25)) + ((e & f) ^ (~e & g)) + constants[t] + w[t];
+    const std::uint32_t t2 = (rotated(a, 2) ^ rotated(a, 13) ^ rotated(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
+    h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
+  }
+  state[0] += a, state[1] += b, state[2] += c, state[3] += d;
+  state[4] += e, state[5] += f, state[6] += g, state[7] += h;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/core/failure_latch.hpp
 
 /// @file
-/// FailureLatch: a rank's copy of the job's first cause; setting it wakes all waiting threads.
+/// FailureLatch: a rank's copy of the job's first cause; StoreClient sets it, which wakes all waiting threads.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1424,12 +1385,171 @@ class FailureLatch : public std::enable_shared_from_this<FailureLatch> {
   const OwningProcess process_;
 };
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void FailureLatch::Unsubscribe::operator()(Callback* callback) const noexcept {
+  const std::lock_guard lock(latch->mutex_);
+  latch->callbacks_.remove_if([callback](const Callback& each) { return &each == callback; });
+}
+
+DTRAIN_DEFINED std::optional<Cause> FailureLatch::cause() const {
+  if (!failed()) {
+    return std::nullopt;
+  }
+  const std::lock_guard lock(mutex_);
+  return cause_;
+}
+
+DTRAIN_DEFINED bool FailureLatch::set(const Cause& cause) {
+  const std::lock_guard lock(mutex_);
+  if (failed()) {
+    return false;
+  }
+  cause_ = cause;
+  failed_.store(true, std::memory_order_release);
+  for (const Callback& callback : callbacks_) {
+    callback(*cause_);
+  }
+  changed_.notify_all();
+  return true;
+}
+
+DTRAIN_DEFINED bool FailureLatch::block_until_failed(Deadline deadline) const {
+  std::unique_lock lock(mutex_);
+  return block_until(changed_, lock, deadline, [this] { return failed(); });
+}
+
+DTRAIN_DEFINED void FailureLatch::report(const Cause& cause) {
+  if (!process_.is_current()) {
+    return;
+  }
+  Reporter reporter;
+  {
+    const std::lock_guard lock(mutex_);
+    reporter = reporter_;
+  }
+  if (reporter) {
+    reporter(cause);
+  } else {
+    set(cause);
+  }
+}
+
+DTRAIN_DEFINED void FailureLatch::set_reporter(Reporter reporter) {
+  const std::lock_guard lock(mutex_);
+  reporter_ = std::move(reporter);
+}
+
+DTRAIN_DEFINED FailureLatch::Subscription FailureLatch::subscribe(Callback callback) {
+  const std::lock_guard lock(mutex_);
+  Callback& kept = callbacks_.emplace_back(std::move(callback));
+  if (failed()) {
+    kept(*cause_);
+  }
+  return {&kept, Unsubscribe{shared_from_this()}};
+}
+
+DTRAIN_DEFINED void FailureLatch::throw_if_failed(int own_rank) const {
+  const std::optional<Cause> found = cause();
+  if (!found) {
+    return;
+  }
+  if (found->rank != own_rank || found->kind == CauseKind::lost) {
+    throw_cause(*found);
+  }
+  const Errc code = found->kind == CauseKind::timeout        ? Errc::timeout
+                    : found->kind == CauseKind::disagreement ? Errc::disagreement
+                                                             : Errc::job_failed;
+  throw Error(code, found->sentence()).with_rank(own_rank);
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/core/process/descriptor.hpp
+
+/// @file
+/// Descriptor: a move-only owner of a file descriptor. net/, launch/ and ddp/ own their files by it. wait_descriptor():
+/// blocking waits for a descriptor, with a deadline. UnixConnection and settings.hpp call it.
+
+namespace DTRAIN_NAMESPACE {
+
+/// Closes its descriptor when destroyed. Code that opens one passes a close-on-exec flag to the system call, so that
+/// processes started by the program do not keep it open.
+/// Lifetime: no coroutine waits for the descriptor (EventLoop::readable) while it is closed.
+class Descriptor {
+ public:
+  Descriptor() noexcept = default;
+
+  /// Takes over `fd`; with a negative one it owns nothing.
+  explicit Descriptor(int fd) noexcept : fd_(fd < 0 ? -1 : fd) {}
+
+  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    if (this != &other) {
+      reset();
+      fd_ = other.release();
+    }
+    return *this;
+  }
+  ~Descriptor() { reset(); }
+
+  int get() const noexcept { return fd_; }
+  explicit operator bool() const noexcept { return fd_ >= 0; }
+
+  /// Passes the descriptor to the caller, which closes it.
+  [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
+
+  /// Closes it now. EINTR is not retried: on Linux the descriptor is gone all the same.
+  DTRAIN_NOT_INLINED void reset() noexcept {
+    if (fd_ >= 0) {
+      static_cast<void>(::close(std::exchange(fd_, -1)));
+    }
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+/// Returns on `events` (POLLIN, POLLOUT), an error or the peer's close. With a past deadline it checks once.
+/// Blocking: until the deadline.
+/// @param doing begins the error message
+/// @throws Error (timeout, posix)
+inline void wait_descriptor(int descriptor, short events, Deadline deadline, const std::string& doing) {
+  for (;;) {
+    const bool last = deadline.passed();
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+    pollfd entry{descriptor, events, 0};
+    const int count = ::poll(&entry, 1, static_cast<int>(std::min(left, std::chrono::milliseconds(60'000)).count()));
+    if (count > 0) {
+      return;
+    }
+    if (count < 0 && errno != EINTR) {
+      throw_errno(doing);
+    }
+    if (last) {
+      throw_error(Errc::timeout, "{}: the deadline passed", {doing});
+    }
+  }
+}
+
+/// Sleeps a millisecond. @throws Error (timeout) if the deadline has passed, (posix)
+inline void pause_before_retry(Deadline deadline, const std::string& doing) {
+  if (deadline.passed()) {
+    throw_error(Errc::timeout, "{}: the deadline passed", {doing});
+  }
+  if (::poll(nullptr, 0, 1) < 0 && errno != EINTR) {
+    throw_errno(doing);
+  }
+}
+
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/core/text/sanitize.hpp
 
 /// @file
-/// sanitize(): escapes characters of other processes' text that a terminal would interpret.
+/// sanitize(): escapes what a terminal would interpret, in other processes' text within errors and logs.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1453,7 +1573,7 @@ std::string_view truncate_utf8(std::string_view text, std::size_t longest);
 /// A printable excerpt of any text for a message, with "..." if it is truncated.
 std::string excerpt(std::string_view text, std::size_t longest = 128);
 
-/// The same in single quotes.
+/// excerpt() in single quotes.
 std::string in_quotes(std::string_view text, std::size_t longest = 128);
 
 #if DTRAIN_DEFINITIONS
@@ -1531,7 +1651,8 @@ DTRAIN_DEFINED std::string in_quotes(std::string_view text, std::size_t longest)
 // ---- dtrain/core/serializer.hpp
 
 /// @file
-/// Serializer: writes the fields of a struct to bytes and reads them from untrusted bytes, by one description.
+/// Serializer: writes the fields of a struct to bytes and reads them from untrusted bytes, by one description. The
+/// store's protocol, checkpoints and launcher records use it.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1672,7 +1793,7 @@ std::optional<T> try_from_bytes(std::string_view bytes) {
   return value;
 }
 
-/// The same. @param what see Serializer::require_finished @throws Error (protocol)
+/// Reads untrusted bytes. @param what see Serializer::require_finished @throws Error (protocol)
 template <class T>
 T from_bytes(std::string_view bytes, std::string_view what) {
   T value{};
@@ -1801,7 +1922,7 @@ DTRAIN_DEFINED void fields(Serializer& of, std::chrono::nanoseconds& time) {
 // ---- dtrain/core/types/dtype.hpp
 
 /// @file
-/// DType: the element types of gradients and collectives.
+/// DType: the element types of gradients and collectives. Views, backends and kernels name their elements by it.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1899,7 +2020,7 @@ concept Element = requires {
 // ---- dtrain/core/types/bfloat16.hpp
 
 /// @file
-/// bfloat16: the upper half of a float, for storing gradients: no arithmetic, exact conversions.
+/// bfloat16: the upper half of a float, for a program's gradients: no arithmetic, exact conversions.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1941,7 +2062,8 @@ struct dtype_of<bfloat16> : std::integral_constant<DType, DType::bf16> {};
 
 /// @file
 /// BufferView: non-owning view of contiguous elements, the operand of a collective; Device: kind and index of the
-/// device of memory or of a stream.
+/// device of memory or of a stream; StreamHandle: the type of a stream's device and native handle, for Ready and other
+/// interfaces without templates. Collectives take them.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2003,13 +2125,29 @@ ConstBufferView buffer_view(std::span<const T> values) noexcept {
   return {reinterpret_cast<const std::byte*>(values.data()), values.size(), dtype_of<T>::value, {}};
 }
 
+/// Identifies the stream that produced a gradient. For the host `native` is null: the work is done when the handle is
+/// passed. For CUDA it is the cudaStream_t. Lifetime: the stream outlives the step that it is passed to.
+/// @ingroup streams
+struct StreamHandle {
+  Device device{};
+  void* native = nullptr;
+
+  friend constexpr bool operator==(const StreamHandle&, const StreamHandle&) = default;
+};
+
+/// Whether it is cudaStreamPerThread, another stream in every thread: the value 2 of the CUDA runtime's driver_types.h,
+/// because code that is compiled apart from the program does not have CUDA's headers.
+inline bool is_stream_of_each_thread(StreamHandle stream) noexcept {
+  return stream.device.kind == DeviceKind::cuda && reinterpret_cast<std::uintptr_t>(stream.native) == 2;
+}
+
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/core/types/float16.hpp
 
 /// @file
 /// float16: IEEE 754's 16-bit float, for storing gradients: no arithmetic, exact conversions; SmallFloat: the template
-/// of it and of the 8-bit floats.
+/// of it and of the 8-bit floats. Programs store gradients in it.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2104,7 +2242,8 @@ struct dtype_of<float16> : std::integral_constant<DType, DType::f16> {};
 // ---- dtrain/core/types/float8.hpp
 
 /// @file
-/// float8_e4m3 and float8_e5m2 of the Open Compute Project, for storing gradients: no arithmetic, exact conversions.
+/// float8_e4m3 and float8_e5m2 of the Open Compute Project, for a program's gradients: no arithmetic, exact
+/// conversions.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2129,7 +2268,7 @@ struct dtype_of<float8_e5m2> : std::integral_constant<DType, DType::f8e5m2> {};
 // ---- dtrain/core/types/reduce_op.hpp
 
 /// @file
-/// ReduceOp: the reduction operators, and the type of their partial results.
+/// ReduceOp: the reduction operators, and the type of their partial results. A program gives one to each reduction.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2165,50 +2304,46 @@ constexpr const char* name(Accumulate accumulate) noexcept {
 
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/core/types/stream_handle.hpp
-
-/// @file
-/// StreamHandle: a stream of any kind as its device and native handle, for interfaces without templates.
-
-namespace DTRAIN_NAMESPACE {
-
-/// Identifies the stream that produced a gradient. For the host `native` is null: the work is done when the handle is
-/// passed. For CUDA it is the cudaStream_t. Lifetime: the stream outlives the step that it is passed to.
-/// @ingroup streams
-struct StreamHandle {
-  Device device{};
-  void* native = nullptr;
-
-  friend constexpr bool operator==(const StreamHandle&, const StreamHandle&) = default;
-};
-
-/// Whether it is cudaStreamPerThread, another stream in every thread: the value 2 of the CUDA runtime's driver_types.h,
-/// because code that is compiled apart from the program does not have CUDA's headers.
-inline bool is_stream_of_each_thread(StreamHandle stream) noexcept {
-  return stream.device.kind == DeviceKind::cuda && reinterpret_cast<std::uintptr_t>(stream.native) == 2;
-}
-
-}  // namespace DTRAIN_NAMESPACE
-
 // ---- dtrain/core/types/tensor_view.hpp
 
 /// @file
-/// TensorView: non-owning view of a contiguous tensor: address, shape, element type, device.
+/// TensorView: non-owning view of a program's contiguous tensor: address, shape, element type, device.
 
 namespace DTRAIN_NAMESPACE {
 
-/// The extents of a tensor, at most eight, outermost first. A shape without extents has one element.
+/// The extents of a tensor, at most eight, outermost first: `{rows, columns}`, integers of any types. A shape without
+/// extents has one element.
 /// @ingroup views
 class Shape {
  public:
   static constexpr std::size_t max_rank = 8;
 
+  /// One extent, from an integer of any type, such as a container's size().
+  class Integer {
+   public:
+    /// @throws Error (invalid_argument) for a number beyond std::int64_t
+    template <class N>
+    requires(std::is_convertible_v<N, std::int64_t> && !std::is_floating_point_v<N>) constexpr Integer(N number)
+        : value_(static_cast<std::int64_t>(number)) {
+      if constexpr (std::is_unsigned_v<N>) {
+        if (value_ < 0) refuse(number);
+      }
+    }
+    constexpr std::int64_t value() const noexcept { return value_; }
+
+   private:
+    [[noreturn]] static void refuse(std::uint64_t number);
+
+    std::int64_t value_;
+  };
+
   constexpr Shape() noexcept = default;
 
   /// @throws Error (invalid_argument) for more than eight extents, a negative one, or a product beyond 2^60 (whose
   /// bytes still fit a size_t)
-  Shape(std::initializer_list<std::int64_t> extents) : Shape(std::span(extents.begin(), extents.size())) {}
+  Shape(std::initializer_list<Integer> extents);
 
+  /// @throws as the other constructor
   explicit Shape(std::span<const std::int64_t> extents);
 
   constexpr std::span<const std::int64_t> extents() const noexcept { return {extents_.data(), rank_}; }
@@ -2217,6 +2352,9 @@ class Shape {
   friend constexpr bool operator==(const Shape&, const Shape&) = default;
 
  private:
+  void require_few(std::size_t extents) const;
+  void add(std::int64_t extent);
+
   std::array<std::int64_t, max_rank> extents_{};
   std::size_t rank_ = 0;
   std::int64_t element_count_ = 1;
@@ -2250,27 +2388,46 @@ struct TensorView {
   [[noreturn]] void refuse_read_as(DType other) const;
 };
 
-/// A view of host memory: `tensor_view(weights.data(), {784, 256})`.
-/// @ingroup views
+namespace detail {
+
 template <class T>
-TensorView tensor_view(T* data, Shape shape) noexcept {
-  static_assert(Element<T>,
+constexpr void require_viewable() noexcept {
+  constexpr bool is_const_element = std::is_const_v<T> && Element<std::remove_const_t<T>>;
+  static_assert(!is_const_element,
+                "dtrain: tensor_view needs memory that may be written, and these elements are const: a member function "
+                "that is const sees its vectors so; declare parameters() without const");
+  static_assert(Element<T> || is_const_element,
                 "dtrain: tensor_view takes float, double, std::int64_t, std::int32_t, std::uint8_t, dtrain::float16, "
                 "dtrain::bfloat16 and types with a dtrain::dtype_of of their own, none of them const; keep a counter "
                 "in a std::int64_t");
-  return {reinterpret_cast<std::byte*>(data), shape, dtype_of<T>::value, {}};
+}
+
+}  // namespace detail
+
+/// A view of host memory: `tensor_view(weights.data(), {784, 256})`, `tensor_view(data, {images.size(), 3})`.
+/// @ingroup views
+template <class T>
+TensorView tensor_view(T* data, Shape shape) noexcept {
+  detail::require_viewable<T>();
+  if constexpr (Element<T>) {
+    return {reinterpret_cast<std::byte*>(data), shape, dtype_of<T>::value, {}};
+  } else {
+    return {};
+  }
 }
 
 /// A view with one extent of all elements of a std::span, and of a std::vector, std::array or T[n] that outlives it:
 /// `tensor_view(weights)`.
 /// @ingroup views
-template <Element T, std::size_t Extent>
-TensorView tensor_view(std::span<T, Extent> values) {
-  return tensor_view(values.data(), {static_cast<std::int64_t>(values.size())});
+template <class T, std::size_t Count>
+TensorView tensor_view(std::span<T, Count> values) {
+  return tensor_view(values.data(), {values.size()});
 }
 template <class Values>
-requires Element<typename decltype(std::span(std::declval<Values&>()))::element_type> TensorView
-tensor_view(Values& values) {
+requires requires(Values& values) {
+  std::span(values);
+}
+TensorView tensor_view(Values& values) {
   return tensor_view(std::span(values));
 }
 
@@ -2280,7 +2437,7 @@ tensor_view(Values& values) {
 
 /// @file
 /// Casts between f32 and 16-bit floats in the memory of the f32 elements, and the rounding errors that error feedback
-/// keeps.
+/// keeps. hooks::Cast and WireReduction call them.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -2291,9 +2448,9 @@ void narrow_in_place(std::byte* elements, std::size_t count, DType to, float fac
 /// Widens `count` elements of f16 or bf16, which lie in the first half of the memory, to f32. Exact.
 void widen_in_place(std::byte* elements, std::size_t count, DType from) noexcept;
 
-/// Error feedback: adds `error` to `count` f32 elements. Then `error` is the part of each that is lost if
-/// narrow_in_place divides them by `divisor`, in units of the elements; 0 where nothing finite is sent. It is exact if
-/// divisor times a 16-bit float is.
+/// Error feedback: adds `error` to `count` f32 elements. Afterwards `error` is the part of each element that
+/// narrow_in_place loses if it divides by `divisor`, in units of the elements; 0 for an element that is not finite in
+/// 16 bits. It is exact if divisor times a 16-bit float is.
 void add_cast_error(std::byte* elements, float* error, std::size_t count, DType to, float divisor) noexcept;
 
 }  // namespace DTRAIN_NAMESPACE::kernels
@@ -2301,11 +2458,11 @@ void add_cast_error(std::byte* elements, float* error, std::size_t count, DType 
 // ---- dtrain/kernels/instruction_sets/isa.hpp
 
 /// @file
-/// Isa: the vector instruction set that a kernel is compiled for.
+/// Isa: the vector instruction set that a kernel is compiled for. Reduction and sum_of_squares() choose it.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// In ascending order: a processor that supports one supports those before it. All give the same bits.
+/// In ascending order: a processor that supports a set supports all sets before it. All sets give the same bits.
 enum class Isa : std::uint8_t {
   baseline,  ///< generic vector code for every processor that can run the program
   avx2,      ///< AVX2 and F16C
@@ -2374,7 +2531,7 @@ inline bool runs_on_this_machine(Isa isa) noexcept {
 // ---- dtrain/kernels/kernel_arguments.hpp
 
 /// @file
-/// KernelArguments: parameters of a reduction kernel.
+/// KernelArguments: parameters of a reduction kernel. Reduction fills them.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -2431,24 +2588,25 @@ using Kernel = void (*)(const KernelArguments&) noexcept;
 // ---- dtrain/kernels/reduction.hpp
 
 /// @file
-/// Reduction: combines the elements of many ranks in host memory, in rank order, with equal bits on every processor.
+/// Reduction: combines elements of many ranks in host memory for SharedMemory and algorithms over messages, in rank
+/// order, with equal bits on every processor.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
 /// `sources[0][i] op sources[1][i] op ...`, evaluated from the left, stored to every target. Supports every operation
 /// for every element type but the 8-bit floats:
 ///
-/// - f64, f32: one rounding for each step. An average is the sum times the rounded 1 / sources. If that is not finite,
-///   it is the sum of the elements, each multiplied by 1 / sources first. So an average of finite elements is finite,
-///   up to roundings.
+/// - f64, f32: one rounding for each step. An average is the sum times the rounded 1 / sources. If this product is not
+///   finite, the average is the sum of the elements, each multiplied by 1 / sources first. An average of finite
+///   elements is therefore finite, up to roundings.
 /// - f16, bf16: the same in f32, then rounded once to nearest even; beyond the largest finite value, to infinity.
 /// - min, max of these: a NaN on any rank gives NaN, and -0 < +0 (minimum and maximum of IEEE 754-2019).
 /// - NaN results have the bits of the positive quiet NaN without payload.
 /// - i64, i32, u8: sum and product modulo 2^bits; an average is the exact sum divided, truncated toward zero.
 /// - One source is copied, and a NaN keeps its bits; after over(), it is divided.
 ///
-/// Compiler flags of the including program and settings of the calling thread change no bit: neither -ffast-math and
-/// -mfma, nor flushed subnormals or another rounding, which the call sets to the default meanwhile.
+/// Compiler flags of the program (-ffast-math, -mfma) and settings of the calling thread (flushed subnormals, another
+/// rounding) change no bit: the call sets the default environment meanwhile.
 class Reduction {
  public:
   static constexpr std::size_t max_sources = KernelArguments::max_sources;
@@ -2456,8 +2614,8 @@ class Reduction {
   /// Requires: `dtype` is no 8-bit float; this machine supports `isa`.
   static Reduction of(DType dtype, ReduceOp op, Isa isa = best_isa()) noexcept;
 
-  /// The same for sources that stand for `ranks` ranks: an average divides by `ranks`, not by the number of sources.
-  /// Other operations do not divide. For the last combination of a chain of partial sums:
+  /// This reduction for sources that stand for `ranks` ranks: an average divides by `ranks`, not by the number of
+  /// sources. For the last combination of a chain of partial sums:
   /// - f64, f32: times the rounded 1 / ranks; f16, bf16: so in f32, then rounded once;
   /// - integers: this combination's exact sum, divided and truncated toward zero; earlier partial sums were modulo
   ///   2^bits.
@@ -2480,8 +2638,8 @@ class Reduction {
                   const double* weights = nullptr) const noexcept;
 
  private:
-  /// Reduces the bytes after the last whole multiple of the granularity, padded with zeros: by the same instructions,
-  /// and without such code in every kernel. A separate function, because its memory is needed only here.
+  /// Reduces the bytes after the last whole multiple of the granularity, padded with zeros, by the kernel's
+  /// instructions. A separate function, because only this case needs its memory.
   static void reduce_rest(Kernel kernel, KernelArguments arguments, std::size_t bytes) noexcept;
 
   Reduction(DType dtype, ReduceOp op, Kernel kernel) noexcept
@@ -2499,11 +2657,10 @@ class Reduction {
 // ---- dtrain/kernels/partial_reduction.hpp
 
 /// @file
-/// Partial reduction: one rank's step of a reduction that passes partial results from rank to rank.
+/// Partial reduction: one rank's step of an algorithm over messages that passes partial results from rank to rank.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// Type of partial results.
 constexpr DType partial_type(DType dtype, ReduceOp op, Accumulate accumulate) noexcept {
   const bool half = dtype == DType::f16 || dtype == DType::bf16;
   if (half && accumulate == Accumulate::f32 && op != ReduceOp::min && op != ReduceOp::max) {
@@ -2520,7 +2677,7 @@ constexpr DType partial_type(DType dtype, ReduceOp op, Accumulate accumulate) no
 ///   once; for 16-bit floats this rounds to f32, and the combination is rounded once to type().
 /// - Average of i32 and u8: partial results are 64-bit sums; the result is the exact sum divided, truncated toward
 ///   zero. For i64, partial results are modulo 2^64, and the last combination's exact sum is divided.
-/// - All else: as kernels::Reduction, rounded or taken modulo 2^bits to type() by every combination.
+/// - Other operations: as kernels::Reduction, rounded or taken modulo 2^bits to type() by every combination.
 ///
 /// Threads: any; a value without state.
 class PartialReduction {
@@ -2534,7 +2691,6 @@ class PartialReduction {
   /// @param ranks number of contributions in all
   PartialReduction(DType dtype, ReduceOp op, int ranks, Accumulate accumulate) noexcept;
 
-  /// Type of partial results.
   DType type() const noexcept { return type_; }
   bool widens() const noexcept { return type_ != dtype_; }
 
@@ -2585,7 +2741,7 @@ class PartialReduction {
 // ---- dtrain/kernels/vector.hpp
 
 /// @file
-/// SIMD vector types: the compiler's vector extension, of any width.
+/// SIMD vector types: the compiler's vector extension, of any width. All kernels compute in them.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -2659,13 +2815,13 @@ struct BitsOf<double> {
 
 /// @file
 /// Memory copies: one whose speed does not depend on alignment, and one with non-temporal stores, which go past the
-/// caches, for another core to read.
+/// caches, for another core to read. Host collectives and ddp/ call them.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
-/// As std::memcpy, which has a slow case: glibc 2.36 copies 2 KiB to 1 MiB with `rep movsb`. On AMD's Zen this takes 15
-/// times as long if the target begins a few bytes later in its page than the source. An example is a large vector
-/// (offset 16) beside a mapping (offset 0). Measured: 64 KiB in 21 us, here 1.4 us.
+/// As std::memcpy, without its slow case: glibc 2.36 copies 2 KiB to 1 MiB with `rep movsb`, which on AMD's Zen takes
+/// 15 times as long if the target begins a few bytes later in its page than the source: a large vector (offset 16)
+/// beside a mapping (offset 0). Measured with 64 KiB: std::memcpy 21 us, this function 1.4 us.
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept;
 
 /// As copy_bytes, for memory that another core read last and reads next. An ordinary store first fetches the line from
@@ -2697,12 +2853,37 @@ DTRAIN_OPTIMIZED inline void stream_bytes(std::byte* to, const std::byte* from, 
 #endif
 }
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_OPTIMIZED DTRAIN_DEFINED void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+  using Block = Vector<std::uint64_t, 16>;
+  constexpr std::size_t width = sizeof(Block);
+  std::size_t i = 0;
+  for (; i + 4 * width <= bytes; i += 4 * width) {
+    Block first, second, third, fourth;
+    load(first, from + i);
+    load(second, from + i + width);
+    load(third, from + i + 2 * width);
+    load(fourth, from + i + 3 * width);
+    store(to + i, first);
+    store(to + i + width, second);
+    store(to + i + 2 * width, third);
+    store(to + i + 3 * width, fourth);
+  }
+  if (i < bytes) {
+    std::memcpy(to + i, from + i, bytes - i);
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::kernels
 
 // ---- dtrain/async/intrusive_list.hpp
 
 /// @file
-/// IntrusiveList: a doubly linked list whose elements hold the links and can unlink themselves.
+/// IntrusiveList: a doubly linked list whose elements hold the links and unlink themselves. The Scheduler, the Poller
+/// and the events of an EventLoop keep waiting coroutines in it.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -2787,11 +2968,286 @@ class IntrusiveList {
 
 }  // namespace DTRAIN_NAMESPACE::async
 
-// ---- dtrain/async/task/task.hpp
+// ---- dtrain/async/thread.hpp
+
+/// @file
+/// async::start_thread(): starts a thread with all signals blocked (BlockedSignals) and an error that names it;
+/// JoiningThread is a std::thread that its destructor joins; WorkerThread runs one blocking work function at a time.
+/// LoopThread, backends, streams and checkpoints start their threads by it.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Blocks every signal in this thread for a scope. A thread started in the scope inherits the mask, and so does not
+/// affect the program's handlers and signalfds.
+class BlockedSignals {
+ public:
+  BlockedSignals();
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+  ~BlockedSignals() { static_cast<void>(::pthread_sigmask(SIG_SETMASK, &before_, nullptr)); }
+
+ private:
+  sigset_t before_{};
+};
+
+/// std::jthread without a stop token: libc++ has std::jthread since version 18, and only as an experimental part before
+/// version 20. Destruction and assignment to it block until the thread has ended; the owner makes the thread end.
+class JoiningThread {
+ public:
+  JoiningThread() noexcept = default;
+  explicit JoiningThread(std::thread thread) noexcept : thread_(std::move(thread)) {}
+  JoiningThread(JoiningThread&&) noexcept = default;
+  JoiningThread& operator=(JoiningThread&& other) noexcept {
+    std::thread next = std::move(other.thread_);
+    join();
+    thread_ = std::move(next);
+    return *this;
+  }
+  ~JoiningThread() { join(); }
+
+  /// Gives the ownership up: the thread runs on by itself.
+  void detach() { thread_.detach(); }
+
+  /// Blocking: until the thread has ended. Does nothing if there is none.
+  void join() noexcept {
+    if (thread_.joinable()) {
+      thread_.join();
+    }
+  }
+
+ private:
+  std::thread thread_;
+};
+
+/// Runs `main()` on a new thread with all signals blocked, so that the program's handlers run in the program's threads.
+/// @param what names the thread in the error: "a channel's thread"
+/// @throws Error (posix) if the system cannot start a thread
+JoiningThread start_thread(std::string_view what, std::function<void()> main);
+
+/// Runs one work function at a time, for which one thread then waits. Blocks its signals, including SIGPIPE, which a
+/// library may raise. Threads: start(), wait() and destruction one at a time.
+/// Lifetime: destruction blocks until the running work has ended; the owner makes it end.
+class WorkerThread {
+ public:
+  /// @throws Error if the system cannot start a thread
+  WorkerThread();
+  WorkerThread(const WorkerThread&) = delete;
+  WorkerThread& operator=(const WorkerThread&) = delete;
+  ~WorkerThread();
+
+  /// Starts `work()`, which does not throw. Lifetime: until wait() returns true.
+  template <class Work>
+  void start(Work& work) noexcept {
+    static_assert(noexcept(work()), "dtrain: nothing may be thrown on a channel's thread");
+    object_ = &work;
+    work_ = [](void* object) noexcept { (*static_cast<Work*>(object))(); };
+    post();
+  }
+
+  /// Blocking: until the started work is done, or the deadline passes. @returns whether it is done
+  bool wait(Deadline deadline) const noexcept;
+
+ private:
+  void post() noexcept {
+    started_.fetch_add(1, std::memory_order_release);
+    futex_wake(started_, 1, FutexScope::process);
+  }
+
+  void main() noexcept;
+
+  void (*work_)(void*) noexcept = nullptr;
+  void* object_ = nullptr;
+  std::atomic<std::uint32_t> started_{0};
+  std::atomic<std::uint32_t> done_{0};
+  JoiningThread thread_;  ///< last: joined before the other members are destroyed
+};
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED BlockedSignals::BlockedSignals() {
+  sigset_t all;
+  static_cast<void>(::sigfillset(&all));
+  const int error = ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  if (error != 0) {
+    throw_posix(error, "blocking signals");
+  }
+}
+
+DTRAIN_DEFINED JoiningThread start_thread(std::string_view what, std::function<void()> main) {
+  const BlockedSignals blocked;
+  try {
+    return JoiningThread(std::thread(std::move(main)));
+  } catch (const std::system_error& failure) {
+    throw Error(failure.code(), format_text("starting {}: {}{}", {what, failure.what(), limit_hint(ENOMEM)}));
+  }
+}
+
+DTRAIN_DEFINED WorkerThread::WorkerThread() : thread_(start_thread("a channel's thread", [this] { main(); })) {}
+
+DTRAIN_DEFINED WorkerThread::~WorkerThread() {
+  work_ = nullptr;
+  post();
+}
+
+DTRAIN_DEFINED bool WorkerThread::wait(Deadline deadline) const noexcept {
+  const std::uint32_t started = started_.load(std::memory_order_relaxed);
+  for (;;) {
+    const std::uint32_t done = done_.load(std::memory_order_acquire);
+    if (done == started) {
+      return true;
+    }
+    if (futex_wait(done_, done, deadline, FutexScope::process) == FutexResult::timed_out) {
+      return done_.load(std::memory_order_acquire) == started;
+    }
+  }
+}
+
+DTRAIN_DEFINED void WorkerThread::main() noexcept {
+  for (std::uint32_t next = 1;; ++next) {
+    while (started_.load(std::memory_order_acquire) != next) {
+      futex_wait(started_, next - 1, Deadline::unbounded("the destructor posts an end"), FutexScope::process);
+    }
+    if (work_ == nullptr) {
+      return;
+    }
+    work_(object_);
+    done_.store(next, std::memory_order_release);
+    futex_wake(done_, 1, FutexScope::process);
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/timer_heap.hpp
+
+/// @file
+/// Waiter: a suspended coroutine of an EventLoop, linked into one list and into the timers; TimerHeap: the timers, in a
+/// binary heap; insertion and removal in logarithmic time. The loop's Scheduler owns it.
+
+namespace DTRAIN_NAMESPACE::async {
+
+class TaskRecord;
+
+/// Why a suspended coroutine was resumed; `ready` wins if both hold.
+enum class WakeReason : std::uint8_t { ready = 1, timed_out };
+
+/// Base of the awaiters. It is in the coroutine's frame, so suspending allocates nothing (the timers' array may grow).
+/// An awaiter calls Scheduler::remove in its destructor.
+class Waiter : public ListNode {
+ public:
+  static constexpr std::size_t not_in_heap = static_cast<std::size_t>(-1);
+
+  DTRAIN_NOT_INLINED Waiter() noexcept = default;
+
+  std::coroutine_handle<> coroutine;
+  TaskRecord* record = nullptr;  ///< the spawned task that the coroutine belongs to
+  int descriptor = -1;           ///< the descriptor that it waits for, if any
+  WakeReason outcome = WakeReason::ready;
+
+  /// @name The timer. A timer stores its index in the heap, so that a cancelled timer is removed at once.
+  /// @{
+  Deadline::Clock::time_point instant{};
+  std::uint64_t sequence = 0;
+  std::size_t index = not_in_heap;
+  /// @}
+};
+
+/// Timers ordered by instant, equal ones by insertion. Lifetime: a timer is removed before it is destroyed.
+class TimerHeap {
+ public:
+  bool empty() const noexcept { return heap_.empty(); }
+  std::size_t size() const noexcept { return heap_.size(); }
+
+  /// Adds a timer that is in no heap.
+  void insert(Waiter& timer, Deadline deadline);
+
+  /// Removes a timer; no effect on one that is not in the heap.
+  void remove(Waiter& timer) noexcept;
+
+  /// The earliest timer, or nullptr.
+  Waiter* earliest() const noexcept { return heap_.empty() ? nullptr : heap_.front(); }
+
+ private:
+  static std::size_t parent_of(std::size_t index) noexcept { return (index - 1) / 2; }
+
+  static bool before(const Waiter& a, const Waiter& b) noexcept {
+    return a.instant != b.instant ? a.instant < b.instant : a.sequence < b.sequence;
+  }
+
+  void put(std::size_t index, Waiter& timer) noexcept {
+    heap_[index] = &timer;
+    timer.index = index;
+  }
+
+  void sift_up(std::size_t index, Waiter& timer) noexcept;
+
+  void sift_down(std::size_t index, Waiter& timer) noexcept;
+
+  std::vector<Waiter*> heap_;
+  std::uint64_t next_sequence_ = 0;
+};
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void TimerHeap::insert(Waiter& timer, Deadline deadline) {
+  heap_.push_back(&timer);
+  timer.instant = deadline.instant();
+  timer.sequence = next_sequence_++;
+  sift_up(heap_.size() - 1, timer);
+}
+
+DTRAIN_DEFINED void TimerHeap::remove(Waiter& timer) noexcept {
+  if (timer.index == Waiter::not_in_heap) {
+    return;
+  }
+  const std::size_t hole = timer.index;
+  timer.index = Waiter::not_in_heap;
+  Waiter& last = *heap_.back();
+  heap_.pop_back();
+  if (hole == heap_.size()) {
+    return;  // the removed timer was the last one
+  }
+  if (hole > 0 && before(last, *heap_[parent_of(hole)])) {
+    sift_up(hole, last);
+  } else {
+    sift_down(hole, last);
+  }
+}
+
+DTRAIN_DEFINED void TimerHeap::sift_up(std::size_t index, Waiter& timer) noexcept {
+  while (index > 0 && before(timer, *heap_[parent_of(index)])) {
+    put(index, *heap_[parent_of(index)]);
+    index = parent_of(index);
+  }
+  put(index, timer);
+}
+
+DTRAIN_DEFINED void TimerHeap::sift_down(std::size_t index, Waiter& timer) noexcept {
+  for (std::size_t child = 2 * index + 1; child < heap_.size(); child = 2 * index + 1) {
+    if (child + 1 < heap_.size() && before(*heap_[child + 1], *heap_[child])) {
+      ++child;
+    }
+    if (!before(*heap_[child], timer)) {
+      break;
+    }
+    put(index, *heap_[child]);
+    index = child;
+  }
+  put(index, timer);
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::async
+
+// ---- dtrain/async/task.hpp
 
 /// @file
 /// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it; Outcome: the stored value
-/// or exception of one.
+/// or exception of one. All coroutines of net/, rendezvous/ and launch/ return one. TaskHandle: the owner of a task
+/// that an EventLoop runs. EventLoop::spawn() returns it.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -2952,7 +3408,7 @@ inline Task<void> detail::TaskPromise<void>::get_return_object() noexcept {
 }
 
 /// Awaiter that owns its task, for the operator co_await of other types. Starts the task when it is awaited.
-/// Destroying it cancels the task. Pinned. Threads: as Task.
+/// Destroying it cancels the task. Not movable. Threads: as Task.
 template <class T>
 class OwnedTaskAwaiter {
  public:
@@ -3013,289 +3469,6 @@ Task<void> store_outcome(Task<T> task, Outcome<T>& outcome) {
     outcome.fail(std::current_exception());
   }
 }
-
-}  // namespace DTRAIN_NAMESPACE::async
-
-// ---- dtrain/async/thread.hpp
-
-/// @file
-/// Threads of the library: start_thread() starts one with all signals blocked (BlockedSignals) and an error that names
-/// it; JoiningThread is a std::thread that its destructor joins; WorkerThread runs one blocking work function at a
-/// time.
-
-namespace DTRAIN_NAMESPACE::async {
-
-/// Blocks every signal in this thread for a scope. A thread started in the scope inherits that, so that it does not
-/// affect the program's handlers and signalfds.
-class BlockedSignals {
- public:
-  BlockedSignals();
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-  ~BlockedSignals() { static_cast<void>(::pthread_sigmask(SIG_SETMASK, &before_, nullptr)); }
-
- private:
-  sigset_t before_{};
-};
-
-/// std::jthread without a stop token: libc++ has std::jthread since version 18, and only as an experimental part before
-/// version 20. Destruction and assignment to it block until the thread has ended; the owner makes the thread end.
-class JoiningThread {
- public:
-  JoiningThread() noexcept = default;
-  explicit JoiningThread(std::thread thread) noexcept : thread_(std::move(thread)) {}
-  JoiningThread(JoiningThread&&) noexcept = default;
-  JoiningThread& operator=(JoiningThread&& other) noexcept {
-    std::thread next = std::move(other.thread_);
-    join();
-    thread_ = std::move(next);
-    return *this;
-  }
-  ~JoiningThread() { join(); }
-
-  /// Ends the ownership: the thread runs on by itself.
-  void detach() { thread_.detach(); }
-
-  /// Blocking: until the thread has ended. Does nothing if there is none.
-  void join() noexcept {
-    if (thread_.joinable()) {
-      thread_.join();
-    }
-  }
-
- private:
-  std::thread thread_;
-};
-
-/// Runs `main()` on a new thread with all signals blocked, so that the program's handlers run in the program's threads.
-/// @param what names the thread in the error: "a channel's thread"
-/// @throws Error (posix) if the system cannot start a thread
-JoiningThread start_thread(std::string_view what, std::function<void()> main);
-
-/// Runs one work function at a time, for which one thread then waits. Blocks its signals, including SIGPIPE, which a
-/// library may raise. Threads: start(), wait() and destruction one at a time.
-/// Lifetime: destruction blocks until the running work has ended; the owner makes it end.
-class WorkerThread {
- public:
-  /// @throws Error if the system cannot start a thread
-  WorkerThread();
-  WorkerThread(const WorkerThread&) = delete;
-  WorkerThread& operator=(const WorkerThread&) = delete;
-  ~WorkerThread();
-
-  /// Starts `work()`, which does not throw. Lifetime: until wait() returns true.
-  template <class Work>
-  void start(Work& work) noexcept {
-    static_assert(noexcept(work()), "dtrain: nothing may be thrown on a channel's thread");
-    object_ = &work;
-    work_ = [](void* object) noexcept { (*static_cast<Work*>(object))(); };
-    post();
-  }
-
-  /// Blocking: until the started work is done, or the deadline passes. @returns whether it is done
-  bool wait(Deadline deadline) const noexcept;
-
- private:
-  void post() noexcept {
-    started_.fetch_add(1, std::memory_order_release);
-    futex_wake(started_, 1, FutexScope::process);
-  }
-
-  void main() noexcept;
-
-  void (*work_)(void*) noexcept = nullptr;
-  void* object_ = nullptr;
-  std::atomic<std::uint32_t> started_{0};
-  std::atomic<std::uint32_t> done_{0};
-  JoiningThread thread_;  ///< last: joined before the other members are destroyed
-};
-
-}  // namespace DTRAIN_NAMESPACE::async
-
-// ---- dtrain/async/timer_heap.hpp
-
-/// @file
-/// Waiter: a suspended coroutine of an EventLoop, linked into one list and into the timers; TimerHeap: the timers, in a
-/// binary heap; insertion and removal in logarithmic time.
-
-namespace DTRAIN_NAMESPACE::async {
-
-class TaskRecord;
-
-/// Why a suspended coroutine was resumed; `ready` wins if both hold.
-enum class WakeReason : std::uint8_t { ready = 1, timed_out };
-
-/// Base of the awaiters. It is in the coroutine's frame, so suspending allocates nothing (the timers' array may grow).
-/// An awaiter calls Scheduler::remove in its destructor.
-class Waiter : public ListNode {
- public:
-  static constexpr std::size_t not_in_heap = static_cast<std::size_t>(-1);
-
-  DTRAIN_NOT_INLINED Waiter() noexcept = default;
-
-  std::coroutine_handle<> coroutine;
-  TaskRecord* record = nullptr;  ///< the spawned task that the coroutine belongs to
-  int descriptor = -1;           ///< the descriptor that it waits for, if any
-  WakeReason outcome = WakeReason::ready;
-
-  /// @name The timer. It stores its index in the heap, so that a cancelled one is removed at once.
-  /// @{
-  Deadline::Clock::time_point instant{};
-  std::uint64_t sequence = 0;
-  std::size_t index = not_in_heap;
-  /// @}
-};
-
-/// Timers ordered by instant, equal ones by insertion. Lifetime: a timer is removed before it is destroyed.
-class TimerHeap {
- public:
-  bool empty() const noexcept { return heap_.empty(); }
-  std::size_t size() const noexcept { return heap_.size(); }
-
-  /// Adds a timer that is in no heap.
-  void insert(Waiter& timer, Deadline deadline);
-
-  /// Removes a timer; no effect on one that is not in the heap.
-  void remove(Waiter& timer) noexcept;
-
-  /// The earliest timer, or nullptr.
-  Waiter* earliest() const noexcept { return heap_.empty() ? nullptr : heap_.front(); }
-
- private:
-  static std::size_t parent_of(std::size_t index) noexcept { return (index - 1) / 2; }
-
-  static bool before(const Waiter& a, const Waiter& b) noexcept {
-    return a.instant != b.instant ? a.instant < b.instant : a.sequence < b.sequence;
-  }
-
-  void put(std::size_t index, Waiter& timer) noexcept {
-    heap_[index] = &timer;
-    timer.index = index;
-  }
-
-  void sift_up(std::size_t index, Waiter& timer) noexcept;
-
-  void sift_down(std::size_t index, Waiter& timer) noexcept;
-
-  std::vector<Waiter*> heap_;
-  std::uint64_t next_sequence_ = 0;
-};
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void TimerHeap::insert(Waiter& timer, Deadline deadline) {
-  heap_.push_back(&timer);
-  timer.instant = deadline.instant();
-  timer.sequence = next_sequence_++;
-  sift_up(heap_.size() - 1, timer);
-}
-
-DTRAIN_DEFINED void TimerHeap::remove(Waiter& timer) noexcept {
-  if (timer.index == Waiter::not_in_heap) {
-    return;
-  }
-  const std::size_t hole = timer.index;
-  timer.index = Waiter::not_in_heap;
-  Waiter& last = *heap_.back();
-  heap_.pop_back();
-  if (hole == heap_.size()) {
-    return;  // it was the last one itself
-  }
-  if (hole > 0 && before(last, *heap_[parent_of(hole)])) {
-    sift_up(hole, last);
-  } else {
-    sift_down(hole, last);
-  }
-}
-
-DTRAIN_DEFINED void TimerHeap::sift_up(std::size_t index, Waiter& timer) noexcept {
-  while (index > 0 && before(timer, *heap_[parent_of(index)])) {
-    put(index, *heap_[parent_of(index)]);
-    index = parent_of(index);
-  }
-  put(index, timer);
-}
-
-DTRAIN_DEFINED void TimerHeap::sift_down(std::size_t index, Waiter& timer) noexcept {
-  for (std::size_t child = 2 * index + 1; child < heap_.size(); child = 2 * index + 1) {
-    if (child + 1 < heap_.size() && before(*heap_[child + 1], *heap_[child])) {
-      ++child;
-    }
-    if (!before(*heap_[child], timer)) {
-      break;
-    }
-    put(index, *heap_[child]);
-    index = child;
-  }
-  put(index, timer);
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::async
-
-// ---- dtrain/async/loop/poller.hpp
-
-/// @file
-/// Poller: the epoll set of an EventLoop, with the coroutines that wait for each descriptor.
-
-namespace DTRAIN_NAMESPACE::async {
-
-/// Kind of readiness that a waiter waits for.
-enum class Interest : std::uint8_t { read = 1, write };
-
-/// A descriptor is in the epoll set exactly while a coroutine waits for it. So closing a descriptor without waiters
-/// needs no clean-up, and a forked copy of it wakes no coroutine. A generation distinguishes events of earlier
-/// registrations of the same number.
-class Poller {
- public:
-  /// Watches `wakeup` for reading for the poller's lifetime.
-  explicit Poller(int wakeup);
-
-  /// Registers a waiter for a descriptor.
-  /// @throws Error (posix) if epoll refuses it: a regular file (EPERM), a closed descriptor (EBADF).
-  void add(Waiter& waiter, int descriptor, Interest interest);
-
-  /// Removes a waiter; one that waits for no descriptor stays as it is.
-  void remove(Waiter& waiter) noexcept;
-
-  /// Waits up to `timeout_ms` (-1: without end), removes the waiters whose descriptors are ready, and appends them to
-  /// `ready`. Returns whether the wake-up descriptor is readable.
-  bool poll(int timeout_ms, IntrusiveList<Waiter>& ready);
-
-  /// Number of descriptors with waiters.
-  std::size_t registered_count() const noexcept { return registered_count_; }
-
- private:
-  static constexpr std::uint64_t wakeup_tag = ~std::uint64_t{0};
-
-  struct DescriptorWaiters {
-    IntrusiveList<Waiter> readers;
-    IntrusiveList<Waiter> writers;
-    std::uint32_t generation = 0;
-    std::uint32_t registered = 0;
-  };
-
-  /// Updates the epoll set to the entry's waiters. `fresh`: the number may be a new file since the last call, so the
-  /// system is called even if nothing seems to change.
-  bool apply(int descriptor, DescriptorWaiters& entry, bool fresh) noexcept;
-
-  /// One change of the epoll set; an added file gets a new generation.
-  int control(int operation, int descriptor, DescriptorWaiters& entry, std::uint32_t wanted) noexcept;
-
-  Descriptor epoll_;
-  std::vector<std::unique_ptr<DescriptorWaiters>> entries_;
-  std::size_t registered_count_ = 0;
-};
-
-}  // namespace DTRAIN_NAMESPACE::async
-
-// ---- dtrain/async/task/task_handle.hpp
-
-/// @file
-/// TaskHandle: the owner of a task that an EventLoop runs.
-
-namespace DTRAIN_NAMESPACE::async {
 
 /// Called on the loop's thread with an exception that left a spawned task.
 using ExceptionHandler = std::function<void(std::exception_ptr)>;
@@ -3405,9 +3578,57 @@ DTRAIN_DEFINED void TaskHandle::detach() noexcept {
 // ---- dtrain/async/loop/scheduler.hpp
 
 /// @file
-/// Scheduler of the event loop: ready queue, timers and waiting coroutines; DeadlineAwaiter, the base of its awaiters.
+/// Scheduler of an EventLoop: ready queue, timers and waiting coroutines; DeadlineAwaiter, the base of its awaiters.
+/// Poller: the epoll set of a Scheduler, with the coroutines that wait for each descriptor.
 
 namespace DTRAIN_NAMESPACE::async {
+
+/// Kind of readiness that a waiter waits for.
+enum class Interest : std::uint8_t { read = 1, write };
+
+/// A descriptor is in the epoll set exactly while a coroutine waits for it. So closing a descriptor without waiters
+/// needs no clean-up, and a forked copy of it wakes no coroutine. A generation distinguishes events of earlier
+/// registrations of the same number.
+class Poller {
+ public:
+  /// Watches `wakeup` for reading for the poller's lifetime.
+  explicit Poller(int wakeup);
+
+  /// Registers a waiter for a descriptor.
+  /// @throws Error (posix) if epoll refuses it: a regular file (EPERM), a closed descriptor (EBADF).
+  void add(Waiter& waiter, int descriptor, Interest interest);
+
+  /// Removes a waiter; one that waits for no descriptor stays as it is.
+  void remove(Waiter& waiter) noexcept;
+
+  /// Waits up to `timeout_ms` (-1: without end), removes the waiters whose descriptors are ready, and appends them to
+  /// `ready`. Returns whether the wake-up descriptor is readable.
+  bool poll(int timeout_ms, IntrusiveList<Waiter>& ready);
+
+  /// Number of descriptors with waiters.
+  std::size_t registered_count() const noexcept { return registered_count_; }
+
+ private:
+  static constexpr std::uint64_t wakeup_tag = ~std::uint64_t{0};
+
+  struct DescriptorWaiters {
+    IntrusiveList<Waiter> readers;
+    IntrusiveList<Waiter> writers;
+    std::uint32_t generation = 0;
+    std::uint32_t registered = 0;
+  };
+
+  /// Updates the epoll set to the entry's waiters. `fresh`: the number may be a new file since the last call, so the
+  /// system is called even if nothing seems to change.
+  bool apply(int descriptor, DescriptorWaiters& entry, bool fresh) noexcept;
+
+  /// One change of the epoll set; an added file gets a new generation.
+  int control(int operation, int descriptor, DescriptorWaiters& entry, std::uint32_t wanted) noexcept;
+
+  Descriptor epoll_;
+  std::vector<std::unique_ptr<DescriptorWaiters>> entries_;
+  std::size_t registered_count_ = 0;
+};
 
 /// The part of an EventLoop that awaiters use. Threads: the loop's.
 class Scheduler {
@@ -3461,11 +3682,11 @@ class Scheduler {
   /// @returns whether the wake-up descriptor is readable
   bool poll(bool return_at_once);
 
-  /// Resumes the ready waiters. Waiters woken meanwhile wait for the next call, so that no chain starves the others.
-  /// @throws the exception of a task without a handler; the rest runs in the next call
+  /// Resumes the ready waiters. Waiters woken meanwhile wait for the next call, so that waiters that wake each other do
+  /// not delay the others without end.
+  /// @throws the exception of a task without a handler; the other waiters run in the next call
   void resume_ready();
 
-  /// Destroys all tasks.
   void destroy_all() noexcept {
     while (TaskRecord* record = records_.front()) {
       record->end();
@@ -3505,83 +3726,13 @@ class [[nodiscard]] DeadlineAwaiter : public Waiter {
   const Deadline deadline_;
 };
 
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED bool Scheduler::poll(bool return_at_once) {
-  const bool busy = return_at_once || !ready_.empty() || !batch_.empty();
-  IntrusiveList<Waiter> ready;
-  const bool woken = poller_.poll(busy ? 0 : poll_timeout_ms(), ready);
-  while (Waiter* waiter = ready.front()) {
-    wake(*waiter);
-  }
-  const Deadline::Clock::time_point now = Deadline::Clock::now();
-  for (Waiter* timer = timers_.earliest(); timer != nullptr && timer->instant <= now; timer = timers_.earliest()) {
-    wake(*timer, WakeReason::timed_out);
-  }
-  return woken;
-}
-
-DTRAIN_DEFINED void Scheduler::resume_ready() {
-  batch_.splice_back(ready_);
-  while (Waiter* waiter = batch_.pop_front()) {
-    resume(*waiter);
-  }
-}
-
-DTRAIN_DEFINED int Scheduler::poll_timeout_ms() const {
-  if (timers_.empty()) {
-    return -1;
-  }
-  const auto left = Deadline::at(timers_.earliest()->instant).remaining();
-  const auto longest = std::chrono::milliseconds(std::chrono::hours(1));
-  return static_cast<int>(std::min(std::chrono::ceil<std::chrono::milliseconds>(left), longest).count());
-}
-
-DTRAIN_DEFINED void Scheduler::resume(Waiter& waiter) {
-  TaskRecord* record = waiter.record;
-  if (record == nullptr) {
-    waiter.coroutine.resume();
-    return;
-  }
-  current_ = record;
-  record->busy = true;
-  waiter.coroutine.resume();  // the waiter is in the coroutine's frame: do not use it from here on
-  record->busy = false;
-  current_ = nullptr;
-  if (record->task.done() || record->abandoned) {
-    retire(*record);
-  }
-}
-
-DTRAIN_DEFINED void Scheduler::retire(TaskRecord& record) {
-  std::exception_ptr exception;
-  record.busy = true;  // the frame's parameters may own the TaskHandle
-  if (record.task.done()) {
-    try {
-      record.task.take();
-    } catch (...) {
-      exception = std::current_exception();
-    }
-  }
-  const ExceptionHandler handler = std::move(record.on_exception);
-  record.end();
-  if (exception && !handler) {
-    std::rethrow_exception(exception);
-  }
-  if (exception) {
-    handler(exception);
-  }
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
 }  // namespace DTRAIN_NAMESPACE::async
 
 // ---- dtrain/async/loop/event_loop.hpp
 
 /// @file
 /// async::EventLoop: runs coroutines in one thread; its awaiters of timers and descriptors, and the functions that
-/// other threads post to it (PostQueue).
+/// other threads post to it (PostQueue). A rank's control thread and the launcher each run one.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -3608,7 +3759,7 @@ class PostedFunction {
   virtual void run() = 0;
 };
 
-/// Threads: push, wake and close from any thread; the rest from the loop's.
+/// Threads: push, wake and close from any thread; other functions from the loop's.
 class PostQueue {
  public:
   PostQueue();
@@ -3630,7 +3781,7 @@ class PostQueue {
   void wake() noexcept;
 
   /// Makes the eventfd unreadable and runs the functions pushed so far. An exception of a function leaves at once; the
-  /// rest stays for the next call.
+  /// functions behind it stay for the next call.
   void run_all();
 
   /// Whether an exception left functions behind.
@@ -3646,14 +3797,15 @@ class PostQueue {
   Descriptor wakeup_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<PostedFunction>> items_;
-  std::vector<std::unique_ptr<PostedFunction>> taken_;  ///< by the loop
-  std::size_t next_ = 0;                                ///< of taken_: the first that has not run
+  std::vector<std::unique_ptr<PostedFunction>> taken_;  ///< functions that the loop has taken
+  std::size_t next_ = 0;                                ///< index in taken_ of the first that has not run
   bool closed_ = false;
 };
 
 /// Runs tasks in the thread that calls run() or run_until(). Other threads use post().
-/// Threads: post, stop and on_loop_thread from any; all else on the thread that runs the loop, or any if none does.
-/// Lifetime: outlives every awaiter, ManualResetEvent and socket made for it; destruction destroys its remaining tasks.
+/// Threads: post, stop and on_loop_thread from any; other functions on the thread that runs the loop, or on any while
+/// no thread runs it. Lifetime: outlives every awaiter, ManualResetEvent and socket made for it; destruction destroys
+/// its remaining tasks.
 class EventLoop {
  public:
   EventLoop();
@@ -3672,7 +3824,7 @@ class EventLoop {
   void spawn_detached(Task<void> task, ExceptionHandler on_exception = {});
 
   /// Runs `function()` on the loop's thread, in order of posting. Its exception leaves run(). After close() it returns
-  /// false and destroys the function without running it; close() does the same to functions that have not run.
+  /// false and destroys the function without running it; close() destroys functions that have not run.
   /// Threads: any. Costs an allocation, a short lock, and a system call if the queue was empty.
   template <class F>
   bool post(F function) {
@@ -3787,7 +3939,7 @@ DTRAIN_DEFINED bool PostQueue::push_item(PostedFunction* pushed) {
     }
     items_.push_back(std::move(item));
     if (items_.size() > 1) {
-      return true;  // the thread that pushed the first one wakes the loop
+      return true;  // the thread that pushed the first function wakes the loop
     }
   }
   wake();
@@ -3798,7 +3950,7 @@ DTRAIN_DEFINED void PostQueue::run_all() {
   std::uint64_t count = 0;
   while (::read(wakeup_.get(), &count, sizeof count) < 0 && errno != EAGAIN) {
     if (errno != EINTR) {
-      throw_errno("reading the wake-up descriptor of an event loop");  // else the loop would find it readable for ever
+      throw_errno("reading the wake-up descriptor of an event loop");  // otherwise it stays readable
     }
   }
   {
@@ -3871,11 +4023,117 @@ DTRAIN_DEFINED void EventLoop::close() noexcept {
 
 }  // namespace DTRAIN_NAMESPACE::async
 
+// ---- dtrain/async/events.hpp
+
+/// @file
+/// async::ManualResetEvent: a flag that coroutines of one loop wait for. StoreClient and JobServer wait for one.
+/// async::AutoResetEvent: each set lets one coroutine pass. Loops of servers, sessions and launchers wait for one.
+
+namespace DTRAIN_NAMESPACE::async {
+
+/// Stays set, and wakes every waiter, until reset.
+/// Lifetime: outlives its waiters; a waiter that is destroyed removes itself.
+/// Threads: the loop's; other threads post a function that sets it.
+class ManualResetEvent {
+ public:
+  class [[nodiscard]] Awaiter : public DeadlineAwaiter {
+   public:
+    Awaiter(ManualResetEvent& event, Deadline deadline) noexcept
+        : DeadlineAwaiter(event.scheduler_, deadline), event_(event) {}
+
+    bool await_ready() const noexcept { return event_.set_; }
+    void await_suspend(std::coroutine_handle<> parent) {
+      DeadlineAwaiter::await_suspend(parent);
+      event_.waiters_.push_back(*this);
+    }
+
+   private:
+    ManualResetEvent& event_;
+  };
+
+  explicit ManualResetEvent(EventLoop& loop) noexcept : scheduler_(loop.scheduler()) {}
+
+  /// Wakes all waiters, in the order of waiting, in the loop's next turn.
+  DTRAIN_NOT_INLINED void set() noexcept {
+    set_ = true;
+    while (Waiter* waiter = waiters_.front()) {
+      scheduler_.wake(*waiter);
+    }
+  }
+  void reset() noexcept { set_ = false; }
+  bool is_set() const noexcept { return set_; }
+  bool has_waiters() const noexcept { return !waiters_.empty(); }
+
+  /// `co_await event.wait(deadline)`: WakeReason::ready once set (at once if it is), or WakeReason::timed_out.
+  Awaiter wait(Deadline deadline) noexcept { return {*this, deadline}; }
+
+ private:
+  Scheduler& scheduler_;
+  IntrusiveList<Waiter> waiters_;
+  bool set_ = false;
+};
+
+/// set() wakes the longest waiter. Without waiters it lets the next one pass; several such sets count once. A set
+/// granted to a waiter that is destroyed before it runs passes to the next. Lifetime: outlives its waiters. Threads:
+/// the loop's.
+class AutoResetEvent {
+ public:
+  class [[nodiscard]] Awaiter : public DeadlineAwaiter {
+   public:
+    Awaiter(AutoResetEvent& event, Deadline deadline) noexcept
+        : DeadlineAwaiter(event.scheduler_, deadline), event_(event) {}
+    ~Awaiter() {
+      if (granted_) {
+        event_.set();
+      }
+    }
+
+    bool await_ready() noexcept { return std::exchange(event_.set_, false); }
+    void await_suspend(std::coroutine_handle<> parent) {
+      DeadlineAwaiter::await_suspend(parent);
+      event_.waiters_.push_back(*this);
+    }
+    WakeReason await_resume() noexcept {
+      granted_ = false;
+      return outcome;
+    }
+
+   private:
+    friend AutoResetEvent;
+
+    AutoResetEvent& event_;
+    bool granted_ = false;  ///< a set that has not been used
+  };
+
+  explicit AutoResetEvent(EventLoop& loop) noexcept : scheduler_(loop.scheduler()) {}
+
+  void set() noexcept {
+    if (Awaiter* waiter = waiters_.front()) {
+      waiter->granted_ = true;
+      scheduler_.wake(*waiter);
+    } else {
+      set_ = true;
+    }
+  }
+  bool is_set() const noexcept { return set_; }
+
+  /// `co_await event.wait(deadline)`: WakeReason::ready for a waiter that got a set, or WakeReason::timed_out.
+  Awaiter wait(Deadline deadline) noexcept { return {*this, deadline}; }
+
+ private:
+  Scheduler& scheduler_;
+  IntrusiveList<Awaiter> waiters_;
+  bool set_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::async
+
 // ---- dtrain/async/loop_handle.hpp
 
 /// @file
 /// LoopHandle: starts coroutines on another thread's EventLoop; BackgroundTask: the owner of one, which cancels it when
-/// destroyed.
+/// destroyed; LoopThread: an EventLoop and the thread that runs it. Store sends its requests by a LoopHandle,
+/// TaskRunner starts users' coroutines. ControlPlane and FormationClient own a LoopThread.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -3912,7 +4170,7 @@ struct TaskOf {
 /// the coroutine is gone, then the owner's; the functions any.
 class SpawnState : public ListNode {
  public:
-  /// The coroutine's frame is gone, or was never made: frees the rest, then notifies the owner.
+  /// The coroutine's frame is gone, or was never made: frees `make`, then notifies the owner.
   void end() noexcept;
   bool gone() const {
     const std::lock_guard lock(mutex_);
@@ -3924,7 +4182,7 @@ class SpawnState : public ListNode {
   std::function<Task<void>(EventLoop&)> make;  ///< lives as long as the coroutine that it makes
   TaskHandle task;
   bool cancelled = false;    ///< by its owner, before it began
-  std::exception_ptr error;  ///< thrown by `make`, or why another than the owner has cancelled the coroutine
+  std::exception_ptr error;  ///< thrown by `make`, or why the group or loop has cancelled the coroutine
 
  private:
   mutable std::mutex mutex_;
@@ -3945,8 +4203,8 @@ class SpawnStateOf : public SpawnState {
 template <class T>
 class BackgroundTask;
 
-/// Access to the EventLoop of a LoopThread, for objects that may outlive it. Once that has ended, and in a process that
-/// was forked since, nothing starts any more. Threads: any.
+/// Access to the EventLoop of a LoopThread, for objects that may outlive the loop. After the loop's end, and in a
+/// process that was forked since, no coroutine starts. Threads: any.
 class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
  public:
   /// Value type of a coroutine made by Make.
@@ -3955,7 +4213,8 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
 
   explicit LoopHandle(const std::shared_ptr<EventLoop>& loop) noexcept : loop_(loop) {}
 
-  /// Starts `make(loop)` or `make()` on the loop's thread. `make` lives as long as the coroutine, and both end there.
+  /// Starts `make(loop)` or `make()` on the loop's thread. `make` exists as long as the coroutine, and both are
+  /// destroyed on that thread.
   /// @param doing begins the error sentence
   /// @param group in which the coroutine stays until it ends
   /// @throws Error (closed) if the loop has ended, (cancelled) by an exception; Error (closed) in a forked process
@@ -3981,7 +4240,7 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
     return task.wait_or_cancel(deadline, doing);
   }
 
-  /// EventLoop::post; false if nothing starts any more.
+  /// EventLoop::post; false after the loop's end.
   template <class F>
   bool post(F function) {
     const std::shared_ptr<EventLoop> loop = open_loop();
@@ -3993,7 +4252,7 @@ class LoopHandle : public std::enable_shared_from_this<LoopHandle> {
   /// Whether the caller is the loop's thread, where nothing may block; also while the loop ends.
   bool on_loop_thread() const noexcept { return thread_.load() == std::this_thread::get_id(); }
 
-  /// @throws why nothing starts any more
+  /// @throws Error (closed or cancelled) with the reason for which no coroutine starts
   [[noreturn]] void throw_ended(std::string_view doing) const;
 
   /// For LoopThread: runs the loop in this thread until it is stopped or throws, and closes it.
@@ -4049,7 +4308,7 @@ class SpawnOwner {
 };
 
 /// Owns a coroutine that runs on the control loop. Destroying the owner cancels the coroutine and destroys its locals.
-/// Lifetime: may outlive the loop, which ends the coroutine, and the group of ProcessGroup::spawn, which does the same.
+/// Lifetime: may outlive the loop, and the group of ProcessGroup::spawn; the end of either ends the coroutine.
 /// Blocking: its destructor, while another coroutine keeps the loop busy. Threads: one at a time. On the loop's thread
 /// nothing blocks: a coroutine that destroys its own owner ends at its next suspension.
 /// @ingroup store
@@ -4087,15 +4346,6 @@ class [[nodiscard]] BackgroundTask : public SpawnOwner {
   static Outcome<T>& outcome_of(SpawnState& state) noexcept { return static_cast<SpawnStateOf<T>&>(state).outcome; }
 };
 
-}  // namespace DTRAIN_NAMESPACE::async
-
-// ---- dtrain/async/loop_thread.hpp
-
-/// @file
-/// async::LoopThread: an EventLoop and the thread that runs it.
-
-namespace DTRAIN_NAMESPACE::async {
-
 /// Owns the loop and runs it until destroyed. The thread blocks all signals, so that it does not affect the program's
 /// handlers and signalfds. If a task without a handler throws, the loop ends: every task is cancelled and every later
 /// call throws. Threads: run_blocking() from any thread but the loop's, several at once. Destruction, from any other
@@ -4128,6 +4378,113 @@ class LoopThread {
 
 #if DTRAIN_DEFINITIONS
 
+DTRAIN_DEFINED void SpawnState::end() noexcept {
+  unlink();
+  task.detach();
+  make = nullptr;
+  const std::lock_guard lock(mutex_);
+  gone_ = true;
+  changed_.notify_all();
+}
+
+DTRAIN_DEFINED bool SpawnState::wait_until_gone(Deadline deadline) const {
+  std::unique_lock lock(mutex_);
+  return block_until(changed_, lock, deadline, [this] { return gone_; });
+}
+
+DTRAIN_DEFINED void LoopHandle::start(const std::shared_ptr<SpawnState>& state, std::shared_ptr<SpawnStates> group,
+                                      std::string_view doing) {
+  const std::shared_ptr<EventLoop> loop = open_loop();
+  // The last copy of `end` is dropped when the coroutine is gone, or when `begin` is dropped without having made a
+  // coroutine.
+  std::shared_ptr<void> end(nullptr, [state](void*) { state->end(); });
+  auto begin = [state, target = loop.get(), group = std::move(group), end = std::move(end)] {
+    try {
+      Task<void> task = state->cancelled ? Task<void>() : state->make(*target);
+      if (state->cancelled) {
+        return;
+      }
+      state->task = target->spawn(std::move(task), {}, [group, end]() mutable { end.reset(); });
+      if (group) {
+        group->push_back(*state);
+      }
+    } catch (...) {
+      state->error = std::current_exception();
+    }
+  };
+  if (!loop || !loop->post(std::move(begin))) {
+    throw_ended(doing);
+  }
+}
+
+DTRAIN_DEFINED void LoopHandle::throw_ended(std::string_view doing) const {
+  if (!process_.is_current()) {
+    throw_error(Errc::closed, "{}: this process was forked from a rank, and is none", {doing});
+  }
+  if (loop_.expired()) {
+    throw_error(Errc::closed, "{}: this rank's process group has been destroyed", {doing});
+  }
+  const std::lock_guard lock(mutex_);
+  if (end_reason_.empty()) {
+    throw_error(Errc::closed, "{}: the event loop has ended", {doing});
+  }
+  throw_error(Errc::cancelled, "{}: the event loop ended because of: {}", {doing, end_reason_});
+}
+
+DTRAIN_DEFINED void LoopHandle::serve(EventLoop& loop) noexcept {
+  thread_ = std::this_thread::get_id();
+  try {
+    loop.run();
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    end_reason_ = exception_text();
+  }
+  loop.close();
+  thread_ = std::thread::id();
+}
+
+DTRAIN_DEFINED void SpawnOwner::cancel() noexcept {
+  const std::shared_ptr<SpawnState> state = std::exchange(state_, nullptr);
+  const std::shared_ptr<LoopHandle> loop = std::exchange(loop_, nullptr);
+  if (!state || !loop->is_of_this_process() || state->gone()) {
+    return;
+  }
+  const auto end = [state] {
+    state->cancelled = true;
+    state->task.cancel();
+  };
+  if (loop->on_loop_thread()) {
+    return end();
+  }
+  loop->post(end);  // a loop that has ended has destroyed the coroutine, or will soon
+  state->wait_until_gone(Deadline::unbounded("the loop destroys the coroutine in its next turn"));
+}
+
+DTRAIN_DEFINED SpawnState& SpawnOwner::wait_until_gone(Deadline deadline, std::string_view doing) const {
+  if (!state_ || loop_->on_loop_thread()) {
+    throw_error(Errc::invalid_argument, "{}: {}",
+                {doing, state_ ? "called on the control thread, where it would wait for itself; co_await the "
+                                 "coroutine instead"
+                               : "there is none"});
+  }
+  if (!state_->wait_until_gone(deadline)) {
+    throw_error(Errc::timeout, "{}: the deadline passed", {doing});
+  }
+  if (state_->error) {
+    std::rethrow_exception(std::exchange(state_->error, nullptr));
+  }
+  return *state_;
+}
+
+DTRAIN_DEFINED std::shared_ptr<SpawnState> SpawnOwner::cancel_at(Deadline deadline) {
+  if (!state_ || loop_->on_loop_thread() || state_->wait_until_gone(deadline)) {
+    return nullptr;
+  }
+  std::shared_ptr<SpawnState> state = state_;
+  cancel();
+  return state;
+}
+
 DTRAIN_DEFINED LoopThread::LoopThread()
     : loop_(std::make_shared<EventLoop>()), handle_(std::make_shared<LoopHandle>(loop_)) {
   thread_ = start_thread("the thread of an event loop", [this] { handle_->serve(*loop_); });
@@ -4141,67 +4498,18 @@ DTRAIN_DEFINED LoopThread::~LoopThread() {
 
 }  // namespace DTRAIN_NAMESPACE::async
 
-// ---- dtrain/async/manual_reset_event.hpp
-
-/// @file
-/// async::ManualResetEvent: a flag that coroutines of one loop wait for.
-
-namespace DTRAIN_NAMESPACE::async {
-
-/// Stays set, and wakes every waiter, until reset.
-/// Lifetime: outlives its waiters; a waiter that is destroyed removes itself.
-/// Threads: the loop's; other threads post a function that sets it.
-class ManualResetEvent {
- public:
-  class [[nodiscard]] Awaiter : public DeadlineAwaiter {
-   public:
-    Awaiter(ManualResetEvent& event, Deadline deadline) noexcept
-        : DeadlineAwaiter(event.scheduler_, deadline), event_(event) {}
-
-    bool await_ready() const noexcept { return event_.set_; }
-    void await_suspend(std::coroutine_handle<> parent) {
-      DeadlineAwaiter::await_suspend(parent);
-      event_.waiters_.push_back(*this);
-    }
-
-   private:
-    ManualResetEvent& event_;
-  };
-
-  explicit ManualResetEvent(EventLoop& loop) noexcept : scheduler_(loop.scheduler()) {}
-
-  /// Wakes all waiters, in the order of waiting, in the loop's next turn.
-  DTRAIN_NOT_INLINED void set() noexcept {
-    set_ = true;
-    while (Waiter* waiter = waiters_.front()) {
-      scheduler_.wake(*waiter);
-    }
-  }
-  void reset() noexcept { set_ = false; }
-  bool is_set() const noexcept { return set_; }
-  bool has_waiters() const noexcept { return !waiters_.empty(); }
-
-  /// `co_await event.wait(deadline)`: WakeReason::ready once set (at once if it is), or WakeReason::timed_out.
-  Awaiter wait(Deadline deadline) noexcept { return {*this, deadline}; }
-
- private:
-  Scheduler& scheduler_;
-  IntrusiveList<Waiter> waiters_;
-  bool set_ = false;
-};
-
-}  // namespace DTRAIN_NAMESPACE::async
-
 // ---- dtrain/async/when_all.hpp
 
 /// @file
-/// when_all: awaits several tasks concurrently.
+/// when_all: awaits several tasks concurrently; with_deadline: runs a task that is cancelled at a deadline. Programs
+/// call them in their coroutines.
 
 namespace DTRAIN_NAMESPACE::async {
 
 /// Runs the tasks interleaved on one loop and returns their values in the given order (Task<void> for void ones). The
-/// first exception cancels the other tasks, which are destroyed before it is rethrown; of several in one turn of the
-/// loop, the first task's in the given order. After a task that fails at its start, later ones do not start.
+/// first exception cancels the other tasks, which are destroyed before it is rethrown; of several exceptions in one
+/// turn of the loop, that of the first task in the given order. After a task that fails at its start, later ones do not
+/// start.
 /// @param deadline when it passes, the tasks are destroyed
 /// @throws a task's exception; Error (timeout)
 /// @ingroup store
@@ -4245,15 +4553,6 @@ Task<std::conditional_t<std::is_void_v<T>, void, std::vector<std::conditional_t<
   }
 }
 
-}  // namespace DTRAIN_NAMESPACE::async
-
-// ---- dtrain/async/with_deadline.hpp
-
-/// @file
-/// with_deadline: runs a task that is cancelled at a deadline.
-
-namespace DTRAIN_NAMESPACE::async {
-
 /// Returns the task's value, or nullopt if the deadline passed first; the task is then destroyed. For Task<void>:
 /// whether it ended in time. A task that ends in the same turn as the deadline has ended in time.
 /// @throws the task's exception
@@ -4285,7 +4584,7 @@ with_deadline(EventLoop& loop, Task<T> task, Deadline deadline) {
   }
 }
 
-/// The same for a type that converts to a Task, such as a call of the store.
+/// with_deadline() of a type that converts to a Task, such as a call of the store.
 /// @ingroup store
 template <class Call>
 requires(!std::is_same_v<Call, Task<typename Call::value_type>> &&
@@ -4299,14 +4598,13 @@ requires(!std::is_same_v<Call, Task<typename Call::value_type>> &&
 // ---- dtrain/net/socket_address.hpp
 
 /// @file
-/// net::SocketAddress: a numeric IPv4 or IPv6 address with a port.
+/// net::SocketAddress: a numeric IPv4 or IPv6 address with a port. Listeners and connections take one.
 
 namespace DTRAIN_NAMESPACE::net {
 
 /// A value of 28 bytes, compared by family, address, port and scope.
 class SocketAddress {
  public:
-  /// 0.0.0.0, port 0.
   SocketAddress() noexcept { storage_.v4.sin_family = AF_INET; }
 
   static SocketAddress any_v4(std::uint16_t port) noexcept { return v4(INADDR_ANY, port); }
@@ -4392,7 +4690,7 @@ class SocketAddress {
     return is_v6() ? IN6_IS_ADDR_UNSPECIFIED(&storage_.v6.sin6_addr) != 0 : storage_.v4.sin_addr.s_addr == INADDR_ANY;
   }
 
-  /// 169.254.0.0/16 and fe80::/10: of one network, and of no use to others without an interface.
+  /// 169.254.0.0/16 and fe80::/10: valid in one network, and useless to other hosts without an interface.
   bool is_link_local() const noexcept {
     return is_v6() ? IN6_IS_ADDR_LINKLOCAL(&storage_.v6.sin6_addr) != 0
                    : (ntohl(storage_.v4.sin_addr.s_addr) >> 16) == 0xA9FE;
@@ -4478,7 +4776,7 @@ inline std::string to_string(const SocketAddress& address) {
 // ---- dtrain/net/interfaces.hpp
 
 /// @file
-/// interface_addresses(): the addresses of this machine's network interfaces.
+/// interface_addresses(): the addresses of this machine's network interfaces, for stores, Gloo and the network report.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -4583,7 +4881,7 @@ inline std::string local_address_named(const std::string& name) {
 // ---- dtrain/stream/cuda/check.hpp
 
 /// @file
-/// CUDA runtime errors converted to Error; driver_function(): functions of the CUDA driver, looked up at run time.
+/// CUDA runtime errors converted to Error, for all calls of CUDA; driver_function(): finds a function of CUDA's driver.
 
 #if DTRAIN_WITH_CUDA
 
@@ -4643,7 +4941,6 @@ inline Error cuda_error(cudaError_t code, const std::string& call, const std::st
           where};
 }
 
-/// Throws cuda_error(code, call).
 [[noreturn]] DTRAIN_NOT_INLINED inline void throw_cuda_error(cudaError_t code, const char* call, SourceLocation where) {
   throw cuda_error(code, call, {}, where);
 }
@@ -4678,7 +4975,7 @@ inline void* driver_function(const char* name, [[maybe_unused]] unsigned int ver
 
 /// @file
 /// DeviceGuard: the thread's current CUDA device, changed for a scope; RelaxedCapture: guard that puts this thread into
-/// CUDA's relaxed mode of stream capture.
+/// CUDA's relaxed mode of stream capture. Backends, ddp/ and stream/cuda/ use them.
 
 #if DTRAIN_WITH_CUDA
 
@@ -4746,7 +5043,7 @@ class RelaxedCapture {
 // ---- dtrain/stream/cuda/pinned_buffer.hpp
 
 /// @file
-/// PinnedBuffer: host memory for copies by devices; HostRegistration: borrowed host memory, pinned for a scope.
+/// PinnedBuffer: host memory for device copies, as in Staged; HostRegistration: borrowed memory, pinned for a scope.
 
 #if DTRAIN_WITH_CUDA
 
@@ -4807,7 +5104,7 @@ class PinnedBuffer {
 // ---- dtrain/stream/host/progress.hpp
 
 /// @file
-/// Progress: whether a helper thread drives communication while the program computes.
+/// Progress of a host stream: whether a helper thread runs it while the program computes. Driver decides by DdpOptions.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -4848,10 +5145,14 @@ int cores_of_all_ranks();
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
 
+namespace DTRAIN_NAMESPACE {
+using stream::host::Progress;
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/stream/stream.hpp
 
 /// @file
-/// The concepts Event, ExternalEvent and Stream: ordered work, and points in it to wait for.
+/// Concepts Event, ExternalEvent and Stream of communicators: ordered work, and points in it to wait for.
 
 namespace DTRAIN_NAMESPACE::stream {
 // clang-format 14 tears requires-expressions apart.
@@ -4889,7 +5190,7 @@ concept CanSignal = requires(E event) {
 };
 
 /// An event that the host completes and streams wait for. The host signals it on failure too, so that no stream is left
-/// waiting. Pinned (streams keep its address): it outlives the work that waits for it.
+/// waiting. Not movable, because streams keep its address: the event outlives the work that waits for it.
 /// @ingroup streams
 template <class E>
 concept ExternalEvent = CanPoll<E> && CanBlock<E> && CanSignal<E>;
@@ -4943,7 +5244,7 @@ concept CanWaitExternal = Stream<S> && requires { typename S::ExternalEvent; } &
 // ---- dtrain/stream/cuda/event.hpp
 
 /// @file
-/// Event: a point in a CUDA stream.
+/// Event: a point in a CUDA stream. StreamRef records it; ddp/ and Staged wait for it.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5030,7 +5331,7 @@ class Event {
 
 /// @file
 /// ExternalEvent: an event that the host completes and a CUDA stream waits for, by stream memory operations if the CUDA
-/// driver has them.
+/// driver has them. HostWorker of Staged completes it.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5069,7 +5370,7 @@ inline bool wait_for_value(cudaStream_t stream, const std::uint32_t* word, std::
 /// no such operation, a thread of the runtime blocks instead of the stream. A context has one such thread: waits of its
 /// streams begin one after the other, and no wait may depend on work behind another.
 ///
-/// Threads: all members from any thread, except reset(). Lifetime: pinned; outlives the work that waits for it. A
+/// Threads: all members from any thread, except reset(). Lifetime: not movable; outlives the work that waits for it. A
 /// thread that sees the event complete may destroy it once no stream waits, because signal() no longer uses the event.
 class ExternalEvent {
  public:
@@ -5224,7 +5525,7 @@ class ExternalEvent {
 // ---- dtrain/stream/cuda/stream_ref.hpp
 
 /// @file
-/// StreamRef: the reference to a CUDA stream that models Stream; with_stream() makes one of a StreamHandle.
+/// StreamRef: the reference to a CUDA stream, by which group/ and ddp/ enqueue; with_stream(): one of a StreamHandle.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5320,7 +5621,7 @@ void with_stream(StreamHandle handle, F act) {
 // ---- dtrain/stream/cuda/copy_batch.hpp
 
 /// @file
-/// CopyBatch: many copies within a device, enqueued together.
+/// CopyBatch: many copies within a device, enqueued together. CudaGradientCopier owns one.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5414,7 +5715,7 @@ class CopyBatch {
   std::vector<void*> to_;
   std::vector<const void*> from_;
   std::vector<std::size_t> bytes_;
-  bool has_batches_ = true;  ///< until the driver refuses a batch
+  bool has_batches_ = true;  ///< false once the driver has refused a batch
 };
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda
@@ -5424,7 +5725,7 @@ class CopyBatch {
 // ---- dtrain/stream/cuda/device_buffer.hpp
 
 /// @file
-/// DeviceBuffer, StreamOrderedBuffer: memory of a CUDA device.
+/// DeviceBuffer, StreamOrderedBuffer: memory of a CUDA device, for device communicators and CudaGradientCopier.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5517,7 +5818,7 @@ class StreamOrderedBuffer {
 
 /// @file
 /// DriverKernel: a kernel that the CUDA driver loads from PTX text; the text that reads, writes and widens the elements
-/// of an array.
+/// of an array. The other kernels of this folder launch by it.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5552,7 +5853,6 @@ inline void log_unloaded_kernel(const std::string& why) {
 /// A kernel of the driver. Trivially copyable; valid until the process ends.
 class DriverKernel {
  public:
-  /// No kernel.
   DriverKernel() = default;
 
   /// The entry `name` of the text; none if the driver does not load it, which is logged. The driver may compile the
@@ -5677,8 +5977,8 @@ inline std::string widen_element(DType dtype, unsigned i) {
 // ---- dtrain/stream/cuda/kernels/scaled_copy_batch.hpp
 
 /// @file
-/// ScaledCopyBatch: many copies within a device that convert and scale, enqueued together; ScaleKernel: its kernel for
-/// two element types, loaded by the CUDA driver, and the kernel's PTX text.
+/// ScaledCopyBatch: many copies within a device that convert and scale, enqueued together by BucketCopies and
+/// hooks::Cast; ScaleKernel: its kernel for two element types, loaded by the CUDA driver, and the kernel's PTX text.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5836,7 +6136,7 @@ inline std::string scale_kernel_text(DType from, DType to) {
          "mov.u32 %whole, %begin;\n"
          "@%is_done bra VECTOR_DONE;\n"
          "and.b32 %whole, %end, " +
-         std::to_string(~(at_a_time - 1U)) +  // begin is a multiple as well
+         std::to_string(~(at_a_time - 1U)) +  // begin is a multiple, too
          ";\n"
          "mad.lo.u32 %index, %thread, " +
          std::to_string(at_a_time) + ", %begin;\n" + ptx::loop(from, to, "VECTOR", "%whole", at_a_time) +
@@ -5846,7 +6146,6 @@ inline std::string scale_kernel_text(DType from, DType to) {
 /// The kernel of scale_kernel_text(), for one pair of types. Trivially copyable; valid until the process ends.
 class ScaleKernel {
  public:
-  /// No kernel.
   ScaleKernel() = default;
 
   /// The kernel for these types, or none if can_scale() is false or the driver does not load it. The driver may compile
@@ -5965,7 +6264,7 @@ class ScaledCopyBatch {
 
 /// @file
 /// SquareSumKernel: sums of the squares of an array in device memory, one for each block of threads, for the host to
-/// add; its PTX text.
+/// add; its PTX text. CudaBucketNorms launches it.
 
 #if DTRAIN_WITH_CUDA
 
@@ -6067,7 +6366,6 @@ inline std::string square_sum_text(DType dtype) {
 /// The kernel of square_sum_text(), for one type. Trivially copyable; valid until the process ends.
 class SquareSumKernel {
  public:
-  /// No kernel.
   SquareSumKernel() = default;
 
   /// The kernel for this type, or none if can_sum_squares() is false or the driver does not load it: see load().
@@ -6131,7 +6429,7 @@ class SquareSumKernel {
 // ---- dtrain/stream/cuda/stream.hpp
 
 /// @file
-/// Stream: an owned CUDA stream; CommunicationStream: the stream for the communication of a group or a DDP instance.
+/// Stream: an owned CUDA stream; CommunicationStream: the stream of a group or DDP instance over Nccl or Staged.
 
 #if DTRAIN_WITH_CUDA
 
@@ -6193,7 +6491,7 @@ class CommunicationStream {
 // ---- dtrain/stream/cuda/timing_event.hpp
 
 /// @file
-/// TimingEvent: a point in a CUDA stream, with the time at which the device reached it.
+/// TimingEvent: a point in a CUDA stream, with the time at which the device reached it. DeviceTimes records it.
 
 #if DTRAIN_WITH_CUDA
 
@@ -6243,7 +6541,7 @@ class TimingEvent {
 // ---- dtrain/stream/host/queue.hpp
 
 /// @file
-/// Queue: a caller-runs work queue; the thread that waits for the work runs its WorkItems in order.
+/// Queue of a CommunicationStream: caller-runs work queue; the thread that waits for the work runs its items in order.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -6300,7 +6598,8 @@ class StreamRef;
 /// ThreadSanitizer reports later writes.
 ///
 /// Threads: enqueue from any thread; wait and poll from any thread. Each work item must have a deadline by which it
-/// ends. Lifetime: pinned; outlives its references, events and HelperThread. Destruction drops work that has not run.
+/// ends. Lifetime: not movable; outlives its references, events and HelperThread. Destruction drops work that has not
+/// run.
 /// @ingroup streams
 class Queue {
  public:
@@ -6356,7 +6655,7 @@ class Queue {
   friend class OnDemandRunner;
 
   static constexpr std::uint64_t no_waiter = std::numeric_limits<std::uint64_t>::max();
-  static constexpr std::chrono::minutes full_ring_timeout{1};  // an enqueue tries again: work has deadlines
+  static constexpr std::chrono::minutes full_ring_timeout{1};  // then the enqueue waits again: work has deadlines
   enum RunnerState : std::uint32_t { no_runner, has_runner };
   enum HelperState : std::uint32_t { helper_awake, helper_parked };
 
@@ -6431,13 +6730,73 @@ class Queue {
   alignas(64) std::vector<WorkItem> ring_{initial_capacity};  ///< a power of two
 };
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void Queue::reserve(std::uint64_t items) {
+  if (items <= ring_.size()) {
+    return;
+  }
+  while (block_until_complete(published(), Deadline::after(full_ring_timeout)) != WaitResult::complete) {
+  }
+  ring_ = std::vector<WorkItem>(std::bit_ceil(items));  // a runner reads it once it has seen a later ticket
+}
+
+DTRAIN_DEFINED WaitResult Queue::block_until_complete(std::uint64_t ticket, Deadline deadline) {
+  while (!is_complete(ticket)) {
+    if (run_up_to(ticket, [deadline] { return !deadline.passed(); })) {
+      return is_complete(ticket) ? WaitResult::complete : WaitResult::timed_out;
+    }
+    if (runner_thread_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
+      throw_error(Errc::invalid_argument,
+                  "work that runs on a host stream waited for later work of the same stream, which cannot start "
+                  "before it returns; enqueue instead of waiting, or use another stream");
+    }
+    if (sleep_until_progress(ticket, deadline) == FutexResult::timed_out) {
+      return is_complete(ticket) ? WaitResult::complete : WaitResult::timed_out;
+    }
+  }
+  return WaitResult::complete;
+}
+
+DTRAIN_DEFINED FutexResult Queue::sleep_until_progress(std::uint64_t ticket, Deadline deadline) noexcept {
+  const auto progressed = [&] { return completed_.load() >= ticket || runner_state_.load() == no_runner; };
+  for (int spins = 0; spins < 200; ++spins) {
+    if (progressed()) {
+      return FutexResult::awake;
+    }
+    spin_pause();
+  }
+  const std::uint32_t seen = signal_.load();
+  std::uint64_t lowest = wanted_.load();
+  while (ticket < lowest && !wanted_.compare_exchange_weak(lowest, ticket)) {
+  }
+  return progressed() ? FutexResult::awake : futex_wait(signal_, seen, deadline, FutexScope::process);
+}
+
+DTRAIN_DEFINED void Queue::wake_waiters() noexcept {
+  wanted_.store(no_waiter);
+  signal_.fetch_add(1);
+  futex_wake_all(signal_, FutexScope::process);
+}
+
+DTRAIN_DEFINED void Queue::park_helper() noexcept {
+  helper_.store(helper_parked);
+  const bool has_work = completed_.load() < published_.load() && runner_state_.load() == no_runner;
+  if (!has_work && has_helper_.load()) {
+    futex_wait(helper_, helper_parked, Deadline::after(std::chrono::seconds(10)), FutexScope::process);
+  }
+  helper_.store(helper_awake);
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::stream::host
 
 // ---- dtrain/stream/host/stream_ref.hpp
 
 /// @file
 /// StreamRef: the reference to a host queue that models Stream; Event and ExternalEvent: a point in a host stream, and
-/// an event that the host completes.
+/// an event that the host completes. Collectives and ddp/ take one.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -6463,9 +6822,9 @@ class Event {
   std::uint64_t ticket_ = 0;
 };
 
-/// An event that a host thread completes by signal(). Threads: all members from any thread. Lifetime: pinned; outlives
-/// the work that waits for it. signal() does not use a complete event: a thread that sees the event complete may
-/// destroy it.
+/// An event that a host thread completes by signal(). Threads: all members from any thread. Lifetime: not movable;
+/// outlives the work that waits for it. signal() does not use a complete event: a thread that sees the event complete
+/// may destroy it.
 /// @ingroup streams
 class ExternalEvent {
  public:
@@ -6567,13 +6926,38 @@ inline StreamRef Queue::ref() noexcept {
 static_assert(stream::Stream<StreamRef>);
 static_assert(CanWaitExternal<StreamRef>);
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void StreamRef::wait(const Event& event) const {
+  if (event.queue_ == queue_ || event.is_complete()) {
+    return;
+  }
+  const auto wait_for_other = [event]() noexcept {
+    // Bounded: each work item of the other stream ends by its deadline.
+    while (event.block_until_complete(Deadline::after(std::chrono::minutes(1))) != WaitResult::complete) {
+    }
+  };
+  queue_->enqueue(wait_for_other);
+}
+
+DTRAIN_DEFINED void StreamRef::wait(ExternalEvent& event, Deadline deadline) const {
+  const auto wait_for_host = [target = &event, deadline]() noexcept {
+    if (target->block_until_complete(deadline) == WaitResult::timed_out) {
+      target->complete_as(ExternalEvent::expired);
+    }
+  };
+  queue_->enqueue(wait_for_host);
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::stream::host
 
 // ---- dtrain/stream/host/stream_registry.hpp
 
 /// @file
-/// StreamRegistry: a rank's host streams. A thread that waits long in one stream (a backend, or a blocking call of ddp)
-/// calls run_unattended(), which starts a thread for each other stream that has work: streams cannot deadlock.
+/// StreamRegistry of a RankContext: a rank's host streams. A thread that waits long in one stream (in a backend or in
+/// ddp) calls run_unattended(), which starts a thread for each other stream that has work: streams cannot deadlock.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -6607,7 +6991,7 @@ class OnDemandRunner {
 /// repeatedly.
 class StreamRegistry {
  public:
-  /// A stream's registration, with the thread that runs it on demand. Pinned. Lifetime: the queue outlives it.
+  /// A stream's registration, with the thread that runs it on demand. Not movable. Lifetime: the queue outlives it.
   /// Blocking: destruction waits for the work that its thread runs; see OnDemandRunner.
   class Registration {
    public:
@@ -6640,13 +7024,52 @@ class StreamRegistry {
   std::vector<OnDemandRunner*> streams_;
 };
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void OnDemandRunner::start_if_idle() noexcept {
+  if (running_.load() || !queue_.has_unattended_work()) {
+    return;
+  }
+  running_.store(true);
+  try {
+    const async::BlockedSignals blocked;  // the user's signal handlers run in the user's threads
+    thread_ = async::JoiningThread(std::thread([this] { main(); }));  // the previous thread has ended
+  } catch (...) {
+    running_.store(false);
+  }
+}
+
+DTRAIN_DEFINED void OnDemandRunner::main() noexcept {
+  queue_.run_up_to(Queue::no_waiter, [this] { return !stops_.load(); });
+  running_.store(false);
+}
+
+DTRAIN_DEFINED void StreamRegistry::run_unattended() noexcept {
+  const std::lock_guard lock(mutex_);
+  for (OnDemandRunner* runner : streams_) {
+    runner->start_if_idle();
+  }
+}
+
+DTRAIN_DEFINED void StreamRegistry::add(OnDemandRunner& runner) {
+  const std::lock_guard lock(mutex_);
+  streams_.push_back(&runner);
+}
+
+DTRAIN_DEFINED void StreamRegistry::remove(OnDemandRunner& runner) noexcept {
+  const std::lock_guard lock(mutex_);
+  streams_.erase(std::find(streams_.begin(), streams_.end(), &runner));
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::stream::host
 
 // ---- dtrain/stream/host/communication_stream.hpp
 
 /// @file
 /// CommunicationStream: the host stream for the communication of a group or a DDP instance; HelperThread drains it
-/// while the program computes.
+/// while the program computes. The host backends name it as their stream.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -6702,12 +7125,46 @@ class CommunicationStream {
   std::unique_ptr<QueueAndHelper> owned_;
 };
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED HelperThread::HelperThread(Queue& queue) : queue_(queue) {
+  queue_.has_helper_.store(true);
+  try {
+    thread_ = async::start_thread("the communication helper thread", [this] { main(); });
+  } catch (const Error& failure) {
+    queue_.has_helper_.store(false);
+    throw Error(failure.code(), format_text("{}; progress = caller needs no thread", {failure.what()}));
+  }
+}
+
+DTRAIN_DEFINED void HelperThread::main() noexcept {
+  const auto goes_on = [this] { return queue_.has_helper_.load(); };
+  while (goes_on()) {
+    queue_.run_up_to(Queue::no_waiter, goes_on);
+    queue_.park_helper();
+  }
+}
+
+DTRAIN_DEFINED CommunicationStream::CommunicationStream() : owned_(std::make_unique<QueueAndHelper>()) {}
+
+DTRAIN_DEFINED void CommunicationStream::start_helper() {
+  if (!owned_->helper) {
+    owned_->helper.emplace(owned_->queue);
+  }
+}
+
+DTRAIN_DEFINED void CommunicationStream::register_with(std::shared_ptr<StreamRegistry> registry) {
+  owned_->registration.emplace(std::move(registry), owned_->queue);
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::stream::host
 
 // ---- dtrain/identity/device_choice.hpp
 
 /// @file
-/// Device choice: selects one of the process's visible devices.
+/// Device choice by local rank, among the devices that the process sees. device_selection.hpp of GPU backends calls it.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -6761,7 +7218,7 @@ inline DeviceChoice choose_device(const DeviceFacts& facts) {
 // ---- dtrain/identity/identity_error.hpp
 
 /// @file
-/// Identity errors: invalid, contradictory or incomplete variables of a process's identity.
+/// Identity errors, which every parser here throws: invalid, contradictory or incomplete variables of a process.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -6855,7 +7312,7 @@ template <std::size_t Count>
 // ---- dtrain/identity/process_identity.hpp
 
 /// @file
-/// Process identity: rank, sizes, node, store address and job of a process, from its environment; as text.
+/// Process identity, which a RankProcess holds: rank, sizes, node, store address and job of a process; as text.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -6902,12 +7359,64 @@ struct ProcessIdentity {
 /// then the warnings.
 std::string to_string(const ProcessIdentity& identity);
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINE_MEMBERS(ProcessIdentity);
+
+DTRAIN_DEFINED std::string ProcessIdentity::source_text() const {
+  return launcher == "torch" && !elastic ? "RANK and WORLD_SIZE" : launcher;
+}
+
+DTRAIN_DEFINED bool ProcessIdentity::is_provisional(std::string_view field) const {
+  return std::find(provisional.begin(), provisional.end(), field) != provisional.end();
+}
+
+namespace detail {
+
+/// "local rank 1 of 2". Ranks compute unknown values, and confirm guessed ones, after connecting.
+inline std::string part_of_whole(const ProcessIdentity& identity, std::string_view name, const std::optional<int>& part,
+                                 const std::optional<int>& whole, bool guessed) {
+  if (!part) {
+    return format_text("{} learnt after connecting", {name});
+  }
+  const char* const guess = guessed && identity.world_size > 1 ? " (a guess, confirmed after connecting)" : "";
+  return whole ? format_text("{} {} of {}{}", {name, *part, *whole, guess})
+               : format_text("{} {} of a number learnt after connecting{}", {name, *part, guess});
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::string to_string(const ProcessIdentity& identity) {
+  const std::string local_rank =
+      detail::part_of_whole(identity, "local rank", identity.local_rank, identity.local_world_size,
+                            identity.is_provisional("local_rank") || identity.is_provisional("local_world_size"));
+  const std::string node =
+      detail::part_of_whole(identity, "node", identity.node_rank, identity.node_count,
+                            identity.is_provisional("node_rank") || identity.is_provisional("node_count"));
+  constexpr std::size_t longest_name = 253;  // maximum of DNS
+  const std::string address = excerpt(identity.master_addr.value_or("an address not known yet"), longest_name);
+  const bool brackets = address.find(':') != std::string::npos && address.front() != '[';
+  std::string line = format_text("identity from {}: rank {} of {}, {}, {}, store at {}{}{}",
+                                 {identity.source_text(), identity.rank, identity.world_size, local_rank, node,
+                                  brackets ? "[" : "", address, brackets ? "]" : ""});
+  if (identity.master_port) append_text(line, ":{}", {*identity.master_port});
+  if (identity.is_provisional("master_addr")) line += " (a guess)";
+  if (identity.attempt > 0) append_text(line, ", attempt {}", {identity.attempt});
+  if (!identity.ignored.empty()) append_text(line, "; ignored: {}", {joined(identity.ignored, ", ")});
+  for (const std::string& warning : identity.warnings) {
+    append_text(line, "; {}", {warning});
+  }
+  return line;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::identity
 
 // ---- dtrain/identity/variables.hpp
 
 /// @file
-/// Environment variables: a snapshot of the process's real environment, and typed, strict reads from a map.
+/// Environment variables for identity sources: a snapshot of the real environment, and typed, strict reads of a map.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -6988,31 +7497,10 @@ inline Environment snapshot_environment() {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/rendezvous/client/store_client_owner.hpp
-
-/// @file
-/// StoreClientOwner: owner of a rank's session with the store of its job.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-class StoreClient;
-
-/// Ends the session when its owner goes. Tasks that wait for a response then throw; until then they share the client.
-struct EndStoreSession {
-  inline void operator()(StoreClient* ended) noexcept;  ///< in store_client.hpp
-  std::shared_ptr<StoreClient> client{};
-};
-
-/// Without an earlier StoreClient::leave(), the job counts the rank as lost when this goes. Threads: the control
-/// loop's.
-using StoreClientOwner = std::unique_ptr<StoreClient, EndStoreSession>;
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 // ---- dtrain/rendezvous/client/value_chunks.hpp
 
 /// @file
-/// Value chunks: a long value is stored in parts under KEY/0, KEY/1, ..., because the store bounds its values.
+/// Value chunks: a long value of model agreement or timelines, in parts under KEY/0, KEY/1, as the store bounds values.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -7060,7 +7548,7 @@ DTRAIN_DEFINED std::string join_value_chunks(const std::string& key, std::size_t
 // ---- dtrain/rendezvous/control/task_runner.hpp
 
 /// @file
-/// rendezvous::TaskRunner: users' coroutines on a rank's control loop.
+/// rendezvous::TaskRunner: users' coroutines on a rank's control loop, which ProcessGroup::spawn() starts.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -7076,7 +7564,7 @@ class TaskRunner {
   bool on_loop_thread() const noexcept { return handle_->on_loop_thread(); }
   async::EventLoop& loop() const noexcept { return loop_; }
 
-  /// Starts `make(loop)` or `make()` on the loop; `make` lives as long as the coroutine.
+  /// Starts `make(loop)` or `make()` on the loop; `make` exists as long as the coroutine.
   /// @throws the job's first cause; Error (closed) after close_blocking
   template <class Make>
   auto start(Make make) const {
@@ -7199,7 +7687,7 @@ DTRAIN_DEFINED void TaskRunner::RunningTasks::cancel_all() noexcept {
 // ---- dtrain/rendezvous/limits.hpp
 
 /// @file
-/// Limits: bounds of messages, keys, values, sessions and connections of the store.
+/// Limits: bounds of messages, keys, values, sessions and connections of the store. Servers and codecs check them.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -7237,7 +7725,7 @@ struct Limits {
   std::size_t waited_keys = 4096;                       ///< of one session, in all its waits
   std::size_t barrier_ranges = 4 * max_barrier_ranges;  ///< of one session, in all barriers that it waits in
   std::size_t outgoing_bytes = std::size_t{64} << 20;   ///< unsent, of one session (session.hpp)
-  std::size_t pending_connections = 2048;               ///< the oldest are closed beyond it (store_job_options.hpp)
+  std::size_t pending_connections = 2048;               ///< the oldest are closed beyond it (job_state.hpp)
   std::chrono::milliseconds handshake{5000};            ///< from accepting a connection to receiving its whole Join
   std::chrono::milliseconds send{60000};                ///< how long unsent frames of a session may make no progress
   std::chrono::milliseconds liveness{5000};             ///< how long a session that sends nothing counts as alive
@@ -7256,7 +7744,7 @@ inline std::uint32_t wire_milliseconds(std::chrono::milliseconds time) noexcept 
 
 /// @file
 /// Membership: a rank's numbers in its job (rank, local rank, node rank, sizes), and their computation; job settings:
-/// text that must be equal on all ranks, and its first difference. Pure.
+/// text that must be equal on all ranks, and its first difference. Pure. JobState computes them, every group has one.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -7277,18 +7765,12 @@ namespace detail {
 
 /// Removes the first line from `text`, and returns it sanitized; "nothing" if there is none.
 inline std::string take_line(std::string_view& text) {
-  if (text.empty()) {
-    return "nothing";
-  }
-  const std::size_t end = text.find('\n');
-  const std::string line = sanitize(text.substr(0, end));
-  text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-  return line;
+  return text.empty() ? "nothing" : sanitize(next_entry(text, '\n'));
 }
 
 }  // namespace detail
 
-/// The first pair of lines that differ; nothing if all lines are equal.
+/// The first pair of lines that differ; nullopt if all lines are equal.
 inline std::optional<std::pair<std::string, std::string>> first_difference(std::string_view a, std::string_view b) {
   while (!a.empty() || !b.empty()) {
     std::string first = detail::take_line(a);
@@ -7369,12 +7851,130 @@ struct RankInfo {
 std::variant<std::vector<Membership>, Cause> form_membership(const std::vector<RankInfo>& ranks,
                                                              const std::string& job);
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINE_MEMBERS(Membership);
+DTRAIN_DEFINE_MEMBERS(RankInfo);
+
+DTRAIN_DEFINED std::string Membership::other_host_text() const {
+  return other_host != host ? other_host
+                            : other_host +
+                                  " (of the same name but with another host id: where both are one host, set "
+                                  "DTRAIN_HOST_ID to one value for all of its ranks)";
+}
+
+DTRAIN_DEFINED std::vector<int> Membership::ranks_in_job() const {
+  std::vector<int> ranks;
+  for (int other = 0; other < world_size; ++other) {
+    ranks.push_back(rank_in_job(other));
+  }
+  return ranks;
+}
+
+DTRAIN_DEFINED Membership Membership::in_part_of(const std::vector<int>& ranks) const {
+  std::vector<int> in_job;
+  for (const int other : ranks) {
+    in_job.push_back(rank_in_job(other));
+  }
+  Membership made = *this;
+  made.job_ranks = std::make_shared<const std::vector<int>>(std::move(in_job));
+  made.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+  made.world_size = static_cast<int>(ranks.size());
+  return made;
+}
+
+namespace detail {
+
+/// A number of a rank: what its launcher stated, if anything, and what the store has computed.
+struct StatedNumber {
+  const char* name;
+  std::optional<int> stated;
+  int computed;
+  bool is_of_host;  ///< it follows from the ranks on its host, not from the hosts
+};
+
+/// If another rank has the same host name but another host id, the remedy to append to the sentence; else empty.
+inline std::string same_name_elsewhere(const std::vector<RankInfo>& ranks, const RankInfo& info) {
+  for (const RankInfo& other : ranks) {
+    if (other.host == info.host && other.host_id != info.host_id) {
+      return format_text(
+          " (rank {}'s host has the same name, {}, but the host ids differ: {} and {}; where both are one host, set "
+          "DTRAIN_HOST_ID to one value for all of its ranks)",
+          {other.rank, info.host, info.host_id, other.host_id});
+    }
+  }
+  return {};
+}
+
+/// The sentence about a stated number that is wrong.
+/// @param neighbours number of ranks on the rank's host, with itself
+inline std::string mismatch(const std::vector<RankInfo>& ranks, const RankInfo& info, const StatedNumber& number,
+                            std::size_t neighbours, std::size_t hosts) {
+  const std::string shared = neighbours == 1 ? std::string("no other rank shares its host")
+                                             : format_text("{} ranks share its host", {neighbours});
+  const std::string why =
+      number.is_of_host
+          ? shared + (number.name == std::string_view("local_rank") ? ", and their local ranks follow their ranks" : "")
+          : format_text("the ranks run on {}{}, numbered in the order of their first ranks",
+                        {hosts, hosts == 1 ? " host" : " hosts"});
+  return format_text(
+      "rank {} on host {} was given {} {} by its launcher, but it is {}: {}; correct the variable or flag that states "
+      "it, or leave it out{}",
+      {info.rank, info.host, number.name, *number.stated, number.computed, why, same_name_elsewhere(ranks, info)});
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::variant<std::vector<Membership>, Cause> form_membership(const std::vector<RankInfo>& ranks,
+                                                                            const std::string& job) {
+  std::unordered_map<std::string_view, std::size_t> node_of_host;
+  std::vector<std::vector<int>> nodes;
+  std::vector<Membership> members(ranks.size());
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const std::size_t node = node_of_host.emplace(ranks[i].host_id, nodes.size()).first->second;
+    if (node == nodes.size()) {
+      nodes.emplace_back();
+    }
+    members[i].local_rank = static_cast<int>(nodes[node].size());
+    members[i].node_rank = static_cast<int>(node);
+    nodes[node].push_back(ranks[i].rank);
+  }
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const RankInfo& info = ranks[i];
+    Membership& member = members[i];
+    const std::vector<int>& own_node = nodes[static_cast<std::size_t>(member.node_rank)];
+    member.rank = info.rank;
+    member.world_size = static_cast<int>(ranks.size());
+    member.local_world_size = static_cast<int>(own_node.size());
+    member.node_count = static_cast<int>(nodes.size());
+    member.host = info.host;
+    member.job = job;
+    if (nodes.size() > 1) {
+      member.other_host_rank = nodes[member.node_rank == 0 ? 1 : 0].front();
+      member.other_host = ranks[static_cast<std::size_t>(member.other_host_rank)].host;
+    }
+    const detail::StatedNumber numbers[] = {{"local_world_size", info.local_world_size, member.local_world_size, true},
+                                            {"local_rank", info.local_rank, member.local_rank, true},
+                                            {"node_count", info.node_count, member.node_count, false},
+                                            {"node_rank", info.node_rank, member.node_rank, false}};
+    for (const detail::StatedNumber& number : numbers) {
+      if (number.stated && *number.stated != number.computed) {
+        return Cause{CauseKind::disagreement, info.rank, info.host,
+                     detail::mismatch(ranks, info, number, own_node.size(), nodes.size())};
+      }
+    }
+  }
+  return members;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
 // ---- dtrain/rendezvous/membership/origin.hpp
 
 /// @file
-/// Origin: the facts (starter process, program) by which a store distinguishes jobs beside their names. Pure.
+/// Origin: facts (starter process, program) by which a store's JobState distinguishes jobs beside their names. Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -7428,12 +8028,87 @@ inline const char* distinct_name_remedy() noexcept {
 /// 7. The starters are comparable and differ: doubtful, since a launcher may have several on a host. Else: same.
 JobComparison compare_jobs(const JobMember& a, const JobMember& b);
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINE_MEMBERS(Origin);
+
+namespace detail {
+
+inline std::string starter_text(const JobMember& member) {
+  return format_text("process {} ({})", {member.origin.starter, member.origin.starter_name});
+}
+
+inline std::string program_text(const Origin& origin) {
+  return format_text("'{}' ({})", {origin.program, origin.build});
+}
+
+inline JobComparison compare_names(const JobMember& a, const JobMember& b) {
+  const char* const one_name = "; start all ranks of one job with the same name, or ";
+  if (!a.job.empty() && !b.job.empty()) {
+    return {JobComparison::Relation::other,
+            format_text("{} belongs to the job '{}', and this is the store of '{}', which {} opened; {}",
+                        {a.description, a.job, b.job, b.description, distinct_name_remedy()})};
+  }
+  const bool a_named = !a.job.empty();
+  return {JobComparison::Relation::other,
+          format_text(
+              "{}{}, which {} opened{}{}",
+              {a.description,
+               a_named ? format_text(" belongs to the job '{}', and this is the store of a job without a name", {a.job})
+                       : format_text(" belongs to a job without a name, and this is the store of '{}'", {b.job}),
+               b.description, one_name, distinct_name_remedy()})};
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED JobComparison compare_jobs(const JobMember& a, const JobMember& b) {
+  using Relation = JobComparison::Relation;
+  const bool both_say = !a.origin.program.empty() && !b.origin.program.empty();
+  const bool both_named = !a.job.empty() && !b.job.empty();
+  const bool exact = a.origin.is_exact_job || b.origin.is_exact_job;
+  if (both_named ? a.job != b.job : both_say && exact) {
+    return detail::compare_names(a, b);
+  }
+  if (!both_say || exact) {
+    return {};
+  }
+  const bool comparable = a.host_id == b.host_id && a.origin.process_space == b.origin.process_space &&
+                          a.origin.starter != 0 && b.origin.starter != 0;
+  const bool one_process = a.origin.starter == b.origin.starter && a.origin.starter_began == b.origin.starter_began;
+  if (comparable && one_process) {
+    return {};
+  }
+  const std::string started =
+      format_text("{} was started by {}, and {} by {}",
+                  {a.description, detail::starter_text(a), b.description, detail::starter_text(b)});
+  if (comparable && a.origin.one_starter && b.origin.one_starter) {
+    return {Relation::other, format_text("{}, so they are of two jobs; {}", {started, detail::distinct_name_remedy()})};
+  }
+  if (!a.origin.build.empty() && !b.origin.build.empty() && a.origin.build != b.origin.build) {
+    return {
+        Relation::other,
+        format_text(
+            "{} runs {}, and {} runs {}; where they are one job, give all of its ranks the same DTRAIN_JOB_ID; else {}",
+            {a.description, detail::program_text(a.origin), b.description, detail::program_text(b.origin),
+             detail::distinct_name_remedy()})};
+  }
+  if (!comparable) {
+    return {};
+  }
+  return {Relation::doubtful, format_text("{}; where they are of two jobs, {}; where they are one job, the same "
+                                          "DTRAIN_JOB_ID on all of its ranks says so",
+                                          {started, detail::distinct_name_remedy()})};
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
 // ---- dtrain/rendezvous/membership/rank_set.hpp
 
 /// @file
-/// RankSet: compact set of ranks, as ascending ranges of equal steps; and texts of ranks for error sentences.
+/// RankSet: compact set of ranks, as ascending ranges of equal steps; and texts of ranks for error sentences. Barriers
+/// and messages send it, error sentences print it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -7554,7 +8229,8 @@ DTRAIN_DEFINED std::string rank_list(const std::vector<int>& ranks, std::size_t 
 // ---- dtrain/rendezvous/protocol/message.hpp
 
 /// @file
-/// Protocol messages between a rank and its job's store; this comment describes the protocol.
+/// Protocol messages between a rank and its job's store; this comment describes the protocol. StoreClient and JobServer
+/// exchange them by the codecs.
 ///
 /// Both sides of a TCP connection send frames (net/framing/frame.hpp: a length, then that many bytes). The first byte
 /// of a frame is its MessageKind; the rest is its fields, in the order of the structs. Integers are little-endian,
@@ -7571,7 +8247,7 @@ DTRAIN_DEFINED std::string rank_list(const std::vector<int>& ranks, std::size_t 
 ///                                <-      Welcome once all ranks have joined: the rank's Membership
 ///                                 or     Failure the job's first cause
 ///   Request (id)                 ->
-///                                <-      Response (id)   in any order; get, wait and barrier once complete
+///                                <-      Response (id)   in any order; waits and barriers once complete
 ///   Cancel (id)                  ->              its deadline passed: one Response answers both
 ///   FailureReport (cause)        ->
 ///                                <-      Failure         to every rank, once: the first cause of the job
@@ -7748,7 +8424,7 @@ struct Refused {
 };
 /// @}
 
-/// @name Messages of a session, beside the Heartbeat (session_codec.hpp)
+/// @name Messages of a session, beside the Heartbeat (codec.hpp)
 /// @{
 struct Welcome {
   static constexpr MessageKind message_kind = MessageKind::welcome;
@@ -7780,12 +8456,30 @@ using ToRank = std::variant<Welcome, Failure, Response, Left>;
 using FromRank = std::variant<Request, Cancel, FailureReport, Leave>;
 /// @}
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINE_MEMBERS(Request);
+
+DTRAIN_DEFINED Request::Request(std::uint64_t id_, RequestKind kind_, std::vector<std::string> keys_,
+                                std::string value_, std::int64_t number_, std::optional<std::string> expected_,
+                                std::vector<std::string> values_, RankSet members_)
+    : id(id_),
+      kind(kind_),
+      keys(std::move(keys_)),
+      value(std::move(value_)),
+      number(number_),
+      expected(std::move(expected_)),
+      values(std::move(values_)),
+      members(std::move(members_)) {}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
 // ---- dtrain/rendezvous/client/store_call.hpp
 
 /// @file
-/// StoreCall: a store request that is sent by co_await or wait().
+/// StoreCall: a store request that is sent by co_await or wait(). Store returns one from each function.
 
 namespace DTRAIN_NAMESPACE::async {
 class LoopHandle;
@@ -7915,7 +8609,7 @@ class [[nodiscard]] StoreCall {
 
 /// @file
 /// rendezvous::Store: handle of a job's key-value store and barriers, from ProcessGroup::store(). Backends get it as a
-/// StoreRef.
+/// StoreRef. Programs and groups call it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8005,17 +8699,24 @@ class Store {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
+namespace DTRAIN_NAMESPACE {
+using rendezvous::CompareSet;
+using rendezvous::RankSet;
+using rendezvous::Store;
+using rendezvous::StoreCall;
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/rendezvous/formation/progress.hpp
 
 /// @file
 /// TrainingProgress: how far a worker's state has come in the training, ordered so that the greatest is the state to go
-/// on from; Assignment: a worker's rank in an attempt.
+/// on from; Assignment: a worker's rank in an attempt. Worker and store send them to each other.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Compares by the attempt first: a worker that was excluded may have as many steps as the others and another history.
-/// Two states of equal progress are equal. (The attempt is what Raft calls a term: Ongaro and Ousterhout, "In Search of
-/// an Understandable Consensus Algorithm", 2014, section 5.4.1.)
+/// Compares by the attempt first: an excluded worker may have as many steps as the others, but other values. Two states
+/// of equal progress are equal. (The attempt is what Raft calls a term: Ongaro and Ousterhout, "In Search of an
+/// Understandable Consensus Algorithm", 2014, section 5.4.1.)
 struct TrainingProgress {
   std::uint64_t attempt = 0;  ///< the last one in which the state was trained; attempts count from 1; 0: never
   std::uint64_t steps = 0;    ///< committed since the job began
@@ -8031,7 +8732,7 @@ class WorkerProgress {
   const TrainingProgress& value() const noexcept { return value_; }
   std::uint64_t steps() const noexcept { return value_.steps; }
 
-  /// The whole state of the attempt's source is in the worker's memory. The progress belongs to the state.
+  /// The whole state of the attempt's source is in the worker's memory, and its progress with it.
   void received(const TrainingProgress& source) noexcept { value_ = source; }
   /// The worker begins to train in an attempt: before its first collective there.
   void began(std::uint64_t attempt) noexcept { value_.attempt = attempt; }
@@ -8044,11 +8745,11 @@ class WorkerProgress {
   TrainingProgress value_;
 };
 
-/// Identity of a worker for its life. It is never a rank.
+/// Identity of a worker until its end, independent of its ranks.
 struct WorkerId {
   std::string host_id;
   std::int64_t process = 0;
-  std::uint64_t nonce = 0;  ///< random: a process id is used again
+  std::uint64_t nonce = 0;  ///< random, because the system reuses process ids
 
   friend bool operator==(const WorkerId&, const WorkerId&) = default;
 };
@@ -8060,7 +8761,7 @@ struct Assignment {
   int rank = 0;
   int world_size = 1;
   TrainingProgress source;  ///< progress of rank 0, whose state all ranks have before they train
-  int receivers = 0;        ///< number of ranks that have not that progress
+  int receivers = 0;        ///< number of ranks with another progress
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -8069,7 +8770,7 @@ struct Assignment {
 
 /// @file
 /// Secret: the key that the ranks of a job share; Transcript: the frames of one handshake, over which both sides prove
-/// that they know it.
+/// that they know it. StoreServer and client_handshake.hpp call it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8146,12 +8847,34 @@ class Transcript {
   Sha256 hash_;
 };
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED Secret Secret::of(std::string text, std::string_view where) {
+  if (text.size() < fewest_characters || text.size() > most_characters) {
+    throw_error(Errc::usage,
+                "{} has {} characters; a secret has {} to {}, for example those that `openssl rand -hex 32` prints",
+                {where, text.size(), fewest_characters, most_characters});
+  }
+  return Secret(std::move(text));
+}
+
+DTRAIN_DEFINED Secret Secret::drawn() {
+  return Secret(hex(random_bytes<32>()));
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/control/control_plane_options.hpp
+// ---- dtrain/rendezvous/control/control_plane.hpp
 
 /// @file
-/// Control-plane options: identity and settings with which a rank joins its job.
+/// rendezvous::ControlPlane of a RankContext: control thread, session with the store, and the store that a rank hosts.
+/// Control-plane options: identity and settings with which a rank joins its job; RankProcess derives from them.
+
+namespace DTRAIN_NAMESPACE::net {
+class Listener;
+}
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8176,19 +8899,6 @@ struct ControlPlaneOptions {
 /// @throws Error (identity) for several ranks without an address of the store, or with one that this rank cannot reach
 void check_master_address(const ControlPlaneOptions& options);
 
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/control/control_plane.hpp
-
-/// @file
-/// rendezvous::ControlPlane: a rank's control thread, its session with the store, and the store if the rank hosts it.
-
-namespace DTRAIN_NAMESPACE::net {
-class Listener;
-}
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
 struct HostIdentity;
 struct StoreAddress;
 class JobServer;
@@ -8207,8 +8917,8 @@ class ControlPlane {
   ControlPlane(const ControlPlane&) = delete;
   ControlPlane& operator=(const ControlPlane&) = delete;
 
-  /// Without an earlier leave_blocking, the other ranks see this rank as lost. Blocking: at most a second, if this rank
-  /// hosts the store, so that the other ranks receive the cause.
+  /// Without an earlier leave_blocking, this rank counts as lost. Blocking: at most a second, if this rank hosts the
+  /// store, so that the other ranks receive the cause.
   ~ControlPlane();
 
   const Membership& membership() const noexcept { return membership_; }
@@ -8240,10 +8950,10 @@ class ControlPlane {
   std::weak_ptr<StoreClient> client_;
   /// @name Used by the control thread only, until it has ended
   /// @{
-  std::unique_ptr<StoreServer> server_;  ///< if this rank hosts the store
-  JobServer* job_ = nullptr;             ///< the server's
-  StoreClientOwner session_;
-  bool has_joined_ = false;  ///< also after the session's end
+  std::unique_ptr<StoreServer> server_;   ///< if this rank hosts the store
+  JobServer* job_ = nullptr;              ///< the server's
+  std::shared_ptr<StoreClient> session_;  ///< StoreClient::Owner
+  bool has_joined_ = false;               ///< also after the session's end
   /// @}
 };
 
@@ -8253,6 +8963,7 @@ class ControlPlane {
 
 /// @file
 /// AlgorithmChoice: whether fixed thresholds or the cost of messages (alpha and beta) select an all_reduce's algorithm.
+/// GroupState gives one to each channel; algorithm_selection.hpp reads it.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -8268,9 +8979,9 @@ struct LinkCost {
   }
 };
 
-/// How all_reduce selects its algorithm over messages (Mpi, Gloo); other backends have one. Each algorithm sums in its
-/// own order, so the choice determines bits. Every rank uses rank 0's choice; it does not change while a channel is
-/// open.
+/// How all_reduce selects its algorithm over messages (Mpi, Gloo); other backends have one algorithm. Each algorithm
+/// sums in its own order, so the choice determines bits. Every rank uses rank 0's choice; it does not change while a
+/// channel is open.
 /// @ingroup collectives
 struct AlgorithmChoice {
   enum class Basis : std::uint8_t {
@@ -8286,11 +8997,11 @@ struct AlgorithmChoice {
   static constexpr AlgorithmChoice measured() noexcept { return {Basis::measured, {}}; }
   static constexpr AlgorithmChoice given(LinkCost link) noexcept { return {Basis::given, link}; }
 
-  /// The choice, if it is the same in every run; else the fixed one.
+  /// This choice, if it is the same in every run; otherwise the fixed one.
   constexpr AlgorithmChoice reproducible() const noexcept {
     return basis == Basis::measured ? AlgorithmChoice{} : *this;
   }
-  /// The choice, if it is not the fixed one, which is the default; else a measured one.
+  /// A measured choice in place of the fixed one, which is the default; any other choice stays.
   constexpr AlgorithmChoice or_measured() const noexcept { return basis == Basis::fixed ? measured() : *this; }
 };
 
@@ -8307,13 +9018,30 @@ std::string to_string(const LinkCost& link);
 /// "fixed", "measured", or "alpha 2e-06 s, beta 1e-10 s/byte".
 std::string to_string(const AlgorithmChoice& choice);
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::string to_string(const LinkCost& link) {
+  return format_text("alpha {} s, beta {} s/byte",
+                     {number_text(link.message_seconds, 3), number_text(link.byte_seconds, 3)});
+}
+
+DTRAIN_DEFINED std::string to_string(const AlgorithmChoice& choice) {
+  switch (choice.basis) {
+    case AlgorithmChoice::Basis::fixed: return "fixed";
+    case AlgorithmChoice::Basis::measured: return "measured";
+    default: return to_string(choice.link);
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/backend/allocation_table.hpp
 
 /// @file
 /// HostAllocation: a rank's memory of a host backend; AllocationTable: a communicator's allocations, to find the one
-/// that a buffer is in.
+/// that a buffer is in. The communicators of all backends but Nccl use it.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -8334,7 +9062,7 @@ class HostAllocation {
   std::size_t bytes_ = 0;
 };
 
-/// @tparam Value of an allocation; value-initialized: of none
+/// @tparam Value what is recorded of an allocation; a value-initialized one stands for no allocation
 template <class Value>
 class AllocationTable {
  public:
@@ -8378,7 +9106,7 @@ class AllocationTable {
 // ---- dtrain/backend/failure/first_cause.hpp
 
 /// @file
-/// FirstCause: the first cause of a channel's failure; later causes are ignored.
+/// FirstCause of an OrderedChannel or NCCL channel: the first cause of its failure; later causes are ignored.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -8443,20 +9171,20 @@ class FirstCause {
 // ---- dtrain/backend/failure/wait_notice.hpp
 
 /// @file
-/// Warnings in the log about operations that wait for other ranks: long, or in vain.
+/// WaitNotice: log warnings of host channels and store_gather() about waits for other ranks: long, or in vain.
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// One for each channel. After each line, the channel's next one is due after twice the time, in the same operation or
-/// in a later one: ranks that wait for an evaluation after every epoch print a few lines, not one an epoch. Threads:
-/// the one that runs the channel's work.
+/// A channel has one. After each line, its next line is due after twice the time, in the same or a later operation:
+/// ranks that wait for an evaluation after every epoch print a few lines, not one for each epoch. Threads: the one that
+/// runs the channel's work.
 class WaitNotice {
  public:
   /// @param after how long an operation waits until the first line
   explicit WaitNotice(std::chrono::milliseconds after) noexcept : after_(after) {}
 
-  /// To be called while the operation waits. @param describe says what it waits for, given the time waited; called for
-  /// a line only, because it allocates
+  /// To be called while the operation waits. @param describe given the time waited, says what the operation waits for;
+  /// called for a line only, because it allocates
   template <class Describe>
   void update(int job_rank, std::chrono::nanoseconds waited, const Describe& describe) {
     if (waited >= after_) {
@@ -8490,7 +9218,7 @@ inline void log_place_at_timeout(const std::optional<Cause>& ended_by, const Fai
 // ---- dtrain/backend/message_passing/memory.hpp
 
 /// @file
-/// Page-aligned memory of message-passing communicators: allocations and scratch.
+/// Page-aligned memory for collectives over messages, those of SharedMemory and Hierarchical too: allocations, scratch.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -8531,17 +9259,43 @@ class Scratch {
   std::size_t bytes_ = 0;
 };
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED HostAllocation allocate_zeroed(std::size_t bytes) {
+  detail::Pages memory;
+  try {
+    memory = detail::allocate_pages(bytes == 0 ? 1 : bytes);
+  } catch (const std::bad_alloc&) {
+    throw_error(Errc::out_of_memory, "no {} bytes of memory could be had{}", {bytes, limit_hint(ENOMEM)});
+  }
+  std::memset(memory.get(), 0, bytes);
+  return {std::move(memory), bytes};
+}
+
+DTRAIN_DEFINED std::byte* Scratch::at_least(std::size_t bytes) {
+  if (bytes > bytes_) {
+    bytes_ = 0;
+    memory_.reset();
+    memory_ = detail::allocate_pages(bytes);
+    bytes_ = bytes;
+  }
+  return memory_.get();
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
 // ---- dtrain/backend/message_passing/routine.hpp
 
 /// @file
-/// Routine: the coroutine type of collective algorithms; FramePool: reused memory for their frames.
+/// Routine: the coroutine type of collective algorithms; FramePool: reused memory for their frames. All algorithms in
+/// algorithms/ return one; transports resume it.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// Free lists of blocks, by size: an algorithm that ran before runs without an allocation. Threads: one at a time; if
-/// another thread takes over a channel's work, the hand-over orders their accesses. Lifetime: outlives the frames.
+/// Free lists of blocks, by size: an algorithm that ran before runs without an allocation. Threads: one at a time; a
+/// thread that takes over a channel's work synchronizes with the previous one. Lifetime: outlives the frames.
 class FramePool {
  public:
   FramePool() noexcept = default;
@@ -8619,14 +9373,13 @@ class [[nodiscard]] Routine {
   }
   ~Routine() { destroy(); }
 
-  /// Destroys the coroutine.
   void destroy() noexcept {
     if (frame_) {
       std::exchange(frame_, nullptr).destroy();
     }
   }
 
-  /// For a transport, which does not await it: runs it until it suspends or ends.
+  /// Runs the routine until it suspends or ends, for a transport, which does not await it.
   void resume() const { frame_.resume(); }
   bool done() const noexcept { return frame_.done(); }
 
@@ -8728,7 +9481,7 @@ inline Routine::Awaiter Routine::operator co_await() & noexcept {
 // ---- dtrain/backend/message_passing/endpoint.hpp
 
 /// @file
-/// The concept Endpoint: point-to-point messages between the ranks of a channel, used by the algorithms.
+/// The concept Endpoint of Gloo, MPI and SharedMemory: point-to-point messages of a channel, for the algorithms.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -8780,7 +9533,7 @@ concept Endpoint = HasRankAndSize<E> && CanStartMessages<E> && CanFinishMessages
 // ---- dtrain/backend/mpi/library.hpp
 
 /// @file
-/// The MPI library: <mpi.h> without the C++ bindings, and conversion of MPI's error codes to Error.
+/// The MPI library for mpi/: <mpi.h> without the C++ bindings, and conversion of MPI's error codes to Error.
 
 #if DTRAIN_WITH_MPI
 
@@ -8846,7 +9599,7 @@ inline std::string library_name() {
 
 /// @file
 /// Requests: the pending MPI requests of this process, tested together; CallMonitor: whether a thread is inside a call
-/// to MPI.
+/// to MPI. ProgressLoop owns them, Endpoint starts them.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
@@ -9026,7 +9779,7 @@ class Requests {
 // ---- dtrain/backend/mpi/endpoint.hpp
 
 /// @file
-/// mpi::Endpoint: one channel's messages over MPI.
+/// mpi::Endpoint: one channel's messages over MPI. BasicTransport owns one.
 
 #if DTRAIN_WITH_MPI
 
@@ -9120,7 +9873,7 @@ class Endpoint {
   const std::vector<int>& world_ranks() const noexcept { return world_ranks_; }
   CallMonitor& call_monitor() noexcept { return requests_.call_monitor(); }
 
-  /// Records a request to or from `peer`, or of all ranks (-1). A request that `receives` can be cancelled.
+  /// Records a request to or from `peer`, or a collective's request (-1). A request that `receives` can be cancelled.
   MessageHandle started(MPI_Request request, int peer, bool receives) {
     std::uint32_t slot = 0;
     if (free_.empty()) {
@@ -9196,7 +9949,7 @@ static_assert(message_passing::Endpoint<Endpoint>);
 // ---- dtrain/backend/nccl/nccl_options.hpp
 
 /// @file
-/// NcclOptions: settings of NCCL's communicators.
+/// NcclOptions: settings of NCCL's communicators. A program gives them to NcclWith<>.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -9211,11 +9964,11 @@ enum class CtaPolicy {
 
 /// Argument of NcclWith: `NcclWith<NcclOptions{.max_ctas = 8}>`. The same on every rank. Options that are newer than
 /// the NCCL of the compilation have no effect. NCCL's environment variables, such as NCCL_MAX_CTAS, override all
-/// options. Only they select an algorithm and a protocol: NCCL_ALGO, NCCL_PROTO.
+/// options. Only NCCL_ALGO and NCCL_PROTO select an algorithm and a protocol.
 /// @ingroup backends
 struct NcclOptions {
   /// Minimum and maximum number of thread blocks of one collective; 0: NCCL's choice. The backward pass runs on the
-  /// same multiprocessors: with fewer blocks it has more of them, but the collective takes longer.
+  /// same multiprocessors: with fewer blocks the pass has more multiprocessors, but the collective takes longer.
   /// @{
   int min_ctas = 0;
   int max_ctas = 0;
@@ -9249,7 +10002,7 @@ struct NcclOptions {
 
 /// @file
 /// The NCCL library: compatibility with versions 2.18 to 2.32, its environment variables, and conversion of its error
-/// codes to Error.
+/// codes to Error. Nccl, Channel, Communicator, Watchdog and init.hpp call it.
 
 #if DTRAIN_WITH_NCCL
 
@@ -9267,7 +10020,7 @@ inline constexpr const char* launch_order_variable = "NCCL_LAUNCH_ORDER_IMPLICIT
 inline constexpr int first_that_orders = 22600;
 /// @}
 
-/// The variable's value; null if it is not set or empty. Threads: nobody changes the environment meanwhile.
+/// The variable's value; null if it is not set or empty. Threads: no other thread changes the environment meanwhile.
 inline const char* chosen_launch_order() noexcept {
   const char* const text = std::getenv(launch_order_variable);
   return text == nullptr || *text == '\0' ? nullptr : text;
@@ -9278,7 +10031,7 @@ inline std::string version_text(int code) {
   return format_text("{}.{}.{}", {code / 10000, code / 100 % 100, code % 100});
 }
 
-/// Version of the library that runs, which may be newer than the header; 0 if it does not say.
+/// Version of the library that runs, which may be newer than the header; 0 if NCCL does not report it.
 inline int library_version() noexcept {
   int version = 0;
   return ncclGetVersion(&version) == ncclSuccess ? version : 0;
@@ -9363,7 +10116,7 @@ inline ncclResult_t release(void* memory) {
 #endif
 }
 
-/// A communicator's registration of a memory range. Pinned: NCCL may write it later.
+/// A communicator's registration of a memory range. Not movable: NCCL may write it later.
 struct MemoryRegistration {
   void* handle = nullptr;
 #if NCCL_VERSION_CODE >= 22703
@@ -9477,7 +10230,7 @@ inline const char* warning_about(const identity::Environment& environment) {
 }
 
 /// Whether NCCL itself orders the operations of a device's channels: see prepare_environment(), which was called, and
-/// config_of(). Threads: nobody changes the environment meanwhile.
+/// config_of(). Threads: no other thread changes the environment meanwhile.
 inline bool has_implicit_launch_order() noexcept {
   const char* const chosen = chosen_launch_order();
   return library_version() >= first_that_orders &&
@@ -9485,10 +10238,10 @@ inline bool has_implicit_launch_order() noexcept {
 }
 
 /// Sets NCCL_LAUNCH_ORDER_IMPLICIT unless the user has: the device then runs operations in the order of the program's
-/// calls, for all communicators of the process (from NCCL 2.26 on). Leaves it alone where each communicator's
-/// configuration has that order (2.31): it would change those of others, such as PyTorch's, too. Logs a warning if a
-/// variable breaks a guarantee of dtrain.
-/// NCCL reads the variable once in a process: call this before the first collective of anybody over NCCL.
+/// calls, for all communicators of the process (from NCCL 2.26 on). Does not set the variable where each communicator's
+/// configuration has that order (2.31): the variable would also change other libraries' communicators, such as
+/// PyTorch's. Logs a warning if a variable breaks a guarantee of dtrain.
+/// NCCL reads the variable once in a process: call this before any library's first collective over NCCL.
 /// Threads: no other thread reads the environment meanwhile. @throws Error if the variable cannot be set
 inline void prepare_environment() {
   const bool is_unset = chosen_launch_order() == nullptr;  // or empty, which NCCL takes for its default
@@ -9508,7 +10261,7 @@ inline void prepare_environment() {
 
 /// @file
 /// AsyncResult: waiting for a nonblocking NCCL call, which finishes in threads of NCCL's own; CommLock: the lock of one
-/// ncclComm_t, held in every call to NCCL on it.
+/// ncclComm_t, held in every call to NCCL on it. Channel, Watchdog and init.hpp wait by it.
 
 #if DTRAIN_WITH_NCCL
 
@@ -9549,8 +10302,8 @@ class CommLock {
 
   void adopt(const Guard& /*guard*/, ncclComm_t communicator) noexcept { communicator_ = communicator; }
 
-  /// For the thread that ends the communicator without the lock, because ending may wait for other ranks. No other
-  /// thread gets the communicator afterwards. @returns null if there is none
+  /// For the thread that ends the communicator without the lock, because ending may wait for other ranks. Later calls
+  /// of take() and communicator() give null. @returns null if there is no communicator
   [[nodiscard]] ncclComm_t take(const Guard& /*guard*/) noexcept { return std::exchange(communicator_, nullptr); }
 
  private:
@@ -9616,6 +10369,7 @@ AsyncResult wait_for_result_blocking(CommLock::Guard& held, ncclResult_t code, D
 
 /// @file
 /// Operation: descriptor of a call. Ranks compare descriptors, so that mismatched calls fail instead of hanging.
+/// Channels and algorithms get one for each call.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -9643,7 +10397,7 @@ enum class OperationKind : std::uint8_t {
 
 const char* name(OperationKind kind) noexcept;
 
-/// Whether the counts of its blocks differ: pairs of ranks compare them, and Operation::count is 0.
+/// Whether the operation's blocks differ in count: pairs of ranks compare the counts, and Operation::count is 0.
 constexpr bool has_unequal_blocks(OperationKind kind) noexcept {
   return kind == OperationKind::all_gather_v || kind == OperationKind::reduce_scatter_v ||
          kind == OperationKind::all_to_all_v || kind == OperationKind::gather_v || kind == OperationKind::scatter_v;
@@ -9671,7 +10425,7 @@ struct Operation {
 /// "all_reduce (sum) of 1024 f32"; "broadcast of 10 f64 from rank 0".
 std::string to_string(const Operation& operation);
 
-/// Names a channel's operations in error sentences; to_string where it is empty. Threads: any.
+/// Names a channel's operations in error sentences; an empty one stands for to_string. Threads: any.
 using DescribeOperation = std::function<std::string(const Operation&)>;
 
 inline std::string described(const Operation& operation, const DescribeOperation& describe) {
@@ -9685,7 +10439,8 @@ std::string position_of(const Operation& operation, const std::string& channel);
 std::string described_on(const std::string& channel, const Operation& operation,
                          const DescribeOperation& describe = {});
 
-/// The sentence for ranks that call different operations. @param call of `rank` @param act of `other`: "called barrier"
+/// The sentence for ranks that call different operations. @param call what `rank` calls @param act what `other` does:
+/// "called barrier"
 std::string unequal_calls(const std::string& position, int rank, const std::string& call, int other,
                           std::string_view act);
 
@@ -9704,13 +10459,94 @@ inline constexpr const char* began_early =
     "began before the one enqueued before it had run; operations of one communicator go to one stream, or to streams "
     "that wait for each other";
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED const char* name(OperationKind kind) noexcept {
+  switch (kind) {
+    case OperationKind::all_reduce: return "all_reduce";
+    case OperationKind::broadcast: return "broadcast";
+    case OperationKind::reduce_scatter: return "reduce_scatter";
+    case OperationKind::all_gather: return "all_gather";
+    case OperationKind::barrier: return "barrier";
+    case OperationKind::send: return "send";
+    case OperationKind::recv: return "recv";
+    case OperationKind::send_recv: return "send_recv";
+    case OperationKind::reduce: return "reduce";
+    case OperationKind::gather: return "gather";
+    case OperationKind::scatter: return "scatter";
+    case OperationKind::all_to_all: return "all_to_all";
+    case OperationKind::all_gather_v: return "all_gather_v";
+    case OperationKind::reduce_scatter_v: return "reduce_scatter_v";
+    case OperationKind::all_to_all_v: return "all_to_all_v";
+    case OperationKind::gather_v: return "gather_v";
+    case OperationKind::scatter_v: return "scatter_v";
+    case OperationKind::none: break;
+  }
+  return "no operation";
+}
+
+DTRAIN_DEFINED std::string to_string(const Operation& operation) {
+  const char* const kind = name(operation.kind);
+  const std::string counted = has_unequal_blocks(operation.kind)
+                                  ? std::string(name(operation.dtype))
+                                  : format_text("{} {}", {operation.count, name(operation.dtype)});
+  const std::string elements = format_text("{} of {}", {kind, counted});
+  const std::string reduction = format_text("{} ({}) of {}", {kind, name(operation.op), counted});
+  switch (operation.kind) {
+    case OperationKind::all_reduce:
+    case OperationKind::reduce_scatter_v: return reduction;
+    case OperationKind::reduce_scatter: return format_text("{} a rank", {reduction});
+    case OperationKind::reduce: return format_text("{} to rank {}", {reduction, operation.root});
+    case OperationKind::broadcast:
+    case OperationKind::recv:
+    case OperationKind::scatter_v: return format_text("{} from rank {}", {elements, operation.root});
+    case OperationKind::send:
+    case OperationKind::send_recv:
+    case OperationKind::gather_v: return format_text("{} to rank {}", {elements, operation.root});
+    case OperationKind::gather: return format_text("{} a rank to rank {}", {elements, operation.root});
+    case OperationKind::scatter: return format_text("{} a rank from rank {}", {elements, operation.root});
+    case OperationKind::all_gather:
+    case OperationKind::all_to_all: return format_text("{} a rank", {elements});
+    case OperationKind::all_gather_v:
+    case OperationKind::all_to_all_v: return elements;
+    case OperationKind::barrier:
+    case OperationKind::none: break;
+  }
+  return kind;
+}
+
+DTRAIN_DEFINED std::string position_of(const Operation& operation, const std::string& channel) {
+  return operation.sequence == 0 ? format_text("on channel '{}'", {channel})
+                                 : format_text("operation {} of channel '{}'", {operation.sequence, channel});
+}
+
+DTRAIN_DEFINED std::string described_on(const std::string& channel, const Operation& operation,
+                                        const DescribeOperation& describe) {
+  return format_text("{}, {}", {described(operation, describe), position_of(operation, channel)});
+}
+
+DTRAIN_DEFINED std::string unequal_calls(const std::string& position, int rank, const std::string& call, int other,
+                                         std::string_view act) {
+  return format_text("as {}, rank {} called {} and rank {} {}; every rank calls the same collectives in the same order",
+                     {position, rank, call, other, act});
+}
+
+DTRAIN_DEFINED std::string unequal_message(const std::string& place, const MessageEnd& sent,
+                                           const MessageEnd& received) {
+  return format_text(
+      "{}, rank {} sends {} {} and rank {} receives {} {}; both give the same count and type",
+      {place, sent.job_rank, sent.count, name(sent.dtype), received.job_rank, received.count, name(received.dtype)});
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/backend/exchange/block_exchange.hpp
 
 /// @file
-/// BlockExchange: the blocks that a rank sends to each rank and receives from each; BlockPieces: the chunks of a
-/// reduction of blocks, with a piece of every block.
+/// BlockExchange: the blocks that a rank sends to and receives from each rank, which group/collectives.hpp states and
+/// backends run; BlockPieces: the chunks of a reduction of blocks, with a piece of every block.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -9728,7 +10564,7 @@ struct BlockExchange {
   std::uint64_t count = 0;       ///< of each block, equal on every rank; 0 if has_unequal_blocks(kind)
   std::vector<BlockRange> sent;  ///< blocks of the input, one for each rank
   std::vector<BlockRange>
-      received;  ///< disjoint blocks of the output, one from each rank; of a reduction all the same one
+      received;  ///< disjoint blocks of the output, one from each rank; in a reduction all are the same block
 
   bool goes_to_root() const noexcept {
     return kind == OperationKind::gather || kind == OperationKind::gather_v || kind == OperationKind::reduce;
@@ -9764,8 +10600,8 @@ struct RankPlace {
 };
 
 /// @name The blocks of each collective
-/// In the order of the ranks and without gaps; all of equal length without counts. The unused buffer of a gather,
-/// scatter or reduce is ignored, and so are the counts of a rank that is not the root.
+/// Blocks stand in the order of the ranks without gaps; without counts, all have one length. The unused buffer of a
+/// gather, scatter or reduce is ignored, and so are the counts of a rank that is not the root.
 /// @throws Error (invalid_argument) if counts, lengths or the root do not fit
 /// @{
 BlockExchange blocks_of_all_to_all(const ConstBufferView& input, const std::optional<Counts>& sent,
@@ -9786,7 +10622,7 @@ BlockExchange blocks_of_reduce(const ConstBufferView& input, const ConstBufferVi
 /// blocks of a reduction are. Lifetime: the blocks outlive it.
 class BlockPieces {
  public:
-  /// @param room elements that fit in a chunk; more than the number of blocks
+  /// @param room elements that fit in a chunk; above the number of blocks
   BlockPieces(const BlockExchange& blocks, std::uint64_t room) noexcept : blocks_(blocks) {
     for (const BlockRange& block : blocks.sent) {
       elements_ += block.count;
@@ -9811,17 +10647,148 @@ class BlockPieces {
   std::uint64_t chunks_ = 1;
 };
 
+#if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+/// A BlockExchange with empty blocks. @throws Error (invalid_argument) unless `root` is a rank
+DTRAIN_DEFINED BlockExchange empty_blocks(OperationKind kind, int root, int size) {
+  if (root < 0 || root >= size) {
+    throw_error(Errc::invalid_argument, "{} with rank {} of {} as the root; ranks are counted from 0",
+                {name(kind), root, size});
+  }
+  const auto ranks = static_cast<std::size_t>(size);
+  return {kind, root, 0, std::vector<BlockRange>(ranks), std::vector<BlockRange>(ranks)};
+}
+
+/// Blocks one after the other, as long as `counts` or, without them, equally long.
+DTRAIN_DEFINED void set_blocks(std::vector<BlockRange>& blocks, OperationKind kind, const char* buffer_is,
+                               const ConstBufferView& buffer, const std::optional<Counts>& counts) {
+  if (counts ? counts->size() != blocks.size() : buffer.count % blocks.size() != 0) {
+    throw_error(Errc::invalid_argument, "{} on {} ranks with {} of {} {}{}; it has {} for each rank",
+                {name(kind), blocks.size(), buffer_is, buffer.count, name(buffer.dtype),
+                 counts ? format_text(" and {} counts", {counts->size()}) : "",
+                 counts ? "a block with a count" : "a block of equal length"});
+  }
+  std::size_t end = 0;
+  for (std::size_t rank = 0; rank < blocks.size(); ++rank) {
+    const std::size_t count = counts ? (*counts)[rank] : buffer.count / blocks.size();
+    const bool is_last = rank + 1 == blocks.size();
+    if (count > buffer.count - end || (is_last && count != buffer.count - end)) {
+      throw_error(Errc::invalid_argument,
+                  "{} with {} of {} {}, but the counts of ranks 0 to {} add up to {}; the sum of all is its length",
+                  {name(kind), buffer_is, buffer.count, name(buffer.dtype), rank,
+                   count > buffer.count - end ? "more" : format_text("{}", {end + count})});
+    }
+    blocks[rank] = {end, count};
+    end += count;
+  }
+}
+
+/// @throws Error (invalid_argument) unless `buffer` has `count` elements
+DTRAIN_DEFINED void check_own_block(OperationKind kind, const char* buffer_is, const ConstBufferView& buffer,
+                                    std::uint64_t count) {
+  if (buffer.count != count) {
+    throw_error(Errc::invalid_argument, "{} with {} of {} {}, but this rank's block has {}; give both the same length",
+                {name(kind), buffer_is, buffer.count, name(buffer.dtype), count});
+  }
+}
+
+struct NamedBlocks {
+  const char* buffer_is;
+  const ConstBufferView& buffer;
+  std::vector<BlockRange>& blocks;
+};
+
+/// @param part each rank's buffer @param whole the root's buffer, with one block for each rank
+DTRAIN_DEFINED void set_root_blocks(const BlockExchange& made, const NamedBlocks& part, const NamedBlocks& whole,
+                                    const std::optional<Counts>& counts, RankPlace place) {
+  const auto root = static_cast<std::size_t>(made.root);
+  part.blocks[root] = {0, part.buffer.count};
+  if (place.rank == made.root) {
+    set_blocks(whole.blocks, made.kind, whole.buffer_is, whole.buffer, counts);
+    check_own_block(made.kind, part.buffer_is, part.buffer, whole.blocks[root].count);
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED BlockExchange blocks_of_all_to_all(const ConstBufferView& input, const std::optional<Counts>& sent,
+                                                  const ConstBufferView& output, const std::optional<Counts>& received,
+                                                  RankPlace place) {
+  BlockExchange made =
+      detail::empty_blocks(sent ? OperationKind::all_to_all_v : OperationKind::all_to_all, 0, place.size);
+  detail::set_blocks(made.sent, made.kind, "an input", input, sent);
+  detail::set_blocks(made.received, made.kind, "an output", output, received);
+  const auto own = static_cast<std::size_t>(place.rank);
+  made.count = sent ? 0 : made.sent[own].count;
+  if (made.sent[own].count != made.received[own].count) {
+    throw_error(Errc::invalid_argument, "{} sends {} {} to rank {} itself and receives {}; give the same count",
+                {name(made.kind), made.sent[own].count, name(input.dtype), place.rank, made.received[own].count});
+  }
+  return made;
+}
+
+DTRAIN_DEFINED BlockExchange blocks_of_all_gather_v(const ConstBufferView& input, const ConstBufferView& output,
+                                                    Counts counts, RankPlace place) {
+  BlockExchange made = detail::empty_blocks(OperationKind::all_gather_v, 0, place.size);
+  detail::set_blocks(made.received, made.kind, "an output", output, counts);
+  detail::check_own_block(made.kind, "an input", input, counts[static_cast<std::size_t>(place.rank)]);
+  made.sent.assign(made.sent.size(), {0, input.count});
+  return made;
+}
+
+DTRAIN_DEFINED BlockExchange blocks_of_reduce_scatter_v(const ConstBufferView& input, const ConstBufferView& output,
+                                                        Counts counts, RankPlace place) {
+  BlockExchange made = detail::empty_blocks(OperationKind::reduce_scatter_v, 0, place.size);
+  detail::set_blocks(made.sent, made.kind, "an input", input, counts);
+  detail::check_own_block(made.kind, "an output", output, counts[static_cast<std::size_t>(place.rank)]);
+  made.received.assign(made.received.size(), {0, output.count});
+  return made;
+}
+
+DTRAIN_DEFINED BlockExchange blocks_of_gather(const ConstBufferView& input, const ConstBufferView& output,
+                                              const std::optional<Counts>& counts, int root, RankPlace place) {
+  BlockExchange made = detail::empty_blocks(counts ? OperationKind::gather_v : OperationKind::gather, root, place.size);
+  made.count = counts ? 0 : input.count;
+  detail::set_root_blocks(made, {"an input", input, made.sent}, {"an output", output, made.received}, counts, place);
+  return made;
+}
+
+DTRAIN_DEFINED BlockExchange blocks_of_scatter(const ConstBufferView& input, const std::optional<Counts>& counts,
+                                               const ConstBufferView& output, int root, RankPlace place) {
+  BlockExchange made =
+      detail::empty_blocks(counts ? OperationKind::scatter_v : OperationKind::scatter, root, place.size);
+  made.count = counts ? 0 : output.count;
+  detail::set_root_blocks(made, {"an output", output, made.received}, {"an input", input, made.sent}, counts, place);
+  return made;
+}
+
+DTRAIN_DEFINED BlockExchange blocks_of_reduce(const ConstBufferView& input, const ConstBufferView& output, int root,
+                                              RankPlace place) {
+  BlockExchange made = detail::empty_blocks(OperationKind::reduce, root, place.size);
+  made.count = input.count;
+  made.sent[static_cast<std::size_t>(root)] = {0, input.count};
+  if (place.rank == root) {
+    detail::check_own_block(made.kind, "an output", output, input.count);
+    made.received.assign(made.received.size(), {0, input.count});
+  }
+  return made;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/backend/message_passing/operation_context.hpp
 
 /// @file
 /// OperationContext: the endpoint, scratch memory and operation that an algorithm uses; SelectedAllReduce: the
-/// algorithm that a topology selects for all_reduce.
+/// algorithm that a topology selects for all_reduce. Channels make one for each operation.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// A disagreement that an exception on the peer may have caused, which the job then learns of soon.
+/// A disagreement whose cause may be an exception on the peer; the peer then reports that exception to the job.
 class PeerHasLeft : public Error {
  public:
   explicit PeerHasLeft(std::string sentence) : Error(Errc::disagreement, std::move(sentence)) {}
@@ -9838,7 +10805,6 @@ struct Tuning {
   bool direct_reduce_scatter = false;  ///< large reductions use direct_reduce_scatter: all ranks share a host
 };
 
-/// Constants of a channel.
 struct ChannelInfo {
   std::string name;
   std::vector<int> job_ranks;  ///< rank in the job of each rank of the channel
@@ -9893,7 +10859,7 @@ struct SelectedAllReduce {
 // ---- dtrain/backend/message_passing/algorithms/halving_stages.hpp
 
 /// @file
-/// Stages of recursive halving and doubling, for any number of ranks.
+/// Stages of recursive halving and doubling, for any number of ranks, by which halving_doubling.hpp exchanges.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -10022,10 +10988,10 @@ class HalvingStages {
 
 /// @file
 /// Operation header: an operation's first message to a peer, with its descriptor and a small payload; the barrier,
-/// which consists of headers.
+/// which consists of headers. Every algorithm of this folder sends it first.
 
-/// Ranks with different operations detect it here, before one waits for a message that the other never sends. Large
-/// operations pay no latency: their later messages do not wait for the header.
+/// Ranks detect by headers that they call different operations, before one waits for a message that the other never
+/// sends. Large operations pay no latency: their later messages do not wait for the header.
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 /// Memory for any header, whatever operation the other rank calls.
@@ -10150,9 +11116,9 @@ void check_length(const OperationContext<E>& context, int peer, std::size_t byte
   }
 }
 
-/// Every rank sends its header to the next rank, modulo size, whatever the root. If any two ranks differ, some two
-/// neighbours differ and detect it. Without this, ranks with different roots would wait for messages that no rank
-/// sends, because the root determines all other messages.
+/// Every rank sends its header to the next rank, modulo size, whatever the root. If any two ranks differ, two
+/// neighbours differ and detect it. Otherwise ranks with different roots would wait for messages that no rank sends,
+/// because the root determines all other messages.
 template <Endpoint E>
 class HeaderExchange {
  public:
@@ -10208,9 +11174,9 @@ Routine exchange_headers(OperationContext<E>& context, int to, HeaderMessage own
   }
 }
 
-/// Dissemination barrier: in round k, each rank receives from the rank 2^k before it, so in the end from all. Source:
-/// D. Hensgen, R. Finkel and U. Manber, "Two algorithms for barrier synchronization", Int. J. Parallel Program. 17
-/// (1988).
+/// Dissemination barrier: in round k, each rank receives from the rank 2^k before it, in the end indirectly from all
+/// ranks. Source: D. Hensgen, R. Finkel and U. Manber, "Two algorithms for barrier synchronization", Int. J. Parallel
+/// Program. 17 (1988).
 template <Endpoint E>
 Routine barrier(OperationContext<E>& context) {
   std::byte* const memory = context.scratch.at_least(2 * header_bytes(context));
@@ -10228,7 +11194,8 @@ Routine barrier(OperationContext<E>& context) {
 
 /// @file
 /// Blocks: division of a buffer into one block for each rank, and of blocks into chunks; exchange_chunks(): the
-/// pipeline in which headers and then chunks pass between a rank and its peers, several in flight together.
+/// pipeline in which headers and then chunks pass between a rank and its peers, several in flight together. Most
+/// algorithms of this folder use them.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -10379,7 +11346,7 @@ Routine exchange_chunks(OperationContext<E>& context, Schedule schedule) {
 
 /// @file
 /// AllReduceAlgorithm, and AlgorithmTable: the cheapest algorithm for each length by alpha and beta, from cost
-/// functions.
+/// functions. algorithm_selection.hpp fills it and reads it for each all_reduce.
 
 /// Each algorithm's `..._path()` has the messages and bytes on its longest chain. Below, n ranks reduce S bytes. A rank
 /// sends one message at a time (single-port model). Chunks that are in flight together count as one message; headers
@@ -10462,7 +11429,7 @@ inline CriticalPath direct_reduce_scatter_path(const CollectiveShape& shape, con
   return {static_cast<double>(blocks.rounds()) * exchanges, exchanges * static_cast<double>(blocks.block(0).bytes)};
 }
 
-/// In this order the first of the cheapest counts.
+/// The first of equally cheap algorithms in this order is chosen.
 enum class AllReduceAlgorithm : std::uint8_t {
   direct_exchange,
   direct_reduce_scatter,
@@ -10482,7 +11449,7 @@ inline const char* name(AllReduceAlgorithm algorithm) noexcept {
   }
 }
 
-/// Whether the algorithm can reduce the buffer: two of them send it in headers, two are for few ranks.
+/// Whether the algorithm can reduce the buffer: two algorithms send it in headers, two are for few ranks.
 inline bool can_run(AllReduceAlgorithm algorithm, const CollectiveShape& shape, const Tuning& tuning) noexcept {
   switch (algorithm) {
     case AllReduceAlgorithm::direct_exchange:
@@ -10518,8 +11485,8 @@ inline double modelled_seconds(AllReduceAlgorithm algorithm, const CollectiveSha
   }
 }
 
-/// Plain fields: rank 0 sends it to the other ranks. Entries are for lengths up to 1, 2, 4, ... bytes, for partial
-/// results as wide as elements, and for wider ones.
+/// Plain fields: rank 0 sends it to the other ranks. Entry k is for lengths up to 2^k bytes; there are entries for
+/// partial results as wide as elements, and for wider ones.
 class AlgorithmTable {
  public:
   static AlgorithmTable cheapest(int ranks, const Tuning& tuning, const LinkCost& link) noexcept {
@@ -10593,12 +11560,12 @@ struct ChannelAlgorithms {
 // ---- dtrain/backend/message_passing/algorithms/broadcast.hpp
 
 /// @file
-/// Broadcast: binomial tree for small buffers, pipelined chain for large ones.
+/// Broadcast: binomial tree for small buffers, pipelined chain for large ones. algorithm_selection.hpp chooses one.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// Binomial tree: in each step, every rank that has the buffer sends it to one more rank, which doubles their number.
-/// Source: Thakur, Rabenseifner and Gropp (see recursive_doubling.hpp), 4.3. @param buffer of at most
+/// Binomial tree: in each step, every rank that has the buffer sends it to one more rank, so the number of these ranks
+/// doubles. Source: Thakur, Rabenseifner and Gropp (see recursive_doubling.hpp), 4.3. @param buffer of at most
 /// Tuning::small_bytes
 template <Endpoint E>
 Routine broadcast_small(OperationContext<E>& context, std::span<std::byte> buffer) {
@@ -10692,7 +11659,7 @@ Routine broadcast_large(OperationContext<E>& context, std::span<std::byte> buffe
 
 /// @file
 /// Halving-doubling all-reduce (Rabenseifner): reduce-scatter by recursive halving, all-gather by recursive doubling;
-/// its schedule says what a rank exchanges in each step, and where it is in memory.
+/// its schedule says what a rank exchanges in each step, and where it is in memory. algorithm_selection.hpp chooses it.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -10713,7 +11680,6 @@ struct HalvingRange {
   }
 };
 
-/// One exchange with one peer.
 struct HalvingTransfer {
   int peer = 0;
   HalvingRange sent{};
@@ -10721,8 +11687,8 @@ struct HalvingTransfer {
   std::byte* target = nullptr;  ///< of received results
 };
 
-/// Exchanges with some peers at once. A step that reduces combines what the first `before_own` peers sent, `own`, and
-/// what the others sent, into `target`.
+/// Exchanges with some peers at once. A step that reduces combines into `target`: the contributions of the first
+/// `before_own` peers, `own`, and those of the other peers.
 struct HalvingStep {
   std::array<HalvingTransfer, max_halving_peers> transfers{};
   std::size_t peers = 0;
@@ -10978,7 +11944,7 @@ Routine halving_doubling(OperationContext<E>& context, const Buffers& buffers) {
 // ---- dtrain/backend/message_passing/algorithms/parameter_server.hpp
 
 /// @file
-/// Synchronous parameter server: the first ranks reduce one shard of the buffer each.
+/// Synchronous parameter server of topology::ParameterServer: the first ranks reduce one shard of the buffer each.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 namespace detail {
@@ -11139,7 +12105,8 @@ Routine parameter_server(OperationContext<E>& context, const Buffers& buffers, i
 // ---- dtrain/backend/message_passing/algorithms/point_to_point.hpp
 
 /// @file
-/// Point-to-point messages, of the user or of an algorithm: send, recv, or both at once.
+/// Point-to-point messages, of the user or of an algorithm: send, recv, or both at once. The Communicator in
+/// message_passing/ and exchange_blocks.hpp call it.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -11218,15 +12185,15 @@ Routine point_to_point(OperationContext<E>& context, const PointToPoint& work) {
 
 }  // namespace DTRAIN_NAMESPACE::backend::message_passing
 
-// ---- dtrain/backend/message_passing/algorithms/block_exchange.hpp
+// ---- dtrain/backend/message_passing/algorithms/exchange_blocks.hpp
 
 /// @file
-/// Exchange of blocks of any lengths between all ranks, or with a root, and their reduction.
+/// Exchange and reduction of blocks of any lengths, between all ranks or with a root, for algorithm_selection.hpp.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 namespace detail {
 
-/// Bytes [begin, end) of each block, or what there is of them.
+/// Bytes [begin, end) of each block, as far as the block has them.
 struct BlockPiece {
   std::size_t begin;
   std::size_t end;
@@ -11239,8 +12206,8 @@ struct BlockPiece {
   }
 };
 
-/// Sends a piece of each block to its rank, one rank after the other. `memory_of(rank)`: where the piece from a rank
-/// goes. In step d, rank r sends to r + d and receives from r - d. @param headers memory for two
+/// Sends a piece of each block to its rank, one rank after the other. `memory_of(rank)` is the memory for the piece
+/// from a rank. In step d, rank r sends to r + d and receives from r - d. @param headers memory for two
 template <Endpoint E, class MemoryOf>
 Routine exchange_pieces(OperationContext<E>& context, const Buffers& buffers, BlockPiece piece, MemoryOf memory_of,
                         std::byte* headers) {
@@ -11350,7 +12317,7 @@ Routine reduce_blocks(OperationContext<E>& context, const Buffers& buffers) {
 // ---- dtrain/backend/message_passing/algorithms/recursive_doubling.hpp
 
 /// @file
-/// Recursive doubling for small reductions of many ranks: log2(size) exchanges over growing distances.
+/// Recursive doubling, which algorithm_selection.hpp chooses for small reductions of many ranks: log2(size) exchanges.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -11416,13 +12383,14 @@ Routine recursive_doubling(OperationContext<E>& context, const Buffers& buffers)
 // ---- dtrain/backend/message_passing/algorithms/ring_collectives.hpp
 
 /// @file
-/// Pipelined ring algorithms: reduce-scatter, all-gather, and both in turn as all_reduce.
+/// Pipelined ring algorithms: reduce-scatter, all-gather, and both in turn as all_reduce. algorithm_selection.hpp and
+/// topology::Ring select them.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
 /// A collective over blocks, one for each rank. Source: P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce
-/// algorithms for clusters of workstations", J. Parallel Distrib. Comput. 69 (2009). Divided into chunks as NCCL's
-/// ring.
+/// algorithms for clusters of workstations", J. Parallel Distrib. Comput. 69 (2009). As in NCCL's ring, blocks are
+/// divided into chunks.
 struct BlockCollective {
   const std::byte* input;  ///< all blocks of the reduction; unused without one
   std::byte* output;       ///< if `gathers`, all blocks, this rank's in its place; else this rank's block alone
@@ -11553,8 +12521,8 @@ Routine ring_all_reduce(OperationContext<E>& context, const Buffers& buffers) {
 // ---- dtrain/backend/message_passing/algorithms/direct_exchange.hpp
 
 /// @file
-/// Direct exchange among few ranks: small reductions and all-gathers, in which every rank sends once to every other,
-/// and reduce-scatter and all-reduce of large buffers, in which rank r reduces block r.
+/// Direct exchange of few ranks, for algorithm_selection.hpp: small reductions and all-gathers, in which every rank
+/// sends once to every other, and reduce-scatter and all-reduce of large buffers, in which rank r reduces block r.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -11711,7 +12679,8 @@ Routine direct_reduce_scatter(OperationContext<E>& context, const BlockCollectiv
 
 /// @file
 /// Algorithm selection of a collective by size and number of ranks, or by cost; equal on every rank.
-/// settle_algorithms() measures alpha and beta by ping-pong, and broadcasts rank 0's table.
+/// settle_algorithms() measures alpha and beta by ping-pong, and broadcasts rank 0's table. Communicator in
+/// message_passing/ runs collective() for each operation.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 namespace detail {
@@ -11733,8 +12702,8 @@ Routine round_trip(OperationContext<E>& context, int peer, std::span<std::byte> 
   shortest = std::min(shortest, seconds.count());
 }
 
-/// Between rank 0 and the last rank, which is on another host if there are several. Headers first: both ranks are then
-/// in the operation.
+/// Measures between rank 0 and the last rank, which is on another host if there are several. After their headers both
+/// ranks are in the operation.
 template <Endpoint E>
 Routine measure_link(OperationContext<E>& context, LinkCost& link) {
   constexpr int short_trips = 5;
@@ -11765,7 +12734,7 @@ Routine measure_link(OperationContext<E>& context, LinkCost& link) {
 
 }  // namespace detail
 
-/// Collective: the context's first all_reduce begins with it. Afterwards all ranks have rank 0's table.
+/// Collective: the context's first all_reduce begins with this call. Afterwards all ranks have rank 0's table.
 template <Endpoint E>
 Routine settle_algorithms(OperationContext<E>& context, ChannelAlgorithms& algorithms) {
   LinkCost link = algorithms.choice.link;
@@ -11905,9 +12874,9 @@ inline void copy_own(const Operation& operation, const Buffers& buffers) noexcep
 
 }  // namespace detail
 
-/// Runs the context's collective. Its bits depend only on the operation, the number of ranks, Tuning and rank 0's
-/// AlgorithmTable, if there is one, and are equal on every rank, unless the endpoint implements it. Lifetime: `context`
-/// and `buffers` outlive the routine.
+/// Runs the context's collective. The result's bits are equal on every rank, and depend only on the operation, the
+/// number of ranks, Tuning and rank 0's AlgorithmTable, unless the endpoint implements the collective. Lifetime:
+/// `context` and `buffers` outlive the routine.
 template <Endpoint E>
 Routine collective(OperationContext<E>& context, const Buffers& buffers) {
   if (buffers.blocks != nullptr) {
@@ -11957,7 +12926,7 @@ Routine collective(OperationContext<E>& context, const Buffers& buffers) {
 // ---- dtrain/backend/message_passing/algorithms/tree.hpp
 
 /// @file
-/// Binary-tree all-reduce: reduction up the tree, broadcast down the tree, in a pipeline of chunks.
+/// All-reduce of topology::Tree: reduction up a binary tree, broadcast down the tree, in a pipeline of chunks.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 namespace detail {
@@ -12003,7 +12972,7 @@ class TreeSchedule {
     return {buffers_.output + extent(chunk).offset, extent(chunk).bytes};
   }
 
-  /// Combines this rank's contribution with what its children have sent: to the result, or for the parent.
+  /// Combines this rank's contribution with those of its children, into the result or into the message to the parent.
   void combine(std::size_t chunk) const noexcept {
     if (children() == 0) {
       return;
@@ -12103,7 +13072,7 @@ Routine tree(OperationContext<E>& context, const Buffers& buffers) {
             context.endpoint.send(schedule.result(chunk), rank_of(child), TagClass::collective);
       }
     }
-    if (parent >= 0 && step + in_flight >= lag && step + in_flight - lag < chunks) {  // what was there has been sent up
+    if (parent >= 0 && step + in_flight >= lag && step + in_flight - lag < chunks) {  // its memory's chunk went up
       const std::size_t chunk = step + in_flight - lag;
       from_parent[chunk % in_flight] = context.endpoint.recv(schedule.result(chunk), parent, TagClass::collective);
     }
@@ -12122,7 +13091,8 @@ Routine tree(OperationContext<E>& context, const Buffers& buffers) {
 
 /// @file
 /// CollectiveEndpoint: the endpoint of backend::MpiCollectives, which runs whole collectives as MPI's nonblocking ones;
-/// MPI's datatypes and reduction operators, or dtrain's kernels where MPI's give other results.
+/// MPI's datatypes and reduction operators, or dtrain's kernels where MPI's give other results. Its transport owns one,
+/// algorithm_selection.hpp calls it.
 
 #if DTRAIN_WITH_MPI
 
@@ -12145,8 +13115,8 @@ inline MPI_Datatype datatype_of(DType dtype) noexcept {
 }
 
 /// The operators of one channel. An average is a sum of values from kernels::PartialReduction. MPI defines neither the
-/// order of a sum nor a minimum with a NaN, so the latter is dtrain's. Threads: the one that holds the ProgressLoop's
-/// lock.
+/// order of a sum nor a minimum with a NaN, so minimum and maximum are dtrain's. Threads: the one that holds the
+/// ProgressLoop's lock.
 class Operators {
  public:
   Operators() = default;
@@ -12249,8 +13219,8 @@ class CollectiveEndpoint : public Endpoint {
     return operation.count * size_bytes(widest) <= static_cast<std::size_t>(std::numeric_limits<int>::max());
   }
 
-  /// Sources: MPI 3.1, 5.12, "Nonblocking Collective Operations". There all ranks or none operate in place, so separate
-  /// inputs are copied. MPI reduces partial results. Lifetime: as message_passing::collective
+  /// Sources: MPI 3.1, 5.12, "Nonblocking Collective Operations". In MPI all ranks or none operate in place, so
+  /// separate inputs are copied. MPI reduces partial results. Lifetime: as message_passing::collective
   template <message_passing::Endpoint E>
   message_passing::Routine collective(message_passing::OperationContext<E>& context,
                                       const message_passing::Buffers& buffers) {
@@ -12351,12 +13321,12 @@ static_assert(message_passing::CarriesCollectives<CollectiveEndpoint>);
 // ---- dtrain/backend/operations.hpp
 
 /// @file
-/// The operations of a communicator as values: AllReduce, Broadcast and the others, each with its buffers, the checks
-/// of its arguments, and the descriptor that ranks compare.
+/// The operations of a communicator as values that enqueue() takes: AllReduce, Broadcast and the others, each with its
+/// buffers, the checks of its arguments, and the descriptor that ranks compare.
 
 /// A communicator runs an operation by `enqueue(operation, stream)`. Each operation has:
 /// - `kind`: its OperationKind; that of an operation with blocks is in its BlockExchange.
-/// - `devices()`: those of its input and its output; of a Barrier, which has neither, the host.
+/// - `devices()`: those of its input and its output; the host for a Barrier, which has no buffer.
 /// - `check(place)`: called by the communicator, before it enqueues anything. @throws Error (invalid_argument) unless
 ///   buffers, root and peers fit the rank's place, and the memory is valid; (unsupported) for a reduction of 8-bit
 ///   floats
@@ -12424,7 +13394,7 @@ struct AllReduceWithoutCast {
   Operation describe() const noexcept { return all_reduce.describe(); }
 };
 
-/// Every rank's `buffer` gets the content of rank `root`'s.
+/// Every rank's `buffer` gets the content of the `buffer` of rank `root`.
 /// @ingroup backends
 struct Broadcast {
   static constexpr OperationKind kind = OperationKind::broadcast;
@@ -12486,8 +13456,8 @@ struct BlockReader {
                std::size_t bytes) noexcept;
 };
 
-/// As AllGather, but instead of a copy in an `output` each rank gets the other ranks' `input`s to read, all of their
-/// parts in any order, in the thread that runs the work. Lifetime: what the reader refers to, until that has run.
+/// As AllGather without an `output`: the reader of each rank is called with all parts of the other ranks' `input`s, in
+/// any order, in the thread that runs the work. Lifetime: what the reader refers to, until the work has run.
 /// @ingroup backends
 struct ReadBlocks {
   static constexpr OperationKind kind = OperationKind::all_gather;
@@ -12570,15 +13540,201 @@ struct SendRecv {
 /// @param backend named in the error: "backend::Gloo" @throws Error (unsupported) for device memory
 void check_host_memory(const char* backend, const Devices& devices);
 
-/// As check_host_memory, for an all_reduce. @param topology selects its algorithm; empty: the backend
+/// As check_host_memory, for an all_reduce. @param topology name of the topology that selects the algorithm; empty: the
+/// backend selects
 void check_all_reduce_memory(std::string_view topology, const char* backend, const Devices& devices);
+
+#if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+/// @throws Error: "all_reduce of 1024 f32" and the problem
+[[noreturn]] DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_view(const char* operation, const ConstBufferView& view,
+                                                                const char* problem,
+                                                                Errc code = Errc::invalid_argument) {
+  throw_error(code, "{} of {} {}{}", {operation, view.count, name(view.dtype), problem});
+}
+
+DTRAIN_DEFINED void check_memory(const char* operation, const ConstBufferView& view) {
+  const std::size_t element = size_bytes(view.dtype);
+  if (element == 0 || view.count > std::numeric_limits<std::size_t>::max() / 2 / element) {
+    refuse_view(operation, view, ": no memory is that long, or holds that type");
+  }
+  if (view.count != 0 && view.data == nullptr) {
+    refuse_view(operation, view, " was given a null address");
+  }
+}
+
+/// @throws Error (unsupported) for 8-bit floats
+DTRAIN_DEFINED void check_is_reduced(const char* operation, const ConstBufferView& view) {
+  if (is_float8(view.dtype)) {
+    refuse_view(operation, view,
+                ": floats of 8 bits can be moved, and not reduced, because they have too few digits for a sum or an "
+                "average; reduce them as f16, bf16 or f32",
+                Errc::unsupported);
+  }
+}
+
+DTRAIN_DEFINED bool overlap(const ConstBufferView& a, const ConstBufferView& b) noexcept {
+  const std::less<const std::byte*> before;
+  return before(a.data, b.data + b.bytes()) && before(b.data, a.data + a.bytes());
+}
+
+/// Requires:
+/// - `whole` has one block as long as `part` for each rank;
+/// - both are disjoint, or `part` is this rank's block of `whole` (in place).
+DTRAIN_DEFINED void check_blocks(const char* operation, const char* whole_is, const ConstBufferView& whole,
+                                 const char* part_is, const ConstBufferView& part, RankPlace place) {
+  const std::size_t ranks = static_cast<std::size_t>(place.size);
+  if (whole.dtype != part.dtype || whole.count % ranks != 0 || whole.count / ranks != part.count) {
+    throw_error(
+        Errc::invalid_argument,
+        "{} on {} ranks with {} of {} {} and {} of {} {}; the first has a block like the second for each rank",
+        {operation, place.size, whole_is, whole.count, name(whole.dtype), part_is, part.count, name(part.dtype)});
+  }
+  check_memory(operation, whole);
+  check_memory(operation, part);
+  if (overlap(whole, part) && part.data != whole.data + static_cast<std::size_t>(place.rank) * part.bytes()) {
+    throw_error(Errc::invalid_argument,
+                "the input and output of {} overlap; give disjoint memory, or this rank's block of the longer one as "
+                "the shorter",
+                {operation});
+  }
+}
+
+DTRAIN_DEFINED void check_message(const char* operation, const ConstBufferView& buffer, int peer, RankPlace place) {
+  if (peer < 0 || peer >= place.size || peer == place.rank) {
+    throw_error(Errc::invalid_argument, "{} between rank {} and rank {} of {}; a peer is another rank, counted from 0",
+                {operation, place.rank, peer, place.size});
+  }
+  check_memory(operation, buffer);
+}
+
+DTRAIN_DEFINED void check_inside(const BlockExchange& blocks, const std::vector<BlockRange>& list,
+                                 const char* buffer_is, const ConstBufferView& buffer, int size) {
+  bool fits = list.size() == static_cast<std::size_t>(size);
+  for (const BlockRange& block : list) {
+    fits = fits && block.offset <= buffer.count && block.count <= buffer.count - block.offset;
+  }
+  if (!fits) {
+    throw_error(Errc::invalid_argument,
+                "{} on {} ranks with {} blocks of {} of {} {}; give one inside it for each rank",
+                {name(blocks.kind), size, list.size(), buffer_is, buffer.count, name(buffer.dtype)});
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void AllReduce::check(RankPlace /*place*/) const {
+  if (input.count != output.count || input.dtype != output.dtype) {
+    throw_error(Errc::invalid_argument, "all_reduce of {} {} into {} {}; both buffers have the same length and type",
+                {input.count, name(input.dtype), output.count, name(output.dtype)});
+  }
+  detail::check_memory("all_reduce", input);
+  detail::check_memory("all_reduce", output);
+  if (input.data != output.data && detail::overlap(input, output)) {
+    throw_error(Errc::invalid_argument,
+                "the input and output of all_reduce overlap; give the same address for both, or disjoint memory");
+  }
+  detail::check_is_reduced("all_reduce", output);
+}
+
+DTRAIN_DEFINED void Broadcast::check(RankPlace place) const {
+  if (root < 0 || root >= place.size) {
+    throw_error(Errc::invalid_argument, "broadcast from rank {} of {}; ranks are counted from 0", {root, place.size});
+  }
+  detail::check_memory("broadcast", buffer);
+}
+
+DTRAIN_DEFINED void ReduceScatter::check(RankPlace place) const {
+  detail::check_blocks("reduce_scatter", "an input", input, "an output", output, place);
+  detail::check_is_reduced("reduce_scatter", output);
+}
+
+DTRAIN_DEFINED void AllGather::check(RankPlace place) const {
+  detail::check_blocks("all_gather", "an output", output, "an input", input, place);
+}
+
+DTRAIN_DEFINED void ReadBlocks::check(RankPlace /*place*/) const {
+  detail::check_memory("read_blocks", input);
+}
+
+DTRAIN_DEFINED void ExchangeBlocks::check(RankPlace place) const {
+  const char* const kind = name(blocks.kind);
+  if (input.dtype != output.dtype) {
+    throw_error(Errc::invalid_argument, "{} of {} into {}; both buffers have the same type",
+                {kind, name(input.dtype), name(output.dtype)});
+  }
+  detail::check_memory(kind, input);
+  detail::check_memory(kind, output);
+  detail::check_inside(blocks, blocks.sent, "the input", input, place.size);
+  detail::check_inside(blocks, blocks.received, "the output", output, place.size);
+  const auto own = static_cast<std::size_t>(place.rank);
+  const std::size_t element = size_bytes(input.dtype);
+  const bool in_place = blocks.may_be_in_place() && input.data + blocks.sent[own].offset * element ==
+                                                        output.data + blocks.received[own].offset * element;
+  if (!in_place && detail::overlap(input, output)) {
+    throw_error(Errc::invalid_argument, "the input and output of {} overlap; give disjoint memory{}",
+                {kind, blocks.may_be_in_place() ? ", or this rank's block of the longer one as the shorter" : ""});
+  }
+}
+
+DTRAIN_DEFINED void ReduceBlocks::check(RankPlace place) const {
+  ExchangeBlocks{blocks, input, output}.check(place);
+  detail::check_is_reduced(name(blocks.kind), input);
+}
+
+DTRAIN_DEFINED void Send::check(RankPlace place) const {
+  detail::check_message("send", input, peer, place);
+}
+
+DTRAIN_DEFINED void Recv::check(RankPlace place) const {
+  detail::check_message("recv", output, peer, place);
+}
+
+DTRAIN_DEFINED void SendRecv::check(RankPlace place) const {
+  if (to < 0 || to >= place.size || from < 0 || from >= place.size) {
+    throw_error(Errc::invalid_argument, "send_recv to rank {} and from rank {} of {}; ranks are counted from 0",
+                {to, from, place.size});
+  }
+  detail::check_memory("send_recv", input);
+  detail::check_memory("send_recv", output);
+  if (detail::overlap(input, output)) {
+    throw_error(Errc::invalid_argument, "the input and output of send_recv overlap; give it disjoint memory");
+  }
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void check_host_memory(const char* backend, const Devices& devices) {
+  for (const Device device : devices) {
+    if (device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported,
+                  "{} takes host memory, not memory of {}; use backend::Nccl or backend::Staged for it",
+                  {backend, to_string(device)});
+    }
+  }
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void check_all_reduce_memory(std::string_view topology, const char* backend,
+                                                               const Devices& devices) {
+  for (const Device device : devices) {
+    if (!topology.empty() && device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported,
+                  "topology::{} reduces host memory, not memory of {}; use topology::Flat with a backend for it",
+                  {topology, to_string(device)});
+    }
+  }
+  check_host_memory(backend, devices);
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/backend/communicator.hpp
 
 /// @file
-/// The concept Communicator: collectives and messages between the ranks of one channel.
+/// The concept Communicator: collectives and messages of one channel. Collectives (group/), ReducingWork (ddp/) and
+/// AlgorithmCommunicator (topology/) enqueue them.
 
 /// Contract of enqueue(operation, stream), for every operation.
 /// - Collective: every rank of the channel calls the same operations in the same order, with the same counts, dtypes,
@@ -12591,7 +13747,7 @@ namespace DTRAIN_NAMESPACE::backend {
 // clang-format 14 tears requires-expressions apart.
 // clang-format off
 
-/// The stream type it enqueues on, its rank (0..size-1) and the number of ranks in the channel.
+/// A communicator has a stream type, the rank (0..size-1) and the number of ranks in its channel.
 /// @ingroup backends
 template <class C>
 concept HasRanks = requires(const C c) {
@@ -12600,9 +13756,9 @@ concept HasRanks = requires(const C c) {
   { c.size() } noexcept -> std::same_as<int>;
 } && stream::Stream<typename C::Stream>;
 
-/// The communicator runs operations of the type `Operation` (operations.hpp). It calls check(place) of each first. An
-/// enqueue() that is a template for all operations, as a wrapper of another communicator has, is constrained by what
-/// that one supports: `requires backend::Supports<Inner, Operation>`.
+/// The communicator runs operations of the type `Operation` (operations.hpp). It calls check(place) of each first. A
+/// wrapper of another communicator, whose enqueue() is a template for all operations, constrains it: `requires
+/// backend::Supports<Inner, Operation>`.
 /// @ingroup backends
 template <class C, class Operation>
 concept Supports = HasRanks<C> && requires(C c, const Operation& operation, typename C::Stream stream) {
@@ -12689,8 +13845,8 @@ concept CanAllocate = HasRanks<C> && requires { typename C::Allocation; } && std
                         { memory.bytes() } noexcept -> std::same_as<std::size_t>;
                       };
 
-/// Several ways to all_reduce, in the same order on every rank. Variant 0 is the policy's own, and in use until
-/// use_variant(), which counts from the next all_reduce that is enqueued: every rank calls it between the same
+/// Several ways to all_reduce, in the same order on every rank. Variant 0, the policy's own, is in use until
+/// use_variant(), which applies from the next enqueued all_reduce on: every rank calls use_variant() between the same
 /// operations. @returns the names, which are static; empty: there is one way, number 0. A measured plan takes up to 8
 /// @ingroup backends
 template <class C>
@@ -12710,11 +13866,11 @@ concept PrefersSums = requires { requires C::prefers_sums; };
 template <class C>
 concept ConnectsAtFirstUse = requires { requires C::connects_at_first_use; };
 
-/// Ends running and later work, within milliseconds; it touches no peer's memory afterwards. Threads: any, at any time.
-/// `failure()` is the communicator's first cause; nullopt while it has not failed. An abort is final. A job that goes
-/// on with fewer ranks needs two more abilities, which NCCL has since 2.28 and no backend here offers: to stop running
-/// work and keep the communicator (ncclCommRevoke), and to make one of the ranks that are left (ncclCommShrink, since
-/// 2.27).
+/// abort() ends running and later work within milliseconds; the communicator touches no peer's memory afterwards.
+/// Threads: any, at any time. `failure()` is the communicator's first cause; nullopt while it has not failed. An abort
+/// is final. A job that goes on with fewer ranks needs two more abilities, which NCCL has since 2.28 and no backend
+/// here offers: to stop running work and keep the communicator (ncclCommRevoke), and to make one of the ranks that are
+/// left (ncclCommShrink, since 2.27).
 /// @ingroup backends
 template <class C>
 concept CanAbort = requires(C c, const C& view, const Cause& cause) {
@@ -12736,14 +13892,15 @@ concept Communicator = std::movable<C> && HasRanks<C> && CanAllReduce<C> && CanB
 // ---- dtrain/backend/block_until_complete.hpp
 
 /// @file
-/// Blocking wait for a communicator's enqueued work, which throws the job's first cause.
+/// block_until_complete(), for any backend's communicator: waits for enqueued work; throws the job's first cause.
+/// GroupState, BucketReduction and broadcast_values() call it.
 
 namespace DTRAIN_NAMESPACE::backend {
 
 /// Throws if the job or this communicator has failed. Blocking: at most 2 s, if the communicator has failed and the
 /// job's first cause is not known yet.
-/// @throws PeerLost, JobFailed, Error: see FailureLatch::throw_if_failed; the communicator's own cause if the job's
-/// stays unknown
+/// @throws PeerLost, JobFailed, Error: see FailureLatch::throw_if_failed; the communicator's cause if the job's stays
+/// unknown
 template <Communicator C>
 void throw_if_failed(const C& communicator, const FailureLatch& failure, int rank_in_job) {
   const std::optional<Cause> own = communicator.failure();
@@ -12779,7 +13936,8 @@ bool is_complete_beside_capture(const E& event) noexcept {
 }
 
 /// Blocking: until the work before `event` is complete. Each operation has its own timeout, which starts when it begins
-/// to run. The deadline here guards against a stream that no thread runs; it restarts as long as operations complete.
+/// to run. The wait's deadline is for a stream that no thread runs; the deadline restarts as long as operations
+/// complete.
 /// @throws as throw_if_failed; Error (timeout) if no operation completes within twice the timeout
 template <stream::Event E, Communicator C>
 void block_until_complete(E& event, const C& communicator, const FailureLatch& failure,
@@ -12805,7 +13963,7 @@ void block_until_complete(E& event, const C& communicator, const FailureLatch& f
 
 /// @file
 /// Arguments of NCCL's calls: element types, reductions and a check of devices; calls for messages, and groups of
-/// calls: an exchange and a reduction of blocks.
+/// calls: an exchange and a reduction of blocks. Communicator makes them.
 
 #if DTRAIN_WITH_NCCL
 
@@ -12833,7 +13991,8 @@ constexpr bool averages(DType dtype) noexcept {
   return dtype != DType::i64 && dtype != DType::i32 && dtype != DType::u8;
 }
 
-/// One rank's average is its sum: NCCL would run a kernel that multiplies by 1, and does nothing for a sum in place.
+/// On one rank an average becomes a sum: for an average NCCL would multiply by 1 in a kernel; for a sum in place it
+/// does nothing.
 /// @throws Error (unsupported) for an average that would be wrong; (invalid_argument) for a value that is no ReduceOp
 inline ncclRedOp_t reduction_of(ReduceOp op, DType dtype, int ranks) {
   switch (op) {
@@ -12872,7 +14031,6 @@ DTRAIN_NOT_INLINED inline void check_devices(const std::string& channel, int own
   }
 }
 
-/// Keeps the first failure of several calls.
 class FirstFailure {
  public:
   void add(ncclResult_t code) noexcept {
@@ -12969,7 +14127,7 @@ inline ncclResult_t reduce_blocks(const ReduceBlocks& call, ncclRedOp_t reductio
 // ---- dtrain/backend/shared_memory/arena.hpp
 
 /// @file
-/// Arena: an allocation of a channel, with a memory range for each rank, mapped by every rank.
+/// Arena: an allocation by Communicator, with a memory range for each rank, mapped by every rank.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -12999,7 +14157,7 @@ using ArenaTable = AllocationTable<NumberedArena>;
 /// @file
 /// ControlBlock: layout of a channel's shared memory: the counters on which ranks sleep (FutexCounter), the cause of a
 /// failure (SharedCause), rank slots, then each rank's chunk buffers and mailbox (MailboxSlot); the slice of a
-/// reduction for each rank.
+/// reduction for each rank. Channel and its waits read it.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -13030,8 +14188,8 @@ struct FutexCounter {
 class FutexWaiter {
  public:
   /// Sleeps until the counter changes, wake() is called after `stop` was set, or the deadline passes. The deadline is
-  /// short, so that a wake that just misses the waiter, or a killed peer, costs no more. Returns at once unless
-  /// `may_sleep()`, which is called when no later change can be missed.
+  /// short, because a wake may miss the waiter, and a peer may be killed. Returns at once unless `may_sleep()`, which
+  /// is called when no later change can be missed.
   template <class F>
   void sleep(FutexCounter& counter, F may_sleep, const std::atomic<bool>& stop, Deadline deadline) noexcept {
     counter.waiters.fetch_add(1);
@@ -13210,7 +14368,6 @@ class ControlBlock {
     return area(rank) + 2 * chunk_bytes() + chunk % 2 * result_bytes(ranks_);
   }
 
-  /// Memory of one slot of a rank's mailbox.
   std::byte* mailbox(int rank, std::size_t index) const noexcept {
     return area(rank) + chunk_buffer_bytes(ranks_) + index * mailbox_slot_bytes;
   }
@@ -13243,16 +14400,16 @@ static_assert(ControlBlock::bytes_for(3) % 64 == 0, "dtrain: chunk buffers begin
 
 /// @file
 /// BarrierWait: one rank's wait for its peers at a barrier, and the error if they do not arrive; SpinPolicy: how long
-/// it spins and yields before it sleeps.
+/// it spins and yields before it sleeps. Channel waits by it.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 /// Spins first, in case the peer runs on another core; then yields, in case the peer needs this core.
 ///
-/// The scheduler may leave two ranks on one core while another is idle. Both look busy, so it moves neither, and every
-/// barrier costs a thread switch. A thread that sleeps is placed anew when it is woken, on an idle core if there is
-/// one. Hence a rank that finds its peer on its own core sleeps at once, every 2 ms at most: without an idle core, a
-/// sleep moves no thread, and a wake-up costs more than a yield. Threads: the one that runs the channel's work.
+/// The scheduler may leave two ranks on one core while another is idle. Both look busy, so the scheduler moves neither,
+/// and every barrier costs a thread switch. A thread that wakes is placed on an idle core if there is one. Hence a rank
+/// that finds its peer on its own core sleeps at once, every 2 ms at most: without an idle core, a sleep moves no
+/// thread, and a wake-up costs more than a yield. Threads: the one that runs the channel's work.
 class SpinPolicy {
  public:
   explicit SpinPolicy(int ranks)
@@ -13391,7 +14548,7 @@ struct BarrierWait {
 // ---- dtrain/backend/shared_memory/segment.hpp
 
 /// @file
-/// Segment: owner of one mapping of shared memory (a memfd).
+/// Segment: owner of one mapping of shared memory (a memfd). SegmentSetup makes it, Channel keeps it.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -13403,7 +14560,7 @@ constexpr std::size_t round_up(std::size_t value, std::size_t multiple) noexcept
 
 /// A mapped memfd, owned jointly by its users: no file anywhere, freed with the last process that maps it. Forked
 /// processes do not have the mapping, because they would write to memory that the ranks read. Pages exist once they are
-/// reserved: if memory is exhausted, reserve() throws, where touching an unreserved page would be a SIGBUS.
+/// reserved: if memory is exhausted, reserve() throws; touching an unreserved page would raise SIGBUS.
 class Segment {
  public:
   /// A new memfd of `bytes`, sealed against resizing, without pages yet. @param needed bytes that will be reserved
@@ -13458,11 +14615,11 @@ class Segment {
   /// Reserves zeroed pages on this thread's NUMA node. @throws Error (out_of_memory, posix)
   void reserve(std::size_t offset, std::size_t count) const {
     if (count == 0) {
-      return;  // posix_fallocate refuses it
+      return;  // posix_fallocate refuses 0 bytes
     }
     if (bytes_ >= huge_page_bytes) {
       // Reserving through the descriptor gives small pages; writing through the advised mapping gives huge ones where
-      // the system allows. If that fails (old kernel, no memory), the reservation below decides.
+      // the system allows. If the advice fails (old kernel, no memory), the reservation below decides.
       static_cast<void>(::madvise(base_ + offset, count, populate_write));
     }
     int result = 0;
@@ -13540,6 +14697,7 @@ class Segment {
 /// @file
 /// ChunkPlan: the chunks in which an operation on device memory passes through host memory; ChunkCopies: the copies of
 /// one chunk to the host and back; ExchangeChunks, ReductionChunks: the chunks of an operation with blocks.
+/// Communicator plans chunks, StagingPipeline copies them.
 
 namespace DTRAIN_NAMESPACE::backend::staged {
 
@@ -13608,7 +14766,6 @@ struct ChunkCopies {
   std::vector<StridedCopy> blocks_to_device{};
 };
 
-/// Copy of one chunk of a buffer.
 inline StridedCopy copy_of(const std::byte* device, std::byte* host, ElementRange chunk, std::size_t element) noexcept {
   std::byte* const begin = device == nullptr ? nullptr : const_cast<std::byte*>(device) + chunk.begin * element;
   return {begin, host, chunk.count * element, 1, 0};
@@ -13654,7 +14811,7 @@ class PackedPieces {
   PackedPieces(std::byte* host, std::size_t element, std::vector<StridedCopy>& copies) noexcept
       : host_(host), element_(element), copies_(copies) {}
 
-  /// Adds a piece of the device memory, once if the same one is added several times in turn. @returns where it is
+  /// Adds a piece of the device memory, once if it is added several times in turn. @returns its place in host memory
   BlockRange add(const std::byte* device, const BlockRange& piece) {
     if (piece.count == 0) {
       return {};
@@ -13775,12 +14932,12 @@ class ReductionChunks {
 // ---- dtrain/backend/store_ref.hpp
 
 /// @file
-/// StoreRef: type-erased key-value store, used to open channels.
+/// StoreRef: type-erased key-value store, by which backends open channels. GroupState makes one of the job's Store.
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// A store whose set and get return a waitable call, as those of rendezvous::Store. Backends need no more, so their
-/// tests need no server.
+/// A store whose set and get return a waitable call, as those of rendezvous::Store. Tests of backends therefore need no
+/// server.
 template <class S>
 concept KeyValueStore = std::copyable<S> &&
     requires(S store, const std::string& key, std::string value, Deadline deadline) {
@@ -13882,12 +15039,11 @@ requires(!std::same_as<Store, StoreRef> && KeyValueStore<Store>) StoreRef::Store
 // ---- dtrain/backend/channel_context.hpp
 
 /// @file
-/// ChannelContext: parameters for opening a channel.
+/// ChannelContext: parameters for opening a channel. GroupState gives one to the backend's open_blocking().
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// Arguments with which a backend opens a channel of a group. Every rank opens the same channels in the same order,
-/// hence with equal names.
+/// Every rank opens the same channels in the same order, hence with equal names.
 /// @ingroup backends
 struct ChannelContext {
   rendezvous::Membership members;         ///< this rank, its host and node, and the channel's ranks
@@ -13920,7 +15076,7 @@ struct ChannelContext {
 
 /// @file
 /// The concept Backend: the type a Policy names, which opens the channels of a group; OnHostStreams: a Backend whose
-/// operations are enqueued on host streams.
+/// operations are enqueued on host streams. GroupState opens its channel by this concept.
 
 namespace DTRAIN_NAMESPACE::backend {
 // clang-format 14 tears requires-expressions apart.
@@ -13972,8 +15128,8 @@ concept CanDuplicate = CanOpen<B> &&
                          { B::duplicate_blocking(open, context, deadline) } -> std::same_as<typename B::Communicator>;
                        };
 
-/// Set-up before the ranks of a job join: may verify the identity against the backend's own, and may set the job's
-/// secret. Collective, blocking. The result is an object that the job holds until its end; it may be null.
+/// Set-up before the ranks of a job join: the backend may compare the identity with its own, and set the job's secret.
+/// Collective, blocking. The result is an object that the job holds until its end; it may be null.
 /// @ingroup backends
 template <class B>
 concept HasPreJoin = requires(const identity::ProcessIdentity& identity, std::optional<rendezvous::Secret>& secret,
@@ -13992,7 +15148,7 @@ enum class Determinism {
   always,      ///< equal for all buckets, threads and timing
 };
 
-/// `B::determinism`; none for a backend without one.
+/// `B::determinism`; none for a backend without the member.
 /// @ingroup backends
 template <class B>
 inline constexpr Determinism determinism_of = Determinism::none;
@@ -14002,7 +15158,8 @@ requires requires {
 }
 inline constexpr Determinism determinism_of<B> = B::determinism;
 
-/// `B::averages(dtype)`: whether ReduceOp::average gives the average for that dtype; true for a backend without it.
+/// `B::averages(dtype)`: whether ReduceOp::average gives the average for that dtype; true for a backend without
+/// `averages`.
 /// @ingroup backends
 template <class B>
 constexpr bool averages(DType dtype) noexcept {
@@ -14031,7 +15188,7 @@ concept OnHostStreams = Backend<B> && std::same_as<typename B::Communicator::Str
 // ---- dtrain/backend/channel_setup/open_and_report.hpp
 
 /// @file
-/// Opening of a channel, with failures of this rank reported to the job.
+/// Opening of a channel, with failures of this rank reported to the job. Each backend's open_blocking() calls it.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -14059,12 +15216,24 @@ Communicator open_and_report_blocking(const ChannelContext& context, Deadline de
   return reporting_failure(context, [&] { return Communicator::open_blocking(context, deadline, options...); });
 }
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void report_failed_opening(const ChannelContext& context, const Error& error) {
+  const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
+  const int rank = error.rank().value_or(context.reporting_rank());  // another one's, if all ranks got its error
+  const bool own = rank == context.reporting_rank();
+  context.failure->report({kind, rank, own ? context.members.host : "", error.what()});
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/backend/channel_setup/store_gather.hpp
 
 /// @file
-/// store_gather, store_broadcast and store_all_gather: texts and values of ranks, exchanged over the store.
+/// store_gather, store_broadcast and store_all_gather: texts and values of ranks, exchanged over the store. Backends
+/// call them when a channel opens, checkpoints and MeasuredPlan later.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -14083,8 +15252,8 @@ struct StoreRank {
   std::string late = "did not come by the deadline";
   /// Called five times a second while this rank waits for others; throws if they will not come.
   std::function<void()> check{};
-  /// How long this rank waits for others until a warning in the log names them; 0: none, where a rank may work for
-  /// long.
+  /// How long this rank waits for others until a warning in the log names them; 0, for ranks that work for long: no
+  /// warning.
   std::chrono::milliseconds notice_after = std::chrono::seconds(10);
 };
 
@@ -14110,11 +15279,11 @@ std::string encoded_result(Make& make, int job_rank) {
 
 /// The ranks that one exchange waits for, for the log.
 struct LateRanks {
-  /// @param says the ranks: "not come so far: rank 1"
+  /// @param says its result names the ranks: "not come so far: rank 1"
   LateRanks(const StoreRank& self, std::function<std::string()> says)
       : ranks_text(self.notice_after.count() > 0 ? std::move(says) : nullptr), notice(self.notice_after) {}
 
-  std::function<std::string()> ranks_text;  ///< empty where the log is to say nothing
+  std::function<std::string()> ranks_text;  ///< empty: nothing is logged
   WaitNotice notice;
   Deadline::Clock::time_point began = Deadline::Clock::now();
 };
@@ -14137,7 +15306,7 @@ void take_texts(const StoreRank& self, const std::string& name, std::vector<std:
 /// Collective, blocking: rank 0 runs `make()`; every rank gets its text or its Error. No key stays in the store.
 /// @param key used once
 /// @throws Error: that of `make` on every rank, with its code and sentence (job_failed for a library's code); (timeout)
-/// at the deadline on rank 0, and later elsewhere, so that rank 0's Error, which explains more, comes first; JobFailed
+/// at the deadline on rank 0, and later on other ranks, because rank 0's Error explains more; JobFailed
 template <class Make>
 std::string store_broadcast(const StoreRank& self, const std::string& key, Make make) {
   if (self.rank != 0) {
@@ -14206,37 +15375,127 @@ auto store_all_gather(const StoreRank& self, const std::string& name, Own own, s
   return values;
 }
 
-}  // namespace DTRAIN_NAMESPACE::backend
+#if DTRAIN_DEFINITIONS
 
-// ---- dtrain/backend/channel_setup/split.hpp
-
-/// @file
-/// Split of a channel by color and key, as by MPI_Comm_split.
-
-namespace DTRAIN_NAMESPACE::backend {
-
-/// A rank's arguments to split.
-struct ColorAndKey {
-  int color = 0;
-  int key = 0;
-};
-
-inline void fields(Serializer& of, ColorAndKey& choice) {
-  of.number(choice.color);
-  of.number(choice.key);
+DTRAIN_DEFINED StoreRank StoreRank::of(const ChannelContext& context, Deadline deadline, std::string doing) {
+  const auto name = [members = context.members](int other) {
+    return "rank " + std::to_string(members.rank_in_job(other));
+  };
+  StoreRank self{context.store,
+                 context.members.rank,
+                 context.members.world_size,
+                 context.reporting_rank(),
+                 deadline,
+                 std::move(doing),
+                 name};
+  self.notice_after = context.notice_after;
+  return self;
 }
 
-/// The ranks with the color of `rank`, by key, then by rank.
-std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int rank);
+namespace detail {
 
-/// Collective, blocking. The context of this rank's channel after the `number`-th split of `context`'s channel.
-/// @throws Error (invalid_argument) for a negative color, before this rank publishes anything; (timeout), JobFailed
-ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
-                             Deadline deadline);
+DTRAIN_DEFINED std::string encode(const Error& error, int job_rank) {
+  const bool posix = error.code().category() == std::generic_category();
+  const bool own = error.code().category() == dtrain_category();
+  const int code = posix || own ? error.code().value() : static_cast<int>(Errc::job_failed);  // a library's error
+  return format_text("{}{} {} {}",
+                     {posix ? "!p" : "!d", code, error.rank().value_or(job_rank), sanitize(error.what())});
+}
+
+DTRAIN_DEFINED std::string decode(const std::string& sent) {
+  if (sent.starts_with('=')) {
+    return sent.substr(1);
+  }
+  const bool posix = sent.starts_with("!p");
+  char* end = nullptr;
+  const long code = posix || sent.starts_with("!d") ? std::strtol(sent.c_str() + 2, &end, 10) : 0;
+  if (code <= 0 || code > 4096) {
+    throw_error(Errc::protocol, "another rank sent {}; do all ranks run the same program?", {in_quotes(sent)});
+  }
+  const auto rank = static_cast<int>(std::strtol(end, &end, 10));
+  const std::error_code as = posix ? std::error_code(static_cast<int>(code), std::generic_category())
+                                   : make_error_code(static_cast<Errc>(code));
+  throw Error(as, end + (*end == ' ' ? 1 : 0)).with_rank(rank);
+}
+
+DTRAIN_DEFINED std::string get(const StoreRank& self, const std::string& key, Deadline deadline, LateRanks& late) {
+  for (;;) {
+    Deadline until = late.ranks_text ? earlier(deadline, Deadline::after(self.notice_after)) : deadline;
+    if (self.check) {
+      until = earlier(until, Deadline::after(std::chrono::milliseconds(200)));
+    }
+    try {
+      return self.store.get_blocking(key, until);
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::timeout) || deadline.passed()) throw;
+    }
+    if (late.ranks_text) {
+      late.notice.update(self.job_rank, Deadline::Clock::now() - late.began, [&](std::chrono::milliseconds after) {
+        return format_text("{}, after {}; {}", {self.doing, duration_text(after), late.ranks_text()});
+      });
+    }
+    try {
+      if (self.check) self.check();
+    } catch (const Error&) {
+      // A peer that has got its result may have gone since.
+      if (!self.store.has_blocking(key, Deadline::after(std::chrono::seconds(1)))) throw;
+    }
+  }
+}
+
+DTRAIN_DEFINED std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline,
+                                LateRanks& late) {
+  std::string text = get(self, key, deadline, late);
+  if (readers > 1) {
+    return self.store.take_blocking(key, readers, deadline);
+  }
+  self.store.erase_blocking(key, later(deadline, Deadline::after(std::chrono::seconds(1))));
+  return text;
+}
+
+DTRAIN_DEFINED std::string take_result(const StoreRank& self, const std::string& key) {
+  LateRanks late(self, [&] {
+    return format_text("no result so far: {}{} has not come",
+                       {self.name_of_rank(0), self.ranks > 2 ? ", or a rank that it waits for," : ""});
+  });
+  return take(self, key, self.ranks - 1, with_grace(self.deadline), late);
+}
+
+DTRAIN_DEFINED void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts) {
+  const auto key_of = [&](int rank) { return format_text("{}/{}", {name, rank}); };
+  int rank = 1;  // that is taken
+  const auto missing = [&] {
+    std::string names = self.name_of_rank(rank);
+    try {
+      for (int later = rank + 1; later < self.ranks; ++later) {
+        const bool came = self.store.has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
+        names += came ? "" : ", " + self.name_of_rank(later);
+      }
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::timeout)) throw;
+      names += " and maybe others";  // a store that does not answer does not end the wait
+    }
+    return names;
+  };
+  LateRanks late(self, [&] { return format_text("not come so far: {}", {missing()}); });
+  for (; rank < self.ranks; ++rank) {
+    try {
+      texts.push_back(take(self, key_of(rank), 1, self.deadline, late));
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::timeout)) throw;
+      throw_error(Errc::timeout, "{}: {} {} ({})", {self.doing, missing(), self.late, error.what()});
+    }
+    texts.back() = decode(texts.back());  // an error is thrown before the last rank has come
+  }
+}
+
+}  // namespace detail
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::backend
 
-// ---- dtrain/backend/cuda/device_selection.hpp
+// ---- dtrain/backend/channel_setup/device_selection.hpp
 
 /// @file
 /// Selection of a rank's CUDA device by Nccl and Staged before the ranks join, and comparison of a node's devices
@@ -14258,8 +15517,8 @@ namespace DTRAIN_NAMESPACE::backend::cuda {
 
 /// Which ranks may compute on one device.
 enum class DeviceSharing : std::uint8_t {
-  none,       ///< a device is one rank's
-  processes,  ///< ranks that are processes: those of one process wait for each other in NCCL's implicit launch order
+  none,       ///< each device belongs to one rank
+  processes,  ///< ranks of different processes: those of one wait for each other in NCCL's implicit launch order
   any,
 };
 
@@ -14318,7 +15577,7 @@ inline std::string device_name(int device) {
 
 namespace detail {
 
-/// A rank's device, as it tells the other ranks of its node.
+/// A rank's device, as the rank publishes it for the other ranks of its node.
 struct DeviceAssignment {
   DeviceSharing sharing = DeviceSharing::none;
   std::string device;
@@ -14376,13 +15635,13 @@ inline std::string first_conflict(std::vector<DeviceAssignment> assignments) {
 
 }  // namespace detail
 
-/// A job's first channel. Devices are compared when it opens.
+/// Devices are compared when a job's first channel opens.
 inline constexpr std::string_view first_channel = "group";
 
 /// Collective over the ranks of a node, blocking. Throws if two ranks use one device and may not share it. Every
-/// rank compares the same list, and so throws the same. Does nothing for later channels than the job's first.
-/// @param sharing what this rank allows; two ranks may what both allow @throws Error (unsupported), naming both ranks,
-/// on every rank of the node; (timeout, protocol, cuda), JobFailed
+/// rank compares the same list, and so throws the same. Does nothing unless the channel is the job's first.
+/// @param sharing what this rank allows; two ranks share a device if both allow it @throws Error (unsupported), naming
+/// both ranks, on every rank of the node; (timeout, protocol, cuda), JobFailed
 inline void compare_devices_blocking(const ChannelContext& context, DeviceSharing sharing, Deadline deadline) {
   const rendezvous::Membership& members = context.members;
   if (context.name != first_channel || members.local_world_size == 1) {
@@ -14411,11 +15670,72 @@ inline void compare_devices_blocking(const ChannelContext& context, DeviceSharin
 
 #endif  // DTRAIN_WITH_CUDA
 
+// ---- dtrain/backend/channel_setup/split.hpp
+
+/// @file
+/// Split of a channel by color and key, as by MPI_Comm_split. OrderedChannel and NCCL's Communicator call it.
+
+namespace DTRAIN_NAMESPACE::backend {
+
+/// A rank's arguments to split.
+struct ColorAndKey {
+  int color = 0;
+  int key = 0;
+};
+
+inline void fields(Serializer& of, ColorAndKey& choice) {
+  of.number(choice.color);
+  of.number(choice.key);
+}
+
+/// The ranks with the color of `rank`, by key, then by rank.
+std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int rank);
+
+/// Collective, blocking. The context of this rank's channel after the `number`-th split of `context`'s channel.
+/// @throws Error (invalid_argument) for a negative color, before this rank publishes anything; (timeout), JobFailed
+ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
+                             Deadline deadline);
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int rank) {
+  std::vector<int> ranks;
+  for (std::size_t other = 0; other < choices.size(); ++other) {
+    if (choices[other].color == choices[static_cast<std::size_t>(rank)].color) {
+      ranks.push_back(static_cast<int>(other));
+    }
+  }
+  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+    return choices[static_cast<std::size_t>(a)].key < choices[static_cast<std::size_t>(b)].key;
+  });
+  return ranks;
+}
+
+DTRAIN_DEFINED ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
+                                            Deadline deadline) {
+  if (color < 0) {
+    throw_error(Errc::invalid_argument,
+                "split with color {}; colors begin at 0: give ranks that need no group a color of their own", {color});
+  }
+  const std::string split = format_text("{}/split-{}", {context.name, number});
+  const StoreRank self = StoreRank::of(context, deadline, format_text("splitting channel '{}'", {context.name}));
+  const auto own = [=] { return ColorAndKey{color, key}; };
+  const std::vector<ColorAndKey> choices = store_all_gather(self, split, own, "a rank's color and key");
+  ChannelContext made = context;
+  made.members = context.members.in_part_of(ranks_of_color(choices, context.members.rank));
+  made.name = format_text("{}-color-{}", {split, color});
+  return made;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::backend
+
 // ---- dtrain/backend/gloo/mesh.hpp
 
 /// @file
 /// gloo::Mesh: the connections of one channel between all pairs of ranks, and the local IP address at which it listens;
-/// Gloo's headers, and the conversion of its exceptions to Error.
+/// Gloo's headers, and the conversion of its exceptions to Error. gloo::Transport owns one.
 
 namespace DTRAIN_NAMESPACE::backend::gloo {
 
@@ -14434,7 +15754,7 @@ inline std::optional<net::SocketAddress> outward_address() {
 
 }  // namespace detail
 
-/// Numeric; the first that applies:
+/// Numeric address at which this rank listens; the first that applies:
 /// - the address of DTRAIN_INTERFACE;
 /// - 127.0.0.1 if all ranks share this host;
 /// - the address at which the store sees this rank;
@@ -14471,9 +15791,9 @@ inline std::string device_address(const rendezvous::Membership& members) {
 
 /// dtrain uses only Gloo's TCP transport. Its relevant behaviour, read in its source (2022-05) and observed:
 /// - A wait that times out closes every connection of its context. A wait that another thread aborts returns.
-/// - It has a thread for each device. An exception there ends the process, for example for a message longer than its
-///   receive memory. Endpoint prevents that.
-/// - It calls writev, which raises SIGPIPE if the peer has closed. Hence dtrain calls Gloo with signals blocked.
+/// - Gloo has a thread for each device. An exception in it, for example for a message longer than its receive memory,
+///   ends the process. Endpoint prevents such messages.
+/// - Gloo calls writev, which raises SIGPIPE if the peer has closed. Hence dtrain calls Gloo with signals blocked.
 /// - Programs that a rank starts inherit its descriptors.
 namespace DTRAIN_NAMESPACE::backend::gloo {
 
@@ -14509,8 +15829,8 @@ inline void fields(Serializer& of, PeerInfo& info) {
   of.raw_text(info.addresses, std::size_t{64} << 20);  // the store bounds its values
 }
 
-/// A Gloo device with its thread, and a Gloo context, both for this channel alone: closing it affects no other channel.
-/// It performs the steps of gloo::rendezvous::Context with a store, so that a failure of the job can interrupt them.
+/// Owns a Gloo device with its thread, and a Gloo context: closing the channel affects no other channel. The mesh
+/// performs the steps of gloo::rendezvous::Context with a store, so that a failure of the job can interrupt them.
 /// Threads: interrupt() from any; all others one at a time.
 class Mesh {
  public:
@@ -14643,7 +15963,7 @@ class Mesh {
 // ---- dtrain/backend/gloo/endpoint.hpp
 
 /// @file
-/// gloo::Endpoint: point-to-point messages over Gloo's unbound buffers.
+/// gloo::Endpoint: point-to-point messages over Gloo's unbound buffers. gloo::Transport owns one.
 
 #if DTRAIN_WITH_GLOO
 
@@ -14652,12 +15972,12 @@ namespace DTRAIN_NAMESPACE::backend::gloo {
 using message_passing::FramePool;
 using message_passing::TagClass;
 
-/// A message_passing::Endpoint whose `done` blocks. For each direction between two ranks, messages of a tag class are
-/// numbered; Gloo matches the two ends by tag class and number. Gloo does not report a received message's length, and
-/// ends the process if the message exceeds its memory. Hence:
+/// A message_passing::Endpoint whose `done` blocks. Messages of a tag class are numbered in each direction between two
+/// ranks; Gloo matches the ends by class and number. Gloo does not report a received message's length, and ends the
+/// process if the message exceeds its memory. Hence:
 /// - a message of up to 16 KiB travels in a frame with its length;
-/// - a longer message also matches by its length, so its memory has exactly that length, and one of another length is
-///   not received.
+/// - a longer message also matches by its length, so its memory has exactly that length, and a message of another
+///   length is not received.
 /// Gloo allocates for each message; dtrain's own memory is reused.
 ///
 /// Threads: one at a time; interrupt() from any. Lifetime: the mesh outlives it.
@@ -14726,7 +16046,7 @@ class Endpoint {
   /// @throws Error (closed) if the peer has closed its connection; (disagreement) if a message exceeds its memory
   Awaiter done(MessageHandle handle) noexcept { return {*this, handle}; }
 
-  /// Ends the current wait; later ones do not begin. Threads: any.
+  /// Ends the current wait; later waits do not begin. Threads: any.
   void interrupt() noexcept {
     const std::lock_guard lock(mutex_);
     interrupted_ = true;
@@ -14897,12 +16217,12 @@ static_assert(message_passing::Endpoint<Endpoint>);
 
 /// @file
 /// The concept Transport, which Gloo and MPI implement: opens, interrupts and closes the endpoints of one channel, and
-/// runs the channel's algorithms on them.
+/// runs the channel's algorithms on them. Channel owns one.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
-/// A Transport polls it to learn whether to cancel an operation. Threads of cancelled() and stalled(): the one that
-/// runs the operation, or the transport's while that one blocks; of the others any.
+/// A Transport polls it to learn whether to cancel an operation. Threads: cancelled() and stalled() from the one that
+/// runs the operation, or from the transport's while the former blocks; other members from any.
 class CancellationToken {
  public:
   /// Whether the channel has failed. Cheap.
@@ -14953,15 +16273,16 @@ concept Transport = requires { typename T::Endpoint; } && Endpoint<typename T::E
 // ---- dtrain/backend/gloo/transport.hpp
 
 /// @file
-/// gloo::Transport: runs each routine in the thread that runs the stream, where the routine may block in Gloo;
-/// OperationMonitor: a thread that ends an operation of Gloo at its deadline or on cancellation.
+/// gloo::Transport: runs a Gloo channel's routines in the thread that runs the stream, where they may block in Gloo;
+/// OperationMonitor: a thread that ends an operation of Gloo at its deadline or on cancellation. A
+/// message_passing::Channel owns the transport.
 
 namespace DTRAIN_NAMESPACE::backend::gloo {
 
 /// The monitor's questions about an operation. Threads: the monitor's.
 class MonitoredOperation {
  public:
-  /// Ends the operation if it has to end. @returns whether it had to
+  /// Ends the operation if it has to end. @returns whether the operation had to end
   virtual bool end_if_cancelled() noexcept = 0;
   /// See message_passing::CancellationToken.
   virtual void stalled() noexcept = 0;
@@ -14970,9 +16291,9 @@ class MonitoredOperation {
   ~MonitoredOperation() = default;
 };
 
-/// A thread that blocks in Gloo can look neither at its deadline nor at other streams. The monitor does that for it:
-/// every 2 to 20 ms while operations follow one another; else its thread sleeps, and the next operation wakes it.
-/// Threads: all members from one at a time. Lifetime: the worker outlives it, and does nothing else before stop().
+/// A thread that blocks in Gloo cannot check its deadline nor other streams. The monitor's thread does, every 2 to 20
+/// ms while operations follow one another; otherwise it sleeps, and the next operation wakes it. Threads: one at a
+/// time. Lifetime: the worker outlives the monitor, and does nothing else before stop().
 class OperationMonitor {
  public:
   explicit OperationMonitor(async::WorkerThread& worker) noexcept : worker_(worker) {}
@@ -15095,7 +16416,6 @@ class Transport final : private MonitoredOperation {
     return true;
   }
 
-  /// See Endpoint::waits_for.
   std::pair<int, bool> waits_for() const noexcept { return endpoint_->waits_for(); }
 
   /// Threads: any. The running operation ends, and later ones do not start.
@@ -15195,7 +16515,7 @@ static_assert(message_passing::Transport<Transport>);
 
 /// @file
 /// ProgressLoop: the routines over MPI of this process (RunningRoutine), driven by the threads that wait for them;
-/// CallQueue: calls of other threads to the thread that initialised MPI.
+/// CallQueue: calls of other threads to the thread that initialised MPI. Engine owns it, BasicTransport waits in it.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
@@ -15366,7 +16686,7 @@ class ProgressLoop {
   static constexpr std::chrono::milliseconds watch_interval{2};
   static constexpr std::chrono::milliseconds shortest_idle_sleep{1};
   static constexpr std::chrono::milliseconds longest_idle_sleep{5};
-  static constexpr std::chrono::milliseconds longest_sleep{100};  ///< until the thread sees that another one waits
+  static constexpr std::chrono::milliseconds longest_sleep{100};  ///< until the thread notices that another one waits
 
   struct WaiterCount {
     bool waits;
@@ -15378,9 +16698,9 @@ class ProgressLoop {
     if (!detector) {
       detector.emplace(requests_.call_monitor(), hang_timeout);
     } else if (detector->hangs()) {
-      // Open MPI's TCP transport ends a process from inside a call when a peer dies, and takes seconds for it.
+      // Open MPI's TCP transport ends a process from inside a call when a peer is lost, and takes seconds for it.
       log(LogLevel::error,
-          format_text("{} (and a call to MPI does not come back: this process ends here)", {cancelled.token.reason()}));
+          format_text("{} (and a call to MPI does not return: this process ends here)", {cancelled.token.reason()}));
       ::_exit(exit_code_job_failed);
     }
   }
@@ -15527,7 +16847,7 @@ class ProgressLoop {
 
 /// @file
 /// Engine: MPI in this process: the thread that initialises and finalizes MPI (MpiRuntime), and the loop that drives
-/// messages; EngineRegistry: the one engine of a process.
+/// messages; EngineRegistry: the one engine of a process. Each channel's BasicTransport holds it.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
@@ -15601,7 +16921,7 @@ class EngineRegistry {
     return made;
   }
 
-  /// Forbids any further call to MPI in this process.
+  /// Forbids later calls to MPI in this process.
   void disable() noexcept {
     const std::lock_guard lock(mutex_);
     disabled_ = true;
@@ -15731,7 +17051,7 @@ class Engine {
     std::optional<MpiRuntime> runtime;
     ProgressLoop loop;
     int channels = 0;      ///< number of channels whose tags this process has chosen
-    std::string secret{};  ///< of the job, once it was handed out
+    std::string secret{};  ///< the job's, once rank 0 has distributed it
   };
 
   /// Collective over MPI_COMM_WORLD if it is the process's first call; blocking. See EngineRegistry.
@@ -15760,7 +17080,7 @@ class Engine {
             Deadline::after(clean ? finalize_timeout_.load() : std::chrono::seconds(2)))) {
       thread_.join();
     } else {
-      log(LogLevel::warning, "MPI_Finalize did not come back; this process ends without it");
+      log(LogLevel::warning, "MPI_Finalize did not return; this process ends without it");
       thread_.detach();
     }
   }
@@ -15813,9 +17133,9 @@ class Engine {
     if (!thread_state_->started.block_until_set(deadline)) {
       registry().disable();  // the thread is inside MPI_Init_thread, which a process calls once
       thread_.detach();
-      throw_error(Errc::timeout, "MPI_Init_thread did not come back in time; have all processes of the job started?");
+      throw_error(Errc::timeout, "MPI_Init_thread did not return in time; have all processes of the job started?");
     }
-    thread_state_->started.rethrow();  // the thread ends then
+    thread_state_->started.rethrow();  // the thread ends if this throws
   }
 
   static void main(ThreadState& thread_state) noexcept {
@@ -15845,7 +17165,7 @@ class Engine {
 
 /// @file
 /// BasicTransport: the transport of a channel whose messages go over MPI; WaitPace: how a thread that waits for
-/// messages spins, yields and sleeps.
+/// messages spins, yields and sleeps. The channel of an Mpi communicator owns one.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
@@ -15925,7 +17245,7 @@ class BasicTransport {
     endpoint_ = std::make_shared<E>(engine_->loop().requests(), engine_->runtime().communicator(), first_tag,
                                     context.members.rank, job_ranks);
     if constexpr (has_communicator) {
-      wait_for_ranks(context, deadline);  // inside MPI the engine would wait for them and serve no other channel
+      wait_for_ranks(context, deadline);  // inside MPI the engine would wait for the ranks and serve no other channel
       const auto make = [endpoint = endpoint_, first_tag](Engine::EngineState& state) {
         endpoint->make_communicator(state.runtime->communicator(), first_tag);
       };
@@ -15988,15 +17308,16 @@ class BasicTransport {
   /// Makes run_blocking() check its token. Threads: any.
   void interrupt() noexcept { wakeup_.notify(); }
 
-  /// After a cancelled operation: the channel's rank that it waited for, and whether that rank was to send.
+  /// After a cancelled operation: the channel's rank that the operation waited for, and whether that rank was to send.
   std::pair<int, bool> waits_for() const noexcept { return endpoint_->waits_for(); }
 
-  /// Closes the channel. If `clean`, notifies the other ranks that it calls nothing more; after a failure they know.
+  /// Closes the channel. If `clean`, notifies the other ranks that this rank calls nothing more; after a failure they
+  /// are notified already.
   void close(bool clean) noexcept {
     if (!clean) {
       engine_->skip_finalize();
     }
-    try {  // also without a message to send: afterwards the engine uses this channel's wakeup no more
+    try {  // also without a message to send: after the call the engine no longer uses this channel's wakeup
       const auto send_close = [endpoint = endpoint_, clean](Engine::EngineState& state) {
         if (clean && !state.loop.out_of_service() && !has_ended()) {
           send_close_messages(*endpoint);
@@ -16076,14 +17397,14 @@ using Transport = BasicTransport<Endpoint>;
 
 /// @file
 /// ChannelStatus: a channel's first cause of failure, and the wake-up of its watchdog; AbandonedThreads: threads that
-/// wait in NCCL for other ranks and are not joined.
+/// wait in NCCL for other ranks and are not joined. Channel has one.
 
 #if DTRAIN_WITH_NCCL
 
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
-/// Counts them. If one is left when the process ends, the process ends as by _exit, with its <cstdio> streams flushed:
-/// other exit handlers would unload CUDA while NCCL uses it. Threads: any.
+/// Counts abandoned threads. If one is left when the process ends, the process ends as by _exit, with its <cstdio>
+/// streams flushed: other exit handlers would unload CUDA while NCCL uses it. Threads: any.
 class AbandonedThreads {
  public:
   static int count() noexcept { return count_.load(); }
@@ -16123,7 +17444,7 @@ class ChannelStatus {
   /// Takes the channel out of service and wakes its watchdog. Does not block.
   void abort(const Cause& cause) noexcept {
     if (cause_.set(cause)) {
-      const std::lock_guard lock(mutex_);  // else it could happen between the watchdog's check and its sleep
+      const std::lock_guard lock(mutex_);  // no abort between the watchdog's check and its sleep
       begin_ending();
     }
   }
@@ -16224,13 +17545,13 @@ class ChannelStatus {
 
 /// @file
 /// InflightRing: the operations in flight on streams, and when the first of them began; diagnosis of a timeout: whether
-/// the ranks called different operations.
+/// the ranks called different operations. Channel fills it, Watchdog reads it.
 
 #if DTRAIN_WITH_NCCL
 
-/// NCCL compares nothing: ranks that call different operations wait for each other. A rank that times out writes its
-/// operation to the store, under its rank, and reads the next rank's. If not all ranks are in the same operation, some
-/// rank differs from the next one.
+/// NCCL does not compare calls: ranks that call different operations wait for each other. A rank that times out writes
+/// its operation to the store, under its rank, and reads the next rank's. If not all ranks are in the same operation,
+/// some rank differs from the next one.
 namespace DTRAIN_NAMESPACE::backend::nccl {
 
 /// Value in the store for a rank that has closed its end.
@@ -16265,10 +17586,10 @@ inline std::optional<Cause> diagnose_timeout_blocking(const ChannelContext& cont
                    format_text("on channel '{}', {} and {}; every rank calls the same collectives in the same order",
                                {context.name, own, other})};
     }
-    if (!other.ends_with(called)) {  // it has left, or is in another operation, maybe an earlier one
+    if (!other.ends_with(called)) {  // the rank has left, or is in another operation, maybe an earlier one
       detail = other + "; every rank calls the same collectives in the same order";
     } else if (context.failure->block_until_failed(Deadline::after(2 * grace_period(context.timeout)))) {
-      return std::nullopt;  // other ranks differ; one that timed out later may still wait for its next rank
+      return std::nullopt;  // two other ranks differ; a rank that timed out later may still wait for its next rank
     }
   } catch (const JobFailed&) {
     return std::nullopt;
@@ -16286,7 +17607,7 @@ inline void retract_timeout(const ChannelContext& context) noexcept {
   try {
     context.store.erase_blocking(timeout_key(context, context.members.rank), Deadline::after(std::chrono::seconds(1)));
   } catch (...) {
-    // The job has failed, or a message will name an earlier operation.
+    // If the job has not failed, a message will name an earlier operation.
   }
 }
 
@@ -16491,7 +17812,7 @@ class InflightRing {
 
 /// @file
 /// Channel: one rank's end of an NCCL channel, with its operations and their failures; LaunchOrder: one order on a
-/// device for the operations of all its channels, for NCCL before 2.26.
+/// device for the operations of all its channels, for NCCL before 2.26. Communicator owns one, with its Watchdog.
 
 #if DTRAIN_WITH_NCCL
 
@@ -16504,8 +17825,8 @@ namespace DTRAIN_NAMESPACE::backend::nccl {
 /// wait for events outside it.
 class LaunchOrder {
  public:
-  /// The device's order; null if the library orders by itself. Lives as long as the process, because channels of any
-  /// group share it.
+  /// The device's order; null if the library orders by itself. Lives as long as the process, because channels of all
+  /// groups share it.
   static LaunchOrder* of_device(int device) noexcept {
     static auto& all = *new std::array<LaunchOrder, max_devices>;  // never destroyed: threads may outlive main()
     const auto index = static_cast<std::size_t>(device);
@@ -16582,7 +17903,7 @@ class Channel {
 
   /// Enqueues the work of `call(ncclComm_t)` on `stream`. Blocking: until NCCL has launched it, microseconds. A
   /// channel's first operations connect ranks and take longer, at most `timeout`. If it throws, no thread of
-  /// NCCL's will still enqueue that work, and the caller may free the memory, unless NCCL has not ended the
+  /// NCCL's will still enqueue that work, and the caller may free the memory, except if NCCL has not ended the
   /// communicator 3 s after the abort.
   /// @throws the job's first cause; Error (timeout, nccl, cuda)
   template <class Call>
@@ -16640,7 +17961,7 @@ class Channel {
   /// State of the channel, read without a CUDA call. Does not block. While another thread holds the lock, sets
   /// only `is_stuck` and, of a blocking communicator, what needs no call to NCCL.
   struct PollResult {
-    bool was_polled = false;  ///< else another thread held the lock, or there is no communicator
+    bool was_polled = false;  ///< if not, another thread held the lock, or there is no communicator
     ncclResult_t state = ncclSuccess;
     std::string error_text{};
     cudaError_t device = cudaSuccess;
@@ -16716,7 +18037,7 @@ class Channel {
       const CommLock::Guard held = comm_lock.lock();
       return registrations_.emplace(registrations_.end());
     }();
-    // If that fails, the handle stays as long as the channel, because NCCL may still write there.
+    // If the registration fails, its handle stays as long as the channel, because NCCL may still write there.
     manage(format_text("registering {} bytes with NCCL", {bytes}), deadline, [&](ncclComm_t communicator) {
       return nccl::register_memory(communicator, memory, bytes, options.symmetric_arenas, *handle);
     });
@@ -16782,8 +18103,8 @@ class Channel {
     } catch (...) {
       if (result.code == ncclInProgress) {
         if (!status.aborted()) status.fail(CauseKind::exception, "a call to NCCL was given up");
-        // Less than a launcher's patience with the other ranks, and than what the destructor waits: unwinding may free
-        // what NCCL waits for, such as a graph.
+        // Shorter than a launcher waits for the other ranks, and than the destructor waits: unwinding may free what
+        // NCCL waits for, such as a graph.
         status.block_until_ended(std::chrono::seconds(3));
       }
       throw;
@@ -16835,6 +18156,7 @@ class Channel {
 
 /// @file
 /// Initialisation of NCCL communicators: ncclCommInitRankConfig for all ranks of a channel, and ncclCommSplit.
+/// Communicator calls them when it opens or splits.
 
 #if DTRAIN_WITH_NCCL
 
@@ -16872,7 +18194,7 @@ inline std::string hint(const Channel& channel) {
   const int ranks = channel.context.members.world_size;
   return ranks == 1 ? "is the device of another process at fault? NCCL_DEBUG=INFO makes NCCL say what it waits for"
                     : format_text(
-                          "do all {} ranks come here, each with a device of its own? NCCL_SOCKET_IFNAME names "
+                          "do all {} ranks open this channel, each with a device of its own? NCCL_SOCKET_IFNAME names "
                           "the interface that the ranks reach each other by, whose ports no firewall may "
                           "close; NCCL_DEBUG=INFO makes NCCL say what it waits for",
                           {ranks});
@@ -16950,8 +18272,8 @@ inline void split_blocking(Channel& parent, Channel& child, int color, int key, 
 // ---- dtrain/backend/nccl/watchdog.hpp
 
 /// @file
-/// Watchdog: the thread that detects failures of a channel's running operations and then aborts the communicator; end
-/// of a channel: ncclCommFinalize and ncclCommDestroy if its work is complete, ncclCommAbort otherwise.
+/// Watchdog: a communicator's thread, which detects failures of running operations and then aborts the communicator;
+/// end of a channel: ncclCommFinalize and ncclCommDestroy if its work is complete, ncclCommAbort otherwise.
 
 #if DTRAIN_WITH_NCCL
 
@@ -16995,8 +18317,8 @@ inline CommLock::Guard lock_or_end_process(Channel& channel) noexcept {
 }
 
 /// Ends the communicator, and after an abort all work that still runs. Blocking, without a deadline: NCCL waits for
-/// graphs with its operations, and in ncclCommDestroy and ncclCommAbort until all ranks of the node have called one of
-/// the two (src/proxy.cc, ncclProxyService). Only the watchdog thread, which can be left behind, calls this.
+/// graphs with its operations. ncclCommDestroy and ncclCommAbort also wait until all ranks of the node have called one
+/// of the two (src/proxy.cc, ncclProxyService). Only the watchdog thread, which can be left behind, calls this.
 inline void end_blocking(Channel& channel) noexcept {
   CommLock::Guard held = channel.options.blocking ? lock_or_end_process(channel) : channel.comm_lock.lock();
   bool finalized = false;
@@ -17066,7 +18388,7 @@ class Watchdog {
       channel.status.fail(CauseKind::exception, "the thread that watches NCCL has failed");
     }
     if (!channel.status.aborted()) {
-      publish_departure(channel.context, true);  // again: an operation that timed out meanwhile has overwritten it
+      publish_departure(channel.context, true);  // again: an operation that timed out has overwritten the entry
     }
     end_blocking(channel);
     polling.join();  // a CUDA call in which it may block returns now
@@ -17097,7 +18419,7 @@ class Watchdog {
     } else if (polled.overdue) {
       timeout_published = true;
       const std::optional<Cause> cause = diagnose_timeout_blocking(channel.context, *polled.overdue);
-      if (cause && channel.poll().overdue) {  // else it has ended meanwhile, or the next poll decides
+      if (cause && channel.poll().overdue) {  // otherwise the operation has ended meanwhile, or the next poll decides
         channel.status.fail(*cause);
       }
     } else if (polled.is_late) {
@@ -17129,7 +18451,7 @@ class Watchdog {
 // ---- dtrain/backend/nccl/communicator.hpp
 
 /// @file
-/// Communicator of device memory over NCCL; Allocation: zeroed device memory, registered with NCCL.
+/// Communicator of device memory over NCCL, which Nccl opens; Allocation: zeroed memory, registered with NCCL.
 
 #if DTRAIN_WITH_NCCL
 
@@ -17209,10 +18531,10 @@ class Allocation {
 
 /// Owns one rank's end of a channel. Buffers and streams are on the device that was the thread's current one at
 /// open_blocking(). Operations run on the stream; the host waits only until NCCL has launched them. After a failure of
-/// the channel they throw its cause. Operations can be captured in CUDA graphs, alike on all ranks. A graph's run time
-/// is not watched, and the graph is destroyed before the communicator. Threads: one at a time, abort() and failure()
-/// from any. Destruction, blocking: until the enqueued work has run or failed, then until all ranks of the node close
-/// their ends, at most ten seconds. After ten seconds it logs a warning and leaves NCCL behind in a thread.
+/// the channel operations throw its cause. Operations can be captured in CUDA graphs, alike on all ranks. A graph's run
+/// time is not watched, and the graph is destroyed before the communicator. Threads: one at a time, abort() and
+/// failure() from any. Destruction, blocking: until the enqueued work has run or failed, then until all ranks of the
+/// node close their ends, at most ten seconds. After ten seconds it logs a warning and leaves NCCL behind in a thread.
 class Communicator {
  public:
   using Stream = stream::cuda::StreamRef;
@@ -17222,7 +18544,8 @@ class Communicator {
   /// ncclNvlsSupported) and, before 2.30.3, kernels for symmetric memory.
   static constexpr bool prefers_sums = true;
 
-  /// NCCL chooses an algorithm by the operation and its size, and connects each when it is first used, from 2.22 on.
+  /// NCCL chooses an algorithm by the operation and its size; from 2.22 on, it connects ranks when an algorithm is
+  /// first used.
   static constexpr bool connects_at_first_use = true;
 
   /// Collective, blocking. @throws the job's first cause; Error (unsupported, timeout, protocol, nccl, cuda)
@@ -17439,7 +18762,7 @@ class Communicator {
 // ---- dtrain/backend/nccl.hpp
 
 /// @file
-/// backend::Nccl: ranks with a GPU each exchange data over NCCL.
+/// backend::Nccl: ranks with a GPU each exchange data over NCCL. A program names it in its Policy.
 
 #if DTRAIN_WITH_NCCL
 
@@ -17469,9 +18792,9 @@ namespace DTRAIN_NAMESPACE::backend {
 /// - Before 2.26: each operation waits on the device for the one enqueued before it on any channel. The program orders
 ///   captured graphs.
 ///
-/// Close: NCCL destroys a communicator once all ranks of the node close their communicators. The first to close waits
-/// at most ten seconds, then leaves NCCL's call in a thread. If that call still runs at the end of the process, the
-/// process ends as by _exit.
+/// Close: NCCL destroys a communicator once all ranks of the node close their communicators. The first rank to close
+/// waits at most ten seconds, then leaves NCCL's call in a thread. If that call still runs at the end of the process,
+/// the process ends as by _exit.
 /// @ingroup backends
 template <NcclOptions options>
 struct NcclWith {
@@ -17521,8 +18844,8 @@ struct NcclWith {
     }
   }
 
-  /// Ranks with one CUDA context have one implicit order, in which one rank's operation would wait for the next one of
-  /// a rank that waits for it.
+  /// Ranks with one CUDA context have one implicit order: rank 1's operation would wait for rank 0's, which waits for
+  /// rank 1.
   static cuda::DeviceSharing sharing() {
     if (!may_share()) return cuda::DeviceSharing::none;
     return nccl::has_implicit_launch_order() ? cuda::DeviceSharing::processes : cuda::DeviceSharing::any;
@@ -17563,8 +18886,8 @@ struct Nccl;
 // ---- dtrain/backend/ordered_channel.hpp
 
 /// @file
-/// OrderedChannel: base of a channel that runs its operations in enqueue order, until its first cause of failure;
-/// ChannelOwner: a communicator's share of it, which enqueues EnqueuedOperations.
+/// OrderedChannel: base of a host backend's or topology's channel, which runs operations in enqueue order, until its
+/// first cause of failure; ChannelOwner: a communicator's share of it, which enqueues EnqueuedOperations.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -17766,7 +19089,7 @@ struct ChannelOwner {
 // ---- dtrain/backend/message_passing/channel.hpp
 
 /// @file
-/// Channel of one rank over messages: operations in order, timeouts and failure.
+/// Channel of one rank over messages: operations in order, timeouts and failure. The Communicator beside it owns one.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -17869,7 +19192,7 @@ class Channel final : public OrderedChannel {
       if (!transport_.run_blocking(routine, token)) {
         scratch_.leak();
       }
-      if (token.timed_out && !aborted()) {  // even if it ended just then: the transport has cancelled it
+      if (token.timed_out && !aborted()) {  // even if the operation ended just then: the transport has cancelled it
         fail_operation(CauseKind::timeout, operation, ": ", missing());
       } else if (routine.done()) {
         routine.check();
@@ -17940,7 +19263,7 @@ class Channel final : public OrderedChannel {
 
 /// @file
 /// Communicator over any message-passing Transport, and the work items by which its operations are enqueued on a
-/// stream.
+/// stream. Gloo's and Mpi's open_blocking() make one.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -18138,7 +19461,7 @@ class Communicator {
 // ---- dtrain/backend/gloo.hpp
 
 /// @file
-/// backend::Gloo: ranks on hosts without MPI or GPUs exchange messages over Gloo's TCP connections.
+/// backend::Gloo, for a Policy: ranks on hosts without MPI or GPUs exchange messages over Gloo's TCP connections.
 
 #if DTRAIN_WITH_GLOO
 
@@ -18192,7 +19515,7 @@ struct Gloo;
 // ---- dtrain/backend/mpi.hpp
 
 /// @file
-/// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI.
+/// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI. A program names it in its Policy.
 
 #if DTRAIN_WITH_MPI
 
@@ -18308,14 +19631,14 @@ struct MpiCollectives;
 
 /// @file
 /// Channel of one rank in shared memory: operations in order, barriers, timeouts and failure; CopyPathTuner: measured
-/// choice between cached and non-temporal copies of chunks.
+/// choice between cached and non-temporal copies of chunks. Communicator owns one, collectives/ waits in it.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
-/// Between cores that share a level-3 cache, an ordinary copy is up to twice as fast; between others, a copy past the
-/// caches (measured on two cores of a Zen 3 that its host moved about). No rank knows which case applies, and it may
-/// change. Hence of every `period` long operations, each path is used for two and timed, and the faster one serves the
-/// rest. The bytes are the same, so ranks need not agree. Threads: the one that runs the work.
+/// Between cores that share a level-3 cache, an ordinary copy is up to twice as fast; between other cores, a copy past
+/// the caches is (measured on two cores of a Zen 3 that its host moved about). No rank knows which case applies, and it
+/// may change. Hence each path is timed in two of every `period` long operations, and the faster path is used in the
+/// others. The bytes are the same, so ranks need not agree. Threads: the one that runs the work.
 class CopyPathTuner {
  public:
   using Clock = std::chrono::steady_clock;
@@ -18563,13 +19886,13 @@ class Channel final : public OrderedChannel {
 
 /// @file
 /// MailboxEndpoint: messages in shared memory, which pass through the sender's mailbox in chunks; point-to-point
-/// transfer of the user's messages.
+/// transfer of the user's messages. Communicator enqueues the transfer, all_reduce.hpp runs over the endpoint.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
 /// A message_passing::Endpoint whose `done` blocks. A rank's messages to all ranks leave in the order of their sends;
-/// those that it receives are independent of them. A send is done when its last chunk is in the mailbox: a message of
-/// up to mailbox_slots chunks does not wait for its receiver, if the mailbox is empty. Threads: the one that runs the
+/// its receives are independent of its sends. A send is done when its last chunk is in the mailbox: a message of up to
+/// mailbox_slots chunks does not wait for its receiver, if the mailbox is empty. Threads: the one that runs the
 /// channel's work. Lifetime: the channel outlives the work.
 class MailboxEndpoint {
  public:
@@ -18690,12 +20013,238 @@ struct MailboxTransfer {
   }
 };
 
+#if DTRAIN_DEFINITIONS
+
+using message_passing::TagClass;
+
+namespace detail {
+
+inline std::uint32_t mailbox_owner(int rank) noexcept {
+  return static_cast<std::uint32_t>(rank) + 1;
+}
+
+}  // namespace detail
+
+class MailboxEndpoint::ChunkWait {
+ public:
+  ChunkWait(const MailboxEndpoint& endpoint, const PendingMessage& awaited) noexcept
+      : endpoint_(endpoint), channel_(endpoint.channel_), awaited_(awaited) {}
+
+  bool done() const noexcept {
+    return endpoint_.free_slot() != nullptr ||
+           std::any_of(endpoint_.recvs_.begin(), endpoint_.recvs_.end(), [&](std::uint32_t index) {
+             return endpoint_.filled_slot(endpoint_.messages_[index]) != nullptr;
+           });
+  }
+  int peer() const noexcept { return awaited_.peer; }
+  bool may_sleep() const noexcept { return !done() && gone() < 0; }
+  FutexCounter& counter() const noexcept { return channel_.control().slot(channel_.rank()).mailbox_events; }
+
+  template <class Present>
+  std::optional<Cause> failure(const Present& present) const {
+    for (int rank = 0; rank < channel_.size(); ++rank) {
+      const RankSlot& slot = channel_.control().slot(rank);
+      if (slot.state.load() == SlotState::failed) {
+        return slot.cause.load();
+      }
+    }
+    const int peer = gone();
+    if (peer >= 0 && !done()) {
+      return Cause{CauseKind::disagreement, -1, "",
+                   format_text("{} cannot be finished: rank {} has left the channel without completing it",
+                               {present(), job_rank(peer)})};
+    }
+    return std::nullopt;
+  }
+
+  std::string missing(std::chrono::milliseconds waited) const {
+    const bool receives = awaited_.output != nullptr;
+    const std::string what = format_text(
+        "rank {} had not {} after {} ms",
+        {job_rank(awaited_.peer), receives ? "sent all of it" : "taken what was sent before", waited.count()});
+    if (awaited_.tag_class == TagClass::direct) {
+      return receives ? what : what + "; where ranks send to each other before they receive, use send_recv";
+    }
+    return what + "; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take";
+  }
+
+ private:
+  bool left(std::uint32_t index) const noexcept {
+    return channel_.control().slot(endpoint_.messages_[index].peer).state.load() != SlotState::serving;
+  }
+
+  /// A peer that a message still needs but that has left; -1 if there is none.
+  int gone() const noexcept {
+    for (const std::vector<std::uint32_t>* list : {&endpoint_.sends_, &endpoint_.recvs_}) {
+      const auto found = std::find_if(list->begin(), list->end(), [&](std::uint32_t index) { return left(index); });
+      if (found != list->end()) {
+        return endpoint_.messages_[*found].peer;
+      }
+    }
+    return -1;
+  }
+
+  int job_rank(int peer) const noexcept { return channel_.control().job_rank(peer); }
+
+  const MailboxEndpoint& endpoint_;
+  const Channel& channel_;
+  const PendingMessage& awaited_;
+};
+
+DTRAIN_DEFINED MailboxEndpoint::MailboxEndpoint(Channel& channel)
+    : channel_(channel), rank_(channel.rank()), numbers_(static_cast<std::size_t>(channel.size())) {}
+
+DTRAIN_DEFINED std::uint32_t MailboxEndpoint::free_entry() {
+  if (free_.empty()) {
+    const std::size_t entries = messages_.size() + 1;
+    free_.reserve(entries);  // so that take() and the moves of chunks do not allocate
+    sends_.reserve(entries);
+    recvs_.reserve(entries);
+    messages_.emplace_back();
+    return static_cast<std::uint32_t>(entries - 1);
+  }
+  const std::uint32_t index = free_.back();
+  free_.pop_back();
+  return index;
+}
+
+DTRAIN_DEFINED MailboxEndpoint::MessageHandle MailboxEndpoint::start_send(const ConstBufferView& input, int peer,
+                                                                          TagClass tag_class) {
+  const std::uint32_t index = free_entry();
+  const std::size_t list = static_cast<std::size_t>(tag_class);
+  messages_[index] = {input, nullptr, peer, tag_class, false, ++numbers_[static_cast<std::size_t>(peer)].sent[list], 0};
+  sends_.push_back(index);
+  while (send_chunk()) {
+  }
+  return {index};
+}
+
+DTRAIN_DEFINED MailboxEndpoint::MessageHandle MailboxEndpoint::start_recv(const BufferView& output, int peer,
+                                                                          TagClass tag_class) {
+  const std::uint32_t index = free_entry();
+  const std::size_t list = static_cast<std::size_t>(tag_class);
+  messages_[index] = {
+      output, output.data, peer, tag_class, false, ++numbers_[static_cast<std::size_t>(peer)].posted[list], 0};
+  recvs_.push_back(index);
+  return {index};
+}
+
+DTRAIN_DEFINED bool MailboxEndpoint::block_until_done(MessageHandle handle) noexcept {
+  while (!messages_[handle.index].done) {
+    if (channel_.aborted() || (!move_chunks() && !channel_.wait(ChunkWait(*this, messages_[handle.index])))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+DTRAIN_DEFINED std::size_t MailboxEndpoint::take(MessageHandle handle) noexcept {
+  free_.push_back(handle.index);
+  return messages_[handle.index].moved;
+}
+
+/// Sends one chunk and receives one, if they can be moved now. @returns whether it moved any
+DTRAIN_DEFINED bool MailboxEndpoint::move_chunks() noexcept {
+  const bool sent = send_chunk();
+  for (std::size_t place = 0; place < recvs_.size(); ++place) {
+    const std::uint32_t index = recvs_[place];
+    if (MailboxSlot* const slot = filled_slot(messages_[index])) {
+      receive_chunk(messages_[index], *slot);
+      if (messages_[index].done) {
+        recvs_.erase(recvs_.begin() + static_cast<std::ptrdiff_t>(place));
+      }
+      return true;
+    }
+  }
+  return sent;
+}
+
+DTRAIN_DEFINED bool MailboxEndpoint::send_chunk() noexcept {
+  MailboxSlot* const slot = free_slot();
+  if (slot == nullptr) {
+    return false;
+  }
+  PendingMessage& message = messages_[sends_.front()];
+  const std::size_t bytes = message.view.bytes();
+  const std::size_t chunk = std::min(mailbox_slot_bytes, bytes - message.moved);
+  const auto copy = chunk <= mailbox_cached_bytes ? &kernels::copy_bytes : &kernels::stream_bytes;
+  copy(memory_of(rank_, *slot), message.view.data + message.moved, chunk);
+  slot->message = message.key();
+  slot->offset = message.moved;
+  slot->count = message.view.count;
+  slot->dtype = message.view.dtype;
+  slot->owner.store(detail::mailbox_owner(message.peer));
+  channel_.control().slot(message.peer).mailbox_events.increment();
+  message.moved += chunk;
+  message.done = message.moved == bytes;
+  if (message.done) {
+    sends_.erase(sends_.begin());
+  }
+  return true;
+}
+
+DTRAIN_DEFINED void MailboxEndpoint::receive_chunk(PendingMessage& message, MailboxSlot& slot) noexcept {
+  const bool is_direct = message.tag_class == TagClass::direct;
+  const bool fits = is_direct ? slot.count == message.view.count && slot.dtype == message.view.dtype
+                              : slot.count <= message.view.count;
+  if (!fits) {
+    const MessageEnd sent{channel_.control().job_rank(message.peer), slot.count, slot.dtype};
+    const MessageEnd received{channel_.job_rank(), message.view.count, message.view.dtype};
+    const std::string place = is_direct ? position_of({}, channel_.name()) : "in " + channel_.present();
+    channel_.fail({CauseKind::disagreement, -1, "", unequal_message(place, sent, received)});
+    return;
+  }
+  const std::size_t bytes = slot.count * size_bytes(slot.dtype);
+  const std::size_t chunk = std::min(mailbox_slot_bytes, bytes - message.moved);
+  kernels::copy_bytes(message.output + message.moved, memory_of(message.peer, slot), chunk);
+  slot.owner.store(0);
+  channel_.control().slot(message.peer).mailbox_events.increment();
+  message.moved += chunk;
+  message.done = message.moved == bytes;
+  if (message.done) {
+    ++numbers_[static_cast<std::size_t>(message.peer)].received[static_cast<std::size_t>(message.tag_class)];
+  }
+}
+
+/// A slot for the next chunk; null if nothing remains to be sent or no slot is free.
+DTRAIN_DEFINED MailboxSlot* MailboxEndpoint::free_slot() const noexcept {
+  if (!sends_.empty()) {
+    for (MailboxSlot& slot : channel_.control().slot(rank_).mailbox) {
+      if (slot.owner.load() == 0) {
+        return &slot;
+      }
+    }
+  }
+  return nullptr;
+}
+
+/// The next chunk of a message to this rank; null if it has not arrived, or an earlier message has not.
+DTRAIN_DEFINED MailboxSlot* MailboxEndpoint::filled_slot(const PendingMessage& message) const noexcept {
+  const MailboxNumbers& numbers = numbers_[static_cast<std::size_t>(message.peer)];
+  if (message.number == numbers.received[static_cast<std::size_t>(message.tag_class)] + 1) {
+    for (MailboxSlot& slot : channel_.control().slot(message.peer).mailbox) {
+      if (slot.owner.load() == detail::mailbox_owner(rank_) && slot.message == message.key() &&
+          slot.offset == message.moved) {
+        return &slot;
+      }
+    }
+  }
+  return nullptr;
+}
+
+DTRAIN_DEFINED std::byte* MailboxEndpoint::memory_of(int rank, const MailboxSlot& slot) const noexcept {
+  const MailboxSlot* const first = channel_.control().slot(rank).mailbox.data();
+  return channel_.control().mailbox(rank, static_cast<std::size_t>(&slot - first));
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
 // ---- dtrain/backend/shared_memory/communicator.hpp
 
 /// @file
-/// Communicator of ranks that share one host's memory.
+/// Communicator of ranks that share one host's memory. SharedMemory's open_blocking() makes it.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -18710,8 +20259,8 @@ class Communicator {
   using Endpoint = MailboxEndpoint;
   using SelectedAllReduce = message_passing::SelectedAllReduce<Endpoint>;
 
-  /// Collective, blocking. Called by SharedMemory::open_blocking and split_blocking. Communicators split from this one
-  /// have its `selected`, too. @throws Error (unsupported, limit, out_of_memory, timeout, closed), JobFailed
+  /// Collective, blocking. Communicators split from this one have its `selected`, too. @throws Error (unsupported,
+  /// limit, out_of_memory, timeout, closed), JobFailed
   static Communicator open_blocking(const ChannelContext& context, Deadline deadline,
                                     const SelectedAllReduce& selected = {});
 
@@ -18773,7 +20322,7 @@ static_assert(backend::Communicator<Communicator> && CanSumSquares<Communicator>
 // ---- dtrain/backend/shared_memory.hpp
 
 /// @file
-/// backend::SharedMemory: ranks of one host reduce in memory that all of them map.
+/// backend::SharedMemory: ranks of one host reduce in memory that all of them map. A program names it in its Policy.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -18798,13 +20347,42 @@ struct SharedMemory {
 
 static_assert(Backend<SharedMemory>);
 
+#if DTRAIN_DEFINITIONS
+
+namespace shared_memory {
+
+static_assert(SharedMemory::most_ranks == max_ranks);
+
+inline void check_one_host(const rendezvous::Membership& members) {
+  if (members.other_host_rank >= 0) {
+    throw_error(Errc::unsupported,
+                "backend::SharedMemory joins the ranks of one host, but rank {} is on {} and rank {} on {}; use "
+                "backend::Mpi, backend::Gloo or backend::Nccl for several hosts",
+                {members.rank, members.host, members.other_host_rank, members.other_host_text()});
+  }
+  if (members.world_size > max_ranks) {
+    throw_error(Errc::limit, "backend::SharedMemory joins at most {} ranks, not {}; use backend::Gloo or backend::Mpi",
+                {max_ranks, members.world_size});
+  }
+}
+
+}  // namespace shared_memory
+
+DTRAIN_DEFINED SharedMemory::Communicator SharedMemory::open_blocking(const ChannelContext& context, Deadline deadline,
+                                                                      const Communicator::SelectedAllReduce& selected) {
+  shared_memory::check_one_host(context.members);
+  return open_and_report_blocking<Communicator>(context, deadline, selected);
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::backend
 
 // ---- dtrain/backend/staged/host_worker.hpp
 
 /// @file
-/// HostWorker: the thread that runs the inner backend's operations on chunks in host memory; StagedOperation: such an
-/// operation, run on one chunk after the other; StagedChunk: a chunk in flight, with the events of its stages.
+/// HostWorker of a StagingPipeline: the thread that runs the inner backend's operations on chunks in host memory;
+/// StagedOperation: such an operation, one chunk after the other; StagedChunk: a chunk in flight, with its events.
 
 #if DTRAIN_WITH_CUDA
 
@@ -18866,7 +20444,7 @@ class ChunkPool {
     free_.push_back(&chunk);  // there is room for all
   }
 
-  /// The same for a chain.
+  /// release() for each chunk of a chain.
   void release_all(StagedChunk* first) noexcept {
     for (StagedChunk* next = nullptr; first != nullptr; first = next) {
       next = first->next;
@@ -18902,8 +20480,8 @@ struct StagedOperation {
   Start start;
 };
 
-/// Messages with the pieces of a chunk. In step d, rank r sends to r + d and receives from r - d: so no rank waits for
-/// another in a circle, though some pairs have no piece.
+/// Messages with the pieces of a chunk. In step d, rank r sends to r + d and receives from r - d, so ranks cannot wait
+/// for each other in a circle, although some pairs have no piece.
 template <class C>
 void start_messages(C& inner, const ChunkOperands& chunk, stream::host::StreamRef stream) {
   const std::size_t element = size_bytes(chunk.input.dtype);
@@ -18924,12 +20502,12 @@ void start_messages(C& inner, const ChunkOperands& chunk, stream::host::StreamRe
   }
 }
 
-/// Inner backends of which device memory's blocks can be exchanged.
+/// Inner backends over which Staged can exchange blocks of device memory.
 template <class C>
 concept CanStageBlocks = CanExchangeBlocks<C> && CanSendRecv<C>;
 
 /// Uses the inner communicator in a thread. Signals every chunk in the end, also after a failure: no stream is left
-/// waiting. Pinned. Threads: one enqueues and drains; fail() and progress() from any.
+/// waiting. Not movable. Threads: one enqueues and drains; fail() and progress() from any.
 template <Communicator C>
 class HostWorker {
  public:
@@ -18975,7 +20553,7 @@ class HostWorker {
       inner_.abort(cause);
       context_.failure->report(cause);
     } catch (...) {
-      // Out of memory for the message: the peers' timeouts end the job.
+      // Without memory for the message, the peers' timeouts end the job.
     }
   }
 
@@ -19056,7 +20634,7 @@ class HostWorker {
   ChunkPool& chunks_;
   stream::host::Queue steps_;                 ///< the inner communicator's
   std::uint64_t enqueued_ = 0;                ///< chunks
-  std::atomic<std::uint64_t> completed_{0};   ///< of them
+  std::atomic<std::uint64_t> completed_{0};   ///< chunks
   stream::host::CommunicationStream thread_;  ///< destroyed first: drops and signals pending work
 };
 
@@ -19068,7 +20646,7 @@ class HostWorker {
 
 /// @file
 /// StagingPipeline: operations on device memory as pipelined chunks in host memory; DeviceCopies: the slots of that
-/// memory, the copy stream, and the events between them.
+/// memory, the copy stream, and the events between them. Communicator owns it.
 
 #if DTRAIN_WITH_CUDA
 
@@ -19131,7 +20709,7 @@ class DeviceCopies {
     try {
       return last_.block_until_complete(Deadline::after(drain_timeout)) == stream::WaitResult::complete;
     } catch (...) {
-      return true;  // a device that has failed uses nothing any more
+      return true;  // a failed device uses no memory any more
     }
   }
 
@@ -19158,8 +20736,8 @@ class DeviceCopies {
 /// 2. The worker's thread waits for that copy and runs the inner operation.
 /// 3. The copy stream waits for the thread and copies the result to the device.
 ///
-/// Pinned. Threads: one submits; abort() and failure() from any. Destruction ends work that has not run. Blocking then:
-/// for the copies in flight. Lifetime: the program's stream outlives its work.
+/// Not movable. Threads: one submits; abort() and failure() from any. Destruction ends work that has not run, and
+/// blocks for the copies in flight. Lifetime: the program's stream outlives its work.
 template <Communicator C>
 class StagingPipeline {
  public:
@@ -19262,7 +20840,7 @@ class StagingPipeline {
 
     StagedChunk& add() {
       if (pipeline_.device_copies_->chunks().is_empty()) {
-        enqueue();  // else add() would wait for the device, which waits for these chunks
+        enqueue();  // without this, add() would wait for the device, which waits for these chunks
       }
       StagedChunk& chunk = pipeline_.device_copies_->chunks().take();
       (first_ == nullptr ? first_ : last_->next) = &chunk;
@@ -19333,14 +20911,14 @@ class StagingPipeline {
 
 /// @file
 /// Communicator of device memory, staged through a communicator of host memory; Allocation: device memory, with the
-/// host memory through which its operations pass.
+/// host memory through which its operations pass. Staged's open_blocking() makes it.
 
 #if DTRAIN_WITH_CUDA
 
 namespace DTRAIN_NAMESPACE::backend::staged {
 
-/// Owns both. The host shadow is a pinned allocation of the inner backend, which reduces there without another copy.
-/// Lifetime: outlives all work on it; may outlive the communicator.
+/// Owns device memory and its host shadow, a pinned allocation of the inner backend, which reduces there without
+/// another copy. Lifetime: outlives all work on it; may outlive the communicator.
 template <class Inner>
 class Allocation {
  public:
@@ -19634,7 +21212,7 @@ class Communicator {
 
 /// @file
 /// backend::Staged: a host backend reduces CUDA buffers through pinned host memory; CUDA's hardware queues, asked for
-/// and checked before the device is used.
+/// and checked before the device is used. A program names it in its Policy.
 
 #if DTRAIN_WITH_CUDA
 
@@ -19650,9 +21228,9 @@ namespace DTRAIN_NAMESPACE::backend {
 
 namespace staged {
 
-/// As many hardware queues as CUDA gives a process on a device. Its default is 8, which all streams share: what a
-/// stream has enqueued behind a copy that waits for the host then holds up other streams of its queue. Source: CUDA C++
-/// Programming Guide, "CUDA Environment Variables", CUDA_DEVICE_MAX_CONNECTIONS.
+/// As many hardware queues as CUDA gives a process on a device. CUDA's default is 8, which all streams share: work
+/// behind a copy that waits for the host then holds up other streams of the same queue. Source: CUDA C++ Programming
+/// Guide, "CUDA Environment Variables", CUDA_DEVICE_MAX_CONNECTIONS.
 inline constexpr int hardware_queues = 32;
 inline constexpr const char* queues_variable = "CUDA_DEVICE_MAX_CONNECTIONS";
 
@@ -19670,8 +21248,8 @@ inline std::string warning_about(const identity::Environment& environment) {
       {queues_variable, *queues, hardware_queues, hardware_queues});
 }
 
-/// Sets CUDA_DEVICE_MAX_CONNECTIONS=32 unless the user has set it. CUDA reads it when it makes its context: a program
-/// that has used CUDA before keeps what it had. Logs a warning about fewer queues.
+/// Sets CUDA_DEVICE_MAX_CONNECTIONS=32 unless the user has set it. CUDA reads the variable when it makes its context: a
+/// program that has used CUDA before keeps its number of queues. Logs a warning about fewer queues.
 /// Threads: no other thread reads the environment meanwhile. @throws Error if the variable cannot be set
 inline void prepare_environment() {
   if (::setenv(queues_variable, "32", 0) != 0) {
@@ -19785,18 +21363,19 @@ struct Staged;
 /// @file
 /// AlgorithmCommunicator: a communicator that runs the collectives of a topology's algorithm, and all others by the
 /// backend's communicator; the order of the algorithm's operations; AllReduceVariant: a way in which it reduces.
+/// FlatOver and Hierarchical make it.
 
 namespace DTRAIN_NAMESPACE::topology {
 
 /// A variant of all_reduce that an algorithm's communicator offers.
 struct AllReduceVariant {
   const char* name = "";
-  bool is_by_algorithm = true;  ///< else by the backend
+  bool is_by_algorithm = true;  ///< false: by the backend
   bool casts = true;            ///< to the algorithm's wire type, if it has one
 };
 
 /// The order of an algorithm's operations. Uses the state until close() only; operations after close() are skipped.
-/// @tparam State has `algorithm`, `inner`, the backend's communicator, and failure(), the first cause of any of them
+/// @tparam State has `algorithm`, `inner`, the backend's communicator, and failure(), the first cause of both
 template <class State>
 class AlgorithmOrder final : public backend::OrderedChannel {
  public:
@@ -20053,7 +21632,7 @@ struct AlgorithmBackend {
 // ---- dtrain/topology/backend_with_algorithm.hpp
 
 /// @file
-/// BackendWithAlgorithm: a backend whose communicators run a topology's all_reduce over their endpoint.
+/// BackendWithAlgorithm of Ring, Tree and ParameterServer: a backend whose communicators run a topology's all_reduce.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -20091,7 +21670,7 @@ struct BackendWithAlgorithm : B {
 // ---- dtrain/topology/hierarchical/node_layout.hpp
 
 /// @file
-/// Node layout: the ranks of each node, and the groups of ranks across nodes.
+/// Node layout: the ranks of each node, and the groups across nodes. HierarchicalCollectives exchanges it at opening.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -20117,7 +21696,6 @@ struct NodeLayout {
   std::vector<int> cross_node_members{};  ///< the rank of each node that has this local rank
 
   bool has_cross_node_group() const noexcept { return local_rank < cross_node_groups; }
-  /// Whether all nodes have the same number of ranks.
   bool is_uniform() const noexcept { return ranks == cross_node_groups * nodes; }
   /// Whether all nodes have the same number of ranks, and each node's ranks follow the ranks of the node before.
   bool is_in_rank_order() const noexcept;
@@ -20139,12 +21717,80 @@ backend::ChannelContext inside_node(const backend::ChannelContext& context, cons
 /// Context with the ranks of all nodes that have this local rank. @pre layout.has_cross_node_group()
 backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout);
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED bool NodeLayout::is_in_rank_order() const noexcept {
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (places[static_cast<std::size_t>(rank)].node != rank / cross_node_groups) {
+      return false;
+    }
+  }
+  return is_uniform();
+}
+
+DTRAIN_DEFINED NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
+  std::vector<int> order;  // numbers of the nodes, in the order of their first ranks
+  std::vector<std::vector<int>> members;
+  NodeLayout layout;
+  layout.ranks = static_cast<int>(node_of.size());
+  for (std::size_t other = 0; other < node_of.size(); ++other) {
+    const auto found = std::find(order.begin(), order.end(), node_of[other]);
+    const auto node = static_cast<std::size_t>(found - order.begin());
+    if (found == order.end()) {
+      order.push_back(node_of[other]);
+      members.emplace_back();
+    }
+    layout.places.push_back({static_cast<int>(node), static_cast<int>(members[node].size())});
+    members[node].push_back(static_cast<int>(other));
+  }
+  layout.node = layout.places[static_cast<std::size_t>(rank)].node;
+  layout.local_rank = layout.places[static_cast<std::size_t>(rank)].local_rank;
+  layout.nodes = static_cast<int>(order.size());
+  layout.node_members = members[static_cast<std::size_t>(layout.node)];
+  layout.local_size = static_cast<int>(layout.node_members.size());
+  layout.cross_node_groups = layout.local_size;
+  for (const std::vector<int>& node : members) {
+    layout.cross_node_groups = std::min(layout.cross_node_groups, static_cast<int>(node.size()));
+  }
+  if (layout.has_cross_node_group()) {
+    for (const std::vector<int>& node : members) {
+      layout.cross_node_members.push_back(node[static_cast<std::size_t>(layout.local_rank)]);
+    }
+  }
+  return layout;
+}
+
+DTRAIN_DEFINED NodeLayout exchange_node_layout(const backend::ChannelContext& context, Deadline deadline) {
+  const auto self = backend::StoreRank::of(context, deadline, "exchanging the nodes of channel '" + context.name + "'");
+  const auto own = [&] { return context.members.node_rank; };
+  const std::vector<int> node_of = backend::store_all_gather(self, context.name + "/nodes", own, "a rank's node");
+  return node_layout(node_of, context.members.rank);
+}
+
+DTRAIN_DEFINED backend::ChannelContext inside_node(const backend::ChannelContext& context, const NodeLayout& layout) {
+  backend::ChannelContext made = context;
+  made.name += "/node-" + std::to_string(layout.node);
+  made.members = context.members.in_part_of(layout.node_members);
+  made.members.other_host_rank = -1;
+  made.members.other_host.clear();
+  return made;
+}
+
+DTRAIN_DEFINED backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout) {
+  backend::ChannelContext made = context;
+  made.name += "/across-" + std::to_string(layout.local_rank);
+  made.members = context.members.in_part_of(layout.cross_node_members);
+  return made;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::topology
 
 // ---- dtrain/topology/partition.hpp
 
 /// @file
-/// Partition of buffers: blocks, one for each rank, and chunks of a block; views and copies of them.
+/// Partition of Hierarchical's buffers: blocks, one for each rank, and chunks of a block; views and copies of them.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -20193,7 +21839,7 @@ inline void copy(const ConstBufferView& from, const BufferView& to) noexcept {
 
 /// @file
 /// topology::SubChannel: an algorithm's own channel, whose operations run one step at a time; ParallelRunner: second
-/// thread of an algorithm, to send one chunk while another is reduced.
+/// thread of an algorithm, to send one chunk while another is reduced. Hierarchical and FlatOver own them.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -20211,7 +21857,7 @@ class SubChannel {
   template <class Start>
   bool step(Start start) {
     start(communicator_, queue_->ref());
-    // The loop ends: each operation has its own deadline.
+    // The loop ends, because each operation has its own deadline.
     while (queue_->block_until_complete(queue_->published(), Deadline::after(std::chrono::minutes(1))) !=
            stream::WaitResult::complete) {
     }
@@ -20288,7 +21934,7 @@ class ParallelRunner {
 // ---- dtrain/topology/topology.hpp
 
 /// @file
-/// Concept Topology: the all-reduce algorithm over a backend's channels.
+/// Concept Topology: the all-reduce algorithm over a backend's channels. Policy requires it.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -20379,7 +22025,7 @@ using ChannelBackend = typename detail::ChannelBackend<T, B>::Type;
 // ---- dtrain/topology/flat.hpp
 
 /// @file
-/// topology::Flat: the topology that uses the backend's own all-reduce.
+/// topology::Flat: the topology that uses the backend's own all-reduce. A program names it in its Policy.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -20409,7 +22055,7 @@ static_assert(Topology<Flat>);
 // ---- dtrain/topology/parameter_server.hpp
 
 /// @file
-/// topology::ParameterServer: synchronous parameter server; the first ranks reduce one shard each.
+/// topology::ParameterServer, for a Policy: synchronous parameter server; the first ranks reduce one shard each.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -20451,7 +22097,7 @@ static_assert(Topology<ParameterServer<>>);
 // ---- dtrain/topology/ring.hpp
 
 /// @file
-/// topology::Ring: bandwidth-optimal ring all-reduce; every rank sends to the next rank only.
+/// topology::Ring: ring all-reduce, in which every rank sends to the next one only. A program names it in its Policy.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -20488,7 +22134,7 @@ static_assert(Topology<Ring>);
 // ---- dtrain/topology/tree.hpp
 
 /// @file
-/// topology::Tree: binary-tree all-reduce: reduction up the tree, broadcast down the tree.
+/// topology::Tree: all-reduce up a binary tree, then broadcast down the tree. A program names it in its Policy.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -20526,7 +22172,7 @@ static_assert(Topology<Tree>);
 // ---- dtrain/topology/wire.hpp
 
 /// @file
-/// Types on the wire, in which a topology sends f32 elements; and the all-reduce that sends them.
+/// Types on the wire, in which Hierarchical and FlatOver send f32 elements; and the all-reduce that sends them.
 
 namespace DTRAIN_NAMESPACE::wire {
 
@@ -20627,7 +22273,7 @@ class WireReduction {
 // ---- dtrain/topology/flat_over.hpp
 
 /// @file
-/// topology::FlatOver: topology::Flat that sends f32 elements in 16 bits.
+/// topology::FlatOver: topology::Flat that sends f32 elements in 16 bits. A program names it in its Policy.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -20715,12 +22361,13 @@ static_assert(Topology<FlatOver<wire::Bf16>>);
 /// @file
 /// Two-level collectives of topology::Hierarchical, inside nodes and across nodes, and three variants of its
 /// all_reduce, among which a measured plan chooses: with the policy's wire type, with f32 between nodes, and the
-/// backend's own.
+/// backend's own. AlgorithmCommunicator owns one.
 
 namespace DTRAIN_NAMESPACE::topology {
 
-/// Variants that differ in a layout. One node has a single variant; with one rank on each node, the backend's own
-/// variant is Hierarchical without a wire type. @param wire type of f32 elements between nodes: f32, bf16 or f16
+/// Variants that differ in results or traffic with this layout. One node has a single variant; with one rank on each
+/// node, the backend's own variant is Hierarchical without a wire type. @param wire type of f32 elements between nodes:
+/// f32, bf16 or f16
 std::span<const AllReduceVariant> hierarchical_variants(const NodeLayout& layout, DType wire) noexcept;
 
 /// For several nodes with layout.is_in_rank_order(). A reduce-scatter runs inside nodes first, one node's blocks after
@@ -20904,7 +22551,7 @@ class HierarchicalCollectives {
     return in_segments(segments_of(buffer.count, length), in_node, across, gather);
   }
 
-  /// Two barriers in each node; between these, the ranks of each cross-node group run a barrier.
+  /// Two barriers in each node; between the two, the ranks of each cross-node group run a barrier.
   bool run(const backend::Barrier& call) {
     return node_.run(call) && (layout_.nodes == 1 || ((!across_ || across_->run(call)) && node_.run(call)));
   }
@@ -21067,13 +22714,30 @@ class HierarchicalCollectives {
   std::optional<ParallelRunner> runner_;  ///< if this rank works both inside and across nodes; destroyed first
 };
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::span<const AllReduceVariant> hierarchical_variants(const NodeLayout& layout, DType wire) noexcept {
+  static constexpr AllReduceVariant in_f32{"Hierarchical in f32", true, false};
+  static constexpr AllReduceVariant flat{"Flat", false, false};
+  static constexpr AllReduceVariant plain[] = {{"Hierarchical"}, flat};
+  static constexpr AllReduceVariant with_bf16[] = {{"Hierarchical in bf16"}, in_f32, flat};
+  static constexpr AllReduceVariant with_f16[] = {{"Hierarchical in f16"}, in_f32, flat};
+  const bool is_flat = layout.ranks == layout.nodes;  // without the wire type
+  if (layout.nodes == 1 || (is_flat && wire == DType::f32)) return {};
+  if (wire == DType::f32) return plain;
+  const std::span<const AllReduceVariant> all = wire == DType::bf16 ? with_bf16 : with_f16;
+  return is_flat ? all.first(2) : all;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::topology
 
 // ---- dtrain/topology/hierarchical.hpp
 
 /// @file
 /// topology::Hierarchical: two-level all-reduce, reduce-scatter, all-gather, broadcast and barrier, inside nodes and
-/// across nodes.
+/// across nodes. A program names it in its Policy.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -21119,7 +22783,7 @@ static_assert(Topology<Hierarchical<>>);
 // ---- dtrain/launch/backend_facts.hpp
 
 /// @file
-/// BackendFacts: what a launcher knows of a policy's backend before it starts workers.
+/// BackendFacts: what a launcher knows of a policy's backend before it starts workers. run() makes it of the policy.
 
 namespace DTRAIN_NAMESPACE::async {
 template <class T>
@@ -21137,7 +22801,7 @@ using VisibleDevices = int (*)();
 /// Starts the workers of an elastic job and replaces those that fail, until none runs. @returns the job's result
 /// (launch/supervise/elastic_supervisor.hpp)
 async::Task<JobResult> run_elastic_job(ElasticJob job);
-/// A pointer to it, so that other programs have no code of it.
+/// A pointer to run_elastic_job, so that programs without an elastic job have no code of it.
 using RunElasticJob = async::Task<JobResult> (*)(ElasticJob job);
 
 /// Properties of a policy's backend that a launcher uses before it starts workers.
@@ -21153,7 +22817,7 @@ struct BackendFacts {
 // ---- dtrain/launch/rank_process.hpp
 
 /// @file
-/// launch::RankProcess: identity and settings of the process that is a rank.
+/// launch::RankProcess: identity and settings of the process that is a rank. Launchers make it, run() joins by it.
 
 namespace DTRAIN_NAMESPACE::identity {
 class Variables;
@@ -21228,7 +22892,7 @@ RankProcess rank_process_of_launcher(const identity::Variables& variables, std::
 // ---- dtrain/launch/launcher.hpp
 
 /// @file
-/// Concept Launcher: the first type of a Policy, which starts or identifies the processes of a job.
+/// Concept Launcher: the first type of a Policy. run() calls its start(), which starts or identifies the processes.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -21265,7 +22929,7 @@ concept Launcher = CanStart<L> && HasLauncherName<L> && StatesWhetherItReturns<L
 // ---- dtrain/launch/per_node.hpp
 
 /// @file
-/// launch::PerNode: the process that the user starts becomes the launcher of this node's workers.
+/// launch::PerNode, for a Policy: the process that the user starts becomes the launcher of this node's workers.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -21295,7 +22959,7 @@ struct PerNode {
 // ---- dtrain/launch/per_process.hpp
 
 /// @file
-/// launch::PerProcess: an external launcher starts one process for each rank and sets its identity in the environment.
+/// launch::PerProcess, for a Policy: an external launcher starts each rank's process and sets its identity.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -21311,12 +22975,28 @@ struct PerProcess {
   static StartResult start(int argc, char** argv);
 };
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED StartResult PerProcess::start(int argc, char** argv) {
+  try {
+    JoinOptions options;
+    options.arguments = std::vector<std::string>(argv, argv + argc);
+    return StartResult(rank_process_of(std::move(options)));
+  } catch (const std::exception& error) {
+    log(LogLevel::error, error.what());
+    return StartResult(exit_code_usage);
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::launch
 
 // ---- dtrain/group/buffers.hpp
 
 /// @file
-/// Buffer arguments of a group's collectives: views of any memory, or typed host memory.
+/// Buffer arguments of the calls in collectives.hpp: views of any memory, or typed host memory. Bounce buffer on the
+/// device: these calls copy host memory there and back for a device-only backend.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -21459,16 +23139,7 @@ struct MovedReadBuffer : ReadBuffer {
 };
 // NOLINTEND(google-explicit-constructor)
 
-}  // namespace DTRAIN_NAMESPACE::group
-
-// ---- dtrain/group/device_bounce_buffer.hpp
-
-/// @file
-/// Bounce buffer on the device: copies host memory there and back for collectives of a device-only backend.
-
-namespace DTRAIN_NAMESPACE::group {
-
-/// Backends of host memory need none.
+/// Backends of host memory need no bounce buffer.
 template <class Stream>
 class DeviceBounceBuffer {
  public:
@@ -21478,7 +23149,7 @@ class DeviceBounceBuffer {
 #if DTRAIN_WITH_CUDA
 
 /// With a backend of device memory, a value on the host (a loss, a count) is copied to the device and back in chunks.
-/// The memory is allocated with the group, because nothing may be allocated while collectives run. Threads: one.
+/// The memory is allocated with the group, because no memory may be allocated while collectives run. Threads: one.
 template <>
 class DeviceBounceBuffer<stream::cuda::StreamRef> {
  public:
@@ -21532,7 +23203,7 @@ class DeviceBounceBuffer<stream::cuda::StreamRef> {
 
 /// @file
 /// Collectives of a process group, enqueued on a stream or blocking: symmetric ones, those with a root, and those with
-/// a block for each pair of ranks; group::Work: a handle on an enqueued one.
+/// a block for each pair of ranks; group::Work: a handle on an enqueued one. Programs call them on their ProcessGroup.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -21584,9 +23255,9 @@ using Counts = backend::Counts;
 ///
 /// An operation exists if the backend's communicator has the ability (see dtrain/backend/communicator.hpp).
 /// Buffers: views of any memory that the backend reduces, or typed host memory (std::span, std::vector, std::array or
-/// array) of a dtrain::Element. Operations that do not reduce also take any integers of 1, 4 or 8 bytes, and only they
-/// take 8-bit floats. With a backend of device memory, all_reduce and broadcast without a stream also take host memory,
-/// and copy it both ways.
+/// array) of a dtrain::Element. Operations that do not reduce also take any integers of 1, 4 or 8 bytes, and 8-bit
+/// floats. With a backend of device memory, all_reduce and broadcast without a stream also take host memory, and copy
+/// it both ways.
 /// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
 /// and reductions. send, recv and send_recv concern only the ranks that they name.
 /// Lifetime: buffers outlive enqueued work. Threads: one at a time for each group, and not the control thread, where a
@@ -21630,7 +23301,7 @@ class Collectives {
   void all_reduce(WriteBuffer values, ReduceOp op = ReduceOp::sum) const { all_reduce(values, values, op); }
 
   /// all_reduce in place of values that are not gradients, such as weights or an optimizer's state: a topology with a
-  /// wire type (FlatOver, Hierarchical) does not round them to 16 bits. With others it is all_reduce.
+  /// wire type (FlatOver, Hierarchical) does not round them to 16 bits. With other topologies it is all_reduce.
   Work all_reduce_without_cast(WriteBuffer values, ReduceOp op, Stream stream) const {
     if constexpr (backend::CanReduceWithoutCast<Communicator>) {
       return enqueue(backend::AllReduceWithoutCast{{values, values, op}}, stream);
@@ -21706,7 +23377,7 @@ class Collectives {
     all_gather(input, output, stream()).wait();
   }
 
-  /// Sends `input` to rank `peer`, which calls recv. It may complete before that recv begins, or only after.
+  /// Sends `input` to rank `peer`, which calls recv. The send may complete before that recv begins, or only after.
   Work send(MovedReadBuffer input, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
     return enqueue(backend::Send{input, peer}, stream);
   }
@@ -21733,15 +23404,15 @@ class Collectives {
     send_recv(input, to, output, from, stream()).wait();
   }
 
-  /// Completes when every rank's stream has reached it. Without a stream, it throws the job's first cause on every rank
-  /// alike: call it before writing a checkpoint, for example.
+  /// Completes when every rank's stream has reached it. Without a stream, the barrier throws the job's first cause on
+  /// every rank alike: call it before writing a checkpoint, for example.
   Work barrier(Stream stream) const { return enqueue(backend::Barrier{}, stream); }
   void barrier() const { barrier(stream()).wait(); }
 
   /// @name Collectives with a root or with a block for each pair of ranks
   /// - Blocks lie in the order of the ranks, without gaps. The _v forms take their counts. A count may be 0, and their
-  ///   sum is the length of the buffer. Each call allocates a table of them.
-  /// - A rank that is not the root gives any buffer, also an empty one, where only the root has one. It is ignored.
+  ///   sum is the length of the buffer. Each call allocates a table of blocks.
+  /// - Where only the root has a buffer, other ranks give any buffer, also an empty one, which is ignored.
   /// - In place: except for all_to_all, `input` and `output` may be the same memory in this rank's block. Otherwise
   /// they
   ///   are disjoint.
@@ -21762,7 +23433,7 @@ class Collectives {
               ReduceOp op = ReduceOp::sum) const requires backend::CanReduceBlocks<Communicator> {
     reduce(input, output, root, op, stream()).wait();
   }
-  /// The same in place; the values of other ranks than the root stay.
+  /// reduce() in place; the values of other ranks than the root stay.
   Work reduce(WriteBuffer values, int root, ReduceOp op,
               Stream stream) const requires backend::CanReduceBlocks<Communicator> {
     return reduce(values, values, root, op, stream);
@@ -21891,7 +23562,7 @@ class Collectives {
 // ---- dtrain/group/gradient_binding_registry.hpp
 
 /// @file
-/// Gradient binding registry: addresses of parameters whose gradients a wrapper of this rank has bound.
+/// Gradient binding registry of a RankContext: addresses of parameters whose gradients a Driver has bound.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -21903,14 +23574,14 @@ class GradientBindingRegistry {
 
   void remove_all_of(const void* owner) noexcept;
 
-  /// @name For a job that forms anew around living models. A model that was bound to a wrapper that is gone uses the
-  /// wrapper's memory until it is bound again.
+  /// @name For the attempts of an elastic job. A model whose wrapper is gone uses that wrapper's memory until the model
+  /// is bound again.
   /// @{
   struct KeptMemory {
-    std::vector<const void*> addresses;  ///< those of the wrapper that are not bound again
+    std::vector<const void*> addresses;  ///< the wrapper's addresses that are not bound again
     std::shared_ptr<const void> memory;
   };
-  /// From now on keep() keeps. @param earlier take_memory() of the registry before
+  /// Later calls of keep() take effect. @param earlier take_memory() of the previous attempt's registry
   void start_keeping(std::vector<KeptMemory> earlier);
   std::vector<KeptMemory> take_memory();
   /// Keeps the memory of a wrapper, and drops what its addresses were bound to before.
@@ -21942,12 +23613,63 @@ class GradientBinding {
   std::shared_ptr<GradientBindingRegistry> registry_;
 };
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED bool GradientBindingRegistry::add(const void* address, const void* owner) {
+  const std::lock_guard lock(mutex_);
+  const auto place =
+      std::lower_bound(owners_.begin(), owners_.end(), address,
+                       [](const auto& entry, const void* other) { return std::less<>{}(entry.first, other); });
+  if (place == owners_.end() || place->first != address) {
+    owners_.insert(place, {address, owner});
+    return true;
+  }
+  return place->second == owner;
+}
+
+DTRAIN_DEFINED void GradientBindingRegistry::start_keeping(std::vector<KeptMemory> earlier) {
+  const std::lock_guard lock(mutex_);
+  keeps_ = true;
+  kept_ = std::move(earlier);
+}
+
+DTRAIN_DEFINED std::vector<GradientBindingRegistry::KeptMemory> GradientBindingRegistry::take_memory() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(kept_, {});
+}
+
+DTRAIN_DEFINED void GradientBindingRegistry::keep(const void* owner, std::shared_ptr<const void> memory) {
+  const std::lock_guard lock(mutex_);
+  if (!keeps_) {
+    return;
+  }
+  KeptMemory added{{}, std::move(memory)};
+  for (const auto& [address, of] : owners_) {
+    if (of != owner) {
+      continue;
+    }
+    added.addresses.push_back(address);
+    for (KeptMemory& each : kept_) {
+      std::erase(each.addresses, address);
+    }
+  }
+  std::erase_if(kept_, [](const KeptMemory& each) { return each.addresses.empty(); });
+  kept_.push_back(std::move(added));
+}
+
+DTRAIN_DEFINED void GradientBindingRegistry::remove_all_of(const void* owner) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(owners_, [owner](const auto& entry) { return entry.second == owner; });
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::group
 
 // ---- dtrain/group/group_handle.hpp
 
 /// @file
-/// GroupHandle: what wrappers, planners and checkpoints need of a process group, whatever its policy.
+/// GroupHandle: what wrappers, planners and checkpoints need of a process group, whatever its policy. ddp/ calls it.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -21958,7 +23680,7 @@ using StoreEntries = std::vector<std::pair<std::string, std::string>>;
 using WaitUntilSet = std::function<void(Deadline)>;
 
 /// A group without its policy's types, for code that is no template: agreement, planners, reports of failures.
-/// GroupInternals has the typed members. Threads: any.
+/// GroupState has the typed members. Threads: any.
 class GroupHandle {
  public:
   virtual const rendezvous::Membership& members() const noexcept = 0;
@@ -21971,22 +23693,21 @@ class GroupHandle {
   /// that the caller that catches the exception can report its text first. Blocking: no.
   virtual void report_abandoned_step(bool unwinding) const noexcept = 0;
 
-  /// Number of the attempt of an elastic job that the group is of; 0: the job is not elastic.
+  /// Number of the group's attempt in an elastic job; 0: the job is not elastic.
   virtual std::uint64_t elastic_attempt() const noexcept { return 0; }
-  /// Whether the group is of an attempt of an elastic job. Then ready() drops gradients after the job has failed, and
-  /// finish() throws: a loss must not pass through the model's code, which may be noexcept or run in another thread. A
-  /// model that binds its gradients is bound without their content, which an earlier attempt may have left.
+  /// Whether the job is elastic. In an elastic job, ready() drops gradients after the attempt has failed, and finish()
+  /// throws: the exception of a loss must not pass through the model's code, which may be noexcept or run in another
+  /// thread. The gradients of a model that binds them are bound without their content, which an earlier attempt may
+  /// have left.
   bool is_elastic() const noexcept { return elastic_attempt() != 0; }
   /// Whether the tensor is known to have equal values on all ranks: an elastic job has transferred the state that it is
   /// part of.
   virtual bool is_equal_on_all_ranks(const TensorView&) const noexcept { return false; }
-  /// The weights of a model that is wrapped, as long as the list lives. An elastic job compares them where a worker has
-  /// received the state.
+  /// Adds the weights of a wrapped model, as long as the list exists. An elastic job compares them in an attempt in
+  /// which a worker has received the state.
   virtual void add_weights(std::weak_ptr<const std::vector<TensorView>>) const {}
 
-  /// The group's store.
   virtual backend::StoreRef store_ref() const = 0;
-  /// Sets entries of the group's store in the background.
   virtual WaitUntilSet set_in_background(StoreEntries entries) const = 0;
   /// Collective, blocking: a barrier of the group's ranks at the store.
   virtual void barrier_blocking(const std::string& name, Deadline deadline) const = 0;
@@ -22002,10 +23723,12 @@ class GroupHandle {
 
 }  // namespace DTRAIN_NAMESPACE::group
 
-// ---- dtrain/group/pending_weights.hpp
+// ---- dtrain/group/rank_context.hpp
 
 /// @file
-/// Pending weights: the optimizers of a rank whose steps leave new weights to come, for what reads weights by address.
+/// group::RankContext: control plane, streams and options that all groups of one rank share, from joining to leaving.
+/// ProcessGroup::join() makes it, each GroupState holds it. Pending weights: what a ShardedOptimizer's last step has
+/// yet to store; checkpoints wait for them.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -22015,50 +23738,20 @@ class PendingWeights {
   /// Memory, as ranges that may overlap, some without bytes.
   using Ranges = std::span<const std::span<const std::byte>>;
 
-  /// Blocking: until the optimizer's weights in that memory have come, if it has some there.
+  /// Blocking: until the optimizer's weights in that memory are there.
   using Wait = std::function<void(Ranges memory)>;
 
   void add(const void* owner, Wait wait);
   /// Blocking: until no `wait` runs.
   void remove(const void* owner) noexcept;
 
-  /// Blocking: until all weights in that memory have come. Calls each optimizer's `wait` once. @throws as `wait`
+  /// Blocking: until all weights in that memory are there. Calls each optimizer's `wait` once. @throws as `wait`
   void wait_for(Ranges memory);
 
  private:
   std::mutex mutex_;
   std::vector<std::pair<const void*, Wait>> optimizers_;
 };
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void PendingWeights::add(const void* owner, Wait wait) {
-  const std::lock_guard lock(mutex_);
-  optimizers_.emplace_back(owner, std::move(wait));
-}
-
-DTRAIN_DEFINED void PendingWeights::remove(const void* owner) noexcept {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(optimizers_, [owner](const auto& optimizer) { return optimizer.first == owner; });
-}
-
-DTRAIN_DEFINED void PendingWeights::wait_for(Ranges memory) {
-  const std::lock_guard lock(mutex_);
-  for (const auto& optimizer : optimizers_) {
-    optimizer.second(memory);
-  }
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::group
-
-// ---- dtrain/group/rank_context.hpp
-
-/// @file
-/// group::RankContext: control plane, streams and options that all groups of one rank share, from joining to leaving.
-
-namespace DTRAIN_NAMESPACE::group {
 
 /// Shared by the rank's groups. The destructor leaves the job; if an exception is unwinding the stack, the rank has
 /// failed instead and the other ranks are notified. In a forked process reports and the destructor do nothing.
@@ -22091,7 +23784,6 @@ class RankContext {
   /// Reports after `grace`, in which a more precise cause may be reported. Blocking: no.
   void report_after(std::chrono::milliseconds grace, std::string text) noexcept;
 
-  /// Keeps `work` until this rank leaves.
   void keep_alive_until_leave(std::shared_ptr<void> work) noexcept;
 
   /// Sets the entries in the background, one after the other.
@@ -22158,113 +23850,195 @@ struct RequiredSettings {
 std::shared_ptr<RankContext> join_job_blocking(const rendezvous::ControlPlaneOptions& worker, PreJoin pre_join,
                                                const RequiredSettings& required);
 
-}  // namespace DTRAIN_NAMESPACE::group
+#if DTRAIN_DEFINITIONS
 
-// ---- dtrain/group/group_internals.hpp
+DTRAIN_DEFINED void PendingWeights::add(const void* owner, Wait wait) {
+  const std::lock_guard lock(mutex_);
+  optimizers_.emplace_back(owner, std::move(wait));
+}
 
-/// @file
-/// GroupInternals: members of a process group for the library's own templates, typed by the policy; GroupHandle has
-/// the members that need no policy. enqueue_within(): an operation of a group in the order of a CUDA stream of the
-/// program, without a wait of the host.
+DTRAIN_DEFINED void PendingWeights::remove(const void* owner) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(optimizers_, [owner](const auto& optimizer) { return optimizer.first == owner; });
+}
 
-namespace DTRAIN_NAMESPACE::group {
-
-/// Members of a group for the library's own parts. A shared handle. Threads: any, except for open_channel.
-/// @tparam State shared by the handles of one group
-template <class State>
-class GroupInternals {
- public:
-  using Communicator = typename State::Communicator;
-
-  explicit GroupInternals(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
-
-  /// Context that this rank's groups share: reports of exceptions, and channels that outlive their wrapper.
-  const auto& rank_context() const noexcept { return state_->rank_context(); }
-
-  /// As the members of ProcessGroup.
-  /// @{
-  const auto& members() const noexcept { return state_->members(); }
-  auto open_stream() const { return state_->open_stream(); }
-  /// @}
-
-  std::shared_ptr<const GroupHandle> handle() const noexcept { return state_; }
-
-  /// Holds the job's first cause.
-  const std::shared_ptr<FailureLatch>& failure() const noexcept { return state_->failure(); }
-
-  /// Collective, blocking: opens a new channel, which never waits for another. Every rank opens the same channels in
-  /// the same order. Error sentences contain `purpose`, and the text of `describe` for an operation unless it is empty.
-  /// @param accumulate f32: even if GroupOptions do not request it
-  Communicator open_channel(const std::string& purpose, Accumulate accumulate = Accumulate::element,
-                            const backend::DescribeOperation& describe = {},
-                            backend::AlgorithmPreference algorithms = {}) const {
-    return state_->open_channel(purpose, accumulate, describe, algorithms);
+DTRAIN_DEFINED void PendingWeights::wait_for(Ranges memory) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& optimizer : optimizers_) {
+    optimizer.second(memory);
   }
+}
 
-  /// For enqueue_within() and wait_for_stream().
-  State& state() const noexcept { return *state_; }
+namespace detail {
 
-  /// Counts 1, 2, ... for each purpose. Ranks that call it in the same order get the same number, for keys that are
-  /// used once. Blocking: no.
-  int next_number(const std::string& purpose) const { return state_->next_number(purpose); }
+inline async::Task<void> report_later(async::EventLoop& loop, std::chrono::milliseconds grace,
+                                      std::shared_ptr<FailureLatch> latch, Cause cause) {
+  co_await loop.sleep_for(grace);
+  latch->report(cause);
+}
 
-  /// The gradients that this rank's wrappers have bound, in all its groups.
-  const std::shared_ptr<GradientBindingRegistry>& gradient_bindings() const noexcept {
-    return rank_context()->gradient_bindings;
+inline async::Task<void> set_all(rendezvous::Store store, std::shared_ptr<const StoreEntries> entries) {
+  for (const auto& [key, value] : *entries) {
+    co_await store.set(key, value);
   }
+}
 
- private:
-  std::shared_ptr<State> state_;
-};
+}  // namespace detail
 
-/// Gives the GroupInternals of a ProcessGroup, or of a test's group that has internals(): `GroupAccess::of(group)`.
-struct GroupAccess {
-  template <class Group>
-  static auto of(const Group& group) {
-    return group.internals();
+DTRAIN_DEFINED RankContext::RankContext(const rendezvous::ControlPlaneOptions& options, std::shared_ptr<void> base)
+    : base_(std::move(base)),
+      timeout(options.timeout),
+      control_plane(options),
+      tasks(control_plane.control_thread(), control_plane.failure(), control_plane.membership().rank),
+      streams(std::make_shared<stream::host::StreamRegistry>()),
+      gradient_bindings(std::make_shared<GradientBindingRegistry>()),
+      pending_weights(std::make_shared<PendingWeights>()) {}
+
+DTRAIN_DEFINED RankContext::~RankContext() {
+  if (left_) {
+    return;
   }
-};
-
-#if DTRAIN_WITH_CUDA
-
-/// Enqueues a collective (backend::AllReduce and others) on the group's own channel and stream, which reduce device
-/// memory. It runs after the present work of `outer`, a CUDA stream of the program, and before its later work.
-/// Blocking: no. Threads: as the group's collectives. Lifetime: buffers outlive the collective; memory that work of
-/// `outer` frees or overwrites does.
-/// @throws as the communicator's enqueue; the job's first cause, if the job or the channel has failed: the operation
-/// would be skipped, and its output unwritten; Error (cuda)
-template <class State, class Operation>
-void enqueue_within(const GroupInternals<State>& group, StreamHandle outer, const Operation& operation) {
-  State& state = group.state();
-  state.throw_if_failed();
-  auto& order = state.order();  // a wait is for the latest record at the time of its call
-  const stream::cuda::StreamRef own = state.stream();
-  stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) {
-    given.record(order);
-    own.wait(order);
-    const auto let_given_follow = [&] {
-      own.record(order);
-      given.wait(order);
-    };
-    try {
-      state.live().enqueue(operation, own);
-    } catch (...) {  // a part of the operation may be enqueued, on memory that the caller frees now
-      let_given_follow();
-      throw;
+  try {
+    if (std::uncaught_exceptions() > exceptions_at_start_) {
+      report_exception("an exception ended the process group");
+    } else if (!control_plane.failure()->failed()) {
+      leave_blocking();
     }
-    let_given_follow();
+  } catch (...) {
+    // The other ranks detect the closed connection.
+  }
+}
+
+DTRAIN_DEFINED void RankContext::keep_alive_until_leave(std::shared_ptr<void> work) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    kept_.push_back(std::move(work));
+  } catch (...) {
+    // Then `work` is destroyed now; the other ranks may get a less precise cause.
+  }
+}
+
+DTRAIN_DEFINED void RankContext::add(Closable& channel) {
+  const std::lock_guard lock(mutex_);
+  channels_.push_back(&channel);
+}
+
+DTRAIN_DEFINED void RankContext::remove(Closable& channel) noexcept {
+  const std::lock_guard lock(mutex_);
+  channels_.erase(std::remove(channels_.begin(), channels_.end(), &channel), channels_.end());
+}
+
+DTRAIN_DEFINED void RankContext::require_may_block() const {
+  if (!process_.is_current()) {
+    throw_error(Errc::invalid_argument,
+                "a process that rank {} forked called its process group; the group is of the process that joined the "
+                "job; let the child compute without it, and end with _exit or exec",
+                {control_plane.membership().rank});
+  }
+  if (committing_thread.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
+    throw_error(
+        Errc::invalid_argument,
+        "a call of dtrain was made in commit(), where the state is half written and a loss of another rank would "
+        "leave it so; make the call before or after it");
+  }
+  if (tasks.on_loop_thread()) {
+    throw_error(Errc::invalid_argument,
+                "a collective or a call that blocks was made in a coroutine on the control loop, where it would wait "
+                "for itself; make it on a thread of the program: enqueue the collective there, with a stream, and "
+                "co_await its Work in the coroutine");
+  }
+}
+
+DTRAIN_DEFINED void RankContext::report_exception(const std::string& text, std::optional<int> failed_rank) noexcept {
+  if (!process_.is_current()) {
+    return;
+  }
+  try {
+    control_plane.failure()->report(exception_cause(text, failed_rank));
+    if (!tasks.on_loop_thread()) {
+      control_plane.failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
+    }
+  } catch (...) {
+    // The other ranks detect the closed connection.
+  }
+}
+
+DTRAIN_DEFINED void RankContext::report_after(std::chrono::milliseconds grace, std::string text) noexcept {
+  if (!process_.is_current()) {
+    return;
+  }
+  try {
+    async::EventLoop& loop = control_plane.control_thread().loop();
+    loop.post([&loop, grace, latch = control_plane.failure(), cause = exception_cause(std::move(text))] {
+      loop.spawn_detached(detail::report_later(loop, grace, latch, cause));
+    });
+  } catch (...) {
+    // The other ranks notice when this rank leaves without having taken part.
+  }
+}
+
+DTRAIN_DEFINED WaitUntilSet RankContext::set_in_background(const rendezvous::Store& store, StoreEntries entries) {
+  const auto shared = std::make_shared<const StoreEntries>(std::move(entries));
+  auto make = [store, shared] { return detail::set_all(store, shared); };
+  const auto setting = std::make_shared<async::BackgroundTask<void>>(tasks.start(std::move(make)));
+  return [setting](Deadline deadline) { setting->wait(deadline); };
+}
+
+DTRAIN_DEFINED bool RankContext::is_equal_on_all_ranks(const TensorView& tensor) const noexcept {
+  return std::any_of(equal_tensors.begin(), equal_tensors.end(), [&tensor](const TensorView& each) {
+    return tensor.data >= each.data && tensor.data + tensor.bytes() <= each.data + each.bytes();
   });
 }
 
-/// Blocking: until the present work of `outer` has ended. @throws the job's first cause; Error (timeout)
-template <class State>
-void wait_for_stream(const GroupInternals<State>& group, StreamHandle outer) {
-  State& state = group.state();
-  stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) { given.record(state.order()); });
-  state.wait(state.order());
+DTRAIN_DEFINED void RankContext::leave_blocking() {
+  close_channels();
+  control_plane.leave_blocking(Deadline::after(timeout));
 }
 
-#endif  // DTRAIN_WITH_CUDA
+DTRAIN_DEFINED void RankContext::end_attempt() noexcept {
+  close_channels();
+  control_plane.close();
+}
+
+DTRAIN_DEFINED void RankContext::close_channels() noexcept {
+  left_ = true;
+  tasks.close_blocking();
+  std::vector<std::shared_ptr<void>> kept;
+  {
+    const std::lock_guard lock(mutex_);
+    for (Closable* channel : channels_) {
+      channel->close();
+    }
+    kept.swap(kept_);
+  }
+  kept.clear();  // peers that wait in one of these channels are notified as well
+}
+
+DTRAIN_DEFINED Cause RankContext::exception_cause(std::string text, std::optional<int> failed_rank) const {
+  const rendezvous::Membership& self = control_plane.membership();
+  if (failed_rank && *failed_rank != self.rank) {
+    return {CauseKind::exception, *failed_rank, {}, std::move(text)};  // the text may name its host
+  }
+  return {CauseKind::exception, self.rank, self.host, std::move(text)};
+}
+
+DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::ControlPlaneOptions& worker,
+                                                              PreJoin pre_join, const RequiredSettings& required) {
+  rendezvous::ControlPlaneOptions self = worker;
+  std::shared_ptr<void> base;
+  if (pre_join != nullptr) {
+    base = pre_join(self.identity, self.secret, Deadline::after(self.timeout));
+  }
+  rendezvous::JobSettings settings;
+  settings.add("launcher", required.launcher).add("backend", required.backend).add("topology", required.topology);
+  settings.add("DTRAIN_TIMEOUT_SECONDS", number_text(std::chrono::duration<double>(self.timeout).count()));
+  settings.add("GroupOptions::accumulate", name(required.accumulate));
+  settings.add("GroupOptions::algorithms", required.algorithms);
+  self.settings = settings.text();
+  return {new RankContext(self, std::move(base)), rendezvous::OffThreadDeleter()};
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::group
 
@@ -22272,7 +24046,7 @@ void wait_for_stream(const GroupInternals<State>& group, StreamHandle outer) {
 
 /// @file
 /// group::GroupState: this rank's channel and stream in one group; GroupStateBase: members, store, options and
-/// counters, whatever the backend; GroupOptions: what a program chooses for all channels.
+/// counters, whatever the backend; GroupOptions: what a program chooses for all channels. ProcessGroup holds it.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -22281,9 +24055,9 @@ namespace DTRAIN_NAMESPACE::group {
 /// @ingroup jobs
 struct GroupOptions {
   Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16: up to twice the bytes of partial results
-  /// How Mpi and Gloo select the algorithm of an all_reduce; others have one. By cost, it pays with many ranks. A
-  /// measured choice may differ from run to run, and the bits with it: DdpOptions::deterministic uses the fixed one,
-  /// and a wrapper with a measured DdpOptions::plan a measured one unless `given`.
+  /// How Mpi and Gloo select the algorithm of an all_reduce; other backends have one. Selection by cost pays with many
+  /// ranks. A measured choice, and with it the bits, may differ from run to run: DdpOptions::deterministic uses the
+  /// fixed choice, and a wrapper with a measured DdpOptions::plan a measured choice unless `given`.
   backend::AlgorithmChoice algorithms{};
 };
 
@@ -22298,12 +24072,18 @@ using group::GroupOptions;
 namespace DTRAIN_NAMESPACE::group {
 
 /// The part of a GroupState that is compiled once. Threads: as GroupState.
-class GroupStateBase : public RankContext::Closable, public GroupHandle {
+class GroupStateBase : public RankContext::Closable,
+                       public GroupHandle,
+                       public std::enable_shared_from_this<GroupStateBase> {
  public:
   GroupStateBase(const GroupStateBase&) = delete;
   GroupStateBase& operator=(const GroupStateBase&) = delete;
 
+  std::shared_ptr<const GroupHandle> handle() const { return shared_from_this(); }
   const std::shared_ptr<RankContext>& rank_context() const noexcept { return rank_context_; }
+  const std::shared_ptr<GradientBindingRegistry>& gradient_bindings() const noexcept {
+    return rank_context_->gradient_bindings;
+  }
   const rendezvous::Membership& members() const noexcept final { return members_; }
   bool has_all_ranks() const noexcept { return prefix_.empty(); }
 
@@ -22327,8 +24107,9 @@ class GroupStateBase : public RankContext::Closable, public GroupHandle {
   /// The job's store, with the group's prefix before every key and barriers of the group's ranks.
   rendezvous::Store store() const;
 
-  /// Counts 1, 2, ... for each purpose.
-  int next_number(const std::string& purpose);
+  /// Counts 1, 2, ... for each purpose. Ranks that call it in the same order get the same number, for keys that are
+  /// used once. Blocking: no.
+  int next_number(const std::string& purpose) const;
 
   rendezvous::TaskRunner& tasks;  ///< the rank's; for OffThreadDeleter
 
@@ -22337,17 +24118,17 @@ class GroupStateBase : public RankContext::Closable, public GroupHandle {
                  const GroupOptions& options);
   ~GroupStateBase() = default;
 
-  /// Whether an exception unwinds that was not when the group was made.
+  /// Whether an exception unwinds that did not unwind yet when the group was made.
   bool unwinds() const noexcept { return std::uncaught_exceptions() > exceptions_; }
 
   /// For opening a channel right away.
   backend::ChannelContext channel_context(const std::string& purpose, Accumulate accumulate,
                                           const backend::DescribeOperation& describe = {}) const;
 
-  /// The same, for a further channel of the group. @param accumulate f32: even if the group's is not
+  /// channel_context() for a further channel of the group. @param accumulate f32: even if the group's is not
   backend::ChannelContext next_channel_context(const std::string& purpose, Accumulate accumulate,
                                                const backend::DescribeOperation& describe,
-                                               backend::AlgorithmPreference algorithms);
+                                               backend::AlgorithmPreference algorithms) const;
 
   /// Prefix of the group that the next split with this color makes.
   std::string next_split_prefix(int color);
@@ -22363,10 +24144,10 @@ class GroupStateBase : public RankContext::Closable, public GroupHandle {
  private:
   const std::string prefix_;  ///< of keys and channel names; empty for the group of all ranks
   const std::shared_ptr<const rendezvous::RankSet> barrier_ranks_;  ///< of the barriers of a subgroup
-  std::atomic<int> channels_opened_{0};
+  mutable std::atomic<int> channels_opened_{0};
   int splits_ = 0;
-  std::mutex numbers_mutex_;
-  std::vector<std::pair<std::string, int>> numbers_;  ///< of each purpose, the last
+  mutable std::mutex numbers_mutex_;
+  mutable std::vector<std::pair<std::string, int>> numbers_;  ///< the last number of each purpose
   const int exceptions_ = std::uncaught_exceptions();
 };
 
@@ -22394,19 +24175,19 @@ class GroupState final : public GroupStateBase {
   auto& order() const noexcept { return resources_->order; }
 
   /// The open communicator. @throws Error (closed) after the rank has left, (invalid_argument) on the control thread.
-  Communicator& live() {
+  Communicator& live() const {
     rank_context_->require_may_block();
     require_open();
     return *resources_->communicator;
   }
 
   /// Blocking: until the work enqueued before `event` has ended. @throws the job's first cause; Error (timeout)
-  void wait(typename Communicator::Stream::Event& event) {
+  void wait(typename Communicator::Stream::Event& event) const {
     backend::block_until_complete(event, live(), *failure(), rank_context_->timeout, members_.rank_in_job());
   }
 
   /// @throws the job's first cause, if the job or the channel has failed
-  void throw_if_failed() { backend::throw_if_failed(live(), *failure(), members_.rank_in_job()); }
+  void throw_if_failed() const { backend::throw_if_failed(live(), *failure(), members_.rank_in_job()); }
 
   /// wait() for the control thread, which is not blocked. Lifetime: the event outlives the wait.
   async::Task<void> completion(const typename Communicator::Stream::Event& event) {
@@ -22447,10 +24228,12 @@ class GroupState final : public GroupStateBase {
     }
   }
 
-  /// Collective, blocking: a new channel for the ranks of this group, from the group's own if the backend can.
-  /// @param accumulate f32: even if the group's is not
-  Communicator open_channel(const std::string& purpose, Accumulate accumulate,
-                            const backend::DescribeOperation& describe, backend::AlgorithmPreference algorithms) {
+  /// Collective, blocking: a new channel for the ranks of this group, which never waits for another, from the group's
+  /// own if the backend can. Every rank opens the same channels in the same order. Error sentences contain `purpose`,
+  /// and the text of `describe` for an operation unless it is empty. @param accumulate f32: even if the group's is not
+  Communicator open_channel(const std::string& purpose, Accumulate accumulate = Accumulate::element,
+                            const backend::DescribeOperation& describe = {},
+                            backend::AlgorithmPreference algorithms = {}) const {
     Communicator& own = live();
     const backend::ChannelContext context = next_channel_context(purpose, accumulate, describe, algorithms);
     const Deadline deadline = Deadline::after(rank_context_->timeout);
@@ -22469,11 +24252,18 @@ class GroupState final : public GroupStateBase {
     }
     Communicator& parent = live();
     start_pending();  // other ranks may wait for this work before they call this
-    Communicator child =
-        make_or_report([&] { return parent.split_blocking(color, key, Deadline::after(rank_context_->timeout)); });
-    rendezvous::Membership members = child.members();
+    std::optional<Communicator> child;
+    try {
+      child.emplace(parent.split_blocking(color, key, Deadline::after(rank_context_->timeout)));
+    } catch (const JobFailed&) {
+      throw;
+    } catch (const Error& error) {
+      report_error(error);  // the other ranks would wait for this one
+      throw;
+    }
+    rendezvous::Membership members = child->members();
     std::shared_ptr<GroupState> state = make(rank_context_, std::move(members), next_split_prefix(color), options_);
-    state->resources_->communicator.emplace(std::move(child));
+    state->resources_->communicator.emplace(*std::move(child));
     return state;
   }
 
@@ -22547,20 +24337,6 @@ class GroupState final : public GroupStateBase {
     }
   }
 
-  /// Reports an error of `make` to the job, since the other ranks would wait for this one. Blocking: 2 s at most beyond
-  /// `make`. @throws the job's first cause
-  template <class Make>
-  Communicator make_or_report(Make make) const {
-    try {
-      return make();
-    } catch (const JobFailed&) {
-      throw;
-    } catch (const Error& error) {
-      report_error(error);
-      throw;
-    }
-  }
-
   std::shared_ptr<ChannelResources> resources_;
 };
 
@@ -22584,12 +24360,148 @@ GroupState<Backend>::~GroupState() {
   }
 }
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED GroupStateBase::GroupStateBase(std::shared_ptr<RankContext> rank_context, rendezvous::Membership members,
+                                              std::string prefix, const GroupOptions& options)
+    : tasks(rank_context->tasks),
+      rank_context_(std::move(rank_context)),
+      members_(std::move(members)),
+      options_(options),
+      prefix_(std::move(prefix)),
+      barrier_ranks_(has_all_ranks() ? nullptr
+                                     : std::make_shared<const rendezvous::RankSet>(
+                                           rendezvous::RankSet::of(members_.ranks_in_job()))) {}
+
+DTRAIN_DEFINED rendezvous::Store GroupStateBase::store() const {
+  rendezvous::Store store = rank_context_->control_plane.store().with_timeout(rank_context_->timeout);
+  return has_all_ranks() ? store : store.with_prefix(prefix_).with_barrier_ranks(barrier_ranks_);
+}
+
+DTRAIN_DEFINED void GroupStateBase::report_abandoned_step(bool unwinding) const noexcept {
+  const auto grace = unwinding ? std::chrono::milliseconds(100) : std::chrono::milliseconds(0);
+  rank_context_->report_after(grace, "a step was abandoned without finish()");
+}
+
+DTRAIN_DEFINED WaitUntilSet GroupStateBase::set_in_background(StoreEntries entries) const {
+  return rank_context_->set_in_background(store(), std::move(entries));
+}
+
+DTRAIN_DEFINED int GroupStateBase::next_number(const std::string& purpose) const {
+  const std::lock_guard lock(numbers_mutex_);
+  auto found = std::find_if(numbers_.begin(), numbers_.end(), [&](const auto& one) { return one.first == purpose; });
+  if (found == numbers_.end()) {
+    found = numbers_.insert(found, {purpose, 0});
+  }
+  return ++found->second;
+}
+
+DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(
+    const std::string& purpose, Accumulate accumulate, const backend::DescribeOperation& describe) const {
+  const std::string name = prefix_ + purpose;
+  start_pending();  // other ranks may wait for this work before they open their channels
+  backend::ChannelContext context{members_,
+                                  name,
+                                  rank_context_->control_plane.store().with_prefix(name + "/"),
+                                  failure(),
+                                  rank_context_->timeout,
+                                  [streams = rank_context_->streams] { streams->run_unattended(); },
+                                  describe,
+                                  accumulate};
+  context.algorithms = options_.algorithms;
+  return context;
+}
+
+DTRAIN_DEFINED backend::ChannelContext GroupStateBase::next_channel_context(
+    const std::string& purpose, Accumulate accumulate, const backend::DescribeOperation& describe,
+    backend::AlgorithmPreference algorithms) const {
+  backend::ChannelContext context = channel_context(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
+                                                    std::max(accumulate, options_.accumulate), describe);
+  if (algorithms == backend::AlgorithmPreference::reproducible) {
+    context.algorithms = context.algorithms.reproducible();
+  } else if (algorithms == backend::AlgorithmPreference::measured) {
+    context.algorithms = context.algorithms.or_measured();
+  }
+  return context;
+}
+
+DTRAIN_DEFINED std::string GroupStateBase::next_split_prefix(int color) {
+  return format_text("{}split-{}-{}/", {prefix_, splits_++, color});
+}
+
+DTRAIN_DEFINED void GroupStateBase::report_error(const Error& error) const {
+  const int self = members_.rank_in_job();
+  failure()->report({CauseKind::exception, self, members_.host, error.what()});
+  failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
+  failure()->throw_if_failed(self);
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::group
+
+// ---- dtrain/group/group_internals.hpp
+
+/// @file
+/// GroupAccess: the GroupState of a process group, for the library's own templates. enqueue_within(): an operation of a
+/// group in the order of a CUDA stream of the program, without a wait of the host. Wrappers, checkpoints and
+/// elastic.hpp call them.
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Gives the GroupState of a ProcessGroup, or what a test's group has as internals(): `GroupAccess::of(group)`.
+struct GroupAccess {
+  template <class Group>
+  static const auto& of(const Group& group) noexcept {
+    return group.internals();
+  }
+};
+
+#if DTRAIN_WITH_CUDA
+
+/// Enqueues a collective (backend::AllReduce and others) on the group's own channel and stream, which reduce device
+/// memory. It runs after the present work of `outer`, a CUDA stream of the program, and before its later work.
+/// Blocking: no. Threads: as the group's collectives. Lifetime: buffers outlive the collective; memory that later work
+/// of `outer` frees or overwrites does.
+/// @throws as the communicator's enqueue; the job's first cause, if the job or the channel has failed: the operation
+/// would be skipped, and its output unwritten; Error (cuda)
+template <class State, class Operation>
+void enqueue_within(const State& state, StreamHandle outer, const Operation& operation) {
+  state.throw_if_failed();
+  auto& order = state.order();  // a wait is for the latest record at the time of its call
+  const stream::cuda::StreamRef own = state.stream();
+  stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) {
+    given.record(order);
+    own.wait(order);
+    const auto let_given_follow = [&] {
+      own.record(order);
+      given.wait(order);
+    };
+    try {
+      state.live().enqueue(operation, own);
+    } catch (...) {  // a part of the operation may be enqueued, on memory that the caller frees now
+      let_given_follow();
+      throw;
+    }
+    let_given_follow();
+  });
+}
+
+/// Blocking: until the present work of `outer` has ended. @throws the job's first cause; Error (timeout)
+template <class State>
+void wait_for_stream(const State& state, StreamHandle outer) {
+  stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) { given.record(state.order()); });
+  state.wait(state.order());
+}
+
+#endif  // DTRAIN_WITH_CUDA
+
 }  // namespace DTRAIN_NAMESPACE::group
 
 // ---- dtrain/group/rank_body.hpp
 
 /// @file
-/// group::RankBody: a rank of run(), which joins its job, runs its body and leaves.
+/// group::RankBody: a rank of run() or Elastic::train(), which joins its job, runs its body and leaves.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -22607,8 +24519,8 @@ class RankBody {
 /// that the body forked exits when it returns from the body.
 int run_rank(int rank, RankBody& body);
 
-/// Ends a process other than `process`: one that the body forked has none of the group's threads, and must not act as
-/// the rank.
+/// Ends a process other than `process`: a process that the body forked has none of the group's threads, and must not
+/// act as the rank.
 void end_if_forked(pid_t process, const std::string& prefix, int exit_code);
 
 /// Flushes stdout. Logs a warning if output was lost.
@@ -22619,7 +24531,7 @@ void report_lost_output(int rank);
 // ---- dtrain/ddp/bucket_plan.hpp
 
 /// @file
-/// Bucket plan: which gradients are reduced together, in which order, and their offsets in the arena.
+/// Bucket plan, by Driver and BucketRebuild: which gradients are reduced together, in which order, at which offsets.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -22852,10 +24764,15 @@ DTRAIN_DEFINED std::vector<std::size_t> parameter_counts(const BucketPlan& plan)
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+namespace DTRAIN_NAMESPACE {
+using ddp::BucketCaps;
+using ddp::BucketPlan;
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/ddp/checkpoint/atomic_file.hpp
 
 /// @file
-/// AtomicFile: a file that is replaced as a whole or not at all.
+/// AtomicFile: replaces a file as a whole or not at all. Checkpoints and timelines are written by it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -22867,8 +24784,8 @@ std::string behind_link(const std::string& path);
 
 }  // namespace detail
 
-/// The attempt of an elastic job in which a file is written. Its writer may be frozen while the next attempt writes the
-/// same file: then it must neither lock that one out nor replace the newer file when it runs again.
+/// The attempt of an elastic job in which a file is written. A writer may be stopped (SIGSTOP) while the next attempt
+/// writes the same file: it must neither lock that attempt out nor replace the newer file when it continues.
 struct WritingAttempt {
   std::uint64_t number = 0;                       ///< 0: the job is not elastic
   std::shared_ptr<const FailureLatch> failure{};  ///< that of the attempt
@@ -22881,8 +24798,8 @@ struct WritingAttempt {
 /// fsync is refused, the file system alone decides when the bytes are on the disk.
 /// - Without commit() no file remains. Only a killed process leaves PATH.part, which no other user may read and which
 /// its owner's next writer removes.
-/// - A writer locks PATH.part while it lives, so that two writers do not mix. On a file system without locks a second
-/// writer replaces PATH.part, and commit() of the first one throws Error (refused).
+/// - A writer locks PATH.part until its end, so that two writers do not mix their bytes. On a file system without locks
+///   a second writer replaces PATH.part, and commit() of the first one throws Error (refused).
 /// - In an elastic job the file is PATH.part.ATTEMPT, and commit() throws the attempt's cause once the attempt has
 /// failed, and Error (refused) if another writer has replaced `path` meanwhile. The file of a killed writer is
 /// removed by a writer of a later attempt of the job. Blocking: the file system. Threads: one.
@@ -22914,7 +24831,7 @@ class AtomicFile {
   /// Rejects other than regular files: as root, renaming would replace /dev/null by a file.
   void inspect_replaced();
 
-  /// Creates PATH.part, which no process has opened and only this user may open. @returns false if a retry may succeed
+  /// Creates PATH.part, which only this user may open. @returns false if a retry may succeed
   bool create_and_lock();
 
   /// Lets only this user open PATH.part until commit(), if the file system allows chmod. @returns false if the file was
@@ -22969,7 +24886,7 @@ class AtomicFile {
 
 /// @file
 /// DistributedSampler: the samples of a data set that this rank processes, in batches (SampleBatches); the shuffle is
-/// the same with every compiler and standard library.
+/// the same with every compiler and standard library. Programs loop over it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -23007,7 +24924,6 @@ class SampleBatches {
     std::size_t batch_ = 0;
   };
 
-  /// The number of batches.
   std::size_t size() const noexcept { return (samples_.size() + batch_size_ - 1) / batch_size_; }
   bool empty() const noexcept { return samples_.empty(); }
 
@@ -23044,7 +24960,6 @@ class SampleShares {
   SampleShares(std::vector<std::size_t> samples, std::vector<std::size_t> ends, std::vector<float> weights)
       : samples_(std::move(samples)), ends_(std::move(ends)), weights_(std::move(weights)) {}
 
-  /// The number of steps.
   std::size_t size() const noexcept { return ends_.size(); }
 
   /// The share of step `step`, which is less than size().
@@ -23107,6 +25022,9 @@ struct SamplerOptions {
   int world_size = 1;
   std::uint64_t seed = 0;
   bool shuffle = true;  ///< a new order in every epoch; false: 0, 1, 2, ...
+  /// batches() and shares() leave out the last global batch of an epoch if it has fewer than global_batch samples, so
+  /// that all batches have one size. With `shuffle` other samples are left out in each epoch; evaluation() has all.
+  bool drop_last = false;
 };
 
 /// Gives each rank its samples of every global batch. Every epoch has one global order of the data set, which depends
@@ -23115,7 +25033,8 @@ struct SamplerOptions {
 /// @ingroup checkpoints
 class DistributedSampler {
  public:
-  /// @throws Error (invalid_argument) for an empty data set or batch, or a rank outside 0..world_size-1.
+  /// @throws Error (invalid_argument) for an empty data set or batch, a rank outside 0..world_size-1, or drop_last
+  /// with a data set smaller than the global batch.
   explicit DistributedSampler(const SamplerOptions& options);
 
   /// A sampler for this rank of the group: `DistributedSampler{group, {.dataset_size = n, .global_batch = b}}`. The
@@ -23130,7 +25049,8 @@ class DistributedSampler {
 
   /// Batches for training. Step k takes positions [k*B, min((k+1)*B, N)) of the global order (B: global_batch, N:
   /// dataset_size). With n ranks and L samples in such a slice, each rank gets ceil(L/n) of them: at rank, rank+n,
-  /// rank+2n, ... modulo L. So all ranks have the same number of steps, and of samples in each step.
+  /// rank+2n, ... modulo L. So all ranks have the same number of steps, and of samples in each step. If B does not
+  /// divide N, the last batch is shorter on every rank, unless drop_last leaves it out.
   /// Example, L = 4 and n = 3: rank 0 gets positions 0 and 3 of the slice, rank 1 gets 1 and 0, rank 2 gets 2 and 1.
   /// Rank 0 warns in epoch 0 if n does not divide B: some samples of each step then count twice.
   SampleBatches batches(std::uint64_t epoch) const;
@@ -23148,7 +25068,10 @@ class DistributedSampler {
   std::vector<std::size_t> global_order(std::uint64_t epoch) const;
 
   /// Steps in an epoch, the same on every rank.
-  std::size_t steps_per_epoch() const noexcept { return (options_.dataset_size - 1) / options_.global_batch + 1; }
+  std::size_t steps_per_epoch() const noexcept {
+    return options_.drop_last ? options_.dataset_size / options_.global_batch
+                              : (options_.dataset_size - 1) / options_.global_batch + 1;
+  }
 
   const SamplerOptions& options() const noexcept { return options_; }
 
@@ -23162,16 +25085,120 @@ class DistributedSampler {
   std::size_t rank() const noexcept { return static_cast<std::size_t>(options_.rank); }
   std::size_t ranks() const noexcept { return static_cast<std::size_t>(options_.world_size); }
 
+  /// The epoch's global order, as far as its steps go.
+  std::vector<std::size_t> order_of_steps(std::uint64_t epoch) const;
+
   /// ceil(length / ranks), without overflow.
   std::size_t share(std::size_t length) const noexcept { return (length - 1) / ranks() + 1; }
 
   SamplerOptions options_;
 };
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t seed, std::uint64_t epoch) {
+  std::vector<std::size_t> order(count);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  SplitMix64 generator = epoch_generator(seed, epoch);
+  for (std::size_t place = count; place > 1; --place) {
+    std::swap(order[place - 1], order[generator.below(place)]);
+  }
+  return order;
+}
+
+DTRAIN_DEFINED DistributedSampler::DistributedSampler(const SamplerOptions& options) : options_(options) {
+  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
+    throw_error(Errc::invalid_argument,
+                "a sampler was made for rank {} of {}; give group.rank() and group.world_size()",
+                {options.rank, options.world_size});
+  }
+  if (options.dataset_size == 0) {
+    throw_error(Errc::invalid_argument, "a sampler was made for a data set without samples; load the data first");
+  }
+  if (options.global_batch == 0) {
+    throw_error(Errc::invalid_argument,
+                "a sampler was made with a global batch of 0 samples; give the samples of all ranks in one step");
+  }
+  if (options.drop_last && options.dataset_size < options.global_batch) {
+    throw_error(Errc::invalid_argument,
+                "a sampler was made with drop_last for {} samples and a global batch of {}: no step would be left; "
+                "give a smaller batch",
+                {options.dataset_size, options.global_batch});
+  }
+}
+
+DTRAIN_DEFINED std::vector<std::size_t> DistributedSampler::order_of_steps(std::uint64_t epoch) const {
+  std::vector<std::size_t> order = global_order(epoch);
+  order.resize(std::min(order.size(), steps_per_epoch() * options_.global_batch));
+  return order;
+}
+
+DTRAIN_DEFINED SampleBatches DistributedSampler::batches(std::uint64_t epoch) const {
+  const std::vector<std::size_t> order = order_of_steps(epoch);
+  const std::size_t slice = std::min(options_.global_batch, order.size());
+  if (epoch == 0 && rank() == 0 && slice % ranks() != 0) {
+    log(LogLevel::warning,
+        format_text("a global batch of {} samples on {} ranks: each step has {} samples twice, so that "
+                    "every rank has {}; a multiple of {} has none twice",
+                    {slice, ranks(), share(slice) * ranks() - slice, share(slice), ranks()}));
+  }
+  std::vector<std::size_t> mine;
+  mine.reserve((order.size() / slice + 1) * share(slice));
+  for (std::size_t begin = 0; begin < order.size(); begin += slice) {
+    const std::size_t length = std::min(slice, order.size() - begin);
+    for (std::size_t taken = 0; taken < share(length); ++taken) {
+      mine.push_back(order[begin + (rank() + taken * ranks()) % length]);
+    }
+  }
+  return {std::move(mine), share(slice)};
+}
+
+DTRAIN_DEFINED SampleShares DistributedSampler::shares(std::uint64_t epoch) const {
+  const std::vector<std::size_t> order = order_of_steps(epoch);
+  std::vector<std::size_t> mine;
+  std::vector<std::size_t> ends;
+  std::vector<float> weights;
+  for (std::size_t begin = 0; begin < order.size(); begin += std::min(options_.global_batch, order.size() - begin)) {
+    const std::size_t length = std::min(options_.global_batch, order.size() - begin);
+    const std::size_t before = mine.size();
+    for (std::size_t position = rank(); position < length; position += ranks()) {
+      mine.push_back(order[begin + position]);
+    }
+    const auto share = static_cast<double>(mine.size() - before);
+    weights.push_back(static_cast<float>(share * static_cast<double>(ranks()) / static_cast<double>(length)));
+    if (mine.size() == before) {
+      mine.push_back(order[begin]);
+    }
+    ends.push_back(mine.size());
+  }
+  return {std::move(mine), std::move(ends), std::move(weights)};
+}
+
+DTRAIN_DEFINED SampleBatches DistributedSampler::evaluation() const {
+  std::vector<std::size_t> mine;
+  mine.reserve(options_.dataset_size / ranks() + 1);
+  for (std::size_t sample = rank(); sample < options_.dataset_size; sample += ranks()) {
+    mine.push_back(sample);
+  }
+  return {std::move(mine), share(std::min(options_.global_batch, options_.dataset_size))};
+}
+
+DTRAIN_DEFINED std::vector<std::size_t> DistributedSampler::global_order(std::uint64_t epoch) const {
+  if (options_.shuffle) {
+    return shuffled_order(options_.dataset_size, options_.seed, epoch);
+  }
+  std::vector<std::size_t> order(options_.dataset_size);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  return order;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
 using ddp::DistributedSampler;
+using ddp::SampleBatches;
 using ddp::SamplerOptions;
 using ddp::SampleShare;
 using ddp::SampleShares;
@@ -23181,7 +25208,7 @@ using ddp::SampleShares;
 
 /// @file
 /// DdpOptions: options of DistributedDataParallel; PlanChoice: whether its buckets are given, or chosen from
-/// measurements of the first steps.
+/// measurements of the first steps. Programs give them to the wrapper.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -23224,7 +25251,9 @@ class PlanChoice {
 struct DdpOptions {
   std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
   std::size_t first_bucket_bytes = BucketCaps{}.first_bucket_bytes;  ///< above bucket_bytes it counts as bucket_bytes
-  ReduceOp reduce_op = ReduceOp::average;                            ///< or sum
+  /// Or sum. A loss that is summed over the samples, and not averaged, takes the sum: the average of the ranks' sums
+  /// would be the sum over all samples divided by the ranks.
+  ReduceOp reduce_op = ReduceOp::average;
   Accumulate accumulate = Accumulate::element;  ///< f32 for f16 and bf16, even if GroupOptions do not request it
   /// Keeps the first bucket plan, so that every run with the same model, options, ranks and nodes gives the same bits.
   /// A backend that does not promise the same bits (backend::Determinism) is rejected.
@@ -23298,7 +25327,7 @@ using ddp::PlanChoice;
 // ---- dtrain/ddp/driver_access.hpp
 
 /// @file
-/// DriverAccess: the part of a DistributedDataParallel that optimizers and planners of the library use.
+/// DriverAccess: the part of a DistributedDataParallel that optimizers, planners and libtorch.hpp use.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -23314,7 +25343,7 @@ struct DriverAccess {
   /// on every rank if two ranks construct different optimizers
   template <class Ddp>
   static void agree_on_reduction(Ddp& ddp, const std::string& reduction) {
-    const auto group = group::GroupAccess::of(ddp.group());
+    const auto& group = group::GroupAccess::of(ddp.group());
     group.rank_context()->require_may_block();
     of(ddp).agree_on_reduction(group, reduction);
   }
@@ -23325,7 +25354,7 @@ struct DriverAccess {
 // ---- dtrain/ddp/failure_context.hpp
 
 /// @file
-/// FailureContext: latch, rank and group with which a reducer reports failures to its job.
+/// FailureContext: latch, rank and group, by which a wrapper's Driver and Reducer report failures to their job.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -23399,7 +25428,7 @@ DTRAIN_DEFINED void FailureContext::report_abandoned_step(bool unwinding) const 
 
 /// @file
 /// PackedBroadcast: broadcasts of rank 0's tensors, of which small ones share a broadcast; broadcast_values(): gives
-/// every rank the parameter values and buffers of rank 0, once, before training.
+/// every rank the parameter values and buffers of rank 0, once, before training. Driver and load_checkpoint() use them.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -23409,7 +25438,8 @@ inline constexpr std::size_t largest_pack = std::size_t{1} << 20;
 
 /// Small tensors in host memory are copied into packs, each of which is one broadcast of bytes; a model of thousands of
 /// biases would otherwise need a broadcast, with its latency, for each. Every other tensor has a separate broadcast.
-/// Allocates memory for one pack. Lifetime: it and the tensors' memory outlive the broadcasts. Pinned.
+/// Allocates memory for one pack. Lifetime: the object, which is not movable, and the tensors' memory outlive the
+/// broadcasts.
 class PackedBroadcast {
  public:
   /// @param tensors equal in number, size and kind of device on every rank
@@ -23475,13 +25505,46 @@ void broadcast_values(Communicator& communicator, typename Communicator::Stream 
   wait();
 }
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED PackedBroadcast::PackedBroadcast(std::span<const TensorView> tensors, bool packs) {
+  std::size_t most = 0;
+  for (const TensorView& tensor : tensors) {
+    const std::size_t bytes = tensor.bytes();
+    if (bytes == 0) continue;
+    if (!packs || bytes > largest_packed_tensor || tensor.device.kind != DeviceKind::host) {
+      alone_.push_back(tensor.flat());
+      continue;
+    }
+    if (packs_.empty() || packs_.back().bytes + bytes > largest_pack) {
+      packs_.push_back({small_.size(), small_.size(), 0});
+    }
+    small_.push_back(tensor.flat());
+    packs_.back().end += 1;
+    packs_.back().bytes += bytes;
+    most = std::max(most, packs_.back().bytes);
+  }
+  if (most != 0) memory_.reset(new std::byte[most]);
+}
+
+DTRAIN_DEFINED void PackedBroadcast::copy(const Pack& pack, bool gathers) const noexcept {
+  std::byte* at = memory_.get();
+  for (std::size_t i = pack.first; i < pack.end; ++i) {
+    const BufferView& tensor = small_[i];
+    std::memcpy(gathers ? at : tensor.data, gathers ? tensor.data : at, tensor.bytes());
+    at += tensor.bytes();
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/parameter.hpp
 
 /// @file
 /// Parameter: a name, the memory of its value and the memory of its gradient; PresentValue: where the value is, in
-/// models whose values move.
+/// models whose values move. A model's parameters() returns them.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -23500,14 +25563,19 @@ using ReadValue = std::function<PresentValue(std::size_t parameter)>;
 /// One trainable tensor of a model: `{"weights", tensor_view(weights), tensor_view(gradients)}`. Value and gradient
 /// have the same shape, dtype and device, and are contiguous. Lifetime: both keep their addresses until the model's
 /// DistributedDataParallel is destroyed.
-/// All gradients of a model may lack memory: `tensor_view<float>(nullptr, shape)`. Such a model calls ready(i, view,
-/// stream), and every step has a ShardedOptimizer, which keeps its share of the gradients.
+/// All gradients of a model may lack memory: `tensor_view<float>(nullptr, shape)`. Such a model calls ready(i, view),
+/// and every step has a ShardedOptimizer, which keeps its share of the gradients.
 /// @ingroup training
 struct Parameter {
   std::string name;
   TensorView value;
   TensorView gradient;
 };
+
+/// A list of parameters in place of a model: `DistributedDataParallel ddp{list, group}`. The wrapper copies the list;
+/// the tensors keep their addresses until the wrapper is destroyed.
+/// @ingroup training
+using ParameterList = std::vector<Parameter>;
 
 /// "parameter 3 'fc1.weight'".
 inline std::string describe_parameter(std::size_t index, const std::string& name) {
@@ -23518,13 +25586,15 @@ inline std::string describe_parameter(std::size_t index, const std::string& name
 
 namespace DTRAIN_NAMESPACE {
 using ddp::Parameter;
+using ddp::ParameterList;
+using ddp::ReadValue;
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/ddp/hooks/gradient_hook.hpp
 
 /// @file
 /// The concept GradientHook, and GradientBucket, which a hook reduces in place of the all-reduce; CountedChannel: the
-/// communicator on which a hook enqueues, with a count of its bytes.
+/// communicator on which a hook enqueues, with a count of its bytes. HookWork calls the hook for each bucket.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -23642,8 +25712,8 @@ struct GradientBucket {
 /// may be a template of the communicator: `template <class C> void prepare(std::span<const Parameter> parameters)`. Or
 /// it has a second parameter, `std::span<const TensorView> buffers`: the buffers that steps broadcast
 /// (DdpOptions::broadcast_buffers).
-/// - `hook.keeps_buffers()`, equal on all ranks, is called when a step begins: true leaves each rank its own buffers in
-/// the step.
+/// - `hook.skips_buffer_broadcast()`, equal on all ranks, is called when a step begins: true leaves each rank its own
+/// buffers in the step.
 /// - `hook.plan(channel, plan, deadline)` gets the communicator and the ddp::BucketPlan before the first step, and
 /// whenever the buckets change, between steps. All ranks call plan() alike, so that it may allocate by
 /// channel.allocate_blocking().
@@ -23676,7 +25746,7 @@ struct HookFunctions {
   std::string description;
   std::function<void(std::span<const Parameter>, std::span<const TensorView>)> prepare;
   std::function<void(const GradientBucket<C>&)> reduce;
-  std::function<bool()> keeps_buffers;
+  std::function<bool()> skips_buffer_broadcast;
   std::function<void(ReadValue)> read_values;
   std::function<void(C&, const BucketPlan&, Deadline)> plan;
   std::function<std::uint64_t(int)> items_per_bucket;
@@ -23706,8 +25776,8 @@ HookFunctions<C> hook_functions(H&& hook) {
   } else if constexpr (requires(Parameters parameters) { kept->prepare(parameters); }) {
     functions.prepare = [kept](Parameters parameters, Buffers) { kept->prepare(parameters); };
   }
-  if constexpr (requires { static_cast<bool>(kept->keeps_buffers()); }) {
-    functions.keeps_buffers = [kept] { return static_cast<bool>(kept->keeps_buffers()); };
+  if constexpr (requires { static_cast<bool>(kept->skips_buffer_broadcast()); }) {
+    functions.skips_buffer_broadcast = [kept] { return static_cast<bool>(kept->skips_buffer_broadcast()); };
   }
   if constexpr (requires(C & channel, const BucketPlan& plan, Deadline deadline) {
                   kept->plan(channel, plan, deadline);
@@ -23726,17 +25796,23 @@ HookFunctions<C> hook_functions(H&& hook) {
   }
   return functions;
 }
+template <class C>
+HookFunctions<C> hook_functions(HookFunctions<C>&& functions) {
+  return std::move(functions);
+}
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
+using ddp::BucketGradient;
+using ddp::CountedChannel;
 using ddp::GradientBucket;
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/ddp/model.hpp
 
 /// @file
-/// Model concept: a class with parameters().
+/// Model concept: a class with parameters(). DistributedDataParallel requires it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -23768,6 +25844,16 @@ concept ParametersAreParameters = HasParameters<M> && requires(M& model) {
 /// @ingroup training
 template <class M>
 concept Model = HasParameters<M> && ParametersAreSized<M> && ParametersAreParameters<M>;
+
+/// A list, which has no parameters(): wrappers of lists are DistributedDataParallel<ParameterList, P>.
+template <class M>
+concept IsParameterList = std::same_as<M, ParameterList>;
+
+/// Whether M is a complete type at the first use of this concept: a class is not while its members are declared.
+template <class M>
+concept IsComplete = requires {
+  sizeof(M);
+};
 
 /// A Model whose gradients DistributedDataParallel may place. After `bind_gradient(i, view)`, gradient i lives at
 /// `view`: same shape, dtype and device as before, content already copied. Called at construction, and once more at the
@@ -23819,7 +25905,7 @@ using ddp::Model;
 // ---- dtrain/ddp/address_check.hpp
 
 /// @file
-/// Address check: detects parameters whose memory has moved since the model was wrapped.
+/// Address check: finds parameters whose memory has moved since the wrapping. Reducer calls it in each step.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -23978,7 +26064,7 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void AddressCheck::refuse_other_model(const st
 // ---- dtrain/ddp/collect_parameters.hpp
 
 /// @file
-/// Collection of a model's parameters and buffers; rejects those that cannot be trained.
+/// Collection of a model's parameters and buffers for Driver and optimizers; rejects those that cannot be trained.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -23996,8 +26082,8 @@ void add(std::vector<TensorView>& buffers, const TensorView& buffer);
 
 }  // namespace detail
 
-/// Checks parameters. Every gradient has memory, unless all gradients lack it (see Parameter) or the model has
-/// bind_gradient.
+/// Checks parameters. Some have elements: a library may make them only in its first forward pass. Every gradient has
+/// memory, unless all gradients lack it (see Parameter) or the model has bind_gradient.
 /// @throws Error (invalid_argument)
 void check_parameters(const std::vector<Parameter>& parameters, bool binds);
 
@@ -24080,6 +26166,14 @@ DTRAIN_DEFINED void check_parameters(const std::vector<Parameter>& parameters, b
   if (parameters.empty()) {
     throw_error(Errc::invalid_argument, "the model's parameters() is empty: there is nothing to train");
   }
+  if (std::all_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) {
+        return parameter.value.bytes() == 0 && parameter.gradient.bytes() == 0;
+      })) {
+    throw_error(Errc::invalid_argument,
+                "all {} parameters of the model have 0 elements: there is nothing to train; a library that makes them "
+                "in its first pass has not made them yet: run one forward pass before wrapping the model",
+                {parameters.size()});
+  }
   const bool some_have_memory = std::any_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) {
     return parameter.gradient.data != nullptr && parameter.gradient.bytes() != 0;
   });
@@ -24127,7 +26221,7 @@ DTRAIN_DEFINED std::vector<GradientSize> gradient_sizes(std::span<const Paramete
 
 /// @file
 /// Model signature: names, shapes, types and options that must be the same on all ranks, and the first difference
-/// between two ranks' models, as a sentence.
+/// between two ranks' models, as a sentence. Driver makes one, model_agreement.hpp compares it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -24320,13 +26414,13 @@ DTRAIN_DEFINED ModelSignature model_signature(std::span<const Parameter> paramet
 // ---- dtrain/ddp/agreement/model_agreement.hpp
 
 /// @file
-/// Model agreement: all ranks compare their models before training, and all fail alike if two differ.
+/// Model agreement in Driver and load_checkpoint(): all ranks compare their models, and all fail alike if two differ.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Collective, blocking: rank 0 publishes its signature and the other ranks compare. O(1) messages a rank if all agree.
-/// Each instance in a job uses its own `prefix`, the same on all ranks. @param doing for the warning of a rank that
-/// waits long for rank 0: "wrapping a model"
+/// Collective, blocking: rank 0 publishes its signature and the other ranks compare. O(1) messages for each rank if all
+/// agree. Each instance in a job uses its own `prefix`, the same on all ranks. @param doing for the warning of a rank
+/// that waits long for rank 0: "wrapping a model"
 /// @throws Error (disagreement) on the rank that differs and JobFailed on all others, with the same sentence: the first
 /// difference and both ranks; Error (limit) for a model whose signature is beyond max_signature_bytes.
 void agree_blocking(const group::GroupHandle& group, const std::string& prefix, const ModelSignature& mine,
@@ -24337,7 +26431,8 @@ void agree_blocking(const group::GroupHandle& group, const std::string& prefix, 
 // ---- dtrain/ddp/checkpoint/named_tensor.hpp
 
 /// @file
-/// NamedTensor: a tensor of a checkpoint, with its name; tensor access: how a checkpoint reads and writes its elements.
+/// NamedTensor: a tensor of a checkpoint, with its name; NamedBytes: bytes of any length; tensor access: how a
+/// checkpoint reads and writes their elements. Programs list them for checkpoints and Elastic::keep().
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -24347,7 +26442,27 @@ namespace DTRAIN_NAMESPACE::ddp {
 struct NamedTensor {
   std::string name;
   TensorView value;
+  std::string* bytes = nullptr;  ///< of NamedBytes, in place of `value`
+
+  /// The view of the elements: `value`, or the bytes as they are now.
+  TensorView present() const {
+    return bytes == nullptr ? value : tensor_view(reinterpret_cast<std::uint8_t*>(bytes->data()), {bytes->size()});
+  }
 };
+
+/// Bytes of the training state whose number may change, such as a library's serialised solver:
+/// `state.push_back(dtrain::NamedBytes{"solver", bytes})`. Loading resizes the string; the file has a tensor of u8. An
+/// elastic job does not keep them. Lifetime: the string outlives the calls that get the state.
+/// @ingroup checkpoints
+struct NamedBytes {
+  std::string name;
+  std::string& bytes;
+
+  operator NamedTensor() const { return {name, {nullptr, {0}, DType::u8, {}}, &bytes}; }
+};
+
+/// The most bytes of a NamedBytes that are written or read.
+inline constexpr std::size_t max_named_bytes = std::size_t{1} << 32;
 
 /// The values of a model's parameters, with their names. Gradients are not included: every step computes them anew.
 /// @ingroup checkpoints
@@ -24355,7 +26470,8 @@ std::vector<NamedTensor> parameter_values(std::span<const Parameter> parameters)
 
 /// Names, shapes and types of the tensors, for comparison between ranks and with files.
 /// @param on_devices whether device memory is allowed
-/// @throws Error (unsupported) if device memory is not allowed; (invalid_argument) for too long a name or no memory
+/// @throws Error (unsupported) if device memory is not allowed; (invalid_argument) for a name that is too long, or a
+/// tensor without memory
 std::vector<ParameterSignature> tensor_signatures(std::span<const NamedTensor> tensors, bool on_devices = false);
 
 /// How a checkpoint reads and writes the elements of a tensor. In this class elements are in host memory, and are read
@@ -24482,15 +26598,20 @@ DTRAIN_DEFINED std::vector<ParameterSignature> tensor_signatures(std::span<const
       throw_error(Errc::invalid_argument, "the name of tensor {} of a checkpoint has {} bytes; at most {} are possible",
                   {signatures.size(), tensor.name.size(), max_parameter_name_bytes});
     }
-    if (!on_devices && tensor.value.device.kind != DeviceKind::host) {
-      throw_error(Errc::unsupported, "tensor {} of a checkpoint is on {}; copy it to host memory and give that",
-                  {signatures.size(), to_string(tensor.value.device)});
+    const TensorView value = tensor.present();
+    if (tensor.bytes != nullptr && value.bytes() > max_named_bytes) {
+      throw_error(Errc::limit, "NamedBytes {} of a checkpoint have {} bytes; at most {} are possible",
+                  {signatures.size(), value.bytes(), max_named_bytes});
     }
-    if (tensor.value.data == nullptr && tensor.value.bytes() != 0) {
+    if (!on_devices && value.device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported, "tensor {} of a checkpoint is on {}; copy it to host memory and give that",
+                  {signatures.size(), to_string(value.device)});
+    }
+    if (value.data == nullptr && value.bytes() != 0) {
       throw_error(Errc::invalid_argument, "tensor {} of a checkpoint has no memory; allocate it before",
                   {signatures.size()});
     }
-    signatures.push_back({tensor.name, tensor.value.shape, tensor.value.dtype, DeviceKind::host});
+    signatures.push_back({tensor.name, value.shape, value.dtype, DeviceKind::host});
   }
   return signatures;
 }
@@ -24500,6 +26621,7 @@ DTRAIN_DEFINED std::vector<ParameterSignature> tensor_signatures(std::span<const
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
+using ddp::NamedBytes;
 using ddp::NamedTensor;
 using ddp::parameter_values;
 }  // namespace DTRAIN_NAMESPACE
@@ -24508,7 +26630,7 @@ using ddp::parameter_values;
 
 /// @file
 /// Checkpoint file: its format with the list of tensors (header), and how one process writes tensors to it and reads
-/// them back.
+/// them back. Rank 0 in checkpoint.hpp calls it, and every rank in shard_files.hpp.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -24525,7 +26647,6 @@ inline constexpr std::size_t checkpoint_digest_bytes = std::tuple_size_v<Sha256D
 /// The longest list that is written or read.
 inline constexpr std::size_t max_checkpoint_list_bytes = std::size_t{64} << 20;
 
-/// The most tensors in a checkpoint.
 inline constexpr std::size_t max_checkpoint_tensors = std::size_t{1} << 20;
 
 /// The bytes before the elements. @throws Error (limit) for a list that a reader would reject
@@ -24534,12 +26655,13 @@ std::vector<std::byte> checkpoint_header(std::vector<ParameterSignature> tensors
 /// The size of all elements in bytes. @returns nullopt if it is more than `most`
 std::optional<std::uint64_t> element_bytes(std::span<const ParameterSignature> tensors, std::uint64_t most);
 
-/// Writes the tensors' present values to `path`. If it is interrupted, `path` has these or its former content, whole.
-/// Blocking: the file system. @throws as AtomicFile, write_checkpoint
+/// Writes the tensors' present values to `path`. If the call is interrupted, `path` has the new or the former content
+/// as a whole. Blocking: the file system. @throws as AtomicFile, write_checkpoint
 void write_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess&& access = {},
                            WritingAttempt attempt = {});
 
-/// Reads the tensors' values from `path`. Blocking: the file system. @returns false if there is no file
+/// Reads the tensors' values from `path`, and gives NamedBytes the file's length. Blocking: the file system. @returns
+/// false if there is no file
 /// @throws Error (protocol) if it is no checkpoint, is damaged or has other tensors: values are unchanged; (the
 /// system's code)
 bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors, TensorAccess&& access = {});
@@ -24554,7 +26676,7 @@ std::optional<std::vector<ParameterSignature>> read_checkpoint_list(const std::s
 
 /// @file
 /// State of hooks beyond a step. Residuals: the part of each gradient that a rank has not sent yet, for error feedback;
-/// HookRanks: the number of ranks that a hook's steps reduce over, which the group given to its state() must have.
+/// HookRanks: the number of ranks that a hook's steps reduce over, which the group of its state() must have.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -24647,7 +26769,7 @@ DTRAIN_DEFINED void refuse_second_model(const char* hook) {
 // ---- dtrain/ddp/hooks/adasum.hpp
 
 /// @file
-/// hooks::Adasum: adds orthogonal gradients, averages parallel ones, and interpolates for all others.
+/// hooks::Adasum: a program's hook that adds orthogonal gradients, averages parallel ones, and interpolates others.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -24659,7 +26781,7 @@ struct AdasumLevel {
   std::size_t begin;  ///< this rank's elements in the bucket, of its group's vector
   std::size_t count;
   const float* received;  ///< the same elements of the other group's vector
-  bool is_second;         ///< whether the own group is the second one
+  bool is_second;         ///< whether this rank's group is the second one
   double* products;       ///< of each gradient: aa, bb, ab; summed over the ranks of both groups between the calls
 
   /// Writes the products of each gradient that has elements on this rank.
@@ -24773,7 +26895,7 @@ class Adasum {
 
 /// @file
 /// hooks::Cast: reduces f32 gradients as bf16 or f16, so that half of the bytes travel; DeviceCast rounds and widens
-/// them on a device.
+/// them on a device. A program gives it to the wrapper.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -25043,7 +27165,7 @@ DTRAIN_DEFINED void detail::add_errors(ddp::Residuals& errors, std::span<const d
 // ---- dtrain/ddp/hooks/local_sgd.hpp
 
 /// @file
-/// hooks::LocalSgd: steps without communication, and averaged weights every few steps.
+/// hooks::LocalSgd: a program's hook for steps without communication, with averaged weights every few steps.
 
 namespace DTRAIN_NAMESPACE::hooks {
 
@@ -25095,7 +27217,7 @@ class LocalSgd {
     ranks_.step_is_for("hooks::LocalSgd", bucket.channel.size());
     if (!is_local()) bucket.channel.enqueue(backend::AllReduce{bucket.values, bucket.values, bucket.op}, bucket.stream);
   }
-  bool keeps_buffers() const noexcept { return is_local(); }
+  bool skips_buffer_broadcast() const noexcept { return is_local(); }
 
   /// Counts a step, and averages the weights after every `every` local steps. Collective, blocking: every rank calls it
   /// after each step of its optimizer. @returns whether it averaged @throws the job's first cause
@@ -25239,7 +27361,7 @@ DTRAIN_DEFINED void LocalSgd::copy(const Joined& joined, bool gathers) const noe
 
 /// @file
 /// hooks::PowerSgd: reduces two thin factors of each gradient matrix instead of the matrix; PowerSgdBucket: the hook's
-/// work on one bucket, between the all-reduces.
+/// work on one bucket, between the all-reduces. A program gives it to the wrapper.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -25353,13 +27475,8 @@ class PowerSgd {
     bucket.compress([work]() noexcept { work.decompress(); });
   }
 
-  /// State for save_checkpoint and load_checkpoint. The call averages the residuals over the ranks: the state becomes
-  /// equal on all ranks, and no residual is lost.
-  /// On the same number of ranks, a training that continues from the file has the bits of the training that wrote it.
-  /// On another number of ranks it has the same residuals.
-  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped, with the wrapper's
-  /// group. Lifetime: the views refer to this object. @throws Error (invalid_argument) for a group of another number of
-  /// ranks than the wrapper's, in the next step if no step has run; the job's first cause
+  /// State for save_checkpoint and load_checkpoint, with the conditions and errors of Cast::state(). On another number
+  /// of ranks the residuals are the same. Collective, blocking. Lifetime: the views refer to this object.
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
     ranks_.state_is_for("hooks::PowerSgd", group.world_size());
@@ -25387,7 +27504,7 @@ class PowerSgd {
 // ---- dtrain/ddp/hooks/top_k.hpp
 
 /// @file
-/// hooks::TopK: sends the largest elements of each gradient, which LargestElements selects.
+/// hooks::TopK: a program's hook that sends the largest elements of each gradient; LargestElements selects them.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -25478,14 +27595,9 @@ class TopK {
     bucket.compress([this, gradients, ranks, factor]() noexcept { decompress(gradients, ranks, factor); });
   }
 
-  /// State for save_checkpoint and load_checkpoint. The call averages the residuals over the ranks: the state becomes
-  /// equal on all ranks, and no residual is lost.
-  /// On the same number of ranks, a training that continues from the file has the bits of the training that wrote it.
-  /// On another number of ranks it has the same residuals, if the same gradients are compressed there; otherwise
-  /// loading throws.
-  /// Collective, blocking: every rank calls it between the same steps, once the model is wrapped, with the wrapper's
-  /// group. Lifetime: the views refer to this object. @throws Error (invalid_argument) for a group of another number of
-  /// ranks than the wrapper's, in the next step if no step has run; the job's first cause
+  /// State for save_checkpoint and load_checkpoint, with the conditions and errors of Cast::state(). On another number
+  /// of ranks the residuals are the same if the same gradients are compressed there; otherwise loading throws.
+  /// Collective, blocking. Lifetime: the views refer to this object.
   template <class Group>
   std::vector<ddp::NamedTensor> state(const Group& group) {
     ranks_.state_is_for("hooks::TopK", group.world_size());
@@ -25533,7 +27645,7 @@ class TopK {
 // ---- dtrain/ddp/precision/gradient_norm.hpp
 
 /// @file
-/// Global L2 norm of the reduced gradients, measured in each bucket's collective or after it.
+/// Global L2 norm of reduced gradients, if StepOptions ask for it: measured in each bucket's collective or after it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -25663,7 +27775,7 @@ using ddp::StepOptions;
 // ---- dtrain/ddp/precision/loss_scaler.hpp
 
 /// @file
-/// LossScaler: a factor of the loss that keeps small gradients representable in f16, adapted to overflows.
+/// LossScaler: a program's factor of the loss that keeps small f16 gradients representable, adapted to overflows.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -25789,7 +27901,7 @@ using ddp::LossScalerOptions;
 // ---- dtrain/ddp/precision/master_weights.hpp
 
 /// @file
-/// MasterWeights: f32 copies of a model's parameters and gradients, for optimizers of 16-bit models.
+/// MasterWeights: a program's f32 copies of parameters and gradients, for optimizers of 16-bit models.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -25873,7 +27985,7 @@ using ddp::MasterWeights;
 // ---- dtrain/ddp/profile/running_bucket.hpp
 
 /// @file
-/// Running bucket: step and bucket of the current communication, for error sentences.
+/// Running bucket: the step and bucket that BucketReduction communicates now, for error sentences.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -25935,7 +28047,7 @@ DTRAIN_DEFINED std::string RunningBucket::describe(backend::Operation operation)
 
 /// @file
 /// Step record: one event of a step, and its time; step recorder: a lock-free ring of records, of fixed size, that any
-/// thread writes.
+/// thread writes. StepMeter writes them, timeline.hpp and MeasuredPlan read them.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -25995,7 +28107,7 @@ class StepRecorder {
     RecordSlot& slot = slots_[number & (slots_.size() - 1)];
     const std::uint64_t before = slot.number.exchange(busy, std::memory_order_acquire);
     if (before == busy) {
-      return;  // another thread has been writing here for a whole turn of the ring: this record is dropped
+      return;  // another thread has written this slot for a whole turn of the ring: drop the record
     }
     // A reader of a half-written record sees different numbers before and after reading it.
     slot.step.store(step, std::memory_order_release);
@@ -26055,11 +28167,16 @@ DTRAIN_DEFINED std::vector<StepRecord> StepRecorder::records(std::uint64_t first
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+namespace DTRAIN_NAMESPACE {
+using ddp::StepEvent;
+using ddp::StepRecord;
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/ddp/planning/bucket_planner.hpp
 
 /// @file
 /// BucketPlanner: interface of an object that changes a reducer's bucket plan and variant of all_reduce between its
-/// first steps; plan_state(): its plan as a tensor of a checkpoint.
+/// first steps; plan_state(): its plan as a tensor of a checkpoint. BucketRebuild asks it between steps.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26073,7 +28190,7 @@ struct FinishedStep {
 /// A plan as the numbers of a checkpoint: see SavedPlan in saved_plan.hpp. Zeros: no plan yet.
 using SavedPlanNumbers = std::array<std::int64_t, 6>;
 
-/// Threads: the thread that drives the steps. Pinned: a checkpoint's tensors refer to its numbers.
+/// Threads: the thread that drives the steps. Not movable: a checkpoint's tensors refer to its numbers.
 /// The class has a function pointer and no virtual function. g++ would put a virtual function's only implementation
 /// into each program that may call it, even without a planner (-fdevirtualize-speculatively).
 class BucketPlanner {
@@ -26088,7 +28205,6 @@ class BucketPlanner {
     return after_step_(*this, order, step);
   }
 
-  /// Whether the plan changes no more.
   bool is_settled() const noexcept { return is_settled_; }
   /// The variant of all_reduce for the next steps, a position in PlannerSetup::variants; 0 without variants.
   std::size_t variant() const noexcept { return variant_; }
@@ -26110,7 +28226,7 @@ class BucketPlanner {
   bool is_settled_ = false;
   bool wants_ready_times_ = false;
   std::size_t variant_ = 0;
-  SavedPlanNumbers saved_{};    ///< a loaded checkpoint's until the plan is settled
+  SavedPlanNumbers saved_{};    ///< those of a loaded checkpoint, until the plan is settled
   SavedPlanNumbers settled_{};  ///< valid once the plan is settled
 
  private:
@@ -26121,7 +28237,7 @@ class BucketPlanner {
 struct PlannerSetup {
   const DdpOptions& options;
   std::span<const Parameter> parameters;
-  bool binds_gradients;  ///< whether the model does
+  bool binds_gradients;  ///< whether the model binds its gradients
   const std::shared_ptr<const group::GroupHandle>& group;
   const std::string& prefix;            ///< of this wrapper's keys
   std::vector<const char*> variants{};  ///< of the wrapper's communicator: see backend::HasVariants
@@ -26173,7 +28289,7 @@ using ddp::plan_state;
 
 /// @file
 /// MeasuredPlan: measures the first steps and chooses bucket sizes and the variant of all_reduce; keeps the given plan
-/// if the chosen one is no gain.
+/// if the chosen one is no gain. The wrapper makes it for PlanChoice::measured; BucketRebuild asks it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26186,14 +28302,14 @@ inline constexpr std::size_t given_plan_steps = 5;
 // ---- dtrain/ddp/profile/step_meter.hpp
 
 /// @file
-/// Step meter: times of the phases of steps.
+/// Step meter: times of the phases of steps. BucketReduction owns it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Sums over steps.
 struct StepTimes {
-  /// From the end of a pass to begin(): forward pass, optimizer, data. This time and `backward` include passes under
-  /// no_sync().
+  /// From the end of a pass to begin(): forward pass, optimizer, data; also a backward pass that ends before the
+  /// program calls begin(). This time and `backward` include passes under no_sync().
   std::chrono::nanoseconds forward{};
   std::chrono::nanoseconds backward{};       ///< from begin() to finish()
   std::chrono::nanoseconds communication{};  ///< duration of the collectives, on a device without the copies
@@ -26392,7 +28508,7 @@ class StepMeter {
 // ---- dtrain/ddp/profile/device_times.hpp
 
 /// @file
-/// Device times: duration of the buckets' collectives on a device, and the part that the backward pass hid.
+/// Device times for CudaGradientCopier: duration of the buckets' collectives, and the part that the backward pass hid.
 
 #if DTRAIN_WITH_CUDA
 
@@ -26474,8 +28590,8 @@ class DeviceTimes {
     under_way_ = false;
   }
 
-  /// Adds the steps that the device has completed to the meter. Blocking: no. Does nothing while a step is open or
-  /// after an abandoned step: threads that launch buckets may use the same entries.
+  /// Adds the steps that the device has completed to the meter. Blocking: no. No effect while a step is open or after
+  /// an abandoned step, because threads that launch buckets may use the same entries.
   void collect() noexcept {
     if (under_way_ || count_ == 0) {
       return;
@@ -26549,7 +28665,7 @@ class DeviceTimes {
 
 /// @file
 /// ReducerStatistics: counts and times of a reducer's steps, as a struct and as a line; SlowestRank: the rank with the
-/// longest forward and backward passes, for which the other ranks wait.
+/// longest forward and backward passes, for which the other ranks wait. The wrapper's statistics() returns it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26566,8 +28682,10 @@ struct ReducerStatistics {
   std::uint64_t measured_steps = 0;
   std::uint64_t unreduced_passes = 0;           ///< passes under no_sync() before these steps
   const char* why_nothing_is_hidden = nullptr;  ///< set if communication runs in finish() only
-  CompressedTraffic hook{};                     ///< traffic of a gradient hook's collectives, failed steps included
-  CompressedTraffic wire{};                     ///< traffic of this rank in a topology that sends f32 in 16 bits
+  /// Whether begin() was called: `times.forward` may contain backward passes, and is called computing in texts.
+  bool program_drives_steps = false;
+  CompressedTraffic hook{};  ///< traffic of a gradient hook's collectives, failed steps included
+  CompressedTraffic wire{};  ///< traffic of this rank in a topology that sends f32 in 16 bits
 };
 
 /// @param counts steps, bytes and buckets, and whether all steps are measured
@@ -26575,7 +28693,8 @@ ReducerStatistics statistics_of(const StepMeter& meter, ReducerStatistics counts
                                 const CompressedTraffic& wire) noexcept;
 
 /// Means over the steps: "a step of 200: forward 3.1 ms, backward 8.2 ms, communication 5 ms (hidden 4.4 ms), exposed
-/// 0.6 ms, 100 MB in 12 buckets". Omits times that were not measured. Gives the reason if less than 1% was hidden.
+/// 0.6 ms, 100 MB in 12 buckets"; with begin() "computing 3.1 ms", because a library may have made the backward pass
+/// before it. Omits times that were not measured. Gives the reason if less than 1% was hidden.
 /// With a hook or a wire type: ", sent as 50 MB (50 MB saved, compressing 1.2 ms)".
 /// @ingroup times
 std::string to_string(const ReducerStatistics& statistics);
@@ -26656,7 +28775,8 @@ DTRAIN_DEFINED std::string to_string(const ReducerStatistics& statistics) {
                                  : format_text(" and {} passes under no_sync()", {statistics.unreduced_passes});
   return format_text(
       "a step of {}{}: {}{}{}, {} in {}{}{}{}",
-      {statistics.steps, passes, part("forward ", times.forward), part(", backward ", times.backward),
+      {statistics.steps, passes, part(statistics.program_drives_steps ? "computing " : "forward ", times.forward),
+       part(", backward ", times.backward),
        statistics.is_measured
            ? format_text("{}{}{}){}", {measured(", communication ", times.communication),
                                        measured(" (hidden ", times.hidden), why, measured(", exposed ", times.exposed)})
@@ -26716,10 +28836,16 @@ DTRAIN_DEFINED SlowestRank find_slowest_rank_blocking(const backend::StoreRef& s
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+namespace DTRAIN_NAMESPACE {
+using ddp::ReducerStatistics;
+using ddp::SlowestRank;
+using ddp::StepTimes;
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/ddp/rank0_task.hpp
 
 /// @file
-/// Rank 0 task: a file operation that rank 0 runs and whose result every rank gets.
+/// Rank 0 task: a file operation that rank 0 runs and whose result every rank gets. Checkpoints and timelines call it.
 
 namespace DTRAIN_NAMESPACE::ddp::detail {
 
@@ -26735,7 +28861,7 @@ void wait_for_rank0_blocking(const Group& group, const backend::StoreRef& store,
     } catch (const Error& error) {
       if (error.code() != make_error_code(Errc::timeout)) throw;
       log(LogLevel::warning,
-          format_text("rank {}: after {} rank {} is still {}; this rank waits as long as that one is alive",
+          format_text("rank {}: after {} rank {} is still {}; this rank waits until that rank has finished or is lost",
                       {group.members().rank_in_job(), duration_text(Deadline::Clock::now() - began),
                        group.members().rank_in_job(0), doing}));
     }
@@ -26814,7 +28940,7 @@ bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work wo
 
 /// @file
 /// Checkpoints of a whole job: rank 0 reads and writes the file, every rank gets the values; PendingCheckpoint: one
-/// that a thread writes while the training goes on.
+/// that a thread writes while the training goes on. Programs call it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26828,6 +28954,7 @@ void agree_on_tensors_blocking(const Group& group, std::span<const NamedTensor> 
   // Not in the file, but the device decides how the values are sent.
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     signature.parameters[i].device = tensors[i].value.device.kind;
+    if (tensors[i].bytes != nullptr) signature.parameters[i].shape = tensors[i].value.shape;  // any length on each rank
   }
   const Deadline deadline = Deadline::after(group.timeout());
   const int count = group::GroupAccess::of(group).next_number("checkpoint");
@@ -26845,13 +28972,28 @@ void wait_for_weights(const Group& group, std::span<const NamedTensor> tensors) 
   group::GroupAccess::of(group).rank_context()->pending_weights->wait_for(memory);
 }
 
+/// Collective, blocking: NamedBytes get the length that rank 0 has read.
+template <class Group>
+void resize_bytes_blocking(const Group& group, std::span<const NamedTensor> tensors) {
+  std::vector<std::int64_t> lengths;
+  for (const NamedTensor& tensor : tensors) {
+    if (tensor.bytes != nullptr) lengths.push_back(static_cast<std::int64_t>(tensor.bytes->size()));
+  }
+  if (lengths.empty()) return;
+  group.broadcast(lengths, 0);
+  auto length = lengths.begin();
+  for (const NamedTensor& tensor : tensors) {
+    if (tensor.bytes != nullptr) tensor.bytes->resize(static_cast<std::size_t>(*length++));
+  }
+}
+
 template <class Group>
 WritingAttempt writing_attempt(const Group& group) {
   const auto& handle = *group::GroupAccess::of(group).handle();
   return {handle.elastic_attempt(), handle.failure()};
 }
 
-/// The barrier of save_checkpoint. A rank that does not come may have been kept from it by `if (rank == 0)`.
+/// The barrier of save_checkpoint. A rank that does not come may have skipped the call by `if (rank == 0)`.
 template <class Group>
 void barrier_of_save(const Group& group, const std::string& path) {
   const auto context = [&] {
@@ -26895,8 +29037,8 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
   }));
 }
 
-/// Every rank's `tensors` get the values of rank 0's file at `path`. Only rank 0 needs access to the file. Call it
-/// before or after wrapping the model. Collective, blocking: as save_checkpoint.
+/// Every rank's `tensors` get the values of rank 0's file at `path`, NamedBytes also its length. Only rank 0 needs
+/// access to the file. Call it before or after wrapping the model. Collective, blocking: as save_checkpoint.
 /// @returns false on every rank if rank 0 has no such file
 /// @throws Error (disagreement) or JobFailed if the ranks' tensors differ: the first difference and both ranks; Error
 /// (disagreement) on every rank for ranks that give different names;
@@ -26911,9 +29053,10 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
   if (!detail::run_on_rank0_blocking(group, "reading the checkpoint " + sanitize(path), read)) {
     return false;
   }
+  detail::resize_bytes_blocking(group, tensors);
   std::vector<TensorView> values;
   for (const NamedTensor& tensor : tensors) {
-    values.push_back(tensor.value);
+    values.push_back(tensor.present());
   }
   PackedBroadcast packed(values, group.world_size() > 1);
   packed.launch(
@@ -26940,7 +29083,7 @@ class TensorSnapshot {
 };
 
 /// A checkpoint that save_checkpoint_async writes. Threads: one at a time. Movable. A default-constructed or moved-from
-/// one has nothing to wait for.
+/// object has no checkpoint to wait for.
 /// @ingroup checkpoints
 class PendingCheckpoint {
  public:
@@ -26951,7 +29094,7 @@ class PendingCheckpoint {
   /// exception of `write`
   PendingCheckpoint(std::function<void()> write, std::function<void(const std::function<void()>&)> finish);
   PendingCheckpoint(PendingCheckpoint&&) noexcept = default;
-  /// Blocking: as the destructor of the former one.
+  /// Blocking: as the destructor of the checkpoint that is replaced.
   PendingCheckpoint& operator=(PendingCheckpoint&&) noexcept = default;
 
   /// Blocking: until this rank's part is written. Without wait() it is not known whether the checkpoint is whole.
@@ -27002,14 +29145,15 @@ DTRAIN_DEFINED TensorSnapshot::TensorSnapshot(std::span<const NamedTensor> tenso
   static_cast<void>(tensor_signatures(tensors, access.takes_device_memory()));
   std::size_t bytes = 0;
   for (const NamedTensor& tensor : tensors) {
-    bytes += tensor.value.bytes();
+    bytes += tensor.present().bytes();
   }
   memory_.reset(new std::byte[bytes]);
   std::byte* next = memory_.get();
   for (const NamedTensor& tensor : tensors) {
-    const std::span<const std::byte> elements = access.fetch(tensor.value);
+    const TensorView value = tensor.present();
+    const std::span<const std::byte> elements = access.fetch(value);
     kernels::copy_bytes(next, elements.data(), elements.size());
-    tensors_.push_back({tensor.name, {next, tensor.value.shape, tensor.value.dtype, {}}});
+    tensors_.push_back({tensor.name, {next, value.shape, value.dtype, {}}});
     next += elements.size();
   }
 }
@@ -27055,7 +29199,7 @@ using ddp::save_checkpoint_async;
 /// @file
 /// Timeline of a whole job, the step records of all ranks as Chrome trace JSON for Perfetto and chrome://tracing, which
 /// rank 0 gathers and writes; RankTimeline: one rank's message to rank 0; ClockOffset: rank 0's clock minus this
-/// rank's, estimated over the store.
+/// rank's, estimated over the store. Programs call write_timeline().
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27198,6 +29342,180 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
   }));
 }
 
+#if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+/// A JSON string. `text` is made printable, so only quotes and backslashes are escaped.
+inline std::string json_string(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char byte : sanitize(text)) {
+    if (byte == '"' || byte == '\\') quoted += '\\';
+    quoted += byte;
+  }
+  return quoted + '"';
+}
+
+/// Writes events, one a line. Begins and ends of spans are paired; a record whose other half the ring has lost is
+/// omitted.
+class Trace {
+ public:
+  using Time = StepRecord::Clock::time_point;
+
+  explicit Trace(Time origin) : origin_(origin) {}
+
+  void add(const RankTimeline& rank, std::span<const std::string> parameters) {
+    process_ = rank.rank;
+    offset_ = rank.clock_offset;
+    open_.clear();
+    name("process_name", 0, format_text("rank {} on {}", {rank.rank, rank.host}));
+    constexpr const char* rows[] = {"step", "gradient ready", "launched, not started", "reduce"};
+    for (int row = 0; row < 4; ++row) {
+      name("thread_name", row, rows[row]);
+    }
+    for (const StepRecord& record : rank.records) {
+      add(record, parameters);
+    }
+  }
+
+  std::string take() noexcept { return std::move(text_); }
+
+ private:
+  using Duration = StepRecord::Clock::duration;
+
+  void add(const StepRecord& record, std::span<const std::string> parameters) {
+    const std::string bucket = "bucket " + std::to_string(record.index);
+    switch (record.event) {
+      case StepEvent::begun:
+      case StepEvent::launched:
+      case StepEvent::waiting: open(record); break;
+      case StepEvent::ready:
+        line("\"i\",\"s\":\"t\"", 1,  // an instant, which needs a scope
+             record.index < parameters.size() ? parameters[record.index] : std::to_string(record.index),
+             ",\"ts\":" + microseconds(since_origin(record.time)) + of_step(record.step));
+        break;
+      case StepEvent::started:
+        close(StepEvent::launched, 2, bucket, record);
+        open(record);
+        break;
+      case StepEvent::reduced: close(StepEvent::started, 3, bucket, record); break;
+      case StepEvent::finished:
+        close(StepEvent::waiting, 0, "waiting", record);
+        close(StepEvent::begun, 0, "step " + std::to_string(record.step), record);
+        break;
+    }
+  }
+
+  void open(const StepRecord& record) { open_[{record.event, record.step, record.index}] = record.time; }
+
+  /// Writes the span from the record of `begin` to `record`, if it is open.
+  void close(StepEvent begin, int thread, const std::string& name, const StepRecord& record) {
+    const auto found = open_.find({begin, record.step, record.index});
+    if (found == open_.end()) return;
+    line("\"X\"", thread, name,
+         ",\"ts\":" + microseconds(since_origin(found->second)) +
+             ",\"dur\":" + microseconds(std::max(record.time - found->second, {})) + of_step(record.step));
+    open_.erase(found);
+  }
+
+  void name(const char* what, int thread, const std::string& value) {
+    line("\"M\"", thread, what, ",\"args\":{\"name\":" + json_string(value) + "}");
+  }
+
+  void line(const char* phase, int thread, const std::string& name, const std::string& rest) {
+    text_ += format_text("{}{\"ph\":{},\"name\":{},\"pid\":{},\"tid\":{}{}}",
+                         {text_.empty() ? "\n" : ",\n", phase, json_string(name), process_, thread, rest});
+  }
+
+  Duration since_origin(Time time) const { return time + offset_ - origin_; }
+
+  /// "1234.567" for a duration that is not negative. Exact, and with a point in every locale of the program.
+  static std::string microseconds(Duration duration) {
+    const std::int64_t count = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+    return format_text("{}.{}", {count / 1000, std::to_string(1000 + count % 1000).substr(1)});
+  }
+
+  static std::string of_step(std::uint64_t step) { return ",\"args\":{\"step\":" + std::to_string(step) + "}"; }
+
+  Time origin_;
+  std::string text_;
+  int process_ = 0;
+  std::chrono::nanoseconds offset_{};
+  std::map<std::tuple<StepEvent, std::uint64_t, std::uint32_t>, Time> open_;  ///< by event, step and index
+};
+
+inline StepRecord::Clock::time_point earliest(std::span<const RankTimeline> ranks) {
+  std::optional<StepRecord::Clock::time_point> first;
+  for (const RankTimeline& rank : ranks) {
+    for (const StepRecord& record : rank.records) {
+      const auto time = record.time + rank.clock_offset;
+      first = first ? std::min(*first, time) : time;
+    }
+  }
+  return first.value_or(StepRecord::Clock::time_point{});
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters) {
+  detail::Trace trace(detail::earliest(ranks));
+  std::string clocks;
+  for (const RankTimeline& rank : ranks) {
+    trace.add(rank, parameters);
+    if (rank.clock_uncertainty.count() != 0) {
+      clocks += format_text("{}rank {} to within {} us",
+                            {clocks.empty() ? "" : ", ", rank.rank, rank.clock_uncertainty.count() / 1000});
+    }
+  }
+  const std::string clock = clocks.empty() ? "one clock" : "rank 0's clock; estimated over the store: " + clocks;
+  return "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[" + trace.take() +
+         "\n],\"otherData\":{\"clock\":" + detail::json_string(clock) + "}}\n";
+}
+
+DTRAIN_DEFINED void write_trace(const std::string& path, std::span<const RankTimeline> ranks,
+                                std::span<const std::string> parameters) {
+  const std::string text = timeline_json(ranks, parameters);
+  AtomicFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+inline void fields(Serializer& of, StepRecord& record) {
+  std::chrono::nanoseconds time = record.time.time_since_epoch();
+  of.number(record.step);
+  of.number(record.index);
+  of.choice(record.event, StepEvent::begun, StepEvent::finished);
+  fields(of, time);
+  record.time = StepRecord::Clock::time_point(time);
+}
+
+/// All members but the rank, which the reader knows.
+inline void fields(Serializer& of, RankTimeline& timeline) {
+  of.raw_text(timeline.host, 256);
+  fields(of, timeline.clock_offset);
+  fields(of, timeline.clock_uncertainty);
+  of.list(timeline.records, 0, max_timeline_bytes / step_record_bytes,
+          [&of](StepRecord& record) { fields(of, record); });
+}
+
+DTRAIN_DEFINED std::string serialise(RankTimeline timeline, std::size_t most) {
+  std::vector<StepRecord>& records = timeline.records;
+  if (records.size() > most) {
+    records.erase(records.begin(), records.end() - static_cast<std::ptrdiff_t>(most));
+  }
+  return to_bytes(std::move(timeline));
+}
+
+DTRAIN_DEFINED std::optional<RankTimeline> parse_rank_timeline(int rank, std::string_view bytes) {
+  std::optional<RankTimeline> timeline = try_from_bytes<RankTimeline>(bytes);
+  if (timeline) {
+    timeline->rank = rank;
+  }
+  return timeline;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
@@ -27207,7 +29525,7 @@ using ddp::write_timeline;
 // ---- dtrain/ddp/ready.hpp
 
 /// @file
-/// Ready: callback by which a backward pass marks a gradient as final.
+/// Ready: callback by which a backward pass marks a gradient as final. A program calls it in backward().
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27216,7 +29534,8 @@ namespace DTRAIN_NAMESPACE::ddp {
 struct ReadyGradient {
   std::size_t parameter = 0;             ///< index in parameters()
   std::optional<StreamHandle> stream{};  ///< final once the work now enqueued there has run; nullopt: final already
-  const TensorView* memory = nullptr;    ///< null: the parameter's own gradient memory; read during the call only
+  /// Null: the parameter's own gradient memory. The view is read during the call only, and so is host memory.
+  const TensorView* memory = nullptr;
 };
 
 /// The only type of dtrain that a model's backward pass needs; no template, so that models can be in .cpp files.
@@ -27245,9 +29564,17 @@ class Ready {
   /// GPU.
   void operator()(std::size_t parameter, StreamHandle stream) const { (*this)(ReadyGradient{parameter, stream}); }
 
-  /// In this step the gradient is in `gradient` (an autograd engine's own tensor), which stays unchanged until the step
-  /// is finished; with zero::Gradients, until the call returns. After the step the reduced values are in the
-  /// parameter's own gradient memory.
+  /// In this step the gradient is final in `gradient`: host memory that may lie elsewhere in each step, such as a
+  /// graph's or scratch memory. Blocking: no; copies the gradient. After the call the program may write or free the
+  /// memory, unless the parameter's own gradient lies there. After the step the reduced values are in the parameter's
+  /// own gradient memory.
+  template <std::same_as<TensorView> View>  // so that ready(i, {}) is a stream
+  void operator()(std::size_t parameter, const View& gradient) const {
+    (*this)(ReadyGradient{parameter, std::nullopt, &gradient});
+  }
+
+  /// The same for a gradient that is final once the work now enqueued on `stream` has run (an autograd engine's own
+  /// tensor). On a GPU it stays unchanged until the step is finished; in host memory, until the call returns.
   void operator()(std::size_t parameter, const TensorView& gradient, StreamHandle stream) const {
     (*this)(ReadyGradient{parameter, stream, &gradient});
   }
@@ -27270,7 +29597,7 @@ using ddp::ReadyGradient;
 
 /// @file
 /// Gradient table: addresses, name and shape of each parameter's gradient, checks of ready() arguments, and
-/// descriptions of parameters for error sentences.
+/// descriptions of parameters for error sentences. GradientArena owns it, Reducer checks ready() by it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27513,8 +29840,8 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse(const ReadyGradient
   }
   if (!gradient.memory) {
     names_.refuse_ready(i,
-                        "came without memory, and the parameter's own gradient has none; call ready(i, view, stream) "
-                        "with a view of the gradient");
+                        "came without memory, and the parameter's own gradient has none; call ready(i, view) with a "
+                        "view of the gradient (on a GPU ready(i, view, stream))");
   }
   const TensorView& given = *gradient.memory;
   if (is_same_kind(gradient)) names_.refuse_ready(i, alignment_problem(given));
@@ -27530,7 +29857,7 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse(const ReadyGradient
 // ---- dtrain/ddp/broadcast/buffer_broadcast.hpp
 
 /// @file
-/// Broadcast of rank 0's buffers to every rank, in one collective at the end of each step that does not keep them.
+/// BucketReduction's broadcast of rank 0's buffers, in one collective at the end of each step that does not skip it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27557,13 +29884,13 @@ class BufferBroadcast {
     }
   }
 
-  /// @param keeps whether this step leaves each rank its own buffers; the same on all ranks
-  void begin_step(bool keeps) noexcept { keeps_ = keeps; }
+  /// @param skips whether this step leaves each rank its own buffers; the same on all ranks
+  void begin_step(bool skips) noexcept { skips_ = skips; }
 
   /// Enqueues the broadcast, after the copier's earlier work, which has waited for the streams that wrote the buffers.
   template <class Copier>
   void launch(Communicator& communicator, Copier& copier) {
-    if (!memory_ || keeps_) {
+    if (!memory_ || skips_) {
       return;
     }
     if (is_root_) {
@@ -27579,7 +29906,7 @@ class BufferBroadcast {
   template <class Copier>
   void finish(Copier& copier) {
     if constexpr (!Copier::copies_on_stream) {
-      if (!keeps_) scatter(copier);
+      if (!skips_) scatter(copier);
     }
   }
 
@@ -27592,7 +29919,7 @@ class BufferBroadcast {
   }
 
   bool is_root_;
-  bool keeps_ = false;
+  bool skips_ = false;
   std::optional<typename Communicator::Allocation> memory_;
   BufferView all_{};
   std::vector<GradientSlot> slots_;
@@ -27603,11 +29930,11 @@ class BufferBroadcast {
 // ---- dtrain/ddp/gradient_arena.hpp
 
 /// @file
-/// GradientArena: the memory of the buckets, by a plan, and the place of each gradient there.
+/// GradientArena: the memory of the buckets, by a plan, and the place of each gradient there. BucketReduction owns it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Pinned: others refer to the plan and the table. Threads: const members concurrently.
+/// Not movable: other objects refer to the plan and the table. Threads: const members concurrently.
 template <backend::Communicator Communicator>
 class GradientArena {
  public:
@@ -27624,7 +29951,6 @@ class GradientArena {
   const GradientTable& gradients() const noexcept { return gradients_; }
   GradientTable& gradients() noexcept { return gradients_; }
 
-  /// Range of a bucket.
   BufferView range(std::size_t bucket) const noexcept { return range_of(plan_.buckets[bucket], data()); }
   std::size_t buckets() const noexcept { return plan_.buckets.size(); }
 
@@ -27691,7 +30017,7 @@ class GradientArena {
 
 /// @file
 /// Bucket rebuild: between steps, plans the buckets again, in the observed ready order or by a planner, and moves
-/// gradients in place (Rearrangement).
+/// gradients in place (Rearrangement). Reducer asks it before each step.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27798,16 +30124,16 @@ void rearrange(std::byte* base, std::span<Block> blocks, std::span<std::byte> sc
   detail::Rearrangement<Copy>(blocks, scratch, std::move(copy)).run(base);
 }
 
-/// Callbacks with which a reducer rebuilds its buckets. Without `agree` and `planner` it keeps its first plan.
+/// Callbacks with which a reducer rebuilds its buckets. Without `agreed_order` and `planner` it keeps its first plan.
 struct BucketRebuild {
   /// Collective, blocking: returns rank 0's order; `order` is this rank's.
-  std::function<std::vector<std::size_t>(const std::vector<std::size_t>& order)> agree;
+  std::function<std::vector<std::size_t>(const std::vector<std::size_t>& order)> agreed_order;
   /// Calls the model's bind_gradient: gradient `parameter` is at `view` now. Required if a gradient is bound.
   std::function<void(std::size_t parameter, const TensorView& view)> bind;
   /// Rank 0 alone: called with its order when its last gradient is ready; may be empty. Blocking: no. Other ranks wait
-  /// in `agree` for this publication. The publication must not wait for this rank's finish(), which may wait for other
-  /// ranks in another channel.
-  std::function<void(const std::vector<std::size_t>& order)> publish{};
+  /// in `agreed_order` for this publication. The publication must not wait for this rank's finish(), which may wait
+  /// for other ranks in another channel.
+  std::function<void(const std::vector<std::size_t>& order)> publish_order{};
   int ranks_on_host = 1;  ///< ranks that move their gradients at the same time
   std::shared_ptr<BucketPlanner> planner{};
 
@@ -27986,7 +30312,7 @@ DTRAIN_DEFINED std::vector<Block> blocks_of(const GradientTable& gradients, cons
 // ---- dtrain/ddp/reduction/cuda/bucket_copies.hpp
 
 /// @file
-/// BucketCopies: the copies that pack and unpack the gradients of a bucket in device memory, or multiply gradients.
+/// BucketCopies of CudaGradientCopier: the copies that pack and unpack a bucket's gradients, or multiply them.
 
 #if DTRAIN_WITH_CUDA
 
@@ -28070,7 +30396,7 @@ class BucketCopies {
 // ---- dtrain/ddp/reduction/cuda/copy_streams.hpp
 
 /// @file
-/// Copy streams: two CUDA streams that pack and unpack gradients beside the communication stream.
+/// Copy streams: CudaGradientCopier's two CUDA streams, which pack and unpack beside the communication stream.
 
 #if DTRAIN_WITH_CUDA
 
@@ -28159,7 +30485,7 @@ class CopyStreams {
 // ---- dtrain/ddp/reduction/cuda/cuda_bucket_norms.hpp
 
 /// @file
-/// CudaBucketNorms: the norm of reduced gradients in device memory, measured after each bucket's collective.
+/// CudaBucketNorms of a BucketReduction: the norm of gradients in device memory, measured after each collective.
 
 #if DTRAIN_WITH_CUDA
 
@@ -28338,7 +30664,7 @@ class CudaBucketNorms {
 // ---- dtrain/ddp/reduction/cuda/producer_streams.hpp
 
 /// @file
-/// ProducerStreams: the streams that produced gradients of a bucket or a step, each with a CUDA event.
+/// ProducerStreams of CudaGradientCopier: the streams that produced a bucket's gradients, each with an event.
 
 #if DTRAIN_WITH_CUDA
 
@@ -28412,7 +30738,7 @@ class ProducerStreams {
 // ---- dtrain/ddp/reduction/cuda/cuda_gradient_copier.hpp
 
 /// @file
-/// CUDA gradient copier: packs and unpacks gradients in device memory, ordered by streams, without host waits.
+/// CudaGradientCopier of a BucketReduction: packs and unpacks in device memory, ordered by streams, without host waits.
 
 #if DTRAIN_WITH_CUDA
 
@@ -28454,7 +30780,7 @@ class CudaGradientCopier {
 
   /// Lets later steps multiply each gradient by `factor` before the collective, bound gradients in place. @pre
   /// scales_averages()
-  void scale_gradients(double factor) {
+  void scale_when_packing(double factor) {
     factor_ = factor;
     rebuild_buckets();
   }
@@ -28507,7 +30833,7 @@ class CudaGradientCopier {
     producers.record();
   }
 
-  void before(std::size_t bucket) {
+  void before_collective(std::size_t bucket) {
     const std::vector<std::size_t>& parameters = plan_->buckets[bucket].parameters;
     for (const std::size_t parameter : parameters) {
       const GradientSlot& slot = (*gradients_)[parameter];
@@ -28527,7 +30853,7 @@ class CudaGradientCopier {
     stamp(bucket, StepEvent::started);
   }
 
-  void after(std::size_t bucket) {
+  void after_collective(std::size_t bucket) {
     times_.reduced(bucket, stream_);
     stamp(bucket, StepEvent::reduced);
     for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
@@ -28691,14 +31017,14 @@ class CudaGradientCopier {
 // ---- dtrain/ddp/reduction/host_gradient_copier.hpp
 
 /// @file
-/// Host gradient copier: packs gradients in host memory in the thread that calls ready(), and unpacks in finish().
+/// HostGradientCopier of a BucketReduction: packs in the thread that calls ready(), and unpacks in finish().
 
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// A gradient copier is the part of a reducer that differs between streams. BucketReduction calls it with indices in
-/// range; CudaGradientCopier has further members, which are called if `copies_on_stream`.
-/// Threads: `on_gradient_ready` concurrently, for different parameters; `before` and `after` under
-/// PendingBuckets' mutex; everything else between steps. Lifetime: table, plan and meter outlive it.
+/// range; CudaGradientCopier has further members, which are called if `copies_on_stream`. Threads: `on_gradient_ready`
+/// concurrently, for different parameters; before_collective and after_collective under PendingBuckets' mutex;
+/// everything else between steps. Lifetime: table, plan and meter outlive it.
 template <stream::Stream Stream>
 class HostGradientCopier {
  public:
@@ -28732,15 +31058,14 @@ class HostGradientCopier {
     (*gradients_)[parameter].pack_from(gradient);
   }
 
-  /// Fills the gradient's place with zeros.
   void zero_fill(std::size_t parameter) const noexcept {
     clear((*gradients_)[parameter].place, (*gradients_)[parameter].bytes);
   }
 
-  /// Called before and after the collective of a bucket is enqueued. Here both enqueue stamps, and after() records the
-  /// event reduced(bucket). CudaGradientCopier packs in before() and unpacks in after().
-  void before(std::size_t bucket) const { stamp(bucket, StepEvent::started); }
-  void after(std::size_t bucket) {
+  /// BucketReduction calls both around the enqueueing of a bucket's collective. Here they enqueue stamps, and the
+  /// second records the event reduced(bucket); a CudaGradientCopier packs in the first and unpacks in the second.
+  void before_collective(std::size_t bucket) const { stamp(bucket, StepEvent::started); }
+  void after_collective(std::size_t bucket) {
     stamp(bucket, StepEvent::reduced);
     stream_.record(reduced_[bucket]);
   }
@@ -28825,7 +31150,7 @@ class HostGradientCopier {
 // ---- dtrain/ddp/reduction/gradient_copier.hpp
 
 /// @file
-/// Selection of the gradient copier and of the class that measures norms, for a communicator's stream.
+/// Selection of BucketReduction's gradient copier and of the class that measures norms, by the communicator's stream.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28867,7 +31192,7 @@ inline constexpr bool can_measure_norms = requires(BucketNormsFor<Stream> norms,
 // ---- dtrain/ddp/setup/bucket_order_broadcast.hpp
 
 /// @file
-/// Bucket order broadcast: rank 0 publishes its ready order, by which every rank plans its buckets.
+/// Bucket order broadcast, which Driver sets up: rank 0 publishes its ready order, by which every rank plans buckets.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28880,12 +31205,76 @@ std::vector<std::size_t> read_order_blocking(const group::GroupHandle& group, co
 void set_up_order_broadcast(BucketRebuild& rebuild, const std::shared_ptr<const group::GroupHandle>& group,
                             const std::string& prefix);
 
+#if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+inline constexpr std::size_t order_entry_bytes = 4;
+
+/// @throws Error (protocol) for bytes that are not `count` indices.
+inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t count) {
+  if (bytes.size() != count * order_entry_bytes) {
+    throw_error(Errc::protocol, "rank 0's order of parameters has {} bytes, not {}; do both run the same program?",
+                {bytes.size(), count * order_entry_bytes});
+  }
+  Serializer reader(bytes);
+  std::vector<std::size_t> order(count);
+  for (std::size_t& parameter : order) {
+    std::uint32_t index = 0;
+    reader.number(index);
+    parameter = index;
+  }
+  return order;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::vector<std::size_t> read_order_blocking(const group::GroupHandle& group, const std::string& prefix,
+                                                            std::size_t count, Deadline deadline) {
+  const backend::StoreRef store = group.store_ref();
+  std::string bytes;
+  try {
+    bytes = rendezvous::join_value_chunks(
+        prefix + "order", count * detail::order_entry_bytes,
+        [&](const std::string& name) { return store.take_blocking(name, group.members().world_size - 1, deadline); });
+  } catch (const Error&) {
+    group.failure()->throw_if_failed(group.members().rank_in_job());  // the first cause names its rank
+    throw;
+  }
+  return detail::order_in(bytes, count);
+}
+
+DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild,
+                                           const std::shared_ptr<const group::GroupHandle>& group,
+                                           const std::string& prefix) {
+  const auto wait_until_published = std::make_shared<group::WaitUntilSet>();  // empty until rank 0 publishes
+  if (group->members().rank == 0 && group->members().world_size > 1) {
+    rebuild.publish_order = [group, prefix, wait_until_published](const std::vector<std::size_t>& order) {
+      Serializer writer;
+      for (const std::size_t parameter : order) {
+        auto index = static_cast<std::uint32_t>(parameter);
+        writer.number(index);
+      }
+      *wait_until_published = group->set_in_background(rendezvous::value_chunks(prefix + "order", writer.characters()));
+    };
+  }
+  rebuild.agreed_order = [group, prefix, wait_until_published](const std::vector<std::size_t>& order) {
+    const Deadline deadline = Deadline::after(group->timeout());
+    group->start_pending();  // other ranks may wait for this work before they have their order
+    if (group->members().rank != 0) return read_order_blocking(*group, prefix, order.size(), deadline);
+    if (*wait_until_published) (*wait_until_published)(deadline);
+    return order;
+  };
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/setup/model_functions.hpp
 
 /// @file
-/// ModelFunctions: tensors and callbacks of a model, of the same type for every model.
+/// ModelFunctions: tensors and callbacks of a model, of the same type for every model. Driver gets it from the wrapper.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28915,12 +31304,18 @@ ModelFunctions model_functions(M& model) {
   return functions;
 }
 
+/// The same for a list, which is copied. @throws Error (invalid_argument) for parameters that cannot be trained
+inline ModelFunctions model_functions(ParameterList list) {
+  check_parameters(list, false);
+  return {std::move(list), {}, {}, {}, {}, {}};
+}
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/sharded/optimizer_rule.hpp
 
 /// @file
-/// The concept OptimizerRule: how an optimizer changes weights, element by element.
+/// The concept OptimizerRule: how an optimizer changes weights, element by element. ShardedOptimizer takes such a rule.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29049,7 +31444,7 @@ using ddp::StepInfo;
 // ---- dtrain/ddp/sharded/optimizers.hpp
 
 /// @file
-/// Rules of common optimizers: Sgd, Momentum, Adam, AdamW and Lamb.
+/// Rules of common optimizers: Sgd, Momentum, Adam, AdamW and Lamb. A program gives one to its ShardedOptimizer.
 
 /// Rules for ShardedOptimizer, computed in f32. Sgd, Momentum, Adam and AdamW compute the same as the optimizers in
 /// torch.optim, with the same defaults. A schedule may change members between steps, equally on all ranks.
@@ -29181,7 +31576,7 @@ struct Lamb {
 // ---- dtrain/ddp/sharded/shard_layout.hpp
 
 /// @file
-/// Shard layout: the elements of each bucket that a rank updates.
+/// Shard layout: the elements of each bucket that a rank updates. ShardedParameters makes it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29270,7 +31665,7 @@ DTRAIN_DEFINED ShardLayout shard_layout(const BucketPlan& plan, std::span<const 
 
 /// @file
 /// The stages of ZeRO (Rajbhandari et al. 2020), and DividedGradients, which stage 2 adds: this rank's part of the
-/// reduced gradients, beside an arena whose memory buckets reuse.
+/// reduced gradients, beside an arena whose memory buckets reuse. ShardedReduction owns it.
 
 /// Stages of a ShardedOptimizer: the data that is divided among the ranks.
 namespace DTRAIN_NAMESPACE::zero {
@@ -29443,7 +31838,7 @@ class DividedGradients {
 // ---- dtrain/ddp/sharded/sharded_parameters.hpp
 
 /// @file
-/// ShardedParameters: this rank's share of a model's weights and of its optimizer's state, and their update.
+/// ShardedParameters of a ShardedReduction: this rank's share of weights and optimizer state, and their update.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29497,7 +31892,6 @@ class ShardedParameters {
   }
   const ShardLayout& layout() const noexcept { return layout_; }
 
-  /// Number of updates.
   std::uint64_t steps() const noexcept { return steps_; }
   void set_steps(std::uint64_t steps) noexcept { steps_ = steps; }
 
@@ -29587,7 +31981,7 @@ class ShardedParameters {
 // ---- dtrain/ddp/sharded/shard_files.hpp
 
 /// @file
-/// Shard files: one file for each rank's optimizer state, beside a checkpoint that names the files.
+/// Shard files of sharded_checkpoint.hpp: one for each rank's optimizer state, beside a checkpoint that names them.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29619,7 +32013,7 @@ void read_shard_files(const std::string& path, const ShardIndex& index, ShardedP
 // ---- dtrain/ddp/step.hpp
 
 /// @file
-/// Step: one backward pass, from its first ready gradient to the last reduced one.
+/// Step: a wrapper's backward pass, from its first ready gradient to the last reduced one.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29652,8 +32046,15 @@ class Step {
   /// The gradient is final once the work now enqueued on `stream` has run. Nothing touches its memory until finish().
   void ready(std::size_t parameter, StreamHandle stream) { ready()(parameter, stream); }
 
-  /// In this step the gradient is in `gradient`, which stays unchanged until finish() returns. After the step the
-  /// reduced values are in the parameter's own gradient memory.
+  /// In this step the gradient is final in `gradient`, host memory that is copied before the call returns. After the
+  /// step the reduced values are in the parameter's own gradient memory.
+  template <std::same_as<TensorView> View>
+  void ready(std::size_t parameter, const View& gradient) {
+    ready()(parameter, gradient);
+  }
+
+  /// The same for a gradient that is final once the work now enqueued on `stream` has run. On a GPU it stays unchanged
+  /// until finish().
   void ready(std::size_t parameter, const TensorView& gradient, StreamHandle stream) {
     ready()(parameter, gradient, stream);
   }
@@ -29698,7 +32099,8 @@ using ddp::Step;
 // ---- dtrain/ddp/reduction/accumulation.hpp
 
 /// @file
-/// Gradient accumulation under no_sync(): backward passes add to this rank's gradients and reduce nothing.
+/// Gradient accumulation under no_sync(): backward passes add to this rank's gradients and reduce nothing. Driver owns
+/// it; a Step of the wrapper runs it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29721,7 +32123,7 @@ class [[nodiscard]] NoSync {
 
 /// Stream of each gradient that steps under no_sync() have left unreduced; nullopt for other parameters. With
 /// allow_unused_parameters, the next step that reduces includes these gradients without another ready().
-using AccumulatedGradients = std::vector<std::optional<StreamHandle>>;
+using AccumulationStreams = std::vector<std::optional<StreamHandle>>;
 
 /// Target of steps under no_sync(): ready gradients stay in place. Lifetime: the constructor's arguments outlive it.
 class Accumulation final : public Step::Target {
@@ -29731,7 +32133,7 @@ class Accumulation final : public Step::Target {
       "came with other memory, and what steps under no_sync() left in its own would be lost; add to that, and call "
       "ready(i)";
 
-  Accumulation(const GradientTable& gradients, AccumulatedGradients& accumulated, const FailureContext& context,
+  Accumulation(const GradientTable& gradients, AccumulationStreams& accumulated, const FailureContext& context,
                StepMeter& meter) noexcept
       : gradients_(&gradients), accumulated_(&accumulated), context_(&context), meter_(&meter) {}
 
@@ -29749,7 +32151,7 @@ class Accumulation final : public Step::Target {
 
  private:
   const GradientTable* gradients_;
-  AccumulatedGradients* accumulated_;
+  AccumulationStreams* accumulated_;
   const FailureContext* context_;
   StepMeter* meter_;
 };
@@ -29776,11 +32178,15 @@ DTRAIN_DEFINED void Accumulation::finish() {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+namespace DTRAIN_NAMESPACE {
+using ddp::NoSync;
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/ddp/step_work.hpp
 
 /// @file
 /// StepWork: interface of what a step does with each full bucket: an all-reduce (AllReduceWork), a hook (HookWork), or
-/// a reduce-scatter and an optimizer's update (ShardedReduction).
+/// a reduce-scatter and an optimizer's update (ShardedReduction). BucketReduction calls it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29825,7 +32231,7 @@ class StepWork {
   virtual void finish(C& channel, Stream stream) = 0;
 
   /// Whether the step that begins leaves each rank its own buffers; equal on all ranks.
-  virtual bool keeps_buffers() const { return false; }
+  virtual bool skips_buffer_broadcast() const { return false; }
 
   /// Whether finish leaves the model's values to wait_until_stored.
   virtual bool overlaps_forward() const noexcept { return false; }
@@ -29854,7 +32260,7 @@ class OpenWork {
 
   /// Blocking: until open work has stored the values of a parameter, or of all parameters; the latter ends the work.
   /// Returns at once without open work.
-  void wait_for(std::optional<std::size_t> parameter, const BucketPlan& plan) {
+  void wait_for_weights(std::optional<std::size_t> parameter, const BucketPlan& plan) {
     if (work_ != nullptr && parameter) return work_->wait_until_stored(plan.bucket_of[*parameter]);
     for (std::size_t bucket = 0; work_ != nullptr && bucket < plan.buckets.size(); ++bucket) {
       work_->wait_until_stored(bucket);
@@ -29883,7 +32289,7 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_work(const char* caller, const cha
 
 /// @file
 /// AllReduceWork and HookWork: the StepWork of steps that reduce the gradients for the model, by an all-reduce or by
-/// the wrapper's gradient hook, and measure their norm.
+/// the wrapper's gradient hook, and measure their norm. BucketReduction owns both.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29973,7 +32379,9 @@ class HookWork final : public ReducingWork<C> {
   }
 
   std::uint64_t items_per_bucket() const noexcept override { return items_ + 1; }  // and the sum of squares
-  bool keeps_buffers() const override { return hook_.keeps_buffers && hook_.keeps_buffers(); }
+  bool skips_buffer_broadcast() const override {
+    return hook_.skips_buffer_broadcast && hook_.skips_buffer_broadcast();
+  }
 
   /// Sets the buckets. Collective, blocking if the hook is. Between steps.
   void plan(C& channel, const BucketPlan& plan, const GradientTable& table, Deadline deadline) {
@@ -30063,7 +32471,7 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_items(std::size_t bucket, std::uin
 
 /// @file
 /// BucketReduction: packs gradients into buckets, launches a collective for each complete bucket in the plan's order
-/// (PendingBuckets), and unpacks results.
+/// (PendingBuckets), and unpacks results. Reducer owns it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -30177,7 +32585,7 @@ struct ReducerParts {
   bool scales_averages = false;  ///< see setup/driver.hpp; the same on all ranks
 };
 
-/// Owns the channel and the arena. Reducer checks the order of the calls. Pinned. Lifetime: the failure context
+/// Owns the channel and the arena. Reducer checks the order of the calls. Not movable. Lifetime: the failure context
 /// outlives the object.
 /// Threads: `add_gradient` concurrently, for different parameters; everything else before the first or after the last
 /// of these calls.
@@ -30206,9 +32614,9 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     if (hook.reduce) hook_.emplace(std::move(hook), parameters, buffers, norms_);
     work_ = &own_work();
     plan_parts();
-    if constexpr (requires { copier_.scale_gradients(1.0); }) {
+    if constexpr (requires { copier_.scale_when_packing(1.0); }) {
       if (scales_averages) {
-        copier_.scale_gradients(1.0 / communicator_.size());
+        copier_.scale_when_packing(1.0 / communicator_.size());
         op_ = ReduceOp::sum;
       }
     }
@@ -30272,7 +32680,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     }
     work_ = &chosen;
     work_->begin(*this);
-    buffers_.begin_step(work_->keeps_buffers());
+    buffers_.begin_step(work_->skips_buffer_broadcast());
     meter_.begin();
     norms_.begin_step(measures_norm);
     pending_.begin_step();
@@ -30316,7 +32724,6 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// Sets `act`, which each step calls when all gradients are in their buckets and the last all_reduce is enqueued.
   void on_all_gradients_ready(std::function<void()> act) { on_all_gradients_ready_ = std::move(act); }
 
-  /// Stops launching.
   void stop_launching() noexcept { pending_.close(); }
 
   /// Rethrows the exception of a launch in this step.
@@ -30409,13 +32816,13 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// Called under PendingBuckets' mutex: only one thread enqueues at a time.
   void launch(std::size_t bucket) {
     meter_.launched(bucket);
-    copier_.before(bucket);
+    copier_.before_collective(bucket);
     work_->launch(bucket, arena_.range(bucket), op_, communicator_, copier_.stream());
     if (bucket + 1 == arena_.buckets()) {
       if (on_all_gradients_ready_) on_all_gradients_ready_();
       buffers_.launch(communicator_, copier_);  // the stream now has waited for all producers of the step
     }
-    copier_.after(bucket);
+    copier_.after_collective(bucket);
   }
 
   Communicator communicator_;
@@ -30445,7 +32852,7 @@ BucketReduction<Communicator>::~BucketReduction() = default;  // here, so that a
 
 /// @file
 /// Reducer: the steps of a wrapper: each gradient is marked ready once and reduced; a failed step waits for enqueued
-/// work, then reports to the job.
+/// work, then reports to the job. Driver owns it, Step calls it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -30503,7 +32910,6 @@ class ReadyGradients {
   /// All parameters in their ready order. Parameters that were not ready follow, in reverse index order.
   std::vector<std::size_t> observed_order() const;
 
-  /// Whether the parameter was ready in this step.
   bool was_ready(std::size_t parameter) const noexcept {
     return ready_in_step_[parameter].load(std::memory_order_relaxed) == step_.load(std::memory_order_relaxed);
   }
@@ -30531,8 +32937,8 @@ class ReadyGradients {
 /// Owns a channel, and an arena in which all gradients are reduced. A bound gradient lies in the arena. Any other
 /// gradient is packed when it is ready and unpacked once it is reduced, by the host or by streams (GradientCopierFor).
 /// Steady state: allocates nothing; one lock for each bucket. Threads: `ready` of a step from any thread; all other
-/// calls from one thread. Lifetime: the stream's owner and the parameters' memory outlive it. Pinned, because steps
-/// point to the reducer.
+/// calls from one thread. Lifetime: the stream's owner and the parameters' memory outlive it. Not movable, because
+/// steps point to the reducer.
 template <backend::Communicator Communicator>
 class Reducer final : public Step::Target {
  public:
@@ -30572,16 +32978,16 @@ class Reducer final : public Step::Target {
     if (under_way_ && !ready_.is_open()) context_.latch->block_until_failed(Deadline::after(cause_grace));
     backend::throw_if_failed(reduction_.communicator(), *context_.latch, context_.rank);
     if (under_way_) refuse_begin(caller, ready_.is_open());
-    wait_for();
+    wait_for_weights();
   }
 
   /// Blocking: until open work of the last step has stored the new value of a parameter, or of all.
-  void wait_for(std::optional<std::size_t> parameter = {}) {
+  void wait_for_weights(std::optional<std::size_t> parameter = {}) {
     if (parameter >= plan().bucket_of.size()) reduction_.gradients().names().refuse_index(*parameter, "wait_for");
-    if (open_work().is_some()) or_report([&] { open_work().wait_for(parameter, plan()); });
+    if (open_work().is_some()) or_report([&] { open_work().wait_for_weights(parameter, plan()); });
   }
-  OpenWork<Communicator>& open_work() noexcept { return reduction_.open_work(); }
-  std::shared_ptr<const ReducerLifetime> lifetime() const noexcept { return lifetime_; }
+  OpenWork<Communicator>& open_work() noexcept { return reduction_.open_work(); }         ///< for ShardedOptimizer
+  std::shared_ptr<const ReducerLifetime> lifetime() const noexcept { return lifetime_; }  ///< for ShardedOptimizer
   void ready(const ReadyGradient& gradient) override {
     const std::size_t parameter = gradient.parameter;
     const GradientTable& gradients = reduction_.gradients();
@@ -30665,12 +33071,12 @@ class Reducer final : public Step::Target {
   /// Target of steps that reduce nothing. Lifetime: the reducer's.
   Accumulation accumulation() noexcept { return {reduction_.gradients(), accumulated_, context_, reduction_.meter()}; }
 
-  /// Collective, blocking. Between steps; as GradientArena::reuse_memory.
+  /// For ShardedOptimizer and libtorch.hpp. Collective, blocking. Between steps; as GradientArena::reuse_memory.
   void reuse_memory(bool unbinds = false) {
     reduction_.reuse_memory(unbinds);
     if (unbinds) std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);  // ready() gives the sums
   }
-  /// Keeps the present plan, without a rebuild after the first step. Every rank calls it between the same steps.
+  /// For the same callers: keeps the present plan, without a rebuild. Every rank calls it between the same steps.
   /// @throws Error (invalid_argument) while a planner changes the plan
   void keep_plan() {
     if (rebuild_.is_planning()) refuse_to_keep_plan();
@@ -30730,10 +33136,10 @@ class Reducer final : public Step::Target {
   /// Rebuilds buckets after the first step, if configured and if no graph stores addresses; with a planner, until it
   /// settles.
   void rebuild_buckets() {
-    const bool reorders = rebuild_.agree && reduction_.copier().may_move();
+    const bool reorders = rebuild_.agreed_order && reduction_.copier().may_move();
     if (reorders || rebuild_.is_planning()) {
       or_report([&] {
-        const auto order = reorders ? rebuild_.agree(ready_.observed_order()) : std::vector<std::size_t>();
+        const auto order = reorders ? rebuild_.agreed_order(ready_.observed_order()) : std::vector<std::size_t>();
         if (reduction_.rebuild_buckets(order, rebuild_, options_.caps())) addresses_.remember();
       });
     }
@@ -30741,8 +33147,8 @@ class Reducer final : public Step::Target {
   }
 
   void keep_order() {
-    rebuild_.agree = {};
-    rebuild_.publish = {};
+    rebuild_.agreed_order = {};
+    rebuild_.publish_order = {};
     reduction_.on_all_gradients_ready({});
     ready_.record_order(false);
   }
@@ -30753,7 +33159,7 @@ class Reducer final : public Step::Target {
   std::unique_ptr<BucketReduction<Communicator>> owner_;
   BucketReduction<Communicator>& reduction_ = *owner_;
   ReadyGradients ready_;
-  AccumulatedGradients accumulated_;
+  AccumulationStreams accumulated_;
   AddressCheck addresses_;
   std::uint64_t steps_ = 0;
   std::uint64_t bytes_reduced_ = 0;
@@ -30776,9 +33182,9 @@ Reducer<Communicator>::Reducer(Communicator communicator, Stream stream, std::sp
       ready_(reduction_.gradients().names()),
       accumulated_(parameters.size()),
       addresses_(std::move(parts.read_parameters), options.check_addresses) {
-  ready_.record_order(rebuild_.agree != nullptr);
-  if (rebuild_.publish) {
-    reduction_.on_all_gradients_ready([this] { rebuild_.publish(ready_.observed_order()); });
+  ready_.record_order(rebuild_.agreed_order != nullptr);
+  if (rebuild_.publish_order) {
+    reduction_.on_all_gradients_ready([this] { rebuild_.publish_order(ready_.observed_order()); });
   }
 }
 
@@ -30799,13 +33205,62 @@ Reducer<Communicator>::~Reducer() {
   }
 }
 
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void ReadyGradients::record_order(bool wanted) {
+  records_order_ = wanted;
+  next_position_.store(0, std::memory_order_relaxed);
+  for (std::atomic<std::size_t>& position : position_) {
+    position.store(0, std::memory_order_relaxed);
+  }
+}
+
+DTRAIN_DEFINED std::vector<std::size_t> ReadyGradients::observed_order() const {
+  std::vector<std::size_t> order;
+  for (std::size_t parameter = position_.size(); parameter-- > 0;) {
+    order.push_back(parameter);
+  }
+  const auto rank = [this](std::size_t parameter) {
+    return position_[parameter].load(std::memory_order_relaxed) - 1;  // 0 becomes the largest
+  };
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
+  return order;
+}
+
+DTRAIN_DEFINED std::string ReadyGradients::missing() const {
+  const std::uint64_t step = step_.load(std::memory_order_relaxed);
+  std::string listed;
+  std::size_t count = 0;
+  for (std::size_t parameter = 0; parameter < ready_in_step_.size(); ++parameter) {
+    if (was_ready(parameter)) continue;
+    if (++count <= most_named) {
+      listed += (count > 1 ? ", " : "") + names_->describe(parameter);
+    }
+  }
+  if (count == 0) {
+    return {};
+  }
+  const std::string more = count > most_named ? format_text(" and {} more", {count - most_named}) : "";
+  return format_text(
+      "in step {} these parameters got no gradient: {}{}; the backward pass must call ready(i) for every parameter, "
+      "with zeros where one took no part (or set DdpOptions::allow_unused_parameters)",
+      {step, listed, more});
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void ReadyGradients::refuse_twice(std::size_t parameter, std::uint64_t step) const {
+  names_->refuse_ready(parameter,
+                       format_text("came twice in step {}; call it once, when the gradient is final", {step}));
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/setup/driver.hpp
 
 /// @file
 /// Driver: stream, reducer and counters of a DistributedDataParallel, whatever its model's type; backend checks reject
-/// models that a backend cannot reduce, before a channel is opened.
+/// models that a backend cannot reduce, before a channel is opened. The wrapper owns it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -30890,7 +33345,7 @@ bool scales_averages([[maybe_unused]] std::span<const Parameter> parameters, [[m
 
 /// Steps point into it, so it does not move with its wrapper. The reducer is destroyed before its stream.
 /// @tparam Backend of the group's channels
-/// @tparam Group a handle as group::GroupInternals
+/// @tparam Group as group::GroupState
 template <class Backend, class Group>
 struct Driver {
   using Communicator = typename Backend::Communicator;
@@ -30926,6 +33381,7 @@ struct Driver {
   std::optional<Accumulation> accumulation;
   int no_sync_depth = 0;  ///< number of live NoSync objects
   const char* why_nothing_is_hidden = nullptr;
+  bool program_drives_steps = false;  ///< ReducerStatistics::program_drives_steps
 
  private:
   int agreements_ = 0;
@@ -31038,13 +33494,84 @@ BucketRebuild Driver<Backend, Group>::bucket_rebuild(const std::shared_ptr<const
   return rebuild;
 }
 
+#if DTRAIN_DEFINITIONS
+
+namespace detail {
+
+/// @throws Error (unsupported): "WHAT is on cuda:1, which ...".
+inline void check_device(const BackendAbilities& backend, const std::string& what, Device device,
+                         Device communication) {
+  if (!backend.supports(device.kind)) {
+    throw_error(Errc::unsupported, "{} is on {}, which backend {} does not reduce",
+                {what, to_string(device), backend.name});
+  }
+  if (device != communication) {
+    throw_error(Errc::unsupported,
+                "{} is on {}, but this rank's communication is on {}; a rank's model is on one device",
+                {what, to_string(device), to_string(communication)});
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void check_backend(const BackendAbilities& backend, std::span<const Parameter> parameters,
+                                  std::span<const TensorView> buffers, const DdpOptions& options,
+                                  Device communication) {
+  if (options.deterministic && !backend.is_deterministic) {
+    throw_error(Errc::unsupported,
+                "DdpOptions::deterministic is set, but backend {} does not promise the same bits in every run; use "
+                "topology::Ring, whose order of summation is fixed, or another backend",
+                {backend.name});
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const std::string described = describe_parameter(i, parameters[i].name);
+    const DType dtype = parameters[i].gradient.dtype;
+    detail::check_device(backend, described, parameters[i].value.device, communication);
+    if (!backend.reduces(dtype)) {
+      throw_error(Errc::unsupported,
+                  "{} has a gradient of {}, which backend {} does not reduce; keep it in a type that the backend "
+                  "reduces, such as f32",
+                  {described, name(dtype), backend.name});
+    }
+    if (options.reduce_op == ReduceOp::average && !backend.averages(dtype)) {
+      throw_error(Errc::unsupported,
+                  "{} has a gradient of {}, whose average backend {} does not form; DdpOptions::reduce_op = "
+                  "ReduceOp::sum reduces it, in a type that holds the sum",
+                  {described, name(dtype), backend.name});
+    }
+  }
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    detail::check_device(backend, format_text("buffer {} of the model", {i}), buffers[i].device, communication);
+  }
+}
+
+DTRAIN_DEFINED std::unique_ptr<group::GradientBinding> register_gradient_bindings(
+    std::shared_ptr<group::GradientBindingRegistry> registry, std::span<const Parameter> parameters,
+    std::span<const void* const> identities) {
+  auto binding = std::make_unique<group::GradientBinding>(std::move(registry));
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const TensorView& value = parameters[i].value;
+    const void* const identity = !identities.empty() ? identities[i] : value.bytes() != 0 ? value.data : nullptr;
+    if (identity != nullptr && !binding->add(identity)) {  // add() accepts a tied parameter twice
+      throw_error(
+          Errc::invalid_argument,
+          "the gradient of {} is bound to another DistributedDataParallel: a model with bind_gradient is wrapped "
+          "once at a time; destroy the other one first",
+          {describe_parameter(i, parameters[i].name)});
+    }
+  }
+  return binding;
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/sharded/sharded_reduction.hpp
 
 /// @file
-/// ShardedReduction: reduce-scatters buckets, updates this rank's share, and gathers the new weights; ShardedGradients:
-/// the argument of a function between the reduction and the update.
+/// ShardedReduction of a ShardedOptimizer: reduce-scatters buckets, updates this rank's share, and gathers the new
+/// weights; ShardedGradients: the argument of a function between the reduction and the update.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31361,9 +33888,34 @@ using ddp::ShardedGradients;
 // ---- dtrain/ddp/sharded/sharded_optimizer.hpp
 
 /// @file
-/// ShardedOptimizer: an optimizer whose state is divided among the ranks.
+/// ShardedOptimizer: an optimizer whose state is divided among the ranks. A program makes one of its wrapper.
 
 namespace DTRAIN_NAMESPACE {
+
+namespace ddp {
+
+/// A stage of a ShardedOptimizer: zero::States or zero::Gradients.
+template <class S>
+concept ShardingStage = std::same_as<S, zero::States> || std::same_as<S, zero::Gradients>;
+
+}  // namespace ddp
+
+// Arguments that are none of a ShardedOptimizer: one sentence for each.
+template <class R, class C, class Stage = zero::States>
+class ShardedOptimizer {
+ public:
+  static_assert(backend::Communicator<C>,
+                "dtrain: the second argument of ShardedOptimizer is the communicator of its wrapper: write the type "
+                "as DistributedDataParallel<Model, Policy>::Sharded<Rule, Stage>");
+  static_assert(!backend::Communicator<C> || ddp::OptimizerRule<R>,
+                "dtrain: the rule needs operator()(weights, gradients, state, info) const for its State of spans of "
+                "float (contract: the concept ddp::OptimizerRule, in dtrain/ddp/sharded/optimizer_rule.hpp)");
+  static_assert(!backend::Communicator<C> || ddp::ShardingStage<Stage>,
+                "dtrain: the stage of a ShardedOptimizer is dtrain::zero::States or dtrain::zero::Gradients");
+
+  template <class... Arguments>
+  explicit ShardedOptimizer(Arguments&&...) {}
+};
 
 /// ZeRO (Rajbhandari et al., 2020): each rank keeps 1 / ranks of the optimizer's state and updates the same share of
 /// the weights. Stage 1 is zero::States. With stage 2, zero::Gradients, a rank keeps the same share of the gradients.
@@ -31371,6 +33923,8 @@ namespace DTRAIN_NAMESPACE {
 ///   dtrain::DistributedDataParallel ddp{model, group};
 ///   dtrain::ShardedOptimizer optimizer{ddp, dtrain::optimizers::AdamW{.rate = 3e-4F}};  // and perhaps the stage
 ///   ddp.backward([&](dtrain::Ready ready) { model.backward(ready); }, optimizer);  // the weights are new after it
+///
+/// In a member the type is DistributedDataParallel<Model, Policy>::Sharded<dtrain::optimizers::AdamW>.
 ///
 /// A step reduce-scatters each bucket during the backward pass, applies the rule to this rank's share, and gathers the
 /// new weights: as many bytes as an all-reduce. The ranks of backend::SharedMemory copy them from each other's memory.
@@ -31386,8 +33940,8 @@ namespace DTRAIN_NAMESPACE {
 /// for the last step's weights. Without `ddp`, save_checkpoint and load_checkpoint still take the optimizer's state.
 /// Threads: the threads of `ddp`'s steps; the rule runs on the thread of the communication during steps.
 /// @ingroup sharding
-template <class R, class C, class Stage = zero::States>
-class ShardedOptimizer {
+template <ddp::OptimizerRule R, backend::Communicator C, ddp::ShardingStage Stage>
+class ShardedOptimizer<R, C, Stage> {
  public:
   /// Collective, blocking: every rank constructs the optimizer between the same steps, for the same stage. `ddp` keeps
   /// its buckets from this call on; they follow the order in which gradients become ready only if `ddp` has made a
@@ -31398,9 +33952,6 @@ class ShardedOptimizer {
   /// optimizers
   template <class Ddp>
   explicit ShardedOptimizer(Ddp& ddp, R rule, Stage stage = {}) : rule_(std::make_shared<R>(std::move(rule))) {
-    static_assert(ddp::OptimizerRule<R>,
-                  "dtrain: the rule needs operator()(weights, gradients, state, info) const for its State of spans of "
-                  "float (contract: the concept ddp::OptimizerRule, in dtrain/ddp/sharded/optimizer_rule.hpp)");
     static_assert(ddp::HasMeasure<R> == ddp::NormedRule<R>,
                   "dtrain: the rule's measure needs the form ParameterNorms measure(weights, gradients, state, info) "
                   "const, all spans but those of the state constant (see dtrain/ddp/sharded/optimizer_rule.hpp)");
@@ -31446,7 +33997,6 @@ class ShardedOptimizer {
   R& rule() noexcept { return *rule_; }
   const R& rule() const noexcept { return *rule_; }
 
-  /// Number of updates.
   std::uint64_t steps() const noexcept { return reduction_->parameters().steps(); }
 
   /// Bytes of optimizer state on this rank, the f32 weights of a 16-bit model included.
@@ -31491,7 +34041,7 @@ class ShardedOptimizer {
     std::shared_ptr<const ddp::ReducerLifetime> lifetime{};
     std::shared_ptr<group::PendingWeights> pending{};
     void wait() const {
-      if (!lifetime->has_ended) reducer->wait_for();
+      if (!lifetime->has_ended) reducer->wait_for_weights();
     }
     /// Whether weights of the last step are still being gathered.
     bool is_open(const Reduction& reduction) const noexcept {
@@ -31502,7 +34052,7 @@ class ShardedOptimizer {
       if (lifetime->leaves_work) return;  // the work still uses the reduction
       if (is_open(*reduction)) {
         try {
-          reducer->wait_for();
+          reducer->wait_for_weights();
         } catch (...) {
           // The job has failed: its next call throws the cause. No work uses the reduction any more.
         }
@@ -31540,7 +34090,7 @@ ShardedOptimizer(Ddp<M, P>&, R, Stage = {}) -> ShardedOptimizer<R, typename P::C
 // ---- dtrain/ddp/sharded/sharded_checkpoint.hpp
 
 /// @file
-/// Checkpoints of a job with a ShardedOptimizer: each rank writes its share of the state.
+/// Checkpoints of a job with a ShardedOptimizer: each rank writes its share of the state. Programs call it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31592,7 +34142,7 @@ std::string run_on_all_ranks_blocking(const Group& group, const std::string& doi
 std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardIndex& index);
 
 /// One checkpoint with shard files. Each rank writes one shard file. Rank 0 also writes the file that names the shard
-/// files, and commits it when they are written. Pinned. Threads: write() runs on one thread; all other calls come
+/// files, and commits it when they are written. Not movable. Threads: write() runs on one thread; all other calls come
 /// before or after write().
 class ShardedSave {
  public:
@@ -31751,8 +34301,7 @@ DTRAIN_INSTANTIATE class ddp::BufferBroadcast<backend::SharedMemory::Communicato
 DTRAIN_INSTANTIATE class ddp::GradientArena<backend::SharedMemory::Communicator>;
 DTRAIN_INSTANTIATE class ddp::BucketReduction<backend::SharedMemory::Communicator>;
 DTRAIN_INSTANTIATE class ddp::Reducer<backend::SharedMemory::Communicator>;
-DTRAIN_INSTANTIATE struct ddp::Driver<backend::SharedMemory,
-                                      group::GroupInternals<group::GroupState<backend::SharedMemory>>>;
+DTRAIN_INSTANTIATE struct ddp::Driver<backend::SharedMemory, group::GroupState<backend::SharedMemory>>;
 DTRAIN_INSTANTIATE void ddp::broadcast_values(backend::SharedMemory::Communicator&,
                                               backend::SharedMemory::Communicator::Stream, ddp::PackedBroadcast&,
                                               const ddp::FailureContext&);
@@ -31766,7 +34315,7 @@ DTRAIN_INSTANTIATE void ddp::broadcast_values(backend::SharedMemory::Communicato
 
 /// @file
 /// Kept state: the tensors that make up the training state of an elastic job's worker, their digest, and the copies
-/// that undo an unfinished step.
+/// that undo an unfinished step. ElasticWorker owns it.
 
 namespace DTRAIN_NAMESPACE::elastic {
 
@@ -31778,7 +34327,7 @@ inline constexpr std::uint64_t digest_start = 0xcbf29ce484222325u;
 /// Lifetime: the tensors' memory outlives it. Threads: one.
 class KeptState {
  public:
-  /// @throws Error (unsupported) for device memory, (invalid_argument) for a tensor without memory
+  /// @throws Error (unsupported) for device memory and NamedBytes, (invalid_argument) for a tensor without memory
   void keep(std::vector<ddp::NamedTensor> tensors, bool copies);
 
   const std::vector<ddp::NamedTensor>& tensors() const noexcept { return tensors_; }
@@ -31817,7 +34366,7 @@ class KeptState {
 
 /// @file
 /// Attempt loop: a worker of an elastic job, which calls its function again for each set of ranks; decides what the end
-/// of a call means.
+/// of a call means. Elastic::train() runs it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 class FormationClient;
@@ -31836,7 +34385,6 @@ class AttemptBody {
                         const rendezvous::TrainingProgress& own) = 0;
   /// Calls the user's function. @returns its exit code
   virtual int call() = 0;
-  /// Drops the group.
   virtual void drop() noexcept = 0;
 
  protected:
@@ -31914,7 +34462,7 @@ int run_worker(const launch::RankProcess& process, int (*call)(void* program, El
 // ---- dtrain/elastic/state_transfer.hpp
 
 /// @file
-/// State transfer: the ranks of an attempt that have not the state of rank 0 receive it.
+/// State transfer: the ranks of an Elastic's attempt that lack the state of rank 0 receive it.
 
 namespace DTRAIN_NAMESPACE::elastic {
 
@@ -31992,7 +34540,7 @@ void transfer_state(const Group& group, KeptState& state, const rendezvous::Assi
 // ---- dtrain/policy.hpp
 
 /// @file
-/// Policy: launcher, backend and topology of a job, chosen at compile time.
+/// Policy: launcher, backend and topology of a job, which a program gives run() as a template argument.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -32055,12 +34603,13 @@ struct Policy {
 // ---- dtrain/process_group.hpp
 
 /// @file
-/// ProcessGroup: a rank's handle on its job, or on a subgroup of its ranks.
+/// ProcessGroup: a rank's handle on its job, or on a subgroup of its ranks. run() gives one to the program's body.
 
 namespace DTRAIN_NAMESPACE {
 
 using async::BackgroundTask;
 using async::Task;
+using rendezvous::Membership;
 
 /// A rank's handle on its job, or on a subgroup of the job's ranks. Copies refer to the same group. The collectives are
 /// those of its base class group::Collectives.
@@ -32180,29 +34729,41 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
 
   explicit ProcessGroup(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
 
-  group::GroupInternals<State> internals() const { return group::GroupInternals<State>(state_); }
+  const State& internals() const noexcept { return *state_; }
 
   group::RankContext& rank_context() const noexcept { return *state_->rank_context(); }
 
   std::shared_ptr<State> state_;
 };
 
+/// A collective that a group has enqueued: `dtrain::Work<Policy> work = group.all_reduce(values, op, stream);`
+/// @ingroup collectives
+template <class P>
+using Work = typename ProcessGroup<P>::Work;
+
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/distributed_data_parallel.hpp
 
 /// @file
-/// DistributedDataParallel: wraps a model and averages its gradients over the ranks while the backward pass runs.
+/// DistributedDataParallel: a program's wrapper of its model, which averages gradients during the backward pass.
 
 namespace DTRAIN_NAMESPACE {
 
 template <class R, class C, class Stage>
 class ShardedOptimizer;
 
+namespace zero {
+struct States;
+}
+
 /// Wraps a model and averages its gradients over the ranks while the backward pass runs:
-/// `DistributedDataParallel ddp{model, group}`.
+/// `DistributedDataParallel ddp{model, group}`, or `ddp{list, group}` with a std::vector or std::span of Parameter. In
+/// a member a wrapper of a list has the type DistributedDataParallel<ParameterList, P>.
 ///
 /// Lifetime: borrows the model, whose parameters keep their addresses (DdpOptions::check_addresses); keeps the group.
+/// Copies a list, which may be a temporary, and borrows the tensors that the list names: they outlive this object and
+/// keep their addresses, which dtrain does not check.
 /// Gradients that the model binds (bind_gradient) lie in this object's memory: the model must not use them after the
 /// wrapper's destruction, unless gradient_memory() is kept. Such a model is in one wrapper at a time.
 /// Threads: one thread drives the steps; `ready` of a step may be called from any thread.
@@ -32218,10 +34779,22 @@ class DistributedDataParallel {
   using Communicator = typename Backend::Communicator;
 
  public:
-  static_assert(ddp::Model<M>,
+  /// A ShardedOptimizer of this wrapper, as the type of a member: `typename Ddp::template Sharded<Rule, Stage>`.
+  template <class Rule, class Stage = zero::States>
+  using Sharded = ShardedOptimizer<Rule, Communicator, Stage>;
+
+  static constexpr bool is_complete = ddp::IsComplete<M>;  // no further explanation by the compiler
+  static_assert(is_complete,
+                "dtrain: the model's class is not complete here, as it holds its own wrapper: let it hold a "
+                "std::unique_ptr to the wrapper, or wrap the list of its parameters in a "
+                "DistributedDataParallel<dtrain::ParameterList, Policy>");
+  static_assert(!std::is_const_v<M> || ddp::Model<M> || !ddp::Model<std::remove_const_t<M>>,
+                "dtrain: the model is const and its parameters() is not: give a model that is not const");
+  static_assert(ddp::Model<M> || ddp::IsParameterList<M> || !is_complete || ddp::Model<std::remove_const_t<M>>,
                 "dtrain: Model needs parameters(): a sized range of dtrain::Parameter "
                 "(contract: the concept ddp::Model, in dtrain/ddp/model.hpp)");
-  static_assert(ddp::device_kind_of<M> == DeviceKind::cuda || P::ChannelBackend::supports(DeviceKind::host),
+  static_assert(ddp::IsParameterList<M> || ddp::device_kind_of<M> == DeviceKind::cuda ||
+                    P::ChannelBackend::supports(DeviceKind::host),
                 "dtrain: this backend reduces on GPUs only and the model is on the host: a model on a GPU says "
                 "'static constexpr dtrain::DeviceKind device_kind = dtrain::DeviceKind::cuda;' "
                 "(ddp::device_kind_of in dtrain/ddp/model.hpp)");
@@ -32235,32 +34808,21 @@ class DistributedDataParallel {
   /// Error (invalid_argument) for parameters that cannot be trained, or a model that another wrapper has bound;
   /// (unsupported) for a device or an element type that the backend does not reduce, and for DdpOptions::deterministic
   /// with a backend that does not promise the same bits; the job's first cause.
-  DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {})
-      : DistributedDataParallel(model, std::move(group), options, ddp::HookFunctions<Communicator>()) {}
-
-  /// `hook` reduces the buckets (ddp/hooks/gradient_hook.hpp). A variable is borrowed, a temporary kept.
-  template <class H>
-  DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options, H&& hook)
-      : DistributedDataParallel(model, std::move(group), options,
-                                ddp::hook_functions<Communicator>(std::forward<H>(hook))) {
-    static_assert(ddp::GradientHook<std::remove_cvref_t<H>, Communicator>,
-                  "dtrain: the hook needs reduce(bucket) for a dtrain::GradientBucket<Communicator> (contract: the "
-                  "concept ddp::GradientHook, in dtrain/ddp/hooks/gradient_hook.hpp)");
-  }
-
-  DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options, ddp::HookFunctions<Communicator> hook)
+  /// @param hook reduces the buckets (ddp/hooks/gradient_hook.hpp). A variable is borrowed, a temporary kept.
+  template <class H = ddp::HookFunctions<Communicator>>
+  DistributedDataParallel(M& model, ProcessGroup<P> group, DdpOptions options = {}, H&& hook = {})
       : group_(std::move(group)), driver_(make_process_owned<Driver>(group::GroupAccess::of(group_))) {
-    if constexpr (ddp::Model<M>) {  // else a static_assert above has failed
-      try {
-        driver_->construct(group::GroupAccess::of(group_), ddp::model_functions(model), options, std::move(hook));
-      } catch (...) {
-        hand_over_to_group();
-        throw;
-      }
-    }
+    construct(model, options, std::forward<H>(hook));
+  }
+  template <class H = ddp::HookFunctions<Communicator>>
+  requires ddp::IsParameterList<M> DistributedDataParallel(std::span<const Parameter> list, ProcessGroup<P> group,
+                                                           DdpOptions options = {}, H&& hook = {})
+      : group_(std::move(group)), driver_(make_process_owned<Driver>(group::GroupAccess::of(group_))) {
+    construct(ParameterList(list.begin(), list.end()), options, std::forward<H>(hook));
   }
 
-  DistributedDataParallel(M&&, ProcessGroup<P> group, DdpOptions = {}) : group_(std::move(group)) {
+  DistributedDataParallel(M&&, ProcessGroup<P> group, DdpOptions = {}) requires(!ddp::IsParameterList<M>)
+      : group_(std::move(group)) {
     static_assert(sizeof(M) == 0,
                   "dtrain: DistributedDataParallel borrows its model: give it a variable that outlives it");
   }
@@ -32280,36 +34842,39 @@ class DistributedDataParallel {
   /// gradients. Collective, blocking as Step::finish. The first step also rebuilds the buckets
   /// (DdpOptions::reorder_gradients), and waits for the device. DdpOptions::plan may rebuild buckets after further
   /// steps. @throws the exception of `f`, after reporting its text to the job; as Step::finish.
-  template <std::invocable<Ready> F>
+  template <class F>
   void backward(F&& f, StepOptions options = {}) {
-    run(std::forward<F>(f), begin("backward()", options));
+    require_pass<F>();
+    if constexpr (std::invocable<F, Ready>) run(std::forward<F>(f), begin("backward()", options));
   }
 
   /// Runs a step in which `optimizer` updates the model's values by the reduced gradients, which the model does not
   /// get. See ShardedOptimizer. @param inspect `inspect(ShardedGradients&)` is called once all gradients are reduced,
   /// with their norm, and returns the same on every rank. The step updates nothing if `inspect` returns false.
-  template <std::invocable<Ready> F, class R, class Stage, class I = std::nullptr_t>
+  template <class F, class R, class Stage, class I = std::nullptr_t>
   void backward(F&& f, ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
-    if (!reduces()) {
-      ddp::refuse_work(
-          "backward()",
-          "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; call backward(f), and give "
-          "the optimizer to the step after it");
+    require_pass<F>();
+    if constexpr (std::invocable<F, Ready>) {
+      run(std::forward<F>(f), begin("backward()", optimizer, std::move(inspect)));
     }
-    group::GroupAccess::of(group_).rank_context()->require_may_block();
-    Step step = driver_->reducer->begin("backward()", {}, &optimizer.work());
-    optimizer.inspect_with(std::move(inspect));
-    const auto pass = [&](Ready ready) {
-      optimizer.renew_values();
-      std::forward<F>(f)(ready);
-    };
-    run(pass, std::move(step));
   }
 
   /// Begins a step, for use without backward(): call `ready` on the step, and `finish` at the end. @throws the job's
   /// first cause; Error (unsupported) for StepOptions::measure_norm on a GPU whose driver does not load the kernel for
   /// it.
-  Step begin(StepOptions options = {}) { return begin("begin()", options); }
+  Step begin(StepOptions options = {}) {
+    driver_->program_drives_steps = true;
+    return begin("begin()", options);
+  }
+
+  /// Begins a step in which `optimizer` updates the model's values, in the step's finish(): backward() with an
+  /// optimizer for libraries that call the program. Blocking: until the weights of the last step are stored.
+  /// @param inspect as of backward(); called in finish()
+  template <class R, class Stage, class I = std::nullptr_t>
+  Step begin(ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
+    driver_->program_drives_steps = true;
+    return begin("begin()", optimizer, std::move(inspect));
+  }
 
   /// Norm of the reduced gradients, equal on all ranks. Blocking, on CUDA only: until the step has run there. After a
   /// step that was captured in a graph it is the norm of the latest replay; the program waits for the replay before the
@@ -32338,6 +34903,7 @@ class DistributedDataParallel {
   ddp::ReducerStatistics statistics() const noexcept {
     ddp::ReducerStatistics statistics = driver_->reducer->statistics();
     statistics.why_nothing_is_hidden = driver_->why_nothing_is_hidden;
+    statistics.program_drives_steps = driver_->program_drives_steps;
     return statistics;
   }
 
@@ -32359,7 +34925,7 @@ class DistributedDataParallel {
   }
 
   /// Blocking, after a step with an optimizer's overlap_forward: until parameter `i` has its new value.
-  void wait_for(std::size_t i) { driver_->reducer->wait_for(i); }
+  void wait_for(std::size_t i) { driver_->reducer->wait_for_weights(i); }
   /// The model's parameters at the construction; values that move (ddp::MovesValues) have their present addresses.
   /// gradient(i) has the present address of a gradient. @throws as the model's value_reader()
   const std::vector<Parameter>& parameters() const { return driver_->present_parameters(); }
@@ -32370,19 +34936,53 @@ class DistributedDataParallel {
 
  private:
   friend ddp::DriverAccess;
-  using Driver = ddp::Driver<Backend, decltype(group::GroupAccess::of(std::declval<const ProcessGroup<P>&>()))>;
+  using Driver =
+      ddp::Driver<Backend,
+                  std::remove_cvref_t<decltype(group::GroupAccess::of(std::declval<const ProcessGroup<P>&>()))>>;
+
+  /// @param model the model; or a ParameterList
+  template <class Model, class H>
+  void construct(Model&& model, const DdpOptions& options, H&& hook) {
+    constexpr bool is_hook = ddp::GradientHook<std::remove_cvref_t<H>, Communicator> ||
+                             std::same_as<std::remove_cvref_t<H>, ddp::HookFunctions<Communicator>>;
+    static_assert(is_hook,
+                  "dtrain: the hook needs reduce(bucket) for a dtrain::GradientBucket<Communicator> (contract: the "
+                  "concept ddp::GradientHook, in dtrain/ddp/hooks/gradient_hook.hpp)");
+    if constexpr (is_hook && (ddp::Model<M> || ddp::IsParameterList<M>)) {  // else a static_assert has failed
+      try {
+        driver_->construct(group::GroupAccess::of(group_), ddp::model_functions(model), options,
+                           ddp::hook_functions<Communicator>(std::forward<H>(hook)));
+      } catch (...) {
+        hand_over_to_group();
+        throw;
+      }
+    }
+  }
+
+  template <class F>
+  static constexpr void require_pass() noexcept {
+    static_assert(std::invocable<F, Ready>,
+                  "dtrain: backward(f) calls f(ready) with a dtrain::Ready, by value: write "
+                  "[&](dtrain::Ready ready) { ... }, which calls ready(i) for each gradient");
+  }
 
   template <class F>
   void run(F&& f, Step step) {
+    or_report([&] { std::forward<F>(f)(step.ready()); });
+    step.finish();
+  }
+
+  /// Calls `act` in an open step; reports its exception to the job.
+  template <class F>
+  void or_report(F&& act) {
     try {
-      std::forward<F>(f)(step.ready());
+      act();
     } catch (...) {
       if (!group::GroupAccess::of(group_).failure()->failed()) {  // else the exception may be caused by that failure
         group::GroupAccess::of(group_).rank_context()->report_exception(exception_text());
       }
       throw;
     }
-    step.finish();
   }
 
   Step begin(const char* caller, StepOptions options) {
@@ -32392,6 +34992,20 @@ class DistributedDataParallel {
       return driver_->accumulation->begin();
     }
     return driver_->reducer->begin(caller, options);
+  }
+
+  template <class R, class Stage, class I>
+  Step begin(const char* caller, ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect) {
+    if (!reduces()) {
+      ddp::refuse_work(caller,
+                       "a ShardedOptimizer, but under no_sync(), where steps reduce nothing; leave the optimizer out, "
+                       "and give it to the step after it");
+    }
+    group::GroupAccess::of(group_).rank_context()->require_may_block();
+    Step step = driver_->reducer->begin(caller, {}, &optimizer.work());
+    optimizer.inspect_with(std::move(inspect));
+    or_report([&] { optimizer.renew_values(); });
+    return step;
   }
 
   /// Lets the group keep the driver, which therefore drops its references to the group and (for another wrapper) to the
@@ -32407,12 +35021,19 @@ class DistributedDataParallel {
   int exceptions_ = std::uncaught_exceptions();
 };
 
+template <class P, class H = int>
+DistributedDataParallel(const ParameterList&, ProcessGroup<P>, DdpOptions = {}, H&& = {})
+    -> DistributedDataParallel<ParameterList, P>;
+template <class E, std::size_t Count, class P, class H = int>
+DistributedDataParallel(std::span<E, Count>, ProcessGroup<P>, DdpOptions = {}, H&& = {})
+    -> DistributedDataParallel<ParameterList, P>;
+
 }  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/run.hpp
 
 /// @file
-/// run() and init_process_group(): start or join the ranks of a job.
+/// run() and init_process_group(): start or join the ranks of a job. A program's main() calls it.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -32481,11 +35102,16 @@ int call_body(Body& body, ProcessGroup<P> group, Arguments arguments) {
       return std::invoke(body, std::move(group));
     }
   };
-  if constexpr (std::is_void_v<decltype(call())>) {
+  using Result = decltype(call());
+  static_assert(std::is_void_v<Result> || std::is_convertible_v<Result, long long>,
+                "dtrain: the body returns an exit code or nothing");
+  if constexpr (std::is_void_v<Result>) {
     call();
     return 0;
-  } else {
+  } else if constexpr (std::is_convertible_v<Result, long long>) {
     return as_exit_code(static_cast<long long>(call()));
+  } else {
+    return exit_code_exception;
   }
 }
 
@@ -32520,10 +35146,13 @@ class PolicyRankBody final : public group::RankBody {
 /// With launch::PerNode the process that the user started becomes the launcher. It never calls `body`, and returns the
 /// exit code of the first worker that failed (128 + signal).
 /// @ingroup jobs
-template <class P, RunBody<P> Body>
+template <class P, class Body>
 int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
+  static_assert(RunBody<Body, P>,
+                "dtrain: run() calls body(group) or body(group, arguments), with a dtrain::ProcessGroup<Policy>, or a "
+                "dtrain::Elastic<Policy> in its place, and dtrain::Arguments: this body takes other arguments");
   launch::RunElasticJob run_elastic = nullptr;
-  if constexpr (!GroupBody<Body, P>) {
+  if constexpr (RunBody<Body, P> && !GroupBody<Body, P>) {
     run_elastic = elastic::job_runner<P>();
   }
   launch::StartResult start = detail::start<P>(argc, argv, run_elastic);
@@ -32535,7 +35164,7 @@ int run(int argc, char** argv, Body body, const GroupOptions& options = {}) {
   if constexpr (GroupBody<Body, P>) {
     detail::PolicyRankBody<P, Body> rank_body(*start.worker, body, options);
     exit_code = group::run_rank(rank, rank_body);
-  } else {
+  } else if constexpr (RunBody<Body, P>) {
     exit_code = elastic::run_program<P>(*start.worker, body, options);
   }
   group::report_lost_output(rank);
@@ -32559,7 +35188,7 @@ ProcessGroup<P> init_process_group(launch::JoinOptions options = {}, const Group
 // ---- dtrain/elastic.hpp
 
 /// @file
-/// Elastic: a worker of a job that goes on when ranks are lost, and takes replacements in.
+/// Elastic: run()'s handle for a body of a job that goes on when ranks are lost, and takes replacements in.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -32582,7 +35211,7 @@ class Elastic {
 
   /// Adds tensors to what a worker receives that comes later: parameters, the optimizer's state. Before train().
   /// They are written inside commit() only. Lifetime: the memory outlives train().
-  /// @throws Error (unsupported) for device memory
+  /// @throws Error (unsupported) for device memory and NamedBytes
   void keep(std::vector<NamedTensor> tensors) const { worker_->keep(std::move(tensors), false); }
   /// The same for what the forward pass writes, such as a BatchNorm's buffers: copied at each commit, and put back
   /// before a step is repeated.
@@ -32593,14 +35222,21 @@ class Elastic {
   /// Calls `function(group)` for each set of ranks until it has returned on all ranks of one. In each call it goes on
   /// at step(). Blocking: until the job has finished. Once in a process.
   /// @returns the function's exit code, 0 for a function without one
-  template <std::invocable<ProcessGroup<P>> F>
+  template <class F>
   int train(F&& function) const {
-    if (worker_->is_elastic()) {
-      AttemptOfPolicy<F> attempt(function, *options_);
-      return worker_->run(attempt);
+    static_assert(std::invocable<F&, ProcessGroup<P>>,
+                  "dtrain: train(function) calls function(group) with a dtrain::ProcessGroup<Policy>: write "
+                  "[&](dtrain::ProcessGroup<Policy> group) { ... }");
+    if constexpr (std::invocable<F&, ProcessGroup<P>>) {
+      if (worker_->is_elastic()) {
+        AttemptOfPolicy<F> attempt(function, *options_);
+        return worker_->run(attempt);
+      }
+      FixedJob<F> job(worker_->process(), function, *options_);
+      return group::run_rank(worker_->process().identity.rank, job);
+    } else {
+      return exit_code_exception;
     }
-    FixedJob<F> job(worker_->process(), function, *options_);
-    return group::run_rank(worker_->process().identity.rank, job);
   }
 
   /// Steps that are committed, the same on all ranks of a group.
@@ -32729,7 +35365,6 @@ int run_program(const launch::RankProcess& process, Body& body, const GroupOptio
 #include <link.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/file.h>
@@ -32743,47 +35378,6 @@ int run_program(const launch::RankProcess& process, Body& body, const GroupOptio
 #include <cmath>
 #include <csignal>
 #include <set>
-
-// ---- dtrain/core/cause.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE {
-
-DTRAIN_DEFINE_MEMBERS(Cause);
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED Cause::Cause(CauseKind kind_, int rank_, std::string host_, std::string text_)
-    : kind(kind_), rank(rank_), host(std::move(host_)), text(std::move(text_)) {}
-
-DTRAIN_DEFINED std::string Cause::sentence() const {
-  const std::string who =
-      rank < 0 ? "the job" : format_text("rank {}{}{}", {rank, host.empty() ? "" : " on host ", host});
-  switch (kind) {
-    case CauseKind::lost: return format_text("{} was lost: {}", {who, text});
-    case CauseKind::exception: return format_text("{} failed: {}", {who, text});
-    case CauseKind::timeout: return format_text("{} timed out: {}", {who, text});
-    case CauseKind::disagreement: return format_text("ranks disagree: {}", {text});
-    case CauseKind::stopped: return format_text("{} was stopped: {}", {who, text});
-    case CauseKind::resized: return format_text("the ranks of the job change: {}", {text});
-  }
-  return format_text("{}: {}", {who, text});
-}
-
-DTRAIN_DEFINED JobFailed::JobFailed(Cause cause, SourceLocation where)
-    : JobFailed(Errc::job_failed, std::move(cause), where) {}
-
-DTRAIN_DEFINED JobFailed::JobFailed(Errc code, Cause cause, SourceLocation where)
-    : Error(code, cause.sentence(), where), cause_(std::move(cause)) {}
-
-DTRAIN_DEFINED PeerLost::PeerLost(Cause cause, SourceLocation where)
-    : JobFailed(Errc::peer_lost, std::move(cause), where) {}
-
-DTRAIN_DEFINED void throw_cause(const Cause& cause, SourceLocation where) {
-  if (cause.kind == CauseKind::lost) {
-    throw PeerLost(cause, where);
-  }
-  throw JobFailed(cause, where);
-}
-
-}  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/core/error.hpp (definitions)
 
@@ -32843,17 +35437,11 @@ DTRAIN_DEFINED Error errno_error(const std::string& doing, const std::string& re
   return posix_error(errno, doing, remedy, where);
 }
 
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/exception_text.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE {
-
 DTRAIN_DEFINED std::string exception_text() {
   try {
     throw;
   } catch (const std::bad_alloc& error) {
-    return format_text("memory could not be had: {}{}", {error.what(), limit_hint(ENOMEM)});
+    return std::string("memory could not be had: ") + error.what() + limit_hint(ENOMEM);
   } catch (const std::exception& error) {
     const std::string text = error.what();
     return text.substr(0, text.find("\nException raised from "));
@@ -32864,110 +35452,10 @@ DTRAIN_DEFINED std::string exception_text() {
 
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/core/failure_latch.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE {
-
-DTRAIN_DEFINED void FailureLatch::Unsubscribe::operator()(Callback* callback) const noexcept {
-  const std::lock_guard lock(latch->mutex_);
-  latch->callbacks_.remove_if([callback](const Callback& each) { return &each == callback; });
-}
-
-DTRAIN_DEFINED std::optional<Cause> FailureLatch::cause() const {
-  if (!failed()) {
-    return std::nullopt;
-  }
-  const std::lock_guard lock(mutex_);
-  return cause_;
-}
-
-DTRAIN_DEFINED bool FailureLatch::set(const Cause& cause) {
-  const std::lock_guard lock(mutex_);
-  if (failed()) {
-    return false;
-  }
-  cause_ = cause;
-  failed_.store(true, std::memory_order_release);
-  for (const Callback& callback : callbacks_) {
-    callback(*cause_);
-  }
-  changed_.notify_all();
-  return true;
-}
-
-DTRAIN_DEFINED bool FailureLatch::block_until_failed(Deadline deadline) const {
-  std::unique_lock lock(mutex_);
-  return block_until(changed_, lock, deadline, [this] { return failed(); });
-}
-
-DTRAIN_DEFINED void FailureLatch::report(const Cause& cause) {
-  if (!process_.is_current()) {
-    return;
-  }
-  Reporter reporter;
-  {
-    const std::lock_guard lock(mutex_);
-    reporter = reporter_;
-  }
-  if (reporter) {
-    reporter(cause);
-  } else {
-    set(cause);
-  }
-}
-
-DTRAIN_DEFINED void FailureLatch::set_reporter(Reporter reporter) {
-  const std::lock_guard lock(mutex_);
-  reporter_ = std::move(reporter);
-}
-
-DTRAIN_DEFINED FailureLatch::Subscription FailureLatch::subscribe(Callback callback) {
-  const std::lock_guard lock(mutex_);
-  Callback& kept = callbacks_.emplace_back(std::move(callback));
-  if (failed()) {
-    kept(*cause_);
-  }
-  return {&kept, Unsubscribe{shared_from_this()}};
-}
-
-DTRAIN_DEFINED void FailureLatch::throw_if_failed(int own_rank) const {
-  const std::optional<Cause> found = cause();
-  if (!found) {
-    return;
-  }
-  if (found->rank != own_rank || found->kind == CauseKind::lost) {
-    throw_cause(*found);
-  }
-  const Errc code = found->kind == CauseKind::timeout        ? Errc::timeout
-                    : found->kind == CauseKind::disagreement ? Errc::disagreement
-                                                             : Errc::job_failed;
-  throw Error(code, found->sentence()).with_rank(own_rank);
-}
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/log.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE {
-
-DTRAIN_DEFINED void log(LogLevel level, std::string_view text) {
-  static const LogLevel wanted = log_level_of(std::getenv("DTRAIN_LOG"));
-  if (level > wanted || level == LogLevel::off) {
-    return;
-  }
-  std::string line = "dtrain: ";
-  line.append(text).push_back('\n');
-  const BlockedWriteSignals no_signal;
-  const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
-  static_cast<void>(written);
-}
-
-}  // namespace DTRAIN_NAMESPACE
-
 // ---- dtrain/core/process/cpu_affinity.hpp
 
 /// @file
-/// CPU affinity: the CPUs on which the system may run a thread.
+/// CPU affinity: the CPUs on which the system may run a thread. PerNode and spawn() bind workers by it.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -33016,7 +35504,7 @@ inline int cpu_binding_error() noexcept {
 // ---- dtrain/core/process/open_files.hpp
 
 /// @file
-/// The limit of open files of this process, and how to raise it.
+/// The limit of open files of this process, which StoreServer raises.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -33080,21 +35568,64 @@ inline std::size_t open_files() noexcept {
 
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/core/process/small_file.hpp
+// ---- dtrain/core/process/system_files.hpp
 
 /// @file
-/// read_small_file: the first bytes of a small file, such as one of the kernel's.
+/// System files (/proc, /sys, /etc), below a root folder that a test can choose: bindings and reports read by it.
+/// read_small_file: the first bytes of one such file.
 
 namespace DTRAIN_NAMESPACE {
 
 /// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
 std::optional<std::string> read_small_file(const std::string& path, std::size_t most);
 
-}  // namespace DTRAIN_NAMESPACE
+/// Reads files; a file that cannot be read counts as missing. Paths begin with '/', and are relative to the root.
+class SystemFiles {
+ public:
+  static constexpr std::size_t most_bytes = std::size_t{64} << 10;
+  static constexpr std::size_t most_names = 1024;
 
-// ---- dtrain/core/process/small_file.hpp (definitions)
+  /// @param root a folder that has the files of this machine or of another one: /sys, /proc, /etc, /opt
+  DTRAIN_NOT_INLINED explicit SystemFiles(std::string root = "/") : root_(std::move(root)) {
+    while (!root_.empty() && root_.back() == '/') {
+      root_.pop_back();
+    }
+  }
 
-namespace DTRAIN_NAMESPACE {
+  /// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
+  DTRAIN_NOT_INLINED std::optional<std::string> text(const std::string& path, std::size_t most = most_bytes) const {
+    return read_small_file(root_ + path, most);
+  }
+
+  /// A file's first line without the spaces at its end.
+  DTRAIN_NOT_INLINED std::optional<std::string> line(const std::string& path) const {
+    std::optional<std::string> all = text(path);
+    if (all) {
+      all->resize(std::min(all->find('\n'), all->size()));
+      all->resize(all->find_last_not_of(" \t\r") + 1);
+    }
+    return all;
+  }
+
+  /// Names in a folder, sorted; at most `most_names`.
+  DTRAIN_NOT_INLINED std::vector<std::string> names(const std::string& path) const {
+    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir((root_ + path).c_str()), &::closedir);
+    std::vector<std::string> found;
+    const dirent* entry = nullptr;
+    while (folder && found.size() < most_names && (entry = ::readdir(folder.get())) != nullptr) {
+      const std::string_view name = static_cast<const char*>(entry->d_name);
+      if (name != "." && name != "..") {
+        found.emplace(std::upper_bound(found.begin(), found.end(), name), name);
+      }
+    }
+    return found;
+  }
+
+ private:
+  std::string root_;
+};
+
+#if DTRAIN_DEFINITIONS
 
 DTRAIN_DEFINED std::optional<std::string> read_small_file(const std::string& path, std::size_t most) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -33118,73 +35649,7 @@ DTRAIN_DEFINED std::optional<std::string> read_small_file(const std::string& pat
   return bytes;
 }
 
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/text/number_text.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE {
-
-namespace detail {
-
-/// @param how what std::to_chars takes after the number
-template <class Number, class... How>
-std::string characters_of(Number number, How... how) {
-  char text[400];  // the largest double with one decimal has 311
-  const std::to_chars_result result = std::to_chars(text, text + sizeof text, number, how...);
-  return std::string(text, result.ec == std::errc{} ? result.ptr : text);
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED std::string number_text(double number) {
-  return detail::characters_of(number);
-}
-
-DTRAIN_DEFINED std::string number_text(float number) {
-  return detail::characters_of(number);
-}
-
-DTRAIN_DEFINED std::string number_text(double number, int digits) {
-  return detail::characters_of(number, std::chars_format::general, digits);
-}
-
-DTRAIN_DEFINED std::string fixed_text(double number, int decimals) {
-  return detail::characters_of(number, std::chars_format::fixed, decimals);
-}
-
-}  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/core/text/split.hpp
-
-/// @file
-/// Lists in a text: next_entry() takes the entries one by one, has_entry() finds one, joined() makes a list.
-
-namespace DTRAIN_NAMESPACE {
-
-/// Removes the first entry of `list`, up to `separator` or to the end, and the separator. @returns the entry
-inline std::string_view next_entry(std::string_view& list, char separator) noexcept {
-  const std::string_view entry = list.substr(0, list.find(separator));
-  list.remove_prefix(std::min(entry.size() + 1, list.size()));
-  return entry;
-}
-
-/// Whether a list has the entry; an empty list has none.
-inline bool has_entry(std::string_view list, char separator, std::string_view entry) noexcept {
-  while (!list.empty()) {
-    if (next_entry(list, separator) == entry) return true;
-  }
-  return false;
-}
-
-/// The texts with `separator` between them.
-template <class Texts>
-std::string joined(const Texts& texts, std::string_view separator) {
-  std::string list;
-  for (const auto& text : texts) {
-    append_text(list, "{}{}", {list.empty() ? std::string_view() : separator, text});
-  }
-  return list;
-}
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE
 
@@ -33305,21 +35770,115 @@ DTRAIN_DEFINED std::uint64_t number_after(std::string_view text, std::string_vie
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/core/text/format_text.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE {
+
+namespace detail {
+
+/// @param how what std::to_chars takes after the number
+template <class Number, class... How>
+std::string characters_of(Number number, How... how) {
+  char text[400];  // the largest double with one decimal has 311
+  const std::to_chars_result result = std::to_chars(text, text + sizeof text, number, how...);
+  return std::string(text, result.ec == std::errc{} ? result.ptr : text);
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED std::string number_text(double number) {
+  return detail::characters_of(number);
+}
+
+DTRAIN_DEFINED std::string number_text(float number) {
+  return detail::characters_of(number);
+}
+
+DTRAIN_DEFINED std::string number_text(double number, int digits) {
+  return detail::characters_of(number, std::chars_format::general, digits);
+}
+
+DTRAIN_DEFINED std::string fixed_text(double number, int decimals) {
+  return detail::characters_of(number, std::chars_format::fixed, decimals);
+}
+
+DTRAIN_DEFINED void TextValue::append_to(std::string& text) const {
+  switch (size_) {
+    case is_text: text += *text_; break;
+    case is_signed: text += std::to_string(static_cast<std::int64_t>(number_)); break;
+    case is_unsigned: text += std::to_string(number_); break;
+    case is_double: text += number_text(real_); break;
+    case is_float: text += number_text(static_cast<float>(real_)); break;
+    default: text.append(characters_, size_);
+  }
+}
+
+namespace detail {
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void append_values(std::string& text, const char* pattern, const TextValue* values) {
+  for (const char* place = nullptr; values != nullptr && (place = std::strstr(pattern, "{}")) != nullptr; ++values) {
+    text.append(pattern, place);
+    values->append_to(text);
+    pattern = place + 2;
+  }
+  text += pattern;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED std::string format_values(const char* pattern, const TextValue* values) {
+  std::string text;
+  append_values(text, pattern, values);
+  return text;
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted(Errc code, const char* pattern, const TextValue* values,
+                                                       const char* file, const char* function, unsigned line) {
+  throw Error(code, format_values(pattern, values), SourceLocation::current(file, function, line));
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted_posix(int number, const char* pattern, const TextValue* values,
+                                                             const char* remedy, const char* file, const char* function,
+                                                             unsigned line) {
+  throw posix_error(number, format_values(pattern, values), remedy, SourceLocation::current(file, function, line));
+}
+
+}  // namespace detail
+
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/core/types/tensor_view.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE {
 
+DTRAIN_DEFINED void Shape::Integer::refuse(std::uint64_t number) {
+  throw_error(Errc::invalid_argument, "extent {} of a shape is negative or makes it too large", {number});
+}
+
+DTRAIN_DEFINED Shape::Shape(std::initializer_list<Integer> extents) {
+  require_few(extents.size());
+  for (const Integer extent : extents) {
+    add(extent.value());
+  }
+}
+
 DTRAIN_DEFINED Shape::Shape(std::span<const std::int64_t> extents) {
-  if (extents.size() > max_rank) {
-    throw_error(Errc::invalid_argument, "a shape has {} extents; at most 8 are possible", {extents.size()});
-  }
+  require_few(extents.size());
   for (const std::int64_t extent : extents) {
-    if (extent < 0 || (extent > 0 && element_count_ > (std::int64_t{1} << 60) / extent)) {
-      throw_error(Errc::invalid_argument, "extent {} of a shape is negative or makes it too large", {extent});
-    }
-    extents_[rank_++] = extent;
-    element_count_ *= extent;
+    add(extent);
   }
+}
+
+DTRAIN_DEFINED void Shape::require_few(std::size_t extents) const {
+  if (extents > max_rank) {
+    throw_error(Errc::invalid_argument, "a shape has {} extents; at most 8 are possible", {extents});
+  }
+}
+
+DTRAIN_DEFINED void Shape::add(std::int64_t extent) {
+  if (extent < 0 || (extent > 0 && element_count_ > (std::int64_t{1} << 60) / extent)) {
+    throw_error(Errc::invalid_argument, "extent {} of a shape is negative or makes it too large", {extent});
+  }
+  extents_[rank_++] = extent;
+  element_count_ *= extent;
 }
 
 DTRAIN_DEFINED std::string to_string(const Shape& shape) {
@@ -33340,7 +35899,7 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void TensorView::refuse_read_as(DType other) c
 // ---- dtrain/kernels/arithmetic/arithmetic.hpp
 
 /// @file
-/// Floating-point operations of the kernels: one rounding each, in the order they are written.
+/// Floating-point operations for the loops of instruction_sets/: one rounding each, in the order they are written.
 ///
 /// -ffast-math may add in another order, fuse a product into a sum, and assume that no NaN occurs. A pragma prevents
 /// this with clang on x86; elsewhere an empty asm needs each result in a register before the next step. NaN is compared
@@ -33417,7 +35976,7 @@ DTRAIN_ALWAYS_INLINE void make_nan_canonical(Vector<Float, Width>& value) noexce
   value = (Vector<Float, Width>)bits;
 }
 
-/// The same for two 16-bit floats in each word; a magnitude beyond `infinity` is NaN.
+/// make_nan_canonical() for two 16-bit floats in each word; a magnitude beyond `infinity` is NaN.
 template <std::size_t Width, class V>
 DTRAIN_ALWAYS_INLINE void make_halves_canonical(V& words, std::int16_t infinity, std::int16_t nan) noexcept {
   using Halves = Vector<std::int16_t, Width>;
@@ -33478,7 +36037,7 @@ struct Multiply {
 // ---- dtrain/kernels/arithmetic/float_arithmetic.hpp
 
 /// @file
-/// Sums, averages and products of f32 and f64.
+/// Sums, averages and products of f32 and f64. Instruction sets compile them into kernels.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -33540,7 +36099,7 @@ class FloatArithmetic {
 
 /// @file
 /// Sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end; f16 conversion by
-/// integer operations, and by the processor's instructions (F16C).
+/// integer operations, and by the processor's instructions (F16C). Instruction sets compile them into kernels.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -33586,7 +36145,7 @@ struct Bf16Words {
   }
 };
 
-/// The same for f16, by integer operations and one addition that is exact or rounded once. Gives the bits of F16C's
+/// f16 in such words, by integer operations and one addition that is exact or rounded once. Gives the bits of F16C's
 /// instructions, for subnormals too. Source of the method: F. Giesen, "Float->half variants" (public domain).
 template <std::size_t Width>
 struct F16Words {
@@ -33739,7 +36298,7 @@ struct F16Native {
 // ---- dtrain/kernels/arithmetic/integer_arithmetic.hpp
 
 /// @file
-/// Sums, averages and products of integers; minimum and maximum of every element type, by comparing integers.
+/// Integer sums, averages and products for instruction_sets/; minimum and maximum of all types, by comparing integers.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -33804,8 +36363,8 @@ DTRAIN_OPTIMIZED void integer_average(const KernelArguments& arguments) noexcept
 
 __extension__ typedef __int128 WideInteger;  // without __extension__, -Wpedantic warns
 
-/// Converts elements to keys that are ordered as signed integers. So one loop does min and max, and f16 and bf16 share
-/// it without conversion; the differences are in KernelArguments::key.
+/// Converts elements to keys that are ordered as signed integers. One loop therefore does min and max, for f16 and bf16
+/// too, without conversion; the differences are in KernelArguments::key.
 /// - Floats: a negative value has the bits below its sign inverted, so that -0 < +0; NaN is the greatest key. This is
 ///   minimum and maximum of IEEE 754-2019.
 /// - Unsigned integers: the highest bit is inverted.
@@ -33854,7 +36413,7 @@ class MinMax {
 // ---- dtrain/kernels/block_loop.hpp
 
 /// @file
-/// Kernel loop: reduces block after block, from every source, through registers, to every target.
+/// Kernel loop for instruction_sets/: reduces block after block, from every source, through registers, to every target.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -33864,8 +36423,8 @@ namespace DTRAIN_NAMESPACE::kernels {
 ///   finish(Result&, Partial&)        computes the value to store
 ///   put(to, Result const&)           stores it
 /// and `averages`. If true, it also has a vector type Beyond, note_beyond(Beyond&, Result const&), which sets bits
-/// where a result is not finite, and Careful, the arithmetic for such results. Twice applies one to twice the bytes.
-/// Its members are named, because g++ 12 leaves an array of vectors in memory.
+/// where a result is not finite, and Careful, the arithmetic for such results. Twice applies an arithmetic to twice the
+/// bytes. Twice has named members, because g++ 12 leaves an array of vectors in memory.
 template <class Arithmetic>
 class Twice {
  public:
@@ -33910,14 +36469,15 @@ template <class Arithmetic>
 using RegisterBlock = std::conditional_t<(sizeof(typename Arithmetic::Partial) > sizeof(typename Arithmetic::Result)),
                                          Twice<Arithmetic>, Twice<Twice<Arithmetic>>>;
 
-/// Finishes a block of averages, some of which are not finite, because their sum, a source or the average is not. These
-/// become the sum of the sources, each multiplied by the factor first. The result is finite if all sources are finite
-/// and below the largest value by its roundings. Rare, hence a separate function for any processor.
+/// Finishes a block of averages, some of which are not finite, because their sum, a source or the average is not. Such
+/// an average becomes the sum of the sources, each multiplied by the factor first. It is finite if all sources are
+/// finite and below the largest value by the sum's roundings. The case is rare, hence a separate function for any
+/// processor.
 template <class Careful>
 DTRAIN_OPTIMIZED __attribute__((noinline)) void average_beyond_sum(const KernelArguments& arguments, std::size_t offset,
                                                                    std::byte* block, std::size_t bytes) noexcept;
 
-/// Reduces whole blocks of an `Inner` arithmetic. Reads all sources of a block before it writes any target, so that a
+/// Reduces whole blocks of an `Inner` arithmetic. All sources of a block are read before any target is written, so a
 /// target may be a source.
 template <class Inner>
 DTRAIN_ALWAYS_INLINE void reduce_blocks(const KernelArguments& arguments) noexcept {
@@ -33983,7 +36543,7 @@ void average_beyond_sum(const KernelArguments& arguments, std::size_t offset, st
 // ---- dtrain/kernels/conversion.hpp
 
 /// @file
-/// Element conversion to wider types and back: 16-bit floats and f32, integers and i64.
+/// Element conversion for PartialReduction and MasterWeights: 16-bit floats to f32, integers to i64, and back.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -34050,11 +36610,7 @@ DTRAIN_OPTIMIZED void convert_integers(std::byte* to, const std::byte* from, std
 /// Requires: `to` and `from` are disjoint; the floating-point environment is the default one.
 void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to, std::size_t count) noexcept;
 
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/conversion.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::kernels {
+#if DTRAIN_DEFINITIONS
 
 DTRAIN_DEFINED void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to,
                             std::size_t count) noexcept {
@@ -34079,38 +36635,14 @@ DTRAIN_DEFINED void convert(DType from_type, const std::byte* from, DType to_typ
   }
 }
 
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/copy.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-DTRAIN_OPTIMIZED DTRAIN_DEFINED void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
-  using Block = Vector<std::uint64_t, 16>;
-  constexpr std::size_t width = sizeof(Block);
-  std::size_t i = 0;
-  for (; i + 4 * width <= bytes; i += 4 * width) {
-    Block first, second, third, fourth;
-    load(first, from + i);
-    load(second, from + i + width);
-    load(third, from + i + 2 * width);
-    load(fourth, from + i + 3 * width);
-    store(to + i, first);
-    store(to + i + width, second);
-    store(to + i + 2 * width, third);
-    store(to + i + 3 * width, fourth);
-  }
-  if (i < bytes) {
-    std::memcpy(to + i, from + i, bytes - i);
-  }
-}
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
 // ---- dtrain/kernels/dot_product.hpp
 
 /// @file
-/// Dot product of floats in host memory, in an order that depends on the count alone.
+/// Dot product of floats in host memory, in an order that depends on the count alone, for hooks.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -34140,7 +36672,7 @@ DTRAIN_OPTIMIZED Sum dot_product(const float* a, const float* b, std::size_t cou
 // ---- dtrain/kernels/float_environment.hpp
 
 /// @file
-/// Default floating-point environment (IEEE 754 rounding and subnormals) for a scope.
+/// Default floating-point environment (IEEE 754 rounding and subnormals) for a scope of reductions and optimizers.
 
 #if !DTRAIN_X86_64 && !DTRAIN_ARM64
 #include <cfenv>
@@ -34149,8 +36681,8 @@ DTRAIN_OPTIMIZED Sum dot_product(const float* a, const float* b, std::size_t cou
 namespace DTRAIN_NAMESPACE::kernels {
 
 /// Needed because a program linked with -ffast-math starts with subnormals flushed to zero (crtfastmath.o), and a user
-/// may have set another rounding or traps. Writes nothing if the environment is the default one; exception flags may be
-/// raised then, as by any arithmetic.
+/// may have set another rounding or traps. Does not write the environment if it is the default one; exception flags may
+/// be raised, as by any arithmetic.
 class DefaultFloatEnvironment {
  public:
 #if DTRAIN_X86_64
@@ -34212,7 +36744,7 @@ class DefaultFloatEnvironment {
 // ---- dtrain/kernels/instruction_sets/avx2.hpp
 
 /// @file
-/// Kernels for AVX2 and F16C: the common dtypes and operations; others are the baseline's.
+/// Kernels for AVX2 and F16C: the common dtypes and operations; others are the baseline's. reduction.hpp picks one.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -34265,7 +36797,7 @@ inline Kernel avx2_kernel_for(DType /*dtype*/, ReduceOp /*op*/) noexcept {
 // ---- dtrain/kernels/instruction_sets/baseline.hpp
 
 /// @file
-/// Kernels for any processor: 16-byte vectors, which every 64-bit processor supports.
+/// Kernels for any processor: 16-byte vectors, which every 64-bit processor supports. reduction.hpp picks one.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -34411,7 +36943,7 @@ DTRAIN_DEFINED void PartialReduction::end(std::byte* from, std::byte* to, std::s
   const DefaultFloatEnvironment environment;
   if (!weighs_) {
     const std::byte* const sum = from;
-    last_(std::span(&sum, 1), std::span(&from, 1), count);  // divides an average of integers, keeps all else
+    last_(std::span(&sum, 1), std::span(&from, 1), count);  // divides an average of integers, copies other results
   }
   if (widens() || to != from) {
     convert(type_, from, dtype_, to, count);
@@ -34514,7 +37046,7 @@ DTRAIN_DEFINED void Reduction::operator()(std::span<const std::byte* const> sour
 // ---- dtrain/kernels/sum_of_squares.hpp
 
 /// @file
-/// Sum of the squares of floats in host memory, with equal bits on every processor.
+/// Sum of squares of floats in host memory, with equal bits on every processor, for gradient norms and optimizers.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -34753,69 +37285,7 @@ DTRAIN_DEFINED double sum_of_squares(DType dtype, const std::byte* from, std::si
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
-// ---- dtrain/async/auto_reset_event.hpp
-
-/// @file
-/// async::AutoResetEvent: each set lets one coroutine pass.
-
-namespace DTRAIN_NAMESPACE::async {
-
-/// set() wakes the longest waiter. Without waiters it lets the next one pass; several such sets count once. A set
-/// granted to a waiter that is destroyed before it runs passes to the next. Lifetime: outlives its waiters. Threads:
-/// the loop's.
-class AutoResetEvent {
- public:
-  class [[nodiscard]] Awaiter : public DeadlineAwaiter {
-   public:
-    Awaiter(AutoResetEvent& event, Deadline deadline) noexcept
-        : DeadlineAwaiter(event.scheduler_, deadline), event_(event) {}
-    ~Awaiter() {
-      if (granted_) {
-        event_.set();
-      }
-    }
-
-    bool await_ready() noexcept { return std::exchange(event_.set_, false); }
-    void await_suspend(std::coroutine_handle<> parent) {
-      DeadlineAwaiter::await_suspend(parent);
-      event_.waiters_.push_back(*this);
-    }
-    WakeReason await_resume() noexcept {
-      granted_ = false;
-      return outcome;
-    }
-
-   private:
-    friend AutoResetEvent;
-
-    AutoResetEvent& event_;
-    bool granted_ = false;  ///< a set that has not been used
-  };
-
-  explicit AutoResetEvent(EventLoop& loop) noexcept : scheduler_(loop.scheduler()) {}
-
-  void set() noexcept {
-    if (Awaiter* waiter = waiters_.front()) {
-      waiter->granted_ = true;
-      scheduler_.wake(*waiter);
-    } else {
-      set_ = true;
-    }
-  }
-  bool is_set() const noexcept { return set_; }
-
-  /// `co_await event.wait(deadline)`: WakeReason::ready for a waiter that got a set, or WakeReason::timed_out.
-  Awaiter wait(Deadline deadline) noexcept { return {*this, deadline}; }
-
- private:
-  Scheduler& scheduler_;
-  IntrusiveList<Awaiter> waiters_;
-  bool set_ = false;
-};
-
-}  // namespace DTRAIN_NAMESPACE::async
-
-// ---- dtrain/async/loop/poller.hpp (definitions)
+// ---- dtrain/async/loop/scheduler.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -34904,7 +37374,7 @@ DTRAIN_DEFINED bool Poller::apply(int descriptor, DescriptorWaiters& entry, bool
   }
   int result = 0;
   if (wanted == 0) {
-    // A failure means that it was closed meanwhile, which has taken it out of the set.
+    // A failure means that the descriptor was closed meanwhile, which has removed it from the set.
     static_cast<void>(control(EPOLL_CTL_DEL, descriptor, entry, 0));
   } else {
     const bool anew = entry.registered == 0;
@@ -34932,242 +37402,89 @@ DTRAIN_DEFINED int Poller::control(int operation, int descriptor, DescriptorWait
   return ::epoll_ctl(epoll_.get(), operation, descriptor, &event);
 }
 
-}  // namespace DTRAIN_NAMESPACE::async
-
-// ---- dtrain/async/loop_handle.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::async {
-
-DTRAIN_DEFINED void SpawnState::end() noexcept {
-  unlink();
-  task.detach();
-  make = nullptr;
-  const std::lock_guard lock(mutex_);
-  gone_ = true;
-  changed_.notify_all();
+DTRAIN_DEFINED bool Scheduler::poll(bool return_at_once) {
+  const bool busy = return_at_once || !ready_.empty() || !batch_.empty();
+  IntrusiveList<Waiter> ready;
+  const bool woken = poller_.poll(busy ? 0 : poll_timeout_ms(), ready);
+  while (Waiter* waiter = ready.front()) {
+    wake(*waiter);
+  }
+  const Deadline::Clock::time_point now = Deadline::Clock::now();
+  for (Waiter* timer = timers_.earliest(); timer != nullptr && timer->instant <= now; timer = timers_.earliest()) {
+    wake(*timer, WakeReason::timed_out);
+  }
+  return woken;
 }
 
-DTRAIN_DEFINED bool SpawnState::wait_until_gone(Deadline deadline) const {
-  std::unique_lock lock(mutex_);
-  return block_until(changed_, lock, deadline, [this] { return gone_; });
-}
-
-DTRAIN_DEFINED void LoopHandle::start(const std::shared_ptr<SpawnState>& state, std::shared_ptr<SpawnStates> group,
-                                      std::string_view doing) {
-  const std::shared_ptr<EventLoop> loop = open_loop();
-  // Its last copy is dropped when the coroutine is gone, or when `begin` is dropped without having made one.
-  std::shared_ptr<void> end(nullptr, [state](void*) { state->end(); });
-  auto begin = [state, target = loop.get(), group = std::move(group), end = std::move(end)] {
-    try {
-      Task<void> task = state->cancelled ? Task<void>() : state->make(*target);
-      if (state->cancelled) {
-        return;
-      }
-      state->task = target->spawn(std::move(task), {}, [group, end]() mutable { end.reset(); });
-      if (group) {
-        group->push_back(*state);
-      }
-    } catch (...) {
-      state->error = std::current_exception();
-    }
-  };
-  if (!loop || !loop->post(std::move(begin))) {
-    throw_ended(doing);
+DTRAIN_DEFINED void Scheduler::resume_ready() {
+  batch_.splice_back(ready_);
+  while (Waiter* waiter = batch_.pop_front()) {
+    resume(*waiter);
   }
 }
 
-DTRAIN_DEFINED void LoopHandle::throw_ended(std::string_view doing) const {
-  if (!process_.is_current()) {
-    throw_error(Errc::closed, "{}: this process was forked from a rank, and is none", {doing});
+DTRAIN_DEFINED int Scheduler::poll_timeout_ms() const {
+  if (timers_.empty()) {
+    return -1;
   }
-  if (loop_.expired()) {
-    throw_error(Errc::closed, "{}: this rank's process group has been destroyed", {doing});
-  }
-  const std::lock_guard lock(mutex_);
-  if (end_reason_.empty()) {
-    throw_error(Errc::closed, "{}: the event loop has ended", {doing});
-  }
-  throw_error(Errc::cancelled, "{}: the event loop ended because of: {}", {doing, end_reason_});
+  const auto left = Deadline::at(timers_.earliest()->instant).remaining();
+  const auto longest = std::chrono::milliseconds(std::chrono::hours(1));
+  return static_cast<int>(std::min(std::chrono::ceil<std::chrono::milliseconds>(left), longest).count());
 }
 
-DTRAIN_DEFINED void LoopHandle::serve(EventLoop& loop) noexcept {
-  thread_ = std::this_thread::get_id();
-  try {
-    loop.run();
-  } catch (...) {
-    const std::lock_guard lock(mutex_);
-    end_reason_ = exception_text();
-  }
-  loop.close();
-  thread_ = std::thread::id();
-}
-
-DTRAIN_DEFINED void SpawnOwner::cancel() noexcept {
-  const std::shared_ptr<SpawnState> state = std::exchange(state_, nullptr);
-  const std::shared_ptr<LoopHandle> loop = std::exchange(loop_, nullptr);
-  if (!state || !loop->is_of_this_process() || state->gone()) {
+DTRAIN_DEFINED void Scheduler::resume(Waiter& waiter) {
+  TaskRecord* record = waiter.record;
+  if (record == nullptr) {
+    waiter.coroutine.resume();
     return;
   }
-  const auto end = [state] {
-    state->cancelled = true;
-    state->task.cancel();
-  };
-  if (loop->on_loop_thread()) {
-    return end();
-  }
-  loop->post(end);  // a loop that has ended has destroyed the coroutine, or will soon
-  state->wait_until_gone(Deadline::unbounded("the loop destroys the coroutine in its next turn"));
-}
-
-DTRAIN_DEFINED SpawnState& SpawnOwner::wait_until_gone(Deadline deadline, std::string_view doing) const {
-  if (!state_ || loop_->on_loop_thread()) {
-    throw_error(Errc::invalid_argument, "{}: {}",
-                {doing, state_ ? "called on the control thread, where it would wait for itself; co_await the "
-                                 "coroutine instead"
-                               : "there is none"});
-  }
-  if (!state_->wait_until_gone(deadline)) {
-    throw_error(Errc::timeout, "{}: the deadline passed", {doing});
-  }
-  if (state_->error) {
-    std::rethrow_exception(std::exchange(state_->error, nullptr));
-  }
-  return *state_;
-}
-
-DTRAIN_DEFINED std::shared_ptr<SpawnState> SpawnOwner::cancel_at(Deadline deadline) {
-  if (!state_ || loop_->on_loop_thread() || state_->wait_until_gone(deadline)) {
-    return nullptr;
-  }
-  std::shared_ptr<SpawnState> state = state_;
-  cancel();
-  return state;
-}
-
-}  // namespace DTRAIN_NAMESPACE::async
-
-// ---- dtrain/async/thread.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::async {
-
-DTRAIN_DEFINED BlockedSignals::BlockedSignals() {
-  sigset_t all;
-  static_cast<void>(::sigfillset(&all));
-  const int error = ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  if (error != 0) {
-    throw_posix(error, "blocking signals to start a thread");
+  current_ = record;
+  record->busy = true;
+  waiter.coroutine.resume();  // the waiter is in the coroutine's frame: do not use it from here on
+  record->busy = false;
+  current_ = nullptr;
+  if (record->task.done() || record->abandoned) {
+    retire(*record);
   }
 }
 
-DTRAIN_DEFINED JoiningThread start_thread(std::string_view what, std::function<void()> main) {
-  const BlockedSignals blocked;
-  try {
-    return JoiningThread(std::thread(std::move(main)));
-  } catch (const std::system_error& failure) {
-    throw Error(failure.code(), format_text("starting {}: {}{}", {what, failure.what(), limit_hint(ENOMEM)}));
-  }
-}
-
-DTRAIN_DEFINED WorkerThread::WorkerThread() : thread_(start_thread("a channel's thread", [this] { main(); })) {}
-
-DTRAIN_DEFINED WorkerThread::~WorkerThread() {
-  work_ = nullptr;
-  post();
-}
-
-DTRAIN_DEFINED bool WorkerThread::wait(Deadline deadline) const noexcept {
-  const std::uint32_t started = started_.load(std::memory_order_relaxed);
-  for (;;) {
-    const std::uint32_t done = done_.load(std::memory_order_acquire);
-    if (done == started) {
-      return true;
-    }
-    if (futex_wait(done_, done, deadline, FutexScope::process) == FutexResult::timed_out) {
-      return done_.load(std::memory_order_acquire) == started;
+DTRAIN_DEFINED void Scheduler::retire(TaskRecord& record) {
+  std::exception_ptr exception;
+  record.busy = true;  // the frame's parameters may own the TaskHandle
+  if (record.task.done()) {
+    try {
+      record.task.take();
+    } catch (...) {
+      exception = std::current_exception();
     }
   }
-}
-
-DTRAIN_DEFINED void WorkerThread::main() noexcept {
-  for (std::uint32_t next = 1;; ++next) {
-    while (started_.load(std::memory_order_acquire) != next) {
-      futex_wait(started_, next - 1, Deadline::unbounded("the destructor posts an end"), FutexScope::process);
-    }
-    if (work_ == nullptr) {
-      return;
-    }
-    work_(object_);
-    done_.store(next, std::memory_order_release);
-    futex_wake(done_, 1, FutexScope::process);
+  const ExceptionHandler handler = std::move(record.on_exception);
+  record.end();
+  if (exception && !handler) {
+    std::rethrow_exception(exception);
+  }
+  if (exception) {
+    handler(exception);
   }
 }
 
 }  // namespace DTRAIN_NAMESPACE::async
-
-// ---- dtrain/net/poll_descriptor.hpp
-
-/// @file
-/// wait_descriptor(): blocking waits for a descriptor, with a deadline.
-
-namespace DTRAIN_NAMESPACE::net {
-
-/// Returns on `events` (POLLIN, POLLOUT), an error or the peer's close. With a past deadline it checks once.
-/// Blocking: until the deadline.
-/// @param doing begins the error message
-/// @throws Error (timeout, posix)
-inline void wait_descriptor(int descriptor, short events, Deadline deadline, const std::string& doing) {
-  for (;;) {
-    const bool last = deadline.passed();
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
-    pollfd entry{descriptor, events, 0};
-    const int count = ::poll(&entry, 1, static_cast<int>(std::min(left, std::chrono::milliseconds(60'000)).count()));
-    if (count > 0) {
-      return;
-    }
-    if (count < 0 && errno != EINTR) {
-      throw_errno(doing);
-    }
-    if (last) {
-      throw_error(Errc::timeout, "{}: the deadline passed", {doing});
-    }
-  }
-}
-
-/// Sleeps a millisecond. @throws Error (timeout) if the deadline has passed, (posix)
-inline void pause_before_retry(Deadline deadline, const std::string& doing) {
-  if (deadline.passed()) {
-    throw_error(Errc::timeout, "{}: the deadline passed", {doing});
-  }
-  if (::poll(nullptr, 0, 1) < 0 && errno != EINTR) {
-    throw_errno(doing);
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::net
 
 // ---- dtrain/net/resolve_host.hpp
 
 /// @file
-/// resolve(): host names to addresses, with a deadline (getaddrinfo has none).
+/// resolve(): host names to addresses, for clients and listeners of a store, with a deadline (getaddrinfo has none).
 
 namespace DTRAIN_NAMESPACE::net {
-
-/// Observer of failed attempts that are repeated. An exception of note() ends the attempts.
-class RetryObserver {
- public:
-  virtual void note(std::string why) = 0;
-
- protected:
-  ~RetryObserver() = default;
-};
 
 /// Delays between attempts.
 struct Backoff {
   std::chrono::milliseconds first{10};
   std::chrono::milliseconds longest{1000};
   std::chrono::milliseconds attempt_timeout{5000};  ///< of one attempt, for an address that does not answer at all
-  RetryObserver* observer = nullptr;                ///< gets the reason of each failure that another attempt follows
   bool connects_once = false;                       ///< each address is tried once; only the name is asked for again
+  /// Gets the reason of each failure that another attempt follows. Its exception ends the attempts.
+  std::function<void(std::string why)> on_retry = [](const std::string&) {};
 };
 
 /// Addresses in the order to try them, or the reason for their absence.
@@ -35282,10 +37599,10 @@ inline std::shared_ptr<ResolveRequest> start_resolve_request(async::EventLoop& l
   return request;
 }
 
-/// Tells the observer that the name is asked for again.
+/// Reports that the name is resolved again.
 /// @throws Error (refused) for an invalid name, or if it is too late for another attempt
 inline void note_unresolved(const std::string& host, const std::string& reason, Deadline::Clock::time_point begin,
-                            Deadline::Clock::time_point last, RetryObserver* observer) {
+                            Deadline::Clock::time_point last, const Backoff& backoff) {
   const std::string why_none = invalid_name_reason(host);
   if (!why_none.empty()) {
     throw unresolved_error(host, why_none);
@@ -35295,9 +37612,7 @@ inline void note_unresolved(const std::string& host, const std::string& reason, 
   if (now >= last) {
     throw error;
   }
-  if (observer != nullptr) {
-    observer->note(error.what());
-  }
+  backoff.on_retry(error.what());
 }
 
 }  // namespace detail
@@ -35341,7 +37656,7 @@ inline async::Task<std::vector<SocketAddress>> resolve_with_backoff(async::Event
     if (!resolution.addresses.empty()) {
       co_return std::move(resolution.addresses);
     }
-    detail::note_unresolved(host, resolution.reason, begin, deadline.instant() - delay, backoff.observer);
+    detail::note_unresolved(host, resolution.reason, begin, deadline.instant() - delay, backoff);
     co_await loop.sleep_for(delay);
   }
 }
@@ -35352,7 +37667,7 @@ inline async::Task<std::vector<SocketAddress>> resolve_with_backoff(async::Event
 
 /// @file
 /// net::Connection: a connected, non-blocking TCP socket on an EventLoop; connect(): one attempt to one address, and
-/// attempts with back-off until a deadline.
+/// attempts with back-off until a deadline. Sessions, their handshakes and StoreConnector call it.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -35400,6 +37715,36 @@ inline bool is_network_error(int error) noexcept {
     case ENOTCONN: return true;
     default: return false;
   }
+}
+
+/// Whether a later attempt may succeed: the server, or the route to it, may not be up yet.
+inline bool is_retriable(int error) noexcept {
+  return is_network_error(error) || error == EADDRNOTAVAIL || error == EAFNOSUPPORT || error == EAGAIN;
+}
+
+/// Reports that the connection is tried again.
+/// @throws Error (posix) if another attempt cannot succeed, or it is too late for it
+inline void note_unconnected(int number, const std::string& host, std::uint16_t port, Deadline::Clock::time_point begin,
+                             Deadline::Clock::time_point last, const Backoff& backoff) {
+  const Deadline::Clock::time_point now = Deadline::Clock::now();
+  const bool loopback_is_down =
+      is_loopback_host(host) && number == ENETUNREACH && is_unreachable(SocketAddress::loopback_v4(port));
+  if (backoff.connects_once && !loopback_is_down) {  // the caller tries other ports, and adds the time and the remedy
+    throw posix_error(number, format_text("connecting to {}:{}", {host, port}));
+  }
+  const char* const what_to_do =
+      loopback_is_down ? "this host's loopback interface is down; bring it up: ip link set lo up"
+      : number == EPERM || number == EACCES
+          ? "a security policy or a firewall of this machine forbids it: allow this program to connect"
+          : "check that rank 0 or its launcher runs there, MASTER_ADDR and MASTER_PORT, and DTRAIN_INTERFACE on that "
+            "host";
+  const Error error = posix_error(
+      number, format_text("connecting to {} port {}, tried for {}", {host, port, duration_text(now - begin)}),
+      what_to_do);
+  if (loopback_is_down || !is_retriable(number) || now >= last) {
+    throw error;
+  }
+  backoff.on_retry(error.what());
 }
 
 }  // namespace detail
@@ -35536,42 +37881,6 @@ inline async::Task<ConnectResult> connect(async::EventLoop& loop, SocketAddress 
   co_return std::move(result);
 }
 
-namespace detail {
-
-/// Whether a later attempt may succeed: the server, or the route to it, may not be up yet.
-inline bool is_retriable(int error) noexcept {
-  return is_network_error(error) || error == EADDRNOTAVAIL || error == EAFNOSUPPORT || error == EAGAIN;
-}
-
-/// Tells the observer that the connection is tried again.
-/// @throws Error (posix) if another attempt cannot succeed, or it is too late for it
-inline void note_unconnected(int number, const std::string& host, std::uint16_t port, Deadline::Clock::time_point begin,
-                             Deadline::Clock::time_point last, const Backoff& backoff) {
-  const Deadline::Clock::time_point now = Deadline::Clock::now();
-  const bool loopback_is_down =
-      is_loopback_host(host) && number == ENETUNREACH && is_unreachable(SocketAddress::loopback_v4(port));
-  if (backoff.connects_once && !loopback_is_down) {  // the caller has other ports, and adds how long and what to do
-    throw posix_error(number, format_text("connecting to {}:{}", {host, port}));
-  }
-  const char* const what_to_do =
-      loopback_is_down ? "this host's loopback interface is down; bring it up: ip link set lo up"
-      : number == EPERM || number == EACCES
-          ? "a security policy or a firewall of this machine forbids it: allow this program to connect"
-          : "check that rank 0 or its launcher runs there, MASTER_ADDR and MASTER_PORT, and DTRAIN_INTERFACE on that "
-            "host";
-  const Error error = posix_error(
-      number, format_text("connecting to {} port {}, tried for {}", {host, port, duration_text(now - begin)}),
-      what_to_do);
-  if (loopback_is_down || !is_retriable(number) || now >= last) {
-    throw error;
-  }
-  if (backoff.observer != nullptr) {
-    backoff.observer->note(error.what());
-  }
-}
-
-}  // namespace detail
-
 /// One attempt to each address in turn. @param attempt_timeout of each attempt
 /// @returns the first connection, or the most specific error: for localhost the refusal by 127.0.0.1, not a missing ::1
 inline async::Task<ConnectResult> connect_to_any(async::EventLoop& loop, std::vector<SocketAddress> addresses,
@@ -35613,13 +37922,12 @@ inline async::Task<Connection> connect_with_backoff(async::EventLoop& loop, std:
 // ---- dtrain/net/framing/frame.hpp
 
 /// @file
-/// FrameReader and FrameWriter: length-prefixed frames over a Connection; FrameParser splits a byte stream into frames.
+/// FrameReader and FrameWriter of a Session: length-prefixed frames; FrameParser splits a byte stream into frames.
 
 namespace DTRAIN_NAMESPACE::net {
 
 /// A frame is its payload's length, a little-endian u32, and the payload.
 inline constexpr std::size_t frame_header_bytes = 4;
-/// Default bound of a frame's payload.
 inline constexpr std::size_t default_frame_bound = std::size_t{1} << 20;
 
 /// Takes bytes in chunks of any size and returns whole frames. Its memory holds only received bytes that were not
@@ -35651,7 +37959,7 @@ class FrameParser {
     return next(frame) ? std::optional(std::move(frame)) : std::nullopt;
   }
 
-  /// The same into reused memory: small frames allocate nothing.
+  /// next() into reused memory: small frames allocate nothing.
   bool next(std::vector<std::byte>& frame) {
     if (malformed() || buffered() < frame_header_bytes || buffered() - frame_header_bytes < length()) {
       return false;
@@ -35927,7 +38235,7 @@ class FrameWriter {
 // ---- dtrain/net/listener.hpp
 
 /// @file
-/// net::Listener: a TCP socket that accepts connections.
+/// net::Listener: a TCP socket that accepts connections. StoreServer owns it.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -36052,10 +38360,10 @@ class Listener {
           "allow this program to accept connections";
     } else if (is_exhausted) {
       what_to_do = format_text(
-          "those who connect wait; this process may have {} files open: raise that (ulimit -n), or close some",
+          "clients that connect wait; this process may have {} files open: raise that (ulimit -n), or close some",
           {open_files_limit().value_or(0)});
     } else {
-      what_to_do = "those who connect wait, and it is tried again";
+      what_to_do = "clients that connect wait until the next try";
     }
     const Error problem = posix_error(error, doing, what_to_do);
     if (is_lasting(error)) {
@@ -36092,7 +38400,7 @@ class Listener {
   async::EventLoop* loop_;
   Descriptor socket_;
   SocketAddress local_;
-  bool has_warned_ = false;  ///< of failures to accept
+  bool has_warned_ = false;  ///< whether a failure to accept was logged
 };
 
 }  // namespace DTRAIN_NAMESPACE::net
@@ -36100,7 +38408,7 @@ class Listener {
 // ---- dtrain/net/unix_socket.hpp
 
 /// @file
-/// UnixConnection and UnixListener: abstract Unix sockets that pass descriptors between processes of a host.
+/// UnixConnection and UnixListener: abstract Unix sockets by which SharedMemory passes descriptors within a host.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -36315,42 +38623,6 @@ class UnixListener {
 
 }  // namespace DTRAIN_NAMESPACE::net
 
-// ---- dtrain/stream/host/communication_stream.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::stream::host {
-
-DTRAIN_DEFINED HelperThread::HelperThread(Queue& queue) : queue_(queue) {
-  queue_.has_helper_.store(true);
-  try {
-    thread_ = async::start_thread("the communication helper thread", [this] { main(); });
-  } catch (const Error& failure) {
-    queue_.has_helper_.store(false);
-    throw Error(failure.code(), format_text("{}; progress = caller needs no thread", {failure.what()}));
-  }
-}
-
-DTRAIN_DEFINED void HelperThread::main() noexcept {
-  const auto goes_on = [this] { return queue_.has_helper_.load(); };
-  while (goes_on()) {
-    queue_.run_up_to(Queue::no_waiter, goes_on);
-    queue_.park_helper();
-  }
-}
-
-DTRAIN_DEFINED CommunicationStream::CommunicationStream() : owned_(std::make_unique<QueueAndHelper>()) {}
-
-DTRAIN_DEFINED void CommunicationStream::start_helper() {
-  if (!owned_->helper) {
-    owned_->helper.emplace(owned_->queue);
-  }
-}
-
-DTRAIN_DEFINED void CommunicationStream::register_with(std::shared_ptr<StreamRegistry> registry) {
-  owned_->registration.emplace(std::move(registry), owned_->queue);
-}
-
-}  // namespace DTRAIN_NAMESPACE::stream::host
-
 // ---- dtrain/stream/host/progress.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::stream::host {
@@ -36388,141 +38660,12 @@ DTRAIN_DEFINED int cores_of_all_ranks() {
 
 }  // namespace DTRAIN_NAMESPACE::stream::host
 
-// ---- dtrain/stream/host/queue.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::stream::host {
-
-DTRAIN_DEFINED void Queue::reserve(std::uint64_t items) {
-  if (items <= ring_.size()) {
-    return;
-  }
-  while (block_until_complete(published(), Deadline::after(full_ring_timeout)) != WaitResult::complete) {
-  }
-  ring_ = std::vector<WorkItem>(std::bit_ceil(items));  // a runner reads it once it has seen a later ticket
-}
-
-DTRAIN_DEFINED WaitResult Queue::block_until_complete(std::uint64_t ticket, Deadline deadline) {
-  while (!is_complete(ticket)) {
-    if (run_up_to(ticket, [deadline] { return !deadline.passed(); })) {
-      return is_complete(ticket) ? WaitResult::complete : WaitResult::timed_out;
-    }
-    if (runner_thread_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
-      throw_error(Errc::invalid_argument,
-                  "work that runs on a host stream waited for later work of the same stream, which cannot start "
-                  "before it returns; enqueue instead of waiting, or use another stream");
-    }
-    if (sleep_until_progress(ticket, deadline) == FutexResult::timed_out) {
-      return is_complete(ticket) ? WaitResult::complete : WaitResult::timed_out;
-    }
-  }
-  return WaitResult::complete;
-}
-
-DTRAIN_DEFINED FutexResult Queue::sleep_until_progress(std::uint64_t ticket, Deadline deadline) noexcept {
-  const auto progressed = [&] { return completed_.load() >= ticket || runner_state_.load() == no_runner; };
-  for (int spins = 0; spins < 200; ++spins) {
-    if (progressed()) {
-      return FutexResult::awake;
-    }
-    spin_pause();
-  }
-  const std::uint32_t seen = signal_.load();
-  std::uint64_t lowest = wanted_.load();
-  while (ticket < lowest && !wanted_.compare_exchange_weak(lowest, ticket)) {
-  }
-  return progressed() ? FutexResult::awake : futex_wait(signal_, seen, deadline, FutexScope::process);
-}
-
-DTRAIN_DEFINED void Queue::wake_waiters() noexcept {
-  wanted_.store(no_waiter);
-  signal_.fetch_add(1);
-  futex_wake_all(signal_, FutexScope::process);
-}
-
-DTRAIN_DEFINED void Queue::park_helper() noexcept {
-  helper_.store(helper_parked);
-  const bool has_work = completed_.load() < published_.load() && runner_state_.load() == no_runner;
-  if (!has_work && has_helper_.load()) {
-    futex_wait(helper_, helper_parked, Deadline::after(std::chrono::seconds(10)), FutexScope::process);
-  }
-  helper_.store(helper_awake);
-}
-
-}  // namespace DTRAIN_NAMESPACE::stream::host
-
-// ---- dtrain/stream/host/stream_ref.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::stream::host {
-
-DTRAIN_DEFINED void StreamRef::wait(const Event& event) const {
-  if (event.queue_ == queue_ || event.is_complete()) {
-    return;
-  }
-  const auto wait_for_other = [event]() noexcept {
-    // Bounded: each work item of the other stream ends by its deadline.
-    while (event.block_until_complete(Deadline::after(std::chrono::minutes(1))) != WaitResult::complete) {
-    }
-  };
-  queue_->enqueue(wait_for_other);
-}
-
-DTRAIN_DEFINED void StreamRef::wait(ExternalEvent& event, Deadline deadline) const {
-  const auto wait_for_host = [target = &event, deadline]() noexcept {
-    if (target->block_until_complete(deadline) == WaitResult::timed_out) {
-      target->complete_as(ExternalEvent::expired);
-    }
-  };
-  queue_->enqueue(wait_for_host);
-}
-
-}  // namespace DTRAIN_NAMESPACE::stream::host
-
-// ---- dtrain/stream/host/stream_registry.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::stream::host {
-
-DTRAIN_DEFINED void OnDemandRunner::start_if_idle() noexcept {
-  if (running_.load() || !queue_.has_unattended_work()) {
-    return;
-  }
-  running_.store(true);
-  try {
-    const async::BlockedSignals blocked;  // the user's signal handlers run in the user's threads
-    thread_ = async::JoiningThread(std::thread([this] { main(); }));  // the previous thread has ended
-  } catch (...) {
-    running_.store(false);
-  }
-}
-
-DTRAIN_DEFINED void OnDemandRunner::main() noexcept {
-  queue_.run_up_to(Queue::no_waiter, [this] { return !stops_.load(); });
-  running_.store(false);
-}
-
-DTRAIN_DEFINED void StreamRegistry::run_unattended() noexcept {
-  const std::lock_guard lock(mutex_);
-  for (OnDemandRunner* runner : streams_) {
-    runner->start_if_idle();
-  }
-}
-
-DTRAIN_DEFINED void StreamRegistry::add(OnDemandRunner& runner) {
-  const std::lock_guard lock(mutex_);
-  streams_.push_back(&runner);
-}
-
-DTRAIN_DEFINED void StreamRegistry::remove(OnDemandRunner& runner) noexcept {
-  const std::lock_guard lock(mutex_);
-  streams_.erase(std::find(streams_.begin(), streams_.end(), &runner));
-}
-
-}  // namespace DTRAIN_NAMESPACE::stream::host
-
 // ---- dtrain/identity/environment/launcher_variables.hpp
 
 /// @file
 /// LauncherVariables: the names of one launcher's variables, and how they are read; the fields that are certain on one
-/// node, and its loopback address; range checks of ranks and sizes.
+/// node, and its loopback address; range checks of ranks and sizes. Arguments: a program's argv, with --local_rank=N of
+/// torch.distributed.launch. The sources in launchers/ read by them.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -36593,6 +38736,7 @@ inline void complete_one_node(ProcessIdentity& identity) {
 }
 
 namespace detail {
+
 /// Checks that `index` < `bound` if both are known, and that `bound` is not 0.
 inline void check_below(const char* index_name, std::optional<int> index, const char* bound_name,
                         std::optional<int> bound, const std::string& stated) {
@@ -36606,6 +38750,27 @@ inline void check_below(const char* index_name, std::optional<int> index, const 
                          {index_name, *index, bound_name, *bound, stated});
   }
 }
+
+/// Calls `take(flag, value)` for --local_rank=N and --local-rank=N, also with a separate value, and `keep(argument)`
+/// for all else: the program's name, other arguments, and "--" with what follows it.
+template <class Texts, class Take, class Keep>
+void split_local_rank(const Texts& arguments, Take take, Keep keep) {
+  bool are_all_kept = false;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string_view argument = arguments[i];
+    const std::size_t equals = argument.find('=');
+    const std::string_view flag = argument.substr(0, equals);
+    are_all_kept = are_all_kept || (i > 0 && argument == "--");
+    if (i == 0 || are_all_kept || (flag != "--local_rank" && flag != "--local-rank")) {
+      keep(argument);
+    } else if (equals != std::string_view::npos) {
+      take(flag, argument.substr(equals + 1));
+    } else {
+      take(flag, ++i < arguments.size() ? std::string_view(arguments[i]) : std::string_view());
+    }
+  }
+}
+
 }  // namespace detail
 
 /// @throws IdentityError (rank-out-of-range) for a rank that is not below its size, or a local world size above the
@@ -36639,41 +38804,8 @@ inline std::string master_addr_or_loopback(const Variables& variables, const cha
       {variable, identity.world_size, variable});
 }
 
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/environment/local_rank_argument.hpp
-
-/// @file
-/// Arguments: a program's argv; reads and removes --local_rank=N, which torch.distributed.launch adds.
-
-namespace DTRAIN_NAMESPACE::identity {
-
 /// A program's argv, the program's name included.
 using Arguments = std::span<const char* const>;
-
-namespace detail {
-
-/// Calls `take(flag, value)` for --local_rank=N and --local-rank=N, also with a separate value, and `keep(argument)`
-/// for all else: the program's name, other arguments, and "--" with what follows it.
-template <class Texts, class Take, class Keep>
-void split_local_rank(const Texts& arguments, Take take, Keep keep) {
-  bool are_all_kept = false;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string_view argument = arguments[i];
-    const std::size_t equals = argument.find('=');
-    const std::string_view flag = argument.substr(0, equals);
-    are_all_kept = are_all_kept || (i > 0 && argument == "--");
-    if (i == 0 || are_all_kept || (flag != "--local_rank" && flag != "--local-rank")) {
-      keep(argument);
-    } else if (equals != std::string_view::npos) {
-      take(flag, argument.substr(equals + 1));
-    } else {
-      take(flag, ++i < arguments.size() ? std::string_view(arguments[i]) : std::string_view());
-    }
-  }
-}
-
-}  // namespace detail
 
 /// N of --local_rank=N, --local-rank=N, or either with a separate value. Ignores arguments after "--".
 /// @throws IdentityError (bad-integer; conflict-local-rank for two different values)
@@ -36711,6 +38843,7 @@ inline std::vector<std::string> without_local_rank(const std::vector<std::string
 
 /// @file
 /// Addresses in variables: "host", "host:port" and "[IPv6 address]:port"; the contact address of an Open MPI 4 daemon.
+/// variable_tables.hpp and clusters.hpp parse by them.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -36813,10 +38946,384 @@ inline std::optional<OrteUri> parse_orte_uri(std::string_view uri) {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
+// ---- dtrain/identity/environment/slurm_step.hpp
+
+/// @file
+/// Slurm step: variables of a Slurm step for one of its tasks, and their lists: hosts such as "n[1-3,7]", and task
+/// counts such as "4(x2),1". Sources of launchers under srun read them.
+
+namespace DTRAIN_NAMESPACE::identity {
+
+namespace detail {
+
+inline bool is_digit(char byte) noexcept {
+  return byte >= '0' && byte <= '9';
+}
+
+/// The most hosts that are read from one list, and the longest name of a host, in bytes.
+inline constexpr std::size_t most_slurm_hosts = 65536;
+inline constexpr std::size_t longest_slurm_host = 255;
+
+/// Reads a list from its beginning to its end. Each function consumes the element that it is named after, or throws.
+class HostListReader {
+ public:
+  /// @param all whether entries are read with all of their hosts, or each with its first one
+  HostListReader(std::string_view variable, std::string_view list, bool all) noexcept
+      : variable_(variable), list_(list), all_(all) {}
+
+  /// All hosts, or the first one.
+  std::vector<std::string> hosts() {
+    std::vector<std::string> hosts = entry();
+    while (at_ != list_.size()) {
+      take(',', "a comma between hosts");
+      for (std::string& host : entry()) {
+        if (!all_) break;
+        require_room(hosts.size());
+        hosts.push_back(std::move(host));
+      }
+    }
+    return hosts;
+  }
+
+ private:
+  /// One entry, with any number of brackets. @returns its hosts; unless all_, the first one
+  std::vector<std::string> entry() {
+    std::vector<std::string> names(1);
+    while (at_ != list_.size() && peek() != ',') {
+      if (all_ && names.front().size() > longest_slurm_host) {
+        fail("a name that is too long");
+      }
+      if (peek() == '[') {
+        names = with_numbers(names, ranges());
+      } else if (is_host_name_byte(peek())) {
+        for (std::string& name : names) {
+          name += peek();
+        }
+        ++at_;
+      } else {
+        fail("a byte that no host's name has");
+      }
+    }
+    if (names.front().empty()) {
+      fail("an empty name");
+    }
+    return names;
+  }
+
+  std::vector<std::string> with_numbers(const std::vector<std::string>& names,
+                                        const std::vector<std::string>& numbers) const {
+    std::vector<std::string> all;
+    for (const std::string& name : names) {
+      for (const std::string& number : numbers) {
+        require_room(all.size());
+        all.push_back(name + number);
+      }
+    }
+    return all;
+  }
+
+  std::vector<std::string> ranges() {
+    std::vector<std::string> numbers;
+    take('[', "a '['");
+    range(numbers);
+    while (peek() == ',') {
+      ++at_;
+      range(numbers);
+    }
+    take(']', "a ']'");
+    return numbers;
+  }
+
+  /// "7", or "001-003". Appends the numbers with their leading zeros; unless all_, the first number of the first range.
+  void range(std::vector<std::string>& numbers) {
+    const std::string_view low = digits();
+    std::string_view high = low;
+    if (peek() == '-') {
+      ++at_;
+      high = digits();
+      if (is_less(high, low)) {
+        fail("a range that runs backwards");
+      }
+    }
+    if (all_ || numbers.empty()) {
+      std::string number(low);
+      numbers.push_back(number);
+      while (all_ && is_less(number, high)) {
+        require_room(numbers.size());
+        increment(number);
+        numbers.push_back(number);
+      }
+    }
+  }
+
+  void require_room(std::size_t hosts) const {
+    if (hosts >= most_slurm_hosts) {
+      fail(format_text("more than host {}, the last that is read", {most_slurm_hosts}));
+    }
+  }
+
+  std::string_view digits() {
+    const std::size_t begin = at_;
+    while (is_digit(peek())) {
+      ++at_;
+    }
+    if (at_ == begin) {
+      fail("no number where one belongs");
+    }
+    if (all_ && at_ - begin > longest_slurm_host) {
+      fail("a number that is too long");
+    }
+    return list_.substr(begin, at_ - begin);
+  }
+
+  /// Compares decimal numbers of any length; ignores leading zeros.
+  static bool is_less(std::string_view a, std::string_view b) noexcept {
+    a.remove_prefix(std::min(a.find_first_not_of('0'), a.size()));
+    b.remove_prefix(std::min(b.find_first_not_of('0'), b.size()));
+    return a.size() != b.size() ? a.size() < b.size() : a < b;
+  }
+
+  /// "009" becomes "010", and "99" becomes "100".
+  static void increment(std::string& number) {
+    for (std::size_t at = number.size(); at > 0; --at) {
+      if (number[at - 1] != '9') {
+        ++number[at - 1];
+        return;
+      }
+      number[at - 1] = '0';
+    }
+    number.insert(number.begin(), '1');
+  }
+
+  char peek() const noexcept { return at_ < list_.size() ? list_[at_] : '\0'; }
+
+  void take(char wanted, const char* what) {
+    if (peek() != wanted || at_ == list_.size()) {
+      fail(format_text("not {}", {what}));
+    }
+    ++at_;
+  }
+
+  [[noreturn]] void fail(std::string_view what) const {
+    throw_identity_error(
+        IdentityErrc::bad_hostlist,
+        "{} is not a Slurm host list: at byte {} there is {}; correct it, or set MASTER_ADDR to the host of rank 0",
+        {quoted(variable_, list_), at_, what});
+  }
+
+  std::string_view variable_;
+  std::string_view list_;
+  std::size_t at_ = 0;
+  bool all_;
+};
+
+struct TasksOnNodes {
+  int tasks = 0;
+  int nodes = 1;
+};
+
+/// "2(x3)" or "1"; nullopt for other text.
+inline std::optional<TasksOnNodes> parse_tasks_on_nodes(std::string_view entry) {
+  TasksOnNodes parsed;
+  const std::size_t bracket = entry.find('(');
+  if (bracket != std::string_view::npos) {
+    std::string_view repeat = entry.substr(bracket);
+    if (repeat.size() < 4 || repeat.substr(0, 2) != "(x" || repeat.back() != ')') {
+      return std::nullopt;
+    }
+    repeat.remove_prefix(2);
+    repeat.remove_suffix(1);
+    parsed.nodes = parse_integer(repeat).value_or(0);
+  }
+  parsed.tasks = parse_integer(entry.substr(0, bracket)).value_or(0);
+  return parsed.tasks > 0 && parsed.nodes > 0 ? std::optional(parsed) : std::nullopt;
+}
+
+/// The variable `base` of component `component` of a heterogeneous job. Slurm 22.05, and srun without salloc or sbatch,
+/// call a component a pack. Empty if neither is set.
+inline std::string slurm_component_variable(const Variables& variables, std::string_view base, int component) {
+  for (const char* kind : {"HET", "PACK"}) {
+    std::string variable = format_text("{}_{}_GROUP_{}", {base, kind, component});
+    if (variables.has(variable)) {
+      return variable;
+    }
+  }
+  return {};
+}
+
+/// Slurm's own bound.
+inline constexpr int most_slurm_components = 128;
+
+/// Whether the variables of components are of this job. A job that is submitted in a heterogeneous job inherits the
+/// variables of that job.
+inline bool are_components_current(const Variables& variables) {
+  const std::optional<std::string_view> job = variables.text("SLURM_JOB_ID");
+  bool any = false;
+  for (int component = 0; job && component < most_slurm_components; ++component) {
+    const std::string id = slurm_component_variable(variables, "SLURM_JOB_ID", component);
+    if (!id.empty() && variables.text(id) == job) {
+      return true;
+    }
+    any = any || !id.empty();
+  }
+  return !any;
+}
+
+/// The variables with the node lists of the components of this job, in the order of the components.
+inline std::vector<std::string> slurm_component_lists(const Variables& variables) {
+  std::vector<std::string> lists;
+  for (int component = 0; component < most_slurm_components; ++component) {
+    const std::string list = slurm_component_variable(variables, "SLURM_JOB_NODELIST", component);
+    if (!list.empty()) {
+      lists.push_back(list);
+    }
+  }
+  return lists.empty() || are_components_current(variables) ? lists : std::vector<std::string>();
+}
+
+}  // namespace detail
+
+/// The first host of `list`, the value of `variable`. The list need not be sorted; zero padding is kept.
+/// Example: "node[001-003,007],gpu-a" gives "node001".
+/// @throws IdentityError (bad-hostlist) if any entry of the list is invalid
+inline std::string first_slurm_host(std::string_view variable, std::string_view list) {
+  return detail::HostListReader(variable, list, false).hosts().front();
+}
+
+/// All hosts of `list`, the value of `variable`, in the list's order.
+/// Example: "r[0-1]n[09-10],a" gives r0n09, r0n10, r1n09, r1n10 and a.
+/// @throws IdentityError (bad-hostlist) as first_slurm_host, and for more than 65,536 hosts
+inline std::vector<std::string> slurm_hosts(std::string_view variable, std::string_view list) {
+  return detail::HostListReader(variable, list, true).hosts();
+}
+
+/// Number of tasks on node `node` (from 0) in `list`, the value of `variable`. Checks the whole list.
+/// Example: "2(x3),1" has 2 tasks on nodes 0 to 2, and 1 task on node 3.
+/// @throws IdentityError (bad-tasks-per-node) for an invalid list, or one that has no entry for the node
+inline int slurm_tasks_on_node(std::string_view variable, std::string_view list, int node) {
+  std::optional<int> found;
+  long long nodes = 0;
+  std::size_t begin = 0;
+  while (begin <= list.size()) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    const std::optional<detail::TasksOnNodes> entry = detail::parse_tasks_on_nodes(list.substr(begin, end - begin));
+    if (!entry) {
+      throw_identity_error(IdentityErrc::bad_tasks_per_node,
+                           "{} is not a list of task counts such as 2(x3),1; correct it or unset it",
+                           {quoted(variable, list)});
+    }
+    nodes += entry->nodes;
+    if (!found && node < nodes) {
+      found = entry->tasks;
+    }
+    begin = end + 1;
+  }
+  if (!found) {
+    throw_identity_error(
+        IdentityErrc::bad_tasks_per_node,
+        "{} counts the tasks of {} nodes, but SLURM_NODEID='{}' is beyond them; correct one of them, or unset {}",
+        {quoted(variable, list), nodes, node, variable});
+  }
+  return *found;
+}
+
+/// The variable with the step's world size. SLURM_NTASKS is of the allocation; it is used if the step's is unset.
+inline const char* slurm_size_variable(const Variables& variables) {
+  return variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+}
+
+/// Whether SLURM_STEP_ID is a step that starts tasks. Ids 4294967290 to 4294967293 are steps without tasks
+/// (interactive, batch, extern, pending).
+inline bool is_real_slurm_step(const Variables& variables) {
+  constexpr std::uint64_t first_special = 4294967290;
+  constexpr std::uint64_t last_special = 4294967293;
+  const std::optional<std::string_view> text = variables.text("SLURM_STEP_ID");
+  const std::uint64_t step = parse_wide_integer(text.value_or("")).value_or(0);
+  return text && (step < first_special || step > last_special);
+}
+
+/// Whether this process is a task of a step that srun started. A batch script has SLURM_PROCID=0, but no such step.
+inline bool in_slurm_step(const Variables& variables) {
+  return is_real_slurm_step(variables) && variables.has("SLURM_PROCID") &&
+         variables.has(slurm_size_variable(variables));
+}
+
+/// Rank and world size of this task in its step; nullopt outside a step.
+inline std::optional<RankAndSize> slurm_step_rank_and_size(const Variables& variables) {
+  const LauncherVariables names{"slurm", "SLURM_PROCID", slurm_size_variable(variables)};
+  return in_slurm_step(variables) ? names.rank_and_size(variables) : std::nullopt;
+}
+
+/// The variable with the id of this job. Each component of a heterogeneous job has an id, and all its ranks use the id
+/// of the first component.
+inline std::string slurm_job_id_variable(const Variables& variables) {
+  if (variables.has("SLURM_HET_JOB_ID")) {
+    return "SLURM_HET_JOB_ID";
+  }
+  const std::string first = detail::slurm_component_variable(variables, "SLURM_JOB_ID", 0);
+  return first.empty() || !detail::are_components_current(variables) ? "SLURM_JOB_ID" : first;
+}
+
+/// The host with SLURM_NODEID 0, from the step's node list, the value of `variable`. The list of a heterogeneous step
+/// is sorted, but the node ids count the nodes of its first component, then those of its second, ...
+/// Example: "n[1,3]", where component 0 has node n3 and component 1 has node n1, gives n3.
+/// @pre `variable` is set. @throws IdentityError (bad-hostlist)
+inline std::string first_slurm_node(const Variables& variables, const char* variable) {
+  const std::string_view list = *variables.text(variable);
+  const std::vector<std::string> components = detail::slurm_component_lists(variables);
+  if (components.empty()) {
+    return first_slurm_host(variable, list);
+  }
+  std::vector<std::string> nodes = slurm_hosts(variable, list);
+  const std::string first = nodes.front();
+  std::sort(nodes.begin(), nodes.end());
+  for (const std::string& component : components) {
+    for (std::string& host : slurm_hosts(component, *variables.text(component))) {
+      if (std::binary_search(nodes.begin(), nodes.end(), host)) {  // a step may have some of the job's nodes
+        return host;
+      }
+    }
+  }
+  return first;
+}
+
+/// Number of the step's tasks on this node; nullopt if Slurm's variables do not contain it. SLURM_GTIDS is right in
+/// every step. SLURM_STEP_TASKS_PER_NODE has the order of the node list, which is that of the node ids unless the job
+/// is heterogeneous.
+/// @throws IdentityError: bad-tasks-per-node, bad-integer
+inline std::optional<int> slurm_local_size(const Variables& variables) {
+  const std::optional<std::string_view> ranks = variables.text("SLURM_GTIDS");
+  if (!ranks) {
+    const std::optional<std::string_view> list = variables.text("SLURM_STEP_TASKS_PER_NODE");
+    const std::optional<int> node = variables.integer("SLURM_NODEID");
+    return list && node && detail::slurm_component_lists(variables).empty()
+               ? std::optional(slurm_tasks_on_node("SLURM_STEP_TASKS_PER_NODE", *list, *node))
+               : std::nullopt;
+  }
+  const bool is_list =
+      std::all_of(ranks->begin(), ranks->end(), [](char c) { return c == ',' || (c >= '0' && c <= '9'); });
+  if (!is_list || ranks->front() == ',' || ranks->back() == ',' || ranks->find(",,") != std::string::npos) {
+    throw_identity_error(IdentityErrc::bad_integer,
+                         "{} is not a list of task numbers such as 4,5; correct it or unset it",
+                         {quoted("SLURM_GTIDS", *ranks)});
+  }
+  return 1 + static_cast<int>(std::count(ranks->begin(), ranks->end(), ','));
+}
+
+/// Fills unset fields of `identity`: local rank and size, node rank and count. @throws as slurm_local_size
+inline void fill_from_slurm_step(const Variables& variables, ProcessIdentity& identity) {
+  variables.fill(identity.local_rank, "SLURM_LOCALID");
+  variables.fill(identity.node_rank, "SLURM_NODEID");
+  identity.node_count = identity.node_count ? identity.node_count : variables.count("SLURM_STEP_NUM_NODES");
+  identity.local_world_size = identity.local_world_size ? identity.local_world_size : slurm_local_size(variables);
+}
+
+}  // namespace DTRAIN_NAMESPACE::identity
+
 // ---- dtrain/identity/formats/json.hpp
 
 /// @file
-/// JSON reader: strict parser (RFC 8259) for variables that clusters set, bounded in size and depth.
+/// JSON reader for the sources in clusters.hpp: strict parser (RFC 8259), bounded in size and depth.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -37033,402 +39540,12 @@ inline std::optional<Json> parse_json(std::string_view text) {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/formats/slurm_lists.hpp
-
-/// @file
-/// Slurm lists: host lists such as "n[1-3,7]" and task counts such as "4(x2),1".
-
-namespace DTRAIN_NAMESPACE::identity {
-
-namespace detail {
-
-inline bool is_digit(char byte) noexcept {
-  return byte >= '0' && byte <= '9';
-}
-
-/// The most hosts that are read from one list, and the longest name of a host, in bytes.
-inline constexpr std::size_t most_slurm_hosts = 65536;
-inline constexpr std::size_t longest_slurm_host = 255;
-
-/// Reads a list from its beginning to its end. Each function consumes the element that it is named after, or throws.
-class HostListReader {
- public:
-  /// @param all whether entries are read with all of their hosts, or each with its first one
-  HostListReader(std::string_view variable, std::string_view list, bool all) noexcept
-      : variable_(variable), list_(list), all_(all) {}
-
-  /// All hosts, or the first one.
-  std::vector<std::string> hosts() {
-    std::vector<std::string> hosts = entry();
-    while (at_ != list_.size()) {
-      take(',', "a comma between hosts");
-      for (std::string& host : entry()) {
-        if (!all_) break;
-        require_room(hosts.size());
-        hosts.push_back(std::move(host));
-      }
-    }
-    return hosts;
-  }
-
- private:
-  /// One entry, with any number of brackets. @returns its hosts; unless all_, the first one
-  std::vector<std::string> entry() {
-    std::vector<std::string> names(1);
-    while (at_ != list_.size() && peek() != ',') {
-      if (all_ && names.front().size() > longest_slurm_host) {
-        fail("a name that is too long");
-      }
-      if (peek() == '[') {
-        names = with_numbers(names, ranges());
-      } else if (is_host_name_byte(peek())) {
-        for (std::string& name : names) {
-          name += peek();
-        }
-        ++at_;
-      } else {
-        fail("a byte that no host's name has");
-      }
-    }
-    if (names.front().empty()) {
-      fail("an empty name");
-    }
-    return names;
-  }
-
-  std::vector<std::string> with_numbers(const std::vector<std::string>& names,
-                                        const std::vector<std::string>& numbers) const {
-    std::vector<std::string> all;
-    for (const std::string& name : names) {
-      for (const std::string& number : numbers) {
-        require_room(all.size());
-        all.push_back(name + number);
-      }
-    }
-    return all;
-  }
-
-  std::vector<std::string> ranges() {
-    std::vector<std::string> numbers;
-    take('[', "a '['");
-    range(numbers);
-    while (peek() == ',') {
-      ++at_;
-      range(numbers);
-    }
-    take(']', "a ']'");
-    return numbers;
-  }
-
-  /// "7", or "001-003". Appends the numbers with their leading zeros; unless all_, the first number of the first range.
-  void range(std::vector<std::string>& numbers) {
-    const std::string_view low = digits();
-    std::string_view high = low;
-    if (peek() == '-') {
-      ++at_;
-      high = digits();
-      if (is_less(high, low)) {
-        fail("a range that runs backwards");
-      }
-    }
-    if (all_ || numbers.empty()) {
-      std::string number(low);
-      numbers.push_back(number);
-      while (all_ && is_less(number, high)) {
-        require_room(numbers.size());
-        increment(number);
-        numbers.push_back(number);
-      }
-    }
-  }
-
-  void require_room(std::size_t hosts) const {
-    if (hosts >= most_slurm_hosts) {
-      fail(format_text("more than host {}, the last that is read", {most_slurm_hosts}));
-    }
-  }
-
-  std::string_view digits() {
-    const std::size_t begin = at_;
-    while (is_digit(peek())) {
-      ++at_;
-    }
-    if (at_ == begin) {
-      fail("no number where one belongs");
-    }
-    if (all_ && at_ - begin > longest_slurm_host) {
-      fail("a number that is too long");
-    }
-    return list_.substr(begin, at_ - begin);
-  }
-
-  /// Compares decimal numbers of any length; ignores leading zeros.
-  static bool is_less(std::string_view a, std::string_view b) noexcept {
-    a.remove_prefix(std::min(a.find_first_not_of('0'), a.size()));
-    b.remove_prefix(std::min(b.find_first_not_of('0'), b.size()));
-    return a.size() != b.size() ? a.size() < b.size() : a < b;
-  }
-
-  /// "009" becomes "010", and "99" becomes "100".
-  static void increment(std::string& number) {
-    for (std::size_t at = number.size(); at > 0; --at) {
-      if (number[at - 1] != '9') {
-        ++number[at - 1];
-        return;
-      }
-      number[at - 1] = '0';
-    }
-    number.insert(number.begin(), '1');
-  }
-
-  char peek() const noexcept { return at_ < list_.size() ? list_[at_] : '\0'; }
-
-  void take(char wanted, const char* what) {
-    if (peek() != wanted || at_ == list_.size()) {
-      fail(format_text("not {}", {what}));
-    }
-    ++at_;
-  }
-
-  [[noreturn]] void fail(std::string_view what) const {
-    throw_identity_error(
-        IdentityErrc::bad_hostlist,
-        "{} is not a Slurm host list: at byte {} there is {}; correct it, or set MASTER_ADDR to the host of rank 0",
-        {quoted(variable_, list_), at_, what});
-  }
-
-  std::string_view variable_;
-  std::string_view list_;
-  std::size_t at_ = 0;
-  bool all_;
-};
-
-}  // namespace detail
-
-/// The first host of `list`, the value of `variable`. The list need not be sorted; zero padding is kept.
-/// Example: "node[001-003,007],gpu-a" gives "node001".
-/// @throws IdentityError (bad-hostlist) if any entry of the list is invalid
-inline std::string first_slurm_host(std::string_view variable, std::string_view list) {
-  return detail::HostListReader(variable, list, false).hosts().front();
-}
-
-/// All hosts of `list`, the value of `variable`, in the list's order.
-/// Example: "r[0-1]n[09-10],a" gives r0n09, r0n10, r1n09, r1n10 and a.
-/// @throws IdentityError (bad-hostlist) as first_slurm_host, and for more than 65,536 hosts
-inline std::vector<std::string> slurm_hosts(std::string_view variable, std::string_view list) {
-  return detail::HostListReader(variable, list, true).hosts();
-}
-
-namespace detail {
-
-struct TasksOnNodes {
-  int tasks = 0;
-  int nodes = 1;
-};
-
-/// "2(x3)" or "1"; nullopt for other text.
-inline std::optional<TasksOnNodes> parse_tasks_on_nodes(std::string_view entry) {
-  TasksOnNodes parsed;
-  const std::size_t bracket = entry.find('(');
-  if (bracket != std::string_view::npos) {
-    std::string_view repeat = entry.substr(bracket);
-    if (repeat.size() < 4 || repeat.substr(0, 2) != "(x" || repeat.back() != ')') {
-      return std::nullopt;
-    }
-    repeat.remove_prefix(2);
-    repeat.remove_suffix(1);
-    parsed.nodes = parse_integer(repeat).value_or(0);
-  }
-  parsed.tasks = parse_integer(entry.substr(0, bracket)).value_or(0);
-  return parsed.tasks > 0 && parsed.nodes > 0 ? std::optional(parsed) : std::nullopt;
-}
-
-}  // namespace detail
-
-/// Number of tasks on node `node` (from 0) in `list`, the value of `variable`. Checks the whole list.
-/// Example: "2(x3),1" has 2 tasks on nodes 0 to 2, and 1 task on node 3.
-/// @throws IdentityError (bad-tasks-per-node) for an invalid list, or one that has no entry for the node
-inline int slurm_tasks_on_node(std::string_view variable, std::string_view list, int node) {
-  std::optional<int> found;
-  long long nodes = 0;
-  std::size_t begin = 0;
-  while (begin <= list.size()) {
-    const std::size_t end = std::min(list.find(',', begin), list.size());
-    const std::optional<detail::TasksOnNodes> entry = detail::parse_tasks_on_nodes(list.substr(begin, end - begin));
-    if (!entry) {
-      throw_identity_error(IdentityErrc::bad_tasks_per_node,
-                           "{} is not a list of task counts such as 2(x3),1; correct it or unset it",
-                           {quoted(variable, list)});
-    }
-    nodes += entry->nodes;
-    if (!found && node < nodes) {
-      found = entry->tasks;
-    }
-    begin = end + 1;
-  }
-  if (!found) {
-    throw_identity_error(
-        IdentityErrc::bad_tasks_per_node,
-        "{} counts the tasks of {} nodes, but SLURM_NODEID='{}' is beyond them; correct one of them, or unset {}",
-        {quoted(variable, list), nodes, node, variable});
-  }
-  return *found;
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/environment/slurm_step.hpp
-
-/// @file
-/// Slurm step: variables of a Slurm step for one of its tasks.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-/// The variable with the step's world size. SLURM_NTASKS is of the allocation; it is used if the step's is unset.
-inline const char* slurm_size_variable(const Variables& variables) {
-  return variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
-}
-
-/// Whether SLURM_STEP_ID is a step that starts tasks. Ids 4294967290 to 4294967293 are steps without tasks
-/// (interactive, batch, extern, pending).
-inline bool is_real_slurm_step(const Variables& variables) {
-  constexpr std::uint64_t first_special = 4294967290;
-  constexpr std::uint64_t last_special = 4294967293;
-  const std::optional<std::string_view> text = variables.text("SLURM_STEP_ID");
-  const std::uint64_t step = parse_wide_integer(text.value_or("")).value_or(0);
-  return text && (step < first_special || step > last_special);
-}
-
-/// Whether this process is a task of a step that srun started. A batch script has SLURM_PROCID=0, but no such step.
-inline bool in_slurm_step(const Variables& variables) {
-  return is_real_slurm_step(variables) && variables.has("SLURM_PROCID") &&
-         variables.has(slurm_size_variable(variables));
-}
-
-/// Rank and world size of this task in its step; nullopt outside a step.
-inline std::optional<RankAndSize> slurm_step_rank_and_size(const Variables& variables) {
-  const LauncherVariables names{"slurm", "SLURM_PROCID", slurm_size_variable(variables)};
-  return in_slurm_step(variables) ? names.rank_and_size(variables) : std::nullopt;
-}
-
-namespace detail {
-
-/// The variable `base` of component `component` of a heterogeneous job. Slurm 22.05, and srun without salloc or sbatch,
-/// call a component a pack. Empty if neither is set.
-inline std::string slurm_component_variable(const Variables& variables, std::string_view base, int component) {
-  for (const char* kind : {"HET", "PACK"}) {
-    std::string variable = format_text("{}_{}_GROUP_{}", {base, kind, component});
-    if (variables.has(variable)) {
-      return variable;
-    }
-  }
-  return {};
-}
-
-/// Slurm's own bound.
-inline constexpr int most_slurm_components = 128;
-
-/// Whether the variables of components are of this job. A job that is submitted in a heterogeneous job inherits the
-/// variables of that job.
-inline bool are_components_current(const Variables& variables) {
-  const std::optional<std::string_view> job = variables.text("SLURM_JOB_ID");
-  bool any = false;
-  for (int component = 0; job && component < most_slurm_components; ++component) {
-    const std::string id = slurm_component_variable(variables, "SLURM_JOB_ID", component);
-    if (!id.empty() && variables.text(id) == job) {
-      return true;
-    }
-    any = any || !id.empty();
-  }
-  return !any;
-}
-
-/// The variables with the node lists of the components of this job, in the order of the components.
-inline std::vector<std::string> slurm_component_lists(const Variables& variables) {
-  std::vector<std::string> lists;
-  for (int component = 0; component < most_slurm_components; ++component) {
-    const std::string list = slurm_component_variable(variables, "SLURM_JOB_NODELIST", component);
-    if (!list.empty()) {
-      lists.push_back(list);
-    }
-  }
-  return lists.empty() || are_components_current(variables) ? lists : std::vector<std::string>();
-}
-
-}  // namespace detail
-
-/// The variable with the id of this job. Each component of a heterogeneous job has an id, and all its ranks use the id
-/// of the first component.
-inline std::string slurm_job_id_variable(const Variables& variables) {
-  if (variables.has("SLURM_HET_JOB_ID")) {
-    return "SLURM_HET_JOB_ID";
-  }
-  const std::string first = detail::slurm_component_variable(variables, "SLURM_JOB_ID", 0);
-  return first.empty() || !detail::are_components_current(variables) ? "SLURM_JOB_ID" : first;
-}
-
-/// The host with SLURM_NODEID 0, from the step's node list, the value of `variable`. The list of a heterogeneous step
-/// is sorted, but the node ids count the nodes of its first component, then those of its second, ...
-/// Example: "n[1,3]", where component 0 has node n3 and component 1 has node n1, gives n3.
-/// @pre `variable` is set. @throws IdentityError (bad-hostlist)
-inline std::string first_slurm_node(const Variables& variables, const char* variable) {
-  const std::string_view list = *variables.text(variable);
-  const std::vector<std::string> components = detail::slurm_component_lists(variables);
-  if (components.empty()) {
-    return first_slurm_host(variable, list);
-  }
-  std::vector<std::string> nodes = slurm_hosts(variable, list);
-  const std::string first = nodes.front();
-  std::sort(nodes.begin(), nodes.end());
-  for (const std::string& component : components) {
-    for (std::string& host : slurm_hosts(component, *variables.text(component))) {
-      if (std::binary_search(nodes.begin(), nodes.end(), host)) {  // a step may have some of the job's nodes
-        return host;
-      }
-    }
-  }
-  return first;
-}
-
-/// Number of the step's tasks on this node; nullopt if Slurm's variables do not contain it. SLURM_GTIDS is right in
-/// every step. SLURM_STEP_TASKS_PER_NODE has the order of the node list, which is that of the node ids unless the job
-/// is heterogeneous.
-/// @throws IdentityError: bad-tasks-per-node, bad-integer
-inline std::optional<int> slurm_local_size(const Variables& variables) {
-  const std::optional<std::string_view> ranks = variables.text("SLURM_GTIDS");
-  if (!ranks) {
-    const std::optional<std::string_view> list = variables.text("SLURM_STEP_TASKS_PER_NODE");
-    const std::optional<int> node = variables.integer("SLURM_NODEID");
-    return list && node && detail::slurm_component_lists(variables).empty()
-               ? std::optional(slurm_tasks_on_node("SLURM_STEP_TASKS_PER_NODE", *list, *node))
-               : std::nullopt;
-  }
-  const bool is_list =
-      std::all_of(ranks->begin(), ranks->end(), [](char c) { return c == ',' || (c >= '0' && c <= '9'); });
-  if (!is_list || ranks->front() == ',' || ranks->back() == ',' || ranks->find(",,") != std::string::npos) {
-    throw_identity_error(IdentityErrc::bad_integer,
-                         "{} is not a list of task numbers such as 4,5; correct it or unset it",
-                         {quoted("SLURM_GTIDS", *ranks)});
-  }
-  return 1 + static_cast<int>(std::count(ranks->begin(), ranks->end(), ','));
-}
-
-/// Fills unset fields of `identity`: local rank and size, node rank and count. @throws as slurm_local_size
-inline void fill_from_slurm_step(const Variables& variables, ProcessIdentity& identity) {
-  variables.fill(identity.local_rank, "SLURM_LOCALID");
-  variables.fill(identity.node_rank, "SLURM_NODEID");
-  identity.node_count = identity.node_count ? identity.node_count : variables.count("SLURM_STEP_NUM_NODES");
-  identity.local_world_size = identity.local_world_size ? identity.local_world_size : slurm_local_size(variables);
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
 // ---- dtrain/identity/launchers/clusters.hpp
 
 /// @file
 /// Sources [tf_config], [vertex] and [sagemaker]: variables with the list of a cluster's processes, of which one entry
 /// is this process; cluster specification: strict reader of TensorFlow's JSON, {"cluster": {ROLE: [ENTRY...]}, "task":
-/// {"type": ROLE, "index": N}}.
+/// {"type": ROLE, "index": N}}. process_sources.hpp lists them.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -37708,95 +39825,13 @@ ProcessIdentity read_cluster_source(const Variables& variables, Arguments) {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/launchers/single.hpp
+// ---- dtrain/identity/launchers/variable_tables.hpp
 
 /// @file
-/// Source [single]: rank 0 of 1, if no other source is present.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-struct SingleSource {
-  static constexpr const char* name = "single";
-
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity identity;
-    identity.launcher = name;
-    complete_one_node(identity);
-    identity.master_addr = loopback_address;
-    identity.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
-    if (!variables.has("DTRAIN_LAUNCHER")) {
-      warn(variables, identity);
-    }
-    return identity;
-  }
-
-  /// Node 0 of several needs MASTER_ADDR; a job of one node does not.
-  static void warn_of_first_node(const Variables& variables, std::vector<std::string>& warnings) {
-    if (variables.has("NODE_RANK") && variables.has("MASTER_ADDR") && !variables.has("NNODES") &&
-        !variables.has("AZUREML_NODE_COUNT")) {
-      warnings.push_back(variables.stated({"NODE_RANK", "MASTER_ADDR"}) +
-                         " are set without NNODES: this is a job of its own, without other nodes; set NNODES for every "
-                         "node's launch::PerNode program, or RANK and WORLD_SIZE for every process of another");
-    }
-  }
-
- private:
-  /// Warns about variables that may show, but often do not, that the job has other processes.
-  static void warn(const Variables& variables, ProcessIdentity& identity) {
-    // A batch script has the allocation's variables but runs once: do not wait for tasks that srun did not start.
-    for (const auto& [variable, what] :
-         {std::pair("SLURM_NTASKS", "tasks"), std::pair("SLURM_JOB_NUM_NODES", "nodes")}) {
-      const std::optional<int> count = parse_integer(variables.text(variable).value_or(""));
-      if (variables.has("SLURM_JOB_ID") && count.value_or(1) > 1) {
-        identity.warnings.push_back(
-            format_text("Slurm job of {} {}, not started with srun: this is one process; start the program with srun "
-                        "for all",
-                        {*count, what}));
-        break;
-      }
-    }
-    if (variables.has("SM_HOSTS") &&
-        !variables.has("SM_CURRENT_HOST")) {  // with one host: check_complete() rejects more
-      identity.warnings.push_back(
-          quoted("SM_HOSTS", *variables.text("SM_HOSTS")) +
-          " is set without SM_CURRENT_HOST: this is one process; set SM_CURRENT_HOST to join the others");
-    }
-    // A parameter sweep is an Indexed Job, too, whose pods are independent.
-    if (variables.has("JOB_COMPLETION_INDEX") && !variables.has("WORLD_SIZE")) {
-      identity.warnings.push_back(
-          variables.stated({"JOB_COMPLETION_INDEX"}) +
-          " is set without WORLD_SIZE: this is one process; set WORLD_SIZE and MASTER_ADDR in the "
-          "manifest to make the pods one job");
-    }
-    if (parse_integer(variables.text("VC_TASK_INDEX").value_or("")).value_or(0) > 0) {
-      identity.warnings.push_back(
-          variables.stated({"VC_TASK_INDEX"}) +
-          " is set without RANK and WORLD_SIZE: this is one process; add Volcano's plugin pytorch, or set RANK, "
-          "WORLD_SIZE and MASTER_ADDR, to make the pods one job");
-    }
-    warn_of_first_node(variables, identity.warnings);
-    warn_of_first_local_rank(variables, identity.warnings);
-  }
-
-  static void warn_of_first_local_rank(const Variables& variables, std::vector<std::string>& warnings) {
-    for (const auto& [local, whole] :
-         {std::pair("LOCAL_RANK", "RANK and WORLD_SIZE"),
-          std::pair("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE")}) {
-      if (variables.has(local)) {  // 0: check_complete() rejects others
-        warnings.push_back(format_text("{} is set without {}: this is one process; set both for every process of a job",
-                                       {variables.stated({local}), whole}));
-      }
-    }
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/master_address.hpp
-
-/// @file
-/// Master address: host and port of the store, stated or derived from the variables of launchers like mpirun;
-/// complete_identity(), with which the sources of these launchers end.
+/// Sources of launchers that state each process's ranks in named variables, a row of names for each launcher; sources
+/// [openmpi]: Open MPI's mpirun, [pmi]: MPICH's, Intel MPI's and PALS' mpiexec, [slurm]: a task of a step that srun
+/// started, and [single]: rank 0 of 1, if no other source is present. process_sources.hpp lists them. Master address:
+/// host and port of the store, stated or derived from the variables of these launchers.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -37832,34 +39867,18 @@ inline std::optional<std::uint64_t> job_number(const Variables& variables, Slurm
   return variables.wide_integer("LSB_JOBID");
 }
 
-}  // namespace detail
-
-/// MASTER_PORT. Else a port from 61440 to 65535, computed from the job's number: above Linux's ephemeral range, and
-/// rarely the same for two jobs on a machine. Else default_master_port.
-/// @throws IdentityError: bad-port, bad-integer
-inline int job_port(const Variables& variables, SlurmNumbers slurm) {
-  constexpr std::uint64_t first = 61440;
-  constexpr std::uint64_t count = 4096;
-  if (const std::optional<int> given = variables.port("MASTER_PORT")) {
-    return *given;
-  }
-  const std::optional<std::uint64_t> job = detail::job_number(variables, slurm);
-  return job ? static_cast<int>(first + *job % count) : default_master_port;
-}
-
-namespace detail {
-
 /// Reads Azure ML's variables for the host of rank 0. Uses Azure's port, not the port in AZ_BATCH_MASTER_NODE.
 inline bool find_azure_master_address(const Variables& variables, ProcessIdentity& identity) {
   constexpr int azure_port = 6105;
   const std::optional<std::string_view> batch = variables.text("AZ_BATCH_MASTER_NODE");
   const std::optional<std::string_view> mpi = variables.text("AZ_BATCHAI_MPI_MASTER_NODE");
-  const bool one_node = on_one_node(identity);
-  if (one_node ? !batch && !mpi : !batch) {
+  const bool is_one_node = on_one_node(identity);
+  if (is_one_node ? !batch && !mpi : !batch) {
     return false;
   }
-  identity.master_addr = one_node ? mpi.value_or(loopback_address)
-                                  : split_host_port("AZ_BATCH_MASTER_NODE", *batch, IdentityErrc::no_master_addr).host;
+  identity.master_addr = is_one_node
+                             ? mpi.value_or(loopback_address)
+                             : split_host_port("AZ_BATCH_MASTER_NODE", *batch, IdentityErrc::no_master_addr).host;
   identity.master_port = variables.port("MASTER_PORT").value_or(azure_port);
   return true;
 }
@@ -37887,6 +39906,19 @@ inline bool guess_mpirun_host(const Variables& variables, ProcessIdentity& ident
 }
 
 }  // namespace detail
+
+/// MASTER_PORT. Else a port from 61440 to 65535, computed from the job's number: above Linux's ephemeral range, and
+/// rarely the same for two jobs on a machine. Else default_master_port.
+/// @throws IdentityError: bad-port, bad-integer
+inline int job_port(const Variables& variables, SlurmNumbers slurm) {
+  constexpr std::uint64_t first = 61440;
+  constexpr std::uint64_t count = 4096;
+  if (const std::optional<int> given = variables.port("MASTER_PORT")) {
+    return *given;
+  }
+  const std::optional<std::uint64_t> job = detail::job_number(variables, slurm);
+  return job ? static_cast<int>(first + *job % count) : default_master_port;
+}
 
 /// Variables that an MPI-like source may use to find its master.
 struct MasterHints {
@@ -37926,81 +39958,6 @@ inline void complete_identity(const Variables& variables, const MasterHints& hin
   }
   identity.provisional.push_back("master_addr");
 }
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/launchers/slurm.hpp
-
-/// @file
-/// Source [slurm]: a task of a step that srun started.
-
-namespace DTRAIN_NAMESPACE::identity {
-
-struct SlurmSource {
-  static constexpr const char* name = "slurm";
-
-  static ProcessIdentity read(const Variables& variables, Arguments) {
-    ProcessIdentity identity;
-    identity.launcher = name;
-    identity.rank = *variables.integer("SLURM_PROCID");
-    identity.world_size = *variables.integer(slurm_size_variable(variables));
-    variables.wide_integer("SLURM_STEP_ID");
-    identity.attempt = variables.integer("SLURM_RESTART_COUNT").value_or(0);
-    fill_from_slurm_step(variables, identity);
-    complete_one_node(identity);
-    check_ranges(identity, stated(variables));
-    identity.master_addr = variables.text("MASTER_ADDR");
-    if (!identity.master_addr) {
-      identity.master_addr = on_one_node(identity) ? loopback_address : first_host(variables, identity.rank);
-    }
-    identity.master_port = job_port(variables, SlurmNumbers::step);
-    return identity;
-  }
-
-  static std::string stated(const Variables& variables) {
-    return variables.stated({"SLURM_PROCID", slurm_size_variable(variables), "SLURM_LOCALID", "SLURM_NODEID",
-                             "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE", "SLURM_GTIDS"});
-  }
-
- private:
-  /// Task 0 runs on the step's node 0, unless the user placed the tasks. Only task 0 can verify that: its own node is
-  /// in SLURMD_NODENAME. SLURM_LAUNCH_NODE_IPADDR is not used: it is srun's host.
-  static std::string first_host(const Variables& variables, int rank) {
-    const std::string_view distribution = variables.text("SLURM_DISTRIBUTION").value_or("");
-    const std::optional<std::string_view> nodes = variables.text("SLURM_STEP_NODELIST");
-    const bool placed_by_hand = distribution.substr(0, distribution.find_first_of(",:")) == "arbitrary";
-    if (nodes && !placed_by_hand) {
-      std::string first = first_slurm_node(variables, "SLURM_STEP_NODELIST");
-      const std::string_view own = variables.text("SLURMD_NODENAME").value_or(first);
-      if (rank == 0 && own != first) {
-        throw_identity_error(
-            IdentityErrc::no_master_addr,
-            "MASTER_ADDR is not set, and task 0 runs on another node than the first of the step ({}, {}); set "
-            "MASTER_ADDR on every task to the host of task 0",
-            {variables.stated({"SLURMD_NODENAME", "SLURM_STEP_NODELIST"}), stated(variables)});
-      }
-      return first;
-    }
-    const std::string why =
-        placed_by_hand ? format_text("with {} (srun -m arbitrary)", {quoted("SLURM_DISTRIBUTION", distribution)})
-                       : "without SLURM_STEP_NODELIST";
-    throw_identity_error(
-        IdentityErrc::no_master_addr,
-        "MASTER_ADDR is not set, and {} the node of task 0 cannot be read from the environment ({}); set MASTER_ADDR "
-        "on every task to the host of task 0",
-        {why, stated(variables)});
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
-// ---- dtrain/identity/launchers/variable_tables.hpp
-
-/// @file
-/// Sources of launchers that state each process's ranks in named variables, a row of names for each launcher; sources
-/// [openmpi]: Open MPI's mpirun, and [pmi]: MPICH's, Intel MPI's and Cray PALS' mpiexec.
-
-namespace DTRAIN_NAMESPACE::identity {
 
 /// Variables that it does not use: OMPI_COMM_WORLD_NODE_RANK is the process's rank on its node, not the node rank;
 /// OMPI_UNIVERSE_SIZE counts slots. OMPI_MCA_* alone do not show that mpirun started the process.
@@ -38136,18 +40093,149 @@ inline ProcessIdentity read_kubernetes(const Variables& variables, Arguments) {
   return detail::read_with_master(variables, kubernetes_names, "", "MASTER_ADDR", "MASTER_PORT");
 }
 
+struct SlurmSource {
+  static constexpr const char* name = "slurm";
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity identity;
+    identity.launcher = name;
+    identity.rank = *variables.integer("SLURM_PROCID");
+    identity.world_size = *variables.integer(slurm_size_variable(variables));
+    variables.wide_integer("SLURM_STEP_ID");
+    identity.attempt = variables.integer("SLURM_RESTART_COUNT").value_or(0);
+    fill_from_slurm_step(variables, identity);
+    complete_one_node(identity);
+    check_ranges(identity, stated(variables));
+    identity.master_addr = variables.text("MASTER_ADDR");
+    if (!identity.master_addr) {
+      identity.master_addr = on_one_node(identity) ? loopback_address : first_host(variables, identity.rank);
+    }
+    identity.master_port = job_port(variables, SlurmNumbers::step);
+    return identity;
+  }
+
+  static std::string stated(const Variables& variables) {
+    return variables.stated({"SLURM_PROCID", slurm_size_variable(variables), "SLURM_LOCALID", "SLURM_NODEID",
+                             "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE", "SLURM_GTIDS"});
+  }
+
+ private:
+  /// Task 0 runs on the step's node 0, unless the user placed the tasks. Only task 0 can verify that: its own node is
+  /// in SLURMD_NODENAME. SLURM_LAUNCH_NODE_IPADDR is not used: it is srun's host.
+  static std::string first_host(const Variables& variables, int rank) {
+    const std::string_view distribution = variables.text("SLURM_DISTRIBUTION").value_or("");
+    const std::optional<std::string_view> nodes = variables.text("SLURM_STEP_NODELIST");
+    const bool placed_by_hand = distribution.substr(0, distribution.find_first_of(",:")) == "arbitrary";
+    if (nodes && !placed_by_hand) {
+      std::string first = first_slurm_node(variables, "SLURM_STEP_NODELIST");
+      const std::string_view own = variables.text("SLURMD_NODENAME").value_or(first);
+      if (rank == 0 && own != first) {
+        throw_identity_error(
+            IdentityErrc::no_master_addr,
+            "MASTER_ADDR is not set, and task 0 runs on another node than the first of the step ({}, {}); set "
+            "MASTER_ADDR on every task to the host of task 0",
+            {variables.stated({"SLURMD_NODENAME", "SLURM_STEP_NODELIST"}), stated(variables)});
+      }
+      return first;
+    }
+    const std::string why =
+        placed_by_hand ? format_text("with {} (srun -m arbitrary)", {quoted("SLURM_DISTRIBUTION", distribution)})
+                       : "without SLURM_STEP_NODELIST";
+    throw_identity_error(
+        IdentityErrc::no_master_addr,
+        "MASTER_ADDR is not set, and {} the node of task 0 cannot be read from the environment ({}); set MASTER_ADDR "
+        "on every task to the host of task 0",
+        {why, stated(variables)});
+  }
+};
+
+struct SingleSource {
+  static constexpr const char* name = "single";
+
+  static ProcessIdentity read(const Variables& variables, Arguments) {
+    ProcessIdentity identity;
+    identity.launcher = name;
+    complete_one_node(identity);
+    identity.master_addr = loopback_address;
+    identity.master_port = variables.port("MASTER_PORT").value_or(default_master_port);
+    if (!variables.has("DTRAIN_LAUNCHER")) {
+      warn(variables, identity);
+    }
+    return identity;
+  }
+
+  /// Node 0 of several needs MASTER_ADDR; a job of one node does not.
+  static void warn_of_first_node(const Variables& variables, std::vector<std::string>& warnings) {
+    if (variables.has("NODE_RANK") && variables.has("MASTER_ADDR") && !variables.has("NNODES") &&
+        !variables.has("AZUREML_NODE_COUNT")) {
+      warnings.push_back(variables.stated({"NODE_RANK", "MASTER_ADDR"}) +
+                         " are set without NNODES: this is a job of its own, without other nodes; set NNODES for every "
+                         "node's launch::PerNode program, or RANK and WORLD_SIZE for every process of another");
+    }
+  }
+
+ private:
+  /// Warns about variables that may show, but often do not, that the job has other processes.
+  static void warn(const Variables& variables, ProcessIdentity& identity) {
+    // A batch script has the allocation's variables but runs once: do not wait for tasks that srun did not start.
+    for (const auto& [variable, what] :
+         {std::pair("SLURM_NTASKS", "tasks"), std::pair("SLURM_JOB_NUM_NODES", "nodes")}) {
+      const std::optional<int> count = parse_integer(variables.text(variable).value_or(""));
+      if (variables.has("SLURM_JOB_ID") && count.value_or(1) > 1) {
+        identity.warnings.push_back(
+            format_text("Slurm job of {} {}, not started with srun: this is one process; start the program with srun "
+                        "for all",
+                        {*count, what}));
+        break;
+      }
+    }
+    if (variables.has("SM_HOSTS") &&
+        !variables.has("SM_CURRENT_HOST")) {  // with one host: check_complete() rejects more
+      identity.warnings.push_back(
+          quoted("SM_HOSTS", *variables.text("SM_HOSTS")) +
+          " is set without SM_CURRENT_HOST: this is one process; set SM_CURRENT_HOST to join the others");
+    }
+    // A parameter sweep is an Indexed Job, too, whose pods are independent.
+    if (variables.has("JOB_COMPLETION_INDEX") && !variables.has("WORLD_SIZE")) {
+      identity.warnings.push_back(
+          variables.stated({"JOB_COMPLETION_INDEX"}) +
+          " is set without WORLD_SIZE: this is one process; set WORLD_SIZE and MASTER_ADDR in the "
+          "manifest to make the pods one job");
+    }
+    if (parse_integer(variables.text("VC_TASK_INDEX").value_or("")).value_or(0) > 0) {
+      identity.warnings.push_back(
+          variables.stated({"VC_TASK_INDEX"}) +
+          " is set without RANK and WORLD_SIZE: this is one process; add Volcano's plugin pytorch, or set RANK, "
+          "WORLD_SIZE and MASTER_ADDR, to make the pods one job");
+    }
+    warn_of_first_node(variables, identity.warnings);
+    warn_of_first_local_rank(variables, identity.warnings);
+  }
+
+  static void warn_of_first_local_rank(const Variables& variables, std::vector<std::string>& warnings) {
+    for (const auto& [local, whole] :
+         {std::pair("LOCAL_RANK", "RANK and WORLD_SIZE"),
+          std::pair("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE")}) {
+      if (variables.has(local)) {  // 0: check_complete() rejects others
+        warnings.push_back(format_text("{} is set without {}: this is one process; set both for every process of a job",
+                                       {variables.stated({local}), whole}));
+      }
+    }
+  }
+};
+
 }  // namespace DTRAIN_NAMESPACE::identity
 
 // ---- dtrain/identity/job_name.hpp
 
 /// @file
-/// Job name: DTRAIN_JOB_ID, else the launcher's id of the job; ranks with different job names do not join each
-/// other.
+/// Job name: DTRAIN_JOB_ID, else the launcher's id of the job; ranks with different job names do not join each other.
+/// resolve_identity.hpp calls it.
 
 namespace DTRAIN_NAMESPACE::identity {
 
 /// The launcher that started the ranks. If RANK and WORLD_SIZE only repeat the values of a Slurm step, Open MPI or PMI,
-/// it is that launcher.
+/// the result is that launcher.
 inline std::string_view starting_launcher(const Variables& variables, const ProcessIdentity& identity) {
   if (identity.launcher != "torch" || identity.elastic) {
     return identity.launcher;
@@ -38212,7 +40300,7 @@ inline std::optional<std::string> given_job_name(const Variables& variables) {
 // ---- dtrain/identity/launchers/torch.hpp
 
 /// @file
-/// Source [torch]: RANK and WORLD_SIZE, from torchrun, DeepSpeed, Azure ML, Kubeflow, Ray or hand-written scripts.
+/// Source [torch] (process_sources.hpp): RANK, WORLD_SIZE of torchrun, DeepSpeed, Azure ML, Kubeflow, Ray or scripts.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -38361,65 +40449,11 @@ struct TorchSource {
 
 }  // namespace DTRAIN_NAMESPACE::identity
 
-// ---- dtrain/identity/process_identity.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::identity {
-
-DTRAIN_DEFINE_MEMBERS(ProcessIdentity);
-
-DTRAIN_DEFINED std::string ProcessIdentity::source_text() const {
-  return launcher == "torch" && !elastic ? "RANK and WORLD_SIZE" : launcher;
-}
-
-DTRAIN_DEFINED bool ProcessIdentity::is_provisional(std::string_view field) const {
-  return std::find(provisional.begin(), provisional.end(), field) != provisional.end();
-}
-
-namespace detail {
-
-/// "local rank 1 of 2". Ranks compute unknown values, and confirm guessed ones, after connecting.
-inline std::string part_of_whole(const ProcessIdentity& identity, std::string_view name, const std::optional<int>& part,
-                                 const std::optional<int>& whole, bool guessed) {
-  if (!part) {
-    return format_text("{} learnt after connecting", {name});
-  }
-  const char* const guess = guessed && identity.world_size > 1 ? " (a guess, confirmed after connecting)" : "";
-  return whole ? format_text("{} {} of {}{}", {name, *part, *whole, guess})
-               : format_text("{} {} of a number learnt after connecting{}", {name, *part, guess});
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED std::string to_string(const ProcessIdentity& identity) {
-  const std::string local_rank =
-      detail::part_of_whole(identity, "local rank", identity.local_rank, identity.local_world_size,
-                            identity.is_provisional("local_rank") || identity.is_provisional("local_world_size"));
-  const std::string node =
-      detail::part_of_whole(identity, "node", identity.node_rank, identity.node_count,
-                            identity.is_provisional("node_rank") || identity.is_provisional("node_count"));
-  constexpr std::size_t longest_name = 253;  // maximum of DNS
-  const std::string address = excerpt(identity.master_addr.value_or("an address not known yet"), longest_name);
-  const bool brackets = address.find(':') != std::string::npos && address.front() != '[';
-  std::string line = format_text("identity from {}: rank {} of {}, {}, {}, store at {}{}{}",
-                                 {identity.source_text(), identity.rank, identity.world_size, local_rank, node,
-                                  brackets ? "[" : "", address, brackets ? "]" : ""});
-  if (identity.master_port) append_text(line, ":{}", {*identity.master_port});
-  if (identity.is_provisional("master_addr")) line += " (a guess)";
-  if (identity.attempt > 0) append_text(line, ", attempt {}", {identity.attempt});
-  if (!identity.ignored.empty()) append_text(line, "; ignored: {}", {joined(identity.ignored, ", ")});
-  for (const std::string& warning : identity.warnings) {
-    append_text(line, "; {}", {warning});
-  }
-  return line;
-}
-
-}  // namespace DTRAIN_NAMESPACE::identity
-
 // ---- dtrain/identity/process_sources.hpp
 
 /// @file
 /// Process-identity sources, in order of precedence, and the completeness check: errors, with remedies, if variables
-/// show a job of several processes but are no complete source.
+/// show a job of several processes but are no complete source. resolve_identity.hpp walks them.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -38796,7 +40830,7 @@ inline void note_ignored(const IdentitySource& chosen, const Variables& variable
 // ---- dtrain/identity/resolve_identity.hpp
 
 /// @file
-/// Identity resolution: the ProcessIdentity of an environment, with the name of its job; pure.
+/// Identity resolution for rank_process.hpp: the ProcessIdentity of an environment, with the name of its job; pure.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -38815,7 +40849,7 @@ void name_job(const Variables& variables, ProcessIdentity& identity);
 /// @file
 /// Node identity: node rank, node count and store address of a per-node launcher; pure. The sources, in order of
 /// precedence: flags, pairs of node variables, one launcher on each node under mpirun or srun, and a process's
-/// identity, read as the node's.
+/// identity, read as the node's. node_launcher_options.hpp calls it.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -39049,12 +41083,12 @@ inline NodeIdentity rank_and_count_of_node(const Environment& joined, const Vari
 
 /// The address of the launchers' store: from flags or variables; else loopback on one node; else the source's.
 inline void find_node_master_address(const Variables& variables, NodeIdentity& node) {
-  const bool one_node = node.node_count == 1;
+  const bool is_one_node = node.node_count == 1;
   std::optional<std::string_view> address;
   for (const char* variable : {"--master-addr", "PET_MASTER_ADDR", "MASTER_ADDR"}) {
     address = address ? address : variables.text(variable);
   }
-  if (address || one_node) {
+  if (address || is_one_node) {
     node.master_addr = address.value_or(loopback_address);
     node.provisional.clear();
   } else if (node.master_addr.empty()) {
@@ -39068,7 +41102,7 @@ inline void find_node_master_address(const Variables& variables, NodeIdentity& n
     node.master_port = node.master_port ? node.master_port : variables.port(variable);
   }
   const std::optional<int> port = variables.port("MASTER_PORT");
-  if (!node.master_port && (port || !one_node)) {
+  if (!node.master_port && (port || !is_one_node)) {
     node.master_port = port_of_source ? port_of_source : port.value_or(default_master_port);
   }
 }
@@ -39246,12 +41280,12 @@ DTRAIN_DEFINED std::string Variables::stated(std::initializer_list<std::string_v
 // ---- dtrain/rendezvous/client/slow_notice.hpp
 
 /// @file
-/// SlowNotice: a log warning about a long wait, with its reason.
+/// SlowNotice: a log warning about a long wait, with its reason. StoreConnector and listen.hpp own one.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Logs one warning after it has existed for `after`. Lifetime: the loop outlives it; not movable. Threads: the loop's.
-class SlowNotice final : public net::RetryObserver {
+class SlowNotice {
  public:
   /// @param doing the wait: "joining the job at a:1 as rank 2"
   /// @param why the reason for the wait, until note() replaces it
@@ -39263,7 +41297,7 @@ class SlowNotice final : public net::RetryObserver {
   SlowNotice(const SlowNotice&) = delete;
   SlowNotice& operator=(const SlowNotice&) = delete;
 
-  void note(std::string why) override { why_ = std::move(why); }
+  void note(std::string why) { why_ = std::move(why); }
 
  private:
   async::Task<void> say(async::EventLoop& loop, std::chrono::milliseconds after) {
@@ -39278,37 +41312,10 @@ class SlowNotice final : public net::RetryObserver {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/control/control_plane_options.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-DTRAIN_DEFINE_MEMBERS(ControlPlaneOptions);
-
-DTRAIN_DEFINED void check_master_address(const ControlPlaneOptions& options) {
-  const identity::ProcessIdentity& identity = options.identity;
-  if (identity.world_size > 1 && (!identity.master_addr || !identity.master_port)) {
-    throw_error(
-        Errc::identity,
-        "rank {} of {} does not know the address of the job's store; set MASTER_ADDR and MASTER_PORT to an address "
-        "of rank 0's host and a free port there",
-        {identity.rank, identity.world_size});
-  }
-  const bool is_elsewhere = !identity.is_provisional("node_rank") && identity.node_rank.value_or(0) != 0;
-  const bool may_be_here = options.secret || options.interface;  // else rank 0 does not listen at 0.0.0.0
-  if (!options.hosts_store && net::is_any_host(identity.master_addr.value_or("")) && (is_elsewhere || !may_be_here)) {
-    throw_error(Errc::identity,
-                "rank {} cannot connect to the job's store at {}, which means every interface of rank 0's host; set "
-                "MASTER_ADDR to an address of that host",
-                {identity.rank, *identity.master_addr});
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 // ---- dtrain/rendezvous/formation/failure_history.hpp
 
 /// @file
-/// FailureHistory: failures and commits of an elastic job's attempts, and when they end the job. Pure.
+/// FailureHistory: FormationState's record of an elastic job's failures and commits, and when they end the job. Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -39320,7 +41327,7 @@ class FailureHistory {
   bool has_committed() const noexcept { return has_committed_; }
   /// Whether a step of the present attempt, or of the last one, is known to be committed.
   bool committed_here() const noexcept { return committed_here_; }
-  /// The first cause since the last commit; nothing without a failure.
+  /// The first cause since the last commit; nullopt without a failure.
   const std::optional<Cause>& first_cause() const noexcept { return first_cause_; }
 
   void on_attempt() noexcept {
@@ -39337,7 +41344,7 @@ class FailureHistory {
     }
   }
 
-  /// An attempt has failed. @returns the cause with which the job ends; nothing: the next attempt may form
+  /// An attempt has failed. @returns the cause with which the job ends; nullopt: the next attempt may form
   std::optional<Cause> on_failure(const Cause& cause) {
     failed_ = true;
     const bool is_first = !first_cause_ && cause.kind != CauseKind::resized;
@@ -39355,7 +41362,7 @@ class FailureHistory {
  private:
   int most_;
   int without_commit_ = 0;  ///< attempts in a row
-  bool failed_ = false;     ///< the last attempt
+  bool failed_ = false;     ///< whether the last attempt has failed
   bool committed_here_ = false;
   bool has_committed_ = false;
   std::optional<Cause> first_cause_;
@@ -39367,22 +41374,22 @@ class FailureHistory {
 // ---- dtrain/rendezvous/formation/formation_options.hpp
 
 /// @file
-/// Formation options: sizes and waiting times of an elastic job.
+/// Formation options: sizes and waiting times of an elastic job. The launcher sets them, FormationState applies them.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 struct FormationOptions {
-  int min_workers = 1;  ///< fewer do not train
-  int max_workers = 1;  ///< more wait
+  int min_workers = 1;  ///< an attempt with fewer workers does not form
+  int max_workers = 1;  ///< further workers wait
 
-  std::chrono::milliseconds first_formation{30000};    ///< for the rest of max_workers, once min_workers are there
+  std::chrono::milliseconds first_formation{30000};    ///< for workers up to max_workers, once min_workers are there
   std::chrono::milliseconds rejoin_timeout{60000};     ///< for a rank to leave a failed attempt, and to join the next
   std::chrono::milliseconds reconnect_timeout{10000};  ///< for a rank whose connection has ended
-  std::chrono::milliseconds wait_timeout{600000};      ///< for min_workers, or for one that has the state
+  std::chrono::milliseconds wait_timeout{600000};      ///< for min_workers, or for a worker that has the state
   std::chrono::milliseconds collect{1000};             ///< from the first newcomer to the end of the attempt
   std::chrono::milliseconds least_resize_gap{1000};    ///< between two attempts that newcomers end
   std::chrono::seconds longest_bar{60};  ///< for newcomers of a host, one of which broke an attempt before a commit
-  int attempts_without_commit = 10;      ///< as many in a row end the job
+  int attempts_without_commit = 10;      ///< so many in a row end the job
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -39390,7 +41397,7 @@ struct FormationOptions {
 // ---- dtrain/rendezvous/membership/host_identity.hpp
 
 /// @file
-/// Host identity: boot id and network namespace, by which ranks decide whether they share a host.
+/// Host identity, which ControlPlane sends: boot id and network namespace, by which ranks decide if they share a host.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -39439,251 +41446,17 @@ inline HostIdentity host_identity(const std::optional<std::string>& override_id 
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/membership/membership.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-DTRAIN_DEFINE_MEMBERS(Membership);
-DTRAIN_DEFINE_MEMBERS(RankInfo);
-
-DTRAIN_DEFINED std::string Membership::other_host_text() const {
-  return other_host != host ? other_host
-                            : other_host +
-                                  " (of the same name but with another host id: where both are one host, set "
-                                  "DTRAIN_HOST_ID to one value for all of its ranks)";
-}
-
-DTRAIN_DEFINED std::vector<int> Membership::ranks_in_job() const {
-  std::vector<int> ranks;
-  for (int other = 0; other < world_size; ++other) {
-    ranks.push_back(rank_in_job(other));
-  }
-  return ranks;
-}
-
-DTRAIN_DEFINED Membership Membership::in_part_of(const std::vector<int>& ranks) const {
-  std::vector<int> in_job;
-  for (const int other : ranks) {
-    in_job.push_back(rank_in_job(other));
-  }
-  Membership made = *this;
-  made.job_ranks = std::make_shared<const std::vector<int>>(std::move(in_job));
-  made.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
-  made.world_size = static_cast<int>(ranks.size());
-  return made;
-}
-
-namespace detail {
-
-/// A number of a rank: what its launcher stated, if anything, and what the store has computed.
-struct StatedNumber {
-  const char* name;
-  std::optional<int> stated;
-  int computed;
-  bool is_of_host;  ///< it follows from the ranks on its host, not from the hosts
-};
-
-/// If another rank has the same host name but another host id, the remedy to append to the sentence; else empty.
-inline std::string same_name_elsewhere(const std::vector<RankInfo>& ranks, const RankInfo& info) {
-  for (const RankInfo& other : ranks) {
-    if (other.host == info.host && other.host_id != info.host_id) {
-      return format_text(
-          " (rank {}'s host has the same name, {}, but the host ids differ: {} and {}; where both are one host, set "
-          "DTRAIN_HOST_ID to one value for all of its ranks)",
-          {other.rank, info.host, info.host_id, other.host_id});
-    }
-  }
-  return {};
-}
-
-/// The sentence about a stated number that is wrong.
-/// @param neighbours number of ranks on the rank's host, with itself
-inline std::string mismatch(const std::vector<RankInfo>& ranks, const RankInfo& info, const StatedNumber& number,
-                            std::size_t neighbours, std::size_t hosts) {
-  const std::string shared = neighbours == 1 ? std::string("no other rank shares its host")
-                                             : format_text("{} ranks share its host", {neighbours});
-  const std::string why =
-      number.is_of_host
-          ? shared + (number.name == std::string_view("local_rank") ? ", and their local ranks follow their ranks" : "")
-          : format_text("the ranks run on {}{}, numbered in the order of their first ranks",
-                        {hosts, hosts == 1 ? " host" : " hosts"});
-  return format_text(
-      "rank {} on host {} was given {} {} by its launcher, but it is {}: {}; correct the variable or flag that states "
-      "it, or leave it out{}",
-      {info.rank, info.host, number.name, *number.stated, number.computed, why, same_name_elsewhere(ranks, info)});
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED std::variant<std::vector<Membership>, Cause> form_membership(const std::vector<RankInfo>& ranks,
-                                                                            const std::string& job) {
-  std::unordered_map<std::string_view, std::size_t> node_of_host;
-  std::vector<std::vector<int>> nodes;
-  std::vector<Membership> members(ranks.size());
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const std::size_t node = node_of_host.emplace(ranks[i].host_id, nodes.size()).first->second;
-    if (node == nodes.size()) {
-      nodes.emplace_back();
-    }
-    members[i].local_rank = static_cast<int>(nodes[node].size());
-    members[i].node_rank = static_cast<int>(node);
-    nodes[node].push_back(ranks[i].rank);
-  }
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const RankInfo& info = ranks[i];
-    Membership& member = members[i];
-    const std::vector<int>& own_node = nodes[static_cast<std::size_t>(member.node_rank)];
-    member.rank = info.rank;
-    member.world_size = static_cast<int>(ranks.size());
-    member.local_world_size = static_cast<int>(own_node.size());
-    member.node_count = static_cast<int>(nodes.size());
-    member.host = info.host;
-    member.job = job;
-    if (nodes.size() > 1) {
-      member.other_host_rank = nodes[member.node_rank == 0 ? 1 : 0].front();
-      member.other_host = ranks[static_cast<std::size_t>(member.other_host_rank)].host;
-    }
-    const detail::StatedNumber numbers[] = {{"local_world_size", info.local_world_size, member.local_world_size, true},
-                                            {"local_rank", info.local_rank, member.local_rank, true},
-                                            {"node_count", info.node_count, member.node_count, false},
-                                            {"node_rank", info.node_rank, member.node_rank, false}};
-    for (const detail::StatedNumber& number : numbers) {
-      if (number.stated && *number.stated != number.computed) {
-        return Cause{CauseKind::disagreement, info.rank, info.host,
-                     detail::mismatch(ranks, info, number, own_node.size(), nodes.size())};
-      }
-    }
-  }
-  return members;
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/membership/origin.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-DTRAIN_DEFINE_MEMBERS(Origin);
-
-namespace detail {
-
-inline std::string starter_text(const JobMember& member) {
-  return format_text("process {} ({})", {member.origin.starter, member.origin.starter_name});
-}
-
-inline std::string program_text(const Origin& origin) {
-  return format_text("'{}' ({})", {origin.program, origin.build});
-}
-
-inline JobComparison compare_names(const JobMember& a, const JobMember& b) {
-  const char* const one_name = "; start all ranks of one job with the same name, or ";
-  if (!a.job.empty() && !b.job.empty()) {
-    return {JobComparison::Relation::other,
-            format_text("{} belongs to the job '{}', and this is the store of '{}', which {} opened; {}",
-                        {a.description, a.job, b.job, b.description, distinct_name_remedy()})};
-  }
-  const bool a_named = !a.job.empty();
-  return {JobComparison::Relation::other,
-          format_text(
-              "{}{}, which {} opened{}{}",
-              {a.description,
-               a_named ? format_text(" belongs to the job '{}', and this is the store of a job without a name", {a.job})
-                       : format_text(" belongs to a job without a name, and this is the store of '{}'", {b.job}),
-               b.description, one_name, distinct_name_remedy()})};
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED JobComparison compare_jobs(const JobMember& a, const JobMember& b) {
-  using Relation = JobComparison::Relation;
-  const bool both_say = !a.origin.program.empty() && !b.origin.program.empty();
-  const bool both_named = !a.job.empty() && !b.job.empty();
-  const bool exact = a.origin.is_exact_job || b.origin.is_exact_job;
-  if (both_named ? a.job != b.job : both_say && exact) {
-    return detail::compare_names(a, b);
-  }
-  if (!both_say || exact) {
-    return {};
-  }
-  const bool comparable = a.host_id == b.host_id && a.origin.process_space == b.origin.process_space &&
-                          a.origin.starter != 0 && b.origin.starter != 0;
-  const bool one_process = a.origin.starter == b.origin.starter && a.origin.starter_began == b.origin.starter_began;
-  if (comparable && one_process) {
-    return {};
-  }
-  const std::string started =
-      format_text("{} was started by {}, and {} by {}",
-                  {a.description, detail::starter_text(a), b.description, detail::starter_text(b)});
-  if (comparable && a.origin.one_starter && b.origin.one_starter) {
-    return {Relation::other, format_text("{}, so they are of two jobs; {}", {started, detail::distinct_name_remedy()})};
-  }
-  if (!a.origin.build.empty() && !b.origin.build.empty() && a.origin.build != b.origin.build) {
-    return {
-        Relation::other,
-        format_text(
-            "{} runs {}, and {} runs {}; where they are one job, give all of its ranks the same DTRAIN_JOB_ID; else {}",
-            {a.description, detail::program_text(a.origin), b.description, detail::program_text(b.origin),
-             detail::distinct_name_remedy()})};
-  }
-  if (!comparable) {
-    return {};
-  }
-  return {Relation::doubtful, format_text("{}; where they are of two jobs, {}; where they are one job, the same "
-                                          "DTRAIN_JOB_ID on all of its ranks says so",
-                                          {started, detail::distinct_name_remedy()})};
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/protocol/message.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-DTRAIN_DEFINE_MEMBERS(Request);
-
-DTRAIN_DEFINED Request::Request(std::uint64_t id_, RequestKind kind_, std::vector<std::string> keys_,
-                                std::string value_, std::int64_t number_, std::optional<std::string> expected_,
-                                std::vector<std::string> values_, RankSet members_)
-    : id(id_),
-      kind(kind_),
-      keys(std::move(keys_)),
-      value(std::move(value_)),
-      number(number_),
-      expected(std::move(expected_)),
-      values(std::move(values_)),
-      members(std::move(members_)) {}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/protocol/secret.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-DTRAIN_DEFINED Secret Secret::of(std::string text, std::string_view where) {
-  if (text.size() < fewest_characters || text.size() > most_characters) {
-    throw_error(Errc::usage,
-                "{} has {} characters; a secret has {} to {}, for example those that `openssl rand -hex 32` prints",
-                {where, text.size(), fewest_characters, most_characters});
-  }
-  return Secret(std::move(text));
-}
-
-DTRAIN_DEFINED Secret Secret::drawn() {
-  return Secret(hex(random_bytes<32>()));
-}
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/protocol/session_codec.hpp
+// ---- dtrain/rendezvous/protocol/codec.hpp
 
 /// @file
-/// Session codec: messages of a session to frames and back.
+/// Codec: messages of a session and of its handshake to frames and back. StoreClient, StoreServer, JobServer, Session
+/// and client_handshake.hpp call it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 using Frame = std::vector<std::byte>;
 
-/// Frame to send: its own bytes, and bytes that it shares with other frames.
+/// Frame to send: separate bytes, and bytes that it shares with other frames.
 struct OutgoingFrame {
   DTRAIN_NOT_INLINED OutgoingFrame(Frame bytes,
                                    std::vector<net::SharedBytes> shared = {})  // NOLINT: most frames share nothing
@@ -39868,7 +41641,7 @@ inline Frame encode(ToRank message) {
   return std::visit([](auto& each) { return encode(std::move(each)); }, message);
 }
 
-/// One of the messages of a variant, such as ToRank; nothing if the frame is another, or does not follow the protocol.
+/// One of the messages of a variant, such as ToRank; nullopt if the frame is another, or does not follow the protocol.
 template <class AnyMessage>
 std::optional<AnyMessage> decode(std::span<const std::byte> frame) {
   return detail::decode(frame, std::type_identity<AnyMessage>());
@@ -39879,15 +41652,6 @@ inline constexpr std::array<std::byte, 1> heartbeat_frame{static_cast<std::byte>
 inline bool is_heartbeat(std::span<const std::byte> frame) noexcept {
   return frame.size() == heartbeat_frame.size() && frame.front() == heartbeat_frame.front();
 }
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/protocol/handshake_codec.hpp
-
-/// @file
-/// Handshake codec: messages of the handshake to frames and back.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Messages that a store may send in the handshake.
 using HandshakeReply = std::variant<Challenge, Accepted, Refused, Failure>;
@@ -39972,7 +41736,7 @@ inline Frame encode(Hello message, std::uint16_t protocol = protocol_version) {
   return writer.take();
 }
 
-/// A Hello, or the refusal of another version's Hello; nothing for other bytes, whose sender could not read a refusal.
+/// A Hello, or the refusal of another version's Hello; nullopt for other bytes, whose sender could not read a refusal.
 /// @param version the store's version of dtrain
 inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const std::byte> frame,
                                                                 const std::string& version) {
@@ -39995,28 +41759,15 @@ inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const 
   return hello;
 }
 
-/// A Join; nothing if the frame is another, or does not follow the protocol.
-inline std::optional<Join> decode_join(std::span<const std::byte> frame) {
-  Serializer reader(frame);
-  MessageKind kind{};
-  std::optional<Join> join(std::in_place);
-  reader.choice(kind, MessageKind::join, MessageKind::join);
-  fields(reader, *join);
-  if (!reader.finished()) {
-    join.reset();
-  }
-  return join;
-}
-
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
 // ---- dtrain/rendezvous/formation/formation_messages.hpp
 
 /// @file
-/// Formation messages: what the workers of an elastic job and the store tell each other beside the attempts; this
-/// comment describes the protocol.
+/// Formation messages between the workers of an elastic job and the store, beside the attempts; this comment describes
+/// the protocol. FormationClient and FormationServer exchange them.
 ///
-/// A worker is a process that lives through several attempts. It has one connection with ClientRole::worker, which
+/// A worker is a process that takes part in several attempts. It has one connection with ClientRole::worker, which
 /// begins as every connection does (protocol/message.hpp), with an Announce in place of the Join:
 ///
 ///   worker                               store
@@ -40027,11 +41778,11 @@ inline std::optional<Join> decode_join(std::span<const std::byte> frame) {
 ///   Committed                    ->              once an attempt, after the first step that it has committed there
 ///   Finished                     ->              its function has returned in this attempt
 ///                                <-      Finished    on all ranks of the attempt: the job has finished
-///   Announce                     ->              its attempt has failed, and it has given everything of it up
+/// Announce -> its attempt has failed, and the worker has destroyed what belonged to it
 ///                                <-      Assignment, Finished, or Failure: the job's cause
 ///   Heartbeat                    <->
 ///
-/// A connection that ends ends nothing else: the worker connects and announces itself again.
+/// After the end of a connection the worker connects and announces itself again.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -40042,7 +41793,7 @@ struct Announce {
   WorkerId worker;
   std::string host;           ///< host name, for error sentences
   std::uint64_t job = 0;      ///< Assignment::job; 0 before the first
-  std::uint64_t attempt = 0;  ///< the attempt that it comes from; 0: it had no Assignment yet
+  std::uint64_t attempt = 0;  ///< the worker's last attempt; 0: it had no Assignment yet
   TrainingProgress progress;
   std::string settings;  ///< lines "name=value" that are equal on all workers (membership/membership.hpp)
   Proof proof{};         ///< of the first Announce of a connection
@@ -40105,7 +41856,7 @@ using FromWorker = std::variant<Announce, Committed, Finished>;
 /// From the store to a worker.
 using ToWorker = std::variant<Assignment, Finished, Failure, Refused>;
 
-/// The first Announce of a connection; nothing if the frame is another, or does not follow the protocol.
+/// The first Announce of a connection; nullopt if the frame is another, or does not follow the protocol.
 inline std::optional<Announce> decode_announce(std::span<const std::byte> frame) {
   std::optional<std::variant<Announce>> message = decode<std::variant<Announce>>(frame);
   return message ? std::optional<Announce>(std::get<Announce>(std::move(*message))) : std::nullopt;
@@ -40116,7 +41867,7 @@ inline std::optional<Announce> decode_announce(std::span<const std::byte> frame)
 // ---- dtrain/rendezvous/formation/formation_workers.hpp
 
 /// @file
-/// Formation workers: the workers that an elastic job's store knows, their connections and their last ranks. No I/O.
+/// Formation workers of a FormationState: the elastic job's known workers, connections and last ranks. No I/O.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -40137,12 +41888,12 @@ struct Worker {
   Standing standing = Standing::waiting;
   bool is_member = false;     ///< of the last attempt, as `rank`
   bool is_newcomer = false;   ///< had no progress when it was assigned, while the source had some
-  bool has_finished = false;  ///< its function, in the last attempt
+  bool has_finished = false;  ///< whether its function has returned in the last attempt
   int rank = -1;
   std::uint64_t attempt = 0;            ///< the last one that it was a rank of
-  TrainingProgress progress;            ///< as it announced it
+  TrainingProgress progress;            ///< as the worker announced it
   TrainingProgress source;              ///< of its last attempt
-  std::uint64_t order = 0;              ///< of its announcement
+  std::uint64_t order = 0;              ///< position of its announcement
   Deadline::Clock::time_point since{};  ///< its announcement, its exclusion, or the end of its connection
 };
 
@@ -40186,7 +41937,7 @@ class FormationWorkers {
     return connection == 0 ? nullptr : find_that([&](const Worker& each) { return each.connection == connection; });
   }
 
-  /// Why a process is no worker of this job, or states what cannot be.
+  /// Why a process is no worker of this job, or its Announce is impossible.
   std::optional<Refused> refusal_of(const Announce& message, std::uint64_t job) const {
     if (message.job != 0 && message.job != job) {
       return Refused{"it is a worker of another job, whose store was at this address before; end it", true};
@@ -40217,18 +41968,18 @@ class FormationWorkers {
     Worker& worker = *workers_.back();
     worker.id = message.worker;
     worker.host = message.host;
-    settings_ = message.settings;  // those of the others, if there are any
+    settings_ = message.settings;  // equal to those of the other workers
     return worker;
   }
 
-  /// Drops a worker that was never a rank: whoever connects would leave something behind.
+  /// Drops a worker that was never a rank: otherwise each process that connects would take memory.
   void forget_if_unknown(const Worker& worker) {
     if (worker.attempt == 0 && worker.connection == 0) {
       std::erase_if(workers_, [&](const auto& each) { return each.get() == &worker; });
     }
   }
 
-  /// The ranks of the next attempt, in order. Drops those that are gone.
+  /// Sets the ranks of the next attempt, in order. Drops workers that are gone.
   void set_members(std::vector<Worker*> members) {
     for (Worker* each : members_) {
       each->is_member = false;
@@ -40271,12 +42022,12 @@ inline std::vector<Worker*> next_ranks(std::vector<Worker*> candidates, int most
   return candidates;
 }
 
-/// Hosts, a newcomer of which has broken an attempt before its first commit: newcomers of such a host wait.
+/// Hosts of newcomers that have broken an attempt before its first commit: newcomers of such a host wait.
 class NewcomerBars {
  public:
   using Instant = Deadline::Clock::time_point;
 
-  /// For 1 s, and twice as long each further time.
+  /// Bars the host for 1 s, and each further time twice as long.
   void add(const std::string& host_id, std::chrono::seconds longest, Instant now) {
     auto found = std::find_if(bars_.begin(), bars_.end(), [&](const Bar& each) { return each.host_id == host_id; });
     if (found == bars_.end()) {
@@ -40288,7 +42039,7 @@ class NewcomerBars {
   }
   void clear() noexcept { bars_.clear(); }
 
-  /// When the worker may become a rank; nothing: now.
+  /// When the worker may become a rank; nullopt: now.
   std::optional<Instant> until(const Worker& worker, Instant now) const {
     for (const Bar& each : bars_) {
       if (!worker.progress.has_trained() && each.host_id == worker.id.host_id && each.until > now) {
@@ -40313,11 +42064,12 @@ class NewcomerBars {
 // ---- dtrain/rendezvous/formation/formation_sink.hpp
 
 /// @file
-/// FormationSink: what a formation does outside of its state.
+/// FormationSink: interface by which a formation opens attempts and sends messages. FormationState calls it,
+/// FormationServer implements it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// FormationState calls it while it changes: none of these functions calls the state back.
+/// FormationState calls the sink while it changes: none of these functions calls the state back.
 class FormationSink {
  public:
   /// Opens an attempt, in place of the last one.
@@ -40326,7 +42078,7 @@ class FormationSink {
   virtual void fail_attempt(const Cause& cause) = 0;
   virtual void send(ConnectionId connection, const Assignment& message) = 0;
   virtual void send(ConnectionId connection, const Finished& message) = 0;
-  /// The job has ended without success. The connection's worker learns why.
+  /// Sends the cause to the connection's worker: the job has ended without success.
   virtual void send(ConnectionId connection, const Failure& message) = 0;
   virtual void close(ConnectionId connection) = 0;
   /// The job is over. @param cause why it has failed; null: it has finished
@@ -40341,7 +42093,7 @@ class FormationSink {
 // ---- dtrain/rendezvous/formation/formation_state.hpp
 
 /// @file
-/// Formation state: which workers are the ranks of an elastic job's next attempt; without sockets and clocks.
+/// Formation state of a FormationServer: which workers are the next attempt's ranks; without sockets and clocks.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -40349,11 +42101,11 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// 1. An attempt forms when every rank of the last one has announced itself, is gone, or is excluded: its connection is
 ///    closed first, and it may come back as any other worker.
 /// 2. The worker with the greatest progress is rank 0, and the source of the state. Ties keep their former order.
-/// 3. Who has not rank 0's progress receives it together with the state (WorkerProgress).
+/// 3. A worker without rank 0's progress receives the state, and the progress with it (WorkerProgress).
 /// 4. A receiver that has trained, and each receiver before the first commit, keeps its state until the source's is
 ///    complete (elastic/state_transfer.hpp).
-/// 5. The job has finished when every rank of one attempt has said so before that attempt failed. Only its ranks
-///    have success.
+/// 5. The job has finished when every rank of one attempt has said so before that attempt failed. Only the ranks of
+///   that attempt have success.
 /// 6. A job that may have committed a step forms only with a worker that has its state, and waits for one.
 /// 7. Ranks of equal progress compare a digest of their states (elastic/state_transfer.hpp).
 /// Threads: one. Memory: bounded by the number of connections and of ranks.
@@ -40371,7 +42123,7 @@ class FormationState {
   /// @name Events
   /// @{
   /// A worker announces itself on a connection that has proved the secret, for the first time or again.
-  /// @returns why it is refused; nothing if it waits now, or has been answered
+  /// @returns why the worker is refused; nullopt if it waits now, or was answered
   std::optional<Refused> announce(ConnectionId connection, const Announce& message, Instant now) {
     if (cause_) {
       sink_.send(connection, Failure{*cause_});
@@ -40435,7 +42187,7 @@ class FormationState {
   void finished(ConnectionId connection, std::uint64_t attempt, Instant now) {
     Worker* worker = workers_.find(connection);
     if (worker == nullptr || !worker->is_member || attempt != attempt_ || failed_ || is_over_) {
-      return;  // the attempt has failed: the worker learns that as a rank
+      return;  // the attempt has failed: the worker gets its cause as a rank
     }
     worker->has_finished = true;
     if (std::all_of(members().begin(), members().end(), [](const Worker* each) { return each->has_finished; })) {
@@ -40522,7 +42274,7 @@ class FormationState {
     settle(now);
   }
 
-  /// How many workers' processes run or will be started, those included that are here. Any number at first.
+  /// How many workers' processes run or will be started, announced workers included. Before the first call: unlimited.
   void set_running_workers(int count, Instant now) {
     running_workers_ = count;
     settle(now);
@@ -40531,7 +42283,7 @@ class FormationState {
   void on_time(Instant now) { settle(now); }
   /// @}
 
-  /// When on_time() is due; nothing if only another event changes the state.
+  /// When on_time() is due; nullopt if only another event changes the state.
   const std::optional<Instant>& next() const noexcept { return next_; }
 
   std::uint64_t attempt() const noexcept { return attempt_; }
@@ -40552,7 +42304,7 @@ class FormationState {
     }
   }
 
-  /// Does not wait for the worker any more. It may announce itself again, as any other.
+  /// Does not wait for the worker any more. The worker may announce itself again.
   void exclude(Worker& worker, Instant now) {
     close(worker);
     worker.standing = Standing::excluded;
@@ -40681,8 +42433,8 @@ class FormationState {
     }
   }
 
-  /// Rule 6. All ranks of an attempt take part in each step. So where one of them is here and has not trained in it, no
-  /// rank has committed a step there, and the source's state is still that of the job.
+  /// Rule 6. All ranks of an attempt take part in each step. If one of them waits that has not trained in the attempt,
+  /// no rank has committed a step in it, and the source's state is still the job's.
   bool has_state(const std::vector<Worker*>& candidates) const {
     const bool has_member =
         std::any_of(candidates.begin(), candidates.end(), [](const Worker* each) { return each->is_member; });
@@ -40749,17 +42501,17 @@ class FormationState {
   std::uint64_t attempt_ = 0;
   std::uint64_t announcements_ = 0;
   TrainingProgress source_;               ///< of the last attempt
-  TrainingProgress needed_;               ///< the least with the state of that source
-  std::optional<std::uint64_t> weights_;  ///< digest after its first step
+  TrainingProgress needed_;               ///< the least progress that includes the source's state
+  std::optional<std::uint64_t> weights_;  ///< digest after the last attempt's first step
   bool failed_ = false;                   ///< the last attempt
-  bool is_complete_ = false;              ///< all ranks have joined it
+  bool is_complete_ = false;              ///< all ranks have joined the last attempt
   bool awaits_members_ = false;
   bool has_barred_ = false;  ///< a worker waits that must not be a rank yet
   int running_workers_ = std::numeric_limits<int>::max();
   bool is_over_ = false;        ///< finished
   std::optional<Cause> cause_;  ///< why the job has ended
   std::optional<Instant> failed_at_;
-  Deadline::Clock::duration pause_{};  ///< of all ranks, when newcomers came in last
+  Deadline::Clock::duration pause_{};  ///< how long all ranks waited when newcomers joined last
   std::optional<Instant> resized_at_;
   std::optional<Instant> enough_since_;
   std::optional<Instant> waiting_since_;
@@ -40772,7 +42524,7 @@ class FormationState {
 // ---- dtrain/rendezvous/server_state/key_waiters.hpp
 
 /// @file
-/// KeyWaiters: pure state machine of the requests that wait for keys.
+/// KeyWaiters: pure state machine of the requests that wait for keys. KeyValueMap owns it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -40857,7 +42609,7 @@ class KeyWaiters {
     }
   }
 
-  /// Removes a wait; nothing if there is none (any more).
+  /// Removes a wait; nullopt if there is none (any more).
   template <class Exists>
   std::optional<Cancelled> cancel(RequestKey id, const Exists& exists) {
     const auto found = waits_.find(id);
@@ -40888,7 +42640,7 @@ class KeyWaiters {
     return found == keys_of_.end() ? 0 : found->second;
   }
 
-  /// The first missing key of a session's oldest wait; nothing if it has no wait.
+  /// The first missing key of a session's oldest wait; nullopt if it has no wait.
   template <class Exists>
   std::optional<std::string> lacked_by(std::uint64_t session, const Exists& exists) const {
     const auto found = waits_.lower_bound({session, 0});
@@ -40941,7 +42693,7 @@ class KeyWaiters {
 // ---- dtrain/rendezvous/server_state/barriers.hpp
 
 /// @file
-/// Barriers: pure state machine of the ranks that have arrived at each barrier.
+/// Barriers: pure state machine of the ranks that have arrived at each barrier. RequestHandler owns it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -40994,7 +42746,7 @@ class Barriers {
     return ArrivalResult::completed;
   }
 
-  /// Removes the arrival of a request; nothing if there is none (any more).
+  /// Removes the arrival of a request; nullopt if there is none (any more).
   std::optional<Unfinished> cancel(RequestKey id) {
     const auto found = arrivals_.find(id);
     if (found == arrivals_.end()) {
@@ -41014,7 +42766,7 @@ class Barriers {
     return result;
   }
 
-  /// A barrier that the session waits in; nothing if in none.
+  /// A barrier that the session waits in; nullopt if there is none.
   std::optional<std::string> waited_by(std::uint64_t session) const {
     const auto found = arrivals_.lower_bound({session, 0});
     if (found == arrivals_.end() || found->first.session != session) {
@@ -41103,7 +42855,7 @@ class Barriers {
 // ---- dtrain/rendezvous/server_state/key_value_map.hpp
 
 /// @file
-/// KeyValueMap: pure state machine of a job's keys and values, and of the waits for keys.
+/// KeyValueMap: pure state machine of a job's keys and values, and of the waits for keys. RequestHandler owns it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -41236,13 +42988,13 @@ class KeyValueMap {
     return waits_.add(id, kind, std::move(keys), now, Exists{values_}, readers);
   }
 
-  /// Removes a wait; nothing if there is none (any more).
+  /// Removes a wait; nullopt if there is none (any more).
   std::optional<KeyWaiters::Cancelled> cancel(RequestKey id) { return waits_.cancel(id, Exists{values_}); }
 
   /// Removes all waits of a session.
   void forget(std::uint64_t session) { waits_.forget(session); }
 
-  /// The first missing key of a session's oldest wait; nothing if it has no wait.
+  /// The first missing key of a session's oldest wait; nullopt if it has no wait.
   std::optional<std::string> lacked_by(std::uint64_t session) const {
     return waits_.lacked_by(session, Exists{values_});
   }
@@ -41297,7 +43049,7 @@ class KeyValueMap {
 // ---- dtrain/rendezvous/server_state/rank_table.hpp
 
 /// @file
-/// Table of ranks: joining, joined, left, lost. No I/O.
+/// Table of ranks: joining, joined, left, lost. No I/O. JobState owns it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -41449,7 +43201,7 @@ class RankTable {
 
 /// @file
 /// RequestHandler: pure state machine that serves the requests of a job's ranks: requests in, responses out by a
-/// JobSink.
+/// JobSink. JobState owns it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -41470,7 +43222,8 @@ class JobSink {
   ~JobSink() = default;
 };
 
-/// Every request gets one response, unless its session ends first. Threads: the store server's. Its Limits bound it.
+/// Every request gets one response, unless its session ends first. Threads: the store server's. Its Limits bound its
+/// memory.
 class RequestHandler {
  public:
   /// @param sink sends the responses; outlives the handler
@@ -41483,7 +43236,6 @@ class RequestHandler {
 
   const KeyValueMap& keys() const noexcept { return keys_; }
 
-  /// Registers the session of a rank.
   void open(SessionId session, int rank) { clients_.emplace(session, ClientRequests{rank, {}, 0}); }
 
   /// Removes a session and its pending requests.
@@ -41493,7 +43245,6 @@ class RequestHandler {
     clients_.erase(session);
   }
 
-  /// Rank of an open session.
   std::optional<int> rank_of(SessionId session) const {
     const auto found = clients_.find(session);
     return found == clients_.end() ? std::nullopt : std::optional(found->second.rank);
@@ -41702,7 +43453,7 @@ class RequestHandler {
     const RankSet& members = request.members;
     const bool of_all = members.ranges.empty();
     if (!of_all && (!members.contains(rank) || members.last() >= world_size_)) {
-      return refuse(id, format_text("it is one of {} of a job of {}, and rank {} came to it",
+      return refuse(id, format_text("it is a barrier of {} in a job of {}, and rank {} called it",
                                     {rank_list(members.ranks()), world_size_, rank}));
     }
     if (barriers_.ranges_of(id.session) + members.ranges.size() > limits_.barrier_ranges) {
@@ -41720,8 +43471,9 @@ class RequestHandler {
       case Barriers::ArrivalResult::already_there:
         return refuse(id, "this rank waits in it already; one thread of a rank passes it at a time");
       case Barriers::ArrivalResult::other_members:
-        return refuse(id, format_text("other ranks wait in one of this name: {}; name one of them otherwise",
-                                      {rank_list(barriers_.members_of(request.keys.front()).ranks())}));
+        return refuse(id,
+                      format_text("other ranks wait in a barrier of this name: {}; give one of the two another name",
+                                  {rank_list(barriers_.members_of(request.keys.front()).ranks())}));
       case Barriers::ArrivalResult::waiting:
       case Barriers::ArrivalResult::completed: break;
     }
@@ -41745,10 +43497,11 @@ class RequestHandler {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/server_state/store_job_options.hpp
+// ---- dtrain/rendezvous/server_state/job_state.hpp
 
 /// @file
-/// Store options: a job that a store serves, and the options that all jobs of a server share.
+/// Job state: state machine of joining, first cause and leaving, without sockets and clocks; the join check
+/// distinguishes the processes of this job from those of another job. JobServer owns it, with the options of the job.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -41773,8 +43526,8 @@ struct StoreJobOptions {
   StoreOpener opener{};           ///< the rank that opens the store, if a rank does
   std::size_t further_files = 0;  ///< files that this process will open beside the job's connections
   Deadline join_deadline = Deadline::after(std::chrono::seconds(600));  ///< all ranks join by then
-  /// How long a lost rank's cause may take that says more than the end of its connection. A launcher knows how its
-  /// worker ended, but may read that after the end of the connection.
+  /// How long the loss of a rank may wait for a more precise cause than the end of its connection. A launcher knows how
+  /// its worker ended, but may learn it after the end of the connection.
   std::chrono::milliseconds loss_grace{0};
 
   /// @name Called on the loop's thread. They must not throw, post a failure, open a job or destroy the server.
@@ -41782,6 +43535,8 @@ struct StoreJobOptions {
   std::function<void(const Cause&)> on_failure = [](const Cause&) {};
   std::function<void(int rank, const std::string& host)> on_joined = [](int, const std::string&) {};
   std::function<void(int rank)> on_left = [](int) {};
+  /// The sentence of a join timeout, for a job of other members than ranks; empty: JobState's.
+  std::function<std::string(const std::vector<int>& missing)> missing_text{};
   /// @}
 };
 
@@ -41791,7 +43546,7 @@ struct ServerOptions {
   Limits limits{};
 };
 
-/// The cause of failure if this process may open too few files; nothing if it may open enough. Checked before ranks
+/// The cause of failure if this process may open too few files; nullopt if it may open enough. Checked before ranks
 /// join: ranks that find no free file would only time out.
 inline std::optional<Cause> too_few_files(const StoreJobOptions& job) {
   constexpr std::size_t spare = 4;  // own session, one pending connection, files that are open briefly
@@ -41815,16 +43570,6 @@ inline std::optional<Cause> too_few_files(const StoreJobOptions& job) {
 inline std::size_t pending_connection_limit(std::size_t wanted) noexcept {
   return std::min(wanted, std::max(open_files_limit().value_or(2 * wanted) / 2, std::size_t{1}));
 }
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
-// ---- dtrain/rendezvous/server_state/job_state.hpp
-
-/// @file
-/// Job state: state machine of joining, first cause and leaving, without sockets and clocks; the join check
-/// distinguishes the processes of this job from those of another job.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Compares a Join with the opener and earlier ranks: job names always, starters and programs if a rank is the opener.
 class JoinCheck {
@@ -41883,10 +43628,11 @@ class JoinCheck {
   std::map<std::string, JobMember> first_of_host_;
 };
 
-/// State of one job; its RequestHandler serves requests. Threads: one. Its Limits bound it, whatever it receives.
+/// State of one job; its RequestHandler serves requests. Threads: one. Its Limits bound its memory, whatever it
+/// receives.
 class JobState {
  public:
-  /// @param sink sends messages and tells of ranks; outlives the state
+  /// @param sink sends messages and reports ranks; outlives the state
   /// @param id of this attempt of the job, which every rank receives
   /// @param job name of the job; a Join is compared with it and with `opener`, the rank that opens the store
   JobState(JobSink& sink, int world_size, std::string owner, std::string id, const Limits& limits,
@@ -41932,7 +43678,7 @@ class JobState {
     request_handler_.open(session, join.info.rank);
     join_check_.add(join);
     if (compared.relation == JobComparison::Relation::doubtful && !std::exchange(has_warned_, true)) {
-      sink_.warn(compared.sentence);  // one for each job is enough
+      sink_.warn(compared.sentence);  // once for each job
     }
     sink_.on_joined(join.info.rank, join.info.host);
     if (rank_table_.complete()) {
@@ -41941,7 +43687,7 @@ class JobState {
     return result;
   }
 
-  /// A rank whose connection broke before it could read that it had joined has joined again: sends what it has missed.
+  /// A rank whose connection broke before it could read Welcome has joined again: sends what the rank has missed.
   void repeat_welcome(SessionId session) {
     if (cause_) {
       return sink_.send(session, Failure{*cause_});
@@ -42001,7 +43747,7 @@ class JobState {
 
  private:
   /// Admits the rank. While a job whose store a rank opened still forms, a second claim of a rank or of the store fails
-  /// it. Two jobs that nothing distinguishes may then have met at one port.
+  /// it. The cause may be two jobs at one port that no fact distinguishes.
   JoinResult claim(SessionId session, const Join& join) {
     const bool opens_another = join_check_.opens_another(join);
     const bool comes_again = rank_table_.find_process(join) != nullptr;  // its first connection may not have ended yet
@@ -42010,7 +43756,7 @@ class JobState {
     if (join_check_.has_opener() && !rank_table_.complete() && one_size && (opens_another || taken != nullptr)) {
       return Failure{
           Cause{CauseKind::disagreement, join.info.rank, join.info.host,
-                format_text("{} claims a place that {} has, while the job forms: two jobs have met at one port, or "
+                format_text("{} claims a place that {} has, while the job forms: two jobs use one port, or "
                             "a rank was given twice; {}, and each process its own rank",
                             {process_text(join), opens_another ? join_check_.opener() : taken->process_text(),
                              detail::distinct_name_remedy()})}};
@@ -42086,13 +43832,13 @@ class JobState {
 // ---- dtrain/rendezvous/session/session.hpp
 
 /// @file
-/// rendezvous::Session: one side of the connection between a rank and a store, from the handshake to its end.
+/// rendezvous::Session of StoreClient or JobServer: one side of a connection, from the handshake to its end.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 /// Bounds of one side of a session.
 struct SessionOptions {
-  std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< that may wait to be sent
+  std::size_t outgoing_bytes = std::size_t{64} << 20;  ///< most bytes that may wait to be sent
   std::chrono::milliseconds send{60000};               ///< how long a peer may take no byte of those that wait
   bool is_server = false;                 ///< answers heartbeats, and does not read while many responses wait
   std::chrono::milliseconds answer{500};  ///< interval of a server's heartbeats while a long frame arrives
@@ -42141,7 +43887,7 @@ class Session : public std::enable_shared_from_this<Session> {
   /// Lets TCP detect a lost host or path by keepalive probes while the connection is idle.
   void watch() { tcp_.set_keepalive(std::chrono::seconds(10), std::chrono::seconds(5), 3); }
   /// For a server: TCP also ends the connection if bytes stay unacknowledged, or not taken, for the liveness time. A
-  /// client's bytes may: a server that is paused takes none.
+  /// client's bytes may stay unacknowledged: a paused server takes none.
   void watch_unacknowledged(std::chrono::milliseconds liveness) { tcp_.set_user_timeout(liveness); }
 
   /// @name The handshake, before start()
@@ -42187,7 +43933,7 @@ class Session : public std::enable_shared_from_this<Session> {
     return true;
   }
 
-  /// No effect while 1 MiB is queued, which shows as well that this side is alive.
+  /// No effect while 1 MiB is queued, which also shows that this side is alive.
   void send_heartbeat() {
     if (can_write_ && writer_.queued_bytes() < batch_bytes && writer_.queue(heartbeat_frame)) {
       last_heartbeat_ = Deadline::Clock::now();
@@ -42315,7 +44061,7 @@ class Session : public std::enable_shared_from_this<Session> {
     for (;;) {
       while (!waiting_.empty() && writer_.queued_bytes() < batch_bytes) {
         const OutgoingFrame& next = waiting_.front();
-        static_cast<void>(writer_.queue(next.own, next.parts));  // its own bound is far above a batch
+        static_cast<void>(writer_.queue(next.own, next.parts));  // the writer's bound is far above a batch
         waiting_bytes_ -= next.size();
         waiting_.pop_front();
       }
@@ -42323,7 +44069,7 @@ class Session : public std::enable_shared_from_this<Session> {
         room_.set();
       }
       if (writer_.queued_bytes() == 0 && closing_) {
-        tcp_.shutdown_write();  // the peer reads all bytes and closes, or is closed after `linger`
+        tcp_.shutdown_write();  // the peer reads all bytes and closes, or this side closes after `linger`
         co_await tcp_.loop().sleep_for(linger);
         co_return "it was asked to close";
       }
@@ -42380,7 +44126,7 @@ class Session : public std::enable_shared_from_this<Session> {
 // ---- dtrain/rendezvous/client/client_handshake.hpp
 
 /// @file
-/// Client half of the handshake with a store; StoreServer has the other half.
+/// Client's half of the handshake with a StoreServer. StoreConnector and FormationClient call it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -42425,12 +44171,9 @@ class ClientHandshake {
 
   /// Takes the results of sending frame() and of reading the reply. @returns whether result() is final
   bool finish_step(const net::IoResult& sent, const net::FrameResult& reply) {
-    if (!sent.ok()) {
-      result_ = HandshakeError{sent.reason(), sent.status == net::IoStatus::timed_out, !sends_hello_};
-      return true;
-    }
-    if (!reply.ok()) {
-      result_ = HandshakeError{reply.reason, reply.status == net::FrameStatus::timed_out, !sends_hello_};
+    if (!sent.ok() || !reply.ok()) {
+      const bool timed_out = sent.status == net::IoStatus::timed_out || reply.status == net::FrameStatus::timed_out;
+      result_ = HandshakeError{sent.ok() ? reply.reason : sent.reason(), timed_out, !sends_hello_};
       return true;
     }
     std::optional<HandshakeReply> message = rendezvous::decode<HandshakeReply>(reply.payload);
@@ -42467,8 +44210,8 @@ class ClientHandshake {
     }
     if (address_.secret && !challenge->asks_secret) {
       throw_error(Errc::refused,
-                  "{}: this process has the job's secret, and the store asks for none: it is another job's, or nobody "
-                  "gave it the secret; check MASTER_ADDR and MASTER_PORT, and DTRAIN_SECRET on rank 0",
+                  "{}: this process has the job's secret, and the store requires none: it is another job's store, or "
+                  "was given no secret; check MASTER_ADDR and MASTER_PORT, and DTRAIN_SECRET on rank 0",
                   {doing_});
     }
     sends_hello_ = false;
@@ -42502,7 +44245,7 @@ class ClientHandshake {
 /// @param deadline of the first reply
 /// @param reply_deadline of the reply to `request`, on which a store that received it may already act
 /// @throws Error (protocol) if the peer is no store of dtrain; Error (refused) if the store does not know the secret,
-/// or asks for none though this rank has one: it may be another job's store
+/// or requires no secret though this rank has one: the store may be another job's
 inline async::Task<HandshakeResult> handshake(Session& session, const StoreAddress& address, Frame request,
                                               std::string_view doing, Deadline deadline, Deadline reply_deadline) {
   detail::ClientHandshake client(address, std::move(request), doing);
@@ -42523,7 +44266,7 @@ inline async::Task<HandshakeResult> handshake(Session& session, const StoreAddre
 // ---- dtrain/rendezvous/client/store_connector.hpp
 
 /// @file
-/// StoreConnector: connects to the store of a job, with retries over one or several ports, and joins the job.
+/// StoreConnector of a StoreClient: connects to a job's store, with retries over one or several ports, and joins.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -42536,7 +44279,7 @@ struct ConnectedStore {
 
 /// Tries to join until the store answers. If the store may be at several ports, it sends its Join to each in turn, and
 /// skips a port without this job's store. Lifetime: the arguments outlive its task. Threads: the loop's.
-class StoreConnector final : private net::RetryObserver {
+class StoreConnector {
  public:
   /// @param join process and timeout are filled in
   StoreConnector(async::EventLoop& loop, StoreAddress address, Join join, FailureLatch& failure, std::string doing,
@@ -42563,7 +44306,7 @@ class StoreConnector final : private net::RetryObserver {
       co_await loop_->sleep_until(earlier(deadline_, Deadline::after(delay_of_rank)));
     }
     notice_.emplace(*loop_, doing_, "nothing has answered there yet");
-    backoff_.observer = this;
+    backoff_.on_retry = [this](std::string why) { note(std::move(why)); };
     ConnectedStore connected;
     for (;;) {
       has_sent_request_ = false;
@@ -42611,7 +44354,7 @@ class StoreConnector final : private net::RetryObserver {
   }
 
   /// A try has failed. @throws the job's first cause, if it is known: this process may serve the store
-  void note(std::string why) override {
+  void note(std::string why) {
     failure_->throw_if_failed(join_.info.rank);
     notice_->note(std::move(why));
   }
@@ -42711,7 +44454,7 @@ class StoreConnector final : private net::RetryObserver {
 
 /// @file
 /// StoreClient: the session of a rank, or of a node's launcher, with the store of its job, its heartbeats, and the
-/// requests in it.
+/// requests in it. ControlPlane and NodeRendezvous own one.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -42721,7 +44464,9 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 /// included.
 class StoreClient final : public std::enable_shared_from_this<StoreClient>, private SessionHandler {
  public:
-  using Owner = StoreClientOwner;
+  /// One owner, whose end ends the session. Tasks that wait for a response then throw; until then they share the
+  /// client. Without an earlier leave(), the job counts the rank as lost. Threads: the loop's.
+  using Owner = std::shared_ptr<StoreClient>;
 
   /// Connects to the store, with retries until the store listens, and waits until all ranks have joined.
   /// @param failure receives the job's first cause, during the join and for the session's life
@@ -42736,7 +44481,7 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     StoreConnector connector(loop, std::move(address), std::move(request), *failure, doing, deadline);
     ConnectedStore connected = co_await connector.connect_and_join();
     auto shared = std::make_shared<StoreClient>(loop, std::move(connected), rank, std::move(failure));
-    Owner client(shared.get(), EndStoreSession{shared});
+    Owner client(shared.get(), [shared](StoreClient* ended) { ended->end("the session with the store has ended"); });
     const async::WakeReason ready = co_await client->welcomed_.wait(deadline);
     if (ready == async::WakeReason::timed_out) {  // the store's own timeout has passed, unless its machine stood still
       co_await client->welcomed_.wait(Deadline::after(response_grace));
@@ -42806,7 +44551,8 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   /// Whether the store has not answered a report yet, which may still wait to be sent. At most for a second.
   bool is_reporting() const noexcept { return !reporting_.done(); }
 
-  /// Reports a failure to the store. If the store sends no first cause within a second, this rank takes `cause` for it.
+  /// Reports a failure to the store. If the store sends no first cause within a second, `cause` is this rank's first
+  /// cause.
   void report(const Cause& cause) {
     if (failure_->failed()) {
       return;
@@ -42858,8 +44604,6 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
     std::optional<Response> response{};  ///< empty if none arrived in time
     bool cancelled = false;
   };
-
-  friend EndStoreSession;
 
   bool open() const noexcept { return end_sentence_ == nullptr; }
 
@@ -43022,11 +44766,6 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   async::TaskHandle heartbeat_task_;
 };
 
-inline void EndStoreSession::operator()(StoreClient* ended) noexcept {
-  ended->end("the session with the store has ended");
-  client.reset();
-}
-
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
 // ---- dtrain/rendezvous/client/store.hpp (definitions)
@@ -43139,7 +44878,7 @@ DTRAIN_DEFINED Response StoreRequest::wait() {
     throw_error(Errc::invalid_argument, "{}: this store has no thread of its own; co_await the call instead", {doing});
   }
   const auto make = [this](async::EventLoop&) { return start(); };
-  return loop_handle->run_blocking(make, with_grace(*deadline), doing);  // its own deadline has the better sentence
+  return loop_handle->run_blocking(make, with_grace(*deadline), doing);  // the request's own deadline is earlier
 }
 
 DTRAIN_DEFINED Store::Store(std::weak_ptr<StoreClient> client, std::shared_ptr<LoopHandle> loop_handle)
@@ -43266,12 +45005,11 @@ DTRAIN_DEFINED StoreCall<void> Store::barrier(std::string name, OptionalDeadline
 // ---- dtrain/rendezvous/formation/formation_client.hpp
 
 /// @file
-/// Formation client: an elastic job's worker's connection with the store, which outlives its attempts.
+/// Formation client: an ElasticWorker's connection with the store, which outlives its attempts.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
-/// Owns a thread, which keeps the worker alive in the store's eyes whatever the program does. Threads: the program's
-/// one; committed() may be called from any.
+/// Owns a thread, which sends heartbeats while the program computes. Threads: one of the program; committed() from any.
 class FormationClient final : private SessionHandler {
  public:
   /// Connects at the first announce_blocking. @param timeout for connecting, each time
@@ -43282,18 +45020,18 @@ class FormationClient final : private SessionHandler {
 
   using Answer = std::variant<Assignment, Finished>;
 
-  /// Announces this worker, and connects before where it has to. Blocking: until it gets a rank or the job has
-  /// finished; the store bounds that time, and this object the time in which the store does not answer.
+  /// Announces this worker, after connecting if there is no connection. Blocking: until the worker gets a rank or the
+  /// job has finished; the store bounds this wait, and the client the time in which the store sends nothing.
   /// @throws Error (usage) if the store refuses a worker unlike the others, (refused) one of another job; JobFailed
   /// with the cause that has ended the job; Error (timeout) and the errors of connecting
   Answer announce_blocking(const Announce& announce);
 
-  /// Tells the store that a step was committed in an attempt. Blocking: no. It may be lost.
+  /// Reports to the store that a step was committed in an attempt. Blocking: no. The message may be lost.
   void committed(const Committed& message) noexcept;
 
-  /// Tells the store that the function has returned in the attempt. Blocking: until it has on all ranks, or the attempt
-  /// has failed, or the connection has ended.
-  /// @returns the end of the job; nothing: announce_blocking() is next
+  /// Reports to the store that the function has returned in the attempt. Blocking: until the function has returned on
+  /// all ranks, the attempt has failed, or the connection has ended.
+  /// @returns the end of the job; nullopt: call announce_blocking() next
   std::optional<Finished> finish_blocking(std::uint64_t attempt, FailureLatch& attempt_latch);
 
  private:
@@ -43383,7 +45121,7 @@ DTRAIN_DEFINED FormationClient::Answer FormationClient::announce_blocking(const 
 DTRAIN_DEFINED void FormationClient::committed(const Committed& message) noexcept {
   try {
     post(encode(message));
-  } catch (...) {  // no memory: the store learns it from the next Announce
+  } catch (...) {  // no memory: the next Announce has the same information
   }
 }
 
@@ -43506,59 +45244,9 @@ DTRAIN_DEFINED void FormationClient::on_disconnected(const std::string&) {
 
 /// @file
 /// Job server: the sessions of a job's ranks, their liveness, the detection of lost ones, and the join timeout, which
-/// names the missing ones.
+/// names the missing ones. StoreServer owns one for each job.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
-
-/// Lifetime: the loop and the job outlive it. Threads: the loop's.
-class JoinTimeout {
- public:
-  /// @param ended called after it has failed the job
-  JoinTimeout(async::EventLoop& loop, JobState& job, Deadline deadline, std::function<void()> ended)
-      : job_(&job),
-        began_(Deadline::Clock::now()),
-        deadline_(deadline),
-        ended_(std::move(ended)),
-        changed_(loop),
-        watch_task_(loop.spawn(watch())) {}
-  JoinTimeout(const JoinTimeout&) = delete;
-  JoinTimeout& operator=(const JoinTimeout&) = delete;
-
-  /// A rank has joined. If it times out before the store, its timeout applies to the job, which needs every rank.
-  void joined(std::uint64_t join_timeout_ms) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.remaining());
-    if (join_timeout_ms < static_cast<std::uint64_t>(left.count())) {
-      deadline_ = Deadline::after(std::chrono::milliseconds(join_timeout_ms));
-    }
-    changed_.set();
-  }
-
- private:
-  /// Interval of the log lines while ranks are missing.
-  static constexpr std::chrono::seconds notice_interval{10};
-
-  async::Task<void> watch() {
-    Deadline notice = Deadline::after(notice_interval);
-    while (!job_->formed() && !job_->cause()) {
-      co_await changed_.wait(earlier(notice, deadline_));
-      const std::string so_far = duration_text(Deadline::Clock::now() - began_);
-      if (deadline_.passed()) {
-        job_->on_join_timeout(so_far);
-        ended_();
-      } else if (notice.passed() && !job_->formed() && !job_->cause()) {
-        log(LogLevel::warning, format_text("the job's store waits for {}, {} so far", {job_->missing(), so_far}));
-        notice = Deadline::after(notice_interval);
-      }
-    }
-  }
-
-  JobState* job_;
-  Deadline::Clock::time_point began_;
-  Deadline deadline_;
-  std::function<void()> ended_;
-  async::AutoResetEvent changed_;
-  async::TaskHandle watch_task_;
-};
 
 /// The answer to a Join: Accepted without its proof, or Refused or Failure.
 struct Admission {
@@ -43566,9 +45254,9 @@ struct Admission {
   Frame frame{};
 };
 
-/// Sends what its JobState says, and detects lost ranks. A rank is lost if its connection ends before it has left, or
-/// if it sends nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes every session at
-/// once. Threads: the loop's.
+/// Sends the messages of its JobState, and detects lost ranks. A rank is lost if its connection ends before it has
+/// left, or if it sends nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes every
+/// session at once. Threads: the loop's.
 class JobServer final : private JobSink {
  public:
   /// @throws Error (posix) if the system gives no random bytes; Error (invalid_argument) for an impossible world size
@@ -43578,7 +45266,8 @@ class JobServer final : private JobSink {
         limits_(limits),
         job_(*this, options_.world_size, options_.owner, random_job_id(), limits_, options_.job, options_.opener),
         over_(loop),
-        join_timeout_(loop, job_, options_.join_deadline, [this] { settle(); }),
+        joined_(loop),
+        join_timeout_task_(loop_.spawn(watch_joining())),
         liveness_task_(loop_.spawn(watch_liveness())) {}
   JobServer(const JobServer&) = delete;
   JobServer& operator=(const JobServer&) = delete;
@@ -43624,7 +45313,7 @@ class JobServer final : private JobSink {
     } else if (const Failure* failure = std::get_if<Failure>(&result)) {
       admission.frame = encode(*failure);
     } else {
-      join_timeout_.joined(join.join_timeout_ms);
+      shorten_join_deadline(join.join_timeout_ms);
       admission = accept(id);
     }
     if (!admission.session) {
@@ -43673,6 +45362,38 @@ class JobServer final : private JobSink {
     return std::max(std::chrono::milliseconds(1), std::min(wanted, limits_.liveness / 4));
   }
 
+  /// A rank has joined. If it times out before the store, its timeout applies to the job, which needs every rank.
+  void shorten_join_deadline(std::uint64_t join_timeout_ms) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(options_.join_deadline.remaining());
+    if (join_timeout_ms < static_cast<std::uint64_t>(left.count())) {
+      options_.join_deadline = Deadline::after(std::chrono::milliseconds(join_timeout_ms));
+    }
+    joined_.set();
+  }
+
+  async::Task<void> watch_joining() {
+    constexpr std::chrono::seconds notice_interval{10};  // of the log lines while ranks are missing
+    const Deadline::Clock::time_point began = Deadline::Clock::now();
+    Deadline notice = Deadline::after(notice_interval);
+    while (!job_.formed() && !job_.cause()) {
+      co_await joined_.wait(earlier(notice, options_.join_deadline));
+      const std::string so_far = duration_text(Deadline::Clock::now() - began);
+      if (options_.join_deadline.passed()) {
+        if (options_.missing_text && !job_.formed()) {
+          job_.post({CauseKind::timeout,
+                     -1,
+                     {},
+                     options_.missing_text(job_.rank_table().ranks_in(RankTable::RankState::not_joined))});
+        }
+        job_.on_join_timeout(so_far);
+        settle();
+      } else if (notice.passed() && !job_.formed() && !job_.cause()) {
+        log(LogLevel::warning, format_text("the job's store waits for {}, {} so far", {job_.missing(), so_far}));
+        notice = Deadline::after(notice_interval);
+      }
+    }
+  }
+
   Admission accept(SessionId id) const {
     Accepted accepted;
     accepted.heartbeat_ms = wire_milliseconds(heartbeat());
@@ -43704,7 +45425,7 @@ class JobServer final : private JobSink {
     const auto silence = Deadline::Clock::now() - session.last_alive();
     const std::string text =
         silence > limits_.liveness / 2 &&
-                !session.is_paused()  // a starved rank may close its connection because it heard nothing itself
+                !session.is_paused()  // a rank without a processor may close its connection, having read nothing
             ? format_text("{}, and then its connection ended ({})", {silence_text(silence), how})
             : format_text("its process ended, or its connection broke, before it left the job ({})", {how});
     const std::chrono::milliseconds grace =
@@ -43794,7 +45515,8 @@ class JobServer final : private JobSink {
   std::vector<SessionId> unread_;  ///< sessions that took too little of what was sent
   SessionId last_id_ = 0;
   std::map<SessionId, std::unique_ptr<ClientEntry>> clients_;
-  JoinTimeout join_timeout_;  ///< tasks come last: destroyed before the members that they use
+  async::AutoResetEvent joined_;
+  async::TaskHandle join_timeout_task_;  ///< tasks come last: destroyed before the members that they use
   async::TaskHandle liveness_task_;
 };
 
@@ -43804,14 +45526,14 @@ class JobServer final : private JobSink {
 
 /// @file
 /// Listeners of a store: their addresses (DTRAIN_INTERFACE, the master address, the machine's interfaces), and
-/// conflicts over a port.
+/// conflicts over a port. ControlPlane and NodeRendezvous call it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
 struct ListenOptions {
   std::optional<std::string> interface {};  ///< DTRAIN_INTERFACE: an interface's name, or an address
-  bool has_secret = false;                  ///< of the job: reaching the port is then not enough to join
-  bool several_hosts = false;               ///< ranks of other hosts may come
+  bool has_secret = false;                  ///< whether the job has a secret: without one, reaching the port is enough
+  bool several_hosts = false;               ///< ranks of other hosts may connect
 };
 
 namespace detail {
@@ -43863,14 +45585,14 @@ inline bool is_of_bridge(const net::SocketAddress& address, const std::vector<ne
   });
 }
 
-/// Whether other hosts may come by this address of this machine.
+/// Whether other hosts may connect to this address of this machine.
 inline bool leads_outward(const net::InterfaceAddress& own) {
   return own.is_up && !own.address.is_loopback() && !own.address.is_link_local() &&
          !net::is_container_bridge(own.interface);
 }
 
-/// The addresses by which other hosts most probably come: that of the default route, or without one those of the only
-/// interface that leads outward. Empty if there are several such interfaces, or none.
+/// The addresses to which other hosts most probably connect: that of the default route, or without one those of the
+/// only interface that leads outward. Empty if there are several such interfaces, or none.
 inline std::vector<net::SocketAddress> outward_addresses(const std::optional<net::SocketAddress>& default_route,
                                                          const std::vector<net::InterfaceAddress>& own) {
   std::vector<net::SocketAddress> found;
@@ -43923,7 +45645,7 @@ inline bool means_loopback(const std::string& host, const std::vector<net::Socke
          std::any_of(listening.begin(), listening.end(), [](const auto& each) { return each.is_loopback(); });
 }
 
-/// The interfaces by which other hosts may come and at which a store does not listen: "eth1 (10.77.0.1), ib0 (...)".
+/// The interfaces to which other hosts may connect and at which a store does not listen: "eth1 (10.77.0.1), ib0 (...)".
 inline std::string unused_interfaces(const std::vector<net::SocketAddress>& listening,
                                      const std::vector<net::InterfaceAddress>& own) {
   const auto listens_there = [&](const std::string& interface) {
@@ -43948,7 +45670,7 @@ inline std::string unused_interfaces(const std::vector<net::SocketAddress>& list
 /// @param where "this host"
 inline std::string unused_remedy(const std::string& unused, const char* where) {
   return format_text(
-      "It does not listen at {}: if other hosts come by that, set DTRAIN_INTERFACE to it on {}, or the same "
+      "It does not listen at {}: if other hosts connect by that, set DTRAIN_INTERFACE to it on {}, or the same "
       "DTRAIN_SECRET for all of the job, with which it listens at every address",
       {unused, where});
 }
@@ -43977,15 +45699,15 @@ inline std::string listens_at(const std::string& who, const std::vector<net::Soc
   const char* what = is_elsewhere                             ? ", which is no address of its host"
                      : means_loopback(master_host, listening) ? ", which means a loopback address on its host"
                                                               : "";
-  const bool is_here = net::is_loopback_host(master_host);  // no other host can come
+  const bool is_here = net::is_loopback_host(master_host);  // no other host can connect
   const std::string unused = is_here ? "" : unused_interfaces(listening, own);
   return format_text("{} listens at {}, and MASTER_ADDR is {}{}{}{}",
                      {who, places_text(listening), master_host, what, unused.empty() ? "" : ". ",
                       unused.empty() ? "" : unused_remedy(unused, "its host")});
 }
 
-/// A listener; nothing if the address is not this machine's, or is one of a kind that its kernel lacks (IPv6), or is an
-/// address of `host`, a name, that no socket can have: an IPv6 link-local address without an interface.
+/// A listener; nullopt if the address is not this machine's, is of a kind that its kernel lacks (IPv6), or is one of
+/// the name `host` that no socket can have: an IPv6 link-local address without an interface.
 /// @throws Error (posix) with a sentence about the port
 inline std::optional<net::Listener> try_listen(async::EventLoop& loop, const std::string& host,
                                                const net::SocketAddress& endpoint) {
@@ -44077,7 +45799,6 @@ inline std::vector<net::Listener> open_listeners_at_free_port(async::EventLoop& 
   }
 }
 
-/// The addresses of the listeners.
 inline std::vector<net::SocketAddress> addresses_of(const std::vector<net::Listener>& listeners) {
   std::vector<net::SocketAddress> addresses;
   for (const net::Listener& each : listeners) {
@@ -44126,7 +45847,7 @@ inline async::Task<std::vector<net::Listener>> listen_for_ranks(async::EventLoop
     SlowNotice notice(loop, format_text("opening the job's store at {}:{}", {host, port}),
                       "the name service has not answered");
     net::Backoff backoff;
-    backoff.observer = &notice;
+    backoff.on_retry = [&notice](std::string why) { notice.note(std::move(why)); };
     async::Task<std::vector<net::SocketAddress>> lookup =
         net::resolve_with_backoff(loop, host, port, deadline, backoff);
     resolved = co_await std::move(lookup);
@@ -44190,7 +45911,7 @@ inline async::Task<std::vector<net::Listener>> listen_or_query_holder(async::Eve
 // ---- dtrain/rendezvous/server/store_server.hpp
 
 /// @file
-/// rendezvous::StoreServer: accepts connections, performs the handshake and passes each connection to its job.
+/// StoreServer of rank 0 or a launcher: accepts connections, performs the handshake and passes each one to its job.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -44249,7 +45970,8 @@ class StoreServer {
     return *place;
   }
 
-  /// Who serves workers from now on; null: they are refused. Lifetime: outlives the server, or its place here.
+  /// Sets the object that serves workers from now on; null: workers are refused. Lifetime: `workers` outlives the
+  /// server, or its use there.
   void set_workers(WorkerConnections* workers) noexcept { workers_ = workers; }
 
   /// Number of connections that have not joined: for tests and diagnosis.
@@ -44265,8 +45987,7 @@ class StoreServer {
   using PendingConnections = std::map<ConnectionId, PendingConnection>;  ///< the oldest first
 
   struct ReceivedHandshake {
-    Hello hello;
-    bool has_hello = false;
+    std::optional<Hello> hello;
     Transcript transcript;
     Frame answer;
   };
@@ -44361,7 +46082,7 @@ class StoreServer {
   /// messages and after the job has taken the connection over.
   /// @returns whether the next message is to be received after the answer
   bool answer(ConnectionId id, ReceivedHandshake& handshake, const Frame& received) {
-    if (handshake.has_hello) {
+    if (handshake.hello) {
       answer_join(id, handshake, received);
       return false;
     }
@@ -44374,8 +46095,7 @@ class StoreServer {
       return false;
     }
     handshake.hello = std::get<Hello>(std::move(*hello));
-    handshake.has_hello = true;
-    if (options_.secret && !handshake.hello.has_secret) {
+    if (options_.secret && !handshake.hello->has_secret) {
       handshake.answer = encode(
           Refused{"the job has a secret and this process does not; give all of the job the same DTRAIN_SECRET or "
                   "DTRAIN_SECRET_FILE",
@@ -44390,8 +46110,8 @@ class StoreServer {
   }
 
   void answer_join(ConnectionId id, ReceivedHandshake& handshake, const Frame& received) {
-    const bool is_worker = handshake.hello.role == ClientRole::worker;
-    const std::optional<Join> join = is_worker ? std::nullopt : decode_join(received);
+    const bool is_worker = handshake.hello->role == ClientRole::worker;
+    const auto join = is_worker ? std::nullopt : decode<std::variant<Join>>(received);
     if (!join && !is_worker) {
       return;
     }
@@ -44401,38 +46121,39 @@ class StoreServer {
       return;
     }
     handshake.transcript.add(received);
-    handshake.answer = is_worker ? admit_worker(id, handshake, received) : route_to_job(id, handshake, *join);
+    handshake.answer =
+        is_worker ? admit_worker(id, handshake, received) : route_to_job(id, handshake, std::get<Join>(*join));
   }
 
   /// Passes the connection to its job. @returns the frame to answer instead; an empty frame closes a connection that no
   /// job has taken over, and the rank tries again
   Frame route_to_job(ConnectionId id, const ReceivedHandshake& handshake, const Join& join) {
-    const std::unique_ptr<JobServer>& place = job_of(handshake.hello.role);
-    if (!place && handshake.hello.role == ClientRole::rank) {
+    const std::unique_ptr<JobServer>& place = job_of(handshake.hello->role);
+    if (!place && handshake.hello->role == ClientRole::rank) {
       return {};  // no job yet
     }
     if (!place) {
       return encode(
-          Refused{"launchers of other nodes meet at the launcher of node 0, and this store is not one's; "
+          Refused{"launchers of other nodes join at the launcher of node 0, and this store is not a launcher's; "
                   "start this process with --nnodes=1, or correct the address"});
     }
     JobServer& job = *place;
     const std::uint64_t attempt = job.options().attempt;
-    if (handshake.hello.attempt > attempt) {
+    if (handshake.hello->attempt > attempt) {
       return {};  // this store still serves the earlier attempt
     }
-    if (handshake.hello.attempt < attempt) {
+    if (handshake.hello->attempt < attempt) {
       std::string sentence = format_text(
           "{} belongs to attempt {} of the job, which has been started again as attempt {}; end what is "
           "left of the earlier attempt",
-          {process_text(join), handshake.hello.attempt, attempt});
+          {process_text(join), handshake.hello->attempt, attempt});
       job.record_refusal(sentence);
       return encode(Refused{std::move(sentence)});
     }
     return start(job, handshake, job.admit(join, with_hello_.at(id).session));
   }
 
-  /// The same for the Announce of a worker.
+  /// route_to_job() for the Announce of a worker.
   Frame admit_worker(ConnectionId id, const ReceivedHandshake& handshake, const Frame& announce) {
     if (workers_ == nullptr) {
       return encode(Refused{"this store is not an elastic job's; start all of the job with the same --min-ranks"});
@@ -44455,12 +46176,11 @@ class StoreServer {
   /// The server itself cannot continue: it closes its listeners, which refuses those who wait there, and every job of
   /// it fails, also one that is opened later.
   void stop_accepting(const std::exception_ptr& reason) {
-    std::string text = "an unknown exception";
+    std::string text;
     try {
       std::rethrow_exception(reason);
-    } catch (const std::exception& error) {
-      text = error.what();
     } catch (...) {
+      text = exception_text();
     }
     accepting_.clear();
     listeners_.clear();
@@ -44492,6 +46212,27 @@ class StoreServer {
 // ---- dtrain/rendezvous/control/control_plane.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::rendezvous {
+
+DTRAIN_DEFINE_MEMBERS(ControlPlaneOptions);
+
+DTRAIN_DEFINED void check_master_address(const ControlPlaneOptions& options) {
+  const identity::ProcessIdentity& identity = options.identity;
+  if (identity.world_size > 1 && (!identity.master_addr || !identity.master_port)) {
+    throw_error(
+        Errc::identity,
+        "rank {} of {} does not know the address of the job's store; set MASTER_ADDR and MASTER_PORT to an address "
+        "of rank 0's host and a free port there",
+        {identity.rank, identity.world_size});
+  }
+  const bool is_elsewhere = !identity.is_provisional("node_rank") && identity.node_rank.value_or(0) != 0;
+  const bool may_be_here = options.secret || options.interface;  // else rank 0 does not listen at 0.0.0.0
+  if (!options.hosts_store && net::is_any_host(identity.master_addr.value_or("")) && (is_elsewhere || !may_be_here)) {
+    throw_error(Errc::identity,
+                "rank {} cannot connect to the job's store at {}, which means every interface of rank 0's host; set "
+                "MASTER_ADDR to an address of that host",
+                {identity.rank, *identity.master_addr});
+  }
+}
 
 namespace detail {
 
@@ -44651,7 +46392,7 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::leave_all(Deadline deadline) {
 
 /// Ends the session; if this rank hosts the store, the other ranks get time to receive the cause, or the store ends.
 DTRAIN_DEFINED async::Task<bool> ControlPlane::end(bool ends_store) {
-  while (session_ != nullptr && !ends_store && session_->is_reporting()) {  // closing would drop what is not sent
+  while (session_ != nullptr && !ends_store && session_->is_reporting()) {  // closing would drop unsent reports
     co_await thread_.loop().sleep_for(std::chrono::milliseconds(1));
   }
   session_.reset();
@@ -44697,7 +46438,7 @@ DTRAIN_DEFINED void ControlPlane::close() noexcept {
 
 /// @file
 /// Formation server: the connections of an elastic job's workers, their liveness, and the attempts that FormationState
-/// opens in the store.
+/// opens in the store. run_elastic_job() of the launcher owns it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -44705,7 +46446,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 struct FormationCallbacks {
   std::function<void(std::uint64_t attempt, const std::vector<WorkerId>& ranks)> on_attempt =
       [](std::uint64_t, const std::vector<WorkerId>&) {};
-  std::function<void(const Cause&)> on_failure = [](const Cause&) {};  ///< of an attempt
+  std::function<void(const Cause&)> on_failure = [](const Cause&) {};  ///< an attempt has failed
   std::function<void(const Cause*)> on_end = [](const Cause*) {};      ///< FormationSink::on_end
 };
 
@@ -44792,7 +46533,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
   /// Event of an attempt's JobServer. It is handled in the loop's next turn, since its callbacks may open no job.
   struct AttemptEvent {
     std::uint64_t attempt = 0;
-    std::optional<Cause> failure{};  ///< nothing: all ranks have joined
+    std::optional<Cause> failure{};  ///< nullopt: all ranks have joined
   };
 
   static FormationState::Instant now() { return Deadline::Clock::now(); }
@@ -44829,7 +46570,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
     changed_.set();
   }
 
-  /// Tells the state of the attempts and of the time.
+  /// Passes the attempts' events and the time to the state.
   async::Task<void> watch() {
     for (;;) {
       const std::optional<FormationState::Instant> next = state_.next();
@@ -44837,7 +46578,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
           next ? Deadline::at(*next) : Deadline::unbounded("each event of the state sets changed_");
       co_await changed_.wait(deadline);
       if (next && now() - *next > std::chrono::milliseconds(100)) {
-        co_await loop_.sleep_for(std::chrono::milliseconds(100));  // this process was stopped: what came since is first
+        co_await loop_.sleep_for(std::chrono::milliseconds(100));  // this process was stopped: read messages first
       }
       for (const AttemptEvent& event : std::exchange(events_, {})) {
         if (event.failure) {
@@ -44850,7 +46591,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
     }
   }
 
-  /// Ends connections that send nothing for the liveness time, as JobServer does; says what the formation waits for.
+  /// Ends connections that send nothing for the liveness time, as JobServer does; logs what the formation waits for.
   async::Task<void> watch_liveness() {
     const std::chrono::milliseconds step = std::max(std::chrono::milliseconds(1), limits_.liveness / 8);
     Deadline notice = Deadline::after(notice_interval);
@@ -44912,7 +46653,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
   void send_to(ConnectionId id, const Message& message) {
     const auto found = connections_.find(id);
     if (found != connections_.end()) {
-      static_cast<void>(found->second->session->send(encode(message)));  // a few messages never fill its queue
+      static_cast<void>(found->second->session->send(encode(message)));  // so few messages do not fill the queue
     }
   }
   void send(ConnectionId id, const Assignment& message) override { send_to(id, message); }
@@ -44940,660 +46681,11 @@ class FormationServer final : public WorkerConnections, private FormationSink {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/backend/algorithm_choice.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::backend {
-
-DTRAIN_DEFINED std::string to_string(const LinkCost& link) {
-  return format_text("alpha {} s, beta {} s/byte",
-                     {number_text(link.message_seconds, 3), number_text(link.byte_seconds, 3)});
-}
-
-DTRAIN_DEFINED std::string to_string(const AlgorithmChoice& choice) {
-  switch (choice.basis) {
-    case AlgorithmChoice::Basis::fixed: return "fixed";
-    case AlgorithmChoice::Basis::measured: return "measured";
-    default: return to_string(choice.link);
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/channel_setup/open_and_report.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::backend {
-
-DTRAIN_DEFINED void report_failed_opening(const ChannelContext& context, const Error& error) {
-  const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
-  const int rank = error.rank().value_or(context.reporting_rank());  // another one's, if all ranks got its error
-  const bool own = rank == context.reporting_rank();
-  context.failure->report({kind, rank, own ? context.members.host : "", error.what()});
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/channel_setup/split.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::backend {
-
-DTRAIN_DEFINED std::vector<int> ranks_of_color(const std::vector<ColorAndKey>& choices, int rank) {
-  std::vector<int> ranks;
-  for (std::size_t other = 0; other < choices.size(); ++other) {
-    if (choices[other].color == choices[static_cast<std::size_t>(rank)].color) {
-      ranks.push_back(static_cast<int>(other));
-    }
-  }
-  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
-    return choices[static_cast<std::size_t>(a)].key < choices[static_cast<std::size_t>(b)].key;
-  });
-  return ranks;
-}
-
-DTRAIN_DEFINED ChannelContext split_context(const ChannelContext& context, std::uint64_t number, int color, int key,
-                                            Deadline deadline) {
-  if (color < 0) {
-    throw_error(Errc::invalid_argument,
-                "split with color {}; colors begin at 0: give the ranks that are to be alone one of their own",
-                {color});
-  }
-  const std::string split = format_text("{}/split-{}", {context.name, number});
-  const StoreRank self = StoreRank::of(context, deadline, format_text("splitting channel '{}'", {context.name}));
-  const auto own = [=] { return ColorAndKey{color, key}; };
-  const std::vector<ColorAndKey> choices = store_all_gather(self, split, own, "a rank's color and key");
-  ChannelContext made = context;
-  made.members = context.members.in_part_of(ranks_of_color(choices, context.members.rank));
-  made.name = format_text("{}-color-{}", {split, color});
-  return made;
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/channel_setup/store_gather.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::backend {
-
-DTRAIN_DEFINED StoreRank StoreRank::of(const ChannelContext& context, Deadline deadline, std::string doing) {
-  const auto name = [members = context.members](int other) {
-    return "rank " + std::to_string(members.rank_in_job(other));
-  };
-  StoreRank self{context.store,
-                 context.members.rank,
-                 context.members.world_size,
-                 context.reporting_rank(),
-                 deadline,
-                 std::move(doing),
-                 name};
-  self.notice_after = context.notice_after;
-  return self;
-}
-
-namespace detail {
-
-DTRAIN_DEFINED std::string encode(const Error& error, int job_rank) {
-  const bool posix = error.code().category() == std::generic_category();
-  const bool own = error.code().category() == dtrain_category();
-  const int code = posix || own ? error.code().value() : static_cast<int>(Errc::job_failed);  // a library's error
-  return format_text("{}{} {} {}",
-                     {posix ? "!p" : "!d", code, error.rank().value_or(job_rank), sanitize(error.what())});
-}
-
-DTRAIN_DEFINED std::string decode(const std::string& sent) {
-  if (sent.starts_with('=')) {
-    return sent.substr(1);
-  }
-  const bool posix = sent.starts_with("!p");
-  char* end = nullptr;
-  const long code = posix || sent.starts_with("!d") ? std::strtol(sent.c_str() + 2, &end, 10) : 0;
-  if (code <= 0 || code > 4096) {
-    throw_error(Errc::protocol, "another rank sent {}; do all ranks run the same program?", {in_quotes(sent)});
-  }
-  const auto rank = static_cast<int>(std::strtol(end, &end, 10));
-  const std::error_code as = posix ? std::error_code(static_cast<int>(code), std::generic_category())
-                                   : make_error_code(static_cast<Errc>(code));
-  throw Error(as, end + (*end == ' ' ? 1 : 0)).with_rank(rank);
-}
-
-DTRAIN_DEFINED std::string get(const StoreRank& self, const std::string& key, Deadline deadline, LateRanks& late) {
-  for (;;) {
-    Deadline until = late.ranks_text ? earlier(deadline, Deadline::after(self.notice_after)) : deadline;
-    if (self.check) {
-      until = earlier(until, Deadline::after(std::chrono::milliseconds(200)));
-    }
-    try {
-      return self.store.get_blocking(key, until);
-    } catch (const Error& error) {
-      if (error.code() != make_error_code(Errc::timeout) || deadline.passed()) throw;
-    }
-    if (late.ranks_text) {
-      late.notice.update(self.job_rank, Deadline::Clock::now() - late.began, [&](std::chrono::milliseconds after) {
-        return format_text("{}, after {}; {}", {self.doing, duration_text(after), late.ranks_text()});
-      });
-    }
-    try {
-      if (self.check) self.check();
-    } catch (const Error&) {
-      // A peer that has got its result may have gone since.
-      if (!self.store.has_blocking(key, Deadline::after(std::chrono::seconds(1)))) throw;
-    }
-  }
-}
-
-DTRAIN_DEFINED std::string take(const StoreRank& self, const std::string& key, int readers, Deadline deadline,
-                                LateRanks& late) {
-  std::string text = get(self, key, deadline, late);
-  if (readers > 1) {
-    return self.store.take_blocking(key, readers, deadline);
-  }
-  self.store.erase_blocking(key, later(deadline, Deadline::after(std::chrono::seconds(1))));
-  return text;
-}
-
-DTRAIN_DEFINED std::string take_result(const StoreRank& self, const std::string& key) {
-  LateRanks late(self, [&] {
-    return format_text("no result so far: {}{} has not come",
-                       {self.name_of_rank(0), self.ranks > 2 ? ", or a rank that it waits for," : ""});
-  });
-  return take(self, key, self.ranks - 1, with_grace(self.deadline), late);
-}
-
-DTRAIN_DEFINED void take_texts(const StoreRank& self, const std::string& name, std::vector<std::string>& texts) {
-  const auto key_of = [&](int rank) { return format_text("{}/{}", {name, rank}); };
-  int rank = 1;  // that is taken
-  const auto missing = [&] {
-    std::string names = self.name_of_rank(rank);
-    try {
-      for (int later = rank + 1; later < self.ranks; ++later) {
-        const bool came = self.store.has_blocking(key_of(later), Deadline::after(std::chrono::seconds(1)));
-        names += came ? "" : ", " + self.name_of_rank(later);
-      }
-    } catch (const Error& error) {
-      if (error.code() != make_error_code(Errc::timeout)) throw;
-      names += " and maybe others";  // a store that does not answer now ends no wait
-    }
-    return names;
-  };
-  LateRanks late(self, [&] { return format_text("not come so far: {}", {missing()}); });
-  for (; rank < self.ranks; ++rank) {
-    try {
-      texts.push_back(take(self, key_of(rank), 1, self.deadline, late));
-    } catch (const Error& error) {
-      if (error.code() != make_error_code(Errc::timeout)) throw;
-      throw_error(Errc::timeout, "{}: {} {} ({})", {self.doing, missing(), self.late, error.what()});
-    }
-    texts.back() = decode(texts.back());  // an error is not kept until the last rank has come
-  }
-}
-
-}  // namespace detail
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/exchange/block_exchange.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::backend {
-
-namespace detail {
-
-/// A BlockExchange with empty blocks. @throws Error (invalid_argument) unless `root` is a rank
-DTRAIN_DEFINED BlockExchange empty_blocks(OperationKind kind, int root, int size) {
-  if (root < 0 || root >= size) {
-    throw_error(Errc::invalid_argument, "{} with rank {} of {} as the root; ranks are counted from 0",
-                {name(kind), root, size});
-  }
-  const auto ranks = static_cast<std::size_t>(size);
-  return {kind, root, 0, std::vector<BlockRange>(ranks), std::vector<BlockRange>(ranks)};
-}
-
-/// Blocks one after the other, as long as `counts` or, without them, equally long.
-DTRAIN_DEFINED void set_blocks(std::vector<BlockRange>& blocks, OperationKind kind, const char* buffer_is,
-                               const ConstBufferView& buffer, const std::optional<Counts>& counts) {
-  if (counts ? counts->size() != blocks.size() : buffer.count % blocks.size() != 0) {
-    throw_error(Errc::invalid_argument, "{} on {} ranks with {} of {} {}{}; it has {} for each rank",
-                {name(kind), blocks.size(), buffer_is, buffer.count, name(buffer.dtype),
-                 counts ? format_text(" and {} counts", {counts->size()}) : "",
-                 counts ? "a block with a count" : "a block of equal length"});
-  }
-  std::size_t end = 0;
-  for (std::size_t rank = 0; rank < blocks.size(); ++rank) {
-    const std::size_t count = counts ? (*counts)[rank] : buffer.count / blocks.size();
-    const bool is_last = rank + 1 == blocks.size();
-    if (count > buffer.count - end || (is_last && count != buffer.count - end)) {
-      throw_error(Errc::invalid_argument,
-                  "{} with {} of {} {}, but the counts of ranks 0 to {} add up to {}; the sum of all is its length",
-                  {name(kind), buffer_is, buffer.count, name(buffer.dtype), rank,
-                   count > buffer.count - end ? "more" : format_text("{}", {end + count})});
-    }
-    blocks[rank] = {end, count};
-    end += count;
-  }
-}
-
-/// @throws Error (invalid_argument) unless `buffer` has `count` elements
-DTRAIN_DEFINED void check_own_block(OperationKind kind, const char* buffer_is, const ConstBufferView& buffer,
-                                    std::uint64_t count) {
-  if (buffer.count != count) {
-    throw_error(Errc::invalid_argument, "{} with {} of {} {}, but this rank's block has {}; give both the same length",
-                {name(kind), buffer_is, buffer.count, name(buffer.dtype), count});
-  }
-}
-
-/// A buffer and its blocks.
-struct NamedBlocks {
-  const char* buffer_is;
-  const ConstBufferView& buffer;
-  std::vector<BlockRange>& blocks;
-};
-
-/// @param part of each rank  @param whole of the root, with one block for each rank
-DTRAIN_DEFINED void set_root_blocks(const BlockExchange& made, const NamedBlocks& part, const NamedBlocks& whole,
-                                    const std::optional<Counts>& counts, RankPlace place) {
-  const auto root = static_cast<std::size_t>(made.root);
-  part.blocks[root] = {0, part.buffer.count};
-  if (place.rank == made.root) {
-    set_blocks(whole.blocks, made.kind, whole.buffer_is, whole.buffer, counts);
-    check_own_block(made.kind, part.buffer_is, part.buffer, whole.blocks[root].count);
-  }
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED BlockExchange blocks_of_all_to_all(const ConstBufferView& input, const std::optional<Counts>& sent,
-                                                  const ConstBufferView& output, const std::optional<Counts>& received,
-                                                  RankPlace place) {
-  BlockExchange made =
-      detail::empty_blocks(sent ? OperationKind::all_to_all_v : OperationKind::all_to_all, 0, place.size);
-  detail::set_blocks(made.sent, made.kind, "an input", input, sent);
-  detail::set_blocks(made.received, made.kind, "an output", output, received);
-  const auto own = static_cast<std::size_t>(place.rank);
-  made.count = sent ? 0 : made.sent[own].count;
-  if (made.sent[own].count != made.received[own].count) {
-    throw_error(Errc::invalid_argument, "{} sends {} {} to rank {} itself and receives {}; give the same count",
-                {name(made.kind), made.sent[own].count, name(input.dtype), place.rank, made.received[own].count});
-  }
-  return made;
-}
-
-DTRAIN_DEFINED BlockExchange blocks_of_all_gather_v(const ConstBufferView& input, const ConstBufferView& output,
-                                                    Counts counts, RankPlace place) {
-  BlockExchange made = detail::empty_blocks(OperationKind::all_gather_v, 0, place.size);
-  detail::set_blocks(made.received, made.kind, "an output", output, counts);
-  detail::check_own_block(made.kind, "an input", input, counts[static_cast<std::size_t>(place.rank)]);
-  made.sent.assign(made.sent.size(), {0, input.count});
-  return made;
-}
-
-DTRAIN_DEFINED BlockExchange blocks_of_reduce_scatter_v(const ConstBufferView& input, const ConstBufferView& output,
-                                                        Counts counts, RankPlace place) {
-  BlockExchange made = detail::empty_blocks(OperationKind::reduce_scatter_v, 0, place.size);
-  detail::set_blocks(made.sent, made.kind, "an input", input, counts);
-  detail::check_own_block(made.kind, "an output", output, counts[static_cast<std::size_t>(place.rank)]);
-  made.received.assign(made.received.size(), {0, output.count});
-  return made;
-}
-
-DTRAIN_DEFINED BlockExchange blocks_of_gather(const ConstBufferView& input, const ConstBufferView& output,
-                                              const std::optional<Counts>& counts, int root, RankPlace place) {
-  BlockExchange made = detail::empty_blocks(counts ? OperationKind::gather_v : OperationKind::gather, root, place.size);
-  made.count = counts ? 0 : input.count;
-  detail::set_root_blocks(made, {"an input", input, made.sent}, {"an output", output, made.received}, counts, place);
-  return made;
-}
-
-DTRAIN_DEFINED BlockExchange blocks_of_scatter(const ConstBufferView& input, const std::optional<Counts>& counts,
-                                               const ConstBufferView& output, int root, RankPlace place) {
-  BlockExchange made =
-      detail::empty_blocks(counts ? OperationKind::scatter_v : OperationKind::scatter, root, place.size);
-  made.count = counts ? 0 : output.count;
-  detail::set_root_blocks(made, {"an output", output, made.received}, {"an input", input, made.sent}, counts, place);
-  return made;
-}
-
-DTRAIN_DEFINED BlockExchange blocks_of_reduce(const ConstBufferView& input, const ConstBufferView& output, int root,
-                                              RankPlace place) {
-  BlockExchange made = detail::empty_blocks(OperationKind::reduce, root, place.size);
-  made.count = input.count;
-  made.sent[static_cast<std::size_t>(root)] = {0, input.count};
-  if (place.rank == root) {
-    detail::check_own_block(made.kind, "an output", output, input.count);
-    made.received.assign(made.received.size(), {0, input.count});
-  }
-  return made;
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/message_passing/memory.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::backend::message_passing {
-
-DTRAIN_DEFINED HostAllocation allocate_zeroed(std::size_t bytes) {
-  detail::Pages memory;
-  try {
-    memory = detail::allocate_pages(bytes == 0 ? 1 : bytes);
-  } catch (const std::bad_alloc&) {
-    throw_error(Errc::out_of_memory, "no {} bytes of memory could be had{}", {bytes, limit_hint(ENOMEM)});
-  }
-  std::memset(memory.get(), 0, bytes);
-  return {std::move(memory), bytes};
-}
-
-DTRAIN_DEFINED std::byte* Scratch::at_least(std::size_t bytes) {
-  if (bytes > bytes_) {
-    bytes_ = 0;
-    memory_.reset();
-    memory_ = detail::allocate_pages(bytes);
-    bytes_ = bytes;
-  }
-  return memory_.get();
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::message_passing
-
-// ---- dtrain/backend/operation.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::backend {
-
-DTRAIN_DEFINED const char* name(OperationKind kind) noexcept {
-  switch (kind) {
-    case OperationKind::all_reduce: return "all_reduce";
-    case OperationKind::broadcast: return "broadcast";
-    case OperationKind::reduce_scatter: return "reduce_scatter";
-    case OperationKind::all_gather: return "all_gather";
-    case OperationKind::barrier: return "barrier";
-    case OperationKind::send: return "send";
-    case OperationKind::recv: return "recv";
-    case OperationKind::send_recv: return "send_recv";
-    case OperationKind::reduce: return "reduce";
-    case OperationKind::gather: return "gather";
-    case OperationKind::scatter: return "scatter";
-    case OperationKind::all_to_all: return "all_to_all";
-    case OperationKind::all_gather_v: return "all_gather_v";
-    case OperationKind::reduce_scatter_v: return "reduce_scatter_v";
-    case OperationKind::all_to_all_v: return "all_to_all_v";
-    case OperationKind::gather_v: return "gather_v";
-    case OperationKind::scatter_v: return "scatter_v";
-    case OperationKind::none: break;
-  }
-  return "no operation";
-}
-
-DTRAIN_DEFINED std::string to_string(const Operation& operation) {
-  const char* const kind = name(operation.kind);
-  const std::string counted = has_unequal_blocks(operation.kind)
-                                  ? std::string(name(operation.dtype))
-                                  : format_text("{} {}", {operation.count, name(operation.dtype)});
-  const std::string elements = format_text("{} of {}", {kind, counted});
-  const std::string reduction = format_text("{} ({}) of {}", {kind, name(operation.op), counted});
-  switch (operation.kind) {
-    case OperationKind::all_reduce:
-    case OperationKind::reduce_scatter_v: return reduction;
-    case OperationKind::reduce_scatter: return format_text("{} a rank", {reduction});
-    case OperationKind::reduce: return format_text("{} to rank {}", {reduction, operation.root});
-    case OperationKind::broadcast:
-    case OperationKind::recv:
-    case OperationKind::scatter_v: return format_text("{} from rank {}", {elements, operation.root});
-    case OperationKind::send:
-    case OperationKind::send_recv:
-    case OperationKind::gather_v: return format_text("{} to rank {}", {elements, operation.root});
-    case OperationKind::gather: return format_text("{} a rank to rank {}", {elements, operation.root});
-    case OperationKind::scatter: return format_text("{} a rank from rank {}", {elements, operation.root});
-    case OperationKind::all_gather:
-    case OperationKind::all_to_all: return format_text("{} a rank", {elements});
-    case OperationKind::all_gather_v:
-    case OperationKind::all_to_all_v: return elements;
-    case OperationKind::barrier:
-    case OperationKind::none: break;
-  }
-  return kind;
-}
-
-DTRAIN_DEFINED std::string position_of(const Operation& operation, const std::string& channel) {
-  return operation.sequence == 0 ? format_text("on channel '{}'", {channel})
-                                 : format_text("operation {} of channel '{}'", {operation.sequence, channel});
-}
-
-DTRAIN_DEFINED std::string described_on(const std::string& channel, const Operation& operation,
-                                        const DescribeOperation& describe) {
-  return format_text("{}, {}", {described(operation, describe), position_of(operation, channel)});
-}
-
-DTRAIN_DEFINED std::string unequal_calls(const std::string& position, int rank, const std::string& call, int other,
-                                         std::string_view act) {
-  return format_text("as {}, rank {} called {} and rank {} {}; every rank calls the same collectives in the same order",
-                     {position, rank, call, other, act});
-}
-
-DTRAIN_DEFINED std::string unequal_message(const std::string& place, const MessageEnd& sent,
-                                           const MessageEnd& received) {
-  return format_text(
-      "{}, rank {} sends {} {} and rank {} receives {} {}; both give the same count and type",
-      {place, sent.job_rank, sent.count, name(sent.dtype), received.job_rank, received.count, name(received.dtype)});
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/operations.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::backend {
-
-namespace detail {
-
-/// @throws Error: "all_reduce of 1024 f32" and the problem
-[[noreturn]] DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_view(const char* operation, const ConstBufferView& view,
-                                                                const char* problem,
-                                                                Errc code = Errc::invalid_argument) {
-  throw_error(code, "{} of {} {}{}", {operation, view.count, name(view.dtype), problem});
-}
-
-DTRAIN_DEFINED void check_memory(const char* operation, const ConstBufferView& view) {
-  const std::size_t element = size_bytes(view.dtype);
-  if (element == 0 || view.count > std::numeric_limits<std::size_t>::max() / 2 / element) {
-    refuse_view(operation, view, ": no memory is that long, or holds that type");
-  }
-  if (view.count != 0 && view.data == nullptr) {
-    refuse_view(operation, view, " was given a null address");
-  }
-}
-
-/// @throws Error (unsupported) for 8-bit floats
-DTRAIN_DEFINED void check_is_reduced(const char* operation, const ConstBufferView& view) {
-  if (is_float8(view.dtype)) {
-    refuse_view(operation, view,
-                ": floats of 8 bits can be moved, and not reduced, because they have too few digits for a sum or an "
-                "average; reduce them as f16, bf16 or f32",
-                Errc::unsupported);
-  }
-}
-
-DTRAIN_DEFINED bool overlap(const ConstBufferView& a, const ConstBufferView& b) noexcept {
-  const std::less<const std::byte*> before;
-  return before(a.data, b.data + b.bytes()) && before(b.data, a.data + a.bytes());
-}
-
-/// Requires:
-/// - `whole` has one block as long as `part` for each rank;
-/// - both are disjoint, or `part` is this rank's block of `whole` (in place).
-DTRAIN_DEFINED void check_blocks(const char* operation, const char* whole_is, const ConstBufferView& whole,
-                                 const char* part_is, const ConstBufferView& part, RankPlace place) {
-  const std::size_t ranks = static_cast<std::size_t>(place.size);
-  if (whole.dtype != part.dtype || whole.count % ranks != 0 || whole.count / ranks != part.count) {
-    throw_error(
-        Errc::invalid_argument,
-        "{} on {} ranks with {} of {} {} and {} of {} {}; the first has a block like the second for each rank",
-        {operation, place.size, whole_is, whole.count, name(whole.dtype), part_is, part.count, name(part.dtype)});
-  }
-  check_memory(operation, whole);
-  check_memory(operation, part);
-  if (overlap(whole, part) && part.data != whole.data + static_cast<std::size_t>(place.rank) * part.bytes()) {
-    throw_error(Errc::invalid_argument,
-                "the input and output of {} overlap; give disjoint memory, or this rank's block of the longer one as "
-                "the shorter",
-                {operation});
-  }
-}
-
-DTRAIN_DEFINED void check_message(const char* operation, const ConstBufferView& buffer, int peer, RankPlace place) {
-  if (peer < 0 || peer >= place.size || peer == place.rank) {
-    throw_error(Errc::invalid_argument, "{} between rank {} and rank {} of {}; a peer is another rank, counted from 0",
-                {operation, place.rank, peer, place.size});
-  }
-  check_memory(operation, buffer);
-}
-
-DTRAIN_DEFINED void check_inside(const BlockExchange& blocks, const std::vector<BlockRange>& list,
-                                 const char* buffer_is, const ConstBufferView& buffer, int size) {
-  bool fits = list.size() == static_cast<std::size_t>(size);
-  for (const BlockRange& block : list) {
-    fits = fits && block.offset <= buffer.count && block.count <= buffer.count - block.offset;
-  }
-  if (!fits) {
-    throw_error(Errc::invalid_argument,
-                "{} on {} ranks with {} blocks of {} of {} {}; give one inside it for each rank",
-                {name(blocks.kind), size, list.size(), buffer_is, buffer.count, name(buffer.dtype)});
-  }
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED void AllReduce::check(RankPlace /*place*/) const {
-  if (input.count != output.count || input.dtype != output.dtype) {
-    throw_error(Errc::invalid_argument, "all_reduce of {} {} into {} {}; both buffers have the same length and type",
-                {input.count, name(input.dtype), output.count, name(output.dtype)});
-  }
-  detail::check_memory("all_reduce", input);
-  detail::check_memory("all_reduce", output);
-  if (input.data != output.data && detail::overlap(input, output)) {
-    throw_error(Errc::invalid_argument,
-                "the input and output of all_reduce overlap; give the same address for both, or disjoint memory");
-  }
-  detail::check_is_reduced("all_reduce", output);
-}
-
-DTRAIN_DEFINED void Broadcast::check(RankPlace place) const {
-  if (root < 0 || root >= place.size) {
-    throw_error(Errc::invalid_argument, "broadcast from rank {} of {}; ranks are counted from 0", {root, place.size});
-  }
-  detail::check_memory("broadcast", buffer);
-}
-
-DTRAIN_DEFINED void ReduceScatter::check(RankPlace place) const {
-  detail::check_blocks("reduce_scatter", "an input", input, "an output", output, place);
-  detail::check_is_reduced("reduce_scatter", output);
-}
-
-DTRAIN_DEFINED void AllGather::check(RankPlace place) const {
-  detail::check_blocks("all_gather", "an output", output, "an input", input, place);
-}
-
-DTRAIN_DEFINED void ReadBlocks::check(RankPlace /*place*/) const {
-  detail::check_memory("read_blocks", input);
-}
-
-DTRAIN_DEFINED void ExchangeBlocks::check(RankPlace place) const {
-  const char* const kind = name(blocks.kind);
-  if (input.dtype != output.dtype) {
-    throw_error(Errc::invalid_argument, "{} of {} into {}; both buffers have the same type",
-                {kind, name(input.dtype), name(output.dtype)});
-  }
-  detail::check_memory(kind, input);
-  detail::check_memory(kind, output);
-  detail::check_inside(blocks, blocks.sent, "the input", input, place.size);
-  detail::check_inside(blocks, blocks.received, "the output", output, place.size);
-  const auto own = static_cast<std::size_t>(place.rank);
-  const std::size_t element = size_bytes(input.dtype);
-  const bool in_place = blocks.may_be_in_place() && input.data + blocks.sent[own].offset * element ==
-                                                        output.data + blocks.received[own].offset * element;
-  if (!in_place && detail::overlap(input, output)) {
-    throw_error(Errc::invalid_argument, "the input and output of {} overlap; give disjoint memory{}",
-                {kind, blocks.may_be_in_place() ? ", or this rank's block of the longer one as the shorter" : ""});
-  }
-}
-
-DTRAIN_DEFINED void ReduceBlocks::check(RankPlace place) const {
-  ExchangeBlocks{blocks, input, output}.check(place);
-  detail::check_is_reduced(name(blocks.kind), input);
-}
-
-DTRAIN_DEFINED void Send::check(RankPlace place) const {
-  detail::check_message("send", input, peer, place);
-}
-
-DTRAIN_DEFINED void Recv::check(RankPlace place) const {
-  detail::check_message("recv", output, peer, place);
-}
-
-DTRAIN_DEFINED void SendRecv::check(RankPlace place) const {
-  if (to < 0 || to >= place.size || from < 0 || from >= place.size) {
-    throw_error(Errc::invalid_argument, "send_recv to rank {} and from rank {} of {}; ranks are counted from 0",
-                {to, from, place.size});
-  }
-  detail::check_memory("send_recv", input);
-  detail::check_memory("send_recv", output);
-  if (detail::overlap(input, output)) {
-    throw_error(Errc::invalid_argument, "the input and output of send_recv overlap; give it disjoint memory");
-  }
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void check_host_memory(const char* backend, const Devices& devices) {
-  for (const Device device : devices) {
-    if (device.kind != DeviceKind::host) {
-      throw_error(Errc::unsupported,
-                  "{} takes host memory, not memory of {}; use backend::Nccl or backend::Staged for it",
-                  {backend, to_string(device)});
-    }
-  }
-}
-
-DTRAIN_NOT_INLINED DTRAIN_DEFINED void check_all_reduce_memory(std::string_view topology, const char* backend,
-                                                               const Devices& devices) {
-  for (const Device device : devices) {
-    if (!topology.empty() && device.kind != DeviceKind::host) {
-      throw_error(Errc::unsupported,
-                  "topology::{} reduces host memory, not memory of {}; use topology::Flat with a backend for it",
-                  {topology, to_string(device)});
-    }
-  }
-  check_host_memory(backend, devices);
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
-// ---- dtrain/backend/shared_memory.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::backend {
-
-namespace shared_memory {
-
-static_assert(SharedMemory::most_ranks == max_ranks);
-
-inline void check_one_host(const rendezvous::Membership& members) {
-  if (members.other_host_rank >= 0) {
-    throw_error(Errc::unsupported,
-                "backend::SharedMemory joins the ranks of one host, but rank {} is on {} and rank {} on {}; use "
-                "backend::Mpi, backend::Gloo or backend::Nccl for several hosts",
-                {members.rank, members.host, members.other_host_rank, members.other_host_text()});
-  }
-  if (members.world_size > max_ranks) {
-    throw_error(Errc::limit, "backend::SharedMemory joins at most {} ranks, not {}; use backend::Gloo or backend::Mpi",
-                {max_ranks, members.world_size});
-  }
-}
-
-}  // namespace shared_memory
-
-DTRAIN_DEFINED SharedMemory::Communicator SharedMemory::open_blocking(const ChannelContext& context, Deadline deadline,
-                                                                      const Communicator::SelectedAllReduce& selected) {
-  shared_memory::check_one_host(context.members);
-  return open_and_report_blocking<Communicator>(context, deadline, selected);
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend
-
 // ---- dtrain/backend/shared_memory/collectives/chunked_collective.hpp
 
 /// @file
 /// Chunked execution of collectives over long buffers: in place in an arena, or copied chunk by chunk; RankAddresses:
-/// one address for each rank, as kernels::Reduction takes them.
+/// one address for each rank, as kernels::Reduction takes them. The collectives of this folder call it.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -45650,8 +46742,8 @@ enum class LastBarrier { waited, omitted };
 /// - In place: `direct()` between two barriers.
 /// - Copied: one barrier for each chunk. Between two barriers, a rank reads one chunk (`read(chunk)`) and publishes the
 ///   next (`publish(chunk)`). It overwrites chunk - 2, which every rank read before the last barrier.
-/// The first barrier decides between both. A rank whose buffer is in no arena knows before that it must copy; then it
-/// publishes chunk 0 before the first barrier. The early chunk saves a barrier if no rank's buffer is in an arena.
+/// The first barrier decides between both. A rank whose buffer is in no arena must copy in any case, and publishes
+/// chunk 0 before the first barrier. The early chunk saves a barrier if no rank's buffer is in an arena.
 /// @param count_chunks called after the first barrier: the number of chunks, equal on every rank; may fail the channel
 template <class CountChunks, class Direct, class Publish, class Read>
 ChunkedResult run_chunked(Channel& channel, const Operation& operation, CountChunks count_chunks,
@@ -45719,7 +46811,7 @@ void in_abortable_steps(const Channel& channel, std::size_t begin, std::size_t e
   }
 }
 
-/// From the next rank on, so that ranks read different memory at a time.
+/// Begins with the next rank, so that ranks read different memory at a time.
 template <class F>
 void for_each_peer(const Channel& channel, F f) noexcept {
   for (int step = 1; step < channel.size(); ++step) {
@@ -45756,7 +46848,7 @@ using Targets = RankAddresses<std::byte*>;
 
 /// @file
 /// All-gather, broadcast and barrier in shared memory: through slots, in place, or copied in chunks; they copy bytes of
-/// any element type.
+/// any element type. Communicator enqueues them.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -45860,7 +46952,6 @@ struct SegmentBroadcast {
   }
 };
 
-/// One barrier.
 struct SegmentBarrier {
   void operator()(Channel& channel, const Operation& /*operation*/) const noexcept { channel.arrive_and_compare(); }
 };
@@ -45871,7 +46962,7 @@ struct SegmentBarrier {
 
 /// @file
 /// All-reduce in shared memory: through slots, in place, or copied in chunks, with equal bits; or by the algorithm that
-/// a topology selects, over the mailboxes.
+/// a topology selects, over the mailboxes. Communicator enqueues it.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -46026,7 +47117,7 @@ struct SegmentAllReduce {
     }
 
     /// Rank r reduces slice r of every buffer and writes the result to all. If any rank needs the sum of squares, every
-    /// rank adds up its slice's and publishes the sum where small inputs are. It does so piece by piece: what
+    /// rank adds up its slice's and publishes the sum where small inputs are. The rank adds piece by piece: what
     /// is in the first-level cache costs about 1% of its reduction, a second pass over memory 30 to 90%.
     void in_place() noexcept {
       const ReduceSlice own = slice_of(count_, channel_.size(), channel_.rank());
@@ -46134,7 +47225,7 @@ struct SegmentAllReduce {
 
 /// @file
 /// Exchange and reduction of blocks of any lengths in shared memory, in place or staged; a reduction has the bits of an
-/// all-reduce. PublishedBlocks: the lengths of all ranks' blocks.
+/// all-reduce. PublishedBlocks: the lengths of all ranks' blocks. Communicator enqueues them.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -46385,238 +47476,10 @@ struct SegmentExchangeBlocks {
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
-// ---- dtrain/backend/shared_memory/collectives/mailbox_endpoint.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::backend::shared_memory {
-
-using message_passing::TagClass;
-
-namespace detail {
-
-inline std::uint32_t mailbox_owner(int rank) noexcept {
-  return static_cast<std::uint32_t>(rank) + 1;
-}
-
-}  // namespace detail
-
-class MailboxEndpoint::ChunkWait {
- public:
-  ChunkWait(const MailboxEndpoint& endpoint, const PendingMessage& awaited) noexcept
-      : endpoint_(endpoint), channel_(endpoint.channel_), awaited_(awaited) {}
-
-  bool done() const noexcept {
-    return endpoint_.free_slot() != nullptr ||
-           std::any_of(endpoint_.recvs_.begin(), endpoint_.recvs_.end(), [&](std::uint32_t index) {
-             return endpoint_.filled_slot(endpoint_.messages_[index]) != nullptr;
-           });
-  }
-  int peer() const noexcept { return awaited_.peer; }
-  bool may_sleep() const noexcept { return !done() && gone() < 0; }
-  FutexCounter& counter() const noexcept { return channel_.control().slot(channel_.rank()).mailbox_events; }
-
-  template <class Present>
-  std::optional<Cause> failure(const Present& present) const {
-    for (int rank = 0; rank < channel_.size(); ++rank) {
-      const RankSlot& slot = channel_.control().slot(rank);
-      if (slot.state.load() == SlotState::failed) {
-        return slot.cause.load();
-      }
-    }
-    const int peer = gone();
-    if (peer >= 0 && !done()) {
-      return Cause{CauseKind::disagreement, -1, "",
-                   format_text("{} cannot be finished: rank {} has left the channel without completing it",
-                               {present(), job_rank(peer)})};
-    }
-    return std::nullopt;
-  }
-
-  std::string missing(std::chrono::milliseconds waited) const {
-    const bool receives = awaited_.output != nullptr;
-    const std::string what = format_text(
-        "rank {} had not {} after {} ms",
-        {job_rank(awaited_.peer), receives ? "sent all of it" : "taken what was sent before", waited.count()});
-    if (awaited_.tag_class == TagClass::direct) {
-      return receives ? what : what + "; where ranks send to each other before they receive, use send_recv";
-    }
-    return what + "; does every rank call it? DTRAIN_TIMEOUT_SECONDS is how long it may take";
-  }
-
- private:
-  bool left(std::uint32_t index) const noexcept {
-    return channel_.control().slot(endpoint_.messages_[index].peer).state.load() != SlotState::serving;
-  }
-
-  /// A peer that a message still needs but that has left; -1 if there is none.
-  int gone() const noexcept {
-    for (const std::vector<std::uint32_t>* list : {&endpoint_.sends_, &endpoint_.recvs_}) {
-      const auto found = std::find_if(list->begin(), list->end(), [&](std::uint32_t index) { return left(index); });
-      if (found != list->end()) {
-        return endpoint_.messages_[*found].peer;
-      }
-    }
-    return -1;
-  }
-
-  int job_rank(int peer) const noexcept { return channel_.control().job_rank(peer); }
-
-  const MailboxEndpoint& endpoint_;
-  const Channel& channel_;
-  const PendingMessage& awaited_;
-};
-
-DTRAIN_DEFINED MailboxEndpoint::MailboxEndpoint(Channel& channel)
-    : channel_(channel), rank_(channel.rank()), numbers_(static_cast<std::size_t>(channel.size())) {}
-
-DTRAIN_DEFINED std::uint32_t MailboxEndpoint::free_entry() {
-  if (free_.empty()) {
-    const std::size_t entries = messages_.size() + 1;
-    free_.reserve(entries);  // so that take() and the moves of chunks do not allocate
-    sends_.reserve(entries);
-    recvs_.reserve(entries);
-    messages_.emplace_back();
-    return static_cast<std::uint32_t>(entries - 1);
-  }
-  const std::uint32_t index = free_.back();
-  free_.pop_back();
-  return index;
-}
-
-DTRAIN_DEFINED MailboxEndpoint::MessageHandle MailboxEndpoint::start_send(const ConstBufferView& input, int peer,
-                                                                          TagClass tag_class) {
-  const std::uint32_t index = free_entry();
-  const std::size_t list = static_cast<std::size_t>(tag_class);
-  messages_[index] = {input, nullptr, peer, tag_class, false, ++numbers_[static_cast<std::size_t>(peer)].sent[list], 0};
-  sends_.push_back(index);
-  while (send_chunk()) {
-  }
-  return {index};
-}
-
-DTRAIN_DEFINED MailboxEndpoint::MessageHandle MailboxEndpoint::start_recv(const BufferView& output, int peer,
-                                                                          TagClass tag_class) {
-  const std::uint32_t index = free_entry();
-  const std::size_t list = static_cast<std::size_t>(tag_class);
-  messages_[index] = {
-      output, output.data, peer, tag_class, false, ++numbers_[static_cast<std::size_t>(peer)].posted[list], 0};
-  recvs_.push_back(index);
-  return {index};
-}
-
-DTRAIN_DEFINED bool MailboxEndpoint::block_until_done(MessageHandle handle) noexcept {
-  while (!messages_[handle.index].done) {
-    if (channel_.aborted() || (!move_chunks() && !channel_.wait(ChunkWait(*this, messages_[handle.index])))) {
-      return false;
-    }
-  }
-  return true;
-}
-
-DTRAIN_DEFINED std::size_t MailboxEndpoint::take(MessageHandle handle) noexcept {
-  free_.push_back(handle.index);
-  return messages_[handle.index].moved;
-}
-
-/// Sends one chunk and receives one, if they can be moved now. @returns whether it moved any
-DTRAIN_DEFINED bool MailboxEndpoint::move_chunks() noexcept {
-  const bool sent = send_chunk();
-  for (std::size_t place = 0; place < recvs_.size(); ++place) {
-    const std::uint32_t index = recvs_[place];
-    if (MailboxSlot* const slot = filled_slot(messages_[index])) {
-      receive_chunk(messages_[index], *slot);
-      if (messages_[index].done) {
-        recvs_.erase(recvs_.begin() + static_cast<std::ptrdiff_t>(place));
-      }
-      return true;
-    }
-  }
-  return sent;
-}
-
-DTRAIN_DEFINED bool MailboxEndpoint::send_chunk() noexcept {
-  MailboxSlot* const slot = free_slot();
-  if (slot == nullptr) {
-    return false;
-  }
-  PendingMessage& message = messages_[sends_.front()];
-  const std::size_t bytes = message.view.bytes();
-  const std::size_t chunk = std::min(mailbox_slot_bytes, bytes - message.moved);
-  const auto copy = chunk <= mailbox_cached_bytes ? &kernels::copy_bytes : &kernels::stream_bytes;
-  copy(memory_of(rank_, *slot), message.view.data + message.moved, chunk);
-  slot->message = message.key();
-  slot->offset = message.moved;
-  slot->count = message.view.count;
-  slot->dtype = message.view.dtype;
-  slot->owner.store(detail::mailbox_owner(message.peer));
-  channel_.control().slot(message.peer).mailbox_events.increment();
-  message.moved += chunk;
-  message.done = message.moved == bytes;
-  if (message.done) {
-    sends_.erase(sends_.begin());
-  }
-  return true;
-}
-
-DTRAIN_DEFINED void MailboxEndpoint::receive_chunk(PendingMessage& message, MailboxSlot& slot) noexcept {
-  const bool is_direct = message.tag_class == TagClass::direct;
-  const bool fits = is_direct ? slot.count == message.view.count && slot.dtype == message.view.dtype
-                              : slot.count <= message.view.count;
-  if (!fits) {
-    const MessageEnd sent{channel_.control().job_rank(message.peer), slot.count, slot.dtype};
-    const MessageEnd received{channel_.job_rank(), message.view.count, message.view.dtype};
-    const std::string place = is_direct ? position_of({}, channel_.name()) : "in " + channel_.present();
-    channel_.fail({CauseKind::disagreement, -1, "", unequal_message(place, sent, received)});
-    return;
-  }
-  const std::size_t bytes = slot.count * size_bytes(slot.dtype);
-  const std::size_t chunk = std::min(mailbox_slot_bytes, bytes - message.moved);
-  kernels::copy_bytes(message.output + message.moved, memory_of(message.peer, slot), chunk);
-  slot.owner.store(0);
-  channel_.control().slot(message.peer).mailbox_events.increment();
-  message.moved += chunk;
-  message.done = message.moved == bytes;
-  if (message.done) {
-    ++numbers_[static_cast<std::size_t>(message.peer)].received[static_cast<std::size_t>(message.tag_class)];
-  }
-}
-
-/// A slot for the next chunk; null if nothing remains to be sent or no slot is free.
-DTRAIN_DEFINED MailboxSlot* MailboxEndpoint::free_slot() const noexcept {
-  if (!sends_.empty()) {
-    for (MailboxSlot& slot : channel_.control().slot(rank_).mailbox) {
-      if (slot.owner.load() == 0) {
-        return &slot;
-      }
-    }
-  }
-  return nullptr;
-}
-
-/// The next chunk of a message to this rank; null if it has not arrived, or an earlier message has not.
-DTRAIN_DEFINED MailboxSlot* MailboxEndpoint::filled_slot(const PendingMessage& message) const noexcept {
-  const MailboxNumbers& numbers = numbers_[static_cast<std::size_t>(message.peer)];
-  if (message.number == numbers.received[static_cast<std::size_t>(message.tag_class)] + 1) {
-    for (MailboxSlot& slot : channel_.control().slot(message.peer).mailbox) {
-      if (slot.owner.load() == detail::mailbox_owner(rank_) && slot.message == message.key() &&
-          slot.offset == message.moved) {
-        return &slot;
-      }
-    }
-  }
-  return nullptr;
-}
-
-DTRAIN_DEFINED std::byte* MailboxEndpoint::memory_of(int rank, const MailboxSlot& slot) const noexcept {
-  const MailboxSlot* const first = channel_.control().slot(rank).mailbox.data();
-  return channel_.control().mailbox(rank, static_cast<std::size_t>(&slot - first));
-}
-
-}  // namespace DTRAIN_NAMESPACE::backend::shared_memory
-
 // ---- dtrain/backend/shared_memory/collectives/reduce_scatter.hpp
 
 /// @file
-/// Reduce-scatter in shared memory: through slots, in place, or copied in chunks, with the bits of an all-reduce.
+/// Communicator's reduce-scatter: through slots, in place, or copied in chunks, with the bits of an all-reduce.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -46715,7 +47578,7 @@ struct SegmentReduceScatter {
 
 /// @file
 /// SegmentSetup: maps a new segment on every rank of a channel, or on none; rank 0 sends its descriptor to the others
-/// by a Unix socket.
+/// by a Unix socket. Communicator calls it when it opens or allocates.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -46764,7 +47627,7 @@ class SegmentReceiver {
       try {
         received = connection.receive_descriptor(now);
       } catch (const Error&) {
-        // another process's: rank 0 has sent its message already
+        // another process's connection: rank 0 has sent its message already
       }
       SegmentMessage message;
       if (received.bytes.size() == sizeof message) {
@@ -46984,7 +47847,7 @@ struct Communicator::ChannelState : ChannelOwner<Channel> {
     return next(described);
   }
 
-  /// @tparam Algorithm of the blocks; owns a copy of them
+  /// @tparam Algorithm runs the call; owns a copy of its blocks
   template <class Algorithm, class Call>
   void enqueue_blocks(const Call& call, Stream stream) {
     check(call);
@@ -47161,408 +48024,17 @@ DTRAIN_DEFINED std::optional<Cause> Communicator::failure() const {
 
 }  // namespace DTRAIN_NAMESPACE::backend::shared_memory
 
-// ---- dtrain/topology/hierarchical/collectives.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::topology {
-
-DTRAIN_DEFINED std::span<const AllReduceVariant> hierarchical_variants(const NodeLayout& layout, DType wire) noexcept {
-  static constexpr AllReduceVariant in_f32{"Hierarchical in f32", true, false};
-  static constexpr AllReduceVariant flat{"Flat", false, false};
-  static constexpr AllReduceVariant plain[] = {{"Hierarchical"}, flat};
-  static constexpr AllReduceVariant with_bf16[] = {{"Hierarchical in bf16"}, in_f32, flat};
-  static constexpr AllReduceVariant with_f16[] = {{"Hierarchical in f16"}, in_f32, flat};
-  const bool is_flat = layout.ranks == layout.nodes;  // without the wire type
-  if (layout.nodes == 1 || (is_flat && wire == DType::f32)) return {};
-  if (wire == DType::f32) return plain;
-  const std::span<const AllReduceVariant> all = wire == DType::bf16 ? with_bf16 : with_f16;
-  return is_flat ? all.first(2) : all;
-}
-
-}  // namespace DTRAIN_NAMESPACE::topology
-
-// ---- dtrain/topology/hierarchical/node_layout.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::topology {
-
-DTRAIN_DEFINED bool NodeLayout::is_in_rank_order() const noexcept {
-  for (int rank = 0; rank < ranks; ++rank) {
-    if (places[static_cast<std::size_t>(rank)].node != rank / cross_node_groups) {
-      return false;
-    }
-  }
-  return is_uniform();
-}
-
-DTRAIN_DEFINED NodeLayout node_layout(const std::vector<int>& node_of, int rank) {
-  std::vector<int> order;  // numbers of the nodes, in the order of their first ranks
-  std::vector<std::vector<int>> members;
-  NodeLayout layout;
-  layout.ranks = static_cast<int>(node_of.size());
-  for (std::size_t other = 0; other < node_of.size(); ++other) {
-    const auto found = std::find(order.begin(), order.end(), node_of[other]);
-    const auto node = static_cast<std::size_t>(found - order.begin());
-    if (found == order.end()) {
-      order.push_back(node_of[other]);
-      members.emplace_back();
-    }
-    layout.places.push_back({static_cast<int>(node), static_cast<int>(members[node].size())});
-    members[node].push_back(static_cast<int>(other));
-  }
-  layout.node = layout.places[static_cast<std::size_t>(rank)].node;
-  layout.local_rank = layout.places[static_cast<std::size_t>(rank)].local_rank;
-  layout.nodes = static_cast<int>(order.size());
-  layout.node_members = members[static_cast<std::size_t>(layout.node)];
-  layout.local_size = static_cast<int>(layout.node_members.size());
-  layout.cross_node_groups = layout.local_size;
-  for (const std::vector<int>& node : members) {
-    layout.cross_node_groups = std::min(layout.cross_node_groups, static_cast<int>(node.size()));
-  }
-  if (layout.has_cross_node_group()) {
-    for (const std::vector<int>& node : members) {
-      layout.cross_node_members.push_back(node[static_cast<std::size_t>(layout.local_rank)]);
-    }
-  }
-  return layout;
-}
-
-DTRAIN_DEFINED NodeLayout exchange_node_layout(const backend::ChannelContext& context, Deadline deadline) {
-  const auto self = backend::StoreRank::of(context, deadline, "exchanging the nodes of channel '" + context.name + "'");
-  const auto own = [&] { return context.members.node_rank; };
-  const std::vector<int> node_of = backend::store_all_gather(self, context.name + "/nodes", own, "a rank's node");
-  return node_layout(node_of, context.members.rank);
-}
-
-DTRAIN_DEFINED backend::ChannelContext inside_node(const backend::ChannelContext& context, const NodeLayout& layout) {
-  backend::ChannelContext made = context;
-  made.name += "/node-" + std::to_string(layout.node);
-  made.members = context.members.in_part_of(layout.node_members);
-  made.members.other_host_rank = -1;
-  made.members.other_host.clear();
-  return made;
-}
-
-DTRAIN_DEFINED backend::ChannelContext across_nodes(const backend::ChannelContext& context, const NodeLayout& layout) {
-  backend::ChannelContext made = context;
-  made.name += "/across-" + std::to_string(layout.local_rank);
-  made.members = context.members.in_part_of(layout.cross_node_members);
-  return made;
-}
-
-}  // namespace DTRAIN_NAMESPACE::topology
-
-// ---- dtrain/launch/configuration/settings.hpp
-
-/// @file
-/// Settings: parsers of the variables for timeouts, log level and secret.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Defaults of DTRAIN_TIMEOUT_SECONDS and DTRAIN_LIVENESS_SECONDS.
-inline constexpr std::chrono::seconds default_timeout{600};
-inline constexpr std::chrono::seconds default_liveness{5};
-
-/// "12", "0.25", ".5": decimal digits with at most one point, in every locale; nullopt for any other text, and beyond
-/// 10,000,000 seconds. Digits below a nanosecond are dropped. libc++ has no std::from_chars(double) before version 20.
-inline std::optional<std::chrono::nanoseconds> decimal_seconds(std::string_view text) noexcept {
-  constexpr std::int64_t per_second = 1'000'000'000;
-  constexpr std::int64_t most = 10'000'000 * per_second;
-  std::int64_t total = 0;
-  std::int64_t unit = 0;  // nanoseconds of the next digit behind the point; 0 before the point
-  bool has_point = false;
-  bool has_digit = false;
-  for (const char character : text) {
-    if (character == '.' && !has_point) {
-      has_point = true;
-      unit = per_second / 10;
-      continue;
-    }
-    if (character < '0' || character > '9') {
-      return std::nullopt;
-    }
-    has_digit = true;
-    const std::int64_t digit = character - '0';
-    total = has_point ? total + digit * unit : total * 10 + digit * per_second;
-    unit /= 10;
-    if (total > most) {
-      return std::nullopt;
-    }
-  }
-  return has_digit ? std::optional(std::chrono::nanoseconds(total)) : std::nullopt;
-}
-
-/// A variable's seconds, which may have a fraction; `otherwise` if it is unset.
-/// @throws Error (usage) for a value that is not a number from 0.001 to 10,000,000
-inline std::chrono::nanoseconds seconds_setting(const identity::Variables& variables, const char* variable,
-                                                std::chrono::nanoseconds otherwise) {
-  const std::optional<std::string_view> value = variables.text(variable);
-  if (!value) {
-    return otherwise;
-  }
-  const std::optional<std::chrono::nanoseconds> seconds = decimal_seconds(*value);
-  if (!seconds || *seconds < std::chrono::milliseconds(1)) {
-    throw_error(Errc::usage, "{} is not a number of seconds from 0.001 to 10000000; correct it or unset it",
-                {identity::quoted(variable, *value)});
-  }
-  return *seconds;
-}
-
-/// Rounds up to milliseconds; at most 100 years, so that sums with it do not overflow.
-inline std::chrono::milliseconds in_milliseconds(std::chrono::nanoseconds time) {
-  constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);
-  return std::chrono::ceil<std::chrono::milliseconds>(std::min(time, longest));
-}
-
-/// @throws Error (usage) if DTRAIN_LOG is set and is no log level
-inline void check_log_setting(const identity::Variables& variables) {
-  const std::optional<std::string_view> value = variables.text("DTRAIN_LOG");
-  if (value && !log_level_named(*value)) {
-    throw_error(Errc::usage, "{} is no level; set it to off, error, warning, info or debug, or unset it",
-                {identity::quoted("DTRAIN_LOG", *value)});
-  }
-}
-
-namespace detail {
-
-/// A file's text without the white space at its end; the file may be a pipe, which is read to its end.
-/// Blocking: until the deadline. @throws Error (usage) if it cannot be read; Error (timeout)
-inline std::string secret_in_file(const std::string& path,
-                                  Deadline deadline = Deadline::after(std::chrono::seconds(10))) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  const std::string doing = format_text("reading the secret, {}", {identity::quoted("DTRAIN_SECRET_FILE", path)});
-  std::array<char, rendezvous::Secret::most_characters + 2> text{};
-  std::size_t length = 0;
-  ssize_t count = file ? 1 : -1;
-  while (count > 0 && length < text.size()) {
-    net::wait_descriptor(file.get(), POLLIN, deadline, doing);
-    count = ::read(file.get(), text.data() + length, text.size() - length);
-    if (count < 0 && (errno == EINTR || errno == EAGAIN)) {
-      count = 1;
-      continue;
-    }
-    length += count > 0 ? static_cast<std::size_t>(count) : 0;
-  }
-  if (count < 0) {
-    const std::string reason = std::system_category().message(errno);
-    throw_error(Errc::usage, "{} cannot be read ({}); name a file that holds the job's secret",
-                {identity::quoted("DTRAIN_SECRET_FILE", path), reason});
-  }
-  const std::string all(text.data(), length);
-  return all.substr(0, all.find_last_not_of(" \t\r\n") + 1);
-}
-
-}  // namespace detail
-
-/// The job's secret; nullopt if no variable is set. Blocking: reads the file.
-/// @throws Error (usage) for a secret that is too short, a file that cannot be read, or both variables
-inline std::optional<rendezvous::Secret> secret_setting(const identity::Variables& variables) {
-  const std::optional<std::string_view> text = variables.text("DTRAIN_SECRET");
-  const std::optional<std::string_view> file = variables.text("DTRAIN_SECRET_FILE");
-  if (text && file) {
-    throw_error(Errc::usage, "DTRAIN_SECRET and DTRAIN_SECRET_FILE are both set; unset one of them");
-  }
-  if (text) {
-    return rendezvous::Secret::of(std::string(*text), "DTRAIN_SECRET");
-  }
-  if (file) {
-    return rendezvous::Secret::of(detail::secret_in_file(std::string(*file)), "the file that DTRAIN_SECRET_FILE names");
-  }
-  return std::nullopt;
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/configuration/worker_environment.hpp
-
-/// @file
-/// Worker environment: the variables that the per-node launcher sets for each worker, and by which a process knows that
-/// it is one; pure.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Values that the workers of a node share.
-struct NodePlan {
-  DTRAIN_MEMBERS_NOT_INLINED(NodePlan);
-
-  int workers = 1;
-  int first_rank = 0;  ///< number of workers of nodes with a lower node rank
-  int world_size = 1;  ///< number of workers of all nodes
-  int min_ranks = 0;   ///< of an elastic job, which starts its workers without a rank; 0: the job is not elastic
-  int node_rank = 0;
-  int node_count = 1;
-  std::string master_addr;
-  int master_port = 0;
-  std::string secret;               ///< of the job's store; empty if the launcher's environment has it
-  int attempt = 0;                  ///< number of earlier starts of the workers
-  int cores = 1;                    ///< of this node, for all workers
-  bool is_bound = false;            ///< whether each worker may use some of the cores only
-  std::string launcher_process;     ///< its process id
-  bool stdout_is_terminal = false;  ///< of the launcher
-  bool stderr_is_terminal = false;  ///< of the launcher
-};
-
-namespace detail {
-
-/// Whether the variable describes the launcher's process as a rank of MPI or torchrun. Workers must not inherit it.
-inline bool describes_the_launcher(std::string_view variable) noexcept {
-  constexpr std::array<std::string_view, 4> prefixes{"OMPI_COMM_WORLD_", "PMI", "MV2_", "TORCHELASTIC_"};
-  return variable == "DTRAIN_LAUNCHER" || variable == "DTRAIN_WRAPPED" || variable == "PALS_RANKID" ||
-         std::any_of(prefixes.begin(), prefixes.end(),
-                     [&](std::string_view prefix) { return variable.substr(0, prefix.size()) == prefix; });
-}
-
-}  // namespace detail
-
-/// The environment of one worker. @param base the launcher's own environment
-inline identity::Environment worker_environment(const identity::Environment& base, const NodePlan& plan,
-                                                int local_rank) {
-  identity::Environment environment;
-  for (const auto& [variable, value] : base) {
-    if (!detail::describes_the_launcher(variable)) {
-      environment.emplace(variable, value);
-    }
-  }
-  const std::array<std::pair<const char*, std::string>, 7> common{{
-      {"RANK", std::to_string(plan.first_rank + local_rank)},
-      {"WORLD_SIZE", std::to_string(plan.world_size)},
-      {"LOCAL_RANK", std::to_string(local_rank)},
-      {"LOCAL_WORLD_SIZE", std::to_string(plan.workers)},
-      {"NODE_RANK", std::to_string(plan.node_rank)},
-      {"MASTER_ADDR", plan.master_addr},
-      {"MASTER_PORT", std::to_string(plan.master_port)},
-  }};
-  for (const auto& [variable, value] : common) {
-    environment[variable] = value;
-    environment[std::string("DTRAIN_") + variable] = value;
-  }
-  if (plan.min_ranks != 0) {
-    for (const char* const name : {"RANK", "WORLD_SIZE", "DTRAIN_RANK"}) {
-      environment.erase(name);
-    }
-    environment["DTRAIN_WORLD_SIZE"] = format_text("{}:{}", {plan.min_ranks, plan.world_size});
-  }
-  environment["DTRAIN_NODE_COUNT"] = std::to_string(plan.node_count);
-  environment["DTRAIN_ATTEMPT"] = std::to_string(plan.attempt);
-  environment["DTRAIN_LAUNCHER_PROCESS"] = plan.launcher_process;
-  environment["DTRAIN_STDOUT_IS_TERMINAL"] = plan.stdout_is_terminal ? "1" : "0";
-  environment["DTRAIN_STDERR_IS_TERMINAL"] = plan.stderr_is_terminal ? "1" : "0";
-  environment.erase("DTRAIN_NODE_CORES");  // of a launcher around this one
-  if (plan.is_bound) {
-    environment["DTRAIN_NODE_CORES"] = std::to_string(plan.cores);
-  }
-  if (!plan.secret.empty()) {
-    environment["DTRAIN_SECRET"] = plan.secret;
-    environment.erase("DTRAIN_SECRET_FILE");
-  }
-  if (std::string& threads = environment["OMP_NUM_THREADS"]; threads.empty()) {
-    threads = std::to_string(std::max(1, plan.cores / plan.workers));
-  }
-  return environment;
-}
-
-/// The environment of a launcher, without the identity of a worker of another job that may have started it.
-inline identity::Environment without_outer_job(const identity::Environment& environment) {
-  if (environment.count("DTRAIN_LAUNCHER_PROCESS") == 0) {
-    return environment;
-  }
-  identity::Environment outside = environment;
-  for (const std::string name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_COUNT",
-                                 "NODE_CORES", "MASTER_ADDR", "MASTER_PORT", "LAUNCHER_PROCESS", "ATTEMPT"}) {
-    outside.erase(name);
-    outside.erase(format_text("DTRAIN_{}", {name}));
-  }
-  return outside;
-}
-
-/// Whether DTRAIN_WORLD_SIZE is MIN:MAX.
-inline bool is_elastic_worker(const identity::Variables& variables) {
-  return variables.text("DTRAIN_WORLD_SIZE").value_or("").find(':') != std::string_view::npos;
-}
-
-/// Whether this is the environment of a worker that the process `parent` started itself. A child of a worker inherits
-/// the variables, but has another parent.
-inline bool is_worker_environment(const identity::Environment& environment, long parent) {
-  const identity::Variables variables(environment);
-  const bool is_rank = variables.has("DTRAIN_RANK") || is_elastic_worker(variables);
-  return is_rank && variables.text("DTRAIN_LAUNCHER_PROCESS") == std::to_string(parent);
-}
-
-/// Set in a wrapped worker's environment. The worker unsets it, because its own children are no workers.
-inline constexpr const char* wrapped_variable = "DTRAIN_WRAPPED";
-
-/// The launcher's process id from the environment of a wrapped worker; nullopt for other processes. Pure.
-inline std::optional<pid_t> launcher_of_wrapped(const identity::Environment& environment) {
-  const identity::Variables variables(environment);
-  const std::optional<std::string_view> launcher = variables.text("DTRAIN_LAUNCHER_PROCESS");
-  const bool is_wrapped = variables.has(wrapped_variable) && variables.has("DTRAIN_RANK") && launcher;
-  return is_wrapped ? std::optional<pid_t>(identity::parse_integer(*launcher)) : std::nullopt;
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/diagnostics/system_files.hpp
-
-/// @file
-/// System files (/proc, /sys, /etc), below a root folder that a test can choose.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Reads files; a file that cannot be read counts as missing. Paths begin with '/', and are relative to the root.
-class SystemFiles {
- public:
-  static constexpr std::size_t most_bytes = std::size_t{64} << 10;
-  static constexpr std::size_t most_names = 1024;
-
-  /// @param root a folder that has the files of this machine or of another one: /sys, /proc, /etc, /opt
-  DTRAIN_NOT_INLINED explicit SystemFiles(std::string root = "/") : root_(std::move(root)) {
-    while (!root_.empty() && root_.back() == '/') {
-      root_.pop_back();
-    }
-  }
-
-  /// A regular file's first bytes, at most `most`; nullopt if the file is not regular or cannot be read.
-  DTRAIN_NOT_INLINED std::optional<std::string> text(const std::string& path, std::size_t most = most_bytes) const {
-    return read_small_file(root_ + path, most);
-  }
-
-  /// A file's first line without the spaces at its end.
-  DTRAIN_NOT_INLINED std::optional<std::string> line(const std::string& path) const {
-    std::optional<std::string> all = text(path);
-    if (all) {
-      all->resize(std::min(all->find('\n'), all->size()));
-      all->resize(all->find_last_not_of(" \t\r") + 1);
-    }
-    return all;
-  }
-
-  /// Names in a folder, sorted; at most `most_names`.
-  DTRAIN_NOT_INLINED std::vector<std::string> names(const std::string& path) const {
-    const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir((root_ + path).c_str()), &::closedir);
-    std::vector<std::string> found;
-    const dirent* entry = nullptr;
-    while (folder && found.size() < most_names && (entry = ::readdir(folder.get())) != nullptr) {
-      const std::string_view name = static_cast<const char*>(entry->d_name);
-      if (name != "." && name != "..") {
-        found.emplace(std::upper_bound(found.begin(), found.end(), name), name);
-      }
-    }
-    return found;
-  }
-
- private:
-  std::string root_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
 // ---- dtrain/launch/configuration/core_binding.hpp
 
 /// @file
-/// Core binding: the CPUs on which each worker of a node runs (--bind).
+/// Core binding: the CPUs on which each worker of a node runs (--bind); GPU binding: those next to the NUMA node of
+/// each worker's GPU (--bind=auto), without the CUDA runtime. PerNode calls it before it starts workers; spawn.hpp
+/// binds them.
 
 namespace DTRAIN_NAMESPACE::launch {
 
 /// - `automatic`: as `core` for several workers that compute on the host, if each can have a core; for workers that
-///   compute on GPUs see gpu_binding.hpp; else as `none`.
+///   compute on GPUs see cpus_by_gpu(); else as `none`.
 /// - `core`: each worker has separate cores; numbers of cores differ by at most one.
 /// - `numa`: each worker has the cores of one NUMA node, or of several if these are more than the workers.
 /// - `none`: the system moves workers between all cores.
@@ -47588,7 +48060,7 @@ inline Cpus listed(const Cpus& cpus, std::string_view list) {
   return found;
 }
 
-/// The CPUs of each NUMA node that has some of them; all together if the system does not say.
+/// The CPUs of each NUMA node that has some of `cpus`; all together if the system does not name nodes.
 inline std::vector<Cpus> numa_nodes_of(const Cpus& cpus, const SystemFiles& files) {
   std::vector<Cpus> nodes;
   std::size_t count = 0;
@@ -47622,7 +48094,7 @@ inline std::vector<Cpus> cores_of(const Cpus& cpus, const SystemFiles& files) {
   return cores;
 }
 
-/// Shares `parts` out in order: worker i gets those from i * parts / workers on; at least one, if there are any.
+/// Shares `parts` out in order: worker i gets the parts from i * parts / workers on; at least one, if there are any.
 inline std::vector<Cpus> shared_out(const std::vector<Cpus>& parts, int workers) {
   std::vector<Cpus> shares;
   const auto count = static_cast<std::size_t>(workers);
@@ -47636,6 +48108,73 @@ inline std::vector<Cpus> shared_out(const std::vector<Cpus>& parts, int workers)
     std::sort(share.begin(), share.end());
   }
   return shares;
+}
+
+/// A GPU as NVIDIA's driver lists it in /proc/driver/nvidia/gpus.
+struct Gpu {
+  std::string address;  ///< on the PCI bus: "0000:3b:00.0"
+  std::string model;
+  std::string uuid;  ///< "GPU-" and hexadecimal digits; empty if the driver does not say
+};
+
+/// The value of a line "Name:  value" of the driver's file; empty without the line.
+inline std::string driver_value(std::string_view text, std::string_view name) {
+  const std::size_t begin = text.find(name);
+  if (begin == text.npos) {
+    return {};
+  }
+  std::string_view value = text.substr(begin + name.size());
+  value = value.substr(0, value.find('\n'));
+  value.remove_prefix(std::min(value.find_first_not_of(" \t"), value.size()));
+  return std::string(value.substr(0, value.find_last_not_of(" \t\r") + 1));
+}
+
+/// This host's GPUs, in the order of their addresses.
+inline std::vector<Gpu> gpus_of(const SystemFiles& files) {
+  std::vector<Gpu> gpus;
+  for (const std::string& address : files.names("/proc/driver/nvidia/gpus")) {
+    const std::string text = files.text("/proc/driver/nvidia/gpus/" + address + "/information").value_or("");
+    gpus.push_back({address, driver_value(text, "Model:"), driver_value(text, "GPU UUID:")});
+  }
+  return gpus;
+}
+
+/// The GPUs that CUDA shows a worker, in CUDA's order: that of CUDA_VISIBLE_DEVICES, whose entries are indices or the
+/// beginnings of UUIDs. Without CUDA_DEVICE_ORDER=PCI_BUS_ID an index counts the fastest GPU first, which is the order
+/// of addresses if all GPUs are of one model.
+/// @returns empty if the order is unknown, if an entry names no GPU or a part of one (MIG), or under Slurm, whose
+/// indices count the job's GPUs alone
+inline std::vector<Gpu> visible_gpus(const std::vector<Gpu>& gpus, const identity::Variables& variables) {
+  const bool of_one_model =
+      std::all_of(gpus.begin(), gpus.end(), [&](const Gpu& gpu) { return gpu.model == gpus[0].model; });
+  const bool has_order = of_one_model || variables.text("CUDA_DEVICE_ORDER") == "PCI_BUS_ID";
+  if (!has_order || variables.has("SLURM_JOB_ID")) {
+    return {};
+  }
+  std::optional<std::string_view> list = variables.text("CUDA_VISIBLE_DEVICES");
+  if (!list) {
+    return gpus;
+  }
+  std::vector<Gpu> visible;
+  while (!list->empty()) {
+    const std::string_view entry = next_entry(*list, ',');
+    const std::optional<int> index = identity::parse_integer(entry);
+    const auto found = std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& gpu) {
+      return index ? &gpu - gpus.data() == *index : entry.starts_with("GPU-") && gpu.uuid.starts_with(entry);
+    });
+    if (found == gpus.end()) {
+      return {};
+    }
+    visible.push_back(*found);
+  }
+  return visible;
+}
+
+/// The CPUs of `cpus` next to a GPU; empty if the system names no NUMA node of the GPU, as on most virtual machines.
+inline Cpus cpus_near(const Gpu& gpu, const Cpus& cpus, const SystemFiles& files) {
+  const std::string device = "/sys/bus/pci/devices/" + gpu.address;
+  const std::string node = files.line(device + "/numa_node").value_or("-1");
+  return identity::parse_integer(node) ? listed(cpus, files.line(device + "/local_cpulist").value_or("")) : Cpus{};
 }
 
 }  // namespace detail
@@ -47702,13 +48241,47 @@ inline std::string text_of(const Cpus& cpus) {
   return joined(rendezvous::rank_ranges(cpus, cpus.size()), ",");
 }
 
+/// The CPUs of each worker: those of the NUMA node of its GPU. Workers of one NUMA node share its cores out, or have
+/// all of them if they are fewer than the workers. Worker i has GPU i, modulo their number (identity::choose_device).
+/// @param cpus those that this process may use: no worker gets another one
+/// @param visible_devices CUDA's count of visible devices, which differs if the system hides some of them, or parts of
+/// one
+/// @returns empty, which binds no worker, unless the system names the NUMA node of every worker's GPU
+/// Source: proc driver files of NVIDIA's Linux driver README; Documentation/ABI/testing/sysfs-bus-pci in Linux.
+inline std::vector<Cpus> cpus_by_gpu(int workers, const Cpus& cpus, const identity::Variables& variables,
+                                     int (*visible_devices)(), const SystemFiles& files = SystemFiles()) {
+  const std::vector<detail::Gpu> gpus = detail::visible_gpus(detail::gpus_of(files), variables);
+  if (gpus.empty() || static_cast<std::size_t>(visible_devices()) != gpus.size()) {
+    return {};
+  }
+  const auto count = static_cast<std::size_t>(workers);
+  std::map<Cpus, std::vector<std::size_t>> workers_near;
+  for (std::size_t worker = 0; worker < count; ++worker) {
+    workers_near[detail::cpus_near(gpus[worker % gpus.size()], cpus, files)].push_back(worker);
+  }
+  if (workers_near.begin()->first.empty()) {
+    return {};
+  }
+  std::vector<Cpus> bound(count);
+  for (const auto& [near, together] : workers_near) {
+    const std::vector<Cpus> cores = detail::cores_of(near, files);
+    const bool suffice = cores.size() >= together.size();
+    const std::vector<Cpus> shares =
+        detail::shared_out(suffice ? cores : std::vector<Cpus>{near}, static_cast<int>(together.size()));
+    for (std::size_t i = 0; i < together.size(); ++i) {
+      bound[together[i]] = shares[i];
+    }
+  }
+  return bound;
+}
+
 }  // namespace DTRAIN_NAMESPACE::launch
 
 // ---- dtrain/launch/configuration/flags.hpp
 
 /// @file
 /// Launcher flags: help text, and parser that removes them from a program's command line; command words: a command line
-/// split with the quotes of a shell.
+/// split with the quotes of a shell. PerNode calls the parser.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -47988,117 +48561,123 @@ inline void refuse_launcher_flags(const std::vector<std::string>& arguments) {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/configuration/gpu_binding.hpp
+// ---- dtrain/launch/configuration/settings.hpp
 
 /// @file
-/// GPU binding: computes the CPUs of each worker, next to the NUMA node of its GPU (--bind=auto), without the CUDA
-/// runtime; spawn.hpp binds the worker.
+/// Settings: parsers of timeouts, log level and secret for rank_process.hpp and node_launcher_options.hpp.
 
 namespace DTRAIN_NAMESPACE::launch {
 
+/// Defaults of DTRAIN_TIMEOUT_SECONDS and DTRAIN_LIVENESS_SECONDS.
+inline constexpr std::chrono::seconds default_timeout{600};
+inline constexpr std::chrono::seconds default_liveness{5};
+
+/// "12", "0.25", ".5": decimal digits with at most one point, in every locale; nullopt for any other text, and beyond
+/// 10,000,000 seconds. Digits below a nanosecond are dropped. libc++ has no std::from_chars(double) before version 20.
+inline std::optional<std::chrono::nanoseconds> decimal_seconds(std::string_view text) noexcept {
+  constexpr std::int64_t per_second = 1'000'000'000;
+  constexpr std::int64_t most = 10'000'000 * per_second;
+  std::int64_t total = 0;
+  std::int64_t unit = 0;  // nanoseconds of the next digit behind the point; 0 before the point
+  bool has_point = false;
+  bool has_digit = false;
+  for (const char character : text) {
+    if (character == '.' && !has_point) {
+      has_point = true;
+      unit = per_second / 10;
+      continue;
+    }
+    if (character < '0' || character > '9') {
+      return std::nullopt;
+    }
+    has_digit = true;
+    const std::int64_t digit = character - '0';
+    total = has_point ? total + digit * unit : total * 10 + digit * per_second;
+    unit /= 10;
+    if (total > most) {
+      return std::nullopt;
+    }
+  }
+  return has_digit ? std::optional(std::chrono::nanoseconds(total)) : std::nullopt;
+}
+
+/// A variable's seconds, which may have a fraction; `otherwise` if it is unset.
+/// @throws Error (usage) for a value that is not a number from 0.001 to 10,000,000
+inline std::chrono::nanoseconds seconds_setting(const identity::Variables& variables, const char* variable,
+                                                std::chrono::nanoseconds otherwise) {
+  const std::optional<std::string_view> value = variables.text(variable);
+  if (!value) {
+    return otherwise;
+  }
+  const std::optional<std::chrono::nanoseconds> seconds = decimal_seconds(*value);
+  if (!seconds || *seconds < std::chrono::milliseconds(1)) {
+    throw_error(Errc::usage, "{} is not a number of seconds from 0.001 to 10000000; correct it or unset it",
+                {identity::quoted(variable, *value)});
+  }
+  return *seconds;
+}
+
+/// Rounds up to milliseconds; at most 100 years, so that sums with it do not overflow.
+inline std::chrono::milliseconds in_milliseconds(std::chrono::nanoseconds time) {
+  constexpr std::chrono::nanoseconds longest = std::chrono::hours(24 * 365 * 100);
+  return std::chrono::ceil<std::chrono::milliseconds>(std::min(time, longest));
+}
+
+/// @throws Error (usage) if DTRAIN_LOG is set and is no log level
+inline void check_log_setting(const identity::Variables& variables) {
+  const std::optional<std::string_view> value = variables.text("DTRAIN_LOG");
+  if (value && !log_level_named(*value)) {
+    throw_error(Errc::usage, "{} is no level; set it to off, error, warning, info or debug, or unset it",
+                {identity::quoted("DTRAIN_LOG", *value)});
+  }
+}
+
 namespace detail {
 
-/// A GPU as NVIDIA's driver lists it in /proc/driver/nvidia/gpus.
-struct Gpu {
-  std::string address;  ///< on the PCI bus: "0000:3b:00.0"
-  std::string model;
-  std::string uuid;  ///< "GPU-" and hexadecimal digits; empty if the driver does not say
-};
-
-/// The value of a line "Name:  value" of the driver's file; empty without the line.
-inline std::string driver_value(std::string_view text, std::string_view name) {
-  const std::size_t begin = text.find(name);
-  if (begin == text.npos) {
-    return {};
-  }
-  std::string_view value = text.substr(begin + name.size());
-  value = value.substr(0, value.find('\n'));
-  value.remove_prefix(std::min(value.find_first_not_of(" \t"), value.size()));
-  return std::string(value.substr(0, value.find_last_not_of(" \t\r") + 1));
-}
-
-/// This host's GPUs, in the order of their addresses.
-inline std::vector<Gpu> gpus_of(const SystemFiles& files) {
-  std::vector<Gpu> gpus;
-  for (const std::string& address : files.names("/proc/driver/nvidia/gpus")) {
-    const std::string text = files.text("/proc/driver/nvidia/gpus/" + address + "/information").value_or("");
-    gpus.push_back({address, driver_value(text, "Model:"), driver_value(text, "GPU UUID:")});
-  }
-  return gpus;
-}
-
-/// The GPUs that CUDA shows a worker, in CUDA's order: that of CUDA_VISIBLE_DEVICES, whose entries are indices or the
-/// beginnings of UUIDs. Without CUDA_DEVICE_ORDER=PCI_BUS_ID an index counts the fastest GPU first, which is the order
-/// of addresses if all GPUs are of one model.
-/// @returns empty if the order is unknown, if an entry names no GPU or a part of one (MIG), or under Slurm, whose
-/// indices count the job's GPUs alone
-inline std::vector<Gpu> visible_gpus(const std::vector<Gpu>& gpus, const identity::Variables& variables) {
-  const bool of_one_model =
-      std::all_of(gpus.begin(), gpus.end(), [&](const Gpu& gpu) { return gpu.model == gpus[0].model; });
-  const bool has_order = of_one_model || variables.text("CUDA_DEVICE_ORDER") == "PCI_BUS_ID";
-  if (!has_order || variables.has("SLURM_JOB_ID")) {
-    return {};
-  }
-  std::optional<std::string_view> list = variables.text("CUDA_VISIBLE_DEVICES");
-  if (!list) {
-    return gpus;
-  }
-  std::vector<Gpu> visible;
-  while (!list->empty()) {
-    const std::string_view entry = next_entry(*list, ',');
-    const std::optional<int> index = identity::parse_integer(entry);
-    const auto found = std::find_if(gpus.begin(), gpus.end(), [&](const Gpu& gpu) {
-      return index ? &gpu - gpus.data() == *index : entry.starts_with("GPU-") && gpu.uuid.starts_with(entry);
-    });
-    if (found == gpus.end()) {
-      return {};
+/// A file's text without the white space at its end; the file may be a pipe, which is read to its end.
+/// Blocking: until the deadline. @throws Error (usage) if it cannot be read; Error (timeout)
+inline std::string secret_in_file(const std::string& path,
+                                  Deadline deadline = Deadline::after(std::chrono::seconds(10))) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  const std::string doing = format_text("reading the secret, {}", {identity::quoted("DTRAIN_SECRET_FILE", path)});
+  std::array<char, rendezvous::Secret::most_characters + 2> text{};
+  std::size_t length = 0;
+  ssize_t count = file ? 1 : -1;
+  while (count > 0 && length < text.size()) {
+    wait_descriptor(file.get(), POLLIN, deadline, doing);
+    count = ::read(file.get(), text.data() + length, text.size() - length);
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) {
+      count = 1;
+      continue;
     }
-    visible.push_back(*found);
+    length += count > 0 ? static_cast<std::size_t>(count) : 0;
   }
-  return visible;
-}
-
-/// The CPUs of `cpus` next to a GPU; empty if the system names no NUMA node of the GPU, as on most virtual machines.
-inline Cpus cpus_near(const Gpu& gpu, const Cpus& cpus, const SystemFiles& files) {
-  const std::string device = "/sys/bus/pci/devices/" + gpu.address;
-  const std::string node = files.line(device + "/numa_node").value_or("-1");
-  return identity::parse_integer(node) ? listed(cpus, files.line(device + "/local_cpulist").value_or("")) : Cpus{};
+  if (count < 0) {
+    const std::string reason = std::system_category().message(errno);
+    throw_error(Errc::usage, "{} cannot be read ({}); name a file that holds the job's secret",
+                {identity::quoted("DTRAIN_SECRET_FILE", path), reason});
+  }
+  const std::string all(text.data(), length);
+  return all.substr(0, all.find_last_not_of(" \t\r\n") + 1);
 }
 
 }  // namespace detail
 
-/// The CPUs of each worker: those of the NUMA node of its GPU. Workers of one NUMA node share its cores out, or have
-/// all of them if they are fewer than the workers. Worker i has GPU i, modulo their number (identity::choose_device).
-/// @param cpus those that this process may use: no worker gets another one
-/// @param visible_devices CUDA's count of visible devices, which differs if the system hides some of them, or parts of
-/// one
-/// @returns empty, which binds no worker, unless the system names the NUMA node of every worker's GPU
-/// Source: proc driver files of NVIDIA's Linux driver README; Documentation/ABI/testing/sysfs-bus-pci in Linux.
-inline std::vector<Cpus> cpus_by_gpu(int workers, const Cpus& cpus, const identity::Variables& variables,
-                                     int (*visible_devices)(), const SystemFiles& files = SystemFiles()) {
-  const std::vector<detail::Gpu> gpus = detail::visible_gpus(detail::gpus_of(files), variables);
-  if (gpus.empty() || static_cast<std::size_t>(visible_devices()) != gpus.size()) {
-    return {};
+/// The job's secret; nullopt if no variable is set. Blocking: reads the file.
+/// @throws Error (usage) for a secret that is too short, a file that cannot be read, or both variables
+inline std::optional<rendezvous::Secret> secret_setting(const identity::Variables& variables) {
+  const std::optional<std::string_view> text = variables.text("DTRAIN_SECRET");
+  const std::optional<std::string_view> file = variables.text("DTRAIN_SECRET_FILE");
+  if (text && file) {
+    throw_error(Errc::usage, "DTRAIN_SECRET and DTRAIN_SECRET_FILE are both set; unset one of them");
   }
-  const auto count = static_cast<std::size_t>(workers);
-  std::map<Cpus, std::vector<std::size_t>> workers_near;
-  for (std::size_t worker = 0; worker < count; ++worker) {
-    workers_near[detail::cpus_near(gpus[worker % gpus.size()], cpus, files)].push_back(worker);
+  if (text) {
+    return rendezvous::Secret::of(std::string(*text), "DTRAIN_SECRET");
   }
-  if (workers_near.begin()->first.empty()) {
-    return {};
+  if (file) {
+    return rendezvous::Secret::of(detail::secret_in_file(std::string(*file)), "the file that DTRAIN_SECRET_FILE names");
   }
-  std::vector<Cpus> bound(count);
-  for (const auto& [near, together] : workers_near) {
-    const std::vector<Cpus> cores = detail::cores_of(near, files);
-    const bool suffice = cores.size() >= together.size();
-    const std::vector<Cpus> shares =
-        detail::shared_out(suffice ? cores : std::vector<Cpus>{near}, static_cast<int>(together.size()));
-    for (std::size_t i = 0; i < together.size(); ++i) {
-      bound[together[i]] = shares[i];
-    }
-  }
-  return bound;
+  return std::nullopt;
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -48106,9 +48685,129 @@ inline std::vector<Cpus> cpus_by_gpu(int workers, const Cpus& cpus, const identi
 // ---- dtrain/launch/configuration/worker_program.hpp
 
 /// @file
-/// Worker program: a worker's command line, with this process's program, its loader and the command of --wrap.
+/// Worker program: the command line by which NodeLauncher starts a worker, with its loader and the command of --wrap;
+/// worker environment: the variables that the per-node launcher sets for each worker, and by which a process knows that
+/// it is one.
 
 namespace DTRAIN_NAMESPACE::launch {
+
+/// Values that the workers of a node share.
+struct NodePlan {
+  DTRAIN_MEMBERS_NOT_INLINED(NodePlan);
+
+  int workers = 1;
+  int first_rank = 0;  ///< number of workers of nodes with a lower node rank
+  int world_size = 1;  ///< number of workers of all nodes
+  int min_ranks = 0;   ///< of an elastic job, which starts its workers without a rank; 0: the job is not elastic
+  int node_rank = 0;
+  int node_count = 1;
+  std::string master_addr;
+  int master_port = 0;
+  std::string secret;               ///< of the job's store; empty if the launcher's environment has it
+  int attempt = 0;                  ///< number of earlier starts of the workers
+  int cores = 1;                    ///< of this node, for all workers
+  bool is_bound = false;            ///< whether each worker may use some of the cores only
+  std::string launcher_process;     ///< its process id
+  bool stdout_is_terminal = false;  ///< whether the launcher's is
+  bool stderr_is_terminal = false;  ///< whether the launcher's is
+};
+
+namespace detail {
+
+/// Whether the variable describes the launcher's process as a rank of MPI or torchrun. Workers must not inherit it.
+inline bool describes_the_launcher(std::string_view variable) noexcept {
+  constexpr std::array<std::string_view, 4> prefixes{"OMPI_COMM_WORLD_", "PMI", "MV2_", "TORCHELASTIC_"};
+  return variable == "DTRAIN_LAUNCHER" || variable == "DTRAIN_WRAPPED" || variable == "PALS_RANKID" ||
+         std::any_of(prefixes.begin(), prefixes.end(),
+                     [&](std::string_view prefix) { return variable.substr(0, prefix.size()) == prefix; });
+}
+
+}  // namespace detail
+
+/// The environment of one worker. @param base the launcher's own environment
+inline identity::Environment worker_environment(const identity::Environment& base, const NodePlan& plan,
+                                                int local_rank) {
+  identity::Environment environment;
+  for (const auto& [variable, value] : base) {
+    if (!detail::describes_the_launcher(variable)) {
+      environment.emplace(variable, value);
+    }
+  }
+  const std::array<std::pair<const char*, std::string>, 7> common{{
+      {"RANK", std::to_string(plan.first_rank + local_rank)},
+      {"WORLD_SIZE", std::to_string(plan.world_size)},
+      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"LOCAL_WORLD_SIZE", std::to_string(plan.workers)},
+      {"NODE_RANK", std::to_string(plan.node_rank)},
+      {"MASTER_ADDR", plan.master_addr},
+      {"MASTER_PORT", std::to_string(plan.master_port)},
+  }};
+  for (const auto& [variable, value] : common) {
+    environment[variable] = value;
+    environment[std::string("DTRAIN_") + variable] = value;
+  }
+  if (plan.min_ranks != 0) {
+    for (const char* const name : {"RANK", "WORLD_SIZE", "DTRAIN_RANK"}) {
+      environment.erase(name);
+    }
+    environment["DTRAIN_WORLD_SIZE"] = format_text("{}:{}", {plan.min_ranks, plan.world_size});
+  }
+  environment["DTRAIN_NODE_COUNT"] = std::to_string(plan.node_count);
+  environment["DTRAIN_ATTEMPT"] = std::to_string(plan.attempt);
+  environment["DTRAIN_LAUNCHER_PROCESS"] = plan.launcher_process;
+  environment["DTRAIN_STDOUT_IS_TERMINAL"] = plan.stdout_is_terminal ? "1" : "0";
+  environment["DTRAIN_STDERR_IS_TERMINAL"] = plan.stderr_is_terminal ? "1" : "0";
+  environment.erase("DTRAIN_NODE_CORES");  // of a launcher around this one
+  if (plan.is_bound) {
+    environment["DTRAIN_NODE_CORES"] = std::to_string(plan.cores);
+  }
+  if (!plan.secret.empty()) {
+    environment["DTRAIN_SECRET"] = plan.secret;
+    environment.erase("DTRAIN_SECRET_FILE");
+  }
+  if (std::string& threads = environment["OMP_NUM_THREADS"]; threads.empty()) {
+    threads = std::to_string(std::max(1, plan.cores / plan.workers));
+  }
+  return environment;
+}
+
+/// The environment of a launcher, without the identity of a worker of another job that may have started it.
+inline identity::Environment without_outer_job(const identity::Environment& environment) {
+  if (environment.count("DTRAIN_LAUNCHER_PROCESS") == 0) {
+    return environment;
+  }
+  identity::Environment outside = environment;
+  for (const std::string name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_COUNT",
+                                 "NODE_CORES", "MASTER_ADDR", "MASTER_PORT", "LAUNCHER_PROCESS", "ATTEMPT"}) {
+    outside.erase(name);
+    outside.erase(format_text("DTRAIN_{}", {name}));
+  }
+  return outside;
+}
+
+/// Whether DTRAIN_WORLD_SIZE is MIN:MAX.
+inline bool is_elastic_worker(const identity::Variables& variables) {
+  return variables.text("DTRAIN_WORLD_SIZE").value_or("").find(':') != std::string_view::npos;
+}
+
+/// Whether this is the environment of a worker that the process `parent` started itself. A child of a worker inherits
+/// the variables, but has another parent.
+inline bool is_worker_environment(const identity::Environment& environment, long parent) {
+  const identity::Variables variables(environment);
+  const bool is_rank = variables.has("DTRAIN_RANK") || is_elastic_worker(variables);
+  return is_rank && variables.text("DTRAIN_LAUNCHER_PROCESS") == std::to_string(parent);
+}
+
+/// Set in a wrapped worker's environment. The worker unsets it, because its own children are no workers.
+inline constexpr const char* wrapped_variable = "DTRAIN_WRAPPED";
+
+/// The launcher's process id from the environment of a wrapped worker; nullopt for other processes. Pure.
+inline std::optional<pid_t> launcher_of_wrapped(const identity::Environment& environment) {
+  const identity::Variables variables(environment);
+  const std::optional<std::string_view> launcher = variables.text("DTRAIN_LAUNCHER_PROCESS");
+  const bool is_wrapped = variables.has(wrapped_variable) && variables.has("DTRAIN_RANK") && launcher;
+  return is_wrapped ? std::optional<pid_t>(identity::parse_integer(*launcher)) : std::nullopt;
+}
 
 /// The program that each attempt starts, and its options.
 struct WorkerProgram {
@@ -48212,7 +48911,7 @@ inline CommandLine command_line_of(const WorkerProgram& program, int rank) {
 
 /// @file
 /// Network report: the interface by which other hosts of a job reach this one, found without network traffic, and
-/// reasons for a slow network. Rank 0 prints it at start, whoami --verbose on request.
+/// reasons for a slow network. NodeLauncher, or rank 0's RankProcess, prints it at start, whoami --verbose on request.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -48227,6 +48926,47 @@ inline std::string folder_of_interface(std::string_view name) {
 inline bool is_virtual(const std::vector<std::string>& files) {
   return std::none_of(files.begin(), files.end(),
                       [](const std::string& file) { return file == "device" || file.compare(0, 6, "lower_") == 0; });
+}
+
+/// The address of a name in a text with the format of /etc/hosts.
+inline std::optional<net::SocketAddress> address_in_hosts(std::string_view hosts, std::string_view name) {
+  while (!hosts.empty()) {
+    std::string_view line = next_entry(hosts, '\n');
+    line = line.substr(0, line.find('#'));
+    std::optional<net::SocketAddress> address;
+    while (!line.empty()) {
+      const std::size_t begin = std::min(line.find_first_not_of(" \t\r"), line.size());
+      line.remove_prefix(begin);
+      const std::string_view word = line.substr(0, line.find_first_of(" \t\r"));
+      line.remove_prefix(word.size());
+      if (!address) {
+        address = net::SocketAddress::from_numeric(word, 0);
+        if (!address) {
+          break;
+        }
+      } else if (word == name) {
+        return address;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+/// Whether a list of transports disables those whose names begin with one of `transports`.
+/// Example for {"rc"}: "sm" and "^rc" (all but rc) disable it, "rc,sm" and "^tcp" do not.
+inline bool leaves_out(std::string_view list, std::initializer_list<const char*> transports) {
+  const bool all_others = !list.empty() && list.front() == '^';
+  list.remove_prefix(all_others ? 1 : 0);
+  bool listed = false;
+  while (!list.empty()) {
+    std::string_view word = list.substr(0, list.find_first_of(",;"));
+    list.remove_prefix(word.size() + (word.size() < list.size() ? 1 : 0));
+    word.remove_prefix(!word.empty() && word.front() == '\\' ? 1 : 0);  // UCX: rc without auxiliary transports
+    for (const std::string_view transport : transports) {
+      listed = listed || word.substr(0, transport.size()) == transport;
+    }
+  }
+  return listed == all_others;
 }
 
 }  // namespace detail
@@ -48253,34 +48993,6 @@ inline std::string speed_text(std::optional<int> mbit) {
   }
   return text + " Gbit/s";
 }
-
-namespace detail {
-
-/// The address of a name in a text with the format of /etc/hosts.
-inline std::optional<net::SocketAddress> address_in_hosts(std::string_view hosts, std::string_view name) {
-  while (!hosts.empty()) {
-    std::string_view line = next_entry(hosts, '\n');
-    line = line.substr(0, line.find('#'));
-    std::optional<net::SocketAddress> address;
-    while (!line.empty()) {
-      const std::size_t begin = std::min(line.find_first_not_of(" \t\r"), line.size());
-      line.remove_prefix(begin);
-      const std::string_view word = line.substr(0, line.find_first_of(" \t\r"));
-      line.remove_prefix(word.size());
-      if (!address) {
-        address = net::SocketAddress::from_numeric(word, 0);
-        if (!address) {
-          break;
-        }
-      } else if (word == name) {
-        return address;
-      }
-    }
-  }
-  return std::nullopt;
-}
-
-}  // namespace detail
 
 /// The numeric address of the job's store, from the text itself or from /etc/hosts; else nullopt. Also nullopt for
 /// every address (0.0.0.0), and for a host name that is a loopback address here (Debian's 127.0.1.1), because it is
@@ -48337,27 +49049,6 @@ inline std::vector<std::string> active_infiniband_ports(const SystemFiles& files
   }
   return active;
 }
-
-namespace detail {
-
-/// Whether a list of transports disables those whose names begin with one of `transports`.
-/// Example for {"rc"}: "sm" and "^rc" (all but rc) disable it, "rc,sm" and "^tcp" do not.
-inline bool leaves_out(std::string_view list, std::initializer_list<const char*> transports) {
-  const bool all_others = !list.empty() && list.front() == '^';
-  list.remove_prefix(all_others ? 1 : 0);
-  bool listed = false;
-  while (!list.empty()) {
-    std::string_view word = list.substr(0, list.find_first_of(",;"));
-    list.remove_prefix(word.size() + (word.size() < list.size() ? 1 : 0));
-    word.remove_prefix(!word.empty() && word.front() == '\\' ? 1 : 0);  // UCX: rc without auxiliary transports
-    for (const std::string_view transport : transports) {
-      listed = listed || word.substr(0, transport.size()) == transport;
-    }
-  }
-  return listed == all_others;
-}
-
-}  // namespace detail
 
 /// Environment variables that disable InfiniBand for NCCL, UCX or libfabric, each as "NAME='value'".
 /// Sources: NCCL's, UCX's and libfabric's documentation of these variables.
@@ -48526,7 +49217,7 @@ inline NetworkReport local_network_report(const identity::Variables& variables,
 // ---- dtrain/launch/exit_status.hpp
 
 /// @file
-/// Exit status of a process: exit code or signal, as a number for exit() and as text.
+/// Exit status of a process that Workers reaped: exit code or signal, as a number for exit() and as text.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -48595,7 +49286,7 @@ struct ExitStatus {
 
 /// @file
 /// Job result: exit code, report and restart decision, from the ends of an attempt on all nodes; failure analysis: the
-/// first failed worker, from the ends of all. Pure.
+/// first failed worker, from the ends of all. Pure. JobCoordinator on node 0 decides it.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -48712,7 +49403,7 @@ struct NodeEnd {
   int stop_signal = 0;                  ///< SIGINT or SIGTERM that requested the job's end, or 0
   bool interrupted = false;             ///< a signal arrived after which the job is not restarted
   bool started = true;                  ///< false if the job was stopped before it had workers
-  bool abandoned = false;               ///< a killed process did not end: the kernel holds it
+  bool abandoned = false;               ///< a killed process did not end in time
 };
 
 /// Lines as a program wrote them.
@@ -48732,11 +49423,6 @@ inline void fields(Serializer& of, NodeEnd& end) {
   of.flag(end.started);
   of.flag(end.abandoned);
 }
-
-/// --max-restarts. Attempts count from 0.
-struct RestartPolicy {
-  int max_restarts = 0;
-};
 
 /// The same on every launcher of the job.
 struct JobResult {
@@ -48765,9 +49451,9 @@ inline const NodeEnd* first_node(const std::vector<NodeEnd>& nodes, const std::o
 }
 
 /// @param nodes one for each node, in order
-/// @param attempt counts from 0
+/// @param max_restarts --max-restarts @param attempt counts from 0
 inline JobResult decide_result(const std::vector<NodeEnd>& nodes, const std::optional<Cause>& cause, int first_reported,
-                               const RestartPolicy& policy, int attempt) {
+                               int max_restarts, int attempt) {
   int stop_signal = 0;
   bool interrupted = false;
   bool started = true;
@@ -48806,10 +49492,10 @@ inline JobResult decide_result(const std::vector<NodeEnd>& nodes, const std::opt
     result.report = failure_report(*node->first, secondary, cause, node->host, node->last_lines);
     // After a usage error, the next attempt would have the same command line and environment.
     const bool is_usage = node->first->exit_code() == exit_code_usage;
-    result.restart = !interrupted && attempt < policy.max_restarts && !is_usage;
+    result.restart = !interrupted && attempt < max_restarts && !is_usage;
     if (result.restart) {
       result.report.push_back(
-          format_text("attempt {} of {} begins: {}", {attempt + 2, policy.max_restarts + 1, result.report.front()}));
+          format_text("attempt {} of {} begins: {}", {attempt + 2, max_restarts + 1, result.report.front()}));
     }
   }
   return result;
@@ -48817,122 +49503,10 @@ inline JobResult decide_result(const std::vector<NodeEnd>& nodes, const std::opt
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/nodes/launcher_records.hpp
-
-/// @file
-/// Launcher records: keys and values that the launchers of a job exchange in node 0's store.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// Keys of an attempt begin with "attempt/" and its number. Stop requests are of the job, not of an attempt.
-class LauncherKeys {
- public:
-  explicit LauncherKeys(int attempt) : attempt_(format_text("attempt/{}/", {attempt})) {}
-
-  static std::string node_info(int node) { return "node/" + std::to_string(node); }        ///< NodeInfo
-  static std::string table() { return "nodes"; }                                           ///< NodeTable
-  static std::string stop(int count) { return "stop/" + std::to_string(count); }           ///< a signal
-  std::string start() const { return attempt_ + "start"; }                                 ///< ranks can join
-  std::string complete() const { return attempt_ + "complete"; }                           ///< all ranks have joined
-  std::string cause() const { return attempt_ + "cause"; }                                 ///< FailureRecord
-  std::string failing() const { return attempt_ + "failing"; }                             ///< FailureRecord
-  std::string left(int rank) const { return format_text("{}left/{}", {attempt_, rank}); }  ///< it has left
-  std::string end(int node) const { return format_text("{}end/{}", {attempt_, node}); }    ///< NodeEnd
-  std::string job_result() const { return attempt_ + "job_result"; }                       ///< JobResult
-
- private:
-  std::string attempt_;
-};
-
-/// The subject of the sentence about a value that cannot be read (see from_bytes).
-inline constexpr std::string_view launcher_value = "what another launcher of this job wrote";
-
-/// A failure, as a launcher reports it to the others.
-struct FailureRecord {
-  Cause cause;
-  bool secondary = false;  ///< a worker's, caused by a failure that the ranks know already
-};
-
-inline void fields(Serializer& of, FailureRecord& record) {
-  rendezvous::fields(of, record.cause);
-  of.flag(record.secondary);
-}
-
-/// A launcher's information about its node.
-struct NodeInfo {
-  int workers = 1;
-  std::string host;     ///< its name, for messages
-  std::string host_id;  ///< see rendezvous/membership/host_identity.hpp
-};
-
-inline void fields(Serializer& of, NodeInfo& info) {
-  of.number(info.workers);
-  of.text(info.host, rendezvous::max_name_bytes);
-  of.text(info.host_id, rendezvous::max_name_bytes);
-}
-
-/// The table that node 0 sends to all launchers.
-struct NodeTable {
-  std::vector<int> workers;  ///< of each node
-  std::string problem;       ///< why these nodes cannot form a job; empty if they can
-
-  int node_count() const noexcept { return static_cast<int>(workers.size()); }
-
-  /// Number of ranks on nodes with a lower node rank.
-  int first_rank(int node) const noexcept {
-    return std::accumulate(workers.begin(), workers.begin() + std::min(node, node_count()), 0);
-  }
-  int world_size() const noexcept { return first_rank(node_count()); }
-};
-
-inline void fields(Serializer& of, NodeTable& table) {
-  of.list(table.workers, 0, rendezvous::max_world_size, [&of](int& workers) { of.number(workers); });
-  of.text(table.problem, rendezvous::max_sentence_bytes);
-}
-
-/// @param node_infos one for each node, in order
-inline NodeTable table_of(const std::vector<NodeInfo>& node_infos) {
-  NodeTable table;
-  std::map<std::string, std::size_t> node_of_host;
-  std::int64_t ranks = 0;
-  for (std::size_t node = 0; node < node_infos.size(); ++node) {
-    const NodeInfo& info = node_infos[node];
-    table.workers.push_back(info.workers);
-    ranks += info.workers;
-    const auto [position, is_new] = node_of_host.emplace(info.host_id, node);
-    if (!is_new && table.problem.empty()) {
-      table.problem = format_text(
-          "nodes {} and {} are one host, {}; start one launcher on each host (with more workers: --nproc-per-node), or "
-          "set another DTRAIN_HOST_ID for each to let one host be several nodes",
-          {position->second, node, info.host});
-    }
-    if (info.workers < 1 && table.problem.empty()) {
-      table.problem = format_text("node {} has {} workers", {node, info.workers});
-    }
-  }
-  if (ranks > rendezvous::max_world_size && table.problem.empty()) {
-    table.problem =
-        format_text("all nodes together have {} workers; at most {} are possible", {ranks, rendezvous::max_world_size});
-  }
-  return table;
-}
-
-/// "4 ranks on 2 nodes (3 on node 0, 1 on node 1)"; lists at most 8 nodes.
-inline std::string to_string(const NodeTable& table) {
-  constexpr std::size_t most = 8;
-  std::string text = format_text("{} ranks on {} nodes (", {table.world_size(), table.node_count()});
-  for (std::size_t node = 0; node < table.workers.size() && node < most; ++node) {
-    append_text(text, "{}{} on node {}", {node == 0 ? "" : ", ", table.workers[node], node});
-  }
-  return text + (table.workers.size() > most ? ", ...)" : ")");
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
 // ---- dtrain/launch/output/standard_stream.hpp
 
 /// @file
-/// Standard streams of a process: whether they can be waited for, are ready, or are lost.
+/// Standard streams of Console and TerminalOutput: whether they can be waited for, are ready, or are lost.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -48958,7 +49532,7 @@ inline bool takes_output(int descriptor) noexcept {
   return ::poll(&asked, 1, 0) == 1;
 }
 
-/// "stdout ('/dev/full')": a descriptor of this process, with the name of its file if it has one.
+/// "stdout ('/dev/full')": a descriptor of this process, with the name of its file if the descriptor has one.
 inline std::string stream_name(const std::string& name, int descriptor) {
   std::string target(4096, '\0');
   const std::string link = format_text("/proc/self/fd/{}", {descriptor});
@@ -48983,7 +49557,8 @@ inline std::string lost_output(const std::string& name, int descriptor, int erro
 // ---- dtrain/launch/output/console.hpp
 
 /// @file
-/// Console: the launcher's stdout or stderr; writes whole lines (LineSplitter) and does not block the loop.
+/// Terminal output: the launcher's stdout and stderr, which NodeLauncher owns; each has a Console, which writes whole
+/// lines (LineSplitter) and does not block the loop.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -49245,89 +49820,6 @@ class Console {
   async::ManualResetEvent room_;
 };
 
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/output/stdin_forwarder.hpp
-
-/// @file
-/// Stdin forwarder: passes the lines that are typed on the launcher's terminal to one worker.
-
-namespace DTRAIN_NAMESPACE::launch {
-
-/// The worker reads a pipe, because SIGTTIN stops a worker in its own process group when it reads the terminal.
-/// Lifetime: outlives the task of run(). Threads: the loop's.
-class StdinForwarder {
- public:
-  /// @param source a terminal's descriptor; the caller still owns it
-  /// @param pipe the writing end; closed at the end of the source, or when the worker has closed the reading end
-  StdinForwarder(async::EventLoop& loop, int source, Descriptor pipe)
-      : loop_(&loop), source_(source), pipe_(std::move(pipe)) {
-    const int flags = ::fcntl(pipe_.get(), F_GETFL);
-    if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
-      throw_errno("preparing the pipe of a worker's input");
-    }
-  }
-  StdinForwarder(const StdinForwarder&) = delete;
-  StdinForwarder& operator=(const StdinForwarder&) = delete;
-
-  /// Forwards until the pipe is closed.
-  async::Task<void> run() {
-    std::array<char, 4096> buffer;
-    while (pipe_) {
-      if (in_background()) {
-        co_await loop_->sleep_for(std::chrono::milliseconds(500));  // the shell reads the terminal now
-        continue;
-      }
-      const async::WakeReason ready = co_await loop_->readable(source_, Deadline::after(std::chrono::seconds(1)));
-      if (ready == async::WakeReason::timed_out || in_background()) {
-        continue;
-      }
-      const ssize_t count = ::read(source_, buffer.data(), buffer.size());
-      const int error = count < 0 ? errno : 0;
-      if (error == EINTR || error == EAGAIN) {
-        co_await loop_->sleep_for(std::chrono::milliseconds(10));
-      } else if (count <= 0) {
-        pipe_.reset();
-      } else {
-        co_await write_all(std::string_view(buffer.data(), static_cast<std::size_t>(count)));
-      }
-    }
-  }
-
- private:
-  bool in_background() const noexcept {
-    const pid_t foreground = ::tcgetpgrp(source_);
-    return foreground >= 0 && foreground != ::getpgrp();
-  }
-
-  async::Task<void> write_all(std::string_view bytes) {
-    while (pipe_ && !bytes.empty()) {
-      const ssize_t count = ::write(pipe_.get(), bytes.data(), bytes.size());
-      const int error = count < 0 ? errno : 0;
-      if (count >= 0) {
-        bytes.remove_prefix(static_cast<std::size_t>(count));
-      } else if (error == EAGAIN) {
-        co_await loop_->writable(pipe_.get(), Deadline::unbounded("the worker reads, or ends and closes the pipe"));
-      } else if (error != EINTR) {
-        pipe_.reset();  // the worker has closed its stdin or ended
-      }
-    }
-  }
-
-  async::EventLoop* loop_;
-  int source_;
-  Descriptor pipe_;
-};
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
-// ---- dtrain/launch/output/terminal_output.hpp
-
-/// @file
-/// Terminal output: the launcher's stdout and stderr.
-
-namespace DTRAIN_NAMESPACE::launch {
-
 /// If both are the same terminal, pipe or file, one console writes to it, so that a line on one does not break an
 /// unfinished line on the other. A write error of stdout is reported on stderr. Lifetime: the loop outlives it.
 /// Threads: the loop's.
@@ -49391,27 +49883,10 @@ class TerminalOutput {
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/launch/per_process.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::launch {
-
-DTRAIN_DEFINED StartResult PerProcess::start(int argc, char** argv) {
-  try {
-    JoinOptions options;
-    options.arguments = std::vector<std::string>(argv, argv + argc);
-    return StartResult(rank_process_of(std::move(options)));
-  } catch (const std::exception& error) {
-    log(LogLevel::error, error.what());
-    return StartResult(exit_code_usage);
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::launch
-
 // ---- dtrain/launch/process_tree.hpp
 
 /// @file
-/// Process tree: ancestors and descendants of a process, from /proc.
+/// Process tree: ancestors and descendants of a process, from /proc, for Workers and process_setup.hpp.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -49455,18 +49930,6 @@ inline std::optional<ProcessStatus> parse_process_status(std::string_view line) 
   return std::nullopt;
 }
 
-/// Removes the next decimal number from the text and returns it; nullopt if there is none.
-inline std::optional<pid_t> take_number(std::string_view& text) {
-  text.remove_prefix(std::min(text.find_first_not_of(" \n"), text.size()));
-  pid_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{}) {
-    return std::nullopt;
-  }
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  return number;
-}
-
 inline bool is_same_program(pid_t a, pid_t b) {
   struct ::stat first {};
   struct ::stat second {};
@@ -49504,8 +49967,8 @@ inline std::vector<pid_t> descendants_of(pid_t process) {
     for (const std::string& task : files.names(tasks)) {
       const std::string text = files.text(format_text("{}/{}/children", {tasks, task})).value_or("");
       std::string_view children = text;
-      while (const std::optional<pid_t> child = detail::take_number(children)) {
-        found.push_back(*child);
+      while (!children.empty()) {  // "12 13 "
+        if (const auto child = identity::parse_integer(next_entry(children, ' '))) found.push_back(*child);
       }
     }
   }
@@ -49532,7 +49995,7 @@ inline std::vector<pid_t> rank_below(pid_t wrapper) {
 
 /// @file
 /// Job identity: name and origin of the job of this process, by which the store distinguishes jobs; program build: name
-/// and build id (or digest) of its executable.
+/// and build id (or digest) of its executable. rank_process.hpp calls it.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -49711,12 +50174,13 @@ inline JobIdentity job_identity(const identity::Variables& variables, const iden
 // ---- dtrain/launch/shutdown_schedule.hpp
 
 /// @file
-/// Shutdown schedule: the times at which the launcher sends workers SIGTERM and SIGKILL; pure.
+/// Shutdown schedule: when Supervisor and ElasticSupervisor send workers SIGTERM and SIGKILL; pure.
 
 namespace DTRAIN_NAMESPACE::launch {
 
 /// Times that processes have to end. Processes that compute on devices end slower: they abort running operations, and
-/// the driver destroys their contexts. It does so after SIGKILL, too; until then their device memory is in use.
+/// the driver destroys their contexts. The driver destroys contexts after SIGKILL, too; until then their device memory
+/// is in use.
 struct ShutdownTimeouts {
   /// From the first failure on: the other workers can end by themselves, with a message. ThreadSanitizer delays a
   /// process's exit by a second.
@@ -49771,7 +50235,6 @@ class ShutdownSchedule {
     return Action::nothing;
   }
 
-  /// The time of the next action.
   std::optional<Clock::time_point> next() const {
     if (terminate_at_ && !terminated_) {
       return terminate_at_;
@@ -49800,7 +50263,7 @@ class ShutdownSchedule {
 // ---- dtrain/launch/configuration/node_launcher_options.hpp
 
 /// @file
-/// Node-launcher options: configuration of a node's launcher, from its flags and its environment.
+/// Node-launcher options: what PerNode configures a node's launcher with, from flags and environment.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -49821,7 +50284,7 @@ struct NodeLauncherOptions {
   ShutdownTimeouts shutdown_timeouts{};
   std::optional<std::string> host_id;
   std::string job;                           ///< its name, which launchers of several nodes compare; may be empty
-  std::optional<rendezvous::Secret> secret;  ///< of several nodes
+  std::optional<rendezvous::Secret> secret;  ///< shared by the launchers of several nodes
   std::optional<std::string> interface;      ///< where the store of several nodes listens: a name or an address
 };
 
@@ -50002,9 +50465,113 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
 
 /// @file
 /// Rendezvous of the launchers of all nodes, from joining to leaving, and the sentences about a launcher that is lost
-/// or does not join.
+/// or does not join; launcher records: keys and values that JobCoordinator and NodeRendezvous of each node write to
+/// node 0's store. JobCoordinator owns it.
 
 namespace DTRAIN_NAMESPACE::launch {
+
+/// Keys of an attempt begin with "attempt/" and its number. Stop requests concern the job, not an attempt.
+class LauncherKeys {
+ public:
+  explicit LauncherKeys(int attempt) : attempt_(format_text("attempt/{}/", {attempt})) {}
+
+  static std::string node_info(int node) { return "node/" + std::to_string(node); }        ///< NodeInfo
+  static std::string table() { return "nodes"; }                                           ///< NodeTable
+  static std::string stop(int count) { return "stop/" + std::to_string(count); }           ///< a signal
+  std::string start() const { return attempt_ + "start"; }                                 ///< ranks can join
+  std::string complete() const { return attempt_ + "complete"; }                           ///< all ranks have joined
+  std::string cause() const { return attempt_ + "cause"; }                                 ///< FailureRecord
+  std::string failing() const { return attempt_ + "failing"; }                             ///< FailureRecord
+  std::string left(int rank) const { return format_text("{}left/{}", {attempt_, rank}); }  ///< it has left
+  std::string end(int node) const { return format_text("{}end/{}", {attempt_, node}); }    ///< NodeEnd
+  std::string job_result() const { return attempt_ + "job_result"; }                       ///< JobResult
+
+ private:
+  std::string attempt_;
+};
+
+/// The subject of the sentence about a value that cannot be read (see from_bytes).
+inline constexpr std::string_view launcher_value = "what another launcher of this job wrote";
+
+/// A failure, as a launcher reports it to the others.
+struct FailureRecord {
+  Cause cause;
+  bool secondary = false;  ///< a worker's, caused by a failure that the ranks know already
+};
+
+inline void fields(Serializer& of, FailureRecord& record) {
+  rendezvous::fields(of, record.cause);
+  of.flag(record.secondary);
+}
+
+/// A launcher's information about its node.
+struct NodeInfo {
+  int workers = 1;
+  std::string host;     ///< its name, for messages
+  std::string host_id;  ///< see rendezvous/membership/host_identity.hpp
+};
+
+inline void fields(Serializer& of, NodeInfo& info) {
+  of.number(info.workers);
+  of.text(info.host, rendezvous::max_name_bytes);
+  of.text(info.host_id, rendezvous::max_name_bytes);
+}
+
+/// The table that node 0 sends to all launchers.
+struct NodeTable {
+  std::vector<int> workers;  ///< of each node
+  std::string problem;       ///< why these nodes cannot form a job; empty if they can
+
+  int node_count() const noexcept { return static_cast<int>(workers.size()); }
+
+  /// Number of ranks on nodes with a lower node rank.
+  int first_rank(int node) const noexcept {
+    return std::accumulate(workers.begin(), workers.begin() + std::min(node, node_count()), 0);
+  }
+  int world_size() const noexcept { return first_rank(node_count()); }
+};
+
+inline void fields(Serializer& of, NodeTable& table) {
+  of.list(table.workers, 0, rendezvous::max_world_size, [&of](int& workers) { of.number(workers); });
+  of.text(table.problem, rendezvous::max_sentence_bytes);
+}
+
+/// @param node_infos one for each node, in order
+inline NodeTable table_of(const std::vector<NodeInfo>& node_infos) {
+  NodeTable table;
+  std::map<std::string, std::size_t> node_of_host;
+  std::int64_t ranks = 0;
+  for (std::size_t node = 0; node < node_infos.size(); ++node) {
+    const NodeInfo& info = node_infos[node];
+    table.workers.push_back(info.workers);
+    ranks += info.workers;
+    const auto [position, is_new] = node_of_host.emplace(info.host_id, node);
+    if (!is_new && table.problem.empty()) {
+      table.problem = format_text(
+          "nodes {} and {} are one host, {}; start one launcher on each host (with more workers: --nproc-per-node), or "
+          "set another DTRAIN_HOST_ID for each to let one host be several nodes",
+          {position->second, node, info.host});
+    }
+    if (info.workers < 1 && table.problem.empty()) {
+      table.problem = format_text("node {} has {} workers", {node, info.workers});
+    }
+  }
+  if (ranks > rendezvous::max_world_size && table.problem.empty()) {
+    table.problem =
+        format_text("all nodes together have {} workers; at most {} are possible", {ranks, rendezvous::max_world_size});
+  }
+  return table;
+}
+
+/// "4 ranks on 2 nodes (3 on node 0, 1 on node 1)"; lists at most 8 nodes.
+inline std::string to_string(const NodeTable& table) {
+  constexpr std::size_t most = 8;
+  std::string text = format_text("{} ranks on {} nodes (", {table.world_size(), table.node_count()});
+  for (std::size_t node = 0; node < table.workers.size() && node < most; ++node) {
+    append_text(text, "{}{} on node {}", {node == 0 ? "" : ", ", table.workers[node], node});
+  }
+  return text + (table.workers.size() > most ? ", ...)" : ")");
+}
 
 /// @param cause the first cause of the launchers' job, in which node ranks are the ranks
 /// @param store the address where node 0's launcher listens
@@ -50091,7 +50658,6 @@ class NodeRendezvous {
     request.world_size = options_->node.node_count;
     request.job = options_->job;
     session_ = co_await rendezvous::StoreClient::join(*loop_, address, std::move(request), failure_, deadline);
-    missing_nodes_task_.cancel();
     store_.emplace(session_->weak_from_this(), nullptr);
     co_await exchange_node_info();
   }
@@ -50194,34 +50760,16 @@ class NodeRendezvous {
     job.job = options_->job;
     job.owner = format_text("the launcher of node 0 on host {}", {host_->name});
     job.join_deadline = deadline;
-    job.on_joined = [this](int node, const std::string&) { joined_.insert(node); };
+    job.missing_text = [this](const std::vector<int>& missing) {
+      return missing_nodes(missing, options_->node.node_count, duration_text(options_->join_timeout), store_text(),
+                           listens_at_);
+    };
     job.on_failure = [this](const Cause& cause) {
       if (!has_joined()) {  // it is joining, which cannot succeed any more
         failure_->set(cause);
       }
     };
     launchers_ = &server_->open(std::move(job));
-    missing_nodes_task_ = loop_->spawn(watch_missing_nodes(deadline));
-  }
-
-  /// Fails the job shortly before the store would, so that the sentence names nodes and not ranks.
-  async::Task<void> watch_missing_nodes(Deadline deadline) {
-    const Deadline::Clock::duration all = deadline.remaining();
-    const Deadline::Clock::duration before = 2 * std::min<Deadline::Clock::duration>(all / 10, std::chrono::seconds(1));
-    co_await loop_->sleep_for(all - before);
-    std::vector<int> missing;
-    for (int node = 0; node < options_->node.node_count; ++node) {
-      if (joined_.count(node) == 0) {
-        missing.push_back(node);
-      }
-    }
-    if (!missing.empty()) {
-      launchers_->post_failure(Cause{CauseKind::timeout,
-                                     -1,
-                                     {},
-                                     missing_nodes(missing, options_->node.node_count,
-                                                   duration_text(options_->join_timeout), store_text(), listens_at_)});
-    }
   }
 
   async::Task<void> exchange_node_info() {
@@ -50258,11 +50806,9 @@ class NodeRendezvous {
   FailureLatch::Subscription subscription_;
   std::optional<rendezvous::StoreServer> server_;  ///< on node 0 only
   rendezvous::JobServer* launchers_ = nullptr;     ///< the server's
-  std::set<int> joined_;
   rendezvous::StoreClient::Owner session_;
   std::optional<rendezvous::Store> store_;
   NodeTable table_;
-  async::TaskHandle missing_nodes_task_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -50271,7 +50817,7 @@ class NodeRendezvous {
 
 /// @file
 /// Job coordinator: ranks, attempts, failures and result of a job, agreed between the launchers of its nodes; rank
-/// rendezvous: the job in the store that the ranks of each attempt join.
+/// rendezvous: the job in the store that the ranks of each attempt join. NodeLauncher owns it.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -50348,7 +50894,7 @@ class RankRendezvous {
 
 /// Launchers of several nodes exchange keys in their own job in node 0's store. Node 0 opens the attempts, publishes
 /// the state of the ranks' store (first cause, other nodes' ranks that left, all joined), and decides the result. Each
-/// launcher reports its own workers. The only launcher of a job does the same without an exchange.
+/// launcher reports its own workers. The only launcher of a job decides without an exchange.
 /// Errors: if another launcher is lost, assign_ranks() and begin() throw JobFailed, and conclude() returns a result.
 /// Lifetime: the constructor's arguments outlive it. Threads: the loop's.
 class JobCoordinator {
@@ -50415,7 +50961,7 @@ class JobCoordinator {
     first_report_.reset();
     is_complete_ = false;
     left_.clear();
-    leaving_.clear();
+    watching_.clear();
     if (is_first()) {
       ranks_->open(attempt);
     }
@@ -50426,12 +50972,11 @@ class JobCoordinator {
       co_await node_rendezvous_.set(keys().start(), "start");
     } else {
       co_await node_rendezvous_.get(keys().start());
-      watching_cause_ = watch(keys().cause(), [this](const std::string& value) {
-        cause_ = from_bytes<FailureRecord>(value, launcher_value).cause;
-      });
-      watching_joins_ = watch(keys().complete(), [this](const std::string&) { is_complete_ = true; });
+      watch(keys().cause(),
+            [this](const std::string& value) { cause_ = from_bytes<FailureRecord>(value, launcher_value).cause; });
+      watch(keys().complete(), [this](const std::string&) { is_complete_ = true; });
     }
-    watching_failure_ = watch(keys().failing(), [this](const std::string& value) {
+    watch(keys().failing(), [this](const std::string& value) {
       first_report_ = from_bytes<FailureRecord>(value, launcher_value);
       if (is_first() && !first_report_->secondary) {
         ranks_->report_loss(first_report_->cause);
@@ -50455,7 +51000,7 @@ class JobCoordinator {
   /// store may not have read that yet. @pre the process has just ended
   async::Task<bool> has_left(int rank) {
     if (!is_first()) {
-      leaving_.push_back(watch(keys().left(rank), [this, rank](const std::string&) { left_.insert(rank); }));
+      watch(keys().left(rank), [this, rank](const std::string&) { left_.insert(rank); });
     }
     const Deadline deadline = Deadline::after(std::chrono::milliseconds(is_alone() ? 200 : 500));
     while (!knows_left(rank) && !is_lost(rank) && !node_rendezvous_.is_over() && !deadline.passed()) {
@@ -50544,7 +51089,7 @@ class JobCoordinator {
 
   JobResult decide(const std::vector<NodeEnd>& nodes) const {
     const int first_reported = first_report_ ? first_report_->cause.rank : -1;
-    return decide_result(nodes, first_cause(), first_reported, RestartPolicy{options_->max_restarts}, attempt_);
+    return decide_result(nodes, first_cause(), first_reported, options_->max_restarts, attempt_);
   }
 
   async::Task<JobResult> decide_for_all_nodes() {
@@ -50558,10 +51103,7 @@ class JobCoordinator {
 
   void stop_watching() {
     watching_stops_.cancel();
-    watching_cause_.cancel();
-    watching_joins_.cancel();
-    watching_failure_.cancel();
-    leaving_.clear();
+    watching_.clear();
   }
 
   /// Sets a key for the other launchers, if there are any.
@@ -50572,7 +51114,7 @@ class JobCoordinator {
     changed_->set();
   }
 
-  /// The same, but keeps an existing value.
+  /// publish(), but keeps an existing value.
   void publish_first(std::string key, std::string value) {
     loop_->spawn_detached(node_rendezvous_.set_first(std::move(key), std::move(value)), ignored());
   }
@@ -50586,9 +51128,9 @@ class JobCoordinator {
     }
   }
 
-  /// Calls the handler with the key's value when another launcher, or this one, has set the key.
-  async::TaskHandle watch(std::string key, std::function<void(const std::string&)> handler) {
-    return loop_->spawn(wait_for(std::move(key), std::move(handler)), ignored());
+  /// Calls the handler with the key's value when another launcher, or this one, has set the key in this attempt.
+  void watch(std::string key, std::function<void(const std::string&)> handler) {
+    watching_.push_back(loop_->spawn(wait_for(std::move(key), std::move(handler)), ignored()));
   }
 
   async::Task<void> wait_for(std::string key, std::function<void(const std::string&)> handler) {
@@ -50609,11 +51151,8 @@ class JobCoordinator {
   std::optional<FailureRecord> first_report_;  ///< the first report of any launcher
   bool is_complete_ = false;                   ///< all ranks have joined
   std::set<int> left_;
-  std::vector<async::TaskHandle> leaving_;
   async::TaskHandle watching_stops_;  ///< the tasks come last: destroyed before the members that they use
-  async::TaskHandle watching_cause_;
-  async::TaskHandle watching_joins_;
-  async::TaskHandle watching_failure_;
+  std::vector<async::TaskHandle> watching_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -50622,7 +51161,7 @@ class JobCoordinator {
 
 /// @file
 /// Output relay: passes one stream of one worker to the launcher's console, line by line, and to its file in --log-dir;
-/// line fold: one line for a message of dtrain that several ranks print.
+/// line fold: one line for a message of dtrain that several ranks print. Workers has two for each worker.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -50705,11 +51244,7 @@ class LineFold {
   DTRAIN_NOT_INLINED static std::string rank_name(int rank) { return format_text("rank {}: ", {rank}); }
 
   DTRAIN_NOT_INLINED static std::string prefix_of(const std::vector<int>& ranks) {
-    std::string prefix = "[";
-    for (const std::string& run : rendezvous::rank_ranges(ranks)) {
-      append_text(prefix, "{}{}", {prefix.size() == 1 ? "" : ",", run});
-    }
-    return prefix.append("] ");
+    return format_text("[{}] ", {joined(rendezvous::rank_ranges(ranks), ",")});
   }
 
   std::size_t held_with(int rank) const {
@@ -50990,7 +51525,7 @@ class OutputRelay {
 
 /// @file
 /// Process setup of a launcher or worker: open standard descriptors, signals, subreaper, end with others; and whether
-/// MPI or CUDA was used before a process became a launcher.
+/// MPI or CUDA was used before a process became a launcher. PerNode and rank_process.hpp call it.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -51014,8 +51549,9 @@ inline bool mpi_says(const char* name) noexcept {
   return ask != nullptr && ask(&answer) == 0 && answer != 0;
 }
 
-/// Whether a device has this process's primary context, which takes memory there. Counting devices creates none.
-/// Initialises nothing: it asks a driver that is loaded already. Source: CUDA Driver API, cuDevicePrimaryCtxGetState.
+/// Whether a device has this process's primary context, which takes memory there. Counting devices creates no context.
+/// Initialises nothing: the function calls a driver that is loaded already. Source: CUDA Driver API,
+/// cuDevicePrimaryCtxGetState.
 inline bool has_cuda_context() noexcept {
   void* const driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
   if (driver == nullptr) {
@@ -51033,7 +51569,7 @@ inline bool has_cuda_context() noexcept {
       has_context = context_state(device, &flags, &active) == 0 && active != 0;
     }
   }
-  static_cast<void>(::dlclose(driver));  // it stays loaded: this handle only counted
+  static_cast<void>(::dlclose(driver));  // the driver stays loaded: closing the handle only decrements a count
   return has_context;
 }
 
@@ -51086,7 +51622,7 @@ inline void survive_file_size_limit() {
 }
 
 /// Makes this process the parent of workers' orphans, so that it can reap them. If the system refuses, a process that a
-/// worker leaves behind becomes a child of init, which reaps it; it is killed with the worker's group all the same.
+/// worker leaves behind becomes a child of init, which reaps it; the process is still killed with the worker's group.
 inline void become_subreaper() {
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
     log(LogLevel::info, errno_error("becoming the subreaper of what the workers leave behind").what());
@@ -51095,7 +51631,7 @@ inline void become_subreaper() {
 
 /// The system will kill this process when its parent ends. The parent is the wrapper, which ends with the launcher.
 /// Threads: any. A thread of a library that reads the environment meanwhile may miss a variable: glibc's unsetenv moves
-/// the others, and frees nothing. @throws Error (usage) if no ancestor is the launcher
+/// other variables, and frees nothing. @throws Error (usage) if no ancestor is the launcher
 inline void end_with_launcher(pid_t launcher) {
   if (::unsetenv(wrapped_variable) != 0 || ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
     throw_errno("making this worker end with the command of --wrap");
@@ -51140,7 +51676,7 @@ inline RankProcess rank_process_with(identity::ProcessIdentity identity, const i
   return worker;
 }
 
-/// A worker without a rank, which each attempt gives it.
+/// A worker of an elastic job: each attempt gives it a rank.
 inline RankProcess elastic_worker(const identity::Variables& variables) {
   const std::string_view sizes = variables.text("DTRAIN_WORLD_SIZE").value_or("");
   const std::size_t colon = sizes.find(':');
@@ -51239,8 +51775,8 @@ DTRAIN_DEFINED RankProcess rank_process_of_launcher(const identity::Variables& v
 // ---- dtrain/launch/supervise/spawn.hpp
 
 /// @file
-/// Process spawning: starts a program as a child that is killed when the starting
-/// thread ends.
+/// Process spawning: starts a program as a child that is killed when the starting thread ends. NodeLauncher calls it
+/// for each worker.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -51338,7 +51874,7 @@ inline StartError exec_in_child(const SpawnRequest& request, char* const* argume
         return {"dup2", errno};
       }
     }
-    // dup2 leaves a descriptor alone that has its number already. A library that opened 0 may have set FD_CLOEXEC.
+    // dup2 does not change a descriptor that has its number already. A library that opened 0 may have set FD_CLOEXEC.
     if (from == to && ::fcntl(to, F_SETFD, 0) != 0) {
       return {"fcntl(F_SETFD)", errno};
     }
@@ -51346,8 +51882,8 @@ inline StartError exec_in_child(const SpawnRequest& request, char* const* argume
   if (files && ::setrlimit(RLIMIT_NOFILE, &*files) != 0) {
     return {"setrlimit", errno};
   }
-  // Refused where the launcher's own CPUs have changed since: the child then uses those. A system that always refuses
-  // has been asked before (cpu_binding_error).
+  // Refused if the launcher's CPUs have changed since: the child then uses the launcher's. cpu_binding_error() has
+  // excluded a system that always refuses.
   if (!request.cpus.empty()) {
     static_cast<void>(::sched_setaffinity(0, sizeof(cpus.words), cpus.words));
   }
@@ -51379,28 +51915,10 @@ inline StartError start_error(int reader, const std::string& doing) {
   }
 }
 
-/// Blocks all signals in this thread: a child that is forked meanwhile starts with all of them blocked.
-class AllSignalsBlocked {
- public:
-  AllSignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    if (const int error = ::pthread_sigmask(SIG_SETMASK, &all, &before_); error != 0) {
-      throw_posix(error, "blocking signals");
-    }
-  }
-  AllSignalsBlocked(const AllSignalsBlocked&) = delete;
-  AllSignalsBlocked& operator=(const AllSignalsBlocked&) = delete;
-  ~AllSignalsBlocked() { static_cast<void>(::pthread_sigmask(SIG_SETMASK, &before_, nullptr)); }
-
- private:
-  sigset_t before_{};
-};
-
 /// @returns the child's process id; -1 with errno if there is no child
 inline pid_t fork_and_exec(const SpawnRequest& request, char* const* arguments, char* const* environment, pid_t parent,
                            const std::optional<rlimit>& files, const CpuSet& cpus, int report) {
-  const AllSignalsBlocked blocked;
+  const async::BlockedSignals blocked;  // in the child as well
   const pid_t child = ::fork();
   if (child == 0) {
     const StartError failed = exec_in_child(request, arguments, environment, parent, files, cpus);
@@ -51415,7 +51933,7 @@ inline pid_t fork_and_exec(const SpawnRequest& request, char* const* arguments, 
 
 /// Starts the program and returns its process id. The system kills it when this thread ends, and therefore also when
 /// this process ends for any reason. Blocks until the program runs, at most 10 s.
-/// Threads: any that lives as long as the child is to. The process may have others.
+/// Threads: one that exists as long as the child is to run. The process may have other threads.
 /// @throws Error (posix) if the start failed; Error (timeout). In both cases no child is left.
 inline pid_t spawn(const SpawnRequest& request) {
   const std::string doing = format_text("starting {}", {request.executable});
@@ -51458,9 +51976,74 @@ inline pid_t spawn(const SpawnRequest& request) {
 
 /// @file
 /// Worker processes of one launcher: signals to them, reaping, output, and how long each has been stopped (SIGSTOP,
-/// SIGTSTP).
+/// SIGTSTP). NodeLauncher owns it. Stdin forwarder: passes lines typed on the launcher's terminal to one worker.
 
 namespace DTRAIN_NAMESPACE::launch {
+
+/// The worker reads a pipe, because SIGTTIN stops a worker in its own process group when it reads the terminal.
+/// Lifetime: outlives the task of run(). Threads: the loop's.
+class StdinForwarder {
+ public:
+  /// @param source a terminal's descriptor; the caller still owns it
+  /// @param pipe the writing end; closed at the end of the source, or when the worker has closed the reading end
+  StdinForwarder(async::EventLoop& loop, int source, Descriptor pipe)
+      : loop_(&loop), source_(source), pipe_(std::move(pipe)) {
+    const int flags = ::fcntl(pipe_.get(), F_GETFL);
+    if (flags < 0 || ::fcntl(pipe_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
+      throw_errno("preparing the pipe of a worker's input");
+    }
+  }
+  StdinForwarder(const StdinForwarder&) = delete;
+  StdinForwarder& operator=(const StdinForwarder&) = delete;
+
+  /// Forwards until the pipe is closed.
+  async::Task<void> run() {
+    std::array<char, 4096> buffer;
+    while (pipe_) {
+      if (in_background()) {
+        co_await loop_->sleep_for(std::chrono::milliseconds(500));  // the shell reads the terminal now
+        continue;
+      }
+      const async::WakeReason ready = co_await loop_->readable(source_, Deadline::after(std::chrono::seconds(1)));
+      if (ready == async::WakeReason::timed_out || in_background()) {
+        continue;
+      }
+      const ssize_t count = ::read(source_, buffer.data(), buffer.size());
+      const int error = count < 0 ? errno : 0;
+      if (error == EINTR || error == EAGAIN) {
+        co_await loop_->sleep_for(std::chrono::milliseconds(10));
+      } else if (count <= 0) {
+        pipe_.reset();
+      } else {
+        co_await write_all(std::string_view(buffer.data(), static_cast<std::size_t>(count)));
+      }
+    }
+  }
+
+ private:
+  bool in_background() const noexcept {
+    const pid_t foreground = ::tcgetpgrp(source_);
+    return foreground >= 0 && foreground != ::getpgrp();
+  }
+
+  async::Task<void> write_all(std::string_view bytes) {
+    while (pipe_ && !bytes.empty()) {
+      const ssize_t count = ::write(pipe_.get(), bytes.data(), bytes.size());
+      const int error = count < 0 ? errno : 0;
+      if (count >= 0) {
+        bytes.remove_prefix(static_cast<std::size_t>(count));
+      } else if (error == EAGAIN) {
+        co_await loop_->writable(pipe_.get(), Deadline::unbounded("the worker reads, or ends and closes the pipe"));
+      } else if (error != EINTR) {
+        pipe_.reset();  // the worker has closed its stdin or ended
+      }
+    }
+  }
+
+  async::EventLoop* loop_;
+  int source_;
+  Descriptor pipe_;
+};
 
 /// A worker whose process is stopped now.
 struct StoppedWorker {
@@ -51471,8 +52054,8 @@ struct StoppedWorker {
   /// The cause for a worker that had not joined the job. @param liveness how long the launcher waited for it
   std::string text(std::chrono::nanoseconds liveness) const {
     return format_text(
-        "its process {} was stopped by {} before it had joined the job, and has not gone on for {}; where that is "
-        "meant, give it longer with DTRAIN_LIVENESS_SECONDS",
+        "its process {} was stopped by {} before it had joined the job, and has not gone on for {}; if the stop is "
+        "intended, raise DTRAIN_LIVENESS_SECONDS",
         {process, signal_name(signal), duration_text(liveness)});
   }
 };
@@ -51544,7 +52127,7 @@ class Workers {
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  /// Blocks until the processes are reaped, at most a second. The kernel or a debugger may hold one for longer.
+  /// Blocks until the processes are reaped, at most a second. The kernel or a debugger may keep a process for longer.
   ~Workers() {
     kill_groups();
     const Deadline deadline = Deadline::after(std::chrono::seconds(1));
@@ -51613,7 +52196,6 @@ class Workers {
     }
   }
 
-  /// The same for one worker.
   void kill_group(pid_t process) const noexcept {
     for (const ChildProcess& worker : workers_) {
       if (worker.process == process) send_to_group(worker, SIGKILL);
@@ -51756,7 +52338,7 @@ class Workers {
 
 /// @file
 /// Signal forwarder: sends the launcher's signals to the workers of the current attempt. They are read from a signalfd
-/// in the launcher's thread, whichever thread the system picks for them.
+/// in the launcher's thread, whichever thread the system picks for them. NodeLauncher owns both.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -51857,8 +52439,9 @@ class SignalReader {
   }
 
   /// Other threads' calls go on after a signal (SA_RESTART), except calls on the terminal in the background: the system
-  /// would repeat such a call, and its signal, without a pause. exec resets handlers, so workers have none of them.
-  /// SIGCHLD needs one even if it was inherited as ignored: the system would reap children, and tell nobody.
+  /// would repeat such a call, and its signal, without a pause. exec resets handlers, so workers do not inherit them.
+  /// SIGCHLD needs a handler even if it was inherited as ignored: otherwise the system would reap children without a
+  /// signal.
   void install_handlers(const sigset_t& wanted) {
     replaced_.reserve(forwarded_signals.size() + ignored.size() + 1);
     detail::signal_reader_thread.store(::gettid());
@@ -51907,7 +52490,7 @@ class SignalReader {
 
   /// Restores all handlers and the mask, after it has taken the signals that are pending for this thread.
   void stop() noexcept {
-    take_pending();  // else another thread would meet a restored handler
+    take_pending();  // otherwise another thread would run a restored handler
     for (const auto& [signal, action] : replaced_) {
       static_cast<void>(::sigaction(signal, &action, nullptr));
     }
@@ -51915,7 +52498,7 @@ class SignalReader {
     while (detail::redirecting_threads.load() != 0) {  // another thread may be about to send a signal here
       static_cast<void>(::sched_yield());
     }
-    take_pending();  // what other threads have sent meanwhile
+    take_pending();  // signals that other threads have sent meanwhile
     static_cast<void>(::pthread_sigmask(SIG_SETMASK, &original_mask_, nullptr));
   }
 
@@ -52024,7 +52607,7 @@ class SignalForwarder {
 // ---- dtrain/launch/supervise/elastic_job.hpp
 
 /// @file
-/// ElasticJob: the parts of a launcher with which an elastic job runs.
+/// ElasticJob: the parts of a launcher with which an elastic job runs. NodeLauncher fills it.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -52048,18 +52631,19 @@ struct ElasticJob {
 
 /// @file
 /// Elastic supervisor: watches the workers of an elastic job, and starts another worker in the place of each that
-/// fails.
+/// fails. NodeLauncher runs it for --min-ranks.
 
 namespace DTRAIN_NAMESPACE::launch {
 
 /// How the job ended, as the formation says it.
 struct ElasticEnd {
   bool is_over = false;
-  std::optional<Cause> cause{};  ///< nothing: the job has finished
+  std::optional<Cause> cause{};  ///< nullopt: the job has finished
 };
 
-/// Each worker has a slot, in which another one is started after 0, 1, 2, 4 ... 60 s, once its process is reaped: what
-/// it had on a device is free then. Lifetime: the constructor's arguments outlive it. Threads: the loop's.
+/// Each worker has a slot. In the slot of an ended worker another is started after 0, 1, 2, 4 ... 60 s, once the
+/// process is reaped: its device memory is free then. Lifetime: the constructor's arguments outlive it. Threads: the
+/// loop's.
 class ElasticSupervisor {
  public:
   /// @param changed the forwarder and the formation set it
@@ -52137,18 +52721,18 @@ class ElasticSupervisor {
   }
 
  private:
-  /// How often the launcher looks whether a worker's process ends: the kernel sets the flag at once, but frees the
-  /// process's memory before it closes its connections and lets its parent reap it (0.1 s for each GiB).
+  /// How often the launcher checks whether a worker's process ends: the kernel sets the flag at once, but frees the
+  /// process's memory (0.1 s for each GiB) before the connections close and the parent can reap it.
   static constexpr std::chrono::milliseconds look_interval{20};
   static constexpr std::uint64_t exiting_flag = 4;  // PF_EXITING of Linux' sched.h, whose value never changed
   static constexpr std::size_t most_losses = 20;
-  /// How long a worker may live that is no rank of the attempt that has finished the job.
+  /// How long a worker may run that is no rank of the attempt that has finished the job.
   static constexpr std::chrono::seconds end_timeout{10};
-  /// A worker that lived so long has not failed because it was started.
+  /// The failure of a worker that has run for so long is not a failed start.
   static constexpr std::chrono::seconds long_life{60};
 
   struct Slot {
-    pid_t process = 0;  ///< 0: none runs
+    pid_t process = 0;  ///< 0: no process runs
     bool is_exiting = false;
     bool is_killed = false;
     int failures = 0;  ///< in a row
@@ -52180,7 +52764,7 @@ class ElasticSupervisor {
     const bool was_over = end_->is_over;
     formation_->process_ended(host_id_, process, ended.status.code, ended.status.text());
     if (was_over || schedule_.has_acted() || forwarder_->stop_requests() != 0) {
-      const bool counts = is_rank && was_over && failed_after_end_ == 0;  // what others do then is of no consequence
+      const bool counts = is_rank && was_over && failed_after_end_ == 0;  // later failures do not matter
       failed_after_end_ = counts ? ended.status.exit_code() : failed_after_end_;
       return;
     }
@@ -52214,8 +52798,8 @@ class ElasticSupervisor {
     return delay == 0 ? "" : format_text(" in {} s", {delay});
   }
 
-  /// Kills workers for which nobody waits any more: one that was excluded long ago, so that another one takes its
-  /// place, and those that are no ranks of an attempt that has finished the job.
+  /// Kills workers for which the formation does not wait: a worker that was excluded long ago, so that another takes
+  /// its place, and workers that are no ranks of an attempt that has finished the job.
   void kill_left_out(Deadline::Clock::time_point now) {
     if (end_->is_over && !ended_at_) {
       ended_at_ = now;
@@ -52247,7 +52831,7 @@ class ElasticSupervisor {
     }
   }
 
-  /// A start that fails, for want of processes or descriptors, is tried again: the others can go on.
+  /// A start that fails, for lack of processes or descriptors, is repeated: the other workers go on.
   void start(Slot& slot, int index) {
     try {
       slot.process = start_(index);
@@ -52354,7 +52938,7 @@ DTRAIN_DEFINED async::Task<JobResult> run_elastic_job(ElasticJob job) {
 
 /// @file
 /// Supervisor: watches the workers of one attempt from their start to the end of the last worker; MemoryKills: whether
-/// the kernel killed a worker because the control group had no memory left.
+/// the kernel killed a worker because the control group had no memory left. NodeLauncher runs one for each attempt.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -52427,9 +53011,8 @@ class MemoryKills {
 
 /// "2 killed workers have not ended yet: ...".
 inline std::string waiting_text(std::size_t workers, std::chrono::milliseconds timeout) {
-  return format_text(
-      "{} killed {} not ended yet, and what they had on devices is taken until then: waiting for at most {}",
-      {workers, workers == 1 ? "worker has" : "workers have", duration_text(timeout)});
+  return format_text("{} killed {} not ended yet, and device memory stays in use until then: waiting for at most {}",
+                     {workers, workers == 1 ? "worker has" : "workers have", duration_text(timeout)});
 }
 
 /// When a worker fails, here or on another node, the supervisor ends the other workers. If they end within a second of
@@ -52472,7 +53055,7 @@ class Supervisor {
       act(schedule_.due(now));
       report_waiting(now);
       if (killed_at_ && now - *killed_at_ > schedule_.kill_timeout()) {
-        break;  // the kernel still holds a process; it ends when the kernel releases it
+        break;  // the kernel has not ended a process yet, and does so later
       }
       const auto longest = now + (killed_at_ ? Deadline::Clock::duration(std::chrono::milliseconds(50))
                                              : Deadline::Clock::duration(std::chrono::hours(1)));
@@ -52580,11 +53163,11 @@ class Supervisor {
 
 /// @file
 /// Node launcher: the attempts of one node's workers, restarts, and the exit code. Attempt: workers from their start to
-/// the end of their output.
+/// the end of their output. PerNode runs it.
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// DIR for the first attempt, DIR/attempt-K for the K-th restart: no attempt overwrites another one's files.
+/// DIR for the first attempt, DIR/attempt-K for the K-th restart: no attempt overwrites the files of another.
 inline std::string log_directory(const std::string& directory, int attempt) {
   return attempt == 0 ? directory : format_text("{}/attempt-{}", {directory, attempt});
 }
@@ -52671,7 +53254,7 @@ class Attempt {
         end.secondary.push_back(each.rank);
       }
     }
-    const bool were_shown = plan_->node_count == 1 && plan_->stderr_is_terminal;  // to everybody who reads the report
+    const bool were_shown = plan_->node_count == 1 && plan_->stderr_is_terminal;  // to every reader of the report
     if (end.first && !were_shown) {
       end.last_lines = workers_.error_tail(end.first->rank).lines();
     }
@@ -52699,7 +53282,7 @@ class Attempt {
     Pipe output = make_pipe();
     Pipe error = make_pipe();
     const bool reads_input = local_rank == input_reader();
-    // A worker reads a file, pipe or socket itself: what it does not read stays there for others, such as the shell
+    // A worker reads a file, pipe or socket itself: input that it does not read stays for others, such as the shell
     // loop `while read line; do ./train; done < file`. Only a terminal's lines are forwarded.
     const bool is_forwarded = reads_input && ::isatty(STDIN_FILENO) == 1;
     Pipe input = is_forwarded ? make_pipe() : Pipe{};
@@ -52744,7 +53327,7 @@ class Attempt {
           format_text("{}/rank-{}.{}", {*log_directory_, rank, stream}),
           [this](const std::string& what) { report_lost_log(what); }, workers_.has_had(rank));
     }
-    const bool is_live = rank - plan_->first_rank == input_reader();  // it may ask for input: a debugger's prompt
+    const bool is_live = rank - plan_->first_rank == input_reader();  // the rank may ask for input: a debugger's prompt
     return std::make_unique<OutputRelay>(services_.loop, std::move(pipe), console, rank, is_live, std::move(log),
                                          folded);
   }
@@ -53002,7 +53585,7 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
       throw_posix(error, "making this worker end with its launcher");  // exec may have reset it: see end_with_parent()
     }
     if (is_worker) {
-      // stdout is a pipe that users read: line buffering shows each complete line, also before a crash.
+      // stdout is a pipe that users read: with line buffering users read each complete line, also before a crash.
       static_cast<void>(std::setvbuf(stdout, nullptr, _IOLBF, 0));
       return StartResult(rank_process_of_launcher(identity::Variables(environment), std::move(arguments)));
     }
@@ -53051,140 +53634,6 @@ DTRAIN_DEFINED StartResult PerNode::start(int argc, char** argv, const BackendFa
 
 }  // namespace DTRAIN_NAMESPACE::launch
 
-// ---- dtrain/group/gradient_binding_registry.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::group {
-
-DTRAIN_DEFINED bool GradientBindingRegistry::add(const void* address, const void* owner) {
-  const std::lock_guard lock(mutex_);
-  const auto place =
-      std::lower_bound(owners_.begin(), owners_.end(), address,
-                       [](const auto& entry, const void* other) { return std::less<>{}(entry.first, other); });
-  if (place == owners_.end() || place->first != address) {
-    owners_.insert(place, {address, owner});
-    return true;
-  }
-  return place->second == owner;
-}
-
-DTRAIN_DEFINED void GradientBindingRegistry::start_keeping(std::vector<KeptMemory> earlier) {
-  const std::lock_guard lock(mutex_);
-  keeps_ = true;
-  kept_ = std::move(earlier);
-}
-
-DTRAIN_DEFINED std::vector<GradientBindingRegistry::KeptMemory> GradientBindingRegistry::take_memory() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(kept_, {});
-}
-
-DTRAIN_DEFINED void GradientBindingRegistry::keep(const void* owner, std::shared_ptr<const void> memory) {
-  const std::lock_guard lock(mutex_);
-  if (!keeps_) {
-    return;
-  }
-  KeptMemory added{{}, std::move(memory)};
-  for (const auto& [address, of] : owners_) {
-    if (of != owner) {
-      continue;
-    }
-    added.addresses.push_back(address);
-    for (KeptMemory& each : kept_) {
-      std::erase(each.addresses, address);
-    }
-  }
-  std::erase_if(kept_, [](const KeptMemory& each) { return each.addresses.empty(); });
-  kept_.push_back(std::move(added));
-}
-
-DTRAIN_DEFINED void GradientBindingRegistry::remove_all_of(const void* owner) noexcept {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(owners_, [owner](const auto& entry) { return entry.second == owner; });
-}
-
-}  // namespace DTRAIN_NAMESPACE::group
-
-// ---- dtrain/group/group_state.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::group {
-
-DTRAIN_DEFINED GroupStateBase::GroupStateBase(std::shared_ptr<RankContext> rank_context, rendezvous::Membership members,
-                                              std::string prefix, const GroupOptions& options)
-    : tasks(rank_context->tasks),
-      rank_context_(std::move(rank_context)),
-      members_(std::move(members)),
-      options_(options),
-      prefix_(std::move(prefix)),
-      barrier_ranks_(has_all_ranks() ? nullptr
-                                     : std::make_shared<const rendezvous::RankSet>(
-                                           rendezvous::RankSet::of(members_.ranks_in_job()))) {}
-
-DTRAIN_DEFINED rendezvous::Store GroupStateBase::store() const {
-  rendezvous::Store store = rank_context_->control_plane.store().with_timeout(rank_context_->timeout);
-  return has_all_ranks() ? store : store.with_prefix(prefix_).with_barrier_ranks(barrier_ranks_);
-}
-
-DTRAIN_DEFINED void GroupStateBase::report_abandoned_step(bool unwinding) const noexcept {
-  const auto grace = unwinding ? std::chrono::milliseconds(100) : std::chrono::milliseconds(0);
-  rank_context_->report_after(grace, "a step was abandoned without finish()");
-}
-
-DTRAIN_DEFINED WaitUntilSet GroupStateBase::set_in_background(StoreEntries entries) const {
-  return rank_context_->set_in_background(store(), std::move(entries));
-}
-
-DTRAIN_DEFINED int GroupStateBase::next_number(const std::string& purpose) {
-  const std::lock_guard lock(numbers_mutex_);
-  auto found = std::find_if(numbers_.begin(), numbers_.end(), [&](const auto& one) { return one.first == purpose; });
-  if (found == numbers_.end()) {
-    found = numbers_.insert(found, {purpose, 0});
-  }
-  return ++found->second;
-}
-
-DTRAIN_DEFINED backend::ChannelContext GroupStateBase::channel_context(
-    const std::string& purpose, Accumulate accumulate, const backend::DescribeOperation& describe) const {
-  const std::string name = prefix_ + purpose;
-  start_pending();  // other ranks may wait for this work before they open their channels
-  backend::ChannelContext context{members_,
-                                  name,
-                                  rank_context_->control_plane.store().with_prefix(name + "/"),
-                                  failure(),
-                                  rank_context_->timeout,
-                                  [streams = rank_context_->streams] { streams->run_unattended(); },
-                                  describe,
-                                  accumulate};
-  context.algorithms = options_.algorithms;
-  return context;
-}
-
-DTRAIN_DEFINED backend::ChannelContext GroupStateBase::next_channel_context(const std::string& purpose,
-                                                                            Accumulate accumulate,
-                                                                            const backend::DescribeOperation& describe,
-                                                                            backend::AlgorithmPreference algorithms) {
-  backend::ChannelContext context = channel_context(format_text("{}-{}", {purpose, channels_opened_.fetch_add(1)}),
-                                                    std::max(accumulate, options_.accumulate), describe);
-  if (algorithms == backend::AlgorithmPreference::reproducible) {
-    context.algorithms = context.algorithms.reproducible();
-  } else if (algorithms == backend::AlgorithmPreference::measured) {
-    context.algorithms = context.algorithms.or_measured();
-  }
-  return context;
-}
-
-DTRAIN_DEFINED std::string GroupStateBase::next_split_prefix(int color) {
-  return format_text("{}split-{}-{}/", {prefix_, splits_++, color});
-}
-
-DTRAIN_DEFINED void GroupStateBase::report_error(const Error& error) const {
-  const int self = members_.rank_in_job();
-  failure()->report({CauseKind::exception, self, members_.host, error.what()});
-  failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
-  failure()->throw_if_failed(self);
-}
-
-}  // namespace DTRAIN_NAMESPACE::group
-
 // ---- dtrain/group/rank_body.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::group {
@@ -53201,7 +53650,7 @@ inline int exit_code_of(const Error& error) {
 DTRAIN_DEFINED void end_if_forked(pid_t process, const std::string& prefix, int exit_code) {
   if (::getpid() != process) {
     log(LogLevel::warning,
-        prefix + "a process that the body forked came back from it; let such a process end with _exit or exec");
+        prefix + "a process that the body forked returned from the body; end such a process by _exit or exec");
     static_cast<void>(std::fflush(nullptr));
     ::_exit(exit_code);
   }
@@ -53254,185 +53703,10 @@ DTRAIN_DEFINED void report_lost_output(int rank) {
   const bool had_failed = std::ferror(stdout) != 0;
   const int reason = std::fflush(stdout) != 0 ? errno : 0;
   if (reason != 0 || had_failed) {
-    log(LogLevel::warning, format_text("rank {}: what it printed on {} is lost, at least in part: {}",
+    log(LogLevel::warning, format_text("rank {}: its output on {} is lost, at least in part: {}",
                                        {rank, launch::stream_name("stdout", STDOUT_FILENO),
                                         reason != 0 ? std::generic_category().message(reason) : "a write failed"}));
   }
-}
-
-}  // namespace DTRAIN_NAMESPACE::group
-
-// ---- dtrain/group/rank_context.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::group {
-
-namespace detail {
-
-inline async::Task<void> report_later(async::EventLoop& loop, std::chrono::milliseconds grace,
-                                      std::shared_ptr<FailureLatch> latch, Cause cause) {
-  co_await loop.sleep_for(grace);
-  latch->report(cause);
-}
-
-inline async::Task<void> set_all(rendezvous::Store store, std::shared_ptr<const StoreEntries> entries) {
-  for (const auto& [key, value] : *entries) {
-    co_await store.set(key, value);
-  }
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED RankContext::RankContext(const rendezvous::ControlPlaneOptions& options, std::shared_ptr<void> base)
-    : base_(std::move(base)),
-      timeout(options.timeout),
-      control_plane(options),
-      tasks(control_plane.control_thread(), control_plane.failure(), control_plane.membership().rank),
-      streams(std::make_shared<stream::host::StreamRegistry>()),
-      gradient_bindings(std::make_shared<GradientBindingRegistry>()),
-      pending_weights(std::make_shared<PendingWeights>()) {}
-
-DTRAIN_DEFINED RankContext::~RankContext() {
-  if (left_) {
-    return;
-  }
-  try {
-    if (std::uncaught_exceptions() > exceptions_at_start_) {
-      report_exception("an exception ended the process group");
-    } else if (!control_plane.failure()->failed()) {
-      leave_blocking();
-    }
-  } catch (...) {
-    // The others see the closed connection.
-  }
-}
-
-DTRAIN_DEFINED void RankContext::keep_alive_until_leave(std::shared_ptr<void> work) noexcept {
-  try {
-    const std::lock_guard lock(mutex_);
-    kept_.push_back(std::move(work));
-  } catch (...) {
-    // Then `work` is destroyed now; the other ranks may get a less precise cause.
-  }
-}
-
-DTRAIN_DEFINED void RankContext::add(Closable& channel) {
-  const std::lock_guard lock(mutex_);
-  channels_.push_back(&channel);
-}
-
-DTRAIN_DEFINED void RankContext::remove(Closable& channel) noexcept {
-  const std::lock_guard lock(mutex_);
-  channels_.erase(std::remove(channels_.begin(), channels_.end(), &channel), channels_.end());
-}
-
-DTRAIN_DEFINED void RankContext::require_may_block() const {
-  if (!process_.is_current()) {
-    throw_error(Errc::invalid_argument,
-                "a process that rank {} forked called its process group; the group is of the process that joined the "
-                "job; let the child compute without it, and end with _exit or exec",
-                {control_plane.membership().rank});
-  }
-  if (committing_thread.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
-    throw_error(
-        Errc::invalid_argument,
-        "a call of dtrain was made in commit(), where the state is half written and a loss of another rank would "
-        "leave it so; make the call before or after it");
-  }
-  if (tasks.on_loop_thread()) {
-    throw_error(Errc::invalid_argument,
-                "a collective or a call that blocks was made in a coroutine on the control loop, where it would wait "
-                "for itself; make it on a thread of the program: enqueue the collective there, with a stream, and "
-                "co_await its Work in the coroutine");
-  }
-}
-
-DTRAIN_DEFINED void RankContext::report_exception(const std::string& text, std::optional<int> failed_rank) noexcept {
-  if (!process_.is_current()) {
-    return;
-  }
-  try {
-    control_plane.failure()->report(exception_cause(text, failed_rank));
-    if (!tasks.on_loop_thread()) {
-      control_plane.failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
-    }
-  } catch (...) {
-    // The others see the closed connection.
-  }
-}
-
-DTRAIN_DEFINED void RankContext::report_after(std::chrono::milliseconds grace, std::string text) noexcept {
-  if (!process_.is_current()) {
-    return;
-  }
-  try {
-    async::EventLoop& loop = control_plane.control_thread().loop();
-    loop.post([&loop, grace, latch = control_plane.failure(), cause = exception_cause(std::move(text))] {
-      loop.spawn_detached(detail::report_later(loop, grace, latch, cause));
-    });
-  } catch (...) {
-    // The other ranks notice when this rank leaves without having taken part.
-  }
-}
-
-DTRAIN_DEFINED WaitUntilSet RankContext::set_in_background(const rendezvous::Store& store, StoreEntries entries) {
-  const auto shared = std::make_shared<const StoreEntries>(std::move(entries));
-  auto make = [store, shared] { return detail::set_all(store, shared); };
-  const auto setting = std::make_shared<async::BackgroundTask<void>>(tasks.start(std::move(make)));
-  return [setting](Deadline deadline) { setting->wait(deadline); };
-}
-
-DTRAIN_DEFINED bool RankContext::is_equal_on_all_ranks(const TensorView& tensor) const noexcept {
-  return std::any_of(equal_tensors.begin(), equal_tensors.end(), [&tensor](const TensorView& each) {
-    return tensor.data >= each.data && tensor.data + tensor.bytes() <= each.data + each.bytes();
-  });
-}
-
-DTRAIN_DEFINED void RankContext::leave_blocking() {
-  close_channels();
-  control_plane.leave_blocking(Deadline::after(timeout));
-}
-
-DTRAIN_DEFINED void RankContext::end_attempt() noexcept {
-  close_channels();
-  control_plane.close();
-}
-
-DTRAIN_DEFINED void RankContext::close_channels() noexcept {
-  left_ = true;
-  tasks.close_blocking();
-  std::vector<std::shared_ptr<void>> kept;
-  {
-    const std::lock_guard lock(mutex_);
-    for (Closable* channel : channels_) {
-      channel->close();
-    }
-    kept.swap(kept_);
-  }
-  kept.clear();  // peers that wait in one of these channels are notified as well
-}
-
-DTRAIN_DEFINED Cause RankContext::exception_cause(std::string text, std::optional<int> failed_rank) const {
-  const rendezvous::Membership& self = control_plane.membership();
-  if (failed_rank && *failed_rank != self.rank) {
-    return {CauseKind::exception, *failed_rank, {}, std::move(text)};  // the text may name its host
-  }
-  return {CauseKind::exception, self.rank, self.host, std::move(text)};
-}
-
-DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::ControlPlaneOptions& worker,
-                                                              PreJoin pre_join, const RequiredSettings& required) {
-  rendezvous::ControlPlaneOptions self = worker;
-  std::shared_ptr<void> base;
-  if (pre_join != nullptr) {
-    base = pre_join(self.identity, self.secret, Deadline::after(self.timeout));
-  }
-  rendezvous::JobSettings settings;
-  settings.add("launcher", required.launcher).add("backend", required.backend).add("topology", required.topology);
-  settings.add("DTRAIN_TIMEOUT_SECONDS", number_text(std::chrono::duration<double>(self.timeout).count()));
-  settings.add("GroupOptions::accumulate", name(required.accumulate));
-  settings.add("GroupOptions::algorithms", required.algorithms);
-  self.settings = settings.text();
-  return {new RankContext(self, std::move(base)), rendezvous::OffThreadDeleter()};
 }
 
 }  // namespace DTRAIN_NAMESPACE::group
@@ -53443,7 +53717,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 namespace detail {
 
-/// Digest and length: a rank with the same model needs no more.
+/// Digest and length, which suffice for a rank with the same model.
 inline std::string summary_of(std::string_view bytes) {
   return format_text("{} {}", {hex(Sha256().update(bytes).digest()), bytes.size()});
 }
@@ -53516,41 +53790,6 @@ DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::s
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/broadcast/packed_broadcast.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-DTRAIN_DEFINED PackedBroadcast::PackedBroadcast(std::span<const TensorView> tensors, bool packs) {
-  std::size_t most = 0;
-  for (const TensorView& tensor : tensors) {
-    const std::size_t bytes = tensor.bytes();
-    if (bytes == 0) continue;
-    if (!packs || bytes > largest_packed_tensor || tensor.device.kind != DeviceKind::host) {
-      alone_.push_back(tensor.flat());
-      continue;
-    }
-    if (packs_.empty() || packs_.back().bytes + bytes > largest_pack) {
-      packs_.push_back({small_.size(), small_.size(), 0});
-    }
-    small_.push_back(tensor.flat());
-    packs_.back().end += 1;
-    packs_.back().bytes += bytes;
-    most = std::max(most, packs_.back().bytes);
-  }
-  if (most != 0) memory_.reset(new std::byte[most]);
-}
-
-DTRAIN_DEFINED void PackedBroadcast::copy(const Pack& pack, bool gathers) const noexcept {
-  std::byte* at = memory_.get();
-  for (std::size_t i = pack.first; i < pack.end; ++i) {
-    const BufferView& tensor = small_[i];
-    std::memcpy(gathers ? at : tensor.data, gathers ? tensor.data : at, tensor.bytes());
-    at += tensor.bytes();
-  }
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
 // ---- dtrain/ddp/checkpoint/atomic_file.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::ddp {
@@ -53575,7 +53814,8 @@ DTRAIN_DEFINED std::string detail::behind_link(const std::string& path) {
 
 namespace detail {
 
-/// Whether nobody has replaced the file in between. Its number alone does not tell: a later file may get it again.
+/// Whether no process has replaced the file in between. The inode number alone does not show it: a later file may get
+/// the number again.
 inline bool is_same_file(const struct stat& a, const struct stat& b) noexcept {
   return a.st_ino == b.st_ino && a.st_dev == b.st_dev && a.st_size == b.st_size &&
          a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
@@ -53590,7 +53830,7 @@ inline void require_file_name(const std::string& path) {
   }
 }
 
-/// Whether a file system without this call answers so, or a policy forbids the call.
+/// Whether the error is that of a file system without this call, or of a policy that forbids it.
 inline bool is_refused_call(int number) noexcept {
   return number == EPERM || number == EACCES || number == ENOSYS || number == EINVAL || number == EOPNOTSUPP;
 }
@@ -53622,7 +53862,7 @@ DTRAIN_DEFINED void AtomicFile::write(std::span<const std::byte> bytes) {
 DTRAIN_DEFINED void AtomicFile::sync() {
   if (::fsync(descriptor_.get()) == 0) return;
   if (!detail::is_refused_call(errno)) fail(errno);
-  // Without fsync, a file system tells of a write that failed when a descriptor is closed.
+  // Without fsync, a file system reports a failed write when a descriptor is closed.
   const int copy = ::fcntl(descriptor_.get(), F_DUPFD_CLOEXEC, 0);
   if (copy < 0 || (::close(copy) != 0 && errno != EINTR)) fail(errno);
 }
@@ -53630,7 +53870,7 @@ DTRAIN_DEFINED void AtomicFile::sync() {
 DTRAIN_DEFINED void AtomicFile::commit() {
   give_permissions();
   sync();
-  if (!is_named(descriptor_)) refuse_second_writer();  // which found no lock
+  if (!is_named(descriptor_)) refuse_second_writer();  // a second writer found no lock
   if (attempt_.number != 0) require_latest();
   if (std::rename(part_.c_str(), path_.c_str()) != 0) fail_renaming(errno);
   has_name_ = true;
@@ -53690,7 +53930,7 @@ DTRAIN_DEFINED void AtomicFile::remove_earlier_parts() {
     part_ = format_text("{}.{}", {part, number});
     try {
       remove_leftover();
-    } catch (const Error&) {  // its writer is frozen, or the file is another user's: it is in nobody's way
+    } catch (const Error&) {  // its writer is stopped, or the file is another user's: no writer needs the name
     }
   }
   part_ = format_text("{}.{}", {part, attempt_.number});
@@ -53759,7 +53999,8 @@ DTRAIN_DEFINED void AtomicFile::give_permissions() {
   }
   if (::fchmod(descriptor_.get(), mode) != 0 && !detail::is_refused_call(errno)) fail(errno);
   if (replaced_ && status_of(descriptor_).st_uid != replaced_->st_uid) {
-    // Last, because a process that has given a file away may not change its permissions. Only root can give it away.
+    // Last, because a process that has given a file away may not change its permissions. Only root can give a file
+    // away.
     static_cast<void>(::fchown(descriptor_.get(), replaced_->st_uid, static_cast<gid_t>(-1)) == 0);
   }
 }
@@ -53768,7 +54009,7 @@ DTRAIN_DEFINED void AtomicFile::sync_folder() {
   const std::size_t slash = path_.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
   const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // EBADF: some network file systems do not sync what is open for reading alone.
+  // EBADF: some network file systems do not sync a descriptor that is open for reading only.
   if (opened && ::fsync(opened.get()) != 0 && errno != EBADF && !detail::is_refused_call(errno)) {
     throw posix_error(errno, format_text("writing the folder of the file {} to its disk failed", {path_}));
   }
@@ -53815,7 +54056,7 @@ class CheckpointReader {
   /// Opens `path`; converts to false if there is no file. @throws Error (the system's code) naming the file
   explicit CheckpointReader(std::string path) : path_(std::move(path)) {
     require_file_name(path_);
-    // O_NONBLOCK: the name may be a pipe's.
+    // O_NONBLOCK, because the name may be that of a pipe.
     descriptor_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!descriptor_ && errno != ENOENT) fail_reading(errno);
     struct stat status {};
@@ -53962,7 +54203,7 @@ inline void write_checkpoint(AtomicFile& file, std::span<const NamedTensor> tens
   };
   append(checkpoint_header(tensor_signatures(tensors, access.takes_device_memory())));
   for (const NamedTensor& tensor : tensors) {
-    append(access.fetch(tensor.value));
+    append(access.fetch(tensor.present()));
   }
   const Sha256Digest sum = digest.digest();
   file.write(sum);
@@ -53977,19 +54218,34 @@ DTRAIN_DEFINED void write_checkpoint_file(const std::string& path, std::span<con
 
 DTRAIN_DEFINED bool read_checkpoint_file(const std::string& path, std::span<const NamedTensor> tensors,
                                          TensorAccess&& access) {
-  const std::vector<ParameterSignature> wanted = tensor_signatures(tensors, access.takes_device_memory());
+  std::vector<ParameterSignature> wanted = tensor_signatures(tensors, access.takes_device_memory());
   detail::CheckpointReader reader(path);
   if (!reader) return false;
   const std::vector<ParameterSignature> found = reader.read_list();
+  for (std::size_t i = 0; i < std::min(found.size(), wanted.size()); ++i) {
+    if (tensors[i].bytes == nullptr || found[i].dtype != DType::u8 || found[i].shape.extents().size() != 1) continue;
+    if (found[i].shape.element_count() > max_named_bytes) {
+      reader.refuse(format_text("its tensor {} has {} bytes, and at most {} are read",
+                                {in_quotes(found[i].name), found[i].shape.element_count(), max_named_bytes}));
+    }
+    wanted[i].shape = found[i].shape;
+  }
   if (const std::optional<std::string> difference = detail::difference_to_file(found, wanted)) {
     reader.refuse(*difference);
   }
   reader.check_digest();
+  std::vector<std::string> contents;  // allocated before a value is written
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].bytes != nullptr) contents.emplace_back(wanted[i].shape.element_count(), '\0');
+  }
   std::uint64_t offset = 0;
+  auto content = contents.begin();
   for (const NamedTensor& tensor : tensors) {
-    reader.read_bytes(offset, access.place(tensor.value));
-    access.put(tensor.value);
-    offset += tensor.value.bytes();
+    if (tensor.bytes != nullptr) *tensor.bytes = std::move(*content++);
+    const TensorView value = tensor.present();
+    reader.read_bytes(offset, access.place(value));
+    access.put(value);
+    offset += value.bytes();
   }
   return true;
 }
@@ -53997,96 +54253,6 @@ DTRAIN_DEFINED bool read_checkpoint_file(const std::string& path, std::span<cons
 DTRAIN_DEFINED std::optional<std::vector<ParameterSignature>> read_checkpoint_list(const std::string& path) {
   detail::CheckpointReader reader(path);
   return reader ? std::optional(reader.read_list()) : std::nullopt;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/data/sampler.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-DTRAIN_DEFINED std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t seed, std::uint64_t epoch) {
-  std::vector<std::size_t> order(count);
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  SplitMix64 generator = epoch_generator(seed, epoch);
-  for (std::size_t place = count; place > 1; --place) {
-    std::swap(order[place - 1], order[generator.below(place)]);
-  }
-  return order;
-}
-
-DTRAIN_DEFINED DistributedSampler::DistributedSampler(const SamplerOptions& options) : options_(options) {
-  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
-    throw_error(Errc::invalid_argument,
-                "a sampler was made for rank {} of {}; give group.rank() and group.world_size()",
-                {options.rank, options.world_size});
-  }
-  if (options.dataset_size == 0) {
-    throw_error(Errc::invalid_argument, "a sampler was made for a data set without samples; load the data first");
-  }
-  if (options.global_batch == 0) {
-    throw_error(Errc::invalid_argument,
-                "a sampler was made with a global batch of 0 samples; give the samples of all ranks in one step");
-  }
-}
-
-DTRAIN_DEFINED SampleBatches DistributedSampler::batches(std::uint64_t epoch) const {
-  const std::vector<std::size_t> order = global_order(epoch);
-  const std::size_t slice = std::min(options_.global_batch, order.size());
-  if (epoch == 0 && rank() == 0 && slice % ranks() != 0) {
-    log(LogLevel::warning,
-        format_text("a global batch of {} samples on {} ranks: each step has {} samples twice, so that "
-                    "every rank has {}; a multiple of {} has none twice",
-                    {slice, ranks(), share(slice) * ranks() - slice, share(slice), ranks()}));
-  }
-  std::vector<std::size_t> mine;
-  mine.reserve((order.size() / slice + 1) * share(slice));
-  for (std::size_t begin = 0; begin < order.size(); begin += slice) {
-    const std::size_t length = std::min(slice, order.size() - begin);
-    for (std::size_t taken = 0; taken < share(length); ++taken) {
-      mine.push_back(order[begin + (rank() + taken * ranks()) % length]);
-    }
-  }
-  return {std::move(mine), share(slice)};
-}
-
-DTRAIN_DEFINED SampleShares DistributedSampler::shares(std::uint64_t epoch) const {
-  const std::vector<std::size_t> order = global_order(epoch);
-  std::vector<std::size_t> mine;
-  std::vector<std::size_t> ends;
-  std::vector<float> weights;
-  for (std::size_t begin = 0; begin < order.size(); begin += std::min(options_.global_batch, order.size() - begin)) {
-    const std::size_t length = std::min(options_.global_batch, order.size() - begin);
-    const std::size_t before = mine.size();
-    for (std::size_t position = rank(); position < length; position += ranks()) {
-      mine.push_back(order[begin + position]);
-    }
-    const auto share = static_cast<double>(mine.size() - before);
-    weights.push_back(static_cast<float>(share * static_cast<double>(ranks()) / static_cast<double>(length)));
-    if (mine.size() == before) {
-      mine.push_back(order[begin]);
-    }
-    ends.push_back(mine.size());
-  }
-  return {std::move(mine), std::move(ends), std::move(weights)};
-}
-
-DTRAIN_DEFINED SampleBatches DistributedSampler::evaluation() const {
-  std::vector<std::size_t> mine;
-  mine.reserve(options_.dataset_size / ranks() + 1);
-  for (std::size_t sample = rank(); sample < options_.dataset_size; sample += ranks()) {
-    mine.push_back(sample);
-  }
-  return {std::move(mine), share(std::min(options_.global_batch, options_.dataset_size))};
-}
-
-DTRAIN_DEFINED std::vector<std::size_t> DistributedSampler::global_order(std::uint64_t epoch) const {
-  if (options_.shuffle) {
-    return shuffled_order(options_.dataset_size, options_.seed, epoch);
-  }
-  std::vector<std::size_t> order(options_.dataset_size);
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  return order;
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -54102,7 +54268,7 @@ template <class F>
 void for_each_part(const AdasumLevel& level, F act) noexcept {
   for (std::size_t i = 0; i < level.gradients.size(); ++i) {
     const TensorView& view = level.gradients[i].view;
-    if (view.bytes() == 0) continue;  // it is not in the bucket
+    if (view.bytes() == 0) continue;  // the gradient is not in the bucket
     const auto first = static_cast<std::size_t>(reinterpret_cast<const float*>(view.data) - level.bucket);
     const std::size_t begin = std::max(first, level.begin);
     const std::size_t end = std::min(first + view.flat().count, level.begin + level.count);
@@ -54373,7 +54539,7 @@ DTRAIN_DEFINED void PowerSgdBucket::decompress() const noexcept {
   }
   for (auto gradient = gradients.rbegin(); gradient != gradients.rend(); ++gradient) {
     const TensorView& view = gradient->view;
-    if (view.bytes() == 0) continue;  // it is not in the bucket
+    if (view.bytes() == 0) continue;  // the gradient is not in the bucket
     std::byte* const end = view.data + view.bytes();
     std::memset(end, 0, static_cast<std::size_t>(padding_end - end));
     padding_end = view.data;
@@ -54502,8 +54668,8 @@ DTRAIN_DEFINED TopK::Counts TopK::begin_step(std::span<const ddp::BucketGradient
   Counts counts;
   bool starts = true;
   for (const ddp::BucketGradient& gradient : gradients) {
-    // A gradient without elements decides nothing: its steps are not counted if its bucket is empty, because an empty
-    // bucket is not reduced.
+    // A gradient without elements is skipped: its steps are not counted if its bucket is empty, because an empty bucket
+    // is not reduced.
     if (gradient.view.bytes() == 0) continue;
     const std::size_t sent = sent_[gradient.parameter];
     starts = static_cast<std::uint64_t>(steps_[gradient.parameter]++) >= options_.start_after && starts;
@@ -54533,7 +54699,7 @@ DTRAIN_DEFINED void TopK::compress(std::span<const ddp::BucketGradient> gradient
       *to = {indices_[k], std::exchange(error[indices_[k]], 0.0F)};
       not_finite += kernels::is_finite(to++->value) ? 0 : 1;
     }
-    if (not_finite == count) {  // more elements may not be finite, and each would spoil a later step
+    if (not_finite == count) {  // drop the others, which would make a later step not finite
       std::replace_if(
           error.begin(), error.end(), [](float kept) { return !kernels::is_finite(kept); }, 0.0F);
     }
@@ -54617,7 +54783,7 @@ DTRAIN_DEFINED void LargestElements::select(std::span<const float> values, std::
 // ---- dtrain/ddp/planning/saved_plan.hpp
 
 /// @file
-/// SavedPlan: a measured bucket plan as the numbers of a checkpoint, and the conditions under which it is used again.
+/// SavedPlan: MeasuredPlan's buckets as numbers of a checkpoint, and the conditions under which they are used again.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -54632,7 +54798,7 @@ struct PlanSettings {
   friend bool operator==(const PlanSettings&, const PlanSettings&) = default;
 };
 
-/// Conditions that a saved plan was measured under. The plan is used again where all of them are equal.
+/// Conditions that a saved plan was measured under. The plan is used again if all of them are equal.
 struct PlanConditions {
   int world_size = 1;
   int ranks_on_host = 1;
@@ -54699,7 +54865,7 @@ inline std::int64_t digest_of(std::span<const GradientSize> sizes, std::span<con
 
 /// @file
 /// A model of a training step: when gradients are ready, when their buckets are reduced, and which part of the
-/// reductions is hidden; StepProfile: the times that one rank measured.
+/// reductions is hidden; StepProfile: the times that one rank measured. plan_search.hpp compares plans by it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -54785,7 +54951,7 @@ inline StepProfile step_profile(std::span<const StepRecord> records, std::uint64
 
 /// @file
 /// Plan search: the ranks' measurements as messages, and their combination on rank 0; the cost of reductions that fits
-/// them, and the bucket sizes with the shortest modelled step.
+/// them, and the bucket sizes with the shortest modelled step. MeasuredPlan calls it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -54830,7 +54996,7 @@ struct PlannedStep {
 
 namespace detail {
 
-/// A time or cost; from untrusted bytes it comes finite and not negative.
+/// A time or cost; a value read from untrusted bytes is finite and not negative.
 inline void seconds_field(Serializer& of, double& value) {
   auto bits = std::bit_cast<std::uint64_t>(value);
   of.number(bits);
@@ -54924,7 +55090,7 @@ inline RankTiming combined(std::span<const RankTiming> timings, std::size_t buck
 }
 
 /// alpha and beta of a reduction, not negative, with the least sum of squared relative errors. Small and large buckets
-/// have equal weight in this sum. Samples of one size give no alpha. Samples that are not positive do not count.
+/// have equal weight in this sum. Samples of one size give alpha 0. Samples that are not positive are ignored.
 inline backend::LinkCost fit_reduction_cost(std::span<const ReductionSample> samples) {
   double s = 0, sx = 0, sy = 0, sxx = 0, sxy = 0;  // sums with the weights 1 / y^2
   for (const ReductionSample& sample : samples) {
@@ -55089,7 +55255,7 @@ class MeasuredPlan final : public BucketPlanner {
     if (!found.empty()) return settle(settings_from(found));
     const auto gradients =
         std::count_if(sizes_.begin(), sizes_.end(), [](const GradientSize& size) { return size.bytes != 0; });
-    if (gradients == 0 || (gradients == 1 && variants_.empty())) return settle(given_);  // there is one plan only
+    if (gradients == 0 || (gradients == 1 && variants_.empty())) return settle(given_);  // there is only one plan
     wants_ready_times_ = true;
     return std::nullopt;
   }
@@ -55422,371 +55588,6 @@ DTRAIN_DEFINED void MasterWeights::load_gradient(std::size_t parameter, const Te
 DTRAIN_DEFINED void MasterWeights::scale_gradients(double factor) {
   norm_ = gradient_norm().times(factor);
   multiply_elements(buffer_view(std::span(gradients_)), factor);
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/profile/timeline.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-namespace detail {
-
-/// A JSON string. `text` is made printable, so only quotes and backslashes are escaped.
-inline std::string json_string(const std::string& text) {
-  std::string quoted = "\"";
-  for (const char byte : sanitize(text)) {
-    if (byte == '"' || byte == '\\') quoted += '\\';
-    quoted += byte;
-  }
-  return quoted + '"';
-}
-
-/// Writes events, one a line. Begins and ends of spans are paired; a record whose other half the ring has lost is
-/// omitted.
-class Trace {
- public:
-  using Time = StepRecord::Clock::time_point;
-
-  explicit Trace(Time origin) : origin_(origin) {}
-
-  void add(const RankTimeline& rank, std::span<const std::string> parameters) {
-    process_ = rank.rank;
-    offset_ = rank.clock_offset;
-    open_.clear();
-    name("process_name", 0, format_text("rank {} on {}", {rank.rank, rank.host}));
-    constexpr const char* rows[] = {"step", "gradient ready", "launched, not started", "reduce"};
-    for (int row = 0; row < 4; ++row) {
-      name("thread_name", row, rows[row]);
-    }
-    for (const StepRecord& record : rank.records) {
-      add(record, parameters);
-    }
-  }
-
-  std::string take() noexcept { return std::move(text_); }
-
- private:
-  using Duration = StepRecord::Clock::duration;
-
-  void add(const StepRecord& record, std::span<const std::string> parameters) {
-    const std::string bucket = "bucket " + std::to_string(record.index);
-    switch (record.event) {
-      case StepEvent::begun:
-      case StepEvent::launched:
-      case StepEvent::waiting: open(record); break;
-      case StepEvent::ready:
-        line("\"i\",\"s\":\"t\"", 1,  // an instant, which needs a scope
-             record.index < parameters.size() ? parameters[record.index] : std::to_string(record.index),
-             ",\"ts\":" + microseconds(since_origin(record.time)) + of_step(record.step));
-        break;
-      case StepEvent::started:
-        close(StepEvent::launched, 2, bucket, record);
-        open(record);
-        break;
-      case StepEvent::reduced: close(StepEvent::started, 3, bucket, record); break;
-      case StepEvent::finished:
-        close(StepEvent::waiting, 0, "waiting", record);
-        close(StepEvent::begun, 0, "step " + std::to_string(record.step), record);
-        break;
-    }
-  }
-
-  void open(const StepRecord& record) { open_[{record.event, record.step, record.index}] = record.time; }
-
-  /// Writes the span from the record of `begin` to `record`, if it is open.
-  void close(StepEvent begin, int thread, const std::string& name, const StepRecord& record) {
-    const auto found = open_.find({begin, record.step, record.index});
-    if (found == open_.end()) return;
-    line("\"X\"", thread, name,
-         ",\"ts\":" + microseconds(since_origin(found->second)) +
-             ",\"dur\":" + microseconds(std::max(record.time - found->second, {})) + of_step(record.step));
-    open_.erase(found);
-  }
-
-  void name(const char* what, int thread, const std::string& value) {
-    line("\"M\"", thread, what, ",\"args\":{\"name\":" + json_string(value) + "}");
-  }
-
-  void line(const char* phase, int thread, const std::string& name, const std::string& rest) {
-    text_ += format_text("{}{\"ph\":{},\"name\":{},\"pid\":{},\"tid\":{}{}}",
-                         {text_.empty() ? "\n" : ",\n", phase, json_string(name), process_, thread, rest});
-  }
-
-  Duration since_origin(Time time) const { return time + offset_ - origin_; }
-
-  /// "1234.567" for a duration that is not negative. Exact, and with a point in every locale of the program.
-  static std::string microseconds(Duration duration) {
-    const std::int64_t count = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
-    return format_text("{}.{}", {count / 1000, std::to_string(1000 + count % 1000).substr(1)});
-  }
-
-  static std::string of_step(std::uint64_t step) { return ",\"args\":{\"step\":" + std::to_string(step) + "}"; }
-
-  Time origin_;
-  std::string text_;
-  int process_ = 0;
-  std::chrono::nanoseconds offset_{};
-  std::map<std::tuple<StepEvent, std::uint64_t, std::uint32_t>, Time> open_;  ///< by event, step and index
-};
-
-inline StepRecord::Clock::time_point earliest(std::span<const RankTimeline> ranks) {
-  std::optional<StepRecord::Clock::time_point> first;
-  for (const RankTimeline& rank : ranks) {
-    for (const StepRecord& record : rank.records) {
-      const auto time = record.time + rank.clock_offset;
-      first = first ? std::min(*first, time) : time;
-    }
-  }
-  return first.value_or(StepRecord::Clock::time_point{});
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters) {
-  detail::Trace trace(detail::earliest(ranks));
-  std::string clocks;
-  for (const RankTimeline& rank : ranks) {
-    trace.add(rank, parameters);
-    if (rank.clock_uncertainty.count() != 0) {
-      clocks += format_text("{}rank {} to within {} us",
-                            {clocks.empty() ? "" : ", ", rank.rank, rank.clock_uncertainty.count() / 1000});
-    }
-  }
-  const std::string clock = clocks.empty() ? "one clock" : "rank 0's clock; estimated over the store: " + clocks;
-  return "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[" + trace.take() +
-         "\n],\"otherData\":{\"clock\":" + detail::json_string(clock) + "}}\n";
-}
-
-DTRAIN_DEFINED void write_trace(const std::string& path, std::span<const RankTimeline> ranks,
-                                std::span<const std::string> parameters) {
-  const std::string text = timeline_json(ranks, parameters);
-  AtomicFile file(path);
-  file.write(std::as_bytes(std::span(text)));
-  file.commit();
-}
-
-inline void fields(Serializer& of, StepRecord& record) {
-  std::chrono::nanoseconds time = record.time.time_since_epoch();
-  of.number(record.step);
-  of.number(record.index);
-  of.choice(record.event, StepEvent::begun, StepEvent::finished);
-  fields(of, time);
-  record.time = StepRecord::Clock::time_point(time);
-}
-
-/// All members but the rank, which the reader knows.
-inline void fields(Serializer& of, RankTimeline& timeline) {
-  of.raw_text(timeline.host, 256);
-  fields(of, timeline.clock_offset);
-  fields(of, timeline.clock_uncertainty);
-  of.list(timeline.records, 0, max_timeline_bytes / step_record_bytes,
-          [&of](StepRecord& record) { fields(of, record); });
-}
-
-DTRAIN_DEFINED std::string serialise(RankTimeline timeline, std::size_t most) {
-  std::vector<StepRecord>& records = timeline.records;
-  if (records.size() > most) {
-    records.erase(records.begin(), records.end() - static_cast<std::ptrdiff_t>(most));
-  }
-  return to_bytes(std::move(timeline));
-}
-
-DTRAIN_DEFINED std::optional<RankTimeline> parse_rank_timeline(int rank, std::string_view bytes) {
-  std::optional<RankTimeline> timeline = try_from_bytes<RankTimeline>(bytes);
-  if (timeline) {
-    timeline->rank = rank;
-  }
-  return timeline;
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/reduction/reducer.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-DTRAIN_DEFINED void ReadyGradients::record_order(bool wanted) {
-  records_order_ = wanted;
-  next_position_.store(0, std::memory_order_relaxed);
-  for (std::atomic<std::size_t>& position : position_) {
-    position.store(0, std::memory_order_relaxed);
-  }
-}
-
-DTRAIN_DEFINED std::vector<std::size_t> ReadyGradients::observed_order() const {
-  std::vector<std::size_t> order;
-  for (std::size_t parameter = position_.size(); parameter-- > 0;) {
-    order.push_back(parameter);
-  }
-  const auto rank = [this](std::size_t parameter) {
-    return position_[parameter].load(std::memory_order_relaxed) - 1;  // 0 becomes the largest
-  };
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
-  return order;
-}
-
-DTRAIN_DEFINED std::string ReadyGradients::missing() const {
-  const std::uint64_t step = step_.load(std::memory_order_relaxed);
-  std::string listed;
-  std::size_t count = 0;
-  for (std::size_t parameter = 0; parameter < ready_in_step_.size(); ++parameter) {
-    if (was_ready(parameter)) continue;
-    if (++count <= most_named) {
-      listed += (count > 1 ? ", " : "") + names_->describe(parameter);
-    }
-  }
-  if (count == 0) {
-    return {};
-  }
-  const std::string more = count > most_named ? format_text(" and {} more", {count - most_named}) : "";
-  return format_text(
-      "in step {} these parameters got no gradient: {}{}; the backward pass must call ready(i) for every parameter, "
-      "with zeros where one took no part (or set DdpOptions::allow_unused_parameters)",
-      {step, listed, more});
-}
-
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void ReadyGradients::refuse_twice(std::size_t parameter, std::uint64_t step) const {
-  names_->refuse_ready(parameter,
-                       format_text("came twice in step {}; call it once, when the gradient is final", {step}));
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/setup/bucket_order_broadcast.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-namespace detail {
-
-inline constexpr std::size_t order_entry_bytes = 4;
-
-/// @throws Error (protocol) for bytes that are not `count` indices.
-inline std::vector<std::size_t> order_in(std::string_view bytes, std::size_t count) {
-  if (bytes.size() != count * order_entry_bytes) {
-    throw_error(Errc::protocol, "rank 0's order of parameters has {} bytes, not {}; do both run the same program?",
-                {bytes.size(), count * order_entry_bytes});
-  }
-  Serializer reader(bytes);
-  std::vector<std::size_t> order(count);
-  for (std::size_t& parameter : order) {
-    std::uint32_t index = 0;
-    reader.number(index);
-    parameter = index;
-  }
-  return order;
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED std::vector<std::size_t> read_order_blocking(const group::GroupHandle& group, const std::string& prefix,
-                                                            std::size_t count, Deadline deadline) {
-  const backend::StoreRef store = group.store_ref();
-  std::string bytes;
-  try {
-    bytes = rendezvous::join_value_chunks(
-        prefix + "order", count * detail::order_entry_bytes,
-        [&](const std::string& name) { return store.take_blocking(name, group.members().world_size - 1, deadline); });
-  } catch (const Error&) {
-    group.failure()->throw_if_failed(group.members().rank_in_job());  // the first cause names its rank
-    throw;
-  }
-  return detail::order_in(bytes, count);
-}
-
-DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild,
-                                           const std::shared_ptr<const group::GroupHandle>& group,
-                                           const std::string& prefix) {
-  const auto wait_until_published = std::make_shared<group::WaitUntilSet>();  // empty until rank 0 publishes
-  if (group->members().rank == 0 && group->members().world_size > 1) {
-    rebuild.publish = [group, prefix, wait_until_published](const std::vector<std::size_t>& order) {
-      Serializer writer;
-      for (const std::size_t parameter : order) {
-        auto index = static_cast<std::uint32_t>(parameter);
-        writer.number(index);
-      }
-      *wait_until_published = group->set_in_background(rendezvous::value_chunks(prefix + "order", writer.characters()));
-    };
-  }
-  rebuild.agree = [group, prefix, wait_until_published](const std::vector<std::size_t>& order) {
-    const Deadline deadline = Deadline::after(group->timeout());
-    group->start_pending();  // other ranks may wait for this work before they have their order
-    if (group->members().rank != 0) return read_order_blocking(*group, prefix, order.size(), deadline);
-    if (*wait_until_published) (*wait_until_published)(deadline);
-    return order;
-  };
-}
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/setup/driver.hpp (definitions)
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-namespace detail {
-
-/// @throws Error (unsupported): "WHAT is on cuda:1, which ...".
-inline void check_device(const BackendAbilities& backend, const std::string& what, Device device,
-                         Device communication) {
-  if (!backend.supports(device.kind)) {
-    throw_error(Errc::unsupported, "{} is on {}, which backend {} does not reduce",
-                {what, to_string(device), backend.name});
-  }
-  if (device != communication) {
-    throw_error(Errc::unsupported,
-                "{} is on {}, but this rank's communication is on {}; a rank's model is on one device",
-                {what, to_string(device), to_string(communication)});
-  }
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED void check_backend(const BackendAbilities& backend, std::span<const Parameter> parameters,
-                                  std::span<const TensorView> buffers, const DdpOptions& options,
-                                  Device communication) {
-  if (options.deterministic && !backend.is_deterministic) {
-    throw_error(Errc::unsupported,
-                "DdpOptions::deterministic is set, but backend {} does not promise the same bits in every run; use "
-                "topology::Ring, whose order of summation is fixed, or another backend",
-                {backend.name});
-  }
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const std::string described = describe_parameter(i, parameters[i].name);
-    const DType dtype = parameters[i].gradient.dtype;
-    detail::check_device(backend, described, parameters[i].value.device, communication);
-    if (!backend.reduces(dtype)) {
-      throw_error(Errc::unsupported,
-                  "{} has a gradient of {}, which backend {} does not reduce; keep it in a type that the backend "
-                  "reduces, such as f32",
-                  {described, name(dtype), backend.name});
-    }
-    if (options.reduce_op == ReduceOp::average && !backend.averages(dtype)) {
-      throw_error(Errc::unsupported,
-                  "{} has a gradient of {}, whose average backend {} does not form; DdpOptions::reduce_op = "
-                  "ReduceOp::sum reduces it, in a type that holds the sum",
-                  {described, name(dtype), backend.name});
-    }
-  }
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    detail::check_device(backend, format_text("buffer {} of the model", {i}), buffers[i].device, communication);
-  }
-}
-
-DTRAIN_DEFINED std::unique_ptr<group::GradientBinding> register_gradient_bindings(
-    std::shared_ptr<group::GradientBindingRegistry> registry, std::span<const Parameter> parameters,
-    std::span<const void* const> identities) {
-  auto binding = std::make_unique<group::GradientBinding>(std::move(registry));
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const TensorView& value = parameters[i].value;
-    const void* const identity = !identities.empty() ? identities[i] : value.bytes() != 0 ? value.data : nullptr;
-    if (identity != nullptr && !binding->add(identity)) {  // add() accepts a tied parameter twice
-      throw_error(Errc::invalid_argument,
-                  "the gradient of {} lives in another DistributedDataParallel: a model with bind_gradient is wrapped "
-                  "once at a time; destroy the other one first",
-                  {describe_parameter(i, parameters[i].name)});
-    }
-  }
-  return binding;
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -56660,6 +56461,11 @@ DTRAIN_DEFINED std::uint64_t digest_of(const TensorView& tensor, std::uint64_t h
 DTRAIN_DEFINED void KeptState::keep(std::vector<ddp::NamedTensor> tensors, bool copies) {
   static_cast<void>(ddp::tensor_signatures(tensors));
   for (ddp::NamedTensor& each : tensors) {
+    if (each.bytes != nullptr) {
+      throw_error(Errc::unsupported,
+                  "NamedBytes '{}' are not kept in an elastic job, because their number may change; keep tensors",
+                  {each.name});
+    }
     if (copies) {
       copies_.push_back({tensors_.size(), std::vector<std::byte>(each.value.bytes())});
     }
