@@ -359,16 +359,13 @@ class FormationState {
     }
   }
 
-  /// Rule 6. All ranks of an attempt take part in each step. If one of them waits that has not trained in the attempt,
-  /// no rank has committed a step in it, and the source's state is still the job's.
+  TrainingProgress least_with_state() const {
+    return workers_.least_with_state(attempt_, is_complete_, source_, needed_);
+  }
+
   bool has_state(const std::vector<Worker*>& candidates) const {
-    const bool has_member =
-        std::any_of(candidates.begin(), candidates.end(), [](const Worker* each) { return each->is_member; });
-    if (is_complete_ && !has_member) {
-      return false;
-    }
     return std::any_of(candidates.begin(), candidates.end(),
-                       [this](const Worker* each) { return each->progress >= needed_; });
+                       [least = least_with_state()](const Worker* each) { return each->progress >= least; });
   }
 
   void resize(Instant now) {
@@ -391,10 +388,9 @@ class FormationState {
   }
 
   void form(std::vector<Worker*> candidates) {
-    const bool may_have_committed = !workers_.has_rank_before(attempt_);
+    needed_ = least_with_state();
     workers_.set_members(next_ranks(std::move(candidates), options_.max_workers));
     source_ = members().front()->progress;
-    needed_ = may_have_committed || source_.steps != needed_.steps ? source_ : needed_;
     ++attempt_;
     failed_ = is_complete_ = false;
     weights_.reset();
@@ -427,7 +423,7 @@ class FormationState {
   std::uint64_t attempt_ = 0;
   std::uint64_t announcements_ = 0;
   TrainingProgress source_;               ///< of the last attempt
-  TrainingProgress needed_;               ///< the least progress that includes the source's state
+  TrainingProgress needed_;               ///< the least progress that sufficed to form the last attempt
   std::optional<std::uint64_t> weights_;  ///< digest after the last attempt's first step
   bool failed_ = false;                   ///< the last attempt
   bool is_complete_ = false;              ///< all ranks have joined the last attempt

@@ -70,6 +70,19 @@ class FormationWorkers {
       return each->standing == Standing::waiting && each->progress.attempt < attempt;
     });
   }
+  /// Rule 6 of FormationState: the least progress with which a worker has the job's state, behind the last attempt. All
+  /// ranks of an attempt take part in each step. So where one of them is here and has not trained in it, no rank has
+  /// committed a step there: whose state sufficed to form it has the state still, though the source may have been
+  /// ahead.
+  /// @param is_complete all ranks have joined it @param source of it @param needed sufficed to form it
+  TrainingProgress least_with_state(std::uint64_t attempt, bool is_complete, const TrainingProgress& source,
+                                    const TrainingProgress& needed) const {
+    if (has_rank_before(attempt)) {
+      return needed;
+    }
+    const TrainingProgress& unjoined = source.steps == needed.steps ? needed : source;
+    return is_complete ? TrainingProgress{attempt, source.steps} : unjoined;
+  }
   bool has_excluded() const {
     return std::any_of(workers_.begin(), workers_.end(),
                        [](const auto& each) { return each->standing == Standing::excluded; });

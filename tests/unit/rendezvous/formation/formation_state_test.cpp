@@ -268,6 +268,40 @@ TEST_CASE("a job that has trained waits for a worker that has its state") {
   CHECK(job.order == Order{1, 2});
 }
 
+TEST_CASE("a job goes on with a survivor that is a step behind, once the rank ahead of it is lost before they train") {
+  Formation job(1, 3);
+  for (const int worker : {0, 1, 2}) {
+    job.announce(worker);
+  }
+  job.train(0);
+  job.lose(0);
+  job.announce(1, {1, 4});
+  job.announce(2, {1, 5});  // it has committed a step with the lost one
+  CHECK(job.order == Order{2, 1});
+  job.announce(3);
+  for (const std::uint64_t attempt : {2u, 3u}) {
+    CHECK(job.state.attempt() == attempt);
+    job.state.joined(attempt, job.now);
+    if (attempt == 2) {
+      job.fail(CauseKind::exception, 1, "a mistake");
+      job.announce(2, {1, 5});
+      job.announce(1, {1, 4});
+    }
+  }
+  job.lose(2);
+  job.announce(1, {1, 4});
+  CHECK(job.state.attempt() == 3);
+  job.announce(3);  // leaves the attempt, in which it has received nothing
+  CHECK(job.order == Order{1, 3});
+  CHECK(job.source == TrainingProgress{1, 4});
+  CHECK_FALSE(job.end);
+
+  job.state.joined(4, job.now);
+  job.lose(1);  // it may have committed a step
+  job.announce(3, {4, 5});
+  CHECK(job.order == Order{3});
+}
+
 TEST_CASE("a disagreement, and exit code 2, end a job before its first commit only") {
   Formation early(1, 2);
   early.announce(0);

@@ -326,7 +326,11 @@ class ModelJob final : private rendezvous::FormationSink {
     for (int i = 0; i < count_; ++i) {
       const ModelWorker& each = workers_[static_cast<std::size_t>(i)];
       able += each.is_alive() ? 1 : 0;
-      has_state = has_state || (each.is_alive() && (last().members & bit(i)) != 0 && has_source_state(each));
+      // A survivor that was a rank when the last step was committed has the state, also if the source was a step ahead.
+      const bool is_survivor = committed_in_ != 0 && !each.is_torn && !was_excluded_[static_cast<std::size_t>(i)] &&
+                               each.progress.value().attempt >= committed_in_;
+      has_state =
+          has_state || (each.is_alive() && (last().members & bit(i)) != 0 && (is_survivor || has_source_state(each)));
     }
     require(able < options_.min_workers || !has_state || state_.attempt() >= 10,
             "the job ends although workers with its state live");
@@ -709,6 +713,7 @@ class ModelJob final : private rendezvous::FormationSink {
     of.history[done] = hash ^ (hash >> 32);
     of.progress.committed();
     has_committed_ = true;
+    committed_in_ = std::max(committed_in_, of.assignment.attempt);
     if (!std::exchange(of.has_committed, true)) {
       send(of, Kind::committed);
     }
@@ -790,6 +795,7 @@ class ModelJob final : private rendezvous::FormationSink {
   Instant failed_at_{};
   std::uint64_t failed_attempt_ = 0;
   std::uint64_t opened_ = 0;
+  std::uint64_t committed_in_ = 0;  ///< the last attempt in which a step was committed
   std::uint64_t complete_ = 0;
   std::uint64_t connections_ = 0;
   Problem problem_ = nullptr;
