@@ -170,7 +170,8 @@ class ElasticSupervisor {
     if (Deadline::Clock::now() - slot.started_at > long_life) {
       slot.failures = 0;
     }
-    const bool is_final = code == exit_code_usage || code == exit_code_job_failed || code == 128 + SIGTERM;
+    const bool leaves = ended.status.code == 128 + SIGTERM;  // says that its machine goes away; a signal says nothing
+    const bool is_final = code == exit_code_usage || code == exit_code_job_failed || leaves;
     const bool is_replaced = !is_final && left_to_replace_ > 0;
     std::string line = format_text("worker {} was lost: {}", {ended.rank, ended.status.text()});
     if (is_final) {

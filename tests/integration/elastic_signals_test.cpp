@@ -1,0 +1,91 @@
+// Signals to elastic jobs: to one worker, and to the launcher at moments that are awkward for it.
+
+#include <csignal>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "integration/prelude.hpp"
+
+namespace {
+
+const std::string training = std::string(DTRAIN_TEST_PROGRAMS_DIR) + "/elastic_training";
+
+/// The latest process in a worker's place, of which the program has said so.
+pid_t process_of(const std::string& output, int worker) {
+  const std::string mark = "worker " + std::to_string(worker) + " is process ";
+  const std::size_t at = output.rfind(mark);
+  return at == std::string::npos ? 0 : static_cast<pid_t>(std::stol(output.substr(at + mark.size())));
+}
+
+/// A job of three workers that trains until it is ended, with a word by which its processes are found.
+struct LongJob {
+  explicit LongJob(const std::string& steps = "steps=1000000")
+      : mark(new_mark()),
+        program(training, {"--nproc-per-node=3", "--min-ranks=1", "--max-restarts=9", steps, "log", mark}) {
+    REQUIRE(program.wait_for("commit 20 attempt 1 size 3"));
+  }
+  /// Ends the launcher by a signal: it is to exit so, and to leave no process.
+  void check_end(int signal) {
+    CAPTURE(signal);
+    program.signal(signal);
+    const Result result = program.wait();
+    CHECK_MESSAGE(result.exit_code == 128 + signal, result.error);
+    CHECK(support::all_gone(mark, support::soon()));
+  }
+
+  std::string mark;
+  Program program;
+};
+
+}  // namespace
+
+TEST_CASE("a worker that is ended by SIGTERM alone is replaced, and the others go on") {
+  LongJob job("steps=400");
+  ::kill(process_of(job.program.output(), 1), SIGTERM);
+  const Result result = job.program.wait(support::soon(std::chrono::seconds(60)));
+  CHECK_MESSAGE(result.exit_code == 0, result.error);
+  CHECK_CONTAINS(result.error, "worker 1 was lost: killed by signal 15 (SIGTERM); another one starts in its place");
+  std::set<std::string> ends;
+  std::size_t finished = 0;
+  for (std::size_t at = result.output.find(" finished as rank"); at != std::string::npos;
+       at = result.output.find(" finished as rank", at + 1), ++finished) {
+    const std::size_t digest = result.output.find(": ", at);
+    ends.insert(result.output.substr(digest, result.output.find('\n', digest) - digest));
+  }
+  CHECK_MESSAGE(finished == 3, result.output << result.error);
+  CHECK(ends.size() == 1);
+}
+
+TEST_CASE("a worker that exits with 143 says that its machine goes away: nobody is started in its place") {
+  Program program(training, {"--nproc-per-node=2", "--min-ranks=1", "--max-restarts=5", "steps=60", "exit=143"});
+  const Result result = program.wait();
+  CHECK_MESSAGE(result.exit_code == 0, result.error);
+  CHECK_CONTAINS(result.error, "worker 1 was lost: exit code 143; it is not replaced");
+}
+
+TEST_CASE("SIGTERM and SIGINT to the launcher end an elastic job, and leave no process") {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    LongJob job;
+    job.check_end(signal);
+  }
+}
+
+TEST_CASE("a signal to the launcher ends the job while a worker's replacement waits to be started") {
+  LongJob job;
+  const pid_t first = process_of(job.program.output(), 1);
+  REQUIRE(::kill(first, SIGKILL) == 0);
+  const dtrain::Deadline deadline = support::soon();
+  while (process_of(job.program.output(), 1) == first && !deadline.passed()) {
+    static_cast<void>(job.program.wait_for("no such line", dtrain::Deadline::after(std::chrono::milliseconds(5))));
+  }
+  REQUIRE(::kill(process_of(job.program.output(), 1), SIGKILL) == 0);
+  REQUIRE(job.program.wait_for("another one starts in its place in 1 s"));
+  job.check_end(SIGTERM);
+}
+
+TEST_CASE("a signal to the launcher ends the job, although a worker is stopped") {
+  LongJob job;
+  REQUIRE(::kill(process_of(job.program.output(), 2), SIGSTOP) == 0);
+  job.check_end(SIGINT);
+}
