@@ -14,12 +14,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "dtrain/core/process/descriptor.hpp"
+#include "dtrain/net/framing/frame.hpp"
+#include "dtrain/rendezvous/protocol/message.hpp"
 
 namespace dtrain_test {
 
@@ -47,6 +50,12 @@ class CuttingProxy {
 
   std::uint16_t port() const { return port_; }
   int accepted() const { return accepted_.load(); }
+
+  /// How many frames of a kind have been carried to the target.
+  int frames(dtrain::rendezvous::MessageKind kind) const { return frames_.at(static_cast<std::size_t>(kind)).load(); }
+
+  /// Once the next frame of a kind has been carried to the target, breaks every connection, and new ones.
+  void cut_behind(dtrain::rendezvous::MessageKind kind) { last_kind_.store(static_cast<std::size_t>(kind)); }
 
   /// Breaks every connection that there is.
   void cut(How how) {
@@ -79,6 +88,7 @@ class CuttingProxy {
     dtrain::Descriptor first;
     dtrain::Descriptor second;
     bool has_answered = false;
+    dtrain::net::FrameParser sent{};  ///< to the target
   };
 
   static sockaddr_in loopback(std::uint16_t port, std::uint32_t host = 1) {
@@ -126,22 +136,45 @@ class CuttingProxy {
   void pump() {
     if (holding_.load()) return;
     const std::lock_guard lock(mutex_);
-    std::erase_if(pairs_, [this](Pair& pair) {
-      bool asked = false;
+    bool is_last = false;
+    std::erase_if(pairs_, [&](Pair& pair) {
       const bool is_muted = muting_.load() && pair.has_answered;
-      const bool is_open = forward(pair.first.get(), pair.second.get(), asked) &&
-                           (is_muted || forward(pair.second.get(), pair.first.get(), pair.has_answered));
+      const bool is_open =
+          forward(pair.first.get(), pair.second.get(),
+                  [&](auto bytes) { is_last = count_frames(pair.sent, bytes) || is_last; }) &&
+          (is_muted || forward(pair.second.get(), pair.first.get(), [&](const auto&) { pair.has_answered = true; }));
       return !is_open;
     });
+    if (is_last) {
+      last_kind_.store(no_kind);
+      refusing_.store(true);
+      pairs_.clear();
+    }
   }
 
-  /// False once either end is gone. @param carried set where there was something
-  static bool forward(int from, int to, bool& carried) {
+  /// @returns whether the last one that is to be carried is among them
+  bool count_frames(dtrain::net::FrameParser& parser, std::span<const std::byte> bytes) {
+    bool is_last = false;
+    parser.feed(bytes);
+    while (const auto frame = parser.next()) {
+      if (frame->empty()) continue;
+      const auto kind = static_cast<std::size_t>(frame->front());
+      if (kind < frames_.size()) ++frames_[kind];
+      is_last = is_last || kind == last_kind_.load();
+    }
+    return is_last;
+  }
+
+  /// False once either end is gone. @param carried gets the bytes that were carried
+  template <class Carried>
+  static bool forward(int from, int to, Carried carried) {
     std::array<std::byte, 4096> buffer;
     const ssize_t count = ::recv(from, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (count < 0) return errno == EAGAIN || errno == EINTR;
-    carried = true;
-    return count > 0 && ::send(to, buffer.data(), static_cast<std::size_t>(count), MSG_NOSIGNAL) == count;
+    const std::span bytes(buffer.data(), static_cast<std::size_t>(count));
+    if (count == 0 || ::send(to, bytes.data(), bytes.size(), MSG_NOSIGNAL) != count) return false;
+    carried(bytes);
+    return true;
   }
 
   std::uint16_t target_;
@@ -155,6 +188,9 @@ class CuttingProxy {
   std::atomic<bool> muting_{false};
   std::atomic<int> accepted_{0};
   std::atomic<int> refused_{0};
+  static constexpr std::size_t no_kind = 0;
+  std::array<std::atomic<int>, 32> frames_{};
+  std::atomic<std::size_t> last_kind_{no_kind};
   std::jthread thread_;  ///< last: it ends before what it uses
 };
 

@@ -1,0 +1,159 @@
+// A rank is lost while another one's backward pass runs, in a thread of the model's or in a function that may not
+// throw: ready() drops the gradients that are left, and the end of the step throws.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/distributed_data_parallel.hpp"
+#include "dtrain/elastic.hpp"
+#include "dtrain/launch/per_process.hpp"
+#include "support/cutting_proxy.hpp"
+#include "support/elastic_model.hpp"
+#include "support/gate.hpp"
+#include "unit/rendezvous/formation/formation_process.hpp"
+
+using dtrain_test::CuttingProxy;
+using rendezvous_test::FormationProcess;
+using support::ElasticModel;
+
+namespace {
+
+using Policy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
+using Group = dtrain::ProcessGroup<Policy>;
+
+constexpr float computed = 42;
+
+struct BoundModel : ElasticModel {
+  void bind_gradient(std::size_t i, dtrain::TensorView where) { gradients[i] = reinterpret_cast<float*>(where.data); }
+};
+
+dtrain::launch::RankProcess process_at(std::uint16_t port, int slot) {
+  dtrain::launch::RankProcess process;
+  process.identity.world_size = 2;
+  process.identity.local_rank = slot;
+  process.identity.master_addr = "127.0.0.1";
+  process.identity.master_port = port;
+  process.min_ranks = 1;
+  process.timeout = std::chrono::seconds(60);
+  return process;
+}
+
+/// Whether the group's job has failed, as the program learns it.
+bool has_failed(const Group& group) noexcept {
+  try {
+    group.check();
+    return false;
+  } catch (const std::exception&) {
+    return true;
+  }
+}
+
+/// How the survivor's backward pass calls ready().
+enum class Caller { thread, may_not_throw };
+
+/// Two workers, one of which is lost behind the other one's first ready gradient.
+template <class Model>
+void lose_a_rank(Caller caller) {
+  dtrain::rendezvous::FormationOptions sizes;
+  sizes.max_workers = 2;
+  sizes.reconnect_timeout = std::chrono::milliseconds(1);  // nobody says that the thread of a worker has ended
+  FormationProcess launcher(sizes);
+  CuttingProxy proxy(launcher.address().port);
+  const dtrain::GroupOptions options;
+  support::Gate is_ready;
+  support::Gate is_over;
+  std::thread victim([&] {
+    const auto process = process_at(proxy.port(), 1);
+    dtrain::elastic::ElasticWorker worker(process);
+    const dtrain::Elastic<Policy> job(worker, options);
+    Model model;
+    job.keep(dtrain::parameter_values(model.parameters()));
+    try {
+      job.train([&](Group group) {
+        dtrain::DistributedDataParallel ddp{model, group};
+        is_ready.pass();
+        proxy.refuse(true);
+        proxy.cut(CuttingProxy::How::end);
+        is_over.pass();
+        proxy.refuse(false);
+        group.barrier();
+      });
+    } catch (const dtrain::elastic::FinishedElsewhere&) {
+    } catch (const std::exception&) {
+    }
+  });
+
+  const auto process = process_at(launcher.address().port, 0);
+  dtrain::elastic::ElasticWorker worker(process);
+  const dtrain::Elastic<Policy> job(worker, options);
+  Model model;
+  job.keep(dtrain::parameter_values(model.parameters()));
+  bool has_called_all = false;
+  bool has_thrown = false;
+  bool is_as_computed = true;
+  int world_size = 0;
+  job.train([&](Group group) {
+    world_size = group.world_size();
+    if (world_size == 1) return;
+    dtrain::DistributedDataParallel ddp{model, group};
+    const auto pass = [&](dtrain::Ready ready) noexcept {
+      for (std::size_t i = ElasticModel::layers; i-- > 0;) {
+        std::fill_n(model.gradients[i], ElasticModel::width, computed);
+        ready(i);
+        if (i + 1 == ElasticModel::layers) {
+          is_ready.open();
+          CHECK(support::holds_soon([&] { return has_failed(group); }));
+        }
+      }
+      has_called_all = true;
+    };
+    try {
+      ddp.backward([&](dtrain::Ready ready) {
+        if (caller == Caller::thread) {
+          std::thread([&] { pass(ready); }).join();
+        } else {
+          pass(ready);
+        }
+      });
+    } catch (const dtrain::JobFailed&) {
+      has_thrown = true;
+      for (std::size_t i = 0; i + 1 < ElasticModel::layers; ++i) {
+        for (const float each : std::span(model.gradients[i], ElasticModel::width)) {
+          is_as_computed = is_as_computed && each == computed;
+        }
+      }
+      throw;
+    }
+  });
+  is_over.open();
+  victim.join();
+  CHECK(has_called_all);
+  CHECK(has_thrown);
+  CHECK(is_as_computed);
+  CHECK(world_size == 1);
+  CHECK(job.step() == 0);
+  CHECK(model.digest() == Model().digest());
+}
+
+}  // namespace
+
+TEST_CASE("ready() of another thread drops gradients after the loss of a rank, and backward() throws") {
+  lose_a_rank<ElasticModel>(Caller::thread);
+  lose_a_rank<BoundModel>(Caller::thread);
+}
+
+TEST_CASE("ready() of a function that may not throw drops gradients after a loss, and backward() throws") {
+  lose_a_rank<ElasticModel>(Caller::may_not_throw);
+  lose_a_rank<BoundModel>(Caller::may_not_throw);
+}
