@@ -44,6 +44,7 @@ struct Options {
   std::string backend{};        ///< empty: the benchmark's own choice
   std::string timeline{};       ///< empty: none is written
   std::string model{};          ///< empty: all that the benchmark has
+  std::string only{};           ///< part of the names of the rows that are measured; empty: all
   std::string device = "host";  ///< or cuda, where this program was built with it
 
   /// @param ranks those where the flag is not given @param further flags that the benchmark takes: --bytes, --trace
@@ -76,6 +77,8 @@ struct Options {
         options.device = known_device(value);
       } else if (taken("--model", flag)) {
         options.model = value;
+      } else if (taken("--only", flag)) {
+        options.only = value;
       } else if (taken("--trace", flag)) {
         options.trace = true;
       } else {
