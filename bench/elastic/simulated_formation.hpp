@@ -14,8 +14,8 @@
 #include <variant>
 #include <vector>
 
-#include "dtrain/async/loop_thread.hpp"
-#include "dtrain/async/manual_reset_event.hpp"
+#include "dtrain/async/events.hpp"
+#include "dtrain/async/loop_handle.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/rendezvous/client/client_handshake.hpp"
 #include "dtrain/rendezvous/formation/formation_server.hpp"
