@@ -32,7 +32,7 @@ class Momentum {
   }
   void load(const std::string& bytes) {
     velocity_.resize(bytes.size() / sizeof(float));
-    std::memcpy(velocity_.data(), bytes.data(), bytes.size());
+    std::memcpy(velocity_.data(), bytes.data(), velocity_.size() * sizeof(float));
   }
 
  private:
