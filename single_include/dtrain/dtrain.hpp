@@ -41918,6 +41918,19 @@ class FormationWorkers {
       return each->standing == Standing::waiting && each->progress.attempt < attempt;
     });
   }
+  /// Rule 6 of FormationState: the least progress with which a worker has the job's state, behind the last attempt. All
+  /// ranks of an attempt take part in each step. So where one of them is here and has not trained in it, no rank has
+  /// committed a step there: whose state sufficed to form it has the state still, though the source may have been
+  /// ahead.
+  /// @param is_complete all ranks have joined it @param source of it @param needed sufficed to form it
+  TrainingProgress least_with_state(std::uint64_t attempt, bool is_complete, const TrainingProgress& source,
+                                    const TrainingProgress& needed) const {
+    if (has_rank_before(attempt)) {
+      return needed;
+    }
+    const TrainingProgress& unjoined = source.steps == needed.steps ? needed : source;
+    return is_complete ? TrainingProgress{attempt, source.steps} : unjoined;
+  }
   bool has_excluded() const {
     return std::any_of(workers_.begin(), workers_.end(),
                        [](const auto& each) { return each->standing == Standing::excluded; });
@@ -42433,16 +42446,13 @@ class FormationState {
     }
   }
 
-  /// Rule 6. All ranks of an attempt take part in each step. If one of them waits that has not trained in the attempt,
-  /// no rank has committed a step in it, and the source's state is still the job's.
+  TrainingProgress least_with_state() const {
+    return workers_.least_with_state(attempt_, is_complete_, source_, needed_);
+  }
+
   bool has_state(const std::vector<Worker*>& candidates) const {
-    const bool has_member =
-        std::any_of(candidates.begin(), candidates.end(), [](const Worker* each) { return each->is_member; });
-    if (is_complete_ && !has_member) {
-      return false;
-    }
     return std::any_of(candidates.begin(), candidates.end(),
-                       [this](const Worker* each) { return each->progress >= needed_; });
+                       [least = least_with_state()](const Worker* each) { return each->progress >= least; });
   }
 
   void resize(Instant now) {
@@ -42465,10 +42475,9 @@ class FormationState {
   }
 
   void form(std::vector<Worker*> candidates) {
-    const bool may_have_committed = !workers_.has_rank_before(attempt_);
+    needed_ = least_with_state();
     workers_.set_members(next_ranks(std::move(candidates), options_.max_workers));
     source_ = members().front()->progress;
-    needed_ = may_have_committed || source_.steps != needed_.steps ? source_ : needed_;
     ++attempt_;
     failed_ = is_complete_ = false;
     weights_.reset();
@@ -42501,7 +42510,7 @@ class FormationState {
   std::uint64_t attempt_ = 0;
   std::uint64_t announcements_ = 0;
   TrainingProgress source_;               ///< of the last attempt
-  TrainingProgress needed_;               ///< the least progress that includes the source's state
+  TrainingProgress needed_;               ///< the least progress that sufficed to form the last attempt
   std::optional<std::uint64_t> weights_;  ///< digest after the last attempt's first step
   bool failed_ = false;                   ///< the last attempt
   bool is_complete_ = false;              ///< all ranks have joined the last attempt
@@ -52773,7 +52782,8 @@ class ElasticSupervisor {
     if (Deadline::Clock::now() - slot.started_at > long_life) {
       slot.failures = 0;
     }
-    const bool is_final = code == exit_code_usage || code == exit_code_job_failed || code == 128 + SIGTERM;
+    const bool leaves = ended.status.code == 128 + SIGTERM;  // says that its machine goes away; a signal says nothing
+    const bool is_final = code == exit_code_usage || code == exit_code_job_failed || leaves;
     const bool is_replaced = !is_final && left_to_replace_ > 0;
     std::string line = format_text("worker {} was lost: {}", {ended.rank, ended.status.text()});
     if (is_final) {
