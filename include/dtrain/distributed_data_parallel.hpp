@@ -182,10 +182,10 @@ class DistributedDataParallel {
   /// Scope in which steps reduce nothing: backward passes add to this rank's own gradients, and the next step outside
   /// the scope reduces the sum. Every rank has the scope around the same steps. The divisor stays the number of ranks:
   /// for the mean over k passes, scale each loss by 1/k.
-  ddp::NoSync no_sync() { return ddp::NoSync(std::shared_ptr<int>(driver_, &driver_->no_sync_depth)); }
+  ddp::NoSync no_sync() { return ddp::NoSync({driver_->wrapped, &driver_->wrapped->no_sync_depth}); }
 
   /// Whether backward() reduces: outside the scope of every NoSync.
-  bool reduces() const noexcept { return driver_->no_sync_depth == 0; }
+  bool reduces() const noexcept { return driver_->wrapped->no_sync_depth == 0; }
 
   /// Statistics of this rank; ddp::to_string formats them as a line.
   ddp::ReducerStatistics statistics() const noexcept {
@@ -275,11 +275,14 @@ class DistributedDataParallel {
 
   Step begin(const char* caller, StepOptions options) {
     group::GroupAccess::of(group_).rank_context()->require_may_block();
-    if (driver_->no_sync_depth > 0) {
+    if (!reduces()) {
       driver_->reducer->throw_if_unusable(caller);
+      driver_->wrapped->has_unreduced = true;
       return driver_->accumulation->begin();
     }
-    return driver_->reducer->begin(caller, options);
+    Step step = driver_->reducer->begin(caller, options);
+    driver_->wrapped->has_unreduced = false;
+    return step;
   }
 
   template <class R, class Stage, class I>
@@ -291,6 +294,7 @@ class DistributedDataParallel {
     }
     group::GroupAccess::of(group_).rank_context()->require_may_block();
     Step step = driver_->reducer->begin(caller, {}, &optimizer.work());
+    driver_->wrapped->has_unreduced = false;
     optimizer.inspect_with(std::move(inspect));
     or_report([&] { optimizer.renew_values(); });
     return step;

@@ -62,9 +62,9 @@ class Elastic {
     if constexpr (std::invocable<F&, ProcessGroup<P>>) {
       if (worker_->is_elastic()) {
         AttemptOfPolicy<F> attempt(function, *options_);
-        return worker_->run(attempt);
+        return worker_->run(attempt, group::settings_text(worker_->process(), group::required_settings<P>(*options_)));
       }
-      FixedJob<F> job(worker_->process(), function, *options_);
+      detail::PolicyRankBody<P, std::remove_reference_t<F>> job(worker_->process(), function, *options_);
       return group::run_rank(worker_->process().identity.rank, job);
     } else {
       return exit_code_exception;
@@ -76,6 +76,7 @@ class Elastic {
 
   /// Runs `write()`, which writes what is kept, such as the optimizer's step: from then on the step is done. No
   /// message. If `write` throws, the state is torn, and this worker ends. It must call nothing of dtrain.
+  /// @throws Error (invalid_argument), before `write`, under no_sync(), or before its gradients are reduced
   template <std::invocable W>
   void commit(W&& write) const {
     worker_->commit(std::forward<W>(write));
@@ -95,16 +96,6 @@ class Elastic {
 
  private:
   template <class F>
-  static int call(F& function, const ProcessGroup<P>& group) {
-    if constexpr (std::is_void_v<std::invoke_result_t<F&, ProcessGroup<P>>>) {
-      std::invoke(function, group);
-      return 0;
-    } else {
-      return detail::as_exit_code(static_cast<long long>(std::invoke(function, group)));
-    }
-  }
-
-  template <class F>
   class AttemptOfPolicy final : public elastic::AttemptBody {
    public:
     AttemptOfPolicy(F& function, const GroupOptions& options) : function_(function), options_(options) {}
@@ -117,29 +108,10 @@ class Elastic {
                   const rendezvous::TrainingProgress& own) override {
       elastic::transfer_state(*group_, state, assignment, own);
     }
-    int call() override { return Elastic::call(function_, *group_); }
+    int call() override { return detail::call_body(function_, *group_, {}); }
     void drop() noexcept override { group_.reset(); }
 
    private:
-    F& function_;
-    const GroupOptions& options_;
-    std::optional<ProcessGroup<P>> group_;
-  };
-
-  template <class F>
-  class FixedJob final : public group::RankBody {
-   public:
-    FixedJob(const launch::RankProcess& process, F& function, const GroupOptions& options)
-        : process_(process), function_(function), options_(options) {}
-
-    group::RankContext& join_job() override {
-      group_.emplace(ProcessGroup<P>::join(process_, options_));
-      return *group::GroupAccess::of(*group_).rank_context();
-    }
-    int call_body() override { return Elastic::call(function_, *group_); }
-
-   private:
-    const launch::RankProcess& process_;
     F& function_;
     const GroupOptions& options_;
     std::optional<ProcessGroup<P>> group_;
@@ -158,30 +130,9 @@ launch::RunElasticJob job_runner() {
 
 template <class P, class Body>
 int run_program(const launch::RankProcess& process, Body& body, const GroupOptions& options) {
-  struct Program {
-    const launch::RankProcess& process;
-    Body& body;
-    const GroupOptions& options;
-  };
-  Program program{process, body, options};
-  const auto call = [](void* of, ElasticWorker& worker) -> int {
-    Program& self = *static_cast<Program*>(of);
-    const Elastic<P> job(worker, self.options);
-    const auto invoke = [&self, &job]() -> decltype(auto) {
-      if constexpr (std::invocable<Body&, Elastic<P>, Arguments>) {
-        return std::invoke(self.body, job, self.process.arguments());
-      } else {
-        return std::invoke(self.body, job);
-      }
-    };
-    if constexpr (std::is_void_v<decltype(invoke())>) {
-      invoke();
-      return 0;
-    } else {
-      return dtrain::detail::as_exit_code(static_cast<long long>(invoke()));
-    }
-  };
-  return run_worker(process, call, &program);
+  return run_worker(process, [&](ElasticWorker& worker) {
+    return dtrain::detail::call_body(body, Elastic<P>(worker, options), process.arguments());
+  });
 }
 
 }  // namespace elastic

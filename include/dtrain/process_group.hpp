@@ -52,10 +52,7 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
                     Deadline deadline) { return P::Backend::pre_join_blocking(identity, secret, deadline); };
     }
     return ProcessGroup(
-        State::of_all_ranks(group::join_job_blocking(worker, pre_join,
-                                                     {P::Launcher::name(), P::Backend::name(), P::Topology::name(),
-                                                      options.accumulate, to_string(options.algorithms)}),
-                            options));
+        State::of_all_ranks(group::join_job_blocking(worker, pre_join, group::required_settings<P>(options)), options));
   }
 
   /// Rank and size within this group. Failure causes and log lines name ranks of the job: members().rank_in_job().

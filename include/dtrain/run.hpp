@@ -74,13 +74,14 @@ inline int as_exit_code(long long code) noexcept {
   return code != 0 && (code & 0xff) == 0 ? exit_code_exception : static_cast<int>(code);
 }
 
-template <class P, GroupBody<P> Body>
-int call_body(Body& body, ProcessGroup<P> group, Arguments arguments) {
+/// @param job a group, or an Elastic
+template <class Body, class Job>
+int call_body(Body& body, Job job, Arguments arguments) {
   const auto call = [&]() -> decltype(auto) {
-    if constexpr (std::invocable<Body, ProcessGroup<P>, Arguments>) {
-      return std::invoke(body, std::move(group), arguments);
+    if constexpr (std::invocable<Body&, Job, Arguments>) {
+      return std::invoke(body, std::move(job), arguments);
     } else {
-      return std::invoke(body, std::move(group));
+      return std::invoke(body, std::move(job));
     }
   };
   using Result = decltype(call());
@@ -107,7 +108,7 @@ class PolicyRankBody final : public group::RankBody {
     group_.emplace(ProcessGroup<P>::join(process_, options_));
     return *group::GroupAccess::of(*group_).rank_context();
   }
-  int call_body() override { return detail::call_body<P>(body_, *group_, process_.arguments()); }
+  int call_body() override { return detail::call_body(body_, *group_, process_.arguments()); }
 
  private:
   const launch::RankProcess& process_;

@@ -19,11 +19,14 @@ rendezvous::Announce some_announce() {
 
 /// Counts what a formation sends; it has nowhere to send it.
 struct Counts final : rendezvous::FormationSink {
-  void open_attempt(std::uint64_t, int size) override { assigned += size; }
+  std::optional<dtrain::Cause> open_attempt(std::uint64_t, int size) override {
+    assigned += size;
+    return std::nullopt;
+  }
   void fail_attempt(const dtrain::Cause&) override {}
-  void send(rendezvous::ConnectionId, const rendezvous::Assignment&) override { --assigned; }
-  void send(rendezvous::ConnectionId, const rendezvous::Finished&) override {}
-  void send(rendezvous::ConnectionId, const rendezvous::Failure&) override {}
+  void send(rendezvous::ConnectionId, const rendezvous::ToWorker& message) override {
+    assigned -= std::holds_alternative<rendezvous::Assignment>(message) ? 1 : 0;
+  }
   void close(rendezvous::ConnectionId) override {}
   void on_end(const dtrain::Cause*) override {}
   int assigned = 0;
@@ -41,17 +44,12 @@ void announce(const rendezvous::Announce& message) {
   }
 }
 
-std::optional<std::variant<rendezvous::Announce>> decode_announce(std::span<const std::byte> frame) {
-  return rendezvous::decode<std::variant<rendezvous::Announce>>(frame);
-}
-
 }  // namespace
 
 std::vector<std::string> fuzz::seeds() {
   const dtrain::Cause cause{dtrain::CauseKind::resized, -1, "", "one more worker waits"};
   rendezvous::Announce trained = some_announce();
   trained.job = 77;
-  trained.attempt = 3;
   trained.progress = {3, 500};
   return {text_of(rendezvous::encode(some_announce())),
           text_of(rendezvous::encode(trained)),
@@ -59,15 +57,16 @@ std::vector<std::string> fuzz::seeds() {
           text_of(rendezvous::encode(rendezvous::Finished{3, true})),
           text_of(rendezvous::encode(rendezvous::Assignment{77, 3, 1, 4, {2, 500}, 1})),
           text_of(rendezvous::encode(rendezvous::Failure{cause})),
+          text_of(rendezvous::encode(rendezvous::FailureReport{cause})),
           text_of(rendezvous::encode(rendezvous::Refused{"it is another job's", true}))};
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::span<const std::byte> frame = std::as_bytes(std::span(data, size));
-  fuzz::require_round_trip(frame, decode_announce);
   fuzz::require_round_trip(frame, rendezvous::decode<rendezvous::FromWorker>);
   fuzz::require_round_trip(frame, rendezvous::decode<rendezvous::ToWorker>);
-  if (const auto message = rendezvous::decode_announce(frame)) {
+  const auto decoded = rendezvous::decode<rendezvous::FromWorker>(frame);
+  if (const auto* const message = decoded ? std::get_if<rendezvous::Announce>(&*decoded) : nullptr) {
     fuzz::require_printable(message->host, rendezvous::max_name_bytes);
     fuzz::require(message->settings.size() <= rendezvous::max_settings_bytes, "the settings are bounded");
     announce(*message);

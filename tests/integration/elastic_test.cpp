@@ -7,6 +7,7 @@
 #include <regex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/program.hpp"
@@ -119,6 +120,30 @@ TEST_CASE("a worker's own error ends the worker, and the others go on") {
     CHECK(result.error.find("worker 1 was lost: exit code 1") != std::string::npos);
     CHECK(ends(result.output).size() == 2);
   }
+}
+
+TEST_CASE("the launcher names the error of the worker with which the job ends") {
+  for (const auto& [mistake, text] :
+       {std::pair{"throw=30", "a mistake of worker 1 at step 30"}, std::pair{"torn=30", "half a step"},
+        std::pair{"swallow=30", "commit() threw, and the function of train() went on"}}) {
+    const std::string wanted = mistake;
+    CAPTURE(wanted);
+    Program job(program, {"--nproc-per-node=2", "--min-ranks=2", "steps=60", "pause=1", mistake});
+    const Result result = job.wait();
+    CHECK(result.exit_code == 1);
+    CHECK_MESSAGE(std::regex_search(result.error, std::regex("the job failed: rank \\d on host [^\n]* failed: ")),
+                  result.error);
+    CHECK_MESSAGE(count(result.error, text) >= 3, result.error);  // the worker's, the job's cause, and the loss
+    CHECK_MESSAGE(result.error.find(std::string("worker 1 was lost: exit code 1: ") + text) != std::string::npos,
+                  result.error);
+    CHECK(result.error.find("its process ended") == std::string::npos);
+  }
+}
+
+TEST_CASE("what the function returns after the end of the job is the job's exit code") {
+  Program job(program, {"--nproc-per-node=2", "--min-ranks=1", "steps=20", "pause=1", "return=3"});
+  const Result result = job.wait();
+  CHECK_MESSAGE(result.exit_code == 3, result.error);
 }
 
 TEST_CASE("a call of dtrain inside commit is refused") {

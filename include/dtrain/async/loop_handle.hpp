@@ -253,6 +253,12 @@ class LoopThread {
   /// For objects that may outlive this one.
   const std::shared_ptr<LoopHandle>& handle() const noexcept { return handle_; }
 
+  /// Ends the thread: every task is cancelled, and every later call throws. Blocking. Threads: as the destruction.
+  void end() noexcept {
+    loop_->stop();
+    thread_.join();
+  }
+
   /// LoopHandle::run_blocking.
   template <class Make>
   auto run_blocking(Make&& make, Deadline deadline, std::string_view doing = "running a task") {
@@ -380,7 +386,7 @@ DTRAIN_DEFINED LoopThread::LoopThread()
 }
 
 DTRAIN_DEFINED LoopThread::~LoopThread() {
-  loop_->stop();
+  end();
 }
 
 #endif  // DTRAIN_DEFINITIONS

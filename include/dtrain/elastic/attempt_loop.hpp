@@ -3,9 +3,11 @@
 /// Attempt loop: a worker of an elastic job, which calls its function again for each set of ranks; decides what the end
 /// of a call means. Elastic::train() runs it.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -63,7 +65,11 @@ class ElasticWorker {
 
   /// Blocking: until the job has finished. @returns the exit code of the last call
   /// @throws this worker's own error; JobFailed where the job has ended; FinishedElsewhere
-  int run(AttemptBody& body);
+  /// @param settings group::settings_text: a worker with others is refused
+  int run(AttemptBody& body, const std::string& settings);
+
+  /// Tells the job's store the error with which this worker ends. Blocking: 2 s at most.
+  void report_blocking(const std::string& error) noexcept;
 
   /// Before train(). @throws as KeptState::keep, and Error (invalid_argument) later
   void keep(std::vector<ddp::NamedTensor> tensors, bool copies);
@@ -85,11 +91,13 @@ class ElasticWorker {
 
  private:
   void require_function(const char* caller) const;
+  void require_step() const;
   void begin_commit();
   void end_commit();
-  rendezvous::Announce announce() const;
+  rendezvous::Announce announce(const std::string& settings) const;
   std::uint64_t weights_digest() const;
-  bool is_own_error(group::RankContext* context, const std::exception_ptr& error) const;
+  bool is_own_error(group::RankContext* context, const std::exception_ptr& error, const std::string& text) const;
+  void end(group::RankContext& context);
 
   const launch::RankProcess& process_;
   KeptState state_;
@@ -101,11 +109,12 @@ class ElasticWorker {
   bool is_torn_ = false;
   group::RankContext* context_ = nullptr;  ///< of the present attempt
   std::vector<group::GradientBindingRegistry::KeptMemory> gradients_;
+  std::vector<std::shared_ptr<const std::atomic<bool>>> detached_;  ///< ddp::DetachThread, of earlier attempts
   std::unique_ptr<rendezvous::FormationClient> client_;
 };
 
 /// Runs a worker's program. Errors become a line on stderr and an exit code, as those of run().
-int run_worker(const launch::RankProcess& process, int (*call)(void* program, ElasticWorker& worker), void* program);
+int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program);
 
 }  // namespace DTRAIN_NAMESPACE::elastic
 
@@ -115,6 +124,7 @@ int run_worker(const launch::RankProcess& process, int (*call)(void* program, El
 
 #include <bit>
 #include <chrono>
+#include <iterator>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -153,14 +163,6 @@ inline ErrorOrigin origin_of(const std::exception_ptr& error, bool joins) {
   }
 }
 
-inline std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (...) {
-    return exception_text();
-  }
-}
-
 }  // namespace detail
 
 DTRAIN_DEFINED ElasticWorker::ElasticWorker(const launch::RankProcess& process) : process_(process) {
@@ -179,26 +181,25 @@ DTRAIN_DEFINED ElasticWorker::ElasticWorker(const launch::RankProcess& process) 
 
 DTRAIN_DEFINED ElasticWorker::~ElasticWorker() = default;
 
-DTRAIN_DEFINED rendezvous::Announce ElasticWorker::announce() const {
+DTRAIN_DEFINED rendezvous::Announce ElasticWorker::announce(const std::string& settings) const {
   rendezvous::Announce announce;
   announce.worker = id_;
   announce.host = rendezvous::host_identity(process_.host_id).name;
   announce.job = assignment_.job;
-  announce.attempt = assignment_.attempt;
   announce.progress = progress_.value();
-  rendezvous::JobSettings settings;
-  settings.add("kept state", state_.signature());
-  announce.settings = settings.text();
+  rendezvous::JobSettings kept;
+  kept.add("DTRAIN_JOB_ID", process_.identity.job.value_or("")).add("kept state", state_.signature());
+  announce.settings = kept.text() + settings;
   return announce;
 }
 
-DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
+DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body, const std::string& settings) {
   if (std::exchange(has_run_, true)) {
     throw_error(Errc::invalid_argument, "train() was called a second time in this process; its job has ended");
   }
   int exit_code = 0;
   for (;;) {
-    const rendezvous::FormationClient::Answer answer = client_->announce_blocking(announce());
+    const rendezvous::FormationClient::Answer answer = client_->announce_blocking(announce(settings));
     if (const rendezvous::Finished* finished = std::get_if<rendezvous::Finished>(&answer)) {
       if (finished->is_member) {
         return exit_code;
@@ -212,6 +213,7 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
     options.identity.attempt = static_cast<int>(assignment_.attempt);
     options.identity.local_rank.reset();  // that of the attempt is the store's to compute
     group::RankContext* context = nullptr;
+    bool has_finished = false;
     std::exception_ptr error;
     std::string text;
     try {
@@ -221,35 +223,31 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
       context_ = context;
       state_.restore();
       body.transfer(state_, assignment_, progress_.value());
-      if (assignment_.source.steps > 0) {  // before, the program may give the ranks different weights
-        for (const ddp::NamedTensor& each : state_.tensors()) {
-          context->equal_tensors.push_back(each.value);
-        }
+      for (const ddp::NamedTensor& each : state_.tensors()) {
+        context->kept_tensors.push_back(each.value);
       }
+      context->kept_are_equal = assignment_.source.steps > 0;  // before, the program may give the ranks other weights
       progress_.received(assignment_.source);
       progress_.began(assignment_.attempt);
       exit_code = body.call();
       group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code);
-      if (!is_torn_ && client_->finish_blocking(assignment_.attempt, *context->control_plane.failure())) {
-        context_ = nullptr;
-        gradients_ = context->gradient_bindings->take_memory();
+      has_finished = !is_torn_ && client_->finish_blocking(assignment_.attempt, *context->control_plane.failure());
+      if (has_finished) {
         context->leave_blocking();
-        body.drop();
-        return exit_code;
       }
     } catch (...) {
       group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code_exception);
       error = std::current_exception();
       text = exception_text();
     }
-    context_ = nullptr;
-    const bool is_own = is_torn_ || (error && is_own_error(context, error));
+    const bool is_own = !has_finished && ((error && is_own_error(context, error, text)) || is_torn_);
     if (context != nullptr) {
-      context->committing_thread = std::thread::id();
-      gradients_ = context->gradient_bindings->take_memory();
-      context->end_attempt();
+      end(*context);
     }
     body.drop();
+    if (has_finished) {  // whatever leaving has met: all ranks have called the function to its end
+      return exit_code;
+    }
     if (is_own && error) {
       std::rethrow_exception(error);
     }
@@ -260,9 +258,25 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
   }
 }
 
+DTRAIN_DEFINED void ElasticWorker::end(group::RankContext& context) {
+  context_ = nullptr;
+  context.committing_thread = std::thread::id();
+  gradients_ = context.gradient_bindings->take_memory(committed_attempt_ == assignment_.attempt);
+  std::move(context.detached.begin(), context.detached.end(), std::back_inserter(detached_));
+  std::erase_if(detached_, [](const auto& thread) { return thread->load(); });
+  context.end_attempt();
+}
+
+DTRAIN_DEFINED void ElasticWorker::report_blocking(const std::string& error) noexcept {
+  if (client_ && ::getpid() == id_.process) {
+    client_->report_blocking(error);
+  }
+}
+
 /// Whether this worker cannot go on. The attempt's first cause decides, whatever was thrown. A loss that the rank has
 /// noticed before the store is no error of the rank, nor is one that another rank has passed on.
-DTRAIN_DEFINED bool ElasticWorker::is_own_error(group::RankContext* context, const std::exception_ptr& error) const {
+DTRAIN_DEFINED bool ElasticWorker::is_own_error(group::RankContext* context, const std::exception_ptr& error,
+                                                const std::string& text) const {
   const detail::ErrorOrigin origin = detail::origin_of(error, context == nullptr);
   const bool is_of_another = origin.is_loss || origin.rank.value_or(assignment_.rank) != assignment_.rank;
   if (context == nullptr) {
@@ -276,7 +290,7 @@ DTRAIN_DEFINED bool ElasticWorker::is_own_error(group::RankContext* context, con
     return false;
   }
   if (!latch.failed()) {  // of an object of an earlier attempt, if it is a loss
-    context->report_exception(detail::text_of(error), origin.is_loss ? std::nullopt : origin.rank);
+    context->report_exception(text, origin.is_loss ? std::nullopt : origin.rank);
   }
   const std::optional<Cause> cause = latch.cause();
   return !cause || (cause->kind == CauseKind::exception && cause->rank == assignment_.rank);
@@ -292,8 +306,24 @@ DTRAIN_DEFINED void ElasticWorker::require_function(const char* caller) const {
   }
 }
 
-DTRAIN_DEFINED void ElasticWorker::begin_commit() {
+DTRAIN_DEFINED void ElasticWorker::require_step() const {
   require_function("commit()");
+  if (context_ == nullptr) {
+    return;
+  }
+  for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
+    const auto model = each.lock();
+    if (model && (model->no_sync_depth > 0 || model->has_unreduced)) {
+      throw_error(Errc::invalid_argument,
+                  "commit() was called under no_sync(), or before a step had reduced the gradients that steps under "
+                  "no_sync() left; the ranks would get different weights: call it after a backward() outside of "
+                  "no_sync()");
+    }
+  }
+}
+
+DTRAIN_DEFINED void ElasticWorker::begin_commit() {
+  require_step();
   is_torn_ = true;
   if (context_ != nullptr) {
     context_->committing_thread = std::this_thread::get_id();
@@ -316,11 +346,11 @@ DTRAIN_DEFINED void ElasticWorker::keep(std::vector<ddp::NamedTensor> tensors, b
 }
 
 DTRAIN_DEFINED void ElasticWorker::commit() {
-  require_function("commit()");
+  require_step();
   progress_.committed();
   state_.commit();
   if (client_ && std::exchange(committed_attempt_, assignment_.attempt) != assignment_.attempt) {
-    context_->equal_tensors.clear();  // a later wrapper of this attempt may wrap what a rank has written
+    context_->kept_are_equal = false;  // a later wrapper of this attempt may wrap what a rank has written
     client_->committed({assignment_.attempt, assignment_.receivers == 0 ? 0 : weights_digest()});
   }
 }
@@ -328,9 +358,9 @@ DTRAIN_DEFINED void ElasticWorker::commit() {
 /// The digest of what this rank has wrapped: the same on all ranks if those that received the state got all of it.
 DTRAIN_DEFINED std::uint64_t ElasticWorker::weights_digest() const {
   std::uint64_t hash = digest_start;
-  for (const std::weak_ptr<const std::vector<TensorView>>& each : context_->wrapped) {
-    if (const auto tensors = each.lock()) {
-      for (const TensorView& tensor : *tensors) {
+  for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
+    if (const auto model = each.lock()) {
+      for (const TensorView& tensor : model->weights) {
         hash = digest_of(tensor, hash);
       }
     }
@@ -348,19 +378,22 @@ DTRAIN_DEFINED void ElasticWorker::resume_at(std::uint64_t step) {
   state_.commit();
 }
 
-DTRAIN_DEFINED int run_worker(const launch::RankProcess& process, int (*call)(void*, ElasticWorker&), void* program) {
+DTRAIN_DEFINED int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program) {
   const std::string prefix = format_text("worker {}: ", {process.identity.local_rank.value_or(0)});
-  const auto fail = [&prefix](const std::string& text, int exit_code) {
+  std::optional<ElasticWorker> worker;
+  const auto fail = [&](const std::string& text, int exit_code) {
     log(LogLevel::error, prefix + text);
+    if (worker) worker->report_blocking(text);
     return exit_code;
   };
   try {
-    ElasticWorker worker(process);
-    return call(program, worker);
+    worker.emplace(process);
+    return program(*worker);
   } catch (const FinishedElsewhere&) {
     return 0;
   } catch (const JobFailed& failed) {
-    return fail(format_text("ends because {}", {failed.what()}), exit_code_job_failed);
+    log(LogLevel::error, format_text("{}ends because {}", {prefix, failed.what()}));
+    return exit_code_job_failed;
   } catch (const Error& error) {
     const bool is_usage =
         error.code() == make_error_code(Errc::usage) || error.code() == make_error_code(Errc::identity);

@@ -27,12 +27,16 @@ class GradientBindingRegistry {
   struct KeptMemory {
     std::vector<const void*> addresses;  ///< the wrapper's addresses that are not bound again
     std::shared_ptr<const void> memory;
+    bool outlives_job = false;  ///< the model is known to live as long as the job
+    bool is_earlier = false;    ///< of an earlier registry
   };
   /// Later calls of keep() take effect. @param earlier take_memory() of the previous attempt's registry
   void start_keeping(std::vector<KeptMemory> earlier);
-  std::vector<KeptMemory> take_memory();
+  /// @param all_are_wrapped whether a model of an earlier registry that was not bound again is gone, unless it is known
+  /// to outlive the job
+  std::vector<KeptMemory> take_memory(bool all_are_wrapped);
   /// Keeps the memory of a wrapper, and drops what its addresses were bound to before.
-  void keep(const void* owner, std::shared_ptr<const void> memory);
+  void keep(const void* owner, std::shared_ptr<const void> memory, bool outlives_job);
   /// @}
 
  private:
@@ -54,7 +58,9 @@ class GradientBinding {
   /// @returns false if another owner has the address
   bool add(const void* address) { return registry_->add(address, this); }
   /// @param memory where the gradients lie
-  void keep(std::shared_ptr<const void> memory) { registry_->keep(this, std::move(memory)); }
+  void keep(std::shared_ptr<const void> memory, bool outlives_job) {
+    registry_->keep(this, std::move(memory), outlives_job);
+  }
 
  private:
   std::shared_ptr<GradientBindingRegistry> registry_;
@@ -78,19 +84,27 @@ DTRAIN_DEFINED void GradientBindingRegistry::start_keeping(std::vector<KeptMemor
   const std::lock_guard lock(mutex_);
   keeps_ = true;
   kept_ = std::move(earlier);
+  for (KeptMemory& each : kept_) {
+    each.is_earlier = true;
+  }
 }
 
-DTRAIN_DEFINED std::vector<GradientBindingRegistry::KeptMemory> GradientBindingRegistry::take_memory() {
+DTRAIN_DEFINED std::vector<GradientBindingRegistry::KeptMemory> GradientBindingRegistry::take_memory(
+    bool all_are_wrapped) {
   const std::lock_guard lock(mutex_);
+  std::erase_if(kept_, [all_are_wrapped](const KeptMemory& each) {
+    return all_are_wrapped && each.is_earlier && !each.outlives_job;
+  });
   return std::exchange(kept_, {});
 }
 
-DTRAIN_DEFINED void GradientBindingRegistry::keep(const void* owner, std::shared_ptr<const void> memory) {
+DTRAIN_DEFINED void GradientBindingRegistry::keep(const void* owner, std::shared_ptr<const void> memory,
+                                                  bool outlives_job) {
   const std::lock_guard lock(mutex_);
   if (!keeps_) {
     return;
   }
-  KeptMemory added{{}, std::move(memory)};
+  KeptMemory added{{}, std::move(memory), outlives_job};
   for (const auto& [address, of] : owners_) {
     if (of != owner) {
       continue;

@@ -24,6 +24,13 @@ using StoreEntries = std::vector<std::pair<std::string, std::string>>;
 /// Blocking: until the store has the entries. @throws the job's first cause; Error (timeout)
 using WaitUntilSet = std::function<void(Deadline)>;
 
+/// Facts of a wrapped model that an elastic job reads at a commit. Threads: the one that drives steps.
+struct WrappedModel {
+  std::vector<TensorView> weights;  ///< compared where a worker has received the state
+  int no_sync_depth = 0;            ///< number of live NoSync objects
+  bool has_unreduced = false;       ///< steps under no_sync() came after the last one that reduces
+};
+
 /// A group without its policy's types, for code that is no template: agreement, planners, reports of failures.
 /// GroupState has the typed members. Threads: any.
 class GroupHandle {
@@ -48,9 +55,10 @@ class GroupHandle {
   /// Whether the tensor is known to have equal values on all ranks: an elastic job has transferred the state that it is
   /// part of.
   virtual bool is_equal_on_all_ranks(const TensorView&) const noexcept { return false; }
-  /// Adds the weights of a wrapped model, as long as the list exists. An elastic job compares them in an attempt in
-  /// which a worker has received the state.
-  virtual void add_weights(std::weak_ptr<const std::vector<TensorView>>) const {}
+  /// Whether the tensor is part of the state that an elastic job keeps, and so outlives the job.
+  virtual bool is_kept(const TensorView&) const noexcept { return false; }
+  /// Adds a wrapped model, for as long as the pointer is shared.
+  virtual void add_wrapped(std::weak_ptr<const WrappedModel>) const {}
 
   virtual backend::StoreRef store_ref() const = 0;
   virtual WaitUntilSet set_in_background(StoreEntries entries) const = 0;

@@ -57,6 +57,12 @@ using group::GroupOptions;
 
 namespace DTRAIN_NAMESPACE::group {
 
+template <class P>
+RequiredSettings required_settings(const GroupOptions& options) {
+  return {P::Launcher::name(), P::Backend::name(), P::Topology::name(), options.accumulate,
+          to_string(options.algorithms)};
+}
+
 /// The part of a GroupState that is compiled once. Threads: as GroupState.
 class GroupStateBase : public RankContext::Closable,
                        public GroupHandle,
@@ -83,10 +89,11 @@ class GroupStateBase : public RankContext::Closable,
   }
   std::uint64_t elastic_attempt() const noexcept final { return rank_context_->elastic_attempt; }
   bool is_equal_on_all_ranks(const TensorView& tensor) const noexcept final {
-    return rank_context_->is_equal_on_all_ranks(tensor);
+    return rank_context_->kept_are_equal && is_kept(tensor);
   }
-  void add_weights(std::weak_ptr<const std::vector<TensorView>> weights) const final {
-    rank_context_->wrapped.push_back(std::move(weights));
+  bool is_kept(const TensorView& tensor) const noexcept final { return rank_context_->is_kept(tensor); }
+  void add_wrapped(std::weak_ptr<const WrappedModel> model) const final {
+    rank_context_->wrapped.push_back(std::move(model));
   }
   void start_pending() const noexcept final { rank_context_->streams->run_unattended(); }
 

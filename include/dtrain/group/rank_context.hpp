@@ -104,13 +104,13 @@ class RankContext {
   void add(Closable& channel);
   void remove(Closable& channel) noexcept;
 
-  /// Whether the tensor lies in one of equal_tensors, as a whole.
-  bool is_equal_on_all_ranks(const TensorView& tensor) const noexcept;
+  /// Whether the tensor lies in one of kept_tensors, as a whole.
+  bool is_kept(const TensorView& tensor) const noexcept;
 
   void leave_blocking();
 
-  /// Ends everything of an attempt that has failed, also where a handle on its groups is kept. Blocking: as the
-  /// destructor.
+  /// Ends everything of an attempt that has failed, the control thread too, also where a handle on its groups is kept.
+  /// Blocking: as the destructor. Threads: none but the control thread.
   void end_attempt() noexcept;
 
  private:
@@ -125,11 +125,13 @@ class RankContext {
   const std::shared_ptr<PendingWeights> pending_weights;
   /// @name Facts of an attempt of an elastic job, which the program's thread sets
   /// @{
-  std::uint64_t elastic_attempt = 0;      ///< its number; 0: the job is not elastic
-  std::vector<TensorView> equal_tensors;  ///< have equal values on all ranks when the attempt begins
-  std::vector<std::weak_ptr<const std::vector<TensorView>>> wrapped;  ///< GroupHandle::add_weights
-  std::atomic<std::thread::id> committing_thread{};  ///< its calls are refused: the state is half written
-                                                     /// @}
+  std::uint64_t elastic_attempt = 0;  ///< its number; 0: the job is not elastic
+  std::vector<TensorView> kept_tensors;
+  bool kept_are_equal = false;  ///< they have equal values on all ranks
+  std::vector<std::weak_ptr<const WrappedModel>> wrapped;
+  std::vector<std::shared_ptr<const std::atomic<bool>>> detached;  ///< ddp::DetachThread
+  std::atomic<std::thread::id> committing_thread{};                ///< its calls are refused: the state is half written
+                                                                   /// @}
 
  private:
   void close_channels() noexcept;
@@ -155,6 +157,9 @@ struct RequiredSettings {
   Accumulate accumulate;
   std::string algorithms;
 };
+
+/// For rendezvous::first_difference: RequiredSettings, and those of the process.
+std::string settings_text(const rendezvous::ControlPlaneOptions& worker, const RequiredSettings& required);
 
 /// Collective, blocking: joins the job as the rank that `worker` describes. @param pre_join null if there is none
 /// @throws as ControlPlane
@@ -295,8 +300,8 @@ DTRAIN_DEFINED WaitUntilSet RankContext::set_in_background(const rendezvous::Sto
   return [setting](Deadline deadline) { setting->wait(deadline); };
 }
 
-DTRAIN_DEFINED bool RankContext::is_equal_on_all_ranks(const TensorView& tensor) const noexcept {
-  return std::any_of(equal_tensors.begin(), equal_tensors.end(), [&tensor](const TensorView& each) {
+DTRAIN_DEFINED bool RankContext::is_kept(const TensorView& tensor) const noexcept {
+  return std::any_of(kept_tensors.begin(), kept_tensors.end(), [&tensor](const TensorView& each) {
     return tensor.data >= each.data && tensor.data + tensor.bytes() <= each.data + each.bytes();
   });
 }
@@ -308,7 +313,7 @@ DTRAIN_DEFINED void RankContext::leave_blocking() {
 
 DTRAIN_DEFINED void RankContext::end_attempt() noexcept {
   close_channels();
-  control_plane.close();
+  control_plane.end();
 }
 
 DTRAIN_DEFINED void RankContext::close_channels() noexcept {
@@ -333,6 +338,16 @@ DTRAIN_DEFINED Cause RankContext::exception_cause(std::string text, std::optiona
   return {CauseKind::exception, self.rank, self.host, std::move(text)};
 }
 
+DTRAIN_DEFINED std::string settings_text(const rendezvous::ControlPlaneOptions& worker,
+                                         const RequiredSettings& required) {
+  rendezvous::JobSettings settings;
+  settings.add("launcher", required.launcher).add("backend", required.backend).add("topology", required.topology);
+  settings.add("DTRAIN_TIMEOUT_SECONDS", number_text(std::chrono::duration<double>(worker.timeout).count()));
+  settings.add("GroupOptions::accumulate", name(required.accumulate));
+  settings.add("GroupOptions::algorithms", required.algorithms);
+  return settings.text();
+}
+
 DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::ControlPlaneOptions& worker,
                                                               PreJoin pre_join, const RequiredSettings& required) {
   rendezvous::ControlPlaneOptions self = worker;
@@ -340,12 +355,7 @@ DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::
   if (pre_join != nullptr) {
     base = pre_join(self.identity, self.secret, Deadline::after(self.timeout));
   }
-  rendezvous::JobSettings settings;
-  settings.add("launcher", required.launcher).add("backend", required.backend).add("topology", required.topology);
-  settings.add("DTRAIN_TIMEOUT_SECONDS", number_text(std::chrono::duration<double>(self.timeout).count()));
-  settings.add("GroupOptions::accumulate", name(required.accumulate));
-  settings.add("GroupOptions::algorithms", required.algorithms);
-  self.settings = settings.text();
+  self.settings = settings_text(self, required);
   return {new RankContext(self, std::move(base)), rendezvous::OffThreadDeleter()};
 }
 

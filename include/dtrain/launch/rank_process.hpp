@@ -147,6 +147,7 @@ inline RankProcess elastic_worker(const identity::Variables& variables) {
   }
   identity::ProcessIdentity identity;
   identity.launcher = "dtrain";
+  identity.job = identity::given_job_name(variables);
   identity.world_size = most;
   identity.local_rank = variables.integer("DTRAIN_LOCAL_RANK");
   identity.master_addr = std::string(*address);

@@ -53,6 +53,13 @@ struct Limits {
                                           ///< before it could read that it had joined
 };
 
+/// How often a client of a server sends a heartbeat: 0.5 s, or longer for more than 5000 clients, so that about 10,000
+/// heartbeats a second arrive at most; at most a quarter of the liveness time.
+inline std::chrono::milliseconds heartbeat_interval(const Limits& limits, int clients) noexcept {
+  const std::chrono::milliseconds wanted(std::max(500, clients / 10));
+  return std::max(std::chrono::milliseconds(1), std::min(wanted, limits.liveness / 4));
+}
+
 /// The time as a frame has it.
 inline std::uint32_t wire_milliseconds(std::chrono::milliseconds time) noexcept {
   return static_cast<std::uint32_t>(std::min(time, std::chrono::milliseconds(0xffffffffU)).count());

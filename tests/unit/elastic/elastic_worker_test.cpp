@@ -4,6 +4,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <future>
 #include <map>
 #include <mutex>
 #include <set>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/ddp/checkpoint/checkpoint.hpp"
 #include "dtrain/ddp/hooks/local_sgd.hpp"
 #include "dtrain/ddp/sharded/optimizers.hpp"
 #include "dtrain/ddp/sharded/sharded_optimizer.hpp"
@@ -184,6 +187,140 @@ TEST_CASE("resume_at() takes no steps back, and a second train() is refused") {
                  "resume_at(4) after 6 steps");
   CHECK_CONTAINS(thrown_alone([](auto& job, Group) { job.train([](Group) {}); }),
                  "train() was called a second time in this process");
+}
+
+TEST_CASE("commit() is refused while gradients of no_sync() are not reduced") {
+  const auto after = [](bool has_scope, bool has_function, bool reduces) {
+    return thrown_alone([=](auto& job, Group group) {
+      Model model;
+      dtrain::DistributedDataParallel ddp{model, group};
+      const auto backward = [&ddp] { ddp.backward([](dtrain::Ready ready) { ready(0); }); };
+      {
+        const auto apart = ddp.no_sync();
+        backward();
+        if (has_scope && has_function) job.commit([] {});
+        if (has_scope) job.commit();
+      }
+      if (reduces) backward();
+      if (has_function) job.commit([] {});
+      job.commit();
+      CHECK(job.step() == (has_function ? 2 : 1));
+    });
+  };
+  for (const bool has_function : {false, true}) {
+    CAPTURE(has_function);
+    CHECK_CONTAINS(after(true, has_function, true), "commit() was called under no_sync(), or before a step had");
+    CHECK_CONTAINS(after(false, has_function, false), "call it after a backward() outside of no_sync()");
+    CHECK(after(false, has_function, true) == "");
+  }
+}
+
+TEST_CASE("a worker of another job's name or with other options is refused before anybody is interrupted") {
+  dtrain::rendezvous::FormationOptions sizes;
+  sizes.max_workers = 2;
+  sizes.first_formation = 1ms;
+  sizes.collect = 1ms;
+  sizes.least_resize_gap = 0ms;
+  FormationProcess launcher(sizes);
+  std::atomic<bool> ends{false};
+  std::atomic<int> attempts{0};
+  std::atomic<std::uint64_t> steps{0};
+  const auto run = [&](const dtrain::launch::RankProcess& process, const dtrain::GroupOptions& options) {
+    ElasticWorker worker(process);
+    const dtrain::Elastic<Policy> job(worker, options);
+    try {
+      job.train([&](Group group) {
+        ++attempts;
+        while (!ends) {
+          group.barrier();
+          job.commit();
+          steps = job.step();
+        }
+      });
+    } catch (const dtrain::Error& error) {
+      CHECK(error.code() == dtrain::make_error_code(dtrain::Errc::usage));
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  std::string first_error;
+  std::thread first([&] { first_error = run(process_at(launcher, 0), {}); });
+  while (steps < 2)
+    std::this_thread::sleep_for(1ms);
+  auto process = process_at(launcher, 1);
+  CHECK_CONTAINS(run(process, {.accumulate = dtrain::Accumulate::f32}), "this worker was refused: it has GroupOptions");
+  process.timeout = 61s;
+  CHECK_CONTAINS(run(process, {}), "it has DTRAIN_TIMEOUT_SECONDS=61, and the workers of the job have");
+  process = process_at(launcher, 1);
+  process.identity.job = "another";
+  CHECK_CONTAINS(run(process, {}), "it has DTRAIN_JOB_ID=another");
+  const std::uint64_t before = steps;
+  while (steps < before + 10)
+    std::this_thread::sleep_for(1ms);
+  ends = true;
+  first.join();
+  CHECK(first_error == "");
+  CHECK(attempts == 1);
+}
+
+TEST_CASE("the next attempt does not wait for a checkpoint that a thread of the last one writes") {
+  dtrain::rendezvous::FormationOptions sizes;
+  sizes.max_workers = 2;
+  sizes.reconnect_timeout = 1ms;
+  FormationProcess launcher(sizes);
+  std::promise<void> may_end;
+  std::atomic<bool> is_written{false};
+  std::atomic<int> attempts{0};
+  const auto run = [&](int slot, auto function) {
+    const auto process = process_at(launcher, slot);
+    ElasticWorker worker(process);
+    const dtrain::GroupOptions options;
+    const dtrain::Elastic<Policy> job(worker, options);
+    job.train([&](Group group) { function(job, group); });
+  };
+  std::thread failing([&] {
+    CHECK_THROWS_AS(run(1,
+                        [](auto&, Group group) {
+                          group.barrier();
+                          throw std::runtime_error("a mistake");
+                        }),
+                    std::runtime_error);
+  });
+  run(0, [&](auto&, Group group) {
+    if (++attempts == 2) return may_end.set_value();
+    const dtrain::PendingCheckpoint pending(
+        [&is_written, end = may_end.get_future().share()] {
+          end.wait();
+          is_written = true;
+        },
+        [](const std::function<void()>&) {}, dtrain::ddp::detail::detach_thread(group));
+    group.barrier();
+    group.barrier();
+  });
+  failing.join();
+  CHECK(attempts == 2);
+  CHECK(is_written);  // run() has joined the thread
+}
+
+TEST_CASE("a worker whose job has finished keeps its bound gradients, although it cannot leave") {
+  FormationProcess launcher(dtrain::rendezvous::FormationOptions{});
+  const auto process = process_at(launcher, 0);
+  ElasticWorker worker(process);
+  const dtrain::GroupOptions options;
+  const dtrain::Elastic<Policy> job(worker, options);
+  Model model;
+  job.keep(dtrain::parameter_values(model.parameters()));
+  const int code = job.train([&](Group group) {
+    dtrain::DistributedDataParallel ddp{model, group};
+    ddp.backward([](dtrain::Ready ready) { ready(0); });
+    job.commit([] {});
+    dtrain::group::GroupAccess::of(group).rank_context()->control_plane.control_thread().end();
+    return 3;
+  });
+  CHECK(code == 3);
+  CHECK(model.bound != model.gradients.data());
+  model.bound[299] = 7;  // still mapped
+  CHECK(model.parameters()[0].gradient.as<float>()[299] == 7);
 }
 
 TEST_CASE("a state that keep() does not name ends the job, once a worker has come that has not got it") {

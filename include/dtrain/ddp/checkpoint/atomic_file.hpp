@@ -12,11 +12,13 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/failure_latch.hpp"
 #include "dtrain/core/process/descriptor.hpp"
+#include "dtrain/group/group_handle.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26,11 +28,16 @@ namespace detail {
 /// links in a circle, unchanged.
 std::string behind_link(const std::string& path);
 
+/// The files whose paths begin with `beginning`, in its folder.
+std::vector<std::string> files_that_begin(const std::string& beginning);
+
 }  // namespace detail
 
 /// The attempt of an elastic job in which a file is written. A writer may be stopped (SIGSTOP) while the next attempt
 /// writes the same file: it must neither lock that attempt out nor replace the newer file when it continues.
 struct WritingAttempt {
+  static WritingAttempt of(const group::GroupHandle& group) { return {group.elastic_attempt(), group.failure()}; }
+
   std::uint64_t number = 0;                       ///< 0: the job is not elastic
   std::shared_ptr<const FailureLatch> failure{};  ///< that of the attempt
 };
@@ -44,9 +51,9 @@ struct WritingAttempt {
 /// its owner's next writer removes.
 /// - A writer locks PATH.part until its end, so that two writers do not mix their bytes. On a file system without locks
 ///   a second writer replaces PATH.part, and commit() of the first one throws Error (refused).
-/// - In an elastic job the file is PATH.part.ATTEMPT, and commit() throws the attempt's cause once the attempt has
-/// failed, and Error (refused) if another writer has replaced `path` meanwhile. The file of a killed writer is
-/// removed by a writer of a later attempt of the job. Blocking: the file system. Threads: one.
+/// - In an elastic job the file is PATH.part.ATTEMPT. write() and commit() throw the attempt's cause once the attempt
+/// has failed; commit() throws Error (refused) if another writer has replaced `path` meanwhile. A later writer of an
+/// elastic job removes the file of a killed one, whatever its attempt. Blocking: the file system. Threads: one.
 class AtomicFile {
  public:
   /// @throws Error (the system's code) naming the file; (invalid_argument) for a folder, a device or a pipe; (refused)
@@ -72,6 +79,9 @@ class AtomicFile {
   /// Bounds the retries: collisions are rare, but a file system with inconsistent views of a file would repeat them.
   static constexpr int most_tries = 100;
 
+  /// After as many bytes a writer sees whether its attempt has failed.
+  static constexpr std::size_t most_at_once = std::size_t{16} << 20;
+
   /// Rejects other than regular files: as root, renaming would replace /dev/null by a file.
   void inspect_replaced();
 
@@ -82,11 +92,13 @@ class AtomicFile {
   /// removed, to be created with its final permissions
   bool narrow();
 
-  /// Removes what killed writers of earlier attempts have left.
-  void remove_earlier_parts();
+  /// Removes what killed writers of other attempts, also of earlier jobs, have left.
+  void remove_other_parts();
 
   /// @throws as commit() in an elastic job whose later attempts may have written the file
   void require_latest();
+
+  void throw_if_attempt_failed();
 
   /// Removes a killed writer's PATH.part. It is not reused: a process that has it open could read or write new content.
   void remove_leftover();
@@ -128,11 +140,13 @@ class AtomicFile {
 
 #if DTRAIN_DEFINITIONS
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <utility>
@@ -160,6 +174,18 @@ DTRAIN_DEFINED std::string detail::behind_link(const std::string& path) {
     name = name.substr(0, folder).append(next);
   }
   return path;  // links in a circle, which open() refuses
+}
+
+DTRAIN_DEFINED std::vector<std::string> detail::files_that_begin(const std::string& beginning) {
+  const std::size_t name_at = beginning.rfind('/') + 1;  // 0 without '/'
+  const std::string folder = beginning.substr(0, name_at);
+  std::vector<std::string> found;
+  const std::unique_ptr<DIR, int (*)(DIR*)> opened(::opendir(folder.empty() ? "." : folder.c_str()), &::closedir);
+  while (const dirent* const entry = opened ? ::readdir(opened.get()) : nullptr) {
+    const std::string_view name = entry->d_name;
+    if (name.starts_with(std::string_view(beginning).substr(name_at))) found.push_back(folder + entry->d_name);
+  }
+  return found;
 }
 
 namespace detail {
@@ -191,7 +217,7 @@ DTRAIN_DEFINED AtomicFile::AtomicFile(const std::string& path, WritingAttempt at
     : path_(detail::behind_link(path)), part_(path_ + ".part"), attempt_(std::move(attempt)) {
   detail::require_file_name(path);
   inspect_replaced();
-  if (attempt_.number != 0) remove_earlier_parts();
+  if (attempt_.number != 0) remove_other_parts();
   for (int tries = 1; !create_and_lock(); ++tries) {
     if (tries == most_tries) fail(EBUSY);
   }
@@ -200,7 +226,8 @@ DTRAIN_DEFINED AtomicFile::AtomicFile(const std::string& path, WritingAttempt at
 DTRAIN_DEFINED void AtomicFile::write(std::span<const std::byte> bytes) {
   const BlockedWriteSignals no_signal;
   while (!bytes.empty()) {
-    const ssize_t written = ::write(descriptor_.get(), bytes.data(), bytes.size());
+    if (attempt_.number != 0) throw_if_attempt_failed();
+    const ssize_t written = ::write(descriptor_.get(), bytes.data(), std::min(bytes.size(), most_at_once));
     if (written >= 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(written));
     } else if (errno != EINTR) {
@@ -274,24 +301,32 @@ DTRAIN_DEFINED bool AtomicFile::narrow() {
   return false;
 }
 
-DTRAIN_DEFINED void AtomicFile::remove_earlier_parts() {
-  const std::string part = std::exchange(part_, {});
-  for (std::uint64_t number = 1; number < attempt_.number; ++number) {
-    part_ = format_text("{}.{}", {part, number});
+DTRAIN_DEFINED void AtomicFile::remove_other_parts() {
+  const std::string part = part_ + '.';
+  const std::string own = part + std::to_string(attempt_.number);
+  for (std::string& name : detail::files_that_begin(part)) {
+    if (name == own || name.find_first_not_of("0123456789", part.size()) != std::string::npos) continue;
+    part_ = std::move(name);
     try {
       remove_leftover();
     } catch (const Error&) {  // its writer is stopped, or the file is another user's: no writer needs the name
     }
   }
-  part_ = format_text("{}.{}", {part, attempt_.number});
+  part_ = own;
+}
+
+DTRAIN_DEFINED void AtomicFile::throw_if_attempt_failed() {
+  if (!attempt_.failure->failed()) return;
+  abandon();
+  throw_cause(*attempt_.failure->cause());
 }
 
 DTRAIN_DEFINED void AtomicFile::require_latest() {
   struct stat there {};
   const bool exists = ::stat(path_.c_str(), &there) == 0;
   const bool is_same = exists == replaced_.has_value() && (!exists || detail::is_same_file(there, *replaced_));
-  if (attempt_.failure->failed() || !is_same) abandon();
-  if (const std::optional<Cause> cause = attempt_.failure->cause()) throw_cause(*cause);
+  throw_if_attempt_failed();
+  if (!is_same) abandon();
   if (!is_same) refuse(Errc::refused, "another process has replaced it meanwhile; give each job a file of its own");
 }
 

@@ -3,6 +3,7 @@
 /// Checkpoints of a whole job: rank 0 reads and writes the file, every rank gets the values; PendingCheckpoint: one
 /// that a thread writes while the training goes on. Programs call it.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -29,6 +30,9 @@
 #include "dtrain/kernels/copy.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// Takes a thread that still runs, or else joins it by destroying the pointer. @param thread whether it has ended
+using DetachThread = std::function<void(std::shared_ptr<const std::atomic<bool>> thread)>;
 
 namespace detail {
 
@@ -73,10 +77,17 @@ void resize_bytes_blocking(const Group& group, std::span<const NamedTensor> tens
   }
 }
 
+/// For the thread of a checkpoint that is dropped after the attempt of an elastic job has failed: the next attempt does
+/// not wait for it.
 template <class Group>
-WritingAttempt writing_attempt(const Group& group) {
-  const auto& handle = *group::GroupAccess::of(group).handle();
-  return {handle.elastic_attempt(), handle.failure()};
+DetachThread detach_thread(const Group& group) {
+  const std::weak_ptr<group::RankContext> weak = group::GroupAccess::of(group).rank_context();
+  return [weak](std::shared_ptr<const std::atomic<bool>> thread) {
+    const std::shared_ptr<group::RankContext> context = weak.lock();
+    if (context && context->elastic_attempt != 0 && context->control_plane.failure()->failed()) {
+      context->detached.push_back(std::move(thread));
+    }
+  };
 }
 
 /// The barrier of save_checkpoint. A rank that does not come may have skipped the call by `if (rank == 0)`.
@@ -118,7 +129,8 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
   detail::barrier_of_save(group, path);
   detail::wait_for_weights(group, tensors);
   static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
-    write_checkpoint_file(path, tensors, tensor_access(group), detail::writing_attempt(group));
+    write_checkpoint_file(path, tensors, tensor_access(group),
+                          WritingAttempt::of(*group::GroupAccess::of(group).handle()));
     return true;
   }));
 }
@@ -178,13 +190,16 @@ class PendingCheckpoint {
   /// @param write runs on a separate thread
   /// @param finish collective, in wait(): `finish(require_written)`, whose argument waits for the thread and throws the
   /// exception of `write`
-  PendingCheckpoint(std::function<void()> write, std::function<void(const std::function<void()>&)> finish);
+  /// @param detach gets the thread where wait() was not called
+  PendingCheckpoint(std::function<void()> write, std::function<void(const std::function<void()>&)> finish,
+                    DetachThread detach);
   PendingCheckpoint(PendingCheckpoint&&) noexcept = default;
   /// Blocking: as the destructor of the checkpoint that is replaced.
-  PendingCheckpoint& operator=(PendingCheckpoint&&) noexcept = default;
+  PendingCheckpoint& operator=(PendingCheckpoint&& other) noexcept;
 
-  /// Blocking: until this rank's part is written. Without wait() it is not known whether the checkpoint is whole.
-  ~PendingCheckpoint() = default;
+  /// Blocking: until this rank's part is written, but not in an elastic job whose attempt has failed. Without wait() it
+  /// is not known whether the checkpoint is whole.
+  ~PendingCheckpoint();
 
   /// Collective, blocking: until the checkpoint is on the disk, without a time limit while the writing ranks are alive.
   /// Ranks with several pending checkpoints wait for them in the same order. A second call returns at once.
@@ -194,11 +209,13 @@ class PendingCheckpoint {
  private:
   struct Writing {
     std::exception_ptr failure;
+    std::atomic<bool> has_ended{false};
     async::JoiningThread thread;  ///< last: destroyed, and so joined, first
   };
 
   std::function<void(const std::function<void()>&)> finish_;
-  std::unique_ptr<Writing> work_;
+  DetachThread detach_;
+  std::shared_ptr<Writing> work_;
 };
 
 /// Saves in the background, as save_checkpoint: the call returns when rank 0 has copied the tensors, and a thread
@@ -214,15 +231,19 @@ template <class Group>
   detail::wait_for_weights(group, tensors);
   const auto copy = std::make_shared<TensorSnapshot>();
   if (group.rank() == 0) *copy = TensorSnapshot(tensors, tensor_access(group));
-  const auto write = [copy, path, attempt = detail::writing_attempt(group), writes = group.rank() == 0] {
+  const auto write = [copy, path, attempt = WritingAttempt::of(*group::GroupAccess::of(group).handle()),
+                      writes = group.rank() == 0] {
     if (writes) copy->write(path, attempt);
   };
-  return PendingCheckpoint(write, [group, path](const std::function<void()>& require_written) {
-    static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
-      require_written();
-      return true;
-    }));
-  });
+  return PendingCheckpoint(
+      write,
+      [group, path](const std::function<void()>& require_written) {
+        static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
+          require_written();
+          return true;
+        }));
+      },
+      detail::detach_thread(group));
 }
 
 #if DTRAIN_DEFINITIONS
@@ -249,15 +270,31 @@ DTRAIN_DEFINED void TensorSnapshot::write(const std::string& path, WritingAttemp
 }
 
 DTRAIN_DEFINED PendingCheckpoint::PendingCheckpoint(std::function<void()> write,
-                                                    std::function<void(const std::function<void()>&)> finish)
-    : finish_(std::move(finish)), work_(std::make_unique<Writing>()) {
+                                                    std::function<void(const std::function<void()>&)> finish,
+                                                    DetachThread detach)
+    : finish_(std::move(finish)), detach_(std::move(detach)), work_(std::make_shared<Writing>()) {
   work_->thread = async::start_thread("a thread to write a checkpoint", [work = work_.get(), write = std::move(write)] {
     try {
       write();
     } catch (...) {
       work->failure = std::current_exception();
     }
+    work->has_ended = true;
   });
+}
+
+DTRAIN_DEFINED PendingCheckpoint& PendingCheckpoint::operator=(PendingCheckpoint&& other) noexcept {
+  PendingCheckpoint former(std::move(*this));
+  finish_ = std::move(other.finish_);
+  detach_ = std::move(other.detach_);
+  work_ = std::move(other.work_);
+  return *this;
+}
+
+DTRAIN_DEFINED PendingCheckpoint::~PendingCheckpoint() {
+  if (work_ && finish_) {
+    detach_({work_, &work_->has_ended});
+  }
 }
 
 DTRAIN_DEFINED void PendingCheckpoint::wait() {

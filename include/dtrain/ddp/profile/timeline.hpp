@@ -52,10 +52,13 @@ std::optional<RankTimeline> parse_rank_timeline(int rank, std::string_view bytes
 /// One trace process for each rank, with four rows: steps, ready gradients, buckets from launch to start, and
 /// reductions. One event a line. Times count from the earliest record.
 /// @param parameters names, in the order of parameters(); a missing name is replaced by its index
-std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters = {});
+/// @param attempt of an elastic job, which the names of the processes then have; 0: the job is not elastic
+std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters = {},
+                          std::uint64_t attempt = 0);
 
 /// Writes the trace to a file. Blocking: the file system. @throws as AtomicFile
-void write_trace(const std::string& path, std::span<const RankTimeline> ranks, std::span<const std::string> parameters);
+void write_trace(const std::string& path, std::span<const RankTimeline> ranks, std::span<const std::string> parameters,
+                 WritingAttempt attempt);
 
 /// A time of this rank plus `offset` is rank 0's time, to within `uncertainty`. Offset and uncertainty are 0 if the
 /// ranks share a host, because the processes of a host share the clock.
@@ -128,7 +131,8 @@ ClockOffset clock_offset_blocking(const Store& store, int rank, int world_size, 
 
 /// Rank 0 writes the records of all ranks (DistributedDataParallel::records) to `path` as a trace for Perfetto and
 /// chrome://tracing, on rank 0's clock. The clock offsets of ranks on other hosts are estimated now; the trace contains
-/// their uncertainty. Beyond max_timeline_bytes each rank's latest records are kept.
+/// their uncertainty. Beyond max_timeline_bytes each rank's latest records are kept. In an elastic job the records are
+/// those of the present attempt, whose number is in the trace; name a file for each (Elastic::attempt) to keep all.
 /// Collective, blocking: until rank 0 has written the file.
 /// @param parameters names of the gradients, in the order of parameters(); rank 0's are used
 /// @throws Error on every rank, with the same sentence, if the file cannot be written; the job's first cause
@@ -163,7 +167,7 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
       if (!timeline) throw_error(Errc::protocol, "the timeline of rank {} cannot be read", {rank});
       all.push_back(*std::move(timeline));
     }
-    write_trace(path, all, parameters);
+    write_trace(path, all, parameters, WritingAttempt::of(*group::GroupAccess::of(group).handle()));
     return true;
   }));
 }
@@ -188,13 +192,14 @@ class Trace {
  public:
   using Time = StepRecord::Clock::time_point;
 
-  explicit Trace(Time origin) : origin_(origin) {}
+  Trace(Time origin, std::uint64_t attempt)
+      : origin_(origin), of_attempt_(attempt == 0 ? "" : format_text(", attempt {}", {attempt})) {}
 
   void add(const RankTimeline& rank, std::span<const std::string> parameters) {
     process_ = rank.rank;
     offset_ = rank.clock_offset;
     open_.clear();
-    name("process_name", 0, format_text("rank {} on {}", {rank.rank, rank.host}));
+    name("process_name", 0, format_text("rank {} on {}{}", {rank.rank, rank.host, of_attempt_}));
     constexpr const char* rows[] = {"step", "gradient ready", "launched, not started", "reduce"};
     for (int row = 0; row < 4; ++row) {
       name("thread_name", row, rows[row]);
@@ -264,6 +269,7 @@ class Trace {
   static std::string of_step(std::uint64_t step) { return ",\"args\":{\"step\":" + std::to_string(step) + "}"; }
 
   Time origin_;
+  std::string of_attempt_;
   std::string text_;
   int process_ = 0;
   std::chrono::nanoseconds offset_{};
@@ -283,8 +289,9 @@ inline StepRecord::Clock::time_point earliest(std::span<const RankTimeline> rank
 
 }  // namespace detail
 
-DTRAIN_DEFINED std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters) {
-  detail::Trace trace(detail::earliest(ranks));
+DTRAIN_DEFINED std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters,
+                                         std::uint64_t attempt) {
+  detail::Trace trace(detail::earliest(ranks), attempt);
   std::string clocks;
   for (const RankTimeline& rank : ranks) {
     trace.add(rank, parameters);
@@ -299,9 +306,9 @@ DTRAIN_DEFINED std::string timeline_json(std::span<const RankTimeline> ranks, st
 }
 
 DTRAIN_DEFINED void write_trace(const std::string& path, std::span<const RankTimeline> ranks,
-                                std::span<const std::string> parameters) {
-  const std::string text = timeline_json(ranks, parameters);
-  AtomicFile file(path);
+                                std::span<const std::string> parameters, WritingAttempt attempt) {
+  const std::string text = timeline_json(ranks, parameters, attempt.number);
+  AtomicFile file(path, std::move(attempt));
   file.write(std::as_bytes(std::span(text)));
   file.commit();
 }

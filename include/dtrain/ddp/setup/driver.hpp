@@ -156,14 +156,13 @@ struct Driver {
   void drop_callbacks() noexcept;
 
   typename Backend::StreamOwner stream;
-  std::string prefix;                                      ///< of this wrapper's keys in the store
-  std::vector<Parameter> parameters;                       ///< as the model had them at the construction
-  ReadValue read_value;                                    ///< empty: values stay where they are
-  std::shared_ptr<const std::vector<TensorView>> weights;  ///< GroupHandle::add_weights
+  std::string prefix;                 ///< of this wrapper's keys in the store
+  std::vector<Parameter> parameters;  ///< as the model had them at the construction
+  ReadValue read_value;               ///< empty: values stay where they are
+  std::shared_ptr<group::WrappedModel> wrapped = std::make_shared<group::WrappedModel>();
   std::unique_ptr<group::GradientBinding> gradient_binding;
   std::unique_ptr<Reducer<Communicator>> reducer;
   std::optional<Accumulation> accumulation;
-  int no_sync_depth = 0;  ///< number of live NoSync objects
   const char* why_nothing_is_hidden = nullptr;
   bool program_drives_steps = false;  ///< ReducerStatistics::program_drives_steps
 
@@ -184,6 +183,7 @@ Driver<Backend, Group>::~Driver() = default;
 template <class Backend, class Group>
 void Driver<Backend, Group>::drop_callbacks() noexcept {
   gradient_binding.reset();
+  wrapped.reset();
   if (reducer) reducer->drop_callbacks();
 }
 
@@ -213,9 +213,9 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   std::vector<TensorView> values;
   std::transform(parameters.begin(), parameters.end(), std::back_inserter(values),
                  [](const Parameter& parameter) { return parameter.value; });
-  if (handle->is_elastic() && !read_value) {
-    weights = std::make_shared<const std::vector<TensorView>>(values);
-    handle->add_weights(weights);
+  if (handle->is_elastic()) {
+    if (!read_value) wrapped->weights = values;
+    handle->add_wrapped(wrapped);
   }
   values.insert(values.begin(), model.buffers.begin(), model.buffers.end());
   std::erase_if(values, [&](const TensorView& each) { return handle->is_equal_on_all_ranks(each); });
@@ -246,7 +246,12 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   for (std::size_t i = 0; model.bind_gradient && i < parameters.size(); ++i) {
     model.bind_gradient(i, reducer->bind(i));
   }
-  if (gradient_binding) gradient_binding->keep(reducer->gradient_memory());
+  if (gradient_binding) {
+    gradient_binding->keep(reducer->gradient_memory(),
+                           std::any_of(parameters.begin(), parameters.end(), [&handle](const Parameter& parameter) {
+                             return handle->is_kept(parameter.value);
+                           }));
+  }
   reducer->remember_addresses();
   why_nothing_is_hidden = start_progress(stream, options.progress, members.local_world_size);
 }

@@ -43,7 +43,6 @@ void read_shard_files(const std::string& path, const ShardIndex& index, ShardedP
 
 #if DTRAIN_DEFINITIONS
 
-#include <dirent.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -102,17 +101,11 @@ inline bool is_end_of_shard_name(std::string_view name) {
 
 /// The names of shard files beside `path` that begin with "PATH.shard-" followed by `with`.
 inline std::vector<std::string> shard_file_names(const std::string& path, const std::string& with) {
-  const std::size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  const std::string begin = path.substr(slash == std::string::npos ? 0 : slash + 1) + ".shard-";
-  std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> opened(::opendir(folder.c_str()), &::closedir);
-  while (const dirent* const entry = opened ? ::readdir(opened.get()) : nullptr) {
-    const std::string_view name = entry->d_name;
-    if (name.starts_with(begin + with) && is_end_of_shard_name(name.substr(begin.size()))) {
-      names.push_back((slash == std::string::npos ? "" : folder) + entry->d_name);
-    }
-  }
+  const std::string begin = path + ".shard-";
+  std::vector<std::string> names = files_that_begin(begin + with);
+  std::erase_if(names, [&begin](const std::string& name) {
+    return !is_end_of_shard_name(std::string_view(name).substr(begin.size()));
+  });
   return names;
 }
 

@@ -173,7 +173,8 @@ template <class Group, class R, class C, class Stage>
   save->copy();
   return PendingCheckpoint(
       [save] { save->write(); },
-      [save, group](const std::function<void()>& require_written) { save->finish(group, require_written); });
+      [save, group](const std::function<void()>& require_written) { save->finish(group, require_written); },
+      detail::detach_thread(group));
 }
 
 /// Loads the tensors, as load_checkpoint(group, path, tensors), and the optimizer's state. Every rank reads its share

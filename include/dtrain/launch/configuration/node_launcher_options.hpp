@@ -156,10 +156,6 @@ inline void check_min_ranks(NodeLauncherOptions& options, const BackendFacts& ba
                 "a dtrain::Elastic; leave the flag out",
                 {options.min_ranks});
   }
-  if (options.node.node_count != 1) {
-    throw_error(Errc::usage, "--min-ranks={} works on one node, and this job has {}",
-                {options.min_ranks, options.node.node_count});
-  }
   if (!options.program.wrapper.empty()) {
     throw_error(Errc::usage, "--min-ranks={} and --wrap do not go together yet; leave one of them out",
                 {options.min_ranks});
@@ -179,7 +175,16 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
   const identity::Variables variables(environment);
   check_log_setting(variables);
   NodeLauncherOptions options;
+  // What several nodes need, such as a secret, is asked for after this.
+  const auto check_nodes = [least = flags.min_ranks](std::string_view nodes) {
+    if (least != 0 && nodes != "1") {
+      throw_error(Errc::usage, "--min-ranks={} works on one node, and this job has {}; leave one of them out",
+                  {least, nodes});
+    }
+  };
+  check_nodes(flags.node.node_count.value_or("1"));
   options.node = detail::node_of(environment, flags.node);
+  check_nodes(std::to_string(options.node.node_count));
   options.node_source = detail::node_source(flags.node, environment, options.node);
   options.cores = cores;
   options.workers = detail::worker_count(options.node.nproc_per_node, cores, visible_devices);

@@ -32,51 +32,36 @@
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// How the job ended, as the formation says it.
-struct ElasticEnd {
-  bool is_over = false;
-  std::optional<Cause> cause{};  ///< nullopt: the job has finished
-};
-
 /// Each worker has a slot. In the slot of an ended worker another is started after 0, 1, 2, 4 ... 60 s, once the
 /// process is reaped: its device memory is free then. Lifetime: the constructor's arguments outlive it. Threads: the
 /// loop's.
 class ElasticSupervisor {
  public:
-  /// @param changed the forwarder and the formation set it
-  /// @param start starts a worker in a slot and returns its process
-  ElasticSupervisor(async::AutoResetEvent& changed, const SignalForwarder& forwarder, Workers& workers,
-                    rendezvous::FormationServer& formation, const ElasticEnd& end, Console& console,
-                    std::string host_id, int max_replaced, ShutdownSchedule schedule, std::function<pid_t(int)> start)
-      : changed_(&changed),
-        forwarder_(&forwarder),
-        workers_(&workers),
-        formation_(&formation),
-        end_(&end),
-        console_(&console),
-        host_id_(std::move(host_id)),
-        left_to_replace_(max_replaced),
-        schedule_(std::move(schedule)),
-        start_(std::move(start)) {}
+  ElasticSupervisor(const ElasticJob& job, rendezvous::FormationServer& formation)
+      : job_(job),
+        formation_(formation),
+        state_(formation.state()),
+        left_to_replace_(job.options.max_restarts),
+        schedule_(job.options.stop_grace, job.options.shutdown_timeouts),
+        slots_(static_cast<std::size_t>(job.plan.workers)) {}
   ElasticSupervisor(const ElasticSupervisor&) = delete;
   ElasticSupervisor& operator=(const ElasticSupervisor&) = delete;
 
   /// Starts the workers. Ends when none runs and none will be started.
-  async::Task<void> watch(int slots) {
-    slots_.resize(static_cast<std::size_t>(slots));
+  async::Task<void> watch() {
     for (Slot& each : slots_) {
       each.start_at = Deadline::Clock::now();
     }
     for (;;) {
       look_at_exit_flags();
-      for (const Workers::Ended& each : workers_->reap()) {
+      for (const Workers::Ended& each : job_.workers.reap()) {
         note(each);
       }
       const Deadline::Clock::time_point now = Deadline::Clock::now();
-      for (; stops_noted_ < forwarder_->stop_requests(); ++stops_noted_) {
+      for (; stops_noted_ < job_.forwarder.stop_requests(); ++stops_noted_) {
         schedule_.on_stop_requested(now);
       }
-      if (end_->cause) {
+      if (state_.cause()) {
         schedule_.on_failure(now);
       }
       act(schedule_.due(now), now);
@@ -84,28 +69,28 @@ class ElasticSupervisor {
       start_due(now);
       tell_formation();
       const bool is_abandoned = killed_at_ && now - *killed_at_ > schedule_.kill_timeout();  // the kernel holds them
-      if ((workers_->running() == 0 && !next_start()) || is_abandoned) {
+      if ((job_.workers.running() == 0 && !next_start()) || is_abandoned) {
         co_return;
       }
       const Deadline::Clock::time_point look = now + look_interval;
       const auto next = std::min({look, schedule_.next().value_or(look), next_start().value_or(look)});
-      co_await changed_->wait(Deadline::at(next));
+      co_await job_.changed.wait(Deadline::at(next));
     }
   }
 
-  /// @param stop_signal of the forwarder; 0: there was none
-  JobResult result(int stop_signal) const {
+  JobResult result() const {
     JobResult result;
-    if (stop_signal != 0) {
+    if (const int stop_signal = job_.forwarder.stop_signal()) {
       result.exit_code = 128 + stop_signal;
       result.report.push_back(format_text("{} was forwarded to the workers", {signal_name(stop_signal)}));
-    } else if (end_->is_over && !end_->cause) {
+    } else if (state_.is_over() && !state_.cause()) {
       result.exit_code = failed_after_end_;
     } else {
-      const bool is_of_worker = last_failure_ != 0 && !(end_->cause && end_->cause->kind == CauseKind::disagreement);
+      const bool is_of_worker =
+          last_failure_ != 0 && !(state_.cause() && state_.cause()->kind == CauseKind::disagreement);
       result.exit_code = is_of_worker ? last_failure_ : exit_code_job_failed;
-      result.report.push_back(end_->cause ? format_text("the job failed: {}", {end_->cause->sentence()})
-                                          : "the job failed: no worker is left");
+      result.report.push_back(state_.cause() ? format_text("the job failed: {}", {state_.cause()->sentence()})
+                                             : "the job failed: no worker is left");
     }
     if (lost_ > 0) {
       result.report.push_back(
@@ -132,7 +117,9 @@ class ElasticSupervisor {
     pid_t process = 0;  ///< 0: no process runs
     bool is_exiting = false;
     bool is_killed = false;
-    int failures = 0;  ///< in a row
+    bool is_rank = false;  ///< of the last attempt, as far as it is known
+    std::string error{};   ///< with which the worker ends, if it is known
+    int failures = 0;      ///< in a row
     Deadline::Clock::time_point started_at{};
     std::optional<Deadline::Clock::time_point> start_at{};
   };
@@ -141,9 +128,20 @@ class ElasticSupervisor {
     for (Slot& each : slots_) {
       if (each.process != 0 && !each.is_exiting && is_exiting(each.process)) {
         each.is_exiting = true;
-        formation_->process_ended(host_id_, each.process, 0, "its process ended");
+        process_ended(each, each.process, 0, "its process ended");
       }
     }
+  }
+
+  /// The formation forgets a worker whose process has ended: the slot keeps what the report needs.
+  void process_ended(Slot& slot, pid_t process, int exit_code, const std::string& how) {
+    if (const rendezvous::Worker* worker = state_.workers().find(job_.host.id, process)) {
+      slot.is_rank = worker->is_member;
+    }
+    if (slot.error.empty()) {
+      slot.error = state_.workers().error_of(job_.host.id, process);
+    }
+    formation_.process_ended(job_.host.id, process, exit_code, how);
   }
 
   static bool is_exiting(pid_t process) {
@@ -156,12 +154,10 @@ class ElasticSupervisor {
     const auto index = static_cast<std::size_t>(ended.rank);
     Slot& slot = slots_[index];
     const pid_t process = std::exchange(slot.process, 0);
-    const rendezvous::Worker* const worker = formation_->state().worker(host_id_, process);
-    const bool is_rank = worker != nullptr && worker->is_member;
-    const bool was_over = end_->is_over;
-    formation_->process_ended(host_id_, process, ended.status.code, ended.status.text());
-    if (was_over || schedule_.has_acted() || forwarder_->stop_requests() != 0) {
-      const bool counts = is_rank && was_over && failed_after_end_ == 0;  // later failures do not matter
+    const bool was_over = state_.is_over();
+    process_ended(slot, process, ended.status.code, ended.status.text());
+    if (was_over || schedule_.has_acted() || job_.forwarder.stop_requests() != 0) {
+      const bool counts = slot.is_rank && was_over && failed_after_end_ == 0;  // later failures do not matter
       failed_after_end_ = counts ? ended.status.exit_code() : failed_after_end_;
       return;
     }
@@ -173,7 +169,8 @@ class ElasticSupervisor {
     const bool leaves = ended.status.code == 128 + SIGTERM;  // says that its machine goes away; a signal says nothing
     const bool is_final = code == exit_code_usage || code == exit_code_job_failed || leaves;
     const bool is_replaced = !is_final && left_to_replace_ > 0;
-    std::string line = format_text("worker {} was lost: {}", {ended.rank, ended.status.text()});
+    std::string line = format_text("worker {} was lost: {}{}{}",
+                                   {ended.rank, ended.status.text(), slot.error.empty() ? "" : ": ", slot.error});
     if (is_final) {
       line += "; it is not replaced";
     }
@@ -181,7 +178,7 @@ class ElasticSupervisor {
       --left_to_replace_;
       append_text(line, "; another one starts in its place{}", {plan_start(slot)});
     }
-    console_->line("dtrain: ", line);
+    job_.console.line("dtrain: ", line);
     ++lost_;
     if (losses_.size() < most_losses) {
       losses_.push_back(std::move(line));
@@ -199,20 +196,20 @@ class ElasticSupervisor {
   /// Kills workers for which the formation does not wait: a worker that was excluded long ago, so that another takes
   /// its place, and workers that are no ranks of an attempt that has finished the job.
   void kill_left_out(Deadline::Clock::time_point now) {
-    if (end_->is_over && !ended_at_) {
+    if (state_.is_over() && !ended_at_) {
       ended_at_ = now;
     }
     for (Slot& slot : slots_) {
-      if (slot.process == 0 || slot.is_killed || end_->cause) {
+      if (slot.process == 0 || slot.is_killed || state_.cause()) {
         continue;
       }
-      const rendezvous::Worker* const worker = formation_->state().worker(host_id_, slot.process);
+      const rendezvous::Worker* const worker = state_.workers().find(job_.host.id, slot.process);
       const bool is_rank = worker != nullptr && worker->is_member;
       const bool is_excluded = worker != nullptr && worker->standing == rendezvous::Standing::excluded;
       slot.is_killed = ended_at_ ? !is_rank && now - *ended_at_ > end_timeout
-                                 : is_excluded && now - worker->since > formation_->options().rejoin_timeout;
+                                 : is_excluded && now - worker->since > formation_.options().rejoin_timeout;
       if (slot.is_killed) {
-        workers_->kill_group(slot.process);
+        job_.workers.kill_group(slot.process);
       }
     }
   }
@@ -220,7 +217,7 @@ class ElasticSupervisor {
   void start_due(Deadline::Clock::time_point now) {
     for (std::size_t index = 0; index < slots_.size(); ++index) {
       Slot& slot = slots_[index];
-      if (slot.start_at && (end_->is_over || forwarder_->stop_requests() != 0)) {
+      if (slot.start_at && (state_.is_over() || job_.forwarder.stop_requests() != 0)) {
         slot.start_at.reset();
       } else if (slot.start_at && *slot.start_at <= now) {
         slot.start_at.reset();
@@ -232,16 +229,17 @@ class ElasticSupervisor {
   /// A start that fails, for lack of processes or descriptors, is repeated: the other workers go on.
   void start(Slot& slot, int index) {
     try {
-      slot.process = start_(index);
-      slot.is_exiting = slot.is_killed = false;
+      slot.process = job_.start(index);
+      slot.is_exiting = slot.is_killed = slot.is_rank = false;
+      slot.error.clear();
       slot.started_at = Deadline::Clock::now();
     } catch (const std::exception& error) {
-      if (left_to_replace_ == 0 || formation_->state().attempt() == 0) {
+      if (left_to_replace_ == 0 || state_.attempt() == 0) {
         throw;
       }
       --left_to_replace_;
-      console_->line("dtrain: ", format_text("starting worker {} failed: {}; this is tried again{}",
-                                             {index, error.what(), plan_start(slot)}));
+      job_.console.line("dtrain: ", format_text("starting worker {} failed: {}; this is tried again{}",
+                                                {index, error.what(), plan_start(slot)}));
     }
   }
 
@@ -257,29 +255,24 @@ class ElasticSupervisor {
     const auto running = static_cast<int>(std::count_if(
         slots_.begin(), slots_.end(), [](const Slot& each) { return each.process != 0 || each.start_at; }));
     if (std::exchange(running_, running) != running) {
-      formation_->set_running_workers(running);
+      formation_.set_running_workers(running);
     }
   }
 
   void act(ShutdownSchedule::Action action, Deadline::Clock::time_point now) {
     if (action == ShutdownSchedule::Action::terminate) {
-      workers_->signal_each(SIGTERM);
+      job_.workers.signal_each(SIGTERM);
     } else if (action == ShutdownSchedule::Action::kill) {
-      workers_->kill_groups();
+      job_.workers.kill_groups();
       killed_at_ = now;
     }
   }
 
-  async::AutoResetEvent* changed_;
-  const SignalForwarder* forwarder_;
-  Workers* workers_;
-  rendezvous::FormationServer* formation_;
-  const ElasticEnd* end_;
-  Console* console_;
-  std::string host_id_;
+  const ElasticJob& job_;
+  rendezvous::FormationServer& formation_;
+  const rendezvous::FormationState& state_;
   int left_to_replace_;
   ShutdownSchedule schedule_;
-  std::function<pid_t(int)> start_;
   std::vector<Slot> slots_;
   std::vector<std::string> losses_;  ///< the first ones
   std::size_t lost_ = 0;
@@ -298,20 +291,17 @@ class ElasticSupervisor {
 namespace DTRAIN_NAMESPACE::launch {
 
 DTRAIN_DEFINED async::Task<JobResult> run_elastic_job(ElasticJob job) {
-  ElasticEnd end;
   rendezvous::FormationOptions sizes;
   sizes.min_workers = job.plan.min_ranks;
   sizes.max_workers = job.plan.workers;
   sizes.wait_timeout = in_milliseconds(job.options.join_timeout);
   rendezvous::StoreJobOptions attempt;
+  attempt.job = job.options.job;
   attempt.owner = format_text("the launcher on host {}", {job.host.name});
   attempt.further_files = files_for_workers(job.plan.workers) + static_cast<std::size_t>(job.plan.workers);
   attempt.loss_grace = std::chrono::milliseconds(500);
   rendezvous::FormationCallbacks callbacks;
-  callbacks.on_end = [&end, &changed = job.changed](const Cause* cause) {
-    end = {true, cause == nullptr ? std::nullopt : std::optional<Cause>(*cause)};
-    changed.set();
-  };
+  callbacks.on_end = [&job] { job.changed.set(); };
   callbacks.on_attempt = [](std::uint64_t number, const std::vector<rendezvous::WorkerId>& ranks) {
     std::string line = format_text("attempt {} has {} ranks, the processes", {number, ranks.size()});
     for (const rendezvous::WorkerId& each : ranks) {
@@ -322,12 +312,10 @@ DTRAIN_DEFINED async::Task<JobResult> run_elastic_job(ElasticJob job) {
   rendezvous::Limits limits;
   limits.liveness = in_milliseconds(job.options.liveness);
   rendezvous::FormationServer formation(job.loop, job.store, sizes, std::move(attempt), limits, std::move(callbacks));
-  ElasticSupervisor supervisor(
-      job.changed, job.forwarder, job.workers, formation, end, job.console, job.host.id, job.options.max_restarts,
-      ShutdownSchedule(job.options.stop_grace, job.options.shutdown_timeouts), std::move(job.start));
-  async::Task<void> watching = supervisor.watch(job.plan.workers);
+  ElasticSupervisor supervisor(job, formation);
+  async::Task<void> watching = supervisor.watch();
   co_await std::move(watching);
-  co_return supervisor.result(job.forwarder.stop_signal());
+  co_return supervisor.result();
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch

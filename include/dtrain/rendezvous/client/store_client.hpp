@@ -206,19 +206,8 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   /// Sends heartbeats, and ends the session if the store sends nothing for the liveness time, in which the time that
   /// this process itself was stopped or got no processor does not count.
   async::Task<void> run_heartbeats(std::chrono::milliseconds every, std::chrono::milliseconds liveness) {
-    every = std::max(every, std::chrono::milliseconds(1));
-    liveness = std::max(liveness, std::chrono::milliseconds(1));
-    for (;;) {
-      const Deadline::Clock::time_point before = Deadline::Clock::now();
-      co_await loop_.sleep_for(every);
-      const Deadline::Clock::time_point now = Deadline::Clock::now();
-      session_->excuse_silence(now - before - every);
-      if (now - session_->last_alive() > liveness) {
-        lose(silence_text(liveness), true);
-        co_return;
-      }
-      session_->send_heartbeat();
-    }
+    co_await send_heartbeats(loop_, *session_, every, liveness);
+    lose(silence_text(liveness), true);
   }
 
   void require_open(const std::string& doing) const {

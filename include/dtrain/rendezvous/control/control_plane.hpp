@@ -84,13 +84,19 @@ class ControlPlane {
   /// Ends the session without leaving, as the destructor.
   void close() noexcept;
 
+  /// close(), and ends the control thread. Later calls of the store throw.
+  void end() noexcept {
+    close();
+    thread_.end();
+  }
+
  private:
   bool run_blocking(async::Task<bool> task, Deadline deadline, const char* doing);
   async::Task<bool> join(const ControlPlaneOptions& options, const HostIdentity& host, Deadline deadline);
   void open_store(std::vector<net::Listener> listeners, const ControlPlaneOptions& options, const HostIdentity& host,
                   Deadline join_deadline, StoreAddress& address);
   async::Task<bool> leave_all(Deadline deadline);
-  async::Task<bool> end(bool ends_store);
+  async::Task<bool> end_session(bool ends_store);
   void install_reporter();
 
   std::shared_ptr<FailureLatch> failure_;
@@ -304,7 +310,7 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::leave_all(Deadline deadline) {
 }
 
 /// Ends the session; if this rank hosts the store, the other ranks get time to receive the cause, or the store ends.
-DTRAIN_DEFINED async::Task<bool> ControlPlane::end(bool ends_store) {
+DTRAIN_DEFINED async::Task<bool> ControlPlane::end_session(bool ends_store) {
   while (session_ != nullptr && !ends_store && session_->is_reporting()) {  // closing would drop unsent reports
     co_await thread_.loop().sleep_for(std::chrono::milliseconds(1));
   }
@@ -339,7 +345,7 @@ DTRAIN_DEFINED void ControlPlane::close() noexcept {
   failure_->set_reporter({});
   for (const bool ends_store : {false, true}) {
     try {
-      run_blocking(end(ends_store), Deadline::after(detail::departure_timeout), "closing");
+      run_blocking(end_session(ends_store), Deadline::after(detail::departure_timeout), "closing");
     } catch (...) {  // the loop has ended, and with it every task
     }
   }

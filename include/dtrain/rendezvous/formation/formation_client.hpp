@@ -31,7 +31,7 @@ class FormationClient final : private SessionHandler {
   FormationClient& operator=(const FormationClient&) = delete;
   ~FormationClient();
 
-  using Answer = std::variant<Assignment, Finished>;
+  using Answer = ToWorker;  ///< an Assignment, or Finished
 
   /// Announces this worker, after connecting if there is no connection. Blocking: until the worker gets a rank or the
   /// job has finished; the store bounds this wait, and the client the time in which the store sends nothing.
@@ -46,6 +46,10 @@ class FormationClient final : private SessionHandler {
   /// all ranks, the attempt has failed, or the connection has ended.
   /// @returns the end of the job; nullopt: call announce_blocking() next
   std::optional<Finished> finish_blocking(std::uint64_t attempt, FailureLatch& attempt_latch);
+
+  /// Tells the store, if there is a connection, that this worker ends with an error. Blocking: until the store has
+  /// ended the connection, 2 s at most.
+  void report_blocking(const std::string& error) noexcept;
 
  private:
   async::Task<void> send_announce(Announce announce, Deadline deadline);
@@ -132,10 +136,7 @@ DTRAIN_DEFINED FormationClient::Answer FormationClient::announce_blocking(const 
     if (const Refused* refused = std::get_if<Refused>(&*answer)) {
       detail::throw_refused(*refused);
     }
-    if (const Assignment* assignment = std::get_if<Assignment>(&*answer)) {
-      return *assignment;
-    }
-    return std::get<Finished>(*answer);
+    return *answer;
   }
 }
 
@@ -161,6 +162,15 @@ DTRAIN_DEFINED std::optional<Finished> FormationClient::finish_blocking(std::uin
   const std::optional<ToWorker> answer = take_answer();
   const Finished* const finished = answer ? std::get_if<Finished>(&*answer) : nullptr;
   return finished == nullptr ? std::nullopt : std::optional<Finished>(*finished);
+}
+
+DTRAIN_DEFINED void FormationClient::report_blocking(const std::string& error) noexcept {
+  try {
+    post(encode(FailureReport{{CauseKind::exception, -1, {}, error}}));
+    std::unique_lock lock(mutex_);
+    block_until(changed_, lock, Deadline::after(std::chrono::seconds(2)), [this] { return !is_connected_; });
+  } catch (...) {  // the store sees the end of the connection
+  }
 }
 
 DTRAIN_DEFINED std::optional<ToWorker> FormationClient::take_answer() {
@@ -229,19 +239,8 @@ DTRAIN_DEFINED async::Task<void> FormationClient::send_announce(Announce announc
 
 DTRAIN_DEFINED async::Task<void> FormationClient::run_heartbeats(std::chrono::milliseconds every,
                                                                  std::chrono::milliseconds liveness) {
-  every = std::max(every, std::chrono::milliseconds(1));
-  liveness = std::max(liveness, every);
-  for (;;) {
-    const Deadline::Clock::time_point before = Deadline::Clock::now();
-    co_await thread_.loop().sleep_for(every);
-    const Deadline::Clock::time_point now = Deadline::Clock::now();
-    session_->excuse_silence(now - before - every);
-    if (now - session_->last_alive() > liveness) {
-      on_disconnected("the store has sent nothing");
-      co_return;
-    }
-    session_->send_heartbeat();
-  }
+  co_await send_heartbeats(thread_.loop(), *session_, every, liveness);
+  end_connection();
 }
 
 DTRAIN_DEFINED bool FormationClient::on_frame(std::span<const std::byte> frame) {

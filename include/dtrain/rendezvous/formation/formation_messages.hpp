@@ -14,8 +14,9 @@
 ///   Committed                    ->              once an attempt, after the first step that it has committed there
 ///   Finished                     ->              its function has returned in this attempt
 ///                                <-      Finished    on all ranks of the attempt: the job has finished
-/// Announce -> its attempt has failed, and the worker has destroyed what belonged to it
+///   Announce                     ->              its attempt has failed, and the worker has ended all of it
 ///                                <-      Assignment, Finished, or Failure: the job's cause
+///   FailureReport                ->              the worker ends with this error; the store closes the connection
 ///   Heartbeat                    <->
 ///
 /// After the end of a connection the worker connects and announces itself again.
@@ -41,9 +42,8 @@ struct Announce {
 
   static constexpr MessageKind message_kind = MessageKind::announce;
   WorkerId worker;
-  std::string host;           ///< host name, for error sentences
-  std::uint64_t job = 0;      ///< Assignment::job; 0 before the first
-  std::uint64_t attempt = 0;  ///< the worker's last attempt; 0: it had no Assignment yet
+  std::string host;       ///< host name, for error sentences
+  std::uint64_t job = 0;  ///< Assignment::job; 0 before the first
   TrainingProgress progress;
   std::string settings;  ///< lines "name=value" that are equal on all workers (membership/membership.hpp)
   Proof proof{};         ///< of the first Announce of a connection
@@ -74,7 +74,6 @@ inline void fields(Serializer& of, Announce& message) {
   of.number(message.worker.nonce);
   of.text(message.host, max_name_bytes);
   of.number(message.job);
-  of.number(message.attempt);
   fields(of, message.progress);
   of.raw_text(message.settings, max_settings_bytes);
   of.bytes(message.proof);
@@ -101,15 +100,9 @@ inline void fields(Serializer& of, Finished& message) {
 /// @}
 
 /// From a worker to the store, once the store has accepted its first Announce.
-using FromWorker = std::variant<Announce, Committed, Finished>;
+using FromWorker = std::variant<Announce, Committed, Finished, FailureReport>;
 
 /// From the store to a worker.
 using ToWorker = std::variant<Assignment, Finished, Failure, Refused>;
-
-/// The first Announce of a connection; nullopt if the frame is another, or does not follow the protocol.
-inline std::optional<Announce> decode_announce(std::span<const std::byte> frame) {
-  std::optional<std::variant<Announce>> message = decode<std::variant<Announce>>(frame);
-  return message ? std::optional<Announce>(std::get<Announce>(std::move(*message))) : std::nullopt;
-}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

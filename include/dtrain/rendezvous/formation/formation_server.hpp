@@ -30,8 +30,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 struct FormationCallbacks {
   std::function<void(std::uint64_t attempt, const std::vector<WorkerId>& ranks)> on_attempt =
       [](std::uint64_t, const std::vector<WorkerId>&) {};
-  std::function<void(const Cause&)> on_failure = [](const Cause&) {};  ///< an attempt has failed
-  std::function<void(const Cause*)> on_end = [](const Cause*) {};      ///< FormationSink::on_end
+  std::function<void()> on_end = [] {};
 };
 
 /// Lifetime: the loop and the store outlive it. Destroying it closes every connection. Threads: the loop's.
@@ -49,7 +48,8 @@ class FormationServer final : public WorkerConnections, private FormationSink {
         state_(*this, options, random_number()),
         changed_(loop),
         watch_task_(loop.spawn(watch())),
-        liveness_task_(loop.spawn(watch_liveness())) {
+        liveness_task_(
+            loop.spawn(watch_liveness(loop, connections_, limits.liveness, [this](ConnectionId id) { silent(id); }))) {
     store_.set_workers(this);
   }
   FormationServer(const FormationServer&) = delete;
@@ -75,8 +75,9 @@ class FormationServer final : public WorkerConnections, private FormationSink {
   /// @name For the handshake of StoreServer
   /// @{
   Admission admit(std::span<const std::byte> frame, const std::shared_ptr<Session>& session) override {
-    const std::optional<Announce> announce = decode_announce(frame);
-    if (!announce) {
+    const std::optional<FromWorker> message = decode<FromWorker>(frame);
+    const Announce* const announce = message ? std::get_if<Announce>(&*message) : nullptr;
+    if (announce == nullptr) {
       return {};
     }
     const ConnectionId id = ++last_id_;
@@ -87,32 +88,16 @@ class FormationServer final : public WorkerConnections, private FormationSink {
       connections_.erase(id);
       return {std::nullopt, encode(*refused)};
     }
-    Accepted accepted;
-    accepted.heartbeat_ms = wire_milliseconds(heartbeat());
-    accepted.liveness_ms = wire_milliseconds(limits_.liveness);
-    return {id, encode(accepted)};
+    return {id, accepted_frame(limits_, heartbeat())};
   }
   void start(SessionId id, std::span<const std::byte> accepted) override {
-    WorkerSession& connection = *connections_.at(id);
-    connection.session->start(connection, {limits_.outgoing_bytes, limits_.send, true, heartbeat()}, accepted);
+    connections_.at(id)->start(limits_, heartbeat(), accepted);
   }
   /// @}
 
  private:
-  struct WorkerSession final : SessionHandler {
-    WorkerSession(FormationServer& server, ConnectionId number, std::shared_ptr<Session> connected)
-        : owner(server), id(number), session(std::move(connected)) {}
-    WorkerSession(const WorkerSession&) = delete;
-    WorkerSession& operator=(const WorkerSession&) = delete;
-    ~WorkerSession() { session->close(); }
-
-    bool on_frame(std::span<const std::byte> frame) override { return owner.receive(id, frame); }
-    void on_disconnected(const std::string&) override { owner.disconnected(id); }
-
-    FormationServer& owner;
-    ConnectionId id;
-    std::shared_ptr<Session> session;
-  };
+  using WorkerSession = ServedSession<FormationServer>;
+  friend WorkerSession;
 
   /// Event of an attempt's JobServer. It is handled in the loop's next turn, since its callbacks may open no job.
   struct AttemptEvent {
@@ -126,21 +111,21 @@ class FormationServer final : public WorkerConnections, private FormationSink {
     return std::bit_cast<std::uint64_t>(random_bytes<sizeof(std::uint64_t)>()) | 1;  // 0 means none
   }
 
-  std::chrono::milliseconds heartbeat() const {
-    return std::max(std::chrono::milliseconds(1), std::min(std::chrono::milliseconds(500), limits_.liveness / 4));
-  }
+  std::chrono::milliseconds heartbeat() const { return heartbeat_interval(limits_, options_.max_workers); }
 
-  bool receive(ConnectionId id, std::span<const std::byte> frame) {
+  bool receive_frame(ConnectionId id, std::span<const std::byte> frame) {
     const std::optional<FromWorker> message = decode<FromWorker>(frame);
     if (!message) {
       return false;
     }
     if (const Announce* announce = std::get_if<Announce>(&*message)) {
       if (const std::optional<Refused> refused = state_.announce(id, *announce, now())) {
-        send_to(id, *refused);
+        send(id, *refused);
       }
     } else if (const Committed* committed = std::get_if<Committed>(&*message)) {
       state_.committed(id, *committed, now());
+    } else if (const FailureReport* report = std::get_if<FailureReport>(&*message)) {
+      state_.reported(id, report->cause.text, now());
     } else {
       state_.finished(id, std::get<Finished>(*message).attempt, now());
     }
@@ -148,7 +133,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
     return true;
   }
 
-  void disconnected(ConnectionId id) {
+  void disconnected(ConnectionId id, const std::string&) {
     connections_.erase(id);
     state_.disconnected(id, now());
     changed_.set();
@@ -156,11 +141,11 @@ class FormationServer final : public WorkerConnections, private FormationSink {
 
   /// Passes the attempts' events and the time to the state.
   async::Task<void> watch() {
+    Deadline notice = Deadline::after(notice_interval);
     for (;;) {
       const std::optional<FormationState::Instant> next = state_.next();
-      const Deadline deadline =
-          next ? Deadline::at(*next) : Deadline::unbounded("each event of the state sets changed_");
-      co_await changed_.wait(deadline);
+      const Deadline due = next ? Deadline::at(*next) : Deadline::unbounded("each event of the state sets changed_");
+      co_await changed_.wait(state_.waits_for().empty() ? due : earlier(due, notice));
       if (next && now() - *next > std::chrono::milliseconds(100)) {
         co_await loop_.sleep_for(std::chrono::milliseconds(100));  // this process was stopped: read messages first
       }
@@ -172,43 +157,35 @@ class FormationServer final : public WorkerConnections, private FormationSink {
         }
       }
       state_.on_time(now());
+      const std::string& waits = state_.waits_for();
+      if (!waits.empty() && notice.passed()) {
+        log(LogLevel::warning, format_text("the job waits {}", {waits}));
+      }
+      notice = waits.empty() || notice.passed() ? Deadline::after(notice_interval) : notice;
     }
   }
 
-  /// Ends connections that send nothing for the liveness time, as JobServer does; logs what the formation waits for.
-  async::Task<void> watch_liveness() {
-    const std::chrono::milliseconds step = std::max(std::chrono::milliseconds(1), limits_.liveness / 8);
-    Deadline notice = Deadline::after(notice_interval);
-    for (;;) {
-      const Deadline::Clock::time_point before = Deadline::Clock::now();
-      co_await loop_.sleep_for(step);
-      const Deadline::Clock::time_point after = Deadline::Clock::now();
-      std::vector<ConnectionId> silent;
-      for (const auto& [id, connection] : connections_) {
-        connection->session->excuse_silence(after - before - step);
-        if (connection->session->is_open() && after - connection->session->last_alive() > limits_.liveness) {
-          silent.push_back(id);
-        }
-      }
-      for (const ConnectionId id : silent) {
-        state_.silent(id, silence_text(limits_.liveness), after);
-        connections_.erase(id);
-        changed_.set();
-      }
-      const std::string waits = state_.waits_for();
-      if (waits.empty()) {
-        notice = Deadline::after(notice_interval);
-      } else if (notice.passed()) {
-        log(LogLevel::warning, format_text("the job waits {}", {waits}));
-        notice = Deadline::after(notice_interval);
-      }
-    }
+  void silent(ConnectionId id) {
+    state_.silent(id, silence_text(limits_.liveness), now());
+    connections_.erase(id);
+    changed_.set();
   }
   static constexpr std::chrono::seconds notice_interval{10};
 
   /// @name Called by the state
   /// @{
-  void open_attempt(std::uint64_t attempt, int world_size) override {
+  std::optional<Cause> open_attempt(std::uint64_t attempt, int world_size) override {
+    try {
+      open(attempt, world_size);
+      return std::nullopt;
+    } catch (...) {
+      return Cause{CauseKind::exception,
+                   -1,
+                   {},
+                   format_text("opening attempt {} of an elastic job: {}", {attempt, exception_text()})};
+    }
+  }
+  void open(std::uint64_t attempt, int world_size) {
     StoreJobOptions job = job_options_;
     job.world_size = world_size;
     job.attempt = attempt;
@@ -222,29 +199,25 @@ class FormationServer final : public WorkerConnections, private FormationSink {
     job.on_failure = [this, attempt](const Cause& cause) {
       events_.push_back({attempt, cause});
       changed_.set();
-      callbacks_.on_failure(cause);
     };
     attempt_ = &store_.open(std::move(job));
     std::vector<WorkerId> ranks;
-    for (const Worker* each : state_.members()) {
+    for (const Worker* each : state_.workers().members()) {
       ranks.push_back(each->id);
     }
     callbacks_.on_attempt(attempt, ranks);
   }
   void fail_attempt(const Cause& cause) override { attempt_->post_failure(cause); }
 
-  template <class Message>
-  void send_to(ConnectionId id, const Message& message) {
+  void send(ConnectionId id, const ToWorker& message) override {
     const auto found = connections_.find(id);
-    if (found != connections_.end()) {
-      static_cast<void>(found->second->session->send(encode(message)));  // so few messages do not fill the queue
+    if (found != connections_.end()) {  // so few messages do not fill the queue
+      static_cast<void>(
+          found->second->session->send(std::visit([](const auto& each) { return encode(each); }, message)));
     }
   }
-  void send(ConnectionId id, const Assignment& message) override { send_to(id, message); }
-  void send(ConnectionId id, const Finished& message) override { send_to(id, message); }
-  void send(ConnectionId id, const Failure& message) override { send_to(id, message); }
   void close(ConnectionId id) override { connections_.erase(id); }
-  void on_end(const Cause* cause) override { callbacks_.on_end(cause); }
+  void on_end(const Cause*) override { callbacks_.on_end(); }
   /// @}
 
   async::EventLoop& loop_;

@@ -16,8 +16,6 @@
 #include "dtrain/core/deadline.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/rendezvous/formation/failure_history.hpp"
-#include "dtrain/rendezvous/formation/formation_messages.hpp"
-#include "dtrain/rendezvous/formation/formation_options.hpp"
 #include "dtrain/rendezvous/formation/formation_sink.hpp"
 #include "dtrain/rendezvous/formation/formation_workers.hpp"
 
@@ -39,8 +37,7 @@ class FormationState {
  public:
   using Instant = Deadline::Clock::time_point;
 
-  /// @param sink outlives the state
-  /// @param job random number of the job
+  /// @param sink outlives the state @param job random number of the job
   FormationState(FormationSink& sink, const FormationOptions& options, std::uint64_t job)
       : sink_(sink), options_(options), job_(job), history_(options.attempts_without_commit) {}
   FormationState(const FormationState&) = delete;
@@ -51,16 +48,12 @@ class FormationState {
   /// A worker announces itself on a connection that has proved the secret, for the first time or again.
   /// @returns why the worker is refused; nullopt if it waits now, or was answered
   std::optional<Refused> announce(ConnectionId connection, const Announce& message, Instant now) {
-    if (cause_) {
-      sink_.send(connection, Failure{*cause_});
-      return std::nullopt;
-    }
-    if (std::optional<Refused> refused = workers_.refusal_of(message, job_)) {
+    if (std::optional<Refused> refused = cause_ ? std::nullopt : workers_.refusal_of(message, job_)) {
       return refused;
     }
     Worker* worker = workers_.find(message.worker);
     if (is_over_) {
-      sink_.send(connection, Finished{attempt_, worker != nullptr && worker->is_member});
+      sink_.send(connection, end_of(worker));
       return std::nullopt;
     }
     const Worker* const owner = workers_.find(connection);
@@ -75,9 +68,10 @@ class FormationState {
       worker->connection = connection;
     }
     if (worker->standing == Standing::assigned && worker->is_member && !failed_) {
-      fail(loss_of(*worker, "it has given up the attempt"), now);
+      fail(loss_of(*worker, "it has left the attempt"), now);
     }
     worker->standing = Standing::waiting;
+    worker->error.clear();
     worker->progress = message.progress;
     if (message.progress.attempt == attempt_ && message.progress.steps > source_.steps) {
       note_commit();
@@ -91,7 +85,7 @@ class FormationState {
   /// A rank has committed its first step in an attempt.
   void committed(ConnectionId connection, const Committed& message, Instant now) {
     const Worker* worker = workers_.find(connection);
-    if (worker == nullptr || !worker->is_member || message.attempt != attempt_ || is_over()) {
+    if (worker == nullptr || !worker->is_member || message.attempt != attempt_ || is_over_) {
       return;
     }
     note_commit();
@@ -117,13 +111,7 @@ class FormationState {
     }
     worker->has_finished = true;
     if (std::all_of(members().begin(), members().end(), [](const Worker* each) { return each->has_finished; })) {
-      is_over_ = true;
-      sink_.on_end(nullptr);
-      for (const std::unique_ptr<Worker>& each : workers_.all()) {
-        if (each->connection != 0) {
-          sink_.send(each->connection, Finished{attempt_, each->is_member});
-        }
-      }
+      end({});
     }
     settle(now);
   }
@@ -141,22 +129,18 @@ class FormationState {
     } else if (worker->standing == Standing::waiting) {
       worker->standing = Standing::assigned;  // expected again
     } else if (!is_complete_ && !failed_) {
-      fail(loss_of(*worker, "its connection ended while the attempt was joining"), now);
+      fail(loss_of(*worker, "its connection ended while the ranks were joining"), now);
     }
     settle(now);
   }
 
   /// A worker has sent nothing for the liveness time.
   void silent(ConnectionId connection, const std::string& how, Instant now) {
-    Worker* worker = workers_.find(connection);
-    if (worker == nullptr) {
-      return;
-    }
-    if (worker->is_member && worker->standing == Standing::assigned && !failed_ && !is_over_) {
-      fail(loss_of(*worker, how), now);
-    }
-    exclude(*worker, now);
-    settle(now);
+    lose(workers_.find(connection), CauseKind::lost, how, now);
+  }
+  /// A worker ends with this error.
+  void reported(ConnectionId connection, const std::string& error, Instant now) {
+    lose(workers_.find(connection), CauseKind::exception, error, now);
   }
 
   /// All ranks of the attempt have joined it.
@@ -170,7 +154,7 @@ class FormationState {
 
   /// The attempt has failed, by the first cause that its store received.
   void failed(std::uint64_t attempt, const Cause& cause, Instant now) {
-    if (attempt != attempt_ || failed_ || is_over_ || cause_) {
+    if (attempt != attempt_ || failed_ || is_over_) {
       return;
     }
     Worker* const origin = workers_.member(cause.rank);
@@ -186,14 +170,17 @@ class FormationState {
   void process_ended(const std::string& host_id, std::int64_t process, int exit_code, const std::string& how,
                      Instant now) {
     Worker* const worker = workers_.find(host_id, process);
+    const std::string error = workers_.error_of(host_id, process);
+    const std::string text = error.empty() ? how : format_text("{}: {}", {how, error});
     if (exit_code == exit_code_usage && !history_.has_committed()) {
-      end(worker == nullptr ? Cause{CauseKind::lost, -1, {}, how} : loss_of(*worker, how));
+      end(worker == nullptr ? Cause{CauseKind::lost, -1, {}, text} : loss_of(*worker, text));
     }
     if (worker != nullptr) {
       close(*worker);
       worker->standing = Standing::gone;
-      if (worker->is_member && !failed_ && !is_over()) {
-        fail(loss_of(*worker, how), now);
+      worker->error.clear();
+      if (worker->is_member && !failed_ && !is_over_) {
+        fail(loss_of(*worker, text), now);
       }
       workers_.forget_if_unknown(*worker);
     }
@@ -211,19 +198,17 @@ class FormationState {
 
   /// When on_time() is due; nullopt if only another event changes the state.
   const std::optional<Instant>& next() const noexcept { return next_; }
-
   std::uint64_t attempt() const noexcept { return attempt_; }
-  /// The worker of a process that is not known to have ended; null: there is none.
-  const Worker* worker(const std::string& host_id, std::int64_t process) const {
-    return workers_.find(host_id, process);
-  }
-  const std::vector<Worker*>& members() const noexcept { return workers_.members(); }
-  bool is_over() const noexcept { return is_over_ || cause_; }
-
+  const FormationWorkers& workers() const noexcept { return workers_; }
+  bool is_over() const noexcept { return is_over_; }
+  /// Why the job has ended without success.
+  const std::optional<Cause>& cause() const noexcept { return cause_; }
   /// The clause of what the formation waits for; empty if no formation is under way.
   const std::string& waits_for() const noexcept { return waits_; }
 
  private:
+  const std::vector<Worker*>& members() const noexcept { return workers_.members(); }
+
   void close(Worker& worker) {
     if (worker.connection != 0) {
       sink_.close(std::exchange(worker.connection, 0));
@@ -236,6 +221,18 @@ class FormationState {
     worker.standing = Standing::excluded;
     worker.since = now;
     workers_.forget_if_unknown(worker);
+  }
+
+  void lose(Worker* worker, CauseKind kind, const std::string& text, Instant now) {
+    if (worker == nullptr) {
+      return;
+    }
+    worker->error = kind == CauseKind::exception ? text : worker->error;
+    if (worker->is_member && worker->standing == Standing::assigned && !failed_ && !is_over_) {
+      fail({kind, worker->rank, worker->host, text}, now);
+    }
+    exclude(*worker, now);
+    settle(now);
   }
 
   void note_commit() {
@@ -261,31 +258,37 @@ class FormationState {
     }
   }
 
-  void end(const Cause& cause) {
-    if (cause_ || is_over_) {
+  /// @param cause nothing: the job has finished
+  void end(std::optional<Cause> cause) {
+    if (std::exchange(is_over_, true)) {
       return;
     }
-    cause_ = cause;
-    sink_.on_end(&cause);
+    cause_ = std::move(cause);
+    sink_.on_end(cause_ ? &*cause_ : nullptr);
     for (const std::unique_ptr<Worker>& each : workers_.all()) {
       if (each->connection != 0) {
-        sink_.send(each->connection, Failure{cause});
+        sink_.send(each->connection, end_of(each.get()));
       }
     }
+  }
+
+  ToWorker end_of(const Worker* worker) const {
+    const bool is_member = worker != nullptr && worker->is_member;
+    return cause_ ? ToWorker(Failure{*cause_}) : ToWorker(Finished{attempt_, is_member});
   }
 
   void settle(Instant now) {
     next_.reset();
     waits_.clear();
-    if (cause_ || is_over_) {
+    if (is_over_) {
       return;
     }
     if (attempt_ != 0 && !failed_) {
       return resize(now);
     }
-    wait_for_members(now);
+    const bool waits = wait_for_members(now);
     std::vector<Worker*> candidates = candidates_at(now);
-    if (!awaits_members_ && may_form(candidates, now)) {
+    if (!waits && may_form(candidates, now)) {
       form(std::move(candidates));
     }
   }
@@ -298,8 +301,8 @@ class FormationState {
   }
 
   /// Rule 1.
-  void wait_for_members(Instant now) {
-    awaits_members_ = false;
+  bool wait_for_members(Instant now) {
+    bool waits = false;
     for (Worker* each : members()) {
       if (each->standing != Standing::assigned) {
         continue;
@@ -309,10 +312,11 @@ class FormationState {
           (each->connection == 0 && is_due(std::max(each->since, *failed_at_) + options_.reconnect_timeout, now))) {
         exclude(*each, now);
       } else {
-        awaits_members_ = true;
+        waits = true;
         waits_ = format_text("for rank {}, which has not left the failed attempt yet", {each->rank});
       }
     }
+    return waits;
   }
 
   std::vector<Worker*> candidates_at(Instant now) {
@@ -335,7 +339,8 @@ class FormationState {
     const auto count = static_cast<int>(candidates.size());
     if (count < options_.min_workers) {
       enough_since_.reset();
-      waits_ = format_text("for workers: fewer than {} are here", {options_.min_workers});
+      waits_ = format_text("for workers: {} {} here, and the job needs {}",
+                           {count, count == 1 ? "is" : "are", options_.min_workers});
       return end_unless_somebody_comes(has_barred_ || workers_.connected() < running_workers_, now), false;
     }
     if (attempt_ == 0 && count < options_.max_workers) {  // they start together
@@ -344,7 +349,7 @@ class FormationState {
       return is_due(*enough_since_ + options_.first_formation, now);
     }
     if (!has_state(candidates)) {
-      waits_ = "for a worker that has the state of the training: those that are here have not";
+      waits_ = "for a worker that has the state of the training: no worker that is here has it";
       return end_unless_somebody_comes(workers_.has_excluded(), now), false;
     }
     return true;
@@ -374,15 +379,13 @@ class FormationState {
         static_cast<int>(members().size()) >= options_.max_workers) {
       return;
     }
-    Instant from = waiting.front()->since;
-    for (const Worker* each : waiting) {
-      from = std::min(from, each->since);
-    }
+    const Worker* const first = *std::min_element(waiting.begin(), waiting.end(),
+                                                  [](const Worker* a, const Worker* b) { return a->since < b->since; });
     const auto gap = std::max<Deadline::Clock::duration>(options_.least_resize_gap, 20 * pause_);
-    const bool is_collected = is_due(from + options_.collect, now);
+    const bool is_collected = is_due(first->since + options_.collect, now);
     if ((!resized_at_ || is_due(*resized_at_ + gap, now)) && is_collected) {
       resized_at_ = now;
-      fail(Cause{CauseKind::resized, -1, {}, format_text("{} more workers wait", {waiting.size()})}, now);
+      fail({CauseKind::resized, -1, {}, format_text("workers that wait to become ranks: {}", {waiting.size()})}, now);
       settle(now);
     }
   }
@@ -406,11 +409,14 @@ class FormationState {
       each->source = source_;
       assignment.receivers += each->progress == source_ ? 0 : 1;
     }
-    sink_.open_attempt(attempt_, assignment.world_size);
+    if (const std::optional<Cause> cause = sink_.open_attempt(attempt_, assignment.world_size)) {
+      failed_ = true;
+      return end(*cause);
+    }
     for (Worker* each : members()) {
-      each->rank = assignment.rank++;
-      sink_.send(each->connection,
-                 Assignment{job_, attempt_, each->rank, assignment.world_size, source_, assignment.receivers});
+      each->rank = assignment.rank;
+      sink_.send(each->connection, assignment);
+      ++assignment.rank;
     }
   }
 
@@ -427,17 +433,13 @@ class FormationState {
   std::optional<std::uint64_t> weights_;  ///< digest after the last attempt's first step
   bool failed_ = false;                   ///< the last attempt
   bool is_complete_ = false;              ///< all ranks have joined the last attempt
-  bool awaits_members_ = false;
-  bool has_barred_ = false;  ///< a worker waits that must not be a rank yet
+  bool has_barred_ = false;               ///< a worker waits that must not be a rank yet
   int running_workers_ = std::numeric_limits<int>::max();
-  bool is_over_ = false;        ///< finished
-  std::optional<Cause> cause_;  ///< why the job has ended
+  bool is_over_ = false;
+  std::optional<Cause> cause_;
   std::optional<Instant> failed_at_;
   Deadline::Clock::duration pause_{};  ///< how long all ranks waited when newcomers joined last
-  std::optional<Instant> resized_at_;
-  std::optional<Instant> enough_since_;
-  std::optional<Instant> waiting_since_;
-  std::optional<Instant> next_;
+  std::optional<Instant> resized_at_, enough_since_, waiting_since_, next_;
   std::string waits_;
 };
 

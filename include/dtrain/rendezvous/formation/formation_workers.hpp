@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,6 +46,7 @@ struct Worker {
   std::uint64_t attempt = 0;            ///< the last one that it was a rank of
   TrainingProgress progress;            ///< as the worker announced it
   TrainingProgress source;              ///< of its last attempt
+  std::string error;                    ///< with which it ends; empty: none is known
   std::uint64_t order = 0;              ///< position of its announcement
   Deadline::Clock::time_point since{};  ///< its announcement, its exclusion, or the end of its connection
 };
@@ -103,7 +105,53 @@ class FormationWorkers {
   }
 
   /// Why a process is no worker of this job, or its Announce is impossible.
-  std::optional<Refused> refusal_of(const Announce& message, std::uint64_t job) const {
+  std::optional<Refused> refusal_of(const Announce& message, std::uint64_t job) {
+    std::optional<Refused> refused = difference_of(message, job);
+    if (refused) {
+      refused_ = {message.worker, refused->sentence};
+    }
+    return refused;
+  }
+
+  /// Why a process cannot go on: its own error, or the refusal that it got; empty: neither is known.
+  std::string error_of(const std::string& host_id, std::int64_t process) const {
+    const Worker* const found = find(host_id, process);
+    const bool is_refused = found == nullptr && refused_.first.process == process && refused_.first.host_id == host_id;
+    return found != nullptr ? found->error : is_refused ? refused_.second : std::string();
+  }
+
+  /// Adds a worker that is not refused.
+  Worker& add(const Announce& message) {
+    workers_.push_back(std::make_unique<Worker>());
+    Worker& worker = *workers_.back();
+    worker.id = message.worker;
+    worker.host = message.host;
+    settings_ = message.settings;  // those of the others, if there are any
+    return worker;
+  }
+
+  /// Drops a worker that was never a rank: otherwise each process that connects would take memory. A worker that has
+  /// reported its error stays until its process has ended.
+  void forget_if_unknown(const Worker& worker) {
+    if (worker.attempt == 0 && worker.connection == 0 && worker.error.empty()) {
+      std::erase_if(workers_, [&](const auto& each) { return each.get() == &worker; });
+    }
+  }
+
+  /// Sets the ranks of the next attempt, in order. Drops workers that are gone.
+  void set_members(std::vector<Worker*> members) {
+    for (Worker* each : members_) {
+      each->is_member = false;
+    }
+    std::erase_if(workers_, [](const auto& each) { return each->standing == Standing::gone; });
+    members_ = std::move(members);
+    for (Worker* each : members_) {
+      each->is_member = true;
+    }
+  }
+
+ private:
+  std::optional<Refused> difference_of(const Announce& message, std::uint64_t job) const {
     if (message.job != 0 && message.job != job) {
       return Refused{"it is a worker of another job, whose store was at this address before; end it", true};
     }
@@ -127,36 +175,6 @@ class FormationWorkers {
     return std::nullopt;
   }
 
-  /// Adds a worker that is not refused.
-  Worker& add(const Announce& message) {
-    workers_.push_back(std::make_unique<Worker>());
-    Worker& worker = *workers_.back();
-    worker.id = message.worker;
-    worker.host = message.host;
-    settings_ = message.settings;  // equal to those of the other workers
-    return worker;
-  }
-
-  /// Drops a worker that was never a rank: otherwise each process that connects would take memory.
-  void forget_if_unknown(const Worker& worker) {
-    if (worker.attempt == 0 && worker.connection == 0) {
-      std::erase_if(workers_, [&](const auto& each) { return each.get() == &worker; });
-    }
-  }
-
-  /// Sets the ranks of the next attempt, in order. Drops workers that are gone.
-  void set_members(std::vector<Worker*> members) {
-    for (Worker* each : members_) {
-      each->is_member = false;
-    }
-    std::erase_if(workers_, [](const auto& each) { return each->standing == Standing::gone; });
-    members_ = std::move(members);
-    for (Worker* each : members_) {
-      each->is_member = true;
-    }
-  }
-
- private:
   template <class Holds>
   Worker* find_that(Holds holds) const {
     for (const std::unique_ptr<Worker>& each : workers_) {
@@ -167,7 +185,8 @@ class FormationWorkers {
     return nullptr;
   }
 
-  std::string settings_;  ///< of all workers
+  std::string settings_;                      ///< of all workers
+  std::pair<WorkerId, std::string> refused_;  ///< the last worker that was refused, and why
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<Worker*> members_;
 };
@@ -194,34 +213,26 @@ class NewcomerBars {
 
   /// Bars the host for 1 s, and each further time twice as long.
   void add(const std::string& host_id, std::chrono::seconds longest, Instant now) {
-    auto found = std::find_if(bars_.begin(), bars_.end(), [&](const Bar& each) { return each.host_id == host_id; });
-    if (found == bars_.end()) {
-      bars_.push_back({host_id, now, std::chrono::seconds(0)});
-      found = bars_.end() - 1;
-    }
-    found->time = std::clamp(2 * found->time, std::chrono::seconds(1), longest);
-    found->until = now + found->time;
+    Bar& bar = bars_[host_id];
+    bar.time = std::clamp(2 * bar.time, std::chrono::seconds(1), longest);
+    bar.until = now + bar.time;
   }
   void clear() noexcept { bars_.clear(); }
 
   /// When the worker may become a rank; nullopt: now.
   std::optional<Instant> until(const Worker& worker, Instant now) const {
-    for (const Bar& each : bars_) {
-      if (!worker.progress.has_trained() && each.host_id == worker.id.host_id && each.until > now) {
-        return each.until;
-      }
-    }
-    return std::nullopt;
+    const auto found = bars_.find(worker.id.host_id);
+    const bool is_barred = found != bars_.end() && !worker.progress.has_trained() && found->second.until > now;
+    return is_barred ? std::optional(found->second.until) : std::nullopt;
   }
 
  private:
   struct Bar {
-    std::string host_id;
     Instant until{};
     std::chrono::seconds time{0};
   };
 
-  std::vector<Bar> bars_;
+  std::map<std::string, Bar> bars_;  ///< by host id
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous

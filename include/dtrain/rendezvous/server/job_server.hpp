@@ -32,9 +32,61 @@ struct Admission {
   Frame frame{};
 };
 
-/// Sends the messages of its JobState, and detects lost ranks. A rank is lost if its connection ends before it has
-/// left, or if it sends nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes every
-/// session at once. Threads: the loop's.
+/// A session of a server, with its number. Lifetime: the server's; destruction closes the session.
+template <class Server>
+struct ServedSession : SessionHandler {
+  ServedSession(Server& server, SessionId number, std::shared_ptr<Session> connected)
+      : owner(server), id(number), session(std::move(connected)) {}
+  ServedSession(const ServedSession&) = delete;
+  ServedSession& operator=(const ServedSession&) = delete;
+  ~ServedSession() { session->close(); }
+
+  /// @param accepted a frame to send before all others
+  void start(const Limits& limits, std::chrono::milliseconds heartbeat, std::span<const std::byte> accepted) {
+    session->start(*this, {limits.outgoing_bytes, limits.send, true, heartbeat}, accepted);
+  }
+  bool on_frame(std::span<const std::byte> frame) override { return owner.receive_frame(id, frame); }
+  void on_disconnected(const std::string& how) override { owner.disconnected(id, how); }
+
+  Server& owner;
+  SessionId id;
+  std::shared_ptr<Session> session;
+};
+
+/// Accepted, without its proof.
+inline Frame accepted_frame(const Limits& limits, std::chrono::milliseconds heartbeat) {
+  Accepted accepted;
+  accepted.heartbeat_ms = wire_milliseconds(heartbeat);
+  accepted.liveness_ms = wire_milliseconds(limits.liveness);
+  return encode(accepted);
+}
+
+/// Calls `on_silent(id)` for sessions that send nothing for the liveness time, in which the time that this process was
+/// stopped or got no processor does not count. @param sessions std::map of pointers to ServedSessions, by their numbers
+template <class Sessions, class OnSilent>
+async::Task<void> watch_liveness(async::EventLoop& loop, Sessions& sessions, std::chrono::milliseconds liveness,
+                                 OnSilent on_silent) {
+  const std::chrono::milliseconds step = std::max(std::chrono::milliseconds(1), liveness / 8);
+  for (;;) {
+    const Deadline::Clock::time_point before = Deadline::Clock::now();
+    co_await loop.sleep_for(step);
+    const Deadline::Clock::time_point now = Deadline::Clock::now();
+    std::vector<SessionId> silent;
+    for (const auto& [id, served] : sessions) {
+      served->session->excuse_silence(now - before - step);
+      if (served->session->is_open() && now - served->session->last_alive() > liveness) {
+        silent.push_back(id);
+      }
+    }
+    for (const SessionId id : silent) {
+      on_silent(id);
+    }
+  }
+}
+
+/// Sends what its JobState says, and detects lost ranks. A rank is lost if its connection ends before it has left, or
+/// if it sends nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes every session at
+/// once. Threads: the loop's.
 class JobServer final : private JobSink {
  public:
   /// @throws Error (posix) if the system gives no random bytes; Error (invalid_argument) for an impossible world size
@@ -46,7 +98,8 @@ class JobServer final : private JobSink {
         over_(loop),
         joined_(loop),
         join_timeout_task_(loop_.spawn(watch_joining())),
-        liveness_task_(loop_.spawn(watch_liveness())) {}
+        liveness_task_(
+            loop_.spawn(watch_liveness(loop, clients_, limits.liveness, [this](SessionId id) { silent(id); }))) {}
   JobServer(const JobServer&) = delete;
   JobServer& operator=(const JobServer&) = delete;
   ~JobServer() = default;
@@ -102,28 +155,18 @@ class JobServer final : private JobSink {
   }
   /// Starts an admitted session. @param accepted the frame of its Admission, with its proof
   void start(SessionId id, std::span<const std::byte> accepted) {
-    ClientEntry& client = *clients_.at(id);
-    client.session->start(client, {limits_.outgoing_bytes, limits_.send, true, heartbeat()}, accepted);
+    clients_.at(id)->start(limits_, heartbeat(), accepted);
   }
   void record_refusal(std::string sentence) { job_.record_refusal(std::move(sentence)); }
   /// @}
 
  private:
-  struct ClientEntry final : SessionHandler {
-    ClientEntry(JobServer& server, SessionId session_id, std::shared_ptr<Session> connected)
-        : owner(server), id(session_id), session(std::move(connected)) {}
-    ClientEntry(const ClientEntry&) = delete;
-    ClientEntry& operator=(const ClientEntry&) = delete;
-    ~ClientEntry() { session->close(); }
+  struct ClientEntry final : ServedSession<JobServer> {
+    using ServedSession::ServedSession;
 
-    bool on_frame(std::span<const std::byte> frame) override { return owner.receive_frame(id, frame); }
-    void on_disconnected(const std::string& how) override { owner.disconnected(id, how); }
-
-    JobServer& owner;
-    SessionId id;
-    std::shared_ptr<Session> session;
     async::TaskHandle ending;  ///< detach_after(), while the end of the session is not final
   };
+  friend ServedSession<JobServer>;
 
   static StoreJobOptions checked(StoreJobOptions options) {
     if (options.world_size < 1 || options.world_size > max_world_size) {
@@ -133,12 +176,7 @@ class JobServer final : private JobSink {
     return options;
   }
 
-  /// Heartbeat interval: 0.5 s, or longer for more than 5000 ranks, so that about 10,000 heartbeats a second arrive at
-  /// most; at most a quarter of the liveness time.
-  std::chrono::milliseconds heartbeat() const {
-    const std::chrono::milliseconds wanted(std::max(500, options_.world_size / 10));
-    return std::max(std::chrono::milliseconds(1), std::min(wanted, limits_.liveness / 4));
-  }
+  std::chrono::milliseconds heartbeat() const { return heartbeat_interval(limits_, options_.world_size); }
 
   /// A rank has joined. If it times out before the store, its timeout applies to the job, which needs every rank.
   void shorten_join_deadline(std::uint64_t join_timeout_ms) {
@@ -172,12 +210,7 @@ class JobServer final : private JobSink {
     }
   }
 
-  Admission accept(SessionId id) const {
-    Accepted accepted;
-    accepted.heartbeat_ms = wire_milliseconds(heartbeat());
-    accepted.liveness_ms = wire_milliseconds(limits_.liveness);
-    return {id, encode(accepted)};
-  }
+  Admission accept(SessionId id) const { return {id, accepted_frame(limits_, heartbeat())}; }
 
   bool receive_frame(SessionId id, std::span<const std::byte> frame) {
     if (!job_.has_joined(id)) {
@@ -230,25 +263,12 @@ class JobServer final : private JobSink {
     settle();
   }
 
-  /// Ends sessions that send nothing for the liveness time, in which the time that the store's own process was stopped
-  /// or got no processor does not count.
-  async::Task<void> watch_liveness() {
-    const std::chrono::milliseconds step = std::max(std::chrono::milliseconds(1), limits_.liveness / 8);
-    for (;;) {
-      const Deadline::Clock::time_point before = Deadline::Clock::now();
-      co_await loop_.sleep_for(step);
-      const Deadline::Clock::time_point now = Deadline::Clock::now();
-      std::vector<std::pair<SessionId, bool>> silent;  ///< and whether their sessions are paused
-      for (auto& [id, client] : clients_) {
-        client->session->excuse_silence(now - before - step);
-        if (client->session->is_open() && now - client->session->last_alive() > limits_.liveness) {
-          silent.emplace_back(id, client->session->is_paused());
-        }
-      }
-      for (const auto& [id, is_paused] : silent) {
-        detach(id, is_paused ? format_text("it took nothing for {}", {duration_text(limits_.liveness)})
-                             : silence_text(limits_.liveness));
-      }
+  void silent(SessionId id) {
+    const auto found = clients_.find(id);
+    if (found != clients_.end()) {
+      detach(id, found->second->session->is_paused()
+                     ? format_text("it took nothing for {}", {duration_text(limits_.liveness)})
+                     : silence_text(limits_.liveness));
     }
   }
 

@@ -309,4 +309,22 @@ class Session : public std::enable_shared_from_this<Session> {
   async::TaskHandle writing_;
 };
 
+/// For a client: sends heartbeats. Ends if the server sends nothing for the liveness time, in which the time that this
+/// process was stopped or got no processor does not count. Lifetime: the session outlives the task.
+inline async::Task<void> send_heartbeats(async::EventLoop& loop, Session& session, std::chrono::milliseconds every,
+                                         std::chrono::milliseconds liveness) {
+  every = std::max(every, std::chrono::milliseconds(1));
+  liveness = std::max(liveness, std::chrono::milliseconds(1));
+  for (;;) {
+    const Deadline::Clock::time_point before = Deadline::Clock::now();
+    co_await loop.sleep_for(every);
+    const Deadline::Clock::time_point now = Deadline::Clock::now();
+    session.excuse_silence(now - before - every);
+    if (now - session.last_alive() > liveness) {
+      co_return;
+    }
+    session.send_heartbeat();
+  }
+}
+
 }  // namespace DTRAIN_NAMESPACE::rendezvous

@@ -456,13 +456,27 @@ TEST_CASE_FIXTURE(TemporaryFile, "a file of an attempt that has failed replaces 
   CHECK_FALSE(exists(path + ".part.3"));
 }
 
-TEST_CASE_FIXTURE(TemporaryFile, "what killed writers of earlier attempts have left is removed") {
-  for (const char* const part : {".part.1", ".part.3"}) {
+TEST_CASE_FIXTURE(TemporaryFile, "a writer stops when its attempt has failed") {
+  const auto failure = std::make_shared<dtrain::FailureLatch>();
+  AtomicFile file(path, {3, failure});
+  file.write(std::vector<std::byte>(10));
+  failure->set({dtrain::CauseKind::lost, 1, "a", "killed"});
+  CHECK_THROWS_AS(file.write(std::vector<std::byte>(10)), dtrain::PeerLost);
+  CHECK_FALSE(exists(path + ".part.3"));
+}
+
+TEST_CASE_FIXTURE(TemporaryFile, "what killed writers of other attempts have left is removed, and nothing else") {
+  const auto living = std::make_shared<dtrain::FailureLatch>();
+  const AtomicFile frozen(path, {2, living});
+  for (const char* const part : {".part.1", ".part.3", ".part.17", ".part.5x"}) {
     put(path + part, "half");
   }
-  AtomicFile file(path, {4, std::make_shared<dtrain::FailureLatch>()});
+  AtomicFile file(path, {4, living});
   CHECK_FALSE(exists(path + ".part.1"));
   CHECK_FALSE(exists(path + ".part.3"));
+  CHECK_FALSE(exists(path + ".part.17"));  // of an earlier job
+  CHECK(exists(path + ".part.5x"));
+  CHECK(exists(path + ".part.2"));
 }
 
 TEST_CASE_FIXTURE(TemporaryFile, "without fsync, a write that fails when the file is closed is an error") {

@@ -85,6 +85,8 @@ TEST_CASE("what the ring has lost one half of is left out, and a trace of nothin
   CHECK(event(text, "0") == "i 0 1 1.500");  // without names, by number
   CHECK(event(text, "bucket 1") == "X 0 2 14.000 1.000");
   CHECK(events_of(timeline_json({})).empty());
+  const std::string third = timeline_json(std::vector<RankTimeline>{{0, "node", {}, {}, records}}, {}, 3);
+  CHECK(third.find("rank 0 on node, attempt 3") != std::string::npos);
   CHECK(events_of(timeline_json(std::vector<RankTimeline>{{0, "", {}, {}, {}}})).size() == 5);
 }
 

@@ -137,4 +137,10 @@ TEST_CASE("--min-ranks is for one node, an elastic program, and workers that the
   CHECK_ERROR(checked({"--nproc-per-node=2", "--min-ranks=1", "--nnodes=2", "--node-rank=0", "--master-addr=a"},
                       elastic, {{"DTRAIN_SECRET", secret}}),
               dtrain::Errc::usage, "works on one node, and this job has 2");
+  // Before anything is asked for that several nodes need: a secret, a node rank.
+  CHECK_ERROR(options_of({"--min-ranks=1", "--nnodes=2", "--node-rank=0", "--master-addr=a"}), dtrain::Errc::usage,
+              "--min-ranks=1 works on one node, and this job has 2");
+  CHECK_ERROR(options_of({"--min-ranks=1", "--nnodes=1:2"}), dtrain::Errc::usage, "and this job has 1:2");
+  CHECK_ERROR(options_of({"--min-ranks=1"}, {{"NNODES", "2"}, {"NODE_RANK", "0"}, {"MASTER_ADDR", "a"}}),
+              dtrain::Errc::usage, "and this job has 2");
 }

@@ -15,13 +15,14 @@ namespace rendezvous_test {
 /// A store with a formation, on a thread of its own, as a launcher has it.
 class FormationProcess {
  public:
-  explicit FormationProcess(const FormationOptions& options, std::optional<Secret> secret = {})
+  explicit FormationProcess(const FormationOptions& options, std::optional<Secret> secret = {},
+                            FormationCallbacks callbacks = {})
       : secret_(std::move(secret)) {
     const auto open = [&](dtrain::async::EventLoop& loop) -> dtrain::async::Task<void> {
       store_ = std::make_unique<StoreServer>(loop, dtrain::net::Listener::bind_loopback(loop, 0),
                                              ServerOptions{secret_, usual_limits()});
       formation_ = std::make_unique<FormationServer>(loop, *store_, options, StoreJobOptions{}, usual_limits(),
-                                                     FormationCallbacks{});
+                                                     std::move(callbacks));
       port_ = store_->local().port();
       co_return;
     };

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <semaphore>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -43,7 +44,6 @@ struct TestWorker {
     }
     assignment = std::get<Assignment>(answer);
     announce.job = assignment.job;
-    announce.attempt = assignment.attempt;
     ControlPlaneOptions options = rank_options(assignment.rank, assignment.world_size, address.port);
     options.identity.attempt = static_cast<int>(assignment.attempt);
     options.secret = address.secret;
@@ -142,6 +142,38 @@ TEST_CASE("a newcomer ends a healthy attempt once a step is committed in it, and
   CHECK(last[1].world_size == 2);
   CHECK(last[1].receivers == 1);
   CHECK(last[1].source == TrainingProgress{1, 1});
+}
+
+TEST_CASE("an exception while the store opens an attempt ends the job with its text") {
+  FormationCallbacks callbacks;
+  callbacks.on_attempt = [](std::uint64_t, const std::vector<WorkerId>&) {
+    throw std::runtime_error("no descriptors");
+  };
+  FormationProcess launcher(sizes(2, 2), {}, callbacks);
+  const auto errors = on_ranks(2, [&](int index) {
+    TestWorker worker(launcher.address(), 100 + index);
+    static_cast<void>(worker.join());
+  });
+  for (const std::string& error : errors) {
+    CHECK_CONTAINS(error, "the job failed: opening attempt 1 of an elastic job: no descriptors");
+  }
+}
+
+TEST_CASE("a worker that ends with an error tells it to the others") {
+  FormationProcess launcher(sizes(1, 2));
+  const auto errors = on_ranks(2, [&](int index) {
+    TestWorker worker(launcher.address(), 100 + index);
+    REQUIRE_FALSE(worker.join());
+    worker.control_plane->store().barrier("all have joined", soon()).wait();
+    if (index == 1) {
+      worker.client.report_blocking("no such file");
+      REQUIRE(worker.control_plane->failure()->block_until_failed(soon()));
+    } else {
+      REQUIRE(worker.control_plane->failure()->block_until_failed(soon()));
+      CHECK_CONTAINS(worker.control_plane->failure()->cause()->sentence(), " on host h failed: no such file");
+    }
+  });
+  CHECK(errors == std::vector<std::string>(2));
 }
 
 TEST_CASE("a worker that does not know the secret, is of another job or unlike the others is refused") {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "support/contains.hpp"
@@ -58,25 +59,32 @@ class Formation final : private FormationSink {
   std::vector<int> order;  ///< of the last attempt: the workers by rank
   TrainingProgress source;
   std::vector<ConnectionId> closed;
+  std::optional<Cause> cannot_open;
   std::optional<Cause> failed_by;  ///< of the last attempt, by the state
   std::optional<Cause> end;
   bool has_finished = false;
-  std::map<ConnectionId, bool> finished;  ///< and whether as a rank of the last attempt
+  std::map<ConnectionId, std::string> told;  ///< why the job has ended
+  std::map<ConnectionId, bool> finished;     ///< and whether as a rank of the last attempt
   FormationState state;
 
  private:
-  void open_attempt(std::uint64_t, int) override {
+  std::optional<Cause> open_attempt(std::uint64_t, int) override {
     order.clear();
     failed_by.reset();
+    return cannot_open;
   }
   void fail_attempt(const Cause& cause) override { failed_by = cause; }
-  void send(ConnectionId to, const Assignment& message) override {
-    REQUIRE(message.rank == static_cast<int>(order.size()));
-    order.push_back(static_cast<int>(to) - 1);
-    source = message.source;
+  void send(ConnectionId to, const ToWorker& message) override {
+    if (const Assignment* assignment = std::get_if<Assignment>(&message)) {
+      REQUIRE(assignment->rank == static_cast<int>(order.size()));
+      order.push_back(static_cast<int>(to) - 1);
+      source = assignment->source;
+    } else if (const Finished* end_of_job = std::get_if<Finished>(&message)) {
+      finished[to] = end_of_job->is_member;
+    } else {
+      told[to] = std::get<Failure>(message).cause.text;
+    }
   }
-  void send(ConnectionId to, const Finished& message) override { finished[to] = message.is_member; }
-  void send(ConnectionId, const Failure&) override {}
   void close(ConnectionId connection) override { closed.push_back(connection); }
   void on_end(const Cause* cause) override {
     end = cause == nullptr ? std::nullopt : std::optional<Cause>(*cause);
@@ -236,11 +244,11 @@ TEST_CASE("the job waits for workers, and ends with the first cause where none w
   waits.train(0);
   waits.lose(1);
   waits.announce(0, {1, 1});
-  CHECK(waits.state.waits_for() == "for workers: fewer than 2 are here");
+  CHECK(waits.state.waits_for() == "for workers: 1 is here, and the job needs 2");
   waits.pass(599s);
   CHECK_FALSE(waits.end);
   waits.pass(1s);
-  CHECK(waits.end->text == "killed by signal 9; the job waited for workers: fewer than 2 are here");
+  CHECK(waits.end->text == "killed by signal 9; the job waited for workers: 1 is here, and the job needs 2");
 
   Formation alone(2, 2);
   alone.state.set_running_workers(2, alone.now);
@@ -406,6 +414,53 @@ TEST_CASE("a worker that is refused disturbs nobody") {
   CHECK(job.announce(8, {1, 3})->other_job);
   job.pass(10s);
   CHECK_FALSE(job.failed_by);
+}
+
+TEST_CASE("a store that cannot open an attempt ends the job, and every worker learns the cause") {
+  Formation job(2, 2);
+  job.cannot_open = Cause{CauseKind::exception, -1, {}, "no random bytes"};
+  job.announce(0);
+  job.announce(1);
+  REQUIRE(job.end);
+  CHECK(job.end->text == "no random bytes");
+  CHECK(job.order.empty());
+  CHECK(job.told == std::map<ConnectionId, std::string>{{1, "no random bytes"}, {2, "no random bytes"}});
+  job.announce(2);
+  CHECK(job.told.at(Formation::connection(2)) == "no random bytes");
+}
+
+TEST_CASE("a worker that reports its error is a loss with that cause, and known by it until its process has ended") {
+  Formation job(1, 2);
+  job.announce(0);
+  job.announce(1);
+  job.train(0);
+  job.state.reported(Formation::connection(1), "no such file", job.now);
+  REQUIRE(job.failed_by);
+  CHECK(job.failed_by->sentence() == "rank 1 on host a failed: no such file");
+  CHECK(job.state.workers().error_of("a", 1) == "no such file");
+  job.announce(0, {1, 1});
+  CHECK(job.order == Order{0});  // nobody waits for it
+  CHECK(job.state.workers().error_of("a", 1) == "no such file");
+  job.lose(1);
+  CHECK(job.state.workers().error_of("a", 1) == "");
+
+  job.announce(5);  // never a rank
+  job.state.reported(Formation::connection(5), "no memory", job.now);
+  CHECK(job.state.workers().error_of("a", 5) == "no memory");
+  job.lose(5);
+  CHECK(job.state.workers().find("a", 5) == nullptr);
+}
+
+TEST_CASE("exit code 2 of a worker that was refused ends the job with the reason") {
+  Formation job(2, 2);
+  job.announce(0);
+  Announce unlike;
+  unlike.worker = {"a", 9, 9};
+  unlike.settings = "kept=less\n";
+  REQUIRE(job.state.announce(90, unlike, job.now));
+  job.state.process_ended("a", 9, 2, "exit code 2", job.now);
+  REQUIRE(job.end);
+  CHECK_CONTAINS(job.end->text, "exit code 2: it has kept=less, and the workers of the job have kept=all");
 }
 
 TEST_CASE("all ranks of an attempt finish the job, and who comes later is told") {

@@ -11,8 +11,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "dtrain/rendezvous/formation/formation_state.hpp"
@@ -208,11 +210,11 @@ class ModelJob final : private rendezvous::FormationSink {
 
   // ---- What the state does
 
-  void open_attempt(std::uint64_t number, int world_size) override {
+  std::optional<dtrain::Cause> open_attempt(std::uint64_t number, int world_size) override {
     require(number == opened_ + 1, "attempts are not numbered in order");
     require(number < most_attempts, "there are too many attempts");
     if (problem_ != nullptr) {
-      return;
+      return std::nullopt;
     }
     Attempt& before = attempts_[opened_];
     for (int i = 0; i < count_ && opened_ != 0; ++i) {  // rule 1
@@ -230,6 +232,7 @@ class ModelJob final : private rendezvous::FormationSink {
     attempts_[number] = Attempt{};
     attempts_[number].size = world_size;
     require(world_size >= options_.min_workers && world_size <= options_.max_workers, "an attempt has a wrong size");
+    return std::nullopt;
   }
 
   void fail_attempt(const dtrain::Cause& cause) override {
@@ -246,7 +249,11 @@ class ModelJob final : private rendezvous::FormationSink {
 
   static int worker_of(ConnectionId connection) noexcept { return static_cast<int>(connection & 0xff); }
 
-  void send(ConnectionId connection, const rendezvous::Assignment& message) override {
+  void send(ConnectionId connection, const rendezvous::ToWorker& message) override {
+    std::visit([&](const auto& each) { sent(connection, each); }, message);
+  }
+  void sent(ConnectionId, const rendezvous::Refused&) {}
+  void sent(ConnectionId connection, const rendezvous::Assignment& message) {
     const int index = worker_of(connection);
     ModelWorker& to = worker(index);
     Attempt& attempt = attempts_[message.attempt];
@@ -276,7 +283,7 @@ class ModelJob final : private rendezvous::FormationSink {
     sent.assignment = message;
   }
 
-  void send(ConnectionId connection, const rendezvous::Finished& message) override {
+  void sent(ConnectionId connection, const rendezvous::Finished& message) {
     Message& sent = worker(worker_of(connection)).to_worker.add();
     sent.kind = Kind::finished;
     sent.connection = connection;
@@ -284,7 +291,7 @@ class ModelJob final : private rendezvous::FormationSink {
     sent.is_member = message.is_member;
   }
 
-  void send(ConnectionId connection, const rendezvous::Failure&) override {
+  void sent(ConnectionId connection, const rendezvous::Failure&) {
     Message& sent = worker(worker_of(connection)).to_worker.add();
     sent.kind = Kind::failure;
     sent.connection = connection;
@@ -399,7 +406,6 @@ class ModelJob final : private rendezvous::FormationSink {
     const std::uint64_t attempt = state_.attempt();
     rendezvous::Announce announce = announce_of(worker(0));
     announce.worker = {"h0", 999, 999};
-    announce.attempt = 0;
     const int how = opened_ == 0 ? 2 * below(2) : below(3);
     announce.job = how == 0 ? job + 1 : 0;
     announce.settings = how == 1 ? "kept=other\n" : announce.settings;
@@ -417,7 +423,6 @@ class ModelJob final : private rendezvous::FormationSink {
     announce.host = "h";
     announce.settings = "kept=all\n";
     announce.job = of.assignment.job;
-    announce.attempt = of.assignment.attempt;
     announce.progress = of.progress.value();
     return announce;
   }
@@ -519,7 +524,6 @@ class ModelJob final : private rendezvous::FormationSink {
     switch (message.kind) {
       case Kind::announce: {
         rendezvous::Announce announce = announce_of(of);
-        announce.attempt = message.attempt;
         announce.progress = message.progress;
         announced_ |= bit(index);
         announced_progress_[static_cast<std::size_t>(index)] = message.progress;
