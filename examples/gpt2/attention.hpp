@@ -13,17 +13,19 @@ namespace gpt2 {
 
 /// Each token's query is compared with the keys of its sequence's tokens up to itself; their values are mixed in the
 /// proportion of the softmax of these scores. The input layer makes queries, keys and values, each `channels` columns.
-/// Memory: allocated by the constructor.
+/// Memory: the weights'; resize() allocates that of the activations.
 template <class Scalar>
 class Attention : public Branch<Scalar> {
  public:
-  Attention(const std::string& name, const ModelShape& shape, Index sequences)
-      : Branch<Scalar>(name, shape.channels, 3 * shape.channels, shape.channels),
-        shape_(shape),
-        sequences_(sequences),
-        queries_keys_values_(sequences * shape.context, 3 * shape.channels),
-        probabilities_(sequences * shape.heads * shape.context, shape.context),
-        mixed_(sequences * shape.context, shape.channels) {}
+  Attention(const std::string& name, const ModelShape& shape)
+      : Branch<Scalar>(name, shape.channels, 3 * shape.channels, shape.channels), shape_(shape) {}
+
+  void resize(Index sequences) {
+    sequences_ = sequences;
+    queries_keys_values_.resize(sequences * shape_.context, 3 * shape_.channels);
+    probabilities_.resize(sequences * shape_.heads * shape_.context, shape_.context);
+    mixed_.resize(sequences * shape_.context, shape_.channels);
+  }
 
   /// @param input [tokens, channels]. @param output [tokens, channels]
   void forward(const Matrix<Scalar>& input, Matrix<Scalar>& output) {
@@ -93,7 +95,7 @@ class Attention : public Branch<Scalar> {
   }
 
   ModelShape shape_;
-  Index sequences_;
+  Index sequences_ = 0;
   Matrix<Scalar> queries_keys_values_;
   Matrix<Scalar> probabilities_;
   Matrix<Scalar> mixed_;

@@ -15,11 +15,18 @@ namespace gpt2 {
 template <class Scalar>
 class Block {
  public:
-  Block(const std::string& name, const ModelShape& shape, Index sequences)
-      : attention_norm_(name + ".attention_norm", sequences * shape.context, shape.channels),
-        attention_(name + ".attention", shape, sequences),
-        feed_forward_norm_(name + ".feed_forward_norm", sequences * shape.context, shape.channels),
-        feed_forward_(name + ".feed_forward", shape, sequences * shape.context) {}
+  Block(const std::string& name, const ModelShape& shape)
+      : attention_norm_(name + ".attention_norm", shape.channels),
+        attention_(name + ".attention", shape),
+        feed_forward_norm_(name + ".feed_forward_norm", shape.channels),
+        feed_forward_(name + ".feed_forward", shape) {}
+
+  void resize(const ModelShape& shape, Index sequences) {
+    attention_norm_.resize(sequences * shape.context);
+    attention_.resize(sequences);
+    feed_forward_norm_.resize(sequences * shape.context);
+    feed_forward_.resize(shape, sequences * shape.context);
+  }
 
   /// @param output_deviation that of the layers whose output is added to x
   void randomize(Scalar deviation, Scalar output_deviation, shared::SplitMix64& random) {

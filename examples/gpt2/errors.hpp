@@ -6,15 +6,18 @@
 
 namespace gpt2 {
 
-/// One for a model: the backward passes of its blocks write it one after the other.
+/// One for a model: the backward passes of its blocks write it one after the other. Memory: scores; resize() allocates
+/// the rest.
 template <class Scalar>
 struct Errors {
-  Errors(const ModelShape& shape, Index tokens)
-      : normalized(tokens, shape.channels),
-        mixed(tokens, shape.channels),
-        queries_keys_values(tokens, 3 * shape.channels),
-        hidden(tokens, 4 * shape.channels),
-        scores(shape.context, shape.context) {}
+  explicit Errors(const ModelShape& shape) : scores(shape.context, shape.context) {}
+
+  void resize(const ModelShape& shape, Index tokens) {
+    normalized.resize(tokens, shape.channels);
+    mixed.resize(tokens, shape.channels);
+    queries_keys_values.resize(tokens, 3 * shape.channels);
+    hidden.resize(tokens, 4 * shape.channels);
+  }
 
   Matrix<Scalar> normalized;           ///< by the output of a layer normalisation, [tokens, channels]
   Matrix<Scalar> mixed;                ///< by the values that attention has mixed, [tokens, channels]

@@ -11,14 +11,17 @@
 
 namespace gpt2 {
 
-/// Memory: allocated by the constructor.
+/// Memory: as Attention.
 template <class Scalar>
 class FeedForward : public Branch<Scalar> {
  public:
-  FeedForward(const std::string& name, const ModelShape& shape, Index tokens)
-      : Branch<Scalar>(name, shape.channels, 4 * shape.channels, 4 * shape.channels),
-        hidden_(tokens, 4 * shape.channels),
-        activated_(tokens, 4 * shape.channels) {}
+  FeedForward(const std::string& name, const ModelShape& shape)
+      : Branch<Scalar>(name, shape.channels, 4 * shape.channels, 4 * shape.channels) {}
+
+  void resize(const ModelShape& shape, Index tokens) {
+    hidden_.resize(tokens, 4 * shape.channels);
+    activated_.resize(tokens, 4 * shape.channels);
+  }
 
   /// @param input [tokens, channels]. @param output [tokens, channels]
   void forward(const Matrix<Scalar>& input, Matrix<Scalar>& output) {

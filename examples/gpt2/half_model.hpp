@@ -66,9 +66,9 @@ class HalfModel {
   }
 
   /// As BasicModel's; each gradient is rounded to bf16 before it is said to be ready.
-  void backward(const Batch& batch, dtrain::Ready ready) {
+  void backward(const Batch& batch, dtrain::Ready ready, float weight = 1) {
     Narrowing narrowing(*this, ready);
-    model_.backward(batch, dtrain::Ready(narrowing));
+    model_.backward(batch, dtrain::Ready(narrowing), weight);
   }
 
  private:

@@ -13,14 +13,15 @@ namespace gpt2 {
 template <class Scalar>
 class LayerNorm {
  public:
-  LayerNorm(const std::string& name, Index tokens, Index channels)
-      : gain_(name + ".gain", channels),
-        bias_(name + ".bias", channels),
-        normalized_(tokens, channels),
-        inverse_deviations_(tokens),
-        output_(tokens, channels),
-        scaled_(channels) {
+  LayerNorm(const std::string& name, Index channels)
+      : gain_(name + ".gain", channels), bias_(name + ".bias", channels), scaled_(channels) {
     gain_.value().setOnes();
+  }
+
+  void resize(Index tokens) {
+    normalized_.resize(tokens, scaled_.size());
+    inverse_deviations_.resize(tokens);
+    output_.resize(tokens, scaled_.size());
   }
 
   /// gain [channels] and bias [channels].

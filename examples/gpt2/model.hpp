@@ -22,22 +22,20 @@ struct Batch {
 };
 
 /// `Scalar` is float; a test of the gradients takes double. Threads: none but the one that uses it.
-/// Memory: all is allocated by the constructor.
+/// Memory: all is allocated by the constructor, and that of activations again by a forward() of another number of
+/// sequences.
 template <class Scalar>
 class BasicModel {
  public:
-  /// @param sequences of each batch. Initial weights are GPT-2's, but for the distribution: uniform with a standard
-  /// deviation of 0.02, divided by sqrt(2 layers) where a layer's output is added to the stream; biases zero, gains
-  /// one. The same seed gives the same bits everywhere.
+  /// @param sequences of the first batch. Initial weights are GPT-2's, but for the distribution: uniform with a
+  /// standard deviation of 0.02, divided by sqrt(2 layers) where a layer's output is added to the stream; biases zero,
+  /// gains one. The same seed gives the same bits everywhere.
   BasicModel(const ModelShape& shape, Index sequences, std::uint64_t seed)
       : shape_(shape),
-        sequences_(sequences),
         tokens_("token", vocabulary, shape.channels),
         positions_("position", shape.context, shape.channels),
-        norm_("norm", sequences * shape.context, shape.channels),
-        stream_(sequences * shape.context, shape.channels),
-        scores_(sequences * shape.context, vocabulary),
-        errors_(shape, sequences * shape.context) {
+        norm_("norm", shape.channels),
+        errors_(shape) {
     shared::SplitMix64 random(seed);
     constexpr auto deviation = Scalar(0.02);
     const Scalar output_deviation = deviation / std::sqrt(static_cast<Scalar>(2 * shape.layers));
@@ -45,7 +43,7 @@ class BasicModel {
     positions_.randomize(deviation, random);
     weights_ = {&tokens_, &positions_};
     for (Index i = 0; i < shape.layers; ++i) {
-      Block<Scalar>& block = blocks_.emplace_back("block" + std::to_string(i + 1), shape, sequences);
+      Block<Scalar>& block = blocks_.emplace_back("block" + std::to_string(i + 1), shape);
       block.randomize(deviation, output_deviation, random);
       block.list(weights_);
     }
@@ -53,6 +51,7 @@ class BasicModel {
     for (std::size_t i = 0; i < weights_.size(); ++i) {
       weights_[i]->set_position(i);
     }
+    resize(sequences);
   }
   BasicModel(const BasicModel&) = delete;
   BasicModel& operator=(const BasicModel&) = delete;
@@ -87,6 +86,8 @@ class BasicModel {
 
   /// @returns the mean cross-entropy of the targets. What backward() needs is kept.
   double forward(const Batch& batch) {
+    const Index sequences = static_cast<Index>(batch.inputs.size()) / shape_.context;
+    if (sequences != sequences_) resize(sequences);
     for (Index row = 0; row < stream_.rows(); ++row) {
       stream_.row(row) = tokens_.value().row(batch.inputs[static_cast<std::size_t>(row)]) +
                          positions_.value().row(row % shape_.context);
@@ -101,7 +102,9 @@ class BasicModel {
   /// The gradients of the loss of `batch`, which the last forward() was given. Overwrites the gradients of before.
   /// Calls `ready(i)` as soon as gradient i is final, from the last parameter to the first, so that it travels while
   /// the layers below are still computing. That of the token embeddings has two parts and so is the last.
-  void backward(const Batch& batch, dtrain::Ready ready) {
+  /// @param weight of the loss
+  void backward(const Batch& batch, dtrain::Ready ready, float weight = 1) {
+    if (weight != 1) scores_ *= static_cast<Scalar>(weight);
     tokens_.gradient().noalias() = scores_.transpose() * norm_.output();
     errors_.normalized.noalias() = scores_ * tokens_.value();
     stream_.setZero();  // from here on: the loss's derivative by the stream
@@ -121,6 +124,18 @@ class BasicModel {
   }
 
  private:
+  void resize(Index sequences) {
+    sequences_ = sequences;
+    const Index tokens = sequences * shape_.context;
+    for (Block<Scalar>& block : blocks_) {
+      block.resize(shape_, sequences);
+    }
+    norm_.resize(tokens);
+    stream_.resize(tokens, shape_.channels);
+    scores_.resize(tokens, vocabulary);
+    errors_.resize(shape_, tokens);
+  }
+
   /// Turns the scores of n tokens into the derivative of the mean cross-entropy by them, (softmax - target) / n.
   /// @returns the mean cross-entropy
   double softmax_minus_target(const std::vector<std::uint8_t>& targets) {
@@ -141,7 +156,7 @@ class BasicModel {
   }
 
   ModelShape shape_;
-  Index sequences_;
+  Index sequences_ = 0;
   Weights<Scalar> tokens_;
   Weights<Scalar> positions_;
   std::deque<Block<Scalar>> blocks_;
@@ -164,7 +179,7 @@ class ModelWithoutGradients {
 
   std::vector<dtrain::Parameter> parameters() { return model_->parameters(); }
   double forward(const Batch& batch) { return model_->forward(batch); }
-  void backward(const Batch& batch, dtrain::Ready ready) { model_->backward(batch, ready); }
+  void backward(const Batch& batch, dtrain::Ready ready, float weight = 1) { model_->backward(batch, ready, weight); }
 
   /// That its backward pass computes gradients in.
   std::size_t gradient_bytes() const noexcept { return gradient_bytes_; }

@@ -33,7 +33,9 @@ struct Options {
   bool measures_plan = false;
   std::string checkpoint;  ///< empty: not wanted
   std::int64_t checkpoint_steps = 50;
-  std::string summary;  ///< empty: not wanted
+  bool is_elastic = false;
+  std::string commit_log;  ///< empty: not wanted
+  std::string summary;     ///< empty: not wanted
   bool help = false;
 };
 
@@ -63,7 +65,10 @@ starts.
   --plan=NAME           sizes of buckets: default, or measured (the first 29 steps choose them); not with --zero
   --checkpoint=FILE     save the training there, and go on from it where it exists, on any number of ranks
   --checkpoint-steps=N  save after every N steps and at the end (default 50)
-  --summary=FILE        write what was reached as JSON
+  --elastic             go on when ranks are lost, with the launcher's --min-ranks=N, and with workers that it starts
+                        in their place; not with --zero or --hook=local
+  --commit-log=FILE     with --elastic: each worker appends a line for each step to FILE.PROCESS, as JSON
+  --summary=FILE        write what was reached as JSON; with --elastic without the milliseconds that are exposed
   --help                this text
 
 The launcher's flags (--nproc-per-node=N and others) are shown by --help-launch.
@@ -115,6 +120,8 @@ inline constexpr auto flags = std::to_array<Flag>({
     {"--checkpoint", true, [](Options& o, auto, auto value) { o.checkpoint = value; }},
     {"--checkpoint-steps", true,
      [](Options& o, auto name, auto value) { o.checkpoint_steps = number<std::int64_t>(name, value, 1, 1000000); }},
+    {"--elastic", false, [](Options& o, auto, auto) { o.is_elastic = true; }},
+    {"--commit-log", true, [](Options& o, auto, auto value) { o.commit_log = value; }},
     {"--summary", true, [](Options& o, auto, auto value) { o.summary = value; }},
     {"--help", false, [](Options& o, auto, auto) { o.help = true; }},
 });
@@ -136,6 +143,11 @@ inline Options parse_options(std::span<char* const> arguments) {
   if (options.zero != 0 && options.measures_plan) {
     shared::refuse("--zero keeps its buckets from the first step on and cannot be used with --plan=measured");
   }
+  if (options.is_elastic && (options.zero != 0 || options.hook.name == "local")) {
+    shared::refuse("--elastic is for ranks of equal weights with a whole state and cannot be used with " +
+                   std::string(options.zero != 0 ? "--zero" : "--hook=local"));
+  }
+  if (!options.is_elastic && !options.commit_log.empty()) shared::refuse("--commit-log is for a job with --elastic");
   return options;
 }
 

@@ -38,25 +38,36 @@ inline float learning_rate(std::int64_t step, const Options& options) {
   return shared::learning_rate(step, options.steps, options.rate, warm_up_steps / static_cast<double>(options.steps));
 }
 
-/// @throws dtrain::Error (usage) in one sentence for options that do not fit the ranks or the memory of this host.
+/// @param sequences that the rank computes at once
+/// @throws dtrain::Error (usage) in one sentence for options that do not fit the memory of this host.
 template <class Group>
-void check_options(const Options& options, const Group& group) {
-  const auto ranks = static_cast<std::size_t>(group.world_size());
-  if (options.global_batch % ranks != 0) {
-    shared::refuse("--global-batch is " + std::to_string(options.global_batch) + ", which " + std::to_string(ranks) +
-                   " ranks do not divide evenly");
-  }
-  const auto sequences = static_cast<Index>(options.global_batch / ranks);
+void check_memory(const Options& options, const Group& group, std::size_t sequences) {
   // Weights, gradients and the optimizer's state of two floats; with bf16 both are there in 16 and 32 bits, and
   // computed with in 32.
-  const std::uint64_t floats =
-      (options.is_bf16 ? 6 : 4) * parameter_count(options.shape) + activation_count(options.shape, sequences);
+  const std::uint64_t floats = (options.is_bf16 ? 6 : 4) * parameter_count(options.shape) +
+                               activation_count(options.shape, static_cast<Index>(sequences));
   const std::uint64_t wanted = floats * sizeof(float) * static_cast<std::uint64_t>(group.local_world_size());
   if (wanted > dtrain::available_memory_bytes()) {
     shared::refuse(
         "the model and its activations take " + std::to_string(wanted >> 20) +
         " MiB, which this host does not have; a smaller --global-batch, --context, --channels or --layers helps");
   }
+}
+
+/// @throws dtrain::Error (usage) in one sentence for options that do not fit the ranks or the memory of this host.
+template <class Group>
+void check_options(const Options& options, const Group& group) {
+  if (options.is_elastic) {
+    shared::refuse(
+        "--elastic is not for this program, whose ranks are those of its start; the programs gpt2 and gpt2_gloo have "
+        "it");
+  }
+  const auto ranks = static_cast<std::size_t>(group.world_size());
+  if (options.global_batch % ranks != 0) {
+    shared::refuse("--global-batch is " + std::to_string(options.global_batch) + ", which " + std::to_string(ranks) +
+                   " ranks do not divide evenly");
+  }
+  check_memory(options, group, options.global_batch / ranks);
 }
 
 /// The steps that `state` has not done yet. Collective, blocking. @returns this rank's seconds of each
@@ -122,6 +133,27 @@ Summary train_model(Model& model, const dtrain::ProcessGroup<Policy>& group, con
   return summary;
 }
 
+inline Sequences sequences_of(const Options& options) {
+  return {read_text(options.data), static_cast<std::size_t>(options.shape.context), options.global_batch};
+}
+
+inline void print_beginning(shared::Progress& progress, const Options& options, const Sequences& sequences, int ranks) {
+  progress.line(shared::grouped(static_cast<double>(parameter_count(options.shape))) + " parameters, " +
+                shared::grouped(static_cast<double>(sequences.text_bytes())) +
+                " bytes of text, ranks: " + std::to_string(ranks));
+}
+
+inline void report(const Summary& summary, const Options& options, bool writes, shared::Progress& progress) {
+  if (writes && !options.summary.empty()) {
+    const std::string json = to_json(summary);
+    shared::write_file_atomically(options.summary, std::as_bytes(std::span(json)));
+  }
+  progress.line("final loss " + shared::fixed(summary.final_loss, 4) + "  " + shared::fixed(summary.step_ms, 1) +
+                " ms a step, on a rank " + shared::grouped(static_cast<double>(summary.optimizer_bytes)) +
+                " bytes of the optimizer's state and " + shared::grouped(static_cast<double>(summary.gradient_bytes)) +
+                " of gradients");
+}
+
 /// A model of type M, with or without memory for gradients. Collective, blocking.
 template <class M, class Policy>
 Summary train_with(const dtrain::ProcessGroup<Policy>& group, const Sequences& sequences, const Options& options,
@@ -142,21 +174,11 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
     return 0;
   }
   check_options(options, group);
-  const Sequences sequences(read_text(options.data), static_cast<std::size_t>(options.shape.context),
-                            options.global_batch);
-  progress.line(shared::grouped(static_cast<double>(parameter_count(options.shape))) + " parameters, " +
-                shared::grouped(static_cast<double>(sequences.text_bytes())) +
-                " bytes of text, ranks: " + std::to_string(group.world_size()));
+  const Sequences sequences = sequences_of(options);
+  print_beginning(progress, options, sequences, group.world_size());
   const Summary summary = options.is_bf16 ? train_with<HalfModel>(group, sequences, options, progress)
                                           : train_with<Model>(group, sequences, options, progress);
-  if (group.rank() == 0 && !options.summary.empty()) {
-    const std::string json = to_json(summary);
-    shared::write_file_atomically(options.summary, std::as_bytes(std::span(json)));
-  }
-  progress.line("final loss " + shared::fixed(summary.final_loss, 4) + "  " + shared::fixed(summary.step_ms, 1) +
-                " ms a step, on a rank " + shared::grouped(static_cast<double>(summary.optimizer_bytes)) +
-                " bytes of the optimizer's state and " + shared::grouped(static_cast<double>(summary.gradient_bytes)) +
-                " of gradients");
+  report(summary, options, group.rank() == 0, progress);
   return 0;
 }
 

@@ -36,6 +36,14 @@ class TrainingState {
   /// Whether the ranks need the same weights now.
   bool is_saved() const noexcept { return is_last() || (!file_.empty() && step_ % save_after_ == 0); }
 
+  /// What a worker of an elastic job receives that comes later, beside the optimizer's state.
+  std::vector<dtrain::NamedTensor> kept() {
+    return {{"steps", dtrain::tensor_view(&step_, {})}, {"losses with " + flags_, dtrain::tensor_view(losses_)}};
+  }
+
+  /// All losses are those of all ranks.
+  void have_averages() noexcept { averaged_ = step_; }
+
   /// After a step. @param loss this rank's
   void advance(double loss) { losses_[static_cast<std::size_t>(step_++)] = loss; }
 
@@ -77,8 +85,9 @@ class TrainingState {
   std::vector<dtrain::NamedTensor> tensors(Ddp& ddp, shared::ChosenHook& hook) {
     std::vector<dtrain::NamedTensor> all = hook.state(ddp.group());
     if (measures_plan_) all.push_back(dtrain::plan_state(ddp));
-    all.push_back({"steps", dtrain::tensor_view(&step_, {})});
-    all.push_back({"losses with " + flags_, dtrain::tensor_view(losses_)});
+    for (dtrain::NamedTensor& each : kept()) {
+      all.push_back(std::move(each));
+    }
     return all;
   }
 

@@ -92,7 +92,8 @@ constexpr Index tokens = sequences * small_shape.context;
 /// The same of a branch of a block. @param seed of the input
 template <class Layer>
 void check_branch(Layer& layer, std::uint64_t seed) {
-  gpt2::Errors<double> errors(small_shape, tokens);
+  gpt2::Errors<double> errors(small_shape);
+  errors.resize(small_shape, tokens);
   Values output(tokens, 6);
   check_layer(
       layer, random_values(tokens, 6, seed), 6,
@@ -132,7 +133,8 @@ TEST_CASE("a linear layer's gradients are the slopes of its output, by central d
 }
 
 TEST_CASE("a layer normalisation's gradients are its slopes, and its output has mean 0 and deviation 1") {
-  gpt2::LayerNorm<double> layer("norm", tokens, 6);
+  gpt2::LayerNorm<double> layer("norm", 6);
+  layer.resize(tokens);
   const Values input = random_values(tokens, 6, 2);
   const Values output = layer.forward(input);
   for (Index token = 0; token < tokens; ++token) {
@@ -147,12 +149,14 @@ TEST_CASE("a layer normalisation's gradients are its slopes, and its output has 
 }
 
 TEST_CASE("attention's gradients are its slopes") {
-  gpt2::Attention<double> layer("attention", small_shape, sequences);
+  gpt2::Attention<double> layer("attention", small_shape);
+  layer.resize(sequences);
   check_branch(layer, 3);
 }
 
 TEST_CASE("attention sees its own sequence up to a token, and nothing behind it") {
-  gpt2::Attention<double> layer("attention", small_shape, sequences);
+  gpt2::Attention<double> layer("attention", small_shape);
+  layer.resize(sequences);
   shared::SplitMix64 random(4);
   layer.randomize(0.5, 0.5, random);
   Values input = random_values(tokens, 6, 5);
@@ -169,13 +173,16 @@ TEST_CASE("attention sees its own sequence up to a token, and nothing behind it"
 }
 
 TEST_CASE("a feed-forward network's gradients are its slopes") {
-  gpt2::FeedForward<double> layer("feed_forward", small_shape, tokens);
+  gpt2::FeedForward<double> layer("feed_forward", small_shape);
+  layer.resize(small_shape, tokens);
   check_branch(layer, 6);
 }
 
 TEST_CASE("a block's gradients are its slopes") {
-  gpt2::Block<double> layer("block", small_shape, sequences);
-  gpt2::Errors<double> errors(small_shape, tokens);
+  gpt2::Block<double> layer("block", small_shape);
+  layer.resize(small_shape, sequences);
+  gpt2::Errors<double> errors(small_shape);
+  errors.resize(small_shape, tokens);
   Values output(tokens, 6);
   Values added(tokens, 6);
   check_layer(
@@ -204,6 +211,38 @@ TEST_CASE("every gradient of the model is the slope of its loss; tied embeddings
   loss();
   model.backward(batch, dtrain::Ready(recorder));
   check_gradients(model.parameters(), loss);
+}
+
+TEST_CASE("a model takes batches of any number of sequences, and the loss's weight scales its gradients") {
+  gpt2::BasicModel<double> model(small_shape, 1, 3);
+  gpt2::Batch both = some_batch();
+  gpt2::Batch first = both;
+  first.inputs.resize(small_shape.context);
+  first.targets.resize(small_shape.context);
+  gpt2::Batch second = both;
+  second.inputs.erase(second.inputs.begin(), second.inputs.begin() + small_shape.context);
+  second.targets.erase(second.targets.begin(), second.targets.begin() + small_shape.context);
+  const auto gradients_of = [&](const gpt2::Batch& batch, float weight, double& loss) {
+    Recorder recorder;
+    loss = model.forward(batch);
+    model.backward(batch, dtrain::Ready(recorder), weight);
+    std::vector<double> all;
+    for (const dtrain::Parameter& parameter : model.parameters()) {
+      const auto values = parameter.gradient.as<double>();
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
+  };
+  double of_both = 0;
+  double of_first = 0;
+  double of_second = 0;
+  const std::vector<double> whole = gradients_of(both, 1, of_both);
+  const std::vector<double> half = gradients_of(first, 0.5F, of_first);
+  const std::vector<double> other = gradients_of(second, 0.5F, of_second);
+  CHECK(of_both == doctest::Approx((of_first + of_second) / 2));
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    REQUIRE(std::abs(whole[i] - half[i] - other[i]) < 1e-12);
+  }
 }
 
 TEST_CASE("the model's gradients become ready once each, from the last parameter to the first") {
