@@ -384,7 +384,7 @@ class Worker final : private dtrain::elastic::AttemptBody {
     this_worker = this;
     try {
       worker_.keep(dtrain::parameter_values(model_.parameters()), false);
-      worker_.run(*this);
+      worker_.run(*this, "");
     } catch (const dtrain::elastic::FinishedElsewhere&) {
       text_ = "the job has finished without it";
     } catch (const std::exception& error) {
