@@ -89,6 +89,7 @@ std::vector<double> run_elastic_steps(Job& job, Ddp& ddp, Model& model, WholeOpt
 /// A model of type M, which outlives the loss of a rank. @returns the exit code
 template <class M, class Policy>
 int train_elastic_with(dtrain::Elastic<Policy>& job, const Sequences& sequences, const Options& options) {
+  check_memory(options, 1, 1);  // the least: with more ranks or a larger share it is the system that refuses
   shared::CommitLog log(options.commit_log);
   M model(options.shape, 1, options.seed);
   WholeOptimizer optimizer(model);
@@ -99,8 +100,6 @@ int train_elastic_with(dtrain::Elastic<Policy>& job, const Sequences& sequences,
   return job.train([&](dtrain::ProcessGroup<Policy> group) {
     using Ddp = dtrain::DistributedDataParallel<M, Policy>;
     shared::Progress progress(group.rank() == 0, shared::stdout_is_terminal());
-    const auto ranks = static_cast<std::size_t>(group.world_size());
-    check_memory(options, group, (options.global_batch + ranks - 1) / ranks);
     print_beginning(progress, options, sequences, group.world_size());
     optimizer.take_saved();  // a bf16 model's values follow from the weights that a worker has received
     dtrain::DdpOptions ddp_options;

@@ -38,15 +38,15 @@ inline float learning_rate(std::int64_t step, const Options& options) {
   return shared::learning_rate(step, options.steps, options.rate, warm_up_steps / static_cast<double>(options.steps));
 }
 
-/// @param sequences that the rank computes at once
+/// @param ranks on this host that have not allocated their memory yet
+/// @param sequences that each computes at once
 /// @throws dtrain::Error (usage) in one sentence for options that do not fit the memory of this host.
-template <class Group>
-void check_memory(const Options& options, const Group& group, std::size_t sequences) {
+inline void check_memory(const Options& options, int ranks, std::size_t sequences) {
   // Weights, gradients and the optimizer's state of two floats; with bf16 both are there in 16 and 32 bits, and
   // computed with in 32.
   const std::uint64_t floats = (options.is_bf16 ? 6 : 4) * parameter_count(options.shape) +
                                activation_count(options.shape, static_cast<Index>(sequences));
-  const std::uint64_t wanted = floats * sizeof(float) * static_cast<std::uint64_t>(group.local_world_size());
+  const std::uint64_t wanted = floats * sizeof(float) * static_cast<std::uint64_t>(ranks);
   if (wanted > dtrain::available_memory_bytes()) {
     shared::refuse(
         "the model and its activations take " + std::to_string(wanted >> 20) +
@@ -67,7 +67,7 @@ void check_options(const Options& options, const Group& group) {
     shared::refuse("--global-batch is " + std::to_string(options.global_batch) + ", which " + std::to_string(ranks) +
                    " ranks do not divide evenly");
   }
-  check_memory(options, group, options.global_batch / ranks);
+  check_memory(options, group.local_world_size(), options.global_batch / ranks);
 }
 
 /// The steps that `state` has not done yet. Collective, blocking. @returns this rank's seconds of each

@@ -60,11 +60,16 @@ class Elastic {
                   "dtrain: train(function) calls function(group) with a dtrain::ProcessGroup<Policy>: write "
                   "[&](dtrain::ProcessGroup<Policy> group) { ... }");
     if constexpr (std::invocable<F&, ProcessGroup<P>>) {
+      // A function that could also take Arguments gets none: those are the body's.
+      const auto call = [&function](ProcessGroup<P> group) -> decltype(auto) {
+        return std::invoke(function, std::move(group));
+      };
+      using Call = decltype(call);
       if (worker_->is_elastic()) {
-        AttemptOfPolicy<F> attempt(function, *options_);
+        AttemptOfPolicy<Call> attempt(call, *options_);
         return worker_->run(attempt, group::settings_text(worker_->process(), group::required_settings<P>(*options_)));
       }
-      detail::PolicyRankBody<P, std::remove_reference_t<F>> job(worker_->process(), function, *options_);
+      detail::PolicyRankBody<P, Call> job(worker_->process(), call, *options_);
       return group::run_rank(worker_->process().identity.rank, job);
     } else {
       return exit_code_exception;

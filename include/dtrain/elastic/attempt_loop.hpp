@@ -188,8 +188,9 @@ DTRAIN_DEFINED rendezvous::Announce ElasticWorker::announce(const std::string& s
   announce.job = assignment_.job;
   announce.progress = progress_.value();
   rendezvous::JobSettings kept;
-  kept.add("DTRAIN_JOB_ID", process_.identity.job.value_or("")).add("kept state", state_.signature());
-  announce.settings = kept.text() + settings;
+  kept.add("kept state", state_.signature());
+  const std::string job = process_.identity.job.value_or("no DTRAIN_JOB_ID");  // a name has its variable in front
+  announce.settings = job + '\n' + kept.text() + settings;
   return announce;
 }
 

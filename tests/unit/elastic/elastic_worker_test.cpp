@@ -252,8 +252,9 @@ TEST_CASE("a worker of another job's name or with other options is refused befor
   process.timeout = 61s;
   CHECK_CONTAINS(run(process, {}), "it has DTRAIN_TIMEOUT_SECONDS=61, and the workers of the job have");
   process = process_at(launcher, 1);
-  process.identity.job = "another";
-  CHECK_CONTAINS(run(process, {}), "it has DTRAIN_JOB_ID=another");
+  process.identity.job = "DTRAIN_JOB_ID=another";
+  CHECK_CONTAINS(run(process, {}),
+                 "it has DTRAIN_JOB_ID=another, and the workers of the job have no DTRAIN_JOB_ID; start all");
   const std::uint64_t before = steps;
   while (steps < before + 10)
     std::this_thread::sleep_for(1ms);
@@ -263,7 +264,18 @@ TEST_CASE("a worker of another job's name or with other options is refused befor
   CHECK(attempts == 1);
 }
 
-TEST_CASE("the next attempt does not wait for a checkpoint that a thread of the last one writes") {
+TEST_CASE("train() calls a function that could also take Arguments with the group alone") {
+  FormationProcess launcher(dtrain::rendezvous::FormationOptions{});
+  const auto process = process_at(launcher, 0);
+  ElasticWorker worker(process);
+  const dtrain::GroupOptions options;
+  std::size_t count = 0;
+  dtrain::Elastic<Policy>(worker, options).train([&](auto... given) { count = sizeof...(given); });
+  CHECK(count == 1);
+}
+
+/// @param waits call wait(), which throws because a rank is lost
+static void check_checkpoint_of_lost_attempt(bool waits) {
   dtrain::rendezvous::FormationOptions sizes;
   sizes.max_workers = 2;
   sizes.reconnect_timeout = 1ms;
@@ -288,18 +300,24 @@ TEST_CASE("the next attempt does not wait for a checkpoint that a thread of the 
   });
   run(0, [&](auto&, Group group) {
     if (++attempts == 2) return may_end.set_value();
-    const dtrain::PendingCheckpoint pending(
+    dtrain::PendingCheckpoint pending(
         [&is_written, end = may_end.get_future().share()] {
           end.wait();
           is_written = true;
         },
-        [](const std::function<void()>&) {}, dtrain::ddp::detail::detach_thread(group));
+        [group](const std::function<void()>&) { group.barrier(); }, dtrain::ddp::detail::detach_thread(group));
     group.barrier();
+    if (waits) pending.wait();
     group.barrier();
   });
   failing.join();
   CHECK(attempts == 2);
   CHECK(is_written);  // run() has joined the thread
+}
+
+TEST_CASE("the next attempt does not wait for a checkpoint that a thread of the last one writes") {
+  check_checkpoint_of_lost_attempt(false);
+  check_checkpoint_of_lost_attempt(true);
 }
 
 TEST_CASE("a worker whose job has finished keeps its bound gradients, although it cannot leave") {

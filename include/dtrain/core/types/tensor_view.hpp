@@ -27,12 +27,13 @@ class Shape {
   /// One extent, from an integer of any type, such as a container's size().
   class Integer {
    public:
+    /// @param number or an object that converts to an integer, of at most 64 bits
     /// @throws Error (invalid_argument) for a number beyond std::int64_t
-    template <class N>
-    requires(std::is_convertible_v<N, std::int64_t> && !std::is_floating_point_v<N>) constexpr Integer(N number)
-        : value_(static_cast<std::int64_t>(number)) {
-      if constexpr (std::is_unsigned_v<N>) {
-        if (value_ < 0) refuse(number);
+    template <class N, class Promoted = decltype(+std::declval<N&>())>
+    requires(std::is_integral_v<Promoted> && sizeof(Promoted) <= sizeof(std::int64_t)) constexpr Integer(N number)
+        : value_(static_cast<std::int64_t>(+number)) {
+      if constexpr (std::is_unsigned_v<Promoted>) {
+        if (value_ < 0) refuse(+number);
       }
     }
     constexpr std::int64_t value() const noexcept { return value_; }

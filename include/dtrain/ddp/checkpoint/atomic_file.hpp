@@ -51,9 +51,10 @@ struct WritingAttempt {
 /// its owner's next writer removes.
 /// - A writer locks PATH.part until its end, so that two writers do not mix their bytes. On a file system without locks
 ///   a second writer replaces PATH.part, and commit() of the first one throws Error (refused).
-/// - In an elastic job the file is PATH.part.ATTEMPT. write() and commit() throw the attempt's cause once the attempt
-/// has failed; commit() throws Error (refused) if another writer has replaced `path` meanwhile. A later writer of an
-/// elastic job removes the file of a killed one, whatever its attempt. Blocking: the file system. Threads: one.
+/// - In an elastic job the file is PATH.part.attempt-NUMBER. write() and commit() throw the attempt's cause once the
+/// attempt has failed; commit() throws Error (refused) if another writer has replaced `path` meanwhile. A later writer
+/// of an elastic job removes the file of a killed one, whatever its attempt, if the file system has locks, which show
+/// that nobody writes it. Blocking: the file system. Threads: one.
 class AtomicFile {
  public:
   /// @throws Error (the system's code) naming the file; (invalid_argument) for a folder, a device or a pipe; (refused)
@@ -92,7 +93,8 @@ class AtomicFile {
   /// removed, to be created with its final permissions
   bool narrow();
 
-  /// Removes what killed writers of other attempts, also of earlier jobs, have left.
+  /// Removes what killed writers of other attempts, also of earlier jobs, have left. @throws the cause if the attempt
+  /// has failed: then the other files may be those of a later one
   void remove_other_parts();
 
   /// @throws as commit() in an elastic job whose later attempts may have written the file
@@ -101,10 +103,11 @@ class AtomicFile {
   void throw_if_attempt_failed();
 
   /// Removes a killed writer's PATH.part. It is not reused: a process that has it open could read or write new content.
-  void remove_leftover();
+  /// @param needs_lock leave the file on a file system without locks, where nothing shows whether its writer lives
+  void remove_leftover(bool needs_lock);
 
-  /// @returns false if another process holds the lock. Without locks in the file system, every writer succeeds.
-  static bool lock(const Descriptor& file) noexcept;
+  /// @returns false if another process holds the lock; !needs_lock for a file system without locks
+  static bool lock(const Descriptor& file, bool needs_lock) noexcept;
 
   [[noreturn]] void refuse_second_writer();
 
@@ -274,13 +277,13 @@ DTRAIN_DEFINED bool AtomicFile::create_and_lock() {
   descriptor_ = Descriptor(::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, created));
   if (!descriptor_) {
     if (errno == EEXIST) {
-      remove_leftover();
+      remove_leftover(false);
     } else if (errno != EINTR) {
       fail(errno);
     }
     return false;
   }
-  if (!lock(descriptor_)) refuse_second_writer();
+  if (!lock(descriptor_, false)) refuse_second_writer();
   if (!is_named(descriptor_)) {
     descriptor_.reset();
     return false;
@@ -302,13 +305,17 @@ DTRAIN_DEFINED bool AtomicFile::narrow() {
 }
 
 DTRAIN_DEFINED void AtomicFile::remove_other_parts() {
-  const std::string part = part_ + '.';
+  const std::string part = part_ + ".attempt-";  // "PATH.part.12" may be a file that the user has split
   const std::string own = part + std::to_string(attempt_.number);
   for (std::string& name : detail::files_that_begin(part)) {
-    if (name == own || name.find_first_not_of("0123456789", part.size()) != std::string::npos) continue;
+    const std::string_view number = std::string_view(name).substr(part.size());
+    const bool is_attempt =
+        !number.empty() && number.front() != '0' && number.find_first_not_of("0123456789") == std::string_view::npos;
+    if (!is_attempt || name == own) continue;
+    throw_if_attempt_failed();
     part_ = std::move(name);
     try {
-      remove_leftover();
+      remove_leftover(true);
     } catch (const Error&) {  // its writer is stopped, or the file is another user's: no writer needs the name
     }
   }
@@ -330,7 +337,7 @@ DTRAIN_DEFINED void AtomicFile::require_latest() {
   if (!is_same) refuse(Errc::refused, "another process has replaced it meanwhile; give each job a file of its own");
 }
 
-DTRAIN_DEFINED void AtomicFile::remove_leftover() {
+DTRAIN_DEFINED void AtomicFile::remove_leftover(bool needs_lock) {
   struct stat named {};
   if (::lstat(part_.c_str(), &named) != 0) {
     if (errno == ENOENT) return;
@@ -347,12 +354,12 @@ DTRAIN_DEFINED void AtomicFile::remove_leftover() {
     fail(errno);
   }
   if (!S_ISREG(status_of(left).st_mode)) fail(EINVAL);
-  if (!lock(left)) refuse_second_writer();
+  if (!lock(left, needs_lock)) refuse_second_writer();
   if (is_named(left) && ::unlink(part_.c_str()) != 0 && errno != ENOENT) fail(errno);
 }
 
-DTRAIN_DEFINED bool AtomicFile::lock(const Descriptor& file) noexcept {
-  return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+DTRAIN_DEFINED bool AtomicFile::lock(const Descriptor& file, bool needs_lock) noexcept {
+  return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 || (errno != EWOULDBLOCK && !needs_lock);
 }
 
 DTRAIN_DEFINED void AtomicFile::refuse_second_writer() {

@@ -292,7 +292,7 @@ DTRAIN_DEFINED PendingCheckpoint& PendingCheckpoint::operator=(PendingCheckpoint
 }
 
 DTRAIN_DEFINED PendingCheckpoint::~PendingCheckpoint() {
-  if (work_ && finish_) {
+  if (work_ && !work_->has_ended) {  // also where wait() has thrown before the thread ended
     detach_({work_, &work_->has_ended});
   }
 }

@@ -43,7 +43,7 @@ TEST_CASE("a shape takes integers of any types, and refuses one that std::int64_
   const std::vector<float> samples(5);
   enum { columns = 3 };
   CHECK(Shape{samples.size(), columns, 2U, short{4}} == Shape{5, 3, 2, 4});
-  CHECK(Shape{std::integral_constant<int, 7>{}} == Shape{7});
+  CHECK(Shape{std::integral_constant<int, 7>{}, std::integral_constant<std::size_t, 7>{}} == Shape{7, 7});
   CHECK_THROWS_WITH((Shape{0, SIZE_MAX}), "extent 18446744073709551615 of a shape is negative or makes it too large");
   CHECK_THROWS_WITH((Shape{std::size_t{INT64_MAX} + 1}),
                     "extent 9223372036854775808 of a shape is negative or makes it too large");
@@ -54,7 +54,15 @@ template <class... N>
 constexpr bool is_shape = requires(N... numbers) {
   Shape{numbers...};
 };
+template <class N>
+struct Counted {
+  operator N() const { return 7; }
+};
+__extension__ using Wide = __int128;
+
 static_assert(is_shape<int, std::size_t> && !is_shape<int, double> && !is_shape<float*>);
+static_assert(is_shape<Counted<std::size_t>> && !is_shape<Counted<double>>, "a double would lose its fraction");
+static_assert(!is_shape<Wide>, "its upper half would be lost");
 
 TEST_CASE("a view of host memory reads and writes that memory") {
   std::vector<float> values(6, 1.0F);

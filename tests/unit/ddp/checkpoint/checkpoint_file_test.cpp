@@ -442,7 +442,7 @@ TEST_CASE_FIXTURE(TemporaryFile,
   }
   CHECK_ERROR(frozen.commit(), dtrain::Errc::refused, "another process has replaced it meanwhile");
   CHECK(file_content(path) == "new");
-  CHECK_FALSE(exists(path + ".part.1"));
+  CHECK_FALSE(exists(path + ".part.attempt-1"));
 }
 
 TEST_CASE_FIXTURE(TemporaryFile, "a file of an attempt that has failed replaces nothing, and leaves nothing") {
@@ -453,7 +453,7 @@ TEST_CASE_FIXTURE(TemporaryFile, "a file of an attempt that has failed replaces 
   failed->report({dtrain::CauseKind::lost, 2, "host", "killed"});
   CHECK_THROWS_AS(file.commit(), dtrain::JobFailed);
   CHECK(file_content(path) == "before");
-  CHECK_FALSE(exists(path + ".part.3"));
+  CHECK_FALSE(exists(path + ".part.attempt-3"));
 }
 
 TEST_CASE_FIXTURE(TemporaryFile, "a writer stops when its attempt has failed") {
@@ -462,21 +462,45 @@ TEST_CASE_FIXTURE(TemporaryFile, "a writer stops when its attempt has failed") {
   file.write(std::vector<std::byte>(10));
   failure->set({dtrain::CauseKind::lost, 1, "a", "killed"});
   CHECK_THROWS_AS(file.write(std::vector<std::byte>(10)), dtrain::PeerLost);
-  CHECK_FALSE(exists(path + ".part.3"));
+  CHECK_FALSE(exists(path + ".part.attempt-3"));
 }
 
 TEST_CASE_FIXTURE(TemporaryFile, "what killed writers of other attempts have left is removed, and nothing else") {
   const auto living = std::make_shared<dtrain::FailureLatch>();
   const AtomicFile frozen(path, {2, living});
-  for (const char* const part : {".part.1", ".part.3", ".part.17", ".part.5x"}) {
-    put(path + part, "half");
-  }
-  AtomicFile file(path, {4, living});
-  CHECK_FALSE(exists(path + ".part.1"));
-  CHECK_FALSE(exists(path + ".part.3"));
-  CHECK_FALSE(exists(path + ".part.17"));  // of an earlier job
-  CHECK(exists(path + ".part.5x"));
-  CHECK(exists(path + ".part.2"));
+  const auto with = [this](const char* ending) { return path + ".part" + ending; };
+  const auto killed = {".attempt-1", ".attempt-3", ".attempt-17"};  // the last of an earlier job
+  const auto of_others = {".10", ".001", ".attempt-5x", ".attempt-05", ".attempt-"};
+  for (const auto& endings : {killed, of_others})
+    for (const char* const ending : endings)
+      put(with(ending), "half");
+  const AtomicFile file(path, {4, living});
+  for (const char* const ending : killed)
+    CHECK_FALSE(exists(with(ending)));
+  for (const char* const ending : of_others)
+    CHECK(exists(with(ending)));
+  CHECK(exists(with(".attempt-2")));
+}
+
+TEST_CASE_FIXTURE(TemporaryFile,
+                  "a writer that continues after its attempt has failed removes no other writer's file") {
+  put(path + ".part.attempt-3", "half");
+  const auto failed = std::make_shared<dtrain::FailureLatch>();
+  failed->report({dtrain::CauseKind::lost, 1, "a", "killed"});
+  CHECK_THROWS_AS(AtomicFile(path, {2, failed}), dtrain::PeerLost);
+  CHECK(exists(path + ".part.attempt-3"));
+}
+
+TEST_CASE_FIXTURE(TemporaryFile, "where locks are refused, no writer removes the file of another attempt") {
+  put(path + ".part.attempt-3", "half");
+  const int code = support::in_child([&] {
+    if (!support::deny_call(SYS_flock, ENOSYS)) return 77;
+    AtomicFile(path, {4, std::make_shared<dtrain::FailureLatch>()}).commit();
+    return 0;
+  });
+  if (code == 77) return dtrain_test::skip("this machine installs no seccomp filter");
+  CHECK(code == 0);
+  CHECK(exists(path + ".part.attempt-3"));
 }
 
 TEST_CASE_FIXTURE(TemporaryFile, "without fsync, a write that fails when the file is closed is an error") {
