@@ -96,8 +96,10 @@ class FormationServer final : public WorkerConnections, private FormationSink {
   /// @}
 
  private:
-  using WorkerSession = ServedSession<FormationServer>;
-  friend WorkerSession;
+  struct WorkerSession final : ServedSession<FormationServer> {
+    using ServedSession::ServedSession;
+  };
+  friend ServedSession<FormationServer>;
 
   /// Event of an attempt's JobServer. It is handled in the loop's next turn, since its callbacks may open no job.
   struct AttemptEvent {
