@@ -2321,12 +2321,13 @@ class Shape {
   /// One extent, from an integer of any type, such as a container's size().
   class Integer {
    public:
+    /// @param number or an object that converts to an integer, of at most 64 bits
     /// @throws Error (invalid_argument) for a number beyond std::int64_t
-    template <class N>
-    requires(std::is_convertible_v<N, std::int64_t> && !std::is_floating_point_v<N>) constexpr Integer(N number)
-        : value_(static_cast<std::int64_t>(number)) {
-      if constexpr (std::is_unsigned_v<N>) {
-        if (value_ < 0) refuse(number);
+    template <class N, class Promoted = decltype(+std::declval<N&>())>
+    requires(std::is_integral_v<Promoted> && sizeof(Promoted) <= sizeof(std::int64_t)) constexpr Integer(N number)
+        : value_(static_cast<std::int64_t>(+number)) {
+      if constexpr (std::is_unsigned_v<Promoted>) {
+        if (value_ < 0) refuse(+number);
       }
     }
     constexpr std::int64_t value() const noexcept { return value_; }
@@ -4364,6 +4365,12 @@ class LoopThread {
   /// For objects that may outlive this one.
   const std::shared_ptr<LoopHandle>& handle() const noexcept { return handle_; }
 
+  /// Ends the thread: every task is cancelled, and every later call throws. Blocking. Threads: as the destruction.
+  void end() noexcept {
+    loop_->stop();
+    thread_.join();
+  }
+
   /// LoopHandle::run_blocking.
   template <class Make>
   auto run_blocking(Make&& make, Deadline deadline, std::string_view doing = "running a task") {
@@ -4491,7 +4498,7 @@ DTRAIN_DEFINED LoopThread::LoopThread()
 }
 
 DTRAIN_DEFINED LoopThread::~LoopThread() {
-  loop_->stop();
+  end();
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -7733,6 +7740,13 @@ struct Limits {
                                           ///< before it could read that it had joined
 };
 
+/// How often a client of a server sends a heartbeat: 0.5 s, or longer for more than 5000 clients, so that about 10,000
+/// heartbeats a second arrive at most; at most a quarter of the liveness time.
+inline std::chrono::milliseconds heartbeat_interval(const Limits& limits, int clients) noexcept {
+  const std::chrono::milliseconds wanted(std::max(500, clients / 10));
+  return std::max(std::chrono::milliseconds(1), std::min(wanted, limits.liveness / 4));
+}
+
 /// The time as a frame has it.
 inline std::uint32_t wire_milliseconds(std::chrono::milliseconds time) noexcept {
   return static_cast<std::uint32_t>(std::min(time, std::chrono::milliseconds(0xffffffffU)).count());
@@ -8935,13 +8949,19 @@ class ControlPlane {
   /// Ends the session without leaving, as the destructor.
   void close() noexcept;
 
+  /// close(), and ends the control thread. Later calls of the store throw.
+  void end() noexcept {
+    close();
+    thread_.end();
+  }
+
  private:
   bool run_blocking(async::Task<bool> task, Deadline deadline, const char* doing);
   async::Task<bool> join(const ControlPlaneOptions& options, const HostIdentity& host, Deadline deadline);
   void open_store(std::vector<net::Listener> listeners, const ControlPlaneOptions& options, const HostIdentity& host,
                   Deadline join_deadline, StoreAddress& address);
   async::Task<bool> leave_all(Deadline deadline);
-  async::Task<bool> end(bool ends_store);
+  async::Task<bool> end_session(bool ends_store);
   void install_reporter();
 
   std::shared_ptr<FailureLatch> failure_;
@@ -23580,12 +23600,16 @@ class GradientBindingRegistry {
   struct KeptMemory {
     std::vector<const void*> addresses;  ///< the wrapper's addresses that are not bound again
     std::shared_ptr<const void> memory;
+    bool outlives_job = false;  ///< the model is known to live as long as the job
+    bool is_earlier = false;    ///< of an earlier registry
   };
   /// Later calls of keep() take effect. @param earlier take_memory() of the previous attempt's registry
   void start_keeping(std::vector<KeptMemory> earlier);
-  std::vector<KeptMemory> take_memory();
+  /// @param all_are_wrapped whether a model of an earlier registry that was not bound again is gone, unless it is known
+  /// to outlive the job
+  std::vector<KeptMemory> take_memory(bool all_are_wrapped);
   /// Keeps the memory of a wrapper, and drops what its addresses were bound to before.
-  void keep(const void* owner, std::shared_ptr<const void> memory);
+  void keep(const void* owner, std::shared_ptr<const void> memory, bool outlives_job);
   /// @}
 
  private:
@@ -23607,7 +23631,9 @@ class GradientBinding {
   /// @returns false if another owner has the address
   bool add(const void* address) { return registry_->add(address, this); }
   /// @param memory where the gradients lie
-  void keep(std::shared_ptr<const void> memory) { registry_->keep(this, std::move(memory)); }
+  void keep(std::shared_ptr<const void> memory, bool outlives_job) {
+    registry_->keep(this, std::move(memory), outlives_job);
+  }
 
  private:
   std::shared_ptr<GradientBindingRegistry> registry_;
@@ -23631,19 +23657,27 @@ DTRAIN_DEFINED void GradientBindingRegistry::start_keeping(std::vector<KeptMemor
   const std::lock_guard lock(mutex_);
   keeps_ = true;
   kept_ = std::move(earlier);
+  for (KeptMemory& each : kept_) {
+    each.is_earlier = true;
+  }
 }
 
-DTRAIN_DEFINED std::vector<GradientBindingRegistry::KeptMemory> GradientBindingRegistry::take_memory() {
+DTRAIN_DEFINED std::vector<GradientBindingRegistry::KeptMemory> GradientBindingRegistry::take_memory(
+    bool all_are_wrapped) {
   const std::lock_guard lock(mutex_);
+  std::erase_if(kept_, [all_are_wrapped](const KeptMemory& each) {
+    return all_are_wrapped && each.is_earlier && !each.outlives_job;
+  });
   return std::exchange(kept_, {});
 }
 
-DTRAIN_DEFINED void GradientBindingRegistry::keep(const void* owner, std::shared_ptr<const void> memory) {
+DTRAIN_DEFINED void GradientBindingRegistry::keep(const void* owner, std::shared_ptr<const void> memory,
+                                                  bool outlives_job) {
   const std::lock_guard lock(mutex_);
   if (!keeps_) {
     return;
   }
-  KeptMemory added{{}, std::move(memory)};
+  KeptMemory added{{}, std::move(memory), outlives_job};
   for (const auto& [address, of] : owners_) {
     if (of != owner) {
       continue;
@@ -23679,6 +23713,13 @@ using StoreEntries = std::vector<std::pair<std::string, std::string>>;
 /// Blocking: until the store has the entries. @throws the job's first cause; Error (timeout)
 using WaitUntilSet = std::function<void(Deadline)>;
 
+/// Facts of a wrapped model that an elastic job reads at a commit. Threads: the one that drives steps.
+struct WrappedModel {
+  std::vector<TensorView> weights;  ///< compared where a worker has received the state
+  int no_sync_depth = 0;            ///< number of live NoSync objects
+  bool has_unreduced = false;       ///< steps under no_sync() came after the last one that reduces
+};
+
 /// A group without its policy's types, for code that is no template: agreement, planners, reports of failures.
 /// GroupState has the typed members. Threads: any.
 class GroupHandle {
@@ -23703,9 +23744,10 @@ class GroupHandle {
   /// Whether the tensor is known to have equal values on all ranks: an elastic job has transferred the state that it is
   /// part of.
   virtual bool is_equal_on_all_ranks(const TensorView&) const noexcept { return false; }
-  /// Adds the weights of a wrapped model, as long as the list exists. An elastic job compares them in an attempt in
-  /// which a worker has received the state.
-  virtual void add_weights(std::weak_ptr<const std::vector<TensorView>>) const {}
+  /// Whether the tensor is part of the state that an elastic job keeps, and so outlives the job.
+  virtual bool is_kept(const TensorView&) const noexcept { return false; }
+  /// Adds a wrapped model, for as long as the pointer is shared.
+  virtual void add_wrapped(std::weak_ptr<const WrappedModel>) const {}
 
   virtual backend::StoreRef store_ref() const = 0;
   virtual WaitUntilSet set_in_background(StoreEntries entries) const = 0;
@@ -23793,13 +23835,13 @@ class RankContext {
   void add(Closable& channel);
   void remove(Closable& channel) noexcept;
 
-  /// Whether the tensor lies in one of equal_tensors, as a whole.
-  bool is_equal_on_all_ranks(const TensorView& tensor) const noexcept;
+  /// Whether the tensor lies in one of kept_tensors, as a whole.
+  bool is_kept(const TensorView& tensor) const noexcept;
 
   void leave_blocking();
 
-  /// Ends everything of an attempt that has failed, also where a handle on its groups is kept. Blocking: as the
-  /// destructor.
+  /// Ends everything of an attempt that has failed, the control thread too, also where a handle on its groups is kept.
+  /// Blocking: as the destructor. Threads: none but the control thread.
   void end_attempt() noexcept;
 
  private:
@@ -23814,11 +23856,13 @@ class RankContext {
   const std::shared_ptr<PendingWeights> pending_weights;
   /// @name Facts of an attempt of an elastic job, which the program's thread sets
   /// @{
-  std::uint64_t elastic_attempt = 0;      ///< its number; 0: the job is not elastic
-  std::vector<TensorView> equal_tensors;  ///< have equal values on all ranks when the attempt begins
-  std::vector<std::weak_ptr<const std::vector<TensorView>>> wrapped;  ///< GroupHandle::add_weights
-  std::atomic<std::thread::id> committing_thread{};  ///< its calls are refused: the state is half written
-                                                     /// @}
+  std::uint64_t elastic_attempt = 0;  ///< its number; 0: the job is not elastic
+  std::vector<TensorView> kept_tensors;
+  bool kept_are_equal = false;  ///< they have equal values on all ranks
+  std::vector<std::weak_ptr<const WrappedModel>> wrapped;
+  std::vector<std::shared_ptr<const std::atomic<bool>>> detached;  ///< ddp::DetachThread
+  std::atomic<std::thread::id> committing_thread{};                ///< its calls are refused: the state is half written
+                                                                   /// @}
 
  private:
   void close_channels() noexcept;
@@ -23844,6 +23888,9 @@ struct RequiredSettings {
   Accumulate accumulate;
   std::string algorithms;
 };
+
+/// For rendezvous::first_difference: RequiredSettings, and those of the process.
+std::string settings_text(const rendezvous::ControlPlaneOptions& worker, const RequiredSettings& required);
 
 /// Collective, blocking: joins the job as the rank that `worker` describes. @param pre_join null if there is none
 /// @throws as ControlPlane
@@ -23984,8 +24031,8 @@ DTRAIN_DEFINED WaitUntilSet RankContext::set_in_background(const rendezvous::Sto
   return [setting](Deadline deadline) { setting->wait(deadline); };
 }
 
-DTRAIN_DEFINED bool RankContext::is_equal_on_all_ranks(const TensorView& tensor) const noexcept {
-  return std::any_of(equal_tensors.begin(), equal_tensors.end(), [&tensor](const TensorView& each) {
+DTRAIN_DEFINED bool RankContext::is_kept(const TensorView& tensor) const noexcept {
+  return std::any_of(kept_tensors.begin(), kept_tensors.end(), [&tensor](const TensorView& each) {
     return tensor.data >= each.data && tensor.data + tensor.bytes() <= each.data + each.bytes();
   });
 }
@@ -23997,7 +24044,7 @@ DTRAIN_DEFINED void RankContext::leave_blocking() {
 
 DTRAIN_DEFINED void RankContext::end_attempt() noexcept {
   close_channels();
-  control_plane.close();
+  control_plane.end();
 }
 
 DTRAIN_DEFINED void RankContext::close_channels() noexcept {
@@ -24022,6 +24069,16 @@ DTRAIN_DEFINED Cause RankContext::exception_cause(std::string text, std::optiona
   return {CauseKind::exception, self.rank, self.host, std::move(text)};
 }
 
+DTRAIN_DEFINED std::string settings_text(const rendezvous::ControlPlaneOptions& worker,
+                                         const RequiredSettings& required) {
+  rendezvous::JobSettings settings;
+  settings.add("launcher", required.launcher).add("backend", required.backend).add("topology", required.topology);
+  settings.add("DTRAIN_TIMEOUT_SECONDS", number_text(std::chrono::duration<double>(worker.timeout).count()));
+  settings.add("GroupOptions::accumulate", name(required.accumulate));
+  settings.add("GroupOptions::algorithms", required.algorithms);
+  return settings.text();
+}
+
 DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::ControlPlaneOptions& worker,
                                                               PreJoin pre_join, const RequiredSettings& required) {
   rendezvous::ControlPlaneOptions self = worker;
@@ -24029,12 +24086,7 @@ DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::
   if (pre_join != nullptr) {
     base = pre_join(self.identity, self.secret, Deadline::after(self.timeout));
   }
-  rendezvous::JobSettings settings;
-  settings.add("launcher", required.launcher).add("backend", required.backend).add("topology", required.topology);
-  settings.add("DTRAIN_TIMEOUT_SECONDS", number_text(std::chrono::duration<double>(self.timeout).count()));
-  settings.add("GroupOptions::accumulate", name(required.accumulate));
-  settings.add("GroupOptions::algorithms", required.algorithms);
-  self.settings = settings.text();
+  self.settings = settings_text(self, required);
   return {new RankContext(self, std::move(base)), rendezvous::OffThreadDeleter()};
 }
 
@@ -24071,6 +24123,12 @@ using group::GroupOptions;
 
 namespace DTRAIN_NAMESPACE::group {
 
+template <class P>
+RequiredSettings required_settings(const GroupOptions& options) {
+  return {P::Launcher::name(), P::Backend::name(), P::Topology::name(), options.accumulate,
+          to_string(options.algorithms)};
+}
+
 /// The part of a GroupState that is compiled once. Threads: as GroupState.
 class GroupStateBase : public RankContext::Closable,
                        public GroupHandle,
@@ -24097,10 +24155,11 @@ class GroupStateBase : public RankContext::Closable,
   }
   std::uint64_t elastic_attempt() const noexcept final { return rank_context_->elastic_attempt; }
   bool is_equal_on_all_ranks(const TensorView& tensor) const noexcept final {
-    return rank_context_->is_equal_on_all_ranks(tensor);
+    return rank_context_->kept_are_equal && is_kept(tensor);
   }
-  void add_weights(std::weak_ptr<const std::vector<TensorView>> weights) const final {
-    rank_context_->wrapped.push_back(std::move(weights));
+  bool is_kept(const TensorView& tensor) const noexcept final { return rank_context_->is_kept(tensor); }
+  void add_wrapped(std::weak_ptr<const WrappedModel> model) const final {
+    rank_context_->wrapped.push_back(std::move(model));
   }
   void start_pending() const noexcept final { rank_context_->streams->run_unattended(); }
 
@@ -24782,11 +24841,16 @@ namespace detail {
 /// links in a circle, unchanged.
 std::string behind_link(const std::string& path);
 
+/// The files whose paths begin with `beginning`, in its folder.
+std::vector<std::string> files_that_begin(const std::string& beginning);
+
 }  // namespace detail
 
 /// The attempt of an elastic job in which a file is written. A writer may be stopped (SIGSTOP) while the next attempt
 /// writes the same file: it must neither lock that attempt out nor replace the newer file when it continues.
 struct WritingAttempt {
+  static WritingAttempt of(const group::GroupHandle& group) { return {group.elastic_attempt(), group.failure()}; }
+
   std::uint64_t number = 0;                       ///< 0: the job is not elastic
   std::shared_ptr<const FailureLatch> failure{};  ///< that of the attempt
 };
@@ -24800,9 +24864,10 @@ struct WritingAttempt {
 /// its owner's next writer removes.
 /// - A writer locks PATH.part until its end, so that two writers do not mix their bytes. On a file system without locks
 ///   a second writer replaces PATH.part, and commit() of the first one throws Error (refused).
-/// - In an elastic job the file is PATH.part.ATTEMPT, and commit() throws the attempt's cause once the attempt has
-/// failed, and Error (refused) if another writer has replaced `path` meanwhile. The file of a killed writer is
-/// removed by a writer of a later attempt of the job. Blocking: the file system. Threads: one.
+/// - In an elastic job the file is PATH.part.attempt-NUMBER. write() and commit() throw the attempt's cause once the
+/// attempt has failed; commit() throws Error (refused) if another writer has replaced `path` meanwhile. A later writer
+/// of an elastic job removes the file of a killed one, whatever its attempt, if the file system has locks, which show
+/// that nobody writes it. Blocking: the file system. Threads: one.
 class AtomicFile {
  public:
   /// @throws Error (the system's code) naming the file; (invalid_argument) for a folder, a device or a pipe; (refused)
@@ -24828,6 +24893,9 @@ class AtomicFile {
   /// Bounds the retries: collisions are rare, but a file system with inconsistent views of a file would repeat them.
   static constexpr int most_tries = 100;
 
+  /// After as many bytes a writer sees whether its attempt has failed.
+  static constexpr std::size_t most_at_once = std::size_t{16} << 20;
+
   /// Rejects other than regular files: as root, renaming would replace /dev/null by a file.
   void inspect_replaced();
 
@@ -24838,17 +24906,21 @@ class AtomicFile {
   /// removed, to be created with its final permissions
   bool narrow();
 
-  /// Removes what killed writers of earlier attempts have left.
-  void remove_earlier_parts();
+  /// Removes what killed writers of other attempts, also of earlier jobs, have left. @throws the cause if the attempt
+  /// has failed: then the other files may be those of a later one
+  void remove_other_parts();
 
   /// @throws as commit() in an elastic job whose later attempts may have written the file
   void require_latest();
 
-  /// Removes a killed writer's PATH.part. It is not reused: a process that has it open could read or write new content.
-  void remove_leftover();
+  void throw_if_attempt_failed();
 
-  /// @returns false if another process holds the lock. Without locks in the file system, every writer succeeds.
-  static bool lock(const Descriptor& file) noexcept;
+  /// Removes a killed writer's PATH.part. It is not reused: a process that has it open could read or write new content.
+  /// @param needs_lock leave the file on a file system without locks, where nothing shows whether its writer lives
+  void remove_leftover(bool needs_lock);
+
+  /// @returns false if another process holds the lock; !needs_lock for a file system without locks
+  static bool lock(const Descriptor& file, bool needs_lock) noexcept;
 
   [[noreturn]] void refuse_second_writer();
 
@@ -28944,6 +29016,9 @@ bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work wo
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// Takes a thread that still runs, or else joins it by destroying the pointer. @param thread whether it has ended
+using DetachThread = std::function<void(std::shared_ptr<const std::atomic<bool>> thread)>;
+
 namespace detail {
 
 /// @throws Error (disagreement) or JobFailed if a rank's tensors differ from rank 0's in name, shape or device
@@ -28987,10 +29062,17 @@ void resize_bytes_blocking(const Group& group, std::span<const NamedTensor> tens
   }
 }
 
+/// For the thread of a checkpoint that is dropped after the attempt of an elastic job has failed: the next attempt does
+/// not wait for it.
 template <class Group>
-WritingAttempt writing_attempt(const Group& group) {
-  const auto& handle = *group::GroupAccess::of(group).handle();
-  return {handle.elastic_attempt(), handle.failure()};
+DetachThread detach_thread(const Group& group) {
+  const std::weak_ptr<group::RankContext> weak = group::GroupAccess::of(group).rank_context();
+  return [weak](std::shared_ptr<const std::atomic<bool>> thread) {
+    const std::shared_ptr<group::RankContext> context = weak.lock();
+    if (context && context->elastic_attempt != 0 && context->control_plane.failure()->failed()) {
+      context->detached.push_back(std::move(thread));
+    }
+  };
 }
 
 /// The barrier of save_checkpoint. A rank that does not come may have skipped the call by `if (rank == 0)`.
@@ -29032,7 +29114,8 @@ void save_checkpoint(const Group& group, const std::string& path, std::span<cons
   detail::barrier_of_save(group, path);
   detail::wait_for_weights(group, tensors);
   static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
-    write_checkpoint_file(path, tensors, tensor_access(group), detail::writing_attempt(group));
+    write_checkpoint_file(path, tensors, tensor_access(group),
+                          WritingAttempt::of(*group::GroupAccess::of(group).handle()));
     return true;
   }));
 }
@@ -29092,13 +29175,16 @@ class PendingCheckpoint {
   /// @param write runs on a separate thread
   /// @param finish collective, in wait(): `finish(require_written)`, whose argument waits for the thread and throws the
   /// exception of `write`
-  PendingCheckpoint(std::function<void()> write, std::function<void(const std::function<void()>&)> finish);
+  /// @param detach gets the thread where wait() was not called
+  PendingCheckpoint(std::function<void()> write, std::function<void(const std::function<void()>&)> finish,
+                    DetachThread detach);
   PendingCheckpoint(PendingCheckpoint&&) noexcept = default;
   /// Blocking: as the destructor of the checkpoint that is replaced.
-  PendingCheckpoint& operator=(PendingCheckpoint&&) noexcept = default;
+  PendingCheckpoint& operator=(PendingCheckpoint&& other) noexcept;
 
-  /// Blocking: until this rank's part is written. Without wait() it is not known whether the checkpoint is whole.
-  ~PendingCheckpoint() = default;
+  /// Blocking: until this rank's part is written, but not in an elastic job whose attempt has failed. Without wait() it
+  /// is not known whether the checkpoint is whole.
+  ~PendingCheckpoint();
 
   /// Collective, blocking: until the checkpoint is on the disk, without a time limit while the writing ranks are alive.
   /// Ranks with several pending checkpoints wait for them in the same order. A second call returns at once.
@@ -29108,11 +29194,13 @@ class PendingCheckpoint {
  private:
   struct Writing {
     std::exception_ptr failure;
+    std::atomic<bool> has_ended{false};
     async::JoiningThread thread;  ///< last: destroyed, and so joined, first
   };
 
   std::function<void(const std::function<void()>&)> finish_;
-  std::unique_ptr<Writing> work_;
+  DetachThread detach_;
+  std::shared_ptr<Writing> work_;
 };
 
 /// Saves in the background, as save_checkpoint: the call returns when rank 0 has copied the tensors, and a thread
@@ -29128,15 +29216,19 @@ template <class Group>
   detail::wait_for_weights(group, tensors);
   const auto copy = std::make_shared<TensorSnapshot>();
   if (group.rank() == 0) *copy = TensorSnapshot(tensors, tensor_access(group));
-  const auto write = [copy, path, attempt = detail::writing_attempt(group), writes = group.rank() == 0] {
+  const auto write = [copy, path, attempt = WritingAttempt::of(*group::GroupAccess::of(group).handle()),
+                      writes = group.rank() == 0] {
     if (writes) copy->write(path, attempt);
   };
-  return PendingCheckpoint(write, [group, path](const std::function<void()>& require_written) {
-    static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
-      require_written();
-      return true;
-    }));
-  });
+  return PendingCheckpoint(
+      write,
+      [group, path](const std::function<void()>& require_written) {
+        static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
+          require_written();
+          return true;
+        }));
+      },
+      detail::detach_thread(group));
 }
 
 #if DTRAIN_DEFINITIONS
@@ -29163,15 +29255,31 @@ DTRAIN_DEFINED void TensorSnapshot::write(const std::string& path, WritingAttemp
 }
 
 DTRAIN_DEFINED PendingCheckpoint::PendingCheckpoint(std::function<void()> write,
-                                                    std::function<void(const std::function<void()>&)> finish)
-    : finish_(std::move(finish)), work_(std::make_unique<Writing>()) {
+                                                    std::function<void(const std::function<void()>&)> finish,
+                                                    DetachThread detach)
+    : finish_(std::move(finish)), detach_(std::move(detach)), work_(std::make_shared<Writing>()) {
   work_->thread = async::start_thread("a thread to write a checkpoint", [work = work_.get(), write = std::move(write)] {
     try {
       write();
     } catch (...) {
       work->failure = std::current_exception();
     }
+    work->has_ended = true;
   });
+}
+
+DTRAIN_DEFINED PendingCheckpoint& PendingCheckpoint::operator=(PendingCheckpoint&& other) noexcept {
+  PendingCheckpoint former(std::move(*this));
+  finish_ = std::move(other.finish_);
+  detach_ = std::move(other.detach_);
+  work_ = std::move(other.work_);
+  return *this;
+}
+
+DTRAIN_DEFINED PendingCheckpoint::~PendingCheckpoint() {
+  if (work_ && !work_->has_ended) {  // also where wait() has thrown before the thread ended
+    detach_({work_, &work_->has_ended});
+  }
 }
 
 DTRAIN_DEFINED void PendingCheckpoint::wait() {
@@ -29226,10 +29334,13 @@ std::optional<RankTimeline> parse_rank_timeline(int rank, std::string_view bytes
 /// One trace process for each rank, with four rows: steps, ready gradients, buckets from launch to start, and
 /// reductions. One event a line. Times count from the earliest record.
 /// @param parameters names, in the order of parameters(); a missing name is replaced by its index
-std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters = {});
+/// @param attempt of an elastic job, which the names of the processes then have; 0: the job is not elastic
+std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters = {},
+                          std::uint64_t attempt = 0);
 
 /// Writes the trace to a file. Blocking: the file system. @throws as AtomicFile
-void write_trace(const std::string& path, std::span<const RankTimeline> ranks, std::span<const std::string> parameters);
+void write_trace(const std::string& path, std::span<const RankTimeline> ranks, std::span<const std::string> parameters,
+                 WritingAttempt attempt);
 
 /// A time of this rank plus `offset` is rank 0's time, to within `uncertainty`. Offset and uncertainty are 0 if the
 /// ranks share a host, because the processes of a host share the clock.
@@ -29302,7 +29413,8 @@ ClockOffset clock_offset_blocking(const Store& store, int rank, int world_size, 
 
 /// Rank 0 writes the records of all ranks (DistributedDataParallel::records) to `path` as a trace for Perfetto and
 /// chrome://tracing, on rank 0's clock. The clock offsets of ranks on other hosts are estimated now; the trace contains
-/// their uncertainty. Beyond max_timeline_bytes each rank's latest records are kept.
+/// their uncertainty. Beyond max_timeline_bytes each rank's latest records are kept. In an elastic job the records are
+/// those of the present attempt, whose number is in the trace; name a file for each (Elastic::attempt) to keep all.
 /// Collective, blocking: until rank 0 has written the file.
 /// @param parameters names of the gradients, in the order of parameters(); rank 0's are used
 /// @throws Error on every rank, with the same sentence, if the file cannot be written; the job's first cause
@@ -29337,7 +29449,7 @@ void write_timeline(const Group& group, const std::string& path, std::vector<Ste
       if (!timeline) throw_error(Errc::protocol, "the timeline of rank {} cannot be read", {rank});
       all.push_back(*std::move(timeline));
     }
-    write_trace(path, all, parameters);
+    write_trace(path, all, parameters, WritingAttempt::of(*group::GroupAccess::of(group).handle()));
     return true;
   }));
 }
@@ -29362,13 +29474,14 @@ class Trace {
  public:
   using Time = StepRecord::Clock::time_point;
 
-  explicit Trace(Time origin) : origin_(origin) {}
+  Trace(Time origin, std::uint64_t attempt)
+      : origin_(origin), of_attempt_(attempt == 0 ? "" : format_text(", attempt {}", {attempt})) {}
 
   void add(const RankTimeline& rank, std::span<const std::string> parameters) {
     process_ = rank.rank;
     offset_ = rank.clock_offset;
     open_.clear();
-    name("process_name", 0, format_text("rank {} on {}", {rank.rank, rank.host}));
+    name("process_name", 0, format_text("rank {} on {}{}", {rank.rank, rank.host, of_attempt_}));
     constexpr const char* rows[] = {"step", "gradient ready", "launched, not started", "reduce"};
     for (int row = 0; row < 4; ++row) {
       name("thread_name", row, rows[row]);
@@ -29438,6 +29551,7 @@ class Trace {
   static std::string of_step(std::uint64_t step) { return ",\"args\":{\"step\":" + std::to_string(step) + "}"; }
 
   Time origin_;
+  std::string of_attempt_;
   std::string text_;
   int process_ = 0;
   std::chrono::nanoseconds offset_{};
@@ -29457,8 +29571,9 @@ inline StepRecord::Clock::time_point earliest(std::span<const RankTimeline> rank
 
 }  // namespace detail
 
-DTRAIN_DEFINED std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters) {
-  detail::Trace trace(detail::earliest(ranks));
+DTRAIN_DEFINED std::string timeline_json(std::span<const RankTimeline> ranks, std::span<const std::string> parameters,
+                                         std::uint64_t attempt) {
+  detail::Trace trace(detail::earliest(ranks), attempt);
   std::string clocks;
   for (const RankTimeline& rank : ranks) {
     trace.add(rank, parameters);
@@ -29473,9 +29588,9 @@ DTRAIN_DEFINED std::string timeline_json(std::span<const RankTimeline> ranks, st
 }
 
 DTRAIN_DEFINED void write_trace(const std::string& path, std::span<const RankTimeline> ranks,
-                                std::span<const std::string> parameters) {
-  const std::string text = timeline_json(ranks, parameters);
-  AtomicFile file(path);
+                                std::span<const std::string> parameters, WritingAttempt attempt) {
+  const std::string text = timeline_json(ranks, parameters, attempt.number);
+  AtomicFile file(path, std::move(attempt));
   file.write(std::as_bytes(std::span(text)));
   file.commit();
 }
@@ -33372,14 +33487,13 @@ struct Driver {
   void drop_callbacks() noexcept;
 
   typename Backend::StreamOwner stream;
-  std::string prefix;                                      ///< of this wrapper's keys in the store
-  std::vector<Parameter> parameters;                       ///< as the model had them at the construction
-  ReadValue read_value;                                    ///< empty: values stay where they are
-  std::shared_ptr<const std::vector<TensorView>> weights;  ///< GroupHandle::add_weights
+  std::string prefix;                 ///< of this wrapper's keys in the store
+  std::vector<Parameter> parameters;  ///< as the model had them at the construction
+  ReadValue read_value;               ///< empty: values stay where they are
+  std::shared_ptr<group::WrappedModel> wrapped = std::make_shared<group::WrappedModel>();
   std::unique_ptr<group::GradientBinding> gradient_binding;
   std::unique_ptr<Reducer<Communicator>> reducer;
   std::optional<Accumulation> accumulation;
-  int no_sync_depth = 0;  ///< number of live NoSync objects
   const char* why_nothing_is_hidden = nullptr;
   bool program_drives_steps = false;  ///< ReducerStatistics::program_drives_steps
 
@@ -33400,6 +33514,7 @@ Driver<Backend, Group>::~Driver() = default;
 template <class Backend, class Group>
 void Driver<Backend, Group>::drop_callbacks() noexcept {
   gradient_binding.reset();
+  wrapped.reset();
   if (reducer) reducer->drop_callbacks();
 }
 
@@ -33429,9 +33544,9 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   std::vector<TensorView> values;
   std::transform(parameters.begin(), parameters.end(), std::back_inserter(values),
                  [](const Parameter& parameter) { return parameter.value; });
-  if (handle->is_elastic() && !read_value) {
-    weights = std::make_shared<const std::vector<TensorView>>(values);
-    handle->add_weights(weights);
+  if (handle->is_elastic()) {
+    if (!read_value) wrapped->weights = values;
+    handle->add_wrapped(wrapped);
   }
   values.insert(values.begin(), model.buffers.begin(), model.buffers.end());
   std::erase_if(values, [&](const TensorView& each) { return handle->is_equal_on_all_ranks(each); });
@@ -33462,7 +33577,12 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   for (std::size_t i = 0; model.bind_gradient && i < parameters.size(); ++i) {
     model.bind_gradient(i, reducer->bind(i));
   }
-  if (gradient_binding) gradient_binding->keep(reducer->gradient_memory());
+  if (gradient_binding) {
+    gradient_binding->keep(reducer->gradient_memory(),
+                           std::any_of(parameters.begin(), parameters.end(), [&handle](const Parameter& parameter) {
+                             return handle->is_kept(parameter.value);
+                           }));
+  }
   reducer->remember_addresses();
   why_nothing_is_hidden = start_progress(stream, options.progress, members.local_world_size);
 }
@@ -34236,7 +34356,8 @@ template <class Group, class R, class C, class Stage>
   save->copy();
   return PendingCheckpoint(
       [save] { save->write(); },
-      [save, group](const std::function<void()>& require_written) { save->finish(group, require_written); });
+      [save, group](const std::function<void()>& require_written) { save->finish(group, require_written); },
+      detail::detach_thread(group));
 }
 
 /// Loads the tensors, as load_checkpoint(group, path, tensors), and the optimizer's state. Every rank reads its share
@@ -34413,7 +34534,11 @@ class ElasticWorker {
 
   /// Blocking: until the job has finished. @returns the exit code of the last call
   /// @throws this worker's own error; JobFailed where the job has ended; FinishedElsewhere
-  int run(AttemptBody& body);
+  /// @param settings group::settings_text: a worker with others is refused
+  int run(AttemptBody& body, const std::string& settings);
+
+  /// Tells the job's store the error with which this worker ends. Blocking: 2 s at most.
+  void report_blocking(const std::string& error) noexcept;
 
   /// Before train(). @throws as KeptState::keep, and Error (invalid_argument) later
   void keep(std::vector<ddp::NamedTensor> tensors, bool copies);
@@ -34435,11 +34560,13 @@ class ElasticWorker {
 
  private:
   void require_function(const char* caller) const;
+  void require_step() const;
   void begin_commit();
   void end_commit();
-  rendezvous::Announce announce() const;
+  rendezvous::Announce announce(const std::string& settings) const;
   std::uint64_t weights_digest() const;
-  bool is_own_error(group::RankContext* context, const std::exception_ptr& error) const;
+  bool is_own_error(group::RankContext* context, const std::exception_ptr& error, const std::string& text) const;
+  void end(group::RankContext& context);
 
   const launch::RankProcess& process_;
   KeptState state_;
@@ -34451,11 +34578,12 @@ class ElasticWorker {
   bool is_torn_ = false;
   group::RankContext* context_ = nullptr;  ///< of the present attempt
   std::vector<group::GradientBindingRegistry::KeptMemory> gradients_;
+  std::vector<std::shared_ptr<const std::atomic<bool>>> detached_;  ///< ddp::DetachThread, of earlier attempts
   std::unique_ptr<rendezvous::FormationClient> client_;
 };
 
 /// Runs a worker's program. Errors become a line on stderr and an exit code, as those of run().
-int run_worker(const launch::RankProcess& process, int (*call)(void* program, ElasticWorker& worker), void* program);
+int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program);
 
 }  // namespace DTRAIN_NAMESPACE::elastic
 
@@ -34639,10 +34767,7 @@ class ProcessGroup : public group::Collectives<ProcessGroup<P>, group::GroupStat
                     Deadline deadline) { return P::Backend::pre_join_blocking(identity, secret, deadline); };
     }
     return ProcessGroup(
-        State::of_all_ranks(group::join_job_blocking(worker, pre_join,
-                                                     {P::Launcher::name(), P::Backend::name(), P::Topology::name(),
-                                                      options.accumulate, to_string(options.algorithms)}),
-                            options));
+        State::of_all_ranks(group::join_job_blocking(worker, pre_join, group::required_settings<P>(options)), options));
   }
 
   /// Rank and size within this group. Failure causes and log lines name ranks of the job: members().rank_in_job().
@@ -34894,10 +35019,10 @@ class DistributedDataParallel {
   /// Scope in which steps reduce nothing: backward passes add to this rank's own gradients, and the next step outside
   /// the scope reduces the sum. Every rank has the scope around the same steps. The divisor stays the number of ranks:
   /// for the mean over k passes, scale each loss by 1/k.
-  ddp::NoSync no_sync() { return ddp::NoSync(std::shared_ptr<int>(driver_, &driver_->no_sync_depth)); }
+  ddp::NoSync no_sync() { return ddp::NoSync({driver_->wrapped, &driver_->wrapped->no_sync_depth}); }
 
   /// Whether backward() reduces: outside the scope of every NoSync.
-  bool reduces() const noexcept { return driver_->no_sync_depth == 0; }
+  bool reduces() const noexcept { return driver_->wrapped->no_sync_depth == 0; }
 
   /// Statistics of this rank; ddp::to_string formats them as a line.
   ddp::ReducerStatistics statistics() const noexcept {
@@ -34987,11 +35112,14 @@ class DistributedDataParallel {
 
   Step begin(const char* caller, StepOptions options) {
     group::GroupAccess::of(group_).rank_context()->require_may_block();
-    if (driver_->no_sync_depth > 0) {
+    if (!reduces()) {
       driver_->reducer->throw_if_unusable(caller);
+      driver_->wrapped->has_unreduced = true;
       return driver_->accumulation->begin();
     }
-    return driver_->reducer->begin(caller, options);
+    Step step = driver_->reducer->begin(caller, options);
+    driver_->wrapped->has_unreduced = false;
+    return step;
   }
 
   template <class R, class Stage, class I>
@@ -35003,6 +35131,7 @@ class DistributedDataParallel {
     }
     group::GroupAccess::of(group_).rank_context()->require_may_block();
     Step step = driver_->reducer->begin(caller, {}, &optimizer.work());
+    driver_->wrapped->has_unreduced = false;
     optimizer.inspect_with(std::move(inspect));
     or_report([&] { optimizer.renew_values(); });
     return step;
@@ -35093,13 +35222,14 @@ inline int as_exit_code(long long code) noexcept {
   return code != 0 && (code & 0xff) == 0 ? exit_code_exception : static_cast<int>(code);
 }
 
-template <class P, GroupBody<P> Body>
-int call_body(Body& body, ProcessGroup<P> group, Arguments arguments) {
+/// @param job a group, or an Elastic
+template <class Body, class Job>
+int call_body(Body& body, Job job, Arguments arguments) {
   const auto call = [&]() -> decltype(auto) {
-    if constexpr (std::invocable<Body, ProcessGroup<P>, Arguments>) {
-      return std::invoke(body, std::move(group), arguments);
+    if constexpr (std::invocable<Body&, Job, Arguments>) {
+      return std::invoke(body, std::move(job), arguments);
     } else {
-      return std::invoke(body, std::move(group));
+      return std::invoke(body, std::move(job));
     }
   };
   using Result = decltype(call());
@@ -35126,7 +35256,7 @@ class PolicyRankBody final : public group::RankBody {
     group_.emplace(ProcessGroup<P>::join(process_, options_));
     return *group::GroupAccess::of(*group_).rank_context();
   }
-  int call_body() override { return detail::call_body<P>(body_, *group_, process_.arguments()); }
+  int call_body() override { return detail::call_body(body_, *group_, process_.arguments()); }
 
  private:
   const launch::RankProcess& process_;
@@ -35228,11 +35358,16 @@ class Elastic {
                   "dtrain: train(function) calls function(group) with a dtrain::ProcessGroup<Policy>: write "
                   "[&](dtrain::ProcessGroup<Policy> group) { ... }");
     if constexpr (std::invocable<F&, ProcessGroup<P>>) {
+      // A function that could also take Arguments gets none: those are the body's.
+      const auto call = [&function](ProcessGroup<P> group) -> decltype(auto) {
+        return std::invoke(function, std::move(group));
+      };
+      using Call = decltype(call);
       if (worker_->is_elastic()) {
-        AttemptOfPolicy<F> attempt(function, *options_);
-        return worker_->run(attempt);
+        AttemptOfPolicy<Call> attempt(call, *options_);
+        return worker_->run(attempt, group::settings_text(worker_->process(), group::required_settings<P>(*options_)));
       }
-      FixedJob<F> job(worker_->process(), function, *options_);
+      detail::PolicyRankBody<P, Call> job(worker_->process(), call, *options_);
       return group::run_rank(worker_->process().identity.rank, job);
     } else {
       return exit_code_exception;
@@ -35244,6 +35379,7 @@ class Elastic {
 
   /// Runs `write()`, which writes what is kept, such as the optimizer's step: from then on the step is done. No
   /// message. If `write` throws, the state is torn, and this worker ends. It must call nothing of dtrain.
+  /// @throws Error (invalid_argument), before `write`, under no_sync(), or before its gradients are reduced
   template <std::invocable W>
   void commit(W&& write) const {
     worker_->commit(std::forward<W>(write));
@@ -35263,16 +35399,6 @@ class Elastic {
 
  private:
   template <class F>
-  static int call(F& function, const ProcessGroup<P>& group) {
-    if constexpr (std::is_void_v<std::invoke_result_t<F&, ProcessGroup<P>>>) {
-      std::invoke(function, group);
-      return 0;
-    } else {
-      return detail::as_exit_code(static_cast<long long>(std::invoke(function, group)));
-    }
-  }
-
-  template <class F>
   class AttemptOfPolicy final : public elastic::AttemptBody {
    public:
     AttemptOfPolicy(F& function, const GroupOptions& options) : function_(function), options_(options) {}
@@ -35285,29 +35411,10 @@ class Elastic {
                   const rendezvous::TrainingProgress& own) override {
       elastic::transfer_state(*group_, state, assignment, own);
     }
-    int call() override { return Elastic::call(function_, *group_); }
+    int call() override { return detail::call_body(function_, *group_, {}); }
     void drop() noexcept override { group_.reset(); }
 
    private:
-    F& function_;
-    const GroupOptions& options_;
-    std::optional<ProcessGroup<P>> group_;
-  };
-
-  template <class F>
-  class FixedJob final : public group::RankBody {
-   public:
-    FixedJob(const launch::RankProcess& process, F& function, const GroupOptions& options)
-        : process_(process), function_(function), options_(options) {}
-
-    group::RankContext& join_job() override {
-      group_.emplace(ProcessGroup<P>::join(process_, options_));
-      return *group::GroupAccess::of(*group_).rank_context();
-    }
-    int call_body() override { return Elastic::call(function_, *group_); }
-
-   private:
-    const launch::RankProcess& process_;
     F& function_;
     const GroupOptions& options_;
     std::optional<ProcessGroup<P>> group_;
@@ -35326,30 +35433,9 @@ launch::RunElasticJob job_runner() {
 
 template <class P, class Body>
 int run_program(const launch::RankProcess& process, Body& body, const GroupOptions& options) {
-  struct Program {
-    const launch::RankProcess& process;
-    Body& body;
-    const GroupOptions& options;
-  };
-  Program program{process, body, options};
-  const auto call = [](void* of, ElasticWorker& worker) -> int {
-    Program& self = *static_cast<Program*>(of);
-    const Elastic<P> job(worker, self.options);
-    const auto invoke = [&self, &job]() -> decltype(auto) {
-      if constexpr (std::invocable<Body&, Elastic<P>, Arguments>) {
-        return std::invoke(self.body, job, self.process.arguments());
-      } else {
-        return std::invoke(self.body, job);
-      }
-    };
-    if constexpr (std::is_void_v<decltype(invoke())>) {
-      invoke();
-      return 0;
-    } else {
-      return dtrain::detail::as_exit_code(static_cast<long long>(invoke()));
-    }
-  };
-  return run_worker(process, call, &program);
+  return run_worker(process, [&](ElasticWorker& worker) {
+    return dtrain::detail::call_body(body, Elastic<P>(worker, options), process.arguments());
+  });
 }
 
 }  // namespace elastic
@@ -41371,29 +41457,6 @@ class FailureHistory {
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
-// ---- dtrain/rendezvous/formation/formation_options.hpp
-
-/// @file
-/// Formation options: sizes and waiting times of an elastic job. The launcher sets them, FormationState applies them.
-
-namespace DTRAIN_NAMESPACE::rendezvous {
-
-struct FormationOptions {
-  int min_workers = 1;  ///< an attempt with fewer workers does not form
-  int max_workers = 1;  ///< further workers wait
-
-  std::chrono::milliseconds first_formation{30000};    ///< for workers up to max_workers, once min_workers are there
-  std::chrono::milliseconds rejoin_timeout{60000};     ///< for a rank to leave a failed attempt, and to join the next
-  std::chrono::milliseconds reconnect_timeout{10000};  ///< for a rank whose connection has ended
-  std::chrono::milliseconds wait_timeout{600000};      ///< for min_workers, or for a worker that has the state
-  std::chrono::milliseconds collect{1000};             ///< from the first newcomer to the end of the attempt
-  std::chrono::milliseconds least_resize_gap{1000};    ///< between two attempts that newcomers end
-  std::chrono::seconds longest_bar{60};  ///< for newcomers of a host, one of which broke an attempt before a commit
-  int attempts_without_commit = 10;      ///< so many in a row end the job
-};
-
-}  // namespace DTRAIN_NAMESPACE::rendezvous
-
 // ---- dtrain/rendezvous/membership/host_identity.hpp
 
 /// @file
@@ -41778,8 +41841,9 @@ inline std::optional<std::variant<Hello, Refused>> decode_hello(std::span<const 
 ///   Committed                    ->              once an attempt, after the first step that it has committed there
 ///   Finished                     ->              its function has returned in this attempt
 ///                                <-      Finished    on all ranks of the attempt: the job has finished
-/// Announce -> its attempt has failed, and the worker has destroyed what belonged to it
+///   Announce                     ->              its attempt has failed, and the worker has ended all of it
 ///                                <-      Assignment, Finished, or Failure: the job's cause
+///   FailureReport                ->              the worker ends with this error; the store closes the connection
 ///   Heartbeat                    <->
 ///
 /// After the end of a connection the worker connects and announces itself again.
@@ -41791,9 +41855,8 @@ struct Announce {
 
   static constexpr MessageKind message_kind = MessageKind::announce;
   WorkerId worker;
-  std::string host;           ///< host name, for error sentences
-  std::uint64_t job = 0;      ///< Assignment::job; 0 before the first
-  std::uint64_t attempt = 0;  ///< the worker's last attempt; 0: it had no Assignment yet
+  std::string host;       ///< host name, for error sentences
+  std::uint64_t job = 0;  ///< Assignment::job; 0 before the first
   TrainingProgress progress;
   std::string settings;  ///< lines "name=value" that are equal on all workers (membership/membership.hpp)
   Proof proof{};         ///< of the first Announce of a connection
@@ -41824,7 +41887,6 @@ inline void fields(Serializer& of, Announce& message) {
   of.number(message.worker.nonce);
   of.text(message.host, max_name_bytes);
   of.number(message.job);
-  of.number(message.attempt);
   fields(of, message.progress);
   of.raw_text(message.settings, max_settings_bytes);
   of.bytes(message.proof);
@@ -41851,16 +41913,10 @@ inline void fields(Serializer& of, Finished& message) {
 /// @}
 
 /// From a worker to the store, once the store has accepted its first Announce.
-using FromWorker = std::variant<Announce, Committed, Finished>;
+using FromWorker = std::variant<Announce, Committed, Finished, FailureReport>;
 
 /// From the store to a worker.
 using ToWorker = std::variant<Assignment, Finished, Failure, Refused>;
-
-/// The first Announce of a connection; nullopt if the frame is another, or does not follow the protocol.
-inline std::optional<Announce> decode_announce(std::span<const std::byte> frame) {
-  std::optional<std::variant<Announce>> message = decode<std::variant<Announce>>(frame);
-  return message ? std::optional<Announce>(std::get<Announce>(std::move(*message))) : std::nullopt;
-}
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
@@ -41893,6 +41949,7 @@ struct Worker {
   std::uint64_t attempt = 0;            ///< the last one that it was a rank of
   TrainingProgress progress;            ///< as the worker announced it
   TrainingProgress source;              ///< of its last attempt
+  std::string error;                    ///< with which it ends; empty: none is known
   std::uint64_t order = 0;              ///< position of its announcement
   Deadline::Clock::time_point since{};  ///< its announcement, its exclusion, or the end of its connection
 };
@@ -41951,7 +42008,53 @@ class FormationWorkers {
   }
 
   /// Why a process is no worker of this job, or its Announce is impossible.
-  std::optional<Refused> refusal_of(const Announce& message, std::uint64_t job) const {
+  std::optional<Refused> refusal_of(const Announce& message, std::uint64_t job) {
+    std::optional<Refused> refused = difference_of(message, job);
+    if (refused) {
+      refused_ = {message.worker, refused->sentence};
+    }
+    return refused;
+  }
+
+  /// Why a process cannot go on: its own error, or the refusal that it got; empty: neither is known.
+  std::string error_of(const std::string& host_id, std::int64_t process) const {
+    const Worker* const found = find(host_id, process);
+    const bool is_refused = found == nullptr && refused_.first.process == process && refused_.first.host_id == host_id;
+    return found != nullptr ? found->error : is_refused ? refused_.second : std::string();
+  }
+
+  /// Adds a worker that is not refused.
+  Worker& add(const Announce& message) {
+    workers_.push_back(std::make_unique<Worker>());
+    Worker& worker = *workers_.back();
+    worker.id = message.worker;
+    worker.host = message.host;
+    settings_ = message.settings;  // those of the others, if there are any
+    return worker;
+  }
+
+  /// Drops a worker that was never a rank: otherwise each process that connects would take memory. A worker that has
+  /// reported its error stays until its process has ended.
+  void forget_if_unknown(const Worker& worker) {
+    if (worker.attempt == 0 && worker.connection == 0 && worker.error.empty()) {
+      std::erase_if(workers_, [&](const auto& each) { return each.get() == &worker; });
+    }
+  }
+
+  /// Sets the ranks of the next attempt, in order. Drops workers that are gone.
+  void set_members(std::vector<Worker*> members) {
+    for (Worker* each : members_) {
+      each->is_member = false;
+    }
+    std::erase_if(workers_, [](const auto& each) { return each->standing == Standing::gone; });
+    members_ = std::move(members);
+    for (Worker* each : members_) {
+      each->is_member = true;
+    }
+  }
+
+ private:
+  std::optional<Refused> difference_of(const Announce& message, std::uint64_t job) const {
     if (message.job != 0 && message.job != job) {
       return Refused{"it is a worker of another job, whose store was at this address before; end it", true};
     }
@@ -41975,36 +42078,6 @@ class FormationWorkers {
     return std::nullopt;
   }
 
-  /// Adds a worker that is not refused.
-  Worker& add(const Announce& message) {
-    workers_.push_back(std::make_unique<Worker>());
-    Worker& worker = *workers_.back();
-    worker.id = message.worker;
-    worker.host = message.host;
-    settings_ = message.settings;  // equal to those of the other workers
-    return worker;
-  }
-
-  /// Drops a worker that was never a rank: otherwise each process that connects would take memory.
-  void forget_if_unknown(const Worker& worker) {
-    if (worker.attempt == 0 && worker.connection == 0) {
-      std::erase_if(workers_, [&](const auto& each) { return each.get() == &worker; });
-    }
-  }
-
-  /// Sets the ranks of the next attempt, in order. Drops workers that are gone.
-  void set_members(std::vector<Worker*> members) {
-    for (Worker* each : members_) {
-      each->is_member = false;
-    }
-    std::erase_if(workers_, [](const auto& each) { return each->standing == Standing::gone; });
-    members_ = std::move(members);
-    for (Worker* each : members_) {
-      each->is_member = true;
-    }
-  }
-
- private:
   template <class Holds>
   Worker* find_that(Holds holds) const {
     for (const std::unique_ptr<Worker>& each : workers_) {
@@ -42015,7 +42088,8 @@ class FormationWorkers {
     return nullptr;
   }
 
-  std::string settings_;  ///< of all workers
+  std::string settings_;                      ///< of all workers
+  std::pair<WorkerId, std::string> refused_;  ///< the last worker that was refused, and why
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<Worker*> members_;
 };
@@ -42042,34 +42116,26 @@ class NewcomerBars {
 
   /// Bars the host for 1 s, and each further time twice as long.
   void add(const std::string& host_id, std::chrono::seconds longest, Instant now) {
-    auto found = std::find_if(bars_.begin(), bars_.end(), [&](const Bar& each) { return each.host_id == host_id; });
-    if (found == bars_.end()) {
-      bars_.push_back({host_id, now, std::chrono::seconds(0)});
-      found = bars_.end() - 1;
-    }
-    found->time = std::clamp(2 * found->time, std::chrono::seconds(1), longest);
-    found->until = now + found->time;
+    Bar& bar = bars_[host_id];
+    bar.time = std::clamp(2 * bar.time, std::chrono::seconds(1), longest);
+    bar.until = now + bar.time;
   }
   void clear() noexcept { bars_.clear(); }
 
   /// When the worker may become a rank; nullopt: now.
   std::optional<Instant> until(const Worker& worker, Instant now) const {
-    for (const Bar& each : bars_) {
-      if (!worker.progress.has_trained() && each.host_id == worker.id.host_id && each.until > now) {
-        return each.until;
-      }
-    }
-    return std::nullopt;
+    const auto found = bars_.find(worker.id.host_id);
+    const bool is_barred = found != bars_.end() && !worker.progress.has_trained() && found->second.until > now;
+    return is_barred ? std::optional(found->second.until) : std::nullopt;
   }
 
  private:
   struct Bar {
-    std::string host_id;
     Instant until{};
     std::chrono::seconds time{0};
   };
 
-  std::vector<Bar> bars_;
+  std::map<std::string, Bar> bars_;  ///< by host id
 };
 
 }  // namespace DTRAIN_NAMESPACE::rendezvous
@@ -42077,22 +42143,33 @@ class NewcomerBars {
 // ---- dtrain/rendezvous/formation/formation_sink.hpp
 
 /// @file
-/// FormationSink: interface by which a formation opens attempts and sends messages. FormationState calls it,
-/// FormationServer implements it.
+/// FormationOptions and FormationSink: sizes and waiting times of an elastic job, which the launcher sets, and the
+/// interface by which a formation opens attempts and sends messages. FormationState uses both.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
+
+struct FormationOptions {
+  int min_workers = 1;  ///< an attempt with fewer workers does not form
+  int max_workers = 1;  ///< further workers wait
+
+  std::chrono::milliseconds first_formation{30000};    ///< for workers up to max_workers, once min_workers are there
+  std::chrono::milliseconds rejoin_timeout{60000};     ///< for a rank to leave a failed attempt, and to join the next
+  std::chrono::milliseconds reconnect_timeout{10000};  ///< for a rank whose connection has ended
+  std::chrono::milliseconds wait_timeout{600000};      ///< for min_workers, or for a worker that has the state
+  std::chrono::milliseconds collect{1000};             ///< from the first newcomer to the end of the attempt
+  std::chrono::milliseconds least_resize_gap{1000};    ///< between two attempts that newcomers end
+  std::chrono::seconds longest_bar{60};  ///< for newcomers of a host, one of which broke an attempt before a commit
+  int attempts_without_commit = 10;      ///< so many in a row end the job
+};
 
 /// FormationState calls the sink while it changes: none of these functions calls the state back.
 class FormationSink {
  public:
-  /// Opens an attempt, in place of the last one.
-  virtual void open_attempt(std::uint64_t attempt, int world_size) = 0;
+  /// Opens an attempt, in place of the last one. @returns why it could not; the job then ends
+  virtual std::optional<Cause> open_attempt(std::uint64_t attempt, int world_size) = 0;
   /// Fails the attempt that was opened last. The state counts it as failed from now on.
   virtual void fail_attempt(const Cause& cause) = 0;
-  virtual void send(ConnectionId connection, const Assignment& message) = 0;
-  virtual void send(ConnectionId connection, const Finished& message) = 0;
-  /// Sends the cause to the connection's worker: the job has ended without success.
-  virtual void send(ConnectionId connection, const Failure& message) = 0;
+  virtual void send(ConnectionId connection, const ToWorker& message) = 0;
   virtual void close(ConnectionId connection) = 0;
   /// The job is over. @param cause why it has failed; null: it has finished
   virtual void on_end(const Cause* cause) = 0;
@@ -42126,8 +42203,7 @@ class FormationState {
  public:
   using Instant = Deadline::Clock::time_point;
 
-  /// @param sink outlives the state
-  /// @param job random number of the job
+  /// @param sink outlives the state @param job random number of the job
   FormationState(FormationSink& sink, const FormationOptions& options, std::uint64_t job)
       : sink_(sink), options_(options), job_(job), history_(options.attempts_without_commit) {}
   FormationState(const FormationState&) = delete;
@@ -42138,16 +42214,12 @@ class FormationState {
   /// A worker announces itself on a connection that has proved the secret, for the first time or again.
   /// @returns why the worker is refused; nullopt if it waits now, or was answered
   std::optional<Refused> announce(ConnectionId connection, const Announce& message, Instant now) {
-    if (cause_) {
-      sink_.send(connection, Failure{*cause_});
-      return std::nullopt;
-    }
-    if (std::optional<Refused> refused = workers_.refusal_of(message, job_)) {
+    if (std::optional<Refused> refused = cause_ ? std::nullopt : workers_.refusal_of(message, job_)) {
       return refused;
     }
     Worker* worker = workers_.find(message.worker);
     if (is_over_) {
-      sink_.send(connection, Finished{attempt_, worker != nullptr && worker->is_member});
+      sink_.send(connection, end_of(worker));
       return std::nullopt;
     }
     const Worker* const owner = workers_.find(connection);
@@ -42162,9 +42234,10 @@ class FormationState {
       worker->connection = connection;
     }
     if (worker->standing == Standing::assigned && worker->is_member && !failed_) {
-      fail(loss_of(*worker, "it has given up the attempt"), now);
+      fail(loss_of(*worker, "it has left the attempt"), now);
     }
     worker->standing = Standing::waiting;
+    worker->error.clear();
     worker->progress = message.progress;
     if (message.progress.attempt == attempt_ && message.progress.steps > source_.steps) {
       note_commit();
@@ -42178,7 +42251,7 @@ class FormationState {
   /// A rank has committed its first step in an attempt.
   void committed(ConnectionId connection, const Committed& message, Instant now) {
     const Worker* worker = workers_.find(connection);
-    if (worker == nullptr || !worker->is_member || message.attempt != attempt_ || is_over()) {
+    if (worker == nullptr || !worker->is_member || message.attempt != attempt_ || is_over_) {
       return;
     }
     note_commit();
@@ -42204,13 +42277,7 @@ class FormationState {
     }
     worker->has_finished = true;
     if (std::all_of(members().begin(), members().end(), [](const Worker* each) { return each->has_finished; })) {
-      is_over_ = true;
-      sink_.on_end(nullptr);
-      for (const std::unique_ptr<Worker>& each : workers_.all()) {
-        if (each->connection != 0) {
-          sink_.send(each->connection, Finished{attempt_, each->is_member});
-        }
-      }
+      end({});
     }
     settle(now);
   }
@@ -42228,22 +42295,18 @@ class FormationState {
     } else if (worker->standing == Standing::waiting) {
       worker->standing = Standing::assigned;  // expected again
     } else if (!is_complete_ && !failed_) {
-      fail(loss_of(*worker, "its connection ended while the attempt was joining"), now);
+      fail(loss_of(*worker, "its connection ended while the ranks were joining"), now);
     }
     settle(now);
   }
 
   /// A worker has sent nothing for the liveness time.
   void silent(ConnectionId connection, const std::string& how, Instant now) {
-    Worker* worker = workers_.find(connection);
-    if (worker == nullptr) {
-      return;
-    }
-    if (worker->is_member && worker->standing == Standing::assigned && !failed_ && !is_over_) {
-      fail(loss_of(*worker, how), now);
-    }
-    exclude(*worker, now);
-    settle(now);
+    lose(workers_.find(connection), CauseKind::lost, how, now);
+  }
+  /// A worker ends with this error.
+  void reported(ConnectionId connection, const std::string& error, Instant now) {
+    lose(workers_.find(connection), CauseKind::exception, error, now);
   }
 
   /// All ranks of the attempt have joined it.
@@ -42257,7 +42320,7 @@ class FormationState {
 
   /// The attempt has failed, by the first cause that its store received.
   void failed(std::uint64_t attempt, const Cause& cause, Instant now) {
-    if (attempt != attempt_ || failed_ || is_over_ || cause_) {
+    if (attempt != attempt_ || failed_ || is_over_) {
       return;
     }
     Worker* const origin = workers_.member(cause.rank);
@@ -42273,14 +42336,17 @@ class FormationState {
   void process_ended(const std::string& host_id, std::int64_t process, int exit_code, const std::string& how,
                      Instant now) {
     Worker* const worker = workers_.find(host_id, process);
+    const std::string error = workers_.error_of(host_id, process);
+    const std::string text = error.empty() ? how : format_text("{}: {}", {how, error});
     if (exit_code == exit_code_usage && !history_.has_committed()) {
-      end(worker == nullptr ? Cause{CauseKind::lost, -1, {}, how} : loss_of(*worker, how));
+      end(worker == nullptr ? Cause{CauseKind::lost, -1, {}, text} : loss_of(*worker, text));
     }
     if (worker != nullptr) {
       close(*worker);
       worker->standing = Standing::gone;
-      if (worker->is_member && !failed_ && !is_over()) {
-        fail(loss_of(*worker, how), now);
+      worker->error.clear();
+      if (worker->is_member && !failed_ && !is_over_) {
+        fail(loss_of(*worker, text), now);
       }
       workers_.forget_if_unknown(*worker);
     }
@@ -42298,19 +42364,17 @@ class FormationState {
 
   /// When on_time() is due; nullopt if only another event changes the state.
   const std::optional<Instant>& next() const noexcept { return next_; }
-
   std::uint64_t attempt() const noexcept { return attempt_; }
-  /// The worker of a process that is not known to have ended; null: there is none.
-  const Worker* worker(const std::string& host_id, std::int64_t process) const {
-    return workers_.find(host_id, process);
-  }
-  const std::vector<Worker*>& members() const noexcept { return workers_.members(); }
-  bool is_over() const noexcept { return is_over_ || cause_; }
-
+  const FormationWorkers& workers() const noexcept { return workers_; }
+  bool is_over() const noexcept { return is_over_; }
+  /// Why the job has ended without success.
+  const std::optional<Cause>& cause() const noexcept { return cause_; }
   /// The clause of what the formation waits for; empty if no formation is under way.
   const std::string& waits_for() const noexcept { return waits_; }
 
  private:
+  const std::vector<Worker*>& members() const noexcept { return workers_.members(); }
+
   void close(Worker& worker) {
     if (worker.connection != 0) {
       sink_.close(std::exchange(worker.connection, 0));
@@ -42323,6 +42387,18 @@ class FormationState {
     worker.standing = Standing::excluded;
     worker.since = now;
     workers_.forget_if_unknown(worker);
+  }
+
+  void lose(Worker* worker, CauseKind kind, const std::string& text, Instant now) {
+    if (worker == nullptr) {
+      return;
+    }
+    worker->error = kind == CauseKind::exception ? text : worker->error;
+    if (worker->is_member && worker->standing == Standing::assigned && !failed_ && !is_over_) {
+      fail({kind, worker->rank, worker->host, text}, now);
+    }
+    exclude(*worker, now);
+    settle(now);
   }
 
   void note_commit() {
@@ -42348,31 +42424,37 @@ class FormationState {
     }
   }
 
-  void end(const Cause& cause) {
-    if (cause_ || is_over_) {
+  /// @param cause nothing: the job has finished
+  void end(std::optional<Cause> cause) {
+    if (std::exchange(is_over_, true)) {
       return;
     }
-    cause_ = cause;
-    sink_.on_end(&cause);
+    cause_ = std::move(cause);
+    sink_.on_end(cause_ ? &*cause_ : nullptr);
     for (const std::unique_ptr<Worker>& each : workers_.all()) {
       if (each->connection != 0) {
-        sink_.send(each->connection, Failure{cause});
+        sink_.send(each->connection, end_of(each.get()));
       }
     }
+  }
+
+  ToWorker end_of(const Worker* worker) const {
+    const bool is_member = worker != nullptr && worker->is_member;
+    return cause_ ? ToWorker(Failure{*cause_}) : ToWorker(Finished{attempt_, is_member});
   }
 
   void settle(Instant now) {
     next_.reset();
     waits_.clear();
-    if (cause_ || is_over_) {
+    if (is_over_) {
       return;
     }
     if (attempt_ != 0 && !failed_) {
       return resize(now);
     }
-    wait_for_members(now);
+    const bool waits = wait_for_members(now);
     std::vector<Worker*> candidates = candidates_at(now);
-    if (!awaits_members_ && may_form(candidates, now)) {
+    if (!waits && may_form(candidates, now)) {
       form(std::move(candidates));
     }
   }
@@ -42385,8 +42467,8 @@ class FormationState {
   }
 
   /// Rule 1.
-  void wait_for_members(Instant now) {
-    awaits_members_ = false;
+  bool wait_for_members(Instant now) {
+    bool waits = false;
     for (Worker* each : members()) {
       if (each->standing != Standing::assigned) {
         continue;
@@ -42396,10 +42478,11 @@ class FormationState {
           (each->connection == 0 && is_due(std::max(each->since, *failed_at_) + options_.reconnect_timeout, now))) {
         exclude(*each, now);
       } else {
-        awaits_members_ = true;
+        waits = true;
         waits_ = format_text("for rank {}, which has not left the failed attempt yet", {each->rank});
       }
     }
+    return waits;
   }
 
   std::vector<Worker*> candidates_at(Instant now) {
@@ -42422,7 +42505,8 @@ class FormationState {
     const auto count = static_cast<int>(candidates.size());
     if (count < options_.min_workers) {
       enough_since_.reset();
-      waits_ = format_text("for workers: fewer than {} are here", {options_.min_workers});
+      waits_ = format_text("for workers: {} {} here, and the job needs {}",
+                           {count, count == 1 ? "is" : "are", options_.min_workers});
       return end_unless_somebody_comes(has_barred_ || workers_.connected() < running_workers_, now), false;
     }
     if (attempt_ == 0 && count < options_.max_workers) {  // they start together
@@ -42431,7 +42515,7 @@ class FormationState {
       return is_due(*enough_since_ + options_.first_formation, now);
     }
     if (!has_state(candidates)) {
-      waits_ = "for a worker that has the state of the training: those that are here have not";
+      waits_ = "for a worker that has the state of the training: no worker that is here has it";
       return end_unless_somebody_comes(workers_.has_excluded(), now), false;
     }
     return true;
@@ -42461,15 +42545,13 @@ class FormationState {
         static_cast<int>(members().size()) >= options_.max_workers) {
       return;
     }
-    Instant from = waiting.front()->since;
-    for (const Worker* each : waiting) {
-      from = std::min(from, each->since);
-    }
+    const Worker* const first = *std::min_element(waiting.begin(), waiting.end(),
+                                                  [](const Worker* a, const Worker* b) { return a->since < b->since; });
     const auto gap = std::max<Deadline::Clock::duration>(options_.least_resize_gap, 20 * pause_);
-    const bool is_collected = is_due(from + options_.collect, now);
+    const bool is_collected = is_due(first->since + options_.collect, now);
     if ((!resized_at_ || is_due(*resized_at_ + gap, now)) && is_collected) {
       resized_at_ = now;
-      fail(Cause{CauseKind::resized, -1, {}, format_text("{} more workers wait", {waiting.size()})}, now);
+      fail({CauseKind::resized, -1, {}, format_text("workers that wait to become ranks: {}", {waiting.size()})}, now);
       settle(now);
     }
   }
@@ -42493,11 +42575,14 @@ class FormationState {
       each->source = source_;
       assignment.receivers += each->progress == source_ ? 0 : 1;
     }
-    sink_.open_attempt(attempt_, assignment.world_size);
+    if (const std::optional<Cause> cause = sink_.open_attempt(attempt_, assignment.world_size)) {
+      failed_ = true;
+      return end(*cause);
+    }
     for (Worker* each : members()) {
-      each->rank = assignment.rank++;
-      sink_.send(each->connection,
-                 Assignment{job_, attempt_, each->rank, assignment.world_size, source_, assignment.receivers});
+      each->rank = assignment.rank;
+      sink_.send(each->connection, assignment);
+      ++assignment.rank;
     }
   }
 
@@ -42514,17 +42599,13 @@ class FormationState {
   std::optional<std::uint64_t> weights_;  ///< digest after the last attempt's first step
   bool failed_ = false;                   ///< the last attempt
   bool is_complete_ = false;              ///< all ranks have joined the last attempt
-  bool awaits_members_ = false;
-  bool has_barred_ = false;  ///< a worker waits that must not be a rank yet
+  bool has_barred_ = false;               ///< a worker waits that must not be a rank yet
   int running_workers_ = std::numeric_limits<int>::max();
-  bool is_over_ = false;        ///< finished
-  std::optional<Cause> cause_;  ///< why the job has ended
+  bool is_over_ = false;
+  std::optional<Cause> cause_;
   std::optional<Instant> failed_at_;
   Deadline::Clock::duration pause_{};  ///< how long all ranks waited when newcomers joined last
-  std::optional<Instant> resized_at_;
-  std::optional<Instant> enough_since_;
-  std::optional<Instant> waiting_since_;
-  std::optional<Instant> next_;
+  std::optional<Instant> resized_at_, enough_since_, waiting_since_, next_;
   std::string waits_;
 };
 
@@ -44130,6 +44211,24 @@ class Session : public std::enable_shared_from_this<Session> {
   async::TaskHandle writing_;
 };
 
+/// For a client: sends heartbeats. Ends if the server sends nothing for the liveness time, in which the time that this
+/// process was stopped or got no processor does not count. Lifetime: the session outlives the task.
+inline async::Task<void> send_heartbeats(async::EventLoop& loop, Session& session, std::chrono::milliseconds every,
+                                         std::chrono::milliseconds liveness) {
+  every = std::max(every, std::chrono::milliseconds(1));
+  liveness = std::max(liveness, std::chrono::milliseconds(1));
+  for (;;) {
+    const Deadline::Clock::time_point before = Deadline::Clock::now();
+    co_await loop.sleep_for(every);
+    const Deadline::Clock::time_point now = Deadline::Clock::now();
+    session.excuse_silence(now - before - every);
+    if (now - session.last_alive() > liveness) {
+      co_return;
+    }
+    session.send_heartbeat();
+  }
+}
+
 }  // namespace DTRAIN_NAMESPACE::rendezvous
 
 // ---- dtrain/rendezvous/client/client_handshake.hpp
@@ -44645,19 +44744,8 @@ class StoreClient final : public std::enable_shared_from_this<StoreClient>, priv
   /// Sends heartbeats, and ends the session if the store sends nothing for the liveness time, in which the time that
   /// this process itself was stopped or got no processor does not count.
   async::Task<void> run_heartbeats(std::chrono::milliseconds every, std::chrono::milliseconds liveness) {
-    every = std::max(every, std::chrono::milliseconds(1));
-    liveness = std::max(liveness, std::chrono::milliseconds(1));
-    for (;;) {
-      const Deadline::Clock::time_point before = Deadline::Clock::now();
-      co_await loop_.sleep_for(every);
-      const Deadline::Clock::time_point now = Deadline::Clock::now();
-      session_->excuse_silence(now - before - every);
-      if (now - session_->last_alive() > liveness) {
-        lose(silence_text(liveness), true);
-        co_return;
-      }
-      session_->send_heartbeat();
-    }
+    co_await send_heartbeats(loop_, *session_, every, liveness);
+    lose(silence_text(liveness), true);
   }
 
   void require_open(const std::string& doing) const {
@@ -45027,7 +45115,7 @@ class FormationClient final : private SessionHandler {
   FormationClient& operator=(const FormationClient&) = delete;
   ~FormationClient();
 
-  using Answer = std::variant<Assignment, Finished>;
+  using Answer = ToWorker;  ///< an Assignment, or Finished
 
   /// Announces this worker, after connecting if there is no connection. Blocking: until the worker gets a rank or the
   /// job has finished; the store bounds this wait, and the client the time in which the store sends nothing.
@@ -45042,6 +45130,10 @@ class FormationClient final : private SessionHandler {
   /// all ranks, the attempt has failed, or the connection has ended.
   /// @returns the end of the job; nullopt: call announce_blocking() next
   std::optional<Finished> finish_blocking(std::uint64_t attempt, FailureLatch& attempt_latch);
+
+  /// Tells the store, if there is a connection, that this worker ends with an error. Blocking: until the store has
+  /// ended the connection, 2 s at most.
+  void report_blocking(const std::string& error) noexcept;
 
  private:
   async::Task<void> send_announce(Announce announce, Deadline deadline);
@@ -45120,10 +45212,7 @@ DTRAIN_DEFINED FormationClient::Answer FormationClient::announce_blocking(const 
     if (const Refused* refused = std::get_if<Refused>(&*answer)) {
       detail::throw_refused(*refused);
     }
-    if (const Assignment* assignment = std::get_if<Assignment>(&*answer)) {
-      return *assignment;
-    }
-    return std::get<Finished>(*answer);
+    return *answer;
   }
 }
 
@@ -45149,6 +45238,15 @@ DTRAIN_DEFINED std::optional<Finished> FormationClient::finish_blocking(std::uin
   const std::optional<ToWorker> answer = take_answer();
   const Finished* const finished = answer ? std::get_if<Finished>(&*answer) : nullptr;
   return finished == nullptr ? std::nullopt : std::optional<Finished>(*finished);
+}
+
+DTRAIN_DEFINED void FormationClient::report_blocking(const std::string& error) noexcept {
+  try {
+    post(encode(FailureReport{{CauseKind::exception, -1, {}, error}}));
+    std::unique_lock lock(mutex_);
+    block_until(changed_, lock, Deadline::after(std::chrono::seconds(2)), [this] { return !is_connected_; });
+  } catch (...) {  // the store sees the end of the connection
+  }
 }
 
 DTRAIN_DEFINED std::optional<ToWorker> FormationClient::take_answer() {
@@ -45217,19 +45315,8 @@ DTRAIN_DEFINED async::Task<void> FormationClient::send_announce(Announce announc
 
 DTRAIN_DEFINED async::Task<void> FormationClient::run_heartbeats(std::chrono::milliseconds every,
                                                                  std::chrono::milliseconds liveness) {
-  every = std::max(every, std::chrono::milliseconds(1));
-  liveness = std::max(liveness, every);
-  for (;;) {
-    const Deadline::Clock::time_point before = Deadline::Clock::now();
-    co_await thread_.loop().sleep_for(every);
-    const Deadline::Clock::time_point now = Deadline::Clock::now();
-    session_->excuse_silence(now - before - every);
-    if (now - session_->last_alive() > liveness) {
-      on_disconnected("the store has sent nothing");
-      co_return;
-    }
-    session_->send_heartbeat();
-  }
+  co_await send_heartbeats(thread_.loop(), *session_, every, liveness);
+  end_connection();
 }
 
 DTRAIN_DEFINED bool FormationClient::on_frame(std::span<const std::byte> frame) {
@@ -45263,9 +45350,61 @@ struct Admission {
   Frame frame{};
 };
 
-/// Sends the messages of its JobState, and detects lost ranks. A rank is lost if its connection ends before it has
-/// left, or if it sends nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes every
-/// session at once. Threads: the loop's.
+/// A session of a server, with its number. Lifetime: the server's; destruction closes the session.
+template <class Server>
+struct ServedSession : SessionHandler {
+  ServedSession(Server& server, SessionId number, std::shared_ptr<Session> connected)
+      : owner(server), id(number), session(std::move(connected)) {}
+  ServedSession(const ServedSession&) = delete;
+  ServedSession& operator=(const ServedSession&) = delete;
+  ~ServedSession() { session->close(); }
+
+  /// @param accepted a frame to send before all others
+  void start(const Limits& limits, std::chrono::milliseconds heartbeat, std::span<const std::byte> accepted) {
+    session->start(*this, {limits.outgoing_bytes, limits.send, true, heartbeat}, accepted);
+  }
+  bool on_frame(std::span<const std::byte> frame) override { return owner.receive_frame(id, frame); }
+  void on_disconnected(const std::string& how) override { owner.disconnected(id, how); }
+
+  Server& owner;
+  SessionId id;
+  std::shared_ptr<Session> session;
+};
+
+/// Accepted, without its proof.
+inline Frame accepted_frame(const Limits& limits, std::chrono::milliseconds heartbeat) {
+  Accepted accepted;
+  accepted.heartbeat_ms = wire_milliseconds(heartbeat);
+  accepted.liveness_ms = wire_milliseconds(limits.liveness);
+  return encode(accepted);
+}
+
+/// Calls `on_silent(id)` for sessions that send nothing for the liveness time, in which the time that this process was
+/// stopped or got no processor does not count. @param sessions std::map of pointers to ServedSessions, by their numbers
+template <class Sessions, class OnSilent>
+async::Task<void> watch_liveness(async::EventLoop& loop, Sessions& sessions, std::chrono::milliseconds liveness,
+                                 OnSilent on_silent) {
+  const std::chrono::milliseconds step = std::max(std::chrono::milliseconds(1), liveness / 8);
+  for (;;) {
+    const Deadline::Clock::time_point before = Deadline::Clock::now();
+    co_await loop.sleep_for(step);
+    const Deadline::Clock::time_point now = Deadline::Clock::now();
+    std::vector<SessionId> silent;
+    for (const auto& [id, served] : sessions) {
+      served->session->excuse_silence(now - before - step);
+      if (served->session->is_open() && now - served->session->last_alive() > liveness) {
+        silent.push_back(id);
+      }
+    }
+    for (const SessionId id : silent) {
+      on_silent(id);
+    }
+  }
+}
+
+/// Sends what its JobState says, and detects lost ranks. A rank is lost if its connection ends before it has left, or
+/// if it sends nothing for the liveness time. Lifetime: the loop outlives it; destroying it closes every session at
+/// once. Threads: the loop's.
 class JobServer final : private JobSink {
  public:
   /// @throws Error (posix) if the system gives no random bytes; Error (invalid_argument) for an impossible world size
@@ -45277,7 +45416,8 @@ class JobServer final : private JobSink {
         over_(loop),
         joined_(loop),
         join_timeout_task_(loop_.spawn(watch_joining())),
-        liveness_task_(loop_.spawn(watch_liveness())) {}
+        liveness_task_(
+            loop_.spawn(watch_liveness(loop, clients_, limits.liveness, [this](SessionId id) { silent(id); }))) {}
   JobServer(const JobServer&) = delete;
   JobServer& operator=(const JobServer&) = delete;
   ~JobServer() = default;
@@ -45333,28 +45473,18 @@ class JobServer final : private JobSink {
   }
   /// Starts an admitted session. @param accepted the frame of its Admission, with its proof
   void start(SessionId id, std::span<const std::byte> accepted) {
-    ClientEntry& client = *clients_.at(id);
-    client.session->start(client, {limits_.outgoing_bytes, limits_.send, true, heartbeat()}, accepted);
+    clients_.at(id)->start(limits_, heartbeat(), accepted);
   }
   void record_refusal(std::string sentence) { job_.record_refusal(std::move(sentence)); }
   /// @}
 
  private:
-  struct ClientEntry final : SessionHandler {
-    ClientEntry(JobServer& server, SessionId session_id, std::shared_ptr<Session> connected)
-        : owner(server), id(session_id), session(std::move(connected)) {}
-    ClientEntry(const ClientEntry&) = delete;
-    ClientEntry& operator=(const ClientEntry&) = delete;
-    ~ClientEntry() { session->close(); }
+  struct ClientEntry final : ServedSession<JobServer> {
+    using ServedSession::ServedSession;
 
-    bool on_frame(std::span<const std::byte> frame) override { return owner.receive_frame(id, frame); }
-    void on_disconnected(const std::string& how) override { owner.disconnected(id, how); }
-
-    JobServer& owner;
-    SessionId id;
-    std::shared_ptr<Session> session;
     async::TaskHandle ending;  ///< detach_after(), while the end of the session is not final
   };
+  friend ServedSession<JobServer>;
 
   static StoreJobOptions checked(StoreJobOptions options) {
     if (options.world_size < 1 || options.world_size > max_world_size) {
@@ -45364,12 +45494,7 @@ class JobServer final : private JobSink {
     return options;
   }
 
-  /// Heartbeat interval: 0.5 s, or longer for more than 5000 ranks, so that about 10,000 heartbeats a second arrive at
-  /// most; at most a quarter of the liveness time.
-  std::chrono::milliseconds heartbeat() const {
-    const std::chrono::milliseconds wanted(std::max(500, options_.world_size / 10));
-    return std::max(std::chrono::milliseconds(1), std::min(wanted, limits_.liveness / 4));
-  }
+  std::chrono::milliseconds heartbeat() const { return heartbeat_interval(limits_, options_.world_size); }
 
   /// A rank has joined. If it times out before the store, its timeout applies to the job, which needs every rank.
   void shorten_join_deadline(std::uint64_t join_timeout_ms) {
@@ -45403,12 +45528,7 @@ class JobServer final : private JobSink {
     }
   }
 
-  Admission accept(SessionId id) const {
-    Accepted accepted;
-    accepted.heartbeat_ms = wire_milliseconds(heartbeat());
-    accepted.liveness_ms = wire_milliseconds(limits_.liveness);
-    return {id, encode(accepted)};
-  }
+  Admission accept(SessionId id) const { return {id, accepted_frame(limits_, heartbeat())}; }
 
   bool receive_frame(SessionId id, std::span<const std::byte> frame) {
     if (!job_.has_joined(id)) {
@@ -45461,25 +45581,12 @@ class JobServer final : private JobSink {
     settle();
   }
 
-  /// Ends sessions that send nothing for the liveness time, in which the time that the store's own process was stopped
-  /// or got no processor does not count.
-  async::Task<void> watch_liveness() {
-    const std::chrono::milliseconds step = std::max(std::chrono::milliseconds(1), limits_.liveness / 8);
-    for (;;) {
-      const Deadline::Clock::time_point before = Deadline::Clock::now();
-      co_await loop_.sleep_for(step);
-      const Deadline::Clock::time_point now = Deadline::Clock::now();
-      std::vector<std::pair<SessionId, bool>> silent;  ///< and whether their sessions are paused
-      for (auto& [id, client] : clients_) {
-        client->session->excuse_silence(now - before - step);
-        if (client->session->is_open() && now - client->session->last_alive() > limits_.liveness) {
-          silent.emplace_back(id, client->session->is_paused());
-        }
-      }
-      for (const auto& [id, is_paused] : silent) {
-        detach(id, is_paused ? format_text("it took nothing for {}", {duration_text(limits_.liveness)})
-                             : silence_text(limits_.liveness));
-      }
+  void silent(SessionId id) {
+    const auto found = clients_.find(id);
+    if (found != clients_.end()) {
+      detach(id, found->second->session->is_paused()
+                     ? format_text("it took nothing for {}", {duration_text(limits_.liveness)})
+                     : silence_text(limits_.liveness));
     }
   }
 
@@ -46400,7 +46507,7 @@ DTRAIN_DEFINED async::Task<bool> ControlPlane::leave_all(Deadline deadline) {
 }
 
 /// Ends the session; if this rank hosts the store, the other ranks get time to receive the cause, or the store ends.
-DTRAIN_DEFINED async::Task<bool> ControlPlane::end(bool ends_store) {
+DTRAIN_DEFINED async::Task<bool> ControlPlane::end_session(bool ends_store) {
   while (session_ != nullptr && !ends_store && session_->is_reporting()) {  // closing would drop unsent reports
     co_await thread_.loop().sleep_for(std::chrono::milliseconds(1));
   }
@@ -46435,7 +46542,7 @@ DTRAIN_DEFINED void ControlPlane::close() noexcept {
   failure_->set_reporter({});
   for (const bool ends_store : {false, true}) {
     try {
-      run_blocking(end(ends_store), Deadline::after(detail::departure_timeout), "closing");
+      run_blocking(end_session(ends_store), Deadline::after(detail::departure_timeout), "closing");
     } catch (...) {  // the loop has ended, and with it every task
     }
   }
@@ -46455,8 +46562,7 @@ namespace DTRAIN_NAMESPACE::rendezvous {
 struct FormationCallbacks {
   std::function<void(std::uint64_t attempt, const std::vector<WorkerId>& ranks)> on_attempt =
       [](std::uint64_t, const std::vector<WorkerId>&) {};
-  std::function<void(const Cause&)> on_failure = [](const Cause&) {};  ///< an attempt has failed
-  std::function<void(const Cause*)> on_end = [](const Cause*) {};      ///< FormationSink::on_end
+  std::function<void()> on_end = [] {};
 };
 
 /// Lifetime: the loop and the store outlive it. Destroying it closes every connection. Threads: the loop's.
@@ -46474,7 +46580,8 @@ class FormationServer final : public WorkerConnections, private FormationSink {
         state_(*this, options, random_number()),
         changed_(loop),
         watch_task_(loop.spawn(watch())),
-        liveness_task_(loop.spawn(watch_liveness())) {
+        liveness_task_(
+            loop.spawn(watch_liveness(loop, connections_, limits.liveness, [this](ConnectionId id) { silent(id); }))) {
     store_.set_workers(this);
   }
   FormationServer(const FormationServer&) = delete;
@@ -46500,8 +46607,9 @@ class FormationServer final : public WorkerConnections, private FormationSink {
   /// @name For the handshake of StoreServer
   /// @{
   Admission admit(std::span<const std::byte> frame, const std::shared_ptr<Session>& session) override {
-    const std::optional<Announce> announce = decode_announce(frame);
-    if (!announce) {
+    const std::optional<FromWorker> message = decode<FromWorker>(frame);
+    const Announce* const announce = message ? std::get_if<Announce>(&*message) : nullptr;
+    if (announce == nullptr) {
       return {};
     }
     const ConnectionId id = ++last_id_;
@@ -46512,32 +46620,18 @@ class FormationServer final : public WorkerConnections, private FormationSink {
       connections_.erase(id);
       return {std::nullopt, encode(*refused)};
     }
-    Accepted accepted;
-    accepted.heartbeat_ms = wire_milliseconds(heartbeat());
-    accepted.liveness_ms = wire_milliseconds(limits_.liveness);
-    return {id, encode(accepted)};
+    return {id, accepted_frame(limits_, heartbeat())};
   }
   void start(SessionId id, std::span<const std::byte> accepted) override {
-    WorkerSession& connection = *connections_.at(id);
-    connection.session->start(connection, {limits_.outgoing_bytes, limits_.send, true, heartbeat()}, accepted);
+    connections_.at(id)->start(limits_, heartbeat(), accepted);
   }
   /// @}
 
  private:
-  struct WorkerSession final : SessionHandler {
-    WorkerSession(FormationServer& server, ConnectionId number, std::shared_ptr<Session> connected)
-        : owner(server), id(number), session(std::move(connected)) {}
-    WorkerSession(const WorkerSession&) = delete;
-    WorkerSession& operator=(const WorkerSession&) = delete;
-    ~WorkerSession() { session->close(); }
-
-    bool on_frame(std::span<const std::byte> frame) override { return owner.receive(id, frame); }
-    void on_disconnected(const std::string&) override { owner.disconnected(id); }
-
-    FormationServer& owner;
-    ConnectionId id;
-    std::shared_ptr<Session> session;
+  struct WorkerSession final : ServedSession<FormationServer> {
+    using ServedSession::ServedSession;
   };
+  friend ServedSession<FormationServer>;
 
   /// Event of an attempt's JobServer. It is handled in the loop's next turn, since its callbacks may open no job.
   struct AttemptEvent {
@@ -46551,21 +46645,21 @@ class FormationServer final : public WorkerConnections, private FormationSink {
     return std::bit_cast<std::uint64_t>(random_bytes<sizeof(std::uint64_t)>()) | 1;  // 0 means none
   }
 
-  std::chrono::milliseconds heartbeat() const {
-    return std::max(std::chrono::milliseconds(1), std::min(std::chrono::milliseconds(500), limits_.liveness / 4));
-  }
+  std::chrono::milliseconds heartbeat() const { return heartbeat_interval(limits_, options_.max_workers); }
 
-  bool receive(ConnectionId id, std::span<const std::byte> frame) {
+  bool receive_frame(ConnectionId id, std::span<const std::byte> frame) {
     const std::optional<FromWorker> message = decode<FromWorker>(frame);
     if (!message) {
       return false;
     }
     if (const Announce* announce = std::get_if<Announce>(&*message)) {
       if (const std::optional<Refused> refused = state_.announce(id, *announce, now())) {
-        send_to(id, *refused);
+        send(id, *refused);
       }
     } else if (const Committed* committed = std::get_if<Committed>(&*message)) {
       state_.committed(id, *committed, now());
+    } else if (const FailureReport* report = std::get_if<FailureReport>(&*message)) {
+      state_.reported(id, report->cause.text, now());
     } else {
       state_.finished(id, std::get<Finished>(*message).attempt, now());
     }
@@ -46573,7 +46667,7 @@ class FormationServer final : public WorkerConnections, private FormationSink {
     return true;
   }
 
-  void disconnected(ConnectionId id) {
+  void disconnected(ConnectionId id, const std::string&) {
     connections_.erase(id);
     state_.disconnected(id, now());
     changed_.set();
@@ -46581,11 +46675,11 @@ class FormationServer final : public WorkerConnections, private FormationSink {
 
   /// Passes the attempts' events and the time to the state.
   async::Task<void> watch() {
+    Deadline notice = Deadline::after(notice_interval);
     for (;;) {
       const std::optional<FormationState::Instant> next = state_.next();
-      const Deadline deadline =
-          next ? Deadline::at(*next) : Deadline::unbounded("each event of the state sets changed_");
-      co_await changed_.wait(deadline);
+      const Deadline due = next ? Deadline::at(*next) : Deadline::unbounded("each event of the state sets changed_");
+      co_await changed_.wait(state_.waits_for().empty() ? due : earlier(due, notice));
       if (next && now() - *next > std::chrono::milliseconds(100)) {
         co_await loop_.sleep_for(std::chrono::milliseconds(100));  // this process was stopped: read messages first
       }
@@ -46597,43 +46691,35 @@ class FormationServer final : public WorkerConnections, private FormationSink {
         }
       }
       state_.on_time(now());
+      const std::string& waits = state_.waits_for();
+      if (!waits.empty() && notice.passed()) {
+        log(LogLevel::warning, format_text("the job waits {}", {waits}));
+      }
+      notice = waits.empty() || notice.passed() ? Deadline::after(notice_interval) : notice;
     }
   }
 
-  /// Ends connections that send nothing for the liveness time, as JobServer does; logs what the formation waits for.
-  async::Task<void> watch_liveness() {
-    const std::chrono::milliseconds step = std::max(std::chrono::milliseconds(1), limits_.liveness / 8);
-    Deadline notice = Deadline::after(notice_interval);
-    for (;;) {
-      const Deadline::Clock::time_point before = Deadline::Clock::now();
-      co_await loop_.sleep_for(step);
-      const Deadline::Clock::time_point after = Deadline::Clock::now();
-      std::vector<ConnectionId> silent;
-      for (const auto& [id, connection] : connections_) {
-        connection->session->excuse_silence(after - before - step);
-        if (connection->session->is_open() && after - connection->session->last_alive() > limits_.liveness) {
-          silent.push_back(id);
-        }
-      }
-      for (const ConnectionId id : silent) {
-        state_.silent(id, silence_text(limits_.liveness), after);
-        connections_.erase(id);
-        changed_.set();
-      }
-      const std::string waits = state_.waits_for();
-      if (waits.empty()) {
-        notice = Deadline::after(notice_interval);
-      } else if (notice.passed()) {
-        log(LogLevel::warning, format_text("the job waits {}", {waits}));
-        notice = Deadline::after(notice_interval);
-      }
-    }
+  void silent(ConnectionId id) {
+    state_.silent(id, silence_text(limits_.liveness), now());
+    connections_.erase(id);
+    changed_.set();
   }
   static constexpr std::chrono::seconds notice_interval{10};
 
   /// @name Called by the state
   /// @{
-  void open_attempt(std::uint64_t attempt, int world_size) override {
+  std::optional<Cause> open_attempt(std::uint64_t attempt, int world_size) override {
+    try {
+      open(attempt, world_size);
+      return std::nullopt;
+    } catch (...) {
+      return Cause{CauseKind::exception,
+                   -1,
+                   {},
+                   format_text("opening attempt {} of an elastic job: {}", {attempt, exception_text()})};
+    }
+  }
+  void open(std::uint64_t attempt, int world_size) {
     StoreJobOptions job = job_options_;
     job.world_size = world_size;
     job.attempt = attempt;
@@ -46647,29 +46733,25 @@ class FormationServer final : public WorkerConnections, private FormationSink {
     job.on_failure = [this, attempt](const Cause& cause) {
       events_.push_back({attempt, cause});
       changed_.set();
-      callbacks_.on_failure(cause);
     };
     attempt_ = &store_.open(std::move(job));
     std::vector<WorkerId> ranks;
-    for (const Worker* each : state_.members()) {
+    for (const Worker* each : state_.workers().members()) {
       ranks.push_back(each->id);
     }
     callbacks_.on_attempt(attempt, ranks);
   }
   void fail_attempt(const Cause& cause) override { attempt_->post_failure(cause); }
 
-  template <class Message>
-  void send_to(ConnectionId id, const Message& message) {
+  void send(ConnectionId id, const ToWorker& message) override {
     const auto found = connections_.find(id);
-    if (found != connections_.end()) {
-      static_cast<void>(found->second->session->send(encode(message)));  // so few messages do not fill the queue
+    if (found != connections_.end()) {  // so few messages do not fill the queue
+      static_cast<void>(
+          found->second->session->send(std::visit([](const auto& each) { return encode(each); }, message)));
     }
   }
-  void send(ConnectionId id, const Assignment& message) override { send_to(id, message); }
-  void send(ConnectionId id, const Finished& message) override { send_to(id, message); }
-  void send(ConnectionId id, const Failure& message) override { send_to(id, message); }
   void close(ConnectionId id) override { connections_.erase(id); }
-  void on_end(const Cause* cause) override { callbacks_.on_end(cause); }
+  void on_end(const Cause*) override { callbacks_.on_end(); }
   /// @}
 
   async::EventLoop& loop_;
@@ -50410,10 +50492,6 @@ inline void check_min_ranks(NodeLauncherOptions& options, const BackendFacts& ba
                 "a dtrain::Elastic; leave the flag out",
                 {options.min_ranks});
   }
-  if (options.node.node_count != 1) {
-    throw_error(Errc::usage, "--min-ranks={} works on one node, and this job has {}",
-                {options.min_ranks, options.node.node_count});
-  }
   if (!options.program.wrapper.empty()) {
     throw_error(Errc::usage, "--min-ranks={} and --wrap do not go together yet; leave one of them out",
                 {options.min_ranks});
@@ -50433,7 +50511,16 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
   const identity::Variables variables(environment);
   check_log_setting(variables);
   NodeLauncherOptions options;
+  // What several nodes need, such as a secret, is asked for after this.
+  const auto check_nodes = [least = flags.min_ranks](std::string_view nodes) {
+    if (least != 0 && nodes != "1") {
+      throw_error(Errc::usage, "--min-ranks={} works on one node, and this job has {}; leave one of them out",
+                  {least, nodes});
+    }
+  };
+  check_nodes(flags.node.node_count.value_or("1"));
   options.node = detail::node_of(environment, flags.node);
+  check_nodes(std::to_string(options.node.node_count));
   options.node_source = detail::node_source(flags.node, environment, options.node);
   options.cores = cores;
   options.workers = detail::worker_count(options.node.nproc_per_node, cores, visible_devices);
@@ -51701,6 +51788,7 @@ inline RankProcess elastic_worker(const identity::Variables& variables) {
   }
   identity::ProcessIdentity identity;
   identity.launcher = "dtrain";
+  identity.job = identity::given_job_name(variables);
   identity.world_size = most;
   identity.local_rank = variables.integer("DTRAIN_LOCAL_RANK");
   identity.master_addr = std::string(*address);
@@ -52644,51 +52732,36 @@ struct ElasticJob {
 
 namespace DTRAIN_NAMESPACE::launch {
 
-/// How the job ended, as the formation says it.
-struct ElasticEnd {
-  bool is_over = false;
-  std::optional<Cause> cause{};  ///< nullopt: the job has finished
-};
-
 /// Each worker has a slot. In the slot of an ended worker another is started after 0, 1, 2, 4 ... 60 s, once the
 /// process is reaped: its device memory is free then. Lifetime: the constructor's arguments outlive it. Threads: the
 /// loop's.
 class ElasticSupervisor {
  public:
-  /// @param changed the forwarder and the formation set it
-  /// @param start starts a worker in a slot and returns its process
-  ElasticSupervisor(async::AutoResetEvent& changed, const SignalForwarder& forwarder, Workers& workers,
-                    rendezvous::FormationServer& formation, const ElasticEnd& end, Console& console,
-                    std::string host_id, int max_replaced, ShutdownSchedule schedule, std::function<pid_t(int)> start)
-      : changed_(&changed),
-        forwarder_(&forwarder),
-        workers_(&workers),
-        formation_(&formation),
-        end_(&end),
-        console_(&console),
-        host_id_(std::move(host_id)),
-        left_to_replace_(max_replaced),
-        schedule_(std::move(schedule)),
-        start_(std::move(start)) {}
+  ElasticSupervisor(const ElasticJob& job, rendezvous::FormationServer& formation)
+      : job_(job),
+        formation_(formation),
+        state_(formation.state()),
+        left_to_replace_(job.options.max_restarts),
+        schedule_(job.options.stop_grace, job.options.shutdown_timeouts),
+        slots_(static_cast<std::size_t>(job.plan.workers)) {}
   ElasticSupervisor(const ElasticSupervisor&) = delete;
   ElasticSupervisor& operator=(const ElasticSupervisor&) = delete;
 
   /// Starts the workers. Ends when none runs and none will be started.
-  async::Task<void> watch(int slots) {
-    slots_.resize(static_cast<std::size_t>(slots));
+  async::Task<void> watch() {
     for (Slot& each : slots_) {
       each.start_at = Deadline::Clock::now();
     }
     for (;;) {
       look_at_exit_flags();
-      for (const Workers::Ended& each : workers_->reap()) {
+      for (const Workers::Ended& each : job_.workers.reap()) {
         note(each);
       }
       const Deadline::Clock::time_point now = Deadline::Clock::now();
-      for (; stops_noted_ < forwarder_->stop_requests(); ++stops_noted_) {
+      for (; stops_noted_ < job_.forwarder.stop_requests(); ++stops_noted_) {
         schedule_.on_stop_requested(now);
       }
-      if (end_->cause) {
+      if (state_.cause()) {
         schedule_.on_failure(now);
       }
       act(schedule_.due(now), now);
@@ -52696,28 +52769,28 @@ class ElasticSupervisor {
       start_due(now);
       tell_formation();
       const bool is_abandoned = killed_at_ && now - *killed_at_ > schedule_.kill_timeout();  // the kernel holds them
-      if ((workers_->running() == 0 && !next_start()) || is_abandoned) {
+      if ((job_.workers.running() == 0 && !next_start()) || is_abandoned) {
         co_return;
       }
       const Deadline::Clock::time_point look = now + look_interval;
       const auto next = std::min({look, schedule_.next().value_or(look), next_start().value_or(look)});
-      co_await changed_->wait(Deadline::at(next));
+      co_await job_.changed.wait(Deadline::at(next));
     }
   }
 
-  /// @param stop_signal of the forwarder; 0: there was none
-  JobResult result(int stop_signal) const {
+  JobResult result() const {
     JobResult result;
-    if (stop_signal != 0) {
+    if (const int stop_signal = job_.forwarder.stop_signal()) {
       result.exit_code = 128 + stop_signal;
       result.report.push_back(format_text("{} was forwarded to the workers", {signal_name(stop_signal)}));
-    } else if (end_->is_over && !end_->cause) {
+    } else if (state_.is_over() && !state_.cause()) {
       result.exit_code = failed_after_end_;
     } else {
-      const bool is_of_worker = last_failure_ != 0 && !(end_->cause && end_->cause->kind == CauseKind::disagreement);
+      const bool is_of_worker =
+          last_failure_ != 0 && !(state_.cause() && state_.cause()->kind == CauseKind::disagreement);
       result.exit_code = is_of_worker ? last_failure_ : exit_code_job_failed;
-      result.report.push_back(end_->cause ? format_text("the job failed: {}", {end_->cause->sentence()})
-                                          : "the job failed: no worker is left");
+      result.report.push_back(state_.cause() ? format_text("the job failed: {}", {state_.cause()->sentence()})
+                                             : "the job failed: no worker is left");
     }
     if (lost_ > 0) {
       result.report.push_back(
@@ -52744,7 +52817,9 @@ class ElasticSupervisor {
     pid_t process = 0;  ///< 0: no process runs
     bool is_exiting = false;
     bool is_killed = false;
-    int failures = 0;  ///< in a row
+    bool is_rank = false;  ///< of the last attempt, as far as it is known
+    std::string error{};   ///< with which the worker ends, if it is known
+    int failures = 0;      ///< in a row
     Deadline::Clock::time_point started_at{};
     std::optional<Deadline::Clock::time_point> start_at{};
   };
@@ -52753,9 +52828,20 @@ class ElasticSupervisor {
     for (Slot& each : slots_) {
       if (each.process != 0 && !each.is_exiting && is_exiting(each.process)) {
         each.is_exiting = true;
-        formation_->process_ended(host_id_, each.process, 0, "its process ended");
+        process_ended(each, each.process, 0, "its process ended");
       }
     }
+  }
+
+  /// The formation forgets a worker whose process has ended: the slot keeps what the report needs.
+  void process_ended(Slot& slot, pid_t process, int exit_code, const std::string& how) {
+    if (const rendezvous::Worker* worker = state_.workers().find(job_.host.id, process)) {
+      slot.is_rank = worker->is_member;
+    }
+    if (slot.error.empty()) {
+      slot.error = state_.workers().error_of(job_.host.id, process);
+    }
+    formation_.process_ended(job_.host.id, process, exit_code, how);
   }
 
   static bool is_exiting(pid_t process) {
@@ -52768,12 +52854,10 @@ class ElasticSupervisor {
     const auto index = static_cast<std::size_t>(ended.rank);
     Slot& slot = slots_[index];
     const pid_t process = std::exchange(slot.process, 0);
-    const rendezvous::Worker* const worker = formation_->state().worker(host_id_, process);
-    const bool is_rank = worker != nullptr && worker->is_member;
-    const bool was_over = end_->is_over;
-    formation_->process_ended(host_id_, process, ended.status.code, ended.status.text());
-    if (was_over || schedule_.has_acted() || forwarder_->stop_requests() != 0) {
-      const bool counts = is_rank && was_over && failed_after_end_ == 0;  // later failures do not matter
+    const bool was_over = state_.is_over();
+    process_ended(slot, process, ended.status.code, ended.status.text());
+    if (was_over || schedule_.has_acted() || job_.forwarder.stop_requests() != 0) {
+      const bool counts = slot.is_rank && was_over && failed_after_end_ == 0;  // later failures do not matter
       failed_after_end_ = counts ? ended.status.exit_code() : failed_after_end_;
       return;
     }
@@ -52785,7 +52869,8 @@ class ElasticSupervisor {
     const bool leaves = ended.status.code == 128 + SIGTERM;  // says that its machine goes away; a signal says nothing
     const bool is_final = code == exit_code_usage || code == exit_code_job_failed || leaves;
     const bool is_replaced = !is_final && left_to_replace_ > 0;
-    std::string line = format_text("worker {} was lost: {}", {ended.rank, ended.status.text()});
+    std::string line = format_text("worker {} was lost: {}{}{}",
+                                   {ended.rank, ended.status.text(), slot.error.empty() ? "" : ": ", slot.error});
     if (is_final) {
       line += "; it is not replaced";
     }
@@ -52793,7 +52878,7 @@ class ElasticSupervisor {
       --left_to_replace_;
       append_text(line, "; another one starts in its place{}", {plan_start(slot)});
     }
-    console_->line("dtrain: ", line);
+    job_.console.line("dtrain: ", line);
     ++lost_;
     if (losses_.size() < most_losses) {
       losses_.push_back(std::move(line));
@@ -52811,20 +52896,20 @@ class ElasticSupervisor {
   /// Kills workers for which the formation does not wait: a worker that was excluded long ago, so that another takes
   /// its place, and workers that are no ranks of an attempt that has finished the job.
   void kill_left_out(Deadline::Clock::time_point now) {
-    if (end_->is_over && !ended_at_) {
+    if (state_.is_over() && !ended_at_) {
       ended_at_ = now;
     }
     for (Slot& slot : slots_) {
-      if (slot.process == 0 || slot.is_killed || end_->cause) {
+      if (slot.process == 0 || slot.is_killed || state_.cause()) {
         continue;
       }
-      const rendezvous::Worker* const worker = formation_->state().worker(host_id_, slot.process);
+      const rendezvous::Worker* const worker = state_.workers().find(job_.host.id, slot.process);
       const bool is_rank = worker != nullptr && worker->is_member;
       const bool is_excluded = worker != nullptr && worker->standing == rendezvous::Standing::excluded;
       slot.is_killed = ended_at_ ? !is_rank && now - *ended_at_ > end_timeout
-                                 : is_excluded && now - worker->since > formation_->options().rejoin_timeout;
+                                 : is_excluded && now - worker->since > formation_.options().rejoin_timeout;
       if (slot.is_killed) {
-        workers_->kill_group(slot.process);
+        job_.workers.kill_group(slot.process);
       }
     }
   }
@@ -52832,7 +52917,7 @@ class ElasticSupervisor {
   void start_due(Deadline::Clock::time_point now) {
     for (std::size_t index = 0; index < slots_.size(); ++index) {
       Slot& slot = slots_[index];
-      if (slot.start_at && (end_->is_over || forwarder_->stop_requests() != 0)) {
+      if (slot.start_at && (state_.is_over() || job_.forwarder.stop_requests() != 0)) {
         slot.start_at.reset();
       } else if (slot.start_at && *slot.start_at <= now) {
         slot.start_at.reset();
@@ -52844,16 +52929,17 @@ class ElasticSupervisor {
   /// A start that fails, for lack of processes or descriptors, is repeated: the other workers go on.
   void start(Slot& slot, int index) {
     try {
-      slot.process = start_(index);
-      slot.is_exiting = slot.is_killed = false;
+      slot.process = job_.start(index);
+      slot.is_exiting = slot.is_killed = slot.is_rank = false;
+      slot.error.clear();
       slot.started_at = Deadline::Clock::now();
     } catch (const std::exception& error) {
-      if (left_to_replace_ == 0 || formation_->state().attempt() == 0) {
+      if (left_to_replace_ == 0 || state_.attempt() == 0) {
         throw;
       }
       --left_to_replace_;
-      console_->line("dtrain: ", format_text("starting worker {} failed: {}; this is tried again{}",
-                                             {index, error.what(), plan_start(slot)}));
+      job_.console.line("dtrain: ", format_text("starting worker {} failed: {}; this is tried again{}",
+                                                {index, error.what(), plan_start(slot)}));
     }
   }
 
@@ -52869,29 +52955,24 @@ class ElasticSupervisor {
     const auto running = static_cast<int>(std::count_if(
         slots_.begin(), slots_.end(), [](const Slot& each) { return each.process != 0 || each.start_at; }));
     if (std::exchange(running_, running) != running) {
-      formation_->set_running_workers(running);
+      formation_.set_running_workers(running);
     }
   }
 
   void act(ShutdownSchedule::Action action, Deadline::Clock::time_point now) {
     if (action == ShutdownSchedule::Action::terminate) {
-      workers_->signal_each(SIGTERM);
+      job_.workers.signal_each(SIGTERM);
     } else if (action == ShutdownSchedule::Action::kill) {
-      workers_->kill_groups();
+      job_.workers.kill_groups();
       killed_at_ = now;
     }
   }
 
-  async::AutoResetEvent* changed_;
-  const SignalForwarder* forwarder_;
-  Workers* workers_;
-  rendezvous::FormationServer* formation_;
-  const ElasticEnd* end_;
-  Console* console_;
-  std::string host_id_;
+  const ElasticJob& job_;
+  rendezvous::FormationServer& formation_;
+  const rendezvous::FormationState& state_;
   int left_to_replace_;
   ShutdownSchedule schedule_;
-  std::function<pid_t(int)> start_;
   std::vector<Slot> slots_;
   std::vector<std::string> losses_;  ///< the first ones
   std::size_t lost_ = 0;
@@ -52910,20 +52991,17 @@ class ElasticSupervisor {
 namespace DTRAIN_NAMESPACE::launch {
 
 DTRAIN_DEFINED async::Task<JobResult> run_elastic_job(ElasticJob job) {
-  ElasticEnd end;
   rendezvous::FormationOptions sizes;
   sizes.min_workers = job.plan.min_ranks;
   sizes.max_workers = job.plan.workers;
   sizes.wait_timeout = in_milliseconds(job.options.join_timeout);
   rendezvous::StoreJobOptions attempt;
+  attempt.job = job.options.job;
   attempt.owner = format_text("the launcher on host {}", {job.host.name});
   attempt.further_files = files_for_workers(job.plan.workers) + static_cast<std::size_t>(job.plan.workers);
   attempt.loss_grace = std::chrono::milliseconds(500);
   rendezvous::FormationCallbacks callbacks;
-  callbacks.on_end = [&end, &changed = job.changed](const Cause* cause) {
-    end = {true, cause == nullptr ? std::nullopt : std::optional<Cause>(*cause)};
-    changed.set();
-  };
+  callbacks.on_end = [&job] { job.changed.set(); };
   callbacks.on_attempt = [](std::uint64_t number, const std::vector<rendezvous::WorkerId>& ranks) {
     std::string line = format_text("attempt {} has {} ranks, the processes", {number, ranks.size()});
     for (const rendezvous::WorkerId& each : ranks) {
@@ -52934,12 +53012,10 @@ DTRAIN_DEFINED async::Task<JobResult> run_elastic_job(ElasticJob job) {
   rendezvous::Limits limits;
   limits.liveness = in_milliseconds(job.options.liveness);
   rendezvous::FormationServer formation(job.loop, job.store, sizes, std::move(attempt), limits, std::move(callbacks));
-  ElasticSupervisor supervisor(
-      job.changed, job.forwarder, job.workers, formation, end, job.console, job.host.id, job.options.max_restarts,
-      ShutdownSchedule(job.options.stop_grace, job.options.shutdown_timeouts), std::move(job.start));
-  async::Task<void> watching = supervisor.watch(job.plan.workers);
+  ElasticSupervisor supervisor(job, formation);
+  async::Task<void> watching = supervisor.watch();
   co_await std::move(watching);
-  co_return supervisor.result(job.forwarder.stop_signal());
+  co_return supervisor.result();
 }
 
 }  // namespace DTRAIN_NAMESPACE::launch
@@ -53822,6 +53898,18 @@ DTRAIN_DEFINED std::string detail::behind_link(const std::string& path) {
   return path;  // links in a circle, which open() refuses
 }
 
+DTRAIN_DEFINED std::vector<std::string> detail::files_that_begin(const std::string& beginning) {
+  const std::size_t name_at = beginning.rfind('/') + 1;  // 0 without '/'
+  const std::string folder = beginning.substr(0, name_at);
+  std::vector<std::string> found;
+  const std::unique_ptr<DIR, int (*)(DIR*)> opened(::opendir(folder.empty() ? "." : folder.c_str()), &::closedir);
+  while (const dirent* const entry = opened ? ::readdir(opened.get()) : nullptr) {
+    const std::string_view name = entry->d_name;
+    if (name.starts_with(std::string_view(beginning).substr(name_at))) found.push_back(folder + entry->d_name);
+  }
+  return found;
+}
+
 namespace detail {
 
 /// Whether no process has replaced the file in between. The inode number alone does not show it: a later file may get
@@ -53851,7 +53939,7 @@ DTRAIN_DEFINED AtomicFile::AtomicFile(const std::string& path, WritingAttempt at
     : path_(detail::behind_link(path)), part_(path_ + ".part"), attempt_(std::move(attempt)) {
   detail::require_file_name(path);
   inspect_replaced();
-  if (attempt_.number != 0) remove_earlier_parts();
+  if (attempt_.number != 0) remove_other_parts();
   for (int tries = 1; !create_and_lock(); ++tries) {
     if (tries == most_tries) fail(EBUSY);
   }
@@ -53860,7 +53948,8 @@ DTRAIN_DEFINED AtomicFile::AtomicFile(const std::string& path, WritingAttempt at
 DTRAIN_DEFINED void AtomicFile::write(std::span<const std::byte> bytes) {
   const BlockedWriteSignals no_signal;
   while (!bytes.empty()) {
-    const ssize_t written = ::write(descriptor_.get(), bytes.data(), bytes.size());
+    if (attempt_.number != 0) throw_if_attempt_failed();
+    const ssize_t written = ::write(descriptor_.get(), bytes.data(), std::min(bytes.size(), most_at_once));
     if (written >= 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(written));
     } else if (errno != EINTR) {
@@ -53907,13 +53996,13 @@ DTRAIN_DEFINED bool AtomicFile::create_and_lock() {
   descriptor_ = Descriptor(::open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, created));
   if (!descriptor_) {
     if (errno == EEXIST) {
-      remove_leftover();
+      remove_leftover(false);
     } else if (errno != EINTR) {
       fail(errno);
     }
     return false;
   }
-  if (!lock(descriptor_)) refuse_second_writer();
+  if (!lock(descriptor_, false)) refuse_second_writer();
   if (!is_named(descriptor_)) {
     descriptor_.reset();
     return false;
@@ -53934,28 +54023,40 @@ DTRAIN_DEFINED bool AtomicFile::narrow() {
   return false;
 }
 
-DTRAIN_DEFINED void AtomicFile::remove_earlier_parts() {
-  const std::string part = std::exchange(part_, {});
-  for (std::uint64_t number = 1; number < attempt_.number; ++number) {
-    part_ = format_text("{}.{}", {part, number});
+DTRAIN_DEFINED void AtomicFile::remove_other_parts() {
+  const std::string part = part_ + ".attempt-";  // "PATH.part.12" may be a file that the user has split
+  const std::string own = part + std::to_string(attempt_.number);
+  for (std::string& name : detail::files_that_begin(part)) {
+    const std::string_view number = std::string_view(name).substr(part.size());
+    const bool is_attempt =
+        !number.empty() && number.front() != '0' && number.find_first_not_of("0123456789") == std::string_view::npos;
+    if (!is_attempt || name == own) continue;
+    throw_if_attempt_failed();
+    part_ = std::move(name);
     try {
-      remove_leftover();
+      remove_leftover(true);
     } catch (const Error&) {  // its writer is stopped, or the file is another user's: no writer needs the name
     }
   }
-  part_ = format_text("{}.{}", {part, attempt_.number});
+  part_ = own;
+}
+
+DTRAIN_DEFINED void AtomicFile::throw_if_attempt_failed() {
+  if (!attempt_.failure->failed()) return;
+  abandon();
+  throw_cause(*attempt_.failure->cause());
 }
 
 DTRAIN_DEFINED void AtomicFile::require_latest() {
   struct stat there {};
   const bool exists = ::stat(path_.c_str(), &there) == 0;
   const bool is_same = exists == replaced_.has_value() && (!exists || detail::is_same_file(there, *replaced_));
-  if (attempt_.failure->failed() || !is_same) abandon();
-  if (const std::optional<Cause> cause = attempt_.failure->cause()) throw_cause(*cause);
+  throw_if_attempt_failed();
+  if (!is_same) abandon();
   if (!is_same) refuse(Errc::refused, "another process has replaced it meanwhile; give each job a file of its own");
 }
 
-DTRAIN_DEFINED void AtomicFile::remove_leftover() {
+DTRAIN_DEFINED void AtomicFile::remove_leftover(bool needs_lock) {
   struct stat named {};
   if (::lstat(part_.c_str(), &named) != 0) {
     if (errno == ENOENT) return;
@@ -53972,12 +54073,12 @@ DTRAIN_DEFINED void AtomicFile::remove_leftover() {
     fail(errno);
   }
   if (!S_ISREG(status_of(left).st_mode)) fail(EINVAL);
-  if (!lock(left)) refuse_second_writer();
+  if (!lock(left, needs_lock)) refuse_second_writer();
   if (is_named(left) && ::unlink(part_.c_str()) != 0 && errno != ENOENT) fail(errno);
 }
 
-DTRAIN_DEFINED bool AtomicFile::lock(const Descriptor& file) noexcept {
-  return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+DTRAIN_DEFINED bool AtomicFile::lock(const Descriptor& file, bool needs_lock) noexcept {
+  return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 || (errno != EWOULDBLOCK && !needs_lock);
 }
 
 DTRAIN_DEFINED void AtomicFile::refuse_second_writer() {
@@ -55776,17 +55877,11 @@ inline bool is_end_of_shard_name(std::string_view name) {
 
 /// The names of shard files beside `path` that begin with "PATH.shard-" followed by `with`.
 inline std::vector<std::string> shard_file_names(const std::string& path, const std::string& with) {
-  const std::size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  const std::string begin = path.substr(slash == std::string::npos ? 0 : slash + 1) + ".shard-";
-  std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> opened(::opendir(folder.c_str()), &::closedir);
-  while (const dirent* const entry = opened ? ::readdir(opened.get()) : nullptr) {
-    const std::string_view name = entry->d_name;
-    if (name.starts_with(begin + with) && is_end_of_shard_name(name.substr(begin.size()))) {
-      names.push_back((slash == std::string::npos ? "" : folder) + entry->d_name);
-    }
-  }
+  const std::string begin = path + ".shard-";
+  std::vector<std::string> names = files_that_begin(begin + with);
+  std::erase_if(names, [&begin](const std::string& name) {
+    return !is_end_of_shard_name(std::string_view(name).substr(begin.size()));
+  });
   return names;
 }
 
@@ -56222,14 +56317,6 @@ inline ErrorOrigin origin_of(const std::exception_ptr& error, bool joins) {
   }
 }
 
-inline std::string text_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (...) {
-    return exception_text();
-  }
-}
-
 }  // namespace detail
 
 DTRAIN_DEFINED ElasticWorker::ElasticWorker(const launch::RankProcess& process) : process_(process) {
@@ -56248,26 +56335,26 @@ DTRAIN_DEFINED ElasticWorker::ElasticWorker(const launch::RankProcess& process) 
 
 DTRAIN_DEFINED ElasticWorker::~ElasticWorker() = default;
 
-DTRAIN_DEFINED rendezvous::Announce ElasticWorker::announce() const {
+DTRAIN_DEFINED rendezvous::Announce ElasticWorker::announce(const std::string& settings) const {
   rendezvous::Announce announce;
   announce.worker = id_;
   announce.host = rendezvous::host_identity(process_.host_id).name;
   announce.job = assignment_.job;
-  announce.attempt = assignment_.attempt;
   announce.progress = progress_.value();
-  rendezvous::JobSettings settings;
-  settings.add("kept state", state_.signature());
-  announce.settings = settings.text();
+  rendezvous::JobSettings kept;
+  kept.add("kept state", state_.signature());
+  const std::string job = process_.identity.job.value_or("no DTRAIN_JOB_ID");  // a name has its variable in front
+  announce.settings = job + '\n' + kept.text() + settings;
   return announce;
 }
 
-DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
+DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body, const std::string& settings) {
   if (std::exchange(has_run_, true)) {
     throw_error(Errc::invalid_argument, "train() was called a second time in this process; its job has ended");
   }
   int exit_code = 0;
   for (;;) {
-    const rendezvous::FormationClient::Answer answer = client_->announce_blocking(announce());
+    const rendezvous::FormationClient::Answer answer = client_->announce_blocking(announce(settings));
     if (const rendezvous::Finished* finished = std::get_if<rendezvous::Finished>(&answer)) {
       if (finished->is_member) {
         return exit_code;
@@ -56281,6 +56368,7 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
     options.identity.attempt = static_cast<int>(assignment_.attempt);
     options.identity.local_rank.reset();  // that of the attempt is the store's to compute
     group::RankContext* context = nullptr;
+    bool has_finished = false;
     std::exception_ptr error;
     std::string text;
     try {
@@ -56290,35 +56378,31 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
       context_ = context;
       state_.restore();
       body.transfer(state_, assignment_, progress_.value());
-      if (assignment_.source.steps > 0) {  // before, the program may give the ranks different weights
-        for (const ddp::NamedTensor& each : state_.tensors()) {
-          context->equal_tensors.push_back(each.value);
-        }
+      for (const ddp::NamedTensor& each : state_.tensors()) {
+        context->kept_tensors.push_back(each.value);
       }
+      context->kept_are_equal = assignment_.source.steps > 0;  // before, the program may give the ranks other weights
       progress_.received(assignment_.source);
       progress_.began(assignment_.attempt);
       exit_code = body.call();
       group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code);
-      if (!is_torn_ && client_->finish_blocking(assignment_.attempt, *context->control_plane.failure())) {
-        context_ = nullptr;
-        gradients_ = context->gradient_bindings->take_memory();
+      has_finished = !is_torn_ && client_->finish_blocking(assignment_.attempt, *context->control_plane.failure());
+      if (has_finished) {
         context->leave_blocking();
-        body.drop();
-        return exit_code;
       }
     } catch (...) {
       group::end_if_forked(static_cast<pid_t>(id_.process), "worker: ", exit_code_exception);
       error = std::current_exception();
       text = exception_text();
     }
-    context_ = nullptr;
-    const bool is_own = is_torn_ || (error && is_own_error(context, error));
+    const bool is_own = !has_finished && ((error && is_own_error(context, error, text)) || is_torn_);
     if (context != nullptr) {
-      context->committing_thread = std::thread::id();
-      gradients_ = context->gradient_bindings->take_memory();
-      context->end_attempt();
+      end(*context);
     }
     body.drop();
+    if (has_finished) {  // whatever leaving has met: all ranks have called the function to its end
+      return exit_code;
+    }
     if (is_own && error) {
       std::rethrow_exception(error);
     }
@@ -56329,9 +56413,25 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body) {
   }
 }
 
+DTRAIN_DEFINED void ElasticWorker::end(group::RankContext& context) {
+  context_ = nullptr;
+  context.committing_thread = std::thread::id();
+  gradients_ = context.gradient_bindings->take_memory(committed_attempt_ == assignment_.attempt);
+  std::move(context.detached.begin(), context.detached.end(), std::back_inserter(detached_));
+  std::erase_if(detached_, [](const auto& thread) { return thread->load(); });
+  context.end_attempt();
+}
+
+DTRAIN_DEFINED void ElasticWorker::report_blocking(const std::string& error) noexcept {
+  if (client_ && ::getpid() == id_.process) {
+    client_->report_blocking(error);
+  }
+}
+
 /// Whether this worker cannot go on. The attempt's first cause decides, whatever was thrown. A loss that the rank has
 /// noticed before the store is no error of the rank, nor is one that another rank has passed on.
-DTRAIN_DEFINED bool ElasticWorker::is_own_error(group::RankContext* context, const std::exception_ptr& error) const {
+DTRAIN_DEFINED bool ElasticWorker::is_own_error(group::RankContext* context, const std::exception_ptr& error,
+                                                const std::string& text) const {
   const detail::ErrorOrigin origin = detail::origin_of(error, context == nullptr);
   const bool is_of_another = origin.is_loss || origin.rank.value_or(assignment_.rank) != assignment_.rank;
   if (context == nullptr) {
@@ -56345,7 +56445,7 @@ DTRAIN_DEFINED bool ElasticWorker::is_own_error(group::RankContext* context, con
     return false;
   }
   if (!latch.failed()) {  // of an object of an earlier attempt, if it is a loss
-    context->report_exception(detail::text_of(error), origin.is_loss ? std::nullopt : origin.rank);
+    context->report_exception(text, origin.is_loss ? std::nullopt : origin.rank);
   }
   const std::optional<Cause> cause = latch.cause();
   return !cause || (cause->kind == CauseKind::exception && cause->rank == assignment_.rank);
@@ -56361,8 +56461,24 @@ DTRAIN_DEFINED void ElasticWorker::require_function(const char* caller) const {
   }
 }
 
-DTRAIN_DEFINED void ElasticWorker::begin_commit() {
+DTRAIN_DEFINED void ElasticWorker::require_step() const {
   require_function("commit()");
+  if (context_ == nullptr) {
+    return;
+  }
+  for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
+    const auto model = each.lock();
+    if (model && (model->no_sync_depth > 0 || model->has_unreduced)) {
+      throw_error(Errc::invalid_argument,
+                  "commit() was called under no_sync(), or before a step had reduced the gradients that steps under "
+                  "no_sync() left; the ranks would get different weights: call it after a backward() outside of "
+                  "no_sync()");
+    }
+  }
+}
+
+DTRAIN_DEFINED void ElasticWorker::begin_commit() {
+  require_step();
   is_torn_ = true;
   if (context_ != nullptr) {
     context_->committing_thread = std::this_thread::get_id();
@@ -56385,11 +56501,11 @@ DTRAIN_DEFINED void ElasticWorker::keep(std::vector<ddp::NamedTensor> tensors, b
 }
 
 DTRAIN_DEFINED void ElasticWorker::commit() {
-  require_function("commit()");
+  require_step();
   progress_.committed();
   state_.commit();
   if (client_ && std::exchange(committed_attempt_, assignment_.attempt) != assignment_.attempt) {
-    context_->equal_tensors.clear();  // a later wrapper of this attempt may wrap what a rank has written
+    context_->kept_are_equal = false;  // a later wrapper of this attempt may wrap what a rank has written
     client_->committed({assignment_.attempt, assignment_.receivers == 0 ? 0 : weights_digest()});
   }
 }
@@ -56397,9 +56513,9 @@ DTRAIN_DEFINED void ElasticWorker::commit() {
 /// The digest of what this rank has wrapped: the same on all ranks if those that received the state got all of it.
 DTRAIN_DEFINED std::uint64_t ElasticWorker::weights_digest() const {
   std::uint64_t hash = digest_start;
-  for (const std::weak_ptr<const std::vector<TensorView>>& each : context_->wrapped) {
-    if (const auto tensors = each.lock()) {
-      for (const TensorView& tensor : *tensors) {
+  for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
+    if (const auto model = each.lock()) {
+      for (const TensorView& tensor : model->weights) {
         hash = digest_of(tensor, hash);
       }
     }
@@ -56417,19 +56533,22 @@ DTRAIN_DEFINED void ElasticWorker::resume_at(std::uint64_t step) {
   state_.commit();
 }
 
-DTRAIN_DEFINED int run_worker(const launch::RankProcess& process, int (*call)(void*, ElasticWorker&), void* program) {
+DTRAIN_DEFINED int run_worker(const launch::RankProcess& process, const std::function<int(ElasticWorker&)>& program) {
   const std::string prefix = format_text("worker {}: ", {process.identity.local_rank.value_or(0)});
-  const auto fail = [&prefix](const std::string& text, int exit_code) {
+  std::optional<ElasticWorker> worker;
+  const auto fail = [&](const std::string& text, int exit_code) {
     log(LogLevel::error, prefix + text);
+    if (worker) worker->report_blocking(text);
     return exit_code;
   };
   try {
-    ElasticWorker worker(process);
-    return call(program, worker);
+    worker.emplace(process);
+    return program(*worker);
   } catch (const FinishedElsewhere&) {
     return 0;
   } catch (const JobFailed& failed) {
-    return fail(format_text("ends because {}", {failed.what()}), exit_code_job_failed);
+    log(LogLevel::error, format_text("{}ends because {}", {prefix, failed.what()}));
+    return exit_code_job_failed;
   } catch (const Error& error) {
     const bool is_usage =
         error.code() == make_error_code(Errc::usage) || error.code() == make_error_code(Errc::identity);
