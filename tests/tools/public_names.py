@@ -20,6 +20,7 @@ INTERNAL = {
     "LoopHandle": "Store's constructor is for the control plane",
     "StoreRequest": "StoreCall's constructor is for the store",
     "ElasticWorker": "Elastic's constructor is for run()",
+    "DetachThread": "PendingCheckpoint's constructor is for save_checkpoint_async()",
     "HookFunctions": "what libtorch's wrapper gives in place of a hook",
     "StepWork": "ShardedOptimizer::work is for backward()",
     "ShardedParameters": "ShardedOptimizer::shares is for checkpoints",

@@ -79,8 +79,9 @@ class FormationWorkers {
   /// @param is_complete all ranks have joined it @param source of it @param needed sufficed to form it
   TrainingProgress least_with_state(std::uint64_t attempt, bool is_complete, const TrainingProgress& source,
                                     const TrainingProgress& needed) const {
+    const bool has_trained_state = needed.has_trained() || source.steps == needed.steps;  // a receiver staged it
     if (has_rank_before(attempt)) {
-      return needed;
+      return has_trained_state ? needed : source;
     }
     const TrainingProgress& unjoined = source.steps == needed.steps ? needed : source;
     return is_complete ? TrainingProgress{attempt, source.steps} : unjoined;

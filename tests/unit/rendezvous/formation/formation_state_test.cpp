@@ -310,6 +310,21 @@ TEST_CASE("a job goes on with a survivor that is a step behind, once the rank ah
   CHECK(job.order == Order{3});
 }
 
+TEST_CASE("a receiver that had no state of its own does not stand in for its lost source") {
+  Formation job(1, 3);
+  for (const int worker : {0, 1, 2}) {
+    job.announce(worker);
+  }
+  job.lose(2);                  // while rank 1 joins
+  job.announce(0, {1, 5'000});  // trains from a checkpoint
+  job.announce(1);
+  CHECK(job.order == Order{0, 1});
+  CHECK(job.source == TrainingProgress{1, 5'000});
+  job.lose(0);  // in the middle of what it sends
+  job.announce(1);
+  CHECK(job.state.attempt() == 2);
+}
+
 TEST_CASE("a disagreement, and exit code 2, end a job before its first commit only") {
   Formation early(1, 2);
   early.announce(0);
