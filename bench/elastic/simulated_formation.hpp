@@ -119,7 +119,6 @@ class SimulatedFormation {
     static_cast<void>(workers_.front().session->send(rendezvous::encode(rendezvous::Committed{attempt_, 0})));
     for (Worker& each : workers_) {
       each.announce.job = each.assignment.job;
-      each.announce.attempt = each.assignment.attempt;
       each.announce.progress = {each.assignment.attempt, each.assignment.source.steps + 1};
       if (&each != &workers_.back()) {
         static_cast<void>(each.session->send(rendezvous::encode(each.announce)));
