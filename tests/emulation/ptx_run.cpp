@@ -139,7 +139,11 @@ void PtxKernel::run_thread(Thread& thread, const std::vector<std::byte>& paramet
       case Opcode::f32_of_f16: set(bits_of(static_cast<float>(value_of_half(a())))); break;
       case Opcode::f16_of_f32: set(half_of(float_of(a()))); break;
       case Opcode::u16_of_u32: set(a() & 0xffffU); break;
+      case Opcode::add_f32: set(bits_of(float_of(a()) + float_of(b()))); break;
+      case Opcode::sub_f32: set(bits_of(float_of(a()) - float_of(b()))); break;
       case Opcode::mul_f32: set(bits_of(float_of(a()) * float_of(b()))); break;
+      case Opcode::div_f32: set(bits_of(float_of(a()) / float_of(b()))); break;
+      case Opcode::sqrt_f32: set(bits_of(std::sqrt(float_of(a())))); break;
       case Opcode::f64_of_f32: set(std::bit_cast<std::uint64_t>(double{float_of(a())})); break;
       case Opcode::mul_f64: set(std::bit_cast<std::uint64_t>(double_of(a()) * double_of(b()))); break;
       case Opcode::add_f64: set(std::bit_cast<std::uint64_t>(double_of(a()) + double_of(b()))); break;
