@@ -117,7 +117,6 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   net.compute_parameter_gradients(first.images.begin(), first.images.end(), first.labels.begin());
   dtrain::DistributedDataParallel ddp{parameters_of(net), group};
 
-  dtrain::Step* const nothing = nullptr;
   const auto announce_to = [&](dtrain::Step* step) {
     std::size_t above = 0;
     dlib::visit_computational_layers(net, [&](auto& layer) {
@@ -139,7 +138,6 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
     net.compute_parameter_gradients(input, batch.labels.begin());
     step.ready(announced);  // the lowest layer, under which the images lie
     step.finish();
-    announce_to(nothing);
     net.update_parameters(solvers, 0.01);
   }
 

@@ -81,12 +81,13 @@ class Elastic {
 
   /// Runs `write()`, which writes what is kept, such as the optimizer's step: from then on the step is done. No
   /// message. If `write` throws, the state is torn, and this worker ends. It must call nothing of dtrain.
-  /// @throws Error (invalid_argument), before `write`, under no_sync(), or before its gradients are reduced
+  /// @throws Error (invalid_argument), before `write`, under no_sync(), and while no step has reduced what it left
   template <std::invocable W>
   void commit(W&& write) const {
     worker_->commit(std::forward<W>(write));
   }
   /// The step is done: all that is kept is written, and nothing of dtrain was called since it began to be.
+  /// @throws as the other commit()
   void commit() const { worker_->commit(); }
 
   /// After load_checkpoint(): that many steps are done. On all ranks. @throws Error (invalid_argument) for fewer than

@@ -35379,12 +35379,13 @@ class Elastic {
 
   /// Runs `write()`, which writes what is kept, such as the optimizer's step: from then on the step is done. No
   /// message. If `write` throws, the state is torn, and this worker ends. It must call nothing of dtrain.
-  /// @throws Error (invalid_argument), before `write`, under no_sync(), or before its gradients are reduced
+  /// @throws Error (invalid_argument), before `write`, under no_sync(), and while no step has reduced what it left
   template <std::invocable W>
   void commit(W&& write) const {
     worker_->commit(std::forward<W>(write));
   }
   /// The step is done: all that is kept is written, and nothing of dtrain was called since it began to be.
+  /// @throws as the other commit()
   void commit() const { worker_->commit(); }
 
   /// After load_checkpoint(): that many steps are done. On all ranks. @throws Error (invalid_argument) for fewer than
@@ -41858,7 +41859,7 @@ struct Announce {
   std::string host;       ///< host name, for error sentences
   std::uint64_t job = 0;  ///< Assignment::job; 0 before the first
   TrainingProgress progress;
-  std::string settings;  ///< lines "name=value" that are equal on all workers (membership/membership.hpp)
+  std::string settings;  ///< a line that names the job, then lines "name=value"; equal on all workers
   Proof proof{};         ///< of the first Announce of a connection
 };
 
@@ -56410,7 +56411,8 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body, const std::string& sett
     if (is_own) {
       throw_error(Errc::invalid_argument, "commit() threw, and the function of train() went on all the same");
     }
-    log(LogLevel::info, format_text("worker {}: attempt {} has ended: {}", {slot(), assignment_.attempt, text}));
+    log(LogLevel::info, format_text("worker {}: attempt {} has ended: {}",
+                                    {slot(), assignment_.attempt, error ? text : "not all ranks had finished"}));
   }
 }
 

@@ -12,7 +12,7 @@ const std::string program = DTRAIN_EXAMPLES_DIR "/lenet_dlib";
 double loss_on(const std::string& ranks) {
   Program started(program, {"--nproc-per-node=" + ranks, "640"});
   started.close_input();
-  const Result result = started.wait(support::soon(std::chrono::seconds(120)));
+  const Result result = started.wait(support::soon(std::chrono::seconds(90)));
   INFO(result.error);
   REQUIRE(result.exit_code == 0);
   const std::string before = "training loss ";

@@ -6,17 +6,11 @@
 #include <vector>
 
 #include "integration/prelude.hpp"
+#include "support/worker_process.hpp"
 
 namespace {
 
 const std::string training = std::string(DTRAIN_TEST_PROGRAMS_DIR) + "/elastic_training";
-
-/// The latest process in a worker's place, of which the program has said so.
-pid_t process_of(const std::string& output, int worker) {
-  const std::string mark = "worker " + std::to_string(worker) + " is process ";
-  const std::size_t at = output.rfind(mark);
-  return at == std::string::npos ? 0 : static_cast<pid_t>(std::stol(output.substr(at + mark.size())));
-}
 
 /// A job of three workers that trains until it is ended, with a word by which its processes are found.
 struct LongJob {
@@ -42,7 +36,7 @@ struct LongJob {
 
 TEST_CASE("a worker that is ended by SIGTERM alone is replaced, and the others go on") {
   LongJob job("steps=400");
-  ::kill(process_of(job.program.output(), 1), SIGTERM);
+  REQUIRE(::kill(support::process_of_worker(job.program.output(), 1), SIGTERM) == 0);
   const Result result = job.program.wait(support::soon(std::chrono::seconds(60)));
   CHECK_MESSAGE(result.exit_code == 0, result.error);
   CHECK_CONTAINS(result.error, "worker 1 was lost: killed by signal 15 (SIGTERM); another one starts in its place");
@@ -73,19 +67,21 @@ TEST_CASE("SIGTERM and SIGINT to the launcher end an elastic job, and leave no p
 
 TEST_CASE("a signal to the launcher ends the job while a worker's replacement waits to be started") {
   LongJob job;
-  const pid_t first = process_of(job.program.output(), 1);
+  const pid_t first = support::process_of_worker(job.program.output(), 1);
   REQUIRE(::kill(first, SIGKILL) == 0);
   const dtrain::Deadline deadline = support::soon();
-  while (process_of(job.program.output(), 1) == first && !deadline.passed()) {
+  while (support::process_of_worker(job.program.output(), 1) == first && !deadline.passed()) {
     static_cast<void>(job.program.wait_for("no such line", dtrain::Deadline::after(std::chrono::milliseconds(5))));
   }
-  REQUIRE(::kill(process_of(job.program.output(), 1), SIGKILL) == 0);
+  const pid_t second = support::process_of_worker(job.program.output(), 1);
+  REQUIRE(second != first);
+  REQUIRE(::kill(second, SIGKILL) == 0);
   REQUIRE(job.program.wait_for("another one starts in its place in 1 s"));
   job.check_end(SIGTERM);
 }
 
 TEST_CASE("a signal to the launcher ends the job, although a worker is stopped") {
   LongJob job;
-  REQUIRE(::kill(process_of(job.program.output(), 2), SIGSTOP) == 0);
+  REQUIRE(::kill(support::process_of_worker(job.program.output(), 2), SIGSTOP) == 0);
   job.check_end(SIGINT);
 }

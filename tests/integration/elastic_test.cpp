@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "support/program.hpp"
+#include "support/worker_process.hpp"
 
 using support::Program;
 using support::Result;
@@ -18,13 +19,6 @@ using support::Result;
 namespace {
 
 const std::string program = std::string(DTRAIN_TEST_PROGRAMS_DIR) + "/elastic_training";
-
-/// The process of a worker, of which the program has said so; the latest of its place.
-pid_t process_of(const std::string& output, int worker) {
-  const std::string mark = "worker " + std::to_string(worker) + " is process ";
-  const std::size_t at = output.rfind(mark);
-  return at == std::string::npos ? 0 : static_cast<pid_t>(std::stol(output.substr(at + mark.size())));
-}
 
 std::size_t count(const std::string& text, const std::string& part) {
   std::size_t found = 0;
@@ -83,7 +77,7 @@ TEST_CASE("a killed worker's ranks go on without it, and another one takes its p
       CAPTURE(victim);
       Program job(program, {"--nproc-per-node=4", "--min-ranks=2", "--max-restarts=3", "steps=500", "log", kind});
       REQUIRE(job.wait_for("commit 20 attempt 1 size 4"));
-      ::kill(process_of(job.output(), victim), SIGKILL);
+      REQUIRE(::kill(support::process_of_worker(job.output(), victim), SIGKILL) == 0);
       const Result result = job.wait(support::soon(std::chrono::seconds(60)));
       CHECK_MESSAGE(result.exit_code == 0, result.error);
       CHECK(result.error.find("worker " + std::to_string(victim) + " was lost: killed by signal 9") !=
@@ -100,7 +94,7 @@ TEST_CASE("a killed worker's ranks go on without it, and another one takes its p
 TEST_CASE("a worker that is stopped is left out, and comes back as a newcomer") {
   Program job(program, {"--nproc-per-node=3", "--min-ranks=1", "steps=800", "log"}, {{"DTRAIN_LIVENESS_SECONDS", "1"}});
   REQUIRE(job.wait_for("commit 20 attempt 1 size 3"));
-  const pid_t stopped = process_of(job.output(), 1);
+  const pid_t stopped = support::process_of_worker(job.output(), 1);
   ::kill(stopped, SIGSTOP);
   CHECK(job.wait_for("size 2 digest"));
   ::kill(stopped, SIGCONT);
@@ -156,7 +150,7 @@ TEST_CASE("a call of dtrain inside commit is refused") {
 TEST_CASE("fewer workers than --min-ranks end the job with the first cause, where none will come") {
   Program job(program, {"--nproc-per-node=2", "--min-ranks=2", "steps=1000", "log"});
   REQUIRE(job.wait_for("commit 20 attempt 1 size 2"));
-  ::kill(process_of(job.output(), 1), SIGKILL);
+  REQUIRE(::kill(support::process_of_worker(job.output(), 1), SIGKILL) == 0);
   const Result result = job.wait();
   CHECK(result.exit_code == 128 + SIGKILL);
   CHECK(result.error.find("worker 1 was lost: killed by signal 9 (SIGKILL)") != std::string::npos);
@@ -172,7 +166,7 @@ TEST_CASE("a signal to the launcher ends an elastic job") {
 TEST_CASE("an elastic job ends, although a worker that was left out is stopped for ever") {
   Program job(program, {"--nproc-per-node=3", "--min-ranks=1", "steps=500", "log"}, {{"DTRAIN_LIVENESS_SECONDS", "1"}});
   REQUIRE(job.wait_for("commit 20 attempt 1 size 3"));
-  ::kill(process_of(job.output(), 1), SIGSTOP);
+  REQUIRE(::kill(support::process_of_worker(job.output(), 1), SIGSTOP) == 0);
   const Result result = job.wait(support::soon(std::chrono::seconds(60)));
   CHECK_MESSAGE(result.exit_code == 0, result.error);
   CHECK(ends(result.output).size() == 2);

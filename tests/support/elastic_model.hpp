@@ -17,18 +17,19 @@
 
 namespace support {
 
-struct ElasticModel {
+/// `Width` weights in each of three layers.
+template <std::size_t Width>
+struct LayeredModel {
   static constexpr std::size_t layers = 3;
-  static constexpr std::size_t width = 500;
-  static constexpr dtrain::SamplerOptions samples{.dataset_size = 1000, .global_batch = 60, .seed = 1};
+  static constexpr std::size_t width = Width;
 
-  ElasticModel() {
+  explicit LayeredModel(float initial) : values(layers, std::vector<float>(width, initial)) {
     for (auto& each : own) {
       gradients.push_back(each.data());
     }
   }
-  ElasticModel(const ElasticModel&) = delete;
-  ElasticModel& operator=(const ElasticModel&) = delete;
+  LayeredModel(const LayeredModel&) = delete;
+  LayeredModel& operator=(const LayeredModel&) = delete;
 
   std::vector<dtrain::Parameter> parameters() {
     std::vector<dtrain::Parameter> found;
@@ -50,6 +51,24 @@ struct ElasticModel {
     }
     return hash;
   }
+
+  std::vector<std::vector<float>> values;
+  std::vector<std::vector<float>> own{layers, std::vector<float>(width)};
+  std::vector<float*> gradients;
+};
+
+/// The same model with gradients that dtrain binds.
+template <class Model>
+struct Bound : Model {
+  void bind_gradient(std::size_t i, dtrain::TensorView where) {
+    this->gradients[i] = reinterpret_cast<float*>(where.data);
+  }
+};
+
+struct ElasticModel : LayeredModel<500> {
+  static constexpr dtrain::SamplerOptions samples{.dataset_size = 1000, .global_batch = 60, .seed = 1};
+
+  ElasticModel() : LayeredModel(1) {}
 
   /// The gradient of the mean over the samples of (value * sample / 1000 - 1)^2 / 2, times `weight`.
   void backward(std::span<const std::size_t> of, float weight, dtrain::Ready ready) {
@@ -73,10 +92,6 @@ struct ElasticModel {
       }
     }
   }
-
-  std::vector<std::vector<float>> values{layers, std::vector<float>(width, 1)};
-  std::vector<std::vector<float>> own{layers, std::vector<float>(width)};
-  std::vector<float*> gradients;
 };
 
 }  // namespace support

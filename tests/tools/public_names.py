@@ -30,7 +30,7 @@ INTERNAL = {
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 STRING = re.compile(r'"(?:\\.|[^"\\\n])*"')
 NAMESPACE = re.compile(r"\bnamespace\s+((?:DTRAIN_NAMESPACE)?(?:::)?[\w:]*)\s*$")
-TYPE = re.compile(r"\b(?:class|struct|enum class|enum|using)\s+(?:\[\[\w+\]\]\s*)?([A-Z]\w*)\s*(?:final)?\s*(?:[:={]|$)")
+TYPE = re.compile(r"\b(?:class|struct|enum class|enum|using)\s+(?:\[\[\w+\]\]\s*)?([A-Z]\w*)(?:<[\w\s,:]*>)?\s*(?:final)?\s*(?:[:={]|$)")
 ALIAS = re.compile(r"\busing\s+((?:\w+::)*)([A-Z]\w*)\s*;")
 NAMED_ALIAS = re.compile(r"\busing\s+([A-Z]\w*)\s*=")
 WORD = re.compile(r"\b[A-Z]\w+\b")
@@ -66,6 +66,17 @@ def statements(text):
         position += 1
 
 
+def without_template(head):
+    """The head behind `template <...>`, whose parameters are no types of dtrain."""
+    while match := re.match(r"\s*template\s*<", head):
+        depth, position = 1, match.end()
+        while depth and position < len(head):
+            depth += {"<": 1, ">": -1}.get(head[position], 0)
+            position += 1
+        head = head[position:]
+    return head
+
+
 class Declarations:
     """What the headers declare: types by namespace, names of dtrain, and public signatures."""
 
@@ -88,7 +99,7 @@ class Declarations:
         if alias and body is None:
             self.names.add(alias[2]) if space == "" else None
             return
-        declared = TYPE.search(head.split("PUBLIC_")[-1] + ("{" if body is not None else ""))
+        declared = TYPE.search(without_template(head.split("PUBLIC_")[-1]) + ("{" if body is not None else ""))
         is_public = "PUBLIC_" in head
         if declared:
             self.names.add(declared[1]) if space == "" else self.types.setdefault(declared[1], set()).add(space)
@@ -174,6 +185,9 @@ def selftest():
         ("an alias that is missing", "using ddp::Record;\n", ""),
         ("a public member", " private:\n", ""),
         ("a member of a class of dtrain", "Record last(", "Hidden last("),
+        ("a member of a specialisation whose parameter has a default",
+         "template <class M>\nclass Wrapper {\n public:\n  Record last(",
+         "template <class M, class Stage = Record>\nclass Wrapper<M, Stage> {\n public:\n  Hidden last("),
         ("an argument", "backend::Shared shared", "ddp::Hidden shared"),
         ("a default argument", "explicit Model(Record record", "explicit Model(Hidden hidden = {}, Record record"),
     ]:

@@ -255,7 +255,8 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body, const std::string& sett
     if (is_own) {
       throw_error(Errc::invalid_argument, "commit() threw, and the function of train() went on all the same");
     }
-    log(LogLevel::info, format_text("worker {}: attempt {} has ended: {}", {slot(), assignment_.attempt, text}));
+    log(LogLevel::info, format_text("worker {}: attempt {} has ended: {}",
+                                    {slot(), assignment_.attempt, error ? text : "not all ranks had finished"}));
   }
 }
 

@@ -22,6 +22,7 @@
 #include "dtrain/distributed_data_parallel.hpp"
 #include "dtrain/elastic.hpp"
 #include "dtrain/launch/per_process.hpp"
+#include "support/elastic_process.hpp"
 #include "support/expect_error.hpp"
 #include "unit/rendezvous/formation/formation_process.hpp"
 
@@ -56,15 +57,14 @@ struct Commits {
   std::atomic<std::uint64_t> most{0};
 };
 
-dtrain::launch::RankProcess process_at(const FormationProcess& launcher, int slot) {
-  dtrain::launch::RankProcess process;
-  process.identity.world_size = 3;
-  process.identity.local_rank = slot;
-  process.identity.master_addr = "127.0.0.1";
-  process.identity.master_port = launcher.address().port;
-  process.min_ranks = 1;
-  process.timeout = 60s;
-  return process;
+/// Two workers at most; neither is waited for.
+dtrain::rendezvous::FormationOptions two_at_once() {
+  dtrain::rendezvous::FormationOptions options;
+  options.max_workers = 2;
+  options.first_formation = 1ms;
+  options.collect = 1ms;
+  options.least_resize_gap = 0ms;
+  return options;
 }
 
 /// Calls `function(job, group)` as the only worker of a job. @returns the text of what train() threw
@@ -72,7 +72,7 @@ template <class F>
 std::string thrown_alone(F function) {
   dtrain::rendezvous::FormationOptions sizes;
   FormationProcess launcher(sizes);
-  const auto process = process_at(launcher, 0);
+  const auto process = support::elastic_process(launcher.address().port, 0, 3);
   ElasticWorker worker(process);
   const dtrain::GroupOptions options;
   const dtrain::Elastic<Policy> job(worker, options);
@@ -138,7 +138,7 @@ TEST_CASE("a rank that throws leaves, the others go on, and a newcomer has their
     std::vector<std::thread> threads;
     const auto start = [&](int slot, std::uint64_t fails_at) {
       threads.emplace_back([&, slot, fails_at] {
-        const auto process = process_at(launcher, slot);
+        const auto process = support::elastic_process(launcher.address().port, slot, 3);
         results[static_cast<std::size_t>(slot)] = run_worker(process, steps, fails_at, commits);
       });
     };
@@ -216,12 +216,7 @@ TEST_CASE("commit() is refused while gradients of no_sync() are not reduced") {
 }
 
 TEST_CASE("a worker of another job's name or with other options is refused before anybody is interrupted") {
-  dtrain::rendezvous::FormationOptions sizes;
-  sizes.max_workers = 2;
-  sizes.first_formation = 1ms;
-  sizes.collect = 1ms;
-  sizes.least_resize_gap = 0ms;
-  FormationProcess launcher(sizes);
+  FormationProcess launcher(two_at_once());
   std::atomic<bool> ends{false};
   std::atomic<int> attempts{0};
   std::atomic<std::uint64_t> steps{0};
@@ -244,14 +239,14 @@ TEST_CASE("a worker of another job's name or with other options is refused befor
     return std::string();
   };
   std::string first_error;
-  std::thread first([&] { first_error = run(process_at(launcher, 0), {}); });
+  std::thread first([&] { first_error = run(support::elastic_process(launcher.address().port, 0, 3), {}); });
   while (steps < 2)
     std::this_thread::sleep_for(1ms);
-  auto process = process_at(launcher, 1);
+  auto process = support::elastic_process(launcher.address().port, 1, 3);
   CHECK_CONTAINS(run(process, {.accumulate = dtrain::Accumulate::f32}), "this worker was refused: it has GroupOptions");
   process.timeout = 61s;
   CHECK_CONTAINS(run(process, {}), "it has DTRAIN_TIMEOUT_SECONDS=61, and the workers of the job have");
-  process = process_at(launcher, 1);
+  process = support::elastic_process(launcher.address().port, 1, 3);
   process.identity.job = "DTRAIN_JOB_ID=another";
   CHECK_CONTAINS(run(process, {}),
                  "it has DTRAIN_JOB_ID=another, and the workers of the job have no DTRAIN_JOB_ID; start all");
@@ -266,7 +261,7 @@ TEST_CASE("a worker of another job's name or with other options is refused befor
 
 TEST_CASE("train() calls a function that could also take Arguments with the group alone") {
   FormationProcess launcher(dtrain::rendezvous::FormationOptions{});
-  const auto process = process_at(launcher, 0);
+  const auto process = support::elastic_process(launcher.address().port, 0, 3);
   ElasticWorker worker(process);
   const dtrain::GroupOptions options;
   std::size_t count = 0;
@@ -284,7 +279,7 @@ static void check_checkpoint_of_lost_attempt(bool waits) {
   std::atomic<bool> is_written{false};
   std::atomic<int> attempts{0};
   const auto run = [&](int slot, auto function) {
-    const auto process = process_at(launcher, slot);
+    const auto process = support::elastic_process(launcher.address().port, slot, 3);
     ElasticWorker worker(process);
     const dtrain::GroupOptions options;
     const dtrain::Elastic<Policy> job(worker, options);
@@ -322,7 +317,7 @@ TEST_CASE("the next attempt does not wait for a checkpoint that a thread of the 
 
 TEST_CASE("a worker whose job has finished keeps its bound gradients, although it cannot leave") {
   FormationProcess launcher(dtrain::rendezvous::FormationOptions{});
-  const auto process = process_at(launcher, 0);
+  const auto process = support::elastic_process(launcher.address().port, 0, 3);
   ElasticWorker worker(process);
   const dtrain::GroupOptions options;
   const dtrain::Elastic<Policy> job(worker, options);
@@ -342,16 +337,11 @@ TEST_CASE("a worker whose job has finished keeps its bound gradients, although i
 }
 
 TEST_CASE("a state that keep() does not name ends the job, once a worker has come that has not got it") {
-  dtrain::rendezvous::FormationOptions sizes;
-  sizes.max_workers = 2;
-  sizes.first_formation = 1ms;
-  sizes.collect = 1ms;
-  sizes.least_resize_gap = 0ms;
-  FormationProcess launcher(sizes);
+  FormationProcess launcher(two_at_once());
   std::atomic<int> commits{0};
   std::array<std::string, 2> texts;
   const auto run = [&](int slot) {
-    const auto process = process_at(launcher, slot);
+    const auto process = support::elastic_process(launcher.address().port, slot, 3);
     ElasticWorker worker(process);
     const dtrain::GroupOptions options;
     const dtrain::Elastic<Policy> job(worker, options);

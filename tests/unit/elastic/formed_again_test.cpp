@@ -10,9 +10,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -24,6 +21,8 @@
 #include "dtrain/elastic.hpp"
 #include "dtrain/launch/per_process.hpp"
 #include "support/elastic_model.hpp"
+#include "support/elastic_process.hpp"
+#include "support/process_holdings.hpp"
 #include "unit/rendezvous/formation/formation_process.hpp"
 
 using namespace std::chrono_literals;
@@ -49,9 +48,7 @@ struct Mistake : std::runtime_error {
 };
 
 /// Gradients are bound, and ready() is called where nothing may be thrown, as from a library of C.
-struct BoundModel : ElasticModel {
-  void bind_gradient(std::size_t i, dtrain::TensorView where) { gradients[i] = reinterpret_cast<float*>(where.data); }
-};
+using BoundModel = support::Bound<ElasticModel>;
 
 /// Gradients of 4 MB, bound.
 struct LargeModel {
@@ -68,21 +65,12 @@ struct LargeModel {
   float* gradient = own.data();
 };
 
-dtrain::launch::RankProcess process_at(const FormationProcess& launcher, int slot) {
-  dtrain::launch::RankProcess process;
-  process.identity.world_size = 2;
-  process.identity.local_rank = slot;
-  process.identity.master_addr = "127.0.0.1";
-  process.identity.master_port = launcher.address().port;
-  process.min_ranks = 1;
-  process.timeout = 60s;
-  return process;
-}
-
 class Worker {
  public:
   Worker(const FormationProcess& launcher, int slot)
-      : process_(process_at(launcher, slot)), worker_(process_), job_(worker_, options_) {
+      : process_(support::elastic_process(launcher.address().port, slot, 2)),
+        worker_(process_),
+        job_(worker_, options_) {
     job_.keep(dtrain::parameter_values(model.parameters()));
   }
 
@@ -130,29 +118,8 @@ class Worker {
   std::vector<Group> kept_;
 };
 
-std::ptrdiff_t entries(const char* folder) {
-  return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
-}
-
-/// What this process holds.
-struct Holdings {
-  std::ptrdiff_t descriptors = entries("/proc/self/fd");
-  std::ptrdiff_t threads = entries("/proc/self/task");
-  std::int64_t resident_pages = [] {
-    std::ifstream file("/proc/self/statm");
-    std::int64_t all = 0;
-    std::int64_t resident = 0;
-    file >> all >> resident;
-    return resident;
-  }();
-  std::ptrdiff_t mappings = [] {
-    std::ifstream file("/proc/self/maps");
-    return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
-  }();
-};
-
 /// What this process holds after ten formations, and after all.
-std::pair<Holdings, Holdings> form_again(int formations, bool keeps_handles) {
+std::pair<support::ProcessHoldings, support::ProcessHoldings> form_again(int formations, bool keeps_handles) {
   dtrain::rendezvous::FormationOptions sizes;
   sizes.min_workers = sizes.max_workers = 2;
   sizes.reconnect_timeout = 1ms;  // nobody says that the thread of a worker has ended
@@ -168,7 +135,7 @@ std::pair<Holdings, Holdings> form_again(int formations, bool keeps_handles) {
       why = error.what();
     }
   });
-  std::optional<Holdings> early;
+  std::optional<support::ProcessHoldings> early;
   const int first = static_cast<int>(Point::before_ready);
   const int points = static_cast<int>(names.size());
   for (int i = 0; i < formations; ++i) {
@@ -179,7 +146,7 @@ std::pair<Holdings, Holdings> form_again(int formations, bool keeps_handles) {
     Worker failing(launcher, 1);
     CHECK_THROWS_AS(failing.train(ends, &point), Mistake);
   }
-  const Holdings late;
+  const support::ProcessHoldings late;
   ends = true;  // while the survivor waits for another worker
   Worker last(launcher, 1);
   last.train(ends);
@@ -199,7 +166,8 @@ TEST_CASE("a worker goes on, whatever the other one was doing when it failed, an
   CHECK(late.descriptors <= early.descriptors + 8);  // the last attempt may not be over
   CHECK(late.threads <= early.threads + 4);
   CHECK(late.mappings <= early.mappings + 64);
-  CHECK(late.resident_pages <= early.resident_pages + 10 * 1024);  // the arenas of 30 attempts have 30 times as many
+  CHECK(late.resident_bytes <=
+        early.resident_bytes + 40 * 1024 * 1024);  // the arenas of 30 attempts have 30 times as many
 }
 
 TEST_CASE("a handle that is kept on a group that is gone holds no thread") {

@@ -28,6 +28,8 @@
 #include "dtrain/elastic.hpp"
 #include "dtrain/launch/per_process.hpp"
 #include "support/cutting_proxy.hpp"
+#include "support/elastic_model.hpp"
+#include "support/elastic_process.hpp"
 #include "support/program.hpp"
 #include "support/thread_ranks.hpp"
 #include "unit/rendezvous/formation/formation_process.hpp"
@@ -112,26 +114,9 @@ struct Case {
 
 /// Weights that are whole numbers. The ranks' gradients differ, but their mean depends on the step and on the weights
 /// only: the weights after a step are those of one rank, exactly, whatever the ranks were.
-struct Model {
-  static constexpr std::size_t layers = 3;
-  static constexpr std::size_t width = 700;
+struct Model : support::LayeredModel<700> {
+  Model() : LayeredModel(0) {}
 
-  Model() {
-    for (auto& each : own) {
-      gradients.push_back(each.data());
-    }
-  }
-  Model(const Model&) = delete;
-  Model& operator=(const Model&) = delete;
-
-  std::vector<dtrain::Parameter> parameters() {
-    std::vector<dtrain::Parameter> found;
-    for (std::size_t i = 0; i < layers; ++i) {
-      found.push_back({"layer" + std::to_string(i), dtrain::tensor_view(values[i]),
-                       dtrain::tensor_view(gradients[i], {static_cast<std::int64_t>(width)})});
-    }
-    return found;
-  }
   void compute(std::size_t layer, std::uint64_t step, int rank, int ranks) {
     for (std::size_t j = 0; j < width; ++j) {
       const int mean = 1 + static_cast<int>((step + layer + j) % 5) + static_cast<int>(values[layer][j]) % 3;
@@ -145,24 +130,9 @@ struct Model {
       values[layer][j] += gradients[layer][j] / static_cast<float>(ranks);
     }
   }
-  std::uint32_t digest() const {
-    std::uint32_t hash = 2166136261u;
-    for (const auto& each : values) {
-      for (const float value : each) {
-        hash = (hash ^ static_cast<std::uint32_t>(value)) * 16777619u;
-      }
-    }
-    return hash;
-  }
-
-  std::vector<std::vector<float>> values{layers, std::vector<float>(width)};
-  std::vector<std::vector<float>> own{layers, std::vector<float>(width)};
-  std::vector<float*> gradients;
 };
 
-struct BoundModel : Model {
-  void bind_gradient(std::size_t i, dtrain::TensorView where) { gradients[i] = reinterpret_cast<float*>(where.data); }
-};
+using BoundModel = support::Bound<Model>;
 
 /// The digest of the weights after so many steps of one rank. Threads: any.
 inline std::uint32_t expected_digest(std::uint64_t steps) {
@@ -370,14 +340,7 @@ class Worker final : private dtrain::elastic::AttemptBody {
   };
 
   dtrain::launch::RankProcess process() const {
-    dtrain::launch::RankProcess process;
-    process.identity.world_size = workers;
-    process.identity.local_rank = slot_;
-    process.identity.master_addr = "127.0.0.1";
-    process.identity.master_port = proxy_.port();
-    process.min_ranks = 1;
-    process.timeout = std::chrono::seconds(120);
-    return process;
+    return support::elastic_process(proxy_.port(), slot_, workers, std::chrono::seconds(120));
   }
 
   void run() {

@@ -56,8 +56,7 @@ TEST_CASE("ranks that are lost at any point, one after the other, lose, repeat a
         const auto of = rank_loss::Case::at(cases[at]);
         const std::string problem = rank_loss::run(of);
         const std::lock_guard lock(mutex);
-        if (!problem.empty())
-          problems += "case " + std::to_string(cases[at]) + ", " + of.text() + ": " + problem + "\n";
+        if (!problem.empty()) problems += of.text() + ": " + problem + "\n";
       }
     });
   }

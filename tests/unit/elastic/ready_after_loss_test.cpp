@@ -20,6 +20,7 @@
 #include "dtrain/launch/per_process.hpp"
 #include "support/cutting_proxy.hpp"
 #include "support/elastic_model.hpp"
+#include "support/elastic_process.hpp"
 #include "support/gate.hpp"
 #include "unit/rendezvous/formation/formation_process.hpp"
 
@@ -34,20 +35,7 @@ using Group = dtrain::ProcessGroup<Policy>;
 
 constexpr float computed = 42;
 
-struct BoundModel : ElasticModel {
-  void bind_gradient(std::size_t i, dtrain::TensorView where) { gradients[i] = reinterpret_cast<float*>(where.data); }
-};
-
-dtrain::launch::RankProcess process_at(std::uint16_t port, int slot) {
-  dtrain::launch::RankProcess process;
-  process.identity.world_size = 2;
-  process.identity.local_rank = slot;
-  process.identity.master_addr = "127.0.0.1";
-  process.identity.master_port = port;
-  process.min_ranks = 1;
-  process.timeout = std::chrono::seconds(60);
-  return process;
-}
+using BoundModel = support::Bound<ElasticModel>;
 
 /// Whether the group's job has failed, as the program learns it.
 bool has_failed(const Group& group) noexcept {
@@ -74,7 +62,7 @@ void lose_a_rank(Caller caller) {
   support::Gate is_ready;
   support::Gate is_over;
   std::thread victim([&] {
-    const auto process = process_at(proxy.port(), 1);
+    const auto process = support::elastic_process(proxy.port(), 1, 2);
     dtrain::elastic::ElasticWorker worker(process);
     const dtrain::Elastic<Policy> job(worker, options);
     Model model;
@@ -94,7 +82,7 @@ void lose_a_rank(Caller caller) {
     }
   });
 
-  const auto process = process_at(launcher.address().port, 0);
+  const auto process = support::elastic_process(launcher.address().port, 0, 2);
   dtrain::elastic::ElasticWorker worker(process);
   const dtrain::Elastic<Policy> job(worker, options);
   Model model;

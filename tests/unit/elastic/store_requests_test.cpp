@@ -15,6 +15,7 @@
 #include "dtrain/launch/per_process.hpp"
 #include "support/cutting_proxy.hpp"
 #include "support/elastic_model.hpp"
+#include "support/elastic_process.hpp"
 #include "unit/rendezvous/formation/formation_process.hpp"
 
 using dtrain::rendezvous::MessageKind;
@@ -47,13 +48,7 @@ TEST_CASE("1,000 steps of an elastic job make no request to the store, and one m
   const auto work = [&](int slot) {
     const auto place = static_cast<std::size_t>(slot);
     CuttingProxy& proxy = *proxies[place];
-    dtrain::launch::RankProcess process;
-    process.identity.world_size = 2;
-    process.identity.local_rank = slot;
-    process.identity.master_addr = "127.0.0.1";
-    process.identity.master_port = proxy.port();
-    process.min_ranks = 1;
-    process.timeout = std::chrono::seconds(60);
+    const auto process = support::elastic_process(proxy.port(), slot, 2);
     dtrain::elastic::ElasticWorker worker(process);
     const dtrain::GroupOptions options;
     const dtrain::Elastic<Policy> job(worker, options);

@@ -26,6 +26,7 @@
 #include "examples/gpt2/model.hpp"
 #include "loss.hpp"
 #include "mlp.hpp"
+#include "support/elastic_process.hpp"
 #include "support/process_holdings.hpp"
 #include "unit/rendezvous/formation/formation_process.hpp"
 
@@ -119,21 +120,12 @@ struct Models {
   gpt2::Batch text;
 };
 
-dtrain::launch::RankProcess process_at(const FormationProcess& launcher, int slot) {
-  dtrain::launch::RankProcess process;
-  process.identity.world_size = 2;
-  process.identity.local_rank = slot;
-  process.identity.master_addr = "127.0.0.1";
-  process.identity.master_port = launcher.address().port;
-  process.min_ranks = 1;
-  process.timeout = std::chrono::seconds(60);
-  return process;
-}
-
 class Worker {
  public:
   Worker(const FormationProcess& launcher, int slot)
-      : process_(process_at(launcher, slot)), worker_(process_), job_(worker_, options_) {
+      : process_(support::elastic_process(launcher.address().port, slot, 2)),
+        worker_(process_),
+        job_(worker_, options_) {
     models.keep_in(job_);
   }
 

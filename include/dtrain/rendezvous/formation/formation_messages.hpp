@@ -45,7 +45,7 @@ struct Announce {
   std::string host;       ///< host name, for error sentences
   std::uint64_t job = 0;  ///< Assignment::job; 0 before the first
   TrainingProgress progress;
-  std::string settings;  ///< lines "name=value" that are equal on all workers (membership/membership.hpp)
+  std::string settings;  ///< a line that names the job, then lines "name=value"; equal on all workers
   Proof proof{};         ///< of the first Announce of a connection
 };
 
