@@ -1,11 +1,15 @@
 // Signals to elastic jobs: to one worker, and to the launcher at moments that are awkward for it.
 
 #include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "integration/prelude.hpp"
+#include "support/gate.hpp"
 #include "support/worker_process.hpp"
 
 namespace {
@@ -16,7 +20,8 @@ const std::string training = std::string(DTRAIN_TEST_PROGRAMS_DIR) + "/elastic_t
 struct LongJob {
   explicit LongJob(const std::string& steps = "steps=1000000")
       : mark(new_mark()),
-        program(training, {"--nproc-per-node=3", "--min-ranks=1", "--max-restarts=9", steps, "log", mark}) {
+        program(training, {"--nproc-per-node=3", "--min-ranks=1", "--max-restarts=9", steps, "log", mark},
+                {{"DTRAIN_GRACE_SECONDS", "2"}}) {
     REQUIRE(program.wait_for("commit 20 attempt 1 size 3"));
   }
   /// Ends the launcher by a signal: it is to exit so, and to leave no process.
@@ -31,6 +36,16 @@ struct LongJob {
   std::string mark;
   Program program;
 };
+
+/// Whether all of a process's threads are stopped: a signal that ends it is pending until it continues.
+bool is_stopped(pid_t process) {
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/task")) {
+    std::ifstream file(thread.path() / "stat");
+    const std::string status{std::istreambuf_iterator<char>(file), {}};
+    if (status.find(") T") == std::string::npos) return false;
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -82,6 +97,8 @@ TEST_CASE("a signal to the launcher ends the job while a worker's replacement wa
 
 TEST_CASE("a signal to the launcher ends the job, although a worker is stopped") {
   LongJob job;
-  REQUIRE(::kill(support::process_of_worker(job.program.output(), 2), SIGSTOP) == 0);
+  const pid_t stopped = support::process_of_worker(job.program.output(), 2);
+  REQUIRE(::kill(stopped, SIGSTOP) == 0);
+  REQUIRE(support::holds_soon([&] { return is_stopped(stopped); }));
   job.check_end(SIGINT);
 }
