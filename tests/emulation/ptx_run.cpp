@@ -132,6 +132,7 @@ void PtxKernel::run_thread(Thread& thread, const std::vector<std::byte>& paramet
       case Opcode::set_ne_u32: set(low(a()) != low(b()) ? 1 : 0); break;
       case Opcode::set_gt_u32: set(low(a()) > low(b()) ? 1 : 0); break;
       case Opcode::set_ne_u64: set(a() != b() ? 1 : 0); break;
+      case Opcode::set_lt_f64: set(double_of(a()) < double_of(b()) ? 1 : 0); break;
       case Opcode::set_nan_f32: set(std::isnan(float_of(a())) || std::isnan(float_of(b())) ? 1 : 0); break;
       case Opcode::set_eq_f32: set(float_of(a()) == float_of(b()) ? 1 : 0); break;
       case Opcode::set_eq_f64: set(double_of(a()) == double_of(b()) ? 1 : 0); break;
@@ -145,8 +146,11 @@ void PtxKernel::run_thread(Thread& thread, const std::vector<std::byte>& paramet
       case Opcode::div_f32: set(bits_of(float_of(a()) / float_of(b()))); break;
       case Opcode::sqrt_f32: set(bits_of(std::sqrt(float_of(a())))); break;
       case Opcode::f64_of_f32: set(std::bit_cast<std::uint64_t>(double{float_of(a())})); break;
+      case Opcode::f32_of_f64: set(bits_of(static_cast<float>(double_of(a())))); break;
       case Opcode::mul_f64: set(std::bit_cast<std::uint64_t>(double_of(a()) * double_of(b()))); break;
       case Opcode::add_f64: set(std::bit_cast<std::uint64_t>(double_of(a()) + double_of(b()))); break;
+      case Opcode::div_f64: set(std::bit_cast<std::uint64_t>(double_of(a()) / double_of(b()))); break;
+      case Opcode::sqrt_f64: set(std::bit_cast<std::uint64_t>(std::sqrt(double_of(a())))); break;
       case Opcode::fma_f64:
         set(std::bit_cast<std::uint64_t>(std::fma(double_of(a()), double_of(b()), double_of(c()))));
         break;
