@@ -24,6 +24,7 @@
 #include "dtrain/launch/per_process.hpp"
 #include "support/elastic_process.hpp"
 #include "support/expect_error.hpp"
+#include "support/gate.hpp"
 #include "unit/rendezvous/formation/formation_process.hpp"
 
 using namespace std::chrono_literals;
@@ -145,9 +146,7 @@ TEST_CASE("a rank that throws leaves, the others go on, and a newcomer has their
     start(0, steps);
     start(1, steps);
     start(2, 30);
-    while (commits.most < 35) {
-      std::this_thread::sleep_for(1ms);
-    }
+    CHECK(support::holds_soon([&] { return commits.most >= 35; }));
     start(3, steps);
     for (std::thread& each : threads) {
       each.join();
@@ -240,8 +239,7 @@ TEST_CASE("a worker of another job's name or with other options is refused befor
   };
   std::string first_error;
   std::thread first([&] { first_error = run(support::elastic_process(launcher.address().port, 0, 3), {}); });
-  while (steps < 2)
-    std::this_thread::sleep_for(1ms);
+  CHECK(support::holds_soon([&] { return steps >= 2; }));
   auto process = support::elastic_process(launcher.address().port, 1, 3);
   CHECK_CONTAINS(run(process, {.accumulate = dtrain::Accumulate::f32}), "this worker was refused: it has GroupOptions");
   process.timeout = 61s;
@@ -251,8 +249,7 @@ TEST_CASE("a worker of another job's name or with other options is refused befor
   CHECK_CONTAINS(run(process, {}),
                  "it has DTRAIN_JOB_ID=another, and the workers of the job have no DTRAIN_JOB_ID; start all");
   const std::uint64_t before = steps;
-  while (steps < before + 10)
-    std::this_thread::sleep_for(1ms);
+  CHECK(support::holds_soon([&] { return steps >= before + 10; }));
   ends = true;
   first.join();
   CHECK(first_error == "");
@@ -362,9 +359,7 @@ TEST_CASE("a state that keep() does not name ends the job, once a worker has com
     }
   };
   std::thread first([&] { run(0); });
-  while (commits < 3) {
-    std::this_thread::sleep_for(1ms);
-  }
+  CHECK(support::holds_soon([&] { return commits >= 3; }));
   run(1);
   first.join();
   for (const std::string& text : texts) {

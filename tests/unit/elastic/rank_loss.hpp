@@ -3,7 +3,6 @@
 /// Elastic jobs whose ranks are threads that are lost at named points: the connections of a lost rank end, as those of
 /// a killed process do, and its thread does nothing more while the job lives.
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -11,14 +10,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -30,96 +26,27 @@
 #include "support/cutting_proxy.hpp"
 #include "support/elastic_model.hpp"
 #include "support/elastic_process.hpp"
-#include "support/program.hpp"
 #include "support/thread_ranks.hpp"
+#include "unit/elastic/losses.hpp"
 #include "unit/rendezvous/formation/formation_process.hpp"
 
 namespace rank_loss {
-
-/// What a rank is about to do, or has half done, when it is lost. Inside one all-reduce of a communicator a thread
-/// cannot be stopped: there processes are killed (integration/elastic_storm_test.cpp).
-enum class Point {
-  before_forward,
-  after_forward,
-  first_ready,   ///< one gradient is ready
-  last_ready,    ///< all are
-  launch,        ///< of the first bucket's all-reduce
-  half_reduced,  ///< the first half of a bucket is reduced
-  finish,
-  optimizer,      ///< one layer is updated
-  commit,         ///< all are, and the step is not committed
-  announce,       ///< its attempt has failed, and it has not announced itself again
-  assignment,     ///< it has its rank in the next attempt, and does not join
-  join,           ///< the store has its Join
-  opening,        ///< the group's channel
-  allocating,     ///< memory of the wrapper
-  half_sent,      ///< rank 0, of the state
-  half_received,  ///< of the state
-  entering,       ///< the function of train()
-};
-constexpr std::array<const char*, 17> point_names{
-    "before_forward", "after_forward", "first_ready", "last_ready",    "launch",     "half_reduced",
-    "finish",         "optimizer",     "commit",      "announce",      "assignment", "join",
-    "opening",        "allocating",    "half_sent",   "half_received", "entering"};
-constexpr int workers = 3;
-
-/// How a backward pass calls ready().
-enum class Caller { program, thread, may_not_throw };
-
-struct Case {
-  std::size_t index = 0;
-  Point first{};
-  int victim = 0;               ///< place of the worker that is lost at `first`; half_sent: that of the receiver
-  std::optional<Point> second;  ///< where another worker is lost later
-  Caller caller{};
-  bool binds = false;
-  bool replaces_late = false;  ///< the lost worker's replacement comes after the others' next commit
-  dtrain::stream::host::Progress progress{};
-
-  /// Points, victims, and points of a second loss or none.
-  static constexpr std::size_t count = point_names.size() * workers * (point_names.size() + 1);
-
-  /// @param index below count
-  static Case at(std::size_t index) {
-    Case found;
-    found.index = index;
-    std::minstd_rand random(static_cast<unsigned>(index) + 1);
-    found.victim = static_cast<int>(index % workers);
-    index /= workers;
-    found.first = static_cast<Point>(index % point_names.size());
-    index /= point_names.size();
-    if (index > 0) found.second = static_cast<Point>(index - 1);
-    found.caller = static_cast<Caller>(random() % 3);
-    found.binds = random() % 2 == 0;
-    const bool needs_newcomer =
-        found.second == Point::half_sent || found.second == Point::half_received || found.second == Point::announce;
-    found.replaces_late = needs_newcomer || random() % 2 == 0;
-    found.progress =
-        random() % 2 == 0 ? dtrain::stream::host::Progress::thread : dtrain::stream::host::Progress::caller;
-    return found;
-  }
-
-  /// The worker that comes once the others have committed, so that the point of the first loss is reached; -1: none.
-  int newcomer() const {
-    if (first == Point::half_sent || first == Point::half_received) return victim;
-    return first == Point::announce ? (victim + 1) % workers : -1;
-  }
-
-  std::string text() const {
-    const auto name = [](Point point) { return std::string(point_names[static_cast<std::size_t>(point)]); };
-    return "case " + std::to_string(index) + ", worker " + std::to_string(victim) + " at " + name(first) +
-           (second ? ", another at " + name(*second) : "");
-  }
-};
 
 /// Weights that are whole numbers. The ranks' gradients differ, but their mean depends on the step and on the weights
 /// only: the weights after a step are those of one rank, exactly, whatever the ranks were.
 struct Model : support::LayeredModel<700> {
   Model() : LayeredModel(0) {}
 
+  void forward() {
+    for (std::size_t layer = 0; layer < layers; ++layer) {
+      for (std::size_t j = 0; j < width; ++j) {
+        activations[layer][j] = static_cast<int>(values[layer][j]) % 3;
+      }
+    }
+  }
   void compute(std::size_t layer, std::uint64_t step, int rank, int ranks) {
     for (std::size_t j = 0; j < width; ++j) {
-      const int mean = 1 + static_cast<int>((step + layer + j) % 5) + static_cast<int>(values[layer][j]) % 3;
+      const int mean = 1 + static_cast<int>((step + layer + j) % 5) + activations[layer][j];
       const int apart = (2 * rank - (ranks - 1)) * (1 + static_cast<int>(j % 2));
       gradients[layer][j] = static_cast<float>(mean + apart);
     }
@@ -130,6 +57,8 @@ struct Model : support::LayeredModel<700> {
       values[layer][j] += gradients[layer][j] / static_cast<float>(ranks);
     }
   }
+
+  std::array<std::array<int, width>, layers> activations{};
 };
 
 using BoundModel = support::Bound<Model>;
@@ -141,6 +70,7 @@ inline std::uint32_t expected_digest(std::uint64_t steps) {
   static std::vector<std::uint32_t> digests{model.digest()};
   const std::lock_guard lock(mutex);
   while (digests.size() <= steps) {
+    model.forward();
     for (std::size_t i = 0; i < Model::layers; ++i) {
       model.compute(i, digests.size() - 1, 0, 1);
     }
@@ -151,88 +81,6 @@ inline std::uint32_t expected_digest(std::uint64_t steps) {
   }
   return digests[steps];
 }
-
-/// What the workers of a job share. Threads: any.
-class Losses {
- public:
-  explicit Losses(const Case& of) : case_(of) {}
-
-  /// Whether the worker is lost here, by the plan: once for each loss.
-  bool takes(Point point, int slot, std::uint64_t step, std::uint64_t attempt) {
-    const std::lock_guard lock(mutex_);
-    const bool is_first = lost_.empty();
-    const std::optional<Point> next = is_first            ? std::optional(case_.first)
-                                      : lost_.size() == 1 ? case_.second
-                                                          : std::nullopt;
-    if (next != point) return false;
-    const bool is_whoever_comes = point == Point::half_sent || (!is_first && point == Point::half_received);
-    const int victim = is_first || case_.first == Point::half_sent ? case_.victim : (case_.victim + 1) % workers;
-    if (!is_whoever_comes && slot != victim) return false;
-    if (is_first && point < Point::announce && step < 2) return false;
-    const bool is_transfer = point == Point::half_sent || point == Point::half_received;
-    if (is_transfer && !can_go_on_without(slot, attempt)) return false;
-    lost_.push_back({slot, attempt});
-    changed_.notify_all();
-    return true;
-  }
-  void committed(std::uint64_t attempt, int ranks) {
-    const std::lock_guard lock(mutex_);
-    last_attempt_ = std::max(last_attempt_, attempt);
-    if (ranks == workers) last_whole_ = std::max(last_whole_, attempt);
-    changed_.notify_all();
-  }
-  /// In a transfer. @param has_state of an earlier attempt, whether or not it is rank 0's
-  void transfers(int slot, std::uint64_t attempt, bool has_state) {
-    const std::lock_guard lock(mutex_);
-    states_.at(static_cast<std::size_t>(slot)) = has_state ? attempt : 0;
-  }
-  void note(const std::string& problem) {
-    const std::lock_guard lock(mutex_);
-    if (problem_.empty()) problem_ = problem;
-  }
-  std::string problem() {
-    const std::lock_guard lock(mutex_);
-    return problem_;
-  }
-
-  struct Lost {
-    int slot = 0;
-    std::uint64_t attempt = 0;
-  };
-  struct Facts {
-    std::vector<Lost> lost;
-    std::uint64_t last_attempt = 0;  ///< in which a step was committed
-    std::uint64_t last_whole = 0;    ///< by all workers
-  };
-  /// Blocking: until `condition(facts)` holds.
-  template <class Condition>
-  void wait_until(Condition condition) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return condition(Facts{lost_, last_attempt_, last_whole_}); });
-  }
-
-  std::atomic<bool> ends{false};
-
- private:
-  /// Whether another rank of the attempt has a state.
-  bool can_go_on_without(int slot, std::uint64_t attempt) const {
-    for (int other = 0; other < workers; ++other) {
-      const bool is_lost = std::any_of(lost_.begin(), lost_.end(),
-                                       [&](const Lost& each) { return each.slot == other && each.attempt == attempt; });
-      if (other != slot && !is_lost && states_.at(static_cast<std::size_t>(other)) == attempt) return true;
-    }
-    return false;
-  }
-
-  const Case case_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<Lost> lost_;
-  std::array<std::uint64_t, workers> states_{};  ///< the last attempt that each began with a state
-  std::uint64_t last_attempt_ = 0;
-  std::uint64_t last_whole_ = 0;
-  std::string problem_;
-};
 
 class Worker;
 /// The worker that this thread works for.
@@ -399,6 +247,7 @@ class Worker final : private dtrain::elastic::AttemptBody {
     if (worker_.step() < most_steps_) losses_.note("a commit was taken back");
     while (group_->all_reduce(losses_.ends ? 1.0F : 0.0F, dtrain::ReduceOp::max) == 0) {
       at(Point::before_forward);
+      model_.forward();
       at(Point::after_forward);
       is_in_step_ = true;
       dtrain::Step step = ddp.begin();
