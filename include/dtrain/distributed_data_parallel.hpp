@@ -18,6 +18,7 @@
 #include "dtrain/core/process/owning_process.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/data/zero_gradients.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/driver_access.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
@@ -145,6 +146,19 @@ class DistributedDataParallel {
     if constexpr (std::invocable<F, Ready>) {
       run(std::forward<F>(f), begin("backward()", optimizer, std::move(inspect)));
     }
+  }
+
+  /// A step of a rank that has no samples, with zeros in place of its gradients; see dtrain::UnevenInputs. Collective
+  /// and blocking as backward(). @throws Error (unsupported) for gradients on a device; (invalid_argument) if gradients
+  /// of passes under no_sync() wait for a step; as backward()
+  void step_without_data(StepOptions options = {}) {
+    const ddp::ZeroGradients zeros(driver_->parameters);
+    backward(zeros, options);
+  }
+  template <class R, class Stage, class I = std::nullptr_t>
+  void step_without_data(ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
+    const ddp::ZeroGradients zeros(driver_->parameters);
+    backward(zeros, optimizer, std::move(inspect));
   }
 
   /// Begins a step, for use without backward(): call `ready` on the step, and `finish` at the end. @throws the job's

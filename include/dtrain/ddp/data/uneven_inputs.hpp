@@ -1,0 +1,162 @@
+#pragma once
+/// @file
+/// UnevenInputs: a program's training whose ranks have different numbers of steps.
+
+#include <atomic>
+#include <charconv>
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "dtrain/async/loop_handle.hpp"
+#include "dtrain/async/task.hpp"
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/group/group_internals.hpp"
+#include "dtrain/rendezvous/client/store.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Agreement of the ranks on whether another step is made. Keys in the store:
+/// - "ended": the number of ranks that have no more data. "first": the number of steps of the first one.
+/// - "step/S": "go" if a rank with data makes step S (from 1), "end" if no rank does.
+///
+/// A rank that has ended waits for "step/S" before its step S. Ranks with data set these keys once some rank has ended,
+/// which each of them learns from a wait for "ended" that runs in the background. So no message is sent while all ranks
+/// have data. Threads: all but watch(), which runs on the control loop, from the thread that trains.
+class StepAgreement {
+ public:
+  StepAgreement(rendezvous::Store store, int ranks) : store_(std::move(store)), ranks_(ranks) {}
+
+  /// Waits until a rank has ended. Lifetime: the object outlives the coroutine.
+  async::Task<> watch() {
+    const std::string ended = "ended";
+    const Deadline deadline = Deadline::unbounded("ranks have data for as long as they like");
+    static_cast<void>(co_await store_.get(ended, deadline));
+    // The thread that trains writes step_ first and reads some_ended_ then: one of the two sets the key of a step.
+    some_ended_.store(true);
+    if (const std::uint64_t step = step_.load(); step != 0) {
+      const std::string key = key_of(step);
+      co_await store_.set(key, "go");
+    }
+  }
+
+  /// A step with data. Blocking, once some rank has ended: until the store has the step's key.
+  void begin_step() {
+    step_.store(step_.load() + 1);
+    if (some_ended_.load()) store_.set(key_of(step_.load()), "go").wait();
+  }
+
+  /// This rank has no more data.
+  void end() {
+    const std::int64_t ended = store_.add("ended", 1).wait();
+    if (ended == 1) store_.set("first", format_text("{}", {step_.load()})).wait();
+    if (ended == ranks_) store_.set(key_of(step_.load() + 1), "end").wait();
+  }
+
+  /// Whether some rank makes another step. After end(). Blocking: until the ranks with data begin it, or end.
+  bool next_step() {
+    const std::string key = key_of(step_.load() + 1);
+    if (store_.get(key).wait() == "end") return false;
+    step_.store(step_.load() + 1);
+    return true;
+  }
+
+  /// Erases the keys. After all ranks have left their last next_step().
+  void erase_keys() {
+    const std::string first = store_.get("first").wait();
+    std::uint64_t step = 0;
+    std::from_chars(first.data(), first.data() + first.size(), step);
+    for (; step <= step_.load() + 1; ++step) {
+      store_.erase(key_of(step)).wait();
+    }
+    store_.erase("first").wait();
+    store_.erase("ended").wait();
+  }
+
+ private:
+  static std::string key_of(std::uint64_t step) { return format_text("step/{}", {step}); }
+
+  const rendezvous::Store store_;
+  const int ranks_;
+  std::atomic<std::uint64_t> step_{0};  ///< the last one that this rank has begun
+  std::atomic<bool> some_ended_{false};
+};
+
+/// Lets ranks make different numbers of steps. A rank without data makes steps without data until all ranks have ended:
+///
+///   dtrain::UnevenInputs inputs{group};
+///   for (const Batch& batch : batches) {
+///     inputs.begin_step();
+///     ddp.backward([&](dtrain::Ready ready) { model.backward(batch, ready); });
+///     optimizer.step();
+///   }
+///   inputs.finish([&] {
+///     ddp.step_without_data();
+///     optimizer.step();
+///   });
+///
+/// Averages are over all ranks, and a rank without data adds zeros. No message is sent while every rank has data; later
+/// each step with data sends one to the store. Every rank constructs the object, at the same place among its
+/// collectives. Lifetime: keeps the group. Threads: the thread that trains.
+/// @ingroup training
+template <class Group>
+class UnevenInputs {
+ public:
+  /// Blocking: no.
+  explicit UnevenInputs(const Group& group)
+      : group_(group),
+        agreement_(std::make_shared<StepAgreement>(
+            group.store().with_prefix(
+                format_text("dtrain/uneven/{}/", {group::GroupAccess::of(group).next_number("uneven")})),
+            group.world_size())),
+        watch_(group.spawn([agreement = agreement_] { return agreement->watch(); })) {}
+
+  /// Called before each step that reduces, by a rank that has data for it. Blocking: no, while every rank has data.
+  /// @throws Error (invalid_argument) after finish(); the job's first cause
+  void begin_step() {
+    require_open("begin_step()");
+    agreement_->begin_step();
+  }
+
+  /// Collective, blocking: calls `step` for each step that other ranks make, until all ranks have called finish(). It
+  /// makes the same collectives as a step with data. @throws as `step`; Error (invalid_argument) if called twice; the
+  /// job's first cause
+  template <std::invocable F>
+  void finish(F&& step) {
+    require_open("finish()");
+    has_ended_ = true;
+    group_.start_pending();  // other ranks may wait for this work before they end
+    agreement_->end();
+    while (agreement_->next_step()) {
+      step();
+    }
+    watch_.wait(Deadline::after(group_.timeout()));  // it may set a key until it ends
+    group_.barrier();
+    if (group_.rank() == 0) agreement_->erase_keys();
+  }
+
+ private:
+  void require_open(const char* caller) const {
+    group::GroupAccess::of(group_).rank_context()->require_may_block();
+    if (has_ended_) {
+      throw_error(Errc::invalid_argument, "{} of an UnevenInputs was called after finish(); make another one",
+                  {caller});
+    }
+  }
+
+  Group group_;
+  std::shared_ptr<StepAgreement> agreement_;
+  async::BackgroundTask<void> watch_;
+  bool has_ended_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::UnevenInputs;
+}  // namespace DTRAIN_NAMESPACE

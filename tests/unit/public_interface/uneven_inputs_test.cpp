@@ -1,0 +1,118 @@
+// UnevenInputs: ranks with different numbers of steps.
+
+#include "unit/public_interface/prelude.hpp"
+
+using dtrain::UnevenInputs;
+
+namespace uneven_inputs_test {
+
+/// Gradients of rank `rank` in step `step`, both from 0.
+float gradient(int rank, int step) {
+  return static_cast<float>(1 + rank + 10 * step);
+}
+
+/// Adds each step's average to the value, on each rank; `steps` of each rank have data.
+template <class M>
+void train(const Group& group, const std::vector<int>& steps, const std::function<void(const Group&, int)>& at_step) {
+  M model({5, 3000});
+  DistributedDataParallel ddp{model, group, {.bucket_bytes = 1000}};
+  const auto update = [&] {
+    for (std::size_t i = 0; i < model.list.size(); ++i) {
+      for (std::size_t j = 0; j < model.values[i].size(); ++j)
+        model.values[i][j] += model.list[i].gradient.template as<float>()[j];
+    }
+  };
+  const int own = steps[static_cast<std::size_t>(group.rank())];
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    UnevenInputs inputs{group};
+    for (int step = 0; step < own; ++step) {
+      inputs.begin_step();
+      ddp.backward([&](Ready ready) {
+        for (std::size_t i = model.list.size(); i-- > 0;) {
+          for (float& element : model.list[i].gradient.template as<float>())
+            element = gradient(group.rank(), step);
+          ready(i);
+        }
+      });
+      update();
+      at_step(group, step);
+    }
+    int without_data = 0;
+    inputs.finish([&] {
+      ddp.step_without_data();
+      update();
+      ++without_data;
+    });
+    CHECK(own + without_data == *std::max_element(steps.begin(), steps.end()));
+    CHECK_ERROR(inputs.begin_step(), Errc::invalid_argument, "begin_step() of an UnevenInputs was called after");
+    CHECK_ERROR(inputs.finish([] {}), Errc::invalid_argument, "make another one");
+  }
+  float expected = 0;
+  for (int rank = 0; rank < group.world_size(); ++rank) {
+    for (int step = 0; step < steps[static_cast<std::size_t>(rank)]; ++step)
+      expected += 2 * gradient(rank, step) / static_cast<float>(group.world_size());
+  }
+  for (const std::vector<float>& values : model.values) {
+    for (const float value : values)
+      REQUIRE(value == doctest::Approx(expected));
+  }
+}
+
+TEST_CASE("a rank without data makes steps without data until all ranks have ended") {
+  for (const std::vector<int>& steps :
+       std::vector<std::vector<int>>{{4}, {3, 3}, {2, 5, 3}, {0, 2}, {7, 0, 7}, {1, 2, 3, 4}}) {
+    run_well(static_cast<int>(steps.size()), [&](const Group& group) {
+      train<Model>(group, steps, [](const Group&, int) {});
+      train<BindingModel>(group, steps, [](const Group&, int) {});
+    });
+  }
+}
+
+TEST_CASE("while every rank has data, no step has a message, and none of the keys stays") {
+  run_well(2, [](const Group& group) {
+    train<Model>(group, {3, 3}, [](const Group& of, int step) {
+      const auto store = of.store();
+      if (step < 2) {
+        CHECK(!store.try_get("dtrain/uneven/0/step/1").wait());
+        CHECK(!store.try_get("dtrain/uneven/1/step/1").wait());
+      }
+    });
+    group.barrier();
+    for (const char* const key : {"ended", "first", "step/1", "step/3", "step/4"}) {
+      CHECK(!group.store().try_get(std::string("dtrain/uneven/0/") + key).wait());
+    }
+    group.barrier();
+  });
+}
+
+TEST_CASE("a sharded optimizer makes steps without data, and none under no_sync()") {
+  run_well(3, [](const Group& group) {
+    Model uneven({300});
+    Model even({300});
+    DistributedDataParallel ddp{uneven, group};
+    DistributedDataParallel all{even, group};
+    ShardedOptimizer optimizer{ddp, dtrain::optimizers::Adam{.rate = 0.1F}};
+    ShardedOptimizer reference{all, dtrain::optimizers::Adam{.rate = 0.1F}};
+    const auto pass = [](Model& model, float value) {
+      return [&model, value](Ready ready) {
+        std::fill(model.gradients[0].begin(), model.gradients[0].end(), value);
+        ready(0);
+      };
+    };
+    const auto step_value = [&group](int step) { return static_cast<float>(group.rank() + 1 + step); };
+    UnevenInputs inputs{group};
+    for (int step = 0; step <= group.rank(); ++step) {
+      inputs.begin_step();
+      ddp.backward(pass(uneven, step_value(step)), optimizer);
+    }
+    inputs.finish([&] { ddp.step_without_data(optimizer); });
+    for (int step = 0; step < 3; ++step)
+      all.backward(pass(even, step <= group.rank() ? step_value(step) : 0), reference);
+    CHECK(uneven.values == even.values);
+
+    const auto held = ddp.no_sync();
+    CHECK_ERROR(ddp.step_without_data(optimizer), Errc::invalid_argument, "under no_sync()");
+  });
+}
+
+}  // namespace uneven_inputs_test
