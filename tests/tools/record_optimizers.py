@@ -60,6 +60,14 @@ RUNS = {
     "nesterov": pytorch(lambda w: torch.optim.SGD(w, lr=0.1, momentum=0.9, weight_decay=0.05, nesterov=True)),
     "adam": pytorch(lambda w: torch.optim.Adam(w, lr=0.05, betas=(0.8, 0.95), eps=0.01, weight_decay=0.05)),
     "adamw": pytorch(lambda w: torch.optim.AdamW(w, lr=0.05, weight_decay=0.1)),
+    "rmsprop": pytorch(
+        lambda w: torch.optim.RMSprop(w, lr=0.02, alpha=0.9, eps=0.01, weight_decay=0.05, momentum=0.8)
+    ),
+    "adagrad": pytorch(
+        lambda w: torch.optim.Adagrad(
+            w, lr=0.1, lr_decay=0.1, weight_decay=0.05, initial_accumulator_value=0.25, eps=0.01
+        )
+    ),
     "lamb": lamb(rate=0.05, weight_decay=0.1),
 }
 

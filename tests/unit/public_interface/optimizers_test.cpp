@@ -29,7 +29,7 @@ class Stepper {
     dtrain::StepInfo info{++step_, 0, {}};
     if constexpr (std::is_same_v<Rule, optimizers::Sgd>) {
       rule_(weights, gradients, info);
-    } else if constexpr (std::is_same_v<Rule, optimizers::Momentum>) {
+    } else if constexpr (std::is_same_v<Rule, optimizers::Momentum> || std::is_same_v<Rule, optimizers::Adagrad>) {
       rule_(weights, gradients, {std::span(first_)}, info);
     } else {
       const typename Rule::State state{std::span(first_), std::span(second_)};
@@ -81,6 +81,14 @@ TEST_CASE("ten steps of each rule, with weight decay, end at the weights that Py
             optimizers::Adam{.rate = 0.05F, .beta1 = 0.8F, .beta2 = 0.95F, .epsilon = 0.01F, .weight_decay = 0.05F},
             optimizer_values::adam) < rounding);
   CHECK(largest_difference(optimizers::AdamW{.rate = 0.05F, .weight_decay = 0.1F}, optimizer_values::adamw) < rounding);
+  CHECK(
+      largest_difference(
+          optimizers::RmsProp{.rate = 0.02F, .alpha = 0.9F, .epsilon = 0.01F, .weight_decay = 0.05F, .momentum = 0.8F},
+          optimizer_values::rmsprop) < rounding);
+  CHECK(largest_difference(
+            optimizers::Adagrad{
+                .rate = 0.1F, .rate_decay = 0.1F, .weight_decay = 0.05F, .initial_sum = 0.25F, .epsilon = 0.01F},
+            optimizer_values::adagrad) < rounding);
   CHECK(largest_difference(optimizers::Lamb{.rate = 0.05F, .weight_decay = 0.1F}, optimizer_values::lamb) < rounding);
 }
 

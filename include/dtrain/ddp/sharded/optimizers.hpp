@@ -1,7 +1,9 @@
 #pragma once
 /// @file
-/// Rules of common optimizers: Sgd, Momentum, Adam, AdamW and Lamb. A program gives one to its ShardedOptimizer.
+/// Rules of common optimizers: Sgd, Momentum, Adam, AdamW, RmsProp, Adagrad and Lamb. A program gives one to its
+/// ShardedOptimizer.
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -9,8 +11,8 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/ddp/sharded/optimizer_rule.hpp"
 
-/// Rules for ShardedOptimizer, computed in f32. Sgd, Momentum, Adam and AdamW compute the same as the optimizers in
-/// torch.optim, with the same defaults. A schedule may change members between steps, equally on all ranks.
+/// Rules for ShardedOptimizer, computed in f32. All but Lamb compute the same as the optimizers in torch.optim, with
+/// the same defaults. A schedule may change members between steps, equally on all ranks.
 namespace DTRAIN_NAMESPACE::optimizers {
 
 /// Plain SGD: w -= rate * (g + weight_decay * w).
@@ -111,6 +113,61 @@ struct AdamW {
   void operator()(std::span<float> weights, std::span<const float> gradients, State state, const StepInfo& info) const {
     const detail::AdamStep update(*this, info, 1 - rate * weight_decay, 0);
     update(weights.data(), gradients.data(), state.mean.data(), state.square.data(), weights.size());
+  }
+};
+
+/// RMSprop (Hinton, 2012), not centered: s = alpha * s + (1 - alpha) * g^2; v = momentum * v + g / (sqrt(s) + epsilon);
+/// w -= rate * v. weight_decay is added to the gradient.
+/// @ingroup sharding
+struct RmsProp {
+  float rate = 1e-2F;
+  float alpha = 0.99F;
+  float epsilon = 1e-8F;
+  float weight_decay = 0;
+  float momentum = 0;
+
+  struct State {
+    std::span<float> square;
+    std::span<float> velocity;
+  };
+
+  DTRAIN_OPTIMIZED void operator()(std::span<float> weights, std::span<const float> gradients, State state,
+                                   const StepInfo&) const {
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const float gradient = gradients[i] + weight_decay * weights[i];
+      const float square = alpha * state.square[i] + (1 - alpha) * gradient * gradient;
+      const float velocity = momentum * state.velocity[i] + gradient / (std::sqrt(square) + epsilon);
+      state.square[i] = square;
+      state.velocity[i] = velocity;
+      weights[i] -= rate * velocity;
+    }
+  }
+};
+
+/// Adagrad (Duchi et al., 2011): s += g^2; w -= rate / (1 + (t - 1) * rate_decay) * g / (sqrt(s) + epsilon) in step t.
+/// s begins as initial_sum. weight_decay is added to the gradient.
+/// @ingroup sharding
+struct Adagrad {
+  float rate = 1e-2F;
+  float rate_decay = 0;
+  float weight_decay = 0;
+  float initial_sum = 0;
+  float epsilon = 1e-10F;
+
+  struct State {
+    std::span<float> sum;
+  };
+
+  DTRAIN_OPTIMIZED void operator()(std::span<float> weights, std::span<const float> gradients, State state,
+                                   const StepInfo& info) const {
+    const float decayed = rate / (1 + static_cast<float>(info.step - 1) * rate_decay);
+    const float added = info.step == 1 ? initial_sum : 0;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const float gradient = gradients[i] + weight_decay * weights[i];
+      const float sum = state.sum[i] + added + gradient * gradient;
+      state.sum[i] = sum;
+      weights[i] -= decayed * gradient / (std::sqrt(sum) + epsilon);
+    }
   }
 };
 
