@@ -24,6 +24,8 @@
 
 namespace DTRAIN_NAMESPACE {
 
+using elastic::LibraryState;
+
 /// Handle of an elastic worker: run() gives it to a body that takes it in place of a ProcessGroup. The process, its
 /// model and its optimizer live through the loss of other ranks; everything that belongs to a set of ranks is made in
 /// the function that train() calls again for each of them.
@@ -48,8 +50,13 @@ class Elastic {
   /// The same for what the forward pass writes, such as a BatchNorm's buffers: copied at each commit, and put back
   /// before a step is repeated.
   void keep_copy(std::vector<NamedTensor> tensors) const { worker_->keep(std::move(tensors), true); }
-  /// All tensors that are kept, for save_checkpoint.
-  const std::vector<NamedTensor>& tensors() const noexcept { return worker_->state().tensors(); }
+  /// Adds the tensors of a library's objects, whose memory may change: `job.keep(libtorch::training_state(net,
+  /// optimizer))`. Lifetime: the objects outlive train(). @throws Error (invalid_argument), also of later calls, if an
+  /// object has other tensors than before; as above
+  void keep(const elastic::LibraryState& state) const { worker_->keep(state); }
+  /// All tensors that are kept, for save_checkpoint. Their addresses are present until a library's object is loaded.
+  /// @throws Error (invalid_argument) if a library's object has other tensors than before
+  const std::vector<NamedTensor>& tensors() const { return worker_->state().tensors(); }
 
   /// Calls `function(group)` for each set of ranks until it has returned on all ranks of one. In each call it goes on
   /// at step(). Blocking: until the job has finished. Once in a process.

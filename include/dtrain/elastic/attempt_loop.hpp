@@ -58,7 +58,11 @@ class ElasticWorker {
 
   bool is_elastic() const noexcept { return process_.min_ranks != 0; }
   const launch::RankProcess& process() const noexcept { return process_; }
-  const KeptState& state() const noexcept { return state_; }
+  /// The kept state, with the present addresses. @throws as KeptState::locate
+  const KeptState& state() {
+    state_.locate();
+    return state_;
+  }
   std::uint64_t step() const noexcept { return progress_.steps(); }
   std::uint64_t attempt() const noexcept { return context_ == nullptr ? 0 : assignment_.attempt; }
   int slot() const noexcept { return process_.identity.local_rank.value_or(0); }
@@ -73,6 +77,7 @@ class ElasticWorker {
 
   /// Before train(). @throws as KeptState::keep, and Error (invalid_argument) later
   void keep(std::vector<ddp::NamedTensor> tensors, bool copies);
+  void keep(const LibraryState& state);
 
   /// @name Calls of the user's function. @throws Error (invalid_argument) where it does not run
   /// @{
@@ -92,6 +97,7 @@ class ElasticWorker {
  private:
   void require_function(const char* caller) const;
   void require_step() const;
+  void require_no_train() const;
   void begin_commit();
   void end_commit();
   rendezvous::Announce announce(const std::string& settings) const;
@@ -222,6 +228,7 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body, const std::string& sett
       context->elastic_attempt = assignment_.attempt;
       context->gradient_bindings->start_keeping(std::move(gradients_));
       context_ = context;
+      state_.locate();
       state_.restore();
       body.transfer(state_, assignment_, progress_.value());
       for (const ddp::NamedTensor& each : state_.tensors()) {
@@ -340,11 +347,21 @@ DTRAIN_DEFINED void ElasticWorker::end_commit() {
   commit();
 }
 
-DTRAIN_DEFINED void ElasticWorker::keep(std::vector<ddp::NamedTensor> tensors, bool copies) {
+DTRAIN_DEFINED void ElasticWorker::require_no_train() const {
   if (has_run_) {
     throw_error(Errc::invalid_argument, "keep() was called after train(); name all that is kept before");
   }
+}
+
+DTRAIN_DEFINED void ElasticWorker::keep(std::vector<ddp::NamedTensor> tensors, bool copies) {
+  require_no_train();
   state_.keep(std::move(tensors), copies);
+}
+
+DTRAIN_DEFINED void ElasticWorker::keep(const LibraryState& state) {
+  require_no_train();
+  state_.keep(state.written_in_commit, false);
+  state_.keep(state.written_in_forward, true);
 }
 
 DTRAIN_DEFINED void ElasticWorker::commit() {

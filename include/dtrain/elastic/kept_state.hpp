@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,11 +19,27 @@ namespace DTRAIN_NAMESPACE::elastic {
 std::uint64_t digest_of(const TensorView& tensor, std::uint64_t hash);
 inline constexpr std::uint64_t digest_start = 0xcbf29ce484222325u;
 
-/// Lifetime: the tensors' memory outlives it. Threads: one.
+/// Lists tensors of a library that may give them other memory, with the present addresses. Each call lists the same
+/// names, shapes and types.
+using TensorSource = std::function<std::vector<ddp::NamedTensor>()>;
+
+/// Tensors of a library's objects in the kept state, such as those of a LibTorch module and its optimizer.
+struct LibraryState {
+  TensorSource written_in_commit;   ///< as Elastic::keep
+  TensorSource written_in_forward;  ///< as Elastic::keep_copy
+};
+
+/// Lifetime: the tensors' memory outlives it, and so does what a source refers to. Threads: one.
 class KeptState {
  public:
   /// @throws Error (unsupported) for device memory and NamedBytes, (invalid_argument) for a tensor without memory
   void keep(std::vector<ddp::NamedTensor> tensors, bool copies);
+  /// @throws as above
+  void keep(TensorSource source, bool copies);
+
+  /// Takes the present addresses from the sources. Before tensors(), digest() and restore() if the program has run
+  /// since. @throws Error (invalid_argument) if a source lists other tensors than before
+  void locate();
 
   const std::vector<ddp::NamedTensor>& tensors() const noexcept { return tensors_; }
 
@@ -46,12 +63,20 @@ class KeptState {
     std::size_t tensor = 0;
     std::vector<std::byte> bytes;
   };
+  struct Source {
+    TensorSource list;
+    std::size_t first = 0;  ///< in tensors_
+    std::size_t count = 0;
+    bool copies = false;
+  };
+  void locate(const Source& source);
   bool is_copied(std::size_t tensor) const noexcept;
 
   void copy();
 
   std::vector<ddp::NamedTensor> tensors_;
   std::vector<Copy> copies_;
+  std::vector<Source> sources_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::elastic
@@ -65,6 +90,7 @@ class KeptState {
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/core/text/sanitize.hpp"
 
 namespace DTRAIN_NAMESPACE::elastic {
 
@@ -106,6 +132,39 @@ DTRAIN_DEFINED void KeptState::keep(std::vector<ddp::NamedTensor> tensors, bool 
   copy();
 }
 
+DTRAIN_DEFINED void KeptState::keep(TensorSource source, bool copies) {
+  std::vector<ddp::NamedTensor> tensors = source();
+  sources_.push_back({std::move(source), tensors_.size(), tensors.size(), copies});
+  keep(std::move(tensors), copies);
+}
+
+DTRAIN_DEFINED void KeptState::locate() {
+  for (const Source& source : sources_) {
+    locate(source);
+  }
+}
+
+DTRAIN_DEFINED void KeptState::locate(const Source& source) {
+  const std::vector<ddp::NamedTensor> present = source.list();
+  if (present.size() != source.count) {
+    throw_error(Errc::invalid_argument,
+                "a library's object that keep() was given has {} tensors now, and had {}; change it before keep()",
+                {present.size(), source.count});
+  }
+  for (std::size_t i = 0; i < present.size(); ++i) {
+    ddp::NamedTensor& kept = tensors_[source.first + i];
+    const TensorView& now = present[i].value;
+    if (present[i].name != kept.name || now.shape != kept.value.shape || now.dtype != kept.value.dtype ||
+        now.device != kept.value.device) {
+      throw_error(Errc::invalid_argument,
+                  "the kept tensor {} is now {} {} {}, and was {} {} when keep() was called; change it before keep()",
+                  {in_quotes(kept.name), in_quotes(present[i].name), to_string(now.shape), name(now.dtype),
+                   to_string(kept.value.shape), name(kept.value.dtype)});
+    }
+    kept.value.data = now.data;
+  }
+}
+
 DTRAIN_DEFINED std::string KeptState::signature() const {
   std::uint64_t hash = digest_start;
   const auto add = [&hash](const void* bytes, std::size_t count) {
@@ -136,6 +195,9 @@ DTRAIN_DEFINED bool KeptState::is_copied(std::size_t tensor) const noexcept {
 }
 
 DTRAIN_DEFINED void KeptState::copy() {
+  for (const Source& source : sources_) {
+    if (source.copies) locate(source);
+  }
   for (Copy& each : copies_) {
     const TensorView& value = tensors_[each.tensor].value;
     std::copy_n(value.data, value.bytes(), each.bytes.data());

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "support/expect_error.hpp"
+
 using dtrain::elastic::KeptState;
 
 TEST_CASE("a digest is of all bytes, and a signature of names, shapes and types") {
@@ -58,4 +60,32 @@ TEST_CASE("bytes whose number may change are not kept") {
   CHECK_THROWS_WITH(
       state.keep({dtrain::ddp::NamedBytes{"solver", bytes}}, false),
       "NamedBytes 'solver' are not kept in an elastic job, because their number may change; keep tensors");
+}
+
+TEST_CASE("a library's tensors are found again after they have moved, and others than before are refused") {
+  std::vector<float> first{1, 2};
+  std::vector<float> second{3, 4};
+  dtrain::NamedTensor listed{"w", dtrain::tensor_view(first)};
+  KeptState state;
+  state.keep([&listed] { return std::vector<dtrain::NamedTensor>{listed}; }, true);
+  listed.value = dtrain::tensor_view(second);
+  state.locate();
+  CHECK(state.tensors()[0].value.data == listed.value.data);
+  state.restore();
+  CHECK(second == std::vector<float>{1, 2});
+  second[0] = 9;
+  listed.value = dtrain::tensor_view(first);
+  first[1] = 8;
+  state.commit();  // finds them by itself
+  first[1] = 0;
+  state.restore();
+  CHECK(first == std::vector<float>{1, 8});
+
+  const std::string before = state.signature();
+  for (const dtrain::NamedTensor& other :
+       {dtrain::NamedTensor{"v", listed.value}, dtrain::NamedTensor{"w", dtrain::tensor_view(first.data(), {2, 1})}}) {
+    listed = other;
+    CHECK_ERROR(state.locate(), dtrain::Errc::invalid_argument, "the kept tensor 'w' is now");
+    CHECK(state.signature() == before);
+  }
 }
