@@ -4,6 +4,7 @@
 /// device: these calls copy host memory there and back for a device-only backend.
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstring>
 #include <span>
@@ -95,6 +96,16 @@ auto view_of(std::span<T, Extent> values) noexcept {
 
 }  // namespace detail
 
+/// Buffer of a library's tensor type T, such as torch::Tensor. The library's adapter specialises it with `static
+/// BufferView view(const T&)`, so that collectives take such tensors.
+template <class T>
+struct BufferOf;
+
+template <class T>
+concept LibraryTensor = requires(const T& tensor) {
+  { BufferOf<T>::view(tensor) } -> std::same_as<BufferView>;
+};
+
 // Constructors are implicit: every contiguous container is accepted as a buffer.
 
 /// Output of a collective: an lvalue container, or a span. Lifetime: the memory outlives the work.
@@ -108,6 +119,10 @@ struct WriteBuffer : BufferView {
   template <WritableHostValues Values>
   requires(!detail::is_span<std::remove_const_t<Values>>) WriteBuffer(Values& values)
   noexcept : BufferView(detail::view_of(std::span(values))) {}
+
+  /// @throws as BufferOf<T>::view
+  template <LibraryTensor T>
+  WriteBuffer(const T& tensor) : BufferView(BufferOf<T>::view(tensor)) {}
 
   template <detail::WritableTransferOnlyValues Values>
   WriteBuffer(Values&&) noexcept {
@@ -123,6 +138,10 @@ struct ReadBuffer : ConstBufferView {
 
   template <HostValues Values>
   ReadBuffer(const Values& values) noexcept : ConstBufferView(detail::view_of(std::span(values))) {}
+
+  /// @throws as BufferOf<T>::view
+  template <LibraryTensor T>
+  ReadBuffer(const T& tensor) : ConstBufferView(BufferOf<T>::view(tensor)) {}
 
   template <detail::TransferOnlyValues Values>
   ReadBuffer(const Values&) noexcept {
@@ -144,6 +163,9 @@ struct MovedWriteBuffer : WriteBuffer {
   requires(!detail::is_span<std::remove_const_t<Values>> &&
            (WritableHostValues<Values> || detail::WritableTransferOnlyValues<Values>)) MovedWriteBuffer(Values& values)
   noexcept : WriteBuffer(detail::view_of(std::span(values))) {}
+
+  template <LibraryTensor T>
+  MovedWriteBuffer(const T& tensor) : WriteBuffer(tensor) {}
 };
 
 /// Input of a collective that does not reduce.
@@ -155,6 +177,9 @@ struct MovedReadBuffer : ReadBuffer {
   template <class Values>
   requires(HostValues<Values> || detail::TransferOnlyValues<Values>) MovedReadBuffer(const Values& values)
   noexcept : ReadBuffer(detail::view_of(std::span(values))) {}
+
+  template <LibraryTensor T>
+  MovedReadBuffer(const T& tensor) : ReadBuffer(tensor) {}
 };
 // NOLINTEND(google-explicit-constructor)
 

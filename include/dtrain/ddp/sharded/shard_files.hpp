@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,14 @@ struct ShardIndex {
 /// @throws Error (protocol) for files that are missing, damaged, or of another optimizer; the state is undefined after
 /// an error
 void read_shard_files(const std::string& path, const ShardIndex& index, ShardedParameters& shares, int rank, int ranks);
+
+/// Memory of the whole state, not shared out: [arrays][parameters], of all elements of each parameter.
+using WholeState = std::vector<std::vector<std::span<float>>>;
+
+/// Reads the whole state of an optimizer from its shard files. The f32 weights of a 16-bit model, which are one more
+/// array, are left out. Blocking: the file system. @pre an array
+/// @throws Error (protocol) for files that are missing, damaged, or of other parameters or arrays
+void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state);
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -216,6 +225,44 @@ DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& 
     throw_error(Errc::protocol,
                 "the {} shard files of the checkpoint {} do not have all of the optimizer's state; name "
                 "another checkpoint",
+                {index.files, sanitize(path)});
+  }
+}
+
+DTRAIN_DEFINED void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state) {
+  const std::vector<std::span<float>>& parameters = state.front();
+  std::vector<std::size_t> found(state.size());
+  for (std::int64_t file = 0; file < index.files; ++file) {
+    detail::CheckpointReader reader(index.file_name(path, file));
+    if (!reader) reader.refuse("it is missing, and the checkpoint names it");
+    const std::vector<ParameterSignature> entries = reader.read_list();
+    reader.check_digest();
+    std::uint64_t first = 0;
+    for (const ParameterSignature& tensor : entries) {
+      const std::optional<detail::ShardEntry> entry = detail::parse_entry_name(tensor.name);
+      const std::size_t count = tensor.shape.element_count();
+      const bool is_known =
+          entry && tensor.dtype == DType::f32 && entry->array <= state.size() && entry->parameter < parameters.size();
+      const std::size_t size = is_known ? parameters[entry->parameter].size() : 0;
+      if (!is_known || entry->offset > size || count > size - entry->offset) {
+        reader.refuse(format_text("its tensor {} is no state of this optimizer", {in_quotes(tensor.name)}));
+      }
+      if (entry->array < state.size()) {
+        const std::span<float> place = state[entry->array][entry->parameter].subspan(entry->offset, count);
+        reader.read_bytes(first, std::as_writable_bytes(place));
+        found[entry->array] += count;
+      }
+      first += count * sizeof(float);
+    }
+  }
+  std::size_t wanted = 0;
+  for (const std::span<float>& parameter : parameters) {
+    wanted += parameter.size();
+  }
+  if (std::any_of(found.begin(), found.end(), [wanted](std::size_t elements) { return elements != wanted; })) {
+    throw_error(Errc::protocol,
+                "the {} shard files of the checkpoint {} do not have all of this optimizer's state; name another "
+                "checkpoint",
                 {index.files, sanitize(path)});
   }
 }
