@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtrain/libtorch/batch_sampler.hpp"
 #include "dtrain/libtorch/buffers.hpp"
 #include "dtrain/libtorch/checkpoint.hpp"
 #include "dtrain/libtorch/module_model.hpp"
@@ -20,16 +21,19 @@
 #include "dtrain/libtorch/sharded_optimizer.hpp"
 #include "dtrain/libtorch/stream_order.hpp"
 #include "dtrain/libtorch/sync_batch_norm.hpp"
+#include "dtrain/libtorch/training_state.hpp"
 
 namespace DTRAIN_NAMESPACE::libtorch {
 
-/// With DdpOptions::allow_unused_parameters: whether the parameters that a rank uses differ between the steps.
+/// Whether the parameters that a rank uses, and how often, differ between the steps.
 /// @ingroup libtorch
 enum class GraphPolicy {
-  /// After each step the ranks all-reduce which parameters were used. On a GPU, a rank waits for the result only if a
-  /// parameter without a .grad in dtrain's memory took no part on this rank.
+  /// With DdpOptions::allow_unused_parameters the ranks all-reduce after each step which parameters were used. On a
+  /// GPU, a rank waits for the result only if a parameter without a .grad in dtrain's memory took no part on this rank.
   dynamic_graph,
-  static_graph,  ///< the first step that reduces decides for all later ones, which all-reduce nothing but gradients
+  /// The first step that reduces decides for all later ones, which all-reduce nothing but gradients. Autograd may add
+  /// to a gradient several times in a pass, as where two parts that are recomputed have a layer in common.
+  static_graph,
 };
 
 /// Wraps modules of LibTorch and averages their gradients over the ranks while the backward pass runs:
@@ -53,18 +57,28 @@ class DistributedDataParallel {
   using Communicator = typename P::ChannelBackend::Communicator;
 
  public:
+  static_assert(detail::HasModules<Net>,
+                "dtrain: libtorch::DistributedDataParallel takes a module's holder, such as torch::nn::Linear, a "
+                "std::shared_ptr of a module, or dtrain::libtorch::Modules; of a module *net give the holder net, and "
+                "of a torch::jit::Module a class of torch::nn::Module that registers its parameters");
+
   /// Collective, blocking: all parameters and buffers, also frozen parameters, get rank 0's values.
-  /// @throws Error (unsupported) that names a parameter whose memory dtrain cannot reduce; (disagreement) on every rank
-  /// if the modules differ; as dtrain::DistributedDataParallel.
+  /// @throws Error (unsupported) that names a parameter whose memory dtrain cannot reduce; (invalid_argument) that
+  /// names a SyncBatchNorm without a group; (disagreement) on every rank if the modules differ; as
+  /// dtrain::DistributedDataParallel.
   DistributedDataParallel(Net net, ProcessGroup<P> group, const DdpOptions& options = {},
                           BufferPolicy buffers = BufferPolicy::rank0, GraphPolicy graph = GraphPolicy::dynamic_graph)
       : DistributedDataParallel(std::move(net), std::move(group), options, ddp::HookFunctions<Communicator>(), buffers,
                                 graph) {}
 
+  DistributedDataParallel(Net net, ProcessGroup<P> group, const DdpOptions& options, GraphPolicy graph)
+      : DistributedDataParallel(std::move(net), std::move(group), options, BufferPolicy::rank0, graph) {}
+
   /// `hook` reduces the gradients, as a hook of dtrain::DistributedDataParallel: a variable is borrowed, a temporary
   /// kept.
   template <class H>
-  requires(!std::is_same_v<std::remove_cvref_t<H>, BufferPolicy>)
+  requires(!std::is_same_v<std::remove_cvref_t<H>, BufferPolicy> &&
+           !std::is_same_v<std::remove_cvref_t<H>, GraphPolicy>)
       DistributedDataParallel(Net net, ProcessGroup<P> group, const DdpOptions& options, H&& hook,
                               BufferPolicy buffers = BufferPolicy::rank0,
                               GraphPolicy graph = GraphPolicy::dynamic_graph)
@@ -79,42 +93,68 @@ class DistributedDataParallel {
         graph_(graph),
         allow_unused_(options.allow_unused_parameters),
         is_alone_(group_.world_size() == 1 && !hook.reduce),
-        state_(std::make_unique<State>(detail::modules_of(net_), group_, options, std::move(hook))) {
+        state_(std::make_unique<State>(detail::modules_of(net_), group_, options, std::move(hook), graph)) {
     require_same_tensors(group_, state_->model.fixed_tensors());
-    synchronize_buffers(group_, state_->model.fixed_tensors(), BufferPolicy::rank0);
+    libtorch::synchronize_buffers(group_, state_->model.fixed_tensors(), BufferPolicy::rank0);
   }
 
-  /// The module's forward. Where gradients are recorded, buffers are first synchronized (BufferPolicy), which is
-  /// collective, and blocking on the host, if the module has buffers. Under torch::NoGradGuard a rank may call it
-  /// alone.
+  /// The module's forward. Where gradients are recorded, buffers are first synchronized, as by synchronize_buffers().
+  /// Under torch::NoGradGuard a rank may call it alone.
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) {
-    if (torch::GradMode::is_enabled() && state_->ddp.reduces()) {
-      synchronize_buffers(group_, state_->model.buffers(), buffers_);
-    }
+    static_assert(
+        requires { net_->forward(std::forward<Arguments>(arguments)...); },
+        "dtrain: ddp(x) calls the module's forward(x), which Modules, a std::shared_ptr<torch::nn::Module> and "
+        "a ModuleList do not have, nor another module for these arguments: call ddp.synchronize_buffers(), "
+        "and then the modules' own forward()");
+    if (torch::GradMode::is_enabled()) synchronize_buffers();
     return net_->forward(std::forward<Arguments>(arguments)...);
   }
 
-  /// loss.backward(); afterwards every .grad is reduced. Collective; blocking on the host.
-  /// @throws the exceptions of autograd; Error (invalid_argument) that names a parameter without a gradient, one that
-  /// was added, replaced, converted, frozen or unfrozen since the construction, or one whose use differs in a static
-  /// graph; the job's first cause.
-  void backward(const torch::Tensor& loss) { backward({loss}, {}, false); }
+  /// Makes the modules' buffers equal on all ranks (BufferPolicy), for forward passes that are not made through this
+  /// object: of several modules, of a ModuleList, or by net->forward(x). Call it before each. Under no_sync() it does
+  /// nothing. Collective, and blocking on the host, if the modules have buffers.
+  void synchronize_buffers() {
+    if (state_->ddp.reduces()) libtorch::synchronize_buffers(group_, state_->model.buffers(), buffers_);
+  }
 
-  /// Several roots with their gradients (none: scalars). @param retain_graph keeps the graph for another pass.
-  /// Gradients themselves never have a graph (create_graph): dtrain's reduction has no derivative.
+  /// loss.backward(); afterwards every .grad is reduced. Collective; blocking on the host.
+  /// @throws the exceptions of autograd; Error (missing_gradient) that names parameters without a gradient;
+  /// (invalid_argument) that names a parameter that was added, replaced, converted, frozen or unfrozen since the
+  /// construction, or whose use differs in a static graph; the job's first cause.
+  void backward(const torch::Tensor& loss, StepOptions options = {}) { backward({loss}, {}, false, options); }
+
+  /// Several roots with their gradients (none: scalars). Gradients themselves never have a graph (create_graph):
+  /// dtrain's reduction has no derivative.
+  /// @param retain_graph keeps the graph for another pass
+  /// @param options measure_norm: for gradient_norm(), clip_gradients and LossScaler
   void backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
-                bool retain_graph = false) {
-    state_->ddp.backward([&](Ready ready) {
-      state_->model.backward(roots, gradients, retain_graph, allow_unused_, ready, state_->ddp.reduces(), is_alone_);
+                bool retain_graph = false, StepOptions options = {}) {
+    const bool is_alone = is_alone_ && !options.measure_norm;  // the norm is that of gradients in dtrain's memory
+    const auto pass = [&](Ready ready) {
+      state_->model.backward(roots, gradients, retain_graph, allow_unused_, ready, state_->ddp.reduces(), is_alone);
       if (!used_here_.empty() && state_->ddp.reduces()) {
         require_same_graph();
       }
-    });
-    if (state_->ddp.reduces()) {
-      order_after_step();
-      state_->model.publish(used_by_some_rank(!state_->model.ignores_other_ranks()));
-    }
+    };
+    step(pass, options);
+  }
+
+  /// A step of a rank that has no samples, with zeros in place of its gradients; see dtrain::UnevenInputs. Other ranks
+  /// make one pass by `ddp(x)` or synchronize_buffers(), and ddp.backward(). Collective; blocking. Gradients are in
+  /// host memory.
+  void step_without_data(StepOptions options = {}) {
+    synchronize_buffers();
+    state_->model.begin_without_data();
+    const ddp::ZeroGradients zeros(state_->model.parameters());
+    step(zeros, options);
+  }
+  template <class O, class Stage, class I = std::nullptr_t>
+  void step_without_data(ShardedOptimizer<O, Communicator, Stage>& optimizer, I inspect = {}) {
+    synchronize_buffers();
+    state_->model.begin_without_data();
+    const ddp::ZeroGradients zeros(state_->model.parameters());
+    step(zeros, optimizer, std::move(inspect));
   }
 
   /// loss.backward(), after which `optimizer` updates the parameters, in place of its step(). Afterwards no parameter
@@ -128,23 +168,22 @@ class DistributedDataParallel {
   template <class O, class Stage, class I = std::nullptr_t>
   void backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
                 ShardedOptimizer<O, Communicator, Stage>& optimizer, I inspect = {}) {
-    optimizer.begin_step(used_anywhere_);
     const auto pass = [&](Ready ready) {
       state_->model.backward(roots, gradients, false, allow_unused_, ready);
       if (!used_here_.empty()) require_same_graph();
     };
-    if (allow_unused_ && used_here_.empty()) {
-      state_->ddp.backward(pass, optimizer.sharded(), [&](ShardedGradients& reduced) {
-        optimizer.set_used(used_by_some_rank(true));
-        if constexpr (!std::is_null_pointer_v<I>) return inspect(reduced);
-        return true;
-      });
-    } else {
-      state_->ddp.backward(pass, optimizer.sharded(), std::move(inspect));
-    }
-    optimizer.end_step();
+    step(pass, optimizer, std::move(inspect));
+  }
+
+  /// Norm of the reduced gradients after `ddp.backward(loss, {.measure_norm = true})`, equal on all ranks, for
+  /// clip_gradients and LossScaler. As of dtrain::DistributedDataParallel.
+  const GradientNorm& gradient_norm() const { return state_->ddp.gradient_norm(); }
+  bool has_gradient_norm() const noexcept { return state_->ddp.has_gradient_norm(); }
+
+  /// Multiplies the reduced gradients, and gradient_norm(), by `factor`. As of dtrain::DistributedDataParallel.
+  void scale_gradients(double factor) {
+    state_->ddp.scale_gradients(factor);
     order_after_step();
-    state_->model.drop_gradients();
   }
 
   /// Scope in which forward passes leave buffers alone, and gradients of backward passes add up on this rank. The next
@@ -165,6 +204,31 @@ class DistributedDataParallel {
   /// The wrapper of the parameters that need gradients, and these parameters.
   dtrain::DistributedDataParallel<Model, P>& wrapped() noexcept { return state_->ddp; }
   std::vector<torch::Tensor> trained() const { return state_->model.values(); }
+
+  template <class Pass>
+  void step(const Pass& pass, StepOptions options) {
+    state_->ddp.backward(pass, options);
+    if (state_->ddp.reduces()) {
+      order_after_step();
+      state_->model.publish(used_by_some_rank(!state_->model.ignores_other_ranks()));
+    }
+  }
+  template <class Pass, class O, class Stage, class I>
+  void step(const Pass& pass, ShardedOptimizer<O, Communicator, Stage>& optimizer, I inspect) {
+    optimizer.begin_step(used_anywhere_);
+    if (allow_unused_ && used_here_.empty()) {
+      state_->ddp.backward(pass, optimizer.sharded(), [&](ShardedGradients& reduced) {
+        optimizer.set_used(used_by_some_rank(true));
+        if constexpr (!std::is_null_pointer_v<I>) return inspect(reduced);
+        return true;
+      });
+    } else {
+      state_->ddp.backward(pass, optimizer.sharded(), std::move(inspect));
+    }
+    optimizer.end_step();
+    order_after_step();
+    state_->model.drop_gradients();
+  }
 
   /// For zero::Gradients. Collective, blocking: gradients get LibTorch's memory, and dtrain
   /// copies them to buckets that share memory. @throws as dtrain::ShardedOptimizer
@@ -218,9 +282,15 @@ class DistributedDataParallel {
 
   /// The reducer refers to the model, so that neither of them moves with this object.
   struct State {
-    State(Modules modules, const ProcessGroup<P>& group, DdpOptions options, ddp::HookFunctions<Communicator> hook)
-        : model(std::move(modules)), ddp(model, group, completed(options, model), std::move(hook)) {
+    State(Modules modules, const ProcessGroup<P>& group, DdpOptions options, ddp::HookFunctions<Communicator> hook,
+          GraphPolicy graph)
+        : model(checked(std::move(modules)), graph == GraphPolicy::static_graph),
+          ddp(model, group, completed(options, model), std::move(hook)) {
       model.keep_gradient_memory(ddp.gradient_memory());
+    }
+    static Modules checked(Modules modules) {
+      detail::require_groups<P>(modules);
+      return modules;
     }
     static DdpOptions& completed(DdpOptions& options, const Model& model) {
       options.broadcast_buffers = false;

@@ -5,6 +5,8 @@
 
 #include "integration/prelude.hpp"
 
+#include <iterator>
+
 namespace {
 
 const std::string folder = DTRAIN_EXAMPLES_DIR "/";
@@ -56,9 +58,86 @@ const std::vector<std::string> checks{
     "sparse gradients",
     "changes after wrapping",
     "the end of the wrapper",
+    "collectives of tensors",
+    "batches of a DataLoader",
+    "buffers of several modules",
+    "norms of gradients",
+    "recomputed layers",
+    "uneven inputs",
+    "a hundred wrappers",
 };
 
+/// The process of a worker, the latest of its place; 0: it has not said it.
+pid_t process_of(const std::string& output, int worker) {
+  const std::string mark = "worker " + std::to_string(worker) + " is process ";
+  const std::size_t at = output.rfind(mark);
+  return at == std::string::npos ? 0 : static_cast<pid_t>(std::stol(output.substr(at + mark.size())));
+}
+
+/// What each rank of elastic_probe has at its end.
+std::vector<std::vector<double>> ends_of(const std::string& output) {
+  std::vector<std::vector<double>> ends;
+  for (const std::string& line : lines_of(output)) {
+    const std::string mark = "finished:";
+    const std::size_t at = line.find(mark);
+    if (at == std::string::npos) continue;
+    std::istringstream numbers(line.substr(at + mark.size()));
+    ends.emplace_back(std::istream_iterator<double>(numbers), std::istream_iterator<double>());
+  }
+  return ends;
+}
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    largest = std::max(largest, std::abs(a[i] - b[i]) / std::max(1.0, std::abs(b[i])));
+  }
+  return largest;
+}
+
 }  // namespace
+
+TEST_CASE("an elastic job keeps a LibTorch module, its buffers, its optimizer and its scheduler through a loss") {
+  if (!can_run()) return;
+  const support::TemporaryDirectory files;
+  struct Round {
+    std::string optimizer;
+    int victim;
+    bool reloads;
+  };
+  for (const Round& round : std::vector<Round>{{"adam", 1, false},
+                                               {"adam", 0, true},
+                                               {"adamw", 2, false},
+                                               {"sgd", 1, true},
+                                               {"rmsprop", 1, false},
+                                               {"adagrad", 0, false}}) {
+    CAPTURE(round.optimizer);
+    CAPTURE(round.victim);
+    const std::vector<std::vector<double>> whole =
+        ends_of(run("elastic_probe", {"--nproc-per-node=1", round.optimizer, "250"}).output);
+    REQUIRE(whole.size() == 1);
+    std::vector<std::string> arguments{"--nproc-per-node=3", "--min-ranks=1", "--max-restarts=2",
+                                       round.optimizer,      "250",           "15"};
+    if (round.reloads) arguments.push_back(files.path + "/" + round.optimizer);
+    Program job(folder + "elastic_probe", arguments);
+    REQUIRE(job.wait_for("commit 20\n", support::soon(std::chrono::seconds(60))));
+    const std::string before = job.output();
+    ::kill(process_of(before, round.victim), SIGKILL);
+    const Result result = job.wait(support::soon(std::chrono::seconds(120)));
+    CAPTURE(result.output);
+    CAPTURE(result.error);
+    CHECK(result.exit_code == 0);
+    CHECK(process_of(result.output, round.victim) != process_of(before, round.victim));
+    CHECK(result.error.find("its state differs") == std::string::npos);
+    const std::vector<std::vector<double>> ends = ends_of(result.output);
+    REQUIRE(ends.size() == 3);
+    for (const std::vector<double>& end : ends) {
+      CHECK(end == ends[0]);
+      CHECK(largest_difference(end, whole[0]) < 2e-4);
+    }
+  }
+}
 
 TEST_CASE("a training with LibTorch reaches the loss of LibTorch alone, on 1, 2 and 4 ranks") {
   if (!can_run("/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz")) return;
@@ -98,6 +177,28 @@ TEST_CASE("what dtrain does otherwise than LibTorch alone is said once") {
     const std::size_t said = result.error.find(text);
     REQUIRE(said != std::string::npos);
     CHECK(result.error.find(text, said + 1) == std::string::npos);
+  }
+}
+
+TEST_CASE("a generator's pass through a wrapped discriminator is no reason for a warning") {
+  if (!can_run()) return;
+  const Result result = run("libtorch_probe", {"--nproc-per-node=2", "adversarial"});
+  CAPTURE(result.error);
+  CHECK(result.exit_code == 0);
+  CHECK(result.error.find("ran outside a step") == std::string::npos);
+}
+
+TEST_CASE("a pass that adds to a gradient again after it was final is told which graph policy to give") {
+  if (!can_run()) return;
+  for (const auto& [act, text] : std::vector<std::pair<std::string, std::string>>{
+           {"recomputed", "autograd added to the gradient of parameter '1.bias' again after it was final"},
+           {"recomputed-static", "in the first pass it added less often; give GraphPolicy::dynamic_graph"},
+           {"no-group", "the SyncBatchNorm '' has no group; call convert_sync_batchnorm(*net, group)"}}) {
+    CAPTURE(act);
+    const Result result = run("libtorch_probe", {"--nproc-per-node=1", act});
+    CAPTURE(result.error);
+    CHECK(result.exit_code == 1);
+    CHECK_CONTAINS(result.error, text);
   }
 }
 
@@ -167,11 +268,11 @@ TEST_CASE("a sharded optimizer updates LibTorch modules as LibTorch's optimizers
     CAPTURE(result.error);
     CHECK(result.exit_code == 0);
     for (const std::string check :
-         {"AdamW's updates", "Adam's updates", "SGD's updates", "unused parameters", "refused updates",
-          "versions of parameters", "shares of the state", "divided gradients", "memory of divided gradients",
-          "layouts of divided gradients", "values that moved", "values that were swapped",
-          "averages of values that moved", "bindings of values that moved", "a checkpoint of values that moved",
-          "a checkpoint"}) {
+         {"AdamW's updates", "Adam's updates", "SGD's updates", "RMSprop's updates", "Adagrad's updates",
+          "unused parameters", "refused updates", "versions of parameters", "shares of the state", "divided gradients",
+          "memory of divided gradients", "layouts of divided gradients", "values that moved",
+          "values that were swapped", "averages of values that moved", "bindings of values that moved",
+          "a checkpoint of values that moved", "a checkpoint", "a checkpoint in an optimizer that is not sharded"}) {
       CAPTURE(check);
       CHECK_CONTAINS(result.output, "[0] holds: " + check + "\n");
     }
@@ -191,6 +292,7 @@ TEST_CASE("a training goes on from its checkpoint with the bits of an undisturbe
     CAPTURE(result.error);
     CHECK(result.exit_code == 0);
     CHECK_CONTAINS(result.output, "[0] holds: a resumed training has the bits of an undisturbed one\n",
+                   "[0] holds: checkpoints have several optimizers and schedules, and need no sampler\n",
                    "[0] holds: checkpoints of other trainings are refused\n");
   }
   const Result fewer = run("checkpoint_probe", {"--nproc-per-node=2", files.path + "/3", "ranks"});

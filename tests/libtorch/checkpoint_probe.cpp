@@ -129,6 +129,75 @@ void check_resumed(const Group& group, const std::string& file, const Options& o
   }
 }
 
+/// Two networks with optimizers of their own, a schedule for each, a number of the program's, and no sampler.
+struct Parts {
+  Parts(const Group& group, int seed, double rate)
+      : a(two_layers(seed)),
+        b(two_layers(seed + 1)),
+        ddp(dtrain::libtorch::Modules{a.ptr(), b.ptr()}, group),
+        of_a(a->parameters(), torch::optim::AdamWOptions(rate)),
+        of_b(b->parameters(), torch::optim::SGDOptions(rate).momentum(0.9)),
+        schedule_a(of_a, 2, 0.5),
+        schedule_b(of_b, 3, 0.7) {
+    torch::manual_seed(static_cast<std::uint64_t>(seed + 10 * group.rank()));
+  }
+
+  void run(int steps) {
+    for (; steps > 0; --steps, ++done) {
+      of_a.zero_grad();
+      of_b.zero_grad();
+      const torch::Tensor x = torch::rand({4, 6});
+      ddp.backward(loss_of(a->forward(x)) + loss_of(b->forward(x)));
+      of_a.step();
+      of_b.step();
+      schedule_a.step();
+      schedule_b.step();
+    }
+  }
+  std::vector<dtrain::NamedTensor> numbers() { return {{"done", dtrain::tensor_view(&done, {})}}; }
+
+  std::int64_t done = 0;
+  nn::Sequential a, b;
+  DistributedDataParallel<dtrain::libtorch::Modules, Policy> ddp;
+  torch::optim::AdamW of_a;
+  torch::optim::SGD of_b;
+  torch::optim::StepLR schedule_a, schedule_b;
+};
+
+void check_parts(const Group& group, const std::string& file) {
+  for (const bool in_background : {false, true}) {
+    Parts whole(group, 1, 0.1);
+    whole.run(5);
+    const dtrain::libtorch::Modules modules{whole.a.ptr(), whole.b.ptr()};
+    dtrain::PendingCheckpoint pending;
+    if (in_background) {
+      pending = dtrain::save_checkpoint_async(group, file, modules, whole.schedule_a, whole.schedule_b, whole.of_a,
+                                              whole.of_b, whole.numbers());
+    } else {
+      dtrain::save_checkpoint(group, file, modules, whole.of_a, whole.of_b, whole.schedule_a, whole.schedule_b,
+                              whole.numbers());
+    }
+    whole.run(6);
+    pending.wait();
+    Parts resumed(group, 7, 0.3);
+    resumed.run(1);
+    const dtrain::libtorch::Modules others{resumed.a.ptr(), resumed.b.ptr()};
+    require(dtrain::load_checkpoint(group, file, others, resumed.of_a, resumed.of_b, resumed.numbers(),
+                                    resumed.schedule_a, resumed.schedule_b),
+            "there is a file");
+    require(resumed.done == 5, "numbers of the program are loaded");
+    resumed.run(6);
+    for (const auto& [mine, theirs] : {std::pair(resumed.a, whole.a), std::pair(resumed.b, whole.b)}) {
+      for (std::size_t i = 0; i < mine->parameters().size(); ++i)
+        require(torch::equal(mine->parameters()[i], theirs->parameters()[i]), "two optimizers go on with their bits");
+    }
+    require(resumed.of_a.param_groups()[0].options().get_lr() == whole.of_a.param_groups()[0].options().get_lr(),
+            "schedules go on");
+    require_error("its tensor 8 is 'optimizer (torch::optim::AdamW)'",
+                  [&] { dtrain::load_checkpoint(group, file, others, resumed.of_b, resumed.of_a); });
+  }
+}
+
 void check_refused(const Group& group, const std::string& file) {
   Training<torch::optim::SGD> other(group, 1, torch::optim::SGDOptions(0.1));
   require(!dtrain::load_checkpoint(group, file + ".missing", other.net, other.optimizer(), other.position),
@@ -171,6 +240,8 @@ int probe(Group group, dtrain::Arguments arguments) {
   check_resumed<torch::optim::SGD>(group, file, SGDOptions(0.1).momentum(0.9), SGDOptions(0.2));
   check_resumed<torch::optim::AdamW>(group, file, AdamWOptions(0.01).weight_decay(0.1), AdamWOptions(0.5));
   if (group.rank() == 0) std::printf("holds: a resumed training has the bits of an undisturbed one\n");
+  check_parts(group, file + ".parts");
+  if (group.rank() == 0) std::printf("holds: checkpoints have several optimizers and schedules, and need no sampler\n");
   check_refused(group, file);
   if (group.rank() == 0) std::printf("holds: checkpoints of other trainings are refused\n");
   return 0;

@@ -4,7 +4,10 @@
 //   libtorch_probe --nproc-per-node=2 throw     rank 1 throws in the middle of its backward pass
 //   libtorch_probe --nproc-per-node=1 added     a parameter is added after the wrapping; converted: has another type;
 //                                               reshaped: another shape; frozen, unfrozen: needs no gradient, or one
-//   libtorch_probe --nproc-per-node=1 static    the second step uses another parameter; dropped: does not use one
+//   libtorch_probe --nproc-per-node=2 adversarial  a generator's pass goes through a wrapped discriminator
+//   libtorch_probe --nproc-per-node=1 recomputed   a pass adds to a gradient twice; recomputed-static: in a static
+//   graph libtorch_probe --nproc-per-node=1 no-group     a SyncBatchNorm that has no group is wrapped libtorch_probe
+//   --nproc-per-node=1 static    the second step uses another parameter; dropped: does not use one
 // Built where LibTorch is (examples/libtorch); integration.libtorch runs it.
 
 #include <torch/torch.h>
@@ -21,6 +24,7 @@
 #include "expectations.hpp"
 #include "module_checks.hpp"
 #include "step_checks.hpp"
+#include "wrapper_checks.hpp"
 
 namespace {
 
@@ -93,6 +97,13 @@ int probe(Group group, dtrain::Arguments arguments) {
     leave_out(group);
   } else if (act == "static" || act == "dropped") {
     change_graph(group, act);
+  } else if (act == "adversarial") {
+    check_other_wrapper(group);
+  } else if (act == "recomputed" || act == "recomputed-static") {
+    add_too_often(group, act == "recomputed-static");
+  } else if (act == "no-group") {
+    dtrain::libtorch::SyncBatchNorm<Policy> norm(3);
+    DistributedDataParallel ddp{norm, group};
   } else if (!act.empty()) {
     change(group, act);
   } else {
@@ -111,6 +122,13 @@ int probe(Group group, dtrain::Arguments arguments) {
         {"sparse gradients", check_sparse},
         {"changes after wrapping", check_changes},
         {"the end of the wrapper", check_end},
+        {"collectives of tensors", check_collectives},
+        {"batches of a DataLoader", check_loader},
+        {"buffers of several modules", check_modules_buffers},
+        {"norms of gradients", check_norms},
+        {"recomputed layers", check_recomputed},
+        {"uneven inputs", check_uneven},
+        {"a hundred wrappers", check_many_wrappers},
     };
     for (const auto& [name, check] : checks) {
       check(group);

@@ -7,6 +7,7 @@
 #include <dtrain/libtorch.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <sstream>
 #include <stdexcept>
@@ -148,6 +149,60 @@ inline void check_changes(const Group& group) {
   net->zero_grad();
   inputs_of(0, 0).matmul(net->weight.t()).sum().backward();  // warns, once
   inputs_of(0, 0).matmul(net->weight.t()).sum().backward();
+}
+
+/// Collectives of tensors: any element type, layout and order.
+inline void check_collectives(const Group& group) {
+  const int ranks = group.world_size();
+  const torch::Tensor sum = torch::full({2, 3}, group.rank() + 1.0);
+  group.all_reduce(sum);
+  require(torch::equal(sum, torch::full({2, 3}, ranks * (ranks + 1) / 2.0)), "a tensor is summed over the ranks");
+  torch::Tensor last =
+      torch::full({1, 2, 3, 4}, group.rank(), torch::kFloat64).contiguous(torch::MemoryFormat::ChannelsLast);
+  group.all_reduce(last, dtrain::ReduceOp::max);
+  require(last.min().item<double>() == ranks - 1, "a tensor in another order is reduced");
+  torch::Tensor flags = torch::full({3}, group.rank() == 0, torch::kBool);
+  group.broadcast(flags, 0);
+  require(flags.all().item<bool>(), "a tensor is broadcast");
+  const torch::Tensor all = torch::empty({ranks, 2}, torch::kInt64);
+  group.all_gather(torch::full({2}, group.rank(), torch::kInt64), all);
+  require(torch::equal(all.select(1, 1), torch::arange(ranks)), "tensors are gathered");
+  require_error("a tensor is not dense memory", [&] { group.all_reduce(torch::zeros({4, 4}).slice(1, 0, 2)); });
+}
+
+struct Numbers : torch::data::datasets::Dataset<Numbers> {
+  torch::data::Example<> get(std::size_t index) override {
+    return {torch::full({1}, static_cast<std::int64_t>(index)), torch::zeros({1})};
+  }
+  torch::optional<std::size_t> size() const override { return 50; }
+};
+
+/// A DataLoader gives each rank the DistributedSampler's batches, with threads too, from the step that is set.
+inline void check_loader(const Group& group) {
+  const dtrain::DistributedSampler sampler{group, {.dataset_size = 50, .global_batch = 12, .seed = 3}};
+  for (const std::size_t workers : {0U, 2U}) {
+    dtrain::libtorch::BatchSampler batches(sampler);
+    const auto loader =
+        torch::data::make_data_loader(Numbers().map(torch::data::transforms::Stack<>()), batches,
+                                      torch::data::DataLoaderOptions(batches.batch_size()).workers(workers));
+    for (const std::uint64_t epoch : {0U, 1U, 5U}) {
+      const std::size_t first = epoch == 5 ? 2 : 0;
+      batches.set_epoch(epoch, first);
+      const auto expected = sampler.batches(epoch);
+      std::size_t step = first;
+      for (auto& batch : *loader) {
+        const torch::Tensor samples = batch.data.flatten();
+        const auto wanted = expected[step++];
+        require(samples.numel() == static_cast<std::int64_t>(wanted.size()), "a batch has the sampler's size");
+        for (std::size_t i = 0; i < wanted.size(); ++i)
+          require(samples[static_cast<std::int64_t>(i)].item<std::int64_t>() == static_cast<std::int64_t>(wanted[i]),
+                  "a batch has the sampler's samples");
+      }
+      require(step == expected.size(), "an epoch has the sampler's steps");
+    }
+  }
+  dtrain::libtorch::BatchSampler batches(sampler);
+  require_error("give make_data_loader batches.batch_size()", [&] { batches.next(13); });
 }
 
 /// One module is wrapped twice, one wrapper after the other.

@@ -62,6 +62,26 @@ void check_resumed(const Group& group, const std::string& file, bool same_ranks)
     require(torch::equal(resumed.net->parameters()[i], whole.net->parameters()[i]), "it has the same bits");
 }
 
+/// The optimizer itself goes on from a sharded one's file, and a sharded one not from its.
+void check_unsharded(const Group& group, const std::string& file) {
+  Training whole(group, 0.02);
+  whole.run(6);
+  nn::Sequential net = two_layers(8);
+  DistributedDataParallel ddp{net, group};
+  torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(0.5));
+  dtrain::libtorch::SamplerPosition position = whole.position;
+  require(dtrain::load_checkpoint(group, file, net, adamw, position), "there is a file");
+  for (; position.step < 6; ++position.step) {
+    adamw.zero_grad();
+    ddp.backward(loss_of(ddp(inputs_of(0, static_cast<int>(position.step)))));
+    adamw.step();
+  }
+  require_near(net, whole.net, "is that of the sharded training");
+  dtrain::save_checkpoint(group, file + ".whole", net, adamw, position);
+  require_error("was saved without a ShardedOptimizer",
+                [&] { dtrain::load_checkpoint(group, file + ".whole", whole.net, whole.optimizer, whole.position); });
+}
+
 /// What a step with a sharded optimizer refuses.
 void change(const Group& group, std::string_view act) {
   nn::Sequential net = two_layers(0);
@@ -99,6 +119,15 @@ int probe(Group group, dtrain::Arguments arguments) {
        [](const Group& g, const std::string&) {
          check_updates<SGD>(g, "SGD", SGDOptions(0.05).momentum(0.9).nesterov(true).weight_decay(0.1));
        }},
+      {"RMSprop's updates",
+       [](const Group& g, const std::string&) {
+         check_updates<RMSprop>(g, "RMSprop", RMSpropOptions(0.002).momentum(0.9).weight_decay(0.1).eps(1e-4));
+       }},
+      {"Adagrad's updates",
+       [](const Group& g, const std::string&) {
+         check_updates<Adagrad>(g, "Adagrad",
+                                AdagradOptions(0.05).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.5));
+       }},
       {"unused parameters", [](const Group& g, const std::string&) { check_unused_updates(g); }},
       {"refused updates", [](const Group& g, const std::string&) { check_refused_update(g); }},
       {"versions of parameters", [](const Group& g, const std::string&) { check_version(g); }},
@@ -112,6 +141,7 @@ int probe(Group group, dtrain::Arguments arguments) {
       {"bindings of values that moved", [](const Group& g, const std::string&) { check_moved_bindings(g); }},
       {"a checkpoint of values that moved", check_saved_after_move},
       {"a checkpoint", [](const Group& g, const std::string& path) { check_resumed(g, path, true); }},
+      {"a checkpoint in an optimizer that is not sharded", check_unsharded},
   };
   for (const auto& [name, check] : checks) {
     check(group, file);

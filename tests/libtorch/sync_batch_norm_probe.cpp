@@ -91,6 +91,79 @@ void check_lifetime(const dtrain::ProcessGroup<Policy>& group) {
   loss.backward();
 }
 
+/// 16-bit samples with f32 parameters, and all in 16 bits: the output is BatchNorm's.
+void check_narrow(const dtrain::ProcessGroup<Policy>& group) {
+  for (const torch::Dtype dtype : {torch::kBFloat16, torch::kFloat16}) {
+    for (const bool is_all : {false, true}) {
+      dtrain::libtorch::SyncBatchNorm<Policy> mine(torch::nn::BatchNormOptions(3), group);
+      torch::nn::BatchNorm2d serial(3);
+      if (is_all) mine->to(dtype);
+      torch::Tensor x = (torch::linspace(-3, 5, 120).reshape({2, 3, 4, 5})).to(dtype);  // the same on all ranks
+      torch::Tensor wide = x.to(torch::kFloat32).requires_grad_();
+      x.requires_grad_();
+      const torch::Tensor output = mine(x), expected = serial(wide);
+      if (output.scalar_type() != dtype) throw std::runtime_error("the output has another type than the input");
+      if (!torch::allclose(output.to(torch::kFloat32), expected, 1e-2, 1e-2))
+        throw std::runtime_error("the output of 16 bits is another one");
+      output.to(torch::kFloat32).square().sum().backward();
+      expected.square().sum().backward();
+      if (x.grad().scalar_type() != dtype || mine->weight.grad().scalar_type() != mine->weight.scalar_type())
+        throw std::runtime_error("a gradient has another type than its tensor");
+      if (!torch::allclose(mine->weight.grad().to(torch::kFloat32), serial->weight.grad(), 2e-2, 1e-1))
+        throw std::runtime_error("the weight's gradient is another one");
+    }
+  }
+}
+
+void check_clone(const dtrain::ProcessGroup<Policy>& group) {
+  torch::nn::Sequential net(torch::nn::Linear(4, 4), torch::nn::BatchNorm1d(4));
+  dtrain::libtorch::convert_sync_batchnorm(*net, group);
+  net->forward(torch::ones({3, 4}) * group.rank() + torch::arange(12).reshape({3, 4}));
+  const auto copy = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(net->clone());
+  const torch::Tensor own = torch::arange(8.0).reshape({2, 4}) * (group.rank() + 1);
+  require_close(copy->forward(own), net->forward(own), "a clone's output");
+  for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+    if (copy->parameters()[i].is_same(net->parameters()[i])) throw std::runtime_error("a clone shares a parameter");
+  }
+  for (std::size_t i = 0; i < net->buffers().size(); ++i) {
+    if (copy->buffers()[i].data_ptr() == net->buffers()[i].data_ptr())
+      throw std::runtime_error("a clone shares a buffer");
+    require_close(copy->buffers()[i].to(torch::kFloat32), net->buffers()[i].to(torch::kFloat32), "a clone's buffers");
+  }
+}
+
+struct Block : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) { return norm(x); }
+  dtrain::libtorch::SyncBatchNorm<Policy> norm =
+      register_module("norm", dtrain::libtorch::SyncBatchNorm<Policy>(torch::nn::BatchNormOptions(4)));
+};
+
+/// Members of one's own, and children of lists.
+void check_containers(const dtrain::ProcessGroup<Policy>& group) {
+  using dtrain::libtorch::SyncBatchNormImpl;
+  const torch::Tensor own = torch::arange(8.0).reshape({2, 4}).square() + group.rank();
+  const auto block = std::make_shared<Block>();
+  torch::nn::BatchNorm1d alone(4);
+  require_close(block->forward(own), alone(own), "a SyncBatchNorm without a group, which is a BatchNorm");
+  require_close(block->norm->running_var, alone->running_var, "its running variance");
+  torch::nn::ModuleList list(torch::nn::BatchNorm1d(4), torch::nn::Sequential(torch::nn::BatchNorm1d(4)));
+  torch::nn::ModuleDict dictionary(torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>>(
+      {{"block", block}, {"norm", torch::nn::BatchNorm1d(4).ptr()}}));
+  const torch::Tensor weight = list[0]->parameters()[0];
+  dtrain::libtorch::convert_sync_batchnorm(*list, group);
+  dtrain::libtorch::convert_sync_batchnorm(*dictionary, group);
+  auto* const first = list[0]->as<SyncBatchNormImpl<Policy>>();
+  auto* const named = dictionary["norm"]->as<SyncBatchNormImpl<Policy>>();
+  if (first == nullptr || named == nullptr || !first->weight.is_same(weight) || !list->parameters()[0].is_same(weight))
+    throw std::runtime_error("the children of a ModuleList or ModuleDict were not replaced");
+  const torch::Tensor expected = list[1]->as<torch::nn::Sequential>()->forward(own);
+  require_close(first->forward(own), expected, "a child of a ModuleList");
+  require_close(named->forward(own), expected, "a child of a ModuleDict");
+  require_close(block->forward(own), expected, "a member");
+  dtrain::libtorch::SyncBatchNorm given(4, group);
+  require_close(given(own), expected, "a holder of features and group");
+}
+
 /// Rank r has r + 2 samples.
 int probe(dtrain::ProcessGroup<Policy> group, dtrain::Arguments) {
   torch::set_num_threads(1);
@@ -132,6 +205,9 @@ int probe(dtrain::ProcessGroup<Policy> group, dtrain::Arguments) {
   check_refused_member(group);
   check_second_derivative(group);
   check_lifetime(group);
+  check_narrow(group);
+  check_clone(group);
+  check_containers(group);
   if (group.rank() == 0) std::printf("holds: SyncBatchNorm is BatchNorm over all samples\n");
   return 0;
 }

@@ -1,165 +1,96 @@
 #pragma once
 /// @file
-/// Checkpoints of a training with LibTorch: modules, an optimizer, also a sharded one, position in the samples, and
-/// random numbers. Programs call it.
+/// Checkpoints of a training with LibTorch: modules, optimizers, also a sharded one, schedulers, position in the
+/// samples, and random numbers. Programs call it.
 
 #include <torch/torch.h>
-#include <dtrain/dtrain.hpp>
 
-#include <c10/util/Type.h>
-
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
+#include <dtrain/dtrain.hpp>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <string_view>
-#include <typeinfo>
+#include <tuple>
+#include <type_traits>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "dtrain/libtorch/buffers.hpp"
 #include "dtrain/libtorch/modules.hpp"
+#include "dtrain/libtorch/optimizer_state.hpp"
 #include "dtrain/libtorch/sharded_optimizer.hpp"
+#include "dtrain/libtorch/training_parts.hpp"
 
 namespace DTRAIN_NAMESPACE::libtorch {
 
-/// Where a training is in the samples of a DistributedSampler: the next step is `step` of `epoch`, both from 0.
-/// @ingroup libtorch
-struct SamplerPosition {
-  explicit SamplerPosition(const DistributedSampler& sampler) : options(sampler.options()) {}
-
-  SamplerOptions options;
-  std::uint64_t epoch = 0;
-  std::size_t step = 0;
-};
-
 namespace detail {
 
-/// A tensor of the program, and contiguous memory for its elements: the tensor's own, or a copy.
-struct SavedTensor {
-  std::string name;
-  torch::Tensor target;
-  torch::Tensor contiguous;
-};
-
-/// Tensors of a training in a checkpoint file. Lifetime: `list` refers to the tensors in `saved`.
-struct TrainingTensors {
-  std::vector<SavedTensor> saved;
-  std::vector<NamedTensor> list;
-};
-
-/// View of a saved tensor. Elements of a type without a DType are bytes, with the type in the name.
-inline NamedTensor named_tensor(const SavedTensor& saved) {
-  switch (saved.contiguous.scalar_type()) {
-    case torch::kChar:
-    case torch::kShort:
-      return {saved.name + " (" + c10::toString(saved.contiguous.scalar_type()) + ")",
-              view_of(bytes_of(saved.contiguous), saved.name)};
-    default: return {saved.name, view_of(saved.contiguous, saved.name)};
-  }
-}
-
-inline std::string name_of(const torch::optim::Optimizer& optimizer) {
-  return "optimizer (" + c10::demangle(typeid(optimizer).name()) + ")";
-}
-
-inline torch::Tensor bytes_tensor(const std::string& bytes) {
-  const torch::Tensor made = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kUInt8);
-  bytes.copy(static_cast<char*>(made.data_ptr()), bytes.size());
-  return made;
-}
-
-inline torch::Tensor state_of(const torch::Generator& generator) {
-  torch::Generator same = generator;
-  const std::lock_guard<std::mutex> lock(same.mutex());
-  return same.get_state();
-}
-
-/// @param state cloned, because LibTorch 2 reads it from the beginning of its storage
-inline void set_state(const torch::Generator& generator, const torch::Tensor& state) {
-  torch::Generator same = generator;
-  const std::lock_guard<std::mutex> lock(same.mutex());
-  same.set_state(state.clone());
-}
-
-/// Numbers of a position: epoch, step, samples, global batch, seed, and 1 if shuffled.
-inline torch::Tensor numbers_of(const SamplerPosition& position) {
-  const SamplerOptions& options = position.options;
-  const auto number = [](std::uint64_t value) { return static_cast<std::int64_t>(value); };
-  return torch::tensor({number(position.epoch), number(position.step), number(options.dataset_size),
-                        number(options.global_batch), number(options.seed), std::int64_t{options.shuffle ? 1 : 0}},
-                       torch::kInt64);
-}
-
-/// The group's stream does not wait for LibTorch's. Blocking.
-inline void finish_device_work(const torch::Tensor& tensor) {
-  if (tensor.is_cuda()) torch::cuda::synchronize(tensor.get_device());
-}
-
-/// Device of the first parameter, where the file's other tensors are placed: a group may accept memory of one device
-/// only.
-inline torch::Device device_of(const Modules& modules) {
-  for (const auto& module : modules) {
-    for (const torch::Tensor& parameter : module->parameters()) {
-      return parameter.device();
-    }
-  }
-  return torch::kCPU;
-}
-
-/// The file's tensors, in the file's order.
-inline TrainingTensors training_tensors(const Modules& modules, const torch::optim::Optimizer& optimizer,
-                                        const torch::Tensor& optimizer_bytes, const torch::Tensor& position,
-                                        const torch::Tensor& generators) {
-  const torch::Device device = device_of(modules);
-  std::vector<ModuleTensor> all = parameters_of(modules);
-  for (ModuleTensor& buffer : buffers_of(modules)) {
-    all.push_back(std::move(buffer));
-  }
-  TrainingTensors tensors;
-  for (const ModuleTensor& named : all) {
-    const torch::Tensor target = named.tensor.detach();
-    tensors.saved.push_back({"net." + named.name, target, target.contiguous()});
-  }
-  for (const auto& [name, tensor] :
-       {std::pair(name_of(optimizer), optimizer_bytes), std::pair(std::string("sampler"), position),
-        std::pair(std::string("rng"), generators)}) {
-    tensors.saved.push_back({name, tensor, tensor.to(device)});
-  }
-  for (const SavedTensor& saved : tensors.saved) {
-    tensors.list.push_back(named_tensor(saved));
-    finish_device_work(saved.contiguous);
-  }
-  return tensors;
-}
-
-/// State of every rank's generator, [ranks, bytes]. Collective, blocking.
+/// Collective, blocking. @returns the file's tensors; none on ranks other than 0
 template <class Group>
-torch::Tensor all_generators(const Group& group, const torch::Generator& generator, torch::Device device) {
-  const torch::Tensor mine = state_of(generator).to(device);
-  const torch::Tensor all = torch::empty({group.world_size(), mine.numel()}, mine.options());
-  finish_device_work(mine);
-  group.all_gather(view_of(mine).flat(), view_of(all).flat());
-  return all;
+TrainingTensors collect_training(const Group& group, const TrainingParts& parts) {
+  PartTensors values;
+  values.generators = all_generators(group, parts.rng, device_of(parts.modules));
+  if (group.rank() != 0) {
+    return {};
+  }
+  for (const torch::optim::Optimizer* optimizer : parts.optimizers) {
+    std::ostringstream state;
+    torch::save(*optimizer, state);
+    values.optimizers.push_back(bytes_tensor(state.str()));
+  }
+  for (torch::optim::LRScheduler* scheduler : parts.schedulers)
+    values.schedulers.push_back(torch::full({1}, static_cast<std::int64_t>(steps_of(*scheduler)), torch::kInt64));
+  if (parts.position != nullptr) values.position = numbers_of(*parts.position);
+  return training_tensors(parts, values);
 }
 
-/// Extents of the file's tensors that depend on the training: {the optimizer's bytes, ranks, a generator's bytes}.
-/// @returns false if there is no file @throws as load_checkpoint
-inline bool read_extents(const std::string& path, std::array<std::int64_t, 3>& extents) {
+/// Extents of a file's tensors that depend on the training.
+struct FileExtents {
+  std::vector<std::int64_t> optimizers;  ///< bytes of each
+  std::int64_t ranks = 0;                ///< that saved
+  std::int64_t generator = 0;            ///< bytes of a generator's state
+  std::int64_t updates = 0;              ///< parameters of a sharded optimizer; 0: the file has none
+};
+
+/// @param extents with a place for each optimizer of the program @returns false if there is no file
+/// @throws as load_checkpoint
+inline bool read_extents(const std::string& path, FileExtents& extents) {
   const std::optional<std::vector<ddp::ParameterSignature>> list = ddp::read_checkpoint_list(path);
   if (!list) return false;
   for (const ddp::ParameterSignature& tensor : *list) {
-    if (std::string_view(tensor.name).starts_with("optimizer (") && tensor.shape.extents().size() == 1) {
-      extents[0] = tensor.shape.extents()[0];
-    } else if (tensor.name == "rng" && tensor.shape.extents().size() == 2) {
-      extents[1] = tensor.shape.extents()[0];
-      extents[2] = tensor.shape.extents()[1];
+    const std::string_view name = tensor.name;
+    const auto& shape = tensor.shape.extents();
+    for (std::size_t i = 0; i < extents.optimizers.size(); ++i) {
+      if (name.starts_with(optimizer_prefix(i)) && shape.size() == 1) extents.optimizers[i] = shape[0];
+    }
+    if (name == "rng" && shape.size() == 2) {
+      extents.ranks = shape[0];
+      extents.generator = shape[1];
+    } else if (name == "updates" && shape.size() == 1) {
+      extents.updates = shape[0];
     }
   }
   return true;
+}
+
+/// Gives every rank rank 0's extents. Collective, blocking.
+template <class Group>
+void share_extents(const Group& group, FileExtents& extents, torch::Device device) {
+  std::vector<std::int64_t> numbers{extents.ranks, extents.generator, extents.updates};
+  numbers.insert(numbers.end(), extents.optimizers.begin(), extents.optimizers.end());
+  torch::Tensor shared = torch::tensor(numbers, torch::kInt64).to(device);
+  broadcast_tensors(group, {shared});
+  shared = shared.cpu();
+  const auto* const number = shared.data_ptr<std::int64_t>();
+  extents.ranks = number[0];
+  extents.generator = number[1];
+  extents.updates = number[2];
+  std::copy_n(number + 3, extents.optimizers.size(), extents.optimizers.begin());
 }
 
 /// LibTorch 1.13 and 2 load the state; not all of them load the options, such as the rate.
@@ -181,6 +112,7 @@ inline void load_optimizer(const std::string& path, torch::optim::Optimizer& opt
   try {
     torch::serialize::InputArchive archive;
     archive.load_from(stream);
+    optimizer.state().clear();  // of parameters that the file has no state of
     optimizer.load(archive);
     load_options(optimizer, archive);
   } catch (const c10::Error& error) {
@@ -205,38 +137,26 @@ inline void take_position(const std::string& path, SamplerPosition& position, co
   position.step = static_cast<std::size_t>(numbers.data_ptr<std::int64_t>()[1]);
 }
 
-/// Collective, blocking. @returns the file's tensors; none on ranks other than 0
-template <class Group>
-TrainingTensors collect_training(const Group& group, const Modules& modules, const torch::optim::Optimizer& optimizer,
-                                 const SamplerPosition& position, const torch::Generator& rng) {
-  const torch::Tensor generators = all_generators(group, rng, device_of(modules));
-  if (group.rank() != 0) {
-    return {};
-  }
-  std::ostringstream state;
-  torch::save(optimizer, state);
-  return training_tensors(modules, optimizer, bytes_tensor(state.str()), numbers_of(position), generators);
-}
-
-/// Collective, blocking. @param load `load(tensors)` reads the file to `tensors` @returns false if there is no file
+/// Collective, blocking. @param load `load(tensors, updates)` reads the file to `tensors`; `updates` is
+/// FileExtents::updates @returns false if there is no file
 template <class Group, class Load>
-bool load_training(const Group& group, const std::string& path, const Modules& modules,
-                   torch::optim::Optimizer& optimizer, SamplerPosition& position, const torch::Generator& rng,
-                   Load load) {
-  std::array<std::int64_t, 3> extents{};
+bool load_training(const Group& group, const std::string& path, const TrainingParts& parts, Load load) {
+  FileExtents extents;
+  extents.optimizers.resize(parts.optimizers.size());
   const auto read = [&] { return read_extents(path, extents); };
   if (!ddp::detail::run_on_rank0_blocking(group, "reading the checkpoint " + path, read)) {
     return false;
   }
-  torch::Tensor shared = torch::tensor({extents[0], extents[1], extents[2]}, torch::kInt64).to(device_of(modules));
-  broadcast_tensors(group, {shared});
-  shared = shared.cpu();
-  const auto* extent = shared.data_ptr<std::int64_t>();
-  const torch::Tensor bytes = torch::empty({extent[0]}, torch::kUInt8);
-  const torch::Tensor numbers = torch::empty({6}, torch::kInt64);
-  const torch::Tensor generators = torch::empty({extent[1], extent[2]}, torch::kUInt8);
-  const TrainingTensors tensors = training_tensors(modules, optimizer, bytes, numbers, generators);
-  if (!load(tensors.list)) {
+  share_extents(group, extents, device_of(parts.modules));
+  PartTensors values;
+  for (const std::int64_t bytes : extents.optimizers)
+    values.optimizers.push_back(torch::empty({bytes}, torch::kUInt8));
+  for (std::size_t i = 0; i < parts.schedulers.size(); ++i)
+    values.schedulers.push_back(torch::empty({1}, torch::kInt64));
+  if (parts.position != nullptr) values.position = torch::empty({6}, torch::kInt64);
+  values.generators = torch::empty({extents.ranks, extents.generator}, torch::kUInt8);
+  const TrainingTensors tensors = training_tensors(parts, values);
+  if (!load(tensors.list, extents.updates)) {
     return false;
   }
   for (const SavedTensor& saved : tensors.saved) {
@@ -244,93 +164,210 @@ bool load_training(const Group& group, const std::string& path, const Modules& m
       torch::Tensor(saved.target).copy_(saved.contiguous);
     }
   }
-  load_optimizer(path, optimizer, bytes);
-  take_position(path, position, numbers);
-  if (extent[1] == group.world_size()) {
-    set_state(rng, generators[group.rank()]);
+  for (std::size_t i = 0; i < parts.optimizers.size(); ++i)
+    load_optimizer(path, *parts.optimizers[i], values.optimizers[i]);
+  for (std::size_t i = 0; i < parts.schedulers.size(); ++i)
+    steps_of(*parts.schedulers[i]) = static_cast<unsigned>(values.schedulers[i].data_ptr<std::int64_t>()[0]);
+  if (parts.position != nullptr) take_position(path, *parts.position, values.position);
+  if (extents.ranks == group.world_size()) {
+    set_state(parts.rng, values.generators[group.rank()]);
   } else if (group.rank() == 0) {
-    log(LogLevel::warning, "the checkpoint " + path + " has the random numbers of " + std::to_string(extent[1]) +
+    log(LogLevel::warning, "the checkpoint " + path + " has the random numbers of " + std::to_string(extents.ranks) +
                                " ranks and the group has " + std::to_string(group.world_size()) +
                                ": generators stay as they are");
   }
   return true;
 }
 
+/// Gives optimizers that are not sharded the state of a sharded one. Collective, blocking.
+/// @param updates of each parameter that needs gradients
+template <class Group>
+void load_whole_state(const Group& group, const std::string& path, const TrainingParts& parts,
+                      const ddp::ShardIndex& index, const std::vector<std::int64_t>& updates) {
+  std::vector<torch::Tensor> parameters;
+  for (const ModuleTensor& named : parameters_of(parts.modules)) {
+    if (named.tensor.requires_grad()) parameters.push_back(named.tensor);
+  }
+  std::unordered_map<const void*, std::size_t> index_of;
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    index_of.emplace(parameters[i].unsafeGetTensorImpl(), i);
+  if (updates.size() != parameters.size()) {
+    throw Error(Errc::protocol, "the checkpoint " + path + " has the state of " + std::to_string(updates.size()) +
+                                    " parameters, and the program has " + std::to_string(parameters.size()));
+  }
+  constexpr const char* task = "load_checkpoint() of a sharded optimizer's state";
+  std::size_t arrays = 1;
+  for (const torch::optim::Optimizer* optimizer : parts.optimizers)
+    with_state_of(*optimizer, task, [&](auto of) { arrays = std::max(arrays, decltype(of)::arrays); });
+  std::vector<std::vector<torch::Tensor>> state(arrays);
+  ddp::WholeState memory(arrays);
+  std::vector<torch::Tensor> all;
+  for (std::size_t array = 0; array < arrays; ++array) {
+    for (const torch::Tensor& parameter : parameters) {
+      const torch::Tensor made = torch::empty({parameter.numel()});
+      state[array].push_back(made);
+      memory[array].emplace_back(made.data_ptr<float>(), static_cast<std::size_t>(made.numel()));
+      all.push_back(made);
+    }
+  }
+  static_cast<void>(ddp::detail::run_on_rank0_blocking(group, "reading the shard files of " + path, [&] {
+    ddp::read_whole_state(ddp::detail::behind_link(path), index, memory);
+    return true;
+  }));
+  broadcast_tensors(group, all);
+  for (torch::optim::Optimizer* optimizer : parts.optimizers) {
+    with_state_of(*optimizer, task, [&](auto of) {
+      using Of = decltype(of);
+      for (torch::optim::OptimizerParamGroup& options : optimizer->param_groups()) {
+        for (const torch::Tensor& parameter : options.params()) {
+          const auto found = index_of.find(parameter.unsafeGetTensorImpl());
+          const auto& given = static_cast<const typename Of::Options&>(options.options());
+          if (found == index_of.end() || updates[found->second] <= 0 || !Of::has_state(given)) continue;
+          std::size_t array = 0;
+          Of::state(present_state<Of>(*optimizer, parameter, given), [&](const char*, auto& value) {
+            if constexpr (std::is_same_v<decltype(value), torch::Tensor&>) {
+              if (!value.defined() || array >= Of::arrays) return;
+              value.copy_(torch::from_blob(state[array++][found->second].data_ptr(), value.sizes(), value.strides()));
+            } else {
+              value = updates[found->second];
+            }
+          });
+        }
+      }
+    });
+  }
+}
+
+template <class T>
+inline constexpr bool is_sharded = false;
+template <class O, class C, class Stage>
+inline constexpr bool is_sharded<ShardedOptimizer<O, C, Stage>> = true;
+
+/// Address of the ShardedOptimizer among the parts; nullptr if there is none.
+template <class... Parts>
+auto sharded_of(Parts&... parts) {
+  static_assert((0 + ... + static_cast<int>(is_sharded<Parts>)) <= 1,
+                "dtrain: a checkpoint takes one ShardedOptimizer: save the other with a file of its own");
+  const auto found = std::tuple_cat([&] {
+    if constexpr (is_sharded<Parts>) {
+      return std::tuple(&parts);
+    } else {
+      return std::tuple<>();
+    }
+  }()...);
+  if constexpr (std::tuple_size_v<decltype(found)> == 0) {
+    return nullptr;
+  } else {
+    return std::get<0>(found);
+  }
+}
+
+template <class Net, class... Parts>
+TrainingParts parts_of(const Net& net, Parts&... parts) {
+  TrainingParts all;
+  all.modules = modules_of(net);
+  (add_part(all, parts), ...);
+  return all;
+}
+
+/// Collective, blocking. @param save `save(tensors)` or, with a sharded optimizer, `save(tensors, optimizer)`
+template <class Group, class Save, class Net, class... Parts>
+auto save_training(const Group& group, Save save, const Net& net, Parts&... parts) {
+  const torch::NoGradGuard no_grad;
+  TrainingTensors tensors = collect_training(group, parts_of(net, parts...));
+  const auto sharded = sharded_of(parts...);
+  if constexpr (std::is_null_pointer_v<decltype(sharded)>) {
+    return save(tensors.list);
+  } else {
+    std::vector<std::int64_t> updates = sharded->updates();
+    tensors.list.push_back({"updates", tensor_view(updates)});
+    return save(tensors.list, sharded->sharded());
+  }
+}
+
 }  // namespace detail
 
 /// Writes a file from which a training continues with the same bits. The file has rank 0's parameters and buffers, the
-/// optimizer's state and options, `position`, and every rank's random numbers, `rng`.
+/// state of `parts`, and every rank's random numbers.
 /// Tensors of the file, a dtrain checkpoint (ddp/checkpoint/checkpoint_file.hpp), in this order:
 /// - `net.NAME`: each parameter, then each buffer, in the order of indices. Complex elements are pairs; 8- and 16-bit
 ///   integers are bytes named `net.NAME (Char)` or `(Short)`; more than 8 dimensions become one.
-/// - `optimizer (CLASS)`, u8 [bytes]: the bytes that torch::save writes.
+/// - `optimizer (CLASS)`, `optimizer 1 (CLASS)` ..., u8 [bytes]: the bytes that torch::save writes.
+/// - `scheduler`, `scheduler 1` ..., i64 [1]: the number of steps.
 /// - `sampler`, i64 [6]: epoch, step, dataset_size, global_batch, seed, shuffle.
 /// - `rng`, u8 [ranks, bytes]: get_state() of each rank's generator.
+/// - the tensors of lists.
+/// - With a ShardedOptimizer: `updates`, i64 [parameters], the number of updates of each parameter that needs
+///   gradients, and four tensors that name the shard files.
 ///
-/// @param net as DistributedDataParallel's, before or after wrapping. Collective, blocking, atomic, and
-/// @throws as save_checkpoint of tensors.
+/// @param net as DistributedDataParallel's, before or after wrapping
+/// @param parts in any order of these kinds, and each kind in the same order when the file is loaded: optimizers, of
+/// which one may be a ShardedOptimizer; schedulers (torch::optim::LRScheduler); a SamplerPosition; a torch::Generator
+/// (none: the default one of the CPU); lists of NamedTensor, such as LossScaler::state()
+///
+/// The state of a ShardedOptimizer is in shard files, named and committed as by save_checkpoint of a
+/// dtrain::ShardedOptimizer. Collective, blocking, atomic, and @throws as save_checkpoint of tensors.
 /// @ingroup libtorch
-template <class Group, class Net>
-void save_checkpoint(const Group& group, const std::string& path, const Net& net,
-                     const torch::optim::Optimizer& optimizer, const SamplerPosition& position,
-                     const torch::Generator& rng = at::detail::getDefaultCPUGenerator()) {
-  const torch::NoGradGuard no_grad;
-  const detail::TrainingTensors tensors =
-      detail::collect_training(group, detail::modules_of(net), optimizer, position, rng);
-  ddp::save_checkpoint(group, path, tensors.list);
+template <class Group, detail::HasModules Net, detail::TrainingPart... Parts>
+void save_checkpoint(const Group& group, const std::string& path, const Net& net, Parts&&... parts) {
+  const auto save = [&](const std::vector<NamedTensor>& tensors, auto&... sharded) {
+    ddp::save_checkpoint(group, path, tensors, sharded...);
+  };
+  detail::save_training(group, save, net, parts...);
 }
 
-/// Loads the file of save_checkpoint on every rank. With another number of ranks, `rng` stays as it is, and rank 0 logs
-/// a warning. Collective, blocking: as load_checkpoint of tensors. @returns false on every rank if rank 0 has no such
-/// file
+/// Saves the same file in the background, as save_checkpoint_async of tensors: the training may go on at once, and
+/// every rank calls wait() of the result before the next checkpoint of that name. Collective, blocking: the copies, and
+/// the exchange of the random numbers.
+/// @ingroup libtorch
+template <class Group, detail::HasModules Net, detail::TrainingPart... Parts>
+[[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path, const Net& net,
+                                                      Parts&&... parts) {
+  const auto save = [&](const std::vector<NamedTensor>& tensors, auto&... sharded) {
+    return ddp::save_checkpoint_async(group, path, tensors, sharded...);
+  };
+  return detail::save_training(group, save, net, parts...);
+}
+
+/// Loads the file of save_checkpoint on every rank, from parts of the same kinds. The state of a ShardedOptimizer may
+/// have been saved by any number of ranks. Optimizers that are not sharded take it, too; then rank 0 reads the shard
+/// files. With another number of ranks, random numbers stay as they are, and rank 0 logs a warning.
+/// Collective, blocking: as load_checkpoint of tensors. @returns false on every rank if rank 0 has no such file
 /// @throws as load_checkpoint of tensors, also for an optimizer of another class; Error (invalid_argument) if the
 /// sampler has other options, and (protocol) if the optimizer has other parameters; these errors come after the modules
 /// are loaded
 /// @ingroup libtorch
-template <class Group, class Net>
-bool load_checkpoint(const Group& group, const std::string& path, const Net& net, torch::optim::Optimizer& optimizer,
-                     SamplerPosition& position, const torch::Generator& rng = at::detail::getDefaultCPUGenerator()) {
+template <class Group, detail::HasModules Net, detail::TrainingPart... Parts>
+bool load_checkpoint(const Group& group, const std::string& path, const Net& net, Parts&&... parts) {
   const torch::NoGradGuard no_grad;
-  return detail::load_training(
-      group, path, detail::modules_of(net), optimizer, position, rng,
-      [&](const std::vector<NamedTensor>& tensors) { return ddp::load_checkpoint(group, path, tensors); });
-}
-
-/// Saves a training, as save_checkpoint of a LibTorch optimizer, with the optimizer's state in shard files. The file
-/// has the optimizer's options. Each rank writes one shard file; the files are named and committed as by
-/// save_checkpoint of a dtrain::ShardedOptimizer. A further tensor of the file follows `rng`: `updates`, i64
-/// [parameters], the number of updates of each parameter that needs gradients.
-/// @ingroup libtorch
-template <class Group, class Net, class O, class C, class Stage>
-void save_checkpoint(const Group& group, const std::string& path, const Net& net,
-                     ShardedOptimizer<O, C, Stage>& optimizer, const SamplerPosition& position,
-                     const torch::Generator& rng = at::detail::getDefaultCPUGenerator()) {
-  const torch::NoGradGuard no_grad;
-  detail::TrainingTensors tensors =
-      detail::collect_training(group, detail::modules_of(net), optimizer.options(), position, rng);
-  std::vector<std::int64_t> updates = optimizer.updates();
-  tensors.list.push_back({"updates", tensor_view(updates)});
-  ddp::save_checkpoint(group, path, tensors.list, optimizer.sharded());
-}
-
-/// Loads a training, as load_checkpoint of a LibTorch optimizer; any number of ranks may have saved it. Call it after
-/// the construction of `optimizer`. @throws as load_checkpoint of a LibTorch optimizer and of a
-/// dtrain::ShardedOptimizer
-/// @ingroup libtorch
-template <class Group, class Net, class O, class C, class Stage>
-bool load_checkpoint(const Group& group, const std::string& path, const Net& net,
-                     ShardedOptimizer<O, C, Stage>& optimizer, SamplerPosition& position,
-                     const torch::Generator& rng = at::detail::getDefaultCPUGenerator()) {
-  const torch::NoGradGuard no_grad;
-  std::vector<std::int64_t> updates = optimizer.updates();
-  const auto load = [&](std::vector<NamedTensor> tensors) {
-    tensors.push_back({"updates", tensor_view(updates)});
-    return ddp::load_checkpoint(group, path, tensors, optimizer.sharded());
+  const detail::TrainingParts all = detail::parts_of(net, parts...);
+  const auto sharded = detail::sharded_of(parts...);
+  constexpr bool is_plain = std::is_null_pointer_v<decltype(sharded)>;
+  std::vector<std::int64_t> updates;
+  ddp::ShardIndex index;
+  const auto load = [&](std::vector<NamedTensor> tensors, std::int64_t parameters) {
+    updates.resize(static_cast<std::size_t>(parameters));
+    if (parameters != 0) tensors.push_back({"updates", tensor_view(updates)});
+    if constexpr (is_plain) {
+      if (parameters != 0) tensors = ddp::detail::with_index(tensors, index);
+      return ddp::load_checkpoint(group, path, tensors);
+    } else {
+      if (parameters == 0) {
+        throw Error(Errc::invalid_argument, "the checkpoint " + path +
+                                                " was saved without a ShardedOptimizer; load it into the optimizer "
+                                                "itself");
+      }
+      return ddp::load_checkpoint(group, path, tensors, sharded->sharded());
+    }
   };
-  if (!detail::load_training(group, path, detail::modules_of(net), optimizer.options(), position, rng, load)) {
+  if (!detail::load_training(group, path, all, load)) {
     return false;
   }
-  optimizer.set_updates(updates);
+  if constexpr (!is_plain) {
+    sharded->set_updates(updates);
+  } else if (!updates.empty()) {
+    detail::load_whole_state(group, path, all, index, updates);
+  }
   return true;
 }
 
@@ -339,4 +376,5 @@ bool load_checkpoint(const Group& group, const std::string& path, const Net& net
 namespace DTRAIN_NAMESPACE {
 using libtorch::load_checkpoint;
 using libtorch::save_checkpoint;
+using libtorch::save_checkpoint_async;
 }  // namespace DTRAIN_NAMESPACE

@@ -1,9 +1,7 @@
 #pragma once
 /// @file
-/// ModuleModel: LibTorch modules as a model of dtrain's; WrappedValues: the parameters as they were wrapped, and the
-/// present addresses of their values. The wrapper in libtorch.hpp owns it.
+/// ModuleModel: LibTorch modules as a model of dtrain's. The wrapper in libtorch.hpp owns it.
 
-#include <c10/core/StorageImpl.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -19,116 +17,16 @@
 
 #include "dtrain/libtorch/modules.hpp"
 #include "dtrain/libtorch/stream_order.hpp"
+#include "dtrain/libtorch/wrapped_values.hpp"
 
 namespace DTRAIN_NAMESPACE::libtorch {
 
 namespace detail {
 
-/// Whether strides `a` and `b` give tensors of these sizes the same order of elements; a dimension of one element has
-/// any stride.
-inline bool have_same_order(torch::IntArrayRef sizes, torch::IntArrayRef a, torch::IntArrayRef b) {
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] > 1 && a[i] != b[i]) return false;
-  }
-  return true;
-}
+/// Backward passes of wrappers that are running in this process.
+inline std::atomic<int> running_passes{0};
 
 }  // namespace detail
-
-/// The parameters of wrapped modules: trained parameters, by index, and frozen parameters. torch::load and set_data
-/// give a tensor other memory without a notice to dtrain. Code that reads or writes values therefore calls present()
-/// first. Threads: the thread that trains.
-class WrappedValues {
- public:
-  /// @param view view_of(tensor)
-  void add(std::string name, const torch::Tensor& tensor, const TensorView& view) {
-    values_.push_back({std::move(name), tensor, tensor.options(), tensor.sizes().vec(), tensor.strides().vec(),
-                       view.data, tensor.storage().getWeakStorageImpl(), 0});
-  }
-  void add_frozen(const ModuleTensor& parameter) { frozen_.push_back(parameter); }
-
-  const torch::TensorOptions& options(std::size_t i) const { return values_.at(i).options; }
-
-  /// @throws Error (invalid_argument) that names a parameter that has become another kind of tensor, or has been frozen
-  /// or unfrozen
-  void require_same() const {
-    for (const WrappedValue& value : values_) {
-      require_same_kind(value);
-      if (!value.tensor.requires_grad())
-        refuse(value.name, "needed a gradient when it was wrapped, and needs none now");
-    }
-    for (const ModuleTensor& frozen : frozen_) {
-      if (frozen.tensor.requires_grad())
-        refuse(frozen.name, "needed no gradient when it was wrapped, and needs one now, which no step reduces");
-    }
-  }
-
-  /// Present value of trained parameter i. @throws Error (invalid_argument) as require_same, and if its elements lie in
-  /// another order than when it was wrapped; as view_of
-  ddp::PresentValue present(std::size_t i) {
-    WrappedValue& value = values_.at(i);
-    require_same_kind(value);
-    if (!detail::have_same_order(value.sizes, value.tensor.strides(), value.strides)) {
-      refuse(value.name, "has other strides", value.tensor.strides(), torch::IntArrayRef(value.strides));
-    }
-    const TensorView view = view_of(value.tensor, value.name);
-    // Another storage may have the memory of an earlier one: an equal address is no proof.
-    const auto storage = value.tensor.storage().getWeakStorageImpl();
-    if (view.data != value.data || storage != value.storage) {
-      value.data = view.data;
-      value.storage = storage;
-      ++value.moves;
-    }
-    return {view, value.moves};
-  }
-
- private:
-  struct WrappedValue {
-    std::string name;
-    torch::Tensor tensor;
-    torch::TensorOptions options;  ///< of the tensor when it was wrapped, as sizes and strides
-    std::vector<std::int64_t> sizes;
-    std::vector<std::int64_t> strides;
-    const std::byte* data;  ///< address in the last add() or present()
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
-    std::uint64_t moves;
-  };
-
-  static void require_same_kind(const WrappedValue& value) {
-    const torch::Tensor& now = value.tensor;
-    const torch::ScalarType type = c10::typeMetaToScalarType(value.options.dtype());
-    if (now.scalar_type() != type) refuse(value.name, "has another type", now.scalar_type(), type);
-    if (now.sizes() != value.sizes) {
-      refuse(value.name, "has another shape", now.sizes(), torch::IntArrayRef(value.sizes));
-    }
-    if (now.device() != value.options.device()) {
-      refuse(value.name, "is on another device", now.device(), value.options.device());
-    }
-  }
-
-  static std::string text_of(torch::ScalarType type) { return c10::toString(type); }
-  static std::string text_of(const torch::Device& device) { return device.str(); }
-  static std::string text_of(torch::IntArrayRef numbers) {
-    std::string text;
-    for (const std::int64_t number : numbers)
-      text += (text.empty() ? "" : ", ") + std::to_string(number);
-    return "[" + text + "]";
-  }
-
-  template <class Trait>
-  [[noreturn]] static void refuse(const std::string& name, const std::string& what, const Trait& now,
-                                  const Trait& before) {
-    refuse(name, what + " than when it was wrapped (" + text_of(now) + ", not " + text_of(before) + ")");
-  }
-  [[noreturn]] static void refuse(const std::string& name, const std::string& what) {
-    throw Error(Errc::invalid_argument, "parameter '" + name + "' " + what +
-                                            "; make another DistributedDataParallel after to(), "
-                                            "set_data or set_requires_grad");
-  }
-
-  std::vector<WrappedValue> values_;
-  std::vector<ModuleTensor> frozen_;
-};
 
 /// Model of libtorch::DistributedDataParallel. parameters() has the parameters that need gradients, each once. A hook
 /// on the node of autograd that adds to .grad marks a gradient as ready. Threads: the thread that trains, and
@@ -138,9 +36,10 @@ class ModuleModel {
  public:
   static constexpr DeviceKind device_kind = Kind;
 
+  /// @param is_static every pass adds to each gradient as often as the first one
   /// @throws as view_of, with the tensor's name in the module.
-  explicit ModuleModel(Modules modules)
-      : modules_(std::move(modules)), arena_(std::make_shared<std::shared_ptr<const void>>()) {
+  explicit ModuleModel(Modules modules, bool is_static = false)
+      : modules_(std::move(modules)), arena_(std::make_shared<std::shared_ptr<const void>>()), is_static_(is_static) {
     for (const ModuleTensor& named : detail::parameters_of(modules_)) {
       all_.push_back(named);
       if (!named.tensor.requires_grad()) {
@@ -153,7 +52,7 @@ class ModuleModel {
       parameter.gradient.data = nullptr;  // bind_gradient sets it
       parameters_.push_back(std::move(parameter));
       wrapped_->add(named.name, named.tensor, value);
-      entries_.push_back({named.tensor, {}, {}, 0, false, false});
+      entries_.push_back({named.tensor, {}, {}, 0, false, false, 0, 0, 0});
     }
     const std::vector<ModuleTensor> present = buffers();
     fixed_.insert(fixed_.end(), present.begin(), present.end());
@@ -222,7 +121,8 @@ class ModuleModel {
   void keep_gradient_memory(std::shared_ptr<const void> memory) { *arena_ = std::move(memory); }
 
   /// Runs torch::autograd::backward, and calls `ready` for each gradient. @throws the exceptions of both; Error
-  /// (invalid_argument) that names a parameter that was added, replaced, converted, frozen or unfrozen
+  /// (invalid_argument) that names a parameter that was added, replaced, converted, frozen or unfrozen;
+  /// (missing_gradient) that names parameters without a gradient
   /// @param reduces whether the step reduces; if not, gradients that are not bound stay in .grad
   /// @param alone one rank: dense gradients stay in .grad
   void backward(const torch::autograd::variable_list& roots, const torch::autograd::variable_list& gradients,
@@ -233,19 +133,32 @@ class ModuleModel {
     alone_ = alone && binds_;
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       entries_[i].is_ready = false;
+      entries_[i].additions = 0;
       attach_hook(i);
     }
+    additions_ = 0;
     ready_ = ready;
+    ++detail::running_passes;
     const struct Disarm {
       std::optional<Ready>& armed;
-      ~Disarm() { armed.reset(); }
+      ~Disarm() {
+        armed.reset();
+        --detail::running_passes;
+      }
     } disarm{ready_};
     torch::autograd::backward(roots, gradients, retain_graph);
-    if (!allow_unused) return;  // the end of the step names unused parameters
-    for (std::size_t i = 0; i < entries_.size(); ++i) {
-      if (!entries_[i].is_ready && entries_[i].value.grad().defined()) reduce_present(i);
+    if (is_static_) complete_static_pass();
+    if (allow_unused) {
+      for (std::size_t i = 0; i < entries_.size(); ++i) {
+        if (!entries_[i].is_ready && entries_[i].value.grad().defined()) reduce_present(i);
+      }
+    } else if (reduces) {
+      require_all_gradients();
     }
   }
+
+  /// Begins a step to which this rank's modules add nothing.
+  void begin_without_data() noexcept { alone_ = false; }
 
   /// 1 for each parameter that has had a gradient in a pass since the last publish().
   std::vector<std::int32_t> used() const {
@@ -288,8 +201,11 @@ class ModuleModel {
     torch::Tensor gradient;   ///< the view of dtrain's memory, if gradients are bound
     Accumulator accumulator;  ///< autograd holds this node weakly, and the hook with it
     std::uintptr_t hook;
-    bool used;      ///< since the last reduction
-    bool is_ready;  ///< in this pass
+    bool used;                    ///< since the last reduction
+    bool is_ready;                ///< in this pass
+    std::size_t additions;        ///< of autograd to the gradient, in this pass
+    std::size_t first_additions;  ///< in a static graph: in its first pass; 0: none yet
+    std::size_t last_addition;    ///< the number of the pass's last addition to the gradient
   };
 
   /// Called by autograd, in one thread for each GPU, when gradient `index` of this pass is final.
@@ -318,14 +234,70 @@ class ModuleModel {
 
   void on_gradient(std::size_t index) {
     if (!ready_) {
-      if (!warned_.exchange(true)) {
+      // In a pass of another wrapper it is no mistake: a generator's gradients come by way of the discriminator.
+      if (detail::running_passes == 0 && !warned_.exchange(true)) {
         log(LogLevel::warning, "loss.backward() ran outside a step: the gradient of '" + parameters_[index].name +
                                    "' is this rank's own and is not reduced; call ddp.backward(loss)");
       }
       return;
     }
-    entries_[index].used = true;
-    reduce_present(index);
+    Entry& entry = entries_[index];
+    entry.used = true;
+    ++entry.additions;
+    entry.last_addition = ++additions_;
+    if (entry.is_ready) refuse_further_addition(index);
+    if (!is_static_ || entry.additions == entry.first_additions) reduce_present(index);
+  }
+
+  [[noreturn]] void refuse_further_addition(std::size_t index) const {
+    throw Error(Errc::invalid_argument,
+                "autograd added to the gradient of parameter '" + parameters_[index].name +
+                    "' again after it was final" +
+                    (is_static_ ? ": in the first pass it added less often; give GraphPolicy::dynamic_graph, or the "
+                                  "same graph in every step"
+                                : ": a part that is recomputed in the backward pass has a layer in common with "
+                                  "another; give GraphPolicy::static_graph"));
+  }
+
+  /// Ends a pass in a static graph. In the first one gradients become final here, in the order of the last additions.
+  void complete_static_pass() {
+    std::vector<std::size_t> later;
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      Entry& entry = entries_[i];
+      if (entry.additions == 0 || entry.is_ready) continue;
+      if (entry.first_additions != 0) {
+        throw Error(Errc::invalid_argument, "autograd added to the gradient of parameter '" + parameters_[i].name +
+                                                "' " + std::to_string(entry.additions) +
+                                                " times, and in the first pass " +
+                                                std::to_string(entry.first_additions) +
+                                                " times; a static graph is the same in every step: give "
+                                                "GraphPolicy::dynamic_graph");
+      }
+      entry.first_additions = entry.additions;
+      later.push_back(i);
+    }
+    std::sort(later.begin(), later.end(),
+              [&](std::size_t a, std::size_t b) { return entries_[a].last_addition < entries_[b].last_addition; });
+    for (const std::size_t i : later)
+      reduce_present(i);
+  }
+
+  /// @throws Error (missing_gradient) that names the parameters without a gradient in this pass
+  void require_all_gradients() const {
+    constexpr std::size_t most = 8;
+    std::string names;
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      if (entries_[i].is_ready || ++count > most) continue;
+      names += (names.empty() ? "" : ", ") + ddp::describe_parameter(i, parameters_[i].name);
+    }
+    if (count == 0) return;
+    const std::size_t further = count > most ? count - most : 0;
+    if (further != 0) names += " and " + std::to_string(further) + " more";
+    throw Error(Errc::missing_gradient,
+                "these parameters got no gradient: " + names +
+                    "; they took no part in the loss: use them, give DdpOptions::allow_unused_parameters, or "
+                    "call set_requires_grad(false) on them before the module is wrapped");
   }
 
   /// Reduces this rank's gradient, which .grad holds.
@@ -391,6 +363,8 @@ class ModuleModel {
   std::optional<Ready> ready_;           ///< set during backward()
   bool reduces_ = true, alone_ = false;  ///< of the last backward()
   bool binds_ = true;
+  bool is_static_;
+  std::atomic<std::size_t> additions_{0};  ///< of autograd to all gradients, in this pass
   std::atomic<bool> warned_{false};
   std::atomic<bool> warned_sparse_{false};
 };

@@ -75,6 +75,11 @@ inline Modules modules_of(const Modules& modules) {
   return modules;
 }
 
+template <class Net>
+concept HasModules = requires(const Net& net) {
+  modules_of(net);
+};
+
 /// Prefix of names in module `index`; empty for a single module.
 inline std::string prefix(const Modules& modules, std::size_t index) {
   return modules.size() == 1 ? "" : std::to_string(index) + ".";
@@ -137,3 +142,18 @@ inline void require_same_parameters(const Modules& modules, const std::vector<Mo
 }  // namespace detail
 
 }  // namespace DTRAIN_NAMESPACE::libtorch
+
+namespace DTRAIN_NAMESPACE::group {
+
+/// Collectives take LibTorch's tensors: `group.all_reduce(tensor)`. The elements are those of libtorch::view_of.
+/// Blocking for a tensor on a GPU: until all of LibTorch's work on that GPU has run.
+template <>
+struct BufferOf<at::Tensor> {
+  /// @throws Error (unsupported) as libtorch::view_of
+  static BufferView view(const at::Tensor& tensor) {
+    if (tensor.is_cuda()) torch::cuda::synchronize(tensor.get_device());
+    return libtorch::view_of(tensor).flat();
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::group

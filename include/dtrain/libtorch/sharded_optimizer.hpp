@@ -26,7 +26,12 @@ namespace detail {
 
 /// The rule of a LibTorch optimizer class, and `of(options)`, which reads the options of one parameter group.
 template <class Optimizer>
-struct RuleOf;
+struct RuleOf {
+  static_assert(sizeof(Optimizer) == 0,
+                "dtrain: libtorch::ShardedOptimizer shards torch::optim::AdamW, Adam, SGD, RMSprop and Adagrad: use "
+                "one of them, or this "
+                "optimizer without sharding");
+};
 
 template <class Rule, class Options>
 Rule adam_rule(const std::string& optimizer, const Options& options) {
@@ -60,6 +65,28 @@ struct RuleOf<torch::optim::SGD> {
     if (options.dampening() != 0) refuse_option("torch::optim::SGD", "dampening");
     return {static_cast<float>(options.lr()), static_cast<float>(options.momentum()),
             static_cast<float>(options.weight_decay()), options.nesterov()};
+  }
+};
+
+template <>
+struct RuleOf<torch::optim::RMSprop> {
+  using type = optimizers::RmsProp;
+  static type of(const torch::optim::OptimizerOptions& given) {
+    const auto& options = static_cast<const torch::optim::RMSpropOptions&>(given);
+    if (options.centered()) refuse_option("torch::optim::RMSprop", "centered");
+    return {static_cast<float>(options.lr()), static_cast<float>(options.alpha()), static_cast<float>(options.eps()),
+            static_cast<float>(options.weight_decay()), static_cast<float>(options.momentum())};
+  }
+};
+
+template <>
+struct RuleOf<torch::optim::Adagrad> {
+  using type = optimizers::Adagrad;
+  static type of(const torch::optim::OptimizerOptions& given) {
+    const auto& options = static_cast<const torch::optim::AdagradOptions&>(given);
+    return {static_cast<float>(options.lr()), static_cast<float>(options.lr_decay()),
+            static_cast<float>(options.weight_decay()), static_cast<float>(options.initial_accumulator_value()),
+            static_cast<float>(options.eps())};
   }
 };
 
@@ -99,7 +126,7 @@ struct GroupedRule {
 ///   ddp.backward(loss, optimizer);  // in place of ddp.backward(loss) and adamw.step()
 ///
 /// `adamw` gives the parameter groups and their options, which schedulers may change between steps. `adamw.step()` is
-/// not called, so that `adamw` keeps no state. O is torch::optim::AdamW, Adam, or SGD with momentum.
+/// not called, so that `adamw` keeps no state. O is torch::optim::AdamW, Adam, SGD, RMSprop or Adagrad.
 /// - A parameter without a gradient on any rank (DdpOptions::allow_unused_parameters), or in no group, keeps its value
 /// and number of updates.
 /// - Half and BFloat16 parameters have state in f32, and a copy of their values in f32.
@@ -122,7 +149,7 @@ class ShardedOptimizer {
  public:
   /// Collective, blocking: every rank constructs the optimizer between the same steps, with the same groups. Allocates
   /// the state.
-  /// @throws Error (unsupported) for Double parameters, amsgrad and dampening, and for overlap_forward and
+  /// @throws Error (unsupported) for Double parameters, amsgrad, dampening and centered, and for overlap_forward and
   /// ready_frees_value; as dtrain::ShardedOptimizer
   template <class Ddp>
   ShardedOptimizer(Ddp& ddp, O& options, Stage stage = {})

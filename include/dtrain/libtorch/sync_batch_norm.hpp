@@ -9,231 +9,49 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "dtrain/libtorch/modules.hpp"
 #include "dtrain/libtorch/stream_order.hpp"
+#include "dtrain/libtorch/sync_batch_norm_functions.hpp"
 
 namespace DTRAIN_NAMESPACE::libtorch {
 
-namespace detail {
-
-/// Sums over all dimensions but that of the channels, in f64.
-inline torch::Tensor channel_sums(const torch::Tensor& tensor) {
-  std::vector<std::int64_t> others{0};
-  for (std::int64_t i = 2; i < tensor.dim(); ++i) {
-    others.push_back(i);
-  }
-  return tensor.to(torch::kFloat64).sum(others);
-}
-
-/// One value a channel, to be combined with an input of `dimensions` dimensions.
-inline torch::Tensor per_channel(const torch::Tensor& values, std::int64_t dimensions) {
-  std::vector<std::int64_t> shape(static_cast<std::size_t>(dimensions), 1);
-  shape[1] = -1;
-  return values.view(shape);
-}
-
-template <class Group>
-void sum_over_ranks(const Group& group, const torch::Tensor& values) {
-  if (group.world_size() > 1) all_reduce_in_order(group, values, ReduceOp::sum);
-}
-
-/// Keeps the group for the backward pass, which may come after the module's end.
-template <class Group>
-struct KeptGroup final : torch::CustomClassHolder {
-  explicit KeptGroup(std::shared_ptr<Group> kept) : group(std::move(kept)) {}
-
-  static void keep(torch::autograd::AutogradContext& context, std::shared_ptr<Group> group) {
-    context.saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<KeptGroup>(std::move(group)));
-  }
-  static std::shared_ptr<Group> of(torch::autograd::AutogradContext& context) {
-    const auto kept = context.saved_data["group"].toCapsule();
-    return static_cast<const KeptGroup&>(*kept).group;
-  }
-
-  std::shared_ptr<Group> group;
-};
-
-/// Returns `gradient`, and refuses derivatives by the tensors that it was computed from.
-struct OnceDifferentiable : torch::autograd::Function<OnceDifferentiable> {
-  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& gradient, const torch::Tensor&,
-                               const torch::Tensor&) {
-    return gradient.view_as(gradient);
-  }
-  [[noreturn]] static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                              const torch::autograd::variable_list&) {
-    throw Error(
-        Errc::unsupported,
-        "SyncBatchNorm has no second derivative, and this loss has a gradient of it (torch::autograd::grad with "
-        "create_graph); use torch::nn::BatchNorm, or leave that gradient out of the loss");
-  }
-};
-
-/// (input - mean) / sqrt(variance + epsilon), with a backward pass that all-reduces once.
-template <class Group>
-struct NormalizeOverRanks : torch::autograd::Function<NormalizeOverRanks<Group>> {
-  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& input,
-                               const torch::Tensor& mean, const torch::Tensor& inverse_deviation, double count,
-                               std::shared_ptr<Group> group) {
-    const torch::Tensor normalized = ((input - per_channel(mean, input.dim()).to(input.dtype())) *
-                                      per_channel(inverse_deviation, input.dim()).to(input.dtype()));
-    context->save_for_backward({normalized, inverse_deviation});
-    context->saved_data["count"] = count;
-    KeptGroup<Group>::keep(*context, std::move(group));
-    return normalized;
-  }
-
-  /// Collective, blocking.
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
-    const torch::autograd::variable_list saved = context->get_saved_variables();
-    torch::Tensor result = input_gradient(*context, gradients[0], saved[0], saved[1]);
-    if (torch::GradMode::is_enabled()) result = OnceDifferentiable::apply(result, gradients[0], saved[0]);
-    return {result, {}, {}, {}, {}};
-  }
-
- private:
-  static torch::Tensor input_gradient(torch::autograd::AutogradContext& context, const torch::Tensor& gradient,
-                                      const torch::Tensor& normalized, const torch::Tensor& inverse_deviation) {
-    const torch::NoGradGuard no_grad;
-    const torch::Tensor sums = torch::stack({channel_sums(gradient), channel_sums(gradient * normalized)});
-    sum_over_ranks(*KeptGroup<Group>::of(context), sums);
-    const torch::Tensor means = sums / context.saved_data["count"].toDouble();
-    const auto spread = [&](const torch::Tensor& values) {
-      return per_channel(values, gradient.dim()).to(gradient.dtype());
-    };
-    return (gradient - spread(means[0]) - normalized * spread(means[1])) * spread(inverse_deviation);
-  }
-};
-
-/// Running statistics of a BatchNorm, undefined if it has none, and the share of the next batch in them.
-struct RunningStatistics {
-  torch::Tensor mean, variance;
-  double share = 0;
-};
-
-/// Batch normalisation on a GPU, by the kernels that PyTorch's SyncBatchNorm calls. The host waits for nothing.
-template <class Group>
-struct NormalizeOnDevice : torch::autograd::Function<NormalizeOnDevice<Group>> {
-  using Context = torch::autograd::AutogradContext;
-  using Tensors = torch::autograd::variable_list;
-
-  /// Collective, enqueued.
-  static torch::Tensor forward(Context* context, const torch::Tensor& given, const torch::Tensor& weight,
-                               const torch::Tensor& bias, const RunningStatistics& running, double epsilon,
-                               std::shared_ptr<Group> group) {
-    const torch::Tensor input = given.contiguous(given.suggest_memory_format());
-    const std::int64_t channels = input.size(1);
-    const bool is_empty = input.numel() == 0;
-    torch::Tensor mean, inverse_deviation;
-    if (is_empty) {
-      const bool is_narrow = input.element_size() == 2;
-      mean = torch::zeros({channels}, is_narrow ? input.options().dtype(torch::kFloat32) : input.options());
-      inverse_deviation = torch::ones_like(mean);
-    } else {
-      std::tie(mean, inverse_deviation) = at::batch_norm_stats(input, epsilon);
-    }
-    // Not 0, by which the first rank would divide; beside the others' counts it is nothing.
-    const double samples = is_empty ? 1e-30 : static_cast<double>(input.numel()) / static_cast<double>(channels);
-    const torch::Tensor own = torch::cat({mean, inverse_deviation, torch::full({1}, samples, mean.options())});
-    const torch::Tensor all = gathered(*group, own);
-    const torch::Tensor counts = all.select(1, 2 * channels);
-    const torch::Tensor running_mean = in_type_of(mean, running.mean),
-                        running_variance = in_type_of(mean, running.variance);
-    std::tie(mean, inverse_deviation) =
-        at::batch_norm_gather_stats_with_counts(all, all.narrow(1, 0, channels), all.narrow(1, channels, channels),
-                                                running_mean, running_variance, running.share, epsilon, counts);
-    if (!running_mean.is_same(running.mean)) {
-      torch::Tensor(running.mean).copy_(running_mean);
-      torch::Tensor(running.variance).copy_(running_variance);
-    }
-    context->save_for_backward({input, weight, mean, inverse_deviation, counts.to(torch::kInt32)});
-    context->saved_data["is_reduced"] = given.requires_grad();
-    KeptGroup<Group>::keep(*context, std::move(group));
-    return is_empty ? torch::empty_like(input)
-                    : at::batch_norm_elemt(input, in_type_of(mean, weight), in_type_of(mean, bias), mean,
-                                           inverse_deviation, epsilon);
-  }
-
-  /// Collective, enqueued.
-  static Tensors backward(Context* context, const Tensors& gradients) {
-    Tensors results = all_gradients(*context, gradients[0]);
-    for (torch::Tensor& result : results) {
-      if (torch::GradMode::is_enabled() && result.defined()) {
-        result = OnceDifferentiable::apply(result, gradients[0], context->get_saved_variables()[0]);
-      }
-    }
-    return results;
-  }
-
- private:
-  /// The ranks' statistics, a row for each rank.
-  static torch::Tensor gathered(const Group& group, const torch::Tensor& own) {
-    if (group.world_size() == 1) return own.unsqueeze(0);
-    const torch::Tensor all = torch::empty({group.world_size(), own.numel()}, own.options());
-    all_gather_in_order(group, own, all);
-    return all;
-  }
-
-  static Tensors all_gradients(Context& context, const torch::Tensor& given) {
-    const torch::NoGradGuard no_grad;
-    const Tensors saved = context.get_saved_variables();
-    const torch::Tensor &input = saved[0], &mean = saved[2], &inverse_deviation = saved[3];
-    const torch::Tensor weight = in_type_of(mean, saved[1]);
-    const torch::Tensor gradient = given.contiguous(input.suggest_memory_format());
-    const bool is_empty = input.numel() == 0;
-    torch::Tensor sum = torch::zeros_like(mean);
-    torch::Tensor sum_of_products = sum, of_weight = sum, of_bias = sum, of_input;
-    if (!is_empty) {
-      std::tie(sum, sum_of_products, of_weight, of_bias) =
-          at::batch_norm_backward_reduce(gradient, input, mean, inverse_deviation, weight, true, true, true);
-    }
-    if (context.saved_data["is_reduced"].toBool()) {
-      // In f64: a topology may send f32 in 16 bits.
-      const torch::Tensor sums = torch::stack({sum, sum_of_products}).to(torch::kFloat64);
-      sum_over_ranks(*KeptGroup<Group>::of(context), sums);
-      const torch::Tensor totals = sums.to(mean.scalar_type());
-      of_input = is_empty ? torch::zeros_like(input)
-                          : at::batch_norm_backward_elemt(gradient, input, mean, inverse_deviation, weight, totals[0],
-                                                          totals[1], saved[4]);
-    }
-    return {of_input, of_weight.to(saved[1].scalar_type()), of_bias.to(saved[1].scalar_type()), {}, {}, {}};
-  }
-
-  /// `tensor`, which may be undefined, in the type of the statistics.
-  static torch::Tensor in_type_of(const torch::Tensor& statistics, const torch::Tensor& tensor) {
-    return tensor.defined() ? tensor.to(statistics.scalar_type()) : tensor;
-  }
-};
-
-}  // namespace detail
-
 /// Batch normalisation as torch::nn::BatchNorm1d, 2d and 3d, with the same options, over the samples of all ranks of
 /// `group`. Each forward pass makes one all-reduce (on a GPU an all-gather), and each backward pass one. In evaluation
-/// with running statistics a rank communicates nothing. Parameters and buffers have BatchNorm's names.
+/// with running statistics a rank communicates nothing. Parameters and buffers have BatchNorm's names. The output has
+/// the input's type; statistics of 16-bit inputs are f32. clone() gives the copy the same group.
+/// Without a group it is a BatchNorm of this rank's samples, until convert_sync_batchnorm gives it one.
 /// Collective: forward in training, or without running statistics, and its backward pass; every rank calls them in the
 /// same order. Blocking on the host; enqueued on a GPU, where a batch of one value for each channel on several ranks
 /// together is not refused, and makes the running variance infinite. A second derivative in training is refused: Error
 /// (unsupported) from the pass that needs it.
 /// @ingroup libtorch
 template <class P>
-class SyncBatchNormImpl : public torch::nn::Module {
+class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl<P>> {
  public:
-  SyncBatchNormImpl(const torch::nn::BatchNormOptions& wanted, ProcessGroup<P> group)
-      : options(wanted), group_(std::make_shared<ProcessGroup<P>>(std::move(group))) {
+  explicit SyncBatchNormImpl(const torch::nn::BatchNormOptions& wanted) : options(wanted) { reset(); }
+  SyncBatchNormImpl(const torch::nn::BatchNormOptions& wanted, ProcessGroup<P> group) : SyncBatchNormImpl(wanted) {
+    set_group(std::move(group));
+  }
+
+  /// Makes the tensors anew, for the constructor and clone().
+  void reset() override {
     if (options.affine()) {
-      weight = register_parameter("weight", torch::ones({options.num_features()}));
-      bias = register_parameter("bias", torch::zeros({options.num_features()}));
+      weight = this->register_parameter("weight", torch::ones({options.num_features()}));
+      bias = this->register_parameter("bias", torch::zeros({options.num_features()}));
     }
     if (options.track_running_stats()) {
-      running_mean = register_buffer("running_mean", torch::zeros({options.num_features()}));
-      running_var = register_buffer("running_var", torch::ones({options.num_features()}));
-      num_batches_tracked = register_buffer("num_batches_tracked", torch::zeros({}, torch::kInt64));
+      running_mean = this->register_buffer("running_mean", torch::zeros({options.num_features()}));
+      running_var = this->register_buffer("running_var", torch::ones({options.num_features()}));
+      num_batches_tracked = this->register_buffer("num_batches_tracked", torch::zeros({}, torch::kInt64));
     }
   }
+
+  /// Later forward passes are those of `group`. The backward pass of an earlier forward pass uses the earlier group.
+  void set_group(ProcessGroup<P> group) { group_ = std::make_shared<ProcessGroup<P>>(std::move(group)); }
+  bool has_group() const noexcept { return group_ != nullptr; }
 
   /// Takes over the tensors of a BatchNorm of the same options, so that optimizers stay valid.
   template <class BatchNorm>
@@ -257,9 +75,11 @@ class SyncBatchNormImpl : public torch::nn::Module {
                                               std::to_string(options.num_features()) + ", ...]; it has " +
                                               std::to_string(input.dim()) + " dimensions");
     }
-    const bool uses_running = !is_training() && running_mean.defined();
-    if (uses_running) {
-      return torch::batch_norm(input, weight, bias, running_mean, running_var, false, 0, options.eps(), false);
+    const bool uses_running = !this->is_training() && running_mean.defined();
+    if (uses_running || !group_) {
+      const double share = this->is_training() && running_mean.defined() ? next_share() : 0;
+      return torch::batch_norm(input, weight, bias, running_mean, running_var, !uses_running, share, options.eps(),
+                               false);
     }
     if constexpr (detail::kind_of<P> == DeviceKind::cuda) {
       if (input.is_cuda()) return forward_on_device(input);
@@ -280,16 +100,22 @@ class SyncBatchNormImpl : public torch::nn::Module {
       }
       mean = sums.narrow(0, 0, channels) / count;
       variance = (sums.narrow(0, channels, channels) / count - mean * mean).clamp_min(0);
-      if (is_training() && running_mean.defined()) {
+      if (this->is_training() && running_mean.defined()) {
         update_running(mean, variance, count);
       }
     }
+    // A normalised value in 16 bits would be rounded before weight and bias are applied.
+    const bool is_wide = input.is_floating_point() && input.element_size() > 2;
+    const torch::Tensor wide = is_wide ? input : input.to(torch::kFloat32);
     torch::Tensor output = detail::NormalizeOverRanks<ProcessGroup<P>>::apply(
-        input, mean, (variance + options.eps()).rsqrt(), count, group_);
+        wide, mean, (variance + options.eps()).rsqrt(), count, group_);
     if (weight.defined()) {
-      output = output * detail::per_channel(weight, input.dim()) + detail::per_channel(bias, input.dim());
+      const auto spread = [&](const torch::Tensor& values) {
+        return detail::per_channel(values.to(wide.scalar_type()), input.dim());
+      };
+      output = output * spread(weight) + spread(bias);
     }
-    return output;
+    return input.is_floating_point() ? output.to(input.scalar_type()) : output;
   }
 
   torch::nn::BatchNormOptions options;
@@ -309,7 +135,7 @@ class SyncBatchNormImpl : public torch::nn::Module {
       refuse_small_batch();
     }
     detail::RunningStatistics running;
-    if (is_training() && running_mean.defined()) {
+    if (this->is_training() && running_mean.defined()) {
       const double share = next_share();
       running = {running_mean, running_var, share};
     }
@@ -334,8 +160,20 @@ class SyncBatchNormImpl : public torch::nn::Module {
     running_var.mul_(1 - share).add_((variance * (count / (count - 1))).to(running_var.dtype()), share);
   }
 
-  std::shared_ptr<ProcessGroup<P>> group_;
+  std::shared_ptr<ProcessGroup<P>> group_;  ///< null: none yet
 };
+
+/// Holder of a SyncBatchNormImpl, for members: `SyncBatchNorm<Policy> norm = register_module("norm",
+/// SyncBatchNorm<Policy>(64))`, to which convert_sync_batchnorm gives the group; or `SyncBatchNorm(64, group)`.
+/// @ingroup libtorch
+template <class P>
+class SyncBatchNorm : public torch::nn::ModuleHolder<SyncBatchNormImpl<P>> {
+ public:
+  using torch::nn::ModuleHolder<SyncBatchNormImpl<P>>::ModuleHolder;
+};
+
+template <class P>
+SyncBatchNorm(const torch::nn::BatchNormOptions&, ProcessGroup<P>) -> SyncBatchNorm<P>;
 
 namespace detail {
 
@@ -362,29 +200,71 @@ std::shared_ptr<SyncBatchNormImpl<P>> synchronized(const torch::nn::Module& modu
 
 }  // namespace detail
 
-/// Replaces each BatchNorm in the Sequentials of `module` by a SyncBatchNorm with the same tensors, so that optimizers
-/// stay valid. Call it before the module is wrapped. A BatchNorm in a member of a module cannot be replaced, because
-/// the module calls the member. @throws Error (unsupported) that names such a member
+namespace detail {
+
+/// Puts `made` in the place of child `index` of a container, under its name. @returns false if `module` is none
+inline bool replace_child(torch::nn::Module& module, std::size_t index, const torch::nn::AnyModule& made) {
+  const std::string name = module.named_children()[index].key();
+  const auto place = static_cast<std::ptrdiff_t>(index);
+  if (auto* const sequential = dynamic_cast<torch::nn::SequentialImpl*>(&module)) {
+    *(sequential->begin() + place) = made;
+  } else if (auto* const list = dynamic_cast<torch::nn::ModuleListImpl*>(&module)) {
+    *(list->begin() + place) = made.ptr();
+  } else if (auto* const dictionary = dynamic_cast<torch::nn::ModuleDictImpl*>(&module)) {
+    (dictionary->begin() + place)->value() = made.ptr();
+  } else {
+    return false;
+  }
+  module.replace_module(name, made.ptr());
+  return true;
+}
+
+}  // namespace detail
+
+/// Gives each SyncBatchNorm in `module` the group, and replaces each BatchNorm in its Sequentials, ModuleLists and
+/// ModuleDicts by a SyncBatchNorm with the same tensors, so that optimizers stay valid. Call it before the module is
+/// wrapped. In an elastic job call it in the function of train(), which gets another group for each set of ranks.
+/// A BatchNorm that is a member of a module cannot be replaced, because the module calls the member. Declare the member
+/// as SyncBatchNorm. A child of a ModuleList is then `list[i]->as<dtrain::libtorch::SyncBatchNorm<Policy>>()`.
+/// @throws Error (unsupported) that names a BatchNorm in a member
 /// @ingroup libtorch
 template <class P>
 void convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup<P>& group, const std::string& prefix = "") {
-  auto* const sequential = dynamic_cast<torch::nn::SequentialImpl*>(&module);
+  if (auto* const synchronized = dynamic_cast<SyncBatchNormImpl<P>*>(&module)) {
+    synchronized->set_group(group);
+    return;
+  }
   const auto children = module.named_children();
   for (std::size_t i = 0; i < children.size(); ++i) {
     const std::string name = prefix + children[i].key();
     const auto made = detail::synchronized(*children[i].value(), group);
     if (!made) {
       convert_sync_batchnorm(*children[i].value(), group, name + ".");
-      continue;
-    }
-    if (sequential == nullptr) {
+    } else if (!detail::replace_child(module, i, torch::nn::AnyModule(made))) {
       throw Error(Errc::unsupported, "the BatchNorm '" + name +
                                          "' is a member of a module and cannot be replaced; declare it as "
-                                         "std::shared_ptr<dtrain::libtorch::SyncBatchNormImpl<Policy>>");
+                                         "dtrain::libtorch::SyncBatchNorm<Policy>, which takes the same options");
     }
-    *(sequential->begin() + static_cast<std::ptrdiff_t>(i)) = torch::nn::AnyModule(made);
-    sequential->replace_module(children[i].key(), made);
   }
 }
+
+namespace detail {
+
+/// @throws Error (invalid_argument) that names a SyncBatchNorm without a group
+template <class P>
+void require_groups(const Modules& modules) {
+  for (const auto& module : modules) {
+    for (const auto& item : module->named_modules()) {
+      const auto* const found = dynamic_cast<const SyncBatchNormImpl<P>*>(item.value().get());
+      if (found != nullptr && !found->has_group()) {
+        throw Error(Errc::invalid_argument, "the SyncBatchNorm '" + item.key() +
+                                                "' has no group; call convert_sync_batchnorm(*net, group) before the "
+                                                "module is wrapped");
+      }
+    }
+  }
+}
+
+}  // namespace detail
 
 }  // namespace DTRAIN_NAMESPACE::libtorch

@@ -1,0 +1,216 @@
+#pragma once
+/// @file
+/// Optimizer state: the tensors and numbers that LibTorch's optimizers and schedulers keep, by name and in
+/// place. training_state() and the checkpoints call it.
+
+#include <c10/util/Type.h>
+#include <torch/torch.h>
+
+#include <array>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <dtrain/dtrain.hpp>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+
+namespace DTRAIN_NAMESPACE::libtorch::detail {
+
+inline std::string class_of(const torch::optim::Optimizer& optimizer) {
+  return c10::demangle(typeid(optimizer).name());
+}
+
+/// Makes a tensor as an optimizer does for a parameter in its first update, unless it is there.
+inline void begin_with_zeros(torch::Tensor& tensor, const torch::Tensor& parameter) {
+  if (!tensor.defined()) tensor = torch::zeros_like(parameter, torch::MemoryFormat::Preserve);
+}
+
+/// Members of an optimizer class O:
+/// - Options and State: LibTorch's classes of a parameter group's options and of a parameter's state.
+/// - options(options, visit): `visit(name, double&)` for each number of the options.
+/// - arrays: the number of state arrays of the sharded optimizer's rule, which are the first tensors of the state.
+/// - has_state(options): whether a parameter has a state.
+/// - begin(state, parameter, options): makes what step() makes for a parameter that has no state. The first update
+///   from there has the bits of step()'s own. @throws Error (unsupported) if there is no such state
+/// - state(state, visit): `visit(name, torch::Tensor&)` for each tensor, `visit(name, std::int64_t&)` for a counter.
+template <class O>
+struct StateOf;
+
+template <class OptionsClass, class StateClass>
+struct AdamStateOf {
+  using Options = OptionsClass;
+  using State = StateClass;
+  static constexpr std::size_t arrays = 2;
+
+  template <class Visit>
+  static void options(Options& options, Visit visit) {
+    visit("lr", options.lr());
+    visit("beta1", std::get<0>(options.betas()));
+    visit("beta2", std::get<1>(options.betas()));
+    visit("eps", options.eps());
+    visit("weight_decay", options.weight_decay());
+  }
+  static bool has_state(const Options&) { return true; }
+  static void begin(State& state, const torch::Tensor& parameter, const Options& options) {
+    begin_with_zeros(state.exp_avg(), parameter);
+    begin_with_zeros(state.exp_avg_sq(), parameter);
+    if (options.amsgrad()) begin_with_zeros(state.max_exp_avg_sq(), parameter);
+  }
+  template <class Visit>
+  static void state(State& state, Visit visit) {
+    visit("step", state.step());
+    visit("exp_avg", state.exp_avg());
+    visit("exp_avg_sq", state.exp_avg_sq());
+    visit("max_exp_avg_sq", state.max_exp_avg_sq());
+  }
+};
+
+template <>
+struct StateOf<torch::optim::Adam> : AdamStateOf<torch::optim::AdamOptions, torch::optim::AdamParamState> {};
+template <>
+struct StateOf<torch::optim::AdamW> : AdamStateOf<torch::optim::AdamWOptions, torch::optim::AdamWParamState> {};
+
+template <>
+struct StateOf<torch::optim::SGD> {
+  using Options = torch::optim::SGDOptions;
+  using State = torch::optim::SGDParamState;
+  static constexpr std::size_t arrays = 1;
+
+  template <class Visit>
+  static void options(Options& options, Visit visit) {
+    visit("lr", options.lr());
+    visit("momentum", options.momentum());
+    visit("dampening", options.dampening());
+    visit("weight_decay", options.weight_decay());
+  }
+  static bool has_state(const Options& options) { return options.momentum() != 0; }
+  static void begin(State& state, const torch::Tensor& parameter, const Options& options) {
+    if (state.momentum_buffer().defined()) return;
+    if (options.dampening() != 0) {
+      throw Error(Errc::unsupported,
+                  "torch::optim::SGD with dampening makes its first update without it, so that no state stands for "
+                  "one that has made none; leave dampening out");
+    }
+    begin_with_zeros(state.momentum_buffer(), parameter);
+  }
+  template <class Visit>
+  static void state(State& state, Visit visit) {
+    visit("momentum_buffer", state.momentum_buffer());
+  }
+};
+
+template <>
+struct StateOf<torch::optim::RMSprop> {
+  using Options = torch::optim::RMSpropOptions;
+  using State = torch::optim::RMSpropParamState;
+  static constexpr std::size_t arrays = 2;
+
+  template <class Visit>
+  static void options(Options& options, Visit visit) {
+    visit("lr", options.lr());
+    visit("alpha", options.alpha());
+    visit("eps", options.eps());
+    visit("weight_decay", options.weight_decay());
+    visit("momentum", options.momentum());
+  }
+  static bool has_state(const Options&) { return true; }
+  static void begin(State& state, const torch::Tensor& parameter, const Options& options) {
+    begin_with_zeros(state.square_avg(), parameter);
+    if (options.momentum() > 0) begin_with_zeros(state.momentum_buffer(), parameter);
+    if (options.centered()) begin_with_zeros(state.grad_avg(), parameter);
+  }
+  template <class Visit>
+  static void state(State& state, Visit visit) {
+    visit("step", state.step());
+    visit("square_avg", state.square_avg());
+    visit("momentum_buffer", state.momentum_buffer());
+    visit("grad_avg", state.grad_avg());
+  }
+};
+
+template <>
+struct StateOf<torch::optim::Adagrad> {
+  using Options = torch::optim::AdagradOptions;
+  using State = torch::optim::AdagradParamState;
+  static constexpr std::size_t arrays = 1;
+
+  template <class Visit>
+  static void options(Options& options, Visit visit) {
+    visit("lr", options.lr());
+    visit("lr_decay", options.lr_decay());
+    visit("weight_decay", options.weight_decay());
+    visit("eps", options.eps());
+  }
+  static bool has_state(const Options&) { return true; }
+  static void begin(State& state, const torch::Tensor& parameter, const Options& options) {
+    if (!state.sum().defined()) {
+      state.sum(torch::full_like(parameter, options.initial_accumulator_value(), torch::MemoryFormat::Preserve));
+    }
+  }
+  template <class Visit>
+  static void state(State& state, Visit visit) {
+    visit("step", state.step());
+    visit("sum", state.sum());
+  }
+};
+
+/// Calls `act(StateOf<O>())` for the optimizer's class O. @param task of the caller, for the error @throws Error
+/// (unsupported) for another class
+template <class Act>
+void with_state_of(const torch::optim::Optimizer& optimizer, const std::string& task, Act act) {
+  using namespace torch::optim;
+  if (dynamic_cast<const Adam*>(&optimizer) != nullptr) return act(StateOf<Adam>());
+  if (dynamic_cast<const AdamW*>(&optimizer) != nullptr) return act(StateOf<AdamW>());
+  if (dynamic_cast<const SGD*>(&optimizer) != nullptr) return act(StateOf<SGD>());
+  if (dynamic_cast<const RMSprop*>(&optimizer) != nullptr) return act(StateOf<RMSprop>());
+  if (dynamic_cast<const Adagrad*>(&optimizer) != nullptr) return act(StateOf<Adagrad>());
+  throw Error(Errc::unsupported, task + " knows the state of Adam, AdamW, SGD, RMSprop and Adagrad, and not that of " +
+                                     class_of(optimizer) + "; use one of these");
+}
+
+/// LibTorch 2 finds a parameter's state by its address, earlier versions by the address as text, "0x55d0c0de".
+template <class Key>
+Key state_key(const torch::Tensor& parameter) {
+  if constexpr (std::is_same_v<Key, std::string>) {
+    std::array<char, 2 * sizeof(std::uintptr_t)> digits{};
+    const auto address = reinterpret_cast<std::uintptr_t>(parameter.unsafeGetTensorImpl());
+    const auto written = std::to_chars(digits.data(), digits.data() + digits.size(), address, 16);
+    return "0x" + std::string(digits.data(), written.ptr);
+  } else {
+    return parameter.unsafeGetTensorImpl();
+  }
+}
+
+/// State of `parameter` in the optimizer, made if it is missing. @tparam Of StateOf<O> of the optimizer's class
+/// @throws as Of::begin
+template <class Of>
+typename Of::State& present_state(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter,
+                                  const typename Of::Options& options) {
+  using Map = std::remove_reference_t<decltype(optimizer.state())>;
+  const auto key = state_key<typename Map::key_type>(parameter);
+  const auto found = optimizer.state().find(key);
+  if (found != optimizer.state().end()) {
+    auto& state = static_cast<typename Of::State&>(*found->second);
+    Of::begin(state, parameter, options);
+    return state;
+  }
+  auto made = std::make_unique<typename Of::State>();
+  typename Of::State& state = *made;
+  Of::begin(state, parameter, options);
+  optimizer.state()[key] = std::move(made);
+  return state;
+}
+
+/// Steps of a scheduler, of which its next rates depend.
+inline unsigned& steps_of(torch::optim::LRScheduler& scheduler) {
+  struct Open : torch::optim::LRScheduler {  // the member is protected
+    static unsigned torch::optim::LRScheduler::*steps() { return &Open::step_count_; }
+  };
+  return scheduler.*Open::steps();
+}
+
+}  // namespace DTRAIN_NAMESPACE::libtorch::detail

@@ -1,0 +1,197 @@
+#pragma once
+/// @file
+/// Training parts: the arguments of checkpoint.hpp beside the net, and their tensors in the file.
+
+#include <torch/torch.h>
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <dtrain/dtrain.hpp>
+#include <mutex>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "dtrain/libtorch/buffers.hpp"
+#include "dtrain/libtorch/modules.hpp"
+#include "dtrain/libtorch/optimizer_state.hpp"
+#include "dtrain/libtorch/sharded_optimizer.hpp"
+
+namespace DTRAIN_NAMESPACE::libtorch {
+
+/// Where a training is in the samples of a DistributedSampler: the next step is `step` of `epoch`, both from 0.
+/// @ingroup libtorch
+struct SamplerPosition {
+  explicit SamplerPosition(const DistributedSampler& sampler) : options(sampler.options()) {}
+
+  SamplerOptions options;
+  std::uint64_t epoch = 0;
+  std::size_t step = 0;
+};
+
+namespace detail {
+
+/// A tensor of the program, and contiguous memory for its elements: the tensor's own, or a copy.
+struct SavedTensor {
+  std::string name;
+  torch::Tensor target;
+  torch::Tensor contiguous;
+};
+
+/// Tensors of a training in a checkpoint file. Lifetime: `list` refers to the tensors in `saved`.
+struct TrainingTensors {
+  std::vector<SavedTensor> saved;
+  std::vector<NamedTensor> list;
+};
+
+/// View of a saved tensor. Elements of a type without a DType are bytes, with the type in the name.
+inline NamedTensor named_tensor(const SavedTensor& saved) {
+  switch (saved.contiguous.scalar_type()) {
+    case torch::kChar:
+    case torch::kShort:
+      return {saved.name + " (" + c10::toString(saved.contiguous.scalar_type()) + ")",
+              view_of(bytes_of(saved.contiguous), saved.name)};
+    default: return {saved.name, view_of(saved.contiguous, saved.name)};
+  }
+}
+
+/// Beginning of the name of optimizer `index` in the file, before its class.
+inline std::string optimizer_prefix(std::size_t index) {
+  return index == 0 ? "optimizer (" : "optimizer " + std::to_string(index) + " (";
+}
+
+inline torch::Tensor bytes_tensor(const std::string& bytes) {
+  const torch::Tensor made = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kUInt8);
+  bytes.copy(static_cast<char*>(made.data_ptr()), bytes.size());
+  return made;
+}
+
+inline torch::Tensor state_of(const torch::Generator& generator) {
+  torch::Generator same = generator;
+  const std::lock_guard<std::mutex> lock(same.mutex());
+  return same.get_state();
+}
+
+/// @param state cloned, because LibTorch 2 reads it from the beginning of its storage
+inline void set_state(const torch::Generator& generator, const torch::Tensor& state) {
+  torch::Generator same = generator;
+  const std::lock_guard<std::mutex> lock(same.mutex());
+  same.set_state(state.clone());
+}
+
+/// Numbers of a position: epoch, step, samples, global batch, seed, and 1 if shuffled.
+inline torch::Tensor numbers_of(const SamplerPosition& position) {
+  const SamplerOptions& options = position.options;
+  const auto number = [](std::uint64_t value) { return static_cast<std::int64_t>(value); };
+  return torch::tensor({number(position.epoch), number(position.step), number(options.dataset_size),
+                        number(options.global_batch), number(options.seed), std::int64_t{options.shuffle ? 1 : 0}},
+                       torch::kInt64);
+}
+
+/// The group's stream does not wait for LibTorch's. Blocking.
+inline void finish_device_work(const torch::Tensor& tensor) {
+  if (tensor.is_cuda()) torch::cuda::synchronize(tensor.get_device());
+}
+
+/// Device of the first parameter, where the file's other tensors are placed: a group may accept memory of one device
+/// only.
+inline torch::Device device_of(const Modules& modules) {
+  for (const auto& module : modules) {
+    for (const torch::Tensor& parameter : module->parameters()) {
+      return parameter.device();
+    }
+  }
+  return torch::kCPU;
+}
+
+/// Parts of a training. Lifetime: all that it points to outlives it.
+struct TrainingParts {
+  Modules modules;
+  std::vector<torch::optim::Optimizer*> optimizers;
+  std::vector<torch::optim::LRScheduler*> schedulers;
+  SamplerPosition* position = nullptr;
+  std::vector<NamedTensor> tensors;
+  torch::Generator rng = at::detail::getDefaultCPUGenerator();
+};
+
+inline void add_part(TrainingParts& parts, torch::optim::Optimizer& optimizer) {
+  parts.optimizers.push_back(&optimizer);
+}
+template <class O, class C, class Stage>
+void add_part(TrainingParts& parts, ShardedOptimizer<O, C, Stage>& optimizer) {
+  parts.optimizers.push_back(&optimizer.options());
+}
+inline void add_part(TrainingParts& parts, torch::optim::LRScheduler& scheduler) {
+  parts.schedulers.push_back(&scheduler);
+}
+inline void add_part(TrainingParts& parts, SamplerPosition& position) {
+  if (parts.position != nullptr) {
+    throw Error(Errc::invalid_argument, "a checkpoint was given two SamplerPositions; give one");
+  }
+  parts.position = &position;
+}
+inline void add_part(TrainingParts& parts, const std::vector<NamedTensor>& tensors) {
+  parts.tensors.insert(parts.tensors.end(), tensors.begin(), tensors.end());
+}
+inline void add_part(TrainingParts& parts, const torch::Generator& rng) {
+  parts.rng = rng;
+}
+
+template <class Part>
+concept TrainingPart = requires(TrainingParts& parts, std::remove_reference_t<Part>& part) {
+  add_part(parts, part);
+};
+
+/// Tensors of the parts that are no tensors themselves: contents of a file that is written, or memory for one that is
+/// read.
+struct PartTensors {
+  std::vector<torch::Tensor> optimizers;  ///< u8 [bytes]
+  std::vector<torch::Tensor> schedulers;  ///< i64 [1]
+  torch::Tensor position;                 ///< i64 [6]; undefined: none
+  torch::Tensor generators;               ///< u8 [ranks, bytes]
+};
+
+/// The file's tensors, in the file's order.
+inline TrainingTensors training_tensors(const TrainingParts& parts, const PartTensors& values) {
+  const torch::Device device = device_of(parts.modules);
+  std::vector<ModuleTensor> all = parameters_of(parts.modules);
+  for (ModuleTensor& buffer : buffers_of(parts.modules)) {
+    all.push_back(std::move(buffer));
+  }
+  TrainingTensors tensors;
+  for (const ModuleTensor& named : all) {
+    const torch::Tensor target = named.tensor.detach();
+    tensors.saved.push_back({"net." + named.name, target, target.contiguous()});
+  }
+  const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
+    tensors.saved.push_back({name, tensor, tensor.to(device)});
+  };
+  for (std::size_t i = 0; i < values.optimizers.size(); ++i)
+    add(optimizer_prefix(i) + class_of(*parts.optimizers[i]) + ")", values.optimizers[i]);
+  for (std::size_t i = 0; i < values.schedulers.size(); ++i)
+    add(i == 0 ? "scheduler" : "scheduler " + std::to_string(i), values.schedulers[i]);
+  if (values.position.defined()) add("sampler", values.position);
+  add("rng", values.generators);
+  for (const SavedTensor& saved : tensors.saved) {
+    tensors.list.push_back(named_tensor(saved));
+    finish_device_work(saved.contiguous);
+  }
+  tensors.list.insert(tensors.list.end(), parts.tensors.begin(), parts.tensors.end());
+  return tensors;
+}
+
+/// State of every rank's generator, [ranks, bytes]. Collective, blocking.
+template <class Group>
+torch::Tensor all_generators(const Group& group, const torch::Generator& generator, torch::Device device) {
+  const torch::Tensor mine = state_of(generator).to(device);
+  const torch::Tensor all = torch::empty({group.world_size(), mine.numel()}, mine.options());
+  finish_device_work(mine);
+  group.all_gather(view_of(mine).flat(), view_of(all).flat());
+  return all;
+}
+
+}  // namespace detail
+
+}  // namespace DTRAIN_NAMESPACE::libtorch

@@ -1,0 +1,143 @@
+// An elastic training of a LibTorch module, for tests that kill its workers:
+//   elastic_probe --nproc-per-node=N [--min-ranks=1 --max-restarts=3] OPTIMIZER STEPS [PAUSE_MS [FILE]]
+// Each worker says on stdout, a line each: "worker W is process P"; "commit S" for each step; at the end "finished: "
+// and the elements of parameters, buffers and the optimizer's state. Rank 0 saves FILE after step 10, and every rank
+// loads it at once, which gives the tensors other memory.
+// Built where LibTorch is (examples/libtorch); integration.libtorch runs it.
+
+#include <torch/torch.h>
+#include <unistd.h>
+#include <dtrain/dtrain.hpp>
+#include <dtrain/libtorch.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "expectations.hpp"
+
+namespace {
+
+using namespace libtorch_probe;
+using Job = dtrain::Elastic<Policy>;
+
+/// Statistics, which the forward pass writes, in a container and in a member.
+struct NetImpl : nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) { return head(torch::tanh(norm(body->forward(x)))); }
+  /// Without a bias before a normalisation: its gradient would be rounding alone.
+  static nn::Linear linear(int inputs) { return nn::Linear(nn::LinearOptions(inputs, 8).bias(false)); }
+  nn::Sequential body = register_module("body", nn::Sequential(linear(6), nn::BatchNorm1d(8), nn::Tanh(), linear(8)));
+  dtrain::libtorch::SyncBatchNorm<Policy> norm =
+      register_module("norm", dtrain::libtorch::SyncBatchNorm<Policy>(nn::BatchNormOptions(8).momentum(0.3)));
+  nn::Linear head = register_module("head", nn::Linear(8, 2));
+};
+TORCH_MODULE(Net);
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name, const Net& net) {
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(net->body->parameters());
+  groups.emplace_back([&] {
+    std::vector<torch::Tensor> others = net->norm->parameters();
+    for (const torch::Tensor& each : net->head->parameters())
+      others.push_back(each);
+    return others;
+  }());
+  if (name == "adam") return std::make_unique<torch::optim::Adam>(groups, torch::optim::AdamOptions(0.02));
+  if (name == "adamw") {
+    return std::make_unique<torch::optim::AdamW>(groups, torch::optim::AdamWOptions(0.02).amsgrad(true));
+  }
+  if (name == "sgd") return std::make_unique<torch::optim::SGD>(groups, torch::optim::SGDOptions(0.05).momentum(0.9));
+  if (name == "rmsprop") {
+    return std::make_unique<torch::optim::RMSprop>(
+        groups, torch::optim::RMSpropOptions(0.005).momentum(0.5).centered(true).eps(1e-4));
+  }
+  if (name == "adagrad") return std::make_unique<torch::optim::Adagrad>(groups, torch::optim::AdagradOptions(0.05));
+  throw std::runtime_error("give adam, adamw, sgd, rmsprop or adagrad");
+}
+
+torch::Tensor rows_of(std::span<const std::size_t> samples) {
+  std::vector<torch::Tensor> rows;
+  for (const std::size_t sample : samples)
+    rows.push_back(torch::sin(torch::arange(6, torch::kFloat32) * (1 + static_cast<double>(sample))));
+  return torch::stack(rows);
+}
+
+/// All that a worker that comes later receives, as text.
+std::string text_of(const Job& job) {
+  std::string text;
+  const auto add = [&text](double value) { text += " " + std::to_string(value); };
+  for (const dtrain::NamedTensor& each : job.tensors()) {
+    for (std::size_t i = 0; i < each.value.shape.element_count(); ++i) {
+      switch (each.value.dtype) {
+        case dtrain::DType::f32: add(reinterpret_cast<const float*>(each.value.data)[i]); break;
+        case dtrain::DType::f64: add(reinterpret_cast<const double*>(each.value.data)[i]); break;
+        case dtrain::DType::i64:
+          add(static_cast<double>(reinterpret_cast<const std::int64_t*>(each.value.data)[i]));
+          break;
+        default: add(reinterpret_cast<const std::int32_t*>(each.value.data)[i]);
+      }
+    }
+  }
+  return text;
+}
+
+void reload(const Group& group, const std::string& file, Net& net, torch::optim::Optimizer& optimizer) {
+  if (group.rank() == 0) {
+    torch::save(net, file + ".net");
+    torch::save(optimizer, file + ".optimizer");
+  }
+  group.barrier();
+  torch::load(net, file + ".net");
+  torch::load(optimizer, file + ".optimizer");
+  group.barrier();
+}
+
+int train(const Job& job, dtrain::Arguments arguments) {
+  if (arguments.size() < 3) throw std::runtime_error("give the optimizer and the number of steps");
+  const auto steps = static_cast<std::uint64_t>(std::stoul(arguments[2]));
+  const std::chrono::milliseconds pause(arguments.size() > 3 ? std::stol(arguments[3]) : 0);
+  const std::string file = arguments.size() > 4 ? arguments[4] : "";
+  torch::set_num_threads(1);
+  torch::manual_seed(static_cast<std::uint64_t>(::getpid()));  // a worker that comes later begins with other values
+  Net net;
+  const auto optimizer = make_optimizer(arguments[1], net);
+  torch::optim::StepLR scheduler(*optimizer, 7, 0.9);
+  job.keep(dtrain::libtorch::training_state(net, *optimizer, scheduler));
+  {
+    torch::NoGradGuard no_grad;
+    for (torch::Tensor& each : net->parameters())
+      each.copy_(torch::cos(torch::arange(each.numel(), torch::kFloat32)).view(each.sizes()) * 0.5);
+  }
+  std::printf("worker %d is process %d\n", job.local_rank(), static_cast<int>(::getpid()));
+  return job.train([&](Group group) {
+    dtrain::libtorch::convert_sync_batchnorm(*net, group);
+    DistributedDataParallel ddp{net, group};
+    dtrain::DistributedSampler sampler{group, {.dataset_size = 96, .global_batch = 12, .seed = 5}};
+    while (job.step() < steps) {
+      const auto shares = sampler.shares(job.step() / sampler.steps_per_epoch());
+      const dtrain::SampleShare share = shares[job.step() % sampler.steps_per_epoch()];
+      optimizer->zero_grad();
+      const torch::Tensor loss = ddp(rows_of(share.samples)).square().mean() * share.weight;
+      std::this_thread::sleep_for(pause);  // the buffers are written, the step is not done
+      ddp.backward(loss);
+      job.commit([&] {
+        optimizer->step();
+        scheduler.step();
+      });
+      std::printf("commit %d\n", static_cast<int>(job.step()));
+      if (!file.empty() && job.step() == 10) reload(group, file, net, *optimizer);
+    }
+    std::printf("finished:%s\n", text_of(job).c_str());
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return dtrain::run<Policy>(argc, argv, train);
+}
