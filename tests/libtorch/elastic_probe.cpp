@@ -1,5 +1,5 @@
 // An elastic training of a LibTorch module, for tests that kill its workers:
-//   elastic_probe --nproc-per-node=N [--min-ranks=1 --max-restarts=3] OPTIMIZER STEPS [PAUSE_MS [FILE]]
+//   elastic_probe --nproc-per-node=N [--min-ranks=1 --max-restarts=3] OPTIMIZER[-not-kept] STEPS [PAUSE_MS [FILE]]
 // Each worker says on stdout, a line each: "worker W is process P"; "commit S" for each step; at the end "finished: "
 // and the elements of parameters, buffers and the optimizer's state. Rank 0 saves FILE after step 10, and every rank
 // loads it at once, which gives the tensors other memory.
@@ -105,11 +105,19 @@ int train(const Job& job, dtrain::Arguments arguments) {
   torch::set_num_threads(1);
   torch::manual_seed(static_cast<std::uint64_t>(::getpid()));  // a worker that comes later begins with other values
   Net net;
-  const auto optimizer = make_optimizer(arguments[1], net);
+  std::string name = arguments[1];
+  const std::string end = "-not-kept";
+  const bool keeps_optimizer = !name.ends_with(end);
+  if (!keeps_optimizer) name.resize(name.size() - end.size());
+  const auto optimizer = make_optimizer(name, net);
   torch::optim::StepLR scheduler(*optimizer, 7, 0.9);
-  job.keep(dtrain::libtorch::training_state(net, *optimizer, scheduler));
-  {
+  job.keep(keeps_optimizer ? dtrain::libtorch::training_state(net, *optimizer, scheduler)
+                           : dtrain::libtorch::training_state(net));
+  {  // what a program sets or loads before train()
     torch::NoGradGuard no_grad;
+    net->norm->num_batches_tracked.fill_(1000);
+    for (torch::optim::OptimizerParamGroup& group : optimizer->param_groups())
+      group.options().set_lr(0.75 * group.options().get_lr());
     for (torch::Tensor& each : net->parameters())
       each.copy_(torch::cos(torch::arange(each.numel(), torch::kFloat32)).view(each.sizes()) * 0.5);
   }

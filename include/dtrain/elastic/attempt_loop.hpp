@@ -204,6 +204,7 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body, const std::string& sett
   if (std::exchange(has_run_, true)) {
     throw_error(Errc::invalid_argument, "train() was called a second time in this process; its job has ended");
   }
+  state_.commit();  // the program may have loaded it since keep()
   int exit_code = 0;
   for (;;) {
     const rendezvous::FormationClient::Answer answer = client_->announce_blocking(announce(settings));
@@ -379,7 +380,7 @@ DTRAIN_DEFINED std::uint64_t ElasticWorker::weights_digest() const {
   std::uint64_t hash = digest_start;
   for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
     if (const auto model = each.lock()) {
-      for (const TensorView& tensor : model->weights) {
+      for (const TensorView& tensor : model->list_weights()) {
         hash = digest_of(tensor, hash);
       }
     }

@@ -118,12 +118,14 @@ DTRAIN_DEFINED std::uint64_t digest_of(const TensorView& tensor, std::uint64_t h
 
 DTRAIN_DEFINED void KeptState::keep(std::vector<ddp::NamedTensor> tensors, bool copies) {
   static_cast<void>(ddp::tensor_signatures(tensors));
-  for (ddp::NamedTensor& each : tensors) {
+  for (const ddp::NamedTensor& each : tensors) {
     if (each.bytes != nullptr) {
       throw_error(Errc::unsupported,
                   "NamedBytes '{}' are not kept in an elastic job, because their number may change; keep tensors",
                   {each.name});
     }
+  }
+  for (ddp::NamedTensor& each : tensors) {
     if (copies) {
       copies_.push_back({tensors_.size(), std::vector<std::byte>(each.value.bytes())});
     }
@@ -134,8 +136,10 @@ DTRAIN_DEFINED void KeptState::keep(std::vector<ddp::NamedTensor> tensors, bool 
 
 DTRAIN_DEFINED void KeptState::keep(TensorSource source, bool copies) {
   std::vector<ddp::NamedTensor> tensors = source();
-  sources_.push_back({std::move(source), tensors_.size(), tensors.size(), copies});
-  keep(std::move(tensors), copies);
+  const std::size_t first = tensors_.size();
+  const std::size_t count = tensors.size();
+  keep(std::move(tensors), copies);  // may refuse them
+  sources_.push_back({std::move(source), first, count, copies});
 }
 
 DTRAIN_DEFINED void KeptState::locate() {

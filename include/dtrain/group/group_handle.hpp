@@ -26,9 +26,11 @@ using WaitUntilSet = std::function<void(Deadline)>;
 
 /// Facts of a wrapped model that an elastic job reads at a commit. Threads: the one that drives steps.
 struct WrappedModel {
-  std::vector<TensorView> weights;  ///< compared where a worker has received the state
-  int no_sync_depth = 0;            ///< number of live NoSync objects
-  bool has_unreduced = false;       ///< steps under no_sync() came after the last one that reduces
+  /// Lists the present weights, which are compared where a worker has received the state. @throws as the library that
+  /// has moved them
+  std::function<std::vector<TensorView>()> list_weights{};
+  int no_sync_depth = 0;       ///< number of live NoSync objects
+  bool has_unreduced = false;  ///< steps under no_sync() came after the last one that reduces
 };
 
 /// A group without its policy's types, for code that is no template: agreement, planners, reports of failures.

@@ -62,6 +62,24 @@ TEST_CASE("bytes whose number may change are not kept") {
       "NamedBytes 'solver' are not kept in an elastic job, because their number may change; keep tensors");
 }
 
+TEST_CASE("a source whose tensors are refused is not in the state") {
+  std::vector<float> values{1, 2};
+  std::string bytes = "solver";
+  KeptState state;
+  state.keep({{"w", dtrain::tensor_view(values)}}, true);
+  const std::string before = state.signature();
+  const auto list = [&] {
+    return std::vector<dtrain::NamedTensor>{{"v", dtrain::tensor_view(values)},
+                                            dtrain::ddp::NamedBytes{"solver", bytes}};
+  };
+  CHECK_ERROR(state.keep(list, true), dtrain::Errc::unsupported, "NamedBytes 'solver' are not kept");
+  CHECK(state.signature() == before);
+  state.locate();
+  values[0] = 7;
+  state.restore();
+  CHECK(values == std::vector<float>{1, 2});
+}
+
 TEST_CASE("a library's tensors are found again after they have moved, and others than before are refused") {
   std::vector<float> first{1, 2};
   std::vector<float> second{3, 4};

@@ -214,7 +214,12 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   std::transform(parameters.begin(), parameters.end(), std::back_inserter(values),
                  [](const Parameter& parameter) { return parameter.value; });
   if (handle->is_elastic()) {
-    if (!read_value) wrapped->weights = values;
+    wrapped->list_weights = [wrapped_values = values, read = read_value] {
+      std::vector<TensorView> present = wrapped_values;
+      for (std::size_t i = 0; read && i < present.size(); ++i)
+        present[i] = read(i).view;
+      return present;
+    };
     handle->add_wrapped(wrapped);
   }
   values.insert(values.begin(), model.buffers.begin(), model.buffers.end());
