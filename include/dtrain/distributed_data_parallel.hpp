@@ -150,13 +150,15 @@ class DistributedDataParallel {
 
   /// A step of a rank that has no samples, with zeros in place of its gradients; see dtrain::UnevenInputs. Collective
   /// and blocking as backward(). @throws Error (unsupported) for gradients on a device; (invalid_argument) if gradients
-  /// of passes under no_sync() wait for a step; as backward()
+  /// of passes under no_sync() wait for a step; (unsupported) with hooks::LocalSgd; as backward()
   void step_without_data(StepOptions options = {}) {
+    driver_->begin_without_data();
     const ddp::ZeroGradients zeros(driver_->parameters);
     backward(zeros, options);
   }
   template <class R, class Stage, class I = std::nullptr_t>
   void step_without_data(ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
+    driver_->begin_without_data();
     const ddp::ZeroGradients zeros(driver_->parameters);
     backward(zeros, optimizer, std::move(inspect));
   }

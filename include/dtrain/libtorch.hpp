@@ -133,27 +133,24 @@ class DistributedDataParallel {
     const bool is_alone = is_alone_ && !options.measure_norm;  // the norm is that of gradients in dtrain's memory
     const auto pass = [&](Ready ready) {
       state_->model.backward(roots, gradients, retain_graph, allow_unused_, ready, state_->ddp.reduces(), is_alone);
-      if (!used_here_.empty() && state_->ddp.reduces()) {
-        require_same_graph();
-      }
+      if (state_->ddp.reduces()) require_same_graph();
     };
     step(pass, options);
   }
 
   /// A step of a rank that has no samples, with zeros in place of its gradients; see dtrain::UnevenInputs. Other ranks
-  /// make one pass by `ddp(x)` or synchronize_buffers(), and ddp.backward(). Collective; blocking. Gradients are in
-  /// host memory.
+  /// make one pass by `ddp(x)` or synchronize_buffers(), and ddp.backward(). Collective; blocking. With
+  /// BufferPolicy::rank0 all ranks have rank 0's buffers, also once it has no more data; with BufferPolicy::mean the
+  /// buffers of all ranks count alike.
+  /// @throws Error (unsupported) for gradients on a GPU, hooks::LocalSgd, and a SyncBatchNorm in training, which is
+  /// named; (invalid_argument) if gradients of passes under no_sync() wait for a step; as backward()
   void step_without_data(StepOptions options = {}) {
-    synchronize_buffers();
-    state_->model.begin_without_data();
-    const ddp::ZeroGradients zeros(state_->model.parameters());
+    const ddp::ZeroGradients zeros = begin_without_data();
     step(zeros, options);
   }
   template <class O, class Stage, class I = std::nullptr_t>
   void step_without_data(ShardedOptimizer<O, Communicator, Stage>& optimizer, I inspect = {}) {
-    synchronize_buffers();
-    state_->model.begin_without_data();
-    const ddp::ZeroGradients zeros(state_->model.parameters());
+    const ddp::ZeroGradients zeros = begin_without_data();
     step(zeros, optimizer, std::move(inspect));
   }
 
@@ -170,7 +167,7 @@ class DistributedDataParallel {
                 ShardedOptimizer<O, Communicator, Stage>& optimizer, I inspect = {}) {
     const auto pass = [&](Ready ready) {
       state_->model.backward(roots, gradients, false, allow_unused_, ready);
-      if (!used_here_.empty()) require_same_graph();
+      require_same_graph();
     };
     step(pass, optimizer, std::move(inspect));
   }
@@ -205,20 +202,37 @@ class DistributedDataParallel {
   dtrain::DistributedDataParallel<Model, P>& wrapped() noexcept { return state_->ddp; }
   std::vector<torch::Tensor> trained() const { return state_->model.values(); }
 
+  /// Whether a pass is of samples.
+  template <class Pass>
+  static constexpr bool has_data = !std::is_same_v<Pass, ddp::ZeroGradients>;
+
+  ddp::ZeroGradients begin_without_data() {
+    ddp::DriverAccess::of(state_->ddp).begin_without_data();
+    detail::require_no_statistics_of_all_ranks<P>(detail::modules_of(net_));
+    state_->model.begin_without_data();
+    ddp::ZeroGradients zeros(state_->model.parameters());
+    const bool sends_buffers = buffers_ == BufferPolicy::rank0 && group_.rank() == 0 && group_.world_size() > 1;
+    if (sends_buffers && !state_->model.buffers().empty() && !std::exchange(has_warned_of_buffers_, true)) {
+      ddp::warn_of_constant_buffers();
+    }
+    synchronize_buffers();
+    return zeros;
+  }
+
   template <class Pass>
   void step(const Pass& pass, StepOptions options) {
     state_->ddp.backward(pass, options);
     if (state_->ddp.reduces()) {
       order_after_step();
-      state_->model.publish(used_by_some_rank(!state_->model.ignores_other_ranks()));
+      state_->model.publish(used_by_some_rank(!state_->model.ignores_other_ranks(), has_data<Pass>));
     }
   }
   template <class Pass, class O, class Stage, class I>
   void step(const Pass& pass, ShardedOptimizer<O, Communicator, Stage>& optimizer, I inspect) {
     optimizer.begin_step(used_anywhere_);
-    if (allow_unused_ && used_here_.empty()) {
+    if (allow_unused_ && used_anywhere_.empty()) {
       state_->ddp.backward(pass, optimizer.sharded(), [&](ShardedGradients& reduced) {
-        optimizer.set_used(used_by_some_rank(true));
+        optimizer.set_used(used_by_some_rank(true, has_data<Pass>));
         if constexpr (!std::is_null_pointer_v<I>) return inspect(reduced);
         return true;
       });
@@ -250,11 +264,11 @@ class DistributedDataParallel {
 
   /// 1 for each parameter that a rank has used since the last reduction. Collective unless the result is known.
   /// Blocking on the host, and on a GPU with `is_needed`; without it the result there is what this rank has used.
-  std::vector<std::int32_t> used_by_some_rank(bool is_needed) {
+  std::vector<std::int32_t> used_by_some_rank(bool is_needed, bool has_samples) {
     if (!allow_unused_) {
       return std::vector<std::int32_t>(state_->model.parameters().size(), 1);
     }
-    if (!used_here_.empty()) {
+    if (!used_anywhere_.empty()) {
       return used_anywhere_;
     }
     const std::vector<std::int32_t> mine = state_->model.used();
@@ -262,22 +276,27 @@ class DistributedDataParallel {
     is_needed = is_needed || graph_ == GraphPolicy::static_graph;
     if (group_.world_size() > 1) detail::all_reduce_flags(group_, state_->model.device(), used, is_needed);
     if (graph_ == GraphPolicy::static_graph) {
-      used_here_ = mine;
+      if (has_samples) used_here_ = mine;
       used_anywhere_ = used;
     }
     return used;
   }
 
-  void require_same_graph() const {
+  /// After a pass of samples, in a static graph. If this rank had none when the graph was decided, this pass decides
+  /// what it uses, of the parameters that other ranks used.
+  void require_same_graph() {
+    if (used_anywhere_.empty()) return;
     const std::vector<std::int32_t> used = state_->model.used();
+    const bool is_first_pass = used_here_.empty();
     for (std::size_t i = 0; i < used.size(); ++i) {
-      if (used[i] != used_here_[i]) {
+      if (is_first_pass ? used[i] > used_anywhere_[i] : used[i] != used_here_[i]) {
         throw Error(Errc::invalid_argument,
                     "parameter '" + state_->model.parameters()[i].name + "' took part in the loss of " +
                         (used[i] != 0 ? "this step and not of the first one" : "the first step and not of this one") +
                         "; a static graph uses the same parameters in every step: give GraphPolicy::dynamic_graph");
       }
     }
+    if (is_first_pass) used_here_ = used;
   }
 
   /// The reducer refers to the model, so that neither of them moves with this object.
@@ -308,9 +327,10 @@ class DistributedDataParallel {
   BufferPolicy buffers_;
   GraphPolicy graph_;
   bool allow_unused_;
-  bool is_alone_;                            ///< no other rank, and no hook, changes gradients
-  std::vector<std::int32_t> used_here_;      ///< with a static graph, once it is known
-  std::vector<std::int32_t> used_anywhere_;  ///< likewise
+  bool is_alone_;  ///< no other rank, and no hook, changes gradients
+  bool has_warned_of_buffers_ = false;
+  std::vector<std::int32_t> used_here_;      ///< with a static graph, by this rank's first samples; empty: none yet
+  std::vector<std::int32_t> used_anywhere_;  ///< with a static graph, in the first step; empty: none yet
   std::unique_ptr<State> state_;
 };
 

@@ -128,6 +128,8 @@ int probe(Group group, dtrain::Arguments arguments) {
         {"norms of gradients", check_norms},
         {"recomputed layers", check_recomputed},
         {"uneven inputs", check_uneven},
+        {"late samples", check_late_data},
+        {"refused steps without data", check_refused_without_data},
         {"a hundred wrappers", check_many_wrappers},
     };
     for (const auto& [name, check] : checks) {

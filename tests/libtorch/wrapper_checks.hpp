@@ -204,6 +204,46 @@ inline void check_uneven(const Group& group) {
   }
 }
 
+/// A rank that has no samples in the first step of a static graph has some later.
+inline void check_late_data(const Group& group) {
+  nn::Sequential alone = two_layers(1), net = two_layers(1);
+  DistributedDataParallel ddp{
+      net, group, {.allow_unused_parameters = true}, dtrain::libtorch::GraphPolicy::static_graph};
+  const int late = group.world_size() > 1 ? group.world_size() - 1 : -1;
+  for (int step = 0; step < 3; ++step) {
+    alone->zero_grad();
+    for (int rank = 0; rank < group.world_size(); ++rank) {
+      if (step > 0 || rank != late) (loss_of(alone->forward(inputs_of(rank, step))) / group.world_size()).backward();
+    }
+    net->zero_grad();
+    if (step == 0 && group.rank() == late) {
+      ddp.step_without_data();
+    } else {
+      ddp.backward(loss_of(ddp(inputs_of(group.rank(), step))));
+    }
+    for (std::size_t i = 0; i < net->parameters().size(); ++i)
+      require(are_close(net->parameters()[i].grad(), alone->parameters()[i].grad()), "late samples are in the average");
+  }
+}
+
+/// Steps without data that would hang, or lose a gradient.
+inline void check_refused_without_data(const Group& group) {
+  nn::Sequential norms(nn::Linear(6, 4), nn::BatchNorm1d(4));
+  dtrain::libtorch::convert_sync_batchnorm(*norms, group);
+  DistributedDataParallel normalised{norms, group};
+  require_error("the SyncBatchNorm '1', whose passes communicate", [&] { normalised.step_without_data(); });
+
+  nn::Sequential net = two_layers(0);
+  DistributedDataParallel ddp{net, group};
+  torch::optim::SGD described(net->parameters(), 0.1);
+  ShardedOptimizer optimizer{ddp, described, dtrain::zero::Gradients{}};
+  {
+    const dtrain::ddp::NoSync held = ddp.no_sync();
+    ddp.backward(loss_of(ddp(inputs_of(0, 0))));
+  }
+  require_error("the .grad of parameter '0.weight' waits for a step", [&] { ddp.step_without_data(optimizer); });
+}
+
 /// Bytes that malloc has given out.
 inline std::size_t allocated_bytes() {
   const auto info = ::mallinfo2();

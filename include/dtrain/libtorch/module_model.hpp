@@ -157,8 +157,18 @@ class ModuleModel {
     }
   }
 
-  /// Begins a step to which this rank's modules add nothing.
-  void begin_without_data() noexcept { alone_ = false; }
+  /// Begins a step to which this rank's modules add nothing. @throws Error (invalid_argument) if a .grad that dtrain
+  /// does not hold waits for a step that reduces it
+  void begin_without_data() {
+    for (std::size_t i = 0; !binds_ && i < entries_.size(); ++i) {
+      if (!entries_[i].value.grad().defined()) continue;
+      throw Error(Errc::invalid_argument,
+                  "a step without data was made while the .grad of parameter '" + parameters_[i].name +
+                      "' waits for a step, after a pass under no_sync(); reduce it by ddp.backward(), or call "
+                      "zero_grad()");
+    }
+    alone_ = false;
+  }
 
   /// 1 for each parameter that has had a gradient in a pass since the last publish().
   std::vector<std::int32_t> used() const {

@@ -202,21 +202,36 @@ std::shared_ptr<SyncBatchNormImpl<P>> synchronized(const torch::nn::Module& modu
 
 namespace detail {
 
-/// Puts `made` in the place of child `index` of a container, under its name. @returns false if `module` is none
-inline bool replace_child(torch::nn::Module& module, std::size_t index, const torch::nn::AnyModule& made) {
-  const std::string name = module.named_children()[index].key();
-  const auto place = static_cast<std::ptrdiff_t>(index);
-  if (auto* const sequential = dynamic_cast<torch::nn::SequentialImpl*>(&module)) {
-    *(sequential->begin() + place) = made;
-  } else if (auto* const list = dynamic_cast<torch::nn::ModuleListImpl*>(&module)) {
-    *(list->begin() + place) = made.ptr();
-  } else if (auto* const dictionary = dynamic_cast<torch::nn::ModuleDictImpl*>(&module)) {
-    (dictionary->begin() + place)->value() = made.ptr();
-  } else {
-    return false;
+/// Puts `made` in the place of the element of `elements` that is `child`. @returns false if none is
+template <class Container, class ModuleOf, class Replace>
+bool replace_element(Container& elements, const torch::nn::Module* child, ModuleOf module_of, Replace replace) {
+  for (auto element = elements.begin(); element != elements.end(); ++element) {
+    if (module_of(*element) != child) continue;
+    replace(*element);
+    return true;
   }
-  module.replace_module(name, made.ptr());
-  return true;
+  return false;
+}
+
+/// Puts `made` in the place of the child `name` of a container. @returns false if `module` is no container, or the
+/// child is a member of a container's class
+inline bool replace_child(torch::nn::Module& module, const std::string& name, const torch::nn::Module* child,
+                          const torch::nn::AnyModule& made) {
+  bool is_replaced = false;
+  if (auto* const sequential = dynamic_cast<torch::nn::SequentialImpl*>(&module)) {
+    is_replaced = replace_element(
+        *sequential, child, [](const torch::nn::AnyModule& element) { return element.ptr().get(); },
+        [&](torch::nn::AnyModule& element) { element = made; });
+  } else if (auto* const list = dynamic_cast<torch::nn::ModuleListImpl*>(&module)) {
+    is_replaced = replace_element(
+        *list, child, [](const auto& element) { return element.get(); }, [&](auto& element) { element = made.ptr(); });
+  } else if (auto* const dictionary = dynamic_cast<torch::nn::ModuleDictImpl*>(&module)) {
+    is_replaced = replace_element(
+        *dictionary, child, [](const auto& element) { return element.value().get(); },
+        [&](auto& element) { element.value() = made.ptr(); });
+  }
+  if (is_replaced) module.replace_module(name, made.ptr());
+  return is_replaced;
 }
 
 }  // namespace detail
@@ -240,7 +255,8 @@ void convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup<P>& gr
     const auto made = detail::synchronized(*children[i].value(), group);
     if (!made) {
       convert_sync_batchnorm(*children[i].value(), group, name + ".");
-    } else if (!detail::replace_child(module, i, torch::nn::AnyModule(made))) {
+    } else if (!detail::replace_child(module, children[i].key(), children[i].value().get(),
+                                      torch::nn::AnyModule(made))) {
       throw Error(Errc::unsupported, "the BatchNorm '" + name +
                                          "' is a member of a module and cannot be replaced; declare it as "
                                          "dtrain::libtorch::SyncBatchNorm<Policy>, which takes the same options");
@@ -260,6 +276,21 @@ void require_groups(const Modules& modules) {
         throw Error(Errc::invalid_argument, "the SyncBatchNorm '" + item.key() +
                                                 "' has no group; call convert_sync_batchnorm(*net, group) before the "
                                                 "module is wrapped");
+      }
+    }
+  }
+}
+
+/// For a step without data. @throws Error (unsupported) that names a SyncBatchNorm that would communicate
+template <class P>
+void require_no_statistics_of_all_ranks(const Modules& modules) {
+  for (const auto& module : modules) {
+    for (const auto& item : module->named_modules()) {
+      const auto* const found = dynamic_cast<const SyncBatchNormImpl<P>*>(item.value().get());
+      if (found != nullptr && (found->is_training() || !found->running_mean.defined())) {
+        throw Error(Errc::unsupported, "a step without data was made with the SyncBatchNorm '" + item.key() +
+                                           "', whose passes communicate; give all ranks the same number of steps "
+                                           "(DistributedSampler), or use torch::nn::BatchNorm");
       }
     }
   }

@@ -73,15 +73,47 @@ TEST_CASE("while every rank has data, no step has a message, and none of the key
     train<Model>(group, {3, 3}, [](const Group& of, int step) {
       const auto store = of.store();
       if (step < 2) {
-        CHECK(!store.try_get("dtrain/uneven/0/step/1").wait());
         CHECK(!store.try_get("dtrain/uneven/1/step/1").wait());
+        CHECK(!store.try_get("dtrain/uneven/2/step/1").wait());
       }
     });
     group.barrier();
     for (const char* const key : {"ended", "first", "step/1", "step/3", "step/4"}) {
-      CHECK(!group.store().try_get(std::string("dtrain/uneven/0/") + key).wait());
+      CHECK(!group.store().try_get(std::string("dtrain/uneven/1/") + key).wait());
+      CHECK(!group.store().try_get(std::string("dtrain/uneven/2/") + key).wait());
     }
     group.barrier();
+  });
+}
+
+TEST_CASE("a rank that ends while another is many steps ahead makes all of these steps") {
+  run_well(2, [](const Group& group) {
+    constexpr int ahead = 1500;  // more than the keys that are kept
+    UnevenInputs inputs{group};
+    if (group.rank() == 0) {
+      for (int step = 0; step < ahead; ++step)
+        inputs.begin_step();  // of a step that waits for no other rank
+      group.store().set("ahead", "").wait();
+      group.store().get("dtrain/uneven/1/ended").wait();  // a rank with fewer steps ends first
+    } else {
+      group.store().get("ahead").wait();
+    }
+    int without_data = 0;
+    inputs.finish([&] { ++without_data; });
+    CHECK(without_data == (group.rank() == 0 ? 0 : ahead));
+    group.barrier();
+    for (const char* const key : {"ended", "first", "step/1", "step/400", "step/1500", "step/1501"})
+      CHECK(!group.store().try_get(std::string("dtrain/uneven/1/") + key).wait());
+    group.barrier();
+  });
+}
+
+TEST_CASE("a step without data is refused with hooks::LocalSgd") {
+  run_well(2, [](const Group& group) {
+    Model model({3});
+    dtrain::hooks::LocalSgd local{{.every = 4}};
+    DistributedDataParallel ddp{model, group, {}, local};
+    CHECK_ERROR(ddp.step_without_data(), Errc::unsupported, "hooks::LocalSgd, whose local steps exchange nothing");
   });
 }
 

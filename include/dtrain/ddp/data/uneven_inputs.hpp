@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// UnevenInputs: a program's training whose ranks have different numbers of steps.
+/// UnevenInputs: training loops of ranks that have different numbers of steps. Programs make one for each epoch.
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <concepts>
@@ -27,19 +28,26 @@ namespace DTRAIN_NAMESPACE::ddp {
 ///
 /// A rank that has ended waits for "step/S" before its step S. Ranks with data set these keys once some rank has ended,
 /// which each of them learns from a wait for "ended" that runs in the background. So no message is sent while all ranks
-/// have data. Threads: all but watch(), which runs on the control loop, from the thread that trains.
+/// have data. Ranks without data erase "step/S" at step S + kept_keys: steps communicate, so that no rank is that many
+/// steps behind another, not even on a GPU, where the host enqueues steps and goes on. Threads: all but watch(), which
+/// runs on the control loop, from the thread that trains.
 class StepAgreement {
  public:
   StepAgreement(rendezvous::Store store, int ranks) : store_(std::move(store)), ranks_(ranks) {}
 
-  /// Waits until a rank has ended. Lifetime: the object outlives the coroutine.
+  /// Waits until a rank has ended, and sets the keys of the steps that this rank has begun since that rank's last step.
+  /// These may be several if a step waits for no other rank. Lifetime: the object outlives the coroutine.
   async::Task<> watch() {
     const std::string ended = "ended";
+    const std::string first = "first";
     const Deadline deadline = Deadline::unbounded("ranks have data for as long as they like");
     static_cast<void>(co_await store_.get(ended, deadline));
     // The thread that trains writes step_ first and reads some_ended_ then: one of the two sets the key of a step.
     some_ended_.store(true);
-    if (const std::uint64_t step = step_.load(); step != 0) {
+    last_watched_ = step_.load();
+    const std::string steps = co_await store_.get(first, deadline);
+    first_watched_ = number_of(steps) + 1;
+    for (std::uint64_t step = first_watched_; step <= last_watched_; ++step) {
       const std::string key = key_of(step);
       co_await store_.set(key, "go");
     }
@@ -53,6 +61,7 @@ class StepAgreement {
 
   /// This rank has no more data.
   void end() {
+    last_with_data_ = step_.load();
     const std::int64_t ended = store_.add("ended", 1).wait();
     if (ended == 1) store_.set("first", format_text("{}", {step_.load()})).wait();
     if (ended == ranks_) store_.set(key_of(step_.load() + 1), "end").wait();
@@ -60,31 +69,43 @@ class StepAgreement {
 
   /// Whether some rank makes another step. After end(). Blocking: until the ranks with data begin it, or end.
   bool next_step() {
-    const std::string key = key_of(step_.load() + 1);
-    if (store_.get(key).wait() == "end") return false;
-    step_.store(step_.load() + 1);
-    return true;
+    const std::uint64_t step = step_.load() + 1;
+    const bool goes_on = store_.get(key_of(step)).wait() != "end";
+    if (step > last_with_data_ + kept_keys) store_.erase(key_of(step - kept_keys)).wait();
+    if (goes_on) step_.store(step);
+    return goes_on;
   }
 
-  /// Erases the keys. After all ranks have left their last next_step().
-  void erase_keys() {
-    const std::string first = store_.get("first").wait();
-    std::uint64_t step = 0;
-    std::from_chars(first.data(), first.data() + first.size(), step);
-    for (; step <= step_.load() + 1; ++step) {
+  /// Erases the keys that are left. After all ranks have left their last next_step(), and their watch().
+  /// @param erases_common on one rank
+  void erase_keys(bool erases_common) {
+    for (std::uint64_t step = first_watched_; step <= last_watched_; ++step)
       store_.erase(key_of(step)).wait();
-    }
+    if (!erases_common) return;
+    const std::uint64_t end = step_.load() + 1;
+    const std::uint64_t first = number_of(store_.get("first").wait()) + 1;
+    for (std::uint64_t step = std::max(first, end - std::min(end, kept_keys)); step <= end; ++step)
+      store_.erase(key_of(step)).wait();
     store_.erase("first").wait();
     store_.erase("ended").wait();
   }
 
  private:
   static std::string key_of(std::uint64_t step) { return format_text("step/{}", {step}); }
+  static std::uint64_t number_of(const std::string& text) {
+    std::uint64_t number = 0;
+    std::from_chars(text.data(), text.data() + text.size(), number);
+    return number;
+  }
+
+  static constexpr std::uint64_t kept_keys = 1024;
 
   const rendezvous::Store store_;
   const int ranks_;
   std::atomic<std::uint64_t> step_{0};  ///< the last one that this rank has begun
   std::atomic<bool> some_ended_{false};
+  std::uint64_t first_watched_ = 1, last_watched_ = 0;  ///< the steps whose keys watch() sets
+  std::uint64_t last_with_data_ = 0;                    ///< of this rank
 };
 
 /// Lets ranks make different numbers of steps. A rank without data makes steps without data until all ranks have ended:
@@ -101,8 +122,10 @@ class StepAgreement {
 ///   });
 ///
 /// Averages are over all ranks, and a rank without data adds zeros. No message is sent while every rank has data; later
-/// each step with data sends one to the store. Every rank constructs the object, at the same place among its
-/// collectives. Lifetime: keeps the group. Threads: the thread that trains.
+/// each rank sends one or two a step to the store. Not with hooks::LocalSgd, whose steps send nothing. Buffers that
+/// steps broadcast are rank 0's, also once it has no more data: they stay as they are then, and rank 0 logs a warning.
+/// Every rank constructs the object, at the same place among its collectives. Lifetime: keeps the group. Threads: the
+/// thread that trains.
 /// @ingroup training
 template <class Group>
 class UnevenInputs {
@@ -137,7 +160,7 @@ class UnevenInputs {
     }
     watch_.wait(Deadline::after(group_.timeout()));  // it may set a key until it ends
     group_.barrier();
-    if (group_.rank() == 0) agreement_->erase_keys();
+    agreement_->erase_keys(group_.rank() == 0);
   }
 
  private:

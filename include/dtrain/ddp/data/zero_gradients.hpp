@@ -9,11 +9,20 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/core/log.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/ready.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// For rank 0 without data, if each step sends its buffers to the other ranks.
+inline void warn_of_constant_buffers() {
+  log(LogLevel::warning,
+      "rank 0 has no more data, and each step gives all ranks its buffers: they stay as they are until all ranks have "
+      "ended; give rank 0 the most data, or leave each rank its own buffers (DdpOptions::broadcast_buffers = false, "
+      "with LibTorch BufferPolicy::none)");
+}
 
 /// Marks every gradient as ready, with zeros in place of it. Lifetime: outlives the step.
 class ZeroGradients {

@@ -28,6 +28,7 @@
 #include "dtrain/ddp/broadcast/packed_broadcast.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
+#include "dtrain/ddp/data/zero_gradients.hpp"
 #include "dtrain/ddp/ddp_options.hpp"
 #include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
@@ -152,6 +153,9 @@ struct Driver {
     return parameters;
   }
 
+  /// Begins a step of a rank that has no samples. @throws Error (unsupported) for hooks::LocalSgd
+  void begin_without_data();
+
   /// Drops the references to the group and to the model, before the group keeps this object.
   void drop_callbacks() noexcept;
 
@@ -168,6 +172,8 @@ struct Driver {
 
  private:
   int agreements_ = 0;
+  bool has_local_steps_ = false;  ///< by hooks::LocalSgd
+  bool sends_buffers_ = false;    ///< each step gives the other ranks this rank's; false once that is warned of
   BucketRebuild bucket_rebuild(const std::shared_ptr<const group::GroupHandle>& group, const DdpOptions& options,
                                bool binds_gradients, const Communicator& communicator) const;
 };
@@ -179,6 +185,16 @@ Driver<Backend, Group>::Driver(const Group& group) : stream(group.open_stream())
 
 template <class Backend, class Group>
 Driver<Backend, Group>::~Driver() = default;
+
+template <class Backend, class Group>
+void Driver<Backend, Group>::begin_without_data() {
+  if (has_local_steps_) {
+    throw_error(Errc::unsupported,
+                "a step without data was made with hooks::LocalSgd, whose local steps exchange nothing; give all ranks "
+                "the same number of steps (DistributedSampler), or use another hook");
+  }
+  if (std::exchange(sends_buffers_, false)) warn_of_constant_buffers();
+}
 
 template <class Backend, class Group>
 void Driver<Backend, Group>::drop_callbacks() noexcept {
@@ -195,7 +211,8 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   const FailureContext context = FailureContext::of(handle);
   parameters = std::move(model.parameters);
   read_value = std::move(model.read_value);
-  if (handle->is_elastic() && hook.description.rfind("hooks::LocalSgd", 0) == 0) {
+  has_local_steps_ = hook.description.starts_with("hooks::LocalSgd");
+  if (handle->is_elastic() && has_local_steps_) {
     refuse_elastic("hooks::LocalSgd", "the weights of the ranks differ between two averages");
   }
   check_options(options);
@@ -240,6 +257,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   parts.rebuild = bucket_rebuild(handle, options, model.bind_gradient != nullptr, communicator);
   parts.rebuild.bind = model.bind_gradient;
   if (options.broadcast_buffers) parts.buffers = model.buffers;
+  sends_buffers_ = !parts.buffers.empty() && members.rank == 0 && members.world_size > 1;
   parts.scales_averages = scales;
   const std::vector<GradientSize> sizes = gradient_sizes({parameters.data(), parameters.size()});
   const auto read_values = std::move(hook.read_values);
