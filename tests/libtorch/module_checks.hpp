@@ -11,6 +11,7 @@
 #include <memory>
 #include <sstream>
 #include <stdexcept>
+#include <type_traits>
 #include <vector>
 
 #include "expectations.hpp"
@@ -167,7 +168,14 @@ inline void check_collectives(const Group& group) {
   const torch::Tensor all = torch::empty({ranks, 2}, torch::kInt64);
   group.all_gather(torch::full({2}, group.rank(), torch::kInt64), all);
   require(torch::equal(all.select(1, 1), torch::arange(ranks)), "tensors are gathered");
-  require_error("a tensor is not dense memory", [&] { group.all_reduce(torch::zeros({4, 4}).slice(1, 0, 2)); });
+  const torch::Tensor columns = torch::zeros({4, 4}).slice(1, 0, 2);
+  require_error("a tensor is not dense memory", [&] { group.all_reduce(columns); });
+  using dtrain::group::MovedWriteBuffer;
+  using dtrain::group::WriteBuffer;
+  static_assert(std::is_convertible_v<const torch::Tensor&, WriteBuffer>);
+  static_assert(std::is_convertible_v<const torch::Tensor&, MovedWriteBuffer>);
+  static_assert(!std::is_convertible_v<torch::Tensor, WriteBuffer>, "a temporary tensor would lose the result");
+  static_assert(!std::is_convertible_v<torch::Tensor, MovedWriteBuffer>);
 }
 
 struct Numbers : torch::data::datasets::Dataset<Numbers> {

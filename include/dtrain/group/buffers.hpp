@@ -123,6 +123,8 @@ struct WriteBuffer : BufferView {
   /// @throws as BufferOf<T>::view
   template <LibraryTensor T>
   WriteBuffer(const T& tensor) : BufferView(BufferOf<T>::view(tensor)) {}
+  template <LibraryTensor T>
+  WriteBuffer(const T&&) = delete;  // the result of `tensor.to(type)` would be lost
 
   template <detail::WritableTransferOnlyValues Values>
   WriteBuffer(Values&&) noexcept {
@@ -166,6 +168,8 @@ struct MovedWriteBuffer : WriteBuffer {
 
   template <LibraryTensor T>
   MovedWriteBuffer(const T& tensor) : WriteBuffer(tensor) {}
+  template <LibraryTensor T>
+  MovedWriteBuffer(const T&&) = delete;
 };
 
 /// Input of a collective that does not reduce.
