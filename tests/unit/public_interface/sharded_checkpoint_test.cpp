@@ -141,7 +141,27 @@ TEST_CASE_FIXTURE(
   CHECK(all_contain(errors_of_loading(3, path, rule), "it is missing, and the checkpoint names it"));
   // The file of another rank in its place: of all elements some are missing.
   std::filesystem::copy_file(shard_of(folder, "-0"), second);
-  CHECK(all_contain(errors_of_loading(3, path, rule), "do not have all of the optimizer's state"));
+  CHECK(all_contain(errors_of_loading(3, path, rule), "do not have all of the optimizer's state once"));
+}
+
+TEST_CASE_FIXTURE(TemporaryFile, "a whole state is refused if shard files have some elements twice and others not") {
+  std::vector<float> values{1, 2, 3, 4};
+  std::vector<float> read(4);
+  const dtrain::ddp::ShardIndex index{.id = 42, .files = 1};
+  const auto read_from = [&](std::size_t first, std::size_t second) {
+    const auto entry = [&](std::size_t offset) {
+      return dtrain::NamedTensor{"state 0 of parameter 0 from " + std::to_string(offset),
+                                 dtrain::tensor_view(std::span(values).subspan(offset, 2))};
+    };
+    dtrain::ddp::write_checkpoint_file(index.file_name(path, 0),
+                                       std::vector<dtrain::NamedTensor>{entry(first), entry(second)});
+    dtrain::ddp::read_whole_state(path, index, {{std::span(read)}});
+  };
+  read_from(2, 0);
+  CHECK(read == values);
+  for (const std::size_t second : {std::size_t{1}, std::size_t{2}}) {
+    CHECK_ERROR(read_from(second - 1, second), Errc::protocol, "do not have all of the optimizer's state once");
+  }
 }
 
 TEST_CASE_FIXTURE(TemporaryFile,

@@ -60,6 +60,8 @@ void read_whole_state(const std::string& path, const ShardIndex& index, const Wh
 #include <cstring>
 #include <memory>
 #include <string_view>
+#include <tuple>
+#include <utility>
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
@@ -100,6 +102,34 @@ inline std::optional<ShardEntry> parse_entry_name(std::string_view name) {
   return is_whole && entry_name(entry) == name ? std::optional(entry) : std::nullopt;
 }
 
+/// Elements [entry.offset, entry.offset + count) of a parameter's state array.
+struct ShardInterval {
+  ShardEntry entry;
+  std::uint64_t count = 0;
+};
+
+/// Whether no element is in two of the intervals.
+inline bool are_disjoint(std::vector<ShardInterval> intervals) {
+  std::erase_if(intervals, [](const ShardInterval& each) { return each.count == 0; });
+  const auto place = [](const ShardInterval& each) {
+    return std::tuple(each.entry.array, each.entry.parameter, each.entry.offset);
+  };
+  std::sort(intervals.begin(), intervals.end(),
+            [&](const ShardInterval& a, const ShardInterval& b) { return place(a) < place(b); });
+  const auto overlap = [](const ShardInterval& a, const ShardInterval& b) {
+    return a.entry.array == b.entry.array && a.entry.parameter == b.entry.parameter &&
+           b.entry.offset - a.entry.offset < a.count;
+  };
+  return std::adjacent_find(intervals.begin(), intervals.end(), overlap) == intervals.end();
+}
+
+[[noreturn]] inline void refuse_incomplete(const std::string& path, const ShardIndex& index) {
+  throw_error(Errc::protocol,
+              "the {} shard files of the checkpoint {} do not have all of the optimizer's state once; name another "
+              "checkpoint",
+              {index.files, sanitize(path)});
+}
+
 /// Whether `name` is the end of a file_name(), after "PATH.shard-", with or without ".part".
 inline bool is_end_of_shard_name(std::string_view name) {
   constexpr std::size_t id_digits = 2 * sizeof(ShardIndex::id);
@@ -127,9 +157,11 @@ inline void remove_files(const std::vector<std::string>& names) {
   }
 }
 
-/// Reads the state of this rank's elements from one file. @returns the number of elements
+/// Reads the state of this rank's elements from one file, and adds the file's intervals to `intervals`. @returns the
+/// number of elements
 inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const ParameterSignature> entries,
-                                   ShardedParameters& shares, std::span<const std::vector<ShardPiece>> own) {
+                                   ShardedParameters& shares, std::span<const std::vector<ShardPiece>> own,
+                                   std::vector<ShardInterval>& intervals) {
   std::size_t elements = 0;
   std::uint64_t first = 0;
   for (const ParameterSignature& tensor : entries) {
@@ -138,6 +170,7 @@ inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const Par
     if (!entry || tensor.dtype != DType::f32 || entry->array >= shares.arrays() || entry->parameter >= own.size()) {
       reader.refuse(format_text("its tensor {} is no state of this optimizer", {in_quotes(tensor.name)}));
     }
+    intervals.push_back({*entry, count});
     for (const ShardPiece& piece : own[entry->parameter]) {
       const std::uint64_t begin = std::max<std::uint64_t>(entry->offset, piece.offset);
       const std::uint64_t end = std::min<std::uint64_t>(entry->offset + count, piece.offset + piece.count);
@@ -213,25 +246,24 @@ DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& 
     }
   }
   std::size_t elements = 0;
+  std::vector<detail::ShardInterval> intervals;
   for (std::int64_t file = 0; file < index.files; ++file) {
     const std::string name = index.file_name(path, file);
     detail::CheckpointReader reader(name);
     if (!reader) reader.refuse("it is missing, and the checkpoint names it");
     const std::vector<ParameterSignature> entries = reader.read_list();
     if (file % ranks == rank) reader.check_digest();
-    elements += detail::read_shard_file(reader, entries, shares, own);
+    elements += detail::read_shard_file(reader, entries, shares, own, intervals);
   }
-  if (elements != shares.arrays() * shares.layout().state_elements) {
-    throw_error(Errc::protocol,
-                "the {} shard files of the checkpoint {} do not have all of the optimizer's state; name "
-                "another checkpoint",
-                {index.files, sanitize(path)});
+  if (elements != shares.arrays() * shares.layout().state_elements || !detail::are_disjoint(std::move(intervals))) {
+    detail::refuse_incomplete(path, index);
   }
 }
 
 DTRAIN_DEFINED void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state) {
   const std::vector<std::span<float>>& parameters = state.front();
   std::vector<std::size_t> found(state.size());
+  std::vector<detail::ShardInterval> intervals;
   for (std::int64_t file = 0; file < index.files; ++file) {
     detail::CheckpointReader reader(index.file_name(path, file));
     if (!reader) reader.refuse("it is missing, and the checkpoint names it");
@@ -250,6 +282,7 @@ DTRAIN_DEFINED void read_whole_state(const std::string& path, const ShardIndex& 
       if (entry->array < state.size()) {
         const std::span<float> place = state[entry->array][entry->parameter].subspan(entry->offset, count);
         reader.read_bytes(first, std::as_writable_bytes(place));
+        intervals.push_back({*entry, count});
         found[entry->array] += count;
       }
       first += count * sizeof(float);
@@ -259,11 +292,9 @@ DTRAIN_DEFINED void read_whole_state(const std::string& path, const ShardIndex& 
   for (const std::span<float>& parameter : parameters) {
     wanted += parameter.size();
   }
-  if (std::any_of(found.begin(), found.end(), [wanted](std::size_t elements) { return elements != wanted; })) {
-    throw_error(Errc::protocol,
-                "the {} shard files of the checkpoint {} do not have all of this optimizer's state; name another "
-                "checkpoint",
-                {index.files, sanitize(path)});
+  if (std::any_of(found.begin(), found.end(), [wanted](std::size_t elements) { return elements != wanted; }) ||
+      !detail::are_disjoint(std::move(intervals))) {
+    detail::refuse_incomplete(path, index);
   }
 }
 
