@@ -210,6 +210,17 @@ void check_refused(const Group& group, const std::string& file) {
   sampled.position.options.seed = 4;
   require_error("is of a sampler with seed 3, the program's has 4",
                 [&] { dtrain::load_checkpoint(group, file, sampled.net, sampled.optimizer(), sampled.position); });
+  sampled.position.options.seed = samples.seed;
+  sampled.position.options.drop_last = true;
+  require_error("with shuffle + 2 * drop_last 1, the program's has 3",
+                [&] { dtrain::load_checkpoint(group, file, sampled.net, sampled.optimizer(), sampled.position); });
+  float number = 0;
+  for (const std::string name : {"rng", "updates", "optimizer 1 (mine)"}) {
+    require_error("a checkpoint was given a tensor '" + name + "'", [&] {
+      dtrain::save_checkpoint(group, file + ".named", sampled.net,
+                              std::vector<dtrain::NamedTensor>{{name, dtrain::tensor_view(&number, {})}});
+    });
+  }
   torch::optim::AdamW fewer(std::vector<torch::Tensor>{sampled.net->factors}, torch::optim::AdamWOptions(0.1));
   require_error("the optimizer cannot take the state in the checkpoint",
                 [&] { dtrain::load_checkpoint(group, file, sampled.net, fewer, sampled.position); });

@@ -82,6 +82,7 @@ void check_updates(const Group& group, const std::string& name, const Options& o
     }
   }
   require(optimizer.steps() == 12, "every step updated");
+  require(described.state().empty(), "the described optimizer keeps no state");
 }
 
 /// A parameter without a gradient stays, and so does its number of updates.

@@ -14,6 +14,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -82,6 +83,31 @@ void check_unsharded(const Group& group, const std::string& file) {
                 [&] { dtrain::load_checkpoint(group, file + ".whole", whole.net, whole.optimizer, whole.position); });
 }
 
+/// A sharded optimizer of one network's parameters, beside another optimizer with more state, and parameters that were
+/// never updated.
+template <class Optimizer, class Options>
+void check_one_of_two(const Group& group, const std::string& file, const Options& options) {
+  nn::Sequential a = two_layers(1), b = two_layers(2), idle = two_layers(3);
+  const dtrain::libtorch::Modules modules{a.ptr(), b.ptr(), idle.ptr()};
+  DistributedDataParallel ddp{modules, group, {.allow_unused_parameters = true}};
+  std::vector<torch::Tensor> parameters = a->parameters();
+  for (const torch::Tensor& each : idle->parameters())
+    parameters.push_back(each);
+  Optimizer described(parameters, options);
+  torch::optim::AdamW beside(b->parameters(), torch::optim::AdamWOptions(0.1));
+  ShardedOptimizer optimizer{ddp, described};
+  ddp.backward(loss_of(a->forward(inputs_of(0, 0))), optimizer);
+  dtrain::save_checkpoint(group, file, modules, optimizer, beside);
+  Optimizer plain(parameters, options);
+  require(dtrain::load_checkpoint(group, file, modules, plain, beside), "there is a file");
+  const torch::Tensor before = a->parameters()[0].detach().clone();
+  for (torch::Tensor& each : parameters)
+    each.mutable_grad() = torch::zeros_like(each);
+  plain.step();  // by the loaded state alone
+  require(torch::equal(before, a->parameters()[0]) == std::is_same_v<Optimizer, torch::optim::Adagrad>,
+          "the optimizer that was sharded has its state");
+}
+
 /// What a step with a sharded optimizer refuses.
 void change(const Group& group, std::string_view act) {
   nn::Sequential net = two_layers(0);
@@ -142,6 +168,11 @@ int probe(Group group, dtrain::Arguments arguments) {
       {"a checkpoint of values that moved", check_saved_after_move},
       {"a checkpoint", [](const Group& g, const std::string& path) { check_resumed(g, path, true); }},
       {"a checkpoint in an optimizer that is not sharded", check_unsharded},
+      {"a checkpoint in one of two optimizers",
+       [](const Group& g, const std::string& path) {
+         check_one_of_two<SGD>(g, path + ".sgd", SGDOptions(0.1).momentum(0.9));
+         check_one_of_two<Adagrad>(g, path + ".adagrad", AdagradOptions(0.1));
+       }},
   };
   for (const auto& [name, check] : checks) {
     check(group, file);

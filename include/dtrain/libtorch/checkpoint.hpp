@@ -123,9 +123,11 @@ inline void load_optimizer(const std::string& path, torch::optim::Optimizer& opt
 
 inline void take_position(const std::string& path, SamplerPosition& position, const torch::Tensor& numbers) {
   const torch::Tensor mine = numbers_of(position);
-  static constexpr std::array<const char*, 6> names{"epoch", "step", "dataset_size", "global_batch", "seed", "shuffle"};
+  static constexpr std::array<const char*, 6> names{"epoch",        "step", "dataset_size",
+                                                    "global_batch", "seed", "shuffle + 2 * drop_last"};
+  const auto* const saved_numbers = numbers.data_ptr<std::int64_t>();
   for (std::int64_t i = 2; i < 6; ++i) {
-    const auto saved = numbers.data_ptr<std::int64_t>()[i];
+    const auto saved = saved_numbers[i];
     const auto present = mine.data_ptr<std::int64_t>()[i];
     if (saved == present) continue;
     throw Error(Errc::invalid_argument, "the checkpoint " + path + " is of a sampler with " +
@@ -133,8 +135,13 @@ inline void take_position(const std::string& path, SamplerPosition& position, co
                                             ", the program's has " + std::to_string(present) +
                                             "; go on with the same samples, or name another file");
   }
-  position.epoch = static_cast<std::uint64_t>(numbers.data_ptr<std::int64_t>()[0]);
-  position.step = static_cast<std::size_t>(numbers.data_ptr<std::int64_t>()[1]);
+  const std::size_t steps = DistributedSampler(position.options).steps_per_epoch();
+  if (saved_numbers[1] < 0 || static_cast<std::uint64_t>(saved_numbers[1]) > steps) {
+    throw Error(Errc::protocol, "the checkpoint " + path + " has step " + std::to_string(saved_numbers[1]) +
+                                    " of an epoch of " + std::to_string(steps) + " steps; name another file");
+  }
+  position.epoch = static_cast<std::uint64_t>(saved_numbers[0]);
+  position.step = static_cast<std::size_t>(saved_numbers[1]);
 }
 
 /// Collective, blocking. @param load `load(tensors, updates)` reads the file to `tensors`; `updates` is
@@ -179,26 +186,53 @@ bool load_training(const Group& group, const std::string& path, const TrainingPa
   return true;
 }
 
+/// The parameters that need gradients.
+inline std::vector<torch::Tensor> trained_parameters_of(const Modules& modules) {
+  std::vector<torch::Tensor> parameters;
+  for (const ModuleTensor& named : parameters_of(modules)) {
+    if (named.tensor.requires_grad()) parameters.push_back(named.tensor);
+  }
+  return parameters;
+}
+
+/// @param updates FileExtents::updates @throws Error (protocol) unless it is 0 or the program's number of parameters
+inline void require_number_of_parameters(const std::string& path, std::size_t parameters, std::int64_t updates) {
+  if (updates == 0 || static_cast<std::uint64_t>(updates) == parameters) return;
+  throw Error(Errc::protocol, "the checkpoint " + path + " has the state of " + std::to_string(updates) +
+                                  " parameters, and the program has " + std::to_string(parameters) +
+                                  "; give it the modules that it was saved with");
+}
+
+/// Number of state arrays of the optimizer that has the updated parameters; 0: no parameter was updated.
+inline std::size_t arrays_of_owner(const std::vector<torch::optim::Optimizer*>& optimizers,
+                                   const std::unordered_map<const void*, std::size_t>& index_of,
+                                   const std::vector<std::int64_t>& updates, const std::string& task) {
+  std::size_t arrays = 0;
+  for (torch::optim::Optimizer* const optimizer : optimizers) {
+    bool is_owner = false;
+    for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
+      is_owner = is_owner || std::any_of(group.params().begin(), group.params().end(), [&](const torch::Tensor& each) {
+                   const auto found = index_of.find(each.unsafeGetTensorImpl());
+                   return found != index_of.end() && updates[found->second] > 0;
+                 });
+    }
+    if (!is_owner) continue;
+    with_state_of(*optimizer, task, [&](auto of) { arrays = std::max(arrays, decltype(of)::arrays); });
+  }
+  return arrays;
+}
+
 /// Gives optimizers that are not sharded the state of a sharded one. Collective, blocking.
-/// @param updates of each parameter that needs gradients
+/// @param updates of each parameter that needs gradients, after require_number_of_parameters
 template <class Group>
 void load_whole_state(const Group& group, const std::string& path, const TrainingParts& parts,
                       const ddp::ShardIndex& index, const std::vector<std::int64_t>& updates) {
-  std::vector<torch::Tensor> parameters;
-  for (const ModuleTensor& named : parameters_of(parts.modules)) {
-    if (named.tensor.requires_grad()) parameters.push_back(named.tensor);
-  }
+  const std::vector<torch::Tensor> parameters = trained_parameters_of(parts.modules);
   std::unordered_map<const void*, std::size_t> index_of;
   for (std::size_t i = 0; i < parameters.size(); ++i)
     index_of.emplace(parameters[i].unsafeGetTensorImpl(), i);
-  if (updates.size() != parameters.size()) {
-    throw Error(Errc::protocol, "the checkpoint " + path + " has the state of " + std::to_string(updates.size()) +
-                                    " parameters, and the program has " + std::to_string(parameters.size()));
-  }
   constexpr const char* task = "load_checkpoint() of a sharded optimizer's state";
-  std::size_t arrays = 1;
-  for (const torch::optim::Optimizer* optimizer : parts.optimizers)
-    with_state_of(*optimizer, task, [&](auto of) { arrays = std::max(arrays, decltype(of)::arrays); });
+  const std::size_t arrays = arrays_of_owner(parts.optimizers, index_of, updates, task);
   std::vector<std::vector<torch::Tensor>> state(arrays);
   ddp::WholeState memory(arrays);
   std::vector<torch::Tensor> all;
@@ -211,7 +245,7 @@ void load_whole_state(const Group& group, const std::string& path, const Trainin
     }
   }
   static_cast<void>(ddp::detail::run_on_rank0_blocking(group, "reading the shard files of " + path, [&] {
-    ddp::read_whole_state(ddp::detail::behind_link(path), index, memory);
+    if (arrays != 0) ddp::read_whole_state(ddp::detail::behind_link(path), index, memory);
     return true;
   }));
   broadcast_tensors(group, all);
@@ -222,6 +256,10 @@ void load_whole_state(const Group& group, const std::string& path, const Trainin
         for (const torch::Tensor& parameter : options.params()) {
           const auto found = index_of.find(parameter.unsafeGetTensorImpl());
           const auto& given = static_cast<const typename Of::Options&>(options.options());
+          // Its constructor makes the state of each parameter, which step() needs and a sharded Adagrad does not save.
+          if constexpr (std::is_same_v<Of, StateOf<torch::optim::Adagrad>>) {
+            present_state<Of>(*optimizer, parameter, given);
+          }
           if (found == index_of.end() || updates[found->second] <= 0 || !Of::has_state(given)) continue;
           std::size_t array = 0;
           Of::state(present_state<Of>(*optimizer, parameter, given), [&](const char*, auto& value) {
@@ -270,11 +308,23 @@ TrainingParts parts_of(const Net& net, Parts&... parts) {
   return all;
 }
 
+/// @throws Error (invalid_argument) for a tensor of a list whose name a reader would take for another part's
+inline void require_names_of_lists(const std::vector<NamedTensor>& tensors) {
+  for (const NamedTensor& each : tensors) {
+    if (each.name != "updates" && each.name != "rng" && !each.name.starts_with("optimizer")) continue;
+    throw Error(Errc::invalid_argument, "a checkpoint was given a tensor '" + each.name +
+                                            "'; updates, rng and names that begin with optimizer are for its own "
+                                            "tensors: give another name");
+  }
+}
+
 /// Collective, blocking. @param save `save(tensors)` or, with a sharded optimizer, `save(tensors, optimizer)`
 template <class Group, class Save, class Net, class... Parts>
 auto save_training(const Group& group, Save save, const Net& net, Parts&... parts) {
   const torch::NoGradGuard no_grad;
-  TrainingTensors tensors = collect_training(group, parts_of(net, parts...));
+  const TrainingParts all = parts_of(net, parts...);
+  require_names_of_lists(all.tensors);
+  TrainingTensors tensors = collect_training(group, all);
   const auto sharded = sharded_of(parts...);
   if constexpr (std::is_null_pointer_v<decltype(sharded)>) {
     return save(tensors.list);
@@ -294,9 +344,9 @@ auto save_training(const Group& group, Save save, const Net& net, Parts&... part
 ///   integers are bytes named `net.NAME (Char)` or `(Short)`; more than 8 dimensions become one.
 /// - `optimizer (CLASS)`, `optimizer 1 (CLASS)` ..., u8 [bytes]: the bytes that torch::save writes.
 /// - `scheduler`, `scheduler 1` ..., i64 [1]: the number of steps.
-/// - `sampler`, i64 [6]: epoch, step, dataset_size, global_batch, seed, shuffle.
+/// - `sampler`, i64 [6]: epoch, step, dataset_size, global_batch, seed, shuffle + 2 * drop_last.
 /// - `rng`, u8 [ranks, bytes]: get_state() of each rank's generator.
-/// - the tensors of lists.
+/// - the tensors of lists, whose names are not `updates` or `rng`, and do not begin with `optimizer`.
 /// - With a ShardedOptimizer: `updates`, i64 [parameters], the number of updates of each parameter that needs
 ///   gradients, and four tensors that name the shard files.
 ///
@@ -346,6 +396,11 @@ bool load_checkpoint(const Group& group, const std::string& path, const Net& net
   std::vector<std::int64_t> updates;
   ddp::ShardIndex index;
   const auto load = [&](std::vector<NamedTensor> tensors, std::int64_t parameters) {
+    if constexpr (is_plain) {
+      detail::require_number_of_parameters(path, detail::trained_parameters_of(all.modules).size(), parameters);
+    } else {
+      detail::require_number_of_parameters(path, sharded->updates().size(), parameters);
+    }
     updates.resize(static_cast<std::size_t>(parameters));
     if (parameters != 0) tensors.push_back({"updates", tensor_view(updates)});
     if constexpr (is_plain) {
@@ -362,6 +417,9 @@ bool load_checkpoint(const Group& group, const std::string& path, const Net& net
   };
   if (!detail::load_training(group, path, all, load)) {
     return false;
+  }
+  if (std::any_of(updates.begin(), updates.end(), [](std::int64_t count) { return count < 0; })) {
+    throw Error(Errc::protocol, "the checkpoint " + path + " has a negative number of updates; name another file");
   }
   if constexpr (!is_plain) {
     sharded->set_updates(updates);

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <unordered_map>
 #include <vector>
 
@@ -126,7 +127,8 @@ struct GroupedRule {
 ///   ddp.backward(loss, optimizer);  // in place of ddp.backward(loss) and adamw.step()
 ///
 /// `adamw` gives the parameter groups and their options, which schedulers may change between steps. `adamw.step()` is
-/// not called, so that `adamw` keeps no state. O is torch::optim::AdamW, Adam, SGD, RMSprop or Adagrad.
+/// not called, so that `adamw` keeps no state; that of torch::optim::Adagrad's constructor is removed. O is
+/// torch::optim::AdamW, Adam, SGD, RMSprop or Adagrad.
 /// - A parameter without a gradient on any rank (DdpOptions::allow_unused_parameters), or in no group, keeps its value
 /// and number of updates.
 /// - Half and BFloat16 parameters have state in f32, and a copy of their values in f32.
@@ -156,7 +158,10 @@ class ShardedOptimizer {
       : options_(options),
         parameters_(ddp.trained()),
         sharded_(wrapped(ddp, options, stage), {rules_of(options), std::vector<ParameterUpdates>(parameters_.size())},
-                 stage) {}
+                 stage) {
+    // Adagrad's constructor has made the whole state, which each rank would keep.
+    if constexpr (std::is_same_v<O, torch::optim::Adagrad>) options.state().clear();
+  }
 
   O& options() noexcept { return options_; }
 

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Training parts: the arguments of checkpoint.hpp beside the net, and their tensors in the file.
+/// Training parts: the arguments of checkpoints beside the net, and their tensors in the file. checkpoint.hpp calls it.
 
 #include <torch/torch.h>
 
@@ -81,13 +81,14 @@ inline void set_state(const torch::Generator& generator, const torch::Tensor& st
   same.set_state(state.clone());
 }
 
-/// Numbers of a position: epoch, step, samples, global batch, seed, and 1 if shuffled.
+/// Numbers of a position: epoch, step, samples, global batch, seed, and 1 if shuffled, plus 2 with drop_last.
 inline torch::Tensor numbers_of(const SamplerPosition& position) {
   const SamplerOptions& options = position.options;
   const auto number = [](std::uint64_t value) { return static_cast<std::int64_t>(value); };
-  return torch::tensor({number(position.epoch), number(position.step), number(options.dataset_size),
-                        number(options.global_batch), number(options.seed), std::int64_t{options.shuffle ? 1 : 0}},
-                       torch::kInt64);
+  return torch::tensor(
+      {number(position.epoch), number(position.step), number(options.dataset_size), number(options.global_batch),
+       number(options.seed), std::int64_t{options.shuffle ? 1 : 0} + std::int64_t{options.drop_last ? 2 : 0}},
+      torch::kInt64);
 }
 
 /// The group's stream does not wait for LibTorch's. Blocking.
