@@ -64,6 +64,8 @@ const std::vector<std::string> checks{
     "norms of gradients",
     "recomputed layers",
     "uneven inputs",
+    "late samples",
+    "refused steps without data",
     "a hundred wrappers",
 };
 
@@ -137,6 +139,19 @@ TEST_CASE("an elastic job keeps a LibTorch module, its buffers, its optimizer an
       CHECK(largest_difference(end, whole[0]) < 2e-4);
     }
   }
+}
+
+TEST_CASE("an elastic job whose optimizer is not kept ends, because the ranks' weights differ") {
+  if (!can_run()) return;
+  Program job(folder + "elastic_probe",
+              {"--nproc-per-node=2", "--min-ranks=1", "--max-restarts=2", "adam-not-kept", "250", "15"});
+  REQUIRE(job.wait_for("commit 20\n", support::soon(std::chrono::seconds(60))));
+  ::kill(process_of(job.output(), 1), SIGKILL);
+  const Result result = job.wait(support::soon(std::chrono::seconds(120)));
+  CAPTURE(result.output);
+  CAPTURE(result.error);
+  CHECK(result.exit_code != 0);
+  CHECK_CONTAINS(result.error, "differ from another rank's after the first step of attempt");
 }
 
 TEST_CASE("a training with LibTorch reaches the loss of LibTorch alone, on 1, 2 and 4 ranks") {
@@ -267,12 +282,26 @@ TEST_CASE("a sharded optimizer updates LibTorch modules as LibTorch's optimizers
     CAPTURE(result.output);
     CAPTURE(result.error);
     CHECK(result.exit_code == 0);
-    for (const std::string check :
-         {"AdamW's updates", "Adam's updates", "SGD's updates", "RMSprop's updates", "Adagrad's updates",
-          "unused parameters", "refused updates", "versions of parameters", "shares of the state", "divided gradients",
-          "memory of divided gradients", "layouts of divided gradients", "values that moved",
-          "values that were swapped", "averages of values that moved", "bindings of values that moved",
-          "a checkpoint of values that moved", "a checkpoint", "a checkpoint in an optimizer that is not sharded"}) {
+    for (const std::string check : {"AdamW's updates",
+                                    "Adam's updates",
+                                    "SGD's updates",
+                                    "RMSprop's updates",
+                                    "Adagrad's updates",
+                                    "unused parameters",
+                                    "refused updates",
+                                    "versions of parameters",
+                                    "shares of the state",
+                                    "divided gradients",
+                                    "memory of divided gradients",
+                                    "layouts of divided gradients",
+                                    "values that moved",
+                                    "values that were swapped",
+                                    "averages of values that moved",
+                                    "bindings of values that moved",
+                                    "a checkpoint of values that moved",
+                                    "a checkpoint",
+                                    "a checkpoint in an optimizer that is not sharded",
+                                    "a checkpoint in one of two optimizers"}) {
       CAPTURE(check);
       CHECK_CONTAINS(result.output, "[0] holds: " + check + "\n");
     }

@@ -164,6 +164,33 @@ void check_containers(const dtrain::ProcessGroup<Policy>& group) {
   require_close(given(own), expected, "a holder of features and group");
 }
 
+/// A container whose members are children before its elements.
+template <class Member>
+struct Tail : torch::nn::SequentialImpl {
+  Tail() {
+    member = register_module("member", Member(4, 4));
+    push_back(torch::nn::BatchNorm1d(4));
+    push_back(torch::nn::ReLU());
+  }
+  Member member{nullptr};
+};
+struct Norm : torch::nn::BatchNorm1d {
+  using torch::nn::BatchNorm1d::BatchNorm1d;
+  Norm(int features, int) : torch::nn::BatchNorm1d(features) {}
+};
+
+void check_members_of_containers(const dtrain::ProcessGroup<Policy>& group) {
+  using dtrain::libtorch::SyncBatchNormImpl;
+  Tail<torch::nn::Linear> tail;
+  dtrain::libtorch::convert_sync_batchnorm(tail, group);
+  if (tail[0]->as<SyncBatchNormImpl<Policy>>() == nullptr || tail[1]->as<torch::nn::ReLU>() == nullptr ||
+      tail.children()[1]->as<SyncBatchNormImpl<Policy>>() == nullptr)
+    throw std::runtime_error("the element of a container with a member was not replaced");
+  Tail<Norm> other;
+  require_error("the BatchNorm 'member' is a member of a module",
+                [&] { dtrain::libtorch::convert_sync_batchnorm(other, group); });
+}
+
 /// Rank r has r + 2 samples.
 int probe(dtrain::ProcessGroup<Policy> group, dtrain::Arguments) {
   torch::set_num_threads(1);
@@ -208,6 +235,7 @@ int probe(dtrain::ProcessGroup<Policy> group, dtrain::Arguments) {
   check_narrow(group);
   check_clone(group);
   check_containers(group);
+  check_members_of_containers(group);
   if (group.rank() == 0) std::printf("holds: SyncBatchNorm is BatchNorm over all samples\n");
   return 0;
 }

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Functions of autograd that normalise with the statistics of all ranks' samples, for SyncBatchNorm.
+/// Functions of autograd that normalise with the statistics of all ranks' samples. SyncBatchNormImpl::forward calls
+/// them.
 
 #include <torch/torch.h>
 

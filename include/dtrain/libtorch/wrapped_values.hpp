@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// WrappedValues: the parameters of wrapped modules as they were wrapped, and the present addresses of their values,
-/// for ModuleModel.
+/// WrappedValues: the parameters of wrapped modules as they were wrapped, and the present addresses of their values.
+/// ModuleModel owns it.
 
 #include <c10/core/StorageImpl.h>
 #include <torch/torch.h>
