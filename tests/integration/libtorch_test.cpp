@@ -7,6 +7,8 @@
 
 #include <iterator>
 
+#include "support/worker_process.hpp"
+
 namespace {
 
 const std::string folder = DTRAIN_EXAMPLES_DIR "/";
@@ -69,13 +71,6 @@ const std::vector<std::string> checks{
     "a hundred wrappers",
 };
 
-/// The process of a worker, the latest of its place; 0: it has not said it.
-pid_t process_of(const std::string& output, int worker) {
-  const std::string mark = "worker " + std::to_string(worker) + " is process ";
-  const std::size_t at = output.rfind(mark);
-  return at == std::string::npos ? 0 : static_cast<pid_t>(std::stol(output.substr(at + mark.size())));
-}
-
 /// What each rank of elastic_probe has at its end.
 std::vector<std::vector<double>> ends_of(const std::string& output) {
   std::vector<std::vector<double>> ends;
@@ -125,12 +120,12 @@ TEST_CASE("an elastic job keeps a LibTorch module, its buffers, its optimizer an
     Program job(folder + "elastic_probe", arguments);
     REQUIRE(job.wait_for("commit 20\n", support::soon(std::chrono::seconds(60))));
     const std::string before = job.output();
-    ::kill(process_of(before, round.victim), SIGKILL);
+    ::kill(support::process_of_worker(before, round.victim), SIGKILL);
     const Result result = job.wait(support::soon(std::chrono::seconds(120)));
     CAPTURE(result.output);
     CAPTURE(result.error);
     CHECK(result.exit_code == 0);
-    CHECK(process_of(result.output, round.victim) != process_of(before, round.victim));
+    CHECK(support::process_of_worker(result.output, round.victim) != support::process_of_worker(before, round.victim));
     CHECK(result.error.find("its state differs") == std::string::npos);
     const std::vector<std::vector<double>> ends = ends_of(result.output);
     REQUIRE(ends.size() == 3);
@@ -146,7 +141,7 @@ TEST_CASE("an elastic job whose optimizer is not kept ends, because the ranks' w
   Program job(folder + "elastic_probe",
               {"--nproc-per-node=2", "--min-ranks=1", "--max-restarts=2", "adam-not-kept", "250", "15"});
   REQUIRE(job.wait_for("commit 20\n", support::soon(std::chrono::seconds(60))));
-  ::kill(process_of(job.output(), 1), SIGKILL);
+  ::kill(support::process_of_worker(job.output(), 1), SIGKILL);
   const Result result = job.wait(support::soon(std::chrono::seconds(120)));
   CAPTURE(result.output);
   CAPTURE(result.error);

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// process_of_worker(): a worker's process, from what tests/programs/elastic_training has printed.
+/// process_of_worker(): a worker's process, from what tests/programs/elastic_training and
+/// tests/libtorch/elastic_probe have printed.
 
 #include <doctest/doctest.h>
 #include <sys/types.h>
