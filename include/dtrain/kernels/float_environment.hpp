@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Default floating-point environment (IEEE 754 rounding and subnormals) for a scope of reductions and optimizers.
+/// DefaultFloatEnvironment: IEEE 754 rounding and subnormals for one scope. Reduction and the other kernels that
+/// compute, MasterWeights, ShardedParameters, and the hooks Adasum, TopK and PowerSgd open one.
 
 #include <cstdint>
 

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// WaitNotice: log warnings of host channels and store_gather() about waits for other ranks: long, or in vain.
+/// WaitNotice: log warnings of a long wait for other ranks; log_place_at_timeout(): where this rank waited when another
+/// one's wait had timed out. Host channels and store_gather() use them.
 
 #include <chrono>
 #include <optional>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// ReduceOp: the reduction operators, and the type of their partial results. A program gives one to each reduction.
+/// ReduceOp: the reduction operators; a program gives one to each reduction. Accumulate: the type of partial results,
+/// in GroupOptions.
 
 #include <cstdint>
 

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// The stages of ZeRO (Rajbhandari et al. 2020), and DividedGradients, which stage 2 adds: this rank's part of the
-/// reduced gradients, beside an arena whose memory buckets reuse. ShardedReduction owns it.
+/// zero::States and zero::Gradients: the stages of ZeRO (Rajbhandari et al. 2020); a program gives one to its
+/// ShardedOptimizer. DividedGradients: this rank's part of the reduced gradients in stage 2, beside an arena whose
+/// memory buckets reuse. ShardedReduction owns it.
 
 #include <atomic>
 #include <cstddef>
