@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// AlgorithmChoice: whether fixed thresholds or the cost of messages (alpha and beta) select an all_reduce's algorithm.
-/// GroupState gives one to each channel; algorithm_selection.hpp reads it.
+/// AlgorithmChoice: whether fixed thresholds or the cost of messages select an all_reduce's algorithm; LinkCost: that
+/// cost, alpha and beta; AlgorithmPreference: a wrapper's use of its group's choice. GroupState gives each channel a
+/// choice, algorithm_selection.hpp reads it.
 
 #include <cstdint>
 #include <string>

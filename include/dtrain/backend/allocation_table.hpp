@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// HostAllocation: a rank's memory of a host backend; AllocationTable: a communicator's allocations, to find the one
-/// that a buffer is in. The communicators of all backends but Nccl use it.
+/// HostAllocation: the memory that SharedMemory, Mpi and Gloo allocate for a rank. AllocationTable: finds the
+/// allocation that a buffer is in; SharedMemory's communicator has a table of its arenas, Staged's of its shadows.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// The concept Backend: the type a Policy names, which opens the channels of a group; OnHostStreams: a Backend whose
-/// operations are enqueued on host streams. GroupState opens its channel by this concept.
+/// The concept Backend: the type a Policy names, which opens the channels of a group for GroupState; OnHostStreams: a
+/// Backend whose operations are enqueued on host streams; Determinism: what it promises for a reduction's bits, which
+/// Driver checks.
 
 #include <concepts>
 #include <memory>

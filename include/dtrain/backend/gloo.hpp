@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// backend::Gloo, for a Policy: ranks on hosts without MPI or GPUs exchange messages over Gloo's TCP connections.
+/// backend::Gloo: ranks on hosts without MPI or GPUs exchange messages over Gloo's TCP connections. A program names it
+/// in its Policy.
 
 #include "dtrain/core/config.hpp"
 

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI. A program names it in its Policy.
+/// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI; backend::MpiCollectives: they call MPI's
+/// own collectives. A program names one of them in its Policy.
 
 #include "dtrain/core/config.hpp"
 

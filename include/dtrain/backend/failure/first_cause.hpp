@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// FirstCause of an OrderedChannel or NCCL channel: the first cause of its failure; later causes are ignored.
+/// FirstCause: the first cause of a channel's failure; later causes are ignored. OrderedChannel and NCCL's
+/// ChannelStatus own one each, and report it to the job by report_quietly().
 
 #include <atomic>
 #include <mutex>

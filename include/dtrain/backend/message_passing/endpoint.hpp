@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// The concept Endpoint of Gloo, MPI and SharedMemory: point-to-point messages of a channel, for the algorithms.
+/// The concept Endpoint: point-to-point messages of one channel, which algorithms/ send and receive. Gloo, MPI and
+/// SharedMemory have one each. TagClass: messages of an algorithm, or of the user.
 
 #include <concepts>
 #include <cstddef>

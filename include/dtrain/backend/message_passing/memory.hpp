@@ -1,6 +1,8 @@
 #pragma once
 /// @file
-/// Page-aligned memory for collectives over messages, those of SharedMemory and Hierarchical too: allocations, scratch.
+/// Page-aligned memory for host collectives. Scratch: a channel's working memory, which message_passing's Channel,
+/// SharedMemory's all_reduce and Hierarchical own; allocate_zeroed(): the memory that Communicator allocates for a
+/// rank.
 
 #include <cerrno>
 #include <cstddef>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// OperationContext: the endpoint, scratch memory and operation that an algorithm uses; SelectedAllReduce: the
-/// algorithm that a topology selects for all_reduce. Channels make one for each operation.
+/// OperationContext: the endpoint, scratch memory and operation of one call, which Channel and SharedMemory's
+/// all_reduce give to an algorithm; Tuning: its thresholds and chunk sizes; SelectedAllReduce: a topology's algorithm
+/// for all_reduce.
 
 #include <cstddef>
 #include <string>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Requests: the pending MPI requests of this process, tested together; CallMonitor: whether a thread is inside a call
-/// to MPI. ProgressLoop owns them, Endpoint starts them.
+/// Requests: the pending MPI requests of this process, tested together, which Endpoint starts; CallMonitor: whether a
+/// thread is inside a call to MPI; HangDetector: whether that call does not return. ProgressLoop owns them.
 
 #include <atomic>
 #include <chrono>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Watchdog: a communicator's thread, which detects failures of running operations and then aborts the communicator;
+/// Watchdog: a thread, owned by Communicator, which detects failures of running operations and then aborts the channel;
 /// end of a channel: ncclCommFinalize and ncclCommDestroy if its work is complete, ncclCommAbort otherwise.
 
 #include <unistd.h>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// AllReduceAlgorithm, and AlgorithmTable: the cheapest algorithm for each length by alpha and beta, from cost
-/// functions. algorithm_selection.hpp fills it and reads it for each all_reduce.
+/// functions. A Channel has one (ChannelAlgorithms); algorithm_selection.hpp fills it and reads it for each all_reduce.
 
 #include <algorithm>
 #include <array>

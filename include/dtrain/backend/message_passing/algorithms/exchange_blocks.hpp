@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Exchange and reduction of blocks of any lengths, between all ranks or with a root, for algorithm_selection.hpp.
+/// Exchange and reduction of blocks of any lengths, between all ranks or with a root, over messages.
+/// algorithm_selection.hpp calls them.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Stages of recursive halving and doubling, for any number of ranks, by which halving_doubling.hpp exchanges.
+/// Stages of recursive halving and doubling, for any number of ranks: halving_doubling.hpp exchanges by them,
+/// algorithm_table.hpp computes the time of an all_reduce from them.
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Synchronous parameter server of topology::ParameterServer: the first ranks reduce one shard of the buffer each.
+/// Synchronous parameter server over messages: the first ranks reduce one shard of the buffer each.
+/// topology::ParameterServer selects it for all_reduce.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// All-reduce of topology::Tree: reduction up a binary tree, broadcast down the tree, in a pipeline of chunks.
+/// All-reduce over messages by reduction up a binary tree and broadcast down the tree, in a pipeline of chunks.
+/// topology::Tree selects it.
 
 #include <algorithm>
 #include <array>

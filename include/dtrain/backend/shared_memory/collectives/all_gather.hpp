@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// All-gather, broadcast and barrier in shared memory: through slots, in place, or copied in chunks; they copy bytes of
-/// any element type. Communicator enqueues them.
+/// All-gather, read_blocks, broadcast and barrier in shared memory: through slots, in place, or copied in chunks; they
+/// copy bytes of any element type. Communicator enqueues them.
 
 #include <cstddef>
 
