@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// IntrusiveList: a doubly linked list whose elements hold the links and unlink themselves. The Scheduler, the Poller
-/// and the events of an EventLoop keep waiting coroutines in it.
+/// IntrusiveList: a doubly linked list; its elements, ListNodes, hold the links and unlink themselves. Scheduler,
+/// Poller and events.hpp keep waiting coroutines in it, TaskRunner the coroutines that users have started.
 
 #include "dtrain/core/version.hpp"
 

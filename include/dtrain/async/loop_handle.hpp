@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// LoopHandle: starts coroutines on another thread's EventLoop; BackgroundTask: the owner of one, which cancels it when
-/// destroyed; LoopThread: an EventLoop and the thread that runs it. Store sends its requests by a LoopHandle,
-/// TaskRunner starts users' coroutines. ControlPlane and FormationClient own a LoopThread.
+/// LoopHandle: starts coroutines on another thread's EventLoop, for Store and TaskRunner; BackgroundTask: the owner of
+/// such a coroutine, which ProcessGroup::spawn() returns and whose destruction cancels the coroutine; LoopThread: an
+/// EventLoop and the thread that runs it. ControlPlane and FormationClient own a LoopThread.
 
 #include <atomic>
 #include <condition_variable>

@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it; Outcome: the stored value
-/// or exception of one. All coroutines of net/, rendezvous/ and launch/ return one. TaskHandle: the owner of a task
-/// that an EventLoop runs. EventLoop::spawn() returns it.
+/// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it; all coroutines of net/,
+/// rendezvous/ and launch/ return a Task. Outcome: a task's stored value or exception, for when_all() and LoopHandle.
+/// TaskHandle: the owner of a task that an EventLoop runs; EventLoop::spawn() returns it.
 
 #include <coroutine>
 #include <exception>

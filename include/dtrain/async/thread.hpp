@@ -2,7 +2,7 @@
 /// @file
 /// async::start_thread(): starts a thread with all signals blocked (BlockedSignals) and an error that names it;
 /// JoiningThread is a std::thread that its destructor joins; WorkerThread runs one blocking work function at a time.
-/// LoopThread, backends, streams and checkpoints start their threads by it.
+/// LoopThread, backends, streams and checkpoints start their threads by them.
 
 #include <pthread.h>
 #include <signal.h>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Waiter: a suspended coroutine of an EventLoop, linked into one list and into the timers; TimerHeap: the timers, in a
-/// binary heap; insertion and removal in logarithmic time. The loop's Scheduler owns it.
+/// Waiter: base of an EventLoop's awaiters, a suspended coroutine in one list and in the timers; WakeReason: why a
+/// coroutine was resumed; TimerHeap: the timers of the loop's Scheduler, in a binary heap; insertion and removal in
+/// logarithmic time.
 
 #include <coroutine>
 #include <cstddef>

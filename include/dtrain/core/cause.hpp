@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Cause: the first cause of a job's failure, the same on every rank; JobFailed and PeerLost: the exceptions that carry
-/// it; the exit codes of a job's processes. The store sends it to every rank.
+/// Cause: the first cause of a job's failure, which the store sends to every rank; JobFailed and PeerLost: the
+/// exceptions that carry it, which groups and backends throw; the exit codes of a job's processes, for run() and the
+/// launchers.
 
 #include <cstdint>
 #include <string>

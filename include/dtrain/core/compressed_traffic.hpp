@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Counters of compressed traffic: bytes saved on the network, and the time it takes. HookWork (ddp/) and
-/// topology/wire.hpp count in them, so they are in core/.
+/// CompressedTraffic, TrafficCounter: bytes that compression saves on the network, and the time that it takes. HookWork
+/// (ddp/) and topology/wire.hpp count in them, so they are in core/; ReducerStatistics has the sums.
 
 #include <atomic>
 #include <chrono>

@@ -1,9 +1,8 @@
 #pragma once
 /// @file
-/// dtrain::Error: the exception of dtrain, with action, reason, remedy and source location (SourceLocation);
-/// limit_hint(): the limit of this process (ulimit) that may have caused an error. Every folder but kernels/ throws
-/// it. exception_text(): message of the exception that is being handled. run_rank(), Reducer, LoopHandle, PerNode call
-/// it.
+/// dtrain::Error: the exception that every folder but kernels/ throws, with action, reason, remedy and SourceLocation;
+/// limit_hint(): the limit of this process (ulimit) that may have caused an error; exception_text(): message of the
+/// exception that is being handled, for run_rank(), Reducer, LoopHandle and PerNode.
 
 #include <optional>
 #include <string>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// FailureLatch: a rank's copy of the job's first cause; StoreClient sets it, which wakes all waiting threads.
+/// FailureLatch: a rank's copy of the job's first cause; StoreClient sets it, which ends the waits of groups, backends
+/// and ddp/.
 
 #include <atomic>
 #include <condition_variable>

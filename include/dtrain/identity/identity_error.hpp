@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Identity errors, which every parser here throws: invalid, contradictory or incomplete variables of a process.
+/// IdentityError: invalid, contradictory or incomplete variables of a process, which every parser of identity/ throws
+/// by throw_identity_error(); IdentityErrc: its codes.
 
 #include <cstddef>
 #include <cstdint>

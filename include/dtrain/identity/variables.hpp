@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Environment variables for identity sources: a snapshot of the real environment, and typed, strict reads of a map.
+/// Environment: a snapshot of the process's environment variables; Variables: typed, strict reads of an Environment.
+/// The sources of identity/, the launchers and the backends read their variables by it.
 
 #include <unistd.h>
 

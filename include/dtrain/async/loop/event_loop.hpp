@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// async::EventLoop: runs coroutines in one thread; its awaiters of timers and descriptors, and the functions that
-/// other threads post to it (PostQueue). A rank's control thread and the launcher each run one.
+/// other threads post to it (PostQueue). LoopThread, which is a rank's control thread, and NodeLauncher each run one.
 
 #include <pthread.h>
 #include <sys/eventfd.h>

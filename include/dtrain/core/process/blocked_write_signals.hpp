@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// BlockedWriteSignals: a scope of log() and file writers in which a failed write is an error and not a signal.
+/// BlockedWriteSignals: a scope in which a failed write is an error and not a signal, for log(), AtomicFile,
+/// SharedMemory and Gloo.
 
 #include <pthread.h>
 #include <signal.h>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Control groups (cgroups) of this process, in versions 1 and 2 of the kernel's interface, and what they leave to it:
-/// cores (cpu_quota) and memory (available_memory). Progress, Supervisor and SharedMemory ask it.
+/// Control groups (cgroups) of this process, in versions 1 and 2 of the kernel's interface, and the share that they
+/// leave to it: cores (cpu_quota()), for progress.hpp, and memory (available_memory_bytes()), for SharedMemory and
+/// bucket_rebuild.hpp. MemoryKills reads a group's counters.
 
 #include <cstdint>
 #include <optional>

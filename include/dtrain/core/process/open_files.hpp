@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The limit of open files of this process, which StoreServer raises.
+/// The limit of open files of this process, which StoreServer raises; spawn() starts workers with the former limit.
 
 #include <dirent.h>
 #include <sys/resource.h>

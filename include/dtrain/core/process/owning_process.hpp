@@ -1,6 +1,8 @@
 #pragma once
 /// @file
-/// OwningProcess: detects a forked process, in which the copy of a channel or wrapper must not be used as the rank's.
+/// OwningProcess: detects a forked process, where the copy of a channel, segment or LoopHandle must not act for the
+/// rank; ProcessOwned: a unique_ptr that destroys its object only in the process that made it, for communicators and
+/// DistributedDataParallel.
 
 #include <pthread.h>
 #include <sys/types.h>

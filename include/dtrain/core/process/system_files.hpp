@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// System files (/proc, /sys, /etc), below a root folder that a test can choose: bindings and reports read by it.
-/// read_small_file: the first bytes of one such file.
+/// SystemFiles: reader of /proc, /sys and /etc, below a root folder that a test can choose, for core_binding.hpp,
+/// network_report.hpp and process_tree.hpp of the launcher; read_small_file(): the first bytes of one such file, for
+/// control_groups.hpp and host_identity.hpp.
 
 #include <dirent.h>
 #include <fcntl.h>

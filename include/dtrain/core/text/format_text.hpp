@@ -1,9 +1,8 @@
 #pragma once
 /// @file
-/// format_text(): a text with values in it; duration_text(): a duration as text; throw_error(), throw_errno(): an Error
-/// with such a sentence. Every folder but kernels/ makes its error sentences by it. number_text(): floating-point
-/// numbers as text, the same in every locale. Lists in texts of variables and flags: next_entry() takes one entry,
-/// has_entry() finds one, joined() makes a list.
+/// format_text(): a text with values in it; throw_error(), throw_errno(): an Error with such a text, by which every
+/// folder but kernels/ throws; duration_text(), number_text(): durations and floating-point numbers, the same in every
+/// locale; next_entry(), has_entry(), joined(): lists in texts of variables and flags.
 
 #include <algorithm>
 #include <cerrno>

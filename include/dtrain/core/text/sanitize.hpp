@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// sanitize(): escapes what a terminal would interpret, in other processes' text within errors and logs.
+/// sanitize(), in_quotes(): escape what a terminal would interpret, in other processes' text within errors and logs.
+/// Variables, Store, checkpoints and Serializer call them.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// bfloat16: the upper half of a float, for a program's gradients: no arithmetic, exact conversions.
+/// bfloat16: the upper half of a float, without arithmetic; the conversion from float rounds to nearest even, the
+/// conversion to float is exact. Programs store gradients in it; hooks::Cast takes it as its 16-bit type.
 
 #include <bit>
 #include <cstdint>

@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// BufferView: non-owning view of contiguous elements, the operand of a collective; Device: kind and index of the
-/// device of memory or of a stream; StreamHandle: the type of a stream's device and native handle, for Ready and other
-/// interfaces without templates. Collectives take them.
+/// BufferView, ConstBufferView: non-owning views of contiguous elements, the operands of collectives; Device: kind and
+/// index of the device of memory or of a stream; StreamHandle: a stream's device and native handle, for Ready and other
+/// interfaces without templates.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// DType: the element types of gradients and collectives. Views, backends and kernels name their elements by it.
+/// DType: the element types of gradients and collectives, by which views, backends and kernels name their elements;
+/// dtype_of: the DType of a C++ type, which a program specialises for another library's types.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// float16: IEEE 754's 16-bit float, for storing gradients: no arithmetic, exact conversions; SmallFloat: the template
-/// of it and of the 8-bit floats. Programs store gradients in it.
+/// float16: IEEE 754's 16-bit float, without arithmetic, in which programs store gradients; hooks::Cast takes it as its
+/// 16-bit type. SmallFloat: the template of float16 and of the 8-bit floats: the conversion from float rounds to
+/// nearest even, the conversion to float is exact.
 
 #include <bit>
 #include <cstdint>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// float8_e4m3 and float8_e5m2 of the Open Compute Project, for a program's gradients: no arithmetic, exact
-/// conversions.
+/// float8_e4m3 and float8_e5m2 of the Open Compute Project, without arithmetic; the conversion from float rounds to
+/// nearest even, the conversion to float is exact. A program moves such elements by broadcast, all_gather, send and
+/// recv; no backend reduces them.
 
 #include <cstdint>
 #include <type_traits>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Source [torch] (process_sources.hpp): RANK, WORLD_SIZE of torchrun, DeepSpeed, Azure ML, Kubeflow, Ray or scripts.
+/// Source [torch], which process_sources.hpp lists: RANK, WORLD_SIZE of torchrun, DeepSpeed, Azure ML, Kubeflow, Ray or
+/// scripts.
 
 #include <string>
 

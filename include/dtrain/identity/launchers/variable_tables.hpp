@@ -1,9 +1,8 @@
 #pragma once
 /// @file
-/// Sources of launchers that state each process's ranks in named variables, a row of names for each launcher; sources
-/// [openmpi]: Open MPI's mpirun, [pmi]: MPICH's, Intel MPI's and PALS' mpiexec, [slurm]: a task of a step that srun
-/// started, and [single]: rank 0 of 1, if no other source is present. process_sources.hpp lists them. Master address:
-/// host and port of the store, stated or derived from the variables of these launchers.
+/// Sources of launchers that state each process's ranks in named variables, which process_sources.hpp lists: [openmpi],
+/// [pmi] (MPICH, Intel MPI, PALS), [slurm] (a task of srun), [dtrain], [horovod] and others, and [single], rank 0 of 1
+/// if no other is present; complete_identity() adds the store's address (master), stated or derived.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Sums, averages and products of f32 and f64. Instruction sets compile them into kernels.
+/// FloatArithmetic: sums, averages and products of f32 and f64. avx2.hpp and baseline.hpp compile it into kernels.
 
 #include <cstddef>
 #include <cstdint>
