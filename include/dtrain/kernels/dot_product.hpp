@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Dot product of floats in host memory, in an order that depends on the count alone, for hooks.
+/// Dot product of floats in host memory, in an order that depends on the count alone, for hooks::Adasum and
+/// low_rank.hpp.
 
 #include <cstddef>
 

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Partial reduction: one rank's step of an algorithm over messages that passes partial results from rank to rank.
+/// PartialReduction: one rank's step of an algorithm that passes partial results from rank to rank in messages. Ring,
+/// tree and the other algorithms of backend/message_passing/ and topology/hierarchical/ make one.
 
 #include <cstddef>
 #include <span>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Sum of squares of floats in host memory, with equal bits on every processor, for gradient norms and optimizers.
+/// Sum of squares of floats in host memory, with equal bits on every processor, for gradient norms, optimizers and
+/// hooks; is_finite(), also under -ffast-math, for hooks and gradient norms.
 
 #include <array>
 #include <cstddef>

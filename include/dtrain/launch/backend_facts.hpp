@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// BackendFacts: what a launcher knows of a policy's backend before it starts workers. run() makes it of the policy.
+/// BackendFacts: what a launcher knows of a policy's backend before it starts workers. run() makes one from the policy;
+/// PerNode counts devices and checks the launcher's options by it.
 
 #include <string_view>
 

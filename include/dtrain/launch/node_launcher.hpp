@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Node launcher: the attempts of one node's workers, restarts, and the exit code. Attempt: workers from their start to
-/// the end of their output. PerNode runs it.
+/// NodeLauncher: the attempts of one node's workers, restarts, and the exit code; PerNode runs one. Attempt: workers
+/// from their start to the end of their output.
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// net::Connection: a connected, non-blocking TCP socket on an EventLoop; connect(): one attempt to one address, and
-/// attempts with back-off until a deadline. Sessions, their handshakes and StoreConnector call it.
+/// net::Connection: a connected, non-blocking TCP socket on an EventLoop, which Session owns, and which FrameReader and
+/// FrameWriter read and write; connect(): one attempt to one address; connect_with_backoff(): attempts until a
+/// deadline, by which StoreConnector and FormationClient connect.
 
 #include <netinet/tcp.h>
 #include <sys/socket.h>

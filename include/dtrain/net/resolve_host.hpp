@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// resolve(): host names to addresses, for clients and listeners of a store, with a deadline (getaddrinfo has none).
+/// resolve(): host names to addresses, with a deadline (getaddrinfo has none), for connection.hpp and the listeners of
+/// a store (listen.hpp); Backoff: delays between attempts, for them and StoreConnector.
 
 #include <netdb.h>
 

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end; f16 conversion by
-/// integer operations, and by the processor's instructions (F16C). Instruction sets compile them into kernels.
+/// HalfArithmetic: sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end, for
+/// avx2.hpp and baseline.hpp. Bf16Words, F16Words: conversion by integer operations; F16Native: conversion by the
+/// processor's instructions (F16C). conversion.hpp and sum_of_squares.hpp convert by them, too.
 
 #include <cstddef>
 #include <cstdint>

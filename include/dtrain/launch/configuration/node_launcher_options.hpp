@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Node-launcher options: what PerNode configures a node's launcher with, from flags and environment.
+/// NodeLauncherOptions: the configuration of a node's NodeLauncher, which PerNode makes from flags and environment.
 
 #include <chrono>
 #include <cstdint>

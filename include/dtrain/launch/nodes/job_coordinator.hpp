@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Job coordinator: ranks, attempts, failures and result of a job, agreed between the launchers of its nodes; rank
-/// rendezvous: the job in the store that the ranks of each attempt join. NodeLauncher owns it.
+/// JobCoordinator: ranks, attempts, failures and result of a job, agreed between the launchers of its nodes;
+/// NodeLauncher owns one. RankRendezvous: the job in the store that the ranks of each attempt join.
 
 #include <chrono>
 #include <csignal>

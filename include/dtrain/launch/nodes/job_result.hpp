@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Job result: exit code, report and restart decision, from the ends of an attempt on all nodes; failure analysis: the
-/// first failed worker, from the ends of all. Pure. JobCoordinator on node 0 decides it.
+/// JobResult: exit code, report and restart decision, from the ends of an attempt on all nodes; failure analysis: the
+/// first failed worker, from the ends of all. Pure. JobCoordinator on node 0 makes the result by decide_result().
 
 #include <algorithm>
 #include <csignal>

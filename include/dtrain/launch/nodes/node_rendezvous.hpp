@@ -1,8 +1,8 @@
 #pragma once
 /// @file
-/// Rendezvous of the launchers of all nodes, from joining to leaving, and the sentences about a launcher that is lost
-/// or does not join; launcher records: keys and values that JobCoordinator and NodeRendezvous of each node write to
-/// node 0's store. JobCoordinator owns it.
+/// NodeRendezvous: joining and leaving of the launchers of all nodes, and the sentences about a launcher that is lost
+/// or does not join; launcher records (LauncherKeys, FailureRecord, NodeTable): keys and values that the launchers
+/// write to node 0's store. JobCoordinator owns a NodeRendezvous.
 
 #include <algorithm>
 #include <chrono>

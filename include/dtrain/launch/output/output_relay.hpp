@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Output relay: passes one stream of one worker to the launcher's console, line by line, and to its file in --log-dir;
-/// line fold: one line for a message of dtrain that several ranks print. Workers has two for each worker.
+/// OutputRelay: passes one stream of one worker to the launcher's console, line by line, and to the worker's file in
+/// --log-dir (LogFile); Workers has two for each worker. LineFold, FoldedConsole: one line for a message of dtrain that
+/// several ranks print; each Attempt has a FoldedConsole.
 
 #include <fcntl.h>
 #include <sys/stat.h>

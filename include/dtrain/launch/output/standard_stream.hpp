@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Standard streams of Console and TerminalOutput: whether they can be waited for, are ready, or are lost.
+/// Standard streams of Console and OutputRelay: whether they can be waited for, are ready, or are lost; stream_name():
+/// a stream with its file, for sentences of run_rank() and PerNode.
 
 #include <poll.h>
 #include <sys/stat.h>

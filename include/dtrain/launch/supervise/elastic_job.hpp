@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// ElasticJob: the parts of a launcher with which an elastic job runs. NodeLauncher fills it.
+/// ElasticJob: the parts of a launcher with which an elastic job runs. NodeLauncher fills it for run_elastic_job().
 
 #include <sys/types.h>
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Elastic supervisor: watches the workers of an elastic job, and starts another worker in the place of each that
-/// fails. NodeLauncher runs it for --min-ranks.
+/// ElasticSupervisor: watches the workers of an elastic job, and starts another worker in the place of each that fails.
+/// NodeLauncher calls run_elastic_job() for --min-ranks, which makes the supervisor and the job's FormationServer.
 
 #include <algorithm>
 #include <chrono>

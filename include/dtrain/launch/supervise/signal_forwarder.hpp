@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Signal forwarder: sends the launcher's signals to the workers of the current attempt. They are read from a signalfd
-/// in the launcher's thread, whichever thread the system picks for them. NodeLauncher owns both.
+/// SignalForwarder: sends the launcher's signals to the workers of the current attempt; SignalReader: reads these
+/// signals from a signalfd in the launcher's thread, whichever thread the system picks for them. NodeLauncher owns
+/// both.
 
 #include <pthread.h>
 #include <sched.h>

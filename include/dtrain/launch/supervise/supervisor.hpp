@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Supervisor: watches the workers of one attempt from their start to the end of the last worker; MemoryKills: whether
-/// the kernel killed a worker because the control group had no memory left. NodeLauncher runs one for each attempt.
+/// Supervisor: watches the workers of one attempt from their start to the end of the last worker; NodeLauncher runs one
+/// for each attempt. MemoryKills: whether the kernel killed a worker because the control group had no memory left.
 
 #include <algorithm>
 #include <chrono>

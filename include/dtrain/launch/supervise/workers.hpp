@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Worker processes of one launcher: signals to them, reaping, output, and how long each has been stopped (SIGSTOP,
-/// SIGTSTP). NodeLauncher owns it. Stdin forwarder: passes lines typed on the launcher's terminal to one worker.
+/// Workers: the worker processes of one attempt: signals to them, reaping, output; StoppedWorkers: how long each has
+/// been stopped (SIGSTOP, SIGTSTP), for Supervisor; StdinForwarder: passes lines typed on the launcher's terminal to
+/// one worker. Attempt (node_launcher.hpp) owns a Workers.
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Client's half of the handshake with a StoreServer. StoreConnector and FormationClient call it.
+/// handshake(): the client's half of the handshake with a StoreServer, at a StoreAddress. StoreConnector,
+/// FormationClient and listen.hpp call it.
 
 #include <cstdint>
 #include <optional>
