@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// FormationOptions and FormationSink: sizes and waiting times of an elastic job, which the launcher sets, and the
-/// interface by which a formation opens attempts and sends messages. FormationState uses both.
+/// FormationOptions: sizes and waiting times of an elastic job, which run_elastic_job() sets; FormationSink: the
+/// interface by which FormationState opens attempts and sends messages. FormationServer implements it.
 
 #include <chrono>
 #include <cstdint>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Formation workers of a FormationState: the elastic job's known workers, connections and last ranks. No I/O.
+/// FormationWorkers: the elastic job's known workers, connections and last ranks; NewcomerBars: hosts whose new workers
+/// have to wait. No I/O. FormationState owns both.
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// TrainingProgress: how far a worker's state has come in the training, ordered so that the greatest is the state to go
-/// on from; Assignment: a worker's rank in an attempt. Worker and store send them to each other.
+/// on from; WorkerProgress: an ElasticWorker's present progress; Assignment: a worker's rank in an attempt.
+/// FormationClient and FormationServer send progress and assignments to each other.
 
 #include <compare>
 #include <cstdint>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Membership: a rank's numbers in its job (rank, local rank, node rank, sizes), and their computation; job settings:
-/// text that must be equal on all ranks, and its first difference. Pure. JobState computes them, every group has one.
+/// Membership: a rank's numbers in its job (rank, local rank, node rank, sizes), which JobState computes and every
+/// group has; RankInfo: a rank's description of itself when it joins; JobSettings: text that must be equal on all
+/// ranks, and its first difference. Pure.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// RankSet: compact set of ranks, as ascending ranges of equal steps; and texts of ranks for error sentences. Barriers
-/// and messages send it, error sentences print it.
+/// RankSet: compact set of ranks, as ascending ranges of equal steps, by which barriers and messages name their ranks;
+/// rank_list(), rank_ranges(): texts of ranks for error sentences of the store, the launcher and SharedMemory.
 
 #include <algorithm>
 #include <cstddef>

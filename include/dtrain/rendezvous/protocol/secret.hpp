@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Secret: the key that the ranks of a job share; Transcript: the frames of one handshake, over which both sides prove
-/// that they know it. StoreServer and client_handshake.hpp call it.
+/// that they know the Secret. StoreServer and client_handshake.hpp make and check the proofs.
 
 #include <algorithm>
 #include <array>

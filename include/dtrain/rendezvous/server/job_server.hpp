@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Job server: the sessions of a job's ranks, their liveness, the detection of lost ones, and the join timeout, which
-/// names the missing ones. StoreServer owns one for each job.
+/// JobServer: the sessions of a job's ranks, their liveness, the detection of lost ones, and the join timeout, which
+/// names the missing ones; StoreServer owns one for each job. ServedSession, watch_liveness(): sessions and liveness
+/// for JobServer and FormationServer.
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,8 @@
 #pragma once
 /// @file
-/// StoreServer of rank 0 or a launcher: accepts connections, performs the handshake and passes each one to its job.
+/// StoreServer of rank 0 (ControlPlane) or a launcher (NodeRendezvous): accepts connections, performs the handshake and
+/// passes each one to its job; WorkerConnections: the interface by which FormationServer gets the connections of an
+/// elastic job's workers.
 
 #include <algorithm>
 #include <array>

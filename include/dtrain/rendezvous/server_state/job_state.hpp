@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Job state: state machine of joining, first cause and leaving, without sockets and clocks; the join check
-/// distinguishes the processes of this job from those of another job. JobServer owns it, with the options of the job.
+/// JobState: state machine of joining, first cause and leaving, without sockets and clocks; JoinCheck: distinguishes
+/// the processes of this job from those of another job. JobServer owns a JobState; StoreServer is made with
+/// ServerOptions, and a job with StoreJobOptions.
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Table of ranks: joining, joined, left, lost. No I/O. JobState owns it.
+/// RankTable: which ranks of a job are joining, joined, left or lost. No I/O. JobState owns it.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// RequestHandler: pure state machine that serves the requests of a job's ranks: requests in, responses out by a
-/// JobSink. JobState owns it.
+/// JobSink, which JobServer implements. JobState owns the RequestHandler.
 
 #include <algorithm>
 #include <cstdint>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// rendezvous::Session of StoreClient or JobServer: one side of a connection, from the handshake to its end.
+/// rendezvous::Session: one side of a connection, from the handshake to its end, which StoreClient, JobServer or
+/// FormationClient owns; SessionHandler: the callbacks of this owner; send_heartbeats(): heartbeats of a client.
 
 #include <algorithm>
 #include <chrono>

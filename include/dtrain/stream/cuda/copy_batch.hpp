@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// CopyBatch: many copies within a device, enqueued together. CudaGradientCopier owns one.
+/// CopyBatch: many copies within a device, enqueued together. CudaGradientCopier and BucketCopies own one.
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/log.hpp"

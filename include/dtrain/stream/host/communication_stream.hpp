@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// CommunicationStream: the host stream for the communication of a group or a DDP instance; HelperThread drains it
-/// while the program computes. The host backends name it as their stream.
+/// CommunicationStream: the host stream for the communication of a group or a DDP instance, which SharedMemory, Gloo
+/// and Mpi name as their stream; HelperThread: drains its queue while the program computes, if Driver starts it.
 
 #include <memory>
 #include <optional>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
 /// Progress of a host stream: whether a helper thread runs it while the program computes. Driver decides by DdpOptions.
+/// available_cores(): cores that the calling thread may use, for Driver and PerNode.
 
 #include <string_view>
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// StreamRef: the reference to a host queue that models Stream; Event and ExternalEvent: a point in a host stream, and
-/// an event that the host completes. Collectives and ddp/ take one.
+/// StreamRef: the reference to a host queue that models Stream, by which collectives and ddp/ enqueue; Event and
+/// ExternalEvent: a point in a host stream, and an event that the host completes.
 
 #include <atomic>
 #include <chrono>

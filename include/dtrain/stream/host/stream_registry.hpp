@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// StreamRegistry of a RankContext: a rank's host streams. A thread that waits long in one stream (in a backend or in
-/// ddp) calls run_unattended(), which starts a thread for each other stream that has work: streams cannot deadlock.
+/// ddp) calls run_unattended(), which starts a thread (OnDemandRunner) for each other stream that has work: streams
+/// cannot deadlock.
 
 #include <algorithm>
 #include <atomic>
