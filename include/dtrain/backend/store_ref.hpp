@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// StoreRef: type-erased key-value store, by which backends open channels. GroupState makes one of the job's Store.
+/// StoreRef: type-erased key-value store of a job. Backends open channels by it, model_agreement.hpp compares models,
+/// rank0_task.hpp shares rank 0's result. GroupState makes one of the job's Store.
 
 #include <concepts>
 #include <cstdint>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Bucket plan, by Driver and BucketRebuild: which gradients are reduced together, in which order, at which offsets.
+/// BucketPlan: which gradients are reduced together, in which order, at which offsets; plan_buckets() makes one from
+/// their sizes and BucketCaps. Driver, BucketRebuild and MeasuredPlan call it.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// DriverAccess: the part of a DistributedDataParallel that optimizers, planners and libtorch.hpp use.
+/// DriverAccess: a wrapper's Driver, for the parts of the library that use its reducer: ShardedOptimizer, plan_state(),
+/// and the wrapper of libtorch.hpp.
 
 #include <string>
 

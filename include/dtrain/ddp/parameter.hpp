@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Parameter: a name, the memory of its value and the memory of its gradient; PresentValue: where the value is, in
-/// models whose values move. A model's parameters() returns them.
+/// Parameter: a name, the memory of its value and the memory of its gradient; a model's parameters() returns them.
+/// PresentValue: where a value is now, in models whose values move; ShardedParameters and hooks::LocalSgd read it.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Model agreement in Driver and load_checkpoint(): all ranks compare their models, and all fail alike if two differ.
+/// Model agreement: all ranks compare their models, and all fail alike if two differ. Driver calls it for the wrapped
+/// model and its optimizer, load_checkpoint() for the tensors.
 
 #include <string>
 

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Model signature: names, shapes, types and options that must be the same on all ranks, and the first difference
-/// between two ranks' models, as a sentence. Driver makes one, model_agreement.hpp compares it.
+/// ModelSignature: names, shapes, types and options that must be the same on all ranks, and the first difference of two
+/// ranks, as a sentence; ParameterSignature: one tensor there, or in a checkpoint's list. Driver makes a signature,
+/// model_agreement.hpp compares it.
 
 #include <algorithm>
 #include <array>

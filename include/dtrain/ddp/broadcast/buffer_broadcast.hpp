@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// BucketReduction's broadcast of rank 0's buffers, in one collective at the end of each step that does not skip it.
+/// BufferBroadcast: rank 0's buffers for every rank, in one collective at the end of each step that does not skip it.
+/// BucketReduction owns one.
 
 #include <cstddef>
 #include <optional>

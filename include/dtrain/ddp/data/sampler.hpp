@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// DistributedSampler: the samples of a data set that this rank processes, in batches (SampleBatches); the shuffle is
-/// the same with every compiler and standard library. Programs loop over it.
+/// DistributedSampler: the samples of a data set that this rank processes, in batches (SampleBatches), or in weighted
+/// shares for a changing number of ranks (SampleShares); the shuffle is the same with every compiler and standard
+/// library. Programs loop over it.
 
 #include <algorithm>
 #include <concepts>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// hooks::Adasum: a program's hook that adds orthogonal gradients, averages parallel ones, and interpolates others.
+/// hooks::Adasum: adds orthogonal gradients, averages parallel ones, and interpolates others. A program gives it to the
+/// wrapper.
 
 #include <algorithm>
 #include <bit>

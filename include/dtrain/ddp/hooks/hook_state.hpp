@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// State of hooks beyond a step. Residuals: the part of each gradient that a rank has not sent yet, for error feedback;
-/// HookRanks: the number of ranks that a hook's steps reduce over, which the group of its state() must have.
+/// State of hooks beyond a step. Residuals: what a rank has not sent of each gradient yet; hooks::Cast and TopK own
+/// them. HookRanks: the number of ranks in a hook's steps, which its state() must have; Cast, TopK, PowerSgd and
+/// LocalSgd own one.
 
 #include <cstddef>
 #include <span>

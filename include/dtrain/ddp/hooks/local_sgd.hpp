@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// hooks::LocalSgd: a program's hook for steps without communication, with averaged weights every few steps.
+/// hooks::LocalSgd: steps without communication, and averaged weights every few steps. A program gives it to the
+/// wrapper.
 
 #include <algorithm>
 #include <cstddef>

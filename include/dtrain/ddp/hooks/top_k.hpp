@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// hooks::TopK: a program's hook that sends the largest elements of each gradient; LargestElements selects them.
+/// hooks::TopK: sends the largest elements of each gradient, which LargestElements selects. A program gives it to the
+/// wrapper.
 
 #include <cstddef>
 #include <cstdint>

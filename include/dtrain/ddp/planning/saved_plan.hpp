@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// SavedPlan: MeasuredPlan's buckets as numbers of a checkpoint, and the conditions under which they are used again.
+/// SavedPlan: the buckets and the variant that MeasuredPlan chose (PlanSettings), as numbers of a checkpoint, and the
+/// conditions under which MeasuredPlan uses them again.
 
 #include <algorithm>
 #include <cstddef>

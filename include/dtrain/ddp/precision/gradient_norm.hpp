@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Global L2 norm of reduced gradients, if StepOptions ask for it: measured in each bucket's collective or after it.
+/// GradientNorm: global L2 norm of reduced gradients, if a step's StepOptions ask for it; clip_gradients() scales the
+/// gradients to a norm. Programs call these. BucketNorms: the buckets' sums of squares; BucketReduction owns it.
 
 #include <cstddef>
 #include <optional>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// ReducerStatistics: counts and times of a reducer's steps, as a struct and as a line; SlowestRank: the rank with the
-/// longest forward and backward passes, for which the other ranks wait. The wrapper's statistics() returns it.
+/// longest forward and backward passes, for which others wait. The wrapper's statistics() and slowest_rank() return
+/// them.
 
 #include <chrono>
 #include <cstddef>

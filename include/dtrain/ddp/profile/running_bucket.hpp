@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Running bucket: the step and bucket that BucketReduction communicates now, for error sentences.
+/// RunningBucket: the step and bucket that BucketReduction communicates now. StepMeter sets it; the error sentences of
+/// Driver's channel have it.
 
 #include <atomic>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Gradient accumulation under no_sync(): backward passes add to this rank's gradients and reduce nothing. Driver owns
-/// it; a Step of the wrapper runs it.
+/// NoSync: the scope in which a program's steps reduce nothing, from no_sync(). Accumulation: target of these steps,
+/// which checks each ready gradient and reduces none; Driver owns it.
 
 #include <memory>
 #include <optional>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// ModelFunctions: tensors and callbacks of a model, of the same type for every model. Driver gets it from the wrapper.
+/// ModelFunctions: tensors and callbacks of a model, of the same type for every model. The wrapper makes it by
+/// model_functions() and gives it to Driver.
 
 #include <cstddef>
 #include <functional>

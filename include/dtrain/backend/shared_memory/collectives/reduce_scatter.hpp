@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Communicator's reduce-scatter: through slots, in place, or copied in chunks, with the bits of an all-reduce.
+/// Reduce-scatter in shared memory: through slots, in place, or copied in chunks, with the bits of an all-reduce.
+/// Communicator enqueues it.
 
 #include <cstddef>
 #include <span>
