@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Macros: compiler, sanitizer, processor, separate compilation. Outside kernels/ no other file reads the compiler's
-/// own. Every header with definitions includes it.
+/// own macros. Every header with definitions includes it.
 
 // A file that does not exist ends the compilation: all further errors would follow from this one. The single header has
 // these checks before its first #include.

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Element conversion for PartialReduction and MasterWeights: 16-bit floats to f32, integers to i64, and back.
+/// Element conversion for PartialReduction, MasterWeights and ShardedParameters: 16-bit floats to f32, integers to i64,
+/// and back.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Memory copies: one whose speed does not depend on alignment, and one with non-temporal stores, which go past the
-/// caches, for another core to read. Host collectives and ddp/ call them.
+/// copy_bytes(): memory copy whose speed does not depend on alignment, for host collectives and ddp/; stream_bytes():
+/// copy with non-temporal stores, which go past the caches, for another core to read: SharedMemory calls it.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// KernelArguments: parameters of a reduction kernel. Reduction fills them.
+/// KernelArguments: parameters of a reduction kernel. Reduction fills them, the kernels of instruction_sets/ read them.
 
 #include <cstddef>
 #include <cstdint>

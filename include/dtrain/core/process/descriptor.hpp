@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Descriptor: a move-only owner of a file descriptor. net/, launch/ and ddp/ own their files by it. wait_descriptor():
-/// blocking waits for a descriptor, with a deadline. UnixConnection and settings.hpp call it.
+/// Descriptor: a move-only owner of a file descriptor, by which net/, launch/, SharedMemory and ddp/ own files and
+/// sockets; wait_descriptor(): blocking waits for a descriptor, with a deadline, for UnixConnection and settings.hpp.
 
 #include <poll.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// rendezvous::ControlPlane of a RankContext: control thread, session with the store, and the store that a rank hosts.
-/// Control-plane options: identity and settings with which a rank joins its job; RankProcess derives from them.
+/// ControlPlaneOptions: identity and settings with which a rank joins its job; RankProcess derives from it.
 
 #include <chrono>
 #include <cstdint>

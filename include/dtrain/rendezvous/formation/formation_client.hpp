@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Formation client: an ElasticWorker's connection with the store, which outlives its attempts.
+/// FormationClient: an ElasticWorker's connection with the store, which lasts from one attempt of the job to the next.
 
 #include <condition_variable>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Formation server: the connections of an elastic job's workers, their liveness, and the attempts that FormationState
+/// FormationServer: the connections of an elastic job's workers, their liveness, and the attempts that FormationState
 /// opens in the store. run_elastic_job() of the launcher owns it.
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Formation state of a FormationServer: which workers are the next attempt's ranks; without sockets and clocks.
+/// FormationState of a FormationServer: which workers are the next attempt's ranks; without sockets and clocks.
 
 #include <algorithm>
 #include <chrono>

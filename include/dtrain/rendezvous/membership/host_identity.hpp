@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Host identity, which ControlPlane sends: boot id and network namespace, by which ranks decide if they share a host.
+/// Host identity: boot id and network namespace, by which ranks decide if they share a host. ControlPlane sends it for
+/// a rank, NodeRendezvous for a node.
 
 #include <sys/stat.h>
 #include <sys/utsname.h>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Origin: facts (starter process, program) by which a store's JobState distinguishes jobs beside their names. Pure.
+/// Origin: facts about a process (starter, program), which job_identity.hpp finds, and by which a store's JobState
+/// distinguishes jobs beside their names. Pure.
 
 #include <cstdint>
 #include <string>

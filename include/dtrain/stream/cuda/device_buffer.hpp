@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// DeviceBuffer, StreamOrderedBuffer: memory of a CUDA device, for device communicators and CudaGradientCopier.
+/// DeviceBuffer: memory of a CUDA device, which the communicators of Nccl and Staged own; StreamOrderedBuffer: memory
+/// that is allocated and freed in the order of a stream, for CudaGradientCopier.
 
 #include "dtrain/core/config.hpp"
 

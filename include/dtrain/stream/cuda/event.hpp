@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// Event: a point in a CUDA stream. StreamRef records it; ddp/ and Staged wait for it.
+/// Event: a point in a CUDA stream. StreamRef records it; ddp/, Nccl and Staged wait for it.
 
 #include "dtrain/core/config.hpp"
 

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// PinnedBuffer: host memory for device copies, as in Staged; HostRegistration: borrowed memory, pinned for a scope.
+/// PinnedBuffer: pinned host memory that devices reach, for Staged's HostWorker, ExternalEvent and CudaBucketNorms;
+/// HostRegistration: borrowed host memory, pinned for a scope, for Staged's pipeline.
 
 #include <cstddef>
 #include <memory>

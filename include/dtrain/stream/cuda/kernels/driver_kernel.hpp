@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// DriverKernel: a kernel that the CUDA driver loads from PTX text; the text that reads, writes and widens the elements
-/// of an array. The other kernels of this folder launch by it.
+/// of an array. ScaleKernel and SquareSumKernel launch by it.
 
 #include <algorithm>
 #include <cstdint>
