@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// LibTorch: a program's DistributedDataParallel of LibTorch modules, whose gradients it averages over the ranks.
+/// libtorch::DistributedDataParallel: a program's wrapper of its LibTorch modules, which averages gradients over the
+/// ranks; GraphPolicy: whether the parameters that a rank uses differ between steps.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>

@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// run() and init_process_group(): start or join the ranks of a job. A program's main() calls it.
+/// run() and init_process_group(): start or join the ranks of a job. A program's main() calls one of them.
 
 #include <concepts>
 #include <functional>

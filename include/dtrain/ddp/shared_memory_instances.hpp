@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Instantiations for backend::SharedMemory, which separate compilation compiles with the definitions.
+/// Instantiations of Driver, Reducer and GroupState for backend::SharedMemory, which separate compilation compiles with
+/// the definitions. dtrain.hpp includes them.
 
 #include "dtrain/backend/shared_memory.hpp"
 #include "dtrain/backend/store_ref.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Attempt loop: a worker of an elastic job, which calls its function again for each set of ranks; decides what the end
-/// of a call means. Elastic::train() runs it.
+/// ElasticWorker: the attempt loop of an elastic job's worker, which calls the program's function again for each set of
+/// ranks, and decides what the end of a call means. Elastic::train() runs it; AttemptBody: one call of the function.
 
 #include <atomic>
 #include <cstddef>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Gradient binding registry of a RankContext: addresses of parameters whose gradients a Driver has bound.
+/// GradientBindingRegistry of a RankContext: addresses of parameters whose gradients are bound (Driver owns a
+/// GradientBinding), and the memory that ElasticWorker keeps from one attempt to the next.
 
 #include <algorithm>
 #include <functional>

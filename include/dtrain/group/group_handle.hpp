@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// GroupHandle: what wrappers, planners and checkpoints need of a process group, whatever its policy. ddp/ calls it.
+/// GroupHandle: interface of GroupState without its policy's types, for Driver, MeasuredPlan, agreement and failure
+/// reports in ddp/. WrappedModel: facts of a wrapped model that an elastic job reads at a commit.
 
 #include <chrono>
 #include <functional>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// group::GroupState: this rank's channel and stream in one group; GroupStateBase: members, store, options and
-/// counters, whatever the backend; GroupOptions: what a program chooses for all channels. ProcessGroup holds it.
+/// group::GroupState: this rank's channel and stream in one group, which ProcessGroup holds; GroupStateBase: members,
+/// store, options and counters, whatever the backend; GroupOptions: what a program chooses for all channels.
 
 #include <algorithm>
 #include <atomic>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// group::RankBody: a rank of run() or Elastic::train(), which joins its job, runs its body and leaves.
+/// group::run_rank(): a rank joins its job, runs its body (RankBody) and leaves; errors become an exit code. run() and
+/// Elastic::train() call it.
 
 #include <sys/types.h>
 

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Buffers of the wrapper in libtorch.hpp, such as BatchNorm's statistics: bytes or means that all ranks share.
+/// BufferPolicy: whether modules' buffers, such as BatchNorm's statistics, become rank 0's bytes or the ranks' means; a
+/// program gives it to the wrapper in libtorch.hpp, whose forward pass calls synchronize_buffers().
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// Modules: the LibTorch modules that are trained together, and their tensors by name; view_of(): the memory of a
-/// LibTorch tensor as a TensorView. ModuleModel, checkpoint.hpp and stream_order.hpp call it.
+/// Modules: the LibTorch modules that are trained together, and their tensors by name, for the wrapper in libtorch.hpp
+/// and checkpoint.hpp; view_of(): the memory of a LibTorch tensor as a TensorView, for ModuleModel and
+/// stream_order.hpp.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>

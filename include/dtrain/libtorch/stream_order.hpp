@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// Collectives of LibTorch's tensors in the order of LibTorch's current CUDA stream, without a wait of the host;
-/// current_stream(): that stream. buffers.hpp and SyncBatchNorm call it.
+/// buffers.hpp, SyncBatchNorm and libtorch.hpp call them. current_stream(): that stream, for libtorch.hpp and
+/// ModuleModel.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// SyncBatchNorm: batch normalisation with the statistics of all ranks' samples. Programs put it into their modules.
+/// SyncBatchNorm: batch normalisation with the statistics of all ranks' samples, which a program puts into its modules;
+/// convert_sync_batchnorm(): does so for a program, in place of the BatchNorms in containers.
 
 #include <torch/torch.h>
 #include <dtrain/dtrain.hpp>

@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// Training parts: the arguments of checkpoints beside the net, and their tensors in the file. checkpoint.hpp calls it.
+/// Training parts: the arguments of checkpoints beside the net, and their tensors in the file; checkpoint.hpp calls it.
+/// SamplerPosition: a program's place in the samples, one of these arguments.
 
 #include <torch/torch.h>
 

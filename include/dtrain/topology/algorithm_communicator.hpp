@@ -1,8 +1,8 @@
 #pragma once
 /// @file
 /// AlgorithmCommunicator: a communicator that runs the collectives of a topology's algorithm, and all others by the
-/// backend's communicator; the order of the algorithm's operations; AllReduceVariant: a way in which it reduces.
-/// FlatOver and Hierarchical make it.
+/// backend's communicator; AlgorithmBackend opens it, as the Rebind of FlatOver and Hierarchical. AllReduceVariant: a
+/// way in which the algorithm reduces.
 
 #include <atomic>
 #include <chrono>

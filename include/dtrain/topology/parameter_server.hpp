@@ -1,6 +1,7 @@
 #pragma once
 /// @file
-/// topology::ParameterServer, for a Policy: synchronous parameter server; the first ranks reduce one shard each.
+/// topology::ParameterServer: synchronous parameter server; the first ranks reduce one shard each. A program names it
+/// in its Policy.
 
 #include <string_view>
 

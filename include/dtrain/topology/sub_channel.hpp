@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// topology::SubChannel: an algorithm's own channel, whose operations run one step at a time; ParallelRunner: second
-/// thread of an algorithm, to send one chunk while another is reduced. Hierarchical and FlatOver own them.
+/// topology::SubChannel: an algorithm's own channel, whose operations run one step at a time; HierarchicalCollectives
+/// and FlatOver own them. ParallelRunner: Hierarchical's second thread, which sends a chunk while another is reduced.
 
 #include <chrono>
 #include <exception>

@@ -1,6 +1,8 @@
 #pragma once
 /// @file
-/// Types on the wire, in which Hierarchical and FlatOver send f32 elements; and the all-reduce that sends them.
+/// wire::Same, Bf16 and F16: the types in which Hierarchical (any) and FlatOver (16 bits) send f32 elements; a program
+/// gives one to its topology. WireReduction: the all-reduce that sends them; HierarchicalCollectives and FlatOver own
+/// one.
 
 #include <type_traits>
 

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// BlockExchange: the blocks that a rank sends to and receives from each rank, which group/collectives.hpp states and
-/// backends run; BlockPieces: the chunks of a reduction of blocks, with a piece of every block.
+/// backends run; BlockPieces: the chunks of a reduction of blocks, with a piece of every block, in SharedMemory and
+/// Staged.
 
 #include <algorithm>
 #include <cstddef>

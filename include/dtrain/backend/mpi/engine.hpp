@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Engine: MPI in this process: the thread that initialises and finalizes MPI (MpiRuntime), and the loop that drives
-/// messages; EngineRegistry: the one engine of a process. Each channel's BasicTransport holds it.
+/// messages; each channel's BasicTransport shares it. EngineRegistry: the one engine of a process.
 
 #include <atomic>
 #include <chrono>

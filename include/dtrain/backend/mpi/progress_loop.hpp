@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// ProgressLoop: the routines over MPI of this process (RunningRoutine), driven by the threads that wait for them;
-/// CallQueue: calls of other threads to the thread that initialised MPI. Engine owns it, BasicTransport waits in it.
+/// ProgressLoop: the routines over MPI of this process (RunningRoutine), driven by the threads that wait for them.
+/// Engine owns it, BasicTransport waits in it. CallQueue: calls of other threads to the thread that initialised MPI.
 
 #include <sched.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// BasicTransport: the transport of a channel whose messages go over MPI; WaitPace: how a thread that waits for
-/// messages spins, yields and sleeps. The channel of an Mpi communicator owns one.
+/// BasicTransport: the transport of a channel whose messages go over MPI; the channel of an Mpi communicator owns one.
+/// WaitPace: how a thread that waits for messages spins, yields and sleeps.
 
 #include <sched.h>
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// AsyncResult: waiting for a nonblocking NCCL call, which finishes in threads of NCCL's own; CommLock: the lock of one
-/// ncclComm_t, held in every call to NCCL on it. Channel, Watchdog and init.hpp wait by it.
+/// AsyncResult of a nonblocking NCCL call, which finishes in threads of NCCL's own: Channel, Watchdog and init.hpp wait
+/// for it. CommLock: the lock of one ncclComm_t, held in every call to NCCL on it.
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Channel: one rank's end of an NCCL channel, with its operations and their failures; LaunchOrder: one order on a
-/// device for the operations of all its channels, for NCCL before 2.26. Communicator owns one, with its Watchdog.
+/// Channel: one rank's end of an NCCL channel, with its operations and their failures; Communicator owns one, with its
+/// Watchdog. LaunchOrder: one order on a device for the operations of all its channels, for NCCL before 2.26.
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// InflightRing: the operations in flight on streams, and when the first of them began; diagnosis of a timeout: whether
-/// the ranks called different operations. Channel fills it, Watchdog reads it.
+/// InflightRing: the operations in flight on streams, and when the first of them began; Channel fills it, Watchdog
+/// polls it. diagnose_timeout_blocking(): whether ranks called different operations; Channel and Watchdog call it after
+/// a timeout.
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// StagingPipeline: operations on device memory as pipelined chunks in host memory; DeviceCopies: the slots of that
-/// memory, the copy stream, and the events between them. Communicator owns it.
+/// StagingPipeline: operations on device memory as pipelined chunks in host memory; Communicator owns it. DeviceCopies:
+/// the slots of that memory, the copy stream, and the events between them.
 
 #include <algorithm>
 #include <array>

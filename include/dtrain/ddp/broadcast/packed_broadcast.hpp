@@ -1,7 +1,8 @@
 #pragma once
 /// @file
-/// PackedBroadcast: broadcasts of rank 0's tensors, of which small ones share a broadcast; broadcast_values(): gives
-/// every rank the parameter values and buffers of rank 0, once, before training. Driver and load_checkpoint() use them.
+/// PackedBroadcast: broadcasts of rank 0's tensors, of which small ones share a broadcast, for Driver and
+/// load_checkpoint(). broadcast_values(): gives every rank the parameter values and buffers of rank 0, once, before
+/// training; Driver calls it.
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Checkpoints of a whole job: rank 0 reads and writes the file, every rank gets the values; PendingCheckpoint: one
-/// that a thread writes while the training goes on. Programs call it.
+/// save_checkpoint() and load_checkpoint(): checkpoints of a whole job, whose file rank 0 reads and writes, and whose
+/// values every rank gets; PendingCheckpoint: one that a thread writes while the training goes on. Programs call them.
 
 #include <atomic>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// hooks::PowerSgd: reduces two thin factors of each gradient matrix instead of the matrix; PowerSgdBucket: the hook's
-/// work on one bucket, between the all-reduces. A program gives it to the wrapper.
+/// hooks::PowerSgd: reduces two thin factors of each gradient matrix instead of the matrix; a program gives it to the
+/// wrapper. PowerSgdBucket: the hook's work on one bucket, between the all-reduces.
 
 #include <cstddef>
 #include <cstdint>

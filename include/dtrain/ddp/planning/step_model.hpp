@@ -1,7 +1,8 @@
 #pragma once
 /// @file
 /// A model of a training step: when gradients are ready, when their buckets are reduced, and which part of the
-/// reductions is hidden; StepProfile: the times that one rank measured. plan_search.hpp compares plans by it.
+/// reductions is hidden; plan_search.hpp compares plans by it. StepProfile: the times that MeasuredPlan measured on one
+/// rank.
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Bucket rebuild: between steps, plans the buckets again, in the observed ready order or by a planner, and moves
-/// gradients in place (Rearrangement). Reducer asks it before each step.
+/// Bucket rebuild: plans the buckets again after a step, in the observed ready order or by a planner, and moves
+/// gradients in place (Rearrangement). Reducer asks it at the end of finish().
 
 #include <algorithm>
 #include <cstddef>

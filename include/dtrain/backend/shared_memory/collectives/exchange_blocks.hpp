@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// Exchange and reduction of blocks of any lengths in shared memory, in place or staged; a reduction has the bits of an
-/// all-reduce. PublishedBlocks: the lengths of all ranks' blocks. Communicator enqueues them.
+/// all-reduce. Communicator enqueues them. PublishedBlocks: the lengths of all ranks' blocks.
 
 #include <algorithm>
 #include <array>
