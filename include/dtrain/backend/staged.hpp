@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// backend::Staged: a host backend reduces CUDA buffers through pinned host memory; CUDA's hardware queues, asked for
-/// and checked before the device is used. A program names it in its Policy.
+/// backend::Staged: a host backend reduces CUDA buffers through pinned host memory; a program names it in its Policy.
+/// CUDA's hardware queues: asked for, and checked before the device is used.
 
 #include "dtrain/core/config.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Channel of one rank in shared memory: operations in order, barriers, timeouts and failure; CopyPathTuner: measured
-/// choice between cached and non-temporal copies of chunks. Communicator owns one, collectives/ waits in it.
+/// Channel of one rank in shared memory: operations in order, barriers, timeouts and failure; Communicator owns one,
+/// collectives/ waits in it. CopyPathTuner: measured choice between cached and non-temporal copies of chunks.
 
 #include <algorithm>
 #include <array>

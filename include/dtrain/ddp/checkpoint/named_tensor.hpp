@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// NamedTensor: a tensor of a checkpoint, with its name; NamedBytes: bytes of any length; tensor access: how a
-/// checkpoint reads and writes their elements. Programs list them for checkpoints and Elastic::keep().
+/// NamedTensor: a tensor with its name; programs list tensors for checkpoints and Elastic::keep(). NamedBytes: bytes of
+/// any length, for checkpoints. TensorAccess: how a checkpoint reads and writes a tensor's elements.
 
 #include <algorithm>
 #include <chrono>

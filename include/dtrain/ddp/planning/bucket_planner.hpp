@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// BucketPlanner: interface of an object that changes a reducer's bucket plan and variant of all_reduce between its
-/// first steps; plan_state(): its plan as a tensor of a checkpoint. BucketRebuild asks it between steps.
+/// first steps; BucketRebuild asks it. plan_state(): its plan as a tensor of a checkpoint, for a program.
 
 #include <array>
 #include <chrono>

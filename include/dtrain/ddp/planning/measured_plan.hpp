@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// MeasuredPlan: measures the first steps and chooses bucket sizes and the variant of all_reduce; keeps the given plan
-/// if the chosen one is no gain. The wrapper makes it for PlanChoice::measured; BucketRebuild asks it.
+/// if the chosen one is no gain. Driver makes it for PlanChoice::measured(); BucketRebuild asks it.
 
 #include <cstddef>
 

@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// Operation header: an operation's first message to a peer, with its descriptor and a small payload; the barrier,
-/// which consists of headers. Every algorithm of this folder sends it first.
+/// Operation header: an operation's first message to a peer, with its descriptor and a small payload, which every
+/// algorithm of this folder sends; the barrier, which consists of headers.
 
 #include <cstddef>
 #include <cstring>
