@@ -141,6 +141,7 @@ int run_worker(const launch::RankProcess& process, const std::function<int(Elast
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
+#include "dtrain/kernels/digest.hpp"
 #include "dtrain/rendezvous/formation/formation_client.hpp"
 #include "dtrain/rendezvous/membership/host_identity.hpp"
 
@@ -377,11 +378,11 @@ DTRAIN_DEFINED void ElasticWorker::commit() {
 
 /// The digest of what this rank has wrapped: the same on all ranks if those that received the state got all of it.
 DTRAIN_DEFINED std::uint64_t ElasticWorker::weights_digest() const {
-  std::uint64_t hash = digest_start;
+  std::uint64_t hash = kernels::digest_start;
   for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
     if (const auto model = each.lock()) {
       for (const TensorView& tensor : model->list_weights()) {
-        hash = digest_of(tensor, hash);
+        hash = kernels::digest(tensor.data, tensor.bytes(), hash);
       }
     }
   }

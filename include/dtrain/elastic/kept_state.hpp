@@ -15,11 +15,6 @@
 
 namespace DTRAIN_NAMESPACE::elastic {
 
-/// FNV-1a over 8 bytes of the content at a time, continued from `hash`. Blocking: at the speed of memory.
-/// Source: Fowler, Noll, Vo, draft-eastlake-fnv; a word in place of a byte, and its upper half folded into the lower.
-std::uint64_t digest_of(const TensorView& tensor, std::uint64_t hash);
-inline constexpr std::uint64_t digest_start = 0xcbf29ce484222325u;
-
 /// Lists tensors of a library that may give them other memory, with the present addresses. Each call lists the same
 /// names, shapes and types.
 using TensorSource = std::function<std::vector<ddp::NamedTensor>()>;
@@ -47,7 +42,7 @@ class KeptState {
   /// A hash of names, shapes and types, for comparison between workers.
   std::string signature() const;
 
-  /// digest_of() all tensors but the copied ones, which the ranks' forward passes may have written differently.
+  /// A digest of all tensors but the copied ones, which the ranks' forward passes may have written differently.
   std::uint64_t digest() const;
 
   /// The state is whole: the tensors of keep_copy are copied.
@@ -85,37 +80,15 @@ class KeptState {
 #if DTRAIN_DEFINITIONS
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <utility>
 
 #include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/text/sanitize.hpp"
+#include "dtrain/kernels/digest.hpp"
 
 namespace DTRAIN_NAMESPACE::elastic {
-
-namespace detail {
-
-inline std::uint64_t hash_bytes(std::uint64_t hash, const std::byte* bytes, std::size_t count) {
-  constexpr std::uint64_t prime = 0x100000001b3u;
-  for (; count >= sizeof(std::uint64_t); bytes += sizeof(std::uint64_t), count -= sizeof(std::uint64_t)) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, bytes, sizeof(word));
-    hash = (hash ^ word) * prime;
-    hash ^= hash >> 32;
-  }
-  for (; count > 0; ++bytes, --count) {
-    hash = (hash ^ static_cast<std::uint64_t>(*bytes)) * prime;
-  }
-  return hash;
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED std::uint64_t digest_of(const TensorView& tensor, std::uint64_t hash) {
-  return detail::hash_bytes(hash, tensor.data, tensor.bytes());
-}
 
 DTRAIN_DEFINED void KeptState::keep(std::vector<ddp::NamedTensor> tensors, bool copies) {
   static_cast<void>(ddp::tensor_signatures(tensors));
@@ -171,9 +144,9 @@ DTRAIN_DEFINED void KeptState::locate(const Source& source) {
 }
 
 DTRAIN_DEFINED std::string KeptState::signature() const {
-  std::uint64_t hash = digest_start;
+  std::uint64_t hash = kernels::digest_start;
   const auto add = [&hash](const void* bytes, std::size_t count) {
-    hash = detail::hash_bytes(hash, static_cast<const std::byte*>(bytes), count);
+    hash = kernels::digest(static_cast<const std::byte*>(bytes), count, hash);
   };
   for (const ddp::NamedTensor& each : tensors_) {
     add(each.name.data(), each.name.size());
@@ -188,9 +161,10 @@ DTRAIN_DEFINED std::string KeptState::signature() const {
 }
 
 DTRAIN_DEFINED std::uint64_t KeptState::digest() const {
-  std::uint64_t hash = digest_start;
+  std::uint64_t hash = kernels::digest_start;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    hash = is_copied(i) ? hash : digest_of(tensors_[i].value, hash);
+    const TensorView& value = tensors_[i].value;
+    hash = is_copied(i) ? hash : kernels::digest(value.data, value.bytes(), hash);
   }
   return hash;
 }
