@@ -119,11 +119,17 @@ class DistributedDataParallel {
   DistributedDataParallel(DistributedDataParallel&&) noexcept = default;
   DistributedDataParallel& operator=(DistributedDataParallel&&) = delete;
 
-  /// Blocking: on CUDA until the last step is reduced; else only if work of an unfinished step runs. While an exception
-  /// unwinds, the group keeps the channel, so that the other ranks fail with the exception's text.
+  /// Blocking: on CUDA until the last step is reduced; else only if work of an unfinished step, or an optimizer's with
+  /// overlap_forward, runs. While an exception unwinds, the group keeps the channel, so that the other ranks fail with
+  /// the exception's text. Else, after a step, the destructor reads the model's values, in host memory, for a digest
+  /// that the ranks compare in the background: rank 0 warns in the log if two ranks differ. Not if a value has moved
+  /// (DdpOptions::check_addresses), with hooks::LocalSgd, in an elastic job, nor with DTRAIN_CHECK_VALUES=0.
   ~DistributedDataParallel() {
-    if (driver_ && std::uncaught_exceptions() > exceptions_) {
+    if (!driver_) return;
+    if (std::uncaught_exceptions() > exceptions_) {
       hand_over_to_group();
+    } else {
+      driver_->compare_values_at_end(group::GroupAccess::of(group_));
     }
   }
 
@@ -173,6 +179,7 @@ class DistributedDataParallel {
 
   /// Begins a step in which `optimizer` updates the model's values, in the step's finish(): backward() with an
   /// optimizer for libraries that call the program. Blocking: until the weights of the last step are stored.
+  /// Lifetime: `optimizer` outlives the step.
   /// @param inspect as of backward(); called in finish()
   template <class R, class Stage, class I = std::nullptr_t>
   Step begin(ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
@@ -198,7 +205,26 @@ class DistributedDataParallel {
   /// Scope in which steps reduce nothing: backward passes add to this rank's own gradients, and the next step outside
   /// the scope reduces the sum. Every rank has the scope around the same steps. The divisor stays the number of ranks:
   /// for the mean over k passes, scale each loss by 1/k.
-  ddp::NoSync no_sync() { return ddp::NoSync({driver_->wrapped, &driver_->wrapped->no_sync_depth}); }
+  /// @param adds Adds::wrapper for a model whose backward pass overwrites or clears its gradients: dtrain adds each
+  /// pass to sums in further memory, as large as the gradients, which the first call allocates. A sum is rounded to the
+  /// gradients' element type in each pass, also with Accumulate::f32. After such a pass the gradients in the
+  /// parameters' own memory are zeros; ready(i, view) may also give a pass's gradient. A pass that an exception ends
+  /// counts with the gradients that were ready. Passes that no step reduces, as where an epoch ends in the middle of a
+  /// round, stay in the sums for the next step unless discard_accumulated() is called.
+  /// @throws Error (invalid_argument) within a scope of the other choice; (unsupported) for Adds::wrapper on a GPU
+  ddp::NoSync no_sync(Adds adds = Adds::model) {
+    driver_->accumulation->use(adds, !reduces());
+    return ddp::NoSync({driver_->wrapped, &driver_->wrapped->no_sync_depth});
+  }
+
+  /// Discards the passes under no_sync() that no step has reduced: the sums of Adds::wrapper. Gradients in the model's
+  /// own memory stay; with Adds::model the program clears them. Every rank calls it between the same steps; it sends
+  /// nothing. @throws Error (invalid_argument) during a step; the job's first cause
+  void discard_accumulated() {
+    driver_->reducer->throw_if_unusable("discard_accumulated()");
+    driver_->reducer->discard_accumulated();
+    driver_->wrapped->has_unreduced = false;
+  }
 
   /// Whether backward() reduces: outside the scope of every NoSync.
   bool reduces() const noexcept { return driver_->wrapped->no_sync_depth == 0; }
@@ -222,6 +248,17 @@ class DistributedDataParallel {
 
   /// Collective, blocking: statistics and slowest rank as a line. @throws the job's first cause.
   std::string summary() { return to_string(statistics()) + "; " + to_string(slowest_rank()); }
+
+  /// Collective, blocking, between steps: compares the values of all ranks by a digest, for ranks that train apart.
+  /// The variable DTRAIN_CHECK_VALUES=N does so before every N-th step. Host memory only. With hooks::LocalSgd values
+  /// are equal after a step that averages them, not between two of these.
+  /// @throws Error (disagreement) on every rank: the first parameter whose values differ, and the ranks, or a rank
+  /// whose wrapper has ended; (invalid_argument) if a value has moved; (unsupported) for values on a GPU; the job's
+  /// first cause
+  void compare_values() {
+    group::GroupAccess::of(group_).rank_context()->require_may_block();
+    driver_->compare_values(group::GroupAccess::of(group_), "compare_values()");
+  }
 
   /// Records of the steps from `first_step` on, counted from 1; complete with DdpOptions::timeline. Threads: any.
   std::vector<ddp::StepRecord> records(std::uint64_t first_step = 0) const {
@@ -296,6 +333,7 @@ class DistributedDataParallel {
       driver_->wrapped->has_unreduced = true;
       return driver_->accumulation->begin();
     }
+    if (driver_->check_values_every != 0) driver_->compare_values_if_due(group::GroupAccess::of(group_), caller);
     Step step = driver_->reducer->begin(caller, options);
     driver_->wrapped->has_unreduced = false;
     return step;
@@ -309,6 +347,7 @@ class DistributedDataParallel {
                        "and give it to the step after it");
     }
     group::GroupAccess::of(group_).rank_context()->require_may_block();
+    if (driver_->check_values_every != 0) driver_->compare_values_if_due(group::GroupAccess::of(group_), caller);
     Step step = driver_->reducer->begin(caller, {}, &optimizer.work());
     driver_->wrapped->has_unreduced = false;
     optimizer.inspect_with(std::move(inspect));

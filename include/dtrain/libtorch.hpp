@@ -195,6 +195,9 @@ class DistributedDataParallel {
   /// Collective, blocking: statistics and the slowest rank as a line.
   std::string summary() { return state_->ddp.summary(); }
 
+  /// As dtrain::DistributedDataParallel::compare_values, for parameters that need gradients, on the host.
+  void compare_values() { state_->ddp.compare_values(); }
+
  private:
   template <class O, class C, class Stage>
   friend class ShardedOptimizer;

@@ -60,7 +60,8 @@ std::vector<std::pair<std::size_t, std::size_t>> left_in_store(int ranks, const 
           const auto part = group.split(color, -group.rank());
           use_group(part, file + "-" + std::to_string(color));
           group.store().barrier("done").wait();
-          if (group.rank() == 0) {
+          if (group.rank() == 0) {  // the comparison at a wrapper's end takes its keys in the background
+            static_cast<void>(holds_soon([&] { return store.contents().first == 0; }));
             left.push_back(store.contents());
           }
           group.store().barrier("counted").wait();

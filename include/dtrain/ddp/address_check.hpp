@@ -59,6 +59,12 @@ class AddressCheck {
     if (is_due_) compare();
   }
 
+  /// Between steps, before step `step`, whichever steps are checked. @throws Error (invalid_argument)
+  void check(std::uint64_t step) {
+    step_ = step;
+    if (read_) compare();
+  }
+
   /// Before the first reduced gradient is written. @throws Error (invalid_argument)
   void end_step() {
     if (is_due_) compare();

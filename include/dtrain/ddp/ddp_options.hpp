@@ -52,7 +52,7 @@ class PlanChoice {
 };
 
 /// Options of DistributedDataParallel, equal on every rank, except for `timeline`, `device_times`, `check_addresses`,
-/// `progress` and `producer_stream`. A difference is an error on all ranks.
+/// `check_ready`, `progress` and `producer_stream`. A difference is an error on all ranks.
 /// @ingroup training
 struct DdpOptions {
   std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
@@ -91,6 +91,13 @@ struct DdpOptions {
   /// since the construction. True: in every step; false: in the first two and every 64th; not set: in every step with
   /// at most 1,000 parameters, or if the readings take less than 1 us a parameter and step, else as false.
   std::optional<bool> check_addresses{};
+  /// True: compares each gradient in finish() with what ready() took; a gradient that is written after its ready(), as
+  /// by a callback that comes too early, is an error. A bound gradient is compared until its bucket's collective
+  /// begins, and from its end on. For gradients in host memory; each takes two to four readings. Not set: compares in
+  /// programs with a file that was compiled without NDEBUG, for models of at most 4 MiB of gradients
+  /// (ddp::most_checked_bytes); then only a bound gradient is an error, and another one a warning in the log, once,
+  /// because the program may use its memory for something else after ready(). False: compares nothing.
+  std::optional<bool> check_ready{};
   /// Also records every ready(), and on CUDA the times at which the device started and finished each bucket, which
   /// costs some microseconds a bucket. Keeps records of more steps.
   bool timeline = false;

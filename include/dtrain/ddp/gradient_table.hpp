@@ -247,9 +247,9 @@ DTRAIN_DEFINED std::string GradientTable::where() const {
 DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse(const ReadyGradient& gradient) const {
   const std::size_t i = gradient.parameter;
   if (!gradient.stream && device_.kind != DeviceKind::host) {
-    names_.refuse_ready(i, format_text("came without a stream, but the gradient is on {}; call ready(i, stream) with "
-                                       "the stream that produces it",
-                                       {to_string(device_)}));
+    names_.refuse_ready(i, format_text("came without a stream, but the gradient is on {}; call ready({}) with the "
+                                       "stream that produces it",
+                                       {to_string(device_), gradient.memory ? "i, view, stream" : "i, stream"}));
   }
   if (gradient.stream && gradient.stream->device != device_) {
     names_.refuse_ready(i,

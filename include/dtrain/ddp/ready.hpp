@@ -39,7 +39,9 @@ class Ready {
 
   explicit Ready(Sink& sink) noexcept : sink_(&sink) {}
 
-  /// Gradient `parameter` (its index in parameters()) is final in host memory.
+  /// Gradient `parameter` (its index in parameters()) is final in host memory. The call copies it, unless
+  /// it is bound. A write of the program between the call and the end of the step is not part of the gradient; in bound
+  /// memory such a write is a mistake (DdpOptions::check_ready).
   void operator()(std::size_t parameter) const { (*this)(ReadyGradient{parameter}); }
 
   /// The gradient is final once the work now enqueued on `stream` has run. Required, with this or other memory, on a

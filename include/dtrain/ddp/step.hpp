@@ -35,7 +35,8 @@ class Step {
 
   explicit Step(Target& target) noexcept : target_(&target, Abandon{std::uncaught_exceptions()}) {}
 
-  /// Gradient `parameter` is final in host memory. Blocking: no; copies the gradient unless it is bound.
+  /// Gradient `parameter` is final in host memory. Blocking: no; copies the gradient unless it is bound. A
+  /// later write of the program is not part of the gradient (DdpOptions::check_ready looks for such writes).
   /// @throws Error (invalid_argument) for an index out of range, a second call in this step, a call after finish(), or
   /// a gradient on a GPU; the job's cause once the job failed.
   void ready(std::size_t parameter) { ready()(parameter); }

@@ -25,6 +25,9 @@ using StoreEntries = std::vector<std::pair<std::string, std::string>>;
 /// Blocking: until the store has the entries. @throws the job's first cause; Error (timeout)
 using WaitUntilSet = std::function<void(Deadline)>;
 
+/// A function of a text of each rank, in rank order.
+using OnTexts = std::function<void(const std::vector<std::string>& texts)>;
+
 /// Facts of a wrapped model that an elastic job reads at a commit. Threads: the one that drives steps.
 struct WrappedModel {
   /// Lists the present weights, which are compared where a worker has received the state. @throws as the library that
@@ -65,6 +68,12 @@ class GroupHandle {
 
   virtual backend::StoreRef store_ref() const = 0;
   virtual WaitUntilSet set_in_background(StoreEntries entries) const = 0;
+  /// Gives rank 0 a text of each rank, in the background: `on_rank_0(texts)` is called on the control thread, with the
+  /// texts in rank order, once every rank has called this with the same `name`, which is used once. A rank that leaves
+  /// the job first waits for it, for a second at most. Blocking: no. @throws Error (closed) if this rank has left
+  virtual void gather_in_background(std::string name, std::string text, OnTexts on_rank_0) const {
+    static_cast<void>(name), static_cast<void>(text), static_cast<void>(on_rank_0);
+  }
   /// Collective, blocking: a barrier of the group's ranks at the store.
   virtual void barrier_blocking(const std::string& name, Deadline deadline) const = 0;
 

@@ -84,6 +84,9 @@ class GroupStateBase : public RankContext::Closable,
   void report_abandoned_step(bool unwinding) const noexcept final;
   backend::StoreRef store_ref() const final { return store(); }
   WaitUntilSet set_in_background(StoreEntries entries) const final;
+  void gather_in_background(std::string name, std::string text, OnTexts on_rank_0) const final {
+    rank_context_->gather_in_background(store(), members_, {std::move(name), std::move(text)}, std::move(on_rank_0));
+  }
   void barrier_blocking(const std::string& name, Deadline deadline) const final {
     store().barrier(name, deadline).wait();
   }

@@ -100,6 +100,10 @@ class RankContext {
   /// Sets the entries in the background, one after the other.
   WaitUntilSet set_in_background(const rendezvous::Store& store, StoreEntries entries);
 
+  /// GroupHandle::gather_in_background, for a group with this store and these members. @param own name and text
+  void gather_in_background(const rendezvous::Store& store, const rendezvous::Membership& members,
+                            std::pair<std::string, std::string> own, OnTexts on_rank_0);
+
   /// Lifetime: `channel` is removed before it is destroyed.
   void add(Closable& channel);
   void remove(Closable& channel) noexcept;
@@ -134,12 +138,15 @@ class RankContext {
                                                                    /// @}
 
  private:
+  /// Blocking: until gather_in_background() has all texts, for a second at most.
+  void end_gatherings_blocking() noexcept;
   void close_channels() noexcept;
   Cause exception_cause(std::string text, std::optional<int> failed_rank = {}) const;
 
   std::mutex mutex_;
   std::vector<Closable*> channels_;
-  std::vector<std::shared_ptr<void>> kept_;  ///< destroyed before the members above, which it uses
+  std::vector<std::shared_ptr<void>> kept_;              ///< destroyed before the members above, which it uses
+  std::vector<async::BackgroundTask<void>> gatherings_;  ///< likewise
   bool left_ = false;
   const OwningProcess process_;
   int exceptions_at_start_ = std::uncaught_exceptions();
@@ -196,6 +203,30 @@ inline async::Task<void> report_later(async::EventLoop& loop, std::chrono::milli
 inline async::Task<void> set_all(rendezvous::Store store, std::shared_ptr<const StoreEntries> entries) {
   for (const auto& [key, value] : *entries) {
     co_await store.set(key, value);
+  }
+}
+
+/// Arguments of GroupHandle::gather_in_background.
+struct TextsOfRanks {
+  rendezvous::Store store;
+  int rank;
+  int world_size;
+  std::string name;
+  std::string text;
+  OnTexts on_rank_0;
+};
+
+inline async::Task<void> gather(std::shared_ptr<const TextsOfRanks> of) {
+  const auto key_of = [&of](int rank) { return format_text("{}/{}", {of->name, rank}); };
+  co_await of->store.set(key_of(of->rank), of->text);  // rank 0 too: a rank may look whether it has called this
+  if (of->rank == 0) {
+    std::vector<std::string> texts{of->text};
+    for (int rank = 1; rank < of->world_size; ++rank) {
+      std::string text = co_await of->store.take(key_of(rank), 1);
+      texts.push_back(std::move(text));
+    }
+    co_await of->store.erase(key_of(0));
+    of->on_rank_0(texts);
   }
 }
 
@@ -300,6 +331,33 @@ DTRAIN_DEFINED WaitUntilSet RankContext::set_in_background(const rendezvous::Sto
   return [setting](Deadline deadline) { setting->wait(deadline); };
 }
 
+DTRAIN_DEFINED void RankContext::gather_in_background(const rendezvous::Store& store,
+                                                      const rendezvous::Membership& members,
+                                                      std::pair<std::string, std::string> own, OnTexts on_rank_0) {
+  const auto gathering = std::make_shared<const detail::TextsOfRanks>(detail::TextsOfRanks{
+      store, members.rank, members.world_size, std::move(own.first), std::move(own.second), std::move(on_rank_0)});
+  async::BackgroundTask<void> started = tasks.start([gathering] { return detail::gather(gathering); });
+  const std::lock_guard lock(mutex_);
+  std::erase_if(gatherings_, [](const async::BackgroundTask<void>& each) { return each.done(); });
+  gatherings_.push_back(std::move(started));
+}
+
+DTRAIN_DEFINED void RankContext::end_gatherings_blocking() noexcept {
+  std::vector<async::BackgroundTask<void>> last;
+  {
+    const std::lock_guard lock(mutex_);
+    last.swap(gatherings_);
+  }
+  const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+  for (async::BackgroundTask<void>& each : last) {
+    try {
+      each.wait(deadline);
+    } catch (...) {
+      // Another rank has not called gather_in_background() yet: nobody needs the texts.
+    }
+  }
+}
+
 DTRAIN_DEFINED bool RankContext::is_kept(const TensorView& tensor) const noexcept {
   return std::any_of(kept_tensors.begin(), kept_tensors.end(), [&tensor](const TensorView& each) {
     return tensor.data >= each.data && tensor.data + tensor.bytes() <= each.data + each.bytes();
@@ -307,6 +365,7 @@ DTRAIN_DEFINED bool RankContext::is_kept(const TensorView& tensor) const noexcep
 }
 
 DTRAIN_DEFINED void RankContext::leave_blocking() {
+  end_gatherings_blocking();
   close_channels();
   control_plane.leave_blocking(Deadline::after(timeout));
 }

@@ -49,9 +49,10 @@ struct ModelSignature {
   bool allow_unused_parameters = false;
   bool broadcast_buffers = false;
   Accumulate accumulate = Accumulate::element;
-  bool scales_averages = false;  ///< see setup/driver.hpp
-  std::string hook{};            ///< its description; empty: none
-  bool measures_plan = false;    ///< DdpOptions::plan
+  bool scales_averages = false;          ///< see setup/driver.hpp
+  std::string hook{};                    ///< its description; empty: none
+  bool measures_plan = false;            ///< DdpOptions::plan
+  std::uint64_t check_values_every = 0;  ///< DTRAIN_CHECK_VALUES
 
   friend bool operator==(const ModelSignature&, const ModelSignature&) = default;
 };
@@ -118,6 +119,10 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
         "driver version on all hosts, or set DdpOptions::reduce_op to sum and divide the loss",
         {mine.scales_averages ? other_rank : rank, mine.scales_averages ? rank : other_rank});
   }
+  if (mine.check_values_every != theirs.check_values_every) {
+    return format_text("rank {} has DTRAIN_CHECK_VALUES={}, rank {} {} (0: not set); set it alike on all hosts",
+                       {rank, mine.check_values_every, other_rank, theirs.check_values_every});
+  }
   const std::size_t common = std::min(mine.parameters.size(), theirs.parameters.size());
   for (std::size_t i = 0; i < common; ++i) {
     const ParameterSignature& a = mine.parameters[i];
@@ -162,7 +167,7 @@ inline void tensor_fields(Serializer& of, ParameterSignature& tensor) {
 }
 
 DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
-  of.constant("dtrain ddp 7\n");
+  of.constant("dtrain ddp 8\n");
   of.number(signature.bucket_bytes);
   of.number(signature.first_bucket_bytes);
   of.choice(signature.reduce_op, ReduceOp::sum, ReduceOp::product);
@@ -174,6 +179,7 @@ DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
   of.flag(signature.scales_averages);
   of.text(signature.hook, max_parameter_name_bytes);
   of.flag(signature.measures_plan);
+  of.number(signature.check_values_every);
   of.list(signature.parameters, 0, max_signature_bytes, [&of](ParameterSignature& parameter) {
     tensor_fields(of, parameter);
     of.choice(parameter.device, DeviceKind::host, DeviceKind::cuda);

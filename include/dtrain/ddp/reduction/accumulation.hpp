@@ -3,6 +3,7 @@
 /// NoSync: the scope in which a program's steps reduce nothing, from no_sync(). Accumulation: target of these steps,
 /// which checks each ready gradient and reduces none; Driver owns it.
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -10,12 +11,22 @@
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/error.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/failure_context.hpp"
 #include "dtrain/ddp/gradient_table.hpp"
 #include "dtrain/ddp/profile/step_meter.hpp"
+#include "dtrain/ddp/reduction/gradient_sums.hpp"
+#include "dtrain/ddp/reduction/ready_check.hpp"
 #include "dtrain/ddp/step.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// Who adds up the gradients of the passes under no_sync().
+/// @ingroup training
+enum class Adds {
+  model,    ///< each backward pass adds to the gradients that earlier passes have left
+  wrapper,  ///< dtrain, in further memory: for libraries whose backward pass overwrites or clears gradients
+};
 
 /// Scope in which steps of a DistributedDataParallel reduce nothing. Movable. Threads: the thread that drives steps.
 /// @ingroup training
@@ -38,7 +49,8 @@ class [[nodiscard]] NoSync {
 /// allow_unused_parameters, the next step that reduces includes these gradients without another ready().
 using AccumulationStreams = std::vector<std::optional<StreamHandle>>;
 
-/// Target of steps under no_sync(): ready gradients stay in place. Lifetime: the constructor's arguments outlive it.
+/// Target of steps under no_sync(): ready gradients stay in place, or are added to GradientSums. Lifetime: the
+/// constructor's arguments outlive it.
 class Accumulation final : public Step::Target {
  public:
   /// For a step that reduces and gets a gradient in other memory than the parameter's own, which has accumulated.
@@ -46,45 +58,90 @@ class Accumulation final : public Step::Target {
       "came with other memory, and what steps under no_sync() left in its own would be lost; add to that, and call "
       "ready(i)";
 
-  Accumulation(const GradientTable& gradients, AccumulationStreams& accumulated, const FailureContext& context,
-               StepMeter& meter) noexcept
-      : gradients_(&gradients), accumulated_(&accumulated), context_(&context), meter_(&meter) {}
+  Accumulation(const GradientTable& gradients, const BucketPlan& plan, AccumulationStreams& accumulated,
+               const FailureContext& context, StepMeter& meter, ReadyCheck& check, GradientSums& sums) noexcept
+      : gradients_(&gradients),
+        plan_(&plan),
+        accumulated_(&accumulated),
+        context_(&context),
+        meter_(&meter),
+        check_(&check),
+        sums_(&sums) {}
+
+  /// Chooses for the next passes. Allocates memory for the sums, once. @param is_nested within a scope of no_sync()
+  /// @throws Error (invalid_argument) for a scope within one of the other choice; (unsupported) for gradients on a GPU
+  void use(Adds adds, bool is_nested);
 
   Step begin() noexcept {
     meter_->begin_unreduced();
+    check_->begin();
+    sums_->begin_pass();
     return Step(*this);
   }
 
-  /// @throws Error (invalid_argument) if the gradient is in other memory than the parameter's own: the next step does
-  /// not read other memory
+  /// @throws Error (invalid_argument) with Adds::model if the gradient is in other memory than the parameter's own: the
+  /// next step does not read other memory; with Adds::wrapper for a second call in the pass
   void ready(const ReadyGradient& gradient) override;
 
+  /// @throws the job's first cause; Error (invalid_argument) for a gradient that changed after ready() (ReadyCheck)
   void finish() override;
-  void abandon(bool) noexcept override {}  // no other rank waits for this step
+  /// No other rank waits for this step. With Adds::wrapper the gradients that were ready stay in the sums.
+  void abandon(bool) noexcept override { sums_->end_pass(); }
 
  private:
   const GradientTable* gradients_;
+  const BucketPlan* plan_;  ///< whose reuses_memory lets the model use a gradient's memory again after its ready()
   AccumulationStreams* accumulated_;
   const FailureContext* context_;
   StepMeter* meter_;
+  ReadyCheck* check_;
+  GradientSums* sums_;
+  Adds adds_ = Adds::model;
 };
 
 #if DTRAIN_DEFINITIONS
 
+DTRAIN_DEFINED void Accumulation::use(Adds adds, bool is_nested) {
+  if (is_nested && adds != adds_) {
+    throw_error(Errc::invalid_argument,
+                "no_sync() came within a no_sync() with another choice of dtrain::Adds; end that scope first");
+  }
+  if (adds == Adds::wrapper) sums_->allocate();
+  adds_ = adds;
+}
+
 DTRAIN_DEFINED void Accumulation::ready(const ReadyGradient& gradient) {
   gradients_->check(gradient);
-  if (gradients_->memory_of(gradient) != (*gradients_)[gradient.parameter].own) {
-    gradients_->names().refuse_ready(gradient.parameter,
-                                     "came with other memory under no_sync(); add the gradient to the parameter's "
-                                     "own, which the next step without no_sync() reduces");
+  const std::size_t parameter = gradient.parameter;
+  const std::byte* const memory = gradients_->memory_of(gradient);
+  const bool is_own = memory == (*gradients_)[parameter].own;
+  if (adds_ == Adds::model && !is_own) {
+    gradients_->names().refuse_ready(parameter,
+                                     "came with other memory under no_sync(); add the gradient to the parameter's own, "
+                                     "which the next step without no_sync() reduces, or use no_sync(Adds::wrapper)");
   }
   if (!context_->is_elastic) context_->latch->throw_if_failed(context_->rank);  // else finish() throws
-  (*accumulated_)[gradient.parameter] = gradient.stream.value_or(StreamHandle{});
+  if (adds_ == Adds::wrapper) {
+    sums_->add_in_pass(parameter, memory);
+    if (check_->is_on() && is_own && !plan_->reuses_memory) check_->take(parameter, memory);
+  } else {
+    (*accumulated_)[parameter] = gradient.stream.value_or(StreamHandle{});
+  }
 }
 
 DTRAIN_DEFINED void Accumulation::finish() {
   meter_->finished_unreduced();
   context_->latch->throw_if_failed(context_->rank);
+  try {
+    check_->require_all_unchanged();
+  } catch (const Error&) {
+    context_->report_exception(exception_text());  // the other ranks do not wait for this step, but for later ones
+    throw;
+  }
+  sums_->end_pass();
+  for (std::size_t i = 0; check_->is_on() && i < accumulated_->size(); ++i) {
+    if ((*accumulated_)[i]) check_->hold(i);
+  }
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -92,5 +149,6 @@ DTRAIN_DEFINED void Accumulation::finish() {
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
+using ddp::Adds;
 using ddp::NoSync;
 }  // namespace DTRAIN_NAMESPACE

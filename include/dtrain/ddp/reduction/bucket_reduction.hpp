@@ -35,6 +35,8 @@
 #include "dtrain/ddp/profile/step_meter.hpp"
 #include "dtrain/ddp/reduction/bucket_rebuild.hpp"
 #include "dtrain/ddp/reduction/gradient_copier.hpp"
+#include "dtrain/ddp/reduction/gradient_sums.hpp"
+#include "dtrain/ddp/reduction/ready_check.hpp"
 #include "dtrain/ddp/reduction/reducing_work.hpp"
 #include "dtrain/ddp/step_work.hpp"
 
@@ -148,6 +150,7 @@ struct ReducerParts {
   BucketRebuild rebuild{};
   AddressCheck::Read read_parameters{};
   bool scales_averages = false;  ///< see setup/driver.hpp; the same on all ranks
+  LateWrites late_writes = LateWrites::unchecked;
 };
 
 /// Owns the channel and the arena. Reducer checks the order of the calls. Not movable. Lifetime: the failure context
@@ -165,7 +168,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   BucketReduction(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
                   std::span<const TensorView> buffers, BucketPlan plan, const DdpOptions& options,
                   const FailureContext& context, std::shared_ptr<RunningBucket> running, bool scales_averages,
-                  HookFunctions<Communicator> hook)
+                  LateWrites late_writes, HookFunctions<Communicator> hook)
       : communicator_(std::move(communicator)),
         op_(options.reduce_op),
         context_(context),
@@ -175,6 +178,8 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
         pending_(parameter_counts(this->plan())),
         meter_(parameters.size(), options, std::move(running)),
         copier_(stream, gradients_, this->plan(), meter_),
+        check_(gradients_, GradientCopier::copies_on_stream ? LateWrites::unchecked : late_writes),
+        sums_(gradients_),
         all_reduce_(norms_) {
     if (hook.reduce) hook_.emplace(std::move(hook), parameters, buffers, norms_);
     work_ = &own_work();
@@ -202,6 +207,8 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   const Norms& norms() const noexcept { return norms_; }
   StepMeter& meter() noexcept { return meter_; }
   const StepMeter& meter() const noexcept { return meter_; }
+  ReadyCheck& ready_check() noexcept { return check_; }
+  GradientSums& sums() noexcept { return sums_; }
 
   /// Statistics, with the device times measured so far. @param steps, bytes_reduced counts of the caller
   ReducerStatistics statistics(std::uint64_t steps, std::uint64_t bytes_reduced) noexcept {
@@ -244,6 +251,8 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
       if (measures_norm) norms_.require_kernels(caller);
     }
     work_ = &chosen;
+    check_.begin();
+    sums_or_checks_ = check_.is_on() || sums_.is_allocated();
     work_->begin(*this);
     buffers_.begin_step(work_->skips_buffer_broadcast());
     meter_.begin();
@@ -252,12 +261,14 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     if constexpr (GradientCopier::copies_on_stream) {
       copier_.begin_step();
     } else {
-      copier_.reserve(work_->items_per_bucket());
+      copier_.reserve(work_->items_per_bucket() + (check_.is_on() ? 2 : 0));
     }
   }
 
   /// Adds a gradient of this step: it is at `gradient` once the work now enqueued on `stream` has run.
+  /// @param gradient null: nothing but what passes under no_sync(Adds::wrapper) have left
   void add_gradient(std::size_t parameter, const std::byte* gradient, StreamHandle stream) {
+    if (sums_or_checks_) gradient = summed_and_checked(parameter, gradient);
     if (plan().reuses_memory) {
       work_->pack(parameter, gradient, gradients_[parameter]);
     } else {
@@ -301,7 +312,11 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// producers' streams waits instead. @throws the job's first cause; Error (timeout)
   void finish() {
     if constexpr (GradientCopier::copies_on_stream) norms_.end_buckets(copier_.stream());
+    check_.require_unchanged();
     work_->finish(communicator_, copier_.stream());
+    check_.require_bound_unchanged();
+    check_.release();
+    sums_.clear();
     open_.set(*std::exchange(work_, &own_work()));
     buffers_.finish(copier_);
     norms_.finish_step();
@@ -367,6 +382,15 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     backend::block_until_complete(event, communicator_, *context_.latch, context_.timeout, context_.rank);
   }
 
+  /// The gradient with what passes under no_sync() have left of it; its digest is taken.
+  DTRAIN_NOT_INLINED const std::byte* summed_and_checked(std::size_t parameter, const std::byte* gradient) noexcept {
+    const GradientSlot& slot = gradients_[parameter];
+    const std::byte* const sum = sums_.has(parameter) ? sums_.add(parameter, gradient) : gradient;
+    const bool is_own = gradient == slot.own && gradient != nullptr && !plan().reuses_memory;
+    if (check_.is_on() && (slot.is_bound() || is_own)) check_.take(parameter, slot.is_bound() ? sum : gradient);
+    return sum;
+  }
+
   void mark_gradient_ready(std::size_t parameter) {
     pending_.mark_gradient_ready(
         plan().bucket_of[parameter], [this](std::size_t bucket) { complete(bucket); },
@@ -381,11 +405,16 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// Called under PendingBuckets' mutex: only one thread enqueues at a time.
   void launch(std::size_t bucket) {
     meter_.launched(bucket);
+    const bool is_hook = hook_ && work_ == &*hook_;  // which may write gradients at once, in launch()
+    if (check_.is_on()) check_.before_collective(plan().buckets[bucket].parameters, copier_.stream(), is_hook);
     copier_.before_collective(bucket);
     work_->launch(bucket, arena_.range(bucket), op_, communicator_, copier_.stream());
     if (bucket + 1 == arena_.buckets()) {
       if (on_all_gradients_ready_) on_all_gradients_ready_();
       buffers_.launch(communicator_, copier_);  // the stream now has waited for all producers of the step
+    }
+    if (check_.is_on() && work_ == &own_work()) {
+      check_.after_collective(plan().buckets[bucket].parameters, copier_.stream());
     }
     copier_.after_collective(bucket);
   }
@@ -401,6 +430,9 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   StepMeter meter_;
   Norms norms_;
   GradientCopier copier_;
+  ReadyCheck check_;
+  GradientSums sums_;
+  bool sums_or_checks_ = false;  ///< of this step: one look for each gradient
   AllReduceWork<Communicator> all_reduce_;
   std::optional<HookWork<Communicator>> hook_;
   StepWork<Communicator>* work_ = &all_reduce_;  ///< of this step; between steps the hook's or all_reduce_

@@ -4,7 +4,6 @@
 /// work, then reports to the job. Driver owns it, Step calls it.
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -37,6 +36,7 @@
 #include "dtrain/ddp/profile/step_record.hpp"
 #include "dtrain/ddp/reduction/accumulation.hpp"
 #include "dtrain/ddp/reduction/bucket_reduction.hpp"
+#include "dtrain/ddp/reduction/ready_gradients.hpp"
 #include "dtrain/ddp/step.hpp"
 #include "dtrain/ddp/step_work.hpp"
 
@@ -57,68 +57,6 @@ void end_borrowed_work(Reduction& reduction, const FailureContext& context) noex
     std::abort();
   }
 }
-
-/// The number of the step in which each parameter was last ready, so that a new step resets nothing.
-/// Threads: `mark_ready` concurrently, for any parameters; everything else between steps.
-/// Lifetime: the names outlive it.
-class ReadyGradients {
- public:
-  explicit ReadyGradients(const ParameterNames& names)
-      : names_(&names), ready_in_step_(names.size()), position_(names.size()) {}
-
-  void begin_step() noexcept {
-    step_.fetch_add(1, std::memory_order_relaxed);
-    open_.store(true, std::memory_order_release);
-  }
-
-  /// Ends the step: mark_ready throws from now on. @returns whether a step was open.
-  bool end_step() noexcept { return open_.exchange(false, std::memory_order_acq_rel); }
-
-  bool is_open() const noexcept { return open_.load(std::memory_order_acquire); }
-
-  /// Requires an index in range. @throws Error (invalid_argument) outside a step, or for a second call in the step.
-  void mark_ready(std::size_t parameter) {
-    if (!is_open()) {
-      names_->refuse_ready(parameter, "came when no step was under way; call it between begin() and finish()");
-    }
-    const std::uint64_t step = step_.load(std::memory_order_relaxed);
-    if (ready_in_step_[parameter].exchange(step, std::memory_order_relaxed) == step) {
-      refuse_twice(parameter, step);
-    }
-    if (records_order_) {
-      position_[parameter].store(1 + next_position_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
-    }
-  }
-
-  /// Starts or stops recording the ready order. Between steps.
-  void record_order(bool wanted);
-
-  /// All parameters in their ready order. Parameters that were not ready follow, in reverse index order.
-  std::vector<std::size_t> observed_order() const;
-
-  bool was_ready(std::size_t parameter) const noexcept {
-    return ready_in_step_[parameter].load(std::memory_order_relaxed) == step_.load(std::memory_order_relaxed);
-  }
-
-  /// A sentence that names up to five parameters that were not ready in this step; empty if all were.
-  std::string missing() const;
-
-  /// The number of the last step begun, from 1.
-  std::uint64_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
-
- private:
-  static constexpr std::size_t most_named = 5;
-
-  [[noreturn]] void refuse_twice(std::size_t parameter, std::uint64_t step) const;
-
-  const ParameterNames* names_;
-  std::vector<std::atomic<std::uint64_t>> ready_in_step_;
-  std::vector<std::atomic<std::size_t>> position_;  ///< in the observed order, from 1
-  std::atomic<std::size_t> next_position_{0};
-  bool records_order_ = false;  ///< changed between steps
-  std::atomic<std::uint64_t> step_{0};
-  std::atomic<bool> open_{false};
-};
 
 /// Owns a channel, and an arena in which all gradients are reduced. A bound gradient lies in the arena. Any other
 /// gradient is packed when it is ready and unpacked once it is reduced, by the host or by streams (GradientCopierFor).
@@ -241,6 +179,8 @@ class Reducer final : public Step::Target {
     if constexpr (GradientCopier::copies_on_stream) or_report([this] { reduction_.read_norm(); });
     return reduction_.norms().norm();
   }
+  /// Number of finished steps.
+  std::uint64_t steps() const noexcept { return steps_; }
   bool has_gradient_norm() const noexcept { return reduction_.norms().is_measured(); }
   /// Multiplies the reduced gradients and their norm. @throws as gradient_norm
   void scale_gradients(double factor) {
@@ -255,12 +195,31 @@ class Reducer final : public Step::Target {
   const BucketPlan& plan() const noexcept { return reduction_.plan(); }
 
   /// Target of steps that reduce nothing. Lifetime: the reducer's.
-  Accumulation accumulation() noexcept { return {reduction_.gradients(), accumulated_, context_, reduction_.meter()}; }
+  Accumulation accumulation() noexcept {
+    return {reduction_.gradients(), reduction_.plan(),        accumulated_,     context_,
+            reduction_.meter(),     reduction_.ready_check(), reduction_.sums()};
+  }
+
+  /// Between steps: forgets what passes under no_sync() have left, but for gradients in the model's own memory.
+  void discard_accumulated() noexcept {
+    std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);
+    reduction_.ready_check().release();
+    reduction_.sums().clear();
+  }
+
+  /// Between steps, before values are read: @throws Error (invalid_argument) if a parameter has moved
+  /// @param reports whether the job gets the error, for other ranks that wait for this one
+  void check_addresses(bool reports) {
+    const auto check = [this] { addresses_.check(steps_ + 1); };
+    reports ? or_report(check) : check();
+  }
 
   /// For ShardedOptimizer and libtorch.hpp. Collective, blocking. Between steps; as GradientArena::reuse_memory.
   void reuse_memory(bool unbinds = false) {
     reduction_.reuse_memory(unbinds);
-    if (unbinds) std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);  // ready() gives the sums
+    if (!unbinds) return;
+    std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);  // ready() gives the sums
+    reduction_.ready_check().release();                                 // its gradients have lost their memory
   }
   /// For the same callers: keeps the present plan, without a rebuild. Every rank calls it between the same steps.
   /// @throws Error (invalid_argument) while a planner changes the plan
@@ -301,7 +260,7 @@ class Reducer final : public Step::Target {
         throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
       }
       add_accumulated();
-      reduction_.zero_fill_others([this](std::size_t i) { return ready_.was_ready(i) || accumulated_[i]; });
+      reduction_.zero_fill_others([this](std::size_t i) { return ready_.was_ready(i) || is_accumulated(i); });
     }
     if (!reduction_.all_complete()) {
       throw Error(Errc::invalid_argument,
@@ -311,10 +270,17 @@ class Reducer final : public Step::Target {
     reduction_.throw_if_launch_failed();  // in a ready() beside finish()
   }
 
+  /// Whether passes under no_sync() have left a gradient of the parameter.
+  bool is_accumulated(std::size_t parameter) const noexcept {
+    return accumulated_[parameter] || owner_->sums().has(parameter);
+  }
+
   void add_accumulated() {
     for (std::size_t parameter = 0; parameter < reduction_.gradients().size(); ++parameter) {
-      if (!ready_.was_ready(parameter) && accumulated_[parameter]) {
-        reduction_.add_gradient(parameter, reduction_.gradients()[parameter].own, *accumulated_[parameter]);
+      if (!ready_.was_ready(parameter) && is_accumulated(parameter)) {
+        const std::optional<StreamHandle>& stream = accumulated_[parameter];
+        reduction_.add_gradient(parameter, stream ? reduction_.gradients()[parameter].own : nullptr,
+                                stream.value_or(StreamHandle{}));
       }
     }
   }
@@ -364,7 +330,7 @@ Reducer<Communicator>::Reducer(Communicator communicator, Stream stream, std::sp
       rebuild_(std::move(parts.rebuild)),
       owner_(new BucketReduction<Communicator>(std::move(communicator), stream, parameters, parts.buffers,
                                                std::move(plan), options, context_, std::move(parts.running),
-                                               parts.scales_averages, std::move(hook))),
+                                               parts.scales_averages, parts.late_writes, std::move(hook))),
       ready_(reduction_.gradients().names()),
       accumulated_(parameters.size()),
       addresses_(std::move(parts.read_parameters), options.check_addresses) {
@@ -390,54 +356,5 @@ Reducer<Communicator>::~Reducer() {
     // A destructor cannot report it.
   }
 }
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void ReadyGradients::record_order(bool wanted) {
-  records_order_ = wanted;
-  next_position_.store(0, std::memory_order_relaxed);
-  for (std::atomic<std::size_t>& position : position_) {
-    position.store(0, std::memory_order_relaxed);
-  }
-}
-
-DTRAIN_DEFINED std::vector<std::size_t> ReadyGradients::observed_order() const {
-  std::vector<std::size_t> order;
-  for (std::size_t parameter = position_.size(); parameter-- > 0;) {
-    order.push_back(parameter);
-  }
-  const auto rank = [this](std::size_t parameter) {
-    return position_[parameter].load(std::memory_order_relaxed) - 1;  // 0 becomes the largest
-  };
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
-  return order;
-}
-
-DTRAIN_DEFINED std::string ReadyGradients::missing() const {
-  const std::uint64_t step = step_.load(std::memory_order_relaxed);
-  std::string listed;
-  std::size_t count = 0;
-  for (std::size_t parameter = 0; parameter < ready_in_step_.size(); ++parameter) {
-    if (was_ready(parameter)) continue;
-    if (++count <= most_named) {
-      listed += (count > 1 ? ", " : "") + names_->describe(parameter);
-    }
-  }
-  if (count == 0) {
-    return {};
-  }
-  const std::string more = count > most_named ? format_text(" and {} more", {count - most_named}) : "";
-  return format_text(
-      "in step {} these parameters got no gradient: {}{}; the backward pass must call ready(i) for every parameter, "
-      "with zeros where one took no part (or set DdpOptions::allow_unused_parameters)",
-      {step, listed, more});
-}
-
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void ReadyGradients::refuse_twice(std::size_t parameter, std::uint64_t step) const {
-  names_->refuse_ready(parameter,
-                       format_text("came twice in step {}; call it once, when the gradient is final", {step}));
-}
-
-#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <cstdlib>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -25,6 +27,7 @@
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/core/types/tensor_view.hpp"
 #include "dtrain/ddp/agreement/model_agreement.hpp"
+#include "dtrain/ddp/agreement/value_comparison.hpp"
 #include "dtrain/ddp/broadcast/packed_broadcast.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/collect_parameters.hpp"
@@ -38,6 +41,7 @@
 #include "dtrain/ddp/profile/running_bucket.hpp"
 #include "dtrain/ddp/reduction/accumulation.hpp"
 #include "dtrain/ddp/reduction/bucket_reduction.hpp"
+#include "dtrain/ddp/reduction/ready_check.hpp"
 #include "dtrain/ddp/reduction/reducer.hpp"
 #include "dtrain/ddp/setup/bucket_order_broadcast.hpp"
 #include "dtrain/ddp/setup/model_functions.hpp"
@@ -156,6 +160,24 @@ struct Driver {
   /// Begins a step of a rank that has no samples. @throws Error (unsupported) for hooks::LocalSgd
   void begin_without_data();
 
+  /// Collective, blocking: compares the values of the ranks. @throws as compare_values_blocking; Error
+  /// (invalid_argument) during a step
+  void compare_values(const Group& group, const char* caller) {
+    reducer->throw_if_unusable(caller);
+    reducer->check_addresses(true);
+    const std::shared_ptr<const group::GroupHandle> handle = group.handle();
+    const std::vector<Parameter>& present = present_parameters();
+    compare_values_blocking(*handle, format_text("{}values/{}/", {prefix, comparisons_++}),
+                            {present.data(), present.size()}, Deadline::after(handle->timeout()),
+                            format_text("after {} steps", {reducer->steps()}), prefix + "end");
+  }
+  /// The same before a step of which DTRAIN_CHECK_VALUES says so. @pre check_values_every is not 0
+  void compare_values_if_due(const Group& group, const char* caller) {
+    if (reducer->steps() != 0 && reducer->steps() % check_values_every == 0) compare_values(group, caller);
+  }
+  /// Compares a digest of the values in the background, if there were steps. Blocking: no, but for the digest.
+  void compare_values_at_end(const Group& group) noexcept;
+
   /// Drops the references to the group and to the model, before the group keeps this object.
   void drop_callbacks() noexcept;
 
@@ -167,6 +189,7 @@ struct Driver {
   std::unique_ptr<group::GradientBinding> gradient_binding;
   std::unique_ptr<Reducer<Communicator>> reducer;
   std::optional<Accumulation> accumulation;
+  std::uint64_t check_values_every = 0;  ///< steps from one comparison of the values to the next; 0: none
   const char* why_nothing_is_hidden = nullptr;
   bool program_drives_steps = false;  ///< ReducerStatistics::program_drives_steps
 
@@ -174,6 +197,8 @@ struct Driver {
   int agreements_ = 0;
   bool has_local_steps_ = false;  ///< by hooks::LocalSgd
   bool sends_buffers_ = false;    ///< each step gives the other ranks this rank's; false once that is warned of
+  int comparisons_ = 0;
+  bool compares_values_at_end_ = false;
   BucketRebuild bucket_rebuild(const std::shared_ptr<const group::GroupHandle>& group, const DdpOptions& options,
                                bool binds_gradients, const Communicator& communicator) const;
 };
@@ -212,6 +237,10 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   parameters = std::move(model.parameters);
   read_value = std::move(model.read_value);
   has_local_steps_ = hook.description.starts_with("hooks::LocalSgd");
+  const ValueChecks checks =
+      value_checks(std::getenv("DTRAIN_CHECK_VALUES"), {parameters.data(), parameters.size()}, !has_local_steps_);
+  check_values_every = checks.every;
+  compares_values_at_end_ = checks.at_end && members.world_size > 1 && !handle->is_elastic();
   if (handle->is_elastic() && has_local_steps_) {
     refuse_elastic("hooks::LocalSgd", "the weights of the ranks differ between two averages");
   }
@@ -224,8 +253,9 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   handle->start_pending();  // other ranks may wait for this work before they construct their wrappers
   const bool scales =
       !hook.reduce && scales_averages<Communicator>(parameters, options.reduce_op, members.world_size, stream.ref());
-  agree_blocking(*handle, prefix, model_signature(parameters, options, model.buffers, scales, hook.description),
-                 Deadline::after(context.timeout), "wrapping a model");
+  ModelSignature signature = model_signature(parameters, options, model.buffers, scales, hook.description);
+  signature.check_values_every = check_values_every;
+  agree_blocking(*handle, prefix, signature, Deadline::after(context.timeout), "wrapping a model");
 
   std::vector<TensorView> values;
   std::transform(parameters.begin(), parameters.end(), std::back_inserter(values),
@@ -261,9 +291,10 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   parts.scales_averages = scales;
   const std::vector<GradientSize> sizes = gradient_sizes({parameters.data(), parameters.size()});
   const auto read_values = std::move(hook.read_values);
-  reducer = std::make_unique<Reducer<Communicator>>(std::move(communicator), stream.ref(), parameters,
-                                                    plan_buckets({sizes.data(), sizes.size()}, options.caps()), options,
-                                                    context, std::move(parts), std::move(hook));
+  BucketPlan plan = plan_buckets({sizes.data(), sizes.size()}, options.caps());
+  parts.late_writes = checked_late_writes(options, plan.arena_bytes);
+  reducer = std::make_unique<Reducer<Communicator>>(std::move(communicator), stream.ref(), parameters, std::move(plan),
+                                                    options, context, std::move(parts), std::move(hook));
   if (read_values) read_values(read_value);
   accumulation.emplace(reducer->accumulation());
   for (std::size_t i = 0; model.bind_gradient && i < parameters.size(); ++i) {
@@ -277,6 +308,23 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   }
   reducer->remember_addresses();
   why_nothing_is_hidden = start_progress(stream, options.progress, members.local_world_size);
+}
+
+template <class Backend, class Group>
+void Driver<Backend, Group>::compare_values_at_end(const Group& group) noexcept {
+  try {
+    const std::shared_ptr<const group::GroupHandle> handle = group.handle();
+    const bool is_due = reducer && reducer->steps() > 0 && compares_values_at_end_;
+    if (!is_due || handle->failure()->failed()) return;
+    group.rank_context()->require_may_block();
+    reducer->throw_if_unusable();
+    reducer->check_addresses(false);
+    const std::vector<Parameter>& present = present_parameters();
+    compare_values_in_background(*handle, prefix + "end", {present.data(), present.size()});
+  } catch (...) {
+    // A step is open or has failed, the rank has left, or values have moved or become another kind of tensor: no
+    // comparison.
+  }
 }
 
 template <class Backend, class Group>

@@ -158,6 +158,8 @@ TEST_CASE("ready without a stream, with one of the host and with one of another 
   for (Step* const any : {&step, &held}) {
     CHECK_ERROR(any->ready(1), Errc::invalid_argument,
                 "came without a stream, but the gradient is on cuda:0; call ready(i, stream)");
+    CHECK_ERROR(any->ready(1, rank.reducer->gradient(1)), Errc::invalid_argument,
+                "came without a stream, but the gradient is on cuda:0; call ready(i, view, stream)");
     CHECK_ERROR(any->ready(1, StreamHandle{}), Errc::unsupported, "came with a stream of host");
     StreamHandle other = rank.stream().handle();
     other.device.index = 7;

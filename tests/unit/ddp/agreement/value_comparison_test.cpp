@@ -1,0 +1,103 @@
+#include "dtrain/ddp/agreement/value_comparison.hpp"
+#include "support/captured_stderr.hpp"
+#include "unit/ddp/prelude.hpp"
+
+using support::FakeGroupHandle;
+
+namespace {
+
+/// `count` parameters of two elements; rank r has another value in the parameters of `differing[r]`.
+std::vector<std::string> compare(const std::vector<std::vector<std::size_t>>& differing, std::size_t count) {
+  const auto job = std::make_shared<FakeJob>(static_cast<int>(differing.size()));
+  std::vector<std::string> results(differing.size());
+  std::vector<std::thread> ranks;
+  for (std::size_t rank = 0; rank < differing.size(); ++rank) {
+    ranks.emplace_back([&, rank] {
+      std::vector<float> values(2 * count, 1.0F);
+      for (const std::size_t i : differing[rank])
+        values[2 * i + 1] += 1.0F + static_cast<float>(rank);
+      std::vector<Parameter> parameters;
+      for (std::size_t i = 0; i < count; ++i) {
+        const auto view = tensor_view(values.data() + 2 * i, {2});
+        parameters.push_back({"p" + std::to_string(i), view, view});
+      }
+      try {
+        compare_values_blocking(*FakeGroupHandle::of(job, static_cast<int>(rank), static_cast<int>(differing.size())),
+                                "values/", {parameters.data(), parameters.size()}, Deadline::after(20s),
+                                "after 7 steps", "end");
+      } catch (const Error& error) {
+        results[rank] =
+            (error.code() == make_error_code(Errc::disagreement) ? "" : "another code: ") + std::string(error.what());
+      }
+    });
+  }
+  for (std::thread& rank : ranks)
+    rank.join();
+  return results;
+}
+
+void check_all(const std::vector<std::string>& results, const std::string& part) {
+  for (const std::string& text : results)
+    CHECK_CONTAINS(text, part);
+}
+
+}  // namespace
+
+TEST_CASE("equal values are a message of each rank") {
+  for (const std::size_t ranks : {1U, 2U, 4U})
+    CHECK(compare(std::vector<std::vector<std::size_t>>(ranks), 300) == std::vector<std::string>(ranks));
+}
+
+TEST_CASE("every rank gets the first parameter that differs, and the ranks, in a model of any size") {
+  check_all(compare({{}, {0}}, 1),
+            "after 7 steps the values of parameter 0 'p0' differ: rank 1 has other values than rank 0");
+  for (const std::size_t first : {0U, 63U, 64U, 4999U}) {
+    CAPTURE(first);
+    check_all(compare({{}, {}, {first, 4999}, {}}, 5000),
+              "the values of parameter " + std::to_string(first) + " 'p" + std::to_string(first) +
+                  "' differ: rank 2 has other values than ranks 0, 1 and 3");
+  }
+}
+
+TEST_CASE("most ranks are right") {
+  check_all(compare({{5}, {}, {}}, 9), "parameter 5 'p5' differ: rank 0 has other values than ranks 1 and 2");
+  check_all(compare({{}, {5}, {5}, {}}, 9), "ranks 1 and 2 have other values than ranks 0 and 3");
+}
+
+TEST_CASE("a number of steps is read from the environment, and what is none is named") {
+  for (const char* const text : {static_cast<const char*>(nullptr), ""}) {
+    CHECK(value_checks(text, {}, true).every == 0);
+    CHECK(value_checks(text, {}, true).at_end);
+  }
+  CHECK(value_checks("100", {}, true).every == 100);
+  CHECK(value_checks("100", {}, true).at_end);
+  CHECK(value_checks("0", {}, true).every == 0);
+  CHECK_FALSE(value_checks("0", {}, true).at_end);
+  for (const char* const text : {"often", "-1", "3x", "99999999999999999999999"})
+    CHECK_ERROR(value_checks(text, {}, true), Errc::usage, "DTRAIN_CHECK_VALUES=", text);
+}
+
+TEST_CASE("the variable does not end jobs whose values cannot be compared, and says so") {
+  Parameter parameter{"p", tensor_view<float>(nullptr, {2}), tensor_view<float>(nullptr, {2})};
+  parameter.value.device = {dtrain::DeviceKind::cuda, 0};
+  support::CapturedStderr captured;
+  for (const char* const text : {static_cast<const char*>(nullptr), "0"}) {
+    CHECK_FALSE(value_checks(text, {&parameter, 1}, true).at_end);
+    CHECK_FALSE(value_checks(text, {}, false).at_end);
+  }
+  CHECK(captured.text() == "");
+  CHECK(value_checks("3", {&parameter, 1}, true).every == 0);
+  CHECK_CONTAINS(captured.text(), "DTRAIN_CHECK_VALUES=3 does not compare the values of this model: they are on a GPU");
+  CHECK(value_checks("3", {}, false).every == 0);
+  CHECK_CONTAINS(captured.text(), "differ between two averages of a hook");
+}
+
+TEST_CASE("values on a GPU are refused") {
+  Parameter parameter{"p", tensor_view<float>(nullptr, {2}), tensor_view<float>(nullptr, {2})};
+  parameter.value.device = {dtrain::DeviceKind::cuda, 0};
+  CHECK_FALSE(are_on_host({&parameter, 1}));
+  const auto job = std::make_shared<FakeJob>(1);
+  CHECK_ERROR(compare_values_blocking(*FakeGroupHandle::of(job, 0, 1), "values/", {&parameter, 1}, Deadline::after(20s),
+                                      "", ""),
+              Errc::unsupported, "on a GPU");
+}
