@@ -11,6 +11,7 @@
   pkg_config        installed, and found by pkg-config
   single_header     one file copied: the README's program, on two ranks, and another file of the same program; this one
                     also as a file that finds dtrain's definitions in another
+  debug_program     files with and without NDEBUG: whether the program counts as a debug one, optimised or not
   two_compilers     a .cpp by the host's compiler, a .cu by nvcc with CUDA switched on there, in one program
 """
 
@@ -143,8 +144,31 @@ def two_compilers(options):
     run(program)
 
 
+def debug_program(options):
+    files = {}
+    for name in ["main", "part"]:
+        files[name] = options.work / f"{name}.cpp"
+    files["main"].write_text('#include <cstdio>\n#include "dtrain/core/debug_program.hpp"\nbool of_part();\n'
+                             'int main() { std::printf("%d%d", dtrain::is_debug_program(), of_part()); }\n')
+    files["part"].write_text('#include "dtrain/core/debug_program.hpp"\n'
+                             'bool of_part() { return dtrain::is_debug_program(); }\n')
+    for optimised in ["-O0", "-O2"]:
+        for flags in [{}, {"main"}, {"part"}, {"main", "part"}]:  # the files with NDEBUG
+            objects = []
+            for name, file in files.items():
+                objects.append(options.work / f"{name}.o")
+                run(options.compiler, *COMPILE, optimised, *(["-DNDEBUG"] if name in flags else []),
+                    f"-I{options.source / 'include'}", "-c", file, "-o", objects[-1])
+            run(options.compiler, *objects, "-o", options.work / "program")
+            found = run(options.work / "program")
+            wanted = "00" if len(flags) == len(files) else "11"  # both files have the same answer
+            if found != wanted:
+                raise Failure(f"{optimised}, NDEBUG in {sorted(flags)}: the program says {found}, not {wanted}")
+
+
 WAYS = {"find_package": find_package, "add_subdirectory": subdirectory, "fetch_content": subdirectory,
-        "pkg_config": pkg_config, "single_header": single_header, "two_compilers": two_compilers}
+        "pkg_config": pkg_config, "single_header": single_header,
+        "debug_program": debug_program, "two_compilers": two_compilers}
 
 
 def main():
