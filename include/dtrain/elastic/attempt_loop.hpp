@@ -328,7 +328,7 @@ DTRAIN_DEFINED void ElasticWorker::require_step() const {
       throw_error(Errc::invalid_argument,
                   "commit() was called under no_sync(), or before a step had reduced the gradients that steps under "
                   "no_sync() left; the ranks would get different weights: call it after a backward() outside of "
-                  "no_sync()");
+                  "no_sync(), or after discard_accumulated()");
     }
   }
 }

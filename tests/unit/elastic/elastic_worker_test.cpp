@@ -214,6 +214,20 @@ TEST_CASE("commit() is refused while gradients of no_sync() are not reduced") {
   }
 }
 
+TEST_CASE("commit() is not refused once the passes under no_sync() are discarded") {
+  CHECK(thrown_alone([](auto& job, Group group) {
+          Model model;
+          dtrain::DistributedDataParallel ddp{model, group};
+          {
+            const auto apart = ddp.no_sync();
+            ddp.backward([](dtrain::Ready ready) { ready(0); });
+          }
+          ddp.discard_accumulated();
+          job.commit();
+          CHECK(job.step() == 1);
+        }) == "");
+}
+
 TEST_CASE("a worker of another job's name or with other options is refused before anybody is interrupted") {
   FormationProcess launcher(two_at_once());
   std::atomic<bool> ends{false};
