@@ -125,6 +125,19 @@ TEST_CASE("a model on a GPU is trained with NCCL's blocking communicators") {
 #endif
 }
 
+TEST_CASE("values on a GPU are not compared, whatever DTRAIN_CHECK_VALUES says") {
+  if (!support::enough_devices(2)) return dtrain_test::skip("there are no two devices");
+  ::setenv("DTRAIN_CHECK_VALUES", "1", 1);
+  expect_training<NcclPolicy, Model>(2);
+  ::unsetenv("DTRAIN_CHECK_VALUES");
+  run_well<NcclPolicy>(2, [](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    Model model(group.rank());
+    DistributedDataParallel ddp{model, group};
+    CHECK_ERROR(ddp.compare_values(), dtrain::Errc::unsupported, "this model's are on a GPU");
+    group.barrier();
+  });
+}
+
 TEST_CASE("ranks that share a GPU train over the host's memory") {
   if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
   ::setenv("DTRAIN_SHARE_DEVICES", "1", 1);
