@@ -97,9 +97,8 @@ TEST_CASE("the ranks of store_coroutines take all pieces of the list, each once"
   }
 }
 
-TEST_CASE(
-    "one_block and moved_gradients, whose gradients lie where C libraries have them, learn the same on all ranks") {
-  for (const std::string name : {"one_block", "moved_gradients"}) {
+TEST_CASE("one_block, moved_gradients and older_standard, which are as libraries are, learn the same on all ranks") {
+  for (const std::string name : {"one_block", "moved_gradients", "older_standard"}) {
     CAPTURE(name);
     const auto error_on = [&name](int ranks) {
       const Result result = support::run(examples + name, {"--nproc-per-node=" + std::to_string(ranks)});
