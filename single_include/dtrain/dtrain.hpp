@@ -131,8 +131,10 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <climits>
+#include <cmath>
 #include <compare>
 #include <concepts>
 #include <condition_variable>
@@ -212,8 +214,8 @@ inline constexpr const char* version_text =
 // ---- dtrain/core/compressed_traffic.hpp
 
 /// @file
-/// Counters of compressed traffic: bytes saved on the network, and the time it takes. HookWork (ddp/) and
-/// topology/wire.hpp count in them, so they are in core/.
+/// CompressedTraffic, TrafficCounter: bytes that compression saves on the network, and the time that it takes. HookWork
+/// (ddp/) and topology/wire.hpp count in them, so they are in core/; ReducerStatistics has the sums.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -273,7 +275,7 @@ class TrafficCounter {
 
 /// @file
 /// Macros: compiler, sanitizer, processor, separate compilation. Outside kernels/ no other file reads the compiler's
-/// own. Every header with definitions includes it.
+/// own macros. Every header with definitions includes it.
 
 /// 1 under ThreadSanitizer: deadlines are longer, and fences that it cannot follow are avoided.
 #if defined(__SANITIZE_THREAD__)
@@ -469,13 +471,35 @@ bool block_until(std::condition_variable& changed, std::unique_lock<std::mutex>&
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/core/debug_program.hpp
+
+/// @file
+/// is_debug_program: whether a file of the program was compiled without NDEBUG, for checks that debug builds make.
+
+/// The linker decides: files compiled without NDEBUG define this function, all others only name it. So nothing in
+/// dtrain's own functions depends on NDEBUG, in which the files of one program may differ. The file with the
+/// definitions (DTRAIN_IMPLEMENTATION) does not count: it may be compiled apart from the program.
+extern "C" __attribute__((weak, visibility("default"))) void dtrain_has_file_without_ndebug();
+#if !defined(NDEBUG) && !defined(DTRAIN_IMPLEMENTATION)
+void dtrain_has_file_without_ndebug() {}
+#endif
+
+namespace DTRAIN_NAMESPACE {
+
+/// Whether a file of the program that includes dtrain was compiled without NDEBUG.
+inline bool is_debug_program() noexcept {
+  void (*volatile address)() = &dtrain_has_file_without_ndebug;  // volatile: no compiler knows the answer, in any file
+  return address != nullptr;
+}
+
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/core/error.hpp
 
 /// @file
-/// dtrain::Error: the exception of dtrain, with action, reason, remedy and source location (SourceLocation);
-/// limit_hint(): the limit of this process (ulimit) that may have caused an error. Every folder but kernels/ throws
-/// it. exception_text(): message of the exception that is being handled. run_rank(), Reducer, LoopHandle, PerNode call
-/// it.
+/// dtrain::Error: the exception that every folder but kernels/ throws, with action, reason, remedy and SourceLocation;
+/// limit_hint(): the limit of this process (ulimit) that may have caused an error; exception_text(): message of the
+/// exception that is being handled, for run_rank(), Reducer, LoopHandle and PerNode.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -640,7 +664,8 @@ inline void spin_pause() noexcept {
 // ---- dtrain/core/process/blocked_write_signals.hpp
 
 /// @file
-/// BlockedWriteSignals: a scope of log() and file writers in which a failed write is an error and not a signal.
+/// BlockedWriteSignals: a scope in which a failed write is an error and not a signal, for log(), AtomicFile,
+/// SharedMemory and Gloo.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -730,8 +755,9 @@ DTRAIN_DEFINED void log(LogLevel level, std::string_view text) {
 // ---- dtrain/core/process/control_groups.hpp
 
 /// @file
-/// Control groups (cgroups) of this process, in versions 1 and 2 of the kernel's interface, and what they leave to it:
-/// cores (cpu_quota) and memory (available_memory). Progress, Supervisor and SharedMemory ask it.
+/// Control groups (cgroups) of this process, in versions 1 and 2 of the kernel's interface, and the share that they
+/// leave to it: cores (cpu_quota()), for progress.hpp, and memory (available_memory_bytes()), for SharedMemory and
+/// bucket_rebuild.hpp. MemoryKills reads a group's counters.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -772,7 +798,9 @@ std::uint64_t number_after(std::string_view text, std::string_view label, std::u
 // ---- dtrain/core/process/owning_process.hpp
 
 /// @file
-/// OwningProcess: detects a forked process, in which the copy of a channel or wrapper must not be used as the rank's.
+/// OwningProcess: detects a forked process, where the copy of a channel, segment or LoopHandle must not act for the
+/// rank; ProcessOwned: a unique_ptr that destroys its object only in the process that made it, for communicators and
+/// DistributedDataParallel.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -833,10 +861,9 @@ ProcessOwned<T> make_process_owned(Arguments&&... arguments) {
 // ---- dtrain/core/text/format_text.hpp
 
 /// @file
-/// format_text(): a text with values in it; duration_text(): a duration as text; throw_error(), throw_errno(): an Error
-/// with such a sentence. Every folder but kernels/ makes its error sentences by it. number_text(): floating-point
-/// numbers as text, the same in every locale. Lists in texts of variables and flags: next_entry() takes one entry,
-/// has_entry() finds one, joined() makes a list.
+/// format_text(): a text with values in it; throw_error(), throw_errno(): an Error with such a text, by which every
+/// folder but kernels/ throws; duration_text(), number_text(): durations and floating-point numbers, the same in every
+/// locale; next_entry(), has_entry(), joined(): lists in texts of variables and flags.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1005,8 +1032,9 @@ std::string joined(const Texts& texts, std::string_view separator) {
 // ---- dtrain/core/cause.hpp
 
 /// @file
-/// Cause: the first cause of a job's failure, the same on every rank; JobFailed and PeerLost: the exceptions that carry
-/// it; the exit codes of a job's processes. The store sends it to every rank.
+/// Cause: the first cause of a job's failure, which the store sends to every rank; JobFailed and PeerLost: the
+/// exceptions that carry it, which groups and backends throw; the exit codes of a job's processes, for run() and the
+/// launchers.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1121,8 +1149,9 @@ DTRAIN_DEFINED void throw_cause(const Cause& cause, SourceLocation where) {
 // ---- dtrain/core/crypto.hpp
 
 /// @file
-/// Sha256: incremental SHA-256 as FIPS 180-4 specifies it, for handshakes and checkpoints. HmacSha256: RFC 2104's HMAC.
-/// random_bytes(): cryptographic random bytes, for nonces, secrets, job ids and names of shared memory.
+/// Sha256: incremental SHA-256 as FIPS 180-4 specifies it, for checkpoints and handshakes; HmacSha256: RFC 2104's HMAC,
+/// for the proofs of a handshake (secret.hpp); random_bytes(): cryptographic random bytes, for nonces, secrets, job ids
+/// and names of shared memory.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1326,7 +1355,8 @@ DTRAIN_DEFINED DTRAIN_OPTIMIZED void Sha256::compress(const std::byte* block) no
 // ---- dtrain/core/failure_latch.hpp
 
 /// @file
-/// FailureLatch: a rank's copy of the job's first cause; StoreClient sets it, which wakes all waiting threads.
+/// FailureLatch: a rank's copy of the job's first cause; StoreClient sets it, which ends the waits of groups, backends
+/// and ddp/.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1470,8 +1500,8 @@ DTRAIN_DEFINED void FailureLatch::throw_if_failed(int own_rank) const {
 // ---- dtrain/core/process/descriptor.hpp
 
 /// @file
-/// Descriptor: a move-only owner of a file descriptor. net/, launch/ and ddp/ own their files by it. wait_descriptor():
-/// blocking waits for a descriptor, with a deadline. UnixConnection and settings.hpp call it.
+/// Descriptor: a move-only owner of a file descriptor, by which net/, launch/, SharedMemory and ddp/ own files and
+/// sockets; wait_descriptor(): blocking waits for a descriptor, with a deadline, for UnixConnection and settings.hpp.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1549,7 +1579,8 @@ inline void pause_before_retry(Deadline deadline, const std::string& doing) {
 // ---- dtrain/core/text/sanitize.hpp
 
 /// @file
-/// sanitize(): escapes what a terminal would interpret, in other processes' text within errors and logs.
+/// sanitize(), in_quotes(): escape what a terminal would interpret, in other processes' text within errors and logs.
+/// Variables, Store, checkpoints and Serializer call them.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -1922,7 +1953,8 @@ DTRAIN_DEFINED void fields(Serializer& of, std::chrono::nanoseconds& time) {
 // ---- dtrain/core/types/dtype.hpp
 
 /// @file
-/// DType: the element types of gradients and collectives. Views, backends and kernels name their elements by it.
+/// DType: the element types of gradients and collectives, by which views, backends and kernels name their elements;
+/// dtype_of: the DType of a C++ type, which a program specialises for another library's types.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2020,7 +2052,8 @@ concept Element = requires {
 // ---- dtrain/core/types/bfloat16.hpp
 
 /// @file
-/// bfloat16: the upper half of a float, for a program's gradients: no arithmetic, exact conversions.
+/// bfloat16: the upper half of a float, without arithmetic; the conversion from float rounds to nearest even, the
+/// conversion to float is exact. Programs store gradients in it; hooks::Cast takes it as its 16-bit type.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2061,9 +2094,9 @@ struct dtype_of<bfloat16> : std::integral_constant<DType, DType::bf16> {};
 // ---- dtrain/core/types/buffer_view.hpp
 
 /// @file
-/// BufferView: non-owning view of contiguous elements, the operand of a collective; Device: kind and index of the
-/// device of memory or of a stream; StreamHandle: the type of a stream's device and native handle, for Ready and other
-/// interfaces without templates. Collectives take them.
+/// BufferView, ConstBufferView: non-owning views of contiguous elements, the operands of collectives; Device: kind and
+/// index of the device of memory or of a stream; StreamHandle: a stream's device and native handle, for Ready and other
+/// interfaces without templates.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2146,8 +2179,9 @@ inline bool is_stream_of_each_thread(StreamHandle stream) noexcept {
 // ---- dtrain/core/types/float16.hpp
 
 /// @file
-/// float16: IEEE 754's 16-bit float, for storing gradients: no arithmetic, exact conversions; SmallFloat: the template
-/// of it and of the 8-bit floats. Programs store gradients in it.
+/// float16: IEEE 754's 16-bit float, without arithmetic, in which programs store gradients; hooks::Cast takes it as its
+/// 16-bit type. SmallFloat: the template of float16 and of the 8-bit floats: the conversion from float rounds to
+/// nearest even, the conversion to float is exact.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2242,8 +2276,9 @@ struct dtype_of<float16> : std::integral_constant<DType, DType::f16> {};
 // ---- dtrain/core/types/float8.hpp
 
 /// @file
-/// float8_e4m3 and float8_e5m2 of the Open Compute Project, for a program's gradients: no arithmetic, exact
-/// conversions.
+/// float8_e4m3 and float8_e5m2 of the Open Compute Project, without arithmetic; the conversion from float rounds to
+/// nearest even, the conversion to float is exact. A program moves such elements by broadcast, all_gather, send and
+/// recv; no backend reduces them.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2268,7 +2303,8 @@ struct dtype_of<float8_e5m2> : std::integral_constant<DType, DType::f8e5m2> {};
 // ---- dtrain/core/types/reduce_op.hpp
 
 /// @file
-/// ReduceOp: the reduction operators, and the type of their partial results. A program gives one to each reduction.
+/// ReduceOp: the reduction operators; a program gives one to each reduction. Accumulate: the type of partial results,
+/// in GroupOptions.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2307,7 +2343,8 @@ constexpr const char* name(Accumulate accumulate) noexcept {
 // ---- dtrain/core/types/tensor_view.hpp
 
 /// @file
-/// TensorView: non-owning view of a program's contiguous tensor: address, shape, element type, device.
+/// TensorView: non-owning view of a program's contiguous tensor: address, Shape, element type, device. A program makes
+/// one by tensor_view() for each parameter and gradient; ddp/ and its checkpoints read and write through it.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -2532,7 +2569,7 @@ inline bool runs_on_this_machine(Isa isa) noexcept {
 // ---- dtrain/kernels/kernel_arguments.hpp
 
 /// @file
-/// KernelArguments: parameters of a reduction kernel. Reduction fills them.
+/// KernelArguments: parameters of a reduction kernel. Reduction fills them, the kernels of instruction_sets/ read them.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -2658,7 +2695,8 @@ class Reduction {
 // ---- dtrain/kernels/partial_reduction.hpp
 
 /// @file
-/// Partial reduction: one rank's step of an algorithm over messages that passes partial results from rank to rank.
+/// PartialReduction: one rank's step of an algorithm that passes partial results from rank to rank in messages. Ring,
+/// tree and the other algorithms of backend/message_passing/ and topology/hierarchical/ make one.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -2742,7 +2780,8 @@ class PartialReduction {
 // ---- dtrain/kernels/vector.hpp
 
 /// @file
-/// SIMD vector types: the compiler's vector extension, of any width. All kernels compute in them.
+/// SIMD vector types: the compiler's vector extension, of any width. All kernels, and optimizers.hpp of ddp/sharded/,
+/// compute in them.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -2815,8 +2854,8 @@ struct BitsOf<double> {
 // ---- dtrain/kernels/copy.hpp
 
 /// @file
-/// Memory copies: one whose speed does not depend on alignment, and one with non-temporal stores, which go past the
-/// caches, for another core to read. Host collectives and ddp/ call them.
+/// copy_bytes(): memory copy whose speed does not depend on alignment, for host collectives and ddp/; stream_bytes():
+/// copy with non-temporal stores, which go past the caches, for another core to read: SharedMemory calls it.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -2883,8 +2922,8 @@ DTRAIN_OPTIMIZED DTRAIN_DEFINED void copy_bytes(std::byte* to, const std::byte* 
 // ---- dtrain/async/intrusive_list.hpp
 
 /// @file
-/// IntrusiveList: a doubly linked list whose elements hold the links and unlink themselves. The Scheduler, the Poller
-/// and the events of an EventLoop keep waiting coroutines in it.
+/// IntrusiveList: a doubly linked list; its elements, ListNodes, hold the links and unlink themselves. Scheduler,
+/// Poller and events.hpp keep waiting coroutines in it, TaskRunner the coroutines that users have started.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -2974,7 +3013,7 @@ class IntrusiveList {
 /// @file
 /// async::start_thread(): starts a thread with all signals blocked (BlockedSignals) and an error that names it;
 /// JoiningThread is a std::thread that its destructor joins; WorkerThread runs one blocking work function at a time.
-/// LoopThread, backends, streams and checkpoints start their threads by it.
+/// LoopThread, backends, streams and checkpoints start their threads by them.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -3124,8 +3163,9 @@ DTRAIN_DEFINED void WorkerThread::main() noexcept {
 // ---- dtrain/async/timer_heap.hpp
 
 /// @file
-/// Waiter: a suspended coroutine of an EventLoop, linked into one list and into the timers; TimerHeap: the timers, in a
-/// binary heap; insertion and removal in logarithmic time. The loop's Scheduler owns it.
+/// Waiter: base of an EventLoop's awaiters, a suspended coroutine in one list and in the timers; WakeReason: why a
+/// coroutine was resumed; TimerHeap: the timers of the loop's Scheduler, in a binary heap; insertion and removal in
+/// logarithmic time.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -3246,9 +3286,9 @@ DTRAIN_DEFINED void TimerHeap::sift_down(std::size_t index, Waiter& timer) noexc
 // ---- dtrain/async/task.hpp
 
 /// @file
-/// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it; Outcome: the stored value
-/// or exception of one. All coroutines of net/, rendezvous/ and launch/ return one. TaskHandle: the owner of a task
-/// that an EventLoop runs. EventLoop::spawn() returns it.
+/// async::Task: a coroutine that starts when it is awaited and is cancelled by destroying it; all coroutines of net/,
+/// rendezvous/ and launch/ return a Task. Outcome: a task's stored value or exception, for when_all() and LoopHandle.
+/// TaskHandle: the owner of a task that an EventLoop runs; EventLoop::spawn() returns it.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -3733,7 +3773,7 @@ class [[nodiscard]] DeadlineAwaiter : public Waiter {
 
 /// @file
 /// async::EventLoop: runs coroutines in one thread; its awaiters of timers and descriptors, and the functions that
-/// other threads post to it (PostQueue). A rank's control thread and the launcher each run one.
+/// other threads post to it (PostQueue). LoopThread, which is a rank's control thread, and NodeLauncher each run one.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -4132,9 +4172,9 @@ class AutoResetEvent {
 // ---- dtrain/async/loop_handle.hpp
 
 /// @file
-/// LoopHandle: starts coroutines on another thread's EventLoop; BackgroundTask: the owner of one, which cancels it when
-/// destroyed; LoopThread: an EventLoop and the thread that runs it. Store sends its requests by a LoopHandle,
-/// TaskRunner starts users' coroutines. ControlPlane and FormationClient own a LoopThread.
+/// LoopHandle: starts coroutines on another thread's EventLoop, for Store and TaskRunner; BackgroundTask: the owner of
+/// such a coroutine, which ProcessGroup::spawn() returns and whose destruction cancels the coroutine; LoopThread: an
+/// EventLoop and the thread that runs it. ControlPlane and FormationClient own a LoopThread.
 
 namespace DTRAIN_NAMESPACE::async {
 
@@ -5050,7 +5090,8 @@ class RelaxedCapture {
 // ---- dtrain/stream/cuda/pinned_buffer.hpp
 
 /// @file
-/// PinnedBuffer: host memory for device copies, as in Staged; HostRegistration: borrowed memory, pinned for a scope.
+/// PinnedBuffer: pinned host memory that devices reach, for Staged's HostWorker, ExternalEvent and CudaBucketNorms;
+/// HostRegistration: borrowed host memory, pinned for a scope, for Staged's pipeline.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5112,6 +5153,7 @@ class PinnedBuffer {
 
 /// @file
 /// Progress of a host stream: whether a helper thread runs it while the program computes. Driver decides by DdpOptions.
+/// available_cores(): cores that the calling thread may use, for Driver and PerNode.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -5159,7 +5201,8 @@ using stream::host::Progress;
 // ---- dtrain/stream/stream.hpp
 
 /// @file
-/// Concepts Event, ExternalEvent and Stream of communicators: ordered work, and points in it to wait for.
+/// Concepts Event, ExternalEvent and Stream: ordered work, and points in it to wait for; WaitResult: how a wait ended.
+/// Communicators and ddp/ enqueue in a Stream; StreamRef of stream/host/ and stream/cuda/ is one.
 
 namespace DTRAIN_NAMESPACE::stream {
 // clang-format 14 tears requires-expressions apart.
@@ -5251,7 +5294,7 @@ concept CanWaitExternal = Stream<S> && requires { typename S::ExternalEvent; } &
 // ---- dtrain/stream/cuda/event.hpp
 
 /// @file
-/// Event: a point in a CUDA stream. StreamRef records it; ddp/ and Staged wait for it.
+/// Event: a point in a CUDA stream. StreamRef records it; ddp/, Nccl and Staged wait for it.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5532,7 +5575,8 @@ class ExternalEvent {
 // ---- dtrain/stream/cuda/stream_ref.hpp
 
 /// @file
-/// StreamRef: the reference to a CUDA stream, by which group/ and ddp/ enqueue; with_stream(): one of a StreamHandle.
+/// StreamRef: the reference to a CUDA stream, by which group/ and ddp/ enqueue; with_stream(): calls a function with
+/// the StreamRef of a StreamHandle.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5628,7 +5672,7 @@ void with_stream(StreamHandle handle, F act) {
 // ---- dtrain/stream/cuda/copy_batch.hpp
 
 /// @file
-/// CopyBatch: many copies within a device, enqueued together. CudaGradientCopier owns one.
+/// CopyBatch: many copies within a device, enqueued together. CudaGradientCopier and BucketCopies own one.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5732,7 +5776,8 @@ class CopyBatch {
 // ---- dtrain/stream/cuda/device_buffer.hpp
 
 /// @file
-/// DeviceBuffer, StreamOrderedBuffer: memory of a CUDA device, for device communicators and CudaGradientCopier.
+/// DeviceBuffer: memory of a CUDA device, which the communicators of Nccl and Staged own; StreamOrderedBuffer: memory
+/// that is allocated and freed in the order of a stream, for CudaGradientCopier.
 
 #if DTRAIN_WITH_CUDA
 
@@ -5825,7 +5870,7 @@ class StreamOrderedBuffer {
 
 /// @file
 /// DriverKernel: a kernel that the CUDA driver loads from PTX text; the text that reads, writes and widens the elements
-/// of an array. The other kernels of this folder launch by it.
+/// of an array. ScaleKernel and SquareSumKernel launch by it.
 
 #if DTRAIN_WITH_CUDA
 
@@ -6436,7 +6481,8 @@ class SquareSumKernel {
 // ---- dtrain/stream/cuda/stream.hpp
 
 /// @file
-/// Stream: an owned CUDA stream; CommunicationStream: the stream of a group or DDP instance over Nccl or Staged.
+/// Stream: an owned CUDA stream, of Staged, copy_streams.hpp or a program; CommunicationStream: the stream of a group
+/// or DDP instance over Nccl or Staged.
 
 #if DTRAIN_WITH_CUDA
 
@@ -6548,7 +6594,8 @@ class TimingEvent {
 // ---- dtrain/stream/host/queue.hpp
 
 /// @file
-/// Queue of a CommunicationStream: caller-runs work queue; the thread that waits for the work runs its items in order.
+/// Queue of a CommunicationStream: caller-runs work queue; the thread that waits for the work runs its items
+/// (WorkFunction) in order.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -6802,8 +6849,8 @@ DTRAIN_DEFINED void Queue::park_helper() noexcept {
 // ---- dtrain/stream/host/stream_ref.hpp
 
 /// @file
-/// StreamRef: the reference to a host queue that models Stream; Event and ExternalEvent: a point in a host stream, and
-/// an event that the host completes. Collectives and ddp/ take one.
+/// StreamRef: the reference to a host queue that models Stream, by which collectives and ddp/ enqueue; Event and
+/// ExternalEvent: a point in a host stream, and an event that the host completes.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -6964,7 +7011,8 @@ DTRAIN_DEFINED void StreamRef::wait(ExternalEvent& event, Deadline deadline) con
 
 /// @file
 /// StreamRegistry of a RankContext: a rank's host streams. A thread that waits long in one stream (in a backend or in
-/// ddp) calls run_unattended(), which starts a thread for each other stream that has work: streams cannot deadlock.
+/// ddp) calls run_unattended(), which starts a thread (OnDemandRunner) for each other stream that has work: streams
+/// cannot deadlock.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -7075,8 +7123,8 @@ DTRAIN_DEFINED void StreamRegistry::remove(OnDemandRunner& runner) noexcept {
 // ---- dtrain/stream/host/communication_stream.hpp
 
 /// @file
-/// CommunicationStream: the host stream for the communication of a group or a DDP instance; HelperThread drains it
-/// while the program computes. The host backends name it as their stream.
+/// CommunicationStream: the host stream for the communication of a group or a DDP instance, which SharedMemory, Gloo
+/// and Mpi name as their stream; HelperThread: drains its queue while the program computes, if Driver starts it.
 
 namespace DTRAIN_NAMESPACE::stream::host {
 
@@ -7225,7 +7273,8 @@ inline DeviceChoice choose_device(const DeviceFacts& facts) {
 // ---- dtrain/identity/identity_error.hpp
 
 /// @file
-/// Identity errors, which every parser here throws: invalid, contradictory or incomplete variables of a process.
+/// IdentityError: invalid, contradictory or incomplete variables of a process, which every parser of identity/ throws
+/// by throw_identity_error(); IdentityErrc: its codes.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -7423,7 +7472,8 @@ DTRAIN_DEFINED std::string to_string(const ProcessIdentity& identity) {
 // ---- dtrain/identity/variables.hpp
 
 /// @file
-/// Environment variables for identity sources: a snapshot of the real environment, and typed, strict reads of a map.
+/// Environment: a snapshot of the process's environment variables; Variables: typed, strict reads of an Environment.
+/// The sources of identity/, the launchers and the backends read their variables by it.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -7507,7 +7557,8 @@ inline Environment snapshot_environment() {
 // ---- dtrain/rendezvous/client/value_chunks.hpp
 
 /// @file
-/// Value chunks: a long value of model agreement or timelines, in parts under KEY/0, KEY/1, as the store bounds values.
+/// Value chunks: a long value in parts under KEY/0, KEY/1, as the store bounds values. model_agreement.hpp,
+/// bucket_order_broadcast.hpp and timeline.hpp pass values in them.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -7555,7 +7606,8 @@ DTRAIN_DEFINED std::string join_value_chunks(const std::string& key, std::size_t
 // ---- dtrain/rendezvous/control/task_runner.hpp
 
 /// @file
-/// rendezvous::TaskRunner: users' coroutines on a rank's control loop, which ProcessGroup::spawn() starts.
+/// rendezvous::TaskRunner: users' coroutines on a rank's control loop, which ProcessGroup::spawn() starts;
+/// OffThreadDeleter: destroys a RankContext or a group's state on another thread than the control thread.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -7757,8 +7809,9 @@ inline std::uint32_t wire_milliseconds(std::chrono::milliseconds time) noexcept 
 // ---- dtrain/rendezvous/membership/membership.hpp
 
 /// @file
-/// Membership: a rank's numbers in its job (rank, local rank, node rank, sizes), and their computation; job settings:
-/// text that must be equal on all ranks, and its first difference. Pure. JobState computes them, every group has one.
+/// Membership: a rank's numbers in its job (rank, local rank, node rank, sizes), which JobState computes and every
+/// group has; RankInfo: a rank's description of itself when it joins; JobSettings: text that must be equal on all
+/// ranks, and its first difference. Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -7988,7 +8041,8 @@ DTRAIN_DEFINED std::variant<std::vector<Membership>, Cause> form_membership(cons
 // ---- dtrain/rendezvous/membership/origin.hpp
 
 /// @file
-/// Origin: facts (starter process, program) by which a store's JobState distinguishes jobs beside their names. Pure.
+/// Origin: facts about a process (starter, program), which job_identity.hpp finds, and by which a store's JobState
+/// distinguishes jobs beside their names. Pure.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8121,8 +8175,8 @@ DTRAIN_DEFINED JobComparison compare_jobs(const JobMember& a, const JobMember& b
 // ---- dtrain/rendezvous/membership/rank_set.hpp
 
 /// @file
-/// RankSet: compact set of ranks, as ascending ranges of equal steps; and texts of ranks for error sentences. Barriers
-/// and messages send it, error sentences print it.
+/// RankSet: compact set of ranks, as ascending ranges of equal steps, by which barriers and messages name their ranks;
+/// rank_list(), rank_ranges(): texts of ranks for error sentences of the store, the launcher and SharedMemory.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8724,7 +8778,8 @@ using rendezvous::StoreCall;
 
 /// @file
 /// TrainingProgress: how far a worker's state has come in the training, ordered so that the greatest is the state to go
-/// on from; Assignment: a worker's rank in an attempt. Worker and store send them to each other.
+/// on from; WorkerProgress: an ElasticWorker's present progress; Assignment: a worker's rank in an attempt.
+/// FormationClient and FormationServer send progress and assignments to each other.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8784,7 +8839,7 @@ struct Assignment {
 
 /// @file
 /// Secret: the key that the ranks of a job share; Transcript: the frames of one handshake, over which both sides prove
-/// that they know it. StoreServer and client_handshake.hpp call it.
+/// that they know the Secret. StoreServer and client_handshake.hpp make and check the proofs.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -8884,7 +8939,7 @@ DTRAIN_DEFINED Secret Secret::drawn() {
 
 /// @file
 /// rendezvous::ControlPlane of a RankContext: control thread, session with the store, and the store that a rank hosts.
-/// Control-plane options: identity and settings with which a rank joins its job; RankProcess derives from them.
+/// ControlPlaneOptions: identity and settings with which a rank joins its job; RankProcess derives from it.
 
 namespace DTRAIN_NAMESPACE::net {
 class Listener;
@@ -8982,8 +9037,9 @@ class ControlPlane {
 // ---- dtrain/backend/algorithm_choice.hpp
 
 /// @file
-/// AlgorithmChoice: whether fixed thresholds or the cost of messages (alpha and beta) select an all_reduce's algorithm.
-/// GroupState gives one to each channel; algorithm_selection.hpp reads it.
+/// AlgorithmChoice: whether fixed thresholds or the cost of messages select an all_reduce's algorithm; LinkCost: that
+/// cost, alpha and beta; AlgorithmPreference: a wrapper's use of its group's choice. GroupState gives each channel a
+/// choice, algorithm_selection.hpp reads it.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -9060,8 +9116,8 @@ DTRAIN_DEFINED std::string to_string(const AlgorithmChoice& choice) {
 // ---- dtrain/backend/allocation_table.hpp
 
 /// @file
-/// HostAllocation: a rank's memory of a host backend; AllocationTable: a communicator's allocations, to find the one
-/// that a buffer is in. The communicators of all backends but Nccl use it.
+/// HostAllocation: the memory that SharedMemory, Mpi and Gloo allocate for a rank. AllocationTable: finds the
+/// allocation that a buffer is in; SharedMemory's communicator has a table of its arenas, Staged's of its shadows.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -9126,7 +9182,8 @@ class AllocationTable {
 // ---- dtrain/backend/failure/first_cause.hpp
 
 /// @file
-/// FirstCause of an OrderedChannel or NCCL channel: the first cause of its failure; later causes are ignored.
+/// FirstCause: the first cause of a channel's failure; later causes are ignored. OrderedChannel and NCCL's
+/// ChannelStatus own one each, and report it to the job by report_quietly().
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -9191,7 +9248,8 @@ class FirstCause {
 // ---- dtrain/backend/failure/wait_notice.hpp
 
 /// @file
-/// WaitNotice: log warnings of host channels and store_gather() about waits for other ranks: long, or in vain.
+/// WaitNotice: log warnings of a long wait for other ranks; log_place_at_timeout(): where this rank waited when another
+/// one's wait had timed out. Host channels and store_gather() use them.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -9238,7 +9296,9 @@ inline void log_place_at_timeout(const std::optional<Cause>& ended_by, const Fai
 // ---- dtrain/backend/message_passing/memory.hpp
 
 /// @file
-/// Page-aligned memory for collectives over messages, those of SharedMemory and Hierarchical too: allocations, scratch.
+/// Page-aligned memory for host collectives. Scratch: a channel's working memory, which message_passing's Channel,
+/// SharedMemory's all_reduce and Hierarchical own; allocate_zeroed(): the memory that Communicator allocates for a
+/// rank.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -9501,7 +9561,8 @@ inline Routine::Awaiter Routine::operator co_await() & noexcept {
 // ---- dtrain/backend/message_passing/endpoint.hpp
 
 /// @file
-/// The concept Endpoint of Gloo, MPI and SharedMemory: point-to-point messages of a channel, for the algorithms.
+/// The concept Endpoint: point-to-point messages of one channel, which algorithms/ send and receive. Gloo, MPI and
+/// SharedMemory have one each. TagClass: messages of an algorithm, or of the user.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -9553,7 +9614,8 @@ concept Endpoint = HasRankAndSize<E> && CanStartMessages<E> && CanFinishMessages
 // ---- dtrain/backend/mpi/library.hpp
 
 /// @file
-/// The MPI library for mpi/: <mpi.h> without the C++ bindings, and conversion of MPI's error codes to Error.
+/// The MPI library for mpi/: <mpi.h> without the C++ bindings, and conversion of MPI's error codes to Error; whether
+/// MPI has ended, and its version.
 
 #if DTRAIN_WITH_MPI
 
@@ -9618,8 +9680,8 @@ inline std::string library_name() {
 // ---- dtrain/backend/mpi/requests.hpp
 
 /// @file
-/// Requests: the pending MPI requests of this process, tested together; CallMonitor: whether a thread is inside a call
-/// to MPI. ProgressLoop owns them, Endpoint starts them.
+/// Requests: the pending MPI requests of this process, tested together, which Endpoint starts; CallMonitor: whether a
+/// thread is inside a call to MPI; HangDetector: whether that call does not return. ProgressLoop owns them.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
@@ -10280,8 +10342,8 @@ inline void prepare_environment() {
 // ---- dtrain/backend/nccl/async_result.hpp
 
 /// @file
-/// AsyncResult: waiting for a nonblocking NCCL call, which finishes in threads of NCCL's own; CommLock: the lock of one
-/// ncclComm_t, held in every call to NCCL on it. Channel, Watchdog and init.hpp wait by it.
+/// AsyncResult of a nonblocking NCCL call, which finishes in threads of NCCL's own: Channel, Watchdog and init.hpp wait
+/// for it. CommLock: the lock of one ncclComm_t, held in every call to NCCL on it.
 
 #if DTRAIN_WITH_NCCL
 
@@ -10566,7 +10628,8 @@ DTRAIN_DEFINED std::string unequal_message(const std::string& place, const Messa
 
 /// @file
 /// BlockExchange: the blocks that a rank sends to and receives from each rank, which group/collectives.hpp states and
-/// backends run; BlockPieces: the chunks of a reduction of blocks, with a piece of every block.
+/// backends run; BlockPieces: the chunks of a reduction of blocks, with a piece of every block, in SharedMemory and
+/// Staged.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -10803,8 +10866,9 @@ DTRAIN_DEFINED BlockExchange blocks_of_reduce(const ConstBufferView& input, cons
 // ---- dtrain/backend/message_passing/operation_context.hpp
 
 /// @file
-/// OperationContext: the endpoint, scratch memory and operation that an algorithm uses; SelectedAllReduce: the
-/// algorithm that a topology selects for all_reduce. Channels make one for each operation.
+/// OperationContext: the endpoint, scratch memory and operation of one call, which Channel and SharedMemory's
+/// all_reduce give to an algorithm; Tuning: its thresholds and chunk sizes; SelectedAllReduce: a topology's algorithm
+/// for all_reduce.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -10879,7 +10943,8 @@ struct SelectedAllReduce {
 // ---- dtrain/backend/message_passing/algorithms/halving_stages.hpp
 
 /// @file
-/// Stages of recursive halving and doubling, for any number of ranks, by which halving_doubling.hpp exchanges.
+/// Stages of recursive halving and doubling, for any number of ranks: halving_doubling.hpp exchanges by them,
+/// algorithm_table.hpp computes the time of an all_reduce from them.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 
@@ -11007,8 +11072,8 @@ class HalvingStages {
 // ---- dtrain/backend/message_passing/algorithms/operation_header.hpp
 
 /// @file
-/// Operation header: an operation's first message to a peer, with its descriptor and a small payload; the barrier,
-/// which consists of headers. Every algorithm of this folder sends it first.
+/// Operation header: an operation's first message to a peer, with its descriptor and a small payload, which every
+/// algorithm of this folder sends; the barrier, which consists of headers.
 
 /// Ranks detect by headers that they call different operations, before one waits for a message that the other never
 /// sends. Large operations pay no latency: their later messages do not wait for the header.
@@ -11366,7 +11431,7 @@ Routine exchange_chunks(OperationContext<E>& context, Schedule schedule) {
 
 /// @file
 /// AllReduceAlgorithm, and AlgorithmTable: the cheapest algorithm for each length by alpha and beta, from cost
-/// functions. algorithm_selection.hpp fills it and reads it for each all_reduce.
+/// functions. A Channel has one (ChannelAlgorithms); algorithm_selection.hpp fills it and reads it for each all_reduce.
 
 /// Each algorithm's `..._path()` has the messages and bytes on its longest chain. Below, n ranks reduce S bytes. A rank
 /// sends one message at a time (single-port model). Chunks that are in flight together count as one message; headers
@@ -11964,7 +12029,8 @@ Routine halving_doubling(OperationContext<E>& context, const Buffers& buffers) {
 // ---- dtrain/backend/message_passing/algorithms/parameter_server.hpp
 
 /// @file
-/// Synchronous parameter server of topology::ParameterServer: the first ranks reduce one shard of the buffer each.
+/// Synchronous parameter server over messages: the first ranks reduce one shard of the buffer each.
+/// topology::ParameterServer selects it for all_reduce.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 namespace detail {
@@ -12208,7 +12274,8 @@ Routine point_to_point(OperationContext<E>& context, const PointToPoint& work) {
 // ---- dtrain/backend/message_passing/algorithms/exchange_blocks.hpp
 
 /// @file
-/// Exchange and reduction of blocks of any lengths, between all ranks or with a root, for algorithm_selection.hpp.
+/// Exchange and reduction of blocks of any lengths, between all ranks or with a root, over messages.
+/// algorithm_selection.hpp calls them.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 namespace detail {
@@ -12946,7 +13013,8 @@ Routine collective(OperationContext<E>& context, const Buffers& buffers) {
 // ---- dtrain/backend/message_passing/algorithms/tree.hpp
 
 /// @file
-/// All-reduce of topology::Tree: reduction up a binary tree, broadcast down the tree, in a pipeline of chunks.
+/// All-reduce over messages by reduction up a binary tree and broadcast down the tree, in a pipeline of chunks.
+/// topology::Tree selects it.
 
 namespace DTRAIN_NAMESPACE::backend::message_passing {
 namespace detail {
@@ -13341,8 +13409,9 @@ static_assert(message_passing::CarriesCollectives<CollectiveEndpoint>);
 // ---- dtrain/backend/operations.hpp
 
 /// @file
-/// The operations of a communicator as values that enqueue() takes: AllReduce, Broadcast and the others, each with its
-/// buffers, the checks of its arguments, and the descriptor that ranks compare.
+/// The operations of a communicator as values: AllReduce, Broadcast and the others, each with its buffers, the checks
+/// of its arguments, and the descriptor that ranks compare. Collectives (group/), hooks and ReducingWork (ddp/) give
+/// them to enqueue().
 
 /// A communicator runs an operation by `enqueue(operation, stream)`. Each operation has:
 /// - `kind`: its OperationKind; that of an operation with blocks is in its BlockExchange.
@@ -14147,7 +14216,8 @@ inline ncclResult_t reduce_blocks(const ReduceBlocks& call, ncclRedOp_t reductio
 // ---- dtrain/backend/shared_memory/arena.hpp
 
 /// @file
-/// Arena: an allocation by Communicator, with a memory range for each rank, mapped by every rank.
+/// Arena: memory that Communicator allocated, with a range for each rank, mapped by every rank; collectives/ work there
+/// in place. ArenaTable: a communicator's arenas, to find the one that a buffer is in.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -14419,8 +14489,8 @@ static_assert(ControlBlock::bytes_for(3) % 64 == 0, "dtrain: chunk buffers begin
 // ---- dtrain/backend/shared_memory/barrier_wait.hpp
 
 /// @file
-/// BarrierWait: one rank's wait for its peers at a barrier, and the error if they do not arrive; SpinPolicy: how long
-/// it spins and yields before it sleeps. Channel waits by it.
+/// BarrierWait: one rank's wait for its peers at a barrier, and the error if they do not arrive; Channel waits by it.
+/// SpinPolicy: how long a rank spins and yields before it sleeps.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -14952,7 +15022,8 @@ class ReductionChunks {
 // ---- dtrain/backend/store_ref.hpp
 
 /// @file
-/// StoreRef: type-erased key-value store, by which backends open channels. GroupState makes one of the job's Store.
+/// StoreRef: type-erased key-value store of a job. Backends open channels by it, model_agreement.hpp compares models,
+/// rank0_task.hpp shares rank 0's result. GroupState makes one of the job's Store.
 
 namespace DTRAIN_NAMESPACE::backend {
 
@@ -15095,8 +15166,9 @@ struct ChannelContext {
 // ---- dtrain/backend/backend.hpp
 
 /// @file
-/// The concept Backend: the type a Policy names, which opens the channels of a group; OnHostStreams: a Backend whose
-/// operations are enqueued on host streams. GroupState opens its channel by this concept.
+/// The concept Backend: the type a Policy names, which opens the channels of a group for GroupState; OnHostStreams: a
+/// Backend whose operations are enqueued on host streams; Determinism: what it promises for a reduction's bits, which
+/// Driver checks.
 
 namespace DTRAIN_NAMESPACE::backend {
 // clang-format 14 tears requires-expressions apart.
@@ -16534,8 +16606,8 @@ static_assert(message_passing::Transport<Transport>);
 // ---- dtrain/backend/mpi/progress_loop.hpp
 
 /// @file
-/// ProgressLoop: the routines over MPI of this process (RunningRoutine), driven by the threads that wait for them;
-/// CallQueue: calls of other threads to the thread that initialised MPI. Engine owns it, BasicTransport waits in it.
+/// ProgressLoop: the routines over MPI of this process (RunningRoutine), driven by the threads that wait for them.
+/// Engine owns it, BasicTransport waits in it. CallQueue: calls of other threads to the thread that initialised MPI.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
@@ -16867,7 +16939,7 @@ class ProgressLoop {
 
 /// @file
 /// Engine: MPI in this process: the thread that initialises and finalizes MPI (MpiRuntime), and the loop that drives
-/// messages; EngineRegistry: the one engine of a process. Each channel's BasicTransport holds it.
+/// messages; each channel's BasicTransport shares it. EngineRegistry: the one engine of a process.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
@@ -17184,8 +17256,8 @@ class Engine {
 // ---- dtrain/backend/mpi/transport.hpp
 
 /// @file
-/// BasicTransport: the transport of a channel whose messages go over MPI; WaitPace: how a thread that waits for
-/// messages spins, yields and sleeps. The channel of an Mpi communicator owns one.
+/// BasicTransport: the transport of a channel whose messages go over MPI; the channel of an Mpi communicator owns one.
+/// WaitPace: how a thread that waits for messages spins, yields and sleeps.
 
 namespace DTRAIN_NAMESPACE::backend::mpi {
 
@@ -17416,8 +17488,8 @@ using Transport = BasicTransport<Endpoint>;
 // ---- dtrain/backend/nccl/channel_status.hpp
 
 /// @file
-/// ChannelStatus: a channel's first cause of failure, and the wake-up of its watchdog; AbandonedThreads: threads that
-/// wait in NCCL for other ranks and are not joined. Channel has one.
+/// ChannelStatus: a channel's first cause of failure, and the wake-up of its watchdog; Channel has one.
+/// AbandonedThreads: threads that wait in NCCL for other ranks and are not joined.
 
 #if DTRAIN_WITH_NCCL
 
@@ -17564,8 +17636,9 @@ class ChannelStatus {
 // ---- dtrain/backend/nccl/inflight_ring.hpp
 
 /// @file
-/// InflightRing: the operations in flight on streams, and when the first of them began; diagnosis of a timeout: whether
-/// the ranks called different operations. Channel fills it, Watchdog reads it.
+/// InflightRing: the operations in flight on streams, and when the first of them began; Channel fills it, Watchdog
+/// polls it. diagnose_timeout_blocking(): whether ranks called different operations; Channel and Watchdog call it after
+/// a timeout.
 
 #if DTRAIN_WITH_NCCL
 
@@ -17831,8 +17904,8 @@ class InflightRing {
 // ---- dtrain/backend/nccl/channel.hpp
 
 /// @file
-/// Channel: one rank's end of an NCCL channel, with its operations and their failures; LaunchOrder: one order on a
-/// device for the operations of all its channels, for NCCL before 2.26. Communicator owns one, with its Watchdog.
+/// Channel: one rank's end of an NCCL channel, with its operations and their failures; Communicator owns one, with its
+/// Watchdog. LaunchOrder: one order on a device for the operations of all its channels, for NCCL before 2.26.
 
 #if DTRAIN_WITH_NCCL
 
@@ -18292,7 +18365,7 @@ inline void split_blocking(Channel& parent, Channel& child, int color, int key, 
 // ---- dtrain/backend/nccl/watchdog.hpp
 
 /// @file
-/// Watchdog: a communicator's thread, which detects failures of running operations and then aborts the communicator;
+/// Watchdog: a thread, owned by Communicator, which detects failures of running operations and then aborts the channel;
 /// end of a channel: ncclCommFinalize and ncclCommDestroy if its work is complete, ncclCommAbort otherwise.
 
 #if DTRAIN_WITH_NCCL
@@ -18782,7 +18855,8 @@ class Communicator {
 // ---- dtrain/backend/nccl.hpp
 
 /// @file
-/// backend::Nccl: ranks with a GPU each exchange data over NCCL. A program names it in its Policy.
+/// backend::Nccl, and NcclWith<> with options: ranks with a GPU each exchange data over NCCL. A program names one of
+/// them in its Policy.
 
 #if DTRAIN_WITH_NCCL
 
@@ -19481,7 +19555,8 @@ class Communicator {
 // ---- dtrain/backend/gloo.hpp
 
 /// @file
-/// backend::Gloo, for a Policy: ranks on hosts without MPI or GPUs exchange messages over Gloo's TCP connections.
+/// backend::Gloo: ranks on hosts without MPI or GPUs exchange messages over Gloo's TCP connections. A program names it
+/// in its Policy.
 
 #if DTRAIN_WITH_GLOO
 
@@ -19535,7 +19610,8 @@ struct Gloo;
 // ---- dtrain/backend/mpi.hpp
 
 /// @file
-/// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI. A program names it in its Policy.
+/// backend::Mpi: ranks that mpirun or srun started exchange messages over MPI; backend::MpiCollectives: they call MPI's
+/// own collectives. A program names one of them in its Policy.
 
 #if DTRAIN_WITH_MPI
 
@@ -19650,8 +19726,8 @@ struct MpiCollectives;
 // ---- dtrain/backend/shared_memory/channel.hpp
 
 /// @file
-/// Channel of one rank in shared memory: operations in order, barriers, timeouts and failure; CopyPathTuner: measured
-/// choice between cached and non-temporal copies of chunks. Communicator owns one, collectives/ waits in it.
+/// Channel of one rank in shared memory: operations in order, barriers, timeouts and failure; Communicator owns one,
+/// collectives/ waits in it. CopyPathTuner: measured choice between cached and non-temporal copies of chunks.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -20665,8 +20741,8 @@ class HostWorker {
 // ---- dtrain/backend/staged/staging_pipeline.hpp
 
 /// @file
-/// StagingPipeline: operations on device memory as pipelined chunks in host memory; DeviceCopies: the slots of that
-/// memory, the copy stream, and the events between them. Communicator owns it.
+/// StagingPipeline: operations on device memory as pipelined chunks in host memory; Communicator owns it. DeviceCopies:
+/// the slots of that memory, the copy stream, and the events between them.
 
 #if DTRAIN_WITH_CUDA
 
@@ -21231,8 +21307,8 @@ class Communicator {
 // ---- dtrain/backend/staged.hpp
 
 /// @file
-/// backend::Staged: a host backend reduces CUDA buffers through pinned host memory; CUDA's hardware queues, asked for
-/// and checked before the device is used. A program names it in its Policy.
+/// backend::Staged: a host backend reduces CUDA buffers through pinned host memory; a program names it in its Policy.
+/// CUDA's hardware queues: asked for, and checked before the device is used.
 
 #if DTRAIN_WITH_CUDA
 
@@ -21382,8 +21458,8 @@ struct Staged;
 
 /// @file
 /// AlgorithmCommunicator: a communicator that runs the collectives of a topology's algorithm, and all others by the
-/// backend's communicator; the order of the algorithm's operations; AllReduceVariant: a way in which it reduces.
-/// FlatOver and Hierarchical make it.
+/// backend's communicator; AlgorithmBackend opens it, as the Rebind of FlatOver and Hierarchical. AllReduceVariant: a
+/// way in which the algorithm reduces.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -21858,8 +21934,8 @@ inline void copy(const ConstBufferView& from, const BufferView& to) noexcept {
 // ---- dtrain/topology/sub_channel.hpp
 
 /// @file
-/// topology::SubChannel: an algorithm's own channel, whose operations run one step at a time; ParallelRunner: second
-/// thread of an algorithm, to send one chunk while another is reduced. Hierarchical and FlatOver own them.
+/// topology::SubChannel: an algorithm's own channel, whose operations run one step at a time; HierarchicalCollectives
+/// and FlatOver own them. ParallelRunner: Hierarchical's second thread, which sends a chunk while another is reduced.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -22075,7 +22151,8 @@ static_assert(Topology<Flat>);
 // ---- dtrain/topology/parameter_server.hpp
 
 /// @file
-/// topology::ParameterServer, for a Policy: synchronous parameter server; the first ranks reduce one shard each.
+/// topology::ParameterServer: synchronous parameter server; the first ranks reduce one shard each. A program names it
+/// in its Policy.
 
 namespace DTRAIN_NAMESPACE::topology {
 
@@ -22192,7 +22269,9 @@ static_assert(Topology<Tree>);
 // ---- dtrain/topology/wire.hpp
 
 /// @file
-/// Types on the wire, in which Hierarchical and FlatOver send f32 elements; and the all-reduce that sends them.
+/// wire::Same, Bf16 and F16: the types in which Hierarchical (any) and FlatOver (16 bits) send f32 elements; a program
+/// gives one to its topology. WireReduction: the all-reduce that sends them; HierarchicalCollectives and FlatOver own
+/// one.
 
 namespace DTRAIN_NAMESPACE::wire {
 
@@ -22803,7 +22882,8 @@ static_assert(Topology<Hierarchical<>>);
 // ---- dtrain/launch/backend_facts.hpp
 
 /// @file
-/// BackendFacts: what a launcher knows of a policy's backend before it starts workers. run() makes it of the policy.
+/// BackendFacts: what a launcher knows of a policy's backend before it starts workers. run() makes one from the policy;
+/// PerNode counts devices and checks the launcher's options by it.
 
 namespace DTRAIN_NAMESPACE::async {
 template <class T>
@@ -23096,6 +23176,16 @@ auto view_of(std::span<T, Extent> values) noexcept {
 
 }  // namespace detail
 
+/// Buffer of a library's tensor type T, such as torch::Tensor. The library's adapter specialises it with `static
+/// BufferView view(const T&)`, so that collectives take such tensors.
+template <class T>
+struct BufferOf;
+
+template <class T>
+concept LibraryTensor = requires(const T& tensor) {
+  { BufferOf<T>::view(tensor) } -> std::same_as<BufferView>;
+};
+
 // Constructors are implicit: every contiguous container is accepted as a buffer.
 
 /// Output of a collective: an lvalue container, or a span. Lifetime: the memory outlives the work.
@@ -23109,6 +23199,12 @@ struct WriteBuffer : BufferView {
   template <WritableHostValues Values>
   requires(!detail::is_span<std::remove_const_t<Values>>) WriteBuffer(Values& values)
   noexcept : BufferView(detail::view_of(std::span(values))) {}
+
+  /// @throws as BufferOf<T>::view
+  template <LibraryTensor T>
+  WriteBuffer(const T& tensor) : BufferView(BufferOf<T>::view(tensor)) {}
+  template <LibraryTensor T>
+  WriteBuffer(const T&&) = delete;  // the result of `tensor.to(type)` would be lost
 
   template <detail::WritableTransferOnlyValues Values>
   WriteBuffer(Values&&) noexcept {
@@ -23124,6 +23220,10 @@ struct ReadBuffer : ConstBufferView {
 
   template <HostValues Values>
   ReadBuffer(const Values& values) noexcept : ConstBufferView(detail::view_of(std::span(values))) {}
+
+  /// @throws as BufferOf<T>::view
+  template <LibraryTensor T>
+  ReadBuffer(const T& tensor) : ConstBufferView(BufferOf<T>::view(tensor)) {}
 
   template <detail::TransferOnlyValues Values>
   ReadBuffer(const Values&) noexcept {
@@ -23145,6 +23245,11 @@ struct MovedWriteBuffer : WriteBuffer {
   requires(!detail::is_span<std::remove_const_t<Values>> &&
            (WritableHostValues<Values> || detail::WritableTransferOnlyValues<Values>)) MovedWriteBuffer(Values& values)
   noexcept : WriteBuffer(detail::view_of(std::span(values))) {}
+
+  template <LibraryTensor T>
+  MovedWriteBuffer(const T& tensor) : WriteBuffer(tensor) {}
+  template <LibraryTensor T>
+  MovedWriteBuffer(const T&&) = delete;
 };
 
 /// Input of a collective that does not reduce.
@@ -23156,6 +23261,9 @@ struct MovedReadBuffer : ReadBuffer {
   template <class Values>
   requires(HostValues<Values> || detail::TransferOnlyValues<Values>) MovedReadBuffer(const Values& values)
   noexcept : ReadBuffer(detail::view_of(std::span(values))) {}
+
+  template <LibraryTensor T>
+  MovedReadBuffer(const T& tensor) : ReadBuffer(tensor) {}
 };
 // NOLINTEND(google-explicit-constructor)
 
@@ -23582,7 +23690,8 @@ class Collectives {
 // ---- dtrain/group/gradient_binding_registry.hpp
 
 /// @file
-/// Gradient binding registry of a RankContext: addresses of parameters whose gradients a Driver has bound.
+/// GradientBindingRegistry of a RankContext: addresses of parameters whose gradients are bound (Driver owns a
+/// GradientBinding), and the memory that ElasticWorker keeps from one attempt to the next.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -23703,7 +23812,8 @@ DTRAIN_DEFINED void GradientBindingRegistry::remove_all_of(const void* owner) no
 // ---- dtrain/group/group_handle.hpp
 
 /// @file
-/// GroupHandle: what wrappers, planners and checkpoints need of a process group, whatever its policy. ddp/ calls it.
+/// GroupHandle: interface of GroupState without its policy's types, for Driver, MeasuredPlan, agreement and failure
+/// reports in ddp/. WrappedModel: facts of a wrapped model that an elastic job reads at a commit.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -23713,11 +23823,16 @@ using StoreEntries = std::vector<std::pair<std::string, std::string>>;
 /// Blocking: until the store has the entries. @throws the job's first cause; Error (timeout)
 using WaitUntilSet = std::function<void(Deadline)>;
 
+/// A function of a text of each rank, in rank order.
+using OnTexts = std::function<void(const std::vector<std::string>& texts)>;
+
 /// Facts of a wrapped model that an elastic job reads at a commit. Threads: the one that drives steps.
 struct WrappedModel {
-  std::vector<TensorView> weights;  ///< compared where a worker has received the state
-  int no_sync_depth = 0;            ///< number of live NoSync objects
-  bool has_unreduced = false;       ///< steps under no_sync() came after the last one that reduces
+  /// Lists the present weights, which are compared where a worker has received the state. @throws as the library that
+  /// has moved them
+  std::function<std::vector<TensorView>()> list_weights{};
+  int no_sync_depth = 0;       ///< number of live NoSync objects
+  bool has_unreduced = false;  ///< steps under no_sync() came after the last one that reduces
 };
 
 /// A group without its policy's types, for code that is no template: agreement, planners, reports of failures.
@@ -23751,6 +23866,12 @@ class GroupHandle {
 
   virtual backend::StoreRef store_ref() const = 0;
   virtual WaitUntilSet set_in_background(StoreEntries entries) const = 0;
+  /// Gives rank 0 a text of each rank, in the background: `on_rank_0(texts)` is called on the control thread, with the
+  /// texts in rank order, once every rank has called this with the same `name`, which is used once. A rank that leaves
+  /// the job first waits for it, for a second at most. Blocking: no. @throws Error (closed) if this rank has left
+  virtual void gather_in_background(std::string name, std::string text, OnTexts on_rank_0) const {
+    static_cast<void>(name), static_cast<void>(text), static_cast<void>(on_rank_0);
+  }
   /// Collective, blocking: a barrier of the group's ranks at the store.
   virtual void barrier_blocking(const std::string& name, Deadline deadline) const = 0;
 
@@ -23831,6 +23952,10 @@ class RankContext {
   /// Sets the entries in the background, one after the other.
   WaitUntilSet set_in_background(const rendezvous::Store& store, StoreEntries entries);
 
+  /// GroupHandle::gather_in_background, for a group with this store and these members. @param own name and text
+  void gather_in_background(const rendezvous::Store& store, const rendezvous::Membership& members,
+                            std::pair<std::string, std::string> own, OnTexts on_rank_0);
+
   /// Lifetime: `channel` is removed before it is destroyed.
   void add(Closable& channel);
   void remove(Closable& channel) noexcept;
@@ -23865,12 +23990,15 @@ class RankContext {
                                                                    /// @}
 
  private:
+  /// Blocking: until gather_in_background() has all texts, for a second at most.
+  void end_gatherings_blocking() noexcept;
   void close_channels() noexcept;
   Cause exception_cause(std::string text, std::optional<int> failed_rank = {}) const;
 
   std::mutex mutex_;
   std::vector<Closable*> channels_;
-  std::vector<std::shared_ptr<void>> kept_;  ///< destroyed before the members above, which it uses
+  std::vector<std::shared_ptr<void>> kept_;              ///< destroyed before the members above, which it uses
+  std::vector<async::BackgroundTask<void>> gatherings_;  ///< likewise
   bool left_ = false;
   const OwningProcess process_;
   int exceptions_at_start_ = std::uncaught_exceptions();
@@ -23927,6 +24055,30 @@ inline async::Task<void> report_later(async::EventLoop& loop, std::chrono::milli
 inline async::Task<void> set_all(rendezvous::Store store, std::shared_ptr<const StoreEntries> entries) {
   for (const auto& [key, value] : *entries) {
     co_await store.set(key, value);
+  }
+}
+
+/// Arguments of GroupHandle::gather_in_background.
+struct TextsOfRanks {
+  rendezvous::Store store;
+  int rank;
+  int world_size;
+  std::string name;
+  std::string text;
+  OnTexts on_rank_0;
+};
+
+inline async::Task<void> gather(std::shared_ptr<const TextsOfRanks> of) {
+  const auto key_of = [&of](int rank) { return format_text("{}/{}", {of->name, rank}); };
+  co_await of->store.set(key_of(of->rank), of->text);  // rank 0 too: a rank may look whether it has called this
+  if (of->rank == 0) {
+    std::vector<std::string> texts{of->text};
+    for (int rank = 1; rank < of->world_size; ++rank) {
+      std::string text = co_await of->store.take(key_of(rank), 1);
+      texts.push_back(std::move(text));
+    }
+    co_await of->store.erase(key_of(0));
+    of->on_rank_0(texts);
   }
 }
 
@@ -24031,6 +24183,33 @@ DTRAIN_DEFINED WaitUntilSet RankContext::set_in_background(const rendezvous::Sto
   return [setting](Deadline deadline) { setting->wait(deadline); };
 }
 
+DTRAIN_DEFINED void RankContext::gather_in_background(const rendezvous::Store& store,
+                                                      const rendezvous::Membership& members,
+                                                      std::pair<std::string, std::string> own, OnTexts on_rank_0) {
+  const auto gathering = std::make_shared<const detail::TextsOfRanks>(detail::TextsOfRanks{
+      store, members.rank, members.world_size, std::move(own.first), std::move(own.second), std::move(on_rank_0)});
+  async::BackgroundTask<void> started = tasks.start([gathering] { return detail::gather(gathering); });
+  const std::lock_guard lock(mutex_);
+  std::erase_if(gatherings_, [](const async::BackgroundTask<void>& each) { return each.done(); });
+  gatherings_.push_back(std::move(started));
+}
+
+DTRAIN_DEFINED void RankContext::end_gatherings_blocking() noexcept {
+  std::vector<async::BackgroundTask<void>> last;
+  {
+    const std::lock_guard lock(mutex_);
+    last.swap(gatherings_);
+  }
+  const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+  for (async::BackgroundTask<void>& each : last) {
+    try {
+      each.wait(deadline);
+    } catch (...) {
+      // Another rank has not called gather_in_background() yet: nobody needs the texts.
+    }
+  }
+}
+
 DTRAIN_DEFINED bool RankContext::is_kept(const TensorView& tensor) const noexcept {
   return std::any_of(kept_tensors.begin(), kept_tensors.end(), [&tensor](const TensorView& each) {
     return tensor.data >= each.data && tensor.data + tensor.bytes() <= each.data + each.bytes();
@@ -24038,6 +24217,7 @@ DTRAIN_DEFINED bool RankContext::is_kept(const TensorView& tensor) const noexcep
 }
 
 DTRAIN_DEFINED void RankContext::leave_blocking() {
+  end_gatherings_blocking();
   close_channels();
   control_plane.leave_blocking(Deadline::after(timeout));
 }
@@ -24097,8 +24277,8 @@ DTRAIN_DEFINED std::shared_ptr<RankContext> join_job_blocking(const rendezvous::
 // ---- dtrain/group/group_state.hpp
 
 /// @file
-/// group::GroupState: this rank's channel and stream in one group; GroupStateBase: members, store, options and
-/// counters, whatever the backend; GroupOptions: what a program chooses for all channels. ProcessGroup holds it.
+/// group::GroupState: this rank's channel and stream in one group, which ProcessGroup holds; GroupStateBase: members,
+/// store, options and counters, whatever the backend; GroupOptions: what a program chooses for all channels.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -24150,6 +24330,9 @@ class GroupStateBase : public RankContext::Closable,
   void report_abandoned_step(bool unwinding) const noexcept final;
   backend::StoreRef store_ref() const final { return store(); }
   WaitUntilSet set_in_background(StoreEntries entries) const final;
+  void gather_in_background(std::string name, std::string text, OnTexts on_rank_0) const final {
+    rank_context_->gather_in_background(store(), members_, {std::move(name), std::move(text)}, std::move(on_rank_0));
+  }
   void barrier_blocking(const std::string& name, Deadline deadline) const final {
     store().barrier(name, deadline).wait();
   }
@@ -24560,7 +24743,8 @@ void wait_for_stream(const State& state, StreamHandle outer) {
 // ---- dtrain/group/rank_body.hpp
 
 /// @file
-/// group::RankBody: a rank of run() or Elastic::train(), which joins its job, runs its body and leaves.
+/// group::run_rank(): a rank joins its job, runs its body (RankBody) and leaves; errors become an exit code. run() and
+/// Elastic::train() call it.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -24590,7 +24774,8 @@ void report_lost_output(int rank);
 // ---- dtrain/ddp/bucket_plan.hpp
 
 /// @file
-/// Bucket plan, by Driver and BucketRebuild: which gradients are reduced together, in which order, at which offsets.
+/// BucketPlan: which gradients are reduced together, in which order, at which offsets; plan_buckets() makes one from
+/// their sizes and BucketCaps. Driver, BucketRebuild and MeasuredPlan call it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -24957,8 +25142,9 @@ class AtomicFile {
 // ---- dtrain/ddp/data/sampler.hpp
 
 /// @file
-/// DistributedSampler: the samples of a data set that this rank processes, in batches (SampleBatches); the shuffle is
-/// the same with every compiler and standard library. Programs loop over it.
+/// DistributedSampler: the samples of a data set that this rank processes, in batches (SampleBatches), or in weighted
+/// shares for a changing number of ranks (SampleShares); the shuffle is the same with every compiler and standard
+/// library. Programs loop over it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -25276,6 +25462,175 @@ using ddp::SampleShare;
 using ddp::SampleShares;
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/ddp/data/uneven_inputs.hpp
+
+/// @file
+/// UnevenInputs: training loops of ranks that have different numbers of steps. Programs make one for each epoch.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Agreement of the ranks on whether another step is made. Keys in the store:
+/// - "ended": the number of ranks that have no more data. "first": the number of steps of the first one.
+/// - "step/S": "go" if a rank with data makes step S (from 1), "end" if no rank does.
+///
+/// A rank that has ended waits for "step/S" before its step S. Ranks with data set these keys once some rank has ended,
+/// which each of them learns from a wait for "ended" that runs in the background. So no message is sent while all ranks
+/// have data. Ranks without data erase "step/S" at step S + kept_keys: steps communicate, so that no rank is that many
+/// steps behind another, not even on a GPU, where the host enqueues steps and goes on. Threads: all but watch(), which
+/// runs on the control loop, from the thread that trains.
+class StepAgreement {
+ public:
+  StepAgreement(rendezvous::Store store, int ranks) : store_(std::move(store)), ranks_(ranks) {}
+
+  /// Waits until a rank has ended, and sets the keys of the steps that this rank has begun since that rank's last step.
+  /// These may be several if a step waits for no other rank. Lifetime: the object outlives the coroutine.
+  async::Task<> watch() {
+    const std::string ended = "ended";
+    const std::string first = "first";
+    const Deadline deadline = Deadline::unbounded("ranks have data for as long as they like");
+    static_cast<void>(co_await store_.get(ended, deadline));
+    // The thread that trains writes step_ first and reads some_ended_ then: one of the two sets the key of a step.
+    some_ended_.store(true);
+    last_watched_ = step_.load();
+    const std::string steps = co_await store_.get(first, deadline);
+    first_watched_ = number_of(steps) + 1;
+    for (std::uint64_t step = first_watched_; step <= last_watched_; ++step) {
+      const std::string key = key_of(step);
+      co_await store_.set(key, "go");
+    }
+  }
+
+  /// A step with data. Blocking, once some rank has ended: until the store has the step's key.
+  void begin_step() {
+    step_.store(step_.load() + 1);
+    if (some_ended_.load()) store_.set(key_of(step_.load()), "go").wait();
+  }
+
+  /// This rank has no more data.
+  void end() {
+    last_with_data_ = step_.load();
+    const std::int64_t ended = store_.add("ended", 1).wait();
+    if (ended == 1) store_.set("first", format_text("{}", {step_.load()})).wait();
+    if (ended == ranks_) store_.set(key_of(step_.load() + 1), "end").wait();
+  }
+
+  /// Whether some rank makes another step. After end(). Blocking: until the ranks with data begin it, or end.
+  bool next_step() {
+    const std::uint64_t step = step_.load() + 1;
+    const bool goes_on = store_.get(key_of(step)).wait() != "end";
+    if (step > last_with_data_ + kept_keys) store_.erase(key_of(step - kept_keys)).wait();
+    if (goes_on) step_.store(step);
+    return goes_on;
+  }
+
+  /// Erases the keys that are left. After all ranks have left their last next_step(), and their watch().
+  /// @param erases_common on one rank
+  void erase_keys(bool erases_common) {
+    for (std::uint64_t step = first_watched_; step <= last_watched_; ++step)
+      store_.erase(key_of(step)).wait();
+    if (!erases_common) return;
+    const std::uint64_t end = step_.load() + 1;
+    const std::uint64_t first = number_of(store_.get("first").wait()) + 1;
+    for (std::uint64_t step = std::max(first, end - std::min(end, kept_keys)); step <= end; ++step)
+      store_.erase(key_of(step)).wait();
+    store_.erase("first").wait();
+    store_.erase("ended").wait();
+  }
+
+ private:
+  static std::string key_of(std::uint64_t step) { return format_text("step/{}", {step}); }
+  static std::uint64_t number_of(const std::string& text) {
+    std::uint64_t number = 0;
+    std::from_chars(text.data(), text.data() + text.size(), number);
+    return number;
+  }
+
+  static constexpr std::uint64_t kept_keys = 1024;
+
+  const rendezvous::Store store_;
+  const int ranks_;
+  std::atomic<std::uint64_t> step_{0};  ///< the last one that this rank has begun
+  std::atomic<bool> some_ended_{false};
+  std::uint64_t first_watched_ = 1, last_watched_ = 0;  ///< the steps whose keys watch() sets
+  std::uint64_t last_with_data_ = 0;                    ///< of this rank
+};
+
+/// Lets ranks make different numbers of steps. A rank without data makes steps without data until all ranks have ended:
+///
+///   dtrain::UnevenInputs inputs{group};
+///   for (const Batch& batch : batches) {
+///     inputs.begin_step();
+///     ddp.backward([&](dtrain::Ready ready) { model.backward(batch, ready); });
+///     optimizer.step();
+///   }
+///   inputs.finish([&] {
+///     ddp.step_without_data();
+///     optimizer.step();
+///   });
+///
+/// Averages are over all ranks, and a rank without data adds zeros. No message is sent while every rank has data; later
+/// each rank sends one or two a step to the store. Not with hooks::LocalSgd, whose steps send nothing. Buffers that
+/// steps broadcast are rank 0's, also once it has no more data: they stay as they are then, and rank 0 logs a warning.
+/// Every rank constructs the object, at the same place among its collectives. Lifetime: keeps the group. Threads: the
+/// thread that trains.
+/// @ingroup training
+template <class Group>
+class UnevenInputs {
+ public:
+  /// Blocking: no.
+  explicit UnevenInputs(const Group& group)
+      : group_(group),
+        agreement_(std::make_shared<StepAgreement>(
+            group.store().with_prefix(
+                format_text("dtrain/uneven/{}/", {group::GroupAccess::of(group).next_number("uneven")})),
+            group.world_size())),
+        watch_(group.spawn([agreement = agreement_] { return agreement->watch(); })) {}
+
+  /// Called before each step that reduces, by a rank that has data for it. Blocking: no, while every rank has data.
+  /// @throws Error (invalid_argument) after finish(); the job's first cause
+  void begin_step() {
+    require_open("begin_step()");
+    agreement_->begin_step();
+  }
+
+  /// Collective, blocking: calls `step` for each step that other ranks make, until all ranks have called finish(). It
+  /// makes the same collectives as a step with data. @throws as `step`; Error (invalid_argument) if called twice; the
+  /// job's first cause
+  template <std::invocable F>
+  void finish(F&& step) {
+    require_open("finish()");
+    has_ended_ = true;
+    group_.start_pending();  // other ranks may wait for this work before they end
+    agreement_->end();
+    while (agreement_->next_step()) {
+      step();
+    }
+    watch_.wait(Deadline::after(group_.timeout()));  // it may set a key until it ends
+    group_.barrier();
+    agreement_->erase_keys(group_.rank() == 0);
+  }
+
+ private:
+  void require_open(const char* caller) const {
+    group::GroupAccess::of(group_).rank_context()->require_may_block();
+    if (has_ended_) {
+      throw_error(Errc::invalid_argument, "{} of an UnevenInputs was called after finish(); make another one",
+                  {caller});
+    }
+  }
+
+  Group group_;
+  std::shared_ptr<StepAgreement> agreement_;
+  async::BackgroundTask<void> watch_;
+  bool has_ended_ = false;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::UnevenInputs;
+}  // namespace DTRAIN_NAMESPACE
+
 // ---- dtrain/ddp/ddp_options.hpp
 
 /// @file
@@ -25318,7 +25673,7 @@ class PlanChoice {
 };
 
 /// Options of DistributedDataParallel, equal on every rank, except for `timeline`, `device_times`, `check_addresses`,
-/// `progress` and `producer_stream`. A difference is an error on all ranks.
+/// `check_ready`, `progress` and `producer_stream`. A difference is an error on all ranks.
 /// @ingroup training
 struct DdpOptions {
   std::size_t bucket_bytes = BucketCaps{}.bucket_bytes;              ///< 0: a bucket for each parameter
@@ -25357,6 +25712,13 @@ struct DdpOptions {
   /// since the construction. True: in every step; false: in the first two and every 64th; not set: in every step with
   /// at most 1,000 parameters, or if the readings take less than 1 us a parameter and step, else as false.
   std::optional<bool> check_addresses{};
+  /// True: compares each gradient in finish() with what ready() took; a gradient that is written after its ready(), as
+  /// by a callback that comes too early, is an error. A bound gradient is compared until its bucket's collective
+  /// begins, and from its end on. For gradients in host memory; each takes two to four readings. Not set: compares in
+  /// programs with a file that was compiled without NDEBUG, for models of at most 4 MiB of gradients
+  /// (ddp::most_checked_bytes); then only a bound gradient is an error, and another one a warning in the log, once,
+  /// because the program may use its memory for something else after ready(). False: compares nothing.
+  std::optional<bool> check_ready{};
   /// Also records every ready(), and on CUDA the times at which the device started and finished each bucket, which
   /// costs some microseconds a bucket. Keeps records of more steps.
   bool timeline = false;
@@ -25399,7 +25761,8 @@ using ddp::PlanChoice;
 // ---- dtrain/ddp/driver_access.hpp
 
 /// @file
-/// DriverAccess: the part of a DistributedDataParallel that optimizers, planners and libtorch.hpp use.
+/// DriverAccess: a wrapper's Driver, for the parts of the library that use its reducer: ShardedOptimizer, plan_state(),
+/// and the wrapper of libtorch.hpp.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -25499,8 +25862,9 @@ DTRAIN_DEFINED void FailureContext::report_abandoned_step(bool unwinding) const 
 // ---- dtrain/ddp/broadcast/packed_broadcast.hpp
 
 /// @file
-/// PackedBroadcast: broadcasts of rank 0's tensors, of which small ones share a broadcast; broadcast_values(): gives
-/// every rank the parameter values and buffers of rank 0, once, before training. Driver and load_checkpoint() use them.
+/// PackedBroadcast: broadcasts of rank 0's tensors, of which small ones share a broadcast, for Driver and
+/// load_checkpoint(). broadcast_values(): gives every rank the parameter values and buffers of rank 0, once, before
+/// training; Driver calls it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -25615,8 +25979,8 @@ DTRAIN_DEFINED void PackedBroadcast::copy(const Pack& pack, bool gathers) const 
 // ---- dtrain/ddp/parameter.hpp
 
 /// @file
-/// Parameter: a name, the memory of its value and the memory of its gradient; PresentValue: where the value is, in
-/// models whose values move. A model's parameters() returns them.
+/// Parameter: a name, the memory of its value and the memory of its gradient; a model's parameters() returns them.
+/// PresentValue: where a value is now, in models whose values move; ShardedParameters and hooks::LocalSgd read it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -25661,6 +26025,46 @@ using ddp::Parameter;
 using ddp::ParameterList;
 using ddp::ReadValue;
 }  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/agreement/value_comparison.hpp
+
+/// @file
+/// Value comparison: whether all ranks have the same values of a model, by digests, and the first parameter that
+/// differs.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// When a wrapper compares the ranks' values.
+struct ValueChecks {
+  std::uint64_t every = 0;  ///< steps from one comparison to the next; 0: none
+  bool at_end = false;      ///< when the wrapper ends
+};
+
+/// From the text of DTRAIN_CHECK_VALUES: null or an empty text compares at the end, N also before every N-th step, and
+/// 0 never. Values that are not compared, on a GPU or unequal by design, become a warning in the log if N is given.
+/// @throws Error (usage) for another text than a number
+/// @param keeps_values_equal whether each step leaves the values of all ranks equal
+ValueChecks value_checks(const char* text, std::span<const Parameter> parameters, bool keeps_values_equal);
+
+/// Collective, blocking: compares the values over the store. All ranks send one digest; if two differ, the digests of
+/// 64 parts of the model, and so on down to a parameter.
+/// @param prefix of keys, used once, the same on all ranks @param when for the sentence: "after 12 steps"
+/// @param end_name of the wrapper's compare_values_in_background
+/// @throws Error (disagreement) on every rank, with the first parameter whose values differ and the ranks; or with a
+/// rank whose wrapper has ended, and which therefore does not come; (unsupported) for values on a GPU; as store_gather
+void compare_values_blocking(const group::GroupHandle& group, const std::string& prefix,
+                             std::span<const Parameter> parameters, Deadline deadline, const std::string& when,
+                             const std::string& end_name);
+
+/// Compares a digest of all values in the background, once every rank has called it: rank 0 warns in the log if two
+/// differ. Blocking: no. @throws Error if this rank has left the job @param name of keys, used once
+void compare_values_in_background(const group::GroupHandle& group, const std::string& name,
+                                  std::span<const Parameter> parameters);
+
+/// Whether all values are in host memory.
+bool are_on_host(std::span<const Parameter> parameters) noexcept;
+
+}  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/hooks/gradient_hook.hpp
 
@@ -26019,6 +26423,12 @@ class AddressCheck {
     if (is_due_) compare();
   }
 
+  /// Between steps, before step `step`, whichever steps are checked. @throws Error (invalid_argument)
+  void check(std::uint64_t step) {
+    step_ = step;
+    if (read_) compare();
+  }
+
   /// Before the first reduced gradient is written. @throws Error (invalid_argument)
   void end_step() {
     if (is_due_) compare();
@@ -26136,7 +26546,9 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void AddressCheck::refuse_other_model(const st
 // ---- dtrain/ddp/collect_parameters.hpp
 
 /// @file
-/// Collection of a model's parameters and buffers for Driver and optimizers; rejects those that cannot be trained.
+/// Collection of a model's parameters and buffers, which rejects those that cannot be trained, and their gradients'
+/// sizes. model_functions() calls it for the wrapper, and MasterWeights; ShardedParameters checks by it that no two
+/// values overlap.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26292,8 +26704,9 @@ DTRAIN_DEFINED std::vector<GradientSize> gradient_sizes(std::span<const Paramete
 // ---- dtrain/ddp/agreement/model_signature.hpp
 
 /// @file
-/// Model signature: names, shapes, types and options that must be the same on all ranks, and the first difference
-/// between two ranks' models, as a sentence. Driver makes one, model_agreement.hpp compares it.
+/// ModelSignature: names, shapes, types and options that must be the same on all ranks, and the first difference of two
+/// ranks, as a sentence; ParameterSignature: one tensor there, or in a checkpoint's list. Driver makes a signature,
+/// model_agreement.hpp compares it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26321,9 +26734,10 @@ struct ModelSignature {
   bool allow_unused_parameters = false;
   bool broadcast_buffers = false;
   Accumulate accumulate = Accumulate::element;
-  bool scales_averages = false;  ///< see setup/driver.hpp
-  std::string hook{};            ///< its description; empty: none
-  bool measures_plan = false;    ///< DdpOptions::plan
+  bool scales_averages = false;          ///< see setup/driver.hpp
+  std::string hook{};                    ///< its description; empty: none
+  bool measures_plan = false;            ///< DdpOptions::plan
+  std::uint64_t check_values_every = 0;  ///< DTRAIN_CHECK_VALUES
 
   friend bool operator==(const ModelSignature&, const ModelSignature&) = default;
 };
@@ -26390,6 +26804,10 @@ inline std::optional<std::string> first_difference(const ModelSignature& mine, i
         "driver version on all hosts, or set DdpOptions::reduce_op to sum and divide the loss",
         {mine.scales_averages ? other_rank : rank, mine.scales_averages ? rank : other_rank});
   }
+  if (mine.check_values_every != theirs.check_values_every) {
+    return format_text("rank {} has DTRAIN_CHECK_VALUES={}, rank {} {} (0: not set); set it alike on all hosts",
+                       {rank, mine.check_values_every, other_rank, theirs.check_values_every});
+  }
   const std::size_t common = std::min(mine.parameters.size(), theirs.parameters.size());
   for (std::size_t i = 0; i < common; ++i) {
     const ParameterSignature& a = mine.parameters[i];
@@ -26434,7 +26852,7 @@ inline void tensor_fields(Serializer& of, ParameterSignature& tensor) {
 }
 
 DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
-  of.constant("dtrain ddp 7\n");
+  of.constant("dtrain ddp 8\n");
   of.number(signature.bucket_bytes);
   of.number(signature.first_bucket_bytes);
   of.choice(signature.reduce_op, ReduceOp::sum, ReduceOp::product);
@@ -26446,6 +26864,7 @@ DTRAIN_DEFINED void fields(Serializer& of, ModelSignature& signature) {
   of.flag(signature.scales_averages);
   of.text(signature.hook, max_parameter_name_bytes);
   of.flag(signature.measures_plan);
+  of.number(signature.check_values_every);
   of.list(signature.parameters, 0, max_signature_bytes, [&of](ParameterSignature& parameter) {
     tensor_fields(of, parameter);
     of.choice(parameter.device, DeviceKind::host, DeviceKind::cuda);
@@ -26486,7 +26905,8 @@ DTRAIN_DEFINED ModelSignature model_signature(std::span<const Parameter> paramet
 // ---- dtrain/ddp/agreement/model_agreement.hpp
 
 /// @file
-/// Model agreement in Driver and load_checkpoint(): all ranks compare their models, and all fail alike if two differ.
+/// Model agreement: all ranks compare their models, and all fail alike if two differ. Driver calls it for the wrapped
+/// model and its optimizer, load_checkpoint() for the tensors.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26503,8 +26923,8 @@ void agree_blocking(const group::GroupHandle& group, const std::string& prefix, 
 // ---- dtrain/ddp/checkpoint/named_tensor.hpp
 
 /// @file
-/// NamedTensor: a tensor of a checkpoint, with its name; NamedBytes: bytes of any length; tensor access: how a
-/// checkpoint reads and writes their elements. Programs list them for checkpoints and Elastic::keep().
+/// NamedTensor: a tensor with its name; programs list tensors for checkpoints and Elastic::keep(). NamedBytes: bytes of
+/// any length, for checkpoints. TensorAccess: how a checkpoint reads and writes a tensor's elements.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26702,7 +27122,7 @@ using ddp::parameter_values;
 
 /// @file
 /// Checkpoint file: its format with the list of tensors (header), and how one process writes tensors to it and reads
-/// them back. Rank 0 in checkpoint.hpp calls it, and every rank in shard_files.hpp.
+/// them back. Rank 0 in checkpoint.hpp calls it, and every rank in sharded_checkpoint.hpp and shard_files.hpp.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26747,8 +27167,9 @@ std::optional<std::vector<ParameterSignature>> read_checkpoint_list(const std::s
 // ---- dtrain/ddp/hooks/hook_state.hpp
 
 /// @file
-/// State of hooks beyond a step. Residuals: the part of each gradient that a rank has not sent yet, for error feedback;
-/// HookRanks: the number of ranks that a hook's steps reduce over, which the group of its state() must have.
+/// State of hooks beyond a step. Residuals: what a rank has not sent of each gradient yet; hooks::Cast and TopK own
+/// them. HookRanks: the number of ranks in a hook's steps, which its state() must have; Cast, TopK, PowerSgd and
+/// LocalSgd own one.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26841,7 +27262,8 @@ DTRAIN_DEFINED void refuse_second_model(const char* hook) {
 // ---- dtrain/ddp/hooks/adasum.hpp
 
 /// @file
-/// hooks::Adasum: a program's hook that adds orthogonal gradients, averages parallel ones, and interpolates others.
+/// hooks::Adasum: adds orthogonal gradients, averages parallel ones, and interpolates others. A program gives it to the
+/// wrapper.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27237,7 +27659,8 @@ DTRAIN_DEFINED void detail::add_errors(ddp::Residuals& errors, std::span<const d
 // ---- dtrain/ddp/hooks/local_sgd.hpp
 
 /// @file
-/// hooks::LocalSgd: a program's hook for steps without communication, with averaged weights every few steps.
+/// hooks::LocalSgd: steps without communication, and averaged weights every few steps. A program gives it to the
+/// wrapper.
 
 namespace DTRAIN_NAMESPACE::hooks {
 
@@ -27432,8 +27855,8 @@ DTRAIN_DEFINED void LocalSgd::copy(const Joined& joined, bool gathers) const noe
 // ---- dtrain/ddp/hooks/power_sgd.hpp
 
 /// @file
-/// hooks::PowerSgd: reduces two thin factors of each gradient matrix instead of the matrix; PowerSgdBucket: the hook's
-/// work on one bucket, between the all-reduces. A program gives it to the wrapper.
+/// hooks::PowerSgd: reduces two thin factors of each gradient matrix instead of the matrix; a program gives it to the
+/// wrapper. PowerSgdBucket: the hook's work on one bucket, between the all-reduces.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27576,7 +27999,8 @@ class PowerSgd {
 // ---- dtrain/ddp/hooks/top_k.hpp
 
 /// @file
-/// hooks::TopK: a program's hook that sends the largest elements of each gradient; LargestElements selects them.
+/// hooks::TopK: sends the largest elements of each gradient, which LargestElements selects. A program gives it to the
+/// wrapper.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -27717,7 +28141,8 @@ class TopK {
 // ---- dtrain/ddp/precision/gradient_norm.hpp
 
 /// @file
-/// Global L2 norm of reduced gradients, if StepOptions ask for it: measured in each bucket's collective or after it.
+/// GradientNorm: global L2 norm of reduced gradients, if a step's StepOptions ask for it; clip_gradients() scales the
+/// gradients to a norm. Programs call these. BucketNorms: the buckets' sums of squares; BucketReduction owns it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28057,7 +28482,8 @@ using ddp::MasterWeights;
 // ---- dtrain/ddp/profile/running_bucket.hpp
 
 /// @file
-/// Running bucket: the step and bucket that BucketReduction communicates now, for error sentences.
+/// RunningBucket: the step and bucket that BucketReduction communicates now. StepMeter sets it; the error sentences of
+/// Driver's channel have it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28248,7 +28674,7 @@ using ddp::StepRecord;
 
 /// @file
 /// BucketPlanner: interface of an object that changes a reducer's bucket plan and variant of all_reduce between its
-/// first steps; plan_state(): its plan as a tensor of a checkpoint. BucketRebuild asks it between steps.
+/// first steps; BucketRebuild asks it. plan_state(): its plan as a tensor of a checkpoint, for a program.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28361,7 +28787,7 @@ using ddp::plan_state;
 
 /// @file
 /// MeasuredPlan: measures the first steps and chooses bucket sizes and the variant of all_reduce; keeps the given plan
-/// if the chosen one is no gain. The wrapper makes it for PlanChoice::measured; BucketRebuild asks it.
+/// if the chosen one is no gain. Driver makes it for PlanChoice::measured(); BucketRebuild asks it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -28737,7 +29163,8 @@ class DeviceTimes {
 
 /// @file
 /// ReducerStatistics: counts and times of a reducer's steps, as a struct and as a line; SlowestRank: the rank with the
-/// longest forward and backward passes, for which the other ranks wait. The wrapper's statistics() returns it.
+/// longest forward and backward passes, for which others wait. The wrapper's statistics() and slowest_rank() return
+/// them.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29011,8 +29438,8 @@ bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work wo
 // ---- dtrain/ddp/checkpoint/checkpoint.hpp
 
 /// @file
-/// Checkpoints of a whole job: rank 0 reads and writes the file, every rank gets the values; PendingCheckpoint: one
-/// that a thread writes while the training goes on. Programs call it.
+/// save_checkpoint() and load_checkpoint(): checkpoints of a whole job, whose file rank 0 reads and writes, and whose
+/// values every rank gets; PendingCheckpoint: one that a thread writes while the training goes on. Programs call them.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -29672,7 +30099,9 @@ class Ready {
 
   explicit Ready(Sink& sink) noexcept : sink_(&sink) {}
 
-  /// Gradient `parameter` (its index in parameters()) is final in host memory.
+  /// Gradient `parameter` (its index in parameters()) is final in host memory. The call copies it, unless
+  /// it is bound. A write of the program between the call and the end of the step is not part of the gradient; in bound
+  /// memory such a write is a mistake (DdpOptions::check_ready).
   void operator()(std::size_t parameter) const { (*this)(ReadyGradient{parameter}); }
 
   /// The gradient is final once the work now enqueued on `stream` has run. Required, with this or other memory, on a
@@ -29707,6 +30136,55 @@ namespace DTRAIN_NAMESPACE {
 using ddp::Ready;
 using ddp::ReadyGradient;
 }  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/data/zero_gradients.hpp
+
+/// @file
+/// ZeroGradients: the backward pass of a rank that has no samples. DistributedDataParallel::step_without_data runs it.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// For rank 0 without data, if each step sends its buffers to the other ranks.
+inline void warn_of_constant_buffers() {
+  log(LogLevel::warning,
+      "rank 0 has no more data, and each step gives all ranks its buffers: they stay as they are until all ranks have "
+      "ended; give rank 0 the most data, or leave each rank its own buffers (DdpOptions::broadcast_buffers = false, "
+      "with LibTorch BufferPolicy::none)");
+}
+
+/// Marks every gradient as ready, with zeros in place of it. Lifetime: outlives the step.
+class ZeroGradients {
+ public:
+  /// @throws Error (unsupported) for gradients on a device
+  explicit ZeroGradients(const std::vector<Parameter>& parameters) {
+    std::size_t most = 0;
+    for (const Parameter& parameter : parameters) {
+      const TensorView& gradient = parameter.gradient;
+      if (gradient.device.kind != DeviceKind::host) {
+        throw Error(Errc::unsupported,
+                    "a step without data is for gradients in host memory; on a GPU give the backward pass zeros");
+      }
+      most = std::max(most, gradient.bytes());
+      views_.push_back(gradient);
+    }
+    memory_ = std::make_unique<std::byte[]>(most);
+    for (TensorView& view : views_) {
+      view.data = memory_.get();
+    }
+  }
+
+  void operator()(Ready ready) const {
+    for (std::size_t i = views_.size(); i-- > 0;) {
+      ready(ReadyGradient{i, {}, &views_[i]});
+    }
+  }
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;  ///< zeros
+  std::vector<TensorView> views_;        ///< of the gradients, all in memory_
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/gradient_table.hpp
 
@@ -29938,9 +30416,9 @@ DTRAIN_DEFINED std::string GradientTable::where() const {
 DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse(const ReadyGradient& gradient) const {
   const std::size_t i = gradient.parameter;
   if (!gradient.stream && device_.kind != DeviceKind::host) {
-    names_.refuse_ready(i, format_text("came without a stream, but the gradient is on {}; call ready(i, stream) with "
-                                       "the stream that produces it",
-                                       {to_string(device_)}));
+    names_.refuse_ready(i, format_text("came without a stream, but the gradient is on {}; call ready({}) with the "
+                                       "stream that produces it",
+                                       {to_string(device_), gradient.memory ? "i, view, stream" : "i, stream"}));
   }
   if (gradient.stream && gradient.stream->device != device_) {
     names_.refuse_ready(i,
@@ -29972,7 +30450,8 @@ DTRAIN_DEFINED DTRAIN_NOT_INLINED void GradientTable::refuse(const ReadyGradient
 // ---- dtrain/ddp/broadcast/buffer_broadcast.hpp
 
 /// @file
-/// BucketReduction's broadcast of rank 0's buffers, in one collective at the end of each step that does not skip it.
+/// BufferBroadcast: rank 0's buffers for every rank, in one collective at the end of each step that does not skip it.
+/// BucketReduction owns one.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -30131,8 +30610,8 @@ class GradientArena {
 // ---- dtrain/ddp/reduction/bucket_rebuild.hpp
 
 /// @file
-/// Bucket rebuild: between steps, plans the buckets again, in the observed ready order or by a planner, and moves
-/// gradients in place (Rearrangement). Reducer asks it before each step.
+/// Bucket rebuild: plans the buckets again after a step, in the observed ready order or by a planner, and moves
+/// gradients in place (Rearrangement). Reducer asks it at the end of finish().
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31129,6 +31608,61 @@ class CudaGradientCopier {
 
 #endif  // DTRAIN_WITH_CUDA
 
+// ---- dtrain/ddp/reduction/gradient_sums.hpp
+
+/// @file
+/// GradientSums: sums of the gradients of passes under no_sync(Adds::wrapper), in memory of dtrain's.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// A sum is rounded to the gradient's element type with each pass. Gradients in host memory. Steady state: allocates
+/// nothing. Threads: `add` concurrently, for different parameters; everything else between passes. Lifetime: the table
+/// outlives it.
+class GradientSums {
+ public:
+  explicit GradientSums(const GradientTable& gradients) noexcept : gradients_(&gradients) {}
+
+  /// Memory for all sums; once. @throws Error (unsupported) for gradients on a GPU
+  void allocate();
+  bool is_allocated() const noexcept { return !sums_.empty(); }
+
+  /// Begins a pass under no_sync().
+  void begin_pass() noexcept;
+
+  /// Adds a gradient in a pass. @throws Error (invalid_argument) for a second call in the pass
+  void add_in_pass(std::size_t parameter, const std::byte* gradient);
+
+  /// Ends a pass: gradients that were added from their own memory become zeros, so that a model that adds up its passes
+  /// adds to zeros.
+  void end_pass() noexcept;
+
+  /// Whether passes have left a sum of the parameter.
+  bool has(std::size_t parameter) const noexcept { return is_allocated() && sums_[parameter].has_passes; }
+
+  /// Adds a gradient, or nothing if that is null. @returns the sum's memory
+  const std::byte* add(std::size_t parameter, const std::byte* gradient) noexcept;
+
+  /// A step has reduced the sums, or they are discarded.
+  void clear() noexcept;
+
+ private:
+  struct alignas(arena_alignment) Line {
+    std::byte bytes[arena_alignment];
+  };
+  struct Sum {
+    std::byte* memory = nullptr;
+    bool has_passes = false;
+    bool is_in_pass = false;  ///< whether this pass has added to it
+    bool clears_own = false;  ///< whether this pass has added from the gradient's own memory
+  };
+
+  const GradientTable* gradients_;
+  std::vector<Line> memory_;
+  std::vector<Sum> sums_;  ///< of each parameter
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/reduction/host_gradient_copier.hpp
 
 /// @file
@@ -31304,6 +31838,199 @@ inline constexpr bool can_measure_norms = requires(BucketNormsFor<Stream> norms,
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/reduction/ready_check.hpp
+
+/// @file
+/// ReadyCheck: detects gradients that the program writes after their ready(), by digests of their memory. See
+/// DdpOptions::check_ready.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The most bytes of gradients that a debug program checks unless DdpOptions::check_ready is set. One reading of so
+/// many took 0.3 ms on a core (14 GB/s); beyond the caches readings are half as fast.
+inline constexpr std::size_t most_checked_bytes = std::size_t{4} << 20;
+
+/// Answer of ReadyCheck to gradients that are written after their ready().
+enum class LateWrites {
+  unchecked,
+  /// Bound gradients, which are reduced where they lie: an error. Others: a warning in the log, once, because ready()
+  /// has copied them, and a library may use their memory again.
+  logged,
+  refused,  ///< an error
+};
+
+/// How the gradients of a model in host memory are checked. @param bytes of all gradients
+LateWrites checked_late_writes(const DdpOptions& options, std::size_t bytes, bool is_debug = is_debug_program());
+
+/// Takes the digest of each gradient in ready(i), and compares it as long as nobody but the program may write there:
+/// - A gradient that is not bound: in finish(), before the reduced gradient is copied there.
+/// - A bound gradient, which is reduced where it lies: before the collective of its bucket begins. Its reduced value is
+///   taken when the collective has ended, and compared in finish(). A write of the program between these two times,
+///   when other ranks may write there too, is not detected.
+/// A gradient in other memory than its own is copied by ready(i), and not compared.
+/// Passes under no_sync(Adds::model) leave gradients in their memory, which therefore must not be cleared before the
+/// next pass: a gradient of zeros is detected when that begins.
+/// Digests of reduced gradients count as communication in the step's records.
+/// Steady state: allocates nothing. Threads: `take` concurrently, for different parameters; `before_collective` and
+/// `after_collective` one at a time; everything else between steps. Lifetime: the table outlives it; lists of
+/// parameters outlive the step. A stream needs room for two work items more in each bucket.
+class ReadyCheck {
+ public:
+  ReadyCheck(const GradientTable& gradients, LateWrites late_writes)
+      : gradients_(&gradients), late_writes_(late_writes), known_(is_on() ? gradients.size() : 0) {}
+
+  bool is_on() const noexcept { return late_writes_ != LateWrites::unchecked; }
+
+  /// Begins a step, or a pass under no_sync(): nothing is taken. A gradient that a pass under no_sync() has left, and
+  /// that is cleared now, becomes a warning in the log, once.
+  void begin() noexcept {
+    if (is_on()) begin_checked();
+  }
+
+  /// In ready(i). @param content of the gradient, in its own memory or on the way there
+  void take(std::size_t parameter, const std::byte* content) noexcept;
+
+  /// Before a bucket's collective is enqueued: enqueues compare_bound(). @param at_once does not wait for the stream
+  template <class Stream>
+  void before_collective(const std::vector<std::size_t>& parameters, [[maybe_unused]] Stream stream, bool at_once) {
+    if constexpr (RunsHostWork<Stream>) {
+      if (!at_once) return stream.enqueue([this, &parameters]() noexcept { compare_bound(parameters); });
+    }
+    compare_bound(parameters);
+  }
+  /// When the bucket's collective is enqueued, whose result is for the model: enqueues take_reduced().
+  template <class Stream>
+  void after_collective([[maybe_unused]] const std::vector<std::size_t>& parameters, [[maybe_unused]] Stream stream) {
+    if constexpr (RunsHostWork<Stream>) {
+      stream.enqueue([this, &parameters]() noexcept { take_reduced(parameters); });
+    }
+  }
+
+  /// Before reduced gradients are copied to the model. @throws Error (invalid_argument) that names a gradient which has
+  /// changed since take(): one that is not bound (LateWrites::logged: a warning), or that compare_bound() has noted
+  void require_unchanged() {
+    if (is_on()) require_unchanged(false);
+  }
+  /// The same for all gradients, of a pass under no_sync(Adds::wrapper), which has added up all of them.
+  void require_all_unchanged() {
+    if (is_on()) require_unchanged(true);
+  }
+  /// When all buckets are reduced. @throws Error (invalid_argument) that names a bound gradient which compare_bound()
+  /// has noted, or which has changed since take_reduced()
+  void require_bound_unchanged() const {
+    if (is_on()) require_bound();
+  }
+
+  /// A pass under no_sync(Adds::model) has left the gradient in its memory.
+  void hold(std::size_t parameter) noexcept;
+  /// No gradient is held any longer: a step has reduced what passes have left, or it is discarded.
+  void release() noexcept;
+
+ private:
+  struct Known {
+    std::uint64_t taken_in = 0;    ///< the step of `taken`; 0: none
+    std::uint64_t reduced_in = 0;  ///< the step of `reduced`; 0: none
+    std::uint64_t taken = 0;
+    std::uint64_t reduced = 0;
+    bool is_held = false;  ///< whether a pass under no_sync() has left a gradient that is not zeros
+  };
+  static constexpr std::size_t none = static_cast<std::size_t>(-1);
+
+  /// Notes bound gradients that have changed since take(). @param parameters of a bucket
+  void compare_bound(const std::vector<std::size_t>& parameters) noexcept;
+  /// Takes the digests of reduced bound gradients.
+  void take_reduced(const std::vector<std::size_t>& parameters) noexcept;
+  void begin_checked() noexcept;
+  void require_unchanged(bool is_copied);
+  void require_bound() const;
+  bool is_taken(const Known& known, std::uint64_t Known::*step) const noexcept { return known.*step == step_; }
+  /// @param is_copied whether the step has taken a copy, so that the write may be harmless
+  [[noreturn]] void refuse(std::size_t parameter, bool is_copied) const;
+  void refuse_changed() const;  ///< what compare_bound() has noted
+  void warn_of_late_write(std::size_t parameter) noexcept;
+
+  const GradientTable* gradients_;
+  LateWrites late_writes_;
+  bool has_warned_of_late_write_ = false;
+  bool has_warned_of_clearing_ = false;
+  std::uint64_t step_ = 0;  ///< steps and passes begun
+  std::vector<Known> known_;
+  std::atomic<std::size_t> changed_{none};  ///< noted by compare_bound in this step
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/reduction/ready_gradients.hpp
+
+/// @file
+/// ReadyGradients: which gradients are ready in a reducer's step, and the order in which they were.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The number of the step in which each parameter was last ready, so that a new step resets nothing.
+/// Threads: `mark_ready` concurrently, for any parameters; everything else between steps.
+/// Lifetime: the names outlive it.
+class ReadyGradients {
+ public:
+  explicit ReadyGradients(const ParameterNames& names)
+      : names_(&names), ready_in_step_(names.size()), position_(names.size()) {}
+
+  void begin_step() noexcept {
+    step_.fetch_add(1, std::memory_order_relaxed);
+    open_.store(true, std::memory_order_release);
+  }
+
+  /// Ends the step: mark_ready throws from now on. @returns whether a step was open.
+  bool end_step() noexcept { return open_.exchange(false, std::memory_order_acq_rel); }
+
+  bool is_open() const noexcept { return open_.load(std::memory_order_acquire); }
+
+  /// Requires an index in range. @throws Error (invalid_argument) outside a step, or for a second call in the step.
+  void mark_ready(std::size_t parameter) {
+    if (!is_open()) {
+      names_->refuse_ready(parameter, "came when no step was under way; call it between begin() and finish()");
+    }
+    const std::uint64_t step = step_.load(std::memory_order_relaxed);
+    if (ready_in_step_[parameter].exchange(step, std::memory_order_relaxed) == step) {
+      refuse_twice(parameter, step);
+    }
+    if (records_order_) {
+      position_[parameter].store(1 + next_position_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+    }
+  }
+
+  /// Starts or stops recording the ready order. Between steps.
+  void record_order(bool wanted);
+
+  /// All parameters in their ready order. Parameters that were not ready follow, in reverse index order.
+  std::vector<std::size_t> observed_order() const;
+
+  bool was_ready(std::size_t parameter) const noexcept {
+    return ready_in_step_[parameter].load(std::memory_order_relaxed) == step_.load(std::memory_order_relaxed);
+  }
+
+  /// A sentence that names up to five parameters that were not ready in this step; empty if all were.
+  std::string missing() const;
+
+  /// The number of the last step begun, from 1.
+  std::uint64_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr std::size_t most_named = 5;
+
+  [[noreturn]] void refuse_twice(std::size_t parameter, std::uint64_t step) const;
+
+  const ParameterNames* names_;
+  std::vector<std::atomic<std::uint64_t>> ready_in_step_;
+  std::vector<std::atomic<std::size_t>> position_;  ///< in the observed order, from 1
+  std::atomic<std::size_t> next_position_{0};
+  bool records_order_ = false;  ///< changed between steps
+  std::atomic<std::uint64_t> step_{0};
+  std::atomic<bool> open_{false};
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/setup/bucket_order_broadcast.hpp
 
 /// @file
@@ -31389,7 +32116,8 @@ DTRAIN_DEFINED void set_up_order_broadcast(BucketRebuild& rebuild,
 // ---- dtrain/ddp/setup/model_functions.hpp
 
 /// @file
-/// ModelFunctions: tensors and callbacks of a model, of the same type for every model. Driver gets it from the wrapper.
+/// ModelFunctions: tensors and callbacks of a model, of the same type for every model. The wrapper makes it by
+/// model_functions() and gives it to Driver.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -31559,10 +32287,11 @@ using ddp::StepInfo;
 // ---- dtrain/ddp/sharded/optimizers.hpp
 
 /// @file
-/// Rules of common optimizers: Sgd, Momentum, Adam, AdamW and Lamb. A program gives one to its ShardedOptimizer.
+/// Rules of common optimizers: Sgd, Momentum, Adam, AdamW, RmsProp, Adagrad and Lamb. A program gives one to its
+/// ShardedOptimizer.
 
-/// Rules for ShardedOptimizer, computed in f32. Sgd, Momentum, Adam and AdamW compute the same as the optimizers in
-/// torch.optim, with the same defaults. A schedule may change members between steps, equally on all ranks.
+/// Rules for ShardedOptimizer, computed in f32. All but Lamb compute the same as the optimizers in torch.optim, with
+/// the same defaults. A schedule may change members between steps, equally on all ranks.
 namespace DTRAIN_NAMESPACE::optimizers {
 
 /// Plain SGD: w -= rate * (g + weight_decay * w).
@@ -31663,6 +32392,61 @@ struct AdamW {
   void operator()(std::span<float> weights, std::span<const float> gradients, State state, const StepInfo& info) const {
     const detail::AdamStep update(*this, info, 1 - rate * weight_decay, 0);
     update(weights.data(), gradients.data(), state.mean.data(), state.square.data(), weights.size());
+  }
+};
+
+/// RMSprop (Hinton, 2012), not centered: s = alpha * s + (1 - alpha) * g^2; v = momentum * v + g / (sqrt(s) + epsilon);
+/// w -= rate * v. weight_decay is added to the gradient.
+/// @ingroup sharding
+struct RmsProp {
+  float rate = 1e-2F;
+  float alpha = 0.99F;
+  float epsilon = 1e-8F;
+  float weight_decay = 0;
+  float momentum = 0;
+
+  struct State {
+    std::span<float> square;
+    std::span<float> velocity;
+  };
+
+  DTRAIN_OPTIMIZED void operator()(std::span<float> weights, std::span<const float> gradients, State state,
+                                   const StepInfo&) const {
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const float gradient = gradients[i] + weight_decay * weights[i];
+      const float square = alpha * state.square[i] + (1 - alpha) * gradient * gradient;
+      const float velocity = momentum * state.velocity[i] + gradient / (std::sqrt(square) + epsilon);
+      state.square[i] = square;
+      state.velocity[i] = velocity;
+      weights[i] -= rate * velocity;
+    }
+  }
+};
+
+/// Adagrad (Duchi et al., 2011): s += g^2; w -= rate / (1 + (t - 1) * rate_decay) * g / (sqrt(s) + epsilon) in step t.
+/// s begins as initial_sum. weight_decay is added to the gradient.
+/// @ingroup sharding
+struct Adagrad {
+  float rate = 1e-2F;
+  float rate_decay = 0;
+  float weight_decay = 0;
+  float initial_sum = 0;
+  float epsilon = 1e-10F;
+
+  struct State {
+    std::span<float> sum;
+  };
+
+  DTRAIN_OPTIMIZED void operator()(std::span<float> weights, std::span<const float> gradients, State state,
+                                   const StepInfo& info) const {
+    const float decayed = rate / (1 + static_cast<float>(info.step - 1) * rate_decay);
+    const float added = info.step == 1 ? initial_sum : 0;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      const float gradient = gradients[i] + weight_decay * weights[i];
+      const float sum = state.sum[i] + added + gradient * gradient;
+      state.sum[i] = sum;
+      weights[i] -= decayed * gradient / (std::sqrt(sum) + epsilon);
+    }
   }
 };
 
@@ -31779,8 +32563,9 @@ DTRAIN_DEFINED ShardLayout shard_layout(const BucketPlan& plan, std::span<const 
 // ---- dtrain/ddp/sharded/divided_gradients.hpp
 
 /// @file
-/// The stages of ZeRO (Rajbhandari et al. 2020), and DividedGradients, which stage 2 adds: this rank's part of the
-/// reduced gradients, beside an arena whose memory buckets reuse. ShardedReduction owns it.
+/// zero::States and zero::Gradients: the stages of ZeRO (Rajbhandari et al. 2020); a program gives one to its
+/// ShardedOptimizer. DividedGradients: this rank's part of the reduced gradients in stage 2, beside an arena whose
+/// memory buckets reuse. ShardedReduction owns it.
 
 /// Stages of a ShardedOptimizer: the data that is divided among the ranks.
 namespace DTRAIN_NAMESPACE::zero {
@@ -32123,12 +32908,21 @@ struct ShardIndex {
 /// an error
 void read_shard_files(const std::string& path, const ShardIndex& index, ShardedParameters& shares, int rank, int ranks);
 
+/// Memory of the whole state, not shared out: [arrays][parameters], of all elements of each parameter.
+using WholeState = std::vector<std::vector<std::span<float>>>;
+
+/// Reads the whole state of an optimizer from its shard files. The f32 weights of a 16-bit model, which are one more
+/// array, are left out. Blocking: the file system. @pre an array
+/// @throws Error (protocol) for files that are missing, damaged, or of other parameters or arrays
+void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state);
+
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 // ---- dtrain/ddp/step.hpp
 
 /// @file
-/// Step: a wrapper's backward pass, from its first ready gradient to the last reduced one.
+/// Step: a wrapper's backward pass, from its first ready gradient to the last reduced one; a program gets one from
+/// begin(). Step::Target: the Reducer or Accumulation that the step drives.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -32153,7 +32947,8 @@ class Step {
 
   explicit Step(Target& target) noexcept : target_(&target, Abandon{std::uncaught_exceptions()}) {}
 
-  /// Gradient `parameter` is final in host memory. Blocking: no; copies the gradient unless it is bound.
+  /// Gradient `parameter` is final in host memory. Blocking: no; copies the gradient unless it is bound. A
+  /// later write of the program is not part of the gradient (DdpOptions::check_ready looks for such writes).
   /// @throws Error (invalid_argument) for an index out of range, a second call in this step, a call after finish(), or
   /// a gradient on a GPU; the job's cause once the job failed.
   void ready(std::size_t parameter) { ready()(parameter); }
@@ -32214,10 +33009,17 @@ using ddp::Step;
 // ---- dtrain/ddp/reduction/accumulation.hpp
 
 /// @file
-/// Gradient accumulation under no_sync(): backward passes add to this rank's gradients and reduce nothing. Driver owns
-/// it; a Step of the wrapper runs it.
+/// NoSync: the scope in which a program's steps reduce nothing, from no_sync(). Accumulation: target of these steps,
+/// which checks each ready gradient and reduces none; Driver owns it.
 
 namespace DTRAIN_NAMESPACE::ddp {
+
+/// Who adds up the gradients of the passes under no_sync().
+/// @ingroup training
+enum class Adds {
+  model,    ///< each backward pass adds to the gradients that earlier passes have left
+  wrapper,  ///< dtrain, in further memory: for libraries whose backward pass overwrites or clears gradients
+};
 
 /// Scope in which steps of a DistributedDataParallel reduce nothing. Movable. Threads: the thread that drives steps.
 /// @ingroup training
@@ -32240,7 +33042,8 @@ class [[nodiscard]] NoSync {
 /// allow_unused_parameters, the next step that reduces includes these gradients without another ready().
 using AccumulationStreams = std::vector<std::optional<StreamHandle>>;
 
-/// Target of steps under no_sync(): ready gradients stay in place. Lifetime: the constructor's arguments outlive it.
+/// Target of steps under no_sync(): ready gradients stay in place, or are added to GradientSums. Lifetime: the
+/// constructor's arguments outlive it.
 class Accumulation final : public Step::Target {
  public:
   /// For a step that reduces and gets a gradient in other memory than the parameter's own, which has accumulated.
@@ -32248,45 +33051,90 @@ class Accumulation final : public Step::Target {
       "came with other memory, and what steps under no_sync() left in its own would be lost; add to that, and call "
       "ready(i)";
 
-  Accumulation(const GradientTable& gradients, AccumulationStreams& accumulated, const FailureContext& context,
-               StepMeter& meter) noexcept
-      : gradients_(&gradients), accumulated_(&accumulated), context_(&context), meter_(&meter) {}
+  Accumulation(const GradientTable& gradients, const BucketPlan& plan, AccumulationStreams& accumulated,
+               const FailureContext& context, StepMeter& meter, ReadyCheck& check, GradientSums& sums) noexcept
+      : gradients_(&gradients),
+        plan_(&plan),
+        accumulated_(&accumulated),
+        context_(&context),
+        meter_(&meter),
+        check_(&check),
+        sums_(&sums) {}
+
+  /// Chooses for the next passes. Allocates memory for the sums, once. @param is_nested within a scope of no_sync()
+  /// @throws Error (invalid_argument) for a scope within one of the other choice; (unsupported) for gradients on a GPU
+  void use(Adds adds, bool is_nested);
 
   Step begin() noexcept {
     meter_->begin_unreduced();
+    check_->begin();
+    sums_->begin_pass();
     return Step(*this);
   }
 
-  /// @throws Error (invalid_argument) if the gradient is in other memory than the parameter's own: the next step does
-  /// not read other memory
+  /// @throws Error (invalid_argument) with Adds::model if the gradient is in other memory than the parameter's own: the
+  /// next step does not read other memory; with Adds::wrapper for a second call in the pass
   void ready(const ReadyGradient& gradient) override;
 
+  /// @throws the job's first cause; Error (invalid_argument) for a gradient that changed after ready() (ReadyCheck)
   void finish() override;
-  void abandon(bool) noexcept override {}  // no other rank waits for this step
+  /// No other rank waits for this step. With Adds::wrapper the gradients that were ready stay in the sums.
+  void abandon(bool) noexcept override { sums_->end_pass(); }
 
  private:
   const GradientTable* gradients_;
+  const BucketPlan* plan_;  ///< whose reuses_memory lets the model use a gradient's memory again after its ready()
   AccumulationStreams* accumulated_;
   const FailureContext* context_;
   StepMeter* meter_;
+  ReadyCheck* check_;
+  GradientSums* sums_;
+  Adds adds_ = Adds::model;
 };
 
 #if DTRAIN_DEFINITIONS
 
+DTRAIN_DEFINED void Accumulation::use(Adds adds, bool is_nested) {
+  if (is_nested && adds != adds_) {
+    throw_error(Errc::invalid_argument,
+                "no_sync() came within a no_sync() with another choice of dtrain::Adds; end that scope first");
+  }
+  if (adds == Adds::wrapper) sums_->allocate();
+  adds_ = adds;
+}
+
 DTRAIN_DEFINED void Accumulation::ready(const ReadyGradient& gradient) {
   gradients_->check(gradient);
-  if (gradients_->memory_of(gradient) != (*gradients_)[gradient.parameter].own) {
-    gradients_->names().refuse_ready(gradient.parameter,
-                                     "came with other memory under no_sync(); add the gradient to the parameter's "
-                                     "own, which the next step without no_sync() reduces");
+  const std::size_t parameter = gradient.parameter;
+  const std::byte* const memory = gradients_->memory_of(gradient);
+  const bool is_own = memory == (*gradients_)[parameter].own;
+  if (adds_ == Adds::model && !is_own) {
+    gradients_->names().refuse_ready(parameter,
+                                     "came with other memory under no_sync(); add the gradient to the parameter's own, "
+                                     "which the next step without no_sync() reduces, or use no_sync(Adds::wrapper)");
   }
   if (!context_->is_elastic) context_->latch->throw_if_failed(context_->rank);  // else finish() throws
-  (*accumulated_)[gradient.parameter] = gradient.stream.value_or(StreamHandle{});
+  if (adds_ == Adds::wrapper) {
+    sums_->add_in_pass(parameter, memory);
+    if (check_->is_on() && is_own && !plan_->reuses_memory) check_->take(parameter, memory);
+  } else {
+    (*accumulated_)[parameter] = gradient.stream.value_or(StreamHandle{});
+  }
 }
 
 DTRAIN_DEFINED void Accumulation::finish() {
   meter_->finished_unreduced();
   context_->latch->throw_if_failed(context_->rank);
+  try {
+    check_->require_all_unchanged();
+  } catch (const Error&) {
+    context_->report_exception(exception_text());  // the other ranks do not wait for this step, but for later ones
+    throw;
+  }
+  sums_->end_pass();
+  for (std::size_t i = 0; check_->is_on() && i < accumulated_->size(); ++i) {
+    if ((*accumulated_)[i]) check_->hold(i);
+  }
 }
 
 #endif  // DTRAIN_DEFINITIONS
@@ -32294,6 +33142,7 @@ DTRAIN_DEFINED void Accumulation::finish() {
 }  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE {
+using ddp::Adds;
 using ddp::NoSync;
 }  // namespace DTRAIN_NAMESPACE
 
@@ -32698,6 +33547,7 @@ struct ReducerParts {
   BucketRebuild rebuild{};
   AddressCheck::Read read_parameters{};
   bool scales_averages = false;  ///< see setup/driver.hpp; the same on all ranks
+  LateWrites late_writes = LateWrites::unchecked;
 };
 
 /// Owns the channel and the arena. Reducer checks the order of the calls. Not movable. Lifetime: the failure context
@@ -32715,7 +33565,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   BucketReduction(Communicator communicator, Stream stream, std::span<const Parameter> parameters,
                   std::span<const TensorView> buffers, BucketPlan plan, const DdpOptions& options,
                   const FailureContext& context, std::shared_ptr<RunningBucket> running, bool scales_averages,
-                  HookFunctions<Communicator> hook)
+                  LateWrites late_writes, HookFunctions<Communicator> hook)
       : communicator_(std::move(communicator)),
         op_(options.reduce_op),
         context_(context),
@@ -32725,6 +33575,8 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
         pending_(parameter_counts(this->plan())),
         meter_(parameters.size(), options, std::move(running)),
         copier_(stream, gradients_, this->plan(), meter_),
+        check_(gradients_, GradientCopier::copies_on_stream ? LateWrites::unchecked : late_writes),
+        sums_(gradients_),
         all_reduce_(norms_) {
     if (hook.reduce) hook_.emplace(std::move(hook), parameters, buffers, norms_);
     work_ = &own_work();
@@ -32752,6 +33604,8 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   const Norms& norms() const noexcept { return norms_; }
   StepMeter& meter() noexcept { return meter_; }
   const StepMeter& meter() const noexcept { return meter_; }
+  ReadyCheck& ready_check() noexcept { return check_; }
+  GradientSums& sums() noexcept { return sums_; }
 
   /// Statistics, with the device times measured so far. @param steps, bytes_reduced counts of the caller
   ReducerStatistics statistics(std::uint64_t steps, std::uint64_t bytes_reduced) noexcept {
@@ -32794,6 +33648,8 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
       if (measures_norm) norms_.require_kernels(caller);
     }
     work_ = &chosen;
+    check_.begin();
+    sums_or_checks_ = check_.is_on() || sums_.is_allocated();
     work_->begin(*this);
     buffers_.begin_step(work_->skips_buffer_broadcast());
     meter_.begin();
@@ -32802,12 +33658,14 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     if constexpr (GradientCopier::copies_on_stream) {
       copier_.begin_step();
     } else {
-      copier_.reserve(work_->items_per_bucket());
+      copier_.reserve(work_->items_per_bucket() + (check_.is_on() ? 2 : 0));
     }
   }
 
   /// Adds a gradient of this step: it is at `gradient` once the work now enqueued on `stream` has run.
+  /// @param gradient null: nothing but what passes under no_sync(Adds::wrapper) have left
   void add_gradient(std::size_t parameter, const std::byte* gradient, StreamHandle stream) {
+    if (sums_or_checks_) gradient = summed_and_checked(parameter, gradient);
     if (plan().reuses_memory) {
       work_->pack(parameter, gradient, gradients_[parameter]);
     } else {
@@ -32851,7 +33709,11 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// producers' streams waits instead. @throws the job's first cause; Error (timeout)
   void finish() {
     if constexpr (GradientCopier::copies_on_stream) norms_.end_buckets(copier_.stream());
+    check_.require_unchanged();
     work_->finish(communicator_, copier_.stream());
+    check_.require_bound_unchanged();
+    check_.release();
+    sums_.clear();
     open_.set(*std::exchange(work_, &own_work()));
     buffers_.finish(copier_);
     norms_.finish_step();
@@ -32917,6 +33779,15 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     backend::block_until_complete(event, communicator_, *context_.latch, context_.timeout, context_.rank);
   }
 
+  /// The gradient with what passes under no_sync() have left of it; its digest is taken.
+  DTRAIN_NOT_INLINED const std::byte* summed_and_checked(std::size_t parameter, const std::byte* gradient) noexcept {
+    const GradientSlot& slot = gradients_[parameter];
+    const std::byte* const sum = sums_.has(parameter) ? sums_.add(parameter, gradient) : gradient;
+    const bool is_own = gradient == slot.own && gradient != nullptr && !plan().reuses_memory;
+    if (check_.is_on() && (slot.is_bound() || is_own)) check_.take(parameter, slot.is_bound() ? sum : gradient);
+    return sum;
+  }
+
   void mark_gradient_ready(std::size_t parameter) {
     pending_.mark_gradient_ready(
         plan().bucket_of[parameter], [this](std::size_t bucket) { complete(bucket); },
@@ -32931,11 +33802,16 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// Called under PendingBuckets' mutex: only one thread enqueues at a time.
   void launch(std::size_t bucket) {
     meter_.launched(bucket);
+    const bool is_hook = hook_ && work_ == &*hook_;  // which may write gradients at once, in launch()
+    if (check_.is_on()) check_.before_collective(plan().buckets[bucket].parameters, copier_.stream(), is_hook);
     copier_.before_collective(bucket);
     work_->launch(bucket, arena_.range(bucket), op_, communicator_, copier_.stream());
     if (bucket + 1 == arena_.buckets()) {
       if (on_all_gradients_ready_) on_all_gradients_ready_();
       buffers_.launch(communicator_, copier_);  // the stream now has waited for all producers of the step
+    }
+    if (check_.is_on() && work_ == &own_work()) {
+      check_.after_collective(plan().buckets[bucket].parameters, copier_.stream());
     }
     copier_.after_collective(bucket);
   }
@@ -32951,6 +33827,9 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   StepMeter meter_;
   Norms norms_;
   GradientCopier copier_;
+  ReadyCheck check_;
+  GradientSums sums_;
+  bool sums_or_checks_ = false;  ///< of this step: one look for each gradient
   AllReduceWork<Communicator> all_reduce_;
   std::optional<HookWork<Communicator>> hook_;
   StepWork<Communicator>* work_ = &all_reduce_;  ///< of this step; between steps the hook's or all_reduce_
@@ -32986,68 +33865,6 @@ void end_borrowed_work(Reduction& reduction, const FailureContext& context) noex
     std::abort();
   }
 }
-
-/// The number of the step in which each parameter was last ready, so that a new step resets nothing.
-/// Threads: `mark_ready` concurrently, for any parameters; everything else between steps.
-/// Lifetime: the names outlive it.
-class ReadyGradients {
- public:
-  explicit ReadyGradients(const ParameterNames& names)
-      : names_(&names), ready_in_step_(names.size()), position_(names.size()) {}
-
-  void begin_step() noexcept {
-    step_.fetch_add(1, std::memory_order_relaxed);
-    open_.store(true, std::memory_order_release);
-  }
-
-  /// Ends the step: mark_ready throws from now on. @returns whether a step was open.
-  bool end_step() noexcept { return open_.exchange(false, std::memory_order_acq_rel); }
-
-  bool is_open() const noexcept { return open_.load(std::memory_order_acquire); }
-
-  /// Requires an index in range. @throws Error (invalid_argument) outside a step, or for a second call in the step.
-  void mark_ready(std::size_t parameter) {
-    if (!is_open()) {
-      names_->refuse_ready(parameter, "came when no step was under way; call it between begin() and finish()");
-    }
-    const std::uint64_t step = step_.load(std::memory_order_relaxed);
-    if (ready_in_step_[parameter].exchange(step, std::memory_order_relaxed) == step) {
-      refuse_twice(parameter, step);
-    }
-    if (records_order_) {
-      position_[parameter].store(1 + next_position_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
-    }
-  }
-
-  /// Starts or stops recording the ready order. Between steps.
-  void record_order(bool wanted);
-
-  /// All parameters in their ready order. Parameters that were not ready follow, in reverse index order.
-  std::vector<std::size_t> observed_order() const;
-
-  bool was_ready(std::size_t parameter) const noexcept {
-    return ready_in_step_[parameter].load(std::memory_order_relaxed) == step_.load(std::memory_order_relaxed);
-  }
-
-  /// A sentence that names up to five parameters that were not ready in this step; empty if all were.
-  std::string missing() const;
-
-  /// The number of the last step begun, from 1.
-  std::uint64_t step() const noexcept { return step_.load(std::memory_order_relaxed); }
-
- private:
-  static constexpr std::size_t most_named = 5;
-
-  [[noreturn]] void refuse_twice(std::size_t parameter, std::uint64_t step) const;
-
-  const ParameterNames* names_;
-  std::vector<std::atomic<std::uint64_t>> ready_in_step_;
-  std::vector<std::atomic<std::size_t>> position_;  ///< in the observed order, from 1
-  std::atomic<std::size_t> next_position_{0};
-  bool records_order_ = false;  ///< changed between steps
-  std::atomic<std::uint64_t> step_{0};
-  std::atomic<bool> open_{false};
-};
 
 /// Owns a channel, and an arena in which all gradients are reduced. A bound gradient lies in the arena. Any other
 /// gradient is packed when it is ready and unpacked once it is reduced, by the host or by streams (GradientCopierFor).
@@ -33170,6 +33987,8 @@ class Reducer final : public Step::Target {
     if constexpr (GradientCopier::copies_on_stream) or_report([this] { reduction_.read_norm(); });
     return reduction_.norms().norm();
   }
+  /// Number of finished steps.
+  std::uint64_t steps() const noexcept { return steps_; }
   bool has_gradient_norm() const noexcept { return reduction_.norms().is_measured(); }
   /// Multiplies the reduced gradients and their norm. @throws as gradient_norm
   void scale_gradients(double factor) {
@@ -33184,12 +34003,31 @@ class Reducer final : public Step::Target {
   const BucketPlan& plan() const noexcept { return reduction_.plan(); }
 
   /// Target of steps that reduce nothing. Lifetime: the reducer's.
-  Accumulation accumulation() noexcept { return {reduction_.gradients(), accumulated_, context_, reduction_.meter()}; }
+  Accumulation accumulation() noexcept {
+    return {reduction_.gradients(), reduction_.plan(),        accumulated_,     context_,
+            reduction_.meter(),     reduction_.ready_check(), reduction_.sums()};
+  }
+
+  /// Between steps: forgets what passes under no_sync() have left, but for gradients in the model's own memory.
+  void discard_accumulated() noexcept {
+    std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);
+    reduction_.ready_check().release();
+    reduction_.sums().clear();
+  }
+
+  /// Between steps, before values are read: @throws Error (invalid_argument) if a parameter has moved
+  /// @param reports whether the job gets the error, for other ranks that wait for this one
+  void check_addresses(bool reports) {
+    const auto check = [this] { addresses_.check(steps_ + 1); };
+    reports ? or_report(check) : check();
+  }
 
   /// For ShardedOptimizer and libtorch.hpp. Collective, blocking. Between steps; as GradientArena::reuse_memory.
   void reuse_memory(bool unbinds = false) {
     reduction_.reuse_memory(unbinds);
-    if (unbinds) std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);  // ready() gives the sums
+    if (!unbinds) return;
+    std::fill(accumulated_.begin(), accumulated_.end(), std::nullopt);  // ready() gives the sums
+    reduction_.ready_check().release();                                 // its gradients have lost their memory
   }
   /// For the same callers: keeps the present plan, without a rebuild. Every rank calls it between the same steps.
   /// @throws Error (invalid_argument) while a planner changes the plan
@@ -33230,7 +34068,7 @@ class Reducer final : public Step::Target {
         throw Error(Errc::missing_gradient, missing).with_rank(context_.rank);
       }
       add_accumulated();
-      reduction_.zero_fill_others([this](std::size_t i) { return ready_.was_ready(i) || accumulated_[i]; });
+      reduction_.zero_fill_others([this](std::size_t i) { return ready_.was_ready(i) || is_accumulated(i); });
     }
     if (!reduction_.all_complete()) {
       throw Error(Errc::invalid_argument,
@@ -33240,10 +34078,17 @@ class Reducer final : public Step::Target {
     reduction_.throw_if_launch_failed();  // in a ready() beside finish()
   }
 
+  /// Whether passes under no_sync() have left a gradient of the parameter.
+  bool is_accumulated(std::size_t parameter) const noexcept {
+    return accumulated_[parameter] || owner_->sums().has(parameter);
+  }
+
   void add_accumulated() {
     for (std::size_t parameter = 0; parameter < reduction_.gradients().size(); ++parameter) {
-      if (!ready_.was_ready(parameter) && accumulated_[parameter]) {
-        reduction_.add_gradient(parameter, reduction_.gradients()[parameter].own, *accumulated_[parameter]);
+      if (!ready_.was_ready(parameter) && is_accumulated(parameter)) {
+        const std::optional<StreamHandle>& stream = accumulated_[parameter];
+        reduction_.add_gradient(parameter, stream ? reduction_.gradients()[parameter].own : nullptr,
+                                stream.value_or(StreamHandle{}));
       }
     }
   }
@@ -33293,7 +34138,7 @@ Reducer<Communicator>::Reducer(Communicator communicator, Stream stream, std::sp
       rebuild_(std::move(parts.rebuild)),
       owner_(new BucketReduction<Communicator>(std::move(communicator), stream, parameters, parts.buffers,
                                                std::move(plan), options, context_, std::move(parts.running),
-                                               parts.scales_averages, std::move(hook))),
+                                               parts.scales_averages, parts.late_writes, std::move(hook))),
       ready_(reduction_.gradients().names()),
       accumulated_(parameters.size()),
       addresses_(std::move(parts.read_parameters), options.check_addresses) {
@@ -33319,55 +34164,6 @@ Reducer<Communicator>::~Reducer() {
     // A destructor cannot report it.
   }
 }
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void ReadyGradients::record_order(bool wanted) {
-  records_order_ = wanted;
-  next_position_.store(0, std::memory_order_relaxed);
-  for (std::atomic<std::size_t>& position : position_) {
-    position.store(0, std::memory_order_relaxed);
-  }
-}
-
-DTRAIN_DEFINED std::vector<std::size_t> ReadyGradients::observed_order() const {
-  std::vector<std::size_t> order;
-  for (std::size_t parameter = position_.size(); parameter-- > 0;) {
-    order.push_back(parameter);
-  }
-  const auto rank = [this](std::size_t parameter) {
-    return position_[parameter].load(std::memory_order_relaxed) - 1;  // 0 becomes the largest
-  };
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
-  return order;
-}
-
-DTRAIN_DEFINED std::string ReadyGradients::missing() const {
-  const std::uint64_t step = step_.load(std::memory_order_relaxed);
-  std::string listed;
-  std::size_t count = 0;
-  for (std::size_t parameter = 0; parameter < ready_in_step_.size(); ++parameter) {
-    if (was_ready(parameter)) continue;
-    if (++count <= most_named) {
-      listed += (count > 1 ? ", " : "") + names_->describe(parameter);
-    }
-  }
-  if (count == 0) {
-    return {};
-  }
-  const std::string more = count > most_named ? format_text(" and {} more", {count - most_named}) : "";
-  return format_text(
-      "in step {} these parameters got no gradient: {}{}; the backward pass must call ready(i) for every parameter, "
-      "with zeros where one took no part (or set DdpOptions::allow_unused_parameters)",
-      {step, listed, more});
-}
-
-DTRAIN_DEFINED DTRAIN_NOT_INLINED void ReadyGradients::refuse_twice(std::size_t parameter, std::uint64_t step) const {
-  names_->refuse_ready(parameter,
-                       format_text("came twice in step {}; call it once, when the gradient is final", {step}));
-}
-
-#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -33483,6 +34279,27 @@ struct Driver {
     return parameters;
   }
 
+  /// Begins a step of a rank that has no samples. @throws Error (unsupported) for hooks::LocalSgd
+  void begin_without_data();
+
+  /// Collective, blocking: compares the values of the ranks. @throws as compare_values_blocking; Error
+  /// (invalid_argument) during a step
+  void compare_values(const Group& group, const char* caller) {
+    reducer->throw_if_unusable(caller);
+    reducer->check_addresses(true);
+    const std::shared_ptr<const group::GroupHandle> handle = group.handle();
+    const std::vector<Parameter>& present = present_parameters();
+    compare_values_blocking(*handle, format_text("{}values/{}/", {prefix, comparisons_++}),
+                            {present.data(), present.size()}, Deadline::after(handle->timeout()),
+                            format_text("after {} steps", {reducer->steps()}), prefix + "end");
+  }
+  /// The same before a step of which DTRAIN_CHECK_VALUES says so. @pre check_values_every is not 0
+  void compare_values_if_due(const Group& group, const char* caller) {
+    if (reducer->steps() != 0 && reducer->steps() % check_values_every == 0) compare_values(group, caller);
+  }
+  /// Compares a digest of the values in the background, if there were steps. Blocking: no, but for the digest.
+  void compare_values_at_end(const Group& group) noexcept;
+
   /// Drops the references to the group and to the model, before the group keeps this object.
   void drop_callbacks() noexcept;
 
@@ -33494,11 +34311,16 @@ struct Driver {
   std::unique_ptr<group::GradientBinding> gradient_binding;
   std::unique_ptr<Reducer<Communicator>> reducer;
   std::optional<Accumulation> accumulation;
+  std::uint64_t check_values_every = 0;  ///< steps from one comparison of the values to the next; 0: none
   const char* why_nothing_is_hidden = nullptr;
   bool program_drives_steps = false;  ///< ReducerStatistics::program_drives_steps
 
  private:
   int agreements_ = 0;
+  bool has_local_steps_ = false;  ///< by hooks::LocalSgd
+  bool sends_buffers_ = false;    ///< each step gives the other ranks this rank's; false once that is warned of
+  int comparisons_ = 0;
+  bool compares_values_at_end_ = false;
   BucketRebuild bucket_rebuild(const std::shared_ptr<const group::GroupHandle>& group, const DdpOptions& options,
                                bool binds_gradients, const Communicator& communicator) const;
 };
@@ -33510,6 +34332,16 @@ Driver<Backend, Group>::Driver(const Group& group) : stream(group.open_stream())
 
 template <class Backend, class Group>
 Driver<Backend, Group>::~Driver() = default;
+
+template <class Backend, class Group>
+void Driver<Backend, Group>::begin_without_data() {
+  if (has_local_steps_) {
+    throw_error(Errc::unsupported,
+                "a step without data was made with hooks::LocalSgd, whose local steps exchange nothing; give all ranks "
+                "the same number of steps (DistributedSampler), or use another hook");
+  }
+  if (std::exchange(sends_buffers_, false)) warn_of_constant_buffers();
+}
 
 template <class Backend, class Group>
 void Driver<Backend, Group>::drop_callbacks() noexcept {
@@ -33526,7 +34358,12 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   const FailureContext context = FailureContext::of(handle);
   parameters = std::move(model.parameters);
   read_value = std::move(model.read_value);
-  if (handle->is_elastic() && hook.description.rfind("hooks::LocalSgd", 0) == 0) {
+  has_local_steps_ = hook.description.starts_with("hooks::LocalSgd");
+  const ValueChecks checks =
+      value_checks(std::getenv("DTRAIN_CHECK_VALUES"), {parameters.data(), parameters.size()}, !has_local_steps_);
+  check_values_every = checks.every;
+  compares_values_at_end_ = checks.at_end && members.world_size > 1 && !handle->is_elastic();
+  if (handle->is_elastic() && has_local_steps_) {
     refuse_elastic("hooks::LocalSgd", "the weights of the ranks differ between two averages");
   }
   check_options(options);
@@ -33538,14 +34375,20 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   handle->start_pending();  // other ranks may wait for this work before they construct their wrappers
   const bool scales =
       !hook.reduce && scales_averages<Communicator>(parameters, options.reduce_op, members.world_size, stream.ref());
-  agree_blocking(*handle, prefix, model_signature(parameters, options, model.buffers, scales, hook.description),
-                 Deadline::after(context.timeout), "wrapping a model");
+  ModelSignature signature = model_signature(parameters, options, model.buffers, scales, hook.description);
+  signature.check_values_every = check_values_every;
+  agree_blocking(*handle, prefix, signature, Deadline::after(context.timeout), "wrapping a model");
 
   std::vector<TensorView> values;
   std::transform(parameters.begin(), parameters.end(), std::back_inserter(values),
                  [](const Parameter& parameter) { return parameter.value; });
   if (handle->is_elastic()) {
-    if (!read_value) wrapped->weights = values;
+    wrapped->list_weights = [wrapped_values = values, read = read_value] {
+      std::vector<TensorView> present = wrapped_values;
+      for (std::size_t i = 0; read && i < present.size(); ++i)
+        present[i] = read(i).view;
+      return present;
+    };
     handle->add_wrapped(wrapped);
   }
   values.insert(values.begin(), model.buffers.begin(), model.buffers.end());
@@ -33566,12 +34409,14 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   parts.rebuild = bucket_rebuild(handle, options, model.bind_gradient != nullptr, communicator);
   parts.rebuild.bind = model.bind_gradient;
   if (options.broadcast_buffers) parts.buffers = model.buffers;
+  sends_buffers_ = !parts.buffers.empty() && members.rank == 0 && members.world_size > 1;
   parts.scales_averages = scales;
   const std::vector<GradientSize> sizes = gradient_sizes({parameters.data(), parameters.size()});
   const auto read_values = std::move(hook.read_values);
-  reducer = std::make_unique<Reducer<Communicator>>(std::move(communicator), stream.ref(), parameters,
-                                                    plan_buckets({sizes.data(), sizes.size()}, options.caps()), options,
-                                                    context, std::move(parts), std::move(hook));
+  BucketPlan plan = plan_buckets({sizes.data(), sizes.size()}, options.caps());
+  parts.late_writes = checked_late_writes(options, plan.arena_bytes);
+  reducer = std::make_unique<Reducer<Communicator>>(std::move(communicator), stream.ref(), parameters, std::move(plan),
+                                                    options, context, std::move(parts), std::move(hook));
   if (read_values) read_values(read_value);
   accumulation.emplace(reducer->accumulation());
   for (std::size_t i = 0; model.bind_gradient && i < parameters.size(); ++i) {
@@ -33585,6 +34430,23 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   }
   reducer->remember_addresses();
   why_nothing_is_hidden = start_progress(stream, options.progress, members.local_world_size);
+}
+
+template <class Backend, class Group>
+void Driver<Backend, Group>::compare_values_at_end(const Group& group) noexcept {
+  try {
+    const std::shared_ptr<const group::GroupHandle> handle = group.handle();
+    const bool is_due = reducer && reducer->steps() > 0 && compares_values_at_end_;
+    if (!is_due || handle->failure()->failed()) return;
+    group.rank_context()->require_may_block();
+    reducer->throw_if_unusable();
+    reducer->check_addresses(false);
+    const std::vector<Parameter>& present = present_parameters();
+    compare_values_in_background(*handle, prefix + "end", {present.data(), present.size()});
+  } catch (...) {
+    // A step is open or has failed, the rank has left, or values have moved or become another kind of tensor: no
+    // comparison.
+  }
 }
 
 template <class Backend, class Group>
@@ -34405,7 +35267,8 @@ using ddp::save_checkpoint_async;
 // ---- dtrain/ddp/shared_memory_instances.hpp
 
 /// @file
-/// Instantiations for backend::SharedMemory, which separate compilation compiles with the definitions.
+/// Instantiations of Driver, Reducer and GroupState for backend::SharedMemory, which separate compilation compiles with
+/// the definitions. dtrain.hpp includes them.
 
 #if DTRAIN_SEPARATE_COMPILATION
 #if DTRAIN_DEFINITIONS
@@ -34435,28 +35298,40 @@ DTRAIN_INSTANTIATE void ddp::broadcast_values(backend::SharedMemory::Communicato
 // ---- dtrain/elastic/kept_state.hpp
 
 /// @file
-/// Kept state: the tensors that make up the training state of an elastic job's worker, their digest, and the copies
-/// that undo an unfinished step. ElasticWorker owns it.
+/// KeptState: the tensors that make up the training state of an elastic job's worker, their digest, and the copies that
+/// undo an unfinished step. ElasticWorker owns it. LibraryState: lists a library's tensors; a program gives it to
+/// Elastic::keep().
 
 namespace DTRAIN_NAMESPACE::elastic {
 
-/// FNV-1a over 8 bytes of the content at a time, continued from `hash`. Blocking: at the speed of memory.
-/// Source: Fowler, Noll, Vo, draft-eastlake-fnv; a word in place of a byte, and its upper half folded into the lower.
-std::uint64_t digest_of(const TensorView& tensor, std::uint64_t hash);
-inline constexpr std::uint64_t digest_start = 0xcbf29ce484222325u;
+/// Lists tensors of a library that may give them other memory, with the present addresses. Each call lists the same
+/// names, shapes and types.
+using TensorSource = std::function<std::vector<ddp::NamedTensor>()>;
 
-/// Lifetime: the tensors' memory outlives it. Threads: one.
+/// Tensors of a library's objects in the kept state, such as those of a LibTorch module and its optimizer.
+struct LibraryState {
+  TensorSource written_in_commit;   ///< as Elastic::keep
+  TensorSource written_in_forward;  ///< as Elastic::keep_copy
+};
+
+/// Lifetime: the tensors' memory outlives it, and so does what a source refers to. Threads: one.
 class KeptState {
  public:
   /// @throws Error (unsupported) for device memory and NamedBytes, (invalid_argument) for a tensor without memory
   void keep(std::vector<ddp::NamedTensor> tensors, bool copies);
+  /// @throws as above
+  void keep(TensorSource source, bool copies);
+
+  /// Takes the present addresses from the sources. Before tensors(), digest() and restore() if the program has run
+  /// since. @throws Error (invalid_argument) if a source lists other tensors than before
+  void locate();
 
   const std::vector<ddp::NamedTensor>& tensors() const noexcept { return tensors_; }
 
   /// A hash of names, shapes and types, for comparison between workers.
   std::string signature() const;
 
-  /// digest_of() all tensors but the copied ones, which the ranks' forward passes may have written differently.
+  /// A digest of all tensors but the copied ones, which the ranks' forward passes may have written differently.
   std::uint64_t digest() const;
 
   /// The state is whole: the tensors of keep_copy are copied.
@@ -34473,12 +35348,20 @@ class KeptState {
     std::size_t tensor = 0;
     std::vector<std::byte> bytes;
   };
+  struct Source {
+    TensorSource list;
+    std::size_t first = 0;  ///< in tensors_
+    std::size_t count = 0;
+    bool copies = false;
+  };
+  void locate(const Source& source);
   bool is_copied(std::size_t tensor) const noexcept;
 
   void copy();
 
   std::vector<ddp::NamedTensor> tensors_;
   std::vector<Copy> copies_;
+  std::vector<Source> sources_;
 };
 
 }  // namespace DTRAIN_NAMESPACE::elastic
@@ -34486,8 +35369,8 @@ class KeptState {
 // ---- dtrain/elastic/attempt_loop.hpp
 
 /// @file
-/// Attempt loop: a worker of an elastic job, which calls its function again for each set of ranks; decides what the end
-/// of a call means. Elastic::train() runs it.
+/// ElasticWorker: the attempt loop of an elastic job's worker, which calls the program's function again for each set of
+/// ranks, and decides what the end of a call means. Elastic::train() runs it; AttemptBody: one call of the function.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 class FormationClient;
@@ -34527,7 +35410,11 @@ class ElasticWorker {
 
   bool is_elastic() const noexcept { return process_.min_ranks != 0; }
   const launch::RankProcess& process() const noexcept { return process_; }
-  const KeptState& state() const noexcept { return state_; }
+  /// The kept state, with the present addresses. @throws as KeptState::locate
+  const KeptState& state() {
+    state_.locate();
+    return state_;
+  }
   std::uint64_t step() const noexcept { return progress_.steps(); }
   std::uint64_t attempt() const noexcept { return context_ == nullptr ? 0 : assignment_.attempt; }
   int slot() const noexcept { return process_.identity.local_rank.value_or(0); }
@@ -34542,6 +35429,7 @@ class ElasticWorker {
 
   /// Before train(). @throws as KeptState::keep, and Error (invalid_argument) later
   void keep(std::vector<ddp::NamedTensor> tensors, bool copies);
+  void keep(const LibraryState& state);
 
   /// @name Calls of the user's function. @throws Error (invalid_argument) where it does not run
   /// @{
@@ -34561,6 +35449,7 @@ class ElasticWorker {
  private:
   void require_function(const char* caller) const;
   void require_step() const;
+  void require_no_train() const;
   void begin_commit();
   void end_commit();
   rendezvous::Announce announce(const std::string& settings) const;
@@ -34955,11 +35844,17 @@ class DistributedDataParallel {
   DistributedDataParallel(DistributedDataParallel&&) noexcept = default;
   DistributedDataParallel& operator=(DistributedDataParallel&&) = delete;
 
-  /// Blocking: on CUDA until the last step is reduced; else only if work of an unfinished step runs. While an exception
-  /// unwinds, the group keeps the channel, so that the other ranks fail with the exception's text.
+  /// Blocking: on CUDA until the last step is reduced; else only if work of an unfinished step, or an optimizer's with
+  /// overlap_forward, runs. While an exception unwinds, the group keeps the channel, so that the other ranks fail with
+  /// the exception's text. Else, after a step, the destructor reads the model's values, in host memory, for a digest
+  /// that the ranks compare in the background: rank 0 warns in the log if two ranks differ. Not if a value has moved
+  /// (DdpOptions::check_addresses), with hooks::LocalSgd, in an elastic job, nor with DTRAIN_CHECK_VALUES=0.
   ~DistributedDataParallel() {
-    if (driver_ && std::uncaught_exceptions() > exceptions_) {
+    if (!driver_) return;
+    if (std::uncaught_exceptions() > exceptions_) {
       hand_over_to_group();
+    } else {
+      driver_->compare_values_at_end(group::GroupAccess::of(group_));
     }
   }
 
@@ -34984,6 +35879,21 @@ class DistributedDataParallel {
     }
   }
 
+  /// A step of a rank that has no samples, with zeros in place of its gradients; see dtrain::UnevenInputs. Collective
+  /// and blocking as backward(). @throws Error (unsupported) for gradients on a device; (invalid_argument) if gradients
+  /// of passes under no_sync() wait for a step; (unsupported) with hooks::LocalSgd; as backward()
+  void step_without_data(StepOptions options = {}) {
+    driver_->begin_without_data();
+    const ddp::ZeroGradients zeros(driver_->parameters);
+    backward(zeros, options);
+  }
+  template <class R, class Stage, class I = std::nullptr_t>
+  void step_without_data(ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
+    driver_->begin_without_data();
+    const ddp::ZeroGradients zeros(driver_->parameters);
+    backward(zeros, optimizer, std::move(inspect));
+  }
+
   /// Begins a step, for use without backward(): call `ready` on the step, and `finish` at the end. @throws the job's
   /// first cause; Error (unsupported) for StepOptions::measure_norm on a GPU whose driver does not load the kernel for
   /// it.
@@ -34994,6 +35904,7 @@ class DistributedDataParallel {
 
   /// Begins a step in which `optimizer` updates the model's values, in the step's finish(): backward() with an
   /// optimizer for libraries that call the program. Blocking: until the weights of the last step are stored.
+  /// Lifetime: `optimizer` outlives the step.
   /// @param inspect as of backward(); called in finish()
   template <class R, class Stage, class I = std::nullptr_t>
   Step begin(ShardedOptimizer<R, Communicator, Stage>& optimizer, I inspect = {}) {
@@ -35019,7 +35930,26 @@ class DistributedDataParallel {
   /// Scope in which steps reduce nothing: backward passes add to this rank's own gradients, and the next step outside
   /// the scope reduces the sum. Every rank has the scope around the same steps. The divisor stays the number of ranks:
   /// for the mean over k passes, scale each loss by 1/k.
-  ddp::NoSync no_sync() { return ddp::NoSync({driver_->wrapped, &driver_->wrapped->no_sync_depth}); }
+  /// @param adds Adds::wrapper for a model whose backward pass overwrites or clears its gradients: dtrain adds each
+  /// pass to sums in further memory, as large as the gradients, which the first call allocates. A sum is rounded to the
+  /// gradients' element type in each pass, also with Accumulate::f32. After such a pass the gradients in the
+  /// parameters' own memory are zeros; ready(i, view) may also give a pass's gradient. A pass that an exception ends
+  /// counts with the gradients that were ready. Passes that no step reduces, as where an epoch ends in the middle of a
+  /// round, stay in the sums for the next step unless discard_accumulated() is called.
+  /// @throws Error (invalid_argument) within a scope of the other choice; (unsupported) for Adds::wrapper on a GPU
+  ddp::NoSync no_sync(Adds adds = Adds::model) {
+    driver_->accumulation->use(adds, !reduces());
+    return ddp::NoSync({driver_->wrapped, &driver_->wrapped->no_sync_depth});
+  }
+
+  /// Discards the passes under no_sync() that no step has reduced: the sums of Adds::wrapper. Gradients in the model's
+  /// own memory stay; with Adds::model the program clears them. Every rank calls it between the same steps; it sends
+  /// nothing. @throws Error (invalid_argument) during a step; the job's first cause
+  void discard_accumulated() {
+    driver_->reducer->throw_if_unusable("discard_accumulated()");
+    driver_->reducer->discard_accumulated();
+    driver_->wrapped->has_unreduced = false;
+  }
 
   /// Whether backward() reduces: outside the scope of every NoSync.
   bool reduces() const noexcept { return driver_->wrapped->no_sync_depth == 0; }
@@ -35043,6 +35973,17 @@ class DistributedDataParallel {
 
   /// Collective, blocking: statistics and slowest rank as a line. @throws the job's first cause.
   std::string summary() { return to_string(statistics()) + "; " + to_string(slowest_rank()); }
+
+  /// Collective, blocking, between steps: compares the values of all ranks by a digest, for ranks that train apart.
+  /// The variable DTRAIN_CHECK_VALUES=N does so before every N-th step. Host memory only. With hooks::LocalSgd values
+  /// are equal after a step that averages them, not between two of these.
+  /// @throws Error (disagreement) on every rank: the first parameter whose values differ, and the ranks, or a rank
+  /// whose wrapper has ended; (invalid_argument) if a value has moved; (unsupported) for values on a GPU; the job's
+  /// first cause
+  void compare_values() {
+    group::GroupAccess::of(group_).rank_context()->require_may_block();
+    driver_->compare_values(group::GroupAccess::of(group_), "compare_values()");
+  }
 
   /// Records of the steps from `first_step` on, counted from 1; complete with DdpOptions::timeline. Threads: any.
   std::vector<ddp::StepRecord> records(std::uint64_t first_step = 0) const {
@@ -35117,6 +36058,7 @@ class DistributedDataParallel {
       driver_->wrapped->has_unreduced = true;
       return driver_->accumulation->begin();
     }
+    if (driver_->check_values_every != 0) driver_->compare_values_if_due(group::GroupAccess::of(group_), caller);
     Step step = driver_->reducer->begin(caller, options);
     driver_->wrapped->has_unreduced = false;
     return step;
@@ -35130,6 +36072,7 @@ class DistributedDataParallel {
                        "and give it to the step after it");
     }
     group::GroupAccess::of(group_).rank_context()->require_may_block();
+    if (driver_->check_values_every != 0) driver_->compare_values_if_due(group::GroupAccess::of(group_), caller);
     Step step = driver_->reducer->begin(caller, {}, &optimizer.work());
     driver_->wrapped->has_unreduced = false;
     optimizer.inspect_with(std::move(inspect));
@@ -35162,7 +36105,7 @@ DistributedDataParallel(std::span<E, Count>, ProcessGroup<P>, DdpOptions = {}, H
 // ---- dtrain/run.hpp
 
 /// @file
-/// run() and init_process_group(): start or join the ranks of a job. A program's main() calls it.
+/// run() and init_process_group(): start or join the ranks of a job. A program's main() calls one of them.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -35322,6 +36265,8 @@ ProcessGroup<P> init_process_group(launch::JoinOptions options = {}, const Group
 
 namespace DTRAIN_NAMESPACE {
 
+using elastic::LibraryState;
+
 /// Handle of an elastic worker: run() gives it to a body that takes it in place of a ProcessGroup. The process, its
 /// model and its optimizer live through the loss of other ranks; everything that belongs to a set of ranks is made in
 /// the function that train() calls again for each of them.
@@ -35346,8 +36291,13 @@ class Elastic {
   /// The same for what the forward pass writes, such as a BatchNorm's buffers: copied at each commit, and put back
   /// before a step is repeated.
   void keep_copy(std::vector<NamedTensor> tensors) const { worker_->keep(std::move(tensors), true); }
-  /// All tensors that are kept, for save_checkpoint.
-  const std::vector<NamedTensor>& tensors() const noexcept { return worker_->state().tensors(); }
+  /// Adds the tensors of a library's objects, whose memory may change: `job.keep(libtorch::training_state(net,
+  /// optimizer))`. Lifetime: the objects outlive train(). @throws Error (invalid_argument), also of later calls, if an
+  /// object has other tensors than before; as above
+  void keep(const elastic::LibraryState& state) const { worker_->keep(state); }
+  /// All tensors that are kept, for save_checkpoint. Their addresses are present until a library's object is loaded.
+  /// @throws Error (invalid_argument) if a library's object has other tensors than before
+  const std::vector<NamedTensor>& tensors() const { return worker_->state().tensors(); }
 
   /// Calls `function(group)` for each set of ranks until it has returned on all ranks of one. In each call it goes on
   /// at step(). Blocking: until the job has finished. Once in a process.
@@ -35461,8 +36411,6 @@ int run_program(const launch::RankProcess& process, Body& body, const GroupOptio
 #include <sys/un.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
-#include <charconv>
-#include <cmath>
 #include <csignal>
 #include <set>
 
@@ -35591,7 +36539,7 @@ inline int cpu_binding_error() noexcept {
 // ---- dtrain/core/process/open_files.hpp
 
 /// @file
-/// The limit of open files of this process, which StoreServer raises.
+/// The limit of open files of this process, which StoreServer raises; spawn() starts workers with the former limit.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -35658,8 +36606,9 @@ inline std::size_t open_files() noexcept {
 // ---- dtrain/core/process/system_files.hpp
 
 /// @file
-/// System files (/proc, /sys, /etc), below a root folder that a test can choose: bindings and reports read by it.
-/// read_small_file: the first bytes of one such file.
+/// SystemFiles: reader of /proc, /sys and /etc, below a root folder that a test can choose, for core_binding.hpp,
+/// network_report.hpp and process_tree.hpp of the launcher; read_small_file(): the first bytes of one such file, for
+/// control_groups.hpp and host_identity.hpp.
 
 namespace DTRAIN_NAMESPACE {
 
@@ -36124,7 +37073,7 @@ struct Multiply {
 // ---- dtrain/kernels/arithmetic/float_arithmetic.hpp
 
 /// @file
-/// Sums, averages and products of f32 and f64. Instruction sets compile them into kernels.
+/// FloatArithmetic: sums, averages and products of f32 and f64. avx2.hpp and baseline.hpp compile it into kernels.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -36185,8 +37134,9 @@ class FloatArithmetic {
 // ---- dtrain/kernels/arithmetic/half_arithmetic.hpp
 
 /// @file
-/// Sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end; f16 conversion by
-/// integer operations, and by the processor's instructions (F16C). Instruction sets compile them into kernels.
+/// HalfArithmetic: sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end, for
+/// avx2.hpp and baseline.hpp. Bf16Words, F16Words: conversion by integer operations; F16Native: conversion by the
+/// processor's instructions (F16C). conversion.hpp and sum_of_squares.hpp convert by them, too.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -36630,7 +37580,8 @@ void average_beyond_sum(const KernelArguments& arguments, std::size_t offset, st
 // ---- dtrain/kernels/conversion.hpp
 
 /// @file
-/// Element conversion for PartialReduction and MasterWeights: 16-bit floats to f32, integers to i64, and back.
+/// Element conversion for PartialReduction, MasterWeights and ShardedParameters: 16-bit floats to f32, integers to i64,
+/// and back.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -36726,10 +37677,74 @@ DTRAIN_DEFINED void convert(DType from_type, const std::byte* from, DType to_typ
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
+// ---- dtrain/kernels/digest.hpp
+
+/// @file
+/// Digest: a fast hash of memory, equal on every processor. Ranks compare values by it, elastic jobs their state, and
+/// the ready check gradients.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// The digest of nothing.
+inline constexpr std::uint64_t digest_start = 0xcbf29ce484222325U;
+
+/// The digest of a text followed by `bytes`, where `hash` is the digest of the text. Not for secrets: anybody can make
+/// two contents with one digest. Blocking: at the speed of memory.
+/// Source: FNV-1a (Fowler, Noll, Vo, draft-eastlake-fnv), of words of 8 bytes in place of bytes, with the upper half of
+/// each product folded into the lower, and in four lanes, because one lane waits for its own products.
+std::uint64_t digest(const std::byte* bytes, std::size_t count, std::uint64_t hash = digest_start) noexcept;
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/digest.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+namespace detail {
+
+DTRAIN_ALWAYS_INLINE std::uint64_t mixed(std::uint64_t hash, std::uint64_t word) noexcept {
+  hash = (hash ^ word) * 0x100000001b3U;
+  return hash ^ hash >> 32;
+}
+
+DTRAIN_ALWAYS_INLINE std::uint64_t word_at(const std::byte* bytes) noexcept {
+  std::uint64_t word = 0;
+  std::memcpy(&word, bytes, sizeof(word));
+  return word;
+}
+
+}  // namespace detail
+
+DTRAIN_OPTIMIZED DTRAIN_DEFINED std::uint64_t digest(const std::byte* bytes, std::size_t count,
+                                                     std::uint64_t hash) noexcept {
+  constexpr std::size_t word = sizeof(std::uint64_t);
+  constexpr std::size_t block = 4 * word;
+  if (count >= block) {
+    std::uint64_t a = hash, b = hash + 1, c = hash + 2, d = hash + 3;
+    for (; count >= block; bytes += block, count -= block) {
+      a = detail::mixed(a, detail::word_at(bytes));
+      b = detail::mixed(b, detail::word_at(bytes + word));
+      c = detail::mixed(c, detail::word_at(bytes + 2 * word));
+      d = detail::mixed(d, detail::word_at(bytes + 3 * word));
+    }
+    hash = detail::mixed(detail::mixed(detail::mixed(a, b), c), d);
+  }
+  for (; count >= word; bytes += word, count -= word) {
+    hash = detail::mixed(hash, detail::word_at(bytes));
+  }
+  for (; count > 0; ++bytes, --count) {
+    hash = detail::mixed(hash, static_cast<std::uint64_t>(*bytes));
+  }
+  return hash;
+}
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
 // ---- dtrain/kernels/dot_product.hpp
 
 /// @file
-/// Dot product of floats in host memory, in an order that depends on the count alone, for hooks.
+/// Dot product of floats in host memory, in an order that depends on the count alone, for hooks::Adasum and
+/// low_rank.hpp.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -36759,7 +37774,8 @@ DTRAIN_OPTIMIZED Sum dot_product(const float* a, const float* b, std::size_t cou
 // ---- dtrain/kernels/float_environment.hpp
 
 /// @file
-/// Default floating-point environment (IEEE 754 rounding and subnormals) for a scope of reductions and optimizers.
+/// DefaultFloatEnvironment: IEEE 754 rounding and subnormals for one scope. Reduction and the other kernels that
+/// compute, MasterWeights, ShardedParameters, and the hooks Adasum, TopK and PowerSgd open one.
 
 #if !DTRAIN_X86_64 && !DTRAIN_ARM64
 #include <cfenv>
@@ -37133,7 +38149,8 @@ DTRAIN_DEFINED void Reduction::operator()(std::span<const std::byte* const> sour
 // ---- dtrain/kernels/sum_of_squares.hpp
 
 /// @file
-/// Sum of squares of floats in host memory, with equal bits on every processor, for gradient norms and optimizers.
+/// Sum of squares of floats in host memory, with equal bits on every processor, for gradient norms, optimizers and
+/// hooks; is_finite(), also under -ffast-math, for hooks and gradient norms.
 
 namespace DTRAIN_NAMESPACE::kernels {
 
@@ -37560,7 +38577,8 @@ DTRAIN_DEFINED void Scheduler::retire(TaskRecord& record) {
 // ---- dtrain/net/resolve_host.hpp
 
 /// @file
-/// resolve(): host names to addresses, for clients and listeners of a store, with a deadline (getaddrinfo has none).
+/// resolve(): host names to addresses, with a deadline (getaddrinfo has none), for connection.hpp and the listeners of
+/// a store (listen.hpp); Backoff: delays between attempts, for them and StoreConnector.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -37753,8 +38771,9 @@ inline async::Task<std::vector<SocketAddress>> resolve_with_backoff(async::Event
 // ---- dtrain/net/connection.hpp
 
 /// @file
-/// net::Connection: a connected, non-blocking TCP socket on an EventLoop; connect(): one attempt to one address, and
-/// attempts with back-off until a deadline. Sessions, their handshakes and StoreConnector call it.
+/// net::Connection: a connected, non-blocking TCP socket on an EventLoop, which Session owns, and which FrameReader and
+/// FrameWriter read and write; connect(): one attempt to one address; connect_with_backoff(): attempts until a
+/// deadline, by which StoreConnector and FormationClient connect.
 
 namespace DTRAIN_NAMESPACE::net {
 
@@ -39037,7 +40056,7 @@ inline std::optional<OrteUri> parse_orte_uri(std::string_view uri) {
 
 /// @file
 /// Slurm step: variables of a Slurm step for one of its tasks, and their lists: hosts such as "n[1-3,7]", and task
-/// counts such as "4(x2),1". Sources of launchers under srun read them.
+/// counts such as "4(x2),1". variable_tables.hpp, torch.hpp and job_name.hpp read them.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -39915,10 +40934,9 @@ ProcessIdentity read_cluster_source(const Variables& variables, Arguments) {
 // ---- dtrain/identity/launchers/variable_tables.hpp
 
 /// @file
-/// Sources of launchers that state each process's ranks in named variables, a row of names for each launcher; sources
-/// [openmpi]: Open MPI's mpirun, [pmi]: MPICH's, Intel MPI's and PALS' mpiexec, [slurm]: a task of a step that srun
-/// started, and [single]: rank 0 of 1, if no other source is present. process_sources.hpp lists them. Master address:
-/// host and port of the store, stated or derived from the variables of these launchers.
+/// Sources of launchers that state each process's ranks in named variables, which process_sources.hpp lists: [openmpi],
+/// [pmi] (MPICH, Intel MPI, PALS), [slurm] (a task of srun), [dtrain], [horovod] and others, and [single], rank 0 of 1
+/// if no other is present; complete_identity() adds the store's address (master), stated or derived.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -40387,7 +41405,8 @@ inline std::optional<std::string> given_job_name(const Variables& variables) {
 // ---- dtrain/identity/launchers/torch.hpp
 
 /// @file
-/// Source [torch] (process_sources.hpp): RANK, WORLD_SIZE of torchrun, DeepSpeed, Azure ML, Kubeflow, Ray or scripts.
+/// Source [torch], which process_sources.hpp lists: RANK, WORLD_SIZE of torchrun, DeepSpeed, Azure ML, Kubeflow, Ray or
+/// scripts.
 
 namespace DTRAIN_NAMESPACE::identity {
 
@@ -41461,7 +42480,8 @@ class FailureHistory {
 // ---- dtrain/rendezvous/membership/host_identity.hpp
 
 /// @file
-/// Host identity, which ControlPlane sends: boot id and network namespace, by which ranks decide if they share a host.
+/// Host identity: boot id and network namespace, by which ranks decide if they share a host. ControlPlane sends it for
+/// a rank, NodeRendezvous for a node.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -41924,7 +42944,8 @@ using ToWorker = std::variant<Assignment, Finished, Failure, Refused>;
 // ---- dtrain/rendezvous/formation/formation_workers.hpp
 
 /// @file
-/// Formation workers of a FormationState: the elastic job's known workers, connections and last ranks. No I/O.
+/// FormationWorkers: the elastic job's known workers, connections and last ranks; NewcomerBars: hosts whose new workers
+/// have to wait. No I/O. FormationState owns both.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -42145,8 +43166,8 @@ class NewcomerBars {
 // ---- dtrain/rendezvous/formation/formation_sink.hpp
 
 /// @file
-/// FormationOptions and FormationSink: sizes and waiting times of an elastic job, which the launcher sets, and the
-/// interface by which a formation opens attempts and sends messages. FormationState uses both.
+/// FormationOptions: sizes and waiting times of an elastic job, which run_elastic_job() sets; FormationSink: the
+/// interface by which FormationState opens attempts and sends messages. FormationServer implements it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -42185,7 +43206,7 @@ class FormationSink {
 // ---- dtrain/rendezvous/formation/formation_state.hpp
 
 /// @file
-/// Formation state of a FormationServer: which workers are the next attempt's ranks; without sockets and clocks.
+/// FormationState of a FormationServer: which workers are the next attempt's ranks; without sockets and clocks.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -43141,7 +44162,7 @@ class KeyValueMap {
 // ---- dtrain/rendezvous/server_state/rank_table.hpp
 
 /// @file
-/// Table of ranks: joining, joined, left, lost. No I/O. JobState owns it.
+/// RankTable: which ranks of a job are joining, joined, left or lost. No I/O. JobState owns it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -43293,7 +44314,7 @@ class RankTable {
 
 /// @file
 /// RequestHandler: pure state machine that serves the requests of a job's ranks: requests in, responses out by a
-/// JobSink. JobState owns it.
+/// JobSink, which JobServer implements. JobState owns the RequestHandler.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -43592,8 +44613,9 @@ class RequestHandler {
 // ---- dtrain/rendezvous/server_state/job_state.hpp
 
 /// @file
-/// Job state: state machine of joining, first cause and leaving, without sockets and clocks; the join check
-/// distinguishes the processes of this job from those of another job. JobServer owns it, with the options of the job.
+/// JobState: state machine of joining, first cause and leaving, without sockets and clocks; JoinCheck: distinguishes
+/// the processes of this job from those of another job. JobServer owns a JobState; StoreServer is made with
+/// ServerOptions, and a job with StoreJobOptions.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -43924,7 +44946,8 @@ class JobState {
 // ---- dtrain/rendezvous/session/session.hpp
 
 /// @file
-/// rendezvous::Session of StoreClient or JobServer: one side of a connection, from the handshake to its end.
+/// rendezvous::Session: one side of a connection, from the handshake to its end, which StoreClient, JobServer or
+/// FormationClient owns; SessionHandler: the callbacks of this owner; send_heartbeats(): heartbeats of a client.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -44236,7 +45259,8 @@ inline async::Task<void> send_heartbeats(async::EventLoop& loop, Session& sessio
 // ---- dtrain/rendezvous/client/client_handshake.hpp
 
 /// @file
-/// Client's half of the handshake with a StoreServer. StoreConnector and FormationClient call it.
+/// handshake(): the client's half of the handshake with a StoreServer, at a StoreAddress. StoreConnector,
+/// FormationClient and listen.hpp call it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -45104,7 +46128,7 @@ DTRAIN_DEFINED StoreCall<void> Store::barrier(std::string name, OptionalDeadline
 // ---- dtrain/rendezvous/formation/formation_client.hpp
 
 /// @file
-/// Formation client: an ElasticWorker's connection with the store, which outlives its attempts.
+/// FormationClient: an ElasticWorker's connection with the store, which lasts from one attempt of the job to the next.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -45341,8 +46365,9 @@ DTRAIN_DEFINED void FormationClient::on_disconnected(const std::string&) {
 // ---- dtrain/rendezvous/server/job_server.hpp
 
 /// @file
-/// Job server: the sessions of a job's ranks, their liveness, the detection of lost ones, and the join timeout, which
-/// names the missing ones. StoreServer owns one for each job.
+/// JobServer: the sessions of a job's ranks, their liveness, the detection of lost ones, and the join timeout, which
+/// names the missing ones; StoreServer owns one for each job. ServedSession, watch_liveness(): sessions and liveness
+/// for JobServer and FormationServer.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -46029,7 +47054,9 @@ inline async::Task<std::vector<net::Listener>> listen_or_query_holder(async::Eve
 // ---- dtrain/rendezvous/server/store_server.hpp
 
 /// @file
-/// StoreServer of rank 0 or a launcher: accepts connections, performs the handshake and passes each one to its job.
+/// StoreServer of rank 0 (ControlPlane) or a launcher (NodeRendezvous): accepts connections, performs the handshake and
+/// passes each one to its job; WorkerConnections: the interface by which FormationServer gets the connections of an
+/// elastic job's workers.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
 
@@ -46555,7 +47582,7 @@ DTRAIN_DEFINED void ControlPlane::close() noexcept {
 // ---- dtrain/rendezvous/formation/formation_server.hpp
 
 /// @file
-/// Formation server: the connections of an elastic job's workers, their liveness, and the attempts that FormationState
+/// FormationServer: the connections of an elastic job's workers, their liveness, and the attempts that FormationState
 /// opens in the store. run_elastic_job() of the launcher owns it.
 
 namespace DTRAIN_NAMESPACE::rendezvous {
@@ -46777,8 +47804,8 @@ class FormationServer final : public WorkerConnections, private FormationSink {
 // ---- dtrain/backend/shared_memory/collectives/chunked_collective.hpp
 
 /// @file
-/// Chunked execution of collectives over long buffers: in place in an arena, or copied chunk by chunk; RankAddresses:
-/// one address for each rank, as kernels::Reduction takes them. The collectives of this folder call it.
+/// Chunked execution of collectives over long buffers: in place in an arena, or copied chunk by chunk; the collectives
+/// of this folder call it. RankAddresses: one address for each rank, as kernels::Reduction takes them.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -46940,8 +47967,8 @@ using Targets = RankAddresses<std::byte*>;
 // ---- dtrain/backend/shared_memory/collectives/all_gather.hpp
 
 /// @file
-/// All-gather, broadcast and barrier in shared memory: through slots, in place, or copied in chunks; they copy bytes of
-/// any element type. Communicator enqueues them.
+/// All-gather, read_blocks, broadcast and barrier in shared memory: through slots, in place, or copied in chunks; they
+/// copy bytes of any element type. Communicator enqueues them.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -47318,7 +48345,7 @@ struct SegmentAllReduce {
 
 /// @file
 /// Exchange and reduction of blocks of any lengths in shared memory, in place or staged; a reduction has the bits of an
-/// all-reduce. PublishedBlocks: the lengths of all ranks' blocks. Communicator enqueues them.
+/// all-reduce. Communicator enqueues them. PublishedBlocks: the lengths of all ranks' blocks.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -47572,7 +48599,8 @@ struct SegmentExchangeBlocks {
 // ---- dtrain/backend/shared_memory/collectives/reduce_scatter.hpp
 
 /// @file
-/// Communicator's reduce-scatter: through slots, in place, or copied in chunks, with the bits of an all-reduce.
+/// Reduce-scatter in shared memory: through slots, in place, or copied in chunks, with the bits of an all-reduce.
+/// Communicator enqueues it.
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -48374,7 +49402,7 @@ inline std::vector<Cpus> cpus_by_gpu(int workers, const Cpus& cpus, const identi
 
 /// @file
 /// Launcher flags: help text, and parser that removes them from a program's command line; command words: a command line
-/// split with the quotes of a shell. PerNode calls the parser.
+/// split with the quotes of a shell. PerNode calls the parser, rank_process.hpp refuse_launcher_flags().
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -49378,8 +50406,8 @@ struct ExitStatus {
 // ---- dtrain/launch/nodes/job_result.hpp
 
 /// @file
-/// Job result: exit code, report and restart decision, from the ends of an attempt on all nodes; failure analysis: the
-/// first failed worker, from the ends of all. Pure. JobCoordinator on node 0 decides it.
+/// JobResult: exit code, report and restart decision, from the ends of an attempt on all nodes; failure analysis: the
+/// first failed worker, from the ends of all. Pure. JobCoordinator on node 0 makes the result by decide_result().
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -49599,7 +50627,8 @@ inline JobResult decide_result(const std::vector<NodeEnd>& nodes, const std::opt
 // ---- dtrain/launch/output/standard_stream.hpp
 
 /// @file
-/// Standard streams of Console and TerminalOutput: whether they can be waited for, are ready, or are lost.
+/// Standard streams of Console and OutputRelay: whether they can be waited for, are ready, or are lost; stream_name():
+/// a stream with its file, for sentences of run_rank() and PerNode.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -50356,7 +51385,7 @@ class ShutdownSchedule {
 // ---- dtrain/launch/configuration/node_launcher_options.hpp
 
 /// @file
-/// Node-launcher options: what PerNode configures a node's launcher with, from flags and environment.
+/// NodeLauncherOptions: the configuration of a node's NodeLauncher, which PerNode makes from flags and environment.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -50562,9 +51591,9 @@ inline NodeLauncherOptions node_launcher_options(Flags flags, const identity::En
 // ---- dtrain/launch/nodes/node_rendezvous.hpp
 
 /// @file
-/// Rendezvous of the launchers of all nodes, from joining to leaving, and the sentences about a launcher that is lost
-/// or does not join; launcher records: keys and values that JobCoordinator and NodeRendezvous of each node write to
-/// node 0's store. JobCoordinator owns it.
+/// NodeRendezvous: joining and leaving of the launchers of all nodes, and the sentences about a launcher that is lost
+/// or does not join; launcher records (LauncherKeys, FailureRecord, NodeTable): keys and values that the launchers
+/// write to node 0's store. JobCoordinator owns a NodeRendezvous.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -50914,8 +51943,8 @@ class NodeRendezvous {
 // ---- dtrain/launch/nodes/job_coordinator.hpp
 
 /// @file
-/// Job coordinator: ranks, attempts, failures and result of a job, agreed between the launchers of its nodes; rank
-/// rendezvous: the job in the store that the ranks of each attempt join. NodeLauncher owns it.
+/// JobCoordinator: ranks, attempts, failures and result of a job, agreed between the launchers of its nodes;
+/// NodeLauncher owns one. RankRendezvous: the job in the store that the ranks of each attempt join.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -51258,8 +52287,9 @@ class JobCoordinator {
 // ---- dtrain/launch/output/output_relay.hpp
 
 /// @file
-/// Output relay: passes one stream of one worker to the launcher's console, line by line, and to its file in --log-dir;
-/// line fold: one line for a message of dtrain that several ranks print. Workers has two for each worker.
+/// OutputRelay: passes one stream of one worker to the launcher's console, line by line, and to the worker's file in
+/// --log-dir (LogFile); Workers has two for each worker. LineFold, FoldedConsole: one line for a message of dtrain that
+/// several ranks print; each Attempt has a FoldedConsole.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -52074,8 +53104,9 @@ inline pid_t spawn(const SpawnRequest& request) {
 // ---- dtrain/launch/supervise/workers.hpp
 
 /// @file
-/// Worker processes of one launcher: signals to them, reaping, output, and how long each has been stopped (SIGSTOP,
-/// SIGTSTP). NodeLauncher owns it. Stdin forwarder: passes lines typed on the launcher's terminal to one worker.
+/// Workers: the worker processes of one attempt: signals to them, reaping, output; StoppedWorkers: how long each has
+/// been stopped (SIGSTOP, SIGTSTP), for Supervisor; StdinForwarder: passes lines typed on the launcher's terminal to
+/// one worker. Attempt (node_launcher.hpp) owns a Workers.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -52436,8 +53467,9 @@ class Workers {
 // ---- dtrain/launch/supervise/signal_forwarder.hpp
 
 /// @file
-/// Signal forwarder: sends the launcher's signals to the workers of the current attempt. They are read from a signalfd
-/// in the launcher's thread, whichever thread the system picks for them. NodeLauncher owns both.
+/// SignalForwarder: sends the launcher's signals to the workers of the current attempt; SignalReader: reads these
+/// signals from a signalfd in the launcher's thread, whichever thread the system picks for them. NodeLauncher owns
+/// both.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -52706,7 +53738,7 @@ class SignalForwarder {
 // ---- dtrain/launch/supervise/elastic_job.hpp
 
 /// @file
-/// ElasticJob: the parts of a launcher with which an elastic job runs. NodeLauncher fills it.
+/// ElasticJob: the parts of a launcher with which an elastic job runs. NodeLauncher fills it for run_elastic_job().
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -52729,8 +53761,8 @@ struct ElasticJob {
 // ---- dtrain/launch/supervise/elastic_supervisor.hpp
 
 /// @file
-/// Elastic supervisor: watches the workers of an elastic job, and starts another worker in the place of each that
-/// fails. NodeLauncher runs it for --min-ranks.
+/// ElasticSupervisor: watches the workers of an elastic job, and starts another worker in the place of each that fails.
+/// NodeLauncher calls run_elastic_job() for --min-ranks, which makes the supervisor and the job's FormationServer.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -53025,8 +54057,8 @@ DTRAIN_DEFINED async::Task<JobResult> run_elastic_job(ElasticJob job) {
 // ---- dtrain/launch/supervise/supervisor.hpp
 
 /// @file
-/// Supervisor: watches the workers of one attempt from their start to the end of the last worker; MemoryKills: whether
-/// the kernel killed a worker because the control group had no memory left. NodeLauncher runs one for each attempt.
+/// Supervisor: watches the workers of one attempt from their start to the end of the last worker; NodeLauncher runs one
+/// for each attempt. MemoryKills: whether the kernel killed a worker because the control group had no memory left.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -53250,8 +54282,8 @@ class Supervisor {
 // ---- dtrain/launch/node_launcher.hpp
 
 /// @file
-/// Node launcher: the attempts of one node's workers, restarts, and the exit code. Attempt: workers from their start to
-/// the end of their output. PerNode runs it.
+/// NodeLauncher: the attempts of one node's workers, restarts, and the exit code; PerNode runs one. Attempt: workers
+/// from their start to the end of their output.
 
 namespace DTRAIN_NAMESPACE::launch {
 
@@ -53874,6 +54906,205 @@ DTRAIN_DEFINED void agree_blocking(const group::GroupHandle& group, const std::s
     throw;
   }
   latch.throw_if_failed(self);
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/agreement/value_comparison.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// The most digests in one message.
+inline constexpr std::size_t most_parts = 64;
+
+/// Parameters [begin, end) of a model, in parts that differ by one parameter at most.
+struct ComparedRange {
+  std::size_t begin;
+  std::size_t end;
+  std::size_t parts;
+
+  std::size_t begin_of(std::size_t part) const noexcept { return begin + part * (end - begin) / parts; }
+  bool is_exact() const noexcept { return parts == end - begin; }
+};
+
+inline std::uint64_t digest_of_values(std::span<const Parameter> parameters, std::size_t begin, std::size_t end) {
+  std::uint64_t hash = kernels::digest_start;
+  for (std::size_t i = begin; i < end; ++i) {
+    hash = kernels::digest(parameters[i].value.data, parameters[i].value.bytes(), hash);
+  }
+  return hash;
+}
+
+/// The digests of all parts, one behind the other.
+inline std::string digests_of_parts(std::span<const Parameter> parameters, const ComparedRange& range) {
+  std::string text;
+  for (std::size_t part = 0; part < range.parts; ++part) {
+    const std::uint64_t digest = digest_of_values(parameters, range.begin_of(part), range.begin_of(part + 1));
+    char bytes[sizeof(digest)];
+    std::memcpy(bytes, &digest, sizeof(digest));
+    text.append(bytes, sizeof(bytes));
+  }
+  return text;
+}
+
+/// "rank 3", "ranks 1 and 3", "ranks 1, 2, 3 and 12 more".
+inline std::string ranks_text(const std::vector<int>& ranks) {
+  constexpr std::size_t most_named = 8;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  const std::size_t named = std::min(ranks.size(), most_named);
+  for (std::size_t i = 0; i < named; ++i) {
+    const bool is_last = i + 1 == ranks.size();
+    text += i == 0 ? "" : is_last ? " and " : ", ";
+    text += std::to_string(ranks[i]);
+  }
+  return ranks.size() > named ? format_text("{} and {} more", {text, ranks.size() - named}) : text;
+}
+
+/// "rank 2 has other values than the other ranks" of texts that differ; by the ranks' numbers in the job. The text of
+/// most ranks counts as that of the other ranks; of two as frequent ones, that of the lower rank.
+inline std::string differing_ranks(const std::vector<int>& job_ranks, const std::vector<std::string>& texts) {
+  const auto frequency = [&](const std::string& text) { return std::count(texts.begin(), texts.end(), text); };
+  const auto common = std::max_element(texts.begin(), texts.end(), [&](const std::string& a, const std::string& b) {
+    return frequency(a) < frequency(b);
+  });
+  std::vector<int> with, without;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    (texts[rank] == *common ? with : without).push_back(job_ranks[rank]);
+  }
+  return format_text("{} {} other values than {}",
+                     {ranks_text(without), without.size() == 1 ? "has" : "have", ranks_text(with)});
+}
+
+inline constexpr const char* how_values_drift =
+    "a rank left out a step or an update, or set values that the other ranks did not set, or its update does not "
+    "depend on the reduced gradients alone";
+
+/// Throws if the job has failed, or if the wrapper of a rank that this one waits for has ended: rank 0 of the group
+/// waits for all ranks, and each of them for rank 0. @throws JobFailed; Error (disagreement)
+inline void require_wrappers(const group::GroupHandle& group, const std::string& end_name, const std::string& when) {
+  const rendezvous::Membership& members = group.members();
+  group.failure()->throw_if_failed(members.rank_in_job());
+  const backend::StoreRef store = group.store_ref();
+  const int first = members.rank == 0 ? 1 : 0;
+  const auto has_ended = [&](int rank) {
+    try {
+      return store.has_blocking(format_text("{}/{}", {end_name, rank}), Deadline::after(std::chrono::seconds(1)));
+    } catch (const Error& error) {
+      if (error.code() != make_error_code(Errc::timeout)) throw;
+      return false;  // a store that does not answer in time does not end the wait
+    }
+  };
+  for (int rank = first; rank < (members.rank == 0 ? members.world_size : 1); ++rank) {
+    if (has_ended(rank)) {
+      throw_error(Errc::disagreement,
+                  "{} rank {} compares values, and the DistributedDataParallel of rank {} has ended; every rank makes "
+                  "the same number of steps",
+                  {when, members.rank_in_job(), members.rank_in_job(rank)});
+    }
+  }
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED bool are_on_host(std::span<const Parameter> parameters) noexcept {
+  return std::all_of(parameters.begin(), parameters.end(),
+                     [](const Parameter& parameter) { return parameter.value.device.kind == DeviceKind::host; });
+}
+
+DTRAIN_DEFINED ValueChecks value_checks(const char* text, std::span<const Parameter> parameters,
+                                        bool keeps_values_equal) {
+  const bool is_on_host = are_on_host(parameters);
+  const bool may_compare = is_on_host && keeps_values_equal;
+  const std::string_view digits = text == nullptr ? std::string_view() : text;
+  std::uint64_t steps = 0;
+  if (digits.empty()) return {0, may_compare};
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), steps);
+  if (error != std::errc{} || end != digits.data() + digits.size()) {
+    throw_error(
+        Errc::usage,
+        "DTRAIN_CHECK_VALUES={} is not a number of steps; set how many steps lie between two comparisons of the "
+        "ranks' values, or 0 for none",
+        {in_quotes(digits)});
+  }
+  if (steps != 0 && !may_compare) {
+    log(LogLevel::warning, format_text("DTRAIN_CHECK_VALUES={} does not compare the values of this model: {}",
+                                       {digits, is_on_host ? "those of its ranks differ between two averages of a hook"
+                                                           : "they are on a GPU"}));
+  }
+  return may_compare ? ValueChecks{steps, steps != 0} : ValueChecks{};
+}
+
+DTRAIN_DEFINED void compare_values_blocking(const group::GroupHandle& group, const std::string& prefix,
+                                            std::span<const Parameter> parameters, Deadline deadline,
+                                            const std::string& when, const std::string& end_name) {
+  if (!are_on_host(parameters)) {
+    throw_error(Errc::unsupported, "compare_values() reads values in host memory, and this model's are on a GPU");
+  }
+  group.start_pending();  // other ranks may wait for this work before they call this
+  const auto job_rank = [&](int rank) { return group.members().rank_in_job(rank); };
+  backend::StoreRank self{group.store_ref(),
+                          group.members().rank,
+                          group.members().world_size,
+                          job_rank(group.members().rank),
+                          deadline,
+                          "compare_values(), which every rank calls",
+                          [&](int rank) { return format_text("rank {}", {job_rank(rank)}); }};
+  self.check = [&] { detail::require_wrappers(group, end_name, when); };
+  detail::ComparedRange range{0, parameters.size(), 1};
+  for (int round = 0;; ++round) {
+    const auto own = [&] { return detail::digests_of_parts(parameters, range); };
+    const auto find = [&](const std::vector<std::string>& texts) -> std::string {
+      const auto part_of = [](const std::string& text, std::size_t part) {
+        return text.substr(part * sizeof(std::uint64_t), sizeof(std::uint64_t));
+      };
+      for (std::size_t part = 0; part < range.parts; ++part) {
+        std::vector<std::string> digests;
+        for (const std::string& text : texts) {
+          if (text.size() != range.parts * sizeof(std::uint64_t)) {
+            throw_error(Errc::protocol, "a rank's digests have {} bytes in place of {}",
+                        {text.size(), range.parts * sizeof(std::uint64_t)});
+          }
+          digests.push_back(part_of(text, part));
+        }
+        if (std::count(digests.begin(), digests.end(), digests.front()) ==
+            static_cast<std::ptrdiff_t>(digests.size())) {
+          continue;
+        }
+        if (!range.is_exact()) return std::to_string(part);
+        const std::size_t parameter = range.begin_of(part);
+        throw_error(Errc::disagreement, "{} the values of {} differ: {}; {}",
+                    {when, describe_parameter(parameter, parameters[parameter].name),
+                     detail::differing_ranks(group.members().ranks_in_job(), digests), detail::how_values_drift});
+      }
+      return {};
+    };
+    const std::string found = backend::store_gather(self, format_text("{}{}", {prefix, round}), own, find);
+    if (found.empty()) return;
+    std::size_t part = 0;
+    const auto [end, error] = std::from_chars(found.data(), found.data() + found.size(), part);
+    if (error != std::errc{} || end != found.data() + found.size() || part >= range.parts) {
+      throw_error(Errc::protocol, "rank 0 of the group named a part of the values that does not exist");
+    }
+    range = {range.begin_of(part), range.begin_of(part + 1), 0};
+    range.parts = std::min(detail::most_parts, range.end - range.begin);
+  }
+}
+
+DTRAIN_DEFINED void compare_values_in_background(const group::GroupHandle& group, const std::string& name,
+                                                 std::span<const Parameter> parameters) {
+  const std::uint64_t digest = detail::digest_of_values(parameters, 0, parameters.size());
+  const std::vector<int> job_ranks = group.members().ranks_in_job();
+  group.gather_in_background(name, std::to_string(digest), [job_ranks](const std::vector<std::string>& texts) {
+    const auto is_first = [&](const std::string& text) { return text == texts.front(); };
+    if (std::all_of(texts.begin(), texts.end(), is_first)) return;
+    log(LogLevel::warning,
+        format_text("the ranks' values of the model differed when its DistributedDataParallel ended: {}; {}; with "
+                    "DTRAIN_CHECK_VALUES=1 the job ends at the first step after which values differ, and with "
+                    "DTRAIN_CHECK_VALUES=0 values are not compared",
+                    {detail::differing_ranks(job_ranks, texts), detail::how_values_drift}));
+  });
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -54896,7 +56127,8 @@ DTRAIN_DEFINED void LargestElements::select(std::span<const float> values, std::
 // ---- dtrain/ddp/planning/saved_plan.hpp
 
 /// @file
-/// SavedPlan: MeasuredPlan's buckets as numbers of a checkpoint, and the conditions under which they are used again.
+/// SavedPlan: the buckets and the variant that MeasuredPlan chose (PlanSettings), as numbers of a checkpoint, and the
+/// conditions under which MeasuredPlan uses them again.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -54978,7 +56210,8 @@ inline std::int64_t digest_of(std::span<const GradientSize> sizes, std::span<con
 
 /// @file
 /// A model of a training step: when gradients are ready, when their buckets are reduced, and which part of the
-/// reductions is hidden; StepProfile: the times that one rank measured. plan_search.hpp compares plans by it.
+/// reductions is hidden; plan_search.hpp compares plans by it. StepProfile: the times that MeasuredPlan measured on one
+/// rank.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -55705,6 +56938,266 @@ DTRAIN_DEFINED void MasterWeights::scale_gradients(double factor) {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/reduction/gradient_sums.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED void GradientSums::allocate() {
+  if (is_allocated()) return;
+  std::vector<std::size_t> first_line;
+  std::size_t lines = 0;
+  for (std::size_t i = 0; i < gradients_->size(); ++i) {
+    if (gradients_->view(i).device.kind != DeviceKind::host) {
+      throw_error(Errc::unsupported,
+                  "no_sync(Adds::wrapper) adds gradients in host memory, and that of {} is on {}; let the model add up "
+                  "its passes, under no_sync()",
+                  {gradients_->names().describe(i), to_string(gradients_->view(i).device)});
+    }
+    first_line.push_back(lines);
+    lines += detail::padded((*gradients_)[i].bytes) / sizeof(Line);
+  }
+  memory_ = std::vector<Line>(lines);
+  std::vector<Sum> sums(gradients_->size());
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    sums[i].memory = reinterpret_cast<std::byte*>(memory_.data() + first_line[i]);
+  }
+  sums_ = std::move(sums);
+}
+
+DTRAIN_DEFINED void GradientSums::begin_pass() noexcept {
+  for (Sum& sum : sums_) {
+    sum.is_in_pass = sum.clears_own = false;
+  }
+}
+
+DTRAIN_DEFINED void GradientSums::add_in_pass(std::size_t parameter, const std::byte* gradient) {
+  Sum& sum = sums_[parameter];
+  if (sum.is_in_pass) {
+    gradients_->names().refuse_ready(
+        parameter, "came twice in a pass under no_sync(Adds::wrapper); call it once, when the gradient is final");
+  }
+  sum.is_in_pass = true;
+  sum.clears_own = gradient == (*gradients_)[parameter].own;
+  add(parameter, gradient);
+  sum.has_passes = true;
+}
+
+DTRAIN_DEFINED void GradientSums::end_pass() noexcept {
+  for (std::size_t i = 0; i < sums_.size(); ++i) {
+    const GradientSlot& slot = (*gradients_)[i];
+    if (sums_[i].clears_own && slot.bytes != 0) std::memset(slot.own, 0, slot.bytes);
+  }
+}
+
+DTRAIN_DEFINED const std::byte* GradientSums::add(std::size_t parameter, const std::byte* gradient) noexcept {
+  const Sum& sum = sums_[parameter];
+  const TensorView& view = gradients_->view(parameter);
+  if (gradient == nullptr || view.bytes() == 0) return sum.memory;
+  if (!sum.has_passes) {
+    kernels::copy_bytes(sum.memory, gradient, view.bytes());
+    return sum.memory;
+  }
+  const std::array<const std::byte*, 2> sources{sum.memory, gradient};
+  const std::array<std::byte*, 1> targets{sum.memory};
+  kernels::Reduction::of(view.dtype, ReduceOp::sum)({sources.data(), sources.size()}, {targets.data(), targets.size()},
+                                                    static_cast<std::size_t>(view.shape.element_count()));
+  return sum.memory;
+}
+
+DTRAIN_DEFINED void GradientSums::clear() noexcept {
+  for (Sum& sum : sums_) {
+    sum.has_passes = false;
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/reduction/ready_check.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED LateWrites checked_late_writes(const DdpOptions& options, std::size_t bytes, bool is_debug) {
+  if (options.check_ready) return *options.check_ready ? LateWrites::refused : LateWrites::unchecked;
+  return is_debug && bytes <= most_checked_bytes ? LateWrites::logged : LateWrites::unchecked;
+}
+
+DTRAIN_DEFINED void ReadyCheck::take(std::size_t parameter, const std::byte* content) noexcept {
+  Known& known = known_[parameter];
+  known.taken = kernels::digest(content, (*gradients_)[parameter].bytes);
+  known.taken_in = step_;
+}
+
+DTRAIN_DEFINED void ReadyCheck::compare_bound(const std::vector<std::size_t>& parameters) noexcept {
+  for (const std::size_t parameter : parameters) {
+    const GradientSlot& slot = (*gradients_)[parameter];
+    const Known& known = known_[parameter];
+    if (slot.is_bound() && is_taken(known, &Known::taken_in) &&
+        kernels::digest(slot.place, slot.bytes) != known.taken) {
+      std::size_t expected = none;
+      changed_.compare_exchange_strong(expected, parameter, std::memory_order_relaxed);
+    }
+  }
+}
+
+DTRAIN_DEFINED void ReadyCheck::take_reduced(const std::vector<std::size_t>& parameters) noexcept {
+  for (const std::size_t parameter : parameters) {
+    const GradientSlot& slot = (*gradients_)[parameter];
+    if (!slot.is_bound()) continue;
+    known_[parameter].reduced = kernels::digest(slot.place, slot.bytes);
+    known_[parameter].reduced_in = step_;
+  }
+}
+
+DTRAIN_DEFINED void ReadyCheck::refuse_changed() const {
+  if (const std::size_t changed = changed_.load(std::memory_order_relaxed); changed != none) refuse(changed, false);
+}
+
+DTRAIN_DEFINED void ReadyCheck::require_unchanged(bool is_copied) {
+  refuse_changed();
+  for (std::size_t parameter = 0; parameter < known_.size() && !has_warned_of_late_write_; ++parameter) {
+    const GradientSlot& slot = (*gradients_)[parameter];
+    if (is_taken(known_[parameter], &Known::taken_in) && (is_copied || !slot.is_bound()) &&
+        kernels::digest(slot.own, slot.bytes) != known_[parameter].taken) {
+      if (late_writes_ == LateWrites::refused) refuse(parameter, true);
+      warn_of_late_write(parameter);
+    }
+  }
+}
+
+DTRAIN_DEFINED void ReadyCheck::require_bound() const {
+  refuse_changed();
+  for (std::size_t parameter = 0; parameter < known_.size(); ++parameter) {
+    const GradientSlot& slot = (*gradients_)[parameter];
+    if (is_taken(known_[parameter], &Known::reduced_in) &&
+        kernels::digest(slot.place, slot.bytes) != known_[parameter].reduced) {
+      refuse(parameter, false);
+    }
+  }
+}
+
+namespace detail {
+
+inline std::string late_write(const GradientTable& gradients, std::size_t parameter) {
+  return format_text("the gradient of {} changed after ready({}): the step has not reduced what is there now; ",
+                     {gradients.names().describe(parameter), parameter});
+}
+inline constexpr const char* how_to_announce =
+    "call ready(i) once gradient i is computed, and leave its memory alone until the step is finished";
+
+/// Whether `least` bytes are not 0.
+inline bool has_nonzero_bytes(const std::byte* bytes, std::size_t count, std::size_t least) noexcept {
+  for (std::size_t i = 0; i < count && least > 0; ++i) {
+    least -= bytes[i] == std::byte{0} ? 0 : 1;
+  }
+  return least == 0;
+}
+
+}  // namespace detail
+
+DTRAIN_DEFINED void ReadyCheck::hold(std::size_t parameter) noexcept {
+  constexpr std::size_t least = 64;  // the sum of two passes may be 0 in a few elements
+  const GradientSlot& slot = (*gradients_)[parameter];
+  if (is_on()) known_[parameter].is_held = detail::has_nonzero_bytes(slot.own, slot.bytes, least);
+}
+
+DTRAIN_DEFINED void ReadyCheck::release() noexcept {
+  for (Known& known : known_) {
+    known.is_held = false;
+  }
+}
+
+DTRAIN_DEFINED void ReadyCheck::begin_checked() noexcept {
+  ++step_;
+  changed_.store(none, std::memory_order_relaxed);
+  const auto is_cleared = [&](const Known& known) {
+    const GradientSlot& slot = (*gradients_)[static_cast<std::size_t>(&known - known_.data())];
+    return known.is_held && !detail::has_nonzero_bytes(slot.own, slot.bytes, 1);
+  };
+  const auto cleared = std::find_if(known_.begin(), known_.end(), is_cleared);
+  if (has_warned_of_clearing_ || cleared == known_.end()) return;
+  has_warned_of_clearing_ = true;
+  try {
+    log(LogLevel::warning,
+        format_text("the gradient of {} was cleared after a pass under no_sync(), so that this pass is lost; if that "
+                    "was not meant, clear gradients before the first of such passes only, or, for a library that "
+                    "clears or overwrites them in each pass, use no_sync(dtrain::Adds::wrapper)",
+                    {gradients_->names().describe(static_cast<std::size_t>(cleared - known_.begin()))}));
+  } catch (...) {
+    // Without memory for the sentence there is no warning.
+  }
+}
+
+DTRAIN_NOT_INLINED DTRAIN_DEFINED void ReadyCheck::refuse(std::size_t parameter, bool is_copied) const {
+  throw_error(Errc::invalid_argument, "{}{}{} (found by DdpOptions::check_ready)",
+              {detail::late_write(*gradients_, parameter), detail::how_to_announce,
+               is_copied ? "; or set DdpOptions::check_ready = false, for a library that uses its memory again" : ""});
+}
+
+DTRAIN_DEFINED void ReadyCheck::warn_of_late_write(std::size_t parameter) noexcept {
+  has_warned_of_late_write_ = true;
+  try {
+    log(LogLevel::warning,
+        format_text("{}if that is part of the gradient, {} (DdpOptions::check_ready = true ends the job at such a "
+                    "write, false does not look for it)",
+                    {detail::late_write(*gradients_, parameter), detail::how_to_announce}));
+  } catch (...) {
+    // Without memory for the sentence there is no warning.
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/reduction/ready_gradients.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED void ReadyGradients::record_order(bool wanted) {
+  records_order_ = wanted;
+  next_position_.store(0, std::memory_order_relaxed);
+  for (std::atomic<std::size_t>& position : position_) {
+    position.store(0, std::memory_order_relaxed);
+  }
+}
+
+DTRAIN_DEFINED std::vector<std::size_t> ReadyGradients::observed_order() const {
+  std::vector<std::size_t> order;
+  for (std::size_t parameter = position_.size(); parameter-- > 0;) {
+    order.push_back(parameter);
+  }
+  const auto rank = [this](std::size_t parameter) {
+    return position_[parameter].load(std::memory_order_relaxed) - 1;  // 0 becomes the largest
+  };
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return rank(a) < rank(b); });
+  return order;
+}
+
+DTRAIN_DEFINED std::string ReadyGradients::missing() const {
+  const std::uint64_t step = step_.load(std::memory_order_relaxed);
+  std::string listed;
+  std::size_t count = 0;
+  for (std::size_t parameter = 0; parameter < ready_in_step_.size(); ++parameter) {
+    if (was_ready(parameter)) continue;
+    if (++count <= most_named) {
+      listed += (count > 1 ? ", " : "") + names_->describe(parameter);
+    }
+  }
+  if (count == 0) {
+    return {};
+  }
+  const std::string more = count > most_named ? format_text(" and {} more", {count - most_named}) : "";
+  return format_text(
+      "in step {} these parameters got no gradient: {}{}; the backward pass must call ready(i) for every parameter, "
+      "with zeros where one took no part (or set DdpOptions::allow_unused_parameters)",
+      {step, listed, more});
+}
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void ReadyGradients::refuse_twice(std::size_t parameter, std::uint64_t step) const {
+  names_->refuse_ready(parameter,
+                       format_text("came twice in step {}; call it once, when the gradient is final", {step}));
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/sharded/optimizers.hpp (definitions)
 
 namespace DTRAIN_NAMESPACE::optimizers::detail {
@@ -55869,6 +57362,34 @@ inline std::optional<ShardEntry> parse_entry_name(std::string_view name) {
   return is_whole && entry_name(entry) == name ? std::optional(entry) : std::nullopt;
 }
 
+/// Elements [entry.offset, entry.offset + count) of a parameter's state array.
+struct ShardInterval {
+  ShardEntry entry;
+  std::uint64_t count = 0;
+};
+
+/// Whether no element is in two of the intervals.
+inline bool are_disjoint(std::vector<ShardInterval> intervals) {
+  std::erase_if(intervals, [](const ShardInterval& each) { return each.count == 0; });
+  const auto place = [](const ShardInterval& each) {
+    return std::tuple(each.entry.array, each.entry.parameter, each.entry.offset);
+  };
+  std::sort(intervals.begin(), intervals.end(),
+            [&](const ShardInterval& a, const ShardInterval& b) { return place(a) < place(b); });
+  const auto overlap = [](const ShardInterval& a, const ShardInterval& b) {
+    return a.entry.array == b.entry.array && a.entry.parameter == b.entry.parameter &&
+           b.entry.offset - a.entry.offset < a.count;
+  };
+  return std::adjacent_find(intervals.begin(), intervals.end(), overlap) == intervals.end();
+}
+
+[[noreturn]] inline void refuse_incomplete(const std::string& path, const ShardIndex& index) {
+  throw_error(Errc::protocol,
+              "the {} shard files of the checkpoint {} do not have all of the optimizer's state once; name another "
+              "checkpoint",
+              {index.files, sanitize(path)});
+}
+
 /// Whether `name` is the end of a file_name(), after "PATH.shard-", with or without ".part".
 inline bool is_end_of_shard_name(std::string_view name) {
   constexpr std::size_t id_digits = 2 * sizeof(ShardIndex::id);
@@ -55896,9 +57417,11 @@ inline void remove_files(const std::vector<std::string>& names) {
   }
 }
 
-/// Reads the state of this rank's elements from one file. @returns the number of elements
+/// Reads the state of this rank's elements from one file, and adds the file's intervals to `intervals`. @returns the
+/// number of elements
 inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const ParameterSignature> entries,
-                                   ShardedParameters& shares, std::span<const std::vector<ShardPiece>> own) {
+                                   ShardedParameters& shares, std::span<const std::vector<ShardPiece>> own,
+                                   std::vector<ShardInterval>& intervals) {
   std::size_t elements = 0;
   std::uint64_t first = 0;
   for (const ParameterSignature& tensor : entries) {
@@ -55907,6 +57430,7 @@ inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const Par
     if (!entry || tensor.dtype != DType::f32 || entry->array >= shares.arrays() || entry->parameter >= own.size()) {
       reader.refuse(format_text("its tensor {} is no state of this optimizer", {in_quotes(tensor.name)}));
     }
+    intervals.push_back({*entry, count});
     for (const ShardPiece& piece : own[entry->parameter]) {
       const std::uint64_t begin = std::max<std::uint64_t>(entry->offset, piece.offset);
       const std::uint64_t end = std::min<std::uint64_t>(entry->offset + count, piece.offset + piece.count);
@@ -55982,19 +57506,55 @@ DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& 
     }
   }
   std::size_t elements = 0;
+  std::vector<detail::ShardInterval> intervals;
   for (std::int64_t file = 0; file < index.files; ++file) {
     const std::string name = index.file_name(path, file);
     detail::CheckpointReader reader(name);
     if (!reader) reader.refuse("it is missing, and the checkpoint names it");
     const std::vector<ParameterSignature> entries = reader.read_list();
     if (file % ranks == rank) reader.check_digest();
-    elements += detail::read_shard_file(reader, entries, shares, own);
+    elements += detail::read_shard_file(reader, entries, shares, own, intervals);
   }
-  if (elements != shares.arrays() * shares.layout().state_elements) {
-    throw_error(Errc::protocol,
-                "the {} shard files of the checkpoint {} do not have all of the optimizer's state; name "
-                "another checkpoint",
-                {index.files, sanitize(path)});
+  if (elements != shares.arrays() * shares.layout().state_elements || !detail::are_disjoint(std::move(intervals))) {
+    detail::refuse_incomplete(path, index);
+  }
+}
+
+DTRAIN_DEFINED void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state) {
+  const std::vector<std::span<float>>& parameters = state.front();
+  std::vector<std::size_t> found(state.size());
+  std::vector<detail::ShardInterval> intervals;
+  for (std::int64_t file = 0; file < index.files; ++file) {
+    detail::CheckpointReader reader(index.file_name(path, file));
+    if (!reader) reader.refuse("it is missing, and the checkpoint names it");
+    const std::vector<ParameterSignature> entries = reader.read_list();
+    reader.check_digest();
+    std::uint64_t first = 0;
+    for (const ParameterSignature& tensor : entries) {
+      const std::optional<detail::ShardEntry> entry = detail::parse_entry_name(tensor.name);
+      const std::size_t count = tensor.shape.element_count();
+      const bool is_known =
+          entry && tensor.dtype == DType::f32 && entry->array <= state.size() && entry->parameter < parameters.size();
+      const std::size_t size = is_known ? parameters[entry->parameter].size() : 0;
+      if (!is_known || entry->offset > size || count > size - entry->offset) {
+        reader.refuse(format_text("its tensor {} is no state of this optimizer", {in_quotes(tensor.name)}));
+      }
+      if (entry->array < state.size()) {
+        const std::span<float> place = state[entry->array][entry->parameter].subspan(entry->offset, count);
+        reader.read_bytes(first, std::as_writable_bytes(place));
+        intervals.push_back({*entry, count});
+        found[entry->array] += count;
+      }
+      first += count * sizeof(float);
+    }
+  }
+  std::size_t wanted = 0;
+  for (const std::span<float>& parameter : parameters) {
+    wanted += parameter.size();
+  }
+  if (std::any_of(found.begin(), found.end(), [wanted](std::size_t elements) { return elements != wanted; }) ||
+      !detail::are_disjoint(std::move(intervals))) {
+    detail::refuse_incomplete(path, index);
   }
 }
 
@@ -56354,6 +57914,7 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body, const std::string& sett
   if (std::exchange(has_run_, true)) {
     throw_error(Errc::invalid_argument, "train() was called a second time in this process; its job has ended");
   }
+  state_.commit();  // the program may have loaded it since keep()
   int exit_code = 0;
   for (;;) {
     const rendezvous::FormationClient::Answer answer = client_->announce_blocking(announce(settings));
@@ -56378,6 +57939,7 @@ DTRAIN_DEFINED int ElasticWorker::run(AttemptBody& body, const std::string& sett
       context->elastic_attempt = assignment_.attempt;
       context->gradient_bindings->start_keeping(std::move(gradients_));
       context_ = context;
+      state_.locate();
       state_.restore();
       body.transfer(state_, assignment_, progress_.value());
       for (const ddp::NamedTensor& each : state_.tensors()) {
@@ -56475,7 +58037,7 @@ DTRAIN_DEFINED void ElasticWorker::require_step() const {
       throw_error(Errc::invalid_argument,
                   "commit() was called under no_sync(), or before a step had reduced the gradients that steps under "
                   "no_sync() left; the ranks would get different weights: call it after a backward() outside of "
-                  "no_sync()");
+                  "no_sync(), or after discard_accumulated()");
     }
   }
 }
@@ -56496,11 +58058,21 @@ DTRAIN_DEFINED void ElasticWorker::end_commit() {
   commit();
 }
 
-DTRAIN_DEFINED void ElasticWorker::keep(std::vector<ddp::NamedTensor> tensors, bool copies) {
+DTRAIN_DEFINED void ElasticWorker::require_no_train() const {
   if (has_run_) {
     throw_error(Errc::invalid_argument, "keep() was called after train(); name all that is kept before");
   }
+}
+
+DTRAIN_DEFINED void ElasticWorker::keep(std::vector<ddp::NamedTensor> tensors, bool copies) {
+  require_no_train();
   state_.keep(std::move(tensors), copies);
+}
+
+DTRAIN_DEFINED void ElasticWorker::keep(const LibraryState& state) {
+  require_no_train();
+  state_.keep(state.written_in_commit, false);
+  state_.keep(state.written_in_forward, true);
 }
 
 DTRAIN_DEFINED void ElasticWorker::commit() {
@@ -56515,11 +58087,11 @@ DTRAIN_DEFINED void ElasticWorker::commit() {
 
 /// The digest of what this rank has wrapped: the same on all ranks if those that received the state got all of it.
 DTRAIN_DEFINED std::uint64_t ElasticWorker::weights_digest() const {
-  std::uint64_t hash = digest_start;
+  std::uint64_t hash = kernels::digest_start;
   for (const std::weak_ptr<const group::WrappedModel>& each : context_->wrapped) {
     if (const auto model = each.lock()) {
-      for (const TensorView& tensor : model->weights) {
-        hash = digest_of(tensor, hash);
+      for (const TensorView& tensor : model->list_weights()) {
+        hash = kernels::digest(tensor.data, tensor.bytes(), hash);
       }
     }
   }
@@ -56568,36 +58140,16 @@ DTRAIN_DEFINED int run_worker(const launch::RankProcess& process, const std::fun
 
 namespace DTRAIN_NAMESPACE::elastic {
 
-namespace detail {
-
-inline std::uint64_t hash_bytes(std::uint64_t hash, const std::byte* bytes, std::size_t count) {
-  constexpr std::uint64_t prime = 0x100000001b3u;
-  for (; count >= sizeof(std::uint64_t); bytes += sizeof(std::uint64_t), count -= sizeof(std::uint64_t)) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, bytes, sizeof(word));
-    hash = (hash ^ word) * prime;
-    hash ^= hash >> 32;
-  }
-  for (; count > 0; ++bytes, --count) {
-    hash = (hash ^ static_cast<std::uint64_t>(*bytes)) * prime;
-  }
-  return hash;
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED std::uint64_t digest_of(const TensorView& tensor, std::uint64_t hash) {
-  return detail::hash_bytes(hash, tensor.data, tensor.bytes());
-}
-
 DTRAIN_DEFINED void KeptState::keep(std::vector<ddp::NamedTensor> tensors, bool copies) {
   static_cast<void>(ddp::tensor_signatures(tensors));
-  for (ddp::NamedTensor& each : tensors) {
+  for (const ddp::NamedTensor& each : tensors) {
     if (each.bytes != nullptr) {
       throw_error(Errc::unsupported,
                   "NamedBytes '{}' are not kept in an elastic job, because their number may change; keep tensors",
                   {each.name});
     }
+  }
+  for (ddp::NamedTensor& each : tensors) {
     if (copies) {
       copies_.push_back({tensors_.size(), std::vector<std::byte>(each.value.bytes())});
     }
@@ -56606,10 +58158,45 @@ DTRAIN_DEFINED void KeptState::keep(std::vector<ddp::NamedTensor> tensors, bool 
   copy();
 }
 
+DTRAIN_DEFINED void KeptState::keep(TensorSource source, bool copies) {
+  std::vector<ddp::NamedTensor> tensors = source();
+  const std::size_t first = tensors_.size();
+  const std::size_t count = tensors.size();
+  keep(std::move(tensors), copies);  // may refuse them
+  sources_.push_back({std::move(source), first, count, copies});
+}
+
+DTRAIN_DEFINED void KeptState::locate() {
+  for (const Source& source : sources_) {
+    locate(source);
+  }
+}
+
+DTRAIN_DEFINED void KeptState::locate(const Source& source) {
+  const std::vector<ddp::NamedTensor> present = source.list();
+  if (present.size() != source.count) {
+    throw_error(Errc::invalid_argument,
+                "a library's object that keep() was given has {} tensors now, and had {}; change it before keep()",
+                {present.size(), source.count});
+  }
+  for (std::size_t i = 0; i < present.size(); ++i) {
+    ddp::NamedTensor& kept = tensors_[source.first + i];
+    const TensorView& now = present[i].value;
+    if (present[i].name != kept.name || now.shape != kept.value.shape || now.dtype != kept.value.dtype ||
+        now.device != kept.value.device) {
+      throw_error(Errc::invalid_argument,
+                  "the kept tensor {} is now {} {} {}, and was {} {} when keep() was called; change it before keep()",
+                  {in_quotes(kept.name), in_quotes(present[i].name), to_string(now.shape), name(now.dtype),
+                   to_string(kept.value.shape), name(kept.value.dtype)});
+    }
+    kept.value.data = now.data;
+  }
+}
+
 DTRAIN_DEFINED std::string KeptState::signature() const {
-  std::uint64_t hash = digest_start;
+  std::uint64_t hash = kernels::digest_start;
   const auto add = [&hash](const void* bytes, std::size_t count) {
-    hash = detail::hash_bytes(hash, static_cast<const std::byte*>(bytes), count);
+    hash = kernels::digest(static_cast<const std::byte*>(bytes), count, hash);
   };
   for (const ddp::NamedTensor& each : tensors_) {
     add(each.name.data(), each.name.size());
@@ -56624,9 +58211,10 @@ DTRAIN_DEFINED std::string KeptState::signature() const {
 }
 
 DTRAIN_DEFINED std::uint64_t KeptState::digest() const {
-  std::uint64_t hash = digest_start;
+  std::uint64_t hash = kernels::digest_start;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    hash = is_copied(i) ? hash : digest_of(tensors_[i].value, hash);
+    const TensorView& value = tensors_[i].value;
+    hash = is_copied(i) ? hash : kernels::digest(value.data, value.bytes(), hash);
   }
   return hash;
 }
@@ -56636,6 +58224,9 @@ DTRAIN_DEFINED bool KeptState::is_copied(std::size_t tensor) const noexcept {
 }
 
 DTRAIN_DEFINED void KeptState::copy() {
+  for (const Source& source : sources_) {
+    if (source.copies) locate(source);
+  }
   for (Copy& each : copies_) {
     const TensorView& value = tensors_[each.tensor].value;
     std::copy_n(value.data, value.bytes(), each.bytes.data());
