@@ -1,20 +1,11 @@
+#include "support/scoped_variable.hpp"
 #include "unit/cuda/prelude.hpp"
 
 namespace {
 
-/// As a program begins that sets NCCL_LAUNCH_ORDER_IMPLICIT so, for communicators that are made meanwhile.
-class LaunchOrder {
- public:
-  explicit LaunchOrder(const char* value) : before_(text_of()) { ::setenv(name, value, 1); }
-  ~LaunchOrder() { before_.empty() ? ::unsetenv(name) : ::setenv(name, before_.c_str(), 1); }
-
- private:
-  static constexpr const char* name = "NCCL_LAUNCH_ORDER_IMPLICIT";
-  static std::string text_of() {
-    const char* const text = std::getenv(name);
-    return text == nullptr ? "" : text;
-  }
-  std::string before_;
+/// As a program begins that sets the variable so, for communicators that are made meanwhile.
+struct LaunchOrder : support::ScopedVariable {
+  explicit LaunchOrder(const char* value) : ScopedVariable("NCCL_LAUNCH_ORDER_IMPLICIT", value) {}
 };
 
 /// Whether the stream's work ends in that time.

@@ -2,6 +2,7 @@
 #include "dtrain/core/config.hpp"
 #include "support/expect_error.hpp"
 #include "support/nccl_rank.hpp"
+#include "support/scoped_variable.hpp"
 #include "unit/cuda/prelude.hpp"
 
 namespace {
@@ -10,34 +11,12 @@ using dtrain::backend::nccl::config_has_launch_order;
 using dtrain::backend::nccl::config_of;
 using dtrain::backend::nccl::has_implicit_launch_order;
 using dtrain::backend::nccl::prepare_environment;
-
-/// Sets a variable, or unsets it, for a scope.
-class Variable {
- public:
-  explicit Variable(const char* name, const char* value = nullptr) : name_(name) {
-    const char* const before = std::getenv(name);
-    if (before != nullptr) before_ = before;
-    set(value);
-  }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-  ~Variable() { set(before_ ? before_->c_str() : nullptr); }
-
-  void set(const char* value) { value != nullptr ? ::setenv(name_, value, 1) : ::unsetenv(name_); }
-  std::string text() const {
-    const char* const value = std::getenv(name_);
-    return value != nullptr ? value : "not set";
-  }
-
- private:
-  const char* name_;
-  std::optional<std::string> before_;
-};
+using support::ScopedVariable;
 
 }  // namespace
 
 TEST_CASE("NCCL launches in the order of the program's calls, unless the user says otherwise") {
-  Variable order("NCCL_LAUNCH_ORDER_IMPLICIT");
+  ScopedVariable order("NCCL_LAUNCH_ORDER_IMPLICIT");
   const bool is_configured = config_has_launch_order();
   CHECK(has_implicit_launch_order() == is_configured);
   prepare_environment();
@@ -54,7 +33,7 @@ TEST_CASE("NCCL launches in the order of the program's calls, unless the user sa
 #if NCCL_VERSION_CODE >= 23100
 
 TEST_CASE("from NCCL 2.31 on each communicator has its order of launches, unless the variable is set") {
-  Variable order("NCCL_LAUNCH_ORDER_IMPLICIT");
+  ScopedVariable order("NCCL_LAUNCH_ORDER_IMPLICIT");
   CHECK(config_has_launch_order());
   CHECK(config_of({}, "").launchOrderImplicit == 1);
   for (const char* const chosen : {"0", "1"}) {
@@ -65,7 +44,7 @@ TEST_CASE("from NCCL 2.31 on each communicator has its order of launches, unless
 
 #if DTRAIN_EMULATED_CUDA
 TEST_CASE("a library that does not know the configuration's order gets it by the environment") {
-  Variable order("NCCL_LAUNCH_ORDER_IMPLICIT");
+  ScopedVariable order("NCCL_LAUNCH_ORDER_IMPLICIT");
   emulation::fail("ncclGetVersion", 1, ncclSystemError);
   prepare_environment();
   CHECK(order.text() == "1");
@@ -94,8 +73,8 @@ TEST_CASE("a variable that makes NCCL block is warned of") {
 // On a GPU the first test of these would end at the timeout if it failed, and other tests' NCCL has read the variable.
 TEST_CASE("ranks that are threads and share a device are refused in the implicit order of launches, and run without") {
   using dtrain::backend::Nccl;
-  const Variable shares("NCCL_MULTI_RANK_GPU_ENABLE", "1");
-  Variable order("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
+  const ScopedVariable shares("NCCL_MULTI_RANK_GPU_ENABLE", "1");
+  ScopedVariable order("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
   REQUIRE(support::enough_devices(1));
   const auto open = [](const std::shared_ptr<support::FakeJob>& job, const support::RankThread& self) {
     using namespace std::chrono_literals;

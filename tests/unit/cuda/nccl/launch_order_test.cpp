@@ -3,6 +3,7 @@
 #if DTRAIN_EMULATED_CUDA
 
 #include "dtrain/backend/nccl/channel.hpp"
+#include "support/scoped_variable.hpp"
 
 namespace {
 
@@ -11,6 +12,7 @@ namespace {
 bool overtakes(bool library_orders) {
   const auto job = std::make_shared<FakeJob>(2);
   std::atomic<bool> completed{false};
+  const support::ScopedVariable order("NCCL_LAUNCH_ORDER_IMPLICIT", library_orders ? "1" : "0");
   support::run_thread_ranks(2, [&](support::RankThread& self) {
     const auto opened = [&](const std::string& name) {
       if (!library_orders) {
