@@ -1,6 +1,9 @@
 #include "support/communicator_contract.hpp"
 #include "unit/cuda/prelude.hpp"
 
+COMMUNICATOR_CONTRACT(NcclRank)
+
+#if DTRAIN_EMULATED_CUDA
 namespace {
 
 bool is_integer(DType dtype) {
@@ -9,9 +12,6 @@ bool is_integer(DType dtype) {
 
 }  // namespace
 
-COMMUNICATOR_CONTRACT(NcclRank)
-
-#if DTRAIN_EMULATED_CUDA
 TEST_CASE("the average of one rank is its sum: NCCL launches no kernel that multiplies by 1") {
   const int before = emulation::kernels_of_one_rank();
   run_ranks<NcclRank>(1, [&](NcclRank& self, RankThread&) {
