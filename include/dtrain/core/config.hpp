@@ -15,6 +15,12 @@
 #include <dtrain needs -std=c++20>
 #endif
 
+#if defined(inline)
+#error \
+    "dtrain: a header before this one defines the keyword inline as a macro; include dtrain before that header, or #undef inline behind it"
+#include <dtrain needs the keyword inline>
+#endif
+
 #include "dtrain/core/version.hpp"
 
 /// 1 under ThreadSanitizer: deadlines are longer, and fences that it cannot follow are avoided.

@@ -244,7 +244,7 @@ TEST_CASE("a rank that compares values learns that another one has ended its wra
       CAPTURE(longest);
       const std::vector<RankEnd> ends = run_groups<Policy>(
           ranks, [longest](const Group& group) { train_apart(group, group.rank() == longest ? 2 : 1, 1); });
-      CHECK_CONTAINS(ends[static_cast<std::size_t>(longest)].text, "after 1 steps rank ",
+      CHECK_CONTAINS(ends[static_cast<std::size_t>(longest)].text, "after 1 step rank ",
                      "compares values, and the DistributedDataParallel of rank", "has ended");
     }
   }

@@ -132,7 +132,7 @@ inline std::string differing_ranks(const std::vector<int>& job_ranks, const std:
 
 inline constexpr const char* how_values_drift =
     "a rank left out a step or an update, or set values that the other ranks did not set, or its update does not "
-    "depend on the reduced gradients alone";
+    "depend on the reduced gradients alone, or its model was freed before the wrapper";
 
 /// Throws if the job has failed, or if the wrapper of a rank that this one waits for has ended: rank 0 of the group
 /// waits for all ranks, and each of them for rank 0. @throws JobFailed; Error (disagreement)

@@ -169,7 +169,8 @@ struct Driver {
     const std::vector<Parameter>& present = present_parameters();
     compare_values_blocking(*handle, format_text("{}values/{}/", {prefix, comparisons_++}),
                             {present.data(), present.size()}, Deadline::after(handle->timeout()),
-                            format_text("after {} steps", {reducer->steps()}), prefix + "end");
+                            format_text("after {} {}", {reducer->steps(), reducer->steps() == 1 ? "step" : "steps"}),
+                            prefix + "end");
   }
   /// The same before a step of which DTRAIN_CHECK_VALUES says so. @pre check_values_every is not 0
   void compare_values_if_due(const Group& group, const char* caller) {
