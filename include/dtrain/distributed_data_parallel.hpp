@@ -75,7 +75,7 @@ class DistributedDataParallel {
   static constexpr bool is_complete = ddp::IsComplete<M>;  // no further explanation by the compiler
   static_assert(is_complete,
                 "dtrain: the model's class is not complete here, as it holds its own wrapper: let it hold a "
-                "std::unique_ptr to the wrapper, or wrap the list of its parameters in a "
+                "std::unique_ptr to the wrapper, declared after its tensors, or wrap the list of its parameters in a "
                 "DistributedDataParallel<dtrain::ParameterList, Policy>");
   static_assert(!std::is_const_v<M> || ddp::Model<M> || !ddp::Model<std::remove_const_t<M>>,
                 "dtrain: the model is const and its parameters() is not: give a model that is not const");
@@ -208,9 +208,10 @@ class DistributedDataParallel {
   /// @param adds Adds::wrapper for a model whose backward pass overwrites or clears its gradients: dtrain adds each
   /// pass to sums in further memory, as large as the gradients, which the first call allocates. A sum is rounded to the
   /// gradients' element type in each pass, also with Accumulate::f32. After such a pass the gradients in the
-  /// parameters' own memory are zeros; ready(i, view) may also give a pass's gradient. A pass that an exception ends
-  /// counts with the gradients that were ready. Passes that no step reduces, as where an epoch ends in the middle of a
-  /// round, stay in the sums for the next step unless discard_accumulated() is called.
+  /// parameters' own memory are zeros; ready(i, view) may also give a pass's gradient, which that memory has alone:
+  /// dtrain does not clear it. A pass that an exception ends counts with the gradients that were ready. Passes that no
+  /// step reduces, as where an epoch ends in the middle of a round, stay in the sums for the next step unless
+  /// discard_accumulated() is called.
   /// @throws Error (invalid_argument) within a scope of the other choice; (unsupported) for Adds::wrapper on a GPU
   ddp::NoSync no_sync(Adds adds = Adds::model) {
     driver_->accumulation->use(adds, !reduces());
@@ -218,8 +219,8 @@ class DistributedDataParallel {
   }
 
   /// Discards the passes under no_sync() that no step has reduced: the sums of Adds::wrapper. Gradients in the model's
-  /// own memory stay; with Adds::model the program clears them. Every rank calls it between the same steps; it sends
-  /// nothing. @throws Error (invalid_argument) during a step; the job's first cause
+  /// own memory stay; with Adds::model the program clears them. Every rank calls it between the same steps and passes;
+  /// it sends nothing. @throws Error (invalid_argument) during a step that reduces; the job's first cause
   void discard_accumulated() {
     driver_->reducer->throw_if_unusable("discard_accumulated()");
     driver_->reducer->discard_accumulated();

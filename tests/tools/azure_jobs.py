@@ -265,16 +265,16 @@ class Run:
         return self
 
     def __exit__(self, *_):
-        running = [process for process in self.started if process.poll() is None]
-        if running:  # a check failed; ranks outlive an mpirun that is killed
-            for path in self.logs.glob("*.pid"):
-                try:
-                    os.kill(int(path.read_text()), signal.SIGKILL)
-                except (ProcessLookupError, ValueError):
-                    pass
-        for process in running:
-            process.kill()
+        for process in self.started:
+            process.kill()  # without effect on one that has ended
             process.wait()
+        for path in self.logs.glob("*.pid"):  # ranks outlive an mpirun that is killed
+            try:
+                rank = int(path.read_text())
+                if str(self.logs.parent).encode() in pathlib.Path(f"/proc/{rank}/cmdline").read_bytes():
+                    os.kill(rank, signal.SIGKILL)
+            except (ProcessLookupError, FileNotFoundError, ValueError):
+                pass
         if self.pipe is not None:
             os.close(self.pipe)
 
@@ -361,7 +361,7 @@ def try_job(start, title, folder, data, programs):
     with Run(start, command(disturbed), folder / "evicted", programs, evicted=True) as run:
         run.wait_until("a checkpoint, and output of an epoch after it",
                        lambda: (disturbed / checkpoint).exists() and run.waiting_bytes() > PAGE // 2)
-        require(not any(process.poll() for process in run.started), f"ended before its node went\n{run.what_it_said()}")
+        require(all(process.poll() is None for process in run.started), f"ended before its node went\n{run.what_it_said()}")
         gone = range(start.world - start.job.per_node, start.world)
         run.evict(gone)
         codes = run.codes()

@@ -139,7 +139,8 @@ class UnevenInputs {
             group.world_size())),
         watch_(group.spawn([agreement = agreement_] { return agreement->watch(); })) {}
 
-  /// Called before each step that reduces, by a rank that has data for it. Blocking: no, while every rank has data.
+  /// Called before each step that reduces, before its forward pass and its first collective, by a rank that has data
+  /// for it. Blocking: no, while every rank has data.
   /// @throws Error (invalid_argument) after finish(); the job's first cause
   void begin_step() {
     require_open("begin_step()");
@@ -153,9 +154,10 @@ class UnevenInputs {
   void finish(F&& step) {
     require_open("finish()");
     has_ended_ = true;
-    group_.start_pending();  // other ranks may wait for this work before they end
     agreement_->end();
-    while (agreement_->next_step()) {
+    for (;;) {
+      group_.start_pending();  // other ranks may wait for this work before their next step
+      if (!agreement_->next_step()) break;
       step();
     }
     watch_.wait(Deadline::after(group_.timeout()));  // it may set a key until it ends

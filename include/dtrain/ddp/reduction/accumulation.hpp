@@ -116,9 +116,11 @@ DTRAIN_DEFINED void Accumulation::ready(const ReadyGradient& gradient) {
   const std::byte* const memory = gradients_->memory_of(gradient);
   const bool is_own = memory == (*gradients_)[parameter].own;
   if (adds_ == Adds::model && !is_own) {
-    gradients_->names().refuse_ready(parameter,
-                                     "came with other memory under no_sync(); add the gradient to the parameter's own, "
-                                     "which the next step without no_sync() reduces, or use no_sync(Adds::wrapper)");
+    gradients_->names().refuse_ready(
+        parameter,
+        "came with other memory under no_sync(); add the gradient to the parameter's own, "
+        "which the next step without no_sync() reduces, or use no_sync(Adds::wrapper) and give "
+        "each pass's gradient alone");
   }
   if (!context_->is_elastic) context_->latch->throw_if_failed(context_->rank);  // else finish() throws
   if (adds_ == Adds::wrapper) {
