@@ -7,12 +7,15 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <dtrain/dtrain.hpp>
 #include <span>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <type_traits>
 #include <vector>
 
@@ -59,12 +62,15 @@ using ready = dlib::add_layer<ready_, Subnet>;
 template <class Subnet>
 using pooled = dlib::max_pool<2, 2, 2, 2, dlib::relu<Subnet>>;
 
+constexpr unsigned long classes = 10;
+
 using Image = dlib::matrix<unsigned char>;
 using LeNet = dlib::loss_multiclass_log<dlib::fc<
-    10, ready<dlib::relu<dlib::fc<
-            84, ready<dlib::relu<dlib::fc<
-                    120, ready<pooled<dlib::con<16, 5, 5, 1, 1,
-                                                ready<pooled<dlib::con<6, 5, 5, 1, 1, dlib::input<Image>>>>>>>>>>>>>>>;
+    classes,
+    ready<dlib::relu<dlib::fc<
+        84, ready<dlib::relu<dlib::fc<
+                120, ready<pooled<dlib::con<16, 5, 5, 1, 1,
+                                            ready<pooled<dlib::con<6, 5, 5, 1, 1, dlib::input<Image>>>>>>>>>>>>>>>;
 
 /// dlib's tensors as dtrain's parameters, the output's layer first. dlib makes the tensors in the first pass.
 std::vector<dtrain::Parameter> parameters_of(LeNet& net) {
@@ -79,6 +85,8 @@ std::vector<dtrain::Parameter> parameters_of(LeNet& net) {
   return list;
 }
 
+constexpr std::size_t global_batch = 64;
+
 struct Batch {
   std::vector<Image> images;
   std::vector<unsigned long> labels;
@@ -88,9 +96,22 @@ struct Data {
   fashion_mnist::IdxArray images;
   fashion_mnist::IdxArray labels;
 
+  /// @throws dtrain::Error (protocol) for files that do not belong together
   explicit Data(const std::string& folder)
       : images(fashion_mnist::read_idx(folder + "/train-images-idx3-ubyte.gz", 3)),
-        labels(fashion_mnist::read_idx(folder + "/train-labels-idx1-ubyte.gz", 1)) {}
+        labels(fashion_mnist::read_idx(folder + "/train-labels-idx1-ubyte.gz", 1)) {
+    const auto refuse = [&](const std::string& problem) {
+      throw dtrain::Error(dtrain::Errc::protocol, "the data set in " + folder + " cannot be used: " + problem +
+                                                      "; name the folder of Fashion-MNIST as the second argument");
+    };
+    if (images.extents[0] != labels.extents[0]) {
+      refuse("it has " + std::to_string(images.extents[0]) + " images and " + std::to_string(labels.extents[0]) +
+             " labels");
+    }
+    if (images.extents[1] != 28 || images.extents[2] != 28) refuse("its images are not 28 x 28");
+    const std::uint8_t highest = *std::max_element(labels.elements.begin(), labels.elements.end());
+    if (highest >= classes) refuse("it has the label " + std::to_string(highest) + ", which is none of 0 to 9");
+  }
 
   Batch batch(std::span<const std::size_t> samples) const {
     Batch batch;
@@ -106,11 +127,24 @@ struct Data {
   }
 };
 
+/// The number of images that the first argument names. @throws dtrain::Error (usage)
+std::size_t image_count(std::string_view text) {
+  std::size_t count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (error != std::errc{} || end != text.data() + text.size() || count < global_batch) {
+    throw dtrain::Error(dtrain::Errc::usage, "the first argument is '" + std::string(text.substr(0, 100)) +
+                                                 "'; give the number of images to train on, at least " +
+                                                 std::to_string(global_batch));
+  }
+  return count;
+}
+
 int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
-  const std::size_t count = arguments.size() > 1 ? std::strtoull(arguments[1], nullptr, 10) : 6400;
+  const std::size_t count = image_count(arguments.size() > 1 ? arguments[1] : "6400");
   const Data data(arguments.size() > 2 ? arguments[2] : "/usr/share/datasets/fashion-mnist");
   const dtrain::DistributedSampler sampler{
-      group, {.dataset_size = std::min(count, data.labels.elements.size()), .global_batch = 64, .drop_last = true}};
+      group,
+      {.dataset_size = std::min(count, data.labels.elements.size()), .global_batch = global_batch, .drop_last = true}};
 
   LeNet net;
   const Batch first = data.batch(sampler.batches(0)[0]);
