@@ -28,20 +28,14 @@ class Shape {
   /// One extent, from an integer of any type, such as a container's size().
   class Integer {
    public:
-    /// @param number or an object that converts to an integer, of at most 64 bits
-    /// @throws Error (invalid_argument) for a number beyond std::int64_t
+    /// @param number or an object that converts to an integer, of at most 64 bits. One beyond std::int64_t becomes
+    /// negative, which Shape refuses.
     template <class N, class Promoted = decltype(+std::declval<N&>())>
     requires(std::is_integral_v<Promoted> && sizeof(Promoted) <= sizeof(std::int64_t)) constexpr Integer(N number)
-        : value_(static_cast<std::int64_t>(+number)) {
-      if constexpr (std::is_unsigned_v<Promoted>) {
-        if (value_ < 0) refuse(+number);
-      }
-    }
+        : value_(static_cast<std::int64_t>(+number)) {}
     constexpr std::int64_t value() const noexcept { return value_; }
 
    private:
-    [[noreturn]] static void refuse(std::uint64_t number);
-
     std::int64_t value_;
   };
 
@@ -146,10 +140,6 @@ TensorView tensor_view(Values& values) {
 #include "dtrain/core/text/format_text.hpp"
 
 namespace DTRAIN_NAMESPACE {
-
-DTRAIN_DEFINED void Shape::Integer::refuse(std::uint64_t number) {
-  throw_error(Errc::invalid_argument, "extent {} of a shape is negative or makes it too large", {number});
-}
 
 DTRAIN_DEFINED Shape::Shape(std::initializer_list<Integer> extents) {
   require_few(extents.size());
