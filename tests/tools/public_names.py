@@ -23,7 +23,7 @@ INTERNAL = {
     "DetachThread": "PendingCheckpoint's constructor is for save_checkpoint_async()",
     "HookFunctions": "what libtorch's wrapper gives in place of a hook",
     "StepWork": "ShardedOptimizer::work is for backward()",
-    "ShardedParameters": "ShardedOptimizer::shares is for checkpoints",
+    "Shards": "ShardedOptimizer::shares is for checkpoints",
     "GradientInspection": "ShardedOptimizer::inspect_with is for backward()",
 }
 

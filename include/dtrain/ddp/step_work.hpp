@@ -1,7 +1,7 @@
 #pragma once
 /// @file
 /// StepWork: interface of what a step does with each full bucket: an all-reduce (AllReduceWork), a hook (HookWork), or
-/// a reduce-scatter and an optimizer's update (ShardedReduction). BucketReduction calls it.
+/// a reduce-scatter and an optimizer's update (ShardedReduction, DeviceShardedReduction). BucketReduction calls it.
 
 #include <cstddef>
 #include <cstdint>
@@ -31,6 +31,7 @@ class StepWork {
     virtual void wait_for_bucket(std::size_t bucket) = 0;  ///< until the work that launch enqueued has run
     virtual void wait_for_event(typename Stream::Event& event) = 0;
     virtual void unpack() = 0;  ///< copies gradients to the model once their bucket's work has run; on CUDA enqueues it
+    virtual void wait_for_producers() {}  ///< on CUDA, enqueued: later work runs after all of the gradients' streams
 
    protected:
     ~Buckets() = default;
@@ -46,8 +47,12 @@ class StepWork {
   /// Begins a step. Lifetime: `buckets` outlive the step.
   virtual void begin(Buckets& buckets) = 0;
 
-  /// Copies a gradient to its place, once the memory there is free, or keeps a copy until then. Blocking: until work
-  /// of earlier buckets has run. Threads: any, concurrently for different parameters.
+  /// Whether the model gets the reduced gradients of the bucket after launch().
+  virtual bool unpacks() const noexcept { return true; }
+
+  /// Not on CUDA, where the gradient copier does it. Copies a gradient to its place, once the memory there is free, or
+  /// keeps a copy until then. Blocking: until work of earlier buckets has run. Threads: any, concurrently for different
+  /// parameters.
   /// @param gradient null: zeros
   virtual void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot) = 0;
 

@@ -269,7 +269,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// @param gradient null: nothing but what passes under no_sync(Adds::wrapper) have left
   void add_gradient(std::size_t parameter, const std::byte* gradient, StreamHandle stream) {
     if (sums_or_checks_) gradient = summed_and_checked(parameter, gradient);
-    if (plan().reuses_memory) {
+    if (plan().reuses_memory && !GradientCopier::copies_on_stream) {
       work_->pack(parameter, gradient, gradients_[parameter]);
     } else {
       copier_.on_gradient_ready(parameter, gradient, stream);
@@ -286,14 +286,13 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
       }
     }
     for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
-      if (!was_announced(parameter)) {
-        if (plan().reuses_memory) {
-          work_->pack(parameter, nullptr, gradients_[parameter]);
-        } else {
-          copier_.zero_fill(parameter);
-        }
-        mark_gradient_ready(parameter);
+      if (was_announced(parameter)) continue;
+      if (plan().reuses_memory && !GradientCopier::copies_on_stream) {
+        work_->pack(parameter, nullptr, gradients_[parameter]);
+      } else {
+        copier_.zero_fill(parameter);
       }
+      mark_gradient_ready(parameter);
     }
   }
 
@@ -345,7 +344,11 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   }
 
   /// Collective, blocking. Between steps; as GradientArena::reuse_memory.
-  void reuse_memory(bool unbinds) { arena_.reuse_memory(communicator_, Deadline::after(context_.timeout), unbinds); }
+  void reuse_memory(bool unbinds) {
+    if constexpr (GradientCopier::copies_on_stream) copier_.synchronize(waiting());  // the arena may still be in use
+    arena_.reuse_memory(communicator_, Deadline::after(context_.timeout), unbinds);
+    if constexpr (GradientCopier::copies_on_stream) copier_.rebuild_buckets();
+  }
 
   /// Blocking: until the work that uses the arena has ended. Aborts that work at the deadline, or at once if `now`.
   /// @returns false if the work has not ended within 5 s after the abort: this object must outlive such work
@@ -378,6 +381,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     if constexpr (!GradientCopier::copies_on_stream) wait_for_event(copier_.reduced(bucket));
   }
   void unpack() override { copier_.finish(waiting()); }
+  void wait_for_producers() override { copier_.wait_for_producers(); }
   void wait_for_event(typename Stream::Event& event) override {
     backend::block_until_complete(event, communicator_, *context_.latch, context_.timeout, context_.rank);
   }
@@ -416,7 +420,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     if (check_.is_on() && work_ == &own_work()) {
       check_.after_collective(plan().buckets[bucket].parameters, copier_.stream());
     }
-    copier_.after_collective(bucket);
+    copier_.after_collective(bucket, work_->unpacks());
   }
 
   Communicator communicator_;

@@ -62,7 +62,7 @@ class HostGradientCopier {
   /// BucketReduction calls both around the enqueueing of a bucket's collective. Here they enqueue stamps, and the
   /// second records the event reduced(bucket); a CudaGradientCopier packs in the first and unpacks in the second.
   void before_collective(std::size_t bucket) const { stamp(bucket, StepEvent::started); }
-  void after_collective(std::size_t bucket) {
+  void after_collective(std::size_t bucket, bool /*unpacks*/ = true) {
     stamp(bucket, StepEvent::reduced);
     stream_.record(reduced_[bucket]);
   }
@@ -77,6 +77,9 @@ class HostGradientCopier {
       }
     }
   }
+
+  /// The host has written a gradient when it calls ready().
+  void wait_for_producers() const noexcept {}
 
   /// Multiplies the reduced gradients where the model has them. Between steps.
   template <class Wait>

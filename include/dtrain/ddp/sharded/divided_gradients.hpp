@@ -59,6 +59,35 @@ struct Gradients {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// Places of this rank's part of each bucket, in one memory.
+class DividedParts {
+ public:
+  DividedParts(const ShardLayout& layout, const BucketPlan& plan) {
+    for (std::size_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
+      const BucketShard& shard = layout.buckets[bucket];
+      const std::size_t element = size_bytes(plan.buckets[bucket].dtype);
+      parts_.push_back({bytes_, shard.block * element});
+      bytes_ += detail::padded((shard.block + shard.rest_count) * element);
+    }
+  }
+
+  std::size_t bytes() const noexcept { return bytes_; }
+
+  /// @param memory of bytes() bytes
+  ShardMemory of(std::size_t bucket, std::byte* memory) const noexcept {
+    std::byte* const begin = memory + parts_[bucket].begin;
+    return {begin, begin + parts_[bucket].block_bytes};
+  }
+
+ private:
+  struct Part {
+    std::size_t begin;
+    std::size_t block_bytes;
+  };
+  std::vector<Part> parts_;
+  std::size_t bytes_ = 0;
+};
+
 /// Reduced gradients of this rank's share, in stage 2. Bucket k takes the arena's memory of bucket k-2 once bucket k-2
 /// is reduced; if weights are stored during the backward pass, once its new weights are stored. ready() never waits for
 /// gradients that have not arrived: if bucket k-2 is not launched, a gradient of bucket k goes to a side buffer. Side
@@ -69,21 +98,15 @@ template <class Stream>
 class DividedGradients {
  public:
   DividedGradients(const ShardLayout& layout, const BucketPlan& plan)
-      : plan_(&plan), free_(plan.buckets.size()), early_(plan.bucket_of.size()) {
-    std::size_t lines = 0;
-    for (std::size_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
-      const BucketShard& shard = layout.buckets[bucket];
-      const std::size_t element = size_bytes(plan.buckets[bucket].dtype);
-      parts_.push_back({lines, shard.block * element});
-      lines += detail::padded((shard.block + shard.rest_count) * element) / sizeof(Line);
-    }
-    memory_ = std::vector<Line>(lines);
-  }
+      : plan_(&plan),
+        parts_(layout, plan),
+        memory_(parts_.bytes() / sizeof(Line)),
+        free_(plan.buckets.size()),
+        early_(plan.bucket_of.size()) {}
 
   /// This rank's part of a bucket.
   ShardMemory part(std::size_t bucket) noexcept {
-    auto* const begin = reinterpret_cast<std::byte*>(memory_.data() + parts_[bucket].line);
-    return {begin, begin + parts_[bucket].block_bytes};
+    return parts_.of(bucket, reinterpret_cast<std::byte*>(memory_.data()));
   }
 
   /// Bytes of the parts and of the side buffers.
@@ -133,10 +156,6 @@ class DividedGradients {
   struct alignas(arena_alignment) Line {
     std::byte bytes[arena_alignment];
   };
-  struct Part {
-    std::size_t line;
-    std::size_t block_bytes;
-  };
   struct Early {
     std::unique_ptr<std::byte[]> memory;
     std::size_t bytes = 0;
@@ -174,7 +193,7 @@ class DividedGradients {
   }
 
   const BucketPlan* plan_;
-  std::vector<Part> parts_;  ///< of each bucket
+  DividedParts parts_;
   std::vector<Line> memory_;
   std::vector<typename Stream::Event> free_;  ///< complete once the bucket's place is free
   std::vector<Early> early_;                  ///< of each parameter

@@ -83,7 +83,7 @@ typename detail::StateOf<R>::type,
     const StepInfo& > || std::is_invocable_v<const R&, std::span<float>, std::span<const float>, const StepInfo&>;
 
 /// The number of floats of state for each weight.
-template <OptimizerRule R>
+template <class R>
 inline constexpr std::size_t state_arrays = detail::span_count<typename detail::StateOf<R>::type>();
 
 /// The rule's state. @param states the address of each state array, of `count` elements

@@ -93,8 +93,11 @@ struct Adam {
     std::span<float> square;
   };
 
+  /// The arithmetic of one update.
+  detail::AdamStep step(const StepInfo& info) const noexcept { return {*this, info, 1, weight_decay}; }
+
   void operator()(std::span<float> weights, std::span<const float> gradients, State state, const StepInfo& info) const {
-    const detail::AdamStep update(*this, info, 1, weight_decay);
+    const detail::AdamStep update = step(info);
     update(weights.data(), gradients.data(), state.mean.data(), state.square.data(), weights.size());
   }
 };
@@ -110,8 +113,11 @@ struct AdamW {
 
   using State = Adam::State;
 
+  /// The arithmetic of one update.
+  detail::AdamStep step(const StepInfo& info) const noexcept { return {*this, info, 1 - rate * weight_decay, 0}; }
+
   void operator()(std::span<float> weights, std::span<const float> gradients, State state, const StepInfo& info) const {
-    const detail::AdamStep update(*this, info, 1 - rate * weight_decay, 0);
+    const detail::AdamStep update = step(info);
     update(weights.data(), gradients.data(), state.mean.data(), state.square.data(), weights.size());
   }
 };

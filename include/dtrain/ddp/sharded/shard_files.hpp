@@ -13,7 +13,7 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/crypto.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
-#include "dtrain/ddp/sharded/sharded_parameters.hpp"
+#include "dtrain/ddp/sharded/shards.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -26,7 +26,7 @@ struct ShardIndex {
       model{};  ///< digest of the parameters' names, shapes and types, and of the number of arrays
 
   /// Index of this optimizer's state, without id and files.
-  static ShardIndex of(const ShardedParameters& shares);
+  static ShardIndex of(const Shards& shares);
 
   std::vector<NamedTensor> tensors();
 
@@ -38,7 +38,8 @@ struct ShardIndex {
 /// Blocking: the file system.
 /// @throws Error (protocol) for files that are missing, damaged, or of another optimizer; the state is undefined after
 /// an error
-void read_shard_files(const std::string& path, const ShardIndex& index, ShardedParameters& shares, int rank, int ranks);
+void read_shard_files(const std::string& path, const ShardIndex& index, Shards& shares, int rank, int ranks,
+                      TensorAccess&& access = {});
 
 /// Memory of the whole state, not shared out: [arrays][parameters], of all elements of each parameter.
 using WholeState = std::vector<std::vector<std::span<float>>>;
@@ -160,8 +161,8 @@ inline void remove_files(const std::vector<std::string>& names) {
 /// Reads the state of this rank's elements from one file, and adds the file's intervals to `intervals`. @returns the
 /// number of elements
 inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const ParameterSignature> entries,
-                                   ShardedParameters& shares, std::span<const std::vector<ShardPiece>> own,
-                                   std::vector<ShardInterval>& intervals) {
+                                   Shards& shares, std::span<const std::vector<ShardPiece>> own,
+                                   std::vector<ShardInterval>& intervals, TensorAccess& access) {
   std::size_t elements = 0;
   std::uint64_t first = 0;
   for (const ParameterSignature& tensor : entries) {
@@ -175,9 +176,11 @@ inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const Par
       const std::uint64_t begin = std::max<std::uint64_t>(entry->offset, piece.offset);
       const std::uint64_t end = std::min<std::uint64_t>(entry->offset + count, piece.offset + piece.count);
       if (begin < end) {
-        const std::span<float> state = shares.state(entry->array, piece).subspan(begin - piece.offset, end - begin);
-        reader.read_bytes(first + (begin - entry->offset) * sizeof(float), std::as_writable_bytes(state));
-        elements += state.size();
+        const ShardPiece part{piece.parameter, begin, 0, piece.in_state + (begin - piece.offset), end - begin};
+        const TensorView state = shares.state(entry->array, part);
+        reader.read_bytes(first + (begin - entry->offset) * sizeof(float), access.place(state));
+        access.put(state);
+        elements += part.count;
       }
     }
     first += count * sizeof(float);
@@ -187,7 +190,7 @@ inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const Par
 
 }  // namespace detail
 
-DTRAIN_DEFINED ShardIndex ShardIndex::of(const ShardedParameters& shares) {
+DTRAIN_DEFINED ShardIndex ShardIndex::of(const Shards& shares) {
   std::string text = std::to_string(shares.arrays());
   for (const Parameter& parameter : shares.parameters()) {
     text += format_text("\n{} {} {}", {parameter.name, to_string(parameter.value.shape), name(parameter.value.dtype)});
@@ -218,13 +221,12 @@ DTRAIN_DEFINED std::string ShardIndex::file_name(const std::string& path, std::i
 }
 
 /// Content of this rank's file: the state of its blocks. Rank 0's file also has the state that all ranks hold.
-inline std::vector<NamedTensor> shard_entries(ShardedParameters& shares, int rank) {
+inline std::vector<NamedTensor> shard_entries(Shards& shares, int rank) {
   std::vector<NamedTensor> entries;
   const auto add = [&](const std::vector<ShardPiece>& pieces) {
     for (const ShardPiece& piece : pieces) {
       for (std::size_t array = 0; array < shares.arrays(); ++array) {
-        entries.push_back(
-            {detail::entry_name({array, piece.parameter, piece.offset}), tensor_view(shares.state(array, piece))});
+        entries.push_back({detail::entry_name({array, piece.parameter, piece.offset}), shares.state(array, piece)});
       }
     }
   };
@@ -235,8 +237,8 @@ inline std::vector<NamedTensor> shard_entries(ShardedParameters& shares, int ran
   return entries;
 }
 
-DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& index, ShardedParameters& shares,
-                                     int rank, int ranks) {
+DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& index, Shards& shares, int rank,
+                                     int ranks, TensorAccess&& access) {
   std::vector<std::vector<ShardPiece>> own(shares.parameters().size());
   for (const BucketShard& shard : shares.layout().buckets) {
     for (const std::vector<ShardPiece>* pieces : {&shard.own, &shard.rest}) {
@@ -253,7 +255,7 @@ DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& 
     if (!reader) reader.refuse("it is missing, and the checkpoint names it");
     const std::vector<ParameterSignature> entries = reader.read_list();
     if (file % ranks == rank) reader.check_digest();
-    elements += detail::read_shard_file(reader, entries, shares, own, intervals);
+    elements += detail::read_shard_file(reader, entries, shares, own, intervals, access);
   }
   if (elements != shares.arrays() * shares.layout().state_elements || !detail::are_disjoint(std::move(intervals))) {
     detail::refuse_incomplete(path, index);

@@ -83,9 +83,9 @@ std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardI
 /// before or after write().
 class ShardedSave {
  public:
-  /// @param tensors of rank 0; ignored on others
-  ShardedSave(const std::string& path, const ShardIndex& index, std::span<const NamedTensor> tensors,
-              ShardedParameters& shares, int rank);
+  /// @param tensors of rank 0; ignored on others @param access to the tensors and to the state
+  ShardedSave(const std::string& path, const ShardIndex& index, std::span<const NamedTensor> tensors, Shards& shares,
+              int rank, std::unique_ptr<TensorAccess> access);
   ShardedSave(ShardedSave&&) = delete;
   ShardedSave& operator=(ShardedSave&&) = delete;
 
@@ -125,9 +125,15 @@ class ShardedSave {
   std::vector<NamedTensor> state_;
   std::array<TensorSnapshot, 2> copies_;
   std::optional<AtomicFile> file_;
+  std::unique_ptr<TensorAccess> access_;
   int rank_;
   bool may_be_whole_ = false;
 };
+
+template <class Group>
+std::unique_ptr<TensorAccess> access_of(const Group& group) {
+  return std::make_unique<decltype(tensor_access(group))>(tensor_access(group));
+}
 
 /// Collective, blocking: the ranks agree on the files' names.
 template <class Group, class R, class C, class Stage>
@@ -141,7 +147,7 @@ std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string&
   index.id = std::stoll(run_on_all_ranks_blocking(group, "naming the files of " + sanitize(path), [] {
     return std::to_string(std::bit_cast<std::int64_t>(random_bytes<sizeof(std::int64_t)>()));
   }));
-  return std::make_shared<ShardedSave>(path, index, tensors, optimizer.shares(), group.rank());
+  return std::make_shared<ShardedSave>(path, index, tensors, optimizer.shares(), group.rank(), access_of(group));
 }
 
 }  // namespace detail
@@ -204,7 +210,8 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
                 {sanitize(path), index.files, index.steps});
   }
   detail::run_on_all_ranks_blocking(group, "reading the shard files of " + sanitize(path), [&] {
-    read_shard_files(detail::behind_link(path), index, optimizer.shares(), group.rank(), group.world_size());
+    read_shard_files(detail::behind_link(path), index, optimizer.shares(), group.rank(), group.world_size(),
+                     tensor_access(group));
     return std::string();
   });
   optimizer.shares().set_steps(static_cast<std::uint64_t>(index.steps));
@@ -232,12 +239,14 @@ DTRAIN_DEFINED std::vector<NamedTensor> with_index(std::span<const NamedTensor> 
 }
 
 DTRAIN_DEFINED ShardedSave::ShardedSave(const std::string& path, const ShardIndex& index,
-                                        std::span<const NamedTensor> tensors, ShardedParameters& shares, int rank)
+                                        std::span<const NamedTensor> tensors, Shards& shares, int rank,
+                                        std::unique_ptr<TensorAccess> access)
     : path_(behind_link(path)),
       call_(format_text("{} with id {}", {path, index.id})),
       index_(index),
       tensors_(rank == 0 ? with_index(tensors, index_) : std::vector<NamedTensor>()),
       state_(shard_entries(shares, rank)),
+      access_(std::move(access)),
       rank_(rank) {}
 
 DTRAIN_DEFINED ShardedSave::~ShardedSave() {
@@ -245,16 +254,16 @@ DTRAIN_DEFINED ShardedSave::~ShardedSave() {
 }
 
 DTRAIN_DEFINED void ShardedSave::copy() {
-  copies_ = {TensorSnapshot(tensors_), TensorSnapshot(state_)};
+  copies_ = {TensorSnapshot(tensors_, std::move(*access_)), TensorSnapshot(state_, std::move(*access_))};
   tensors_ = copies_[0].tensors();
   state_ = copies_[1].tensors();
 }
 
 DTRAIN_DEFINED void ShardedSave::write() {
-  write_checkpoint_file(index_.file_name(path_, rank_), state_);
+  write_checkpoint_file(index_.file_name(path_, rank_), state_, std::move(*access_));
   if (rank_ == 0) {
     file_.emplace(path_);
-    write_checkpoint(*file_, tensors_);
+    write_checkpoint(*file_, tensors_, std::move(*access_));
     file_->sync();
   }
 }

@@ -16,6 +16,7 @@
 #include "dtrain/ddp/driver_access.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/reduction/reducer.hpp"
+#include "dtrain/ddp/sharded/device_sharded_reduction.hpp"
 #include "dtrain/ddp/sharded/optimizer_rule.hpp"
 #include "dtrain/ddp/sharded/sharded_parameters.hpp"
 #include "dtrain/ddp/sharded/sharded_reduction.hpp"
@@ -31,18 +32,56 @@ namespace ddp {
 template <class S>
 concept ShardingStage = std::same_as<S, zero::States> || std::same_as<S, zero::Gradients>;
 
+namespace detail {
+
+/// The work of a ShardedOptimizer's steps, by the communicator's stream, and the rules that it takes.
+template <class Stream>
+struct ShardedFor {
+  template <class C, class R, class Stage>
+  using Work = ShardedReduction<C, Stage>;
+  template <class R>
+  static constexpr bool takes = OptimizerRule<R>;
+};
+
+#if DTRAIN_WITH_CUDA
+template <>
+struct ShardedFor<stream::cuda::StreamRef> {
+  template <class C, class R, class Stage>
+  using Work = DeviceShardedReduction<C, R, Stage>;
+  template <class R>
+  static constexpr bool takes = DeviceRule<R>;
+};
+#endif
+
+/// Whether the communicator's streams are a device's.
+template <class C>
+inline constexpr bool is_on_device = false;
+template <backend::Communicator C>
+inline constexpr bool is_on_device<C> = !RunsHostWork<typename C::Stream>;
+
+/// Whether an optimizer of the communicator takes the rule.
+template <class R, class C>
+concept RuleFor = backend::Communicator<C> && ShardedFor<typename C::Stream>::template takes<R>;
+
+}  // namespace detail
+
 }  // namespace ddp
 
 // Arguments that are none of a ShardedOptimizer: one sentence for each.
 template <class R, class C, class Stage = zero::States>
 class ShardedOptimizer {
+  static constexpr bool is_on_device = ddp::detail::is_on_device<C>;
+
  public:
   static_assert(backend::Communicator<C>,
                 "dtrain: the second argument of ShardedOptimizer is the communicator of its wrapper: write the type "
                 "as DistributedDataParallel<Model, Policy>::Sharded<Rule, Stage>");
-  static_assert(!backend::Communicator<C> || ddp::OptimizerRule<R>,
+  static_assert(!backend::Communicator<C> || is_on_device || ddp::OptimizerRule<R>,
                 "dtrain: the rule needs operator()(weights, gradients, state, info) const for its State of spans of "
                 "float (contract: the concept ddp::OptimizerRule, in dtrain/ddp/sharded/optimizer_rule.hpp)");
+  static_assert(!is_on_device || ddp::detail::RuleFor<R, C>,
+                "dtrain: the model is in device memory, where the rule needs enqueue(weights, gradients, states, info, "
+                "stream) const (contract: the concept ddp::DeviceRule, in dtrain/ddp/sharded/device_rule.hpp)");
   static_assert(!backend::Communicator<C> || ddp::ShardingStage<Stage>,
                 "dtrain: the stage of a ShardedOptimizer is dtrain::zero::States or dtrain::zero::Gradients");
 
@@ -69,12 +108,25 @@ class ShardedOptimizer {
 /// the program sets in the model later do not change these f32 weights. The rule gets f32 gradients.
 /// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
 ///
+/// In device memory the rule is a ddp::DeviceRule: Sgd, Momentum, Adam, AdamW, or one that launches kernels.
+/// - A step is enqueued on streams, without a wait of the host. Later work of the streams that ready() named sees the
+/// new weights. Only a function that inspects the gradients waits for them.
+/// - A step may be captured in a CUDA graph. Each replay is one more update: the stream counts updates and reads the
+/// rule then, so change the rule when earlier replays have run. The optimizer outlives the graph.
+/// - With zero::Gradients ready() copies the gradient on its stream: later work of that stream may use the memory
+/// again.
+/// - The state, and values that the program sets, are read behind the default stream when the optimizer is constructed.
+/// - After a failed step, the state and the model's values are undefined.
+///
 /// Lifetime: the model outlives the optimizer, which makes steps as long as `ddp` exists. The destructor of `ddp` waits
 /// for the last step's weights. Without `ddp`, save_checkpoint and load_checkpoint still take the optimizer's state.
 /// Threads: the threads of `ddp`'s steps; the rule runs on the thread of the communication during steps.
 /// @ingroup sharding
-template <ddp::OptimizerRule R, backend::Communicator C, ddp::ShardingStage Stage>
+template <class R, backend::Communicator C, ddp::ShardingStage Stage>
+requires ddp::detail::RuleFor<R, C>
 class ShardedOptimizer<R, C, Stage> {
+  static constexpr bool is_on_device = ddp::detail::is_on_device<C>;
+
  public:
   /// Collective, blocking: every rank constructs the optimizer between the same steps, for the same stage. `ddp` keeps
   /// its buckets from this call on; they follow the order in which gradients become ready only if `ddp` has made a
@@ -85,34 +137,36 @@ class ShardedOptimizer<R, C, Stage> {
   /// optimizers
   template <class Ddp>
   explicit ShardedOptimizer(Ddp& ddp, R rule, Stage stage = {}) : rule_(std::make_shared<R>(std::move(rule))) {
-    static_assert(ddp::HasMeasure<R> == ddp::NormedRule<R>,
+    static_assert(is_on_device || ddp::HasMeasure<R> == ddp::NormedRule<R>,
                   "dtrain: the rule's measure needs the form ParameterNorms measure(weights, gradients, state, info) "
                   "const, all spans but those of the state constant (see dtrain/ddp/sharded/optimizer_rule.hpp)");
     static_assert(backend::CanReduceScatter<C> && backend::CanAllGather<C>,
                   "dtrain: ShardedOptimizer needs reduce_scatter and all_gather: use topology::Flat");
-    static_assert(ddp::RunsHostWork<typename C::Stream>,
-                  "dtrain: ShardedOptimizer runs on the host: use it with a backend of host memory");
     auto& driver = ddp::DriverAccess::of(ddp);
     ddp::Reducer<C>& reducer = *driver.reducer;
     reducer.throw_if_unusable("ShardedOptimizer");
     if (reducer.is_elastic()) {
       ddp::refuse_elastic("a ShardedOptimizer", "a rank's part of the state is lost with the rank");
     }
-    ddp::check_sharded_parameters(ddp.parameters());
+    if (is_on_device && stage.overlap_forward) {
+      throw_error(
+          Errc::unsupported,
+          "a ShardedOptimizer of a model in device memory has overlap_forward, which is for host memory; leave it "
+          "out");
+    }
+    ddp::check_sharded_parameters(ddp.parameters(), driver.stream.ref().device());
     ddp::DriverAccess::agree_on_reduction(ddp, description(stage));
     reducer.keep_plan();
     if constexpr (Stage::divides_gradients) reducer.reuse_memory();
     reduction_ = {
-        new Reduction(ddp::ShardedParameters(ddp.parameters(), ddp.plan(), ddp.group().rank(), ddp.group().world_size(),
-                                             ddp::state_arrays<R>, rule_functions(), driver.read_value),
-                      ddp.plan(), stage),
+        make_reduction(ddp, stage),
         Completion{&reducer, reducer.lifetime(), group::GroupAccess::of(ddp.group()).rank_context()->pending_weights}};
     arena_bytes_ = ddp.plan().arena_bytes;
     if (stage.overlap_forward) {
       reduction_.get_deleter().pending->add(
           reduction_.get(),
           [completion = reduction_.get_deleter(), &reduction = *reduction_](group::PendingWeights::Ranges memory) {
-            if (completion.is_open(reduction) && reduction.parameters().has_weights_in(memory)) completion.wait();
+            if (completion.is_open(reduction) && reduction.shards().has_weights_in(memory)) completion.wait();
           });
     }
   }
@@ -130,27 +184,34 @@ class ShardedOptimizer<R, C, Stage> {
   R& rule() noexcept { return *rule_; }
   const R& rule() const noexcept { return *rule_; }
 
-  std::uint64_t steps() const noexcept { return reduction_->parameters().steps(); }
+  /// Number of updates. In device memory, once a step was captured: of the updates that have run; see wait().
+  std::uint64_t steps() const noexcept { return reduction_->shards().steps(); }
 
   /// Bytes of optimizer state on this rank, the f32 weights of a 16-bit model included.
-  std::size_t state_bytes() const noexcept { return reduction_->parameters().state_bytes(); }
+  std::size_t state_bytes() const noexcept { return reduction_->shards().state_bytes(); }
 
   /// Bytes that dtrain keeps for gradients on this rank: the arena, in stage 2 with the share of reduced gradients.
   std::size_t gradient_bytes() const noexcept { return arena_bytes_ + reduction_->gradient_bytes(); }
 
-  /// Blocking: with overlap_forward, until the model has all new weights of the last step. @throws as backward()
-  void wait() { reduction_.get_deleter().wait(); }
+  /// Blocking: with overlap_forward, and in device memory, until the model has all new weights of the last step; the
+  /// program waits for replays of a captured step itself. @throws as backward()
+  void wait() {
+    reduction_.get_deleter().wait();
+    if constexpr (is_on_device) {
+      if (!reduction_.get_deleter().lifetime->has_ended) reduction_->wait_for_step();
+    }
+  }
 
   /// Shares for checkpoints, with the present weights. @throws as renew_values
-  ddp::ShardedParameters& shares() {
+  ddp::Shards& shares() {
     renew_values();
-    return reduction_->parameters();
+    return reduction_->shards();
   }
 
   /// Finds the model's values again if they move, as values of LibTorch modules do. Called between steps, and before a
   /// step's first ready(). @throws Error (invalid_argument) for a value that has become another kind of tensor, and for
   /// two values that now share memory
-  void renew_values() { reduction_->parameters().renew_values(); }
+  void renew_values() { reduction_->shards().renew_values(); }
 
   /// Work of a step, for DistributedDataParallel::backward, which begins a step with it and calls renew_values and
   /// inspect_with. @throws Error (invalid_argument) if the wrapper is destroyed
@@ -166,7 +227,7 @@ class ShardedOptimizer<R, C, Stage> {
   void inspect_with(ddp::GradientInspection inspect) { reduction_->inspect_with(std::move(inspect)); }
 
  private:
-  using Reduction = ddp::ShardedReduction<C, Stage>;
+  using Reduction = typename ddp::detail::ShardedFor<typename C::Stream>::template Work<C, R, Stage>;
 
   /// Destroys the reduction once no work uses it.
   struct Completion {
@@ -194,6 +255,22 @@ class ShardedOptimizer<R, C, Stage> {
       delete reduction;
     }
   };
+
+  template <class Ddp>
+  Reduction* make_reduction(Ddp& ddp, const Stage& stage) const {
+    auto& driver = ddp::DriverAccess::of(ddp);
+    const auto& group = ddp.group();
+    if constexpr (is_on_device) {
+      auto shards = std::make_unique<typename Reduction::OwnShards>(
+          ddp.parameters(), ddp.plan(), group.rank(), group.world_size(), ddp::state_arrays<R>, driver.read_value,
+          driver.stream.ref(), group.timeout());
+      return new Reduction(std::move(shards), rule_, ddp.plan(), stage, driver.stream.ref());
+    } else {
+      return new Reduction(ddp::ShardedParameters(ddp.parameters(), ddp.plan(), group.rank(), group.world_size(),
+                                                  ddp::state_arrays<R>, rule_functions(), driver.read_value),
+                           ddp.plan(), stage);
+    }
+  }
 
   ddp::ShardedParameters::Rule rule_functions() const {
     ddp::ShardedParameters::Rule functions;

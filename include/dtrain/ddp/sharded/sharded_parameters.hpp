@@ -15,27 +15,16 @@
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/ddp/sharded/optimizer_rule.hpp"
 #include "dtrain/ddp/sharded/shard_layout.hpp"
+#include "dtrain/ddp/sharded/shards.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
-
-namespace detail {
-
-/// Whether a parameter's value overlaps one of the ranges, which may overlap each other. Sorts ranges and values: half
-/// a million comparisons for 20,000 ranges and as many values.
-bool share_memory(std::span<const std::span<const std::byte>> memory, std::span<const Parameter> parameters);
-
-}  // namespace detail
-
-/// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in host memory; (invalid_argument) for two
-/// parameters whose values share memory
-void check_sharded_parameters(std::span<const Parameter> parameters);
 
 /// This rank's share of the weights and of the optimizer's state. update() replaces this rank's part of a bucket's
 /// reduced gradients by new weights, in the model's type. store() copies the gathered weights of all ranks to the
 /// model. Weights of f16 and bf16 models are kept in f32, as one more state array. Lifetime: the plan and the
 /// parameters' memory outlive the object. Threads: update(), measure() and add_squares() run on the communication
 /// stream; store() of an earlier bucket runs there or beside these calls; all other calls run between steps.
-class ShardedParameters {
+class ShardedParameters final : public Shards {
  public:
   /// `states[i]` is state array i at the same elements as the weights and the gradients.
   struct Rule {
@@ -52,35 +41,9 @@ class ShardedParameters {
   ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t arrays,
                     Rule rule, ReadValue read_value = {});
 
-  /// Finds values that have moved, and converts moved 16-bit values to f32 again. @throws as ReadValue and
-  /// check_sharded_parameters; an error changes nothing
-  void renew_values();
-
-  bool is_for(const BucketPlan& plan) const noexcept { return plan_ == &plan; }
-  std::size_t buckets() const noexcept { return layout_.buckets.size(); }
-  const BucketShard& shard(std::size_t bucket) const noexcept { return layout_.buckets[bucket]; }
-  std::size_t element_bytes(std::size_t bucket) const noexcept { return size_bytes(plan_->buckets[bucket].dtype); }
-
-  std::span<const Parameter> parameters() const noexcept { return {parameters_.data(), parameters_.size()}; }
-  /// Whether a weight is in `memory`; see share_memory.
-  bool has_weights_in(std::span<const std::span<const std::byte>> memory) const {
-    return detail::share_memory(memory, parameters());
+  TensorView state(std::size_t array, const ShardPiece& piece) noexcept override {
+    return tensor_view(std::span(arrays_[array].data() + piece.in_state, piece.count));
   }
-  const ShardLayout& layout() const noexcept { return layout_; }
-
-  std::uint64_t steps() const noexcept { return steps_; }
-  void set_steps(std::uint64_t steps) noexcept { steps_ = steps; }
-
-  /// Number of state arrays. The last array of a 16-bit model holds its weights in f32.
-  std::size_t arrays() const noexcept { return arrays_.size(); }
-
-  /// The state of a piece of the layout.
-  std::span<float> state(std::size_t array, const ShardPiece& piece) noexcept {
-    return {arrays_[array].data() + piece.in_state, piece.count};
-  }
-
-  /// Bytes of the state of this rank.
-  std::size_t state_bytes() const noexcept { return arrays_.size() * layout_.state_elements * sizeof(float); }
 
   /// Begins a step, with 1 as the factor of gradients and 0 as each sum.
   void begin_step() noexcept;
@@ -124,27 +87,17 @@ class ShardedParameters {
     store(bucket, 0, memory, plan_->buckets[bucket].bytes);
   }
 
-  /// Ends a step, and counts its update.
-  void end_step() noexcept { ++steps_; }
-
  private:
   enum class Pass { measure, update, update_and_store };
 
-  void load_weights(const std::vector<bool>& wanted);
+  void load_weights(const std::vector<bool>& wanted) override;
   void run_rule(std::size_t bucket, const ShardMemory& memory, Pass pass) noexcept;
   void keep_weights(std::size_t bucket, const ShardMemory& memory) const noexcept;
   void run_rule_on(const ShardPiece& piece, DType dtype, std::byte* memory, Pass pass, bool is_counted);
 
-  const BucketPlan* plan_;
-  std::vector<Parameter> parameters_;
-  ReadValue read_value_;
-  std::vector<std::uint64_t> moves_;  ///< of each value in parameters_; empty if values do not move
-  ShardLayout layout_;
-  bool counts_rest_;  ///< on rank 0 only, because all ranks have the rest of a bucket
-  std::size_t rule_arrays_;
+  bool counts_rest_;                        ///< on rank 0 only, because all ranks have the rest of a bucket
   std::vector<std::vector<float>> arrays_;  ///< the rule's arrays, then the f32 weights of a 16-bit model
   Rule rule_;
-  std::uint64_t steps_ = 0;
   double factor_ = 1;
   std::vector<double> square_sums_;
   double own_squares_ = 0;
@@ -172,67 +125,17 @@ class ShardedParameters {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-namespace detail {
-
-inline bool is_half(DType dtype) noexcept {
-  return dtype == DType::f16 || dtype == DType::bf16;
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED void check_sharded_parameters(std::span<const Parameter> parameters) {
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const TensorView& value = parameters[i].value;
-    if ((!detail::is_half(value.dtype) && value.dtype != DType::f32) || value.device.kind != DeviceKind::host) {
-      throw_error(Errc::unsupported, "ShardedOptimizer got {}, of {} on {}; it takes f32, f16 and bf16 in host memory",
-                  {describe_parameter(i, parameters[i].name), name(value.dtype), to_string(value.device)});
-    }
-  }
-  check_apart(
-      parameters, [](const Parameter& parameter) -> const TensorView& { return parameter.value; }, "values");
-}
-
 DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank,
                                                     int ranks, std::size_t arrays, Rule rule, ReadValue read_value)
-    : plan_(&plan),
-      parameters_(std::move(parameters)),
-      read_value_(std::move(read_value)),
-      layout_(shard_layout(plan, gradient_sizes(parameters_), rank, ranks)),
+    : Shards(std::move(parameters), plan, rank, ranks, arrays, std::move(read_value), {}),
       counts_rest_(rank == 0),
-      rule_arrays_(arrays),
+      arrays_(this->arrays(), std::vector<float>(layout_.state_elements)),
       rule_(std::move(rule)),
       square_sums_(rule_.measure ? 2 * parameters_.size() : 0),
       failures_(plan.buckets.size()) {
-  const bool has_halves = std::any_of(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) {
-    return detail::is_half(parameter.value.dtype);
-  });
-  arrays_.assign(arrays + (has_halves ? 1 : 0), std::vector<float>(layout_.state_elements));
-  for (std::size_t i = 0; read_value_ && i < parameters_.size(); ++i)
-    moves_.push_back(read_value_(i).moves);
   load_weights(std::vector<bool>(parameters_.size(), true));
 }
 
-DTRAIN_DEFINED void ShardedParameters::renew_values() {
-  if (!read_value_) return;
-  std::vector<bool> moved(parameters_.size());
-  std::vector<Parameter> parameters;
-  std::vector<std::uint64_t> moves = moves_;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const PresentValue present = read_value_(i);
-    if (present.moves == moves_[i]) continue;
-    if (parameters.empty()) parameters = parameters_;
-    parameters[i].value = present.view;
-    moves[i] = present.moves;
-    moved[i] = true;
-  }
-  if (parameters.empty()) return;
-  check_sharded_parameters(parameters);
-  parameters_ = std::move(parameters);
-  moves_ = std::move(moves);
-  load_weights(moved);
-}
-
-/// Converts 16-bit values to the f32 weights.
 DTRAIN_DEFINED void ShardedParameters::load_weights(const std::vector<bool>& wanted) {
   if (arrays_.size() == rule_arrays_) return;
   const kernels::DefaultFloatEnvironment environment;
@@ -246,28 +149,6 @@ DTRAIN_DEFINED void ShardedParameters::load_weights(const std::vector<bool>& wan
       }
     }
   }
-}
-
-DTRAIN_DEFINED bool detail::share_memory(std::span<const std::span<const std::byte>> memory,
-                                         std::span<const Parameter> parameters) {
-  using Range = std::pair<std::span<const std::byte>, bool>;  // memory, and whether it is a parameter's value
-  std::vector<Range> ranges;
-  for (const std::span<const std::byte> range : memory) {
-    if (!range.empty()) ranges.emplace_back(range, false);
-  }
-  for (const Parameter& parameter : parameters) {
-    if (parameter.value.bytes() != 0) ranges.push_back({{parameter.value.data, parameter.value.bytes()}, true});
-  }
-  const std::less<> before;
-  std::sort(ranges.begin(), ranges.end(),
-            [before](const Range& a, const Range& b) { return before(a.first.data(), b.first.data()); });
-  std::array<const std::byte*, 2> ends{};  // the last end of the ranges so far, by kind
-  for (const auto& [range, is_parameter] : ranges) {
-    if (before(range.data(), ends[is_parameter ? 0 : 1])) return true;
-    const std::byte*& end = ends[is_parameter ? 1 : 0];
-    end = std::max(end, range.data() + range.size(), before);
-  }
-  return false;
 }
 
 DTRAIN_DEFINED void ShardedParameters::begin_step() noexcept {
@@ -322,7 +203,7 @@ DTRAIN_DEFINED void ShardedParameters::run_rule_on(const ShardPiece& piece, DTyp
   alignas(64) std::array<float, block> gradients;
   std::array<float*, 9> states{};
   const std::size_t element = size_bytes(dtype);
-  StepInfo info{steps_ + 1, piece.parameter};
+  StepInfo info{steps() + 1, piece.parameter};
   double* const sums = square_sums_.data() + (measures() ? 2 * piece.parameter : 0);
   if (measures() && pass != Pass::measure) {
     info.norms = {std::sqrt(sums[0]), std::sqrt(sums[1])};

@@ -1,13 +1,12 @@
 #pragma once
 /// @file
-/// ShardedReduction of a ShardedOptimizer: reduce-scatters buckets, updates this rank's share, and gathers the new
-/// weights; ShardedGradients: the argument of a function between the reduction and the update.
+/// ShardedReduction of a ShardedOptimizer in host memory: reduce-scatters buckets, updates this rank's share, and
+/// gathers the new weights.
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -19,35 +18,11 @@
 #include "dtrain/ddp/precision/gradient_norm.hpp"
 #include "dtrain/ddp/sharded/divided_gradients.hpp"
 #include "dtrain/ddp/sharded/sharded_parameters.hpp"
+#include "dtrain/ddp/sharded/sharded_work.hpp"
 #include "dtrain/ddp/step_work.hpp"
 #include "dtrain/kernels/copy.hpp"
 
 namespace DTRAIN_NAMESPACE::ddp {
-
-/// The reduced gradients of a step, each rank's share, before the update: an argument of clip_gradients and
-/// LossScaler::step.
-/// @ingroup sharding
-class ShardedGradients {
- public:
-  explicit ShardedGradients(GradientNorm norm) noexcept : norm_(norm) {}
-
-  /// Norm of all ranks' gradients, equal on all ranks.
-  const GradientNorm& gradient_norm() const noexcept { return norm_; }
-
-  /// The update multiplies the gradients by `factor`, in f32.
-  void scale_gradients(double factor) noexcept {
-    factor_ *= factor;
-    norm_ = norm_.times(factor);
-  }
-  double factor() const noexcept { return factor_; }
-
- private:
-  GradientNorm norm_;
-  double factor_ = 1;
-};
-
-/// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
-using GradientInspection = std::function<bool(ShardedGradients&)>;
 
 /// Work of a step with a ShardedOptimizer.
 /// - Update: a bucket is updated as soon as it is reduced. A step with an inspection updates buckets when all are
@@ -59,43 +34,28 @@ using GradientInspection = std::function<bool(ShardedGradients&)>;
 /// - After a failure of the channel nothing is updated or stored, because gradients are not reduced. The bucket's
 /// memory is not written, because other ranks may still read it.
 template <class C, class Stage = zero::States>
-class ShardedReduction final : public StepWork<C> {
+class ShardedReduction final : public ShardedWork<C, Stage> {
  public:
-  using Stream = typename C::Stream;
+  using typename ShardedWork<C, Stage>::Stream;
   using Buckets = typename StepWork<C>::Buckets;
 
   ShardedReduction(ShardedParameters parameters, const BucketPlan& plan, Stage stage)
-      : parameters_(std::move(parameters)),
+      : ShardedWork<C, Stage>(parameters.buckets()),
+        parameters_(std::move(parameters)),
         stage_(stage),
         divided_(parameters_.layout(), plan),
-        ranges_(parameters_.buckets()),
         updated_(parameters_.buckets()),
         stored_(parameters_.buckets()),
         own_is_stored_(parameters_.buckets()) {}
 
-  const ShardedParameters& parameters() const noexcept { return parameters_; }
-  ShardedParameters& parameters() noexcept { return parameters_; }
+  const Shards& shards() const noexcept override { return parameters_; }
+  Shards& shards() noexcept { return parameters_; }
 
   /// Bytes of gradients beside the arena.
   std::size_t gradient_bytes() const noexcept { return divided_.bytes(); }
 
-  void inspect_with(GradientInspection inspect) { inspect_ = std::move(inspect); }
-
   /// Two reductions, the update, a copy to the bucket, the gathering, and one or two copies to the model.
   std::uint64_t items_per_bucket() const noexcept override { return 7; }
-
-  void require_usable(const BucketPlan& plan, const GradientTable&, const char* caller) const override {
-    if (!parameters_.is_for(plan)) {
-      refuse_work(caller,
-                  "a ShardedOptimizer, but that of another DistributedDataParallel; give the one that was constructed "
-                  "from this");
-    }
-    if (plan.reuses_memory != Stage::divides_gradients) {
-      refuse_work(caller,
-                  "a ShardedOptimizer that needs the memory of all gradients, but another one, with zero::Gradients, "
-                  "has left none for them; give that");
-    }
-  }
 
   void begin(Buckets& buckets) override {
     buckets_ = &buckets;
@@ -114,16 +74,7 @@ class ShardedReduction final : public StepWork<C> {
     ranges_[bucket] = range;
     if (stores_at_once()) values_are_free_ = true;
     divided_.before_launch(bucket, waiting());
-    const BucketShard& shard = parameters_.shard(bucket);
-    const ShardMemory own = own_part(bucket);
-    if (shard.block != 0) {
-      const BufferView whole = part(range, 0, shard.rest_begin);
-      channel.enqueue(backend::ReduceScatter{whole, like(range, own.block, shard.block), op}, stream);
-    }
-    if (shard.rest_count != 0) {
-      const BufferView rest = part(range, shard.rest_begin, shard.rest_count);
-      channel.enqueue(backend::AllReduce{rest, like(range, own.rest, shard.rest_count), op}, stream);
-    }
+    this->reduce(bucket, own_part(bucket), op, channel, stream);
     if (!stores_at_once()) divided_.launched(bucket, stream);
     if (inspect_) {
       stream.enqueue([this, bucket]() noexcept { parameters_.add_squares(bucket, own_part(bucket)); });
@@ -161,6 +112,8 @@ class ShardedReduction final : public StepWork<C> {
 
  private:
   using Event = typename Stream::Event;
+  using ShardedWork<C, Stage>::gather, ShardedWork<C, Stage>::part, ShardedWork<C, Stage>::place_of;
+  using ShardedWork<C, Stage>::inspect_, ShardedWork<C, Stage>::ranges_;
   static constexpr bool reads_blocks = backend::CanReadBlocks<C>;
 
   /// Stage 1 in place of DividedGradients: reduced gradients stay in the arena.
@@ -175,20 +128,6 @@ class ShardedReduction final : public StepWork<C> {
 
   auto waiting() const noexcept {
     return [buckets = buckets_](Event& event) { buckets->wait_for_event(event); };
-  }
-
-  static BufferView like(const BufferView& range, std::byte* memory, std::size_t count) noexcept {
-    return {memory, count, range.dtype, range.device};
-  }
-  static BufferView part(const BufferView& range, std::size_t begin, std::size_t count) noexcept {
-    return like(range, range.data + begin * size_bytes(range.dtype), count);
-  }
-
-  /// Memory of this rank's part of the bucket, in the bucket's range.
-  ShardMemory place_of(std::size_t bucket) const noexcept {
-    const BufferView& range = ranges_[bucket];
-    const BucketShard& shard = parameters_.shard(bucket);
-    return {part(range, shard.own_begin, 0).data, part(range, shard.rest_begin, 0).data};
   }
 
   /// Memory of this rank's reduced gradients of the bucket.
@@ -295,15 +234,6 @@ class ShardedReduction final : public StepWork<C> {
     });
   }
 
-  void gather(std::size_t bucket, C& channel, Stream stream) {
-    const BufferView& range = ranges_[bucket];
-    const BucketShard& shard = parameters_.shard(bucket);
-    if (shard.block != 0) {
-      const BufferView own = part(range, shard.own_begin, shard.block);
-      channel.enqueue(backend::AllGather{own, part(range, 0, shard.rest_begin)}, stream);
-    }
-  }
-
   /// Collective, blocking.
   GradientNorm norm(C& channel, Stream stream) {
     squares_ = parameters_.own_squares();
@@ -318,18 +248,12 @@ class ShardedReduction final : public StepWork<C> {
   ShardedParameters parameters_;
   Stage stage_;
   std::conditional_t<Stage::divides_gradients, DividedGradients<Stream>, WholeGradients> divided_;
-  std::vector<BufferView> ranges_;
   std::vector<Event> updated_;                ///< of each bucket, if all are updated together
   std::vector<Event> stored_;                 ///< of each bucket, if the stream stores its weights
   std::vector<unsigned char> own_is_stored_;  ///< of each bucket: whether the update stored this rank's weights
   std::atomic<bool> values_are_free_{false};  ///< whether the backward pass no longer uses the model's values
-  GradientInspection inspect_;
   Buckets* buckets_ = nullptr;
   double squares_ = 0;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::ShardedGradients;
-}  // namespace DTRAIN_NAMESPACE

@@ -17,6 +17,7 @@
 #include "dtrain/ddp/profile/step_meter.hpp"
 #include "dtrain/ddp/reduction/cuda/bucket_copies.hpp"
 #include "dtrain/ddp/reduction/cuda/copy_streams.hpp"
+#include "dtrain/ddp/reduction/cuda/packing_at_ready.hpp"
 #include "dtrain/ddp/reduction/cuda/producer_streams.hpp"
 #include "dtrain/stream/cuda/copy_batch.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
@@ -69,6 +70,7 @@ class CudaGradientCopier {
 
   void rebuild_buckets() {
     bucket_copies_.plan(*plan_, factor_ != 1, stream_);
+    packing_at_ready_.plan(*plan_);
     bucket_producers_ = std::vector<ProducerStreams>(plan_->buckets.size());
     copies_.reserve(gradients_->size());
     times_.plan(plan_->buckets.size());
@@ -76,13 +78,19 @@ class CudaGradientCopier {
 
   void begin_step() noexcept {
     producers_.clear();
+    packing_at_ready_.begin_step();
     times_.begin_step();
   }
 
   /// Adds the times of earlier steps to the meter. Blocking: no.
   void collect_times() noexcept { times_.collect(); }
 
-  void on_gradient_ready(std::size_t parameter, const std::byte* gradient, StreamHandle stream) noexcept {
+  /// Stores the stream; for a plan that reuses memory, enqueues the packing there. @throws Error (cuda)
+  void on_gradient_ready(std::size_t parameter, const std::byte* gradient, StreamHandle stream) {
+    if (plan_->reuses_memory) {
+      const stream::cuda::Event* const earlier = is_captured_ ? nullptr : &done_;
+      gradient = packing_at_ready_.pack(parameter, gradient, (*gradients_)[parameter], factor_, stream, earlier);
+    }
     announced_[parameter] = {gradient, stream, false};
   }
 
@@ -121,23 +129,26 @@ class CudaGradientCopier {
       const GradientSlot& slot = (*gradients_)[parameter];
       const AnnouncedGradient& announced = announced_[parameter];
       if (announced.is_zero_filled) continue;  // cleared below
-      if (factor_ != 1 || announced.gradient != slot.place) {
+      const bool is_packed = announced.gradient == slot.place;
+      if (!is_packed || (factor_ != 1 && !plan_->reuses_memory)) {
         bucket_copies_.add(bucket, slot.place, announced.gradient, slot.bytes);
       }
     }
     enqueue_packing(bucket);
     for (const std::size_t parameter : parameters) {
       if (announced_[parameter].is_zero_filled) {
-        clear((*gradients_)[parameter].place, (*gradients_)[parameter].bytes);
+        clear((*gradients_)[parameter].place, detail::padded((*gradients_)[parameter].bytes));
       }
     }
     times_.started(bucket, stream_);
     stamp(bucket, StepEvent::started);
   }
 
-  void after_collective(std::size_t bucket) {
+  void after_collective(std::size_t bucket, bool unpacks = true) {
     times_.reduced(bucket, stream_);
     stamp(bucket, StepEvent::reduced);
+    if (plan_->reuses_memory) packing_at_ready_.launched(bucket, stream_);
+    if (!unpacks) return;
     for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
       const GradientSlot& slot = (*gradients_)[parameter];
       if (!slot.is_bound()) bucket_copies_.add(bucket, slot.own, slot.place, slot.bytes);
@@ -165,6 +176,12 @@ class CudaGradientCopier {
     }
   }
 
+  /// Makes later work of the communication stream run after the work now on the streams that produced gradients.
+  void wait_for_producers() {
+    producers_.record();
+    producers_.make_wait(stream_);
+  }
+
   /// Makes later work of `waiting` run after the last step.
   void make_wait(StreamHandle waiting) const {
     stream::cuda::with_stream(waiting, [this](Stream stream) { stream.wait(done_); });
@@ -178,8 +195,7 @@ class CudaGradientCopier {
   template <class Wait>
   void scale_reduced(double factor, Wait&& wait) {
     if (is_captured_) producers_.clear();
-    producers_.record();
-    producers_.make_wait(stream_);
+    wait_for_producers();
     for (std::size_t parameter = 0; parameter < gradients_->size(); ++parameter) {
       const TensorView& gradient = gradients_->view(parameter);
       bucket_copies_.add(plan_->bucket_of[parameter], gradient.data, gradient.data, gradient.bytes());
@@ -257,7 +273,8 @@ class CudaGradientCopier {
   /// producers.
   void enqueue_packing(std::size_t bucket) {
     const bool packs = !bucket_copies_.empty(bucket);
-    const Stream packing = packs ? copy_streams_.packing() : stream_;
+    // Reused memory is free behind the communication stream's earlier work.
+    const Stream packing = packs && !plan_->reuses_memory ? copy_streams_.packing() : stream_;
     bucket_producers_[bucket].make_wait(packing);
     if (packs) bucket_copies_.enqueue(bucket, factor_, packing);
     copy_streams_.make_communication_wait();
@@ -285,6 +302,7 @@ class CudaGradientCopier {
   std::vector<ProducerStreams> bucket_producers_;
   ProducerStreams producers_;  ///< of the step so far
   BucketCopies bucket_copies_;
+  PackingAtReady packing_at_ready_;
   stream::cuda::CopyBatch copies_;  ///< between steps
   double factor_ = 1;               ///< 1: gradients are packed as they are
   stream::cuda::Event done_;

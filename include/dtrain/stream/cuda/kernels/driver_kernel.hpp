@@ -40,9 +40,10 @@ inline void log_unloaded_kernel(const std::string& why) {
   if (why != last) {
     last = why;
     log(LogLevel::warning,
-        format_text("the CUDA driver does not load dtrain's kernels ({}): averages are left to NCCL, unbound gradients "
-                    "are copied one by one, and measure_norm and hooks::Cast are refused on this device",
-                    {why}));
+        format_text(
+            "the CUDA driver does not load dtrain's kernels ({}): averages are left to NCCL, unbound gradients "
+            "are copied one by one, and measure_norm, hooks::Cast and ShardedOptimizer are refused on this device",
+            {why}));
   }
 }
 

@@ -1,0 +1,312 @@
+#pragma once
+/// @file
+/// DeviceShardedReduction of a ShardedOptimizer in device memory: the work of a step, all of it on streams.
+
+#include "dtrain/core/config.hpp"
+
+#if DTRAIN_WITH_CUDA
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "dtrain/backend/communicator.hpp"
+#include "dtrain/core/deadline.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/ddp/precision/gradient_norm.hpp"
+#include "dtrain/ddp/sharded/device_rule.hpp"
+#include "dtrain/ddp/sharded/device_shards.hpp"
+#include "dtrain/ddp/sharded/divided_gradients.hpp"
+#include "dtrain/ddp/sharded/sharded_work.hpp"
+#include "dtrain/stream/cuda/check.hpp"
+#include "dtrain/stream/cuda/device_buffer.hpp"
+#include "dtrain/stream/cuda/kernels/square_sum_kernel.hpp"
+#include "dtrain/stream/cuda/pinned_buffer.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Work of a step with a ShardedOptimizer whose model is in device memory. The host waits for nothing, except in a step
+/// with an inspection.
+/// - Update: a bucket is updated behind its reduction, on the same stream. A step with an inspection updates buckets in
+/// finish().
+/// - Gathering: stage 1 gathers a bucket in its own memory behind its update. Stage 2 keeps this rank's new weights
+/// apart, and gathers buckets in finish().
+/// - Storing: in finish(), behind all that the streams of the step's gradients hold then: the backward pass, which uses
+/// the present values. With ready_frees_value a step without an inspection gathers and stores behind each update.
+/// - The update's number: the host gives it to kernels. In a captured step, and in each step after one, a function of
+/// the host counts the updates in the order of the stream, and a copy brings the numbers to device memory: each replay
+/// is one more update.
+/// - After a failed step, state and values are undefined.
+/// Threads: as StepWork. Lifetime: outlives graphs of its steps.
+template <class C, class R, class Stage>
+class DeviceShardedReduction final : public ShardedWork<C, Stage> {
+ public:
+  using typename ShardedWork<C, Stage>::Stream;
+  using Buckets = typename StepWork<C>::Buckets;
+  using OwnShards = DeviceShards;
+
+  /// Blocking: allocates. @param shards of the same plan @throws Error (unsupported) if the driver does not load the
+  /// kernels; (cuda)
+  DeviceShardedReduction(std::unique_ptr<DeviceShards> shards, std::shared_ptr<const R> rule, const BucketPlan& plan,
+                         Stage stage, Stream stream)
+      : ShardedWork<C, Stage>(shards->buckets()),
+        memory_(new Memory{DividedParts(shards->layout(), plan), std::move(shards), {}, {}, {}}),
+        rule_(std::move(rule)),
+        stage_(stage) {
+    if constexpr (Stage::divides_gradients) {
+      memory_->parts = stream::cuda::DeviceBuffer(memory_->places.bytes(), stream.device().index);
+    }
+    std::size_t sums = 0;
+    for (std::size_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
+      const BucketShard& shard = device_shards().shard(bucket);
+      const std::size_t element = device_shards().element_bytes(bucket);
+      sums_.push_back({sums, stream::cuda::square_sum_blocks(shard.block * element),
+                       stream::cuda::square_sum_blocks(shard.rest_count * element)});
+      sums += sums_.back().own + sums_.back().rest;
+    }
+    memory_->live = stream::cuda::DeviceBuffer(sizeof(Live), stream.device().index);
+    memory_->pinned = stream::cuda::PinnedBuffer(sizeof(Live) + (sums + 1) * sizeof(double));
+    std::memset(memory_->pinned.data(), 0, memory_->pinned.bytes());
+    bool loads = true;
+    for (const PlannedBucket& bucket : plan.buckets) {
+      loads = loads && stream::cuda::SquareSumKernel::load(bucket.dtype, square_sums() + sums, stream);
+    }
+    if constexpr (detail::HasUpdateKernel<R>) {
+      loads = loads && stream::cuda::UpdateKernel::load(detail::device_update(*rule_, 1).update, stream);
+    }
+    if (!loads) DeviceShards::refuse_without_kernels(stream.device());
+  }
+
+  /// Blocking: until the last step has run, or for 5 s; then its memory is left to it.
+  ~DeviceShardedReduction() {
+    try {
+      constexpr std::chrono::seconds patience{5};
+      if (ended_.block_until_complete(Deadline::after(patience)) == stream::WaitResult::complete) return;
+    } catch (const std::exception&) {  // the device has failed
+    }
+    static_cast<void>(memory_.release());
+  }
+
+  const Shards& shards() const noexcept override { return *memory_->shards; }
+  Shards& shards() noexcept { return *memory_->shards; }
+
+  /// Bytes of gradients beside the arena.
+  std::size_t gradient_bytes() const noexcept { return memory_->parts.bytes() + memory_->shards->scratch_bytes(); }
+
+  std::uint64_t items_per_bucket() const noexcept override { return 0; }  // streams of a device run no work of the host
+  bool unpacks() const noexcept override { return false; }
+
+  void begin(Buckets& buckets) override {
+    buckets_ = &buckets;
+    inspect_ = nullptr;
+    factor_ = 1;
+    std::fill(ranges_.begin(), ranges_.end(), BufferView{});
+  }
+
+  /// Not called: the gradient copier packs gradients.
+  void pack(std::size_t, const std::byte*, const GradientSlot&) override {}
+
+  void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) override {
+    ranges_[bucket] = range;
+    if (bucket == 0) begin_update(stream);
+    this->reduce(bucket, own_part(bucket), op, channel, stream);
+    if (inspect_) {
+      sum_squares(bucket, stream);
+      return;
+    }
+    update(bucket, channel, stream);
+    if (stage_.ready_frees_value) gather_and_store(bucket, channel, stream);
+  }
+
+  void finish(C& channel, Stream stream) override {
+    const bool inspects = inspect_ != nullptr;
+    if (!inspects || inspected(channel, stream)) {
+      for (std::size_t bucket = 0; inspects && bucket < ranges_.size(); ++bucket) {
+        update(bucket, channel, stream);
+      }
+      if (inspects || !stage_.ready_frees_value) {
+        buckets_->wait_for_producers();
+        for (std::size_t bucket = ranges_.size(); bucket-- > 0;) {
+          gather_and_store(bucket, channel, stream);  // in the order of the forward pass
+        }
+      }
+      if (!is_live_) shards().end_step();
+    }
+    buckets_->unpack();
+    is_captured_ = stream.is_capturing();
+    if (!is_captured_) stream.record(ended_);
+  }
+
+  void wait_until_stored(std::size_t) override {}  // finish() has enqueued the copies
+
+  /// Blocking: until the last step has run, unless it was captured. @throws as StepWork::Buckets::wait_for_event
+  void wait_for_step() {
+    if (buckets_ != nullptr && !is_captured_) buckets_->wait_for_event(ended_);
+  }
+
+ private:
+  using Event = typename Stream::Event;
+  using ShardedWork<C, Stage>::place_of;
+  using ShardedWork<C, Stage>::inspect_, ShardedWork<C, Stage>::ranges_;
+
+  /// Numbers that the host writes to pinned memory, and their copy on the device.
+  struct Live {
+    LiveUpdate update;
+    double squares;
+  };
+  /// Memory that the work of a step uses.
+  struct Memory {
+    DividedParts places;
+    std::unique_ptr<DeviceShards> shards;
+    stream::cuda::DeviceBuffer parts;  ///< stage 2: this rank's gradients, then its new weights
+    stream::cuda::DeviceBuffer live;
+    stream::cuda::PinnedBuffer pinned;
+  };
+  /// A bucket's sums of squares.
+  struct Sums {
+    std::size_t first;
+    std::size_t own;  ///< number of sums of this rank's block
+    std::size_t rest;
+  };
+
+  DeviceShards& device_shards() const noexcept { return *memory_->shards; }
+  Live& pinned() const noexcept { return *reinterpret_cast<Live*>(memory_->pinned.data()); }
+  Live* live() const noexcept { return reinterpret_cast<Live*>(memory_->live.data()); }
+  double* square_sums() const noexcept { return reinterpret_cast<double*>(memory_->pinned.data() + sizeof(Live)); }
+
+  /// Memory of this rank's reduced gradients of the bucket.
+  ShardMemory own_part(std::size_t bucket) const noexcept {
+    if constexpr (Stage::divides_gradients) return memory_->places.of(bucket, memory_->parts.data());
+    return place_of(bucket);
+  }
+
+  /// Lets the stream count the update, once a step was captured.
+  void begin_update(Stream stream) {
+    const bool captures = stream.is_capturing();
+    if (captures && inspect_) {
+      throw_error(Errc::unsupported,
+                  "a step whose function inspects the gradients was captured in a CUDA graph, but the host calls that "
+                  "function in each step; capture a step without one");
+    }
+    is_live_ = is_live_ || captures;
+    if (!is_live_ || inspect_) return;
+    count_update(stream);
+  }
+
+  void count_update(Stream stream) {
+    const auto count = [](void* self) { static_cast<DeviceShardedReduction*>(self)->count_on_host(); };
+    stream::cuda::check(cudaLaunchHostFunc(stream.native(), count, this), "cudaLaunchHostFunc");
+    stream::cuda::check(cudaMemcpyAsync(live(), &pinned(), sizeof(LiveUpdate), cudaMemcpyHostToDevice, stream.native()),
+                        "cudaMemcpyAsync");
+  }
+
+  void count_on_host() noexcept {
+    shards().end_step();
+    pinned().update.step = shards().steps();
+    if constexpr (detail::HasUpdateKernel<R>) {
+      pinned().update.numbers = detail::device_update(*rule_, shards().steps()).numbers;
+    }
+  }
+
+  void update(std::size_t bucket, C& channel, Stream stream) {
+    const ShardMemory own = own_part(bucket);
+    device_shards().load(bucket, own, factor_);
+    const DeviceShards::Elements elements = device_shards().elements(bucket);
+    if (elements.weights.count != 0) {
+      const DeviceStepInfo info =
+          is_live_ ? DeviceStepInfo{0, &live()->update} : DeviceStepInfo{shards().steps() + 1, nullptr};
+      enqueue_rule(*rule_, elements.weights, elements.gradients, {elements.states.data(), state_arrays<R>}, info,
+                   stream);
+    }
+    device_shards().unload(bucket, own);
+    if constexpr (!Stage::divides_gradients) this->gather(bucket, channel, stream);
+  }
+
+  /// Stores the bucket; stage 2 gathers it first. Its buckets share memory: each is stored before the next is gathered.
+  void gather_and_store(std::size_t bucket, C& channel, Stream stream) {
+    if constexpr (Stage::divides_gradients) {
+      const BucketShard& shard = shards().shard(bucket);
+      const std::size_t element = shards().element_bytes(bucket);
+      const ShardMemory place = place_of(bucket);
+      const ShardMemory own = own_part(bucket);
+      copy(place.block, own.block, shard.block * element, stream);
+      copy(place.rest, own.rest, shard.rest_count * element, stream);
+      this->gather(bucket, channel, stream);
+    }
+    device_shards().store(bucket, ranges_[bucket].data);
+  }
+
+  static void copy(std::byte* to, const std::byte* from, std::size_t bytes, Stream stream) {
+    if (bytes == 0) return;
+    stream::cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream.native()), "cudaMemcpyAsync");
+  }
+
+  void sum_squares(std::size_t bucket, Stream stream) {
+    const BucketShard& shard = shards().shard(bucket);
+    const ShardMemory own = own_part(bucket);
+    const auto kernel = stream::cuda::SquareSumKernel::find(ranges_[bucket].dtype);
+    double* const sums = square_sums() + sums_[bucket].first;
+    if (shard.block != 0) kernel.enqueue(this->like(ranges_[bucket], own.block, shard.block), sums, stream);
+    if (shard.rest_count != 0) {
+      kernel.enqueue(this->like(ranges_[bucket], own.rest, shard.rest_count), sums + sums_[bucket].own, stream);
+    }
+  }
+
+  /// Collective, blocking: the norm, and whether the step updates.
+  bool inspected(C& channel, Stream stream) {
+    wait_for(stream);
+    double common = 0;
+    double& squares = pinned().squares = 0;
+    for (const Sums& sums : sums_) {
+      const double* next = square_sums() + sums.first;
+      for (std::size_t i = 0; i < sums.own; ++i)
+        squares += *next++;
+      for (std::size_t i = 0; i < sums.rest; ++i)
+        common += *next++;
+    }
+    const auto transfer = [&](void* to, const void* from) {
+      stream::cuda::check(cudaMemcpyAsync(to, from, sizeof(double), cudaMemcpyDefault, stream.native()),
+                          "cudaMemcpyAsync");
+    };
+    transfer(&live()->squares, &squares);
+    const BufferView sum{reinterpret_cast<std::byte*>(&live()->squares), 1, DType::f64, stream.device()};
+    channel.enqueue(backend::AllReduce{sum, sum, ReduceOp::sum}, stream);
+    transfer(&squares, &live()->squares);
+    wait_for(stream);
+    ShardedGradients gradients(GradientNorm::of_squares(squares + common));
+    if (!inspect_(gradients)) return false;
+    factor_ = gradients.factor();
+    if (is_live_) count_update(stream);
+    return true;
+  }
+
+  /// Blocking: until the work that is now enqueued has run.
+  void wait_for(Stream stream) {
+    Event reached;
+    stream.record(reached);
+    buckets_->wait_for_event(reached);
+  }
+
+  std::unique_ptr<Memory> memory_;
+  std::shared_ptr<const R> rule_;
+  Stage stage_;
+  std::vector<Sums> sums_;
+  double factor_ = 1;
+  bool is_live_ = false;  ///< whether a step was captured: the stream counts updates
+  bool is_captured_ = false;
+  Event ended_;  ///< recorded at the end of each step that is not captured
+  Buckets* buckets_ = nullptr;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_WITH_CUDA

@@ -1,0 +1,123 @@
+#pragma once
+/// @file
+/// ShardedWork: the common part of ShardedReduction and DeviceShardedReduction: places of a bucket's parts, and the
+/// collectives on them; ShardedGradients: the argument of a function between the reduction and the update.
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "dtrain/backend/communicator.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/gradient_table.hpp"
+#include "dtrain/ddp/precision/gradient_norm.hpp"
+#include "dtrain/ddp/sharded/shard_layout.hpp"
+#include "dtrain/ddp/sharded/shards.hpp"
+#include "dtrain/ddp/step_work.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The reduced gradients of a step, each rank's share, before the update: an argument of clip_gradients and
+/// LossScaler::step.
+/// @ingroup sharding
+class ShardedGradients {
+ public:
+  explicit ShardedGradients(GradientNorm norm) noexcept : norm_(norm) {}
+
+  /// Norm of all ranks' gradients, equal on all ranks.
+  const GradientNorm& gradient_norm() const noexcept { return norm_; }
+
+  /// The update multiplies the gradients by `factor`, in f32.
+  void scale_gradients(double factor) noexcept {
+    factor_ *= factor;
+    norm_ = norm_.times(factor);
+  }
+  double factor() const noexcept { return factor_; }
+
+ private:
+  GradientNorm norm_;
+  double factor_ = 1;
+};
+
+/// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
+using GradientInspection = std::function<bool(ShardedGradients&)>;
+
+/// Lifetime: as StepWork.
+template <class C, class Stage>
+class ShardedWork : public StepWork<C> {
+ public:
+  using Stream = typename C::Stream;
+
+  explicit ShardedWork(std::size_t buckets) : ranges_(buckets) {}
+
+  void require_usable(const BucketPlan& plan, const GradientTable&, const char* caller) const final {
+    if (!shards().is_for(plan)) {
+      refuse_work(caller,
+                  "a ShardedOptimizer, but that of another DistributedDataParallel; give the one that was constructed "
+                  "from this");
+    }
+    if (plan.reuses_memory != Stage::divides_gradients) {
+      refuse_work(caller,
+                  "a ShardedOptimizer that needs the memory of all gradients, but another one, with zero::Gradients, "
+                  "has left none for them; give that");
+    }
+  }
+
+  /// For the present step, after begin().
+  void inspect_with(GradientInspection inspect) { inspect_ = std::move(inspect); }
+
+ protected:
+  ~ShardedWork() = default;
+
+  virtual const Shards& shards() const noexcept = 0;
+
+  static BufferView like(const BufferView& range, std::byte* memory, std::size_t count) noexcept {
+    return {memory, count, range.dtype, range.device};
+  }
+  static BufferView part(const BufferView& range, std::size_t begin, std::size_t count) noexcept {
+    return like(range, range.data + begin * size_bytes(range.dtype), count);
+  }
+
+  /// Memory of this rank's part of the bucket, in the bucket's range.
+  ShardMemory place_of(std::size_t bucket) const noexcept {
+    const BufferView& range = ranges_[bucket];
+    const BucketShard& shard = shards().shard(bucket);
+    return {part(range, shard.own_begin, 0).data, part(range, shard.rest_begin, 0).data};
+  }
+
+  /// Enqueues the reduction of this rank's part of the bucket, to `own`.
+  void reduce(std::size_t bucket, const ShardMemory& own, ReduceOp op, C& channel, Stream stream) {
+    const BufferView& range = ranges_[bucket];
+    const BucketShard& shard = shards().shard(bucket);
+    if (shard.block != 0) {
+      const BufferView whole = part(range, 0, shard.rest_begin);
+      channel.enqueue(backend::ReduceScatter{whole, like(range, own.block, shard.block), op}, stream);
+    }
+    if (shard.rest_count != 0) {
+      const BufferView rest = part(range, shard.rest_begin, shard.rest_count);
+      channel.enqueue(backend::AllReduce{rest, like(range, own.rest, shard.rest_count), op}, stream);
+    }
+  }
+
+  /// Enqueues the gathering of the blocks in the bucket's range.
+  void gather(std::size_t bucket, C& channel, Stream stream) {
+    const BufferView& range = ranges_[bucket];
+    const BucketShard& shard = shards().shard(bucket);
+    if (shard.block != 0) {
+      const BufferView own = part(range, shard.own_begin, shard.block);
+      channel.enqueue(backend::AllGather{own, part(range, 0, shard.rest_begin)}, stream);
+    }
+  }
+
+  std::vector<BufferView> ranges_;  ///< of each bucket that is launched
+  GradientInspection inspect_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::ShardedGradients;
+}  // namespace DTRAIN_NAMESPACE

@@ -1,0 +1,183 @@
+#pragma once
+/// @file
+/// Shards: this rank's share of the weights and of the optimizer's state, whatever memory it is in: the layout, the
+/// parameters with their present values, and the number of updates. ShardedParameters and DeviceShards derive from it.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dtrain/core/config.hpp"
+#include "dtrain/core/types/buffer_view.hpp"
+#include "dtrain/core/types/dtype.hpp"
+#include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/ddp/bucket_plan.hpp"
+#include "dtrain/ddp/parameter.hpp"
+#include "dtrain/ddp/sharded/shard_layout.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+namespace detail {
+
+/// Whether a parameter's value overlaps one of the ranges, which may overlap each other. Sorts ranges and values: half
+/// a million comparisons for 20,000 ranges and as many values.
+bool share_memory(std::span<const std::span<const std::byte>> memory, std::span<const Parameter> parameters);
+
+inline bool is_half(DType dtype) noexcept {
+  return dtype == DType::f16 || dtype == DType::bf16;
+}
+
+}  // namespace detail
+
+/// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in the memory of `device`;
+/// (invalid_argument) for two parameters whose values share memory
+void check_sharded_parameters(std::span<const Parameter> parameters, Device device = {});
+
+/// Lifetime: the plan and the parameters' memory outlive the object. Threads: between steps, unless a member says
+/// otherwise.
+class Shards {
+ public:
+  /// @param rule_arrays number of state arrays of the rule @param read_value empty: values do not move
+  /// @pre check_sharded_parameters(parameters, device)
+  Shards(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t rule_arrays,
+         ReadValue read_value, Device device);
+
+  /// Finds values that have moved, and converts moved 16-bit values to f32 again. @throws as ReadValue and
+  /// check_sharded_parameters; an error changes nothing
+  void renew_values();
+
+  bool is_for(const BucketPlan& plan) const noexcept { return plan_ == &plan; }
+  std::size_t buckets() const noexcept { return layout_.buckets.size(); }
+  const BucketShard& shard(std::size_t bucket) const noexcept { return layout_.buckets[bucket]; }
+  std::size_t element_bytes(std::size_t bucket) const noexcept { return size_bytes(plan_->buckets[bucket].dtype); }
+
+  std::span<const Parameter> parameters() const noexcept { return {parameters_.data(), parameters_.size()}; }
+  /// Whether a weight is in `memory`; see share_memory.
+  bool has_weights_in(std::span<const std::span<const std::byte>> memory) const {
+    return detail::share_memory(memory, parameters());
+  }
+  const ShardLayout& layout() const noexcept { return layout_; }
+
+  std::uint64_t steps() const noexcept { return steps_; }
+  void set_steps(std::uint64_t steps) noexcept { steps_ = steps; }
+  /// Ends a step, and counts its update.
+  void end_step() noexcept { ++steps_; }
+
+  /// Number of state arrays. The last array of a 16-bit model holds its weights in f32.
+  std::size_t arrays() const noexcept { return rule_arrays_ + (has_halves_ ? 1 : 0); }
+
+  /// The state of a piece of the layout, in f32.
+  virtual TensorView state(std::size_t array, const ShardPiece& piece) noexcept = 0;
+
+  /// Bytes of the state of this rank.
+  std::size_t state_bytes() const noexcept { return arrays() * layout_.state_elements * sizeof(float); }
+
+ protected:
+  Shards(Shards&&) noexcept = default;
+  ~Shards() = default;
+
+  /// Converts 16-bit values of the wanted parameters to the f32 weights.
+  virtual void load_weights(const std::vector<bool>& wanted) = 0;
+
+  const BucketPlan* plan_;
+  std::vector<Parameter> parameters_;
+  ShardLayout layout_;
+  std::size_t rule_arrays_;
+  bool has_halves_;
+
+ private:
+  ReadValue read_value_;
+  std::vector<std::uint64_t> moves_;  ///< of each value in parameters_; empty if values do not move
+  Device device_;
+  std::uint64_t steps_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#if DTRAIN_DEFINITIONS
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
+#include "dtrain/ddp/collect_parameters.hpp"
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED void check_sharded_parameters(std::span<const Parameter> parameters, Device device) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const TensorView& value = parameters[i].value;
+    if ((!detail::is_half(value.dtype) && value.dtype != DType::f32) || value.device != device) {
+      const std::string where = device.kind == DeviceKind::host ? "in host memory" : "on " + to_string(device);
+      throw_error(Errc::unsupported, "ShardedOptimizer got {}, of {} on {}; it takes f32, f16 and bf16 {}",
+                  {describe_parameter(i, parameters[i].name), name(value.dtype), to_string(value.device), where});
+    }
+  }
+  check_apart(
+      parameters, [](const Parameter& parameter) -> const TensorView& { return parameter.value; }, "values");
+}
+
+DTRAIN_DEFINED Shards::Shards(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks,
+                              std::size_t rule_arrays, ReadValue read_value, Device device)
+    : plan_(&plan),
+      parameters_(std::move(parameters)),
+      layout_(shard_layout(plan, gradient_sizes(parameters_), rank, ranks)),
+      rule_arrays_(rule_arrays),
+      has_halves_(std::any_of(parameters_.begin(), parameters_.end(),
+                              [](const Parameter& each) { return detail::is_half(each.value.dtype); })),
+      read_value_(std::move(read_value)),
+      device_(device) {
+  for (std::size_t i = 0; read_value_ && i < parameters_.size(); ++i)
+    moves_.push_back(read_value_(i).moves);
+}
+
+DTRAIN_DEFINED void Shards::renew_values() {
+  if (!read_value_) return;
+  std::vector<bool> moved(parameters_.size());
+  std::vector<Parameter> parameters;
+  std::vector<std::uint64_t> moves = moves_;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const PresentValue present = read_value_(i);
+    if (present.moves == moves_[i]) continue;
+    if (parameters.empty()) parameters = parameters_;
+    parameters[i].value = present.view;
+    moves[i] = present.moves;
+    moved[i] = true;
+  }
+  if (parameters.empty()) return;
+  check_sharded_parameters(parameters, device_);
+  parameters_ = std::move(parameters);
+  moves_ = std::move(moves);
+  load_weights(moved);
+}
+
+DTRAIN_DEFINED bool detail::share_memory(std::span<const std::span<const std::byte>> memory,
+                                         std::span<const Parameter> parameters) {
+  using Range = std::pair<std::span<const std::byte>, bool>;  // memory, and whether it is a parameter's value
+  std::vector<Range> ranges;
+  for (const std::span<const std::byte> range : memory) {
+    if (!range.empty()) ranges.emplace_back(range, false);
+  }
+  for (const Parameter& parameter : parameters) {
+    if (parameter.value.bytes() != 0) ranges.push_back({{parameter.value.data, parameter.value.bytes()}, true});
+  }
+  const std::less<> before;
+  std::sort(ranges.begin(), ranges.end(),
+            [before](const Range& a, const Range& b) { return before(a.first.data(), b.first.data()); });
+  std::array<const std::byte*, 2> ends{};  // the last end of the ranges so far, by kind
+  for (const auto& [range, is_parameter] : ranges) {
+    if (before(range.data(), ends[is_parameter ? 0 : 1])) return true;
+    const std::byte*& end = ends[is_parameter ? 1 : 0];
+    end = std::max(end, range.data() + range.size(), before);
+  }
+  return false;
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_DEFINITIONS
