@@ -1,0 +1,160 @@
+#pragma once
+/// @file
+/// A random model in host memory and on the rank's device, and the weights that an optimizer of the host gives it.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "dtrain/backend/shared_memory.hpp"
+#include "dtrain/ddp/sharded/sharded_optimizer.hpp"
+#include "dtrain/distributed_data_parallel.hpp"
+#include "dtrain/launch/per_process.hpp"
+#include "support/cuda_memory.hpp"
+#include "support/thread_group.hpp"
+#include "unit/cuda/ddp/device_model.hpp"
+
+namespace sharded_model {
+
+using dtrain::DistributedDataParallel;
+using dtrain::Ready;
+using HostPolicy = dtrain::Policy<dtrain::launch::PerProcess, dtrain::backend::SharedMemory>;
+
+/// Shorter than a cache line, longer than a block of threads, empty, and some of random sizes.
+inline std::vector<std::size_t> sizes() {
+  std::vector<std::size_t> all{5, 2049, 0, 1, 700, 17, 31};
+  std::mt19937 random(11);
+  for (int i = 0; i < 4; ++i)
+    all.push_back(1 + random() % 900);
+  return all;
+}
+
+/// Initial values; and gradients, whose sums over three ranks are exact in 8 bits.
+template <class T>
+std::vector<T> values(std::size_t i, std::size_t count) {
+  std::mt19937 random(static_cast<unsigned>(1000 + i));
+  std::normal_distribution<float> normal;
+  std::vector<T> all(count);
+  for (T& value : all)
+    value = T(normal(random));
+  return all;
+}
+template <class T>
+std::vector<T> gradient(int step, int rank, std::size_t i, std::size_t count) {
+  std::mt19937 random(static_cast<unsigned>((step * 101 + rank) * 97 + static_cast<int>(i)));
+  std::vector<T> all(count);
+  for (T& value : all)
+    value = T(static_cast<float>(static_cast<int>(random() % 129) - 64) / 64);
+  return all;
+}
+
+template <class T>
+using Weights = std::vector<std::vector<T>>;
+
+template <class T>
+bool equal_bits(const Weights<T>& a, const Weights<T>& b) {
+  bool equal = a.size() == b.size();
+  for (std::size_t i = 0; equal && i < a.size(); ++i)
+    equal = a[i].size() == b[i].size() &&
+            (a[i].empty() || std::memcmp(a[i].data(), b[i].data(), a[i].size() * sizeof(T)) == 0);
+  return equal;
+}
+
+template <class T>
+class HostModel {
+ public:
+  HostModel() {
+    std::size_t i = 0;
+    for (const std::size_t size : sizes()) {
+      values.push_back(sharded_model::values<T>(i++, size));
+      gradients_.emplace_back(size);
+    }
+    for (i = 0; i < values.size(); ++i) {
+      const dtrain::Shape shape{static_cast<std::int64_t>(values[i].size())};
+      list_.push_back({"p" + std::to_string(i), dtrain::tensor_view(values[i].data(), shape),
+                       dtrain::tensor_view(gradients_[i].data(), shape)});
+    }
+  }
+  const std::vector<dtrain::Parameter>& parameters() const { return list_; }
+
+  auto backward(int step, int rank) {
+    return [this, step, rank](Ready ready) {
+      for (std::size_t i = list_.size(); i-- > 0;) {
+        gradients_[i] = sharded_model::gradient<T>(step, rank, i, gradients_[i].size());
+        const dtrain::Shape shape{static_cast<std::int64_t>(gradients_[i].size())};
+        ready(i, dtrain::tensor_view(gradients_[i].data(), shape), {});
+      }
+    };
+  }
+
+  Weights<T> values;
+
+ private:
+  Weights<T> gradients_;
+  std::vector<dtrain::Parameter> list_;
+};
+
+/// The same model on the rank's device; two streams compute gradients in turn.
+template <class T>
+class Model : public DeviceModel {
+ public:
+  Model() : DeviceModel(2) {
+    std::size_t i = 0;
+    for (const std::size_t size : sizes()) {
+      add<T>(("p" + std::to_string(i)).c_str(), size, T(0.0F));
+      support::write(list_[i].value.data, sharded_model::values<T>(i, size));
+      ++i;
+    }
+  }
+
+  auto backward(int step, int rank, std::size_t left_out = ~std::size_t{0}) {
+    return [this, step, rank, left_out](Ready ready) {
+      block();  // the copies of the step before have run
+      set_gradients(step, rank);
+      for (std::size_t i = list_.size(); i-- > 0;) {
+        if (i != left_out) compute(i, ready);
+      }
+    };
+  }
+
+  /// What the pass computes next.
+  void set_gradients(int step, int rank) {
+    for (std::size_t i = 0; i < list_.size(); ++i)
+      prepare(i, sharded_model::gradient<T>(step, rank, i, size(i)));
+  }
+
+  /// Blocking: for what comes next on the streams.
+  Weights<T> weights() const {
+    block();
+    Weights<T> all;
+    for (std::size_t i = 0; i < list_.size(); ++i)
+      all.push_back(support::on_host<T>(list_[i].value.data, size(i)));
+    return all;
+  }
+};
+
+/// Rank 0's weights after each step with a ShardedOptimizer of the host. @param inspect gets rank and step; null: none
+template <class T, class Rule>
+std::vector<Weights<T>> weights_on_host(int ranks, Rule rule, dtrain::ReduceOp op, int steps,
+                                        std::function<bool(int, int, dtrain::ShardedGradients&)> inspect = {}) {
+  std::vector<Weights<T>> all;
+  support::run_well<HostPolicy>(ranks, [&](const dtrain::ProcessGroup<HostPolicy>& group) {
+    HostModel<T> model;
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000, .reduce_op = op}};
+    dtrain::ShardedOptimizer optimizer{ddp, rule};
+    for (int step = 0; step < steps; ++step) {
+      dtrain::ddp::GradientInspection function;
+      if (inspect) function = [&](dtrain::ShardedGradients& each) { return inspect(group.rank(), step, each); };
+      ddp.backward(model.backward(step, group.rank()), optimizer, function);
+      if (group.rank() == 0) all.push_back(model.values);
+    }
+  });
+  return all;
+}
+
+}  // namespace sharded_model
