@@ -214,7 +214,7 @@ void measure_host(const bench::Options& options, bench::ResultRows& rows) {
 
 int main(int argc, char** argv) {
 #if DTRAIN_BENCH_CUDA
-  if (bench::is_launched_with("cuda", argc, argv)) {
+  if (bench::is_launched_with("cuda", argc, argv) || bench::is_launched_with("adamw", argc, argv)) {
     return bench::run_cuda_step_rank(argc, argv);
   }
 #endif

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,6 +24,40 @@ using NcclPolicy = dtrain::Policy<dtrain::launch::PerNode, dtrain::backend::Nccl
 
 /// Steps of a timed interval: the host may run ahead of the device, as it does in a training.
 inline constexpr int steps_together = 10;
+
+inline void tell_phase_on_rank_0(const dtrain::ProcessGroup<NcclPolicy>& group, const std::string& phase) {
+  if (group.rank() == 0) {
+    tell_phase(phase);
+  }
+}
+
+/// Collective. @param kind of the interval of many steps  @param host of what the host spends on a single one, while
+/// the device has nothing else to do: with many the host would wait where the device's queue is full
+/// @param sample 0: nothing is told
+template <class Run, class Wait>
+void time_steps(const dtrain::ProcessGroup<NcclPolicy>& group, const char* kind, const char* host, int sample, Run run,
+                Wait wait) {
+  group.barrier();
+  const std::int64_t begin = now_nanoseconds();
+  for (int i = 0; i < steps_together; ++i) {
+    run();
+  }
+  wait();
+  const std::int64_t end = now_nanoseconds();
+  group.barrier();
+  const std::int64_t single = now_nanoseconds();
+  run();
+  const std::int64_t enqueued = now_nanoseconds();
+  wait();
+  if (sample > 0) {
+    tell_interval(kind, sample, {begin, end});
+    tell_fact(host, static_cast<double>(enqueued - single) * 1e-9);
+  }
+}
+
+inline void synchronize(const dtrain::stream::cuda::Stream& stream) {
+  dtrain::stream::cuda::check(cudaStreamSynchronize(stream.ref().native()), "cudaStreamSynchronize");
+}
 
 /// Its lines go to the benchmark.
 class CudaStepRank {
@@ -47,11 +82,11 @@ class CudaStepRank {
       for (const bool step_first : {sample % 2 == 0, sample % 2 != 0}) {
         doing(name + (step_first ? ": steps" : ": NCCL alone"));
         if (step_first) {
-          time(
-              "step", "host_step", sample, [this] { step(); }, [this] { synchronize(); });
+          time_steps(
+              group_, "step", "host_step", sample, [this] { step(); }, [this] { synchronize(); });
         } else {
-          time(
-              "bare", "host_bare", sample, [this] { bare_->reduce(); }, [this] { bare_->synchronize(); });
+          time_steps(
+              group_, "bare", "host_bare", sample, [this] { bare_->reduce(); }, [this] { bare_->synchronize(); });
         }
       }
       doing(name + " is checked");
@@ -66,33 +101,7 @@ class CudaStepRank {
   }
 
  private:
-  void doing(const std::string& phase) const {
-    if (group_.rank() == 0) {
-      tell_phase(phase);
-    }
-  }
-
-  /// @param kind of the interval of many steps  @param host of what the host spends on a single one, while the device
-  /// has nothing else to do: with many the host would wait where the device's queue is full
-  template <class Run, class Wait>
-  void time(const char* kind, const char* host, int sample, Run run, Wait wait) {
-    group_.barrier();
-    const std::int64_t begin = now_nanoseconds();
-    for (int i = 0; i < steps_together; ++i) {
-      run();
-    }
-    wait();
-    const std::int64_t end = now_nanoseconds();
-    group_.barrier();
-    const std::int64_t single = now_nanoseconds();
-    run();
-    const std::int64_t enqueued = now_nanoseconds();
-    wait();
-    if (sample > 0) {
-      tell_interval(kind, sample, {begin, end});
-      tell_fact(host, static_cast<double>(enqueued - single) * 1e-9);
-    }
-  }
+  void doing(const std::string& phase) const { tell_phase_on_rank_0(group_, phase); }
 
   void step() {
     dtrain::Step step = ddp_.begin();
@@ -100,9 +109,7 @@ class CudaStepRank {
     step.finish();
   }
 
-  void synchronize() {
-    dtrain::stream::cuda::check(cudaStreamSynchronize(compute_.ref().native()), "cudaStreamSynchronize");
-  }
+  void synchronize() { bench::synchronize(compute_); }
 
   /// Stays what it is when it is averaged once more.
   static float value(int sample, std::size_t gradient, float rank) noexcept {

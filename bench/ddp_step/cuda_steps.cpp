@@ -17,6 +17,7 @@
 #include "bench/command.hpp"
 #include "bench/cuda/machine.hpp"
 #include "bench/ddp_step/cuda_rank.hpp"
+#include "bench/ddp_step/cuda_shard_rank.hpp"
 #include "bench/ddp_step/models.hpp"
 #include "bench/goal.hpp"
 #include "bench/launched.hpp"
@@ -70,6 +71,7 @@ class CudaSteps {
       std::printf(
           "         1 rank: no communication; the collectives alone are kernels of NCCL's that copy in place\n");
     }
+    run_adamw();
     try {
       run_peer(python);
     } catch (const dtrain::Error& error) {
@@ -90,6 +92,20 @@ class CudaSteps {
     if (!communicates()) row.with("note", "no communication");
     if (ranks_ > machine_.devices) row.with("note", "ranks share a GPU: host times count, device times do not");
     return machine_.describe(row);
+  }
+
+  void run_adamw() {
+    tell_phase(std::to_string(ranks_) + " ranks of dtrain with AdamW and " + model_.name);
+    Told told = told_by({own_path(), "--nproc-per-node=" + std::to_string(ranks_), launched_word, "adamw", model_.name,
+                         std::to_string(samples_)});
+    const StepSeconds whole = seconds_of(told, "whole", "host_whole");
+    sharded_ = seconds_of(told, "sharded", "host_sharded");
+    rows_.add(row("dtrain", "step, AdamW on every rank", whole.step));
+    rows_.add(row("dtrain", "step, ShardedOptimizer", sharded_.step).with("ratio", sharded_.step / whole.step));
+    rows_.add(row("dtrain", "host time, AdamW on every rank", whole.host));
+    rows_.add(row("dtrain", "host time, ShardedOptimizer", sharded_.host).with("ratio", sharded_.host / whole.host));
+    print_goal("a step with ShardedOptimizer at most 1.05 times one with AdamW on every rank",
+               sharded_.step <= 1.05 * whole.step, text_of(sharded_.step / whole.step, " times"));
   }
 
   Told told_by(std::vector<std::string> command, std::string* output_text = nullptr) const {
@@ -131,6 +147,12 @@ class CudaSteps {
     };
     add("step, DDP's share", ddp.step, plain.step, dtrain_.step);
     add("host time, DDP's share", ddp.host, plain.host, dtrain_.host);
+    const StepSeconds zero = seconds_of(told, "zero", "host_zero");
+    add("step, DDP and ZeroRedundancyOptimizer", zero.step, plain.step, sharded_.step);
+    add("host time, DDP and ZeroRedundancyOptimizer", zero.host, plain.host, sharded_.host);
+    const double zero_share = sharded_.host / (zero.host - plain.host);
+    print_goal("host time with ShardedOptimizer at most 1/5 of ZeroRedundancyOptimizer's",
+               zero_share > 0 && zero_share <= 0.2, text_of(zero_share, " of it"));
     const double share = dtrain_.host / (ddp.host - plain.host);
     print_goal(
         communicates() ? "host time at most 1/5 of PyTorch's" : "host time without communication below PyTorch's",
@@ -150,6 +172,7 @@ class CudaSteps {
   int samples_;
   ResultRows& rows_;
   StepSeconds dtrain_;
+  StepSeconds sharded_;  ///< with ShardedOptimizer
 };
 
 /// "2.28.9", of the library and not of its header.
@@ -201,7 +224,13 @@ int run_cuda_step_rank(int argc, char** argv) {
     if (arguments.size() < 5) {
       return 2;
     }
-    CudaStepRank(std::move(group), model_named(arguments[3]).sizes).measure(positive("samples", arguments[4]));
+    const std::vector<std::int64_t> sizes = model_named(arguments[3]).sizes;
+    const int samples = positive("samples", arguments[4]);
+    if (arguments[2] == std::string("adamw")) {
+      CudaShardRank(std::move(group), sizes).measure(samples);
+    } else {
+      CudaStepRank(std::move(group), sizes).measure(samples);
+    }
     return 0;
   });
 }

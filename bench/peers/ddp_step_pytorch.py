@@ -4,6 +4,7 @@
 
 For each sample a model with DDP and one without take turns: STEPS steps in a row ("interval ddp", "interval plain"), and
 what one step takes of the calling thread while the device has nothing else to do ("fact host_ddp", "fact host_plain").
+The third kind, "zero", is a step of DDP and of a ZeroRedundancyOptimizer with fused AdamW.
 A step is the forward pass, which costs next to nothing, and loss.backward(), whose one node hands autograd all gradients
 at once. The difference is what DDP takes: its hooks, buckets and collectives. That is to PyTorch's advantage: what its
 collectives hide behind the addition of the gradients is not counted. Gradients are views of the buckets, so that
@@ -24,6 +25,7 @@ BEGAN = time.monotonic()
 
 import torch
 import torch.distributed as dist
+from torch.distributed.optim import ZeroRedundancyOptimizer
 
 
 class Backward(torch.autograd.Function):
@@ -72,7 +74,18 @@ def measure(device, rank, ranks, samples, steps, sizes):
     ddp = torch.nn.parallel.DistributedDataParallel(
         Model(sizes, gradients).to(device), device_ids=[device] if on_gpu else None, gradient_as_bucket_view=True
     )
+    zero = torch.nn.parallel.DistributedDataParallel(
+        Model(sizes, gradients).to(device), device_ids=[device] if on_gpu else None, gradient_as_bucket_view=True
+    )
+    optimizer = ZeroRedundancyOptimizer(
+        zero.parameters(), optimizer_class=torch.optim.AdamW, parameters_as_bucket_view=True, lr=1e-3, fused=on_gpu
+    )
     x = torch.ones((), device=device, requires_grad=True)
+
+    def run(kind, model):
+        step(model, x)
+        if kind == "zero":
+            optimizer.step()
 
     def check(model, wanted):
         for weight in model.parameters():
@@ -81,31 +94,33 @@ def measure(device, rank, ranks, samples, steps, sizes):
             weight.grad.zero_()
 
     tell_phase(rank, "the first steps")
-    for model in [ddp, plain]:  # PyTorch makes its buckets anew after the first step
+    kinds = [("ddp", ddp), ("plain", plain), ("zero", zero)]
+    for kind, model in kinds:  # PyTorch makes its buckets anew after the first step
         for _ in range(2):
-            step(model, x)
+            run(kind, model)
             for weight in model.parameters():
                 weight.grad.zero_()
     for sample in range(samples + 1):
         tell_phase(rank, f"sample {sample}")
-        for kind, model in [("ddp", ddp), ("plain", plain)] if sample % 2 else [("plain", plain), ("ddp", ddp)]:
+        for turn in range(len(kinds)):
+            kind, model = kinds[(sample + turn) % len(kinds)]
             synchronize()
             dist.barrier()
             begin = time.monotonic_ns()
             for _ in range(steps):
-                step(model, x)
+                run(kind, model)
             synchronize()
             end = time.monotonic_ns()
             dist.barrier()
             synchronize()
             single = time.monotonic_ns()
-            step(model, x)
+            run(kind, model)
             enqueued = time.monotonic_ns()
             synchronize()
             if sample > 0:  # the first one is a warm-up
                 say(f"interval {kind} {sample} {begin} {end}")
                 say(f"fact host_{kind} {(enqueued - single) * 1e-9}")
-            check(model, (steps + 1) * ((ranks + 1) / 2 if kind == "ddp" else rank + 1))
+            check(model, (steps + 1) * ((ranks + 1) / 2 if kind != "plain" else rank + 1))
     say("fact buckets 0")  # it does not say how many
     if rank == 0:
         nccl = ".".join(map(str, torch.cuda.nccl.version())) if on_gpu else "none"
