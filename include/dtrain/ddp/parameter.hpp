@@ -19,6 +19,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 struct PresentValue {
   TensorView view;
   std::uint64_t moves = 0;  ///< changes with each move, even if the other memory has the same address
+  StreamHandle stream{};    ///< whose present work writes a value in device memory; of the host: none does
 };
 
 /// Gives the present value of parameter i. May outlive the model. Threads: the threads of the model's steps. @throws

@@ -1,8 +1,10 @@
 #pragma once
 /// @file
-/// GroupAccess: the GroupState of a process group, for the library's own templates. enqueue_within(): an operation of a
-/// group in the order of a CUDA stream of the program, without a wait of the host. Wrappers, checkpoints and
-/// elastic.hpp call them.
+/// GroupAccess: the GroupState of a process group, for the library's own templates. enqueue_within(), follow_stream():
+/// operations of a group in the order of a CUDA stream of the program, without a wait of the host. Wrappers,
+/// checkpoints, hooks and elastic.hpp call them.
+
+#include <type_traits>
 
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
@@ -21,6 +23,18 @@ struct GroupAccess {
 
 #if DTRAIN_WITH_CUDA
 
+/// Lets later work of the group's own stream run after the present work of `outer`, a CUDA stream of the program; does
+/// nothing for a handle of the host. Blocking: no. @throws Error (cuda)
+template <class State>
+void follow_stream(const State& state, StreamHandle outer) {
+  if constexpr (std::is_same_v<decltype(state.stream()), stream::cuda::StreamRef>) {
+    if (outer.device.kind != DeviceKind::cuda) return;
+    auto& order = state.order();  // a wait is for the latest record at the time of its call
+    stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) { given.record(order); });
+    state.stream().wait(order);
+  }
+}
+
 /// Enqueues a collective (backend::AllReduce and others) on the group's own channel and stream, which reduce device
 /// memory. It runs after the present work of `outer`, a CUDA stream of the program, and before its later work.
 /// Blocking: no. Threads: as the group's collectives. Lifetime: buffers outlive the collective; memory that later work
@@ -30,11 +44,10 @@ struct GroupAccess {
 template <class State, class Operation>
 void enqueue_within(const State& state, StreamHandle outer, const Operation& operation) {
   state.throw_if_failed();
-  auto& order = state.order();  // a wait is for the latest record at the time of its call
+  auto& order = state.order();
   const stream::cuda::StreamRef own = state.stream();
+  follow_stream(state, outer);
   stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) {
-    given.record(order);
-    own.wait(order);
     const auto let_given_follow = [&] {
       own.record(order);
       given.wait(order);
@@ -55,6 +68,11 @@ void wait_for_stream(const State& state, StreamHandle outer) {
   stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) { given.record(state.order()); });
   state.wait(state.order());
 }
+
+#else
+
+template <class State>
+void follow_stream(const State&, StreamHandle) noexcept {}
 
 #endif  // DTRAIN_WITH_CUDA
 

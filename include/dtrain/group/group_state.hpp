@@ -270,11 +270,22 @@ class GroupState final : public GroupStateBase {
     return stream;
   }
 
-  /// Rejects later collectives, and notifies peers that wait in one. No collective may be running.
-  void close() noexcept override { resources_->close(); }
+  /// Rejects later collectives, and notifies peers that wait in one. Waits for collectives in the order of a stream of
+  /// the program (enqueue_within); no other may be running.
+  void close() noexcept override {
+    finish_ordered();
+    resources_->close();
+  }
 
  private:
   struct ChannelResources;
+
+  /// Blocking: until what enqueue_within() has enqueued has ended, for which the program need not wait: peers need this
+  /// rank's part. Not after a failure.
+  void finish_ordered() const noexcept try {
+    if (resources_->communicator && !failure()->failed()) wait(resources_->order);
+  } catch (...) {  // the channel has failed, and its peers end with the first cause
+  }
 
   void require_open() const {
     if (!resources_->communicator) {
@@ -353,6 +364,8 @@ GroupState<Backend>::~GroupState() {
   rank_context_->remove(*this);
   if (unwinds()) {
     rank_context_->keep_alive_until_leave(std::move(resources_));
+  } else {
+    finish_ordered();
   }
 }
 

@@ -73,7 +73,11 @@ class ModuleModel {
   /// See ddp::MovesValues.
   const void* identity(std::size_t i) const { return entries_.at(i).value.unsafeGetTensorImpl(); }
   ddp::ReadValue value_reader() const {
-    return [wrapped = wrapped_](std::size_t i) { return wrapped->present(i); };
+    return [wrapped = wrapped_](std::size_t i) {
+      ddp::PresentValue value = wrapped->present(i);
+      value.stream = detail::current_stream<Kind>(value.view.device);
+      return value;
+    };
   }
 
   /// Device of the parameters; the host's if there are none.

@@ -22,6 +22,7 @@
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/hooks/hook_state.hpp"
 #include "dtrain/ddp/parameter.hpp"
+#include "dtrain/group/group_internals.hpp"
 #include "dtrain/kernels/copy.hpp"
 
 namespace DTRAIN_NAMESPACE::hooks {
@@ -88,10 +89,11 @@ class LocalSgd {
     return is_turn;
   }
 
-  /// Averages the weights and the buffers. Collective, blocking. @throws the job's first cause
+  /// Averages the weights and the buffers. Collective, blocking. Weights in device memory are written before the call,
+  /// or by the stream that the model names (PresentValue::stream). @throws the job's first cause
   template <class Group>
   void average_now(const Group& group) const {
-    find_values();
+    group::follow_stream(group::GroupAccess::of(group), find_values());
     for (const Joined& joined : joined_) {
       const TensorView& first = values_[joined.first];
       if (joined.count == 1) {
@@ -135,10 +137,16 @@ class LocalSgd {
   /// Whether the next step keeps this rank's gradients.
   bool is_local() const noexcept { return steps() >= options_.start_after; }
 
-  /// Reads the present addresses of the weights, if values move.
-  void find_values() const {
-    for (std::size_t i = 0; read_value_ && i < weights_; ++i)
-      values_[i] = read_value_(i).view;
+  /// Reads the present addresses of the weights, if values move. @returns the stream that writes them; of the host:
+  /// none
+  StreamHandle find_values() const {
+    StreamHandle writer;
+    for (std::size_t i = 0; read_value_ && i < weights_; ++i) {
+      const ddp::PresentValue present = read_value_(i);
+      values_[i] = present.view;
+      writer = present.stream;
+    }
+    return writer;
   }
 
   void add(const TensorView& value);
