@@ -1,8 +1,9 @@
 // Holds dtrain::libtorch to what it says of modules on a GPU, on as many ranks as are started:
 //   cuda_probe --nproc-per-node=N WHAT nccl|staged
-// WHAT: parity, buffers, sync_batch_norm, unused, streams, waits, all (these six), or time, which prints microseconds.
-// Rank 0 prints "WHAT: M checks, N wrong"; the exit code is 1 if a check is wrong. Ranks may share the only GPU.
-// bench/cuda/libtorch compiles it, against a LibTorch for CUDA; no test of this repository runs it.
+// WHAT: parity, buffers, sync_batch_norm, unused, local_sgd, streams, waits, all (these seven), leaving, which ends
+// while a collective is under way, or time, which prints microseconds. Rank 0 prints "WHAT: M checks, N wrong"; the
+// exit code is 1 if a check is wrong. Ranks may share the only GPU. bench/cuda/libtorch compiles it, against a LibTorch
+// for CUDA; no test of this repository runs it.
 
 #include <ATen/Context.h>
 #include <ATen/cuda/Sleep.h>
@@ -231,19 +232,38 @@ struct NormCase {
   }
 };
 
-/// Rank r has r + 2 samples; in the third step the last of several ranks has none.
+/// Sum over the ranks, in f64. Collective, blocking.
+template <class Policy>
+torch::Tensor sum_of_all(const dtrain::ProcessGroup<Policy>& group, const torch::Tensor& tensor) {
+  const torch::Tensor sum = tensor.detach().to(torch::kFloat64).clone();
+  torch::cuda::synchronize();
+  group.all_reduce(dtrain::libtorch::view_of(sum).flat(), dtrain::ReduceOp::sum);
+  return sum;
+}
+
+/// Rank r has r + 2 samples; in the third step the last of several ranks has none. What is right is a BatchNorm's of
+/// all samples in f64, of the same values: a BatchNorm in the module's own type rounds as well, and is printed beside
+/// it.
 template <class Policy>
 void check_norm(const dtrain::ProcessGroup<Policy>& group, Checks& checks, const NormCase& given) {
   const auto options = nn::BatchNormOptions(3).affine(given.is_affine).track_running_stats(given.tracks);
-  nn::BatchNorm2d serial(options);
+  nn::BatchNorm2d serial(options), exact(options);
   serial->to(device(), given.module);
+  exact->to(device(), torch::kFloat64);
   dtrain::libtorch::SyncBatchNormImpl<Policy> mine(options, group);
   mine.to(device(), given.module);
   fill(*serial, 5);
   fill(mine, 5);
+  {
+    const torch::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < mine.parameters().size(); ++i)
+      exact->parameters()[i].copy_(mine.parameters()[i]);
+  }
   const auto close = [&](const torch::Tensor& a, const torch::Tensor& b, const std::string& what) {
     checks.require_close(a.to(torch::kFloat64), b.to(torch::kFloat64), given.tolerance, given.name() + ": " + what);
   };
+  const auto largest = [](const torch::Tensor& tensor) { return tensor.abs().max().item<double>(); };
+  double all_error = 0, serial_error = 0, weight_error = 0, bias_error = 0;  // of the parameters' gradients
   for (int step = 0; step < 3; ++step) {
     torch::manual_seed(7 + static_cast<std::uint64_t>(step));
     std::vector<torch::Tensor> batches, factors;
@@ -255,10 +275,15 @@ void check_norm(const dtrain::ProcessGroup<Policy>& group, Checks& checks, const
       factors.push_back(torch::randn({count, 3, 4, 5}).to(device(), given.input));
       if (rank < group.rank()) before += count;
     }
-    torch::Tensor all = torch::cat(batches).requires_grad_();
-    serial->zero_grad();
-    const torch::Tensor expected = serial->forward(all);
-    (expected * torch::cat(factors)).sum().backward();
+    const auto whole_pass = [&](nn::BatchNorm2d& norm, torch::Dtype dtype) {
+      torch::Tensor all = torch::cat(batches).to(dtype).requires_grad_();
+      norm->zero_grad();
+      const torch::Tensor output = norm->forward(all);
+      (output * torch::cat(factors)).sum().backward();
+      return std::pair(output, all.grad());
+    };
+    const auto [serial_output, serial_gradient] = whole_pass(serial, given.input);
+    const auto [expected, gradient] = whole_pass(exact, torch::kFloat64);
 
     const auto me = static_cast<std::size_t>(group.rank());
     torch::Tensor own =
@@ -267,25 +292,48 @@ void check_norm(const dtrain::ProcessGroup<Policy>& group, Checks& checks, const
     mine.zero_grad();
     const torch::Tensor output = mine.forward(own);
     (output * factors[me]).sum().backward();
-    checks.require(output.scalar_type() == expected.scalar_type(), given.name() + ": the output has BatchNorm's type");
+    checks.require(output.scalar_type() == serial_output.scalar_type(),
+                   given.name() + ": the output has BatchNorm's type");
     close(output, expected.narrow(0, before, own.size(0)), "the output");
-    close(own.grad(), all.grad().narrow(0, before, own.size(0)), "the input's gradient");
+    close(own.grad(), gradient.narrow(0, before, own.size(0)), "the input's gradient");
     if (given.is_affine) {
-      const torch::Tensor parameters = torch::cat({mine.weight.grad(), mine.bias.grad()});
-      torch::cuda::synchronize();
-      group.all_reduce(dtrain::libtorch::view_of(parameters).flat(), dtrain::ReduceOp::sum);
-      close(parameters, torch::cat({serial->weight.grad(), serial->bias.grad()}), "the parameters' gradients");
+      const torch::Tensor parts = torch::cat({mine.weight.grad(), mine.bias.grad()});
+      const torch::Tensor error = sum_of_all(group, parts) - torch::cat({exact->weight.grad(), exact->bias.grad()});
+      // Each rank's gradient is rounded to the parameter's type; its sum is one of f32 even of 16-bit inputs.
+      const torch::Tensor allowed = sum_of_all(group, parts.abs()) * (given.module == torch::kBFloat16 ? 0.0045 : 0) +
+                                    (given.module == torch::kFloat64 ? 1e-9 : 2e-4);
+      all_error = std::max(all_error, largest(error));
+      serial_error = std::max(serial_error, largest(torch::cat({serial->weight.grad(), serial->bias.grad()}) -
+                                                    torch::cat({exact->weight.grad(), exact->bias.grad()})));
+      checks.require(
+          (error.abs() <= allowed).all().item<bool>(),
+          given.name() + ": the parameters' gradients (off by " + std::to_string(largest(error) * 1e9) + "e-9)");
+    }
+    if (given.is_affine) {  // this rank's own sums, before they are added up
+      const torch::Tensor whole = torch::cat(batches).to(torch::kFloat64);
+      const torch::Tensor mean = whole.mean({0, 2, 3}, true);
+      const torch::Tensor deviation = (whole.var({0, 2, 3}, false, true) + options.eps()).sqrt();
+      const torch::Tensor factor = factors[me].to(torch::kFloat64);
+      const torch::Tensor of_weight = (factor * (batches[me].to(torch::kFloat64) - mean) / deviation).sum({0, 2, 3});
+      weight_error = std::max(weight_error, largest(mine.weight.grad() - of_weight));
+      bias_error = std::max(bias_error, largest(mine.bias.grad() - factor.sum({0, 2, 3})));
     }
     if (given.tracks) {
-      close(mine.running_mean, serial->running_mean, "the running mean");
-      close(mine.running_var, serial->running_var, "the running variance");
+      close(mine.running_mean, exact->running_mean, "the running mean");
+      close(mine.running_var, exact->running_var, "the running variance");
     }
   }
+  if (given.is_affine) {
+    std::printf(
+        "rank %d, %s: parameters' gradients off by %.3g (BatchNorm's by %.3g); of this rank's own sums, the weight's "
+        "by %.3g, the bias's by %.3g\n",
+        group.rank(), given.name().c_str(), all_error, serial_error, weight_error, bias_error);
+  }
   if (!given.tracks) return;
-  serial->eval();
+  exact->eval();
   mine.eval();
   const torch::Tensor sample = torch::ones({2, 3, 4, 5}).to(device(), given.input);
-  close(mine.forward(sample), serial->forward(sample), "evaluation");
+  close(mine.forward(sample), exact->forward(sample.to(torch::kFloat64)), "evaluation");
 }
 
 template <class Policy>
@@ -296,6 +344,7 @@ void check_sync_batch_norm(const dtrain::ProcessGroup<Policy>& group, Checks& ch
                                                      {torch::kFloat32, torch::kFloat32, 2e-4, true, false, true},
                                                      {torch::kFloat64, torch::kFloat64, 1e-9},
                                                      {torch::kFloat64, torch::kFloat64, 1e-9, false, true, false},
+                                                     {torch::kHalf, torch::kFloat32, 1e-2},
                                                      {torch::kBFloat16, torch::kFloat32, 5e-2},
                                                      {torch::kBFloat16, torch::kBFloat16, 5e-2}}) {
     check_norm(group, checks, given);
@@ -407,6 +456,45 @@ void check_streams(const Group& group, Checks& checks) {
   const auto moved = run(false, true);
   checks.require(is_same_everywhere(group, parameters_in(moved, true)), "trained on another stream: equal parameters");
   checks.require(have_same_bits(moved, expected), "trained on another stream: the default stream's bits");
+}
+
+/// The average of the weights comes after the optimizer's step, which the stream has not made yet.
+template <class Group>
+void check_local_sgd(const Group& group, Checks& checks) {
+  nn::Sequential net = conv_net(false, torch::kFloat32, 7);
+  dtrain::hooks::LocalSgd local{{.every = 1}};
+  DistributedDataParallel ddp{net, group, {}, local};
+  for (int step = 0; step < 5; ++step) {
+    const c10::cuda::CUDAStreamGuard on_pool(c10::cuda::getStreamFromPool());
+    const torch::NoGradGuard no_grad;
+    at::cuda::sleep(long_sleep / 10);
+    for (torch::Tensor& parameter : net->parameters())
+      parameter.fill_(step + group.rank());
+    local.average(group);
+    const double expected = step + (group.world_size() - 1) / 2.0;
+    bool holds = true;
+    for (const torch::Tensor& parameter : net->parameters())
+      holds = holds && torch::equal(parameter, torch::full_like(parameter, expected));
+    checks.require(holds, "an average has the values of the stream's earlier work, in step " + std::to_string(step));
+  }
+}
+
+/// The rank leaves while the flags of its last step are under way: rank 0 at once, the others later.
+template <class Group>
+void check_leaving(const Group& group, Checks& checks) {
+  nn::Linear first(6, 2), second(6, 2);
+  for (nn::Linear module : {first, second})
+    module->to(device());
+  DistributedDataParallel ddp{
+      dtrain::libtorch::Modules{first.ptr(), second.ptr()}, group, {.allow_unused_parameters = true}};
+  const torch::Tensor input = samples(0, torch::kFloat32).inputs.flatten(1).narrow(1, 0, 6);
+  for (int step = 0; step < 3; ++step) {
+    for (nn::Linear module : {first, second})
+      module->zero_grad(false);
+    if (group.rank() > 0) at::cuda::sleep(long_sleep / 4);
+    ddp.backward((first->forward(input) + second->forward(input)).mean());
+  }
+  checks.require(first->weight.grad().defined(), "there is a gradient");
 }
 
 /// Waits of the host in a training step, and whether forward and backward return before the device has done the work
@@ -567,6 +655,7 @@ int probe(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
       {"buffers", &check_buffers<Group>},
       {"sync_batch_norm", &check_sync_batch_norm<Policy>},
       {"unused", &check_unused<Group>},
+      {"local_sgd", &check_local_sgd<Group>},
       {"streams", &check_streams<Group>},
       {"waits", &check_waits<Policy>}};
   int run = 0;
@@ -592,7 +681,14 @@ int probe(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
     }
     std::fflush(stdout);
   }
-  if (run == 0) throw std::runtime_error("give parity, buffers, sync_batch_norm, unused, streams, waits, all or time");
+  if (what == "leaving") {  // the last that this rank does
+    Checks counted(group.rank());
+    check_leaving(group, counted);
+    return counted.wrong() == 0 ? 0 : 1;
+  }
+  if (run == 0)
+    throw std::runtime_error(
+        "give parity, buffers, sync_batch_norm, unused, local_sgd, streams, waits, all, leaving or time");
   return wrong == 0 ? 0 : 1;
 }
 

@@ -20,6 +20,7 @@
 namespace {
 
 using libtorch_probe::Policy;
+using libtorch_probe::require;
 using libtorch_probe::require_error;
 
 void require_close(const torch::Tensor& a, const torch::Tensor& b, const std::string& what) {
@@ -112,6 +113,24 @@ void check_narrow(const dtrain::ProcessGroup<Policy>& group) {
       if (!torch::allclose(mine->weight.grad().to(torch::kFloat32), serial->weight.grad(), 2e-2, 1e-1))
         throw std::runtime_error("the weight's gradient is another one");
     }
+  }
+}
+
+/// The sums of a backward pass on a GPU, of 16-bit inputs, are those of f32.
+void check_sums_in_f32() {
+  torch::manual_seed(11);
+  for (const torch::Dtype dtype : {torch::kBFloat16, torch::kHalf}) {
+    const torch::Tensor input = (torch::randn({5, 3, 4, 5}) * 2 + 1).to(dtype);
+    const torch::Tensor gradient = torch::randn({5, 3, 4, 5}).to(dtype);
+    const torch::Tensor wide = input.to(torch::kFloat64), mean = wide.mean(std::vector<std::int64_t>{0, 2, 3});
+    const auto [sum, products] = dtrain::libtorch::detail::sums_in_f32(gradient, input, mean.to(torch::kFloat32));
+    const torch::Tensor right = gradient.to(torch::kFloat64) * (wide - mean.view({1, 3, 1, 1}));
+    const std::vector<std::int64_t> others{0, 2, 3};
+    require(sum.scalar_type() == torch::kFloat32 && products.scalar_type() == torch::kFloat32, "the sums are f32");
+    require(torch::allclose(sum.to(torch::kFloat64), gradient.to(torch::kFloat64).sum(others), 1e-5, 1e-4),
+            "the sum of 16-bit gradients is not rounded to 16 bits");
+    require(torch::allclose(products.to(torch::kFloat64), right.sum(others), 1e-5, 1e-4),
+            "the sum of products of 16-bit numbers is not rounded to 16 bits");
   }
 }
 
@@ -233,6 +252,7 @@ int probe(dtrain::ProcessGroup<Policy> group, dtrain::Arguments) {
   check_second_derivative(group);
   check_lifetime(group);
   check_narrow(group);
+  check_sums_in_f32();
   check_clone(group);
   check_containers(group);
   check_members_of_containers(group);

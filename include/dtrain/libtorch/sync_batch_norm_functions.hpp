@@ -19,13 +19,18 @@ namespace DTRAIN_NAMESPACE::libtorch {
 
 namespace detail {
 
-/// Sums over all dimensions but that of the channels, in f64.
-inline torch::Tensor channel_sums(const torch::Tensor& tensor) {
+/// All dimensions but that of the channels.
+inline std::vector<std::int64_t> other_dimensions(const torch::Tensor& tensor) {
   std::vector<std::int64_t> others{0};
   for (std::int64_t i = 2; i < tensor.dim(); ++i) {
     others.push_back(i);
   }
-  return tensor.to(torch::kFloat64).sum(others);
+  return others;
+}
+
+/// Sums over all dimensions but that of the channels, in f64.
+inline torch::Tensor channel_sums(const torch::Tensor& tensor) {
+  return tensor.to(torch::kFloat64).sum(other_dimensions(tensor));
 }
 
 /// One value a channel, to be combined with an input of `dimensions` dimensions.
@@ -108,6 +113,17 @@ struct NormalizeOverRanks : torch::autograd::Function<NormalizeOverRanks<Group>>
   }
 };
 
+/// Sums of a backward pass over all dimensions but that of the channels, in f32: of the gradient, and of its products
+/// with `input - mean`. For 16-bit inputs: LibTorch's own kernel (2.11, as its BatchNorm of bf16) rounds products and
+/// partial sums to the input's type.
+inline std::pair<torch::Tensor, torch::Tensor> sums_in_f32(const torch::Tensor& gradient, const torch::Tensor& input,
+                                                           const torch::Tensor& mean) {
+  const std::vector<std::int64_t> others = other_dimensions(input);
+  torch::Tensor products = input - per_channel(mean, input.dim());
+  products.mul_(gradient);
+  return {gradient.sum(others, false, torch::kFloat32), products.sum(others)};
+}
+
 /// Running statistics of a BatchNorm, undefined if it has none, and the share of the next batch in them.
 struct RunningStatistics {
   torch::Tensor mean, variance;
@@ -186,7 +202,11 @@ struct NormalizeOnDevice : torch::autograd::Function<NormalizeOnDevice<Group>> {
     const bool is_empty = input.numel() == 0;
     torch::Tensor sum = torch::zeros_like(mean);
     torch::Tensor sum_of_products = sum, of_weight = sum, of_bias = sum, of_input;
-    if (!is_empty) {
+    if (!is_empty && input.element_size() == 2) {
+      std::tie(sum, sum_of_products) = sums_in_f32(gradient, input, mean);
+      of_weight = sum_of_products * inverse_deviation;
+      of_bias = sum;
+    } else if (!is_empty) {
       std::tie(sum, sum_of_products, of_weight, of_bias) =
           at::batch_norm_backward_reduce(gradient, input, mean, inverse_deviation, weight, true, true, true);
     }
