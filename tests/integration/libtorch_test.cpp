@@ -112,13 +112,13 @@ TEST_CASE("an elastic job keeps a LibTorch module, its buffers, its optimizer an
     CAPTURE(round.optimizer);
     CAPTURE(round.victim);
     const std::vector<std::vector<double>> whole =
-        ends_of(run("elastic_probe", {"--nproc-per-node=1", round.optimizer, "250"}).output);
+        ends_of(run("elastic_probe", {"--nproc-per-node=1", round.optimizer, "60"}).output);
     REQUIRE(whole.size() == 1);
-    std::vector<std::string> arguments{"--nproc-per-node=3", "--min-ranks=1", "--max-restarts=2",
-                                       round.optimizer,      "250",           "15"};
+    std::vector<std::string> arguments{
+        "--nproc-per-node=3", "--min-ranks=1", "--max-restarts=2", round.optimizer, "60", "3"};
     if (round.reloads) arguments.push_back(files.path + "/" + round.optimizer);
     Program job(folder + "elastic_probe", arguments);
-    REQUIRE(job.wait_for("commit 20\n", support::soon(std::chrono::seconds(60))));
+    REQUIRE(job.wait_for("holds at step 20\n", support::soon(std::chrono::seconds(60))));
     const std::string before = job.output();
     ::kill(support::process_of_worker(before, round.victim), SIGKILL);
     const Result result = job.wait(support::soon(std::chrono::seconds(120)));
@@ -139,14 +139,22 @@ TEST_CASE("an elastic job keeps a LibTorch module, its buffers, its optimizer an
 TEST_CASE("an elastic job whose optimizer is not kept ends, because the ranks' weights differ") {
   if (!can_run()) return;
   Program job(folder + "elastic_probe",
-              {"--nproc-per-node=2", "--min-ranks=1", "--max-restarts=2", "adam-not-kept", "250", "15"});
-  REQUIRE(job.wait_for("commit 20\n", support::soon(std::chrono::seconds(60))));
+              {"--nproc-per-node=2", "--min-ranks=1", "--max-restarts=2", "adam-not-kept", "60", "2"});
+  REQUIRE(job.wait_for("holds at step 20\n", support::soon(std::chrono::seconds(60))));
   ::kill(support::process_of_worker(job.output(), 1), SIGKILL);
   const Result result = job.wait(support::soon(std::chrono::seconds(120)));
   CAPTURE(result.output);
   CAPTURE(result.error);
   CHECK(result.exit_code != 0);
   CHECK_CONTAINS(result.error, "differ from another rank's after the first step of attempt");
+}
+
+TEST_CASE("a LibTorch module with Adam that lives through 100 attempts is wrapped again in each") {
+  if (!can_run()) return;
+  const Result result = run("wrapped_again_probe", {});
+  CAPTURE(result.error);
+  CHECK(result.exit_code == 0);
+  CHECK_CONTAINS(result.output, "holds: a module is wrapped again in each of 100 attempts\n");
 }
 
 TEST_CASE("a training with LibTorch reaches the loss of LibTorch alone, on 1, 2 and 4 ranks") {

@@ -1,9 +1,10 @@
 // An elastic training of a LibTorch module, for tests that kill its workers:
-//   elastic_probe --nproc-per-node=N [--min-ranks=1 --max-restarts=3] OPTIMIZER[-not-kept] STEPS [PAUSE_MS [FILE]]
-// Each worker says on stdout, a line each: "worker W is process P"; "commit S" for each step; at the end "finished: "
-// and the elements of parameters, buffers and the optimizer's state. Rank 0 saves FILE after step 10, and every rank
-// loads it at once, which gives the tensors other memory.
-// Built where LibTorch is (examples/libtorch); integration.libtorch runs it.
+//   elastic_probe --nproc-per-node=N [--min-ranks=1 --max-restarts=3] OPTIMIZER[-not-kept] STEPS [RANKS [FILE]]
+// Each worker says on stdout, a line each: "worker W is process P"; with RANKS, "holds at step 20" where the ranks of
+// the first attempt wait in the middle of a step until the test kills one, and "holds at step 40" where those of a
+// group of fewer than RANKS wait for the worker that comes later; at the end "finished: " and the elements of
+// parameters, buffers and the optimizer's state. Rank 0 saves FILE after step 10, and every rank loads it at once,
+// which gives the tensors other memory. Built where LibTorch is (examples/libtorch); integration.libtorch runs it.
 
 #include <torch/torch.h>
 #include <unistd.h>
@@ -97,10 +98,26 @@ void reload(const Group& group, const std::string& file, Net& net, torch::optim:
   group.barrier();
 }
 
+void say(const std::string& line) {
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+/// In the middle of a step, in which the buffers are written. Collective: makes barriers until the attempt ends.
+void hold_until_lost(const Job& job, const Group& group) {
+  say("holds at step " + std::to_string(job.step()));
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(100);
+  while (std::chrono::steady_clock::now() < end) {
+    group.barrier();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  throw std::runtime_error("nothing has ended the attempt that is held");
+}
+
 int train(const Job& job, dtrain::Arguments arguments) {
   if (arguments.size() < 3) throw std::runtime_error("give the optimizer and the number of steps");
   const auto steps = static_cast<std::uint64_t>(std::stoul(arguments[2]));
-  const std::chrono::milliseconds pause(arguments.size() > 3 ? std::stol(arguments[3]) : 0);
+  const int ranks = arguments.size() > 3 ? std::stoi(arguments[3]) : 0;
   const std::string file = arguments.size() > 4 ? arguments[4] : "";
   torch::set_num_threads(1);
   torch::manual_seed(static_cast<std::uint64_t>(::getpid()));  // a worker that comes later begins with other values
@@ -121,7 +138,7 @@ int train(const Job& job, dtrain::Arguments arguments) {
     for (torch::Tensor& each : net->parameters())
       each.copy_(torch::cos(torch::arange(each.numel(), torch::kFloat32)).view(each.sizes()) * 0.5);
   }
-  std::printf("worker %d is process %d\n", job.local_rank(), static_cast<int>(::getpid()));
+  say("worker " + std::to_string(job.local_rank()) + " is process " + std::to_string(::getpid()));
   return job.train([&](Group group) {
     dtrain::libtorch::convert_sync_batchnorm(*net, group);
     DistributedDataParallel ddp{net, group};
@@ -131,16 +148,16 @@ int train(const Job& job, dtrain::Arguments arguments) {
       const dtrain::SampleShare share = shares[job.step() % sampler.steps_per_epoch()];
       optimizer->zero_grad();
       const torch::Tensor loss = ddp(rows_of(share.samples)).square().mean() * share.weight;
-      std::this_thread::sleep_for(pause);  // the buffers are written, the step is not done
+      const bool lacks_worker = job.step() == 40 && group.world_size() < ranks;
+      if (lacks_worker || (ranks > 0 && job.step() == 20 && job.attempt() == 1)) hold_until_lost(job, group);
       ddp.backward(loss);
       job.commit([&] {
         optimizer->step();
         scheduler.step();
       });
-      std::printf("commit %d\n", static_cast<int>(job.step()));
       if (!file.empty() && job.step() == 10) reload(group, file, net, *optimizer);
     }
-    std::printf("finished:%s\n", text_of(job).c_str());
+    say("finished:" + text_of(job));
   });
 }
 

@@ -125,8 +125,13 @@ concept KeptObject = std::derived_from<T, torch::optim::Optimizer> || std::deriv
 /// Lifetime: the modules are kept; optimizers and schedulers outlive train(). Memory: on the host.
 /// @throws Error (unsupported) for another optimizer, SGD with dampening, and tensors as view_of
 /// @ingroup libtorch
-template <class Net, detail::KeptObject... Others>
+template <class Net, class... Others>
 elastic::LibraryState training_state(const Net& net, Others&... others) {
+  static_assert(
+      (detail::KeptObject<Others> && ...),
+      "dtrain: training_state(net, ...) takes LibTorch's optimizers, and schedulers of the class LRScheduler; "
+      "ReduceLROnPlateauScheduler shows nothing of its state: keep what decides on the rate in a tensor of "
+      "your own (job.keep), and set the rate in commit()");
   const Modules modules = detail::modules_of(net);
   std::vector<detail::KeptPart> parts{{[modules] { return detail::kept_tensors(detail::parameters_of(modules)); },
                                        [modules] {
