@@ -1,9 +1,8 @@
 #pragma once
 /// @file
-/// hooks::Cast: reduces f32 gradients as bf16 or f16, so that half of the bytes travel; DeviceCast rounds and widens
-/// them on a device. A program gives it to the wrapper.
+/// hooks::Cast: reduces f32 gradients as bf16 or f16, so that half of the bytes travel. A program gives it to the
+/// wrapper.
 
-#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -25,99 +24,11 @@
 #include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/checkpoint/named_tensor.hpp"
+#include "dtrain/ddp/hooks/device_cast.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/hooks/hook_state.hpp"
 #include "dtrain/ddp/parameter.hpp"
 #include "dtrain/kernels/in_place_cast.hpp"
-#include "dtrain/stream/cuda/device_guard.hpp"
-#include "dtrain/stream/cuda/kernels/scaled_copy_batch.hpp"
-#include "dtrain/stream/cuda/stream.hpp"
-#include "dtrain/stream/cuda/stream_ref.hpp"
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Conversion on a device, for streams that do not run host work.
-template <class Stream>
-class DeviceCast;
-
-#if DTRAIN_WITH_CUDA
-
-/// Conversion on a CUDA device. The 16-bit values are in memory of this object: threads that narrow in place overwrite
-/// elements that other threads have not read. The channel allocates this memory, as it does the arena: NCCL reduces
-/// registered memory without a copy. Work of one stream. Threads: one at a time.
-template <>
-class DeviceCast<stream::cuda::StreamRef> {
- public:
-  /// Loads the kernels now, because loading may wait for work that waits for other ranks. Blocking.
-  /// @param narrowed f16 or bf16 @throws Error (unsupported) if the driver does not load them
-  DeviceCast(DType narrowed, const Device& device)
-      : dtype_(loaded(narrowed, device)), narrow_(DType::f32, narrowed), widen_(narrowed, DType::f32) {}
-
-  /// Collective, blocking: allocates memory for the values of the largest bucket. Called between steps. Smaller memory
-  /// stays, because graphs use it. @throws as the channel's allocate_blocking
-  template <backend::CanAllocate C>
-  void plan(C& channel, const BucketPlan& plan, Deadline deadline) {
-    std::size_t bytes = 0;
-    for (const PlannedBucket& bucket : plan.buckets) {
-      if (bucket.dtype == DType::f32) bytes = std::max(bytes, bucket.bytes / sizeof(float) * size_bytes(dtype_));
-    }
-    if (bytes <= bytes_) return;
-    auto memory = std::make_shared<typename C::Allocation>(channel.allocate_blocking(bytes, deadline));
-    data_ = memory->data();
-    bytes_ = bytes;
-    memory_.push_back(std::move(memory));
-  }
-
-  /// Enqueues the rounding. Lifetime: the result is valid until the next call's work runs. @returns the values times
-  /// `factor`, rounded once to nearest even @throws Error (invalid_argument) without memory for the values; (cuda)
-  BufferView narrow(const BufferView& values, float factor, stream::cuda::StreamRef stream) {
-    const BufferView halves{data_, values.count, dtype_, values.device};
-    if (halves.bytes() > bytes_) refuse_unplanned(values);
-    narrow_.add(halves.data, values.data, values.count);
-    narrow_.enqueue(factor, stream);
-    return halves;
-  }
-
-  /// Enqueues the conversion of `halves` to `values`. @throws Error (cuda)
-  void widen(const BufferView& halves, const BufferView& values, stream::cuda::StreamRef stream) {
-    widen_.add(values.data, halves.data, values.count);
-    widen_.enqueue(1, stream);
-  }
-
- private:
-  static DType loaded(DType narrowed, const Device& device) {
-    using stream::cuda::ScaledCopyBatch;
-    const stream::cuda::RelaxedCapture relaxed;  // the step may be captured
-    const stream::cuda::Stream stream(stream::cuda::Priority::normal, device.index);
-    if (!ScaledCopyBatch::load(DType::f32, narrowed, stream.ref()) ||
-        !ScaledCopyBatch::load(narrowed, DType::f32, stream.ref())) {
-      throw_error(Errc::unsupported,
-                  "the CUDA driver does not load the kernel with which hooks::Cast rounds gradients on {}: it is older "
-                  "than CUDA 12, or cannot compile PTX; update it, or leave the hook out",
-                  {to_string(device)});
-    }
-    return narrowed;
-  }
-
-  [[noreturn]] DTRAIN_NOT_INLINED static void refuse_unplanned(const BufferView& values) {
-    throw_error(
-        Errc::invalid_argument,
-        "hooks::Cast has no memory on {} for a bucket of {} values; a hook that passes its calls on also passes "
-        "plan(channel, plan, deadline)",
-        {to_string(values.device), values.count});
-  }
-
-  DType dtype_;
-  stream::cuda::ScaledCopyBatch narrow_;
-  stream::cuda::ScaledCopyBatch widen_;
-  std::vector<std::shared_ptr<const void>> memory_;  ///< allocations of the channel; the last one is in use
-  std::byte* data_ = nullptr;
-  std::size_t bytes_ = 0;
-};
-
-#endif  // DTRAIN_WITH_CUDA
-
-}  // namespace DTRAIN_NAMESPACE::ddp
 
 namespace DTRAIN_NAMESPACE::hooks {
 
@@ -236,7 +147,7 @@ class Cast {
     using OnDevice = ddp::DeviceCast<typename C::Stream>;
     static_assert(
         requires { sizeof(OnDevice); }, "dtrain: hooks::Cast rounds in host memory or on a CUDA device");
-    if (!device_) device_ = std::make_shared<OnDevice>(dtype, device);
+    if (!device_) device_ = std::make_shared<OnDevice>("hooks::Cast", DType::f32, dtype, device);
     return *static_cast<OnDevice*>(device_.get());
   }
 
@@ -256,9 +167,9 @@ class Cast {
   template <class C>
   void reduce_floats(const ddp::GradientBucket<C>& bucket, float divisor, ReduceOp op) {
     auto& cast = on_device<C>(bucket.values.device);
-    const BufferView halves = cast.narrow(bucket.values, 1.0F / divisor, bucket.stream);
+    const BufferView halves = cast.convert(bucket.values, 1.0F / divisor, bucket.stream);
     bucket.channel.enqueue(backend::AllReduce{halves, halves, op}, bucket.stream);
-    cast.widen(halves, bucket.values, bucket.stream);
+    cast.convert_back(halves, bucket.values, bucket.stream);
   }
 
   CastOptions options_;
