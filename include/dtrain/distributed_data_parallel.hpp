@@ -30,6 +30,7 @@
 #include "dtrain/ddp/profile/step_record.hpp"
 #include "dtrain/ddp/ready.hpp"
 #include "dtrain/ddp/reduction/accumulation.hpp"
+#include "dtrain/ddp/reduction/gradient_copier.hpp"
 #include "dtrain/ddp/setup/driver.hpp"
 #include "dtrain/ddp/setup/model_functions.hpp"
 #include "dtrain/ddp/step.hpp"
@@ -66,6 +67,9 @@ template <class M, class P>
 class DistributedDataParallel {
   using Backend = typename P::ChannelBackend;
   using Communicator = typename Backend::Communicator;
+  static constexpr bool has_device_norm = requires(const ddp::BucketNormsFor<typename Communicator::Stream>& norms) {
+    norms.found_inf();
+  };
 
  public:
   /// A ShardedOptimizer of this wrapper, as the type of a member: `typename Ddp::template Sharded<Rule, Stage>`.
@@ -195,8 +199,24 @@ class DistributedDataParallel {
   bool has_gradient_norm() const noexcept { return driver_->reducer->has_gradient_norm(); }
 
   /// Multiplies the reduced gradients by `factor`, rounded to their type, and gradient_norm(). On CUDA enqueued, before
-  /// later work of the streams that ready() named. Blocking and @throws as gradient_norm.
+  /// later work of the streams that ready() named, without a wait of the host; also in a capture of these streams.
+  /// Blocking on CUDA only outside a capture after a step was captured: as gradient_norm, and until it has run.
+  /// @throws as gradient_norm
   void scale_gradients(double factor) { driver_->reducer->scale_gradients(factor); }
+
+  /// Multiplies the reduced gradients by min(1, max_norm / (norm + 1e-6)), as dtrain::clip_gradients. On CUDA the
+  /// device computes the factor: enqueued and blocking as scale_gradients. Afterwards gradient_norm() is that of the
+  /// clipped gradients; its before_clipping is the norm before.
+  /// @throws as gradient_norm; Error (invalid_argument) if `max_norm` is not positive
+  void clip_gradients(double max_norm) {
+    ddp::require_max_norm(max_norm);
+    driver_->reducer->scale_gradients(1, max_norm);
+  }
+
+  /// On CUDA: the address of an f32 in device memory, 1 if the gradients of the last step with measure_norm are not
+  /// finite on some rank, else 0. PyTorch's fused optimizers skip their update by such a found_inf. Valid for work that
+  /// runs after the step, until this object is destroyed. Equal on all ranks.
+  const float* found_inf() const noexcept requires(has_device_norm) { return driver_->reducer->norms().found_inf(); }
 
   /// View of gradient `parameter`, in range: after a step, the reduced values. A rebuild of the buckets moves the
   /// gradient.

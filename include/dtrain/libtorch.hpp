@@ -184,6 +184,12 @@ class DistributedDataParallel {
     order_after_step();
   }
 
+  /// Multiplies the reduced gradients by min(1, max_norm / (norm + 1e-6)). As of dtrain::DistributedDataParallel.
+  void clip_gradients(double max_norm) {
+    state_->ddp.clip_gradients(max_norm);
+    order_after_step();
+  }
+
   /// Scope in which forward passes leave buffers alone, and gradients of backward passes add up on this rank. The next
   /// pass outside the scope reduces the sum.
   ddp::NoSync no_sync() { return state_->ddp.no_sync(); }

@@ -22,9 +22,14 @@ struct GradientNorm {
   double norm = 0;
   /// Whether the norm is finite: no element is infinite or NaN, and no square of an f64 element overflows.
   bool finite = true;
+  /// The norm that the gradients would have without DistributedDataParallel::clip_gradients, for a log.
+  double before_clipping = norm;
 
   /// The norm of the gradients times `factor`.
-  GradientNorm times(double factor) const noexcept { return {norm * (factor < 0 ? -factor : factor), finite}; }
+  GradientNorm times(double factor) const noexcept {
+    const double magnitude = factor < 0 ? -factor : factor;
+    return {norm * magnitude, finite, before_clipping * magnitude};
+  }
 
   /// @param sum of the squares of all elements
   static GradientNorm of_squares(double sum) noexcept;
@@ -87,10 +92,11 @@ class BucketNorms {
   /// @throws Error (unsupported) for a step whose stream neither is CUDA's nor runs work of the host
   [[noreturn]] static void refuse_stream(const char* caller);
 
-  /// Multiplies the norm by `factor`. @pre the gradients were multiplied by `factor`
-  void multiply(double factor) noexcept {
+  /// Multiplies the norm by `factor`, and clips it by `clipping`. @pre the gradients were multiplied by both
+  void multiply(double factor, double clipping) noexcept {
     if (norm_) {
       norm_ = norm_->times(factor);
+      norm_->norm *= clipping;
     }
   }
 
@@ -106,11 +112,25 @@ class BucketNorms {
 /// element type, to nearest even.
 void multiply_elements(const BufferView& elements, double factor) noexcept;
 
+/// The factor of clip_gradients: min(1, max_norm / (norm + 1e-6)), and 1 for a norm that is not finite.
+inline double clipping_factor(const GradientNorm& norm, double max_norm) noexcept {
+  const double factor = max_norm / (norm.norm + 1e-6);
+  return norm.finite && factor < 1 ? factor : 1;
+}
+
+/// @throws Error (invalid_argument) if `max_norm` is not positive
+inline void require_max_norm(double max_norm) {
+  if (!(max_norm > 0)) {
+    throw_error(Errc::invalid_argument, "clip_gradients has a max_norm that is not positive; give a positive one");
+  }
+}
+
 /// Scales the gradients of a DistributedDataParallel, MasterWeights or ShardedGradients to a norm of at most
 /// `max_norm`.
 /// The factor is min(1, max_norm / (norm + 1e-6)), as in torch.nn.utils.clip_grad_norm_, and equal on all ranks.
 /// Gradients whose norm is not finite stay as they are. Skip the optimizer's step for such gradients (LossScaler::step
-/// returns false). Blocking: no; reads and writes the gradients only if the factor is below 1.
+/// returns false). Reads and writes the gradients only if the factor is below 1. Blocking: as gradient_norm() of
+/// `gradients`; DistributedDataParallel::clip_gradients does the same without a wait on CUDA.
 /// @returns the norm before the scaling
 /// @throws Error (invalid_argument) if the last step did not measure the norm, or `max_norm` is not positive
 /// @ingroup precision
@@ -120,12 +140,11 @@ requires requires(Gradients& gradients) {
   gradients.scale_gradients(1.0);
 }
 GradientNorm clip_gradients(Gradients& gradients, double max_norm) {
-  if (!(max_norm > 0)) {
-    throw_error(Errc::invalid_argument, "clip_gradients has a max_norm that is not positive; give a positive one");
-  }
+  require_max_norm(max_norm);
   const GradientNorm before = gradients.gradient_norm();
-  const double factor = max_norm / (before.norm + 1e-6);
-  if (before.finite && factor < 1) {
+  if constexpr (requires { gradients.clip_gradients(max_norm); }) {
+    gradients.clip_gradients(max_norm);
+  } else if (const double factor = clipping_factor(before, max_norm); factor < 1) {
     gradients.scale_gradients(factor);
   }
   return before;
@@ -149,7 +168,8 @@ using ddp::StepOptions;
 namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED GradientNorm GradientNorm::of_squares(double sum) noexcept {
-  return {std::sqrt(sum), kernels::is_finite(sum)};
+  const double norm = std::sqrt(sum);
+  return {norm, kernels::is_finite(sum), norm};
 }
 
 DTRAIN_DEFINED void BucketNorms::SquareSum::operator()() const noexcept {

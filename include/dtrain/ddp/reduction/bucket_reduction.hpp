@@ -32,8 +32,8 @@
 #include "dtrain/ddp/profile/step_meter.hpp"
 #include "dtrain/ddp/reduction/bucket_rebuild.hpp"
 #include "dtrain/ddp/reduction/gradient_copier.hpp"
-#include "dtrain/ddp/reduction/pending_buckets.hpp"
 #include "dtrain/ddp/reduction/gradient_sums.hpp"
+#include "dtrain/ddp/reduction/pending_buckets.hpp"
 #include "dtrain/ddp/reduction/ready_check.hpp"
 #include "dtrain/ddp/reduction/reducing_work.hpp"
 #include "dtrain/ddp/step_work.hpp"
@@ -219,10 +219,33 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     meter_.finished(GradientCopier::is_measured);
   }
 
-  /// Multiplies the reduced gradients, where the model has them, and their norm, which is known. Between steps.
-  void scale_gradients(double factor) {
-    copier_.scale_reduced(factor, waiting());
-    norms_.multiply(factor);
+  /// Whether scale_gradients() needs norms().norm() on the host before. @throws as BucketNorms::norm if no norm was
+  /// measured
+  bool needs_norm_to_scale() const {
+    if constexpr (GradientCopier::copies_on_stream) return !norms_.may_rescale(copier_.is_capturing());
+    return true;
+  }
+
+  /// Multiplies the reduced gradients, where the model has them, and their norm by `factor`, then by clipping_factor.
+  /// Between steps, or in the capture of a step. @param max_norm the largest double: does not clip
+  void scale_gradients(double factor, double max_norm) {
+    if constexpr (GradientCopier::copies_on_stream) {
+      rescale([factor, max_norm](const auto& kernels, auto* norm, auto* copy, Stream stream) {
+        kernels.rescale(norm, copy, factor, max_norm, stream);
+      });
+    } else {
+      const double clipping = clipping_factor(norms_.norm().times(factor), max_norm);
+      if (factor * clipping != 1) copier_.scale_reduced(factor * clipping, waiting());
+      norms_.multiply(factor, clipping);
+    }
+  }
+
+  /// On CUDA: multiplies the reduced gradients by the factor that the work of `change` writes: see
+  /// CudaBucketNorms::rescale.
+  template <class Change>
+  void rescale(Change change) {
+    copier_.scale_reduced(
+        norms_.factor(), [&](Stream stream) { norms_.rescale(change, stream); }, waiting());
   }
 
   /// Blocking. Between steps: adopts next_plan(), and moves gradients with their content. @returns whether they moved

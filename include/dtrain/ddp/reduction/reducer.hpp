@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -181,11 +182,18 @@ class Reducer final : public Step::Target {
   }
   /// Number of finished steps.
   std::uint64_t steps() const noexcept { return steps_; }
-  bool has_gradient_norm() const noexcept { return reduction_.norms().is_measured(); }
-  /// Multiplies the reduced gradients and their norm. @throws as gradient_norm
-  void scale_gradients(double factor) {
-    static_cast<void>(gradient_norm());
-    reduction_.scale_gradients(factor);
+  bool has_gradient_norm() const noexcept { return norms().is_measured(); }
+  const BucketNormsFor<Stream>& norms() const noexcept { return reduction_.norms(); }
+  /// As BucketReduction::scale_gradients. @throws as gradient_norm
+  void scale_gradients(double factor, double max_norm = std::numeric_limits<double>::max()) {
+    if (reduction_.needs_norm_to_scale()) static_cast<void>(gradient_norm());
+    reduction_.scale_gradients(factor, max_norm);
+  }
+  /// As BucketReduction::rescale. @throws as gradient_norm
+  template <class Change>
+  void rescale(Change change) {
+    if (reduction_.needs_norm_to_scale()) static_cast<void>(gradient_norm());
+    reduction_.rescale(std::move(change));
   }
 
   const TensorView& gradient(std::size_t parameter) const noexcept { return reduction_.gradients().view(parameter); }

@@ -30,6 +30,7 @@ class BareStep {
         produced_(rank.count()) {
     memory_ = support::on_device(std::vector<float>(5 * most_bytes / sizeof(float), 0.0F));
     copies_.reserve(rank.count());
+    CHECK(kernels_.load(norm_, norm_, nccl_.stream.ref()));
   }
 
   void operator()() {
@@ -56,6 +57,7 @@ class BareStep {
         copy(3, i, unpacking_.ref());
       }
     }
+    if (measures_) kernels_.measure(norm_, norm_, nullptr, 0, stream);
     if (!bound_) {
       unpacking_.ref().record(unpacked_);
       stream.wait(unpacked_);
@@ -82,6 +84,9 @@ class BareStep {
   NcclRank nccl_;
   support::DeviceBuffer memory_;
   dtrain::stream::cuda::PinnedBuffer sums_{4096};
+  dtrain::stream::cuda::PinnedBuffer norms_{sizeof(DeviceNorm)};
+  DeviceNorm* norm_ = reinterpret_cast<DeviceNorm*>(norms_.data());
+  NormKernels kernels_;
   dtrain::stream::cuda::Stream packing_;
   dtrain::stream::cuda::Stream unpacking_;
   std::vector<Event> produced_;

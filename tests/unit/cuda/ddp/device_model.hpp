@@ -2,6 +2,8 @@
 /// @file
 /// Models whose parameters are on the rank's device.
 
+#include <doctest/doctest.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "dtrain/core/types/tensor_view.hpp"
+#include "dtrain/ddp/ready.hpp"
 #include "dtrain/stream/cuda/pinned_buffer.hpp"
 #include "support/cuda_memory.hpp"
 

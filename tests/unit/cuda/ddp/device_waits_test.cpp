@@ -1,3 +1,4 @@
+#include "dtrain/ddp/precision/device_loss_scaler.hpp"
 #include "unit/cuda/prelude.hpp"
 
 #if DTRAIN_EMULATED_CUDA
@@ -16,6 +17,20 @@ struct Training {
   bool bound = false;
   bool casts = false;  ///< by hooks::Cast
   bool measures_norm = false;
+  bool clips = false;  ///< and multiplies by 2, and divides by a DeviceLossScaler's scale
+};
+
+/// What a DeviceLossScaler takes, around a reducer.
+struct WrappedReducer {
+  struct Driver {
+    NcclReducer* reducer;
+  };
+  explicit WrappedReducer(CudaTrainingRank* rank) : driver_(std::make_shared<Driver>(Driver{rank->reducer.get()})) {}
+  const float* found_inf() const { return driver_->reducer->norms().found_inf(); }
+
+ private:
+  friend dtrain::ddp::DriverAccess;
+  std::shared_ptr<Driver> driver_;
 };
 
 /// Of each step, the first one included.
@@ -31,11 +46,19 @@ std::vector<Waits> waits_of_steps(int ranks, const Training& training) {
           dtrain::ddp::hook_functions<dtrain::backend::Nccl::Communicator>(dtrain::hooks::Cast<dtrain::bfloat16>());
     }
     CudaTrainingRank rank(job, self.rank(), ranks, std::move(wanted));
+    dtrain::DeviceLossScaler scaler({.initial_scale = 2});
+    together.arrive_and_wait();  // all are constructed
     for (Waits& waits : all) {
       rank.prepare_all(static_cast<float>(2 * self.rank()));
       const Waits before{emulation::device_waits(), emulation::host_waits()};
       together.arrive_and_wait();
       rank.computed_step({.measure_norm = training.measures_norm});
+      if (training.clips) {
+        WrappedReducer wrapper(&rank);
+        scaler.step(wrapper);
+        rank.reducer->scale_gradients(2);
+        rank.reducer->scale_gradients(1, 1e6);
+      }
       rank.use_all();
       together.arrive_and_wait();
       if (self.rank() == 0) {
@@ -51,14 +74,17 @@ std::vector<Waits> waits_of_steps(int ranks, const Training& training) {
 
 }  // namespace
 
-TEST_CASE("a training step waits for no device, and the host for nothing of it") {
+TEST_CASE("a training step, with clipping too, waits for no device, and the host for nothing of it") {
   for (const int ranks : {1, 2}) {
     for (const Training& training : {Training{}, Training{.bound = true}, Training{.casts = true},
-                                     Training{.measures_norm = true}, Training{.bound = true, .measures_norm = true}}) {
+                                     Training{.measures_norm = true}, Training{.bound = true, .measures_norm = true},
+                                     Training{.measures_norm = true, .clips = true},
+                                     Training{.bound = true, .measures_norm = true, .clips = true}}) {
       CAPTURE(ranks);
       CAPTURE(training.bound);
       CAPTURE(training.casts);
       CAPTURE(training.measures_norm);
+      CAPTURE(training.clips);
       for (const Waits& waits : waits_of_steps(ranks, training)) {
         CHECK(waits.for_devices == 0);
         CHECK(waits.of_host == 0);

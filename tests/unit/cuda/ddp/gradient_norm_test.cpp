@@ -352,7 +352,7 @@ TEST_CASE("a driver that does not load the kernel refuses the measurement before
   });
 }
 
-TEST_CASE("a step launches a kernel for each bucket if it measures, else none, and waits no more for it") {
+TEST_CASE("a step that measures launches a kernel for each bucket and one more, else none, and waits no more for it") {
   REQUIRE(support::enough_devices(1));
   support::CudaTrainingRank rank(std::make_shared<support::FakeJob>(1), 0, 1, {.bound = true});  // nothing is copied
   const int buckets = static_cast<int>(rank.reducer->plan().buckets.size());
@@ -378,14 +378,14 @@ TEST_CASE("a step launches a kernel for each bucket if it measures, else none, a
   calls_of_step({});
   refuse_launch(1);
   const Calls without = calls_of_step({});
-  refuse_launch(buckets + 1);
+  refuse_launch(buckets + 2);
   CHECK(calls_of_step(measured) == without);
   const dtrain::stream::cuda::PinnedBuffer sum(sizeof(double));
   const auto launches = [&] {
     auto* const to = reinterpret_cast<double*>(sum.data());
     return dtrain::stream::cuda::SquareSumKernel::load(DType::f32, to, rank.stream());
   };
-  CHECK_FALSE(launches());  // the first one after those of the buckets
+  CHECK_FALSE(launches());  // the first one after those of the step
   refuse_launch(1);
   CHECK(calls_of_step({}) == without);
   CHECK_FALSE(launches());

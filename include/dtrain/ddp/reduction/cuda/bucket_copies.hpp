@@ -45,7 +45,8 @@ class BucketCopies {
     by_runtime_.reserve(plan.bucket_of.size());
   }
 
-  /// Adds a copy, of the same bucket as all others since the last enqueue(), or for enqueue_all().
+  /// Adds a copy, of the same bucket as all others since the last enqueue(), or for
+  /// enqueue_all_in_place().
   void add(std::size_t bucket, std::byte* to, const std::byte* from, std::size_t bytes) {
     if (TypedCopies& typed = types_[type_of_[bucket]]; typed.is_loaded) {
       typed.by_kernel.add(to, from, bytes / size_bytes(typed.dtype));
@@ -69,10 +70,12 @@ class BucketCopies {
     }
   }
 
-  /// Enqueues the copies that were added, of any buckets. Requires the kernels of all types. @throws Error (cuda)
-  void enqueue_all(double factor, Stream stream) {
+  /// Enqueues the multiplication of gradients that were added as copies onto themselves, of any buckets, by the f64 at
+  /// `factor` in device memory. Requires the kernels for that of all types: ScaledCopyBatch::load_in_place.
+  /// @throws Error (cuda)
+  void enqueue_all_in_place(const double* factor, Stream stream) {
     for (TypedCopies& typed : types_) {
-      typed.by_kernel.enqueue(factor, stream);
+      typed.by_kernel.enqueue_in_place(factor, stream);
     }
   }
 

@@ -3,10 +3,8 @@
 /// CudaBucketNorms of a BucketReduction: the norm of gradients in device memory, measured after each collective.
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -18,7 +16,9 @@
 #include "dtrain/ddp/bucket_plan.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
 #include "dtrain/stream/cuda/check.hpp"
+#include "dtrain/stream/cuda/device_buffer.hpp"
 #include "dtrain/stream/cuda/event.hpp"
+#include "dtrain/stream/cuda/kernels/norm_kernels.hpp"
 #include "dtrain/stream/cuda/kernels/scaled_copy_batch.hpp"
 #include "dtrain/stream/cuda/kernels/square_sum_kernel.hpp"
 #include "dtrain/stream/cuda/pinned_buffer.hpp"
@@ -29,12 +29,12 @@
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Norms of a CUDA stream's steps; members have the meaning of BucketNorms' members. After each bucket's collective a
-/// kernel writes the sums of its thread blocks to pinned memory. The host adds the sums in order when the norm is asked
-/// for, so that a step itself waits for nothing.
-/// A step captured in a graph writes its sums in each replay, to separate memory. A mark in the separate memory says
-/// that its sums are not from the last step. The host writes the mark once it has read the sums. A later step outside
-/// such a graph writes the mark on the device, after replays that still run. Example: a replay, and a step after it
-/// without a wait between the two. The replay overwrites the mark, and the step marks the replay's sums again, so that
+/// kernel writes the sums of its thread blocks to device memory. After the last bucket a kernel writes the norm: to
+/// device memory, where rescale() changes it, and to pinned memory, for the host. A step itself waits for nothing.
+/// A step captured in a graph writes the norm in each replay, to separate pinned memory. A flag there says that the
+/// norm is of a replay behind the last step that the host knows. The host clears the flag once it has read the norm. A
+/// later step outside such a graph clears it on the device, after replays that still run. Example: a replay, and a step
+/// after it without a wait between the two. The replay sets the flag, and the step clears it again, so that
 /// gradient_norm() gives the step's norm. Threads: enqueue one at a time; everything else between steps. Lifetime: the
 /// object outlives the work, and graphs of the work.
 class CudaBucketNorms {
@@ -45,13 +45,11 @@ class CudaBucketNorms {
   /// loading may wait for collectives that wait for other ranks. @pre the work of earlier steps has run @throws Error
   /// (cuda)
   void plan(const BucketPlan& plan, Stream stream) {
-    add_sums();
-    if (memory_.bytes() == 0) prepare(plan, stream);
+    if (copies_.bytes() == 0) prepare(plan, stream);
     first_sums_.assign(1, 0);
     for (const PlannedBucket& bucket : plan.buckets) {
       first_sums_.push_back(first_sums_.back() + stream::cuda::square_sum_blocks(bucket.bytes));
     }
-    norms_.plan(plan, stream);
   }
 
   /// @param caller the user's call @throws Error (unsupported) if the driver has not loaded the kernels for a type
@@ -64,106 +62,128 @@ class CudaBucketNorms {
     is_wanted_ = wanted;
     is_captured_ = false;
     state_ = State::none;
-    norms_.begin_step(false);
+    norm_.reset();
   }
 
   /// Address for the bucket's first sum; null if the step does not measure.
   double* sum_of(std::size_t bucket) noexcept { return is_wanted_ ? sums() + first_sums_[bucket] : nullptr; }
 
-  void enqueue(double* sum, const BufferView& bucket, Stream stream) {
-    const bool is_captured = stream.is_capturing();
-    stream::cuda::SquareSumKernel::find(bucket.dtype).enqueue(bucket, is_captured ? sum + most_ : sum, stream);
+  static void enqueue(double* sum, const BufferView& bucket, Stream stream) {
+    stream::cuda::SquareSumKernel::find(bucket.dtype).enqueue(bucket, sum, stream);
   }
 
-  /// Enqueues the mark after the work of all buckets, and so after earlier work of the gradients' streams, such as a
-  /// replay.
-  /// @throws Error (cuda)
+  /// Enqueues the norm after the work of all buckets, and so after earlier work of the gradients' streams, such as a
+  /// replay. @throws Error (cuda)
   void end_buckets(Stream stream) {
     is_captured_ = stream.is_capturing();
+    if (is_wanted_) kernels_.measure(on_device(), copy_for(is_captured_), sums(), first_sums_.back(), stream);
     if (!has_graph_ || (is_wanted_ && is_captured_)) return;
-    stream::cuda::check(cudaMemsetAsync(&last_replayed_sum(), mark_byte, sizeof(double), stream.native()),
-                        "cudaMemsetAsync");
-    if (!is_captured_) stream.record(marked_);
+    std::uint32_t& flag = replayed().is_written;
+    stream::cuda::check(cudaMemsetAsync(&flag, 0, sizeof(flag), stream.native()), "cudaMemsetAsync");
+    if (!is_captured_) stream.record(cleared_);
   }
 
   /// Called after end_buckets().
   void finish_step() noexcept {
-    if (!is_wanted_) return;
-    const bool measures_replays = is_captured_ && first_sums_.back() != 0;
-    state_ = measures_replays ? State::captured : State::enqueued;
-    if (!measures_replays) return;
-    has_graph_ = true;
-    mark_replayed_sums();
+    if (is_wanted_) note_enqueued(is_captured_);
   }
 
   bool is_measured() const noexcept { return state_ != State::none || was_replayed(); }
 
-  /// Reads the sums. Blocking: calls `wait()` for the last step's work, if the step measures; not for a replay, which
+  /// Reads the norm. Blocking: calls `wait()` for the last step's work, if the step measures; not for a replay, which
   /// has run.
   template <class Wait>
   void read(Wait&& wait) {
-    if (state_ == State::enqueued && first_sums_.back() != 0) wait();
-    add_sums();
+    if (state_ == State::enqueued) wait();
+    const bool is_replay = was_replayed();
+    if (!is_replay && state_ != State::enqueued) return;
+    const stream::cuda::DeviceNorm& from = is_replay ? replayed() : *copy_for(false);
+    norm_ = GradientNorm{from.norm, from.found_inf == 0, from.before_clipping};
+    if (is_replay) replayed().is_written = 0;
+    state_ = State::read;
   }
 
   /// Norm of the latest replay or step that was read. @throws Error (invalid_argument) as BucketNorms::norm, or if a
   /// captured step was not replayed
   const GradientNorm& norm() const {
-    if (state_ == State::captured && !norms_.is_measured()) refuse_captured();
-    return norms_.norm();
+    if (state_ == State::captured && !norm_) refuse_captured();
+    if (!norm_) BucketNorms::refuse_unmeasured();
+    return *norm_;
   }
 
-  void multiply(double factor) noexcept { norms_.multiply(factor); }
+  /// Whether the norm that rescale() changes is known to be of the last step, and changes in order with it: in a
+  /// capture, and where no step was captured. Else read() comes first.
+  /// @throws Error (invalid_argument) as BucketNorms::norm
+  bool may_rescale(bool captures) const {
+    if (has_graph_ && !captures) return false;
+    if (!is_wanted_) BucketNorms::refuse_unmeasured();
+    return true;
+  }
+
+  /// Enqueues the change of the norm in device memory by `change(kernels, norm, copy, stream)`. @pre may_rescale(), or
+  /// the norm was read @throws Error (cuda)
+  template <class Change>
+  void rescale(Change change, Stream stream) {
+    const bool captures = stream.is_capturing();
+    change(kernels_, on_device(), copy_for(captures), stream);
+    note_enqueued(captures);
+  }
+
+  /// In device memory: the factor of the last rescale(). Lifetime: the object's.
+  const double* factor() const noexcept { return &on_device()->factor; }
+
+  /// In device memory: 1 if the gradients of the last step that measured are not finite, else 0. Lifetime: the
+  /// object's.
+  const float* found_inf() const noexcept { return &on_device()->found_inf; }
 
  private:
-  /// State of the latest step's sums on the host.
-  enum class State { none, enqueued, captured, added };
-
-  /// Each byte of the mark in the last sum. The mark is a negative number, as no sum of squares is.
-  static constexpr int mark_byte = 0x80;
-  static constexpr std::uint64_t mark = 0x8080'8080'8080'8080;
+  /// State of the latest step's norm on the host.
+  enum class State { none, enqueued, captured, read };
 
   void prepare(const BucketPlan& plan, Stream stream) {
-    // Each bucket has at least one parameter, and at most one block more than its bytes fill.
-    most_ = plan.arena_bytes / stream::cuda::square_sum_block_bytes + plan.bucket_of.size();
-    memory_ = stream::cuda::PinnedBuffer((2 * most_ + 1) * sizeof(double));
+    using stream::cuda::DeviceNorm;
+    // Each bucket has at least one parameter, and at most one block more than its bytes fill. Loading writes one sum.
+    const std::size_t most = plan.arena_bytes / stream::cuda::square_sum_block_bytes + plan.bucket_of.size() + 1;
+    memory_ = stream::cuda::DeviceBuffer(sizeof(DeviceNorm) + most * sizeof(double), stream.device().index);
+    copies_ = stream::cuda::PinnedBuffer(2 * sizeof(DeviceNorm));
+    *copy_for(false) = *copy_for(true) = DeviceNorm{};
+    stream::cuda::check(cudaMemsetAsync(memory_.data(), 0, sizeof(DeviceNorm), stream.native()), "cudaMemsetAsync");
     std::vector<DType> known;
     for (const PlannedBucket& bucket : plan.buckets) {
       if (bucket.bytes == 0 || std::find(known.begin(), known.end(), bucket.dtype) != known.end()) continue;
       known.push_back(bucket.dtype);
-      if (!stream::cuda::SquareSumKernel::load(bucket.dtype, sums() + 2 * most_, stream) ||
-          !stream::cuda::ScaledCopyBatch::load(bucket.dtype, bucket.dtype, stream)) {
+      if (!stream::cuda::SquareSumKernel::load(bucket.dtype, sums(), stream) ||
+          !stream::cuda::ScaledCopyBatch::load_in_place(bucket.dtype, factor(), stream)) {
         without_kernel_ = bucket.dtype;
       }
     }
-  }
-
-  double* sums() const noexcept { return reinterpret_cast<double*>(memory_.data()); }
-  /// Sums of captured steps.
-  double* replayed_sums() const noexcept { return sums() + most_; }
-  double& last_replayed_sum() const noexcept { return replayed_sums()[first_sums_.back() - 1]; }
-
-  void mark_replayed_sums() noexcept { last_replayed_sum() = std::bit_cast<double>(mark); }
-
-  /// Whether a replay behind the last step has written sums that were not read. Compares bits, because -ffast-math
-  /// takes a NaN for equal.
-  bool was_replayed() const noexcept {
-    return has_graph_ && (is_captured_ || marked_.is_complete_beside_capture()) &&
-           std::bit_cast<std::uint64_t>(last_replayed_sum()) != mark;
-  }
-
-  /// Adds the sums, unless they were added before.
-  void add_sums() noexcept {
-    const bool is_replay = was_replayed();
-    if (!is_replay && state_ != State::enqueued) return;
-    const double* const from = is_replay ? replayed_sums() : sums();
-    norms_.begin_step(true);
-    for (std::size_t bucket = 0; bucket + 1 < first_sums_.size(); ++bucket) {
-      *norms_.sum_of(bucket) = std::accumulate(from + first_sums_[bucket], from + first_sums_[bucket + 1], 0.0);
+    if (!known.empty() && !without_kernel_ && !kernels_.load(on_device(), copy_for(false), stream)) {
+      without_kernel_ = known.front();
     }
-    norms_.finish_step();
-    if (is_replay) mark_replayed_sums();
-    state_ = State::added;
+  }
+
+  stream::cuda::DeviceNorm* on_device() const noexcept {
+    return reinterpret_cast<stream::cuda::DeviceNorm*>(memory_.data());
+  }
+  double* sums() const noexcept { return reinterpret_cast<double*>(memory_.data() + sizeof(stream::cuda::DeviceNorm)); }
+
+  /// The copy for the host, of steps or of replays.
+  stream::cuda::DeviceNorm* copy_for(bool replays) const noexcept {
+    return reinterpret_cast<stream::cuda::DeviceNorm*>(copies_.data()) + (replays ? 1 : 0);
+  }
+  stream::cuda::DeviceNorm& replayed() const noexcept { return *copy_for(true); }
+
+  void note_enqueued(bool captured) noexcept {
+    state_ = captured ? State::captured : State::enqueued;
+    if (!captured) return;
+    norm_.reset();
+    has_graph_ = true;
+    replayed().is_written = 0;
+  }
+
+  /// Whether a replay behind the last step has written a norm that was not read.
+  bool was_replayed() const noexcept {
+    return has_graph_ && (is_captured_ || cleared_.is_complete_beside_capture()) && replayed().is_written != 0;
   }
 
   [[noreturn]] DTRAIN_NOT_INLINED static void refuse_type(DType dtype, const char* caller) {
@@ -180,18 +200,17 @@ class CudaBucketNorms {
                 "run since; launch the graph, and wait for its stream");
   }
 
-  stream::cuda::PinnedBuffer memory_;
-  /// Largest number of a plan's sums. Memory holds as many sums for steps, as many for captured steps, and one sum that
-  /// is written when kernels are loaded.
-  std::size_t most_ = 0;
+  stream::cuda::DeviceBuffer memory_;  ///< a DeviceNorm, and sums of squares for the largest plan
+  stream::cuda::PinnedBuffer copies_;  ///< of the DeviceNorm, one for steps and one for replays
+  stream::cuda::NormKernels kernels_;
   std::optional<DType> without_kernel_;
   std::vector<std::size_t> first_sums_{0};  ///< of each bucket, and the end
-  BucketNorms norms_;
+  std::optional<GradientNorm> norm_;
   State state_ = State::none;
   bool is_wanted_ = false;
-  stream::cuda::Event marked_;  ///< recorded after the last step's mark of the replayed sums
-  bool is_captured_ = false;    ///< whether the last step was captured
-  bool has_graph_ = false;      ///< whether a step with sums was captured
+  stream::cuda::Event cleared_;  ///< recorded after the last step's clearing of the replays' flag
+  bool is_captured_ = false;     ///< whether the last step was captured
+  bool has_graph_ = false;       ///< whether a step with a norm, or its rescaling, was captured
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp

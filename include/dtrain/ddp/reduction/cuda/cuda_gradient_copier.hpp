@@ -190,20 +190,26 @@ class CudaGradientCopier {
   /// Complete once the last step has ended on the device.
   stream::cuda::Event& step_end() noexcept { return done_; }
 
-  /// Multiplies the reduced gradients, in the order of the step's producers; see HostGradientCopier. Blocking if there
-  /// are no producers, or if a step was captured: the host has waited for the replay, whose streams are not known.
-  template <class Wait>
-  void scale_reduced(double factor, Wait&& wait) {
-    if (is_captured_) producers_.clear();
+  /// Whether work in the order of the last step's producers is captured in a graph.
+  bool is_capturing() const { return is_captured_ ? stream_.is_capturing() : producers_.is_captured(); }
+
+  /// Calls `enqueue_factor(stream)`, then multiplies the reduced gradients by the f64 at `factor` in device memory, in
+  /// the order of the step's producers; see HostGradientCopier. Outside a capture blocking if there are no producers,
+  /// or if a step was captured: the host has waited for the replay, whose streams are not known.
+  template <class EnqueueFactor, class Wait>
+  void scale_reduced(const double* factor, EnqueueFactor enqueue_factor, Wait&& wait) {
+    const bool captures = is_capturing();
+    if (is_captured_ && !captures) producers_.clear();
     wait_for_producers();
+    enqueue_factor(stream_);
     for (std::size_t parameter = 0; parameter < gradients_->size(); ++parameter) {
       const TensorView& gradient = gradients_->view(parameter);
       bucket_copies_.add(plan_->bucket_of[parameter], gradient.data, gradient.data, gradient.bytes());
     }
-    bucket_copies_.enqueue_all(factor, stream_);
+    bucket_copies_.enqueue_all_in_place(factor, stream_);
     stream_.record(done_);
     producers_.for_each([this](Stream producer) { producer.wait(done_); });
-    if (producers_.empty() || has_graph_) synchronize(wait);
+    if (!captures && (producers_.empty() || has_graph_)) synchronize(wait);
   }
 
   void gather(std::span<const GradientSlot> slots) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
 #include "dtrain/core/log.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/dtype.hpp"
@@ -45,6 +46,19 @@ inline void log_unloaded_kernel(const std::string& why) {
             "are copied one by one, and measure_norm, hooks::Cast and ShardedOptimizer are refused on this device",
             {why}));
   }
+}
+
+/// Calls `launch`, a kernel's first launch on a device, at which the driver loads the kernel. @returns false if it
+/// throws Error, which is logged
+template <class Launch>
+bool launches(Launch launch) {
+  try {
+    launch();
+  } catch (const Error& error) {
+    log_unloaded_kernel(error.what());
+    return false;
+  }
+  return true;
 }
 
 /// A kernel of the driver. Trivially copyable; valid until the process ends.
@@ -163,6 +177,33 @@ inline std::string widen_element(DType dtype, unsigned i) {
          : dtype == DType::f16
              ? "cvt.f32.f16 %value, " + source + ";\n"
              : "cvt.u32.u16 %bits, " + source + ";\nshl.b32 %bits, %bits, 16;\nmov.b32 %value, %bits;\n";
+}
+
+/// Adds the %sum of all threads of a block pairwise, by halves, in f64. Afterwards thread 0 has the result; the other
+/// threads go to the label END. Uses shared memory `partial` of 8 bytes a thread, u32 registers %thread, %slot, %other
+/// and %half, the f64 register %wide and the predicate %is_done.
+/// @param threads a power of two
+inline std::string add_over_block(unsigned threads) {
+  return format_text(
+      "mov.u32 %slot, partial;\n"
+      "mad.lo.u32 %slot, %thread, 8, %slot;\n"
+      "st.shared.f64 [%slot+0], %sum;\n"
+      "mov.u32 %half, {};\n"
+      "ADD:\n"
+      "bar.sync 0;\n"
+      "setp.ge.u32 %is_done, %thread, %half;\n"
+      "@%is_done bra ADDED;\n"
+      "mad.lo.u32 %other, %half, 8, %slot;\n"
+      "ld.shared.f64 %wide, [%other+0];\n"
+      "add.rn.f64 %sum, %sum, %wide;\n"
+      "st.shared.f64 [%slot+0], %sum;\n"
+      "ADDED:\n"
+      "shr.u32 %half, %half, 1;\n"
+      "setp.ne.u32 %is_done, %half, 0;\n"
+      "@%is_done bra ADD;\n"
+      "setp.ne.u32 %is_done, %thread, 0;\n"
+      "@%is_done bra END;\n",
+      {threads / 2});
 }
 
 }  // namespace ptx

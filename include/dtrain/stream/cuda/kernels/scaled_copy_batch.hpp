@@ -14,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/dtype.hpp"
 #include "dtrain/stream/cuda/device_guard.hpp"
@@ -37,6 +36,9 @@ inline constexpr std::size_t max_scale_entries = 128;
 inline constexpr std::uint32_t scale_block_threads = 256;
 inline constexpr std::uint32_t scale_block_elements = 8192;  ///< of one array; a power of two
 inline constexpr const char* scale_kernel_name = "dtrain_scale";
+
+/// Where a launch finds its factor.
+enum class FactorSource { parameter, device_memory };
 
 /// Element types between which the kernel converts: f32, f16 and bf16 with each other, f64 with itself.
 constexpr bool can_scale(DType from, DType to) noexcept {
@@ -98,6 +100,18 @@ inline std::string loop(DType from, DType to, const std::string& label, const ch
                             {transfer(to, 't', "st", "%written", count), count * scale_block_threads, label, label});
 }
 
+/// Sets %factor to the f64 at the address in the parameter, and goes to the label END for the factor 1.
+inline std::string factor_at_address(DType dtype) {
+  return std::string(
+             ".reg .f64 %stored;\n"
+             "ld.param.u64 %read, [factor];\n"
+             "cvta.to.global.u64 %read, %read;\n"
+             "ld.global.f64 %stored, [%read+0];\n"
+             "setp.eq.f64 %is_done, %stored, 0d3FF0000000000000;\n"
+             "@%is_done bra END;\n") +
+         (dtype == DType::f64 ? "mov.f64 %factor, %stored;\n" : "cvt.rn.f32.f64 %factor, %stored;\n");
+}
+
 }  // namespace ptx
 
 /// The kernel `scale_kernel_name`(entries, number of entries, factor): each element of each target becomes the source's
@@ -106,14 +120,17 @@ inline std::string loop(DType from, DType to, const std::string& label, const ch
 /// scale_block_elements) blocks of scale_block_threads threads. A block finds its entry by binary search. Where both
 /// addresses are multiples of 16 bytes, a thread moves 16 or 32 bytes at a time. Target and source are the same memory
 /// or disjoint.
-inline std::string scale_kernel_text(DType from, DType to) {
+/// @param source device_memory: the factor is the f64 at an address, rounded to f32 except for f64; each target is its
+/// source, and for the factor 1 a block reads and writes no element
+inline std::string scale_kernel_text(DType from, DType to, FactorSource source = FactorSource::parameter) {
+  const bool by_address = source == FactorSource::device_memory;
   const std::string float_type = from == DType::f64 ? "f64" : "f32";
   const unsigned at_a_time = from == DType::f64 ? 2 : size_bytes(from) == 4 && size_bytes(to) == 4 ? 4 : 8;
   const std::string elements = std::to_string(scale_block_elements);
   const std::string entry_bytes = std::to_string(sizeof(ScaleKernelEntry));
   return ptx::header + std::string(".visible .entry ") + scale_kernel_name + "(\n.param .align 8 .b8 entries[" +
          std::to_string(max_scale_entries * sizeof(ScaleKernelEntry)) + "],\n.param .u32 entry_count,\n.param ." +
-         float_type +
+         (by_address ? "u64" : float_type) +
          " factor)\n{\n"
          ".reg .pred %is_done, %is_nan, %copies;\n"
          ".reg .u32 %block, %thread, %low, %high, %middle, %first, %elements, %begin, %end, %whole, %index;\n"
@@ -121,7 +138,7 @@ inline std::string scale_kernel_text(DType from, DType to) {
          ".reg .u64 %table, %entry, %source, %target, %read, %written, %misaligned;\n"
          ".reg .f32 %value;\n.reg ." +
          float_type + " %factor;\n" + ptx::declaration(from, 's', at_a_time) + ptx::declaration(to, 't', at_a_time) +
-         "ld.param." + float_type + " %factor, [factor];\n" +
+         (by_address ? ptx::factor_at_address(from) : "ld.param." + float_type + " %factor, [factor];\n") +
          format_text("setp.eq.{} %copies, %factor, {};\n",
                      {float_type, from == DType::f64 ? "0d3FF0000000000000" : "0f3F800000"}) +
          "ld.param.u32 %high, [entry_count];\n"
@@ -172,7 +189,7 @@ inline std::string scale_kernel_text(DType from, DType to) {
          ";\n"
          "mad.lo.u32 %index, %thread, " +
          std::to_string(at_a_time) + ", %begin;\n" + ptx::loop(from, to, "VECTOR", "%whole", at_a_time) +
-         "add.u32 %index, %whole, %thread;\n" + ptx::loop(from, to, "SINGLE", "%end", 1) + "ret;\n}\n";
+         "add.u32 %index, %whole, %thread;\n" + ptx::loop(from, to, "SINGLE", "%end", 1) + "END:\nret;\n}\n";
 }
 
 /// The kernel of scale_kernel_text(), for one pair of types. Trivially copyable; valid until the process ends.
@@ -182,16 +199,17 @@ class ScaleKernel {
 
   /// The kernel for these types, or none if can_scale() is false or the driver does not load it. The driver may compile
   /// the text as late as at the first launch, and fail then: see ScaledCopyBatch::load. Threads: any.
-  static ScaleKernel find(DType from, DType to) {
+  static ScaleKernel find(DType from, DType to, FactorSource source = FactorSource::parameter) {
     static std::mutex mutex;
-    static ScaleKernel found[types][types];
+    static ScaleKernel found[2][types][types];
     if (!can_scale(from, to)) {
       return {};
     }
     const std::lock_guard lock(mutex);
-    ScaleKernel& kernel = found[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
+    ScaleKernel& kernel =
+        found[static_cast<std::size_t>(source)][static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
     if (!kernel) {
-      kernel.kernel_ = DriverKernel::load(scale_kernel_text(from, to), scale_kernel_name);
+      kernel.kernel_ = DriverKernel::load(scale_kernel_text(from, to, source), scale_kernel_name);
       kernel.is_double_ = from == DType::f64;
     }
     return kernel;
@@ -203,17 +221,28 @@ class ScaleKernel {
   /// @param blocks of all entries @throws Error (cuda)
   void launch(const ScaleKernelEntry* entries, std::size_t count, std::uint32_t blocks, double factor,
               StreamRef stream) const {
-    ScaleKernelEntry parameter[max_scale_entries] = {};
-    std::copy_n(entries, count, parameter);
-    auto entry_count = static_cast<std::uint32_t>(count);
     auto single = static_cast<float>(factor);
-    void* arguments[] = {parameter, &entry_count, is_double_ ? static_cast<void*>(&factor) : &single};
-    kernel_.launch(blocks, scale_block_threads, arguments, stream);
+    launch_with(entries, count, blocks, is_double_ ? static_cast<void*>(&factor) : &single, stream);
+  }
+
+  /// The same for a kernel with its factor in device memory.
+  void launch(const ScaleKernelEntry* entries, std::size_t count, std::uint32_t blocks, const double* factor,
+              StreamRef stream) const {
+    launch_with(entries, count, blocks, &factor, stream);
   }
 
  private:
   /// Enumerators up to the last that can_scale() takes.
   static constexpr std::size_t types = static_cast<std::size_t>(DType::bf16) + 1;
+
+  void launch_with(const ScaleKernelEntry* entries, std::size_t count, std::uint32_t blocks, void* factor,
+                   StreamRef stream) const {
+    ScaleKernelEntry parameter[max_scale_entries] = {};
+    std::copy_n(entries, count, parameter);
+    auto entry_count = static_cast<std::uint32_t>(count);
+    void* arguments[] = {parameter, &entry_count, factor};
+    kernel_.launch(blocks, scale_block_threads, arguments, stream);
+  }
 
   DriverKernel kernel_;
   bool is_double_ = false;
@@ -229,24 +258,15 @@ class ScaledCopyBatch {
 
   /// Precondition of add(): load(from, to, stream).
   ScaledCopyBatch(DType from, DType to)
-      : kernel_(ScaleKernel::find(from, to)), from_bytes_(size_bytes(from)), to_bytes_(size_bytes(to)) {}
+      : kernel_(ScaleKernel::find(from, to)), from_(from), from_bytes_(size_bytes(from)), to_bytes_(size_bytes(to)) {}
 
   /// Launches the kernel for no elements. @returns whether the driver has loaded the kernel for the device. The driver
   /// loads a kernel at its first launch, and cannot if it has no compiler for PTX.
-  static bool load(DType from, DType to, StreamRef stream) {
-    const ScaledCopyBatch batch(from, to);
-    if (!batch.kernel_) {
-      return false;
-    }
-    const DeviceGuard guard(stream.device().index);
-    const ScaleKernelEntry nothing{};
-    try {
-      batch.kernel_.launch(&nothing, 1, 1, 1, stream);
-    } catch (const Error& error) {
-      log_unloaded_kernel(error.what());
-      return false;
-    }
-    return true;
+  static bool load(DType from, DType to, StreamRef stream) { return loads(ScaleKernel::find(from, to), 1.0, stream); }
+
+  /// The same for enqueue_in_place(). @param factor any f64 in device memory
+  static bool load_in_place(DType dtype, const double* factor, StreamRef stream) {
+    return loads(ScaleKernel::find(dtype, dtype, FactorSource::device_memory), factor, stream);
   }
 
   void reserve(std::size_t copies) { entries_.reserve(copies); }
@@ -267,7 +287,25 @@ class ScaledCopyBatch {
   /// Enqueues the copies, and empties the batch. Each target element becomes the source's element times `factor`, see
   /// scale_kernel_text(). Lifetime: the memory outlives the work, the batch need not.
   /// @throws Error (cuda); some copies may be enqueued in spite of it
-  void enqueue(double factor, StreamRef stream) {
+  void enqueue(double factor, StreamRef stream) { launch_all(kernel_, factor, stream); }
+
+  /// Enqueues the multiplication of arrays that were added as copies onto themselves, by the f64 that device memory has
+  /// at `factor` when the work runs; for 1 the arrays are neither read nor written. Requires: load_in_place(). Lifetime
+  /// and @throws as enqueue.
+  void enqueue_in_place(const double* factor, StreamRef stream) {
+    launch_all(ScaleKernel::find(from_, from_, FactorSource::device_memory), factor, stream);
+  }
+
+ private:
+  template <class Factor>
+  static bool loads(const ScaleKernel& kernel, Factor factor, StreamRef stream) {
+    const DeviceGuard guard(stream.device().index);
+    const ScaleKernelEntry nothing{};
+    return kernel && launches([&] { kernel.launch(&nothing, 1, 1, factor, stream); });
+  }
+
+  template <class Factor>
+  void launch_all(const ScaleKernel& kernel, Factor factor, StreamRef stream) {
     const DeviceGuard guard(stream.device().index);
     for (std::size_t begin = 0; begin < entries_.size(); begin += max_scale_entries) {
       const std::size_t count = std::min(entries_.size() - begin, max_scale_entries);
@@ -276,13 +314,13 @@ class ScaledCopyBatch {
         entries_[i].first_block = blocks;
         blocks += (entries_[i].elements - 1) / scale_block_elements + 1;
       }
-      kernel_.launch(&entries_[begin], count, blocks, factor, stream);
+      kernel.launch(&entries_[begin], count, blocks, factor, stream);
     }
     entries_.clear();
   }
 
- private:
   ScaleKernel kernel_;
+  DType from_;
   std::size_t from_bytes_;
   std::size_t to_bytes_;
   std::vector<ScaleKernelEntry> entries_;

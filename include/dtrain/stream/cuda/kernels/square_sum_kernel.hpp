@@ -1,7 +1,7 @@
 #pragma once
 /// @file
-/// SquareSumKernel: sums of the squares of an array in device memory, one for each block of threads, for the host to
-/// add; its PTX text. CudaBucketNorms launches it.
+/// SquareSumKernel: sums of the squares of an array in device memory, one for each block of threads, which NormKernels
+/// adds; its PTX text. CudaBucketNorms launches it.
 
 #include <algorithm>
 #include <cstddef>
@@ -10,7 +10,6 @@
 #include <string>
 
 #include "dtrain/core/config.hpp"
-#include "dtrain/core/error.hpp"
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/core/types/dtype.hpp"
@@ -87,32 +86,13 @@ inline std::string square_sum_text(DType dtype) {
              "READ_DONE:\n",
              {square_sum_threads, square_sum_bytes, square_sum_threads * square_sum_bytes,
               ptx::transfer(dtype, 's', "ld", "%read", count), add}) +
-         format_text(
-             "mov.u32 %slot, partial;\n"
-             "mad.lo.u32 %slot, %thread, 8, %slot;\n"
-             "st.shared.f64 [%slot+0], %sum;\n"
-             "mov.u32 %half, {};\n"
-             "ADD:\n"
-             "bar.sync 0;\n"
-             "setp.ge.u32 %is_done, %thread, %half;\n"
-             "@%is_done bra ADDED;\n"
-             "mad.lo.u32 %other, %half, 8, %slot;\n"
-             "ld.shared.f64 %wide, [%other+0];\n"
-             "add.rn.f64 %sum, %sum, %wide;\n"
-             "st.shared.f64 [%slot+0], %sum;\n"
-             "ADDED:\n"
-             "shr.u32 %half, %half, 1;\n"
-             "setp.ne.u32 %is_done, %half, 0;\n"
-             "@%is_done bra ADD;\n"
-             "setp.ne.u32 %is_done, %thread, 0;\n"
-             "@%is_done bra END;\n"
-             "ld.param.u64 %written, [sums];\n"
-             "cvta.to.global.u64 %written, %written;\n"
-             "mad.wide.u32 %written, %block, 8, %written;\n"
-             "st.global.f64 [%written+0], %sum;\n"
-             "END:\n"
-             "ret;\n}\n",
-             {square_sum_threads / 2});
+         ptx::add_over_block(square_sum_threads) +
+         "ld.param.u64 %written, [sums];\n"
+         "cvta.to.global.u64 %written, %written;\n"
+         "mad.wide.u32 %written, %block, 8, %written;\n"
+         "st.global.f64 [%written+0], %sum;\n"
+         "END:\n"
+         "ret;\n}\n";
 }
 
 /// The kernel of square_sum_text(), for one type. Trivially copyable; valid until the process ends.
@@ -140,16 +120,7 @@ class SquareSumKernel {
   /// the kernel for the stream's device, as it does at the first launch there
   static bool load(DType dtype, double* sums, StreamRef stream) {
     const SquareSumKernel kernel = find(dtype);
-    if (!kernel) {
-      return false;
-    }
-    try {
-      kernel.launch(nullptr, 0, 1, sums, stream);
-    } catch (const Error& error) {
-      log_unloaded_kernel(error.what());
-      return false;
-    }
-    return true;
+    return kernel && launches([&] { kernel.launch(nullptr, 0, 1, sums, stream); });
   }
 
   explicit operator bool() const noexcept { return static_cast<bool>(kernel_); }
