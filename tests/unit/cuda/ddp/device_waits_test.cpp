@@ -76,10 +76,10 @@ std::vector<Waits> waits_of_steps(int ranks, const Training& training) {
 
 TEST_CASE("a training step, with clipping too, waits for no device, and the host for nothing of it") {
   for (const int ranks : {1, 2}) {
-    for (const Training& training : {Training{}, Training{.bound = true}, Training{.casts = true},
-                                     Training{.measures_norm = true}, Training{.bound = true, .measures_norm = true},
-                                     Training{.measures_norm = true, .clips = true},
-                                     Training{.bound = true, .measures_norm = true, .clips = true}}) {
+    for (const Training& training :
+         {Training{}, Training{.bound = true}, Training{.casts = true}, Training{.measures_norm = true},
+          Training{.bound = true, .measures_norm = true}, Training{.measures_norm = true, .clips = true},
+          Training{.bound = true, .measures_norm = true, .clips = true}}) {
       CAPTURE(ranks);
       CAPTURE(training.bound);
       CAPTURE(training.casts);
