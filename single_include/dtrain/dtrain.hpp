@@ -37,6 +37,12 @@
 #include <dtrain needs -std=c++20>
 #endif
 
+#if defined(inline)
+#error \
+    "dtrain: a header before this one defines the keyword inline as a macro; include dtrain before that header, or #undef inline behind it"
+#include <dtrain needs the keyword inline>
+#endif
+
 #pragma push_macro("A")
 #undef A
 #pragma push_macro("B")
@@ -2358,20 +2364,14 @@ class Shape {
   /// One extent, from an integer of any type, such as a container's size().
   class Integer {
    public:
-    /// @param number or an object that converts to an integer, of at most 64 bits
-    /// @throws Error (invalid_argument) for a number beyond std::int64_t
+    /// @param number or an object that converts to an integer, of at most 64 bits. One beyond std::int64_t becomes
+    /// negative, which Shape refuses.
     template <class N, class Promoted = decltype(+std::declval<N&>())>
     requires(std::is_integral_v<Promoted> && sizeof(Promoted) <= sizeof(std::int64_t)) constexpr Integer(N number)
-        : value_(static_cast<std::int64_t>(+number)) {
-      if constexpr (std::is_unsigned_v<Promoted>) {
-        if (value_ < 0) refuse(+number);
-      }
-    }
+        : value_(static_cast<std::int64_t>(+number)) {}
     constexpr std::int64_t value() const noexcept { return value_; }
 
    private:
-    [[noreturn]] static void refuse(std::uint64_t number);
-
     std::int64_t value_;
   };
 
@@ -2470,6 +2470,79 @@ TensorView tensor_view(Values& values) {
 }
 
 }  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/kernels/float_environment.hpp
+
+/// @file
+/// DefaultFloatEnvironment: IEEE 754 rounding and subnormals for one scope. Reduction and the other kernels that
+/// compute, MasterWeights, ShardedParameters, and the hooks Adasum, TopK and PowerSgd open one.
+
+#if !DTRAIN_X86_64 && !DTRAIN_ARM64
+#include <cfenv>
+#endif
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Needed because a program linked with -ffast-math starts with subnormals flushed to zero (crtfastmath.o), and a user
+/// may have set another rounding or traps. Does not write the environment if it is the default one; exception flags may
+/// be raised, as by any arithmetic.
+class DefaultFloatEnvironment {
+ public:
+#if DTRAIN_X86_64
+  DefaultFloatEnvironment() noexcept {
+    asm volatile("stmxcsr %0" : "=m"(saved_)::"memory");
+    set_ = (saved_ & ~recorded_exceptions) != standard;
+    if (set_) {
+      const std::uint32_t value = standard;
+      asm volatile("ldmxcsr %0" ::"m"(value) : "memory");
+    }
+  }
+  ~DefaultFloatEnvironment() {
+    if (set_) {
+      asm volatile("ldmxcsr %0" ::"m"(saved_) : "memory");
+    }
+  }
+#elif DTRAIN_ARM64
+  DefaultFloatEnvironment() noexcept {
+    asm volatile("mrs %0, fpcr" : "=r"(saved_)::"memory");
+    set_ = saved_ != standard;
+    if (set_) {
+      asm volatile("msr fpcr, %0" ::"r"(standard) : "memory");
+    }
+  }
+  ~DefaultFloatEnvironment() {
+    if (set_) {
+      asm volatile("msr fpcr, %0" ::"r"(saved_) : "memory");
+    }
+  }
+#else
+  DefaultFloatEnvironment() noexcept {
+    std::fegetenv(&saved_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatEnvironment() {
+    std::fesetenv(&saved_);
+  }
+#endif
+  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
+  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
+
+ private:
+#if DTRAIN_X86_64
+  static constexpr std::uint32_t standard = 0x1f80;  // all exceptions masked, to nearest, subnormals kept
+  static constexpr std::uint32_t recorded_exceptions = 0x3f;
+  std::uint32_t saved_ = 0;
+  bool set_ = false;
+#elif DTRAIN_ARM64
+  static constexpr std::uint64_t standard = 0;
+  std::uint64_t saved_ = 0;
+  bool set_ = false;
+#else
+  std::fenv_t saved_{};
+#endif
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
 
 // ---- dtrain/kernels/in_place_cast.hpp
 
@@ -2851,6 +2924,345 @@ struct BitsOf<double> {
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
+// ---- dtrain/kernels/arithmetic/arithmetic.hpp
+
+/// @file
+/// Floating-point operations for the loops of instruction_sets/: one rounding each, in the order they are written.
+///
+/// -ffast-math may add in another order, fuse a product into a sum, and assume that no NaN occurs. A pragma prevents
+/// this with clang on x86; elsewhere an empty asm needs each result in a register before the next step. NaN is compared
+/// as an integer, which no flag can fold.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Hides from the compiler how `value` was computed.
+template <class V>
+DTRAIN_ALWAYS_INLINE void keep_as_computed([[maybe_unused]] V& value) noexcept {
+#if DTRAIN_PRECISE_PRAGMA
+#elif DTRAIN_X86_64
+  asm("" : "+v"(value));
+#elif DTRAIN_ARM64
+  if constexpr (sizeof(V) <= 16) {
+    asm("" : "+w"(value));
+  } else {
+    asm("" : "+m"(value));
+  }
+#else
+  asm("" : "+m"(value));
+#endif
+}
+
+/// For a product that is added next: clang's -ffp-contract=fast fuses it with the sum despite the pragma.
+template <class V>
+DTRAIN_ALWAYS_INLINE void keep_product([[maybe_unused]] V& value) noexcept {
+#if DTRAIN_PRECISE_PRAGMA
+  asm("" : "+m"(value));
+#endif
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void add(V& to, const V& value) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  to = to + value;
+  keep_as_computed(to);
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void subtract(V& from, const V& value) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  from = from - value;
+  keep_as_computed(from);
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void multiply(V& to, const V& value) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  to = to * value;
+  keep_as_computed(to);
+}
+
+/// 1 / count, rounded to nearest. Converted to float, it is float's rounded reciprocal, because double has more than
+/// twice float's digits. Requires the default rounding.
+inline double reciprocal(std::size_t count) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  double one = 1;
+  keep_as_computed(one);
+  double quotient = one / static_cast<double>(count);
+  keep_as_computed(quotient);
+  return quotient;
+}
+
+/// Replaces every NaN by one bit pattern, because instructions differ in the sign and bits of a NaN result.
+template <class Float, std::size_t Width>
+DTRAIN_ALWAYS_INLINE void make_nan_canonical(Vector<Float, Width>& value) noexcept {
+  using Bits = BitsOf<Float>;
+  using Integers = Vector<typename Bits::Lane, Width>;
+  Integers bits = (Integers)value;
+  Integers canonical;
+  fill<typename Bits::Lane, Width>(canonical, Bits::nan);
+  replace_where(bits, (Integers)((bits & Bits::magnitude) > Bits::infinity), canonical);
+  value = (Vector<Float, Width>)bits;
+}
+
+/// make_nan_canonical() for two 16-bit floats in each word; a magnitude beyond `infinity` is NaN.
+template <std::size_t Width, class V>
+DTRAIN_ALWAYS_INLINE void make_halves_canonical(V& words, std::int16_t infinity, std::int16_t nan) noexcept {
+  using Halves = Vector<std::int16_t, Width>;
+  Halves halves = (Halves)words;
+  Halves magnitude, limit, canonical;
+  fill<std::int16_t, Width>(magnitude, 0x7fff);
+  fill<std::int16_t, Width>(limit, infinity);
+  fill<std::int16_t, Width>(canonical, nan);
+  replace_where(halves, (Halves)((halves & magnitude) > limit), canonical);
+  words = (V)halves;
+}
+
+/// Whether any bit is set. g++ does not choose vptest by itself.
+template <std::size_t Width>
+DTRAIN_ALWAYS_INLINE bool any(const Vector<std::int64_t, Width>& bits) noexcept {
+#if DTRAIN_X86_64 && !defined(__clang__)
+  if constexpr (Width == 32) {
+    bool found = false;
+    asm("vptest %1, %1" : "=@ccnz"(found) : "x"(bits));
+    return found;
+  }
+#endif
+  std::int64_t all = bits[0];
+  for (std::size_t lane = 1; lane < Width / sizeof(std::int64_t); ++lane) {
+    all |= bits[lane];
+  }
+  return all != 0;
+}
+
+struct Add {
+  static constexpr bool weighs = false;    ///< whether each source is first multiplied by its own weight
+  static constexpr bool averages = false;  ///< whether results that are not finite are computed again (Careful)
+  template <class V>
+  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
+    add(to, value);
+  }
+};
+
+struct AddWeighted : Add {
+  static constexpr bool weighs = true;
+};
+
+struct Average : Add {
+  static constexpr bool averages = true;
+};
+
+struct Multiply {
+  static constexpr bool weighs = false;
+  static constexpr bool averages = false;
+  template <class V>
+  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
+    multiply(to, value);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/arithmetic/half_arithmetic.hpp
+
+/// @file
+/// HalfArithmetic: sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end, for
+/// avx2.hpp and baseline.hpp. Bf16Words, F16Words: conversion by integer operations; F16Native: conversion by the
+/// processor's instructions (F16C). conversion.hpp and sum_of_squares.hpp convert by them, too.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// bf16 in the lower and upper halves of 32-bit words. Not `vcvtneps2bf16`, which takes subnormals for zero.
+template <std::size_t Width>
+struct Bf16Words {
+  static constexpr std::size_t bytes = Width;
+  using Floats = Vector<float, Width>;
+  using Packed = Vector<std::uint32_t, Width>;
+
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
+    Packed words;
+    load(words, from);
+    lower = (Floats)(words << 16U);
+    upper = (Floats)(words & 0xffff0000U);
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
+    pack(packed, lower, upper);
+    make_halves_canonical<Width>(packed, 0x7f80, 0x7fc0);
+  }
+  /// A NaN stays a NaN, with any bits.
+  DTRAIN_ALWAYS_INLINE static void pack(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
+    Packed low, high;
+    round(low, lower);
+    round(high, upper);
+    packed = (low >> 16U) | (high & 0xffff0000U);
+  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+  /// One element in the lower half of each word, and back. Requires that a NaN has no bits below the upper 16.
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept { to = (Floats)(halves << 16U); }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
+    round(to, value);
+    to = to >> 16U;
+    make_halves_canonical<Width>(to, 0x7f80, 0x7fc0);
+  }
+
+ private:
+  /// Rounds to nearest even in the upper 16 bits; beyond the largest finite value, the carry makes infinity.
+  DTRAIN_ALWAYS_INLINE static void round(Packed& to, const Floats& value) noexcept {
+    const Packed bits = (Packed)value;
+    to = bits + 0x7fffU + ((bits >> 16U) & 1U);
+  }
+};
+
+/// f16 in such words, by integer operations and one addition that is exact or rounded once. Gives the bits of F16C's
+/// instructions, for subnormals too. Source of the method: F. Giesen, "Float->half variants" (public domain).
+template <std::size_t Width>
+struct F16Words {
+  static constexpr std::size_t bytes = Width;
+  using Floats = Vector<float, Width>;
+  using Packed = Vector<std::uint32_t, Width>;
+
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
+    Packed words;
+    load(words, from);
+    widen(lower, words & 0xffffU);
+    widen(upper, words >> 16U);
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
+    Packed low, high;
+    narrow(low, lower);
+    narrow(high, upper);
+    packed = low | (high << 16U);
+    make_halves_canonical<Width>(packed, 0x7c00, 0x7e00);
+  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+  /// One element in the lower half of each word, and back; a NaN keeps its sign.
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept {
+    const Packed magnitude = (halves & 0x7fffU) << 13U;
+    const Packed exponent = magnitude & 0x0f800000U;
+    const Packed special = (Packed)(exponent == 0x0f800000U);  // infinity or NaN: gets the largest exponent
+    const Packed subnormal = (Packed)(exponent == Packed{});
+    // A subnormal gets the exponent 2^-14 and an implicit one, which the subtraction removes.
+    const Packed rebased = magnitude + (112U << 23U) + (special & (112U << 23U)) + (subnormal & (1U << 23U));
+    Floats value = (Floats)rebased;
+    subtract(value, (Floats)(subnormal & (113U << 23U)));
+    to = (Floats)((Packed)value | ((halves & 0x8000U) << 16U));
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
+    using Signed = Vector<std::int32_t, Width>;  // SSE2 compares signed lanes only
+    const Packed bits = (Packed)value;
+    const Packed positive = bits & 0x7fffffffU;
+    const Signed magnitude = (Signed)positive;
+    // Added to a half, a value below 2^-14 leaves its multiple of 2^-24 in the lowest bits.
+    Floats small = (Floats)positive;
+    add(small, Floats{} + 0.5F);
+    Packed half = (positive - (112U << 23U) + 0xfffU + ((positive >> 13U) & 1U)) >> 13U;
+    replace_where(half, (Packed)(magnitude < (113 << 23)), (Packed)small - (126U << 23U));
+    replace_where(half, (Packed)(magnitude >= (143 << 23)), Packed{} + 0x7c00U);
+    replace_where(half, (Packed)(magnitude > (255 << 23)), Packed{} + 0x7e00U);
+    to = half | ((bits & 0x80000000U) >> 16U);
+  }
+};
+
+/// Computes with `Format::bytes` bytes of elements as two vectors of f32. A `Format` has types Floats and Packed and
+///   widen(Floats&, Floats&, from), narrow(Packed&, Floats const&, Floats const&), put(to, Packed const&)
+template <class Format, class Operation>
+class HalfArithmetic {
+ public:
+  static constexpr std::size_t bytes = Format::bytes;
+  using Floats = typename Format::Floats;
+  struct Partial {
+    Floats first, second;
+  };
+  using Result = typename Format::Packed;
+  static constexpr bool averages = Operation::averages;
+  using Beyond = Vector<std::int64_t, sizeof(Result)>;
+  using Careful = HalfArithmetic<Bf16Words<16>, AddWeighted>;
+  using Lane = std::int16_t;
+  static constexpr Lane magnitude = 0x7fff;
+  static constexpr Lane infinity = 0x7f80;
+
+  DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const KernelArguments& arguments) noexcept
+      : weights_(arguments.weights) {
+    fill<float, sizeof(Floats)>(factor_, static_cast<float>(arguments.factor));
+  }
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    Format::widen(partial.first, partial.second, from);
+    if constexpr (Operation::weighs) {
+      Floats weight;
+      fill<float, sizeof(Floats)>(weight, static_cast<float>(weights_[source]));
+      multiply(partial.first, weight);
+      multiply(partial.second, weight);
+      keep_product(partial.first);
+      keep_product(partial.second);
+    }
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    Partial value;
+    start(value, from, source);
+    Operation::apply(partial.first, value.first);
+    Operation::apply(partial.second, value.second);
+  }
+  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
+    multiply(partial.first, factor_);
+    multiply(partial.second, factor_);
+    if constexpr (averages) {
+      Format::pack(result, partial.first, partial.second);
+    } else {
+      Format::narrow(result, partial.first, partial.second);
+    }
+  }
+  /// For averages of bf16: marks infinity and NaN.
+  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
+    beyond |= (Beyond)(((Vector<Lane, sizeof(Result)>)result & infinity) == infinity);
+  }
+  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { Format::put(to, result); }
+
+ private:
+  Floats factor_;
+  const double* weights_;
+};
+
+/// An f32 holds the sum of any number of ranks' f16, so that averages need no Careful.
+template <class Operation>
+using OfF16 = std::conditional_t<Operation::averages, Add, Operation>;
+
+#if DTRAIN_X86_64
+/// A format for HalfArithmetic. Converts by asm and not by intrinsics, because <immintrin.h> costs every user compile
+/// time. The immediate 0 rounds to nearest even whatever MXCSR says; subnormals are exact both ways. The operand of
+/// vcvtph2ps is in memory, because a separate load costs as much as the conversion.
+/// (ThreadSanitizer does not see these reads; it sees the stores, and those of all other kernels.)
+struct F16Native {
+  static constexpr std::size_t bytes = 32;
+  using Floats = Vector<float, bytes>;
+  using Packed = Vector<std::uint16_t, bytes>;
+
+  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& first, Floats& second, const std::byte* from) noexcept {
+    widen(first, from);
+    widen(second, from + bytes / 2);
+  }
+  DTRAIN_TARGET_HELPER("avx2,f16c")
+  static void narrow(Packed& packed, const Floats& first, const Floats& second) noexcept {
+    [[maybe_unused]] Vector<std::uint16_t, bytes / 2> upper;
+    asm("{vcvtps2ph $0, %2, %x0|vcvtps2ph %x0, %2, 0}\n\t"
+        "{vcvtps2ph $0, %3, %1|vcvtps2ph %1, %3, 0}\n\t"
+        "{vinserti128 $1, %1, %0, %0|vinserti128 %0, %0, %1, 1}"
+        : "=&x"(packed), "=&x"(upper)
+        : "x"(first), "x"(second));
+    make_halves_canonical<bytes>(packed, 0x7c00, 0x7e00);
+  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+ private:
+  /// Converts a vector of f16 to a vector of f32 of the same number of elements.
+  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& to, const std::byte* from) noexcept {
+    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=x"(to) : "m"(*reinterpret_cast<const std::byte(*)[16]>(from)));
+  }
+};
+#endif
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
 // ---- dtrain/kernels/copy.hpp
 
 /// @file
@@ -2912,6 +3324,106 @@ DTRAIN_OPTIMIZED DTRAIN_DEFINED void copy_bytes(std::byte* to, const std::byte* 
   }
   if (i < bytes) {
     std::memcpy(to + i, from + i, bytes - i);
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/conversion.hpp
+
+/// @file
+/// Element conversion for PartialReduction, MasterWeights and ShardedParameters: 16-bit floats to f32, integers to i64,
+/// and back.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Calls `convert_step(target, source)` for `step` elements at a time, the last ones padded.
+/// @tparam to_bytes,from_bytes of an element
+template <std::size_t step, std::size_t to_bytes, std::size_t from_bytes, class ConvertStep>
+DTRAIN_ALWAYS_INLINE void convert_in_steps(std::byte* to, const std::byte* from, std::size_t count,
+                                           ConvertStep convert_step) noexcept {
+  const std::size_t left = count % step;  // as a remainder: g++ 14 does not see that count - i is less than step
+  const std::size_t whole = count - left;
+  for (std::size_t i = 0; i < whole; i += step) {
+    convert_step(to + to_bytes * i, from + from_bytes * i);
+  }
+  if (left > 0) {
+    std::byte rest[4 * step] = {};
+    std::memcpy(rest, from + from_bytes * whole, from_bytes * left);
+    convert_step(rest, rest);
+    std::memcpy(to + to_bytes * whole, rest, to_bytes * left);
+  }
+}
+
+/// Widens 16-bit floats. `Format` has 16 bytes: Bf16Words, F16Words.
+template <class Format>
+DTRAIN_OPTIMIZED void widen_halves(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
+  convert_in_steps<step, 4, 2>(to, from, count, [](std::byte* target, const std::byte* source) {
+    Vector<std::uint16_t, 2 * step> halves;
+    load(halves, source);
+    typename Format::Floats floats;
+    Format::widen(floats, __builtin_convertvector(halves, typename Format::Packed));
+    store(target, floats);
+  });
+}
+
+/// Rounds to nearest even; every NaN becomes the canonical one.
+template <class Format>
+DTRAIN_OPTIMIZED void narrow_floats(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
+  convert_in_steps<step, 2, 4>(to, from, count, [](std::byte* target, const std::byte* source) {
+    typename Format::Floats floats;
+    load(floats, source);
+    make_nan_canonical<float, sizeof(floats)>(floats);
+    typename Format::Packed words;
+    Format::narrow(words, floats);
+    const auto halves = __builtin_convertvector(words, Vector<std::uint16_t, 2 * step>);
+    store(target, halves);
+  });
+}
+
+template <class To, class From>
+DTRAIN_OPTIMIZED void convert_integers(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    From value;
+    std::memcpy(&value, from + i * sizeof(From), sizeof(From));
+    const auto converted = static_cast<To>(value);
+    std::memcpy(to + i * sizeof(To), &converted, sizeof(To));
+  }
+}
+
+/// Converts `count` elements at any alignment.
+/// - f16 and bf16 to f32, i32 and u8 to i64: exact.
+/// - f32 to f16 and bf16: rounded to nearest even. i64 to i32 and u8: modulo 2^bits.
+/// - Equal types: copied. No other pair is allowed.
+/// Requires: `to` and `from` are disjoint; the floating-point environment is the default one.
+void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to, std::size_t count) noexcept;
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to,
+                            std::size_t count) noexcept {
+  if (from_type == to_type) {
+    copy_bytes(to, from, count * size_bytes(to_type));
+  } else if (from_type == DType::f16) {
+    widen_halves<F16Words<16>>(to, from, count);
+  } else if (from_type == DType::bf16) {
+    widen_halves<Bf16Words<16>>(to, from, count);
+  } else if (from_type == DType::i32) {
+    convert_integers<std::int64_t, std::int32_t>(to, from, count);
+  } else if (from_type == DType::u8) {
+    convert_integers<std::int64_t, std::uint8_t>(to, from, count);
+  } else if (to_type == DType::f16) {
+    narrow_floats<F16Words<16>>(to, from, count);
+  } else if (to_type == DType::bf16) {
+    narrow_floats<Bf16Words<16>>(to, from, count);
+  } else if (to_type == DType::i32) {
+    convert_integers<std::int32_t, std::int64_t>(to, from, count);
+  } else {
+    convert_integers<std::uint8_t, std::int64_t>(to, from, count);
   }
 }
 
@@ -5896,10 +6408,24 @@ inline void log_unloaded_kernel(const std::string& why) {
   if (why != last) {
     last = why;
     log(LogLevel::warning,
-        format_text("the CUDA driver does not load dtrain's kernels ({}): averages are left to NCCL, unbound gradients "
-                    "are copied one by one, and measure_norm and hooks::Cast are refused on this device",
-                    {why}));
+        format_text(
+            "the CUDA driver does not load dtrain's kernels ({}): averages are left to NCCL, unbound gradients "
+            "are copied one by one, and measure_norm, hooks::Cast and ShardedOptimizer are refused on this device",
+            {why}));
   }
+}
+
+/// Calls `launch`, a kernel's first launch on a device, at which the driver loads the kernel. @returns false if it
+/// throws Error, which is logged
+template <class Launch>
+bool launches(Launch launch) {
+  try {
+    launch();
+  } catch (const Error& error) {
+    log_unloaded_kernel(error.what());
+    return false;
+  }
+  return true;
 }
 
 /// A kernel of the driver. Trivially copyable; valid until the process ends.
@@ -6020,7 +6546,295 @@ inline std::string widen_element(DType dtype, unsigned i) {
              : "cvt.u32.u16 %bits, " + source + ";\nshl.b32 %bits, %bits, 16;\nmov.b32 %value, %bits;\n";
 }
 
+/// Adds the %sum of all threads of a block pairwise, by halves, in f64. Afterwards thread 0 has the result; the other
+/// threads go to the label END. Uses shared memory `partial` of 8 bytes a thread, u32 registers %thread, %slot, %other
+/// and %half, the f64 register %wide and the predicate %is_done.
+/// @param threads a power of two
+inline std::string add_over_block(unsigned threads) {
+  return format_text(
+      "mov.u32 %slot, partial;\n"
+      "mad.lo.u32 %slot, %thread, 8, %slot;\n"
+      "st.shared.f64 [%slot+0], %sum;\n"
+      "mov.u32 %half, {};\n"
+      "ADD:\n"
+      "bar.sync 0;\n"
+      "setp.ge.u32 %is_done, %thread, %half;\n"
+      "@%is_done bra ADDED;\n"
+      "mad.lo.u32 %other, %half, 8, %slot;\n"
+      "ld.shared.f64 %wide, [%other+0];\n"
+      "add.rn.f64 %sum, %sum, %wide;\n"
+      "st.shared.f64 [%slot+0], %sum;\n"
+      "ADDED:\n"
+      "shr.u32 %half, %half, 1;\n"
+      "setp.ne.u32 %is_done, %half, 0;\n"
+      "@%is_done bra ADD;\n"
+      "setp.ne.u32 %is_done, %thread, 0;\n"
+      "@%is_done bra END;\n",
+      {threads / 2});
+}
+
 }  // namespace ptx
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/stream/cuda/kernels/norm_kernels.hpp
+
+/// @file
+/// NormKernels: kernels of one block that keep the norm of gradients in device memory, and the factor that clips or
+/// unscales them; their PTX texts. CudaBucketNorms and DeviceLossScaler launch them.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// The norm of gradients, as kernels read and write it in device memory, with a copy in pinned memory for the host.
+struct DeviceNorm {
+  double norm = 0;
+  double before_clipping = 0;    ///< the norm without the factors of clipping
+  double factor = 1;             ///< by which the gradients are multiplied next
+  float found_inf = 0;           ///< 1 if the sum of the squares is not finite, else 0
+  std::uint32_t is_written = 0;  ///< 1 after a kernel has written
+};
+static_assert(sizeof(DeviceNorm) == 32);
+
+/// The scale of a DeviceLossScaler, in device memory.
+struct DeviceScale {
+  float scale = 0;
+  std::uint32_t unused = 0;
+  std::int64_t finite_steps = 0;  ///< since the scale changed
+};
+static_assert(sizeof(DeviceScale) == 16);
+
+/// How a scale changes: see LossScalerOptions.
+struct ScaleRule {
+  float growth_factor;
+  float backoff_factor;
+  std::int64_t growth_interval;
+};
+
+inline constexpr std::uint32_t norm_threads = 512;  ///< of the kernel that adds sums; a power of two
+inline constexpr const char* norm_name = "dtrain_norm";
+inline constexpr const char* rescale_name = "dtrain_rescale";
+inline constexpr const char* unscale_name = "dtrain_unscale";
+
+namespace ptx {
+
+/// Begins a kernel of one thread, or of the threads of add_over_block().
+/// @param parameters further ones, after the addresses of the norm and of its copy
+inline std::string norm_header(const char* name, const char* parameters) {
+  return header + format_text(
+                      ".visible .entry {}(\n.param .u64 norm,\n.param .u64 copy{})\n"
+                      "{\n"
+                      ".reg .pred %is_finite, %is_less;\n"
+                      ".reg .u32 %written;\n"
+                      ".reg .u64 %state, %copied;\n"
+                      ".reg .f32 %found;\n"
+                      ".reg .f64 %norm, %before, %factor;\n"
+                      "ld.param.u64 %state, [norm];\n"
+                      "ld.param.u64 %copied, [copy];\n"
+                      "cvta.to.global.u64 %state, %state;\n"
+                      "cvta.to.global.u64 %copied, %copied;\n"
+                      "mov.u32 %written, 1;\n",
+                      {name, parameters});
+}
+
+/// Reads a DeviceNorm, without its factor.
+inline std::string load_norm() {
+  return "ld.global.f64 %norm, [%state+0];\n"
+         "ld.global.f64 %before, [%state+8];\n"
+         "ld.global.f32 %found, [%state+24];\n"
+         "setp.eq.f32 %is_finite, %found, 0f00000000;\n";
+}
+
+/// Writes a DeviceNorm and its copy.
+inline std::string store_norm() {
+  std::string text;
+  for (const char* const to : {"%state", "%copied"}) {
+    text += format_text(
+        "st.global.f64 [{}+0], %norm;\n"
+        "st.global.f64 [{}+8], %before;\n"
+        "st.global.f64 [{}+16], %factor;\n"
+        "st.global.f32 [{}+24], %found;\n"
+        "st.global.u32 [{}+28], %written;\n",
+        {to, to, to, to, to});
+  }
+  return text;
+}
+
+}  // namespace ptx
+
+/// The kernel `norm_name`(norm, copy, sums, their bytes): the root of the sum of all sums. Thread t adds the sums t,
+/// t + norm_threads, and so on; the threads' sums are added pairwise. Equal sums therefore give equal bits.
+inline std::string norm_text() {
+  return ptx::norm_header(norm_name, ",\n.param .u64 sums,\n.param .u64 bytes") +
+         format_text(
+             ".reg .pred %is_done;\n"
+             ".reg .u32 %thread, %slot, %other, %half;\n"
+             ".reg .u64 %read, %end;\n"
+             ".reg .f64 %sum, %wide;\n"
+             ".shared .align 8 .b8 partial[{}];\n"
+             "mov.u32 %thread, %tid.x;\n"
+             "ld.param.u64 %read, [sums];\n"
+             "ld.param.u64 %end, [bytes];\n"
+             "cvta.to.global.u64 %read, %read;\n"
+             "add.u64 %end, %read, %end;\n"
+             "mad.wide.u32 %read, %thread, 8, %read;\n"
+             "mov.f64 %sum, 0d0000000000000000;\n"
+             "READ:\n"
+             "setp.ge.u64 %is_done, %read, %end;\n"
+             "@%is_done bra READ_DONE;\n"
+             "ld.global.f64 %wide, [%read+0];\n"
+             "add.rn.f64 %sum, %sum, %wide;\n"
+             "add.u64 %read, %read, {};\n"
+             "bra READ;\n"
+             "READ_DONE:\n",
+             {8 * norm_threads, 8 * norm_threads}) +
+         ptx::add_over_block(norm_threads) +
+         "sqrt.rn.f64 %norm, %sum;\n"
+         "mov.f64 %before, %norm;\n"
+         "mov.f64 %factor, 0d3FF0000000000000;\n"
+         "setp.lt.f64 %is_finite, %sum, 0d7FF0000000000000;\n"
+         "selp.f32 %found, 0f00000000, 0f3F800000, %is_finite;\n" +
+         ptx::store_norm() + "END:\nret;\n}\n";
+}
+
+/// The kernel `rescale_name`(norm, copy, factor, max_norm), of one thread: multiplies the norm by `factor`, then by
+/// min(1, max_norm / (norm + 1e-6)) if the gradients are finite, with the bits of GradientNorm::times and
+/// clip_gradients. The new factor is the product of both.
+inline std::string rescale_text() {
+  return ptx::norm_header(rescale_name, ",\n.param .f64 factor,\n.param .f64 max_norm") + ptx::load_norm() +
+         ".reg .u64 %bits;\n"
+         ".reg .f64 %magnitude, %clipping, %most;\n"
+         "ld.param.f64 %factor, [factor];\n"
+         "ld.param.f64 %most, [max_norm];\n"
+         "mov.b64 %bits, %factor;\n"
+         "and.b64 %bits, %bits, 9223372036854775807;\n"  // without the sign
+         "mov.b64 %magnitude, %bits;\n"
+         "mul.rn.f64 %norm, %norm, %magnitude;\n"
+         "mul.rn.f64 %before, %before, %magnitude;\n"
+         "add.rn.f64 %clipping, %norm, 0d3EB0C6F7A0B5ED8D;\n"  // 1e-6
+         "div.rn.f64 %clipping, %most, %clipping;\n"
+         "setp.lt.f64 %is_less, %clipping, 0d3FF0000000000000;\n"
+         "and.pred %is_less, %is_less, %is_finite;\n"
+         "selp.f64 %clipping, %clipping, 0d3FF0000000000000, %is_less;\n"
+         "mul.rn.f64 %norm, %norm, %clipping;\n"
+         "mul.rn.f64 %factor, %factor, %clipping;\n" +
+         ptx::store_norm() + "ret;\n}\n";
+}
+
+/// The kernel `unscale_name`(norm, copy, scale, growth_factor, backoff_factor, growth_interval), of one thread: divides
+/// the norm by the scale if the gradients are finite, and changes the scale, with the bits of LossScaler. The factor is
+/// 1 / scale, or 1.
+inline std::string unscale_text() {
+  return ptx::norm_header(unscale_name,
+                          ",\n.param .u64 scale,\n.param .f32 growth,\n.param .f32 backoff,\n.param .u64 interval") +
+         ptx::load_norm() +
+         ".reg .pred %grows, %is_positive;\n"
+         ".reg .u64 %place, %steps, %interval;\n"
+         ".reg .f32 %scale, %next, %smaller, %growth, %backoff;\n"
+         ".reg .f64 %wide;\n"
+         "ld.param.u64 %place, [scale];\n"
+         "ld.param.f32 %growth, [growth];\n"
+         "ld.param.f32 %backoff, [backoff];\n"
+         "ld.param.u64 %interval, [interval];\n"
+         "cvta.to.global.u64 %place, %place;\n"
+         "ld.global.f32 %scale, [%place+0];\n"
+         "ld.global.u64 %steps, [%place+8];\n"
+         "cvt.f64.f32 %wide, %scale;\n"
+         "div.rn.f64 %factor, 0d3FF0000000000000, %wide;\n"
+         "selp.f64 %factor, %factor, 0d3FF0000000000000, %is_finite;\n"
+         "mul.rn.f64 %norm, %norm, %factor;\n"
+         "mul.rn.f64 %before, %before, %factor;\n" +
+         ptx::store_norm() +
+         "add.u64 %steps, %steps, 1;\n"
+         "setp.ge.u64 %grows, %steps, %interval;\n"
+         "mul.rn.f32 %next, %scale, %growth;\n"
+         "selp.f32 %next, %next, %scale, %grows;\n"
+         "selp.b64 %steps, 0, %steps, %grows;\n"
+         "mul.rn.f32 %smaller, %scale, %backoff;\n"
+         "selp.f32 %next, %next, %smaller, %is_finite;\n"
+         "selp.b64 %steps, %steps, 0, %is_finite;\n"
+         "cvt.f64.f32 %wide, %next;\n"
+         "setp.lt.f64 %is_positive, 0d0000000000000000, %wide;\n"
+         "setp.lt.f64 %is_less, %wide, 0d7FF0000000000000;\n"
+         "and.pred %is_positive, %is_positive, %is_less;\n"
+         "selp.f32 %next, %next, %scale, %is_positive;\n"
+         "st.global.f32 [%place+0], %next;\n"
+         "st.global.u64 [%place+8], %steps;\n"
+         "ret;\n}\n";
+}
+
+/// The kernels of norm_text() and rescale_text(). Each function enqueues a launch, and throws Error (cuda). Trivially
+/// copyable; valid until the process ends. Lifetime: the memory outlives the work.
+class NormKernels {
+ public:
+  /// Loads the kernels, and launches each once. Writes `norm` and `copy`. Call load() before other functions.
+  /// @returns false if the driver has not loaded the kernels for the stream's device, which is logged
+  bool load(DeviceNorm* norm, DeviceNorm* copy, StreamRef stream) {
+    static std::mutex mutex;
+    static NormKernels found;
+    {
+      const std::lock_guard lock(mutex);
+      if (!found.norm_) found.norm_ = DriverKernel::load(norm_text(), norm_name);
+      if (!found.rescale_) found.rescale_ = DriverKernel::load(rescale_text(), rescale_name);
+      *this = found;
+    }
+    return norm_ && rescale_ && launches([&] {
+             measure(norm, copy, nullptr, 0, stream);
+             rescale(norm, copy, 1, 1, stream);
+           });
+  }
+
+  /// Writes the norm of gradients that have these sums of squares. @param sums in device memory
+  void measure(DeviceNorm* norm, DeviceNorm* copy, const double* sums, std::size_t count, StreamRef stream) const {
+    std::uint64_t bytes = count * sizeof(double);
+    void* arguments[] = {&norm, &copy, &sums, &bytes};
+    launch(norm_, norm_threads, arguments, stream);
+  }
+
+  /// Multiplies by `factor`, then clips. @param max_norm the largest double: does not clip
+  void rescale(DeviceNorm* norm, DeviceNorm* copy, double factor, double max_norm, StreamRef stream) const {
+    void* arguments[] = {&norm, &copy, &factor, &max_norm};
+    launch(rescale_, 1, arguments, stream);
+  }
+
+ private:
+  static void launch(const DriverKernel& kernel, std::uint32_t threads, void** arguments, StreamRef stream) {
+    const DeviceGuard guard(stream.device().index);
+    kernel.launch(1, threads, arguments, stream);
+  }
+
+  DriverKernel norm_;
+  DriverKernel rescale_;
+};
+
+/// The kernel of unscale_text(); see NormKernels.
+class UnscaleKernel {
+ public:
+  /// Loads the kernel, and launches it once; writes all three.
+  bool load(DeviceNorm* norm, DeviceNorm* copy, DeviceScale* scale, StreamRef stream) {
+    static std::mutex mutex;
+    static DriverKernel found;
+    {
+      const std::lock_guard lock(mutex);
+      if (!found) found = DriverKernel::load(unscale_text(), unscale_name);
+      kernel_ = found;
+    }
+    return kernel_ && launches([&] { enqueue(norm, copy, scale, {2, 0.5F, 1}, stream); });
+  }
+
+  /// Divides by the scale, and changes the scale.
+  void enqueue(DeviceNorm* norm, DeviceNorm* copy, DeviceScale* scale, ScaleRule rule, StreamRef stream) const {
+    const DeviceGuard guard(stream.device().index);
+    void* arguments[] = {&norm, &copy, &scale, &rule.growth_factor, &rule.backoff_factor, &rule.growth_interval};
+    kernel_.launch(1, 1, arguments, stream);
+  }
+
+ private:
+  DriverKernel kernel_;
+};
 
 }  // namespace DTRAIN_NAMESPACE::stream::cuda
 
@@ -6057,6 +6871,9 @@ inline constexpr std::size_t max_scale_entries = 128;
 inline constexpr std::uint32_t scale_block_threads = 256;
 inline constexpr std::uint32_t scale_block_elements = 8192;  ///< of one array; a power of two
 inline constexpr const char* scale_kernel_name = "dtrain_scale";
+
+/// Where a launch finds its factor.
+enum class FactorSource { parameter, device_memory };
 
 /// Element types between which the kernel converts: f32, f16 and bf16 with each other, f64 with itself.
 constexpr bool can_scale(DType from, DType to) noexcept {
@@ -6118,6 +6935,18 @@ inline std::string loop(DType from, DType to, const std::string& label, const ch
                             {transfer(to, 't', "st", "%written", count), count * scale_block_threads, label, label});
 }
 
+/// Sets %factor to the f64 at the address in the parameter, and goes to the label END for the factor 1.
+inline std::string factor_at_address(DType dtype) {
+  return std::string(
+             ".reg .f64 %stored;\n"
+             "ld.param.u64 %read, [factor];\n"
+             "cvta.to.global.u64 %read, %read;\n"
+             "ld.global.f64 %stored, [%read+0];\n"
+             "setp.eq.f64 %is_done, %stored, 0d3FF0000000000000;\n"
+             "@%is_done bra END;\n") +
+         (dtype == DType::f64 ? "mov.f64 %factor, %stored;\n" : "cvt.rn.f32.f64 %factor, %stored;\n");
+}
+
 }  // namespace ptx
 
 /// The kernel `scale_kernel_name`(entries, number of entries, factor): each element of each target becomes the source's
@@ -6126,14 +6955,17 @@ inline std::string loop(DType from, DType to, const std::string& label, const ch
 /// scale_block_elements) blocks of scale_block_threads threads. A block finds its entry by binary search. Where both
 /// addresses are multiples of 16 bytes, a thread moves 16 or 32 bytes at a time. Target and source are the same memory
 /// or disjoint.
-inline std::string scale_kernel_text(DType from, DType to) {
+/// @param source device_memory: the factor is the f64 at an address, rounded to f32 except for f64; each target is its
+/// source, and for the factor 1 a block reads and writes no element
+inline std::string scale_kernel_text(DType from, DType to, FactorSource source = FactorSource::parameter) {
+  const bool by_address = source == FactorSource::device_memory;
   const std::string float_type = from == DType::f64 ? "f64" : "f32";
   const unsigned at_a_time = from == DType::f64 ? 2 : size_bytes(from) == 4 && size_bytes(to) == 4 ? 4 : 8;
   const std::string elements = std::to_string(scale_block_elements);
   const std::string entry_bytes = std::to_string(sizeof(ScaleKernelEntry));
   return ptx::header + std::string(".visible .entry ") + scale_kernel_name + "(\n.param .align 8 .b8 entries[" +
          std::to_string(max_scale_entries * sizeof(ScaleKernelEntry)) + "],\n.param .u32 entry_count,\n.param ." +
-         float_type +
+         (by_address ? "u64" : float_type) +
          " factor)\n{\n"
          ".reg .pred %is_done, %is_nan, %copies;\n"
          ".reg .u32 %block, %thread, %low, %high, %middle, %first, %elements, %begin, %end, %whole, %index;\n"
@@ -6141,7 +6973,7 @@ inline std::string scale_kernel_text(DType from, DType to) {
          ".reg .u64 %table, %entry, %source, %target, %read, %written, %misaligned;\n"
          ".reg .f32 %value;\n.reg ." +
          float_type + " %factor;\n" + ptx::declaration(from, 's', at_a_time) + ptx::declaration(to, 't', at_a_time) +
-         "ld.param." + float_type + " %factor, [factor];\n" +
+         (by_address ? ptx::factor_at_address(from) : "ld.param." + float_type + " %factor, [factor];\n") +
          format_text("setp.eq.{} %copies, %factor, {};\n",
                      {float_type, from == DType::f64 ? "0d3FF0000000000000" : "0f3F800000"}) +
          "ld.param.u32 %high, [entry_count];\n"
@@ -6192,7 +7024,7 @@ inline std::string scale_kernel_text(DType from, DType to) {
          ";\n"
          "mad.lo.u32 %index, %thread, " +
          std::to_string(at_a_time) + ", %begin;\n" + ptx::loop(from, to, "VECTOR", "%whole", at_a_time) +
-         "add.u32 %index, %whole, %thread;\n" + ptx::loop(from, to, "SINGLE", "%end", 1) + "ret;\n}\n";
+         "add.u32 %index, %whole, %thread;\n" + ptx::loop(from, to, "SINGLE", "%end", 1) + "END:\nret;\n}\n";
 }
 
 /// The kernel of scale_kernel_text(), for one pair of types. Trivially copyable; valid until the process ends.
@@ -6202,16 +7034,17 @@ class ScaleKernel {
 
   /// The kernel for these types, or none if can_scale() is false or the driver does not load it. The driver may compile
   /// the text as late as at the first launch, and fail then: see ScaledCopyBatch::load. Threads: any.
-  static ScaleKernel find(DType from, DType to) {
+  static ScaleKernel find(DType from, DType to, FactorSource source = FactorSource::parameter) {
     static std::mutex mutex;
-    static ScaleKernel found[types][types];
+    static ScaleKernel found[2][types][types];
     if (!can_scale(from, to)) {
       return {};
     }
     const std::lock_guard lock(mutex);
-    ScaleKernel& kernel = found[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
+    ScaleKernel& kernel =
+        found[static_cast<std::size_t>(source)][static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
     if (!kernel) {
-      kernel.kernel_ = DriverKernel::load(scale_kernel_text(from, to), scale_kernel_name);
+      kernel.kernel_ = DriverKernel::load(scale_kernel_text(from, to, source), scale_kernel_name);
       kernel.is_double_ = from == DType::f64;
     }
     return kernel;
@@ -6223,17 +7056,28 @@ class ScaleKernel {
   /// @param blocks of all entries @throws Error (cuda)
   void launch(const ScaleKernelEntry* entries, std::size_t count, std::uint32_t blocks, double factor,
               StreamRef stream) const {
-    ScaleKernelEntry parameter[max_scale_entries] = {};
-    std::copy_n(entries, count, parameter);
-    auto entry_count = static_cast<std::uint32_t>(count);
     auto single = static_cast<float>(factor);
-    void* arguments[] = {parameter, &entry_count, is_double_ ? static_cast<void*>(&factor) : &single};
-    kernel_.launch(blocks, scale_block_threads, arguments, stream);
+    launch_with(entries, count, blocks, is_double_ ? static_cast<void*>(&factor) : &single, stream);
+  }
+
+  /// The same for a kernel with its factor in device memory.
+  void launch(const ScaleKernelEntry* entries, std::size_t count, std::uint32_t blocks, const double* factor,
+              StreamRef stream) const {
+    launch_with(entries, count, blocks, &factor, stream);
   }
 
  private:
   /// Enumerators up to the last that can_scale() takes.
   static constexpr std::size_t types = static_cast<std::size_t>(DType::bf16) + 1;
+
+  void launch_with(const ScaleKernelEntry* entries, std::size_t count, std::uint32_t blocks, void* factor,
+                   StreamRef stream) const {
+    ScaleKernelEntry parameter[max_scale_entries] = {};
+    std::copy_n(entries, count, parameter);
+    auto entry_count = static_cast<std::uint32_t>(count);
+    void* arguments[] = {parameter, &entry_count, factor};
+    kernel_.launch(blocks, scale_block_threads, arguments, stream);
+  }
 
   DriverKernel kernel_;
   bool is_double_ = false;
@@ -6249,24 +7093,15 @@ class ScaledCopyBatch {
 
   /// Precondition of add(): load(from, to, stream).
   ScaledCopyBatch(DType from, DType to)
-      : kernel_(ScaleKernel::find(from, to)), from_bytes_(size_bytes(from)), to_bytes_(size_bytes(to)) {}
+      : kernel_(ScaleKernel::find(from, to)), from_(from), from_bytes_(size_bytes(from)), to_bytes_(size_bytes(to)) {}
 
   /// Launches the kernel for no elements. @returns whether the driver has loaded the kernel for the device. The driver
   /// loads a kernel at its first launch, and cannot if it has no compiler for PTX.
-  static bool load(DType from, DType to, StreamRef stream) {
-    const ScaledCopyBatch batch(from, to);
-    if (!batch.kernel_) {
-      return false;
-    }
-    const DeviceGuard guard(stream.device().index);
-    const ScaleKernelEntry nothing{};
-    try {
-      batch.kernel_.launch(&nothing, 1, 1, 1, stream);
-    } catch (const Error& error) {
-      log_unloaded_kernel(error.what());
-      return false;
-    }
-    return true;
+  static bool load(DType from, DType to, StreamRef stream) { return loads(ScaleKernel::find(from, to), 1.0, stream); }
+
+  /// The same for enqueue_in_place(). @param factor any f64 in device memory
+  static bool load_in_place(DType dtype, const double* factor, StreamRef stream) {
+    return loads(ScaleKernel::find(dtype, dtype, FactorSource::device_memory), factor, stream);
   }
 
   void reserve(std::size_t copies) { entries_.reserve(copies); }
@@ -6287,7 +7122,25 @@ class ScaledCopyBatch {
   /// Enqueues the copies, and empties the batch. Each target element becomes the source's element times `factor`, see
   /// scale_kernel_text(). Lifetime: the memory outlives the work, the batch need not.
   /// @throws Error (cuda); some copies may be enqueued in spite of it
-  void enqueue(double factor, StreamRef stream) {
+  void enqueue(double factor, StreamRef stream) { launch_all(kernel_, factor, stream); }
+
+  /// Enqueues the multiplication of arrays that were added as copies onto themselves, by the f64 that device memory has
+  /// at `factor` when the work runs; for 1 the arrays are neither read nor written. Requires: load_in_place(). Lifetime
+  /// and @throws as enqueue.
+  void enqueue_in_place(const double* factor, StreamRef stream) {
+    launch_all(ScaleKernel::find(from_, from_, FactorSource::device_memory), factor, stream);
+  }
+
+ private:
+  template <class Factor>
+  static bool loads(const ScaleKernel& kernel, Factor factor, StreamRef stream) {
+    const DeviceGuard guard(stream.device().index);
+    const ScaleKernelEntry nothing{};
+    return kernel && launches([&] { kernel.launch(&nothing, 1, 1, factor, stream); });
+  }
+
+  template <class Factor>
+  void launch_all(const ScaleKernel& kernel, Factor factor, StreamRef stream) {
     const DeviceGuard guard(stream.device().index);
     for (std::size_t begin = 0; begin < entries_.size(); begin += max_scale_entries) {
       const std::size_t count = std::min(entries_.size() - begin, max_scale_entries);
@@ -6296,13 +7149,13 @@ class ScaledCopyBatch {
         entries_[i].first_block = blocks;
         blocks += (entries_[i].elements - 1) / scale_block_elements + 1;
       }
-      kernel_.launch(&entries_[begin], count, blocks, factor, stream);
+      kernel.launch(&entries_[begin], count, blocks, factor, stream);
     }
     entries_.clear();
   }
 
- private:
   ScaleKernel kernel_;
+  DType from_;
   std::size_t from_bytes_;
   std::size_t to_bytes_;
   std::vector<ScaleKernelEntry> entries_;
@@ -6315,8 +7168,8 @@ class ScaledCopyBatch {
 // ---- dtrain/stream/cuda/kernels/square_sum_kernel.hpp
 
 /// @file
-/// SquareSumKernel: sums of the squares of an array in device memory, one for each block of threads, for the host to
-/// add; its PTX text. CudaBucketNorms launches it.
+/// SquareSumKernel: sums of the squares of an array in device memory, one for each block of threads, which NormKernels
+/// adds; its PTX text. CudaBucketNorms launches it.
 
 #if DTRAIN_WITH_CUDA
 
@@ -6387,32 +7240,13 @@ inline std::string square_sum_text(DType dtype) {
              "READ_DONE:\n",
              {square_sum_threads, square_sum_bytes, square_sum_threads * square_sum_bytes,
               ptx::transfer(dtype, 's', "ld", "%read", count), add}) +
-         format_text(
-             "mov.u32 %slot, partial;\n"
-             "mad.lo.u32 %slot, %thread, 8, %slot;\n"
-             "st.shared.f64 [%slot+0], %sum;\n"
-             "mov.u32 %half, {};\n"
-             "ADD:\n"
-             "bar.sync 0;\n"
-             "setp.ge.u32 %is_done, %thread, %half;\n"
-             "@%is_done bra ADDED;\n"
-             "mad.lo.u32 %other, %half, 8, %slot;\n"
-             "ld.shared.f64 %wide, [%other+0];\n"
-             "add.rn.f64 %sum, %sum, %wide;\n"
-             "st.shared.f64 [%slot+0], %sum;\n"
-             "ADDED:\n"
-             "shr.u32 %half, %half, 1;\n"
-             "setp.ne.u32 %is_done, %half, 0;\n"
-             "@%is_done bra ADD;\n"
-             "setp.ne.u32 %is_done, %thread, 0;\n"
-             "@%is_done bra END;\n"
-             "ld.param.u64 %written, [sums];\n"
-             "cvta.to.global.u64 %written, %written;\n"
-             "mad.wide.u32 %written, %block, 8, %written;\n"
-             "st.global.f64 [%written+0], %sum;\n"
-             "END:\n"
-             "ret;\n}\n",
-             {square_sum_threads / 2});
+         ptx::add_over_block(square_sum_threads) +
+         "ld.param.u64 %written, [sums];\n"
+         "cvta.to.global.u64 %written, %written;\n"
+         "mad.wide.u32 %written, %block, 8, %written;\n"
+         "st.global.f64 [%written+0], %sum;\n"
+         "END:\n"
+         "ret;\n}\n";
 }
 
 /// The kernel of square_sum_text(), for one type. Trivially copyable; valid until the process ends.
@@ -6440,16 +7274,7 @@ class SquareSumKernel {
   /// the kernel for the stream's device, as it does at the first launch there
   static bool load(DType dtype, double* sums, StreamRef stream) {
     const SquareSumKernel kernel = find(dtype);
-    if (!kernel) {
-      return false;
-    }
-    try {
-      kernel.launch(nullptr, 0, 1, sums, stream);
-    } catch (const Error& error) {
-      log_unloaded_kernel(error.what());
-      return false;
-    }
-    return true;
+    return kernel && launches([&] { kernel.launch(nullptr, 0, 1, sums, stream); });
   }
 
   explicit operator bool() const noexcept { return static_cast<bool>(kernel_); }
@@ -6471,6 +7296,196 @@ class SquareSumKernel {
     kernel_.launch(blocks, square_sum_threads, arguments, stream);
   }
 
+  DriverKernel kernel_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::stream::cuda
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/stream/cuda/kernels/update_kernel.hpp
+
+/// @file
+/// UpdateKernel: the update of an optimizer for arrays of f32 in device memory, with the bits of the host's rule; its
+/// PTX text. The rules of a ShardedOptimizer launch it.
+
+#if DTRAIN_WITH_CUDA
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+namespace DTRAIN_NAMESPACE::stream::cuda {
+
+/// Formulas of update_text().
+enum class Update : std::uint8_t { sgd, momentum, adam };
+
+/// The factors of a formula, in the order that update_text() names; unused ones are 0.
+using UpdateNumbers = std::array<float, 8>;
+
+inline constexpr std::uint32_t update_threads = 256;
+inline constexpr const char* update_name = "dtrain_update";
+
+/// Arrays of a formula: weights, gradients, states.
+constexpr std::size_t update_arrays(Update update) noexcept {
+  return update == Update::sgd ? 2 : update == Update::momentum ? 3 : 4;
+}
+
+namespace ptx {
+
+/// New weight %a0 and states %a2, %a3, from the gradient %a1 and the numbers %n. Each operation is rounded to f32, in
+/// the order of the host's rule; nothing is fused.
+/// - sgd: rate, weight_decay
+/// - momentum: rate, momentum, weight_decay, factor of the gradient, factor of the velocity
+/// - adam: factor of the weight, factor of the weight in the gradient, 1 - beta1, beta2, 1 - beta2, step size, root of
+/// 1 - beta2^t, epsilon
+inline const char* update_formula(Update update) {
+  switch (update) {
+    case Update::sgd:
+      return "mul.rn.f32 %x, %n1, %a0;\n"
+             "add.rn.f32 %x, %a1, %x;\n"
+             "mul.rn.f32 %x, %n0, %x;\n"
+             "sub.rn.f32 %a0, %a0, %x;\n";
+    case Update::momentum:
+      return "mul.rn.f32 %x, %n2, %a0;\n"
+             "add.rn.f32 %x, %a1, %x;\n"
+             "mul.rn.f32 %y, %n1, %a2;\n"
+             "add.rn.f32 %a2, %y, %x;\n"
+             "mul.rn.f32 %x, %n3, %x;\n"
+             "mul.rn.f32 %y, %n4, %a2;\n"
+             "add.rn.f32 %x, %x, %y;\n"
+             "mul.rn.f32 %x, %n0, %x;\n"
+             "sub.rn.f32 %a0, %a0, %x;\n";
+    case Update::adam:
+      return "mul.rn.f32 %a0, %a0, %n0;\n"
+             "mul.rn.f32 %x, %n1, %a0;\n"
+             "add.rn.f32 %a1, %a1, %x;\n"
+             "sub.rn.f32 %x, %a1, %a2;\n"
+             "mul.rn.f32 %x, %x, %n2;\n"
+             "add.rn.f32 %a2, %a2, %x;\n"
+             "mul.rn.f32 %x, %n3, %a3;\n"
+             "mul.rn.f32 %y, %n4, %a1;\n"
+             "mul.rn.f32 %y, %y, %a1;\n"
+             "add.rn.f32 %a3, %x, %y;\n"
+             "sqrt.rn.f32 %x, %a3;\n"
+             "div.rn.f32 %x, %x, %n6;\n"
+             "add.rn.f32 %x, %x, %n7;\n"
+             "mul.rn.f32 %y, %n5, %a2;\n"
+             "div.rn.f32 %y, %y, %x;\n"
+             "sub.rn.f32 %a0, %a0, %y;\n";
+  }
+  return "";
+}
+
+}  // namespace ptx
+
+/// The kernel `update_name`(bytes of an array, address of the numbers or 0, numbers, array...): computes
+/// update_formula() for each element, in place. The numbers are read from device memory if there is an address. Thread
+/// t of block b computes element b * update_threads + t, and each further multiple of all threads.
+inline std::string update_text(Update update) {
+  const std::size_t arrays = update_arrays(update);
+  std::string parameters, given, addresses, places, loads, stores;
+  for (std::size_t i = 0; i < UpdateNumbers().size(); ++i) {
+    given += format_text("ld.param.f32 %n{}, [given+{}];\n", {i, 4 * i});
+  }
+  for (std::size_t i = 0; i < arrays; ++i) {
+    parameters += format_text(",\n.param .u64 array{}", {i});
+    addresses +=
+        format_text("ld.param.u64 %array{}, [array{}];\ncvta.to.global.u64 %array{}, %array{};\n", {i, i, i, i});
+    places += format_text("add.u64 %place{}, %array{}, %at;\n", {i, i});
+    loads += format_text("ld.global.f32 %a{}, [%place{}+0];\n", {i, i});
+    if (i != 1) stores += format_text("st.global.f32 [%place{}+0], %a{};\n", {i, i});
+  }
+  return ptx::header +
+         format_text(
+             ".visible .entry {}(\n.param .u64 bytes,\n.param .u64 numbers,\n.param .align 4 .b8 given[{}]{})\n"
+             "{\n"
+             ".reg .pred %is_done;\n"
+             ".reg .u32 %block, %blocks, %thread, %index;\n"
+             ".reg .u64 %at, %end, %step, %numbers, %array<{}>, %place<{}>;\n"
+             ".reg .f32 %n<8>, %a<{}>, %x, %y;\n",
+             {update_name, sizeof(UpdateNumbers), parameters, arrays, arrays, arrays}) +
+         given +
+         "ld.param.u64 %numbers, [numbers];\n"
+         "setp.ne.u64 %is_done, %numbers, 0;\n"
+         "@!%is_done bra READY;\n"
+         "cvta.to.global.u64 %numbers, %numbers;\n"
+         "ld.global.v4.f32 {%n0, %n1, %n2, %n3}, [%numbers+0];\n"
+         "ld.global.v4.f32 {%n4, %n5, %n6, %n7}, [%numbers+16];\n"
+         "READY:\n"
+         "mov.u32 %block, %ctaid.x;\n"
+         "mov.u32 %blocks, %nctaid.x;\n"
+         "mov.u32 %thread, %tid.x;\n"
+         "ld.param.u64 %end, [bytes];\n" +
+         addresses +
+         format_text(
+             "mad.lo.u32 %index, %block, {}, %thread;\n"
+             "mul.wide.u32 %at, %index, 4;\n"
+             "mul.wide.u32 %step, %blocks, {};\n",
+             {update_threads, 4 * update_threads}) +
+         "UPDATE:\n"
+         "setp.ge.u64 %is_done, %at, %end;\n"
+         "@%is_done bra DONE;\n" +
+         places + loads + ptx::update_formula(update) + stores +
+         "add.u64 %at, %at, %step;\n"
+         "bra UPDATE;\n"
+         "DONE:\n"
+         "ret;\n}\n";
+}
+
+/// The kernel of update_text(), for one formula. Trivially copyable; valid until the process ends.
+class UpdateKernel {
+ public:
+  UpdateKernel() = default;
+
+  /// The kernel for this formula, or none if the driver does not load it: see load(). Threads: any.
+  static UpdateKernel find(Update update) {
+    static std::mutex mutex;
+    static UpdateKernel found[static_cast<std::size_t>(Update::adam) + 1];
+    const std::lock_guard lock(mutex);
+    UpdateKernel& kernel = found[static_cast<std::size_t>(update)];
+    if (!kernel) {
+      kernel.kernel_ = DriverKernel::load(update_text(update), update_name);
+    }
+    return kernel;
+  }
+
+  /// Launches the kernel for no elements. @returns whether the driver has loaded the kernel for the stream's device, as
+  /// it does at the first launch there
+  static bool load(Update update, StreamRef stream) {
+    const UpdateKernel kernel = find(update);
+    if (!kernel) return false;
+    try {
+      kernel.enqueue({}, 0, {}, nullptr, stream);
+    } catch (const Error& error) {
+      log_unloaded_kernel(error.what());
+      return false;
+    }
+    return true;
+  }
+
+  explicit operator bool() const noexcept { return static_cast<bool>(kernel_); }
+
+  /// Enqueued: updates `count` elements of each array. Requires: a kernel. Lifetime: the arrays and `live` outlive the
+  /// work.
+  /// @param arrays weights, gradients, states @param live numbers in device memory, at a multiple of 16 bytes, in place
+  /// of `numbers`; or null
+  /// @throws Error (cuda)
+  void enqueue(std::array<float*, 4> arrays, std::uint64_t count, UpdateNumbers numbers, const float* live,
+               StreamRef stream) const {
+    const DeviceGuard guard(stream.device().index);
+    constexpr std::uint64_t most_blocks = 4096;  // keeps every GPU busy
+    const std::uint64_t blocks = (count + update_threads - 1) / update_threads;
+    std::uint64_t bytes = count * sizeof(float);
+    void* arguments[] = {&bytes, &live, &numbers, &arrays[0], &arrays[1], &arrays[2], &arrays[3]};
+    kernel_.launch(static_cast<std::uint32_t>(std::clamp<std::uint64_t>(blocks, 1, most_blocks)), update_threads,
+                   arguments, stream);
+  }
+
+ private:
   DriverKernel kernel_;
 };
 
@@ -24516,11 +25531,22 @@ class GroupState final : public GroupStateBase {
     return stream;
   }
 
-  /// Rejects later collectives, and notifies peers that wait in one. No collective may be running.
-  void close() noexcept override { resources_->close(); }
+  /// Rejects later collectives, and notifies peers that wait in one. Waits for collectives in the order of a stream of
+  /// the program (enqueue_within); no other may be running.
+  void close() noexcept override {
+    finish_ordered();
+    resources_->close();
+  }
 
  private:
   struct ChannelResources;
+
+  /// Blocking: until what enqueue_within() has enqueued has ended, for which the program need not wait: peers need this
+  /// rank's part. Not after a failure.
+  void finish_ordered() const noexcept try {
+    if (resources_->communicator && !failure()->failed()) wait(resources_->order);
+  } catch (...) {  // the channel has failed, and its peers end with the first cause
+  }
 
   void require_open() const {
     if (!resources_->communicator) {
@@ -24599,6 +25625,8 @@ GroupState<Backend>::~GroupState() {
   rank_context_->remove(*this);
   if (unwinds()) {
     rank_context_->keep_alive_until_leave(std::move(resources_));
+  } else {
+    finish_ordered();
   }
 }
 
@@ -24685,9 +25713,9 @@ DTRAIN_DEFINED void GroupStateBase::report_error(const Error& error) const {
 // ---- dtrain/group/group_internals.hpp
 
 /// @file
-/// GroupAccess: the GroupState of a process group, for the library's own templates. enqueue_within(): an operation of a
-/// group in the order of a CUDA stream of the program, without a wait of the host. Wrappers, checkpoints and
-/// elastic.hpp call them.
+/// GroupAccess: the GroupState of a process group, for the library's own templates. enqueue_within(), follow_stream():
+/// operations of a group in the order of a CUDA stream of the program, without a wait of the host. Wrappers,
+/// checkpoints, hooks and elastic.hpp call them.
 
 namespace DTRAIN_NAMESPACE::group {
 
@@ -24701,6 +25729,18 @@ struct GroupAccess {
 
 #if DTRAIN_WITH_CUDA
 
+/// Lets later work of the group's own stream run after the present work of `outer`, a CUDA stream of the program; does
+/// nothing for a handle of the host. Blocking: no. @throws Error (cuda)
+template <class State>
+void follow_stream(const State& state, StreamHandle outer) {
+  if constexpr (std::is_same_v<decltype(state.stream()), stream::cuda::StreamRef>) {
+    if (outer.device.kind != DeviceKind::cuda) return;
+    auto& order = state.order();  // a wait is for the latest record at the time of its call
+    stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) { given.record(order); });
+    state.stream().wait(order);
+  }
+}
+
 /// Enqueues a collective (backend::AllReduce and others) on the group's own channel and stream, which reduce device
 /// memory. It runs after the present work of `outer`, a CUDA stream of the program, and before its later work.
 /// Blocking: no. Threads: as the group's collectives. Lifetime: buffers outlive the collective; memory that later work
@@ -24710,11 +25750,10 @@ struct GroupAccess {
 template <class State, class Operation>
 void enqueue_within(const State& state, StreamHandle outer, const Operation& operation) {
   state.throw_if_failed();
-  auto& order = state.order();  // a wait is for the latest record at the time of its call
+  auto& order = state.order();
   const stream::cuda::StreamRef own = state.stream();
+  follow_stream(state, outer);
   stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) {
-    given.record(order);
-    own.wait(order);
     const auto let_given_follow = [&] {
       own.record(order);
       given.wait(order);
@@ -24735,6 +25774,11 @@ void wait_for_stream(const State& state, StreamHandle outer) {
   stream::cuda::with_stream(outer, [&](stream::cuda::StreamRef given) { given.record(state.order()); });
   state.wait(state.order());
 }
+
+#else
+
+template <class State>
+void follow_stream(const State&, StreamHandle) noexcept {}
 
 #endif  // DTRAIN_WITH_CUDA
 
@@ -25586,7 +26630,8 @@ class UnevenInputs {
             group.world_size())),
         watch_(group.spawn([agreement = agreement_] { return agreement->watch(); })) {}
 
-  /// Called before each step that reduces, by a rank that has data for it. Blocking: no, while every rank has data.
+  /// Called before each step that reduces, before its forward pass and its first collective, by a rank that has data
+  /// for it. Blocking: no, while every rank has data.
   /// @throws Error (invalid_argument) after finish(); the job's first cause
   void begin_step() {
     require_open("begin_step()");
@@ -25600,9 +26645,10 @@ class UnevenInputs {
   void finish(F&& step) {
     require_open("finish()");
     has_ended_ = true;
-    group_.start_pending();  // other ranks may wait for this work before they end
     agreement_->end();
-    while (agreement_->next_step()) {
+    for (;;) {
+      group_.start_pending();  // other ranks may wait for this work before their next step
+      if (!agreement_->next_step()) break;
       step();
     }
     watch_.wait(Deadline::after(group_.timeout()));  // it may set a key until it ends
@@ -25976,6 +27022,106 @@ DTRAIN_DEFINED void PackedBroadcast::copy(const Pack& pack, bool gathers) const 
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
+// ---- dtrain/ddp/hooks/device_cast.hpp
+
+/// @file
+/// DeviceCast: converts the values of buckets to the type in which hooks::Cast and hooks::Widen reduce them on a CUDA
+/// device, and back.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Bytes of the largest bucket of type `from` after a conversion to `to`; 0 without such a bucket.
+inline std::size_t converted_bytes(const BucketPlan& plan, DType from, DType to) noexcept {
+  std::size_t bytes = 0;
+  for (const PlannedBucket& bucket : plan.buckets) {
+    if (bucket.dtype == from) bytes = std::max(bytes, bucket.bytes / size_bytes(from) * size_bytes(to));
+  }
+  return bytes;
+}
+
+/// @throws Error (invalid_argument): a hook was not told the plan of a bucket. @param hook such as hooks::Cast
+[[noreturn]] inline void refuse_unplanned(const char* hook, const BufferView& values) {
+  throw_error(Errc::invalid_argument,
+              "{} has no memory on {} for a bucket of {} values; a hook that passes its calls on also passes "
+              "plan(channel, plan, deadline)",
+              {hook, to_string(values.device), values.count});
+}
+
+/// Conversion on a device, for streams that do not run host work.
+template <class Stream>
+class DeviceCast;
+
+#if DTRAIN_WITH_CUDA
+
+/// Conversion on a CUDA device. The converted values are in memory of this object: threads that convert in place would
+/// overwrite elements that other threads have not read. The channel allocates this memory, as it does the arena: NCCL
+/// reduces registered memory without a copy. Work of one stream. Threads: one at a time.
+template <>
+class DeviceCast<stream::cuda::StreamRef> {
+ public:
+  /// Loads the kernels now, because loading may wait for work that waits for other ranks. Blocking.
+  /// @param hook for error sentences; outlives this object
+  /// @param from type of the buckets that are converted, f32, f16 or bf16, as @param to, which the collective gets
+  /// @throws Error (unsupported) if the driver does not load the kernels
+  DeviceCast(const char* hook, DType from, DType to, const Device& device)
+      : hook_(hook), from_(from), to_(loaded(hook, from, to, device)), forth_(from, to), back_(to, from) {}
+
+  /// Collective, blocking: allocates memory for the values of the largest bucket. Called between steps. Smaller memory
+  /// stays, because graphs use it. @throws as the channel's allocate_blocking
+  template <backend::CanAllocate C>
+  void plan(C& channel, const BucketPlan& plan, Deadline deadline) {
+    const std::size_t bytes = converted_bytes(plan, from_, to_);
+    if (bytes <= bytes_) return;
+    auto memory = std::make_shared<typename C::Allocation>(channel.allocate_blocking(bytes, deadline));
+    data_ = memory->data();
+    bytes_ = bytes;
+    memory_.push_back(std::move(memory));
+  }
+
+  /// Enqueues the conversion. Lifetime: the result is valid until the next call's work runs. @returns the values times
+  /// `factor`, rounded once to nearest even @throws Error (invalid_argument) without memory for the values; (cuda)
+  BufferView convert(const BufferView& values, float factor, stream::cuda::StreamRef stream) {
+    const BufferView converted{data_, values.count, to_, values.device};
+    if (converted.bytes() > bytes_) refuse_unplanned(hook_, values);
+    forth_.add(converted.data, values.data, values.count);
+    forth_.enqueue(factor, stream);
+    return converted;
+  }
+
+  /// Enqueues the conversion of `converted` to `values`, rounded to nearest even. @throws Error (cuda)
+  void convert_back(const BufferView& converted, const BufferView& values, stream::cuda::StreamRef stream) {
+    back_.add(values.data, converted.data, values.count);
+    back_.enqueue(1, stream);
+  }
+
+ private:
+  static DType loaded(const char* hook, DType from, DType to, const Device& device) {
+    using stream::cuda::ScaledCopyBatch;
+    const stream::cuda::RelaxedCapture relaxed;  // the step may be captured
+    const stream::cuda::Stream stream(stream::cuda::Priority::normal, device.index);
+    if (!ScaledCopyBatch::load(from, to, stream.ref()) || !ScaledCopyBatch::load(to, from, stream.ref())) {
+      throw_error(Errc::unsupported,
+                  "the CUDA driver does not load the kernel with which {} rounds gradients on {}: it is older than "
+                  "CUDA 12, or cannot compile PTX; update it, or leave the hook out",
+                  {hook, to_string(device)});
+    }
+    return to;
+  }
+
+  const char* hook_;
+  DType from_;
+  DType to_;
+  stream::cuda::ScaledCopyBatch forth_;
+  stream::cuda::ScaledCopyBatch back_;
+  std::vector<std::shared_ptr<const void>> memory_;  ///< allocations of the channel; the last one is in use
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+#endif  // DTRAIN_WITH_CUDA
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
 // ---- dtrain/ddp/parameter.hpp
 
 /// @file
@@ -25989,6 +27135,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 struct PresentValue {
   TensorView view;
   std::uint64_t moves = 0;  ///< changes with each move, even if the other memory has the same address
+  StreamHandle stream{};    ///< whose present work writes a value in device memory; of the host: none does
 };
 
 /// Gives the present value of parameter i. May outlive the model. Threads: the threads of the model's steps. @throws
@@ -27388,93 +28535,8 @@ class Adasum {
 // ---- dtrain/ddp/hooks/cast.hpp
 
 /// @file
-/// hooks::Cast: reduces f32 gradients as bf16 or f16, so that half of the bytes travel; DeviceCast rounds and widens
-/// them on a device. A program gives it to the wrapper.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Conversion on a device, for streams that do not run host work.
-template <class Stream>
-class DeviceCast;
-
-#if DTRAIN_WITH_CUDA
-
-/// Conversion on a CUDA device. The 16-bit values are in memory of this object: threads that narrow in place overwrite
-/// elements that other threads have not read. The channel allocates this memory, as it does the arena: NCCL reduces
-/// registered memory without a copy. Work of one stream. Threads: one at a time.
-template <>
-class DeviceCast<stream::cuda::StreamRef> {
- public:
-  /// Loads the kernels now, because loading may wait for work that waits for other ranks. Blocking.
-  /// @param narrowed f16 or bf16 @throws Error (unsupported) if the driver does not load them
-  DeviceCast(DType narrowed, const Device& device)
-      : dtype_(loaded(narrowed, device)), narrow_(DType::f32, narrowed), widen_(narrowed, DType::f32) {}
-
-  /// Collective, blocking: allocates memory for the values of the largest bucket. Called between steps. Smaller memory
-  /// stays, because graphs use it. @throws as the channel's allocate_blocking
-  template <backend::CanAllocate C>
-  void plan(C& channel, const BucketPlan& plan, Deadline deadline) {
-    std::size_t bytes = 0;
-    for (const PlannedBucket& bucket : plan.buckets) {
-      if (bucket.dtype == DType::f32) bytes = std::max(bytes, bucket.bytes / sizeof(float) * size_bytes(dtype_));
-    }
-    if (bytes <= bytes_) return;
-    auto memory = std::make_shared<typename C::Allocation>(channel.allocate_blocking(bytes, deadline));
-    data_ = memory->data();
-    bytes_ = bytes;
-    memory_.push_back(std::move(memory));
-  }
-
-  /// Enqueues the rounding. Lifetime: the result is valid until the next call's work runs. @returns the values times
-  /// `factor`, rounded once to nearest even @throws Error (invalid_argument) without memory for the values; (cuda)
-  BufferView narrow(const BufferView& values, float factor, stream::cuda::StreamRef stream) {
-    const BufferView halves{data_, values.count, dtype_, values.device};
-    if (halves.bytes() > bytes_) refuse_unplanned(values);
-    narrow_.add(halves.data, values.data, values.count);
-    narrow_.enqueue(factor, stream);
-    return halves;
-  }
-
-  /// Enqueues the conversion of `halves` to `values`. @throws Error (cuda)
-  void widen(const BufferView& halves, const BufferView& values, stream::cuda::StreamRef stream) {
-    widen_.add(values.data, halves.data, values.count);
-    widen_.enqueue(1, stream);
-  }
-
- private:
-  static DType loaded(DType narrowed, const Device& device) {
-    using stream::cuda::ScaledCopyBatch;
-    const stream::cuda::RelaxedCapture relaxed;  // the step may be captured
-    const stream::cuda::Stream stream(stream::cuda::Priority::normal, device.index);
-    if (!ScaledCopyBatch::load(DType::f32, narrowed, stream.ref()) ||
-        !ScaledCopyBatch::load(narrowed, DType::f32, stream.ref())) {
-      throw_error(Errc::unsupported,
-                  "the CUDA driver does not load the kernel with which hooks::Cast rounds gradients on {}: it is older "
-                  "than CUDA 12, or cannot compile PTX; update it, or leave the hook out",
-                  {to_string(device)});
-    }
-    return narrowed;
-  }
-
-  [[noreturn]] DTRAIN_NOT_INLINED static void refuse_unplanned(const BufferView& values) {
-    throw_error(
-        Errc::invalid_argument,
-        "hooks::Cast has no memory on {} for a bucket of {} values; a hook that passes its calls on also passes "
-        "plan(channel, plan, deadline)",
-        {to_string(values.device), values.count});
-  }
-
-  DType dtype_;
-  stream::cuda::ScaledCopyBatch narrow_;
-  stream::cuda::ScaledCopyBatch widen_;
-  std::vector<std::shared_ptr<const void>> memory_;  ///< allocations of the channel; the last one is in use
-  std::byte* data_ = nullptr;
-  std::size_t bytes_ = 0;
-};
-
-#endif  // DTRAIN_WITH_CUDA
-
-}  // namespace DTRAIN_NAMESPACE::ddp
+/// hooks::Cast: reduces f32 gradients as bf16 or f16, so that half of the bytes travel. A program gives it to the
+/// wrapper.
 
 namespace DTRAIN_NAMESPACE::hooks {
 
@@ -27593,7 +28655,7 @@ class Cast {
     using OnDevice = ddp::DeviceCast<typename C::Stream>;
     static_assert(
         requires { sizeof(OnDevice); }, "dtrain: hooks::Cast rounds in host memory or on a CUDA device");
-    if (!device_) device_ = std::make_shared<OnDevice>(dtype, device);
+    if (!device_) device_ = std::make_shared<OnDevice>("hooks::Cast", DType::f32, dtype, device);
     return *static_cast<OnDevice*>(device_.get());
   }
 
@@ -27613,9 +28675,9 @@ class Cast {
   template <class C>
   void reduce_floats(const ddp::GradientBucket<C>& bucket, float divisor, ReduceOp op) {
     auto& cast = on_device<C>(bucket.values.device);
-    const BufferView halves = cast.narrow(bucket.values, 1.0F / divisor, bucket.stream);
+    const BufferView halves = cast.convert(bucket.values, 1.0F / divisor, bucket.stream);
     bucket.channel.enqueue(backend::AllReduce{halves, halves, op}, bucket.stream);
-    cast.widen(halves, bucket.values, bucket.stream);
+    cast.convert_back(halves, bucket.values, bucket.stream);
   }
 
   CastOptions options_;
@@ -27726,10 +28788,11 @@ class LocalSgd {
     return is_turn;
   }
 
-  /// Averages the weights and the buffers. Collective, blocking. @throws the job's first cause
+  /// Averages the weights and the buffers. Collective, blocking. Weights in device memory are written before the call,
+  /// or by the stream that the model names (PresentValue::stream). @throws the job's first cause
   template <class Group>
   void average_now(const Group& group) const {
-    find_values();
+    group::follow_stream(group::GroupAccess::of(group), find_values());
     for (const Joined& joined : joined_) {
       const TensorView& first = values_[joined.first];
       if (joined.count == 1) {
@@ -27773,10 +28836,16 @@ class LocalSgd {
   /// Whether the next step keeps this rank's gradients.
   bool is_local() const noexcept { return steps() >= options_.start_after; }
 
-  /// Reads the present addresses of the weights, if values move.
-  void find_values() const {
-    for (std::size_t i = 0; read_value_ && i < weights_; ++i)
-      values_[i] = read_value_(i).view;
+  /// Reads the present addresses of the weights, if values move. @returns the stream that writes them; of the host:
+  /// none
+  StreamHandle find_values() const {
+    StreamHandle writer;
+    for (std::size_t i = 0; read_value_ && i < weights_; ++i) {
+      const ddp::PresentValue present = read_value_(i);
+      values_[i] = present.view;
+      writer = present.stream;
+    }
+    return writer;
   }
 
   void add(const TensorView& value);
@@ -28138,6 +29207,118 @@ class TopK {
 
 }  // namespace DTRAIN_NAMESPACE::hooks
 
+// ---- dtrain/ddp/hooks/widen.hpp
+
+/// @file
+/// hooks::Widen: reduces f16 and bf16 gradients as f32, so that sums are rounded once. A program gives it to the
+/// wrapper.
+
+namespace DTRAIN_NAMESPACE::hooks {
+
+namespace detail {
+
+/// Converts `from.count` elements, rounded to nearest even.
+void convert_elements(const BufferView& from, const BufferView& to) noexcept;
+
+}  // namespace detail
+
+/// A GradientHook that reduces f16 and bf16 gradients in f32: `DistributedDataParallel ddp{model, group, options,
+/// hooks::Widen{}}`. Each rank widens its gradients, which is exact. The backend reduces the f32 values, twice as many
+/// bytes, and each rank rounds the result once to nearest even. For averages on a CUDA device each rank divides in f32
+/// before the sum. Gradients of other types are reduced as they are. A backend with DdpOptions::accumulate reduces in
+/// f32 without further bytes; NCCL adds 16-bit elements in their own precision.
+///
+/// The hook works for one model. The channel allocates f32 memory for the largest bucket; memory for smaller buckets of
+/// earlier plans stays. On a CUDA device its time is not measured. Lifetime: a variable outlives its wrapper.
+/// @ingroup hooks
+class Widen {
+ public:
+  std::string description() const { return "hooks::Widen"; }
+
+  /// @throws Error (invalid_argument) for a second model, (unsupported) if a device cannot convert
+  template <class C>
+  void prepare(std::span<const Parameter> parameters) {
+    if (is_prepared_) ddp::refuse_second_model("hooks::Widen");
+    is_prepared_ = true;
+    if constexpr (!ddp::RunsHostWork<typename C::Stream>) {
+      for (const Parameter& parameter : parameters) {
+        const TensorView& gradient = parameter.gradient;
+        if (widens(gradient.dtype)) static_cast<void>(on_device<C>(gradient.dtype, gradient.device));
+      }
+    }
+  }
+
+  /// Collective, blocking: allocates memory for the f32 values. @throws as the channel's allocate_blocking
+  template <class C>
+  void plan(C& channel, const ddp::BucketPlan& plan, Deadline deadline) {
+    const std::size_t bytes[] = {ddp::converted_bytes(plan, DType::f16, DType::f32),
+                                 ddp::converted_bytes(plan, DType::bf16, DType::f32)};
+    if constexpr (ddp::RunsHostWork<typename C::Stream>) {
+      const std::size_t most = std::max(bytes[0], bytes[1]);
+      if (most <= bytes_) return;
+      auto memory = std::make_shared<typename C::Allocation>(channel.allocate_blocking(most, deadline));
+      data_ = memory->data();
+      bytes_ = most;
+      memory_[0] = std::move(memory);
+    } else {
+      for (const DType dtype : {DType::f16, DType::bf16}) {
+        if (bytes[index(dtype)] != 0) on_device<C>(dtype, plan.buckets.front().device).plan(channel, plan, deadline);
+      }
+    }
+  }
+
+  template <class C>
+  void reduce(const ddp::GradientBucket<C>& bucket) {
+    const BufferView& all = bucket.values;
+    if (!widens(all.dtype)) {
+      bucket.channel.enqueue(backend::AllReduce{all, all, bucket.op}, bucket.stream);
+    } else if constexpr (ddp::RunsHostWork<typename C::Stream>) {
+      const BufferView floats{data_, all.count, DType::f32, all.device};
+      if (floats.bytes() > bytes_) ddp::refuse_unplanned("hooks::Widen", all);
+      bucket.compress([all, floats]() noexcept { detail::convert_elements(all, floats); });
+      bucket.channel.enqueue(backend::AllReduce{floats, floats, bucket.op}, bucket.stream);
+      bucket.compress([all, floats]() noexcept { detail::convert_elements(floats, all); });
+    } else {
+      auto& cast = on_device<C>(all.dtype, all.device);
+      const bool divides = bucket.op == ReduceOp::average;
+      const float factor = divides ? 1.0F / static_cast<float>(bucket.channel.size()) : 1.0F;
+      const BufferView floats = cast.convert(all, factor, bucket.stream);
+      bucket.channel.enqueue(backend::AllReduce{floats, floats, divides ? ReduceOp::sum : bucket.op}, bucket.stream);
+      cast.convert_back(floats, all, bucket.stream);
+    }
+  }
+
+ private:
+  static constexpr bool widens(DType dtype) noexcept { return dtype == DType::f16 || dtype == DType::bf16; }
+  static constexpr std::size_t index(DType dtype) noexcept { return dtype == DType::f16 ? 0 : 1; }
+
+  template <class C>
+  auto& on_device(DType dtype, const Device& device) {
+    using OnDevice = ddp::DeviceCast<typename C::Stream>;
+    static_assert(
+        requires { sizeof(OnDevice); }, "dtrain: hooks::Widen converts in host memory or on a CUDA device");
+    std::shared_ptr<void>& cast = memory_[index(dtype)];
+    if (!cast) cast = std::make_shared<OnDevice>("hooks::Widen", dtype, DType::f32, device);
+    return *static_cast<OnDevice*>(cast.get());
+  }
+
+  bool is_prepared_ = false;
+  std::shared_ptr<void> memory_[2];  ///< a DeviceCast for f16 and for bf16; in host memory first the channel's memory
+  std::byte* data_ = nullptr;        ///< in host memory, for both types
+  std::size_t bytes_ = 0;
+};
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void detail::convert_elements(const BufferView& from, const BufferView& to) noexcept {
+  const kernels::DefaultFloatEnvironment environment;
+  kernels::convert(from.dtype, from.data, to.dtype, to.data, from.count);
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::hooks
+
 // ---- dtrain/ddp/precision/gradient_norm.hpp
 
 /// @file
@@ -28152,9 +29333,14 @@ struct GradientNorm {
   double norm = 0;
   /// Whether the norm is finite: no element is infinite or NaN, and no square of an f64 element overflows.
   bool finite = true;
+  /// The norm that the gradients would have without DistributedDataParallel::clip_gradients, for a log.
+  double before_clipping = norm;
 
   /// The norm of the gradients times `factor`.
-  GradientNorm times(double factor) const noexcept { return {norm * (factor < 0 ? -factor : factor), finite}; }
+  GradientNorm times(double factor) const noexcept {
+    const double magnitude = factor < 0 ? -factor : factor;
+    return {norm * magnitude, finite, before_clipping * magnitude};
+  }
 
   /// @param sum of the squares of all elements
   static GradientNorm of_squares(double sum) noexcept;
@@ -28217,10 +29403,11 @@ class BucketNorms {
   /// @throws Error (unsupported) for a step whose stream neither is CUDA's nor runs work of the host
   [[noreturn]] static void refuse_stream(const char* caller);
 
-  /// Multiplies the norm by `factor`. @pre the gradients were multiplied by `factor`
-  void multiply(double factor) noexcept {
+  /// Multiplies the norm by `factor`, and clips it by `clipping`. @pre the gradients were multiplied by both
+  void multiply(double factor, double clipping) noexcept {
     if (norm_) {
       norm_ = norm_->times(factor);
+      norm_->norm *= clipping;
     }
   }
 
@@ -28236,11 +29423,25 @@ class BucketNorms {
 /// element type, to nearest even.
 void multiply_elements(const BufferView& elements, double factor) noexcept;
 
+/// The factor of clip_gradients: min(1, max_norm / (norm + 1e-6)), and 1 for a norm that is not finite.
+inline double clipping_factor(const GradientNorm& norm, double max_norm) noexcept {
+  const double factor = max_norm / (norm.norm + 1e-6);
+  return norm.finite && factor < 1 ? factor : 1;
+}
+
+/// @throws Error (invalid_argument) if `max_norm` is not positive
+inline void require_max_norm(double max_norm) {
+  if (!(max_norm > 0)) {
+    throw_error(Errc::invalid_argument, "clip_gradients has a max_norm that is not positive; give a positive one");
+  }
+}
+
 /// Scales the gradients of a DistributedDataParallel, MasterWeights or ShardedGradients to a norm of at most
 /// `max_norm`.
 /// The factor is min(1, max_norm / (norm + 1e-6)), as in torch.nn.utils.clip_grad_norm_, and equal on all ranks.
 /// Gradients whose norm is not finite stay as they are. Skip the optimizer's step for such gradients (LossScaler::step
-/// returns false). Blocking: no; reads and writes the gradients only if the factor is below 1.
+/// returns false). Reads and writes the gradients only if the factor is below 1. Blocking: as gradient_norm() of
+/// `gradients`; DistributedDataParallel::clip_gradients does the same without a wait on CUDA.
 /// @returns the norm before the scaling
 /// @throws Error (invalid_argument) if the last step did not measure the norm, or `max_norm` is not positive
 /// @ingroup precision
@@ -28250,12 +29451,11 @@ requires requires(Gradients& gradients) {
   gradients.scale_gradients(1.0);
 }
 GradientNorm clip_gradients(Gradients& gradients, double max_norm) {
-  if (!(max_norm > 0)) {
-    throw_error(Errc::invalid_argument, "clip_gradients has a max_norm that is not positive; give a positive one");
-  }
+  require_max_norm(max_norm);
   const GradientNorm before = gradients.gradient_norm();
-  const double factor = max_norm / (before.norm + 1e-6);
-  if (before.finite && factor < 1) {
+  if constexpr (requires { gradients.clip_gradients(max_norm); }) {
+    gradients.clip_gradients(max_norm);
+  } else if (const double factor = clipping_factor(before, max_norm); factor < 1) {
     gradients.scale_gradients(factor);
   }
   return before;
@@ -28394,6 +29594,107 @@ namespace DTRAIN_NAMESPACE {
 using ddp::LossScaler;
 using ddp::LossScalerOptions;
 }  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/precision/device_loss_scaler.hpp
+
+/// @file
+/// DeviceLossScaler: a LossScaler whose scale is in the memory of a CUDA device, so that no step waits for it.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Dynamic loss scaling for models in device memory, without a wait of the host; its steps may be captured in a graph.
+/// The sequence of scales is LossScaler's, and equal on all ranks.
+///
+///   ddp.backward(... the device multiplies the loss by *scaler.scale() ..., {.measure_norm = true});
+///   scaler.step(ddp);
+///   optimizer.step(ddp.found_inf());   // a kernel that changes nothing where *found_inf is 1
+///
+/// The host does not know whether a step has overflowed: the optimizer's kernels read ddp.found_inf().
+/// Threads: one at a time. Lifetime: outlives the work of its steps, and graphs of them. Not movable.
+/// @ingroup precision
+class DeviceLossScaler {
+ public:
+  /// Allocates on the thread's current device. Blocking: until the device has the scale.
+  /// @throws Error (invalid_argument) as LossScaler; (unsupported) if the driver does not load the kernel; (cuda)
+  explicit DeviceLossScaler(const LossScalerOptions& options = {})
+      : rule_{options.growth_factor, options.backoff_factor, options.growth_interval} {
+    using stream::cuda::DeviceNorm;
+    using stream::cuda::DeviceScale;
+    const LossScaler checked(options);
+    const stream::cuda::RelaxedCapture relaxed;  // another thread may capture
+    memory_ = stream::cuda::DeviceBuffer(sizeof(DeviceScale) + sizeof(DeviceNorm));
+    const stream::cuda::Stream stream(stream::cuda::Priority::normal, memory_.device());
+    auto* const norm = reinterpret_cast<DeviceNorm*>(memory_.data() + sizeof(DeviceScale));
+    constexpr std::chrono::seconds most{60};
+    stream::cuda::zero_blocking(memory_.data(), memory_.bytes(), stream.ref(), Deadline::after(most));
+    if (!kernel_.load(norm, norm, on_device(), stream.ref())) {
+      throw_error(
+          Errc::unsupported,
+          "the CUDA driver does not load the kernel of DeviceLossScaler on cuda:{}: it is older than CUDA 12, or "
+          "cannot compile PTX; update it, or use LossScaler",
+          {memory_.device()});
+    }
+    const stream::cuda::PinnedBuffer initial(sizeof(DeviceScale));
+    *reinterpret_cast<DeviceScale*>(initial.data()) = DeviceScale{checked.scale(), 0, 0};
+    stream::cuda::check(
+        cudaMemcpyAsync(memory_.data(), initial.data(), initial.bytes(), cudaMemcpyHostToDevice, stream.ref().native()),
+        "cudaMemcpyAsync");
+    stream::cuda::Event copied;
+    stream.ref().record(copied);
+    if (copied.block_until_complete(Deadline::after(most)) != stream::WaitResult::complete) {
+      throw_error(Errc::timeout,
+                  "cuda:{} had not copied 16 bytes within 60 s; is the device busy, or does a kernel hang?",
+                  {memory_.device()});
+    }
+  }
+  DeviceLossScaler(const DeviceLossScaler&) = delete;
+
+  /// Address of the f32 scale in device memory. Work on the streams of the step's ready() reads the scale of this step
+  /// before step(), and of the next step behind it.
+  const float* scale() const noexcept { return &on_device()->scale; }
+
+  /// Enqueued: divides the reduced gradients, and their norm, by the scale if all are finite, and changes the scale.
+  /// Call step() once after each step that reduced, before clip_gradients. Quotients are rounded as by LossScaler.
+  /// Blocking and @throws as scale_gradients of `ddp`
+  template <class Ddp>
+  void step(Ddp& ddp) {
+    static_assert(
+        requires { ddp.found_inf(); }, "dtrain: DeviceLossScaler is for a model on a GPU; use LossScaler");
+    DriverAccess::of(ddp).reducer->rescale([this](const auto&, auto* norm, auto* copy, stream::cuda::StreamRef stream) {
+      kernel_.enqueue(norm, copy, on_device(), rule_, stream);
+    });
+  }
+
+  /// State for save_checkpoint and load_checkpoint, in device memory, by the names of LossScaler: each loads what the
+  /// other saves. Lifetime: the views refer to this object.
+  std::vector<NamedTensor> state() const {
+    const Device device{DeviceKind::cuda, memory_.device()};
+    const auto view = [&](void* memory, DType dtype) {
+      return TensorView{static_cast<std::byte*>(memory), {}, dtype, device};
+    };
+    return {{"loss_scaler.scale", view(&on_device()->scale, DType::f32)},
+            {"loss_scaler.finite_steps", view(&on_device()->finite_steps, DType::i64)}};
+  }
+
+ private:
+  stream::cuda::DeviceScale* on_device() const noexcept {
+    return reinterpret_cast<stream::cuda::DeviceScale*>(memory_.data());
+  }
+
+  stream::cuda::ScaleRule rule_;
+  stream::cuda::DeviceBuffer memory_;  ///< a DeviceScale, and a DeviceNorm for the load of the kernel
+  stream::cuda::UnscaleKernel kernel_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::DeviceLossScaler;
+}  // namespace DTRAIN_NAMESPACE
+
+#endif  // DTRAIN_WITH_CUDA
 
 // ---- dtrain/ddp/precision/master_weights.hpp
 
@@ -30940,7 +32241,8 @@ class BucketCopies {
     by_runtime_.reserve(plan.bucket_of.size());
   }
 
-  /// Adds a copy, of the same bucket as all others since the last enqueue(), or for enqueue_all().
+  /// Adds a copy, of the same bucket as all others since the last enqueue(), or for
+  /// enqueue_all_in_place().
   void add(std::size_t bucket, std::byte* to, const std::byte* from, std::size_t bytes) {
     if (TypedCopies& typed = types_[type_of_[bucket]]; typed.is_loaded) {
       typed.by_kernel.add(to, from, bytes / size_bytes(typed.dtype));
@@ -30964,10 +32266,12 @@ class BucketCopies {
     }
   }
 
-  /// Enqueues the copies that were added, of any buckets. Requires the kernels of all types. @throws Error (cuda)
-  void enqueue_all(double factor, Stream stream) {
+  /// Enqueues the multiplication of gradients that were added as copies onto themselves, of any buckets, by the f64 at
+  /// `factor` in device memory. Requires the kernels for that of all types: ScaledCopyBatch::load_in_place.
+  /// @throws Error (cuda)
+  void enqueue_all_in_place(const double* factor, Stream stream) {
     for (TypedCopies& typed : types_) {
-      typed.by_kernel.enqueue(factor, stream);
+      typed.by_kernel.enqueue_in_place(factor, stream);
     }
   }
 
@@ -31086,12 +32390,12 @@ class CopyStreams {
 namespace DTRAIN_NAMESPACE::ddp {
 
 /// Norms of a CUDA stream's steps; members have the meaning of BucketNorms' members. After each bucket's collective a
-/// kernel writes the sums of its thread blocks to pinned memory. The host adds the sums in order when the norm is asked
-/// for, so that a step itself waits for nothing.
-/// A step captured in a graph writes its sums in each replay, to separate memory. A mark in the separate memory says
-/// that its sums are not from the last step. The host writes the mark once it has read the sums. A later step outside
-/// such a graph writes the mark on the device, after replays that still run. Example: a replay, and a step after it
-/// without a wait between the two. The replay overwrites the mark, and the step marks the replay's sums again, so that
+/// kernel writes the sums of its thread blocks to device memory. After the last bucket a kernel writes the norm: to
+/// device memory, where rescale() changes it, and to pinned memory, for the host. A step itself waits for nothing.
+/// A step captured in a graph writes the norm in each replay, to separate pinned memory. A flag there says that the
+/// norm is of a replay behind the last step that the host knows. The host clears the flag once it has read the norm. A
+/// later step outside such a graph clears it on the device, after replays that still run. Example: a replay, and a step
+/// after it without a wait between the two. The replay sets the flag, and the step clears it again, so that
 /// gradient_norm() gives the step's norm. Threads: enqueue one at a time; everything else between steps. Lifetime: the
 /// object outlives the work, and graphs of the work.
 class CudaBucketNorms {
@@ -31102,13 +32406,11 @@ class CudaBucketNorms {
   /// loading may wait for collectives that wait for other ranks. @pre the work of earlier steps has run @throws Error
   /// (cuda)
   void plan(const BucketPlan& plan, Stream stream) {
-    add_sums();
-    if (memory_.bytes() == 0) prepare(plan, stream);
+    if (copies_.bytes() == 0) prepare(plan, stream);
     first_sums_.assign(1, 0);
     for (const PlannedBucket& bucket : plan.buckets) {
       first_sums_.push_back(first_sums_.back() + stream::cuda::square_sum_blocks(bucket.bytes));
     }
-    norms_.plan(plan, stream);
   }
 
   /// @param caller the user's call @throws Error (unsupported) if the driver has not loaded the kernels for a type
@@ -31121,106 +32423,128 @@ class CudaBucketNorms {
     is_wanted_ = wanted;
     is_captured_ = false;
     state_ = State::none;
-    norms_.begin_step(false);
+    norm_.reset();
   }
 
   /// Address for the bucket's first sum; null if the step does not measure.
   double* sum_of(std::size_t bucket) noexcept { return is_wanted_ ? sums() + first_sums_[bucket] : nullptr; }
 
-  void enqueue(double* sum, const BufferView& bucket, Stream stream) {
-    const bool is_captured = stream.is_capturing();
-    stream::cuda::SquareSumKernel::find(bucket.dtype).enqueue(bucket, is_captured ? sum + most_ : sum, stream);
+  static void enqueue(double* sum, const BufferView& bucket, Stream stream) {
+    stream::cuda::SquareSumKernel::find(bucket.dtype).enqueue(bucket, sum, stream);
   }
 
-  /// Enqueues the mark after the work of all buckets, and so after earlier work of the gradients' streams, such as a
-  /// replay.
-  /// @throws Error (cuda)
+  /// Enqueues the norm after the work of all buckets, and so after earlier work of the gradients' streams, such as a
+  /// replay. @throws Error (cuda)
   void end_buckets(Stream stream) {
     is_captured_ = stream.is_capturing();
+    if (is_wanted_) kernels_.measure(on_device(), copy_for(is_captured_), sums(), first_sums_.back(), stream);
     if (!has_graph_ || (is_wanted_ && is_captured_)) return;
-    stream::cuda::check(cudaMemsetAsync(&last_replayed_sum(), mark_byte, sizeof(double), stream.native()),
-                        "cudaMemsetAsync");
-    if (!is_captured_) stream.record(marked_);
+    std::uint32_t& flag = replayed().is_written;
+    stream::cuda::check(cudaMemsetAsync(&flag, 0, sizeof(flag), stream.native()), "cudaMemsetAsync");
+    if (!is_captured_) stream.record(cleared_);
   }
 
   /// Called after end_buckets().
   void finish_step() noexcept {
-    if (!is_wanted_) return;
-    const bool measures_replays = is_captured_ && first_sums_.back() != 0;
-    state_ = measures_replays ? State::captured : State::enqueued;
-    if (!measures_replays) return;
-    has_graph_ = true;
-    mark_replayed_sums();
+    if (is_wanted_) note_enqueued(is_captured_);
   }
 
   bool is_measured() const noexcept { return state_ != State::none || was_replayed(); }
 
-  /// Reads the sums. Blocking: calls `wait()` for the last step's work, if the step measures; not for a replay, which
+  /// Reads the norm. Blocking: calls `wait()` for the last step's work, if the step measures; not for a replay, which
   /// has run.
   template <class Wait>
   void read(Wait&& wait) {
-    if (state_ == State::enqueued && first_sums_.back() != 0) wait();
-    add_sums();
+    if (state_ == State::enqueued) wait();
+    const bool is_replay = was_replayed();
+    if (!is_replay && state_ != State::enqueued) return;
+    const stream::cuda::DeviceNorm& from = is_replay ? replayed() : *copy_for(false);
+    norm_ = GradientNorm{from.norm, from.found_inf == 0, from.before_clipping};
+    if (is_replay) replayed().is_written = 0;
+    state_ = State::read;
   }
 
   /// Norm of the latest replay or step that was read. @throws Error (invalid_argument) as BucketNorms::norm, or if a
   /// captured step was not replayed
   const GradientNorm& norm() const {
-    if (state_ == State::captured && !norms_.is_measured()) refuse_captured();
-    return norms_.norm();
+    if (state_ == State::captured && !norm_) refuse_captured();
+    if (!norm_) BucketNorms::refuse_unmeasured();
+    return *norm_;
   }
 
-  void multiply(double factor) noexcept { norms_.multiply(factor); }
+  /// Whether the norm that rescale() changes is known to be of the last step, and changes in order with it: in a
+  /// capture, and where no step was captured. Else read() comes first.
+  /// @throws Error (invalid_argument) as BucketNorms::norm
+  bool may_rescale(bool captures) const {
+    if (has_graph_ && !captures) return false;
+    if (!is_wanted_) BucketNorms::refuse_unmeasured();
+    return true;
+  }
+
+  /// Enqueues the change of the norm in device memory by `change(kernels, norm, copy, stream)`. @pre may_rescale(), or
+  /// the norm was read @throws Error (cuda)
+  template <class Change>
+  void rescale(Change change, Stream stream) {
+    const bool captures = stream.is_capturing();
+    change(kernels_, on_device(), copy_for(captures), stream);
+    note_enqueued(captures);
+  }
+
+  /// In device memory: the factor of the last rescale(). Lifetime: the object's.
+  const double* factor() const noexcept { return &on_device()->factor; }
+
+  /// In device memory: 1 if the gradients of the last step that measured are not finite, else 0. Lifetime: the
+  /// object's.
+  const float* found_inf() const noexcept { return &on_device()->found_inf; }
 
  private:
-  /// State of the latest step's sums on the host.
-  enum class State { none, enqueued, captured, added };
-
-  /// Each byte of the mark in the last sum. The mark is a negative number, as no sum of squares is.
-  static constexpr int mark_byte = 0x80;
-  static constexpr std::uint64_t mark = 0x8080'8080'8080'8080;
+  /// State of the latest step's norm on the host.
+  enum class State { none, enqueued, captured, read };
 
   void prepare(const BucketPlan& plan, Stream stream) {
-    // Each bucket has at least one parameter, and at most one block more than its bytes fill.
-    most_ = plan.arena_bytes / stream::cuda::square_sum_block_bytes + plan.bucket_of.size();
-    memory_ = stream::cuda::PinnedBuffer((2 * most_ + 1) * sizeof(double));
+    using stream::cuda::DeviceNorm;
+    // Each bucket has at least one parameter, and at most one block more than its bytes fill. Loading writes one sum.
+    const std::size_t most = plan.arena_bytes / stream::cuda::square_sum_block_bytes + plan.bucket_of.size() + 1;
+    memory_ = stream::cuda::DeviceBuffer(sizeof(DeviceNorm) + most * sizeof(double), stream.device().index);
+    copies_ = stream::cuda::PinnedBuffer(2 * sizeof(DeviceNorm));
+    *copy_for(false) = *copy_for(true) = DeviceNorm{};
+    stream::cuda::check(cudaMemsetAsync(memory_.data(), 0, sizeof(DeviceNorm), stream.native()), "cudaMemsetAsync");
     std::vector<DType> known;
     for (const PlannedBucket& bucket : plan.buckets) {
       if (bucket.bytes == 0 || std::find(known.begin(), known.end(), bucket.dtype) != known.end()) continue;
       known.push_back(bucket.dtype);
-      if (!stream::cuda::SquareSumKernel::load(bucket.dtype, sums() + 2 * most_, stream) ||
-          !stream::cuda::ScaledCopyBatch::load(bucket.dtype, bucket.dtype, stream)) {
+      if (!stream::cuda::SquareSumKernel::load(bucket.dtype, sums(), stream) ||
+          !stream::cuda::ScaledCopyBatch::load_in_place(bucket.dtype, factor(), stream)) {
         without_kernel_ = bucket.dtype;
       }
     }
-  }
-
-  double* sums() const noexcept { return reinterpret_cast<double*>(memory_.data()); }
-  /// Sums of captured steps.
-  double* replayed_sums() const noexcept { return sums() + most_; }
-  double& last_replayed_sum() const noexcept { return replayed_sums()[first_sums_.back() - 1]; }
-
-  void mark_replayed_sums() noexcept { last_replayed_sum() = std::bit_cast<double>(mark); }
-
-  /// Whether a replay behind the last step has written sums that were not read. Compares bits, because -ffast-math
-  /// takes a NaN for equal.
-  bool was_replayed() const noexcept {
-    return has_graph_ && (is_captured_ || marked_.is_complete_beside_capture()) &&
-           std::bit_cast<std::uint64_t>(last_replayed_sum()) != mark;
-  }
-
-  /// Adds the sums, unless they were added before.
-  void add_sums() noexcept {
-    const bool is_replay = was_replayed();
-    if (!is_replay && state_ != State::enqueued) return;
-    const double* const from = is_replay ? replayed_sums() : sums();
-    norms_.begin_step(true);
-    for (std::size_t bucket = 0; bucket + 1 < first_sums_.size(); ++bucket) {
-      *norms_.sum_of(bucket) = std::accumulate(from + first_sums_[bucket], from + first_sums_[bucket + 1], 0.0);
+    if (!known.empty() && !without_kernel_ && !kernels_.load(on_device(), copy_for(false), stream)) {
+      without_kernel_ = known.front();
     }
-    norms_.finish_step();
-    if (is_replay) mark_replayed_sums();
-    state_ = State::added;
+  }
+
+  stream::cuda::DeviceNorm* on_device() const noexcept {
+    return reinterpret_cast<stream::cuda::DeviceNorm*>(memory_.data());
+  }
+  double* sums() const noexcept { return reinterpret_cast<double*>(memory_.data() + sizeof(stream::cuda::DeviceNorm)); }
+
+  /// The copy for the host, of steps or of replays.
+  stream::cuda::DeviceNorm* copy_for(bool replays) const noexcept {
+    return reinterpret_cast<stream::cuda::DeviceNorm*>(copies_.data()) + (replays ? 1 : 0);
+  }
+  stream::cuda::DeviceNorm& replayed() const noexcept { return *copy_for(true); }
+
+  void note_enqueued(bool captured) noexcept {
+    state_ = captured ? State::captured : State::enqueued;
+    if (!captured) return;
+    norm_.reset();
+    has_graph_ = true;
+    replayed().is_written = 0;
+  }
+
+  /// Whether a replay behind the last step has written a norm that was not read.
+  bool was_replayed() const noexcept {
+    return has_graph_ && (is_captured_ || cleared_.is_complete_beside_capture()) && replayed().is_written != 0;
   }
 
   [[noreturn]] DTRAIN_NOT_INLINED static void refuse_type(DType dtype, const char* caller) {
@@ -31237,18 +32561,96 @@ class CudaBucketNorms {
                 "run since; launch the graph, and wait for its stream");
   }
 
-  stream::cuda::PinnedBuffer memory_;
-  /// Largest number of a plan's sums. Memory holds as many sums for steps, as many for captured steps, and one sum that
-  /// is written when kernels are loaded.
-  std::size_t most_ = 0;
+  stream::cuda::DeviceBuffer memory_;  ///< a DeviceNorm, and sums of squares for the largest plan
+  stream::cuda::PinnedBuffer copies_;  ///< of the DeviceNorm, one for steps and one for replays
+  stream::cuda::NormKernels kernels_;
   std::optional<DType> without_kernel_;
   std::vector<std::size_t> first_sums_{0};  ///< of each bucket, and the end
-  BucketNorms norms_;
+  std::optional<GradientNorm> norm_;
   State state_ = State::none;
   bool is_wanted_ = false;
-  stream::cuda::Event marked_;  ///< recorded after the last step's mark of the replayed sums
-  bool is_captured_ = false;    ///< whether the last step was captured
-  bool has_graph_ = false;      ///< whether a step with sums was captured
+  stream::cuda::Event cleared_;  ///< recorded after the last step's clearing of the replays' flag
+  bool is_captured_ = false;     ///< whether the last step was captured
+  bool has_graph_ = false;       ///< whether a step with a norm, or its rescaling, was captured
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/ddp/reduction/cuda/packing_at_ready.hpp
+
+/// @file
+/// PackingAtReady of a CudaGradientCopier: copies each gradient to an arena whose memory buckets reuse, as soon as it
+/// is ready.
+
+#if DTRAIN_WITH_CUDA
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// The copy is enqueued on the stream that produces the gradient: later work of that stream may use the gradient's
+/// memory again. Bucket k takes the memory of bucket k-2, for whose work the stream waits first. A gradient of bucket k
+/// that is ready before bucket k-2 is launched is copied to a side buffer. Side buffers stay for later steps. Threads:
+/// pack() runs concurrently for different parameters, beside launched(); all other calls run between steps. Steady
+/// state: allocates nothing.
+class PackingAtReady {
+ public:
+  /// Adopts a plan, which outlives the object.
+  void plan(const BucketPlan& plan) {
+    plan_ = &plan;
+    if (!plan.reuses_memory || !packs_.empty()) return;
+    free_ = std::vector<stream::cuda::Event>(plan.buckets.size());
+    early_ = std::vector<stream::cuda::DeviceBuffer>(plan.bucket_of.size());
+    for (const std::size_t bucket : plan.bucket_of) {
+      const DType dtype = plan.buckets[bucket].dtype;
+      packs_.emplace_back(dtype, dtype);
+      packs_.back().reserve(1);
+    }
+  }
+
+  void begin_step() noexcept { launched_.store(0, std::memory_order_relaxed); }
+
+  /// Enqueued on `stream`. @param factor of the gradient in the arena @param earlier the end of the last step's work;
+  /// null if that was captured in a graph
+  /// @returns the place of the gradient in the arena; or a side buffer, whose gradient is not multiplied
+  /// @throws Error (cuda)
+  const std::byte* pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot, double factor,
+                        StreamHandle stream, const stream::cuda::Event* earlier) {
+    if (slot.bytes == 0) return slot.place;
+    const std::size_t bucket = plan_->bucket_of[parameter];
+    const bool is_early = launched_.load(std::memory_order_acquire) + distance <= bucket;
+    if (is_early && early_[parameter].bytes() == 0) {
+      const stream::cuda::RelaxedCapture relaxed;
+      early_[parameter] = stream::cuda::DeviceBuffer(slot.bytes, stream.device.index);
+    }
+    std::byte* const to = is_early ? early_[parameter].data() : slot.place;
+    stream::cuda::with_stream(stream, [&](stream::cuda::StreamRef producer) {
+      if (bucket >= distance && !is_early) producer.wait(free_[bucket - distance]);
+      if (bucket < distance && earlier != nullptr && !producer.is_capturing()) producer.wait(*earlier);
+      packs_[parameter].add(to, gradient, slot.bytes / size_bytes(plan_->buckets[bucket].dtype));
+      packs_[parameter].enqueue(is_early ? 1 : factor, producer);
+      // Another bucket has used the memory up to the next gradient.
+      if (const std::size_t padding = detail::padded(slot.bytes) - slot.bytes; padding != 0 && !is_early) {
+        stream::cuda::check(cudaMemsetAsync(to + slot.bytes, 0, padding, producer.native()), "cudaMemsetAsync");
+      }
+    });
+    return to;
+  }
+
+  /// Called once all work that uses the bucket's place is enqueued.
+  void launched(std::size_t bucket, stream::cuda::StreamRef stream) {
+    stream.record(free_[bucket]);
+    launched_.store(bucket + 1, std::memory_order_release);
+  }
+
+ private:
+  static constexpr std::size_t distance = 2;  ///< in buckets; see with_reused_memory
+
+  const BucketPlan* plan_ = nullptr;
+  std::vector<stream::cuda::ScaledCopyBatch> packs_;  ///< of each parameter; empty unless the plan reuses memory
+  std::vector<stream::cuda::DeviceBuffer> early_;     ///< of each parameter
+  std::vector<stream::cuda::Event> free_;             ///< of each bucket: complete once its place is free
+  std::atomic<std::size_t> launched_{0};              ///< buckets of this step
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -31381,6 +32783,7 @@ class CudaGradientCopier {
 
   void rebuild_buckets() {
     bucket_copies_.plan(*plan_, factor_ != 1, stream_);
+    packing_at_ready_.plan(*plan_);
     bucket_producers_ = std::vector<ProducerStreams>(plan_->buckets.size());
     copies_.reserve(gradients_->size());
     times_.plan(plan_->buckets.size());
@@ -31388,13 +32791,19 @@ class CudaGradientCopier {
 
   void begin_step() noexcept {
     producers_.clear();
+    packing_at_ready_.begin_step();
     times_.begin_step();
   }
 
   /// Adds the times of earlier steps to the meter. Blocking: no.
   void collect_times() noexcept { times_.collect(); }
 
-  void on_gradient_ready(std::size_t parameter, const std::byte* gradient, StreamHandle stream) noexcept {
+  /// Stores the stream; for a plan that reuses memory, enqueues the packing there. @throws Error (cuda)
+  void on_gradient_ready(std::size_t parameter, const std::byte* gradient, StreamHandle stream) {
+    if (plan_->reuses_memory) {
+      const stream::cuda::Event* const earlier = is_captured_ ? nullptr : &done_;
+      gradient = packing_at_ready_.pack(parameter, gradient, (*gradients_)[parameter], factor_, stream, earlier);
+    }
     announced_[parameter] = {gradient, stream, false};
   }
 
@@ -31433,23 +32842,26 @@ class CudaGradientCopier {
       const GradientSlot& slot = (*gradients_)[parameter];
       const AnnouncedGradient& announced = announced_[parameter];
       if (announced.is_zero_filled) continue;  // cleared below
-      if (factor_ != 1 || announced.gradient != slot.place) {
+      const bool is_packed = announced.gradient == slot.place;
+      if (!is_packed || (factor_ != 1 && !plan_->reuses_memory)) {
         bucket_copies_.add(bucket, slot.place, announced.gradient, slot.bytes);
       }
     }
     enqueue_packing(bucket);
     for (const std::size_t parameter : parameters) {
       if (announced_[parameter].is_zero_filled) {
-        clear((*gradients_)[parameter].place, (*gradients_)[parameter].bytes);
+        clear((*gradients_)[parameter].place, detail::padded((*gradients_)[parameter].bytes));
       }
     }
     times_.started(bucket, stream_);
     stamp(bucket, StepEvent::started);
   }
 
-  void after_collective(std::size_t bucket) {
+  void after_collective(std::size_t bucket, bool unpacks = true) {
     times_.reduced(bucket, stream_);
     stamp(bucket, StepEvent::reduced);
+    if (plan_->reuses_memory) packing_at_ready_.launched(bucket, stream_);
+    if (!unpacks) return;
     for (const std::size_t parameter : plan_->buckets[bucket].parameters) {
       const GradientSlot& slot = (*gradients_)[parameter];
       if (!slot.is_bound()) bucket_copies_.add(bucket, slot.own, slot.place, slot.bytes);
@@ -31477,6 +32889,12 @@ class CudaGradientCopier {
     }
   }
 
+  /// Makes later work of the communication stream run after the work now on the streams that produced gradients.
+  void wait_for_producers() {
+    producers_.record();
+    producers_.make_wait(stream_);
+  }
+
   /// Makes later work of `waiting` run after the last step.
   void make_wait(StreamHandle waiting) const {
     stream::cuda::with_stream(waiting, [this](Stream stream) { stream.wait(done_); });
@@ -31485,21 +32903,26 @@ class CudaGradientCopier {
   /// Complete once the last step has ended on the device.
   stream::cuda::Event& step_end() noexcept { return done_; }
 
-  /// Multiplies the reduced gradients, in the order of the step's producers; see HostGradientCopier. Blocking if there
-  /// are no producers, or if a step was captured: the host has waited for the replay, whose streams are not known.
-  template <class Wait>
-  void scale_reduced(double factor, Wait&& wait) {
-    if (is_captured_) producers_.clear();
-    producers_.record();
-    producers_.make_wait(stream_);
+  /// Whether work in the order of the last step's producers is captured in a graph.
+  bool is_capturing() const { return is_captured_ ? stream_.is_capturing() : producers_.is_captured(); }
+
+  /// Calls `enqueue_factor(stream)`, then multiplies the reduced gradients by the f64 at `factor` in device memory, in
+  /// the order of the step's producers; see HostGradientCopier. Outside a capture blocking if there are no producers,
+  /// or if a step was captured: the host has waited for the replay, whose streams are not known.
+  template <class EnqueueFactor, class Wait>
+  void scale_reduced(const double* factor, EnqueueFactor enqueue_factor, Wait&& wait) {
+    const bool captures = is_capturing();
+    if (is_captured_ && !captures) producers_.clear();
+    wait_for_producers();
+    enqueue_factor(stream_);
     for (std::size_t parameter = 0; parameter < gradients_->size(); ++parameter) {
       const TensorView& gradient = gradients_->view(parameter);
       bucket_copies_.add(plan_->bucket_of[parameter], gradient.data, gradient.data, gradient.bytes());
     }
-    bucket_copies_.enqueue_all(factor, stream_);
+    bucket_copies_.enqueue_all_in_place(factor, stream_);
     stream_.record(done_);
     producers_.for_each([this](Stream producer) { producer.wait(done_); });
-    if (producers_.empty() || has_graph_) synchronize(wait);
+    if (!captures && (producers_.empty() || has_graph_)) synchronize(wait);
   }
 
   void gather(std::span<const GradientSlot> slots) {
@@ -31569,7 +32992,8 @@ class CudaGradientCopier {
   /// producers.
   void enqueue_packing(std::size_t bucket) {
     const bool packs = !bucket_copies_.empty(bucket);
-    const Stream packing = packs ? copy_streams_.packing() : stream_;
+    // Reused memory is free behind the communication stream's earlier work.
+    const Stream packing = packs && !plan_->reuses_memory ? copy_streams_.packing() : stream_;
     bucket_producers_[bucket].make_wait(packing);
     if (packs) bucket_copies_.enqueue(bucket, factor_, packing);
     copy_streams_.make_communication_wait();
@@ -31597,6 +33021,7 @@ class CudaGradientCopier {
   std::vector<ProducerStreams> bucket_producers_;
   ProducerStreams producers_;  ///< of the step so far
   BucketCopies bucket_copies_;
+  PackingAtReady packing_at_ready_;
   stream::cuda::CopyBatch copies_;  ///< between steps
   double factor_ = 1;               ///< 1: gradients are packed as they are
   stream::cuda::Event done_;
@@ -31714,7 +33139,7 @@ class HostGradientCopier {
   /// BucketReduction calls both around the enqueueing of a bucket's collective. Here they enqueue stamps, and the
   /// second records the event reduced(bucket); a CudaGradientCopier packs in the first and unpacks in the second.
   void before_collective(std::size_t bucket) const { stamp(bucket, StepEvent::started); }
-  void after_collective(std::size_t bucket) {
+  void after_collective(std::size_t bucket, bool /*unpacks*/ = true) {
     stamp(bucket, StepEvent::reduced);
     stream_.record(reduced_[bucket]);
   }
@@ -31729,6 +33154,9 @@ class HostGradientCopier {
       }
     }
   }
+
+  /// The host has written a gradient when it calls ready().
+  void wait_for_producers() const noexcept {}
 
   /// Multiplies the reduced gradients where the model has them. Between steps.
   template <class Wait>
@@ -31834,6 +33262,116 @@ template <class Stream>
 inline constexpr bool can_measure_norms = requires(BucketNormsFor<Stream> norms, double* sum, BufferView bucket,
                                                    Stream stream) {
   norms.enqueue(sum, bucket, stream);
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/reduction/pending_buckets.hpp
+
+/// @file
+/// PendingBuckets: the order in which BucketReduction launches complete buckets, equal on all ranks.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Collectives match by order: every rank launches buckets 0, 1, 2, ..., whatever the order of its ready gradients.
+/// Each bucket is launched by itself, also if several are complete. Ranks differ in the buckets that are complete. NCCL
+/// chooses the algorithm and protocol of collectives in one ncclGroupEnd by the sum of their sizes (src/enqueue.cc,
+/// 2.18 to 2.30). Ranks that choose differently hang or reduce wrongly.
+/// Threads: `mark_gradient_ready` concurrently; everything else between steps, except where a member says otherwise.
+class PendingBuckets {
+ public:
+  /// `sizes[b]` is the number of parameters in bucket b, at least one.
+  explicit PendingBuckets(std::span<const std::size_t> sizes) { plan(sizes); }
+
+  /// Replaces the buckets, from the next step on.
+  void plan(std::span<const std::size_t> sizes) {
+    buckets_ = std::vector<BucketState>(sizes.size());
+    for (std::size_t bucket = 0; bucket < sizes.size(); ++bucket) {
+      buckets_[bucket].size = sizes[bucket];
+    }
+    next_ = 0;  // none of the new buckets is launched
+    complete_ = 0;
+  }
+
+  void begin_step() noexcept {
+    for (BucketState& bucket_state : buckets_) {
+      bucket_state.pending.store(bucket_state.size, std::memory_order_relaxed);
+      bucket_state.complete = false;
+    }
+    next_ = 0;
+    complete_ = 0;
+    failure_ = nullptr;
+  }
+
+  /// Marks one gradient as packed into `bucket`. The call for the bucket's last gradient locks the mutex, once, and
+  /// calls
+  /// - `complete(bucket)`, then
+  /// - `launch(b)` for each complete bucket whose predecessors are launched.
+  /// An exception of `complete` or `launch` is passed on; nothing is launched after the exception.
+  template <class Complete, class Launch>
+  void mark_gradient_ready(std::size_t bucket, Complete complete, Launch launch) {
+    // Releases this thread's writes to the bucket, and acquires earlier threads' writes.
+    if (buckets_[bucket].pending.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      mark_complete(bucket, complete, launch);
+    }
+  }
+
+  /// Stops launching. Threads: any.
+  void close() noexcept {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+
+  /// Whether every gradient of this step is packed into its bucket, and not only marked ready.
+  bool all_complete() const {
+    const std::lock_guard lock(mutex_);
+    return complete_ == buckets_.size();
+  }
+
+  /// Rethrows the exception of a launch in this step, for a caller on another thread.
+  void throw_if_launch_failed() const {
+    const std::lock_guard lock(mutex_);
+    if (failure_) {
+      std::rethrow_exception(failure_);
+    }
+  }
+
+ private:
+  /// A bucket on a separate cache line: gradients of neighbouring buckets become ready on different threads.
+  struct alignas(64) BucketState {
+    std::atomic<std::size_t> pending{0};
+    std::size_t size = 0;
+    bool complete = false;  // guarded by the mutex
+  };
+
+  template <class Complete, class Launch>
+  DTRAIN_NOT_INLINED void mark_complete(std::size_t bucket, Complete& complete, Launch& launch) {
+    const std::lock_guard lock(mutex_);
+    or_fail([&] { complete(bucket); });
+    buckets_[bucket].complete = true;
+    ++complete_;
+    for (; !failure_ && !closed_ && next_ < buckets_.size() && buckets_[next_].complete; ++next_) {
+      or_fail([&] { launch(next_); });
+    }
+  }
+
+  /// Calls `act`, and keeps its exception. @pre the mutex is locked
+  template <class F>
+  void or_fail(F&& act) {
+    try {
+      act();
+    } catch (...) {
+      failure_ = std::current_exception();
+      throw;
+    }
+  }
+
+  std::vector<BucketState> buckets_;
+  mutable std::mutex mutex_;
+  std::size_t next_ = 0;
+  std::size_t complete_ = 0;
+  std::exception_ptr failure_;
+  bool closed_ = false;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
@@ -32232,7 +33770,7 @@ typename detail::StateOf<R>::type,
     const StepInfo& > || std::is_invocable_v<const R&, std::span<float>, std::span<const float>, const StepInfo&>;
 
 /// The number of floats of state for each weight.
-template <OptimizerRule R>
+template <class R>
 inline constexpr std::size_t state_arrays = detail::span_count<typename detail::StateOf<R>::type>();
 
 /// The rule's state. @param states the address of each state array, of `count` elements
@@ -32372,8 +33910,11 @@ struct Adam {
     std::span<float> square;
   };
 
+  /// The arithmetic of one update.
+  detail::AdamStep step(const StepInfo& info) const noexcept { return {*this, info, 1, weight_decay}; }
+
   void operator()(std::span<float> weights, std::span<const float> gradients, State state, const StepInfo& info) const {
-    const detail::AdamStep update(*this, info, 1, weight_decay);
+    const detail::AdamStep update = step(info);
     update(weights.data(), gradients.data(), state.mean.data(), state.square.data(), weights.size());
   }
 };
@@ -32389,8 +33930,11 @@ struct AdamW {
 
   using State = Adam::State;
 
+  /// The arithmetic of one update.
+  detail::AdamStep step(const StepInfo& info) const noexcept { return {*this, info, 1 - rate * weight_decay, 0}; }
+
   void operator()(std::span<float> weights, std::span<const float> gradients, State state, const StepInfo& info) const {
-    const detail::AdamStep update(*this, info, 1 - rate * weight_decay, 0);
+    const detail::AdamStep update = step(info);
     update(weights.data(), gradients.data(), state.mean.data(), state.square.data(), weights.size());
   }
 };
@@ -32471,6 +34015,117 @@ struct Lamb {
 };
 
 }  // namespace DTRAIN_NAMESPACE::optimizers
+
+// ---- dtrain/ddp/sharded/device_rule.hpp
+
+/// @file
+/// The concept DeviceRule: how an optimizer changes weights in device memory; and the rules of dtrain::optimizers
+/// there.
+
+#if DTRAIN_WITH_CUDA
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Numbers that change from update to update, in device memory, for kernels of captured steps.
+/// @ingroup sharding
+struct LiveUpdate {
+  stream::cuda::UpdateNumbers numbers{};  ///< of the rules in dtrain::optimizers
+  std::uint64_t step = 0;                 ///< number of this update, from 1
+};
+
+/// Arguments of a DeviceRule besides the elements.
+/// @ingroup sharding
+struct DeviceStepInfo {
+  std::uint64_t step = 1;            ///< number of this update, from 1; 0 if `live` has it
+  const LiveUpdate* live = nullptr;  ///< in device memory; null as long as no step was captured in a CUDA graph
+};
+
+namespace detail {
+
+/// The formula of a rule of dtrain::optimizers, with its numbers.
+struct DeviceUpdate {
+  stream::cuda::Update update;
+  stream::cuda::UpdateNumbers numbers;
+};
+
+inline DeviceUpdate device_update(const optimizers::Sgd& rule, std::uint64_t) {
+  return {stream::cuda::Update::sgd, {rule.rate, rule.weight_decay}};
+}
+inline DeviceUpdate device_update(const optimizers::Momentum& rule, std::uint64_t) {
+  return {
+      stream::cuda::Update::momentum,
+      {rule.rate, rule.momentum, rule.weight_decay, rule.nesterov ? 1.0F : 0.0F, rule.nesterov ? rule.momentum : 1.0F}};
+}
+inline DeviceUpdate device_update(const optimizers::detail::AdamStep& step) {
+  return {stream::cuda::Update::adam,
+          {step.kept, step.coupled_decay, 1 - step.beta1, step.beta2, 1 - step.beta2, step.step_size,
+           step.root_of_second, step.epsilon}};
+}
+inline DeviceUpdate device_update(const optimizers::Adam& rule, std::uint64_t step) {
+  return device_update(rule.step({step}));
+}
+inline DeviceUpdate device_update(const optimizers::AdamW& rule, std::uint64_t step) {
+  return device_update(rule.step({step}));
+}
+
+/// A rule of dtrain::optimizers that has a kernel.
+template <class R>
+concept HasUpdateKernel = requires(const R& rule) {
+  { device_update(rule, std::uint64_t{1}) } -> std::same_as<DeviceUpdate>;
+};
+
+template <class R>
+concept EnqueuesUpdates = requires(const R& rule, const BufferView& elements, std::span<const BufferView> states,
+                                   const DeviceStepInfo& info, stream::cuda::StreamRef stream) {
+  rule.enqueue(elements, elements, states, info, stream);
+};
+
+}  // namespace detail
+
+/// A rule for weights in device memory. `rule.enqueue(weights, gradients, states, info, stream)` enqueues kernels that
+/// change the elements of `weights` and of each array in `states` by `gradients`. All are f32, of one length, on the
+/// stream's device. `Rule::State`, a struct of at most eight `std::span<float>` as of OptimizerRule, says how many
+/// state arrays there are. All state begins as zeros. Sgd, Momentum, Adam and AdamW of dtrain::optimizers are such
+/// rules, with the bits that they have on the host.
+/// - Elements do not depend on each other: arrays have elements of several parameters, in parts of any length.
+/// - The rule waits for nothing: a step may be captured in a CUDA graph. From the first captured step on, kernels read
+/// the update's number from `info.live`, and `info.step` is 0.
+/// - The rule may change the gradients. Lifetime: the memory outlives the work.
+/// @ingroup sharding
+template <class R>
+concept DeviceRule = detail::EnqueuesUpdates<R> || detail::HasUpdateKernel<R>;
+
+/// Enqueues the update. @param states as many as the rule has @throws Error (cuda), as the rule
+template <DeviceRule R>
+void enqueue_rule(const R& rule, const BufferView& weights, const BufferView& gradients,
+                  std::span<const BufferView> states, const DeviceStepInfo& info, stream::cuda::StreamRef stream) {
+  if constexpr (detail::EnqueuesUpdates<R>) {
+    rule.enqueue(weights, gradients, states, info, stream);
+  } else {
+    const detail::DeviceUpdate update = detail::device_update(rule, info.step);
+    const auto elements = [](const BufferView& view) { return reinterpret_cast<float*>(view.data); };
+    std::array<float*, 4> arrays{elements(weights), elements(gradients)};
+    for (std::size_t i = 0; i < states.size(); ++i) {
+      arrays[2 + i] = elements(states[i]);
+    }
+    const float* const live = info.live != nullptr ? info.live->numbers.data() : nullptr;
+    stream::cuda::UpdateKernel::find(update.update).enqueue(arrays, weights.count, update.numbers, live, stream);
+  }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::DeviceStepInfo;
+using ddp::LiveUpdate;
+}  // namespace DTRAIN_NAMESPACE
+
+#endif  // DTRAIN_WITH_CUDA
 
 // ---- dtrain/ddp/sharded/shard_layout.hpp
 
@@ -32610,6 +34265,35 @@ struct Gradients {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
+/// Places of this rank's part of each bucket, in one memory.
+class DividedParts {
+ public:
+  DividedParts(const ShardLayout& layout, const BucketPlan& plan) {
+    for (std::size_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
+      const BucketShard& shard = layout.buckets[bucket];
+      const std::size_t element = size_bytes(plan.buckets[bucket].dtype);
+      parts_.push_back({bytes_, shard.block * element});
+      bytes_ += detail::padded((shard.block + shard.rest_count) * element);
+    }
+  }
+
+  std::size_t bytes() const noexcept { return bytes_; }
+
+  /// @param memory of bytes() bytes
+  ShardMemory of(std::size_t bucket, std::byte* memory) const noexcept {
+    std::byte* const begin = memory + parts_[bucket].begin;
+    return {begin, begin + parts_[bucket].block_bytes};
+  }
+
+ private:
+  struct Part {
+    std::size_t begin;
+    std::size_t block_bytes;
+  };
+  std::vector<Part> parts_;
+  std::size_t bytes_ = 0;
+};
+
 /// Reduced gradients of this rank's share, in stage 2. Bucket k takes the arena's memory of bucket k-2 once bucket k-2
 /// is reduced; if weights are stored during the backward pass, once its new weights are stored. ready() never waits for
 /// gradients that have not arrived: if bucket k-2 is not launched, a gradient of bucket k goes to a side buffer. Side
@@ -32620,21 +34304,15 @@ template <class Stream>
 class DividedGradients {
  public:
   DividedGradients(const ShardLayout& layout, const BucketPlan& plan)
-      : plan_(&plan), free_(plan.buckets.size()), early_(plan.bucket_of.size()) {
-    std::size_t lines = 0;
-    for (std::size_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
-      const BucketShard& shard = layout.buckets[bucket];
-      const std::size_t element = size_bytes(plan.buckets[bucket].dtype);
-      parts_.push_back({lines, shard.block * element});
-      lines += detail::padded((shard.block + shard.rest_count) * element) / sizeof(Line);
-    }
-    memory_ = std::vector<Line>(lines);
-  }
+      : plan_(&plan),
+        parts_(layout, plan),
+        memory_(parts_.bytes() / sizeof(Line)),
+        free_(plan.buckets.size()),
+        early_(plan.bucket_of.size()) {}
 
   /// This rank's part of a bucket.
   ShardMemory part(std::size_t bucket) noexcept {
-    auto* const begin = reinterpret_cast<std::byte*>(memory_.data() + parts_[bucket].line);
-    return {begin, begin + parts_[bucket].block_bytes};
+    return parts_.of(bucket, reinterpret_cast<std::byte*>(memory_.data()));
   }
 
   /// Bytes of the parts and of the side buffers.
@@ -32684,10 +34362,6 @@ class DividedGradients {
   struct alignas(arena_alignment) Line {
     std::byte bytes[arena_alignment];
   };
-  struct Part {
-    std::size_t line;
-    std::size_t block_bytes;
-  };
   struct Early {
     std::unique_ptr<std::byte[]> memory;
     std::size_t bytes = 0;
@@ -32725,7 +34399,7 @@ class DividedGradients {
   }
 
   const BucketPlan* plan_;
-  std::vector<Part> parts_;  ///< of each bucket
+  DividedParts parts_;
   std::vector<Line> memory_;
   std::vector<typename Stream::Event> free_;  ///< complete once the bucket's place is free
   std::vector<Early> early_;                  ///< of each parameter
@@ -32735,10 +34409,11 @@ class DividedGradients {
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/sharded/sharded_parameters.hpp
+// ---- dtrain/ddp/sharded/shards.hpp
 
 /// @file
-/// ShardedParameters of a ShardedReduction: this rank's share of weights and optimizer state, and their update.
+/// Shards: this rank's share of the weights and of the optimizer's state, whatever memory it is in: the layout, the
+/// parameters with their present values, and the number of updates. ShardedParameters and DeviceShards derive from it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -32748,33 +34423,24 @@ namespace detail {
 /// a million comparisons for 20,000 ranges and as many values.
 bool share_memory(std::span<const std::span<const std::byte>> memory, std::span<const Parameter> parameters);
 
+inline bool is_half(DType dtype) noexcept {
+  return dtype == DType::f16 || dtype == DType::bf16;
+}
+
 }  // namespace detail
 
-/// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in host memory; (invalid_argument) for two
-/// parameters whose values share memory
-void check_sharded_parameters(std::span<const Parameter> parameters);
+/// @throws Error (unsupported) for parameters that are not f32, f16 or bf16 in the memory of `device`;
+/// (invalid_argument) for two parameters whose values share memory
+void check_sharded_parameters(std::span<const Parameter> parameters, Device device = {});
 
-/// This rank's share of the weights and of the optimizer's state. update() replaces this rank's part of a bucket's
-/// reduced gradients by new weights, in the model's type. store() copies the gathered weights of all ranks to the
-/// model. Weights of f16 and bf16 models are kept in f32, as one more state array. Lifetime: the plan and the
-/// parameters' memory outlive the object. Threads: update(), measure() and add_squares() run on the communication
-/// stream; store() of an earlier bucket runs there or beside these calls; all other calls run between steps.
-class ShardedParameters {
+/// Lifetime: the plan and the parameters' memory outlive the object. Threads: between steps, unless a member says
+/// otherwise.
+class Shards {
  public:
-  /// `states[i]` is state array i at the same elements as the weights and the gradients.
-  struct Rule {
-    std::function<void(std::span<float> weights, std::span<const float> gradients, float* const* states,
-                       const StepInfo& info)>
-        update;
-    std::function<ParameterNorms(std::span<const float> weights, std::span<const float> gradients, float* const* states,
-                                 const StepInfo& info)>
-        measure;  ///< null for a rule without norms
-  };
-
-  /// Allocates the state. @param arrays number of state arrays of the rule @param read_value empty: values do not move
-  /// @pre check_sharded_parameters(parameters)
-  ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t arrays,
-                    Rule rule, ReadValue read_value = {});
+  /// @param rule_arrays number of state arrays of the rule @param read_value empty: values do not move
+  /// @pre check_sharded_parameters(parameters, device)
+  Shards(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t rule_arrays,
+         ReadValue read_value, Device device);
 
   /// Finds values that have moved, and converts moved 16-bit values to f32 again. @throws as ReadValue and
   /// check_sharded_parameters; an error changes nothing
@@ -32794,17 +34460,339 @@ class ShardedParameters {
 
   std::uint64_t steps() const noexcept { return steps_; }
   void set_steps(std::uint64_t steps) noexcept { steps_ = steps; }
+  /// Ends a step, and counts its update.
+  void end_step() noexcept { ++steps_; }
 
   /// Number of state arrays. The last array of a 16-bit model holds its weights in f32.
-  std::size_t arrays() const noexcept { return arrays_.size(); }
+  std::size_t arrays() const noexcept { return rule_arrays_ + (has_halves_ ? 1 : 0); }
 
-  /// The state of a piece of the layout.
-  std::span<float> state(std::size_t array, const ShardPiece& piece) noexcept {
-    return {arrays_[array].data() + piece.in_state, piece.count};
-  }
+  /// The state of a piece of the layout, in f32.
+  virtual TensorView state(std::size_t array, const ShardPiece& piece) noexcept = 0;
 
   /// Bytes of the state of this rank.
-  std::size_t state_bytes() const noexcept { return arrays_.size() * layout_.state_elements * sizeof(float); }
+  std::size_t state_bytes() const noexcept { return arrays() * layout_.state_elements * sizeof(float); }
+
+ protected:
+  Shards(Shards&&) noexcept = default;
+  ~Shards() = default;
+
+  /// Converts 16-bit values of the wanted parameters to the f32 weights.
+  virtual void load_weights(const std::vector<bool>& wanted) = 0;
+
+  const BucketPlan* plan_;
+  std::vector<Parameter> parameters_;
+  ShardLayout layout_;
+  std::size_t rule_arrays_;
+  bool has_halves_;
+
+ private:
+  ReadValue read_value_;
+  std::vector<std::uint64_t> moves_;  ///< of each value in parameters_; empty if values do not move
+  Device device_;
+  std::uint64_t steps_ = 0;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/sharded/device_shards.hpp
+
+/// @file
+/// DeviceShards of a DeviceShardedReduction: this rank's share of weights and optimizer state in device memory, and the
+/// copies around its update.
+
+#if DTRAIN_WITH_CUDA
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// This rank's share in device memory. A bucket's update is enqueued in three parts: load() copies the elements of this
+/// rank's part, without the padding between parameters, to f32 arrays; the rule changes elements(); unload() rounds the
+/// new weights to the model's type, in the memory of the gradients. store() copies the gathered weights of all ranks to
+/// the model. Weights of f32 models are copied from the model in each step, so that a program may set them; weights of
+/// f16 and bf16 models are kept in f32, as one more state array.
+/// Threads: one at a time. Steady state: allocates nothing.
+class DeviceShards final : public Shards {
+ public:
+  using Stream = stream::cuda::StreamRef;
+
+  /// Views of a bucket's elements on this rank, in f32.
+  struct Elements {
+    BufferView weights{};
+    BufferView gradients{};
+    std::array<BufferView, 8> states{};
+  };
+
+  /// Blocking: allocates zeroed state, loads the kernels, and waits for the values that are being written on the
+  /// default stream. @throws Error (unsupported) if the driver does not load the kernels; (cuda)
+  DeviceShards(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t arrays,
+               ReadValue read_value, Stream stream, std::chrono::nanoseconds timeout)
+      : Shards(std::move(parameters), plan, rank, ranks, arrays, std::move(read_value), stream.device()),
+        stream_(stream),
+        timeout_(timeout) {
+    const int device = stream.device().index;
+    std::size_t most = 0;
+    bool has_singles = false;
+    for (std::size_t bucket = 0; bucket < layout_.buckets.size(); ++bucket) {
+      StateRange part{0, 0, copies_of(plan.buckets[bucket].dtype)};
+      for_each_piece(bucket, {}, [&part](const ShardPiece& piece, std::byte*) {
+        if (part.count == 0) part.first = piece.in_state;
+        part.count += piece.count;
+      });
+      most = std::max(most, part.count);
+      has_singles = has_singles || (part.count != 0 && !detail::is_half(plan.buckets[bucket].dtype));
+      parts_.push_back(part);
+    }
+    for (Copies& copies : copies_) {
+      for (stream::cuda::ScaledCopyBatch* batch : {&copies.widen, &copies.narrow, &copies.equal})
+        batch->reserve(2 * plan.bucket_of.size());
+    }
+    for (std::size_t i = 0; i < this->arrays(); ++i) {
+      arrays_.emplace_back(layout_.state_elements * sizeof(float), device);
+      stream::cuda::zero_blocking(arrays_.back().data(), arrays_.back().bytes(), stream, Deadline::after(timeout));
+    }
+    gradients_ = stream::cuda::DeviceBuffer(most * sizeof(float), device);
+    if (has_singles) weights_ = stream::cuda::DeviceBuffer(most * sizeof(float), device);
+    stream::cuda::Event written;
+    stream::cuda::with_stream(StreamHandle{stream.device(), nullptr},
+                              [&written](Stream values) { values.record(written); });
+    stream.wait(written);
+    load_weights(std::vector<bool>(parameters_.size(), true));
+  }
+
+  TensorView state(std::size_t array, const ShardPiece& piece) noexcept override {
+    return {arrays_[array].data() + piece.in_state * sizeof(float),
+            {static_cast<std::int64_t>(piece.count)},
+            DType::f32,
+            stream_.device()};
+  }
+
+  /// Bytes of the f32 arrays that a bucket's update uses beside the state.
+  std::size_t scratch_bytes() const noexcept { return gradients_.bytes() + weights_.bytes(); }
+
+  /// A bucket's elements, after load(). The states are as many as the rule has.
+  Elements elements(std::size_t bucket) const noexcept {
+    const StateRange& part = parts_[bucket];
+    const auto view = [&](std::byte* data) { return BufferView{data, part.count, DType::f32, stream_.device()}; };
+    Elements all{view(weights_of(bucket)), view(gradients_.data())};
+    for (std::size_t i = 0; i < rule_arrays_; ++i) {
+      all.states[i] = view(arrays_[i].data() + part.first * sizeof(float));
+    }
+    return all;
+  }
+
+  /// Enqueued: copies the bucket's reduced gradients, multiplied by `factor`, and the model's f32 weights.
+  /// @param memory of this rank's part @throws Error (cuda), as do the others
+  void load(std::size_t bucket, const ShardMemory& memory, double factor) {
+    const bool copies_weights = !is_half(bucket);
+    Copies& copies = copies_[parts_[bucket].copies];
+    stream::cuda::ScaledCopyBatch& to_weights = factor == 1 ? copies.widen : copies.equal;
+    for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
+      const std::size_t at = (piece.in_state - parts_[bucket].first) * sizeof(float);
+      copies.widen.add(gradients_.data() + at, place, piece.count);
+      if (copies_weights) {
+        const std::byte* const value = parameters_[piece.parameter].value.data + piece.offset * sizeof(float);
+        to_weights.add(weights_.data() + at, value, piece.count);
+      }
+    });
+    copies.widen.enqueue(factor, stream_);
+    copies.equal.enqueue(1, stream_);
+  }
+
+  /// Enqueued: replaces the bucket's reduced gradients by the new weights.
+  void unload(std::size_t bucket, const ShardMemory& memory) {
+    Copies& copies = copies_[parts_[bucket].copies];
+    const std::byte* const weights = weights_of(bucket);
+    for_each_piece(bucket, memory, [&](const ShardPiece& piece, std::byte* place) {
+      copies.narrow.add(place, weights + (piece.in_state - parts_[bucket].first) * sizeof(float), piece.count);
+    });
+    copies.narrow.enqueue(1, stream_);
+  }
+
+  /// Enqueued: copies the weights of the whole bucket to the model.
+  void store(std::size_t bucket, const std::byte* range) {
+    const PlannedBucket& planned = plan_->buckets[bucket];
+    stream::cuda::ScaledCopyBatch& copies = copies_[parts_[bucket].copies].equal;
+    for (const std::size_t parameter : planned.parameters) {
+      copies.add(parameters_[parameter].value.data, range + (plan_->offset_of[parameter] - planned.offset),
+                 parameters_[parameter].value.shape.element_count());
+    }
+    copies.enqueue(1, stream_);
+  }
+
+ private:
+  /// Copies of one model type: to f32, from f32, and as they are.
+  struct Copies {
+    DType dtype;
+    stream::cuda::ScaledCopyBatch widen;
+    stream::cuda::ScaledCopyBatch narrow;
+    stream::cuda::ScaledCopyBatch equal;
+  };
+  /// A bucket's elements in the state arrays, and the index of its copies.
+  struct StateRange {
+    std::size_t first;
+    std::size_t count;
+    std::size_t copies;
+  };
+
+  bool is_half(std::size_t bucket) const noexcept { return detail::is_half(plan_->buckets[bucket].dtype); }
+
+  std::byte* weights_of(std::size_t bucket) const noexcept {
+    return is_half(bucket) ? arrays_.back().data() + parts_[bucket].first * sizeof(float) : weights_.data();
+  }
+
+  std::size_t copies_of(DType dtype) {
+    for (std::size_t i = 0; i < copies_.size(); ++i) {
+      if (copies_[i].dtype == dtype) return i;
+    }
+    using stream::cuda::ScaledCopyBatch;
+    using Types = std::pair<DType, DType>;
+    for (const Types& types : {Types(dtype, DType::f32), Types(DType::f32, dtype), Types(dtype, dtype)}) {
+      if (!ScaledCopyBatch::load(types.first, types.second, stream_)) refuse_without_kernels(stream_.device());
+    }
+    copies_.push_back({dtype, {dtype, DType::f32}, {DType::f32, dtype}, {dtype, dtype}});
+    return copies_.size() - 1;
+  }
+
+  /// Calls `act(piece, its place)` for each piece of this rank.
+  template <class Act>
+  void for_each_piece(std::size_t bucket, const ShardMemory& memory, const Act& act) const {
+    const std::size_t element = element_bytes(bucket);
+    for (const ShardPiece& piece : layout_.buckets[bucket].own) {
+      act(piece, memory.block + piece.in_part * element);
+    }
+    for (const ShardPiece& piece : layout_.buckets[bucket].rest) {
+      act(piece, memory.rest + piece.in_part * element);
+    }
+  }
+
+  /// Blocking: until the weights are written, which a checkpoint may replace after this call. @throws Error (timeout)
+  void load_weights(const std::vector<bool>& wanted) override {
+    if (!has_halves_) return;
+    for (std::size_t bucket = 0; bucket < parts_.size(); ++bucket) {
+      if (!is_half(bucket)) continue;
+      stream::cuda::ScaledCopyBatch& widen = copies_[parts_[bucket].copies].widen;
+      for_each_piece(bucket, {}, [&](const ShardPiece& piece, std::byte*) {
+        const TensorView& value = parameters_[piece.parameter].value;
+        if (!wanted[piece.parameter]) return;
+        widen.add(arrays_.back().data() + piece.in_state * sizeof(float),
+                  value.data + piece.offset * size_bytes(value.dtype), piece.count);
+      });
+      widen.enqueue(1, stream_);
+    }
+    stream::cuda::Event written;
+    stream_.record(written);
+    if (written.block_until_complete(Deadline::after(timeout_)) != stream::WaitResult::complete) {
+      throw_error(Errc::timeout,
+                  "the values of a model on {} were not copied to f32 in time; is the device busy, or does a kernel "
+                  "hang?",
+                  {to_string(stream_.device())});
+    }
+  }
+
+ public:
+  /// @throws Error (unsupported)
+  [[noreturn]] DTRAIN_NOT_INLINED static void refuse_without_kernels(Device device) {
+    throw_error(Errc::unsupported,
+                "ShardedOptimizer needs kernels that the driver of {} does not load (the log says why); use an "
+                "optimizer with all of its state on every rank",
+                {to_string(device)});
+  }
+
+ private:
+  Stream stream_;
+  std::chrono::nanoseconds timeout_;
+  std::vector<Copies> copies_;                      ///< by model type
+  std::vector<StateRange> parts_;                   ///< of each bucket
+  std::vector<stream::cuda::DeviceBuffer> arrays_;  ///< the rule's arrays, then the f32 weights of a 16-bit model
+  stream::cuda::DeviceBuffer gradients_;            ///< of one bucket, in f32
+  stream::cuda::DeviceBuffer weights_;              ///< of one bucket of f32
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/ddp/sharded/shard_files.hpp
+
+/// @file
+/// Shard files of sharded_checkpoint.hpp: one for each rank's optimizer state, beside a checkpoint that names them.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Index of the shard files, as four more tensors of a checkpoint. Lifetime: tensors() refers to the object.
+struct ShardIndex {
+  std::int64_t id = 0;     ///< of one call of save_checkpoint; part of the files' names
+  std::int64_t files = 0;  ///< as many as the ranks that saved
+  std::int64_t steps = 0;  ///< updates
+  std::array<std::byte, sizeof(Sha256Digest)>
+      model{};  ///< digest of the parameters' names, shapes and types, and of the number of arrays
+
+  /// Index of this optimizer's state, without id and files.
+  static ShardIndex of(const Shards& shares);
+
+  std::vector<NamedTensor> tensors();
+
+  /// "PATH.shard-000000000000002a-3" @param rank of the job that saved
+  std::string file_name(const std::string& path, std::int64_t rank) const;
+};
+
+/// Reads this rank's state from the files of any number of ranks. All ranks together check the digests of all files.
+/// Blocking: the file system.
+/// @throws Error (protocol) for files that are missing, damaged, or of another optimizer; the state is undefined after
+/// an error
+void read_shard_files(const std::string& path, const ShardIndex& index, Shards& shares, int rank, int ranks,
+                      TensorAccess&& access = {});
+
+/// Memory of the whole state, not shared out: [arrays][parameters], of all elements of each parameter.
+using WholeState = std::vector<std::vector<std::span<float>>>;
+
+/// Reads the whole state of an optimizer from its shard files. The f32 weights of a 16-bit model, which are one more
+/// array, are left out. Blocking: the file system. @pre an array
+/// @throws Error (protocol) for files that are missing, damaged, or of other parameters or arrays
+void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state);
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/sharded/sharded_parameters.hpp
+
+/// @file
+/// ShardedParameters of a ShardedReduction: this rank's share of weights and optimizer state, and their update.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// This rank's share of the weights and of the optimizer's state. update() replaces this rank's part of a bucket's
+/// reduced gradients by new weights, in the model's type. store() copies the gathered weights of all ranks to the
+/// model. Weights of f16 and bf16 models are kept in f32, as one more state array. Lifetime: the plan and the
+/// parameters' memory outlive the object. Threads: update(), measure() and add_squares() run on the communication
+/// stream; store() of an earlier bucket runs there or beside these calls; all other calls run between steps.
+class ShardedParameters final : public Shards {
+ public:
+  /// `states[i]` is state array i at the same elements as the weights and the gradients.
+  struct Rule {
+    std::function<void(std::span<float> weights, std::span<const float> gradients, float* const* states,
+                       const StepInfo& info)>
+        update;
+    std::function<ParameterNorms(std::span<const float> weights, std::span<const float> gradients, float* const* states,
+                                 const StepInfo& info)>
+        measure;  ///< null for a rule without norms
+  };
+
+  /// Allocates the state. @param arrays number of state arrays of the rule @param read_value empty: values do not move
+  /// @pre check_sharded_parameters(parameters)
+  ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks, std::size_t arrays,
+                    Rule rule, ReadValue read_value = {});
+
+  TensorView state(std::size_t array, const ShardPiece& piece) noexcept override {
+    return tensor_view(std::span(arrays_[array].data() + piece.in_state, piece.count));
+  }
 
   /// Begins a step, with 1 as the factor of gradients and 0 as each sum.
   void begin_step() noexcept;
@@ -32848,73 +34836,23 @@ class ShardedParameters {
     store(bucket, 0, memory, plan_->buckets[bucket].bytes);
   }
 
-  /// Ends a step, and counts its update.
-  void end_step() noexcept { ++steps_; }
-
  private:
   enum class Pass { measure, update, update_and_store };
 
-  void load_weights(const std::vector<bool>& wanted);
+  void load_weights(const std::vector<bool>& wanted) override;
   void run_rule(std::size_t bucket, const ShardMemory& memory, Pass pass) noexcept;
   void keep_weights(std::size_t bucket, const ShardMemory& memory) const noexcept;
   void run_rule_on(const ShardPiece& piece, DType dtype, std::byte* memory, Pass pass, bool is_counted);
 
-  const BucketPlan* plan_;
-  std::vector<Parameter> parameters_;
-  ReadValue read_value_;
-  std::vector<std::uint64_t> moves_;  ///< of each value in parameters_; empty if values do not move
-  ShardLayout layout_;
-  bool counts_rest_;  ///< on rank 0 only, because all ranks have the rest of a bucket
-  std::size_t rule_arrays_;
+  bool counts_rest_;                        ///< on rank 0 only, because all ranks have the rest of a bucket
   std::vector<std::vector<float>> arrays_;  ///< the rule's arrays, then the f32 weights of a 16-bit model
   Rule rule_;
-  std::uint64_t steps_ = 0;
   double factor_ = 1;
   std::vector<double> square_sums_;
   double own_squares_ = 0;
   double common_squares_ = 0;
   std::vector<std::exception_ptr> failures_;  ///< the rule's, by bucket: store() and update() run for different buckets
 };
-
-}  // namespace DTRAIN_NAMESPACE::ddp
-
-// ---- dtrain/ddp/sharded/shard_files.hpp
-
-/// @file
-/// Shard files of sharded_checkpoint.hpp: one for each rank's optimizer state, beside a checkpoint that names them.
-
-namespace DTRAIN_NAMESPACE::ddp {
-
-/// Index of the shard files, as four more tensors of a checkpoint. Lifetime: tensors() refers to the object.
-struct ShardIndex {
-  std::int64_t id = 0;     ///< of one call of save_checkpoint; part of the files' names
-  std::int64_t files = 0;  ///< as many as the ranks that saved
-  std::int64_t steps = 0;  ///< updates
-  std::array<std::byte, sizeof(Sha256Digest)>
-      model{};  ///< digest of the parameters' names, shapes and types, and of the number of arrays
-
-  /// Index of this optimizer's state, without id and files.
-  static ShardIndex of(const ShardedParameters& shares);
-
-  std::vector<NamedTensor> tensors();
-
-  /// "PATH.shard-000000000000002a-3" @param rank of the job that saved
-  std::string file_name(const std::string& path, std::int64_t rank) const;
-};
-
-/// Reads this rank's state from the files of any number of ranks. All ranks together check the digests of all files.
-/// Blocking: the file system.
-/// @throws Error (protocol) for files that are missing, damaged, or of another optimizer; the state is undefined after
-/// an error
-void read_shard_files(const std::string& path, const ShardIndex& index, ShardedParameters& shares, int rank, int ranks);
-
-/// Memory of the whole state, not shared out: [arrays][parameters], of all elements of each parameter.
-using WholeState = std::vector<std::vector<std::span<float>>>;
-
-/// Reads the whole state of an optimizer from its shard files. The f32 weights of a 16-bit model, which are one more
-/// array, are left out. Blocking: the file system. @pre an array
-/// @throws Error (protocol) for files that are missing, damaged, or of other parameters or arrays
-void read_whole_state(const std::string& path, const ShardIndex& index, const WholeState& state);
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
@@ -33109,9 +35047,11 @@ DTRAIN_DEFINED void Accumulation::ready(const ReadyGradient& gradient) {
   const std::byte* const memory = gradients_->memory_of(gradient);
   const bool is_own = memory == (*gradients_)[parameter].own;
   if (adds_ == Adds::model && !is_own) {
-    gradients_->names().refuse_ready(parameter,
-                                     "came with other memory under no_sync(); add the gradient to the parameter's own, "
-                                     "which the next step without no_sync() reduces, or use no_sync(Adds::wrapper)");
+    gradients_->names().refuse_ready(
+        parameter,
+        "came with other memory under no_sync(); add the gradient to the parameter's own, "
+        "which the next step without no_sync() reduces, or use no_sync(Adds::wrapper) and give "
+        "each pass's gradient alone");
   }
   if (!context_->is_elastic) context_->latch->throw_if_failed(context_->rank);  // else finish() throws
   if (adds_ == Adds::wrapper) {
@@ -33150,7 +35090,7 @@ using ddp::NoSync;
 
 /// @file
 /// StepWork: interface of what a step does with each full bucket: an all-reduce (AllReduceWork), a hook (HookWork), or
-/// a reduce-scatter and an optimizer's update (ShardedReduction). BucketReduction calls it.
+/// a reduce-scatter and an optimizer's update (ShardedReduction, DeviceShardedReduction). BucketReduction calls it.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -33167,6 +35107,7 @@ class StepWork {
     virtual void wait_for_bucket(std::size_t bucket) = 0;  ///< until the work that launch enqueued has run
     virtual void wait_for_event(typename Stream::Event& event) = 0;
     virtual void unpack() = 0;  ///< copies gradients to the model once their bucket's work has run; on CUDA enqueues it
+    virtual void wait_for_producers() {}  ///< on CUDA, enqueued: later work runs after all of the gradients' streams
 
    protected:
     ~Buckets() = default;
@@ -33182,8 +35123,12 @@ class StepWork {
   /// Begins a step. Lifetime: `buckets` outlive the step.
   virtual void begin(Buckets& buckets) = 0;
 
-  /// Copies a gradient to its place, once the memory there is free, or keeps a copy until then. Blocking: until work
-  /// of earlier buckets has run. Threads: any, concurrently for different parameters.
+  /// Whether the model gets the reduced gradients of the bucket after launch().
+  virtual bool unpacks() const noexcept { return true; }
+
+  /// Not on CUDA, where the gradient copier does it. Copies a gradient to its place, once the memory there is free, or
+  /// keeps a copy until then. Blocking: until work of earlier buckets has run. Threads: any, concurrently for different
+  /// parameters.
   /// @param gradient null: zeros
   virtual void pack(std::size_t parameter, const std::byte* gradient, const GradientSlot& slot) = 0;
 
@@ -33439,107 +35384,6 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void refuse_items(std::size_t bucket, std::uin
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-/// Collectives match by order: every rank launches buckets 0, 1, 2, ..., whatever the order of its ready gradients.
-/// Each bucket is launched by itself, also if several are complete. Ranks differ in the buckets that are complete. NCCL
-/// chooses the algorithm and protocol of collectives in one ncclGroupEnd by the sum of their sizes (src/enqueue.cc,
-/// 2.18 to 2.30). Ranks that choose differently hang or reduce wrongly.
-/// Threads: `mark_gradient_ready` concurrently; everything else between steps, except where a member says otherwise.
-class PendingBuckets {
- public:
-  /// `sizes[b]` is the number of parameters in bucket b, at least one.
-  explicit PendingBuckets(std::span<const std::size_t> sizes) { plan(sizes); }
-
-  /// Replaces the buckets, from the next step on.
-  void plan(std::span<const std::size_t> sizes) {
-    buckets_ = std::vector<BucketState>(sizes.size());
-    for (std::size_t bucket = 0; bucket < sizes.size(); ++bucket) {
-      buckets_[bucket].size = sizes[bucket];
-    }
-    next_ = 0;  // none of the new buckets is launched
-    complete_ = 0;
-  }
-
-  void begin_step() noexcept {
-    for (BucketState& bucket_state : buckets_) {
-      bucket_state.pending.store(bucket_state.size, std::memory_order_relaxed);
-      bucket_state.complete = false;
-    }
-    next_ = 0;
-    complete_ = 0;
-    failure_ = nullptr;
-  }
-
-  /// Marks one gradient as packed into `bucket`. The call for the bucket's last gradient locks the mutex, once, and
-  /// calls
-  /// - `complete(bucket)`, then
-  /// - `launch(b)` for each complete bucket whose predecessors are launched.
-  /// An exception of `complete` or `launch` is passed on; nothing is launched after the exception.
-  template <class Complete, class Launch>
-  void mark_gradient_ready(std::size_t bucket, Complete complete, Launch launch) {
-    // Releases this thread's writes to the bucket, and acquires earlier threads' writes.
-    if (buckets_[bucket].pending.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      mark_complete(bucket, complete, launch);
-    }
-  }
-
-  /// Stops launching. Threads: any.
-  void close() noexcept {
-    const std::lock_guard lock(mutex_);
-    closed_ = true;
-  }
-
-  /// Whether every gradient of this step is packed into its bucket, and not only marked ready.
-  bool all_complete() const {
-    const std::lock_guard lock(mutex_);
-    return complete_ == buckets_.size();
-  }
-
-  /// Rethrows the exception of a launch in this step, for a caller on another thread.
-  void throw_if_launch_failed() const {
-    const std::lock_guard lock(mutex_);
-    if (failure_) {
-      std::rethrow_exception(failure_);
-    }
-  }
-
- private:
-  /// A bucket on a separate cache line: gradients of neighbouring buckets become ready on different threads.
-  struct alignas(64) BucketState {
-    std::atomic<std::size_t> pending{0};
-    std::size_t size = 0;
-    bool complete = false;  // guarded by the mutex
-  };
-
-  template <class Complete, class Launch>
-  DTRAIN_NOT_INLINED void mark_complete(std::size_t bucket, Complete& complete, Launch& launch) {
-    const std::lock_guard lock(mutex_);
-    or_fail([&] { complete(bucket); });
-    buckets_[bucket].complete = true;
-    ++complete_;
-    for (; !failure_ && !closed_ && next_ < buckets_.size() && buckets_[next_].complete; ++next_) {
-      or_fail([&] { launch(next_); });
-    }
-  }
-
-  /// Calls `act`, and keeps its exception. @pre the mutex is locked
-  template <class F>
-  void or_fail(F&& act) {
-    try {
-      act();
-    } catch (...) {
-      failure_ = std::current_exception();
-      throw;
-    }
-  }
-
-  std::vector<BucketState> buckets_;
-  mutable std::mutex mutex_;
-  std::size_t next_ = 0;
-  std::size_t complete_ = 0;
-  std::exception_ptr failure_;
-  bool closed_ = false;
-};
-
 /// Parts of a model and its group that a reducer uses; each may be missing.
 struct ReducerParts {
   std::vector<TensorView> buffers{};         ///< broadcast from rank 0 in each step
@@ -33666,7 +35510,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   /// @param gradient null: nothing but what passes under no_sync(Adds::wrapper) have left
   void add_gradient(std::size_t parameter, const std::byte* gradient, StreamHandle stream) {
     if (sums_or_checks_) gradient = summed_and_checked(parameter, gradient);
-    if (plan().reuses_memory) {
+    if (plan().reuses_memory && !GradientCopier::copies_on_stream) {
       work_->pack(parameter, gradient, gradients_[parameter]);
     } else {
       copier_.on_gradient_ready(parameter, gradient, stream);
@@ -33683,14 +35527,13 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
       }
     }
     for (std::size_t parameter = 0; parameter < gradients_.size(); ++parameter) {
-      if (!was_announced(parameter)) {
-        if (plan().reuses_memory) {
-          work_->pack(parameter, nullptr, gradients_[parameter]);
-        } else {
-          copier_.zero_fill(parameter);
-        }
-        mark_gradient_ready(parameter);
+      if (was_announced(parameter)) continue;
+      if (plan().reuses_memory && !GradientCopier::copies_on_stream) {
+        work_->pack(parameter, nullptr, gradients_[parameter]);
+      } else {
+        copier_.zero_fill(parameter);
       }
+      mark_gradient_ready(parameter);
     }
   }
 
@@ -33720,10 +35563,33 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     meter_.finished(GradientCopier::is_measured);
   }
 
-  /// Multiplies the reduced gradients, where the model has them, and their norm, which is known. Between steps.
-  void scale_gradients(double factor) {
-    copier_.scale_reduced(factor, waiting());
-    norms_.multiply(factor);
+  /// Whether scale_gradients() needs norms().norm() on the host before. @throws as BucketNorms::norm if no norm was
+  /// measured
+  bool needs_norm_to_scale() const {
+    if constexpr (GradientCopier::copies_on_stream) return !norms_.may_rescale(copier_.is_capturing());
+    return true;
+  }
+
+  /// Multiplies the reduced gradients, where the model has them, and their norm by `factor`, then by clipping_factor.
+  /// Between steps, or in the capture of a step. @param max_norm the largest double: does not clip
+  void scale_gradients(double factor, double max_norm) {
+    if constexpr (GradientCopier::copies_on_stream) {
+      rescale([factor, max_norm](const auto& kernels, auto* norm, auto* copy, Stream stream) {
+        kernels.rescale(norm, copy, factor, max_norm, stream);
+      });
+    } else {
+      const double clipping = clipping_factor(norms_.norm().times(factor), max_norm);
+      if (factor * clipping != 1) copier_.scale_reduced(factor * clipping, waiting());
+      norms_.multiply(factor, clipping);
+    }
+  }
+
+  /// On CUDA: multiplies the reduced gradients by the factor that the work of `change` writes: see
+  /// CudaBucketNorms::rescale.
+  template <class Change>
+  void rescale(Change change) {
+    copier_.scale_reduced(
+        norms_.factor(), [&](Stream stream) { norms_.rescale(change, stream); }, waiting());
   }
 
   /// Blocking. Between steps: adopts next_plan(), and moves gradients with their content. @returns whether they moved
@@ -33742,7 +35608,11 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   }
 
   /// Collective, blocking. Between steps; as GradientArena::reuse_memory.
-  void reuse_memory(bool unbinds) { arena_.reuse_memory(communicator_, Deadline::after(context_.timeout), unbinds); }
+  void reuse_memory(bool unbinds) {
+    if constexpr (GradientCopier::copies_on_stream) copier_.synchronize(waiting());  // the arena may still be in use
+    arena_.reuse_memory(communicator_, Deadline::after(context_.timeout), unbinds);
+    if constexpr (GradientCopier::copies_on_stream) copier_.rebuild_buckets();
+  }
 
   /// Blocking: until the work that uses the arena has ended. Aborts that work at the deadline, or at once if `now`.
   /// @returns false if the work has not ended within 5 s after the abort: this object must outlive such work
@@ -33775,6 +35645,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     if constexpr (!GradientCopier::copies_on_stream) wait_for_event(copier_.reduced(bucket));
   }
   void unpack() override { copier_.finish(waiting()); }
+  void wait_for_producers() override { copier_.wait_for_producers(); }
   void wait_for_event(typename Stream::Event& event) override {
     backend::block_until_complete(event, communicator_, *context_.latch, context_.timeout, context_.rank);
   }
@@ -33813,7 +35684,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
     if (check_.is_on() && work_ == &own_work()) {
       check_.after_collective(plan().buckets[bucket].parameters, copier_.stream());
     }
-    copier_.after_collective(bucket);
+    copier_.after_collective(bucket, work_->unpacks());
   }
 
   Communicator communicator_;
@@ -33989,11 +35860,18 @@ class Reducer final : public Step::Target {
   }
   /// Number of finished steps.
   std::uint64_t steps() const noexcept { return steps_; }
-  bool has_gradient_norm() const noexcept { return reduction_.norms().is_measured(); }
-  /// Multiplies the reduced gradients and their norm. @throws as gradient_norm
-  void scale_gradients(double factor) {
-    static_cast<void>(gradient_norm());
-    reduction_.scale_gradients(factor);
+  bool has_gradient_norm() const noexcept { return norms().is_measured(); }
+  const BucketNormsFor<Stream>& norms() const noexcept { return reduction_.norms(); }
+  /// As BucketReduction::scale_gradients. @throws as gradient_norm
+  void scale_gradients(double factor, double max_norm = std::numeric_limits<double>::max()) {
+    if (reduction_.needs_norm_to_scale()) static_cast<void>(gradient_norm());
+    reduction_.scale_gradients(factor, max_norm);
+  }
+  /// As BucketReduction::rescale. @throws as gradient_norm
+  template <class Change>
+  void rescale(Change change) {
+    if (reduction_.needs_norm_to_scale()) static_cast<void>(gradient_norm());
+    reduction_.rescale(std::move(change));
   }
 
   const TensorView& gradient(std::size_t parameter) const noexcept { return reduction_.gradients().view(parameter); }
@@ -34291,7 +36169,8 @@ struct Driver {
     const std::vector<Parameter>& present = present_parameters();
     compare_values_blocking(*handle, format_text("{}values/{}/", {prefix, comparisons_++}),
                             {present.data(), present.size()}, Deadline::after(handle->timeout()),
-                            format_text("after {} steps", {reducer->steps()}), prefix + "end");
+                            format_text("after {} {}", {reducer->steps(), reducer->steps() == 1 ? "step" : "steps"}),
+                            prefix + "end");
   }
   /// The same before a step of which DTRAIN_CHECK_VALUES says so. @pre check_values_every is not 0
   void compare_values_if_due(const Group& group, const char* caller) {
@@ -34549,11 +36428,11 @@ DTRAIN_DEFINED std::unique_ptr<group::GradientBinding> register_gradient_binding
 
 }  // namespace DTRAIN_NAMESPACE::ddp
 
-// ---- dtrain/ddp/sharded/sharded_reduction.hpp
+// ---- dtrain/ddp/sharded/sharded_work.hpp
 
 /// @file
-/// ShardedReduction of a ShardedOptimizer: reduce-scatters buckets, updates this rank's share, and gathers the new
-/// weights; ShardedGradients: the argument of a function between the reduction and the update.
+/// ShardedWork: the common part of ShardedReduction and DeviceShardedReduction: places of a bucket's parts, and the
+/// collectives on them; ShardedGradients: the argument of a function between the reduction and the update.
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -34582,43 +36461,16 @@ class ShardedGradients {
 /// Decides, with the same result on every rank, whether a step updates; may scale the gradients.
 using GradientInspection = std::function<bool(ShardedGradients&)>;
 
-/// Work of a step with a ShardedOptimizer.
-/// - Update: a bucket is updated as soon as it is reduced. A step with an inspection updates buckets when all are
-/// reduced; a rule that needs norms of whole parameters, when all are measured.
-/// - Gathering: stage 1 gathers a bucket in its own memory as soon as it is updated. Stage 2, and stage 1 with
-/// overlap_forward, gather buckets when the backward pass has ended. A communicator that CanReadBlocks does the same at
-/// that time, but copies weights from the other ranks' memory instead of gathering them.
-/// - With ready_frees_value, a step that updates buckets at once also gathers and stores each updated bucket at once.
-/// - After a failure of the channel nothing is updated or stored, because gradients are not reduced. The bucket's
-/// memory is not written, because other ranks may still read it.
-template <class C, class Stage = zero::States>
-class ShardedReduction final : public StepWork<C> {
+/// Lifetime: as StepWork.
+template <class C, class Stage>
+class ShardedWork : public StepWork<C> {
  public:
   using Stream = typename C::Stream;
-  using Buckets = typename StepWork<C>::Buckets;
 
-  ShardedReduction(ShardedParameters parameters, const BucketPlan& plan, Stage stage)
-      : parameters_(std::move(parameters)),
-        stage_(stage),
-        divided_(parameters_.layout(), plan),
-        ranges_(parameters_.buckets()),
-        updated_(parameters_.buckets()),
-        stored_(parameters_.buckets()),
-        own_is_stored_(parameters_.buckets()) {}
+  explicit ShardedWork(std::size_t buckets) : ranges_(buckets) {}
 
-  const ShardedParameters& parameters() const noexcept { return parameters_; }
-  ShardedParameters& parameters() noexcept { return parameters_; }
-
-  /// Bytes of gradients beside the arena.
-  std::size_t gradient_bytes() const noexcept { return divided_.bytes(); }
-
-  void inspect_with(GradientInspection inspect) { inspect_ = std::move(inspect); }
-
-  /// Two reductions, the update, a copy to the bucket, the gathering, and one or two copies to the model.
-  std::uint64_t items_per_bucket() const noexcept override { return 7; }
-
-  void require_usable(const BucketPlan& plan, const GradientTable&, const char* caller) const override {
-    if (!parameters_.is_for(plan)) {
+  void require_usable(const BucketPlan& plan, const GradientTable&, const char* caller) const final {
+    if (!shards().is_for(plan)) {
       refuse_work(caller,
                   "a ShardedOptimizer, but that of another DistributedDataParallel; give the one that was constructed "
                   "from this");
@@ -34629,6 +36481,400 @@ class ShardedReduction final : public StepWork<C> {
                   "has left none for them; give that");
     }
   }
+
+  /// For the present step, after begin().
+  void inspect_with(GradientInspection inspect) { inspect_ = std::move(inspect); }
+
+ protected:
+  ~ShardedWork() = default;
+
+  virtual const Shards& shards() const noexcept = 0;
+
+  static BufferView like(const BufferView& range, std::byte* memory, std::size_t count) noexcept {
+    return {memory, count, range.dtype, range.device};
+  }
+  static BufferView part(const BufferView& range, std::size_t begin, std::size_t count) noexcept {
+    return like(range, range.data + begin * size_bytes(range.dtype), count);
+  }
+
+  /// Memory of this rank's part of the bucket, in the bucket's range.
+  ShardMemory place_of(std::size_t bucket) const noexcept {
+    const BufferView& range = ranges_[bucket];
+    const BucketShard& shard = shards().shard(bucket);
+    return {part(range, shard.own_begin, 0).data, part(range, shard.rest_begin, 0).data};
+  }
+
+  /// Enqueues the reduction of this rank's part of the bucket, to `own`.
+  void reduce(std::size_t bucket, const ShardMemory& own, ReduceOp op, C& channel, Stream stream) {
+    const BufferView& range = ranges_[bucket];
+    const BucketShard& shard = shards().shard(bucket);
+    if (shard.block != 0) {
+      const BufferView whole = part(range, 0, shard.rest_begin);
+      channel.enqueue(backend::ReduceScatter{whole, like(range, own.block, shard.block), op}, stream);
+    }
+    if (shard.rest_count != 0) {
+      const BufferView rest = part(range, shard.rest_begin, shard.rest_count);
+      channel.enqueue(backend::AllReduce{rest, like(range, own.rest, shard.rest_count), op}, stream);
+    }
+  }
+
+  /// Enqueues the gathering of the blocks in the bucket's range.
+  void gather(std::size_t bucket, C& channel, Stream stream) {
+    const BufferView& range = ranges_[bucket];
+    const BucketShard& shard = shards().shard(bucket);
+    if (shard.block != 0) {
+      const BufferView own = part(range, shard.own_begin, shard.block);
+      channel.enqueue(backend::AllGather{own, part(range, 0, shard.rest_begin)}, stream);
+    }
+  }
+
+  std::vector<BufferView> ranges_;  ///< of each bucket that is launched
+  GradientInspection inspect_;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+namespace DTRAIN_NAMESPACE {
+using ddp::ShardedGradients;
+}  // namespace DTRAIN_NAMESPACE
+
+// ---- dtrain/ddp/sharded/device_sharded_reduction.hpp
+
+/// @file
+/// DeviceShardedReduction of a ShardedOptimizer in device memory: the work of a step, all of it on streams.
+
+#if DTRAIN_WITH_CUDA
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Work of a step with a ShardedOptimizer whose model is in device memory. The host waits for nothing, except in a step
+/// with an inspection.
+/// - Update: a bucket is updated behind its reduction, on the same stream. A step with an inspection updates buckets in
+/// finish().
+/// - Gathering: stage 1 gathers a bucket in its own memory behind its update. Stage 2 keeps this rank's new weights
+/// apart, and gathers buckets in finish().
+/// - Storing: in finish(), behind all that the streams of the step's gradients hold then: the backward pass, which uses
+/// the present values. With ready_frees_value a step without an inspection gathers and stores behind each update.
+/// - The update's number: the host gives it to kernels. In a captured step, and in each step after one, a function of
+/// the host counts the updates in the order of the stream, and a copy brings the numbers to device memory: each replay
+/// is one more update.
+/// - After a failed step, state and values are undefined.
+/// Threads: as StepWork. Lifetime: outlives graphs of its steps.
+template <class C, class R, class Stage>
+class DeviceShardedReduction final : public ShardedWork<C, Stage> {
+ public:
+  using typename ShardedWork<C, Stage>::Stream;
+  using Buckets = typename StepWork<C>::Buckets;
+  using OwnShards = DeviceShards;
+
+  /// Blocking: allocates. @param shards of the same plan @throws Error (unsupported) if the driver does not load the
+  /// kernels; (cuda)
+  DeviceShardedReduction(std::unique_ptr<DeviceShards> shards, std::shared_ptr<const R> rule, const BucketPlan& plan,
+                         Stage stage, Stream stream)
+      : ShardedWork<C, Stage>(shards->buckets()),
+        memory_(new Memory{DividedParts(shards->layout(), plan), std::move(shards), {}, {}, {}}),
+        rule_(std::move(rule)),
+        stage_(stage) {
+    if constexpr (Stage::divides_gradients) {
+      memory_->parts = stream::cuda::DeviceBuffer(memory_->places.bytes(), stream.device().index);
+    }
+    std::size_t sums = 0;
+    for (std::size_t bucket = 0; bucket < plan.buckets.size(); ++bucket) {
+      const BucketShard& shard = device_shards().shard(bucket);
+      const std::size_t element = device_shards().element_bytes(bucket);
+      sums_.push_back({sums, stream::cuda::square_sum_blocks(shard.block * element),
+                       stream::cuda::square_sum_blocks(shard.rest_count * element)});
+      sums += sums_.back().own + sums_.back().rest;
+    }
+    memory_->live = stream::cuda::DeviceBuffer(sizeof(Live), stream.device().index);
+    memory_->pinned = stream::cuda::PinnedBuffer(sizeof(Live) + (sums + 1) * sizeof(double));
+    std::memset(memory_->pinned.data(), 0, memory_->pinned.bytes());
+    bool loads = true;
+    for (const PlannedBucket& bucket : plan.buckets) {
+      loads = loads && stream::cuda::SquareSumKernel::load(bucket.dtype, square_sums() + sums, stream);
+    }
+    if constexpr (detail::HasUpdateKernel<R>) {
+      loads = loads && stream::cuda::UpdateKernel::load(detail::device_update(*rule_, 1).update, stream);
+    }
+    if (!loads) DeviceShards::refuse_without_kernels(stream.device());
+  }
+
+  /// Blocking: until the last step has run, or for 5 s; then its memory is left to it.
+  ~DeviceShardedReduction() {
+    try {
+      constexpr std::chrono::seconds patience{5};
+      if (ended_.block_until_complete(Deadline::after(patience)) == stream::WaitResult::complete) return;
+    } catch (const std::exception&) {  // the device has failed
+    }
+    static_cast<void>(memory_.release());
+  }
+
+  const Shards& shards() const noexcept override { return *memory_->shards; }
+  Shards& shards() noexcept { return *memory_->shards; }
+
+  /// Bytes of gradients beside the arena.
+  std::size_t gradient_bytes() const noexcept { return memory_->parts.bytes() + memory_->shards->scratch_bytes(); }
+
+  std::uint64_t items_per_bucket() const noexcept override { return 0; }  // streams of a device run no work of the host
+  bool unpacks() const noexcept override { return false; }
+
+  void begin(Buckets& buckets) override {
+    buckets_ = &buckets;
+    inspect_ = nullptr;
+    factor_ = 1;
+    std::fill(ranges_.begin(), ranges_.end(), BufferView{});
+  }
+
+  /// Not called: the gradient copier packs gradients.
+  void pack(std::size_t, const std::byte*, const GradientSlot&) override {}
+
+  void launch(std::size_t bucket, const BufferView& range, ReduceOp op, C& channel, Stream stream) override {
+    ranges_[bucket] = range;
+    if (bucket == 0) begin_update(stream);
+    this->reduce(bucket, own_part(bucket), op, channel, stream);
+    if (inspect_) {
+      sum_squares(bucket, stream);
+      return;
+    }
+    update(bucket, channel, stream);
+    if (stage_.ready_frees_value) gather_and_store(bucket, channel, stream);
+  }
+
+  void finish(C& channel, Stream stream) override {
+    const bool inspects = inspect_ != nullptr;
+    if (!inspects || inspected(channel, stream)) {
+      for (std::size_t bucket = 0; inspects && bucket < ranges_.size(); ++bucket) {
+        update(bucket, channel, stream);
+      }
+      if (inspects || !stage_.ready_frees_value) {
+        buckets_->wait_for_producers();
+        for (std::size_t bucket = ranges_.size(); bucket-- > 0;) {
+          gather_and_store(bucket, channel, stream);  // in the order of the forward pass
+        }
+      }
+      if (!is_live_) shards().end_step();
+    }
+    buckets_->unpack();
+    is_captured_ = stream.is_capturing();
+    if (!is_captured_) stream.record(ended_);
+  }
+
+  void wait_until_stored(std::size_t) override {}  // finish() has enqueued the copies
+
+  /// Blocking: until the last step has run, unless it was captured. @throws as StepWork::Buckets::wait_for_event
+  void wait_for_step() {
+    if (buckets_ != nullptr && !is_captured_) buckets_->wait_for_event(ended_);
+  }
+
+ private:
+  using Event = typename Stream::Event;
+  using ShardedWork<C, Stage>::place_of;
+  using ShardedWork<C, Stage>::inspect_, ShardedWork<C, Stage>::ranges_;
+
+  /// Numbers that the host writes to pinned memory, and their copy on the device.
+  struct Live {
+    LiveUpdate update;
+    double squares;
+  };
+  /// Memory that the work of a step uses.
+  struct Memory {
+    DividedParts places;
+    std::unique_ptr<DeviceShards> shards;
+    stream::cuda::DeviceBuffer parts;  ///< stage 2: this rank's gradients, then its new weights
+    stream::cuda::DeviceBuffer live;
+    stream::cuda::PinnedBuffer pinned;
+  };
+  /// A bucket's sums of squares.
+  struct Sums {
+    std::size_t first;
+    std::size_t own;  ///< number of sums of this rank's block
+    std::size_t rest;
+  };
+
+  DeviceShards& device_shards() const noexcept { return *memory_->shards; }
+  Live& pinned() const noexcept { return *reinterpret_cast<Live*>(memory_->pinned.data()); }
+  Live* live() const noexcept { return reinterpret_cast<Live*>(memory_->live.data()); }
+  double* square_sums() const noexcept { return reinterpret_cast<double*>(memory_->pinned.data() + sizeof(Live)); }
+
+  /// Memory of this rank's reduced gradients of the bucket.
+  ShardMemory own_part(std::size_t bucket) const noexcept {
+    if constexpr (Stage::divides_gradients) return memory_->places.of(bucket, memory_->parts.data());
+    return place_of(bucket);
+  }
+
+  /// Lets the stream count the update, once a step was captured.
+  void begin_update(Stream stream) {
+    const bool captures = stream.is_capturing();
+    if (captures && inspect_) {
+      throw_error(Errc::unsupported,
+                  "a step whose function inspects the gradients was captured in a CUDA graph, but the host calls that "
+                  "function in each step; capture a step without one");
+    }
+    is_live_ = is_live_ || captures;
+    if (!is_live_ || inspect_) return;
+    count_update(stream);
+  }
+
+  void count_update(Stream stream) {
+    const auto count = [](void* self) { static_cast<DeviceShardedReduction*>(self)->count_on_host(); };
+    stream::cuda::check(cudaLaunchHostFunc(stream.native(), count, this), "cudaLaunchHostFunc");
+    stream::cuda::check(cudaMemcpyAsync(live(), &pinned(), sizeof(LiveUpdate), cudaMemcpyHostToDevice, stream.native()),
+                        "cudaMemcpyAsync");
+  }
+
+  void count_on_host() noexcept {
+    shards().end_step();
+    pinned().update.step = shards().steps();
+    if constexpr (detail::HasUpdateKernel<R>) {
+      pinned().update.numbers = detail::device_update(*rule_, shards().steps()).numbers;
+    }
+  }
+
+  void update(std::size_t bucket, C& channel, Stream stream) {
+    const ShardMemory own = own_part(bucket);
+    device_shards().load(bucket, own, factor_);
+    const DeviceShards::Elements elements = device_shards().elements(bucket);
+    if (elements.weights.count != 0) {
+      const DeviceStepInfo info =
+          is_live_ ? DeviceStepInfo{0, &live()->update} : DeviceStepInfo{shards().steps() + 1, nullptr};
+      enqueue_rule(*rule_, elements.weights, elements.gradients, {elements.states.data(), state_arrays<R>}, info,
+                   stream);
+    }
+    device_shards().unload(bucket, own);
+    if constexpr (!Stage::divides_gradients) this->gather(bucket, channel, stream);
+  }
+
+  /// Stores the bucket; stage 2 gathers it first. Its buckets share memory: each is stored before the next is gathered.
+  void gather_and_store(std::size_t bucket, C& channel, Stream stream) {
+    if constexpr (Stage::divides_gradients) {
+      const BucketShard& shard = shards().shard(bucket);
+      const std::size_t element = shards().element_bytes(bucket);
+      const ShardMemory place = place_of(bucket);
+      const ShardMemory own = own_part(bucket);
+      copy(place.block, own.block, shard.block * element, stream);
+      copy(place.rest, own.rest, shard.rest_count * element, stream);
+      this->gather(bucket, channel, stream);
+    }
+    device_shards().store(bucket, ranges_[bucket].data);
+  }
+
+  static void copy(std::byte* to, const std::byte* from, std::size_t bytes, Stream stream) {
+    if (bytes == 0) return;
+    stream::cuda::check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream.native()), "cudaMemcpyAsync");
+  }
+
+  void sum_squares(std::size_t bucket, Stream stream) {
+    const BucketShard& shard = shards().shard(bucket);
+    const ShardMemory own = own_part(bucket);
+    const auto kernel = stream::cuda::SquareSumKernel::find(ranges_[bucket].dtype);
+    double* const sums = square_sums() + sums_[bucket].first;
+    if (shard.block != 0) kernel.enqueue(this->like(ranges_[bucket], own.block, shard.block), sums, stream);
+    if (shard.rest_count != 0) {
+      kernel.enqueue(this->like(ranges_[bucket], own.rest, shard.rest_count), sums + sums_[bucket].own, stream);
+    }
+  }
+
+  /// Collective, blocking: the norm, and whether the step updates.
+  bool inspected(C& channel, Stream stream) {
+    wait_for(stream);
+    double common = 0;
+    double& squares = pinned().squares = 0;
+    for (const Sums& sums : sums_) {
+      const double* next = square_sums() + sums.first;
+      for (std::size_t i = 0; i < sums.own; ++i)
+        squares += *next++;
+      for (std::size_t i = 0; i < sums.rest; ++i)
+        common += *next++;
+    }
+    const auto transfer = [&](void* to, const void* from) {
+      stream::cuda::check(cudaMemcpyAsync(to, from, sizeof(double), cudaMemcpyDefault, stream.native()),
+                          "cudaMemcpyAsync");
+    };
+    transfer(&live()->squares, &squares);
+    const BufferView sum{reinterpret_cast<std::byte*>(&live()->squares), 1, DType::f64, stream.device()};
+    channel.enqueue(backend::AllReduce{sum, sum, ReduceOp::sum}, stream);
+    transfer(&squares, &live()->squares);
+    wait_for(stream);
+    ShardedGradients gradients(GradientNorm::of_squares(squares + common));
+    if (!inspect_(gradients)) return false;
+    factor_ = gradients.factor();
+    if (is_live_) count_update(stream);
+    return true;
+  }
+
+  /// Blocking: until the work that is now enqueued has run.
+  void wait_for(Stream stream) {
+    Event reached;
+    stream.record(reached);
+    buckets_->wait_for_event(reached);
+  }
+
+  std::unique_ptr<Memory> memory_;
+  std::shared_ptr<const R> rule_;
+  Stage stage_;
+  std::vector<Sums> sums_;
+  double factor_ = 1;
+  bool is_live_ = false;  ///< whether a step was captured: the stream counts updates
+  bool is_captured_ = false;
+  Event ended_;  ///< recorded at the end of each step that is not captured
+  Buckets* buckets_ = nullptr;
+};
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+#endif  // DTRAIN_WITH_CUDA
+
+// ---- dtrain/ddp/sharded/sharded_reduction.hpp
+
+/// @file
+/// ShardedReduction of a ShardedOptimizer in host memory: reduce-scatters buckets, updates this rank's share, and
+/// gathers the new weights.
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+/// Work of a step with a ShardedOptimizer.
+/// - Update: a bucket is updated as soon as it is reduced. A step with an inspection updates buckets when all are
+/// reduced; a rule that needs norms of whole parameters, when all are measured.
+/// - Gathering: stage 1 gathers a bucket in its own memory as soon as it is updated. Stage 2, and stage 1 with
+/// overlap_forward, gather buckets when the backward pass has ended. A communicator that CanReadBlocks does the same at
+/// that time, but copies weights from the other ranks' memory instead of gathering them.
+/// - With ready_frees_value, a step that updates buckets at once also gathers and stores each updated bucket at once.
+/// - After a failure of the channel nothing is updated or stored, because gradients are not reduced. The bucket's
+/// memory is not written, because other ranks may still read it.
+template <class C, class Stage = zero::States>
+class ShardedReduction final : public ShardedWork<C, Stage> {
+ public:
+  using typename ShardedWork<C, Stage>::Stream;
+  using Buckets = typename StepWork<C>::Buckets;
+
+  ShardedReduction(ShardedParameters parameters, const BucketPlan& plan, Stage stage)
+      : ShardedWork<C, Stage>(parameters.buckets()),
+        parameters_(std::move(parameters)),
+        stage_(stage),
+        divided_(parameters_.layout(), plan),
+        updated_(parameters_.buckets()),
+        stored_(parameters_.buckets()),
+        own_is_stored_(parameters_.buckets()) {}
+
+  const Shards& shards() const noexcept override { return parameters_; }
+  Shards& shards() noexcept { return parameters_; }
+
+  /// Bytes of gradients beside the arena.
+  std::size_t gradient_bytes() const noexcept { return divided_.bytes(); }
+
+  /// Two reductions, the update, a copy to the bucket, the gathering, and one or two copies to the model.
+  std::uint64_t items_per_bucket() const noexcept override { return 7; }
 
   void begin(Buckets& buckets) override {
     buckets_ = &buckets;
@@ -34647,16 +36893,7 @@ class ShardedReduction final : public StepWork<C> {
     ranges_[bucket] = range;
     if (stores_at_once()) values_are_free_ = true;
     divided_.before_launch(bucket, waiting());
-    const BucketShard& shard = parameters_.shard(bucket);
-    const ShardMemory own = own_part(bucket);
-    if (shard.block != 0) {
-      const BufferView whole = part(range, 0, shard.rest_begin);
-      channel.enqueue(backend::ReduceScatter{whole, like(range, own.block, shard.block), op}, stream);
-    }
-    if (shard.rest_count != 0) {
-      const BufferView rest = part(range, shard.rest_begin, shard.rest_count);
-      channel.enqueue(backend::AllReduce{rest, like(range, own.rest, shard.rest_count), op}, stream);
-    }
+    this->reduce(bucket, own_part(bucket), op, channel, stream);
     if (!stores_at_once()) divided_.launched(bucket, stream);
     if (inspect_) {
       stream.enqueue([this, bucket]() noexcept { parameters_.add_squares(bucket, own_part(bucket)); });
@@ -34694,6 +36931,8 @@ class ShardedReduction final : public StepWork<C> {
 
  private:
   using Event = typename Stream::Event;
+  using ShardedWork<C, Stage>::gather, ShardedWork<C, Stage>::part, ShardedWork<C, Stage>::place_of;
+  using ShardedWork<C, Stage>::inspect_, ShardedWork<C, Stage>::ranges_;
   static constexpr bool reads_blocks = backend::CanReadBlocks<C>;
 
   /// Stage 1 in place of DividedGradients: reduced gradients stay in the arena.
@@ -34708,20 +36947,6 @@ class ShardedReduction final : public StepWork<C> {
 
   auto waiting() const noexcept {
     return [buckets = buckets_](Event& event) { buckets->wait_for_event(event); };
-  }
-
-  static BufferView like(const BufferView& range, std::byte* memory, std::size_t count) noexcept {
-    return {memory, count, range.dtype, range.device};
-  }
-  static BufferView part(const BufferView& range, std::size_t begin, std::size_t count) noexcept {
-    return like(range, range.data + begin * size_bytes(range.dtype), count);
-  }
-
-  /// Memory of this rank's part of the bucket, in the bucket's range.
-  ShardMemory place_of(std::size_t bucket) const noexcept {
-    const BufferView& range = ranges_[bucket];
-    const BucketShard& shard = parameters_.shard(bucket);
-    return {part(range, shard.own_begin, 0).data, part(range, shard.rest_begin, 0).data};
   }
 
   /// Memory of this rank's reduced gradients of the bucket.
@@ -34828,15 +37053,6 @@ class ShardedReduction final : public StepWork<C> {
     });
   }
 
-  void gather(std::size_t bucket, C& channel, Stream stream) {
-    const BufferView& range = ranges_[bucket];
-    const BucketShard& shard = parameters_.shard(bucket);
-    if (shard.block != 0) {
-      const BufferView own = part(range, shard.own_begin, shard.block);
-      channel.enqueue(backend::AllGather{own, part(range, 0, shard.rest_begin)}, stream);
-    }
-  }
-
   /// Collective, blocking.
   GradientNorm norm(C& channel, Stream stream) {
     squares_ = parameters_.own_squares();
@@ -34851,21 +37067,15 @@ class ShardedReduction final : public StepWork<C> {
   ShardedParameters parameters_;
   Stage stage_;
   std::conditional_t<Stage::divides_gradients, DividedGradients<Stream>, WholeGradients> divided_;
-  std::vector<BufferView> ranges_;
   std::vector<Event> updated_;                ///< of each bucket, if all are updated together
   std::vector<Event> stored_;                 ///< of each bucket, if the stream stores its weights
   std::vector<unsigned char> own_is_stored_;  ///< of each bucket: whether the update stored this rank's weights
   std::atomic<bool> values_are_free_{false};  ///< whether the backward pass no longer uses the model's values
-  GradientInspection inspect_;
   Buckets* buckets_ = nullptr;
   double squares_ = 0;
 };
 
 }  // namespace DTRAIN_NAMESPACE::ddp
-
-namespace DTRAIN_NAMESPACE {
-using ddp::ShardedGradients;
-}  // namespace DTRAIN_NAMESPACE
 
 // ---- dtrain/ddp/sharded/sharded_optimizer.hpp
 
@@ -34880,18 +37090,56 @@ namespace ddp {
 template <class S>
 concept ShardingStage = std::same_as<S, zero::States> || std::same_as<S, zero::Gradients>;
 
+namespace detail {
+
+/// The work of a ShardedOptimizer's steps, by the communicator's stream, and the rules that it takes.
+template <class Stream>
+struct ShardedFor {
+  template <class C, class R, class Stage>
+  using Work = ShardedReduction<C, Stage>;
+  template <class R>
+  static constexpr bool takes = OptimizerRule<R>;
+};
+
+#if DTRAIN_WITH_CUDA
+template <>
+struct ShardedFor<stream::cuda::StreamRef> {
+  template <class C, class R, class Stage>
+  using Work = DeviceShardedReduction<C, R, Stage>;
+  template <class R>
+  static constexpr bool takes = DeviceRule<R>;
+};
+#endif
+
+/// Whether the communicator's streams are a device's.
+template <class C>
+inline constexpr bool is_on_device = false;
+template <backend::Communicator C>
+inline constexpr bool is_on_device<C> = !RunsHostWork<typename C::Stream>;
+
+/// Whether an optimizer of the communicator takes the rule.
+template <class R, class C>
+concept RuleFor = backend::Communicator<C> && ShardedFor<typename C::Stream>::template takes<R>;
+
+}  // namespace detail
+
 }  // namespace ddp
 
 // Arguments that are none of a ShardedOptimizer: one sentence for each.
 template <class R, class C, class Stage = zero::States>
 class ShardedOptimizer {
+  static constexpr bool is_on_device = ddp::detail::is_on_device<C>;
+
  public:
   static_assert(backend::Communicator<C>,
                 "dtrain: the second argument of ShardedOptimizer is the communicator of its wrapper: write the type "
                 "as DistributedDataParallel<Model, Policy>::Sharded<Rule, Stage>");
-  static_assert(!backend::Communicator<C> || ddp::OptimizerRule<R>,
+  static_assert(!backend::Communicator<C> || is_on_device || ddp::OptimizerRule<R>,
                 "dtrain: the rule needs operator()(weights, gradients, state, info) const for its State of spans of "
                 "float (contract: the concept ddp::OptimizerRule, in dtrain/ddp/sharded/optimizer_rule.hpp)");
+  static_assert(!is_on_device || ddp::detail::RuleFor<R, C>,
+                "dtrain: the model is in device memory, where the rule needs enqueue(weights, gradients, states, info, "
+                "stream) const (contract: the concept ddp::DeviceRule, in dtrain/ddp/sharded/device_rule.hpp)");
   static_assert(!backend::Communicator<C> || ddp::ShardingStage<Stage>,
                 "dtrain: the stage of a ShardedOptimizer is dtrain::zero::States or dtrain::zero::Gradients");
 
@@ -34918,12 +37166,25 @@ class ShardedOptimizer {
 /// the program sets in the model later do not change these f32 weights. The rule gets f32 gradients.
 /// - Parameters without ready() (DdpOptions::allow_unused_parameters) are updated with zero gradients.
 ///
+/// In device memory the rule is a ddp::DeviceRule: Sgd, Momentum, Adam, AdamW, or one that launches kernels.
+/// - A step is enqueued on streams, without a wait of the host. Later work of the streams that ready() named sees the
+/// new weights. Only a function that inspects the gradients waits for them.
+/// - A step may be captured in a CUDA graph. Each replay is one more update: the stream counts updates and reads the
+/// rule then, so change the rule when earlier replays have run. The optimizer outlives the graph.
+/// - With zero::Gradients ready() copies the gradient on its stream: later work of that stream may use the memory
+/// again.
+/// - The state, and values that the program sets, are read behind the default stream when the optimizer is constructed.
+/// - After a failed step, the state and the model's values are undefined.
+///
 /// Lifetime: the model outlives the optimizer, which makes steps as long as `ddp` exists. The destructor of `ddp` waits
 /// for the last step's weights. Without `ddp`, save_checkpoint and load_checkpoint still take the optimizer's state.
 /// Threads: the threads of `ddp`'s steps; the rule runs on the thread of the communication during steps.
 /// @ingroup sharding
-template <ddp::OptimizerRule R, backend::Communicator C, ddp::ShardingStage Stage>
+template <class R, backend::Communicator C, ddp::ShardingStage Stage>
+requires ddp::detail::RuleFor<R, C>
 class ShardedOptimizer<R, C, Stage> {
+  static constexpr bool is_on_device = ddp::detail::is_on_device<C>;
+
  public:
   /// Collective, blocking: every rank constructs the optimizer between the same steps, for the same stage. `ddp` keeps
   /// its buckets from this call on; they follow the order in which gradients become ready only if `ddp` has made a
@@ -34934,34 +37195,36 @@ class ShardedOptimizer<R, C, Stage> {
   /// optimizers
   template <class Ddp>
   explicit ShardedOptimizer(Ddp& ddp, R rule, Stage stage = {}) : rule_(std::make_shared<R>(std::move(rule))) {
-    static_assert(ddp::HasMeasure<R> == ddp::NormedRule<R>,
+    static_assert(is_on_device || ddp::HasMeasure<R> == ddp::NormedRule<R>,
                   "dtrain: the rule's measure needs the form ParameterNorms measure(weights, gradients, state, info) "
                   "const, all spans but those of the state constant (see dtrain/ddp/sharded/optimizer_rule.hpp)");
     static_assert(backend::CanReduceScatter<C> && backend::CanAllGather<C>,
                   "dtrain: ShardedOptimizer needs reduce_scatter and all_gather: use topology::Flat");
-    static_assert(ddp::RunsHostWork<typename C::Stream>,
-                  "dtrain: ShardedOptimizer runs on the host: use it with a backend of host memory");
     auto& driver = ddp::DriverAccess::of(ddp);
     ddp::Reducer<C>& reducer = *driver.reducer;
     reducer.throw_if_unusable("ShardedOptimizer");
     if (reducer.is_elastic()) {
       ddp::refuse_elastic("a ShardedOptimizer", "a rank's part of the state is lost with the rank");
     }
-    ddp::check_sharded_parameters(ddp.parameters());
+    if (is_on_device && stage.overlap_forward) {
+      throw_error(
+          Errc::unsupported,
+          "a ShardedOptimizer of a model in device memory has overlap_forward, which is for host memory; leave it "
+          "out");
+    }
+    ddp::check_sharded_parameters(ddp.parameters(), driver.stream.ref().device());
     ddp::DriverAccess::agree_on_reduction(ddp, description(stage));
     reducer.keep_plan();
     if constexpr (Stage::divides_gradients) reducer.reuse_memory();
     reduction_ = {
-        new Reduction(ddp::ShardedParameters(ddp.parameters(), ddp.plan(), ddp.group().rank(), ddp.group().world_size(),
-                                             ddp::state_arrays<R>, rule_functions(), driver.read_value),
-                      ddp.plan(), stage),
+        make_reduction(ddp, stage),
         Completion{&reducer, reducer.lifetime(), group::GroupAccess::of(ddp.group()).rank_context()->pending_weights}};
     arena_bytes_ = ddp.plan().arena_bytes;
     if (stage.overlap_forward) {
       reduction_.get_deleter().pending->add(
           reduction_.get(),
           [completion = reduction_.get_deleter(), &reduction = *reduction_](group::PendingWeights::Ranges memory) {
-            if (completion.is_open(reduction) && reduction.parameters().has_weights_in(memory)) completion.wait();
+            if (completion.is_open(reduction) && reduction.shards().has_weights_in(memory)) completion.wait();
           });
     }
   }
@@ -34979,27 +37242,34 @@ class ShardedOptimizer<R, C, Stage> {
   R& rule() noexcept { return *rule_; }
   const R& rule() const noexcept { return *rule_; }
 
-  std::uint64_t steps() const noexcept { return reduction_->parameters().steps(); }
+  /// Number of updates. In device memory, once a step was captured: of the updates that have run; see wait().
+  std::uint64_t steps() const noexcept { return reduction_->shards().steps(); }
 
   /// Bytes of optimizer state on this rank, the f32 weights of a 16-bit model included.
-  std::size_t state_bytes() const noexcept { return reduction_->parameters().state_bytes(); }
+  std::size_t state_bytes() const noexcept { return reduction_->shards().state_bytes(); }
 
   /// Bytes that dtrain keeps for gradients on this rank: the arena, in stage 2 with the share of reduced gradients.
   std::size_t gradient_bytes() const noexcept { return arena_bytes_ + reduction_->gradient_bytes(); }
 
-  /// Blocking: with overlap_forward, until the model has all new weights of the last step. @throws as backward()
-  void wait() { reduction_.get_deleter().wait(); }
+  /// Blocking: with overlap_forward, and in device memory, until the model has all new weights of the last step; the
+  /// program waits for replays of a captured step itself. @throws as backward()
+  void wait() {
+    reduction_.get_deleter().wait();
+    if constexpr (is_on_device) {
+      if (!reduction_.get_deleter().lifetime->has_ended) reduction_->wait_for_step();
+    }
+  }
 
   /// Shares for checkpoints, with the present weights. @throws as renew_values
-  ddp::ShardedParameters& shares() {
+  ddp::Shards& shares() {
     renew_values();
-    return reduction_->parameters();
+    return reduction_->shards();
   }
 
   /// Finds the model's values again if they move, as values of LibTorch modules do. Called between steps, and before a
   /// step's first ready(). @throws Error (invalid_argument) for a value that has become another kind of tensor, and for
   /// two values that now share memory
-  void renew_values() { reduction_->parameters().renew_values(); }
+  void renew_values() { reduction_->shards().renew_values(); }
 
   /// Work of a step, for DistributedDataParallel::backward, which begins a step with it and calls renew_values and
   /// inspect_with. @throws Error (invalid_argument) if the wrapper is destroyed
@@ -35015,7 +37285,7 @@ class ShardedOptimizer<R, C, Stage> {
   void inspect_with(ddp::GradientInspection inspect) { reduction_->inspect_with(std::move(inspect)); }
 
  private:
-  using Reduction = ddp::ShardedReduction<C, Stage>;
+  using Reduction = typename ddp::detail::ShardedFor<typename C::Stream>::template Work<C, R, Stage>;
 
   /// Destroys the reduction once no work uses it.
   struct Completion {
@@ -35043,6 +37313,22 @@ class ShardedOptimizer<R, C, Stage> {
       delete reduction;
     }
   };
+
+  template <class Ddp>
+  Reduction* make_reduction(Ddp& ddp, const Stage& stage) const {
+    auto& driver = ddp::DriverAccess::of(ddp);
+    const auto& group = ddp.group();
+    if constexpr (is_on_device) {
+      auto shards = std::make_unique<typename Reduction::OwnShards>(
+          ddp.parameters(), ddp.plan(), group.rank(), group.world_size(), ddp::state_arrays<R>, driver.read_value,
+          driver.stream.ref(), group.timeout());
+      return new Reduction(std::move(shards), rule_, ddp.plan(), stage, driver.stream.ref());
+    } else {
+      return new Reduction(ddp::ShardedParameters(ddp.parameters(), ddp.plan(), group.rank(), group.world_size(),
+                                                  ddp::state_arrays<R>, rule_functions(), driver.read_value),
+                           ddp.plan(), stage);
+    }
+  }
 
   ddp::ShardedParameters::Rule rule_functions() const {
     ddp::ShardedParameters::Rule functions;
@@ -35128,9 +37414,9 @@ std::vector<NamedTensor> with_index(std::span<const NamedTensor> tensors, ShardI
 /// before or after write().
 class ShardedSave {
  public:
-  /// @param tensors of rank 0; ignored on others
-  ShardedSave(const std::string& path, const ShardIndex& index, std::span<const NamedTensor> tensors,
-              ShardedParameters& shares, int rank);
+  /// @param tensors of rank 0; ignored on others @param access to the tensors and to the state
+  ShardedSave(const std::string& path, const ShardIndex& index, std::span<const NamedTensor> tensors, Shards& shares,
+              int rank, std::unique_ptr<TensorAccess> access);
   ShardedSave(ShardedSave&&) = delete;
   ShardedSave& operator=(ShardedSave&&) = delete;
 
@@ -35170,9 +37456,15 @@ class ShardedSave {
   std::vector<NamedTensor> state_;
   std::array<TensorSnapshot, 2> copies_;
   std::optional<AtomicFile> file_;
+  std::unique_ptr<TensorAccess> access_;
   int rank_;
   bool may_be_whole_ = false;
 };
+
+template <class Group>
+std::unique_ptr<TensorAccess> access_of(const Group& group) {
+  return std::make_unique<decltype(tensor_access(group))>(tensor_access(group));
+}
 
 /// Collective, blocking: the ranks agree on the files' names.
 template <class Group, class R, class C, class Stage>
@@ -35186,7 +37478,7 @@ std::shared_ptr<ShardedSave> sharded_save(const Group& group, const std::string&
   index.id = std::stoll(run_on_all_ranks_blocking(group, "naming the files of " + sanitize(path), [] {
     return std::to_string(std::bit_cast<std::int64_t>(random_bytes<sizeof(std::int64_t)>()));
   }));
-  return std::make_shared<ShardedSave>(path, index, tensors, optimizer.shares(), group.rank());
+  return std::make_shared<ShardedSave>(path, index, tensors, optimizer.shares(), group.rank(), access_of(group));
 }
 
 }  // namespace detail
@@ -35249,7 +37541,8 @@ bool load_checkpoint(const Group& group, const std::string& path, std::span<cons
                 {sanitize(path), index.files, index.steps});
   }
   detail::run_on_all_ranks_blocking(group, "reading the shard files of " + sanitize(path), [&] {
-    read_shard_files(detail::behind_link(path), index, optimizer.shares(), group.rank(), group.world_size());
+    read_shard_files(detail::behind_link(path), index, optimizer.shares(), group.rank(), group.world_size(),
+                     tensor_access(group));
     return std::string();
   });
   optimizer.shares().set_steps(static_cast<std::uint64_t>(index.steps));
@@ -35791,6 +38084,9 @@ template <class M, class P>
 class DistributedDataParallel {
   using Backend = typename P::ChannelBackend;
   using Communicator = typename Backend::Communicator;
+  static constexpr bool has_device_norm = requires(const ddp::BucketNormsFor<typename Communicator::Stream>& norms) {
+    norms.found_inf();
+  };
 
  public:
   /// A ShardedOptimizer of this wrapper, as the type of a member: `typename Ddp::template Sharded<Rule, Stage>`.
@@ -35800,7 +38096,7 @@ class DistributedDataParallel {
   static constexpr bool is_complete = ddp::IsComplete<M>;  // no further explanation by the compiler
   static_assert(is_complete,
                 "dtrain: the model's class is not complete here, as it holds its own wrapper: let it hold a "
-                "std::unique_ptr to the wrapper, or wrap the list of its parameters in a "
+                "std::unique_ptr to the wrapper, declared after its tensors, or wrap the list of its parameters in a "
                 "DistributedDataParallel<dtrain::ParameterList, Policy>");
   static_assert(!std::is_const_v<M> || ddp::Model<M> || !ddp::Model<std::remove_const_t<M>>,
                 "dtrain: the model is const and its parameters() is not: give a model that is not const");
@@ -35920,8 +38216,24 @@ class DistributedDataParallel {
   bool has_gradient_norm() const noexcept { return driver_->reducer->has_gradient_norm(); }
 
   /// Multiplies the reduced gradients by `factor`, rounded to their type, and gradient_norm(). On CUDA enqueued, before
-  /// later work of the streams that ready() named. Blocking and @throws as gradient_norm.
+  /// later work of the streams that ready() named, without a wait of the host; also in a capture of these streams.
+  /// Blocking on CUDA only outside a capture after a step was captured: as gradient_norm, and until it has run.
+  /// @throws as gradient_norm
   void scale_gradients(double factor) { driver_->reducer->scale_gradients(factor); }
+
+  /// Multiplies the reduced gradients by min(1, max_norm / (norm + 1e-6)), as dtrain::clip_gradients. On CUDA the
+  /// device computes the factor: enqueued and blocking as scale_gradients. Afterwards gradient_norm() is that of the
+  /// clipped gradients; its before_clipping is the norm before.
+  /// @throws as gradient_norm; Error (invalid_argument) if `max_norm` is not positive
+  void clip_gradients(double max_norm) {
+    ddp::require_max_norm(max_norm);
+    driver_->reducer->scale_gradients(1, max_norm);
+  }
+
+  /// On CUDA: the address of an f32 in device memory, 1 if the gradients of the last step with measure_norm are not
+  /// finite on some rank, else 0. PyTorch's fused optimizers skip their update by such a found_inf. Valid for work that
+  /// runs after the step, until this object is destroyed. Equal on all ranks.
+  const float* found_inf() const noexcept requires(has_device_norm) { return driver_->reducer->norms().found_inf(); }
 
   /// View of gradient `parameter`, in range: after a step, the reduced values. A rebuild of the buckets moves the
   /// gradient.
@@ -35933,9 +38245,10 @@ class DistributedDataParallel {
   /// @param adds Adds::wrapper for a model whose backward pass overwrites or clears its gradients: dtrain adds each
   /// pass to sums in further memory, as large as the gradients, which the first call allocates. A sum is rounded to the
   /// gradients' element type in each pass, also with Accumulate::f32. After such a pass the gradients in the
-  /// parameters' own memory are zeros; ready(i, view) may also give a pass's gradient. A pass that an exception ends
-  /// counts with the gradients that were ready. Passes that no step reduces, as where an epoch ends in the middle of a
-  /// round, stay in the sums for the next step unless discard_accumulated() is called.
+  /// parameters' own memory are zeros; ready(i, view) may also give a pass's gradient, which that memory has alone:
+  /// dtrain does not clear it. A pass that an exception ends counts with the gradients that were ready. Passes that no
+  /// step reduces, as where an epoch ends in the middle of a round, stay in the sums for the next step unless
+  /// discard_accumulated() is called.
   /// @throws Error (invalid_argument) within a scope of the other choice; (unsupported) for Adds::wrapper on a GPU
   ddp::NoSync no_sync(Adds adds = Adds::model) {
     driver_->accumulation->use(adds, !reduces());
@@ -35943,8 +38256,8 @@ class DistributedDataParallel {
   }
 
   /// Discards the passes under no_sync() that no step has reduced: the sums of Adds::wrapper. Gradients in the model's
-  /// own memory stay; with Adds::model the program clears them. Every rank calls it between the same steps; it sends
-  /// nothing. @throws Error (invalid_argument) during a step; the job's first cause
+  /// own memory stay; with Adds::model the program clears them. Every rank calls it between the same steps and passes;
+  /// it sends nothing. @throws Error (invalid_argument) during a step that reduces; the job's first cause
   void discard_accumulated() {
     driver_->reducer->throw_if_unusable("discard_accumulated()");
     driver_->reducer->discard_accumulated();
@@ -36885,10 +39198,6 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void throw_formatted_posix(int number, const c
 
 namespace DTRAIN_NAMESPACE {
 
-DTRAIN_DEFINED void Shape::Integer::refuse(std::uint64_t number) {
-  throw_error(Errc::invalid_argument, "extent {} of a shape is negative or makes it too large", {number});
-}
-
 DTRAIN_DEFINED Shape::Shape(std::initializer_list<Integer> extents) {
   require_few(extents.size());
   for (const Integer extent : extents) {
@@ -36931,144 +39240,6 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void TensorView::refuse_read_as(DType other) c
 }
 
 }  // namespace DTRAIN_NAMESPACE
-
-// ---- dtrain/kernels/arithmetic/arithmetic.hpp
-
-/// @file
-/// Floating-point operations for the loops of instruction_sets/: one rounding each, in the order they are written.
-///
-/// -ffast-math may add in another order, fuse a product into a sum, and assume that no NaN occurs. A pragma prevents
-/// this with clang on x86; elsewhere an empty asm needs each result in a register before the next step. NaN is compared
-/// as an integer, which no flag can fold.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// Hides from the compiler how `value` was computed.
-template <class V>
-DTRAIN_ALWAYS_INLINE void keep_as_computed([[maybe_unused]] V& value) noexcept {
-#if DTRAIN_PRECISE_PRAGMA
-#elif DTRAIN_X86_64
-  asm("" : "+v"(value));
-#elif DTRAIN_ARM64
-  if constexpr (sizeof(V) <= 16) {
-    asm("" : "+w"(value));
-  } else {
-    asm("" : "+m"(value));
-  }
-#else
-  asm("" : "+m"(value));
-#endif
-}
-
-/// For a product that is added next: clang's -ffp-contract=fast fuses it with the sum despite the pragma.
-template <class V>
-DTRAIN_ALWAYS_INLINE void keep_product([[maybe_unused]] V& value) noexcept {
-#if DTRAIN_PRECISE_PRAGMA
-  asm("" : "+m"(value));
-#endif
-}
-
-template <class V>
-DTRAIN_ALWAYS_INLINE void add(V& to, const V& value) noexcept {
-  DTRAIN_PRECISE_ARITHMETIC
-  to = to + value;
-  keep_as_computed(to);
-}
-
-template <class V>
-DTRAIN_ALWAYS_INLINE void subtract(V& from, const V& value) noexcept {
-  DTRAIN_PRECISE_ARITHMETIC
-  from = from - value;
-  keep_as_computed(from);
-}
-
-template <class V>
-DTRAIN_ALWAYS_INLINE void multiply(V& to, const V& value) noexcept {
-  DTRAIN_PRECISE_ARITHMETIC
-  to = to * value;
-  keep_as_computed(to);
-}
-
-/// 1 / count, rounded to nearest. Converted to float, it is float's rounded reciprocal, because double has more than
-/// twice float's digits. Requires the default rounding.
-inline double reciprocal(std::size_t count) noexcept {
-  DTRAIN_PRECISE_ARITHMETIC
-  double one = 1;
-  keep_as_computed(one);
-  double quotient = one / static_cast<double>(count);
-  keep_as_computed(quotient);
-  return quotient;
-}
-
-/// Replaces every NaN by one bit pattern, because instructions differ in the sign and bits of a NaN result.
-template <class Float, std::size_t Width>
-DTRAIN_ALWAYS_INLINE void make_nan_canonical(Vector<Float, Width>& value) noexcept {
-  using Bits = BitsOf<Float>;
-  using Integers = Vector<typename Bits::Lane, Width>;
-  Integers bits = (Integers)value;
-  Integers canonical;
-  fill<typename Bits::Lane, Width>(canonical, Bits::nan);
-  replace_where(bits, (Integers)((bits & Bits::magnitude) > Bits::infinity), canonical);
-  value = (Vector<Float, Width>)bits;
-}
-
-/// make_nan_canonical() for two 16-bit floats in each word; a magnitude beyond `infinity` is NaN.
-template <std::size_t Width, class V>
-DTRAIN_ALWAYS_INLINE void make_halves_canonical(V& words, std::int16_t infinity, std::int16_t nan) noexcept {
-  using Halves = Vector<std::int16_t, Width>;
-  Halves halves = (Halves)words;
-  Halves magnitude, limit, canonical;
-  fill<std::int16_t, Width>(magnitude, 0x7fff);
-  fill<std::int16_t, Width>(limit, infinity);
-  fill<std::int16_t, Width>(canonical, nan);
-  replace_where(halves, (Halves)((halves & magnitude) > limit), canonical);
-  words = (V)halves;
-}
-
-/// Whether any bit is set. g++ does not choose vptest by itself.
-template <std::size_t Width>
-DTRAIN_ALWAYS_INLINE bool any(const Vector<std::int64_t, Width>& bits) noexcept {
-#if DTRAIN_X86_64 && !defined(__clang__)
-  if constexpr (Width == 32) {
-    bool found = false;
-    asm("vptest %1, %1" : "=@ccnz"(found) : "x"(bits));
-    return found;
-  }
-#endif
-  std::int64_t all = bits[0];
-  for (std::size_t lane = 1; lane < Width / sizeof(std::int64_t); ++lane) {
-    all |= bits[lane];
-  }
-  return all != 0;
-}
-
-struct Add {
-  static constexpr bool weighs = false;    ///< whether each source is first multiplied by its own weight
-  static constexpr bool averages = false;  ///< whether results that are not finite are computed again (Careful)
-  template <class V>
-  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
-    add(to, value);
-  }
-};
-
-struct AddWeighted : Add {
-  static constexpr bool weighs = true;
-};
-
-struct Average : Add {
-  static constexpr bool averages = true;
-};
-
-struct Multiply {
-  static constexpr bool weighs = false;
-  static constexpr bool averages = false;
-  template <class V>
-  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
-    multiply(to, value);
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::kernels
 
 // ---- dtrain/kernels/arithmetic/float_arithmetic.hpp
 
@@ -37128,207 +39299,6 @@ class FloatArithmetic {
   Vector<Float, Width> factor_;
   const double* weights_;
 };
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/arithmetic/half_arithmetic.hpp
-
-/// @file
-/// HalfArithmetic: sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end, for
-/// avx2.hpp and baseline.hpp. Bf16Words, F16Words: conversion by integer operations; F16Native: conversion by the
-/// processor's instructions (F16C). conversion.hpp and sum_of_squares.hpp convert by them, too.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// bf16 in the lower and upper halves of 32-bit words. Not `vcvtneps2bf16`, which takes subnormals for zero.
-template <std::size_t Width>
-struct Bf16Words {
-  static constexpr std::size_t bytes = Width;
-  using Floats = Vector<float, Width>;
-  using Packed = Vector<std::uint32_t, Width>;
-
-  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
-    Packed words;
-    load(words, from);
-    lower = (Floats)(words << 16U);
-    upper = (Floats)(words & 0xffff0000U);
-  }
-  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
-    pack(packed, lower, upper);
-    make_halves_canonical<Width>(packed, 0x7f80, 0x7fc0);
-  }
-  /// A NaN stays a NaN, with any bits.
-  DTRAIN_ALWAYS_INLINE static void pack(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
-    Packed low, high;
-    round(low, lower);
-    round(high, upper);
-    packed = (low >> 16U) | (high & 0xffff0000U);
-  }
-  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
-
-  /// One element in the lower half of each word, and back. Requires that a NaN has no bits below the upper 16.
-  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept { to = (Floats)(halves << 16U); }
-  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
-    round(to, value);
-    to = to >> 16U;
-    make_halves_canonical<Width>(to, 0x7f80, 0x7fc0);
-  }
-
- private:
-  /// Rounds to nearest even in the upper 16 bits; beyond the largest finite value, the carry makes infinity.
-  DTRAIN_ALWAYS_INLINE static void round(Packed& to, const Floats& value) noexcept {
-    const Packed bits = (Packed)value;
-    to = bits + 0x7fffU + ((bits >> 16U) & 1U);
-  }
-};
-
-/// f16 in such words, by integer operations and one addition that is exact or rounded once. Gives the bits of F16C's
-/// instructions, for subnormals too. Source of the method: F. Giesen, "Float->half variants" (public domain).
-template <std::size_t Width>
-struct F16Words {
-  static constexpr std::size_t bytes = Width;
-  using Floats = Vector<float, Width>;
-  using Packed = Vector<std::uint32_t, Width>;
-
-  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
-    Packed words;
-    load(words, from);
-    widen(lower, words & 0xffffU);
-    widen(upper, words >> 16U);
-  }
-  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
-    Packed low, high;
-    narrow(low, lower);
-    narrow(high, upper);
-    packed = low | (high << 16U);
-    make_halves_canonical<Width>(packed, 0x7c00, 0x7e00);
-  }
-  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
-
-  /// One element in the lower half of each word, and back; a NaN keeps its sign.
-  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept {
-    const Packed magnitude = (halves & 0x7fffU) << 13U;
-    const Packed exponent = magnitude & 0x0f800000U;
-    const Packed special = (Packed)(exponent == 0x0f800000U);  // infinity or NaN: gets the largest exponent
-    const Packed subnormal = (Packed)(exponent == Packed{});
-    // A subnormal gets the exponent 2^-14 and an implicit one, which the subtraction removes.
-    const Packed rebased = magnitude + (112U << 23U) + (special & (112U << 23U)) + (subnormal & (1U << 23U));
-    Floats value = (Floats)rebased;
-    subtract(value, (Floats)(subnormal & (113U << 23U)));
-    to = (Floats)((Packed)value | ((halves & 0x8000U) << 16U));
-  }
-  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
-    using Signed = Vector<std::int32_t, Width>;  // SSE2 compares signed lanes only
-    const Packed bits = (Packed)value;
-    const Packed positive = bits & 0x7fffffffU;
-    const Signed magnitude = (Signed)positive;
-    // Added to a half, a value below 2^-14 leaves its multiple of 2^-24 in the lowest bits.
-    Floats small = (Floats)positive;
-    add(small, Floats{} + 0.5F);
-    Packed half = (positive - (112U << 23U) + 0xfffU + ((positive >> 13U) & 1U)) >> 13U;
-    replace_where(half, (Packed)(magnitude < (113 << 23)), (Packed)small - (126U << 23U));
-    replace_where(half, (Packed)(magnitude >= (143 << 23)), Packed{} + 0x7c00U);
-    replace_where(half, (Packed)(magnitude > (255 << 23)), Packed{} + 0x7e00U);
-    to = half | ((bits & 0x80000000U) >> 16U);
-  }
-};
-
-/// Computes with `Format::bytes` bytes of elements as two vectors of f32. A `Format` has types Floats and Packed and
-///   widen(Floats&, Floats&, from), narrow(Packed&, Floats const&, Floats const&), put(to, Packed const&)
-template <class Format, class Operation>
-class HalfArithmetic {
- public:
-  static constexpr std::size_t bytes = Format::bytes;
-  using Floats = typename Format::Floats;
-  struct Partial {
-    Floats first, second;
-  };
-  using Result = typename Format::Packed;
-  static constexpr bool averages = Operation::averages;
-  using Beyond = Vector<std::int64_t, sizeof(Result)>;
-  using Careful = HalfArithmetic<Bf16Words<16>, AddWeighted>;
-  using Lane = std::int16_t;
-  static constexpr Lane magnitude = 0x7fff;
-  static constexpr Lane infinity = 0x7f80;
-
-  DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const KernelArguments& arguments) noexcept
-      : weights_(arguments.weights) {
-    fill<float, sizeof(Floats)>(factor_, static_cast<float>(arguments.factor));
-  }
-  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
-    Format::widen(partial.first, partial.second, from);
-    if constexpr (Operation::weighs) {
-      Floats weight;
-      fill<float, sizeof(Floats)>(weight, static_cast<float>(weights_[source]));
-      multiply(partial.first, weight);
-      multiply(partial.second, weight);
-      keep_product(partial.first);
-      keep_product(partial.second);
-    }
-  }
-  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
-    Partial value;
-    start(value, from, source);
-    Operation::apply(partial.first, value.first);
-    Operation::apply(partial.second, value.second);
-  }
-  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
-    multiply(partial.first, factor_);
-    multiply(partial.second, factor_);
-    if constexpr (averages) {
-      Format::pack(result, partial.first, partial.second);
-    } else {
-      Format::narrow(result, partial.first, partial.second);
-    }
-  }
-  /// For averages of bf16: marks infinity and NaN.
-  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
-    beyond |= (Beyond)(((Vector<Lane, sizeof(Result)>)result & infinity) == infinity);
-  }
-  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { Format::put(to, result); }
-
- private:
-  Floats factor_;
-  const double* weights_;
-};
-
-/// An f32 holds the sum of any number of ranks' f16, so that averages need no Careful.
-template <class Operation>
-using OfF16 = std::conditional_t<Operation::averages, Add, Operation>;
-
-#if DTRAIN_X86_64
-/// A format for HalfArithmetic. Converts by asm and not by intrinsics, because <immintrin.h> costs every user compile
-/// time. The immediate 0 rounds to nearest even whatever MXCSR says; subnormals are exact both ways. The operand of
-/// vcvtph2ps is in memory, because a separate load costs as much as the conversion.
-/// (ThreadSanitizer does not see these reads; it sees the stores, and those of all other kernels.)
-struct F16Native {
-  static constexpr std::size_t bytes = 32;
-  using Floats = Vector<float, bytes>;
-  using Packed = Vector<std::uint16_t, bytes>;
-
-  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& first, Floats& second, const std::byte* from) noexcept {
-    widen(first, from);
-    widen(second, from + bytes / 2);
-  }
-  DTRAIN_TARGET_HELPER("avx2,f16c")
-  static void narrow(Packed& packed, const Floats& first, const Floats& second) noexcept {
-    [[maybe_unused]] Vector<std::uint16_t, bytes / 2> upper;
-    asm("{vcvtps2ph $0, %2, %x0|vcvtps2ph %x0, %2, 0}\n\t"
-        "{vcvtps2ph $0, %3, %1|vcvtps2ph %1, %3, 0}\n\t"
-        "{vinserti128 $1, %1, %0, %0|vinserti128 %0, %0, %1, 1}"
-        : "=&x"(packed), "=&x"(upper)
-        : "x"(first), "x"(second));
-    make_halves_canonical<bytes>(packed, 0x7c00, 0x7e00);
-  }
-  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
-
- private:
-  /// Converts a vector of f16 to a vector of f32 of the same number of elements.
-  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& to, const std::byte* from) noexcept {
-    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=x"(to) : "m"(*reinterpret_cast<const std::byte(*)[16]>(from)));
-  }
-};
-#endif
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
@@ -37577,106 +39547,6 @@ void average_beyond_sum(const KernelArguments& arguments, std::size_t offset, st
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
-// ---- dtrain/kernels/conversion.hpp
-
-/// @file
-/// Element conversion for PartialReduction, MasterWeights and ShardedParameters: 16-bit floats to f32, integers to i64,
-/// and back.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// Calls `convert_step(target, source)` for `step` elements at a time, the last ones padded.
-/// @tparam to_bytes,from_bytes of an element
-template <std::size_t step, std::size_t to_bytes, std::size_t from_bytes, class ConvertStep>
-DTRAIN_ALWAYS_INLINE void convert_in_steps(std::byte* to, const std::byte* from, std::size_t count,
-                                           ConvertStep convert_step) noexcept {
-  const std::size_t left = count % step;  // as a remainder: g++ 14 does not see that count - i is less than step
-  const std::size_t whole = count - left;
-  for (std::size_t i = 0; i < whole; i += step) {
-    convert_step(to + to_bytes * i, from + from_bytes * i);
-  }
-  if (left > 0) {
-    std::byte rest[4 * step] = {};
-    std::memcpy(rest, from + from_bytes * whole, from_bytes * left);
-    convert_step(rest, rest);
-    std::memcpy(to + to_bytes * whole, rest, to_bytes * left);
-  }
-}
-
-/// Widens 16-bit floats. `Format` has 16 bytes: Bf16Words, F16Words.
-template <class Format>
-DTRAIN_OPTIMIZED void widen_halves(std::byte* to, const std::byte* from, std::size_t count) noexcept {
-  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
-  convert_in_steps<step, 4, 2>(to, from, count, [](std::byte* target, const std::byte* source) {
-    Vector<std::uint16_t, 2 * step> halves;
-    load(halves, source);
-    typename Format::Floats floats;
-    Format::widen(floats, __builtin_convertvector(halves, typename Format::Packed));
-    store(target, floats);
-  });
-}
-
-/// Rounds to nearest even; every NaN becomes the canonical one.
-template <class Format>
-DTRAIN_OPTIMIZED void narrow_floats(std::byte* to, const std::byte* from, std::size_t count) noexcept {
-  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
-  convert_in_steps<step, 2, 4>(to, from, count, [](std::byte* target, const std::byte* source) {
-    typename Format::Floats floats;
-    load(floats, source);
-    make_nan_canonical<float, sizeof(floats)>(floats);
-    typename Format::Packed words;
-    Format::narrow(words, floats);
-    const auto halves = __builtin_convertvector(words, Vector<std::uint16_t, 2 * step>);
-    store(target, halves);
-  });
-}
-
-template <class To, class From>
-DTRAIN_OPTIMIZED void convert_integers(std::byte* to, const std::byte* from, std::size_t count) noexcept {
-  for (std::size_t i = 0; i < count; ++i) {
-    From value;
-    std::memcpy(&value, from + i * sizeof(From), sizeof(From));
-    const auto converted = static_cast<To>(value);
-    std::memcpy(to + i * sizeof(To), &converted, sizeof(To));
-  }
-}
-
-/// Converts `count` elements at any alignment.
-/// - f16 and bf16 to f32, i32 and u8 to i64: exact.
-/// - f32 to f16 and bf16: rounded to nearest even. i64 to i32 and u8: modulo 2^bits.
-/// - Equal types: copied. No other pair is allowed.
-/// Requires: `to` and `from` are disjoint; the floating-point environment is the default one.
-void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to, std::size_t count) noexcept;
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to,
-                            std::size_t count) noexcept {
-  if (from_type == to_type) {
-    copy_bytes(to, from, count * size_bytes(to_type));
-  } else if (from_type == DType::f16) {
-    widen_halves<F16Words<16>>(to, from, count);
-  } else if (from_type == DType::bf16) {
-    widen_halves<Bf16Words<16>>(to, from, count);
-  } else if (from_type == DType::i32) {
-    convert_integers<std::int64_t, std::int32_t>(to, from, count);
-  } else if (from_type == DType::u8) {
-    convert_integers<std::int64_t, std::uint8_t>(to, from, count);
-  } else if (to_type == DType::f16) {
-    narrow_floats<F16Words<16>>(to, from, count);
-  } else if (to_type == DType::bf16) {
-    narrow_floats<Bf16Words<16>>(to, from, count);
-  } else if (to_type == DType::i32) {
-    convert_integers<std::int32_t, std::int64_t>(to, from, count);
-  } else {
-    convert_integers<std::uint8_t, std::int64_t>(to, from, count);
-  }
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
 // ---- dtrain/kernels/digest.hpp
 
 /// @file
@@ -37768,79 +39638,6 @@ DTRAIN_OPTIMIZED Sum dot_product(const float* a, const float* b, std::size_t cou
   }
   return sum;
 }
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/float_environment.hpp
-
-/// @file
-/// DefaultFloatEnvironment: IEEE 754 rounding and subnormals for one scope. Reduction and the other kernels that
-/// compute, MasterWeights, ShardedParameters, and the hooks Adasum, TopK and PowerSgd open one.
-
-#if !DTRAIN_X86_64 && !DTRAIN_ARM64
-#include <cfenv>
-#endif
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// Needed because a program linked with -ffast-math starts with subnormals flushed to zero (crtfastmath.o), and a user
-/// may have set another rounding or traps. Does not write the environment if it is the default one; exception flags may
-/// be raised, as by any arithmetic.
-class DefaultFloatEnvironment {
- public:
-#if DTRAIN_X86_64
-  DefaultFloatEnvironment() noexcept {
-    asm volatile("stmxcsr %0" : "=m"(saved_)::"memory");
-    set_ = (saved_ & ~recorded_exceptions) != standard;
-    if (set_) {
-      const std::uint32_t value = standard;
-      asm volatile("ldmxcsr %0" ::"m"(value) : "memory");
-    }
-  }
-  ~DefaultFloatEnvironment() {
-    if (set_) {
-      asm volatile("ldmxcsr %0" ::"m"(saved_) : "memory");
-    }
-  }
-#elif DTRAIN_ARM64
-  DefaultFloatEnvironment() noexcept {
-    asm volatile("mrs %0, fpcr" : "=r"(saved_)::"memory");
-    set_ = saved_ != standard;
-    if (set_) {
-      asm volatile("msr fpcr, %0" ::"r"(standard) : "memory");
-    }
-  }
-  ~DefaultFloatEnvironment() {
-    if (set_) {
-      asm volatile("msr fpcr, %0" ::"r"(saved_) : "memory");
-    }
-  }
-#else
-  DefaultFloatEnvironment() noexcept {
-    std::fegetenv(&saved_);
-    std::fesetenv(FE_DFL_ENV);
-  }
-  ~DefaultFloatEnvironment() {
-    std::fesetenv(&saved_);
-  }
-#endif
-  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
-  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
-
- private:
-#if DTRAIN_X86_64
-  static constexpr std::uint32_t standard = 0x1f80;  // all exceptions masked, to nearest, subnormals kept
-  static constexpr std::uint32_t recorded_exceptions = 0x3f;
-  std::uint32_t saved_ = 0;
-  bool set_ = false;
-#elif DTRAIN_ARM64
-  static constexpr std::uint64_t standard = 0;
-  std::uint64_t saved_ = 0;
-  bool set_ = false;
-#else
-  std::fenv_t saved_{};
-#endif
-};
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
@@ -54979,7 +56776,7 @@ inline std::string differing_ranks(const std::vector<int>& job_ranks, const std:
 
 inline constexpr const char* how_values_drift =
     "a rank left out a step or an update, or set values that the other ranks did not set, or its update does not "
-    "depend on the reduced gradients alone";
+    "depend on the reduced gradients alone, or its model was freed before the wrapper";
 
 /// Throws if the job has failed, or if the wrapper of a rank that this one waits for has ended: rank 0 of the group
 /// waits for all ranks, and each of them for rank 0. @throws JobFailed; Error (disagreement)
@@ -56833,7 +58630,8 @@ DTRAIN_DEFINED std::shared_ptr<BucketPlanner> make_measured_plan(const PlannerSe
 namespace DTRAIN_NAMESPACE::ddp {
 
 DTRAIN_DEFINED GradientNorm GradientNorm::of_squares(double sum) noexcept {
-  return {std::sqrt(sum), kernels::is_finite(sum)};
+  const double norm = std::sqrt(sum);
+  return {norm, kernels::is_finite(sum), norm};
 }
 
 DTRAIN_DEFINED void BucketNorms::SquareSum::operator()() const noexcept {
@@ -57420,8 +59218,8 @@ inline void remove_files(const std::vector<std::string>& names) {
 /// Reads the state of this rank's elements from one file, and adds the file's intervals to `intervals`. @returns the
 /// number of elements
 inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const ParameterSignature> entries,
-                                   ShardedParameters& shares, std::span<const std::vector<ShardPiece>> own,
-                                   std::vector<ShardInterval>& intervals) {
+                                   Shards& shares, std::span<const std::vector<ShardPiece>> own,
+                                   std::vector<ShardInterval>& intervals, TensorAccess& access) {
   std::size_t elements = 0;
   std::uint64_t first = 0;
   for (const ParameterSignature& tensor : entries) {
@@ -57435,9 +59233,11 @@ inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const Par
       const std::uint64_t begin = std::max<std::uint64_t>(entry->offset, piece.offset);
       const std::uint64_t end = std::min<std::uint64_t>(entry->offset + count, piece.offset + piece.count);
       if (begin < end) {
-        const std::span<float> state = shares.state(entry->array, piece).subspan(begin - piece.offset, end - begin);
-        reader.read_bytes(first + (begin - entry->offset) * sizeof(float), std::as_writable_bytes(state));
-        elements += state.size();
+        const ShardPiece part{piece.parameter, begin, 0, piece.in_state + (begin - piece.offset), end - begin};
+        const TensorView state = shares.state(entry->array, part);
+        reader.read_bytes(first + (begin - entry->offset) * sizeof(float), access.place(state));
+        access.put(state);
+        elements += part.count;
       }
     }
     first += count * sizeof(float);
@@ -57447,7 +59247,7 @@ inline std::size_t read_shard_file(CheckpointReader& reader, std::span<const Par
 
 }  // namespace detail
 
-DTRAIN_DEFINED ShardIndex ShardIndex::of(const ShardedParameters& shares) {
+DTRAIN_DEFINED ShardIndex ShardIndex::of(const Shards& shares) {
   std::string text = std::to_string(shares.arrays());
   for (const Parameter& parameter : shares.parameters()) {
     text += format_text("\n{} {} {}", {parameter.name, to_string(parameter.value.shape), name(parameter.value.dtype)});
@@ -57478,13 +59278,12 @@ DTRAIN_DEFINED std::string ShardIndex::file_name(const std::string& path, std::i
 }
 
 /// Content of this rank's file: the state of its blocks. Rank 0's file also has the state that all ranks hold.
-inline std::vector<NamedTensor> shard_entries(ShardedParameters& shares, int rank) {
+inline std::vector<NamedTensor> shard_entries(Shards& shares, int rank) {
   std::vector<NamedTensor> entries;
   const auto add = [&](const std::vector<ShardPiece>& pieces) {
     for (const ShardPiece& piece : pieces) {
       for (std::size_t array = 0; array < shares.arrays(); ++array) {
-        entries.push_back(
-            {detail::entry_name({array, piece.parameter, piece.offset}), tensor_view(shares.state(array, piece))});
+        entries.push_back({detail::entry_name({array, piece.parameter, piece.offset}), shares.state(array, piece)});
       }
     }
   };
@@ -57495,8 +59294,8 @@ inline std::vector<NamedTensor> shard_entries(ShardedParameters& shares, int ran
   return entries;
 }
 
-DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& index, ShardedParameters& shares,
-                                     int rank, int ranks) {
+DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& index, Shards& shares, int rank,
+                                     int ranks, TensorAccess&& access) {
   std::vector<std::vector<ShardPiece>> own(shares.parameters().size());
   for (const BucketShard& shard : shares.layout().buckets) {
     for (const std::vector<ShardPiece>* pieces : {&shard.own, &shard.rest}) {
@@ -57513,7 +59312,7 @@ DTRAIN_DEFINED void read_shard_files(const std::string& path, const ShardIndex& 
     if (!reader) reader.refuse("it is missing, and the checkpoint names it");
     const std::vector<ParameterSignature> entries = reader.read_list();
     if (file % ranks == rank) reader.check_digest();
-    elements += detail::read_shard_file(reader, entries, shares, own, intervals);
+    elements += detail::read_shard_file(reader, entries, shares, own, intervals, access);
   }
   if (elements != shares.arrays() * shares.layout().state_elements || !detail::are_disjoint(std::move(intervals))) {
     detail::refuse_incomplete(path, index);
@@ -57598,12 +59397,14 @@ DTRAIN_DEFINED std::vector<NamedTensor> with_index(std::span<const NamedTensor> 
 }
 
 DTRAIN_DEFINED ShardedSave::ShardedSave(const std::string& path, const ShardIndex& index,
-                                        std::span<const NamedTensor> tensors, ShardedParameters& shares, int rank)
+                                        std::span<const NamedTensor> tensors, Shards& shares, int rank,
+                                        std::unique_ptr<TensorAccess> access)
     : path_(behind_link(path)),
       call_(format_text("{} with id {}", {path, index.id})),
       index_(index),
       tensors_(rank == 0 ? with_index(tensors, index_) : std::vector<NamedTensor>()),
       state_(shard_entries(shares, rank)),
+      access_(std::move(access)),
       rank_(rank) {}
 
 DTRAIN_DEFINED ShardedSave::~ShardedSave() {
@@ -57611,16 +59412,16 @@ DTRAIN_DEFINED ShardedSave::~ShardedSave() {
 }
 
 DTRAIN_DEFINED void ShardedSave::copy() {
-  copies_ = {TensorSnapshot(tensors_), TensorSnapshot(state_)};
+  copies_ = {TensorSnapshot(tensors_, std::move(*access_)), TensorSnapshot(state_, std::move(*access_))};
   tensors_ = copies_[0].tensors();
   state_ = copies_[1].tensors();
 }
 
 DTRAIN_DEFINED void ShardedSave::write() {
-  write_checkpoint_file(index_.file_name(path_, rank_), state_);
+  write_checkpoint_file(index_.file_name(path_, rank_), state_, std::move(*access_));
   if (rank_ == 0) {
     file_.emplace(path_);
-    write_checkpoint(*file_, tensors_);
+    write_checkpoint(*file_, tensors_, std::move(*access_));
     file_->sync();
   }
 }
@@ -57641,67 +59442,17 @@ DTRAIN_DEFINED void ShardedSave::commit() {
 
 namespace DTRAIN_NAMESPACE::ddp {
 
-namespace detail {
-
-inline bool is_half(DType dtype) noexcept {
-  return dtype == DType::f16 || dtype == DType::bf16;
-}
-
-}  // namespace detail
-
-DTRAIN_DEFINED void check_sharded_parameters(std::span<const Parameter> parameters) {
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const TensorView& value = parameters[i].value;
-    if ((!detail::is_half(value.dtype) && value.dtype != DType::f32) || value.device.kind != DeviceKind::host) {
-      throw_error(Errc::unsupported, "ShardedOptimizer got {}, of {} on {}; it takes f32, f16 and bf16 in host memory",
-                  {describe_parameter(i, parameters[i].name), name(value.dtype), to_string(value.device)});
-    }
-  }
-  check_apart(
-      parameters, [](const Parameter& parameter) -> const TensorView& { return parameter.value; }, "values");
-}
-
 DTRAIN_DEFINED ShardedParameters::ShardedParameters(std::vector<Parameter> parameters, const BucketPlan& plan, int rank,
                                                     int ranks, std::size_t arrays, Rule rule, ReadValue read_value)
-    : plan_(&plan),
-      parameters_(std::move(parameters)),
-      read_value_(std::move(read_value)),
-      layout_(shard_layout(plan, gradient_sizes(parameters_), rank, ranks)),
+    : Shards(std::move(parameters), plan, rank, ranks, arrays, std::move(read_value), {}),
       counts_rest_(rank == 0),
-      rule_arrays_(arrays),
+      arrays_(this->arrays(), std::vector<float>(layout_.state_elements)),
       rule_(std::move(rule)),
       square_sums_(rule_.measure ? 2 * parameters_.size() : 0),
       failures_(plan.buckets.size()) {
-  const bool has_halves = std::any_of(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) {
-    return detail::is_half(parameter.value.dtype);
-  });
-  arrays_.assign(arrays + (has_halves ? 1 : 0), std::vector<float>(layout_.state_elements));
-  for (std::size_t i = 0; read_value_ && i < parameters_.size(); ++i)
-    moves_.push_back(read_value_(i).moves);
   load_weights(std::vector<bool>(parameters_.size(), true));
 }
 
-DTRAIN_DEFINED void ShardedParameters::renew_values() {
-  if (!read_value_) return;
-  std::vector<bool> moved(parameters_.size());
-  std::vector<Parameter> parameters;
-  std::vector<std::uint64_t> moves = moves_;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const PresentValue present = read_value_(i);
-    if (present.moves == moves_[i]) continue;
-    if (parameters.empty()) parameters = parameters_;
-    parameters[i].value = present.view;
-    moves[i] = present.moves;
-    moved[i] = true;
-  }
-  if (parameters.empty()) return;
-  check_sharded_parameters(parameters);
-  parameters_ = std::move(parameters);
-  moves_ = std::move(moves);
-  load_weights(moved);
-}
-
-/// Converts 16-bit values to the f32 weights.
 DTRAIN_DEFINED void ShardedParameters::load_weights(const std::vector<bool>& wanted) {
   if (arrays_.size() == rule_arrays_) return;
   const kernels::DefaultFloatEnvironment environment;
@@ -57715,28 +59466,6 @@ DTRAIN_DEFINED void ShardedParameters::load_weights(const std::vector<bool>& wan
       }
     }
   }
-}
-
-DTRAIN_DEFINED bool detail::share_memory(std::span<const std::span<const std::byte>> memory,
-                                         std::span<const Parameter> parameters) {
-  using Range = std::pair<std::span<const std::byte>, bool>;  // memory, and whether it is a parameter's value
-  std::vector<Range> ranges;
-  for (const std::span<const std::byte> range : memory) {
-    if (!range.empty()) ranges.emplace_back(range, false);
-  }
-  for (const Parameter& parameter : parameters) {
-    if (parameter.value.bytes() != 0) ranges.push_back({{parameter.value.data, parameter.value.bytes()}, true});
-  }
-  const std::less<> before;
-  std::sort(ranges.begin(), ranges.end(),
-            [before](const Range& a, const Range& b) { return before(a.first.data(), b.first.data()); });
-  std::array<const std::byte*, 2> ends{};  // the last end of the ranges so far, by kind
-  for (const auto& [range, is_parameter] : ranges) {
-    if (before(range.data(), ends[is_parameter ? 0 : 1])) return true;
-    const std::byte*& end = ends[is_parameter ? 1 : 0];
-    end = std::max(end, range.data() + range.size(), before);
-  }
-  return false;
 }
 
 DTRAIN_DEFINED void ShardedParameters::begin_step() noexcept {
@@ -57791,7 +59520,7 @@ DTRAIN_DEFINED void ShardedParameters::run_rule_on(const ShardPiece& piece, DTyp
   alignas(64) std::array<float, block> gradients;
   std::array<float*, 9> states{};
   const std::size_t element = size_bytes(dtype);
-  StepInfo info{steps_ + 1, piece.parameter};
+  StepInfo info{steps() + 1, piece.parameter};
   double* const sums = square_sums_.data() + (measures() ? 2 * piece.parameter : 0);
   if (measures() && pass != Pass::measure) {
     info.norms = {std::sqrt(sums[0]), std::sqrt(sums[1])};
@@ -57848,6 +59577,81 @@ DTRAIN_DEFINED void ShardedParameters::store(std::size_t bucket, std::size_t beg
                           to - from);
     }
   }
+}
+
+}  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/sharded/shards.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::ddp {
+
+DTRAIN_DEFINED void check_sharded_parameters(std::span<const Parameter> parameters, Device device) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const TensorView& value = parameters[i].value;
+    if ((!detail::is_half(value.dtype) && value.dtype != DType::f32) || value.device != device) {
+      const std::string where = device.kind == DeviceKind::host ? "in host memory" : "on " + to_string(device);
+      throw_error(Errc::unsupported, "ShardedOptimizer got {}, of {} on {}; it takes f32, f16 and bf16 {}",
+                  {describe_parameter(i, parameters[i].name), name(value.dtype), to_string(value.device), where});
+    }
+  }
+  check_apart(
+      parameters, [](const Parameter& parameter) -> const TensorView& { return parameter.value; }, "values");
+}
+
+DTRAIN_DEFINED Shards::Shards(std::vector<Parameter> parameters, const BucketPlan& plan, int rank, int ranks,
+                              std::size_t rule_arrays, ReadValue read_value, Device device)
+    : plan_(&plan),
+      parameters_(std::move(parameters)),
+      layout_(shard_layout(plan, gradient_sizes(parameters_), rank, ranks)),
+      rule_arrays_(rule_arrays),
+      has_halves_(std::any_of(parameters_.begin(), parameters_.end(),
+                              [](const Parameter& each) { return detail::is_half(each.value.dtype); })),
+      read_value_(std::move(read_value)),
+      device_(device) {
+  for (std::size_t i = 0; read_value_ && i < parameters_.size(); ++i)
+    moves_.push_back(read_value_(i).moves);
+}
+
+DTRAIN_DEFINED void Shards::renew_values() {
+  if (!read_value_) return;
+  std::vector<bool> moved(parameters_.size());
+  std::vector<Parameter> parameters;
+  std::vector<std::uint64_t> moves = moves_;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const PresentValue present = read_value_(i);
+    if (present.moves == moves_[i]) continue;
+    if (parameters.empty()) parameters = parameters_;
+    parameters[i].value = present.view;
+    moves[i] = present.moves;
+    moved[i] = true;
+  }
+  if (parameters.empty()) return;
+  check_sharded_parameters(parameters, device_);
+  parameters_ = std::move(parameters);
+  moves_ = std::move(moves);
+  load_weights(moved);
+}
+
+DTRAIN_DEFINED bool detail::share_memory(std::span<const std::span<const std::byte>> memory,
+                                         std::span<const Parameter> parameters) {
+  using Range = std::pair<std::span<const std::byte>, bool>;  // memory, and whether it is a parameter's value
+  std::vector<Range> ranges;
+  for (const std::span<const std::byte> range : memory) {
+    if (!range.empty()) ranges.emplace_back(range, false);
+  }
+  for (const Parameter& parameter : parameters) {
+    if (parameter.value.bytes() != 0) ranges.push_back({{parameter.value.data, parameter.value.bytes()}, true});
+  }
+  const std::less<> before;
+  std::sort(ranges.begin(), ranges.end(),
+            [before](const Range& a, const Range& b) { return before(a.first.data(), b.first.data()); });
+  std::array<const std::byte*, 2> ends{};  // the last end of the ranges so far, by kind
+  for (const auto& [range, is_parameter] : ranges) {
+    if (before(range.data(), ends[is_parameter ? 0 : 1])) return true;
+    const std::byte*& end = ends[is_parameter ? 1 : 0];
+    end = std::max(end, range.data() + range.size(), before);
+  }
+  return false;
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
