@@ -40,8 +40,8 @@ void convert_elements(const BufferView& from, const BufferView& to) noexcept;
 /// before the sum. Gradients of other types are reduced as they are. A backend with DdpOptions::accumulate reduces in
 /// f32 without further bytes; NCCL adds 16-bit elements in their own precision.
 ///
-/// The hook works for one model. The channel allocates f32 memory for the largest bucket; memory for smaller buckets of
-/// earlier plans stays. On a CUDA device its time is not measured. Lifetime: a variable outlives its wrapper.
+/// The hook works for one model. The channel allocates f32 memory for the largest bucket; on a CUDA device memory for
+/// smaller buckets of earlier plans stays, and its time is not measured. Lifetime: a variable outlives its wrapper.
 /// @ingroup hooks
 class Widen {
  public:
