@@ -44,7 +44,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// the present values. With ready_frees_value a step without an inspection gathers and stores behind each update.
 /// - The update's number: the host gives it to kernels. In a captured step, and in each step after one, a function of
 /// the host counts the updates in the order of the stream, and a copy brings the numbers to device memory: each replay
-/// is one more update.
+/// is one more update. A replay reads the rule when it runs; any other step has the rule as it is when the step begins.
 /// - After a failed step, state and values are undefined.
 /// Threads: as StepWork. Lifetime: outlives graphs of its steps.
 template <class C, class R, class Stage>
@@ -54,13 +54,12 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   using Buckets = typename StepWork<C>::Buckets;
   using OwnShards = DeviceShards;
 
-  /// Blocking: allocates. @param shards of the same plan @throws Error (unsupported) if the driver does not load the
-  /// kernels; (cuda)
+  /// Blocking: allocates. @pre load_kernels() @param shards of the same plan @throws Error (unsupported) if the driver
+  /// does not load the kernels; (cuda)
   DeviceShardedReduction(std::unique_ptr<DeviceShards> shards, std::shared_ptr<const R> rule, const BucketPlan& plan,
                          Stage stage, Stream stream)
       : ShardedWork<C, Stage>(shards->buckets()),
-        memory_(new Memory{DividedParts(shards->layout(), plan), std::move(shards), {}, {}, {}}),
-        rule_(std::move(rule)),
+        memory_(new Memory{DividedParts(shards->layout(), plan), std::move(shards), std::move(rule), {}, {}, {}}),
         stage_(stage) {
     if constexpr (Stage::divides_gradients) {
       memory_->parts = stream::cuda::DeviceBuffer(memory_->places.bytes(), stream.device().index);
@@ -80,10 +79,20 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     for (const PlannedBucket& bucket : plan.buckets) {
       loads = loads && stream::cuda::SquareSumKernel::load(bucket.dtype, square_sums() + sums, stream);
     }
-    if constexpr (detail::HasUpdateKernel<R>) {
-      loads = loads && stream::cuda::UpdateKernel::load(detail::device_update(*rule_, 1).update, stream);
-    }
     if (!loads) DeviceShards::refuse_without_kernels(stream.device());
+  }
+
+  /// Launches kernels of a step for no elements. @returns whether the driver has loaded all
+  static bool load_kernels(const BucketPlan& plan, [[maybe_unused]] const R& rule, Stream stream) {
+    bool loads = true;
+    for (const PlannedBucket& bucket : plan.buckets) {
+      loads = loads && DeviceShards::load_kernels(bucket.dtype, stream) &&
+              static_cast<bool>(stream::cuda::SquareSumKernel::find(bucket.dtype));
+    }
+    if constexpr (detail::HasUpdateKernel<R>) {
+      loads = loads && stream::cuda::UpdateKernel::load(detail::device_update(rule, 1).update, stream);
+    }
+    return loads;
   }
 
   /// Blocking: until the last step has run, or for 5 s; then its memory is left to it.
@@ -142,15 +151,16 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
       if (!is_live_) shards().end_step();
     }
     buckets_->unpack();
-    is_captured_ = stream.is_capturing();
-    if (!is_captured_) stream.record(ended_);
+    if (!stream.is_capturing()) stream.record(ended_);
   }
 
   void wait_until_stored(std::size_t) override {}  // finish() has enqueued the copies
 
-  /// Blocking: until the last step has run, unless it was captured. @throws as StepWork::Buckets::wait_for_event
+  /// Blocking: until the last step that was not captured has run. @throws as StepWork::Buckets::wait_for_event
   void wait_for_step() {
-    if (buckets_ != nullptr && !is_captured_) buckets_->wait_for_event(ended_);
+    if (buckets_ == nullptr) return;
+    const stream::cuda::RelaxedCapture relaxed;  // the program may capture a step
+    buckets_->wait_for_event(ended_);
   }
 
  private:
@@ -163,13 +173,25 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     LiveUpdate update;
     double squares;
   };
-  /// Memory that the work of a step uses.
+  /// Memory that the enqueued work of a step uses, and the rule.
   struct Memory {
     DividedParts places;
     std::unique_ptr<DeviceShards> shards;
+    std::shared_ptr<const R> rule;
     stream::cuda::DeviceBuffer parts;  ///< stage 2: this rank's gradients, then its new weights
     stream::cuda::DeviceBuffer live;
     stream::cuda::PinnedBuffer pinned;
+
+    Live& numbers() const noexcept { return *reinterpret_cast<Live*>(pinned.data()); }
+
+    /// Counts an update, by this rule.
+    void count([[maybe_unused]] const R& by) noexcept {
+      shards->end_step();
+      numbers().update.step = shards->steps();
+      if constexpr (detail::HasUpdateKernel<R>) {
+        numbers().update.numbers = detail::device_update(by, shards->steps()).numbers;
+      }
+    }
   };
   /// A bucket's sums of squares.
   struct Sums {
@@ -179,7 +201,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   };
 
   DeviceShards& device_shards() const noexcept { return *memory_->shards; }
-  Live& pinned() const noexcept { return *reinterpret_cast<Live*>(memory_->pinned.data()); }
+  Live& pinned() const noexcept { return memory_->numbers(); }
   Live* live() const noexcept { return reinterpret_cast<Live*>(memory_->live.data()); }
   double* square_sums() const noexcept { return reinterpret_cast<double*>(memory_->pinned.data() + sizeof(Live)); }
 
@@ -203,18 +225,38 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   }
 
   void count_update(Stream stream) {
-    const auto count = [](void* self) { static_cast<DeviceShardedReduction*>(self)->count_on_host(); };
-    stream::cuda::check(cudaLaunchHostFunc(stream.native(), count, this), "cudaLaunchHostFunc");
+    if constexpr (detail::HasUpdateKernel<R>) {
+      if (!stream.is_capturing()) {
+        enqueue_count(stream, *memory_->rule);
+      } else {
+        enqueue_count(stream);
+      }
+    } else {
+      enqueue_count(stream);
+    }
     stream::cuda::check(cudaMemcpyAsync(live(), &pinned(), sizeof(LiveUpdate), cudaMemcpyHostToDevice, stream.native()),
                         "cudaMemcpyAsync");
   }
 
-  void count_on_host() noexcept {
-    shards().end_step();
-    pinned().update.step = shards().steps();
-    if constexpr (detail::HasUpdateKernel<R>) {
-      pinned().update.numbers = detail::device_update(*rule_, shards().steps()).numbers;
-    }
+  /// By the rule as it is when the stream comes to it.
+  void enqueue_count(Stream stream) {
+    const auto count = [](void* memory) { static_cast<Memory*>(memory)->count(*static_cast<Memory*>(memory)->rule); };
+    stream::cuda::check(cudaLaunchHostFunc(stream.native(), count, memory_.get()), "cudaLaunchHostFunc");
+  }
+
+  /// By this rule, which the program may change before the stream comes to it.
+  void enqueue_count(Stream stream, const R& rule) {
+    struct Counting {
+      Memory* memory;
+      R rule;
+    };
+    const auto count = [](void* given) {
+      const std::unique_ptr<Counting> counting(static_cast<Counting*>(given));
+      counting->memory->count(counting->rule);
+    };
+    auto counting = std::make_unique<Counting>(Counting{memory_.get(), rule});
+    stream::cuda::check(cudaLaunchHostFunc(stream.native(), count, counting.get()), "cudaLaunchHostFunc");
+    static_cast<void>(counting.release());
   }
 
   void update(std::size_t bucket, C& channel, Stream stream) {
@@ -224,8 +266,8 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     if (elements.weights.count != 0) {
       const DeviceStepInfo info =
           is_live_ ? DeviceStepInfo{0, &live()->update} : DeviceStepInfo{shards().steps() + 1, nullptr};
-      enqueue_rule(*rule_, elements.weights, elements.gradients, {elements.states.data(), state_arrays<R>}, info,
-                   stream);
+      enqueue_rule(*memory_->rule, elements.weights, elements.gradients, {elements.states.data(), state_arrays<R>},
+                   info, stream);
     }
     device_shards().unload(bucket, own);
     if constexpr (!Stage::divides_gradients) this->gather(bucket, channel, stream);
@@ -297,13 +339,11 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   }
 
   std::unique_ptr<Memory> memory_;
-  std::shared_ptr<const R> rule_;
   Stage stage_;
   std::vector<Sums> sums_;
   double factor_ = 1;
   bool is_live_ = false;  ///< whether a step was captured: the stream counts updates
-  bool is_captured_ = false;
-  Event ended_;  ///< recorded at the end of each step that is not captured
+  Event ended_;           ///< recorded at the end of each step that is not captured
   Buckets* buckets_ = nullptr;
 };
 

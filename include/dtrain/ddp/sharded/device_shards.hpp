@@ -80,10 +80,7 @@ class DeviceShards final : public Shards {
     }
     gradients_ = stream::cuda::DeviceBuffer(most * sizeof(float), device);
     if (has_singles) weights_ = stream::cuda::DeviceBuffer(most * sizeof(float), device);
-    stream::cuda::Event written;
-    stream::cuda::with_stream(StreamHandle{stream.device(), nullptr},
-                              [&written](Stream values) { values.record(written); });
-    stream.wait(written);
+    wait_for_values();  // f32 values too: a step reads them
     load_weights(std::vector<bool>(parameters_.size(), true));
   }
 
@@ -172,11 +169,7 @@ class DeviceShards final : public Shards {
     for (std::size_t i = 0; i < copies_.size(); ++i) {
       if (copies_[i].dtype == dtype) return i;
     }
-    using stream::cuda::ScaledCopyBatch;
-    using Types = std::pair<DType, DType>;
-    for (const Types& types : {Types(dtype, DType::f32), Types(DType::f32, dtype), Types(dtype, dtype)}) {
-      if (!ScaledCopyBatch::load(types.first, types.second, stream_)) refuse_without_kernels(stream_.device());
-    }
+    if (!load_kernels(dtype, stream_)) refuse_without_kernels(stream_.device());
     copies_.push_back({dtype, {dtype, DType::f32}, {DType::f32, dtype}, {dtype, dtype}});
     return copies_.size() - 1;
   }
@@ -193,9 +186,19 @@ class DeviceShards final : public Shards {
     }
   }
 
-  /// Blocking: until the weights are written, which a checkpoint may replace after this call. @throws Error (timeout)
+  /// Enqueued: waits for the values that are being written on the default stream.
+  void wait_for_values() {
+    stream::cuda::Event written;
+    stream::cuda::with_stream(StreamHandle{stream_.device(), nullptr},
+                              [&written](Stream values) { values.record(written); });
+    stream_.wait(written);
+  }
+
+  /// Reads the values behind the default stream. Blocking: until the weights are written, which a checkpoint may
+  /// replace after this call. @throws Error (timeout)
   void load_weights(const std::vector<bool>& wanted) override {
     if (!has_halves_) return;
+    wait_for_values();
     for (std::size_t bucket = 0; bucket < parts_.size(); ++bucket) {
       if (!is_half(bucket)) continue;
       stream::cuda::ScaledCopyBatch& widen = copies_[parts_[bucket].copies].widen;
@@ -218,6 +221,15 @@ class DeviceShards final : public Shards {
   }
 
  public:
+  /// @returns whether the driver has loaded the copies of this model type
+  static bool load_kernels(DType dtype, Stream stream) {
+    using Types = std::pair<DType, DType>;
+    const std::array<Types, 3> all{Types(dtype, DType::f32), Types(DType::f32, dtype), Types(dtype, dtype)};
+    return std::all_of(all.begin(), all.end(), [stream](const Types& types) {
+      return stream::cuda::ScaledCopyBatch::load(types.first, types.second, stream);
+    });
+  }
+
   /// @throws Error (unsupported)
   [[noreturn]] DTRAIN_NOT_INLINED static void refuse_without_kernels(Device device) {
     throw_error(Errc::unsupported,

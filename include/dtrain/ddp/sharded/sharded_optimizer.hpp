@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -112,10 +113,12 @@ class ShardedOptimizer {
 /// - A step is enqueued on streams, without a wait of the host. Later work of the streams that ready() named sees the
 /// new weights. Only a function that inspects the gradients waits for them.
 /// - A step may be captured in a CUDA graph. Each replay is one more update: the stream counts updates and reads the
-/// rule then, so change the rule when earlier replays have run. The optimizer outlives the graph.
+/// rule then, so change the rule when earlier replays have run, on every rank behind the same one. Other steps have the
+/// rule as it is when the step begins. The optimizer outlives the graph.
 /// - With zero::Gradients ready() copies the gradient on its stream: later work of that stream may use the memory
 /// again.
 /// - The state, and values that the program sets, are read behind the default stream when the optimizer is constructed.
+/// So are 16-bit values that have moved, at the next step or checkpoint.
 /// - After a failed step, the state and the model's values are undefined.
 ///
 /// Lifetime: the model outlives the optimizer, which makes steps as long as `ddp` exists. The destructor of `ddp` waits
@@ -133,8 +136,8 @@ class ShardedOptimizer<R, C, Stage> {
   /// step. Allocates the state; in stage 2 also a smaller arena, which replaces the arena of `ddp`.
   /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16, and in stage 2 for bound gradients;
   /// (invalid_argument) for two parameters whose values share memory; (disagreement) or JobFailed on every rank if two
-  /// ranks construct different stages, or rules with different state; the error names the two ranks and their
-  /// optimizers
+  /// ranks construct different stages, or rules with different state, or if on one the device has no memory or its
+  /// driver does not load the kernels; the error names the two ranks and their optimizers
   template <class Ddp>
   explicit ShardedOptimizer(Ddp& ddp, R rule, Stage stage = {}) : rule_(std::make_shared<R>(std::move(rule))) {
     static_assert(is_on_device || ddp::HasMeasure<R> == ddp::NormedRule<R>,
@@ -155,11 +158,11 @@ class ShardedOptimizer<R, C, Stage> {
           "out");
     }
     ddp::check_sharded_parameters(ddp.parameters(), driver.stream.ref().device());
-    ddp::DriverAccess::agree_on_reduction(ddp, description(stage));
+    agree_on_kernels(ddp, stage);
     reducer.keep_plan();
     if constexpr (Stage::divides_gradients) reducer.reuse_memory();
     reduction_ = {
-        make_reduction(ddp, stage),
+        make_together(ddp, stage),
         Completion{&reducer, reducer.lifetime(), group::GroupAccess::of(ddp.group()).rank_context()->pending_weights}};
     arena_bytes_ = ddp.plan().arena_bytes;
     if (stage.overlap_forward) {
@@ -255,6 +258,46 @@ class ShardedOptimizer<R, C, Stage> {
       delete reduction;
     }
   };
+
+  /// Collective, blocking. @throws on every rank if two ranks construct different optimizers, or if the driver of one
+  /// does not load the kernels
+  template <class Ddp>
+  void agree_on_kernels(Ddp& ddp, const Stage& stage) const {
+    bool loads = true;
+    if constexpr (is_on_device) {
+      loads = Reduction::load_kernels(ddp.plan(), *rule_, ddp::DriverAccess::of(ddp).stream.ref());
+    }
+    ddp::DriverAccess::agree_on_reduction(
+        ddp, description(stage) + (loads ? "" : ", without its kernels, which the driver does not load"));
+    if constexpr (is_on_device) {
+      if (!loads) Reduction::OwnShards::refuse_without_kernels(ddp::DriverAccess::of(ddp).stream.ref().device());
+    }
+  }
+
+  /// make_reduction(). On a device, where memory may be missing, collective: throws on every rank if it fails on one.
+  template <class Ddp>
+  Reduction* make_together(Ddp& ddp, const Stage& stage) const {
+    if constexpr (!is_on_device) {
+      return make_reduction(ddp, stage);
+    } else {
+      std::unique_ptr<Reduction> made;
+      std::exception_ptr failure;
+      std::string outcome = "a ShardedOptimizer";
+      try {
+        made.reset(make_reduction(ddp, stage));
+      } catch (const Error& error) {
+        failure = std::current_exception();
+        outcome += format_text(" that cannot be made: {}", {error.what()});
+      }
+      try {
+        ddp::DriverAccess::agree_on_reduction(ddp, outcome);
+      } catch (const Error&) {
+        if (!failure) throw;
+      }
+      if (failure) std::rethrow_exception(failure);
+      return made.release();
+    }
+  }
 
   template <class Ddp>
   Reduction* make_reduction(Ddp& ddp, const Stage& stage) const {

@@ -1,5 +1,6 @@
 // A step with a ShardedOptimizer that is captured in a CUDA graph: each replay is one more update.
 
+#include "support/sanitized.hpp"
 #include "unit/cuda/ddp/sharded_model.hpp"
 #include "unit/cuda/prelude.hpp"
 
@@ -28,6 +29,32 @@ std::vector<Weights<float>> expected_weights(int steps, int steps_with_first, fl
   return all;
 }
 
+/// A pass without a wait of the host; its streams begin behind the model's first, which ends behind them.
+auto pass_of(const Model<float>& model) {
+  return [&model](Ready ready) {
+    static thread_local Event begun, joined;
+    model.stream(0).record(begun);
+    model.stream(1).wait(begun);
+    for (std::size_t i = model.parameters().size(); i-- > 0;)
+      model.compute(i, ready);
+    model.stream(1).record(joined);
+    model.stream(0).wait(joined);
+  };
+}
+
+template <class Ddp, class Optimizer>
+Graph captured_step(const Model<float>& model, Ddp& ddp, Optimizer& optimizer) {
+  return captured(
+      model.stream(0),
+      [&] {
+        ddp.backward(pass_of(model), optimizer);
+        static thread_local Event ended;
+        model.stream(1).record(ended);
+        model.stream(0).wait(ended);
+      },
+      cudaStreamCaptureModeThreadLocal);
+}
+
 template <class Stage>
 void expect_replays(const Stage& stage, int warm_up) {
   constexpr int replays = 6;
@@ -43,27 +70,7 @@ void expect_replays(const Stage& stage, int warm_up) {
     };
     for (int i = 0; i < warm_up; ++i)
       eager();
-    const auto pass = [&](Ready ready) {
-      model.stream(1).wait([&]() -> const Event& {
-        static thread_local Event begun;
-        model.stream(0).record(begun);
-        return begun;
-      }());
-      for (std::size_t i = model.parameters().size(); i-- > 0;)
-        model.compute(i, ready);
-      static thread_local Event joined;
-      model.stream(1).record(joined);
-      model.stream(0).wait(joined);
-    };
-    const Graph graph = captured(
-        model.stream(0),
-        [&] {
-          ddp.backward(pass, optimizer);
-          static thread_local Event ended;
-          model.stream(1).record(ended);
-          model.stream(0).wait(ended);
-        },
-        cudaStreamCaptureModeThreadLocal);
+    const Graph graph = captured_step(model, ddp, optimizer);
     CHECK(optimizer.steps() == step);
     for (int i = 0; i < replays; ++i) {
       if (i == 4) optimizer.rule().rate = 0.003F;
@@ -90,6 +97,74 @@ TEST_CASE("each replay updates, with the number of its update and the present ra
     expect_replays(States{.ready_frees_value = true}, warm_up);
     expect_replays(Gradients{}, warm_up);
   }
+}
+
+TEST_CASE(
+    "after a capture, a step has the rule that it begins with, though the program changes it before the step runs") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  const std::vector<Weights<float>> expected = expected_weights(2, 1, 0.01F, 0.003F);
+  run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    Model<float> model;
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000, .reorder_gradients = false}};
+    ShardedOptimizer optimizer{ddp, optimizers::AdamW{.rate = 0.01F}};
+    const Graph graph = captured_step(model, ddp, optimizer);
+    support::Gate gate;
+    model.block();
+    model.set_gradients(0, 0);
+    support::enqueue_on_host(model.stream(0), [&] { gate.pass(); });
+    ddp.backward(pass_of(model), optimizer);
+    optimizer.rule().rate = 0.003F;
+    gate.open();
+    CHECK(equal_bits(model.weights(), expected[0]));
+    ddp.backward(model.backward(1, 0), optimizer);
+    CHECK(equal_bits(model.weights(), expected[1]));
+  });
+}
+
+TEST_CASE("wait() after a capture waits for the step before it") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    Model<float> model;
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000, .reorder_gradients = false}};
+    ShardedOptimizer optimizer{ddp, optimizers::AdamW{}};
+    support::Gate gate;
+    std::atomic<bool> has_run{false};
+    model.set_gradients(0, 0);
+    support::enqueue_on_host(model.stream(0), [&] {
+      gate.pass();
+      has_run = true;
+    });
+    ddp.backward(pass_of(model), optimizer);
+    const Graph graph = captured_step(model, ddp, optimizer);
+    std::thread opener([&] {
+      std::this_thread::sleep_for(50ms);  // time for a wait() that waits for nothing to return
+      gate.open();
+    });
+    optimizer.wait();
+    CHECK(has_run.load());
+    opener.join();
+    model.block();
+  });
+}
+
+TEST_CASE("an optimizer that goes after a capture, while a step cannot run, leaves its memory to the step") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  if (support::is_sanitized) return dtrain_test::skip("the memory is leaked on purpose");
+  const std::vector<Weights<float>> expected = expected_weights(1, 1, 0.01F, 0.01F);
+  run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    Model<float> model;
+    DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000, .reorder_gradients = false}};
+    support::Gate gate;
+    {
+      ShardedOptimizer optimizer{ddp, optimizers::AdamW{.rate = 0.01F}};
+      { const Graph graph = captured_step(model, ddp, optimizer); }
+      model.set_gradients(0, 0);
+      support::enqueue_on_host(model.stream(0), [&] { gate.pass(); });
+      ddp.backward(pass_of(model), optimizer);
+    }
+    gate.open();
+    CHECK(equal_bits(model.weights(), expected[0]));
+  });
 }
 
 TEST_CASE("a captured step whose function inspects the gradients is refused in a sentence") {

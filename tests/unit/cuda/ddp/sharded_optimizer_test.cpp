@@ -174,27 +174,39 @@ TEST_CASE("a function that inspects the gradients gets their norm, may scale the
         return step != 1;
       });
   REQUIRE(norms.size() == 4);
-  run_well<NcclPolicy>(2, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
-    const auto train = [&](const auto& stage) {
-      Model<float> model;
-      DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000}};
-      ShardedOptimizer optimizer{ddp, rule, stage};
-      for (std::size_t step = 0; step < 4; ++step) {
-        double norm = 0;
-        ddp.backward(model.backward(static_cast<int>(step), group.rank()), optimizer, [&](ShardedGradients& gradients) {
-          norm = scale(gradients);
-          return step != 1;
-        });
-        CHECK(equal_bits(model.weights(), expected[step]));
-        CHECK(std::abs(norm / norms[step] - 1) < 1e-12);
-      }
-      CHECK(optimizer.steps() == 3);
-      group.barrier();
-    };
-    train(States{});
-    train(States{.ready_frees_value = true});
-    train(Gradients{});
-  });
+  run_well<NcclPolicy>(
+      2,
+      [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+        const auto train = [&](const auto& stage, bool in_order = true) {
+          Model<float> model;
+          DistributedDataParallel ddp{model, group, {.bucket_bytes = 3000, .reorder_gradients = false}};
+          ShardedOptimizer optimizer{ddp, rule, stage};
+          for (std::size_t step = 0; step < 4; ++step) {
+            double norm = 0;
+            ddp.backward(
+                [&](Ready ready) {
+                  model.block();
+                  model.set_gradients(static_cast<int>(step), group.rank());
+                  for (std::size_t n = 0; n < model.parameters().size(); ++n)
+                    model.compute(in_order ? model.parameters().size() - 1 - n : n, ready);
+                },
+                optimizer,
+                [&](ShardedGradients& gradients) {
+                  norm = scale(gradients);
+                  return step != 1;
+                });
+            CHECK(equal_bits(model.weights(), expected[step]));
+            CHECK(std::abs(norm / norms[step] - 1) < 1e-12);
+          }
+          CHECK(optimizer.steps() == 3);
+          group.barrier();
+        };
+        train(States{});
+        train(States{.ready_frees_value = true});
+        train(Gradients{});
+        train(Gradients{}, false);
+      },
+      200s);
 }
 
 TEST_CASE("state is 1 / ranks of the rule's and of the f32 weights, and parts of buckets are all there is beside it") {
@@ -231,6 +243,16 @@ TEST_CASE("what an optimizer of device memory does not take is refused in a sent
   });
 }
 
+/// A rule of the host with another formula than its base.
+struct SlowAdam : optimizers::AdamW {
+  void operator()(std::span<float> weights, std::span<const float> gradients, State state,
+                  const dtrain::StepInfo& info) const {
+    optimizers::AdamW slow = *this;
+    slow.rate /= 2;
+    slow(weights, gradients, state, info);
+  }
+};
+
 /// A rule that a program writes: it launches kernels, here a copy and the kernel of another rule.
 struct ThroughRule {
   struct State {
@@ -249,6 +271,8 @@ TEST_CASE("a program's own rule enqueues work on buffers of the device") {
   static_assert(dtrain::ddp::DeviceRule<ThroughRule>);
   static_assert(!dtrain::ddp::OptimizerRule<ThroughRule>);
   static_assert(!dtrain::ddp::DeviceRule<optimizers::Lamb>);
+  static_assert(dtrain::ddp::OptimizerRule<SlowAdam>);
+  static_assert(!dtrain::ddp::DeviceRule<SlowAdam>, "the kernel of its base would run");
   if (!support::enough_devices(2)) return dtrain_test::skip("two ranks need two devices");
   const std::vector<Weights<bfloat16>> expected =
       weights_on_host<bfloat16>(2, optimizers::Sgd{.rate = 0.5F}, ReduceOp::average, 3);
@@ -266,6 +290,24 @@ TEST_CASE("values that move while the device never comes to their copy end in a 
   dtrain::ddp::DeviceShards shards(model.parameters(), plan, 0, 1, 2, read_value, stream.ref(), 500ms);
   support::Gate gate;
   support::enqueue_on_host(stream.ref(), [&] { gate.pass(); });
+  ++moves;
+  CHECK_ERROR(shards.renew_values(), Errc::timeout, "were not copied to f32 in time");
+  gate.open();
+  CHECK(completes(stream.ref()));
+}
+
+TEST_CASE("16-bit values that move are read behind the work on the default stream that writes them") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  const Stream stream;
+  Model<bfloat16> model;
+  std::uint64_t moves = 0;
+  const auto read_value = [&](std::size_t i) { return dtrain::ddp::PresentValue{model.parameters()[i].value, moves}; };
+  const dtrain::ddp::BucketPlan plan =
+      dtrain::ddp::plan_buckets(dtrain::ddp::gradient_sizes(model.parameters()), {0, 0});
+  dtrain::ddp::DeviceShards shards(model.parameters(), plan, 0, 1, 2, read_value, stream.ref(), 500ms);
+  support::Gate gate;
+  with_stream(StreamHandle{stream.ref().device(), nullptr},
+              [&](StreamRef writer) { support::enqueue_on_host(writer, [&] { gate.pass(); }); });
   ++moves;
   CHECK_ERROR(shards.renew_values(), Errc::timeout, "were not copied to f32 in time");
   gate.open();
@@ -345,11 +387,31 @@ TEST_CASE("a driver that does not load the kernels refuses the optimizer on cons
     emulation::fail("cuLaunchKernel", 1, 209);  // CUDA_ERROR_NO_BINARY_FOR_GPU
     CHECK_ERROR((ShardedOptimizer{ddp, optimizers::AdamW{}}), Errc::unsupported,
                 "ShardedOptimizer needs kernels that the driver of cuda:0 does not load");
+    emulation::fail("cuLaunchKernel", 1, 209);
+    CHECK_ERROR((ShardedOptimizer{ddp, optimizers::AdamW{}, Gradients{}}), Errc::unsupported,
+                "use an optimizer with all");
     ddp.backward(model.backward(0, 0));
     ShardedOptimizer optimizer{ddp, optimizers::AdamW{}};
     ddp.backward(model.backward(1, 0), optimizer);
     model.block();
   });
+}
+
+TEST_CASE("if one rank's device has no kernels or no memory, every rank learns that there is no optimizer") {
+  const auto ends_with = [](const char* function, int error) {
+    const EmulatedDevices emulated(2);
+    return run_groups<NcclPolicy>(2, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+      Model<float> model;
+      DistributedDataParallel ddp{model, group};
+      if (group.rank() == 0) emulation::fail(function, 1, error, 0);
+      ShardedOptimizer optimizer{ddp, optimizers::AdamW{}};
+    });
+  };
+  for (const RankEnd& end : ends_with("cuLaunchKernel", 209))  // CUDA_ERROR_NO_BINARY_FOR_GPU
+    CHECK_CONTAINS(end.text, "without its kernels, which the driver does not load");
+  const std::vector<RankEnd> ends = ends_with("cudaMalloc", 2);  // cudaErrorMemoryAllocation
+  CHECK_CONTAINS(ends[0].text, "cudaMalloc");
+  CHECK_CONTAINS(ends[1].text, "a ShardedOptimizer that cannot be made");
 }
 
 TEST_CASE("a rank that fails or hangs in the middle of a step ends the others with a cause") {

@@ -136,8 +136,11 @@ class CudaGradientCopier {
     }
     enqueue_packing(bucket);
     for (const std::size_t parameter : parameters) {
+      const GradientSlot& slot = (*gradients_)[parameter];
       if (announced_[parameter].is_zero_filled) {
-        clear((*gradients_)[parameter].place, detail::padded((*gradients_)[parameter].bytes));
+        clear(slot.place, detail::padded(slot.bytes));
+      } else if (plan_->reuses_memory && announced_[parameter].gradient != slot.place) {  // comes from a side buffer
+        clear(slot.place + slot.bytes, detail::padded(slot.bytes) - slot.bytes);
       }
     }
     times_.started(bucket, stream_);

@@ -64,7 +64,7 @@ class PackingAtReady {
       if (bucket < distance && earlier != nullptr && !producer.is_capturing()) producer.wait(*earlier);
       packs_[parameter].add(to, gradient, slot.bytes / size_bytes(plan_->buckets[bucket].dtype));
       packs_[parameter].enqueue(is_early ? 1 : factor, producer);
-      // Another bucket has used the memory up to the next gradient.
+      // Another bucket has used the memory up to the next gradient. (Behind an early one, before_collective clears it.)
       if (const std::size_t padding = detail::padded(slot.bytes) - slot.bytes; padding != 0 && !is_early) {
         stream::cuda::check(cudaMemsetAsync(to + slot.bytes, 0, padding, producer.native()), "cudaMemsetAsync");
       }
