@@ -36,8 +36,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 ///   scaler.step(ddp);
 ///   optimizer.step(ddp.found_inf());   // a kernel that changes nothing where *found_inf is 1
 ///
-/// The host does not know whether a step has overflowed: the optimizer's kernels read ddp.found_inf().
-/// Threads: one at a time. Lifetime: outlives the work of its steps, and graphs of them. Not movable.
+/// The host does not know whether a step has overflowed: the optimizer's kernels read ddp.found_inf(). If a loaded
+/// scale is no finite positive number, each step is as one that overflows, and the scale stays: LossScaler::step
+/// refuses it. Threads: one at a time. Lifetime: outlives the work of its steps, and graphs of them. Not movable.
 /// @ingroup precision
 class DeviceLossScaler {
  public:
@@ -82,12 +83,16 @@ class DeviceLossScaler {
 
   /// Enqueued: divides the reduced gradients, and their norm, by the scale if all are finite, and changes the scale.
   /// Call step() once after each step that reduced, before clip_gradients. Quotients are rounded as by LossScaler.
-  /// Blocking and @throws as scale_gradients of `ddp`
+  /// Blocking and @throws as scale_gradients of `ddp`; Error (invalid_argument) for a model on another device
   template <class Ddp>
   void step(Ddp& ddp) {
     static_assert(
-        requires { ddp.found_inf(); }, "dtrain: DeviceLossScaler is for a model on a GPU; use LossScaler");
-    DriverAccess::of(ddp).reducer->rescale([this](const auto&, auto* norm, auto* copy, stream::cuda::StreamRef stream) {
+        requires { ddp.found_inf(); },
+        "dtrain: DeviceLossScaler is for a dtrain::DistributedDataParallel of a model on a GPU; in host memory, and "
+        "with a LibTorch module, use LossScaler");
+    auto& reducer = *DriverAccess::of(ddp).reducer;
+    require_device(reducer.plan().buckets.front().device.index);
+    reducer.rescale([this](const auto&, auto* norm, auto* copy, stream::cuda::StreamRef stream) {
       kernel_.enqueue(norm, copy, on_device(), rule_, stream);
     });
   }
@@ -104,6 +109,14 @@ class DeviceLossScaler {
   }
 
  private:
+  DTRAIN_NOT_INLINED void require_device(int gradients) const {
+    if (gradients == memory_.device()) return;
+    throw_error(Errc::invalid_argument,
+                "DeviceLossScaler has its scale on cuda:{}, and the gradients are on cuda:{}; make the scaler after "
+                "cudaSetDevice({}), for example after the wrapper",
+                {memory_.device(), gradients, gradients});
+  }
+
   stream::cuda::DeviceScale* on_device() const noexcept {
     return reinterpret_cast<stream::cuda::DeviceScale*>(memory_.data());
   }

@@ -22,7 +22,8 @@ struct GradientNorm {
   double norm = 0;
   /// Whether the norm is finite: no element is infinite or NaN, and no square of an f64 element overflows.
   bool finite = true;
-  /// The norm that the gradients would have without DistributedDataParallel::clip_gradients, for a log.
+  /// The norm that the gradients would have without clip_gradients, for a log. Clipping a
+  /// MasterWeights or ShardedGradients changes this one, too.
   double before_clipping = norm;
 
   /// The norm of the gradients times `factor`.
@@ -142,9 +143,11 @@ requires requires(Gradients& gradients) {
 GradientNorm clip_gradients(Gradients& gradients, double max_norm) {
   require_max_norm(max_norm);
   const GradientNorm before = gradients.gradient_norm();
+  const double factor = clipping_factor(before, max_norm);
+  if (!(factor < 1)) return before;
   if constexpr (requires { gradients.clip_gradients(max_norm); }) {
     gradients.clip_gradients(max_norm);
-  } else if (const double factor = clipping_factor(before, max_norm); factor < 1) {
+  } else {
     gradients.scale_gradients(factor);
   }
   return before;

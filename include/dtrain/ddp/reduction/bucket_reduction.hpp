@@ -227,7 +227,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   }
 
   /// Multiplies the reduced gradients, where the model has them, and their norm by `factor`, then by clipping_factor.
-  /// Between steps, or in the capture of a step. @param max_norm the largest double: does not clip
+  /// Between steps, or in the capture of a step. @param max_norm infinity: does not clip
   void scale_gradients(double factor, double max_norm) {
     if constexpr (GradientCopier::copies_on_stream) {
       rescale([factor, max_norm](const auto& kernels, auto* norm, auto* copy, Stream stream) {

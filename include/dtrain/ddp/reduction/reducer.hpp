@@ -185,7 +185,7 @@ class Reducer final : public Step::Target {
   bool has_gradient_norm() const noexcept { return norms().is_measured(); }
   const BucketNormsFor<Stream>& norms() const noexcept { return reduction_.norms(); }
   /// As BucketReduction::scale_gradients. @throws as gradient_norm
-  void scale_gradients(double factor, double max_norm = std::numeric_limits<double>::max()) {
+  void scale_gradients(double factor, double max_norm = std::numeric_limits<double>::infinity()) {
     if (reduction_.needs_norm_to_scale()) static_cast<void>(gradient_norm());
     reduction_.scale_gradients(factor, max_norm);
   }

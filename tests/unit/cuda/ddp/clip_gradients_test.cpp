@@ -302,7 +302,63 @@ TEST_CASE("clipping needs a measured norm and a positive one to clip to") {
   });
 }
 
+TEST_CASE("a scaler on another device than the gradients is refused, and the step stays usable") {
+  if (!support::enough_devices(2)) return dtrain_test::skip("two ranks need two devices");
+  run_well<NcclPolicy>(2, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    const int own = current_device();
+    check(cudaSetDevice(1 - own), "cudaSetDevice");
+    DeviceLossScaler elsewhere({.initial_scale = 4});
+    check(cudaSetDevice(own), "cudaSetDevice");
+    DeviceLossScaler scaler({.initial_scale = 4});
+    Model model;
+    DistributedDataParallel ddp{model, group};
+    ddp.backward([&](Ready ready) { model.backward(1, ready); }, measured);
+    const double norm = ddp.gradient_norm().norm;
+    const std::string sentence = "its scale on cuda:" + std::to_string(1 - own) +
+                                 ", and the gradients are on cuda:" + std::to_string(own) +
+                                 "; make the scaler after cudaSetDevice";
+    CHECK_THROWS_WITH_AS(elsewhere.step(ddp), doctest::Contains(sentence.c_str()), dtrain::Error);
+    CHECK(ddp.gradient_norm().norm == norm);
+    scaler.step(ddp);
+    CHECK(ddp.gradient_norm().norm == norm / 4);
+    group.barrier();
+  });
+}
+
+TEST_CASE("a factor multiplies f64 gradients, although the product with their norm is infinite") {
+  if (!support::enough_devices(1)) return dtrain_test::skip("there is no device");
+  run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    DeviceModel model;
+    model.add<double>("matrix", 2, 1);
+    DistributedDataParallel ddp{model, group};
+    constexpr double element = 9e153;
+    constexpr double factor = 1.5e154;
+    model.prepare<double>(0, {element, -element});
+    ddp.backward([&](Ready ready) { model.compute(0, ready); }, measured);
+    CHECK(ddp.gradient_norm().finite);
+    ddp.scale_gradients(factor);
+    CHECK(model.gradient<double>(0) == std::vector<double>{element * factor, -element * factor});
+  });
+}
+
 #if DTRAIN_EMULATED_CUDA
+
+TEST_CASE("the function clip_gradients launches nothing for gradients whose norm is small enough") {
+  REQUIRE(support::enough_devices(1));
+  run_well<NcclPolicy>(1, [&](const dtrain::ProcessGroup<NcclPolicy>& group) {
+    Model model;
+    DistributedDataParallel ddp{model, group};
+    ddp.backward([&](Ready ready) { model.backward(1, ready); }, measured);
+    const GradientNorm norm = ddp.gradient_norm();
+    emulation::fail("cuLaunchKernel", 1, 1);
+    CHECK(dtrain::clip_gradients(ddp, 2 * norm.norm).norm == norm.norm);
+    CHECK(emulation::is_failure_pending("cuLaunchKernel"));
+    emulation::reset();
+    CHECK(ddp.gradient_norm().norm == norm.norm);
+    dtrain::clip_gradients(ddp, norm.norm / 2);
+    CHECK(ddp.gradient_norm().norm < norm.norm * 0.51);
+  });
+}
 
 TEST_CASE("an overflow on one rank leaves the weights of all as they are, eager and captured") {
   for (const int ranks : {1, 2, 3}) {
@@ -365,6 +421,12 @@ TEST_CASE("a driver that does not load a kernel of norms refuses the measurement
                          doctest::Contains("does not load the kernel of DeviceLossScaler on cuda:0"), dtrain::Error);
     const DeviceLossScaler works;
   });
+}
+
+#else
+
+TEST_CASE("an overflow on one rank leaves the weights of all as they are, eager and captured") {
+  dtrain_test::skip("the kernel that updates the weights is the emulation's");
 }
 
 #endif

@@ -173,6 +173,26 @@ TEST_CASE("the scale on a device changes as the host's, and the factor is its re
                 "...x......x");
 }
 
+TEST_CASE("a scale that is no finite positive number divides nothing, is reported as an overflow, and stays") {
+  Kernels kernels;
+  for (const double bad : {0.0, -0.0, -8.0, infinity, -infinity, not_a_number}) {
+    CAPTURE(bad);
+    const DeviceScale loaded{static_cast<float>(bad), 0, 5};
+    check(cudaMemcpy(kernels.scale, &loaded, sizeof(loaded), cudaMemcpyHostToDevice), "cudaMemcpy");
+    kernels.measure({16.0});
+    kernels.unscale.enqueue(kernels.norm, kernels.copy, kernels.scale, {2, 0.5F, 6}, kernels.stream.ref());
+    const DeviceNorm norm = kernels.read();
+    CHECK(norm.found_inf == 1);
+    CHECK(norm.factor == 1);
+    CHECK(norm.norm == 4);
+    CHECK(norm.before_clipping == 4);
+    CHECK(kernels.rescale(1, 0.5).factor == 1);  // is not clipped
+    const auto after = support::on_host<DeviceScale>(reinterpret_cast<std::byte*>(kernels.scale), 1).front();
+    CHECK(std::memcmp(&after.scale, &loaded.scale, sizeof(float)) == 0);
+    CHECK(after.finite_steps == 0);
+  }
+}
+
 TEST_CASE_TEMPLATE("a factor in device memory multiplies arrays to the host's bits, and 1 leaves all bits", T, double,
                    float, float16, bfloat16) {
   constexpr DType dtype = dtrain::dtype_of<T>::value;

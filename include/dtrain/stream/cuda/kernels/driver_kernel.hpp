@@ -43,7 +43,8 @@ inline void log_unloaded_kernel(const std::string& why) {
     log(LogLevel::warning,
         format_text(
             "the CUDA driver does not load dtrain's kernels ({}): averages are left to NCCL, unbound gradients "
-            "are copied one by one, and measure_norm, hooks::Cast and ShardedOptimizer are refused on this device",
+            "are copied one by one, and measure_norm, DeviceLossScaler, hooks::Cast, hooks::Widen and ShardedOptimizer "
+            "are refused on this device",
             {why}));
   }
 }

@@ -155,7 +155,7 @@ inline std::string rescale_text() {
 
 /// The kernel `unscale_name`(norm, copy, scale, growth_factor, backoff_factor, growth_interval), of one thread: divides
 /// the norm by the scale if the gradients are finite, and changes the scale, with the bits of LossScaler. The factor is
-/// 1 / scale, or 1.
+/// 1 / scale, or 1. By a scale that is no finite positive number nothing is divided: it stays, and found_inf becomes 1.
 inline std::string unscale_text() {
   return ptx::norm_header(unscale_name,
                           ",\n.param .u64 scale,\n.param .f32 growth,\n.param .f32 backoff,\n.param .u64 interval") +
@@ -172,6 +172,11 @@ inline std::string unscale_text() {
          "ld.global.f32 %scale, [%place+0];\n"
          "ld.global.u64 %steps, [%place+8];\n"
          "cvt.f64.f32 %wide, %scale;\n"
+         "setp.lt.f64 %is_positive, 0d0000000000000000, %wide;\n"
+         "setp.lt.f64 %is_less, %wide, 0d7FF0000000000000;\n"
+         "and.pred %is_positive, %is_positive, %is_less;\n"
+         "and.pred %is_finite, %is_finite, %is_positive;\n"
+         "selp.f32 %found, %found, 0f3F800000, %is_positive;\n"
          "div.rn.f64 %factor, 0d3FF0000000000000, %wide;\n"
          "selp.f64 %factor, %factor, 0d3FF0000000000000, %is_finite;\n"
          "mul.rn.f64 %norm, %norm, %factor;\n"
@@ -223,7 +228,7 @@ class NormKernels {
     launch(norm_, norm_threads, arguments, stream);
   }
 
-  /// Multiplies by `factor`, then clips. @param max_norm the largest double: does not clip
+  /// Multiplies by `factor`, then clips. @param max_norm infinity: does not clip
   void rescale(DeviceNorm* norm, DeviceNorm* copy, double factor, double max_norm, StreamRef stream) const {
     void* arguments[] = {&norm, &copy, &factor, &max_norm};
     launch(rescale_, 1, arguments, stream);
