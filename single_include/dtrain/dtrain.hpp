@@ -2471,79 +2471,6 @@ TensorView tensor_view(Values& values) {
 
 }  // namespace DTRAIN_NAMESPACE
 
-// ---- dtrain/kernels/float_environment.hpp
-
-/// @file
-/// DefaultFloatEnvironment: IEEE 754 rounding and subnormals for one scope. Reduction and the other kernels that
-/// compute, MasterWeights, ShardedParameters, and the hooks Adasum, TopK and PowerSgd open one.
-
-#if !DTRAIN_X86_64 && !DTRAIN_ARM64
-#include <cfenv>
-#endif
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// Needed because a program linked with -ffast-math starts with subnormals flushed to zero (crtfastmath.o), and a user
-/// may have set another rounding or traps. Does not write the environment if it is the default one; exception flags may
-/// be raised, as by any arithmetic.
-class DefaultFloatEnvironment {
- public:
-#if DTRAIN_X86_64
-  DefaultFloatEnvironment() noexcept {
-    asm volatile("stmxcsr %0" : "=m"(saved_)::"memory");
-    set_ = (saved_ & ~recorded_exceptions) != standard;
-    if (set_) {
-      const std::uint32_t value = standard;
-      asm volatile("ldmxcsr %0" ::"m"(value) : "memory");
-    }
-  }
-  ~DefaultFloatEnvironment() {
-    if (set_) {
-      asm volatile("ldmxcsr %0" ::"m"(saved_) : "memory");
-    }
-  }
-#elif DTRAIN_ARM64
-  DefaultFloatEnvironment() noexcept {
-    asm volatile("mrs %0, fpcr" : "=r"(saved_)::"memory");
-    set_ = saved_ != standard;
-    if (set_) {
-      asm volatile("msr fpcr, %0" ::"r"(standard) : "memory");
-    }
-  }
-  ~DefaultFloatEnvironment() {
-    if (set_) {
-      asm volatile("msr fpcr, %0" ::"r"(saved_) : "memory");
-    }
-  }
-#else
-  DefaultFloatEnvironment() noexcept {
-    std::fegetenv(&saved_);
-    std::fesetenv(FE_DFL_ENV);
-  }
-  ~DefaultFloatEnvironment() {
-    std::fesetenv(&saved_);
-  }
-#endif
-  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
-  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
-
- private:
-#if DTRAIN_X86_64
-  static constexpr std::uint32_t standard = 0x1f80;  // all exceptions masked, to nearest, subnormals kept
-  static constexpr std::uint32_t recorded_exceptions = 0x3f;
-  std::uint32_t saved_ = 0;
-  bool set_ = false;
-#elif DTRAIN_ARM64
-  static constexpr std::uint64_t standard = 0;
-  std::uint64_t saved_ = 0;
-  bool set_ = false;
-#else
-  std::fenv_t saved_{};
-#endif
-};
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
 // ---- dtrain/kernels/in_place_cast.hpp
 
 /// @file
@@ -2924,345 +2851,6 @@ struct BitsOf<double> {
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
-// ---- dtrain/kernels/arithmetic/arithmetic.hpp
-
-/// @file
-/// Floating-point operations for the loops of instruction_sets/: one rounding each, in the order they are written.
-///
-/// -ffast-math may add in another order, fuse a product into a sum, and assume that no NaN occurs. A pragma prevents
-/// this with clang on x86; elsewhere an empty asm needs each result in a register before the next step. NaN is compared
-/// as an integer, which no flag can fold.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// Hides from the compiler how `value` was computed.
-template <class V>
-DTRAIN_ALWAYS_INLINE void keep_as_computed([[maybe_unused]] V& value) noexcept {
-#if DTRAIN_PRECISE_PRAGMA
-#elif DTRAIN_X86_64
-  asm("" : "+v"(value));
-#elif DTRAIN_ARM64
-  if constexpr (sizeof(V) <= 16) {
-    asm("" : "+w"(value));
-  } else {
-    asm("" : "+m"(value));
-  }
-#else
-  asm("" : "+m"(value));
-#endif
-}
-
-/// For a product that is added next: clang's -ffp-contract=fast fuses it with the sum despite the pragma.
-template <class V>
-DTRAIN_ALWAYS_INLINE void keep_product([[maybe_unused]] V& value) noexcept {
-#if DTRAIN_PRECISE_PRAGMA
-  asm("" : "+m"(value));
-#endif
-}
-
-template <class V>
-DTRAIN_ALWAYS_INLINE void add(V& to, const V& value) noexcept {
-  DTRAIN_PRECISE_ARITHMETIC
-  to = to + value;
-  keep_as_computed(to);
-}
-
-template <class V>
-DTRAIN_ALWAYS_INLINE void subtract(V& from, const V& value) noexcept {
-  DTRAIN_PRECISE_ARITHMETIC
-  from = from - value;
-  keep_as_computed(from);
-}
-
-template <class V>
-DTRAIN_ALWAYS_INLINE void multiply(V& to, const V& value) noexcept {
-  DTRAIN_PRECISE_ARITHMETIC
-  to = to * value;
-  keep_as_computed(to);
-}
-
-/// 1 / count, rounded to nearest. Converted to float, it is float's rounded reciprocal, because double has more than
-/// twice float's digits. Requires the default rounding.
-inline double reciprocal(std::size_t count) noexcept {
-  DTRAIN_PRECISE_ARITHMETIC
-  double one = 1;
-  keep_as_computed(one);
-  double quotient = one / static_cast<double>(count);
-  keep_as_computed(quotient);
-  return quotient;
-}
-
-/// Replaces every NaN by one bit pattern, because instructions differ in the sign and bits of a NaN result.
-template <class Float, std::size_t Width>
-DTRAIN_ALWAYS_INLINE void make_nan_canonical(Vector<Float, Width>& value) noexcept {
-  using Bits = BitsOf<Float>;
-  using Integers = Vector<typename Bits::Lane, Width>;
-  Integers bits = (Integers)value;
-  Integers canonical;
-  fill<typename Bits::Lane, Width>(canonical, Bits::nan);
-  replace_where(bits, (Integers)((bits & Bits::magnitude) > Bits::infinity), canonical);
-  value = (Vector<Float, Width>)bits;
-}
-
-/// make_nan_canonical() for two 16-bit floats in each word; a magnitude beyond `infinity` is NaN.
-template <std::size_t Width, class V>
-DTRAIN_ALWAYS_INLINE void make_halves_canonical(V& words, std::int16_t infinity, std::int16_t nan) noexcept {
-  using Halves = Vector<std::int16_t, Width>;
-  Halves halves = (Halves)words;
-  Halves magnitude, limit, canonical;
-  fill<std::int16_t, Width>(magnitude, 0x7fff);
-  fill<std::int16_t, Width>(limit, infinity);
-  fill<std::int16_t, Width>(canonical, nan);
-  replace_where(halves, (Halves)((halves & magnitude) > limit), canonical);
-  words = (V)halves;
-}
-
-/// Whether any bit is set. g++ does not choose vptest by itself.
-template <std::size_t Width>
-DTRAIN_ALWAYS_INLINE bool any(const Vector<std::int64_t, Width>& bits) noexcept {
-#if DTRAIN_X86_64 && !defined(__clang__)
-  if constexpr (Width == 32) {
-    bool found = false;
-    asm("vptest %1, %1" : "=@ccnz"(found) : "x"(bits));
-    return found;
-  }
-#endif
-  std::int64_t all = bits[0];
-  for (std::size_t lane = 1; lane < Width / sizeof(std::int64_t); ++lane) {
-    all |= bits[lane];
-  }
-  return all != 0;
-}
-
-struct Add {
-  static constexpr bool weighs = false;    ///< whether each source is first multiplied by its own weight
-  static constexpr bool averages = false;  ///< whether results that are not finite are computed again (Careful)
-  template <class V>
-  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
-    add(to, value);
-  }
-};
-
-struct AddWeighted : Add {
-  static constexpr bool weighs = true;
-};
-
-struct Average : Add {
-  static constexpr bool averages = true;
-};
-
-struct Multiply {
-  static constexpr bool weighs = false;
-  static constexpr bool averages = false;
-  template <class V>
-  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
-    multiply(to, value);
-  }
-};
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/arithmetic/half_arithmetic.hpp
-
-/// @file
-/// HalfArithmetic: sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end, for
-/// avx2.hpp and baseline.hpp. Bf16Words, F16Words: conversion by integer operations; F16Native: conversion by the
-/// processor's instructions (F16C). conversion.hpp and sum_of_squares.hpp convert by them, too.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// bf16 in the lower and upper halves of 32-bit words. Not `vcvtneps2bf16`, which takes subnormals for zero.
-template <std::size_t Width>
-struct Bf16Words {
-  static constexpr std::size_t bytes = Width;
-  using Floats = Vector<float, Width>;
-  using Packed = Vector<std::uint32_t, Width>;
-
-  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
-    Packed words;
-    load(words, from);
-    lower = (Floats)(words << 16U);
-    upper = (Floats)(words & 0xffff0000U);
-  }
-  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
-    pack(packed, lower, upper);
-    make_halves_canonical<Width>(packed, 0x7f80, 0x7fc0);
-  }
-  /// A NaN stays a NaN, with any bits.
-  DTRAIN_ALWAYS_INLINE static void pack(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
-    Packed low, high;
-    round(low, lower);
-    round(high, upper);
-    packed = (low >> 16U) | (high & 0xffff0000U);
-  }
-  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
-
-  /// One element in the lower half of each word, and back. Requires that a NaN has no bits below the upper 16.
-  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept { to = (Floats)(halves << 16U); }
-  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
-    round(to, value);
-    to = to >> 16U;
-    make_halves_canonical<Width>(to, 0x7f80, 0x7fc0);
-  }
-
- private:
-  /// Rounds to nearest even in the upper 16 bits; beyond the largest finite value, the carry makes infinity.
-  DTRAIN_ALWAYS_INLINE static void round(Packed& to, const Floats& value) noexcept {
-    const Packed bits = (Packed)value;
-    to = bits + 0x7fffU + ((bits >> 16U) & 1U);
-  }
-};
-
-/// f16 in such words, by integer operations and one addition that is exact or rounded once. Gives the bits of F16C's
-/// instructions, for subnormals too. Source of the method: F. Giesen, "Float->half variants" (public domain).
-template <std::size_t Width>
-struct F16Words {
-  static constexpr std::size_t bytes = Width;
-  using Floats = Vector<float, Width>;
-  using Packed = Vector<std::uint32_t, Width>;
-
-  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
-    Packed words;
-    load(words, from);
-    widen(lower, words & 0xffffU);
-    widen(upper, words >> 16U);
-  }
-  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
-    Packed low, high;
-    narrow(low, lower);
-    narrow(high, upper);
-    packed = low | (high << 16U);
-    make_halves_canonical<Width>(packed, 0x7c00, 0x7e00);
-  }
-  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
-
-  /// One element in the lower half of each word, and back; a NaN keeps its sign.
-  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept {
-    const Packed magnitude = (halves & 0x7fffU) << 13U;
-    const Packed exponent = magnitude & 0x0f800000U;
-    const Packed special = (Packed)(exponent == 0x0f800000U);  // infinity or NaN: gets the largest exponent
-    const Packed subnormal = (Packed)(exponent == Packed{});
-    // A subnormal gets the exponent 2^-14 and an implicit one, which the subtraction removes.
-    const Packed rebased = magnitude + (112U << 23U) + (special & (112U << 23U)) + (subnormal & (1U << 23U));
-    Floats value = (Floats)rebased;
-    subtract(value, (Floats)(subnormal & (113U << 23U)));
-    to = (Floats)((Packed)value | ((halves & 0x8000U) << 16U));
-  }
-  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
-    using Signed = Vector<std::int32_t, Width>;  // SSE2 compares signed lanes only
-    const Packed bits = (Packed)value;
-    const Packed positive = bits & 0x7fffffffU;
-    const Signed magnitude = (Signed)positive;
-    // Added to a half, a value below 2^-14 leaves its multiple of 2^-24 in the lowest bits.
-    Floats small = (Floats)positive;
-    add(small, Floats{} + 0.5F);
-    Packed half = (positive - (112U << 23U) + 0xfffU + ((positive >> 13U) & 1U)) >> 13U;
-    replace_where(half, (Packed)(magnitude < (113 << 23)), (Packed)small - (126U << 23U));
-    replace_where(half, (Packed)(magnitude >= (143 << 23)), Packed{} + 0x7c00U);
-    replace_where(half, (Packed)(magnitude > (255 << 23)), Packed{} + 0x7e00U);
-    to = half | ((bits & 0x80000000U) >> 16U);
-  }
-};
-
-/// Computes with `Format::bytes` bytes of elements as two vectors of f32. A `Format` has types Floats and Packed and
-///   widen(Floats&, Floats&, from), narrow(Packed&, Floats const&, Floats const&), put(to, Packed const&)
-template <class Format, class Operation>
-class HalfArithmetic {
- public:
-  static constexpr std::size_t bytes = Format::bytes;
-  using Floats = typename Format::Floats;
-  struct Partial {
-    Floats first, second;
-  };
-  using Result = typename Format::Packed;
-  static constexpr bool averages = Operation::averages;
-  using Beyond = Vector<std::int64_t, sizeof(Result)>;
-  using Careful = HalfArithmetic<Bf16Words<16>, AddWeighted>;
-  using Lane = std::int16_t;
-  static constexpr Lane magnitude = 0x7fff;
-  static constexpr Lane infinity = 0x7f80;
-
-  DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const KernelArguments& arguments) noexcept
-      : weights_(arguments.weights) {
-    fill<float, sizeof(Floats)>(factor_, static_cast<float>(arguments.factor));
-  }
-  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
-    Format::widen(partial.first, partial.second, from);
-    if constexpr (Operation::weighs) {
-      Floats weight;
-      fill<float, sizeof(Floats)>(weight, static_cast<float>(weights_[source]));
-      multiply(partial.first, weight);
-      multiply(partial.second, weight);
-      keep_product(partial.first);
-      keep_product(partial.second);
-    }
-  }
-  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
-    Partial value;
-    start(value, from, source);
-    Operation::apply(partial.first, value.first);
-    Operation::apply(partial.second, value.second);
-  }
-  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
-    multiply(partial.first, factor_);
-    multiply(partial.second, factor_);
-    if constexpr (averages) {
-      Format::pack(result, partial.first, partial.second);
-    } else {
-      Format::narrow(result, partial.first, partial.second);
-    }
-  }
-  /// For averages of bf16: marks infinity and NaN.
-  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
-    beyond |= (Beyond)(((Vector<Lane, sizeof(Result)>)result & infinity) == infinity);
-  }
-  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { Format::put(to, result); }
-
- private:
-  Floats factor_;
-  const double* weights_;
-};
-
-/// An f32 holds the sum of any number of ranks' f16, so that averages need no Careful.
-template <class Operation>
-using OfF16 = std::conditional_t<Operation::averages, Add, Operation>;
-
-#if DTRAIN_X86_64
-/// A format for HalfArithmetic. Converts by asm and not by intrinsics, because <immintrin.h> costs every user compile
-/// time. The immediate 0 rounds to nearest even whatever MXCSR says; subnormals are exact both ways. The operand of
-/// vcvtph2ps is in memory, because a separate load costs as much as the conversion.
-/// (ThreadSanitizer does not see these reads; it sees the stores, and those of all other kernels.)
-struct F16Native {
-  static constexpr std::size_t bytes = 32;
-  using Floats = Vector<float, bytes>;
-  using Packed = Vector<std::uint16_t, bytes>;
-
-  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& first, Floats& second, const std::byte* from) noexcept {
-    widen(first, from);
-    widen(second, from + bytes / 2);
-  }
-  DTRAIN_TARGET_HELPER("avx2,f16c")
-  static void narrow(Packed& packed, const Floats& first, const Floats& second) noexcept {
-    [[maybe_unused]] Vector<std::uint16_t, bytes / 2> upper;
-    asm("{vcvtps2ph $0, %2, %x0|vcvtps2ph %x0, %2, 0}\n\t"
-        "{vcvtps2ph $0, %3, %1|vcvtps2ph %1, %3, 0}\n\t"
-        "{vinserti128 $1, %1, %0, %0|vinserti128 %0, %0, %1, 1}"
-        : "=&x"(packed), "=&x"(upper)
-        : "x"(first), "x"(second));
-    make_halves_canonical<bytes>(packed, 0x7c00, 0x7e00);
-  }
-  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
-
- private:
-  /// Converts a vector of f16 to a vector of f32 of the same number of elements.
-  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& to, const std::byte* from) noexcept {
-    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=x"(to) : "m"(*reinterpret_cast<const std::byte(*)[16]>(from)));
-  }
-};
-#endif
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
 // ---- dtrain/kernels/copy.hpp
 
 /// @file
@@ -3324,106 +2912,6 @@ DTRAIN_OPTIMIZED DTRAIN_DEFINED void copy_bytes(std::byte* to, const std::byte* 
   }
   if (i < bytes) {
     std::memcpy(to + i, from + i, bytes - i);
-  }
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
-}  // namespace DTRAIN_NAMESPACE::kernels
-
-// ---- dtrain/kernels/conversion.hpp
-
-/// @file
-/// Element conversion for PartialReduction, MasterWeights and ShardedParameters: 16-bit floats to f32, integers to i64,
-/// and back.
-
-namespace DTRAIN_NAMESPACE::kernels {
-
-/// Calls `convert_step(target, source)` for `step` elements at a time, the last ones padded.
-/// @tparam to_bytes,from_bytes of an element
-template <std::size_t step, std::size_t to_bytes, std::size_t from_bytes, class ConvertStep>
-DTRAIN_ALWAYS_INLINE void convert_in_steps(std::byte* to, const std::byte* from, std::size_t count,
-                                           ConvertStep convert_step) noexcept {
-  const std::size_t left = count % step;  // as a remainder: g++ 14 does not see that count - i is less than step
-  const std::size_t whole = count - left;
-  for (std::size_t i = 0; i < whole; i += step) {
-    convert_step(to + to_bytes * i, from + from_bytes * i);
-  }
-  if (left > 0) {
-    std::byte rest[4 * step] = {};
-    std::memcpy(rest, from + from_bytes * whole, from_bytes * left);
-    convert_step(rest, rest);
-    std::memcpy(to + to_bytes * whole, rest, to_bytes * left);
-  }
-}
-
-/// Widens 16-bit floats. `Format` has 16 bytes: Bf16Words, F16Words.
-template <class Format>
-DTRAIN_OPTIMIZED void widen_halves(std::byte* to, const std::byte* from, std::size_t count) noexcept {
-  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
-  convert_in_steps<step, 4, 2>(to, from, count, [](std::byte* target, const std::byte* source) {
-    Vector<std::uint16_t, 2 * step> halves;
-    load(halves, source);
-    typename Format::Floats floats;
-    Format::widen(floats, __builtin_convertvector(halves, typename Format::Packed));
-    store(target, floats);
-  });
-}
-
-/// Rounds to nearest even; every NaN becomes the canonical one.
-template <class Format>
-DTRAIN_OPTIMIZED void narrow_floats(std::byte* to, const std::byte* from, std::size_t count) noexcept {
-  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
-  convert_in_steps<step, 2, 4>(to, from, count, [](std::byte* target, const std::byte* source) {
-    typename Format::Floats floats;
-    load(floats, source);
-    make_nan_canonical<float, sizeof(floats)>(floats);
-    typename Format::Packed words;
-    Format::narrow(words, floats);
-    const auto halves = __builtin_convertvector(words, Vector<std::uint16_t, 2 * step>);
-    store(target, halves);
-  });
-}
-
-template <class To, class From>
-DTRAIN_OPTIMIZED void convert_integers(std::byte* to, const std::byte* from, std::size_t count) noexcept {
-  for (std::size_t i = 0; i < count; ++i) {
-    From value;
-    std::memcpy(&value, from + i * sizeof(From), sizeof(From));
-    const auto converted = static_cast<To>(value);
-    std::memcpy(to + i * sizeof(To), &converted, sizeof(To));
-  }
-}
-
-/// Converts `count` elements at any alignment.
-/// - f16 and bf16 to f32, i32 and u8 to i64: exact.
-/// - f32 to f16 and bf16: rounded to nearest even. i64 to i32 and u8: modulo 2^bits.
-/// - Equal types: copied. No other pair is allowed.
-/// Requires: `to` and `from` are disjoint; the floating-point environment is the default one.
-void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to, std::size_t count) noexcept;
-
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to,
-                            std::size_t count) noexcept {
-  if (from_type == to_type) {
-    copy_bytes(to, from, count * size_bytes(to_type));
-  } else if (from_type == DType::f16) {
-    widen_halves<F16Words<16>>(to, from, count);
-  } else if (from_type == DType::bf16) {
-    widen_halves<Bf16Words<16>>(to, from, count);
-  } else if (from_type == DType::i32) {
-    convert_integers<std::int64_t, std::int32_t>(to, from, count);
-  } else if (from_type == DType::u8) {
-    convert_integers<std::int64_t, std::uint8_t>(to, from, count);
-  } else if (to_type == DType::f16) {
-    narrow_floats<F16Words<16>>(to, from, count);
-  } else if (to_type == DType::bf16) {
-    narrow_floats<Bf16Words<16>>(to, from, count);
-  } else if (to_type == DType::i32) {
-    convert_integers<std::int32_t, std::int64_t>(to, from, count);
-  } else {
-    convert_integers<std::uint8_t, std::int64_t>(to, from, count);
   }
 }
 
@@ -6410,7 +5898,8 @@ inline void log_unloaded_kernel(const std::string& why) {
     log(LogLevel::warning,
         format_text(
             "the CUDA driver does not load dtrain's kernels ({}): averages are left to NCCL, unbound gradients "
-            "are copied one by one, and measure_norm, hooks::Cast and ShardedOptimizer are refused on this device",
+            "are copied one by one, and measure_norm, DeviceLossScaler, hooks::Cast, hooks::Widen and ShardedOptimizer "
+            "are refused on this device",
             {why}));
   }
 }
@@ -6726,7 +6215,7 @@ inline std::string rescale_text() {
 
 /// The kernel `unscale_name`(norm, copy, scale, growth_factor, backoff_factor, growth_interval), of one thread: divides
 /// the norm by the scale if the gradients are finite, and changes the scale, with the bits of LossScaler. The factor is
-/// 1 / scale, or 1.
+/// 1 / scale, or 1. By a scale that is no finite positive number nothing is divided: it stays, and found_inf becomes 1.
 inline std::string unscale_text() {
   return ptx::norm_header(unscale_name,
                           ",\n.param .u64 scale,\n.param .f32 growth,\n.param .f32 backoff,\n.param .u64 interval") +
@@ -6743,6 +6232,11 @@ inline std::string unscale_text() {
          "ld.global.f32 %scale, [%place+0];\n"
          "ld.global.u64 %steps, [%place+8];\n"
          "cvt.f64.f32 %wide, %scale;\n"
+         "setp.lt.f64 %is_positive, 0d0000000000000000, %wide;\n"
+         "setp.lt.f64 %is_less, %wide, 0d7FF0000000000000;\n"
+         "and.pred %is_positive, %is_positive, %is_less;\n"
+         "and.pred %is_finite, %is_finite, %is_positive;\n"
+         "selp.f32 %found, %found, 0f3F800000, %is_positive;\n"
          "div.rn.f64 %factor, 0d3FF0000000000000, %wide;\n"
          "selp.f64 %factor, %factor, 0d3FF0000000000000, %is_finite;\n"
          "mul.rn.f64 %norm, %norm, %factor;\n"
@@ -6794,7 +6288,7 @@ class NormKernels {
     launch(norm_, norm_threads, arguments, stream);
   }
 
-  /// Multiplies by `factor`, then clips. @param max_norm the largest double: does not clip
+  /// Multiplies by `factor`, then clips. @param max_norm infinity: does not clip
   void rescale(DeviceNorm* norm, DeviceNorm* copy, double factor, double max_norm, StreamRef stream) const {
     void* arguments[] = {&norm, &copy, &factor, &max_norm};
     launch(rescale_, 1, arguments, stream);
@@ -29228,8 +28722,8 @@ void convert_elements(const BufferView& from, const BufferView& to) noexcept;
 /// before the sum. Gradients of other types are reduced as they are. A backend with DdpOptions::accumulate reduces in
 /// f32 without further bytes; NCCL adds 16-bit elements in their own precision.
 ///
-/// The hook works for one model. The channel allocates f32 memory for the largest bucket; memory for smaller buckets of
-/// earlier plans stays. On a CUDA device its time is not measured. Lifetime: a variable outlives its wrapper.
+/// The hook works for one model. The channel allocates f32 memory for the largest bucket; on a CUDA device memory for
+/// smaller buckets of earlier plans stays, and its time is not measured. Lifetime: a variable outlives its wrapper.
 /// @ingroup hooks
 class Widen {
  public:
@@ -29308,15 +28802,6 @@ class Widen {
   std::size_t bytes_ = 0;
 };
 
-#if DTRAIN_DEFINITIONS
-
-DTRAIN_DEFINED void detail::convert_elements(const BufferView& from, const BufferView& to) noexcept {
-  const kernels::DefaultFloatEnvironment environment;
-  kernels::convert(from.dtype, from.data, to.dtype, to.data, from.count);
-}
-
-#endif  // DTRAIN_DEFINITIONS
-
 }  // namespace DTRAIN_NAMESPACE::hooks
 
 // ---- dtrain/ddp/precision/gradient_norm.hpp
@@ -29333,7 +28818,8 @@ struct GradientNorm {
   double norm = 0;
   /// Whether the norm is finite: no element is infinite or NaN, and no square of an f64 element overflows.
   bool finite = true;
-  /// The norm that the gradients would have without DistributedDataParallel::clip_gradients, for a log.
+  /// The norm that the gradients would have without clip_gradients, for a log. Clipping a
+  /// MasterWeights or ShardedGradients changes this one, too.
   double before_clipping = norm;
 
   /// The norm of the gradients times `factor`.
@@ -29453,9 +28939,11 @@ requires requires(Gradients& gradients) {
 GradientNorm clip_gradients(Gradients& gradients, double max_norm) {
   require_max_norm(max_norm);
   const GradientNorm before = gradients.gradient_norm();
+  const double factor = clipping_factor(before, max_norm);
+  if (!(factor < 1)) return before;
   if constexpr (requires { gradients.clip_gradients(max_norm); }) {
     gradients.clip_gradients(max_norm);
-  } else if (const double factor = clipping_factor(before, max_norm); factor < 1) {
+  } else {
     gradients.scale_gradients(factor);
   }
   return before;
@@ -29611,8 +29099,9 @@ namespace DTRAIN_NAMESPACE::ddp {
 ///   scaler.step(ddp);
 ///   optimizer.step(ddp.found_inf());   // a kernel that changes nothing where *found_inf is 1
 ///
-/// The host does not know whether a step has overflowed: the optimizer's kernels read ddp.found_inf().
-/// Threads: one at a time. Lifetime: outlives the work of its steps, and graphs of them. Not movable.
+/// The host does not know whether a step has overflowed: the optimizer's kernels read ddp.found_inf(). If a loaded
+/// scale is no finite positive number, each step is as one that overflows, and the scale stays: LossScaler::step
+/// refuses it. Threads: one at a time. Lifetime: outlives the work of its steps, and graphs of them. Not movable.
 /// @ingroup precision
 class DeviceLossScaler {
  public:
@@ -29657,12 +29146,16 @@ class DeviceLossScaler {
 
   /// Enqueued: divides the reduced gradients, and their norm, by the scale if all are finite, and changes the scale.
   /// Call step() once after each step that reduced, before clip_gradients. Quotients are rounded as by LossScaler.
-  /// Blocking and @throws as scale_gradients of `ddp`
+  /// Blocking and @throws as scale_gradients of `ddp`; Error (invalid_argument) for a model on another device
   template <class Ddp>
   void step(Ddp& ddp) {
     static_assert(
-        requires { ddp.found_inf(); }, "dtrain: DeviceLossScaler is for a model on a GPU; use LossScaler");
-    DriverAccess::of(ddp).reducer->rescale([this](const auto&, auto* norm, auto* copy, stream::cuda::StreamRef stream) {
+        requires { ddp.found_inf(); },
+        "dtrain: DeviceLossScaler is for a dtrain::DistributedDataParallel of a model on a GPU; in host memory, and "
+        "with a LibTorch module, use LossScaler");
+    auto& reducer = *DriverAccess::of(ddp).reducer;
+    require_device(reducer.plan().buckets.front().device.index);
+    reducer.rescale([this](const auto&, auto* norm, auto* copy, stream::cuda::StreamRef stream) {
       kernel_.enqueue(norm, copy, on_device(), rule_, stream);
     });
   }
@@ -29679,6 +29172,14 @@ class DeviceLossScaler {
   }
 
  private:
+  DTRAIN_NOT_INLINED void require_device(int gradients) const {
+    if (gradients == memory_.device()) return;
+    throw_error(Errc::invalid_argument,
+                "DeviceLossScaler has its scale on cuda:{}, and the gradients are on cuda:{}; make the scaler after "
+                "cudaSetDevice({}), for example after the wrapper",
+                {memory_.device(), gradients, gradients});
+  }
+
   stream::cuda::DeviceScale* on_device() const noexcept {
     return reinterpret_cast<stream::cuda::DeviceScale*>(memory_.data());
   }
@@ -31385,7 +30886,7 @@ struct ReadyGradient {
 /// Threads: any, concurrently for different parameters. Lifetime: the step outlives the Ready that it made.
 /// Blocking: no, with two exceptions. Over NCCL the call that completes a bucket of a size for which the ranks are not
 /// connected yet (backend::ConnectsAtFirstUse) waits until that bucket is complete on all ranks. With zero::Gradients a
-/// call may wait until earlier buckets are reduced.
+/// call may wait until earlier buckets are reduced, in host memory.
 /// @throws Error (invalid_argument) for an index out of range, or a second call for a parameter in one step.
 /// @ingroup training
 class Ready {
@@ -32629,7 +32130,7 @@ class PackingAtReady {
       if (bucket < distance && earlier != nullptr && !producer.is_capturing()) producer.wait(*earlier);
       packs_[parameter].add(to, gradient, slot.bytes / size_bytes(plan_->buckets[bucket].dtype));
       packs_[parameter].enqueue(is_early ? 1 : factor, producer);
-      // Another bucket has used the memory up to the next gradient.
+      // Another bucket has used the memory up to the next gradient. (Behind an early one, before_collective clears it.)
       if (const std::size_t padding = detail::padded(slot.bytes) - slot.bytes; padding != 0 && !is_early) {
         stream::cuda::check(cudaMemsetAsync(to + slot.bytes, 0, padding, producer.native()), "cudaMemsetAsync");
       }
@@ -32849,8 +32350,11 @@ class CudaGradientCopier {
     }
     enqueue_packing(bucket);
     for (const std::size_t parameter : parameters) {
+      const GradientSlot& slot = (*gradients_)[parameter];
       if (announced_[parameter].is_zero_filled) {
-        clear((*gradients_)[parameter].place, detail::padded((*gradients_)[parameter].bytes));
+        clear(slot.place, detail::padded(slot.bytes));
+      } else if (plan_->reuses_memory && announced_[parameter].gradient != slot.place) {  // comes from a side buffer
+        clear(slot.place + slot.bytes, detail::padded(slot.bytes) - slot.bytes);
       }
     }
     times_.started(bucket, stream_);
@@ -33228,6 +32732,9 @@ class HostGradientCopier {
 
 /// @file
 /// Selection of BucketReduction's gradient copier and of the class that measures norms, by the communicator's stream.
+
+#if DTRAIN_WITH_CUDA
+#endif
 
 namespace DTRAIN_NAMESPACE::ddp {
 
@@ -34073,11 +33580,10 @@ inline DeviceUpdate device_update(const optimizers::AdamW& rule, std::uint64_t s
   return device_update(rule.step({step}));
 }
 
-/// A rule of dtrain::optimizers that has a kernel.
+/// A rule of dtrain::optimizers that has a kernel. One derived from it has none: its formula may differ.
 template <class R>
-concept HasUpdateKernel = requires(const R& rule) {
-  { device_update(rule, std::uint64_t{1}) } -> std::same_as<DeviceUpdate>;
-};
+concept HasUpdateKernel = std::same_as<R, optimizers::Sgd> || std::same_as<R, optimizers::Momentum> ||
+    std::same_as<R, optimizers::Adam> || std::same_as<R, optimizers::AdamW>;
 
 template <class R>
 concept EnqueuesUpdates = requires(const R& rule, const BufferView& elements, std::span<const BufferView> states,
@@ -34091,7 +33597,7 @@ concept EnqueuesUpdates = requires(const R& rule, const BufferView& elements, st
 /// change the elements of `weights` and of each array in `states` by `gradients`. All are f32, of one length, on the
 /// stream's device. `Rule::State`, a struct of at most eight `std::span<float>` as of OptimizerRule, says how many
 /// state arrays there are. All state begins as zeros. Sgd, Momentum, Adam and AdamW of dtrain::optimizers are such
-/// rules, with the bits that they have on the host.
+/// rules, with the bits that they have on the host. A rule derived from one of them needs enqueue().
 /// - Elements do not depend on each other: arrays have elements of several parameters, in parts of any length.
 /// - The rule waits for nothing: a step may be captured in a CUDA graph. From the first captured step on, kernels read
 /// the update's number from `info.live`, and `info.step` is 0.
@@ -34100,7 +33606,8 @@ concept EnqueuesUpdates = requires(const R& rule, const BufferView& elements, st
 template <class R>
 concept DeviceRule = detail::EnqueuesUpdates<R> || detail::HasUpdateKernel<R>;
 
-/// Enqueues the update. @param states as many as the rule has @throws Error (cuda), as the rule
+/// Enqueues the update. Within another rule's enqueue(): @pre `info.live` is null, since it has that rule's numbers.
+/// @param states as many as the rule has @throws Error (cuda), as the rule
 template <DeviceRule R>
 void enqueue_rule(const R& rule, const BufferView& weights, const BufferView& gradients,
                   std::span<const BufferView> states, const DeviceStepInfo& info, stream::cuda::StreamRef stream) {
@@ -34560,10 +34067,7 @@ class DeviceShards final : public Shards {
     }
     gradients_ = stream::cuda::DeviceBuffer(most * sizeof(float), device);
     if (has_singles) weights_ = stream::cuda::DeviceBuffer(most * sizeof(float), device);
-    stream::cuda::Event written;
-    stream::cuda::with_stream(StreamHandle{stream.device(), nullptr},
-                              [&written](Stream values) { values.record(written); });
-    stream.wait(written);
+    wait_for_values();  // f32 values too: a step reads them
     load_weights(std::vector<bool>(parameters_.size(), true));
   }
 
@@ -34652,11 +34156,7 @@ class DeviceShards final : public Shards {
     for (std::size_t i = 0; i < copies_.size(); ++i) {
       if (copies_[i].dtype == dtype) return i;
     }
-    using stream::cuda::ScaledCopyBatch;
-    using Types = std::pair<DType, DType>;
-    for (const Types& types : {Types(dtype, DType::f32), Types(DType::f32, dtype), Types(dtype, dtype)}) {
-      if (!ScaledCopyBatch::load(types.first, types.second, stream_)) refuse_without_kernels(stream_.device());
-    }
+    if (!load_kernels(dtype, stream_)) refuse_without_kernels(stream_.device());
     copies_.push_back({dtype, {dtype, DType::f32}, {DType::f32, dtype}, {dtype, dtype}});
     return copies_.size() - 1;
   }
@@ -34673,9 +34173,19 @@ class DeviceShards final : public Shards {
     }
   }
 
-  /// Blocking: until the weights are written, which a checkpoint may replace after this call. @throws Error (timeout)
+  /// Enqueued: waits for the values that are being written on the default stream.
+  void wait_for_values() {
+    stream::cuda::Event written;
+    stream::cuda::with_stream(StreamHandle{stream_.device(), nullptr},
+                              [&written](Stream values) { values.record(written); });
+    stream_.wait(written);
+  }
+
+  /// Reads the values behind the default stream. Blocking: until the weights are written, which a checkpoint may
+  /// replace after this call. @throws Error (timeout)
   void load_weights(const std::vector<bool>& wanted) override {
     if (!has_halves_) return;
+    wait_for_values();
     for (std::size_t bucket = 0; bucket < parts_.size(); ++bucket) {
       if (!is_half(bucket)) continue;
       stream::cuda::ScaledCopyBatch& widen = copies_[parts_[bucket].copies].widen;
@@ -34698,6 +34208,15 @@ class DeviceShards final : public Shards {
   }
 
  public:
+  /// @returns whether the driver has loaded the copies of this model type
+  static bool load_kernels(DType dtype, Stream stream) {
+    using Types = std::pair<DType, DType>;
+    const std::array<Types, 3> all{Types(dtype, DType::f32), Types(DType::f32, dtype), Types(dtype, dtype)};
+    return std::all_of(all.begin(), all.end(), [stream](const Types& types) {
+      return stream::cuda::ScaledCopyBatch::load(types.first, types.second, stream);
+    });
+  }
+
   /// @throws Error (unsupported)
   [[noreturn]] DTRAIN_NOT_INLINED static void refuse_without_kernels(Device device) {
     throw_error(Errc::unsupported,
@@ -35571,7 +35090,7 @@ class BucketReduction final : StepWork<Communicator>::Buckets {
   }
 
   /// Multiplies the reduced gradients, where the model has them, and their norm by `factor`, then by clipping_factor.
-  /// Between steps, or in the capture of a step. @param max_norm the largest double: does not clip
+  /// Between steps, or in the capture of a step. @param max_norm infinity: does not clip
   void scale_gradients(double factor, double max_norm) {
     if constexpr (GradientCopier::copies_on_stream) {
       rescale([factor, max_norm](const auto& kernels, auto* norm, auto* copy, Stream stream) {
@@ -35863,7 +35382,7 @@ class Reducer final : public Step::Target {
   bool has_gradient_norm() const noexcept { return norms().is_measured(); }
   const BucketNormsFor<Stream>& norms() const noexcept { return reduction_.norms(); }
   /// As BucketReduction::scale_gradients. @throws as gradient_norm
-  void scale_gradients(double factor, double max_norm = std::numeric_limits<double>::max()) {
+  void scale_gradients(double factor, double max_norm = std::numeric_limits<double>::infinity()) {
     if (reduction_.needs_norm_to_scale()) static_cast<void>(gradient_norm());
     reduction_.scale_gradients(factor, max_norm);
   }
@@ -36568,7 +36087,7 @@ namespace DTRAIN_NAMESPACE::ddp {
 /// the present values. With ready_frees_value a step without an inspection gathers and stores behind each update.
 /// - The update's number: the host gives it to kernels. In a captured step, and in each step after one, a function of
 /// the host counts the updates in the order of the stream, and a copy brings the numbers to device memory: each replay
-/// is one more update.
+/// is one more update. A replay reads the rule when it runs; any other step has the rule as it is when the step begins.
 /// - After a failed step, state and values are undefined.
 /// Threads: as StepWork. Lifetime: outlives graphs of its steps.
 template <class C, class R, class Stage>
@@ -36578,13 +36097,12 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   using Buckets = typename StepWork<C>::Buckets;
   using OwnShards = DeviceShards;
 
-  /// Blocking: allocates. @param shards of the same plan @throws Error (unsupported) if the driver does not load the
-  /// kernels; (cuda)
+  /// Blocking: allocates. @pre load_kernels() @param shards of the same plan @throws Error (unsupported) if the driver
+  /// does not load the kernels; (cuda)
   DeviceShardedReduction(std::unique_ptr<DeviceShards> shards, std::shared_ptr<const R> rule, const BucketPlan& plan,
                          Stage stage, Stream stream)
       : ShardedWork<C, Stage>(shards->buckets()),
-        memory_(new Memory{DividedParts(shards->layout(), plan), std::move(shards), {}, {}, {}}),
-        rule_(std::move(rule)),
+        memory_(new Memory{DividedParts(shards->layout(), plan), std::move(shards), std::move(rule), {}, {}, {}}),
         stage_(stage) {
     if constexpr (Stage::divides_gradients) {
       memory_->parts = stream::cuda::DeviceBuffer(memory_->places.bytes(), stream.device().index);
@@ -36604,10 +36122,20 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     for (const PlannedBucket& bucket : plan.buckets) {
       loads = loads && stream::cuda::SquareSumKernel::load(bucket.dtype, square_sums() + sums, stream);
     }
-    if constexpr (detail::HasUpdateKernel<R>) {
-      loads = loads && stream::cuda::UpdateKernel::load(detail::device_update(*rule_, 1).update, stream);
-    }
     if (!loads) DeviceShards::refuse_without_kernels(stream.device());
+  }
+
+  /// Launches kernels of a step for no elements. @returns whether the driver has loaded all
+  static bool load_kernels(const BucketPlan& plan, [[maybe_unused]] const R& rule, Stream stream) {
+    bool loads = true;
+    for (const PlannedBucket& bucket : plan.buckets) {
+      loads = loads && DeviceShards::load_kernels(bucket.dtype, stream) &&
+              static_cast<bool>(stream::cuda::SquareSumKernel::find(bucket.dtype));
+    }
+    if constexpr (detail::HasUpdateKernel<R>) {
+      loads = loads && stream::cuda::UpdateKernel::load(detail::device_update(rule, 1).update, stream);
+    }
+    return loads;
   }
 
   /// Blocking: until the last step has run, or for 5 s; then its memory is left to it.
@@ -36666,15 +36194,16 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
       if (!is_live_) shards().end_step();
     }
     buckets_->unpack();
-    is_captured_ = stream.is_capturing();
-    if (!is_captured_) stream.record(ended_);
+    if (!stream.is_capturing()) stream.record(ended_);
   }
 
   void wait_until_stored(std::size_t) override {}  // finish() has enqueued the copies
 
-  /// Blocking: until the last step has run, unless it was captured. @throws as StepWork::Buckets::wait_for_event
+  /// Blocking: until the last step that was not captured has run. @throws as StepWork::Buckets::wait_for_event
   void wait_for_step() {
-    if (buckets_ != nullptr && !is_captured_) buckets_->wait_for_event(ended_);
+    if (buckets_ == nullptr) return;
+    const stream::cuda::RelaxedCapture relaxed;  // the program may capture a step
+    buckets_->wait_for_event(ended_);
   }
 
  private:
@@ -36687,13 +36216,25 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     LiveUpdate update;
     double squares;
   };
-  /// Memory that the work of a step uses.
+  /// Memory that the enqueued work of a step uses, and the rule.
   struct Memory {
     DividedParts places;
     std::unique_ptr<DeviceShards> shards;
+    std::shared_ptr<const R> rule;
     stream::cuda::DeviceBuffer parts;  ///< stage 2: this rank's gradients, then its new weights
     stream::cuda::DeviceBuffer live;
     stream::cuda::PinnedBuffer pinned;
+
+    Live& numbers() const noexcept { return *reinterpret_cast<Live*>(pinned.data()); }
+
+    /// Counts an update, by this rule.
+    void count([[maybe_unused]] const R& by) noexcept {
+      shards->end_step();
+      numbers().update.step = shards->steps();
+      if constexpr (detail::HasUpdateKernel<R>) {
+        numbers().update.numbers = detail::device_update(by, shards->steps()).numbers;
+      }
+    }
   };
   /// A bucket's sums of squares.
   struct Sums {
@@ -36703,7 +36244,7 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   };
 
   DeviceShards& device_shards() const noexcept { return *memory_->shards; }
-  Live& pinned() const noexcept { return *reinterpret_cast<Live*>(memory_->pinned.data()); }
+  Live& pinned() const noexcept { return memory_->numbers(); }
   Live* live() const noexcept { return reinterpret_cast<Live*>(memory_->live.data()); }
   double* square_sums() const noexcept { return reinterpret_cast<double*>(memory_->pinned.data() + sizeof(Live)); }
 
@@ -36727,18 +36268,38 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   }
 
   void count_update(Stream stream) {
-    const auto count = [](void* self) { static_cast<DeviceShardedReduction*>(self)->count_on_host(); };
-    stream::cuda::check(cudaLaunchHostFunc(stream.native(), count, this), "cudaLaunchHostFunc");
+    if constexpr (detail::HasUpdateKernel<R>) {
+      if (!stream.is_capturing()) {
+        enqueue_count(stream, *memory_->rule);
+      } else {
+        enqueue_count(stream);
+      }
+    } else {
+      enqueue_count(stream);
+    }
     stream::cuda::check(cudaMemcpyAsync(live(), &pinned(), sizeof(LiveUpdate), cudaMemcpyHostToDevice, stream.native()),
                         "cudaMemcpyAsync");
   }
 
-  void count_on_host() noexcept {
-    shards().end_step();
-    pinned().update.step = shards().steps();
-    if constexpr (detail::HasUpdateKernel<R>) {
-      pinned().update.numbers = detail::device_update(*rule_, shards().steps()).numbers;
-    }
+  /// By the rule as it is when the stream comes to it.
+  void enqueue_count(Stream stream) {
+    const auto count = [](void* memory) { static_cast<Memory*>(memory)->count(*static_cast<Memory*>(memory)->rule); };
+    stream::cuda::check(cudaLaunchHostFunc(stream.native(), count, memory_.get()), "cudaLaunchHostFunc");
+  }
+
+  /// By this rule, which the program may change before the stream comes to it.
+  void enqueue_count(Stream stream, const R& rule) {
+    struct Counting {
+      Memory* memory;
+      R rule;
+    };
+    const auto count = [](void* given) {
+      const std::unique_ptr<Counting> counting(static_cast<Counting*>(given));
+      counting->memory->count(counting->rule);
+    };
+    auto counting = std::make_unique<Counting>(Counting{memory_.get(), rule});
+    stream::cuda::check(cudaLaunchHostFunc(stream.native(), count, counting.get()), "cudaLaunchHostFunc");
+    static_cast<void>(counting.release());
   }
 
   void update(std::size_t bucket, C& channel, Stream stream) {
@@ -36748,8 +36309,8 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
     if (elements.weights.count != 0) {
       const DeviceStepInfo info =
           is_live_ ? DeviceStepInfo{0, &live()->update} : DeviceStepInfo{shards().steps() + 1, nullptr};
-      enqueue_rule(*rule_, elements.weights, elements.gradients, {elements.states.data(), state_arrays<R>}, info,
-                   stream);
+      enqueue_rule(*memory_->rule, elements.weights, elements.gradients, {elements.states.data(), state_arrays<R>},
+                   info, stream);
     }
     device_shards().unload(bucket, own);
     if constexpr (!Stage::divides_gradients) this->gather(bucket, channel, stream);
@@ -36821,13 +36382,11 @@ class DeviceShardedReduction final : public ShardedWork<C, Stage> {
   }
 
   std::unique_ptr<Memory> memory_;
-  std::shared_ptr<const R> rule_;
   Stage stage_;
   std::vector<Sums> sums_;
   double factor_ = 1;
   bool is_live_ = false;  ///< whether a step was captured: the stream counts updates
-  bool is_captured_ = false;
-  Event ended_;  ///< recorded at the end of each step that is not captured
+  Event ended_;           ///< recorded at the end of each step that is not captured
   Buckets* buckets_ = nullptr;
 };
 
@@ -37082,6 +36641,9 @@ class ShardedReduction final : public ShardedWork<C, Stage> {
 /// @file
 /// ShardedOptimizer: an optimizer whose state is divided among the ranks. A program makes one of its wrapper.
 
+#if DTRAIN_WITH_CUDA
+#endif
+
 namespace DTRAIN_NAMESPACE {
 
 namespace ddp {
@@ -37170,10 +36732,12 @@ class ShardedOptimizer {
 /// - A step is enqueued on streams, without a wait of the host. Later work of the streams that ready() named sees the
 /// new weights. Only a function that inspects the gradients waits for them.
 /// - A step may be captured in a CUDA graph. Each replay is one more update: the stream counts updates and reads the
-/// rule then, so change the rule when earlier replays have run. The optimizer outlives the graph.
+/// rule then, so change the rule when earlier replays have run, on every rank behind the same one. Other steps have the
+/// rule as it is when the step begins. The optimizer outlives the graph.
 /// - With zero::Gradients ready() copies the gradient on its stream: later work of that stream may use the memory
 /// again.
 /// - The state, and values that the program sets, are read behind the default stream when the optimizer is constructed.
+/// So are 16-bit values that have moved, at the next step or checkpoint.
 /// - After a failed step, the state and the model's values are undefined.
 ///
 /// Lifetime: the model outlives the optimizer, which makes steps as long as `ddp` exists. The destructor of `ddp` waits
@@ -37191,8 +36755,8 @@ class ShardedOptimizer<R, C, Stage> {
   /// step. Allocates the state; in stage 2 also a smaller arena, which replaces the arena of `ddp`.
   /// @throws Error (unsupported) for parameters that are not f32, f16 or bf16, and in stage 2 for bound gradients;
   /// (invalid_argument) for two parameters whose values share memory; (disagreement) or JobFailed on every rank if two
-  /// ranks construct different stages, or rules with different state; the error names the two ranks and their
-  /// optimizers
+  /// ranks construct different stages, or rules with different state, or if on one the device has no memory or its
+  /// driver does not load the kernels; the error names the two ranks and their optimizers
   template <class Ddp>
   explicit ShardedOptimizer(Ddp& ddp, R rule, Stage stage = {}) : rule_(std::make_shared<R>(std::move(rule))) {
     static_assert(is_on_device || ddp::HasMeasure<R> == ddp::NormedRule<R>,
@@ -37213,11 +36777,11 @@ class ShardedOptimizer<R, C, Stage> {
           "out");
     }
     ddp::check_sharded_parameters(ddp.parameters(), driver.stream.ref().device());
-    ddp::DriverAccess::agree_on_reduction(ddp, description(stage));
+    agree_on_kernels(ddp, stage);
     reducer.keep_plan();
     if constexpr (Stage::divides_gradients) reducer.reuse_memory();
     reduction_ = {
-        make_reduction(ddp, stage),
+        make_together(ddp, stage),
         Completion{&reducer, reducer.lifetime(), group::GroupAccess::of(ddp.group()).rank_context()->pending_weights}};
     arena_bytes_ = ddp.plan().arena_bytes;
     if (stage.overlap_forward) {
@@ -37313,6 +36877,46 @@ class ShardedOptimizer<R, C, Stage> {
       delete reduction;
     }
   };
+
+  /// Collective, blocking. @throws on every rank if two ranks construct different optimizers, or if the driver of one
+  /// does not load the kernels
+  template <class Ddp>
+  void agree_on_kernels(Ddp& ddp, const Stage& stage) const {
+    bool loads = true;
+    if constexpr (is_on_device) {
+      loads = Reduction::load_kernels(ddp.plan(), *rule_, ddp::DriverAccess::of(ddp).stream.ref());
+    }
+    ddp::DriverAccess::agree_on_reduction(
+        ddp, description(stage) + (loads ? "" : ", without its kernels, which the driver does not load"));
+    if constexpr (is_on_device) {
+      if (!loads) Reduction::OwnShards::refuse_without_kernels(ddp::DriverAccess::of(ddp).stream.ref().device());
+    }
+  }
+
+  /// make_reduction(). On a device, where memory may be missing, collective: throws on every rank if it fails on one.
+  template <class Ddp>
+  Reduction* make_together(Ddp& ddp, const Stage& stage) const {
+    if constexpr (!is_on_device) {
+      return make_reduction(ddp, stage);
+    } else {
+      std::unique_ptr<Reduction> made;
+      std::exception_ptr failure;
+      std::string outcome = "a ShardedOptimizer";
+      try {
+        made.reset(make_reduction(ddp, stage));
+      } catch (const Error& error) {
+        failure = std::current_exception();
+        outcome += format_text(" that cannot be made: {}", {error.what()});
+      }
+      try {
+        ddp::DriverAccess::agree_on_reduction(ddp, outcome);
+      } catch (const Error&) {
+        if (!failure) throw;
+      }
+      if (failure) std::rethrow_exception(failure);
+      return made.release();
+    }
+  }
 
   template <class Ddp>
   Reduction* make_reduction(Ddp& ddp, const Stage& stage) const {
@@ -39241,6 +38845,144 @@ DTRAIN_NOT_INLINED DTRAIN_DEFINED void TensorView::refuse_read_as(DType other) c
 
 }  // namespace DTRAIN_NAMESPACE
 
+// ---- dtrain/kernels/arithmetic/arithmetic.hpp
+
+/// @file
+/// Floating-point operations for the loops of instruction_sets/: one rounding each, in the order they are written.
+///
+/// -ffast-math may add in another order, fuse a product into a sum, and assume that no NaN occurs. A pragma prevents
+/// this with clang on x86; elsewhere an empty asm needs each result in a register before the next step. NaN is compared
+/// as an integer, which no flag can fold.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Hides from the compiler how `value` was computed.
+template <class V>
+DTRAIN_ALWAYS_INLINE void keep_as_computed([[maybe_unused]] V& value) noexcept {
+#if DTRAIN_PRECISE_PRAGMA
+#elif DTRAIN_X86_64
+  asm("" : "+v"(value));
+#elif DTRAIN_ARM64
+  if constexpr (sizeof(V) <= 16) {
+    asm("" : "+w"(value));
+  } else {
+    asm("" : "+m"(value));
+  }
+#else
+  asm("" : "+m"(value));
+#endif
+}
+
+/// For a product that is added next: clang's -ffp-contract=fast fuses it with the sum despite the pragma.
+template <class V>
+DTRAIN_ALWAYS_INLINE void keep_product([[maybe_unused]] V& value) noexcept {
+#if DTRAIN_PRECISE_PRAGMA
+  asm("" : "+m"(value));
+#endif
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void add(V& to, const V& value) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  to = to + value;
+  keep_as_computed(to);
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void subtract(V& from, const V& value) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  from = from - value;
+  keep_as_computed(from);
+}
+
+template <class V>
+DTRAIN_ALWAYS_INLINE void multiply(V& to, const V& value) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  to = to * value;
+  keep_as_computed(to);
+}
+
+/// 1 / count, rounded to nearest. Converted to float, it is float's rounded reciprocal, because double has more than
+/// twice float's digits. Requires the default rounding.
+inline double reciprocal(std::size_t count) noexcept {
+  DTRAIN_PRECISE_ARITHMETIC
+  double one = 1;
+  keep_as_computed(one);
+  double quotient = one / static_cast<double>(count);
+  keep_as_computed(quotient);
+  return quotient;
+}
+
+/// Replaces every NaN by one bit pattern, because instructions differ in the sign and bits of a NaN result.
+template <class Float, std::size_t Width>
+DTRAIN_ALWAYS_INLINE void make_nan_canonical(Vector<Float, Width>& value) noexcept {
+  using Bits = BitsOf<Float>;
+  using Integers = Vector<typename Bits::Lane, Width>;
+  Integers bits = (Integers)value;
+  Integers canonical;
+  fill<typename Bits::Lane, Width>(canonical, Bits::nan);
+  replace_where(bits, (Integers)((bits & Bits::magnitude) > Bits::infinity), canonical);
+  value = (Vector<Float, Width>)bits;
+}
+
+/// make_nan_canonical() for two 16-bit floats in each word; a magnitude beyond `infinity` is NaN.
+template <std::size_t Width, class V>
+DTRAIN_ALWAYS_INLINE void make_halves_canonical(V& words, std::int16_t infinity, std::int16_t nan) noexcept {
+  using Halves = Vector<std::int16_t, Width>;
+  Halves halves = (Halves)words;
+  Halves magnitude, limit, canonical;
+  fill<std::int16_t, Width>(magnitude, 0x7fff);
+  fill<std::int16_t, Width>(limit, infinity);
+  fill<std::int16_t, Width>(canonical, nan);
+  replace_where(halves, (Halves)((halves & magnitude) > limit), canonical);
+  words = (V)halves;
+}
+
+/// Whether any bit is set. g++ does not choose vptest by itself.
+template <std::size_t Width>
+DTRAIN_ALWAYS_INLINE bool any(const Vector<std::int64_t, Width>& bits) noexcept {
+#if DTRAIN_X86_64 && !defined(__clang__)
+  if constexpr (Width == 32) {
+    bool found = false;
+    asm("vptest %1, %1" : "=@ccnz"(found) : "x"(bits));
+    return found;
+  }
+#endif
+  std::int64_t all = bits[0];
+  for (std::size_t lane = 1; lane < Width / sizeof(std::int64_t); ++lane) {
+    all |= bits[lane];
+  }
+  return all != 0;
+}
+
+struct Add {
+  static constexpr bool weighs = false;    ///< whether each source is first multiplied by its own weight
+  static constexpr bool averages = false;  ///< whether results that are not finite are computed again (Careful)
+  template <class V>
+  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
+    add(to, value);
+  }
+};
+
+struct AddWeighted : Add {
+  static constexpr bool weighs = true;
+};
+
+struct Average : Add {
+  static constexpr bool averages = true;
+};
+
+struct Multiply {
+  static constexpr bool weighs = false;
+  static constexpr bool averages = false;
+  template <class V>
+  DTRAIN_ALWAYS_INLINE static void apply(V& to, const V& value) noexcept {
+    multiply(to, value);
+  }
+};
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
 // ---- dtrain/kernels/arithmetic/float_arithmetic.hpp
 
 /// @file
@@ -39299,6 +39041,207 @@ class FloatArithmetic {
   Vector<Float, Width> factor_;
   const double* weights_;
 };
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/arithmetic/half_arithmetic.hpp
+
+/// @file
+/// HalfArithmetic: sums, averages and products of f16 and bf16: in f32 from the left, rounded once at the end, for
+/// avx2.hpp and baseline.hpp. Bf16Words, F16Words: conversion by integer operations; F16Native: conversion by the
+/// processor's instructions (F16C). conversion.hpp and sum_of_squares.hpp convert by them, too.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// bf16 in the lower and upper halves of 32-bit words. Not `vcvtneps2bf16`, which takes subnormals for zero.
+template <std::size_t Width>
+struct Bf16Words {
+  static constexpr std::size_t bytes = Width;
+  using Floats = Vector<float, Width>;
+  using Packed = Vector<std::uint32_t, Width>;
+
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
+    Packed words;
+    load(words, from);
+    lower = (Floats)(words << 16U);
+    upper = (Floats)(words & 0xffff0000U);
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
+    pack(packed, lower, upper);
+    make_halves_canonical<Width>(packed, 0x7f80, 0x7fc0);
+  }
+  /// A NaN stays a NaN, with any bits.
+  DTRAIN_ALWAYS_INLINE static void pack(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
+    Packed low, high;
+    round(low, lower);
+    round(high, upper);
+    packed = (low >> 16U) | (high & 0xffff0000U);
+  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+  /// One element in the lower half of each word, and back. Requires that a NaN has no bits below the upper 16.
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept { to = (Floats)(halves << 16U); }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
+    round(to, value);
+    to = to >> 16U;
+    make_halves_canonical<Width>(to, 0x7f80, 0x7fc0);
+  }
+
+ private:
+  /// Rounds to nearest even in the upper 16 bits; beyond the largest finite value, the carry makes infinity.
+  DTRAIN_ALWAYS_INLINE static void round(Packed& to, const Floats& value) noexcept {
+    const Packed bits = (Packed)value;
+    to = bits + 0x7fffU + ((bits >> 16U) & 1U);
+  }
+};
+
+/// f16 in such words, by integer operations and one addition that is exact or rounded once. Gives the bits of F16C's
+/// instructions, for subnormals too. Source of the method: F. Giesen, "Float->half variants" (public domain).
+template <std::size_t Width>
+struct F16Words {
+  static constexpr std::size_t bytes = Width;
+  using Floats = Vector<float, Width>;
+  using Packed = Vector<std::uint32_t, Width>;
+
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& lower, Floats& upper, const std::byte* from) noexcept {
+    Packed words;
+    load(words, from);
+    widen(lower, words & 0xffffU);
+    widen(upper, words >> 16U);
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& packed, const Floats& lower, const Floats& upper) noexcept {
+    Packed low, high;
+    narrow(low, lower);
+    narrow(high, upper);
+    packed = low | (high << 16U);
+    make_halves_canonical<Width>(packed, 0x7c00, 0x7e00);
+  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+  /// One element in the lower half of each word, and back; a NaN keeps its sign.
+  DTRAIN_ALWAYS_INLINE static void widen(Floats& to, const Packed& halves) noexcept {
+    const Packed magnitude = (halves & 0x7fffU) << 13U;
+    const Packed exponent = magnitude & 0x0f800000U;
+    const Packed special = (Packed)(exponent == 0x0f800000U);  // infinity or NaN: gets the largest exponent
+    const Packed subnormal = (Packed)(exponent == Packed{});
+    // A subnormal gets the exponent 2^-14 and an implicit one, which the subtraction removes.
+    const Packed rebased = magnitude + (112U << 23U) + (special & (112U << 23U)) + (subnormal & (1U << 23U));
+    Floats value = (Floats)rebased;
+    subtract(value, (Floats)(subnormal & (113U << 23U)));
+    to = (Floats)((Packed)value | ((halves & 0x8000U) << 16U));
+  }
+  DTRAIN_ALWAYS_INLINE static void narrow(Packed& to, const Floats& value) noexcept {
+    using Signed = Vector<std::int32_t, Width>;  // SSE2 compares signed lanes only
+    const Packed bits = (Packed)value;
+    const Packed positive = bits & 0x7fffffffU;
+    const Signed magnitude = (Signed)positive;
+    // Added to a half, a value below 2^-14 leaves its multiple of 2^-24 in the lowest bits.
+    Floats small = (Floats)positive;
+    add(small, Floats{} + 0.5F);
+    Packed half = (positive - (112U << 23U) + 0xfffU + ((positive >> 13U) & 1U)) >> 13U;
+    replace_where(half, (Packed)(magnitude < (113 << 23)), (Packed)small - (126U << 23U));
+    replace_where(half, (Packed)(magnitude >= (143 << 23)), Packed{} + 0x7c00U);
+    replace_where(half, (Packed)(magnitude > (255 << 23)), Packed{} + 0x7e00U);
+    to = half | ((bits & 0x80000000U) >> 16U);
+  }
+};
+
+/// Computes with `Format::bytes` bytes of elements as two vectors of f32. A `Format` has types Floats and Packed and
+///   widen(Floats&, Floats&, from), narrow(Packed&, Floats const&, Floats const&), put(to, Packed const&)
+template <class Format, class Operation>
+class HalfArithmetic {
+ public:
+  static constexpr std::size_t bytes = Format::bytes;
+  using Floats = typename Format::Floats;
+  struct Partial {
+    Floats first, second;
+  };
+  using Result = typename Format::Packed;
+  static constexpr bool averages = Operation::averages;
+  using Beyond = Vector<std::int64_t, sizeof(Result)>;
+  using Careful = HalfArithmetic<Bf16Words<16>, AddWeighted>;
+  using Lane = std::int16_t;
+  static constexpr Lane magnitude = 0x7fff;
+  static constexpr Lane infinity = 0x7f80;
+
+  DTRAIN_ALWAYS_INLINE explicit HalfArithmetic(const KernelArguments& arguments) noexcept
+      : weights_(arguments.weights) {
+    fill<float, sizeof(Floats)>(factor_, static_cast<float>(arguments.factor));
+  }
+  DTRAIN_ALWAYS_INLINE void start(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    Format::widen(partial.first, partial.second, from);
+    if constexpr (Operation::weighs) {
+      Floats weight;
+      fill<float, sizeof(Floats)>(weight, static_cast<float>(weights_[source]));
+      multiply(partial.first, weight);
+      multiply(partial.second, weight);
+      keep_product(partial.first);
+      keep_product(partial.second);
+    }
+  }
+  DTRAIN_ALWAYS_INLINE void combine(Partial& partial, const std::byte* from, std::size_t source) const noexcept {
+    Partial value;
+    start(value, from, source);
+    Operation::apply(partial.first, value.first);
+    Operation::apply(partial.second, value.second);
+  }
+  DTRAIN_ALWAYS_INLINE void finish(Result& result, Partial& partial) const noexcept {
+    multiply(partial.first, factor_);
+    multiply(partial.second, factor_);
+    if constexpr (averages) {
+      Format::pack(result, partial.first, partial.second);
+    } else {
+      Format::narrow(result, partial.first, partial.second);
+    }
+  }
+  /// For averages of bf16: marks infinity and NaN.
+  DTRAIN_ALWAYS_INLINE void note_beyond(Beyond& beyond, const Result& result) const noexcept {
+    beyond |= (Beyond)(((Vector<Lane, sizeof(Result)>)result & infinity) == infinity);
+  }
+  DTRAIN_ALWAYS_INLINE void put(std::byte* to, const Result& result) const noexcept { Format::put(to, result); }
+
+ private:
+  Floats factor_;
+  const double* weights_;
+};
+
+/// An f32 holds the sum of any number of ranks' f16, so that averages need no Careful.
+template <class Operation>
+using OfF16 = std::conditional_t<Operation::averages, Add, Operation>;
+
+#if DTRAIN_X86_64
+/// A format for HalfArithmetic. Converts by asm and not by intrinsics, because <immintrin.h> costs every user compile
+/// time. The immediate 0 rounds to nearest even whatever MXCSR says; subnormals are exact both ways. The operand of
+/// vcvtph2ps is in memory, because a separate load costs as much as the conversion.
+/// (ThreadSanitizer does not see these reads; it sees the stores, and those of all other kernels.)
+struct F16Native {
+  static constexpr std::size_t bytes = 32;
+  using Floats = Vector<float, bytes>;
+  using Packed = Vector<std::uint16_t, bytes>;
+
+  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& first, Floats& second, const std::byte* from) noexcept {
+    widen(first, from);
+    widen(second, from + bytes / 2);
+  }
+  DTRAIN_TARGET_HELPER("avx2,f16c")
+  static void narrow(Packed& packed, const Floats& first, const Floats& second) noexcept {
+    [[maybe_unused]] Vector<std::uint16_t, bytes / 2> upper;
+    asm("{vcvtps2ph $0, %2, %x0|vcvtps2ph %x0, %2, 0}\n\t"
+        "{vcvtps2ph $0, %3, %1|vcvtps2ph %1, %3, 0}\n\t"
+        "{vinserti128 $1, %1, %0, %0|vinserti128 %0, %0, %1, 1}"
+        : "=&x"(packed), "=&x"(upper)
+        : "x"(first), "x"(second));
+    make_halves_canonical<bytes>(packed, 0x7c00, 0x7e00);
+  }
+  DTRAIN_ALWAYS_INLINE static void put(std::byte* to, const Packed& packed) noexcept { store(to, packed); }
+
+ private:
+  /// Converts a vector of f16 to a vector of f32 of the same number of elements.
+  DTRAIN_TARGET_HELPER("avx2,f16c") static void widen(Floats& to, const std::byte* from) noexcept {
+    asm("{vcvtph2ps %1, %0|vcvtph2ps %0, %1}" : "=x"(to) : "m"(*reinterpret_cast<const std::byte(*)[16]>(from)));
+  }
+};
+#endif
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
@@ -39547,6 +39490,106 @@ void average_beyond_sum(const KernelArguments& arguments, std::size_t offset, st
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
+// ---- dtrain/kernels/conversion.hpp
+
+/// @file
+/// Element conversion for PartialReduction, MasterWeights and ShardedParameters: 16-bit floats to f32, integers to i64,
+/// and back.
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Calls `convert_step(target, source)` for `step` elements at a time, the last ones padded.
+/// @tparam to_bytes,from_bytes of an element
+template <std::size_t step, std::size_t to_bytes, std::size_t from_bytes, class ConvertStep>
+DTRAIN_ALWAYS_INLINE void convert_in_steps(std::byte* to, const std::byte* from, std::size_t count,
+                                           ConvertStep convert_step) noexcept {
+  const std::size_t left = count % step;  // as a remainder: g++ 14 does not see that count - i is less than step
+  const std::size_t whole = count - left;
+  for (std::size_t i = 0; i < whole; i += step) {
+    convert_step(to + to_bytes * i, from + from_bytes * i);
+  }
+  if (left > 0) {
+    std::byte rest[4 * step] = {};
+    std::memcpy(rest, from + from_bytes * whole, from_bytes * left);
+    convert_step(rest, rest);
+    std::memcpy(to + to_bytes * whole, rest, to_bytes * left);
+  }
+}
+
+/// Widens 16-bit floats. `Format` has 16 bytes: Bf16Words, F16Words.
+template <class Format>
+DTRAIN_OPTIMIZED void widen_halves(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
+  convert_in_steps<step, 4, 2>(to, from, count, [](std::byte* target, const std::byte* source) {
+    Vector<std::uint16_t, 2 * step> halves;
+    load(halves, source);
+    typename Format::Floats floats;
+    Format::widen(floats, __builtin_convertvector(halves, typename Format::Packed));
+    store(target, floats);
+  });
+}
+
+/// Rounds to nearest even; every NaN becomes the canonical one.
+template <class Format>
+DTRAIN_OPTIMIZED void narrow_floats(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+  constexpr std::size_t step = sizeof(typename Format::Floats) / sizeof(float);
+  convert_in_steps<step, 2, 4>(to, from, count, [](std::byte* target, const std::byte* source) {
+    typename Format::Floats floats;
+    load(floats, source);
+    make_nan_canonical<float, sizeof(floats)>(floats);
+    typename Format::Packed words;
+    Format::narrow(words, floats);
+    const auto halves = __builtin_convertvector(words, Vector<std::uint16_t, 2 * step>);
+    store(target, halves);
+  });
+}
+
+template <class To, class From>
+DTRAIN_OPTIMIZED void convert_integers(std::byte* to, const std::byte* from, std::size_t count) noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    From value;
+    std::memcpy(&value, from + i * sizeof(From), sizeof(From));
+    const auto converted = static_cast<To>(value);
+    std::memcpy(to + i * sizeof(To), &converted, sizeof(To));
+  }
+}
+
+/// Converts `count` elements at any alignment.
+/// - f16 and bf16 to f32, i32 and u8 to i64: exact.
+/// - f32 to f16 and bf16: rounded to nearest even. i64 to i32 and u8: modulo 2^bits.
+/// - Equal types: copied. No other pair is allowed.
+/// Requires: `to` and `from` are disjoint; the floating-point environment is the default one.
+void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to, std::size_t count) noexcept;
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED void convert(DType from_type, const std::byte* from, DType to_type, std::byte* to,
+                            std::size_t count) noexcept {
+  if (from_type == to_type) {
+    copy_bytes(to, from, count * size_bytes(to_type));
+  } else if (from_type == DType::f16) {
+    widen_halves<F16Words<16>>(to, from, count);
+  } else if (from_type == DType::bf16) {
+    widen_halves<Bf16Words<16>>(to, from, count);
+  } else if (from_type == DType::i32) {
+    convert_integers<std::int64_t, std::int32_t>(to, from, count);
+  } else if (from_type == DType::u8) {
+    convert_integers<std::int64_t, std::uint8_t>(to, from, count);
+  } else if (to_type == DType::f16) {
+    narrow_floats<F16Words<16>>(to, from, count);
+  } else if (to_type == DType::bf16) {
+    narrow_floats<Bf16Words<16>>(to, from, count);
+  } else if (to_type == DType::i32) {
+    convert_integers<std::int32_t, std::int64_t>(to, from, count);
+  } else {
+    convert_integers<std::uint8_t, std::int64_t>(to, from, count);
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
 // ---- dtrain/kernels/digest.hpp
 
 /// @file
@@ -39638,6 +39681,79 @@ DTRAIN_OPTIMIZED Sum dot_product(const float* a, const float* b, std::size_t cou
   }
   return sum;
 }
+
+}  // namespace DTRAIN_NAMESPACE::kernels
+
+// ---- dtrain/kernels/float_environment.hpp
+
+/// @file
+/// DefaultFloatEnvironment: IEEE 754 rounding and subnormals for one scope. Reduction and the other kernels that
+/// compute, MasterWeights, ShardedParameters, and the hooks Adasum, TopK and PowerSgd open one.
+
+#if !DTRAIN_X86_64 && !DTRAIN_ARM64
+#include <cfenv>
+#endif
+
+namespace DTRAIN_NAMESPACE::kernels {
+
+/// Needed because a program linked with -ffast-math starts with subnormals flushed to zero (crtfastmath.o), and a user
+/// may have set another rounding or traps. Does not write the environment if it is the default one; exception flags may
+/// be raised, as by any arithmetic.
+class DefaultFloatEnvironment {
+ public:
+#if DTRAIN_X86_64
+  DefaultFloatEnvironment() noexcept {
+    asm volatile("stmxcsr %0" : "=m"(saved_)::"memory");
+    set_ = (saved_ & ~recorded_exceptions) != standard;
+    if (set_) {
+      const std::uint32_t value = standard;
+      asm volatile("ldmxcsr %0" ::"m"(value) : "memory");
+    }
+  }
+  ~DefaultFloatEnvironment() {
+    if (set_) {
+      asm volatile("ldmxcsr %0" ::"m"(saved_) : "memory");
+    }
+  }
+#elif DTRAIN_ARM64
+  DefaultFloatEnvironment() noexcept {
+    asm volatile("mrs %0, fpcr" : "=r"(saved_)::"memory");
+    set_ = saved_ != standard;
+    if (set_) {
+      asm volatile("msr fpcr, %0" ::"r"(standard) : "memory");
+    }
+  }
+  ~DefaultFloatEnvironment() {
+    if (set_) {
+      asm volatile("msr fpcr, %0" ::"r"(saved_) : "memory");
+    }
+  }
+#else
+  DefaultFloatEnvironment() noexcept {
+    std::fegetenv(&saved_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatEnvironment() {
+    std::fesetenv(&saved_);
+  }
+#endif
+  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
+  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
+
+ private:
+#if DTRAIN_X86_64
+  static constexpr std::uint32_t standard = 0x1f80;  // all exceptions masked, to nearest, subnormals kept
+  static constexpr std::uint32_t recorded_exceptions = 0x3f;
+  std::uint32_t saved_ = 0;
+  bool set_ = false;
+#elif DTRAIN_ARM64
+  static constexpr std::uint64_t standard = 0;
+  std::uint64_t saved_ = 0;
+  bool set_ = false;
+#else
+  std::fenv_t saved_{};
+#endif
+};
 
 }  // namespace DTRAIN_NAMESPACE::kernels
 
@@ -57920,6 +58036,17 @@ DTRAIN_DEFINED void LargestElements::select(std::span<const float> values, std::
 }
 
 }  // namespace DTRAIN_NAMESPACE::ddp
+
+// ---- dtrain/ddp/hooks/widen.hpp (definitions)
+
+namespace DTRAIN_NAMESPACE::hooks {
+
+DTRAIN_DEFINED void detail::convert_elements(const BufferView& from, const BufferView& to) noexcept {
+  const kernels::DefaultFloatEnvironment environment;
+  kernels::convert(from.dtype, from.data, to.dtype, to.data, from.count);
+}
+
+}  // namespace DTRAIN_NAMESPACE::hooks
 
 // ---- dtrain/ddp/planning/saved_plan.hpp
 

@@ -22,8 +22,6 @@
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/hooks/hook_state.hpp"
 #include "dtrain/ddp/parameter.hpp"
-#include "dtrain/kernels/conversion.hpp"
-#include "dtrain/kernels/float_environment.hpp"
 
 namespace DTRAIN_NAMESPACE::hooks {
 
@@ -120,13 +118,20 @@ class Widen {
   std::size_t bytes_ = 0;
 };
 
+}  // namespace DTRAIN_NAMESPACE::hooks
+
 #if DTRAIN_DEFINITIONS
+
+#include "dtrain/kernels/conversion.hpp"
+#include "dtrain/kernels/float_environment.hpp"
+
+namespace DTRAIN_NAMESPACE::hooks {
 
 DTRAIN_DEFINED void detail::convert_elements(const BufferView& from, const BufferView& to) noexcept {
   const kernels::DefaultFloatEnvironment environment;
   kernels::convert(from.dtype, from.data, to.dtype, to.data, from.count);
 }
 
-#endif  // DTRAIN_DEFINITIONS
-
 }  // namespace DTRAIN_NAMESPACE::hooks
+
+#endif  // DTRAIN_DEFINITIONS

@@ -5,9 +5,12 @@
 #include "dtrain/core/config.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/ddp/precision/gradient_norm.hpp"
+#include "dtrain/ddp/reduction/host_gradient_copier.hpp"
+
+#if DTRAIN_WITH_CUDA
 #include "dtrain/ddp/reduction/cuda/cuda_bucket_norms.hpp"
 #include "dtrain/ddp/reduction/cuda/cuda_gradient_copier.hpp"
-#include "dtrain/ddp/reduction/host_gradient_copier.hpp"
+#endif
 
 namespace DTRAIN_NAMESPACE::ddp {
 

@@ -17,13 +17,16 @@
 #include "dtrain/ddp/driver_access.hpp"
 #include "dtrain/ddp/hooks/gradient_hook.hpp"
 #include "dtrain/ddp/reduction/reducer.hpp"
-#include "dtrain/ddp/sharded/device_sharded_reduction.hpp"
 #include "dtrain/ddp/sharded/optimizer_rule.hpp"
 #include "dtrain/ddp/sharded/sharded_parameters.hpp"
 #include "dtrain/ddp/sharded/sharded_reduction.hpp"
 #include "dtrain/ddp/step_work.hpp"
 #include "dtrain/group/group_internals.hpp"
 #include "dtrain/group/rank_context.hpp"
+
+#if DTRAIN_WITH_CUDA
+#include "dtrain/ddp/sharded/device_sharded_reduction.hpp"
+#endif
 
 namespace DTRAIN_NAMESPACE {
 
