@@ -60,8 +60,9 @@ inline constexpr std::string_view help_text =
   --summary=FILE           write what was reached as JSON
   --timeline=FILE          write what the last steps did when, on all ranks, as a trace for Perfetto
   --checkpoint=FILE        save the training there after each epoch, and go on from it where it exists: started again,
-                           by --max-restarts or by hand, a killed training ends with the same parameters, but with a
-                           hook that keeps something of each rank (bf16:error-feedback, powersgd, topk, local)
+                           by --max-restarts or by hand, a killed training on one host ends with the same
+                           parameters, but with a hook that keeps something of each rank (bf16:error-feedback,
+                           powersgd, topk, local); on several hosts the order of sums, and so their bits, may differ
   --checkpoint-steps=N     save after every N steps and at the end instead
   --elastic                go on when ranks are lost, with the launcher's --min-ranks=N, and with workers that it starts in
                            their places with --max-restarts=N (programs fashion_mnist and fashion_mnist_gloo)
