@@ -78,7 +78,7 @@ TEST_CASE("while every rank has data, no step has a message, and none of the key
       }
     });
     group.barrier();
-    for (const char* const key : {"ended", "first", "step/1", "step/3", "step/4"}) {
+    for (const char* const key : {"ended", "first", "most", "step/1", "step/3", "step/4"}) {
       CHECK(!group.store().try_get(std::string("dtrain/uneven/1/") + key).wait());
       CHECK(!group.store().try_get(std::string("dtrain/uneven/2/") + key).wait());
     }
@@ -102,10 +102,40 @@ TEST_CASE("a rank that ends while another is many steps ahead makes all of these
     inputs.finish([&] { ++without_data; });
     CHECK(without_data == (group.rank() == 0 ? 0 : ahead));
     group.barrier();
-    for (const char* const key : {"ended", "first", "step/1", "step/400", "step/1500", "step/1501"})
+    for (const char* const key : {"ended", "first", "most", "step/1", "step/400", "step/1500", "step/1501"})
       CHECK(!group.store().try_get(std::string("dtrain/uneven/1/") + key).wait());
     group.barrier();
   });
+}
+
+/// Ranks end in the order of their numbers. Their hosts do not wait for other ranks' steps, as on a GPU.
+void end_in_order(const std::vector<int>& steps) {
+  run_well(static_cast<int>(steps.size()), [&](const Group& group) {
+    const int own = steps[static_cast<std::size_t>(group.rank())];
+    const auto store = group.store().with_prefix("dtrain/uneven/1/");
+    UnevenInputs inputs{group};
+    for (int step = 0; step < own; ++step)
+      inputs.begin_step();
+    if (group.rank() > 0) store.get("first").wait();
+    while (group.rank() > 1 && store.get("ended").wait() != std::to_string(group.rank()))
+      std::this_thread::yield();
+    int without_data = 0;
+    inputs.finish([&] { ++without_data; });
+    CHECK(own + without_data == *std::max_element(steps.begin(), steps.end()));
+    group.barrier();
+    for (const char* const key : {"ended", "first", "most", "step/10", "step/11", "step/12", "step/20", "step/21"})
+      CHECK(!store.try_get(key).wait());
+    group.barrier();
+  });
+}
+
+TEST_CASE("ranks that have made fewer steps than the first one to end make the steps of that rank, too") {
+  for (const std::vector<int>& steps :
+       std::vector<std::vector<int>>{{11, 10}, {1500, 0}, {11, 10, 20}, {11, 20, 10}, {20, 11, 10}, {3, 12, 1, 12}}) {
+    CAPTURE(steps.front());
+    CAPTURE(steps.size());
+    end_in_order(steps);
+  }
 }
 
 TEST_CASE("a step without data is refused with hooks::LocalSgd") {

@@ -24,13 +24,17 @@ namespace DTRAIN_NAMESPACE::ddp {
 
 /// Agreement of the ranks on whether another step is made. Keys in the store:
 /// - "ended": the number of ranks that have no more data. "first": the number of steps of the first one.
+/// - "most": the largest number of steps of a rank that has ended. A rank raises "most" before it adds to "ended".
 /// - "step/S": "go" if a rank with data makes step S (from 1), "end" if no rank does.
 ///
-/// A rank that has ended waits for "step/S" before its step S. Ranks with data set these keys once some rank has ended,
-/// which each of them learns from a wait for "ended" that runs in the background. So no message is sent while all ranks
-/// have data. Ranks without data erase "step/S" at step S + kept_keys: steps communicate, so that no rank is that many
-/// steps behind another, not even on a GPU, where the host enqueues steps and goes on. Threads: all but watch(), which
-/// runs on the control loop, from the thread that trains.
+/// A rank that has ended reads "most" once, and makes that many steps without a wait. It waits for "step/S" before each
+/// later step S. Ranks with data set the keys of the steps after "first" once some rank has ended, which each of them
+/// learns from a wait for "first" that runs in the background. So no message is sent while all ranks have data. The
+/// last rank to end sets "step/S" of the step after "most", which then counts the steps of all ranks. Example: rank A
+/// ends after 11 steps, then rank B after 10. B makes step 11, because "most" is 11, and sets "step/12" to "end". Ranks
+/// without data erase "step/S" at step S + kept_keys: steps communicate, so that no rank is that many steps behind
+/// another, not even on a GPU, where the host enqueues steps and goes on. Threads: all but watch(), which runs on the
+/// control loop, from the thread that trains.
 class StepAgreement {
  public:
   StepAgreement(rendezvous::Store store, int ranks) : store_(std::move(store)), ranks_(ranks) {}
@@ -38,15 +42,13 @@ class StepAgreement {
   /// Waits until a rank has ended, and sets the keys of the steps that this rank has begun since that rank's last step.
   /// These may be several if a step waits for no other rank. Lifetime: the object outlives the coroutine.
   async::Task<> watch() {
-    const std::string ended = "ended";
     const std::string first = "first";
     const Deadline deadline = Deadline::unbounded("ranks have data for as long as they like");
-    static_cast<void>(co_await store_.get(ended, deadline));
+    const std::string steps = co_await store_.get(first, deadline);
+    first_watched_ = number_of(steps) + 1;
     // The thread that trains writes step_ first and reads some_ended_ then: one of the two sets the key of a step.
     some_ended_.store(true);
     last_watched_ = step_.load();
-    const std::string steps = co_await store_.get(first, deadline);
-    first_watched_ = number_of(steps) + 1;
     for (std::uint64_t step = first_watched_; step <= last_watched_; ++step) {
       const std::string key = key_of(step);
       co_await store_.set(key, "go");
@@ -55,22 +57,25 @@ class StepAgreement {
 
   /// A step with data. Blocking, once some rank has ended: until the store has the step's key.
   void begin_step() {
-    step_.store(step_.load() + 1);
-    if (some_ended_.load()) store_.set(key_of(step_.load()), "go").wait();
+    const std::uint64_t step = step_.load() + 1;
+    step_.store(step);
+    if (some_ended_.load() && step >= first_watched_) store_.set(key_of(step), "go").wait();
   }
 
   /// This rank has no more data.
   void end() {
     last_with_data_ = step_.load();
+    raise_most(last_with_data_);
     const std::int64_t ended = store_.add("ended", 1).wait();
-    if (ended == 1) store_.set("first", format_text("{}", {step_.load()})).wait();
-    if (ended == ranks_) store_.set(key_of(step_.load() + 1), "end").wait();
+    if (ended == 1) store_.set("first", std::to_string(last_with_data_)).wait();
+    most_ = number_of(store_.get("most").wait());
+    if (ended == ranks_) store_.set(key_of(most_ + 1), "end").wait();
   }
 
   /// Whether some rank makes another step. After end(). Blocking: until the ranks with data begin it, or end.
   bool next_step() {
     const std::uint64_t step = step_.load() + 1;
-    const bool goes_on = store_.get(key_of(step)).wait() != "end";
+    const bool goes_on = step <= most_ || store_.get(key_of(step)).wait() != "end";
     if (step > last_with_data_ + kept_keys) store_.erase(key_of(step - kept_keys)).wait();
     if (goes_on) step_.store(step);
     return goes_on;
@@ -86,8 +91,8 @@ class StepAgreement {
     const std::uint64_t first = number_of(store_.get("first").wait()) + 1;
     for (std::uint64_t step = std::max(first, end - std::min(end, kept_keys)); step <= end; ++step)
       store_.erase(key_of(step)).wait();
-    store_.erase("first").wait();
-    store_.erase("ended").wait();
+    for (const char* const key : {"first", "most", "ended"})
+      store_.erase(key).wait();
   }
 
  private:
@@ -98,14 +103,23 @@ class StepAgreement {
     return number;
   }
 
+  /// "most" becomes at least `steps`.
+  void raise_most(std::uint64_t steps) {
+    rendezvous::CompareSet most;  // at first without a value: the key does not exist
+    do {
+      most = store_.compare_set("most", most.now, std::to_string(steps)).wait();
+    } while (!most.swapped && number_of(*most.now) < steps);
+  }
+
   static constexpr std::uint64_t kept_keys = 1024;
 
   const rendezvous::Store store_;
   const int ranks_;
   std::atomic<std::uint64_t> step_{0};  ///< the last one that this rank has begun
   std::atomic<bool> some_ended_{false};
-  std::uint64_t first_watched_ = 1, last_watched_ = 0;  ///< the steps whose keys watch() sets
+  std::uint64_t first_watched_ = 1, last_watched_ = 0;  ///< the steps whose keys watch() sets; later begin_step() does
   std::uint64_t last_with_data_ = 0;                    ///< of this rank
+  std::uint64_t most_ = 0;                              ///< "most" when this rank had ended
 };
 
 /// Lets ranks make different numbers of steps. A rank without data makes steps without data until all ranks have ended:
