@@ -18,19 +18,23 @@ const std::string training = std::string(DTRAIN_TEST_PROGRAMS_DIR) + "/elastic_t
 
 /// A job of three workers that trains until it is ended, with a word by which its processes are found.
 struct LongJob {
-  explicit LongJob(const std::string& steps = "steps=1000000")
+  /// @param word of the program's command line @param line that the job prints before the constructor returns
+  explicit LongJob(const std::string& word = "steps=1000000", const std::string& line = "commit 20 attempt 1 size 3")
       : mark(new_mark()),
-        program(training, {"--nproc-per-node=3", "--min-ranks=1", "--max-restarts=9", steps, "log", mark},
-                {{"DTRAIN_GRACE_SECONDS", "2"}}) {
-    REQUIRE(program.wait_for("commit 20 attempt 1 size 3"));
+        // UCX of Open MPI 5 makes SIGHUP switch its debug mode on, unless a variable says otherwise.
+        program(training, {"--nproc-per-node=3", "--min-ranks=1", "--max-restarts=9", word, "log", mark},
+                {{"DTRAIN_GRACE_SECONDS", "2"}, {"UCX_DEBUG_SIGNO", "0"}}) {
+    REQUIRE(program.wait_for(line));
   }
-  /// Ends the launcher by a signal: it is to exit so, and to leave no process.
-  void check_end(int signal) {
+  /// Ends the launcher by a signal: it is to exit so, and to leave no process. @returns what the launcher wrote to
+  /// stderr
+  std::string check_end(int signal) {
     CAPTURE(signal);
     program.signal(signal);
     const Result result = program.wait();
     CHECK_MESSAGE(result.exit_code == 128 + signal, result.error);
     CHECK(support::all_gone(mark, support::soon()));
+    return result.error;
   }
 
   std::string mark;
@@ -77,6 +81,18 @@ TEST_CASE("SIGTERM and SIGINT to the launcher end an elastic job, and leave no p
   for (const int signal : {SIGTERM, SIGINT}) {
     LongJob job;
     job.check_end(signal);
+  }
+}
+
+TEST_CASE("SIGHUP and SIGQUIT to the launcher end an elastic job before and after its first commit") {
+  for (const int signal : {SIGHUP, SIGQUIT}) {
+    const auto check = [signal](LongJob&& job) {
+      const std::string error = job.check_end(signal);
+      CHECK_CONTAINS(error, signal == SIGHUP ? "SIGHUP was forwarded to the workers" : "SIGQUIT was forwarded");
+      CHECK_MESSAGE(!contains(error, "another one starts"), error);
+    };
+    check(LongJob("pause=60000", "worker 2 is rank"));  // a step of a minute
+    check(LongJob());
   }
 }
 

@@ -24,8 +24,8 @@ struct ShutdownTimeouts {
 inline constexpr ShutdownTimeouts device_shutdown_timeouts{std::chrono::milliseconds(5000),
                                                            std::chrono::milliseconds(60000)};
 
-/// After the first failure: SIGTERM after `exit_grace`, and SIGKILL `term_grace` later. After a forwarded SIGINT or
-/// SIGTERM: SIGKILL after `stop_grace`, or `term_grace` after a second one.
+/// After the first failure: SIGTERM after `exit_grace`, and SIGKILL `term_grace` later. After a forwarded signal that
+/// requests the job's end: SIGKILL after `stop_grace`, or `term_grace` after a second one.
 class ShutdownSchedule {
  public:
   using Clock = Deadline::Clock;
@@ -47,7 +47,7 @@ class ShutdownSchedule {
     }
   }
 
-  /// SIGINT or SIGTERM was forwarded.
+  /// A signal that requests the job's end was forwarded.
   void on_stop_requested(Clock::time_point now) {
     const Clock::time_point latest = now + (stop_requested_ ? Clock::duration(term_grace) : stop_grace_);
     stop_requested_ = true;

@@ -58,7 +58,7 @@ class ElasticSupervisor {
         note(each);
       }
       const Deadline::Clock::time_point now = Deadline::Clock::now();
-      for (; stops_noted_ < job_.forwarder.stop_requests(); ++stops_noted_) {
+      for (; stops_noted_ < stop_requests(); ++stops_noted_) {
         schedule_.on_stop_requested(now);
       }
       if (state_.cause()) {
@@ -80,7 +80,7 @@ class ElasticSupervisor {
 
   JobResult result() const {
     JobResult result;
-    if (const int stop_signal = job_.forwarder.stop_signal()) {
+    if (const int stop_signal = job_.forwarder.interrupt_signal()) {
       result.exit_code = 128 + stop_signal;
       result.report.push_back(format_text("{} was forwarded to the workers", {signal_name(stop_signal)}));
     } else if (state_.is_over() && !state_.cause()) {
@@ -124,6 +124,12 @@ class ElasticSupervisor {
     std::optional<Deadline::Clock::time_point> start_at{};
   };
 
+  /// SIGHUP and SIGQUIT end an elastic job, too: a worker that such a signal kills would otherwise be replaced. All of
+  /// them are one request, because a terminal that closes may send several.
+  int stop_requests() const noexcept {
+    return std::max(job_.forwarder.stop_requests(), job_.forwarder.interrupted() ? 1 : 0);
+  }
+
   void look_at_exit_flags() {
     for (Slot& each : slots_) {
       if (each.process != 0 && !each.is_exiting && is_exiting(each.process)) {
@@ -156,7 +162,7 @@ class ElasticSupervisor {
     const pid_t process = std::exchange(slot.process, 0);
     const bool was_over = state_.is_over();
     process_ended(slot, process, ended.status.code, ended.status.text());
-    if (was_over || schedule_.has_acted() || job_.forwarder.stop_requests() != 0) {
+    if (was_over || schedule_.has_acted() || job_.forwarder.interrupted()) {
       const bool counts = slot.is_rank && was_over && failed_after_end_ == 0;  // later failures do not matter
       failed_after_end_ = counts ? ended.status.exit_code() : failed_after_end_;
       return;
@@ -217,7 +223,7 @@ class ElasticSupervisor {
   void start_due(Deadline::Clock::time_point now) {
     for (std::size_t index = 0; index < slots_.size(); ++index) {
       Slot& slot = slots_[index];
-      if (slot.start_at && (state_.is_over() || job_.forwarder.stop_requests() != 0)) {
+      if (slot.start_at && (state_.is_over() || job_.forwarder.interrupted())) {
         slot.start_at.reset();
       } else if (slot.start_at && *slot.start_at <= now) {
         slot.start_at.reset();

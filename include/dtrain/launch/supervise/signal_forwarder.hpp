@@ -226,8 +226,9 @@ class SignalForwarder {
   /// Number of SIGINT and SIGTERM at the launcher of the job that received most of them.
   int stop_requests() const noexcept { return std::max(local_stops_, remote_stops_); }
 
-  /// Whether a signal requested the job's end: SIGINT, SIGTERM, SIGHUP or SIGQUIT.
-  bool interrupted() const noexcept { return interrupted_; }
+  /// The first signal that requested the job's end: SIGINT, SIGTERM, SIGHUP or SIGQUIT. 0 if none has arrived.
+  int interrupt_signal() const noexcept { return interrupt_signal_; }
+  bool interrupted() const noexcept { return interrupt_signal_ != 0; }
 
  private:
   async::Task<void> read_all() {
@@ -244,7 +245,9 @@ class SignalForwarder {
 
   void take(int signal) {
     forward(signal);
-    interrupted_ = interrupted_ || signal == SIGHUP || signal == SIGQUIT;
+    if (signal == SIGHUP || signal == SIGQUIT) {
+      note_interrupt(signal);
+    }
     if (signal == SIGTERM || signal == SIGINT) {
       note_stop(signal);
       ++local_stops_;
@@ -259,7 +262,11 @@ class SignalForwarder {
 
   void note_stop(int signal) noexcept {
     stop_signal_ = stop_signal_ == 0 ? signal : stop_signal_;
-    interrupted_ = true;
+    note_interrupt(signal);
+  }
+
+  void note_interrupt(int signal) noexcept {
+    interrupt_signal_ = interrupt_signal_ == 0 ? signal : interrupt_signal_;
   }
 
   /// Signals that a terminal sends to a group go to each worker's group. SIGTERM, SIGUSR1 and SIGUSR2 go to the worker
@@ -284,7 +291,7 @@ class SignalForwarder {
   int stop_signal_ = 0;
   int local_stops_ = 0;
   int remote_stops_ = 0;  ///< at the launcher of another node that received most of them
-  bool interrupted_ = false;
+  int interrupt_signal_ = 0;
   async::TaskHandle reading_;
 };
 
