@@ -2,8 +2,11 @@
 // launch::PerNode on several nodes, with real processes: two launchers on this machine, each with a host identity of
 // its own, are two nodes.
 
+#include <map>
+
 #include "integration/prelude.hpp"
 #include "support/free_port.hpp"
+#include "support/gate.hpp"
 
 using support::below;
 
@@ -26,6 +29,18 @@ bool is_listened_at(const std::string& port) {
     const bool connected = ::connect(client, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
     ::close(client);
     if (connected) return true;
+  }
+  return false;
+}
+
+/// Whether the process has not taken the signal yet.
+bool is_pending(pid_t process, int signal) {
+  const std::string status = content("/proc/" + std::to_string(process) + "/status");
+  for (const std::string name : {"SigPnd:", "ShdPnd:"}) {
+    const std::size_t at = status.find(name);
+    if (at == std::string::npos) continue;
+    const unsigned long long mask = std::stoull(status.substr(at + name.size()), nullptr, 16);
+    if ((mask >> (signal - 1) & 1) != 0) return true;
   }
   return false;
 }
@@ -289,14 +304,41 @@ TEST_CASE("a launcher that does not come is named within the timeout, and one th
 }
 
 TEST_CASE("a launcher that waits for the others can be ended by a signal") {
-  const std::string port = free_port();
-  Program program(probe, {"--nnodes=2", "--node-rank=0", "--master-addr=127.0.0.1", "--master-port=" + port},
-                  {{"DTRAIN_SECRET", secret}});
-  program.close_input();
-  REQUIRE(is_listened_at(port));
-  program.signal(SIGTERM);
-  const Result result = program.wait();
-  support::check_ended(result, 143, {"SIGTERM came before all launchers had joined"});
+  for (const auto& [signal, name] :
+       std::map<int, std::string>{{SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGHUP, "SIGHUP"}, {SIGQUIT, "SIGQUIT"}}) {
+    const std::string port = free_port();
+    Program program(probe, {"--nnodes=2", "--node-rank=0", "--master-addr=127.0.0.1", "--master-port=" + port},
+                    {{"DTRAIN_SECRET", secret}});
+    program.close_input();
+    REQUIRE(is_listened_at(port));
+    program.signal(signal);
+    const Result result = program.wait();
+    support::check_ended(result, 128 + signal, {name + " came before all launchers had joined"});
+  }
+}
+
+TEST_CASE("a launcher whose workers have ended can be ended by a signal, and no other attempt begins on any node") {
+  for (const int signal : {SIGTERM, SIGHUP, SIGQUIT}) {
+    CAPTURE(signal);
+    const TemporaryDirectory directory;
+    Nodes nodes({1, 1},
+                {"--max-restarts=3", "*:join", "*:stdout:up\n", "0:await:" + directory.path + "/go", "0:exit:3",
+                 "1:sleep:60000"},
+                {{"DTRAIN_LIVENESS_SECONDS", "60"}, {"UCX_DEBUG_SIGNO", "0"}});
+    REQUIRE(nodes[0].wait_for("[0] up"));
+    REQUIRE(nodes[1].wait_for("[1] up"));
+    nodes[1].signal(SIGSTOP);  // node 0 waits for the end of node 1
+    REQUIRE(reaches_state(nodes[1].process(), "T"));
+    std::ofstream(directory.path + "/go") << "go";
+    REQUIRE(support::holds_soon([&] { return support::children_of(nodes[0].process()).empty(); }));
+    nodes[0].signal(signal);
+    REQUIRE(support::holds_soon([&] { return !is_pending(nodes[0].process(), signal); }));
+    nodes[1].signal(SIGCONT);
+    for (const Result& result : nodes.wait()) {
+      support::check_ended(result, 3, {"rank 0 on host "});
+      CHECK(!contains(result.error, "attempt 2"));
+    }
+  }
 }
 
 TEST_CASE("a launcher that is to find node 0 at every address says at once that it cannot") {

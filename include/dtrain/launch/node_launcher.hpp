@@ -124,7 +124,7 @@ class Attempt {
     co_return std::move(end);
   }
 
-  /// Whether SIGINT or SIGTERM has arrived since the last worker ended. Then the launcher no longer waits for output.
+  /// Whether a stop request has arrived since the last worker ended. Then the launcher no longer waits for output.
   bool stop_requested_since_end() const noexcept { return services_.forwarder.stop_requests() != stops_before_end_; }
 
   /// Whether all output of the workers has been passed to the console.

@@ -229,7 +229,7 @@ class JobCoordinator {
     }
   }
 
-  /// This launcher received SIGINT or SIGTERM, as its `count`-th stop request.
+  /// This launcher received a signal, as its `count`-th stop request.
   void stop(int signal, int count) {
     if (node_rendezvous_.has_joined()) {
       publish_first(keys().stop(count), std::to_string(signal));

@@ -129,7 +129,7 @@ struct NodeEnd {
   std::optional<WorkerEnd> first;       ///< first_failure of the node's workers
   std::vector<int> secondary;           ///< the ranks that ended with exit_code_job_failed
   std::vector<std::string> last_lines;  ///< that `first` wrote to stderr
-  int stop_signal = 0;                  ///< SIGINT or SIGTERM that requested the job's end, or 0
+  int stop_signal = 0;                  ///< of the first stop request (see SignalForwarder), or 0
   bool interrupted = false;             ///< a signal arrived after which the job is not restarted
   bool started = true;                  ///< false if the job was stopped before it had workers
   bool abandoned = false;               ///< a killed process did not end in time

@@ -203,14 +203,16 @@ class SignalForwarder {
   SignalForwarder(const SignalForwarder&) = delete;
   SignalForwarder& operator=(const SignalForwarder&) = delete;
 
-  /// Forwards signals to these workers from now on; null: drops them. Lifetime: `workers` lives until the next call.
+  /// Forwards signals to these workers from now on; null: there are none. Lifetime: `workers` lives until the next
+  /// call.
   void forward_to(const Workers* workers) noexcept { workers_ = workers; }
 
-  /// The handler is called for each SIGINT and SIGTERM to this process. `count`: how many of both have arrived.
+  /// The handler is called for each stop request to this process. `count`: how many have arrived. Stop requests are
+  /// SIGINT and SIGTERM and, while there are no workers, SIGHUP and SIGQUIT. Workers may handle these two and go on.
   void on_stop(std::function<void(int signal, int count)> handler) { on_stop_ = std::move(handler); }
 
-  /// The launcher of another node received its `count`-th SIGINT or SIGTERM. If this launcher has received as many, it
-  /// is the same request: a batch system may signal all launchers at once.
+  /// The launcher of another node received its `count`-th stop request. If this launcher has received as many, it is
+  /// the same request: a batch system may signal all launchers at once.
   void on_remote_stop(int signal, int count) {
     remote_stops_ = std::max(remote_stops_, count);
     if (count > local_stops_) {
@@ -220,10 +222,10 @@ class SignalForwarder {
     }
   }
 
-  /// The first SIGINT or SIGTERM; 0 if none has arrived.
+  /// The signal of the first stop request; 0 if none has arrived.
   int stop_signal() const noexcept { return stop_signal_; }
 
-  /// Number of SIGINT and SIGTERM at the launcher of the job that received most of them.
+  /// Number of stop requests at the launcher of the job that received most of them.
   int stop_requests() const noexcept { return std::max(local_stops_, remote_stops_); }
 
   /// The first signal that requested the job's end: SIGINT, SIGTERM, SIGHUP or SIGQUIT. 0 if none has arrived.
@@ -245,10 +247,11 @@ class SignalForwarder {
 
   void take(int signal) {
     forward(signal);
-    if (signal == SIGHUP || signal == SIGQUIT) {
+    const bool is_for_workers = signal == SIGHUP || signal == SIGQUIT;
+    if (is_for_workers) {
       note_interrupt(signal);
     }
-    if (signal == SIGTERM || signal == SIGINT) {
+    if (signal == SIGTERM || signal == SIGINT || (is_for_workers && workers_ == nullptr)) {
       note_stop(signal);
       ++local_stops_;
       if (on_stop_) {
@@ -265,9 +268,7 @@ class SignalForwarder {
     note_interrupt(signal);
   }
 
-  void note_interrupt(int signal) noexcept {
-    interrupt_signal_ = interrupt_signal_ == 0 ? signal : interrupt_signal_;
-  }
+  void note_interrupt(int signal) noexcept { interrupt_signal_ = interrupt_signal_ == 0 ? signal : interrupt_signal_; }
 
   /// Signals that a terminal sends to a group go to each worker's group. SIGTERM, SIGUSR1 and SIGUSR2 go to the worker
   /// only, which may pass them on.
