@@ -203,13 +203,17 @@ class JobCoordinator {
   bool has_joined(int rank) const { return is_first() ? ranks_->has_joined(rank) : is_complete_; }
 
   /// Whether a rank of this node had left the job before its process ended. A rank leaves before it exits, but the
-  /// store may not have read that yet. @pre the process has just ended
+  /// store may not have read that yet, or node 0's launcher may stall before it publishes that. Ends when the answer is
+  /// known: at the latest after the time in which the store finds a rank lost, and soon in a job that ends anyway.
+  /// @pre the process has just ended
   async::Task<bool> has_left(int rank) {
     if (!is_first()) {
       watch(keys().left(rank), [this, rank](const std::string&) { left_.insert(rank); });
     }
-    const Deadline deadline = Deadline::after(std::chrono::milliseconds(is_alone() ? 200 : 500));
-    while (!knows_left(rank) && !is_lost(rank) && !node_rendezvous_.is_over() && !deadline.passed()) {
+    const Deadline soon = Deadline::after(std::chrono::milliseconds(is_alone() ? 200 : 500));
+    const Deadline latest = is_first() ? soon : Deadline::after(options_->liveness + publish_timeout);
+    while (!knows_left(rank) && !is_lost(rank) && !node_rendezvous_.is_over() &&
+           !(failing() || is_stopping_ ? soon : latest).passed()) {
       co_await loop_->sleep_for(std::chrono::milliseconds(2));
     }
     co_return knows_left(rank);
@@ -231,6 +235,7 @@ class JobCoordinator {
 
   /// This launcher received a signal, as its `count`-th stop request.
   void stop(int signal, int count) {
+    is_stopping_ = true;
     if (node_rendezvous_.has_joined()) {
       publish_first(keys().stop(count), std::to_string(signal));
     }
@@ -277,6 +282,9 @@ class JobCoordinator {
   }
 
  private:
+  /// How long node 0's launcher may take to publish that the store has lost a rank.
+  static constexpr std::chrono::seconds publish_timeout{5};
+
   /// Ignores errors of a task: it fails only with the launchers' job, which is_over() reports.
   static async::ExceptionHandler ignored() {
     return [](const std::exception_ptr&) {};
@@ -328,6 +336,7 @@ class JobCoordinator {
   async::Task<void> watch_stops() {
     for (int count = 1;; ++count) {
       const std::string value = co_await node_rendezvous_.get(keys().stop(count));
+      is_stopping_ = true;
       const int signal = identity::parse_integer(value).value_or(SIGTERM);
       const bool ends_jobs = signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
       on_remote_stop_(ends_jobs ? signal : SIGTERM, count);
@@ -356,6 +365,7 @@ class JobCoordinator {
   std::optional<Cause> cause_;                 ///< as node 0 published it
   std::optional<FailureRecord> first_report_;  ///< the first report of any launcher
   bool is_complete_ = false;                   ///< all ranks have joined
+  bool is_stopping_ = false;                   ///< a launcher of the job has received a stop request
   std::set<int> left_;
   async::TaskHandle watching_stops_;  ///< the tasks come last: destroyed before the members that they use
   std::vector<async::TaskHandle> watching_;
