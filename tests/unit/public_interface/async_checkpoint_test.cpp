@@ -1,6 +1,13 @@
 // Checkpoints that a thread writes: they have the values of the call, their errors reach every rank in wait(), and a
 // training goes on meanwhile.
 
+#include <sys/syscall.h>
+
+#include <cerrno>
+
+#include "support/denied_call.hpp"
+#include "support/in_child.hpp"
+#include "support/skip.hpp"
 #include "unit/public_interface/prelude.hpp"
 
 using dtrain::PendingCheckpoint;
@@ -126,6 +133,45 @@ TEST_CASE("a checkpoint that cannot be written is an error on every rank in wait
   CHECK(plain.all_say(3, "/none/state"));
   CHECK(sharded.all_say(3, "/none/state"));
   CHECK(files_in(folder) == 0);
+}
+
+TEST_CASE("a checkpoint that rank 0 cannot copy is an error on every rank in wait(), and the job goes on") {
+  const TemporaryDirectory folder;
+  Sentences plain;
+  Sentences sharded;
+  run_well(2, [&](const Group& group) {
+    Model model(sizes);
+    DistributedDataParallel ddp{model, group};
+    ShardedOptimizer optimizer{ddp, dtrain::optimizers::Adam{}};
+    std::vector<dtrain::NamedTensor> tensors = dtrain::parameter_values(model.list);
+    if (group.rank() == 0) tensors.front().value.device = {dtrain::DeviceKind::cuda, 0};  // the group is on the host
+    const std::string path = folder.path + "/state";
+    PendingCheckpoint first = dtrain::save_checkpoint_async(group, path, tensors);
+    plain.note([&] { first.wait(); });
+    PendingCheckpoint second = dtrain::save_checkpoint_async(group, path, tensors, optimizer);
+    sharded.note([&] { second.wait(); });
+    group.barrier();
+  });
+  CHECK(plain.all_say(2, "tensor 0 of a checkpoint is on cuda:0"));
+  CHECK(sharded.all_say(2, "tensor 0 of a checkpoint is on cuda:0"));
+  CHECK(files_in(folder) == 0);
+}
+
+TEST_CASE("a thread that the system cannot start is an error in wait(), not where a checkpoint is begun") {
+  const int code = support::in_child([] {
+    for (const long number : {SYS_clone, SYS_clone3}) {
+      if (!support::deny_call(number, EAGAIN)) return 77;
+    }
+    PendingCheckpoint pending([] {}, [](const std::function<void()>& require_written) { require_written(); }, {});
+    try {
+      pending.wait();
+      return 1;
+    } catch (const dtrain::Error& error) {
+      return std::string(error.what()).starts_with("starting a thread to write a checkpoint: ") ? 0 : 2;
+    }
+  });
+  if (code == 77) return dtrain_test::skip("this machine installs no seccomp filter");
+  CHECK(code == 0);
 }
 
 void step(Model& model, const Ready& ready, int number) {

@@ -90,6 +90,10 @@ DetachThread detach_thread(const Group& group) {
   };
 }
 
+/// Runs `copy()`. @returns work for PendingCheckpoint: `write`, or, if `copy()` has thrown, the same exception. A rank
+/// that threw it at once would not come to wait(), where the other ranks wait for it.
+std::function<void()> copied_then(const std::function<void()>& copy, std::function<void()> write);
+
 /// The barrier of save_checkpoint. A rank that does not come may have skipped the call by `if (rank == 0)`.
 template <class Group>
 void barrier_of_save(const Group& group, const std::string& path) {
@@ -191,6 +195,7 @@ class PendingCheckpoint {
   /// @param finish collective, in wait(): `finish(require_written)`, whose argument waits for the thread and throws the
   /// exception of `write`
   /// @param detach gets the thread where wait() was not called
+  /// If the system cannot start a thread, the argument of `finish` throws that error, as an exception of `write`.
   PendingCheckpoint(std::function<void()> write, std::function<void(const std::function<void()>&)> finish,
                     DetachThread detach);
   PendingCheckpoint(PendingCheckpoint&&) noexcept = default;
@@ -222,7 +227,8 @@ class PendingCheckpoint {
 /// writes the copy. The tensors may change meanwhile. Call wait() on every rank before the next checkpoint of that
 /// name, and at the end. Blocking: on rank 0 until the copy is made. Memory: a copy of the tensors, until wait()
 /// returns.
-/// @throws Error (unsupported) as save_checkpoint; the job's first cause
+/// @throws the job's first cause. Errors of rank 0, also those of the copy, such as Error (unsupported), come from
+/// wait(), on every rank
 /// @ingroup checkpoints
 template <class Group>
 [[nodiscard]] PendingCheckpoint save_checkpoint_async(const Group& group, const std::string& path,
@@ -230,13 +236,15 @@ template <class Group>
   group.check();
   detail::wait_for_weights(group, tensors);
   const auto copy = std::make_shared<TensorSnapshot>();
-  if (group.rank() == 0) *copy = TensorSnapshot(tensors, tensor_access(group));
-  const auto write = [copy, path, attempt = WritingAttempt::of(*group::GroupAccess::of(group).handle()),
-                      writes = group.rank() == 0] {
+  const bool writes = group.rank() == 0;
+  const auto take_copy = [&] {
+    if (writes) *copy = TensorSnapshot(tensors, tensor_access(group));
+  };
+  const auto write = [copy, path, attempt = WritingAttempt::of(*group::GroupAccess::of(group).handle()), writes] {
     if (writes) copy->write(path, attempt);
   };
   return PendingCheckpoint(
-      write,
+      detail::copied_then(take_copy, write),
       [group, path](const std::function<void()>& require_written) {
         static_cast<void>(detail::run_on_rank0_blocking(group, "writing the file " + sanitize(path), [&] {
           require_written();
@@ -247,6 +255,16 @@ template <class Group>
 }
 
 #if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED std::function<void()> detail::copied_then(const std::function<void()>& copy,
+                                                         std::function<void()> write) {
+  try {
+    copy();
+    return write;
+  } catch (...) {
+    return [failure = std::current_exception()] { std::rethrow_exception(failure); };
+  }
+}
 
 DTRAIN_DEFINED TensorSnapshot::TensorSnapshot(std::span<const NamedTensor> tensors, TensorAccess&& access) {
   static_cast<void>(tensor_signatures(tensors, access.takes_device_memory()));
@@ -273,14 +291,20 @@ DTRAIN_DEFINED PendingCheckpoint::PendingCheckpoint(std::function<void()> write,
                                                     std::function<void(const std::function<void()>&)> finish,
                                                     DetachThread detach)
     : finish_(std::move(finish)), detach_(std::move(detach)), work_(std::make_shared<Writing>()) {
-  work_->thread = async::start_thread("a thread to write a checkpoint", [work = work_.get(), write = std::move(write)] {
+  const auto run = [work = work_.get(), write = std::move(write)] {
     try {
       write();
     } catch (...) {
       work->failure = std::current_exception();
     }
     work->has_ended = true;
-  });
+  };
+  try {
+    work_->thread = async::start_thread("a thread to write a checkpoint", run);
+  } catch (...) {
+    work_->failure = std::current_exception();
+    work_->has_ended = true;
+  }
 }
 
 DTRAIN_DEFINED PendingCheckpoint& PendingCheckpoint::operator=(PendingCheckpoint&& other) noexcept {

@@ -176,9 +176,8 @@ template <class Group, class R, class C, class Stage>
                                                       ShardedOptimizer<R, C, Stage>& optimizer) {
   group.check();
   const std::shared_ptr<detail::ShardedSave> save = detail::sharded_save(group, path, tensors, optimizer);
-  save->copy();
   return PendingCheckpoint(
-      [save] { save->write(); },
+      detail::copied_then([&] { save->copy(); }, [save] { save->write(); }),
       [save, group](const std::function<void()>& require_written) { save->finish(group, require_written); },
       detail::detach_thread(group));
 }
