@@ -209,6 +209,15 @@ inline void require_file_name(const std::string& path) {
   }
 }
 
+/// Calls fsync again where a signal has interrupted it, as file systems of FUSE allow: that is no error of the disk.
+/// @returns whether fsync succeeded; if not, errno has the reason
+inline bool sync_to_disk(const Descriptor& file) noexcept {
+  while (::fsync(file.get()) != 0) {
+    if (errno != EINTR) return false;
+  }
+  return true;
+}
+
 /// Whether the error is that of a file system without this call, or of a policy that forbids it.
 inline bool is_refused_call(int number) noexcept {
   return number == EPERM || number == EACCES || number == ENOSYS || number == EINVAL || number == EOPNOTSUPP;
@@ -240,7 +249,7 @@ DTRAIN_DEFINED void AtomicFile::write(std::span<const std::byte> bytes) {
 }
 
 DTRAIN_DEFINED void AtomicFile::sync() {
-  if (::fsync(descriptor_.get()) == 0) return;
+  if (detail::sync_to_disk(descriptor_)) return;
   if (!detail::is_refused_call(errno)) fail(errno);
   // Without fsync, a file system reports a failed write when a descriptor is closed.
   const int copy = ::fcntl(descriptor_.get(), F_DUPFD_CLOEXEC, 0);
@@ -402,7 +411,7 @@ DTRAIN_DEFINED void AtomicFile::sync_folder() {
   const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
   const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // EBADF: some network file systems do not sync a descriptor that is open for reading only.
-  if (opened && ::fsync(opened.get()) != 0 && errno != EBADF && !detail::is_refused_call(errno)) {
+  if (opened && !detail::sync_to_disk(opened) && errno != EBADF && !detail::is_refused_call(errno)) {
     throw posix_error(errno, format_text("writing the folder of the file {} to its disk failed", {path_}));
   }
 }

@@ -64,7 +64,23 @@ bool exists(const std::string& path) {
   return ::access(path.c_str(), F_OK) == 0;
 }
 
+/// Whether a signal seems to interrupt every second call of fsync, as it may on a file system of FUSE.
+bool interrupts_syncs = false;
+int interrupted_syncs = 0;
+int good_syncs = 0;
+
 }  // namespace
+
+/// In place of the system library's.
+extern "C" int fsync(int descriptor) {
+  if (interrupts_syncs && interrupted_syncs == good_syncs) {
+    ++interrupted_syncs;
+    errno = EINTR;
+    return -1;
+  }
+  good_syncs += interrupts_syncs ? 1 : 0;
+  return static_cast<int>(::syscall(SYS_fsync, descriptor));
+}
 
 TEST_CASE_FIXTURE(TemporaryFile,
                   "what is written to a checkpoint is read back, bit for bit, and nothing else is left in its folder") {
@@ -510,6 +526,17 @@ TEST_CASE_FIXTURE(TemporaryFile, "without fsync, a write that fails when the fil
   CHECK(denied.exit_code == 1);
   CHECK_CONTAINS(denied.sentence, "No space left on device");
   CHECK(file_content(path) == "old");
+}
+
+TEST_CASE_FIXTURE(TemporaryFile, "an fsync that a signal interrupts is repeated, of the file and of its folder") {
+  interrupts_syncs = true;
+  CHECK_NOTHROW(write_checkpoint_file(path, after(4).state()));
+  interrupts_syncs = false;
+  CHECK(interrupted_syncs == 2);
+  CHECK(good_syncs == 2);
+  Training loaded;
+  CHECK(read_checkpoint_file(path, loaded.state()));
+  CHECK(loaded == after(4));
 }
 
 TEST_CASE_FIXTURE(TemporaryFile, "an fsync that fails, rather than is refused, is an error") {
