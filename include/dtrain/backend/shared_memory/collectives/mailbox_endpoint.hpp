@@ -22,6 +22,7 @@
 #include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
 #include "dtrain/kernels/copy.hpp"
+#include "dtrain/rendezvous/membership/rank_set.hpp"
 
 namespace DTRAIN_NAMESPACE::backend::shared_memory {
 
@@ -172,7 +173,7 @@ class MailboxEndpoint::ChunkWait {
            });
   }
   int peer() const noexcept { return awaited_.peer; }
-  bool may_sleep() const noexcept { return !done() && gone() < 0; }
+  bool may_sleep() const noexcept { return !done() && gone() < 0 && departed_holder() < 0; }
   FutexCounter& counter() const noexcept { return channel_.control().slot(channel_.rank()).mailbox_events; }
 
   template <class Present>
@@ -184,19 +185,21 @@ class MailboxEndpoint::ChunkWait {
       }
     }
     const int peer = gone();
-    if (peer >= 0 && !done()) {
+    const int holder = departed_holder();
+    if ((peer >= 0 || holder >= 0) && !done()) {
       return Cause{CauseKind::disagreement, -1, "",
-                   format_text("{} cannot be finished: rank {} has left the channel without completing it",
-                               {present(), job_rank(peer)})};
+                   format_text("{} cannot be finished: rank {} has left the channel without {}",
+                               {present(), job_rank(peer >= 0 ? peer : holder),
+                                peer >= 0 ? "completing it" : "receiving what this rank had sent to it before"})};
     }
     return std::nullopt;
   }
 
   std::string missing(std::chrono::milliseconds waited) const {
     const bool receives = awaited_.output != nullptr;
-    const std::string what = format_text(
-        "rank {} had not {} after {} ms",
-        {job_rank(awaited_.peer), receives ? "sent all of it" : "taken what was sent before", waited.count()});
+    const std::string what = format_text("{} had not {} after {} ms",
+                                         {receives ? rendezvous::rank_list({job_rank(awaited_.peer)}) : holders(),
+                                          receives ? "sent all of it" : "taken what was sent before", waited.count()});
     if (awaited_.tag_class == TagClass::direct) {
       return receives ? what : what + "; where ranks send to each other before they receive, use send_recv";
     }
@@ -204,19 +207,45 @@ class MailboxEndpoint::ChunkWait {
   }
 
  private:
-  bool left(std::uint32_t index) const noexcept {
-    return channel_.control().slot(endpoint_.messages_[index].peer).state.load() != SlotState::serving;
-  }
+  bool left(int peer) const noexcept { return channel_.control().slot(peer).state.load() != SlotState::serving; }
 
   /// A peer that a message still needs but that has left; -1 if there is none.
   int gone() const noexcept {
     for (const std::vector<std::uint32_t>* list : {&endpoint_.sends_, &endpoint_.recvs_}) {
-      const auto found = std::find_if(list->begin(), list->end(), [&](std::uint32_t index) { return left(index); });
+      const auto found = std::find_if(list->begin(), list->end(),
+                                      [&](std::uint32_t index) { return left(endpoint_.messages_[index].peer); });
       if (found != list->end()) {
         return endpoint_.messages_[*found].peer;
       }
     }
     return -1;
+  }
+
+  /// The rank for which a slot of this rank's mailbox is filled; -1: the slot is free.
+  static int holder_of(const MailboxSlot& slot) noexcept { return static_cast<int>(slot.owner.load()) - 1; }
+  const auto& mailbox() const noexcept { return channel_.control().slot(channel_.rank()).mailbox; }
+
+  /// A rank that has left with unreceived chunks in this rank's mailbox, if a send waits and such chunks fill the whole
+  /// mailbox: nobody will free a slot. -1 otherwise.
+  int departed_holder() const noexcept {
+    const bool is_stuck =
+        !endpoint_.sends_.empty() && std::all_of(mailbox().begin(), mailbox().end(), [&](const MailboxSlot& slot) {
+          const int holder = holder_of(slot);
+          return holder >= 0 && left(holder);
+        });
+    return is_stuck ? holder_of(mailbox().front()) : -1;
+  }
+
+  /// The ranks that have not received what fills this rank's mailbox.
+  std::string holders() const {
+    std::vector<int> ranks;
+    for (const MailboxSlot& slot : mailbox()) {
+      const int holder = holder_of(slot);
+      ranks.push_back(job_rank(holder >= 0 ? holder : awaited_.peer));
+    }
+    std::sort(ranks.begin(), ranks.end());
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+    return rendezvous::rank_list(ranks);
   }
 
   int job_rank(int peer) const noexcept { return channel_.control().job_rank(peer); }

@@ -156,4 +156,50 @@ TEST_CASE("who receives from a rank that left its channel is told, not made to w
   });
 }
 
+/// Enqueues as many messages to rank `to` as fill the mailbox, which wait for no receiver.
+void fill_mailbox(SharedMemoryRank& self, int to, std::vector<std::int32_t>& sent) {
+  for (std::size_t i = 0; i < dtrain::backend::shared_memory::mailbox_slots; ++i) {
+    self.communicator.enqueue(Send{view(sent), to}, self.stream.ref());
+  }
+}
+
+TEST_CASE(
+    "messages that a rank left without receiving do not keep a later message waiting: the error names that rank") {
+  run_ranks<SharedMemoryRank>({3, "group", 10s}, [&](SharedMemoryRank& self, RankThread& thread) {
+    std::vector<std::int32_t> values(10);
+    if (thread.rank() == 0) {
+      fill_mailbox(self, 2, values);
+      self.communicator.enqueue(Send{view(values), 1}, self.stream.ref());
+    } else if (thread.rank() == 1) {
+      self.communicator.enqueue(Recv{view(values), 0}, self.stream.ref());
+    } else {
+      return;
+    }
+    CHECK_FALSE(self.wait());
+    const dtrain::Cause cause = self.communicator.failure().value_or(dtrain::Cause{});
+    CHECK(cause.kind == dtrain::CauseKind::disagreement);
+    CHECK(cause.text ==
+          "send of 10 i32 to rank 1, on channel 'group' cannot be finished: rank 2 has left the channel without "
+          "receiving what this rank had sent to it before");
+  });
+}
+
+TEST_CASE("a message that waits behind those to another rank names that rank at the timeout") {
+  support::Gate ended;
+  run_ranks<SharedMemoryRank>({3, "group", 200ms}, [&](SharedMemoryRank& self, RankThread& thread) {
+    std::vector<std::int32_t> values(10);
+    if (thread.rank() == 0) {
+      fill_mailbox(self, 2, values);
+      self.communicator.enqueue(Send{view(values), 1}, self.stream.ref());
+      CHECK_FALSE(self.wait());
+      CHECK(self.communicator.failure().value_or(dtrain::Cause{}).text ==
+            "send of 10 i32 to rank 1, on channel 'group': rank 2 had not taken what was sent before after 200 ms; "
+            "where ranks send to each other before they receive, use send_recv");
+      ended.open();
+    } else {
+      ended.pass();  // this rank stays, and receives nothing
+    }
+  });
+}
+
 }  // namespace
