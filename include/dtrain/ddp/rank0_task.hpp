@@ -37,18 +37,6 @@ void wait_for_rank0_blocking(const Group& group, const backend::StoreRef& store,
   }
 }
 
-/// `work()`. The other ranks wait for a result: an exception that is no Error, such as out of memory, becomes one.
-template <class Work>
-auto with_error(const std::string& doing, Work& work) {
-  try {
-    return work();
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw_error(Errc::limit, "{} ended by {}", {doing, error.what()});
-  }
-}
-
 /// The Error of ranks that are doing different things; nullopt if all do the same. @param doing of each rank
 template <class Group>
 std::optional<Error> different_work(const Group& group, const std::vector<std::string>& doing) {
@@ -95,7 +83,7 @@ bool run_on_rank0_blocking(const Group& group, const std::string& doing, Work wo
             ? std::string()
             : format_text(" (on rank {} on host {}, which does it for all ranks)", {rank, group.members().host});
     try {
-      return with_error(doing, work) ? "yes" : "no";
+      return backend::detail::with_error(doing, work) ? "yes" : "no";
     } catch (const Error& error) {
       throw Error(error.code(), error.what() + where).with_rank(rank);
     }

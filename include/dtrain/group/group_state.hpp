@@ -129,9 +129,9 @@ class GroupStateBase : public RankContext::Closable,
   /// Prefix of the group that the next split with this color makes.
   std::string next_split_prefix(int color);
 
-  /// Reports to the job an error of this rank, for which the other ranks would wait. Blocking: 2 s at most.
-  /// @throws the job's first cause
-  void report_error(const Error& error) const;
+  /// Reports to the job the exception that is being handled, for which the other ranks would wait. Blocking: 2 s at
+  /// most. @throws the job's first cause
+  void report_exception() const;
 
   const std::shared_ptr<RankContext> rank_context_;
   const rendezvous::Membership members_;
@@ -253,8 +253,8 @@ class GroupState final : public GroupStateBase {
       child.emplace(parent.split_blocking(color, key, Deadline::after(rank_context_->timeout)));
     } catch (const JobFailed&) {
       throw;
-    } catch (const Error& error) {
-      report_error(error);  // the other ranks would wait for this one
+    } catch (const std::exception&) {
+      report_exception();  // the other ranks would wait for this one
       throw;
     }
     rendezvous::Membership members = child->members();
@@ -438,9 +438,9 @@ DTRAIN_DEFINED std::string GroupStateBase::next_split_prefix(int color) {
   return format_text("{}split-{}-{}/", {prefix_, splits_++, color});
 }
 
-DTRAIN_DEFINED void GroupStateBase::report_error(const Error& error) const {
+DTRAIN_DEFINED void GroupStateBase::report_exception() const {
   const int self = members_.rank_in_job();
-  failure()->report({CauseKind::exception, self, members_.host, error.what()});
+  failure()->report({CauseKind::exception, self, members_.host, exception_text()});
   failure()->block_until_failed(Deadline::after(std::chrono::seconds(2)));
   failure()->throw_if_failed(self);
 }

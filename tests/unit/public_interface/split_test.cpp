@@ -199,6 +199,42 @@ TEST_CASE("an exception that unwinds through a part is every rank's end, with it
   }
 }
 
+namespace {
+
+/// Rank 1 gets no memory when it splits.
+struct WithoutMemoryToSplit : dtrain::backend::SharedMemory {
+  struct Communicator : SharedMemory::Communicator {
+    using Whole = SharedMemory::Communicator;
+    explicit Communicator(Whole&& whole) noexcept : Whole(std::move(whole)) {}
+    Communicator split_blocking(int color, int key, Deadline deadline) {
+      if (rank() == 1) throw std::bad_alloc();
+      return Communicator(Whole::split_blocking(color, key, deadline));
+    }
+  };
+  static Communicator open_blocking(const dtrain::backend::ChannelContext& context, Deadline deadline) {
+    return Communicator(SharedMemory::open_blocking(context, deadline));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a rank that gets no memory to split ends the job, also if the program goes on") {
+  support::Gate seen;
+  const auto ends =
+      support::run_groups<dtrain::Policy<dtrain::launch::PerProcess, WithoutMemoryToSplit>>(2, [&](const auto& group) {
+        try {
+          group.split(0);
+        } catch (const std::exception& error) {
+          if (group.rank() == 0) {
+            CHECK_CONTAINS(error.what(), "rank 1", "std::bad_alloc");
+            seen.open();
+          }
+          seen.pass();
+        }
+      });
+  CHECK(ends.size() == 2);
+}
+
 TEST_CASE("what a rank of a part reports is known by its number in the job, and thrown as its own there alone") {
   const std::vector<RankEnd> ends = support::run_groups<Policy>(4, [](const Group& group) {
     const Group part = group.split(group.rank() / 2);

@@ -2,6 +2,8 @@
 /// @file
 /// Opening of a channel, with failures of this rank reported to the job. Each backend's open_blocking() calls it.
 
+#include <exception>
+
 #include "dtrain/backend/channel_context.hpp"
 #include "dtrain/core/cause.hpp"
 #include "dtrain/core/config.hpp"
@@ -10,10 +12,15 @@
 
 namespace DTRAIN_NAMESPACE::backend {
 
-/// Reports a failed opening to the job. Otherwise the other ranks would wait for this rank until their deadline.
-void report_failed_opening(const ChannelContext& context, const Error& error);
+namespace detail {
 
-/// Returns `make()`. @throws its exceptions; an Error other than JobFailed is first reported to the job
+/// Reports the exception that is being handled to the job. Otherwise the other ranks would wait for this rank until
+/// their deadline. @param error the exception, if it is an Error; null otherwise
+void report_failed_opening(const ChannelContext& context, const Error* error);
+
+}  // namespace detail
+
+/// Returns `make()`. @throws its exceptions; all but JobFailed are first reported to the job
 template <class Make>
 auto reporting_failure(const ChannelContext& context, Make make) -> decltype(make()) {
   try {
@@ -21,7 +28,10 @@ auto reporting_failure(const ChannelContext& context, Make make) -> decltype(mak
   } catch (const JobFailed&) {
     throw;
   } catch (const Error& error) {
-    report_failed_opening(context, error);
+    detail::report_failed_opening(context, &error);
+    throw;
+  } catch (const std::exception&) {  // such as out of memory
+    detail::report_failed_opening(context, nullptr);
     throw;
   }
 }
@@ -36,11 +46,12 @@ Communicator open_and_report_blocking(const ChannelContext& context, Deadline de
 
 #if DTRAIN_DEFINITIONS
 
-DTRAIN_DEFINED void report_failed_opening(const ChannelContext& context, const Error& error) {
-  const CauseKind kind = error.code() == make_error_code(Errc::timeout) ? CauseKind::timeout : CauseKind::exception;
-  const int rank = error.rank().value_or(context.reporting_rank());  // another one's, if all ranks got its error
-  const bool own = rank == context.reporting_rank();
-  context.failure->report({kind, rank, own ? context.members.host : "", error.what()});
+DTRAIN_DEFINED void detail::report_failed_opening(const ChannelContext& context, const Error* error) {
+  const bool is_late = error != nullptr && error->code() == make_error_code(Errc::timeout);
+  const int self = context.reporting_rank();
+  const int rank = error != nullptr ? error->rank().value_or(self) : self;  // another one's, if all ranks got its error
+  context.failure->report({is_late ? CauseKind::timeout : CauseKind::exception, rank,
+                           rank == self ? context.members.host : "", exception_text()});
 }
 
 #endif  // DTRAIN_DEFINITIONS

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdlib>
+#include <exception>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -53,11 +54,28 @@ std::string encode(const Error& error, int job_rank);
 /// @throws the error that the rank has sent; Error (protocol) if `sent` is malformed
 std::string decode(const std::string& sent);
 
+/// `work()`. Other ranks wait for a result: an exception that is no Error, such as out of memory, becomes one.
+template <class Work>
+auto with_error(const std::string& doing, Work& work) {
+  try {
+    return work();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw_error(Errc::limit, "{} ended by {}", {doing, error.what()});
+  }
+}
+
+/// For the sentence of with_error: "splitting channel 'group' on rank 1".
+inline std::string doing_on_rank(const StoreRank& self) {
+  return format_text("{} on {}", {self.doing, self.name_of_rank(self.rank)});
+}
+
 /// `make()` encoded, or its error. @throws JobFailed
 template <class Make>
-std::string encoded_result(Make& make, int job_rank) {
+std::string encoded_result(const std::string& doing, Make& make, int job_rank) {
   try {
-    return "=" + make();
+    return "=" + with_error(doing, make);
   } catch (const JobFailed&) {
     throw;
   } catch (const Error& error) {
@@ -93,8 +111,9 @@ void take_texts(const StoreRank& self, const std::string& name, std::vector<std:
 
 /// Collective, blocking: rank 0 runs `make()`; every rank gets its text or its Error. No key stays in the store.
 /// @param key used once
-/// @throws Error: that of `make` on every rank, with its code and sentence (job_failed for a library's code); (timeout)
-/// at the deadline on rank 0, and later on other ranks, because rank 0's Error explains more; JobFailed
+/// @throws Error: that of `make` on every rank, with its code and sentence (job_failed for a library's code; limit, and
+/// a sentence that names the rank, for an exception that is no Error); (timeout) at the deadline on rank 0, and later
+/// on other ranks, because rank 0's Error explains more; JobFailed
 template <class Make>
 std::string store_broadcast(const StoreRank& self, const std::string& key, Make make) {
   if (self.rank != 0) {
@@ -107,7 +126,7 @@ std::string store_broadcast(const StoreRank& self, const std::string& key, Make 
   };
   std::string text;
   try {
-    text = make();
+    text = detail::with_error(detail::doing_on_rank(self), make);
   } catch (const JobFailed&) {
     throw;
   } catch (const Error& error) {
@@ -127,8 +146,8 @@ std::string store_broadcast(const StoreRank& self, const std::string& key, Make 
 template <class Own, class Combine>
 std::string store_gather(const StoreRank& self, const std::string& name, Own own, Combine combine) {
   if (self.rank != 0) {
-    self.store.set_blocking(format_text("{}/{}", {name, self.rank}), detail::encoded_result(own, self.job_rank),
-                            self.deadline);
+    self.store.set_blocking(format_text("{}/{}", {name, self.rank}),
+                            detail::encoded_result(detail::doing_on_rank(self), own, self.job_rank), self.deadline);
   }
   const auto gather = [&]() -> std::string {
     std::vector<std::string> texts{own()};

@@ -49,10 +49,7 @@ std::string result_of_all_ranks_blocking(const Group& group, const std::string& 
                           doing,
                           [&group](int other) { return format_text("rank {}", {group.members().rank_in_job(other)}); }};
   self.notice_after = std::chrono::milliseconds(0);  // a rank may write for minutes
-  const auto own = [&] {
-    const auto run = [&] { return with_error(doing, work); };
-    return format_text("{}\n{}", {doing, backend::detail::encoded_result(run, rank)});
-  };
+  const auto own = [&] { return format_text("{}\n{}", {doing, backend::detail::encoded_result(doing, work, rank)}); };
   return backend::store_gather(self, std::to_string(number), own, [&](const std::vector<std::string>& texts) {
     std::vector<std::string> all;
     std::vector<std::string> results;

@@ -3,8 +3,10 @@
 #include "dtrain/backend/channel_setup/store_gather.hpp"
 
 #include <cerrno>
+#include <new>
 #include <system_error>
 
+#include "dtrain/backend/channel_setup/open_and_report.hpp"
 #include "support/captured_stderr.hpp"
 #include "support/channel_context.hpp"
 #include "unit/backend/prelude.hpp"
@@ -104,6 +106,30 @@ TEST_CASE("an error of one rank is every rank's, with its code, sentence and ran
           rank, "text", [&] { return rank.rank == 2 ? fail() : text(); }, joined);
     });
   }
+}
+
+TEST_CASE("memory that one rank could not get is every rank's error, which names that rank") {
+  const auto text = [] { return std::string("x"); };
+  const auto fail = []() -> std::string { throw std::bad_alloc(); };
+  check_error_of_all(2, make_error_code(Errc::limit), "comparing on rank 1 ended by std::bad_alloc", 1,
+                     [&](const StoreRank& rank) {
+                       store_gather(
+                           rank, "text", [&] { return rank.rank == 1 ? fail() : text(); }, joined);
+                     });
+  check_error_of_all(3, make_error_code(Errc::limit), "comparing on rank 0 ended by std::bad_alloc", 0,
+                     [&](const StoreRank& rank) { store_broadcast(rank, "text", fail); });
+}
+
+TEST_CASE("memory that a rank could not get when it opened a channel is the job's failure") {
+  const auto job = std::make_shared<FakeJob>(2);
+  const auto context = support::channel_context(job, 1, 2);
+  const auto open = []() -> int { throw std::bad_alloc(); };
+  CHECK_THROWS_AS(dtrain::backend::reporting_failure(context, open), std::bad_alloc);
+  const dtrain::Cause cause = job->latch(0)->cause().value_or(dtrain::Cause{});
+  CHECK(cause.kind == CauseKind::exception);
+  CHECK(cause.rank == 1);
+  CHECK(cause.host == "host-1");
+  CHECK_CONTAINS(cause.text, "memory could not be had: std::bad_alloc");
 }
 
 TEST_CASE("a rank that waits long for others names them in the log") {
