@@ -2,9 +2,12 @@
 
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/denied_call.hpp"
 #include "support/in_child.hpp"
 #include "unit/backend/prelude.hpp"
 
@@ -28,6 +31,25 @@ TEST_CASE("a reserved segment is zeroed, writable and cannot shrink") {
     segment->close_descriptor();
     CHECK(segment->descriptor() == -1);
     CHECK(segment->base()[bytes - 1] == std::byte{7});
+  }
+}
+
+TEST_CASE("signals that interrupt every reservation of more than 2 MiB do not hold a reservation up") {
+  constexpr std::size_t bytes = std::size_t{5} << 20;
+  constexpr __u32 populate_write = 23;
+  for (const bool has_populate : {true, false}) {
+    CAPTURE(has_populate);
+    const int ended = in_child([&] {
+      static_cast<void>(::alarm(20));
+      const auto segment = Segment::create(2 * bytes, 2 * bytes);
+      if (!support::deny_call(SYS_fallocate, EINTR, {3, BPF_JGE, (2U << 20) + 1})) return 77;
+      if (!has_populate && !support::deny_call(SYS_madvise, EINVAL, {2, BPF_JEQ, populate_write})) return 77;
+      segment->reserve(bytes, bytes);
+      struct stat now {};
+      if (::fstat(segment->descriptor(), &now) != 0) return 1;
+      return now.st_blocks * 512 >= static_cast<std::int64_t>(bytes) ? 0 : 2;
+    });
+    CHECK((ended == 0 || ended == 77));
   }
 }
 

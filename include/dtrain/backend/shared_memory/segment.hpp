@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -92,11 +93,19 @@ class Segment {
       // the system allows. If the advice fails (old kernel, no memory), the reservation below decides.
       static_cast<void>(::madvise(base_ + offset, count, populate_write));
     }
+    // A signal interrupts a reservation, and Linux before 6.9 then undoes it. Hence each call reserves so little that
+    // it ends between two signals of a profiler.
     int result = 0;
     const BlockedWriteSignals no_signal;
-    do {
-      result = ::posix_fallocate(memory_.get(), static_cast<off_t>(offset), static_cast<off_t>(count));
-    } while (result == EINTR);
+    for (std::size_t done = 0; done < count && result == 0;) {
+      const std::size_t piece = std::min(count - done, huge_page_bytes);
+      result = ::posix_fallocate(memory_.get(), static_cast<off_t>(offset + done), static_cast<off_t>(piece));
+      if (result == 0) {
+        done += piece;
+      } else if (result == EINTR) {
+        result = 0;
+      }
+    }
     if (result == ENOSPC || result == ENOMEM) {
       throw_out_of_memory(count, available_memory_bytes());
     }
