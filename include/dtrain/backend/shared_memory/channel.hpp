@@ -121,6 +121,9 @@ class Channel final : public OrderedChannel {
       deadline_.reset();
       if (operation.sequence != 0) {
         operation_slot(rank_).operation = operation;
+        // An algorithm over messages has no barrier: after 2^31 barriers in the other slot, the last one of this slot
+        // would count as one to come.
+        operation_slot(rank_).barrier.store(barriers_, std::memory_order_relaxed);
       }
       work(*this, operation);
     };
