@@ -185,6 +185,29 @@ struct MovedReadBuffer : ReadBuffer {
   template <LibraryTensor T>
   MovedReadBuffer(const T& tensor) : ReadBuffer(tensor) {}
 };
+
+namespace detail {
+
+/// Whether an argument of type `Values&&` is a temporary that owns its memory.
+template <class Values>
+inline constexpr bool is_temporary_owner =
+    !std::is_lvalue_reference_v<Values> && !std::ranges::enable_borrowed_range<std::remove_cv_t<Values>> &&
+    (HostValues<Values> || TransferOnlyValues<Values> || LibraryTensor<std::remove_cv_t<Values>>);
+
+}  // namespace detail
+
+/// Input of a collective that is called with a stream: what `Buffer`, a ReadBuffer or MovedReadBuffer, takes, but no
+/// temporary that owns its memory, such as the std::vector that a function returns.
+/// @ingroup collectives
+template <class Buffer>
+struct EnqueuedInput : Buffer {
+  template <std::convertible_to<Buffer> Values>
+  EnqueuedInput(Values&& values) : Buffer(values) {
+    static_assert(!detail::is_temporary_owner<Values>,
+                  "dtrain: this temporary ends before the collective that is enqueued on the stream reads it: give it "
+                  "a name that outlives the work, or call the collective without a stream, which blocks");
+  }
+};
 // NOLINTEND(google-explicit-constructor)
 
 /// Backends of host memory need no bounce buffer.

@@ -70,7 +70,8 @@ using Counts = backend::Counts;
 /// it both ways.
 /// Collective: every rank of the group calls the same operations in the same order, with the same counts, types, roots
 /// and reductions. send, recv and send_recv concern only the ranks that they name.
-/// Lifetime: buffers outlive enqueued work. Threads: one at a time for each group, and not the control thread, where a
+/// Lifetime: buffers outlive enqueued work; a temporary that owns an input's memory does not compile with a stream.
+/// Threads: one at a time for each group, and not the control thread, where a
 /// coroutine awaits a Work that a thread of the program enqueued.
 /// @throws Error (invalid_argument), before anything is enqueued, if sizes, types, ranks or addresses do not fit; the
 /// job's first cause.
@@ -83,10 +84,10 @@ class Collectives {
   using Work = group::Work<State>;
 
   /// `output` gets the reduction of every rank's `input`, the sum by default. The two are the same memory or disjoint.
-  Work all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op, Stream stream) const {
+  Work all_reduce(EnqueuedInput<ReadBuffer> input, WriteBuffer output, ReduceOp op, Stream stream) const {
     return enqueue(backend::AllReduce{input, output, op}, stream);
   }
-  Work all_reduce(ReadBuffer input, WriteBuffer output, Stream stream) const {
+  Work all_reduce(EnqueuedInput<ReadBuffer> input, WriteBuffer output, Stream stream) const {
     return all_reduce(input, output, ReduceOp::sum, stream);
   }
   Work all_reduce(WriteBuffer values, ReduceOp op, Stream stream) const {
@@ -164,11 +165,11 @@ class Collectives {
 
   /// Rank r's `output` gets block r of the reduction (by default the sum) of every rank's `input`, which has one block
   /// for each rank. `output` is the memory of that block, or disjoint from `input`.
-  Work reduce_scatter(ReadBuffer input, WriteBuffer output, ReduceOp op,
+  Work reduce_scatter(EnqueuedInput<ReadBuffer> input, WriteBuffer output, ReduceOp op,
                       Stream stream) const requires backend::CanReduceScatter<Communicator> {
     return enqueue(backend::ReduceScatter{input, output, op}, stream);
   }
-  Work reduce_scatter(ReadBuffer input, WriteBuffer output,
+  Work reduce_scatter(EnqueuedInput<ReadBuffer> input, WriteBuffer output,
                       Stream stream) const requires backend::CanReduceScatter<Communicator> {
     return reduce_scatter(input, output, ReduceOp::sum, stream);
   }
@@ -179,7 +180,7 @@ class Collectives {
 
   /// Block r of `output` gets rank r's `input`; `output` has one block for each rank. `input` is the memory of
   /// this rank's block, or disjoint from `output`.
-  Work all_gather(MovedReadBuffer input, MovedWriteBuffer output,
+  Work all_gather(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output,
                   Stream stream) const requires backend::CanAllGather<Communicator> {
     return enqueue(backend::AllGather{input, output}, stream);
   }
@@ -188,7 +189,8 @@ class Collectives {
   }
 
   /// Sends `input` to rank `peer`, which calls recv. The send may complete before that recv begins, or only after.
-  Work send(MovedReadBuffer input, int peer, Stream stream) const requires backend::CanSendRecv<Communicator> {
+  Work send(EnqueuedInput<MovedReadBuffer> input, int peer,
+            Stream stream) const requires backend::CanSendRecv<Communicator> {
     return enqueue(backend::Send{input, peer}, stream);
   }
   void send(MovedReadBuffer input, int peer) const requires backend::CanSendRecv<Communicator> {
@@ -205,7 +207,7 @@ class Collectives {
 
   /// Sends and receives at once, so that ranks in a ring need not alternate. A rank may name itself. `input` and
   /// `output` are disjoint.
-  Work send_recv(MovedReadBuffer input, int to, MovedWriteBuffer output, int from,
+  Work send_recv(EnqueuedInput<MovedReadBuffer> input, int to, MovedWriteBuffer output, int from,
                  Stream stream) const requires backend::CanSendRecv<Communicator> {
     return enqueue(backend::SendRecv{input, to, output, from}, stream);
   }
@@ -233,7 +235,7 @@ class Collectives {
 
   /// Rank `root`'s `output` gets the reduction of every rank's `input`, the sum by default. With Mpi and Gloo the root
   /// receives every rank's values.
-  Work reduce(ReadBuffer input, WriteBuffer output, int root, ReduceOp op,
+  Work reduce(EnqueuedInput<ReadBuffer> input, WriteBuffer output, int root, ReduceOp op,
               Stream stream) const requires backend::CanReduceBlocks<Communicator> {
     const BufferView used = used_if<BufferView>(is_rank(root), output, input);
     const backend::BlockExchange blocks = backend::blocks_of_reduce(input, used, root, place());
@@ -254,7 +256,7 @@ class Collectives {
   }
 
   /// Block r of rank `root`'s `output` gets rank r's `input`; all blocks have equal lengths.
-  Work gather(MovedReadBuffer input, MovedWriteBuffer output, int root,
+  Work gather(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, int root,
               Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     const BufferView used = used_if<BufferView>(is_rank(root), output, input);
     return exchange(backend::blocks_of_gather(input, used, {}, root, place()), input, used, stream);
@@ -265,7 +267,7 @@ class Collectives {
   }
 
   /// The same with blocks of any lengths. @param counts of each rank's input; ignored on other ranks than the root
-  Work gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts, int root,
+  Work gather_v(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, Counts counts, int root,
                 Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     const BufferView used = used_if<BufferView>(is_rank(root), output, input);
     return exchange(backend::blocks_of_gather(input, used, counts, root, place()), input, used, stream);
@@ -276,7 +278,7 @@ class Collectives {
   }
 
   /// Rank r's `output` gets block r of rank `root`'s `input`; all blocks have equal lengths.
-  Work scatter(MovedReadBuffer input, MovedWriteBuffer output, int root,
+  Work scatter(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, int root,
                Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
     return exchange(backend::blocks_of_scatter(used, {}, output, root, place()), used, output, stream);
@@ -287,7 +289,7 @@ class Collectives {
   }
 
   /// The same with blocks of any lengths. @param counts of each rank's output; ignored on other ranks than the root
-  Work scatter_v(MovedReadBuffer input, Counts counts, MovedWriteBuffer output, int root,
+  Work scatter_v(EnqueuedInput<MovedReadBuffer> input, Counts counts, MovedWriteBuffer output, int root,
                  Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     const ConstBufferView used = used_if<ConstBufferView>(is_rank(root), input, output);
     return exchange(backend::blocks_of_scatter(used, counts, output, root, place()), used, output, stream);
@@ -298,7 +300,7 @@ class Collectives {
   }
 
   /// Block s of rank r's `output` gets block r of rank s's `input`; all blocks have equal lengths.
-  Work all_to_all(MovedReadBuffer input, MovedWriteBuffer output,
+  Work all_to_all(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output,
                   Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     return exchange(backend::blocks_of_all_to_all(input, {}, output, {}, place()), input, output, stream);
   }
@@ -308,8 +310,8 @@ class Collectives {
   }
 
   /// The same with blocks of any lengths: `send_counts` of the input's, `receive_counts` of the output's.
-  Work all_to_all_v(MovedReadBuffer input, Counts send_counts, MovedWriteBuffer output, Counts receive_counts,
-                    Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
+  Work all_to_all_v(EnqueuedInput<MovedReadBuffer> input, Counts send_counts, MovedWriteBuffer output,
+                    Counts receive_counts, Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     return exchange(backend::blocks_of_all_to_all(input, send_counts, output, receive_counts, place()), input, output,
                     stream);
   }
@@ -319,7 +321,7 @@ class Collectives {
   }
 
   /// As all_gather with blocks of any lengths. @param counts of each rank's input, the same on every rank
-  Work all_gather_v(MovedReadBuffer input, MovedWriteBuffer output, Counts counts,
+  Work all_gather_v(EnqueuedInput<MovedReadBuffer> input, MovedWriteBuffer output, Counts counts,
                     Stream stream) const requires backend::CanExchangeBlocks<Communicator> {
     return exchange(backend::blocks_of_all_gather_v(input, output, counts, place()), input, output, stream);
   }
@@ -329,7 +331,7 @@ class Collectives {
   }
 
   /// As reduce_scatter with blocks of any lengths. @param counts of each rank's output, the same on every rank
-  Work reduce_scatter_v(ReadBuffer input, WriteBuffer output, Counts counts, ReduceOp op,
+  Work reduce_scatter_v(EnqueuedInput<ReadBuffer> input, WriteBuffer output, Counts counts, ReduceOp op,
                         Stream stream) const requires backend::CanReduceBlocks<Communicator> {
     const backend::BlockExchange blocks = backend::blocks_of_reduce_scatter_v(input, output, counts, place());
     return enqueue(backend::ReduceBlocks{blocks, input, output, op}, stream);
