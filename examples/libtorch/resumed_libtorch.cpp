@@ -20,6 +20,7 @@ int train(dtrain::ProcessGroup<Policy> group, dtrain::Arguments arguments) {
   if (arguments.size() != 3) throw std::runtime_error("give a file and a number of epochs");
   const std::string file = arguments[1];
   const std::uint64_t epochs = std::strtoull(arguments[2], nullptr, 10);
+  torch::set_num_threads(1);  // the ranks are the parallelism
   torch::manual_seed(static_cast<std::uint64_t>(group.rank()));
   torch::nn::Sequential net(torch::nn::Linear(6, 8), torch::nn::Dropout(0.5), torch::nn::Linear(8, 1));
   dtrain::libtorch::DistributedDataParallel ddp{net, group};
