@@ -64,9 +64,9 @@ class DistributedDataParallel {
                 "of a torch::jit::Module a class of torch::nn::Module that registers its parameters");
 
   /// Collective, blocking: all parameters and buffers, also frozen parameters, get rank 0's values.
-  /// @throws Error (unsupported) that names a parameter whose memory dtrain cannot reduce; (invalid_argument) that
-  /// names a SyncBatchNorm without a group; (disagreement) on every rank if the modules differ; as
-  /// dtrain::DistributedDataParallel.
+  /// @throws Error (unsupported) that names a parameter whose memory dtrain cannot reduce; (invalid_argument) for a
+  /// null module, and one that names a SyncBatchNorm without a group; (disagreement) on every rank if the modules
+  /// differ, also in the strides of a parameter; as dtrain::DistributedDataParallel.
   DistributedDataParallel(Net net, ProcessGroup<P> group, const DdpOptions& options = {},
                           BufferPolicy buffers = BufferPolicy::rank0, GraphPolicy graph = GraphPolicy::dynamic_graph)
       : DistributedDataParallel(std::move(net), std::move(group), options, ddp::HookFunctions<Communicator>(), buffers,
@@ -96,6 +96,7 @@ class DistributedDataParallel {
         is_alone_(group_.world_size() == 1 && !hook.reduce),
         state_(std::make_unique<State>(detail::modules_of(net_), group_, options, std::move(hook), graph)) {
     require_same_tensors(group_, state_->model.fixed_tensors());
+    require_same_order(group_, state_->model.trained());
     libtorch::synchronize_buffers(group_, state_->model.fixed_tensors(), BufferPolicy::rank0);
   }
 
@@ -191,8 +192,17 @@ class DistributedDataParallel {
   }
 
   /// Scope in which forward passes leave buffers alone, and gradients of backward passes add up on this rank. The next
-  /// pass outside the scope reduces the sum.
+  /// pass outside the scope reduces the sum, unless discard_accumulated() or zero_grad() is called before it.
   ddp::NoSync no_sync() { return state_->ddp.no_sync(); }
+
+  /// Discards the passes under no_sync() that no step has reduced, as where an epoch ends in the middle of a round: the
+  /// parameters that took part in them have no .grad afterwards, and others keep it. An elastic job's commit() needs
+  /// the call in place of zero_grad(). Every rank calls it between the same passes; it sends nothing.
+  /// @throws Error (invalid_argument) during a step that reduces; the job's first cause
+  void discard_accumulated() {
+    state_->ddp.discard_accumulated();
+    state_->model.discard_accumulated();
+  }
 
   Net& module() noexcept { return net_; }
   const ProcessGroup<P>& group() const noexcept { return group_; }
@@ -220,6 +230,7 @@ class DistributedDataParallel {
     ddp::DriverAccess::of(state_->ddp).begin_without_data();
     detail::require_no_statistics_of_all_ranks<P>(detail::modules_of(net_));
     state_->model.begin_without_data();
+    state_->ddp.discard_accumulated();  // what zero_grad() has cleared
     ddp::ZeroGradients zeros(state_->model.parameters());
     const bool sends_buffers = buffers_ == BufferPolicy::rank0 && group_.rank() == 0 && group_.world_size() > 1;
     if (sends_buffers && !state_->model.buffers().empty() && !std::exchange(has_warned_of_buffers_, true)) {

@@ -54,6 +54,7 @@ const std::vector<std::string> checks{
     "unused parameters",
     "gradient hooks",
     "passes under no_sync",
+    "passes that are given up",
     "tied and frozen parameters",
     "element types and layouts",
     "odd tensors",
@@ -61,6 +62,9 @@ const std::vector<std::string> checks{
     "changes after wrapping",
     "the end of the wrapper",
     "collectives of tensors",
+    "meanings of elements",
+    "tensors that a collective writes to",
+    "orders of elements",
     "batches of a DataLoader",
     "buffers of several modules",
     "norms of gradients",
@@ -68,6 +72,7 @@ const std::vector<std::string> checks{
     "uneven inputs",
     "late samples",
     "refused steps without data",
+    "steps without data after passes that are held",
     "a hundred wrappers",
 };
 
@@ -187,15 +192,18 @@ TEST_CASE("wrapped LibTorch modules get the gradients of LibTorch alone, on 1, 2
 
 TEST_CASE("what dtrain does otherwise than LibTorch alone is said once") {
   if (!can_run()) return;
-  const Result result = run("libtorch_probe", {"--nproc-per-node=1"});
-  CAPTURE(result.error);
-  for (const std::string text : {"loss.backward() ran outside a step: the gradient of 'weight' is this rank's own",
-                                 "the gradient of 'weight' is sparse; it is reduced as a dense one"}) {
+  const auto check = [](const std::string& errors, const std::string& text) {
+    CAPTURE(errors);
     CAPTURE(text);
-    const std::size_t said = result.error.find(text);
+    const std::size_t said = errors.find(text);
     REQUIRE(said != std::string::npos);
-    CHECK(result.error.find(text, said + 1) == std::string::npos);
-  }
+    CHECK(errors.find(text, said + 1) == std::string::npos);
+  };
+  const Result result = run("libtorch_probe", {"--nproc-per-node=1"});
+  check(result.error, "loss.backward() ran outside a step: the gradient of 'weight' is this rank's own");
+  check(result.error, "the gradient of 'weight' is sparse; it is reduced as a dense one");
+  check(run("libtorch_probe", {"--nproc-per-node=1", "cleared"}).error,
+        "' was set to none after a pass under no_sync(), so that this pass is lost");
 }
 
 TEST_CASE("a generator's pass through a wrapped discriminator is no reason for a warning") {
@@ -294,6 +302,7 @@ TEST_CASE("a sharded optimizer updates LibTorch modules as LibTorch's optimizers
                                     "refused updates",
                                     "versions of parameters",
                                     "shares of the state",
+                                    "refused optimizers",
                                     "divided gradients",
                                     "memory of divided gradients",
                                     "layouts of divided gradients",

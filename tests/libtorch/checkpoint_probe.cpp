@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -33,8 +34,13 @@ struct NetImpl : nn::Module {
   torch::Tensor factors = register_parameter("factors", torch::ones({2}, torch::kComplexFloat));
   torch::Tensor frozen = register_parameter("frozen", torch::zeros({3}), false);
   torch::Tensor counts = register_buffer("counts", torch::ones({2}, torch::kInt16));
+  torch::Tensor expanded = register_buffer("expanded", torch::ones({1, 2}).expand({4, 2}));
 };
 TORCH_MODULE(Net);
+
+struct Quantized : nn::Module {
+  torch::Tensor table = register_buffer("table", torch::quantize_per_tensor(torch::ones({2}), 0.1, 0, torch::kQUInt8));
+};
 
 const dtrain::SamplerOptions samples{.dataset_size = 60, .global_batch = 12, .seed = 3};
 
@@ -48,6 +54,7 @@ struct Training {
     torch::NoGradGuard no_grad;
     net->frozen.fill_(static_cast<double>(seed));
     net->counts.fill_(static_cast<double>(seed));
+    net->expanded.narrow(0, 0, 1).fill_(static_cast<double>(seed));
   }
 
   /// Random numbers differ between the ranks.
@@ -221,6 +228,9 @@ void check_refused(const Group& group, const std::string& file) {
                               std::vector<dtrain::NamedTensor>{{name, dtrain::tensor_view(&number, {})}});
     });
   }
+  require_error("net.table has elements of type QUInt8", [&] {  // on every rank, and no other rank waits for rank 0
+    dtrain::save_checkpoint(group, file + ".quantized", std::make_shared<Quantized>());
+  });
   torch::optim::AdamW fewer(std::vector<torch::Tensor>{sampled.net->factors}, torch::optim::AdamWOptions(0.1));
   require_error("the optimizer cannot take the state in the checkpoint",
                 [&] { dtrain::load_checkpoint(group, file, sampled.net, fewer, sampled.position); });

@@ -6,8 +6,9 @@
 //                                               reshaped: another shape; frozen, unfrozen: needs no gradient, or one
 //   libtorch_probe --nproc-per-node=2 adversarial  a generator's pass goes through a wrapped discriminator
 //   libtorch_probe --nproc-per-node=1 recomputed   a pass adds to a gradient twice; recomputed-static: in a static
-//   graph libtorch_probe --nproc-per-node=1 no-group     a SyncBatchNorm that has no group is wrapped libtorch_probe
-//   --nproc-per-node=1 static    the second step uses another parameter; dropped: does not use one
+//   graph libtorch_probe --nproc-per-node=1 no-group  a SyncBatchNorm that has no group is wrapped libtorch_probe
+//   --nproc-per-node=1 static    the second step uses another parameter; dropped: does not use one libtorch_probe
+//   --nproc-per-node=1 cleared   gradients are cleared after each pass under no_sync()
 // Built where LibTorch is (examples/libtorch); integration.libtorch runs it.
 
 #include <torch/torch.h>
@@ -77,6 +78,16 @@ void throw_in_backward(const Group& group) {
   }
 }
 
+void clear_held(const Group& group) {
+  nn::Linear net(6, 2);
+  DistributedDataParallel ddp{net, group};
+  const dtrain::ddp::NoSync held = ddp.no_sync();
+  for (int pass = 0; pass < 3; ++pass) {
+    net->zero_grad(true);
+    ddp.backward(ddp(inputs_of(0, 0)).sum());
+  }
+}
+
 void change(const Group& group, std::string_view act) {
   nn::Linear net(6, 2);
   if (act == "unfrozen") net->bias.requires_grad_(false);
@@ -101,6 +112,8 @@ int probe(Group group, dtrain::Arguments arguments) {
     check_other_wrapper(group);
   } else if (act == "recomputed" || act == "recomputed-static") {
     add_too_often(group, act == "recomputed-static");
+  } else if (act == "cleared") {
+    clear_held(group);
   } else if (act == "no-group") {
     dtrain::libtorch::SyncBatchNorm<Policy> norm(3);
     DistributedDataParallel ddp{norm, group};
@@ -116,6 +129,7 @@ int probe(Group group, dtrain::Arguments arguments) {
         {"unused parameters", check_unused},
         {"gradient hooks", check_hooks},
         {"passes under no_sync", check_accumulation},
+        {"passes that are given up", check_discarded},
         {"tied and frozen parameters", check_tied},
         {"element types and layouts", check_types},
         {"odd tensors", check_odd_tensors},
@@ -123,6 +137,9 @@ int probe(Group group, dtrain::Arguments arguments) {
         {"changes after wrapping", check_changes},
         {"the end of the wrapper", check_end},
         {"collectives of tensors", check_collectives},
+        {"meanings of elements", check_element_meanings},
+        {"tensors that a collective writes to", check_written_tensors},
+        {"orders of elements", check_element_orders},
         {"batches of a DataLoader", check_loader},
         {"buffers of several modules", check_modules_buffers},
         {"norms of gradients", check_norms},
@@ -130,6 +147,7 @@ int probe(Group group, dtrain::Arguments arguments) {
         {"uneven inputs", check_uneven},
         {"late samples", check_late_data},
         {"refused steps without data", check_refused_without_data},
+        {"steps without data after passes that are held", check_held_without_data},
         {"a hundred wrappers", check_many_wrappers},
     };
     for (const auto& [name, check] : checks) {

@@ -11,6 +11,8 @@
 #include <memory>
 #include <sstream>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -152,7 +154,7 @@ inline void check_changes(const Group& group) {
   inputs_of(0, 0).matmul(net->weight.t()).sum().backward();
 }
 
-/// Collectives of tensors: any element type, layout and order.
+/// Collectives of tensors: any element type, and contiguous ones only.
 inline void check_collectives(const Group& group) {
   const int ranks = group.world_size();
   const torch::Tensor sum = torch::full({2, 3}, group.rank() + 1.0);
@@ -160,8 +162,8 @@ inline void check_collectives(const Group& group) {
   require(torch::equal(sum, torch::full({2, 3}, ranks * (ranks + 1) / 2.0)), "a tensor is summed over the ranks");
   torch::Tensor last =
       torch::full({1, 2, 3, 4}, group.rank(), torch::kFloat64).contiguous(torch::MemoryFormat::ChannelsLast);
-  group.all_reduce(last, dtrain::ReduceOp::max);
-  require(last.min().item<double>() == ranks - 1, "a tensor in another order is reduced");
+  group.all_reduce(dtrain::libtorch::view_of(last).flat(), dtrain::ReduceOp::max);
+  require(last.min().item<double>() == ranks - 1, "the view of a tensor in another order is reduced");
   torch::Tensor flags = torch::full({3}, group.rank() == 0, torch::kBool);
   group.broadcast(flags, 0);
   require(flags.all().item<bool>(), "a tensor is broadcast");
@@ -170,12 +172,77 @@ inline void check_collectives(const Group& group) {
   require(torch::equal(all.select(1, 1), torch::arange(ranks)), "tensors are gathered");
   const torch::Tensor columns = torch::zeros({4, 4}).slice(1, 0, 2);
   require_error("a tensor is not dense memory", [&] { group.all_reduce(columns); });
+  require_error("a tensor is not contiguous", [&] { group.all_reduce(last); });
+  const torch::Tensor rows = torch::arange(6).reshape({2, 3}), gathered = torch::empty({ranks, 3, 2}, torch::kInt64);
+  require_error("a tensor is not contiguous", [&] { group.all_gather(rows.t(), gathered); });
+  group.all_gather(rows.t().contiguous(), gathered);
+  require(torch::equal(gathered[0], rows.t()), "a transposed tensor is gathered from its copy");
   using dtrain::group::MovedWriteBuffer;
   using dtrain::group::WriteBuffer;
   static_assert(std::is_convertible_v<const torch::Tensor&, WriteBuffer>);
   static_assert(std::is_convertible_v<const torch::Tensor&, MovedWriteBuffer>);
   static_assert(!std::is_convertible_v<torch::Tensor, WriteBuffer>, "a temporary tensor would lose the result");
   static_assert(!std::is_convertible_v<torch::Tensor, MovedWriteBuffer>);
+}
+
+/// Elements whose sum or product is no element of their type.
+inline void check_element_meanings(const Group& group) {
+  using dtrain::ReduceOp;
+  const int ranks = group.world_size();
+  torch::Tensor any = torch::full({3}, group.rank() == 0, torch::kBool), all = any.clone();
+  require_error("flags (elements of type Bool) were given to a reduction by sum", [&] { group.all_reduce(any); });
+  require_error("by average", [&] { group.reduce(any, 0, ReduceOp::average); });
+  group.all_reduce(any, ReduceOp::max);
+  group.all_reduce(all, ReduceOp::min);
+  require(any.all().item<bool>() && all.any().item<bool>() == (ranks == 1), "flags are reduced by max and min");
+  const torch::Tensor waves = torch::full({2}, c10::complex<float>(1, -1), torch::kComplexFloat);
+  for (const ReduceOp op : {ReduceOp::min, ReduceOp::max, ReduceOp::product})
+    require_error("would reduce real and imaginary parts apart", [&] { group.all_reduce(waves, op); });
+  group.all_reduce(waves);
+  require(torch::equal(torch::view_as_real(waves).abs(), torch::full({2, 2}, ranks)), "complex numbers are summed");
+  const torch::Tensor lazy = waves.conj(), negative = torch::_neg_view(torch::ones({2}));
+  require(negative.is_neg() && lazy.is_conj(), "LibTorch computes conjugates late");
+  require_error("that LibTorch has not computed yet", [&] { group.all_reduce(lazy); });
+  require_error("that LibTorch has not computed yet", [&] { group.all_reduce(negative); });
+}
+
+/// A collective that writes to a tensor that autograd has saved makes the backward pass throw.
+inline void check_written_tensors(const Group& group) {
+  const torch::Tensor x = torch::ones({2}).requires_grad_(), kept = x.exp(), other = torch::empty({2});
+  group.all_reduce(kept, other);
+  kept.sum().backward({}, true);
+  group.all_reduce(kept);
+  try {
+    kept.sum().backward();
+  } catch (const c10::Error& error) {
+    require(std::string_view(error.what()).find("modified by an inplace operation") != std::string_view::npos,
+            "autograd names a write in place");
+    return;
+  }
+  throw std::runtime_error("autograd used a tensor that a collective had written to");
+}
+
+/// Names of the state that is kept by an elastic job, and parameters whose elements lie in another order on a rank.
+inline void check_element_orders(const Group& group) {
+  const auto make = [](torch::MemoryFormat format) {
+    return std::make_shared<One>(torch::zeros({2, 3, 4, 5}).contiguous(format));
+  };
+  const auto plain = make(torch::MemoryFormat::Contiguous), last = make(torch::MemoryFormat::ChannelsLast);
+  const auto name = [](const std::shared_ptr<One>& net) {
+    return dtrain::libtorch::training_state(net).written_in_commit().at(0).name;
+  };
+  require(name(plain) == "net.only" && name(last) == "net.only (strides 60 1 15 3)", "the order is kept with a name");
+  DistributedDataParallel{last, group};
+  const bool is_other = group.rank() > 0 && group.rank() == group.world_size() - 1;
+  const auto net = is_other ? last : plain;
+  if (group.world_size() > 1) {
+    require_error("the elements of parameter 'only' lie in different orders on the ranks", [&] {
+      DistributedDataParallel{net, group};
+    });
+  }
+  require_error("module 1 of 2 is a null pointer", [&] {
+    DistributedDataParallel{dtrain::libtorch::Modules{plain, nullptr}, group};
+  });
 }
 
 struct Numbers : torch::data::datasets::Dataset<Numbers> {
@@ -211,6 +278,10 @@ inline void check_loader(const Group& group) {
   }
   dtrain::libtorch::BatchSampler batches(sampler);
   require_error("give make_data_loader batches.batch_size()", [&] { batches.next(13); });
+  torch::serialize::OutputArchive archive;
+  require_error("give save_checkpoint and load_checkpoint a SamplerPosition", [&] { batches.save(archive); });
+  batches.set_epoch(0, sampler.steps_per_epoch());
+  require_error("an epoch was to begin with step 6 of 5", [&] { batches.set_epoch(0, 6); });
 }
 
 /// One module is wrapped twice, one wrapper after the other.

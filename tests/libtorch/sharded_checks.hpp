@@ -179,6 +179,39 @@ inline void check_shares(const Group& group) {
   });
 }
 
+/// Optimizers whose state or parameters a sharded optimizer would not have.
+inline void check_refused_optimizers(const Group& group) {
+  using namespace torch::optim;
+  nn::Sequential net = two_layers(0), other = two_layers(1);
+  DistributedDataParallel ddp{net, group};
+  const auto check = [&](auto& optimizer) {
+    ShardedOptimizer{ddp, optimizer};
+    optimizer.zero_grad();
+    ddp.backward(loss_of(ddp(inputs_of(0, 0))));
+    optimizer.step();
+    require_error("that has made updates already", [&] { ShardedOptimizer{ddp, optimizer}; });
+  };
+  const std::vector<torch::Tensor> parameters = net->parameters();
+  AdamW adamw(parameters, AdamWOptions(0.1));
+  SGD sgd(parameters, SGDOptions(0.1).momentum(0.9));
+  RMSprop rmsprop(parameters, RMSpropOptions(0.1));
+  check(adamw);
+  check(sgd);
+  check(rmsprop);
+  Adagrad adagrad(parameters, AdagradOptions(0.1));  // which a ShardedOptimizer would leave without a state
+  ddp.backward(loss_of(ddp(inputs_of(0, 0))));
+  adagrad.step();
+  require_error("that has made updates already", [&] { ShardedOptimizer{ddp, adagrad}; });
+  std::vector<torch::Tensor> all = parameters;
+  all.push_back(other->parameters()[1]);
+  AdamW of_both(all, AdamWOptions(0.1));
+  require_error("parameter 4 of group 0 of a sharded optimizer is not of its DistributedDataParallel", [&] {
+    ShardedOptimizer{ddp, of_both};
+  });
+  other->parameters()[1].requires_grad_(false);
+  ShardedOptimizer{ddp, of_both};
+}
+
 /// Stage 2 gives the weights the bits of stage 1, through passes under no_sync, unused parameters, clipping, and a step
 /// that is refused. No .grad is left, and under no_sync each is this rank's own sum.
 inline void check_divided_gradients(const Group& group) {
@@ -271,14 +304,18 @@ inline void check_divided_memory(const Group& group) {
   });
 }
 
-/// Gradients that are sparse, expanded or laid out otherwise than their parameter.
+/// Gradients that are sparse, expanded, laid out otherwise than their parameter, or conjugates that LibTorch has not
+/// computed yet.
 inline void check_divided_layouts(const Group& group) {
   struct Net : nn::Module {
     nn::Embedding table{register_module("table", nn::Embedding(nn::EmbeddingOptions(7, 3).sparse(true)))};
     torch::Tensor expanded = register_parameter("expanded", torch::zeros({5}));
     torch::Tensor permuted = register_parameter("permuted", torch::ones({4, 3}).t());
+    torch::Tensor wave = register_parameter("wave", torch::full({4}, c10::complex<float>(1, 2), torch::kComplexFloat));
     torch::Tensor forward(const torch::Tensor& indices) {
-      return table(indices).square().sum() + expanded.sum() + (permuted * torch::arange(12.0).reshape({3, 4})).sum();
+      const torch::Tensor conjugate = torch::conj(wave);
+      return table(indices).square().sum() + expanded.sum() + (permuted * torch::arange(12.0).reshape({3, 4})).sum() +
+             torch::real(conjugate * conjugate.detach()).sum();
     }
   };
   const auto make = [] {
@@ -297,7 +334,7 @@ inline void check_divided_layouts(const Group& group) {
     const torch::Tensor indices = torch::tensor({group.rank(), 2, 2 + step}, torch::kLong);
     ddp_whole.backward(ddp_whole(indices), stage_1);
     ddp.backward(ddp(indices), optimizer);
-    for (std::size_t i = 0; i < 3; ++i)
+    for (std::size_t i = 0; i < 4; ++i)
       require(torch::equal(net->parameters()[i], whole->parameters()[i]), "any layout has the bits of stage 1");
   }
 }

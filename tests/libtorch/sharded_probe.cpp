@@ -158,6 +158,7 @@ int probe(Group group, dtrain::Arguments arguments) {
       {"refused updates", [](const Group& g, const std::string&) { check_refused_update(g); }},
       {"versions of parameters", [](const Group& g, const std::string&) { check_version(g); }},
       {"shares of the state", [](const Group& g, const std::string&) { check_shares(g); }},
+      {"refused optimizers", [](const Group& g, const std::string&) { check_refused_optimizers(g); }},
       {"divided gradients", [](const Group& g, const std::string&) { check_divided_gradients(g); }},
       {"memory of divided gradients", [](const Group& g, const std::string&) { check_divided_memory(g); }},
       {"layouts of divided gradients", [](const Group& g, const std::string&) { check_divided_layouts(g); }},

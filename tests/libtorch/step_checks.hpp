@@ -111,6 +111,52 @@ inline void check_accumulation(const Group& group) {
   }
 }
 
+/// Passes under no_sync() that are given up, by discard_accumulated() or by zero_grad(true): the next step has nothing
+/// of them, also not for a parameter that takes no part in it.
+inline void check_discarded(const Group& group) {
+  for (const bool by_call : {true, false}) {
+    for (const bool is_measured : {false, true}) {
+      nn::Linear first(6, 2), second(6, 2), alone(6, 2);
+      DistributedDataParallel ddp{
+          dtrain::libtorch::Modules{first.ptr(), second.ptr()}, group, {.allow_unused_parameters = true}};
+      {
+        const torch::NoGradGuard no_grad;
+        alone->weight.copy_(first->weight);
+      }
+      const auto give_up = [&] {
+        const dtrain::ddp::NoSync held = ddp.no_sync();
+        ddp.backward((first->forward(inputs_of(0, 0)) + second->forward(inputs_of(0, 0))).sum());
+      };
+      for (int step = 0; step < 2; ++step) {
+        give_up();
+        if (by_call) {
+          ddp.discard_accumulated();
+        } else {
+          first->zero_grad(true);
+          second->zero_grad(true);
+        }
+        require(!first->weight.grad().defined() && !second->weight.grad().defined(), "passes are given up");
+        alone->zero_grad(true);
+        for (int rank = 0; rank < group.world_size(); ++rank)
+          (alone->forward(inputs_of(rank, step)).sum() / group.world_size()).backward();
+        ddp.backward(first->forward(inputs_of(group.rank(), step)).sum(), {.measure_norm = is_measured});
+        require(are_close(first->weight.grad(), alone->weight.grad()), "a step has nothing of passes given up");
+        require(!second->weight.grad().defined(), "a parameter that took part in passes given up only has no .grad");
+        if (group.rank() == 0) {
+          ddp.backward(first->forward(inputs_of(0, step)).sum() * 0 + second->forward(inputs_of(0, step)).sum());
+        } else {
+          ddp.backward(first->forward(inputs_of(0, step)).sum() * 0);
+        }
+        const double share = 1.0 / group.world_size();
+        require(are_close(second->weight.grad(), inputs_of(0, step).sum(0).expand({2, 6}) * share),
+                "other ranks' parts of a gradient are reduced alone");
+        first->zero_grad(true);
+        second->zero_grad(true);
+      }
+    }
+  }
+}
+
 inline void check_buffers(const Group& group) {
   const double mean = (group.world_size() - 1) / 2.0;
   for (const auto& [policy, expected] : std::vector<std::pair<BufferPolicy, double>>{

@@ -244,6 +244,22 @@ inline void check_refused_without_data(const Group& group) {
   require_error("the .grad of parameter '0.weight' waits for a step", [&] { ddp.step_without_data(optimizer); });
 }
 
+/// A step without data after passes under no_sync(), which it would lose: they are reduced or given up before it.
+inline void check_held_without_data(const Group& group) {
+  nn::Sequential net = two_layers(0);
+  DistributedDataParallel ddp{net, group};
+  for (const bool by_call : {true, false}) {
+    {
+      const dtrain::ddp::NoSync held = ddp.no_sync();
+      ddp.backward(loss_of(ddp(inputs_of(0, 0))));
+    }
+    require_error("or call ddp.discard_accumulated()", [&] { ddp.step_without_data(); });
+    by_call ? ddp.discard_accumulated() : net->zero_grad(true);
+    ddp.step_without_data();
+    require(net->parameters()[0].grad().abs().sum().item<double>() == 0, "a step of ranks without data has zeros");
+  }
+}
+
 /// Bytes that malloc has given out.
 inline std::size_t allocated_bytes() {
   const auto info = ::mallinfo2();

@@ -6,13 +6,17 @@
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <span>
 #include <type_traits>
 #include <utility>
 
 #include "dtrain/core/config.hpp"
+#include "dtrain/core/error.hpp"
+#include "dtrain/core/text/format_text.hpp"
 #include "dtrain/core/types/buffer_view.hpp"
+#include "dtrain/core/types/reduce_op.hpp"
 #include "dtrain/stream/cuda/check.hpp"
 #include "dtrain/stream/cuda/device_buffer.hpp"
 #include "dtrain/stream/cuda/pinned_buffer.hpp"
@@ -96,14 +100,29 @@ auto view_of(std::span<T, Extent> values) noexcept {
 
 }  // namespace detail
 
-/// Buffer of a library's tensor type T, such as torch::Tensor. The library's adapter specialises it with `static
-/// BufferView view(const T&)`, so that collectives take such tensors.
+/// Meaning of a buffer's elements beyond their DType. It decides which reductions are right.
+enum class ElementMeaning : std::uint8_t {
+  number,           ///< every reduction
+  flag,             ///< 0 or 1: not sum and average, which give other values
+  part_of_complex,  ///< real and imaginary parts in turn: sum and average only, which treat the parts apart
+};
+
+/// @throws Error (unsupported) for a reduction whose results do not have the meaning
+void require_reduction(ElementMeaning meaning, ReduceOp op);
+
+/// Buffer of a library's tensor type T, such as torch::Tensor. The library's adapter specialises it, so that
+/// collectives take such tensors:
+/// - `static BufferView view(const T&)`: the elements in the order of the indices. It throws for other tensors.
+/// - `static ElementMeaning meaning(const T&)`
+/// - `static void will_write(const T&)`: called before a collective writes to the elements.
 template <class T>
 struct BufferOf;
 
 template <class T>
 concept LibraryTensor = requires(const T& tensor) {
   { BufferOf<T>::view(tensor) } -> std::same_as<BufferView>;
+  { BufferOf<T>::meaning(tensor) } -> std::same_as<ElementMeaning>;
+  BufferOf<T>::will_write(tensor);
 };
 
 // Constructors are implicit: every contiguous container is accepted as a buffer.
@@ -122,7 +141,9 @@ struct WriteBuffer : BufferView {
 
   /// @throws as BufferOf<T>::view
   template <LibraryTensor T>
-  WriteBuffer(const T& tensor) : BufferView(BufferOf<T>::view(tensor)) {}
+  WriteBuffer(const T& tensor) : BufferView(BufferOf<T>::view(tensor)), meaning(BufferOf<T>::meaning(tensor)) {
+    BufferOf<T>::will_write(tensor);
+  }
   template <LibraryTensor T>
   WriteBuffer(const T&&) = delete;  // the result of `tensor.to(type)` would be lost
 
@@ -130,6 +151,8 @@ struct WriteBuffer : BufferView {
   WriteBuffer(Values&&) noexcept {
     static_cast<void>(detail::refuse_reduction<Values>());
   }
+
+  ElementMeaning meaning = ElementMeaning::number;
 };
 
 /// Input of a collective. Lifetime: the memory outlives the work.
@@ -143,12 +166,14 @@ struct ReadBuffer : ConstBufferView {
 
   /// @throws as BufferOf<T>::view
   template <LibraryTensor T>
-  ReadBuffer(const T& tensor) : ConstBufferView(BufferOf<T>::view(tensor)) {}
+  ReadBuffer(const T& tensor) : ConstBufferView(BufferOf<T>::view(tensor)), meaning(BufferOf<T>::meaning(tensor)) {}
 
   template <detail::TransferOnlyValues Values>
   ReadBuffer(const Values&) noexcept {
     static_cast<void>(detail::refuse_reduction<Values>());
   }
+
+  ElementMeaning meaning = ElementMeaning::number;
 };
 
 /// Output of a collective that does not reduce: also 8-bit floats, integers of 1, 4 or 8 bytes, and std::byte. (Its
@@ -267,5 +292,25 @@ class DeviceBounceBuffer<stream::cuda::StreamRef> {
 };
 
 #endif  // DTRAIN_WITH_CUDA
+
+#if DTRAIN_DEFINITIONS
+
+DTRAIN_DEFINED DTRAIN_NOT_INLINED void require_reduction(ElementMeaning meaning, ReduceOp op) {
+  const bool adds = op == ReduceOp::sum || op == ReduceOp::average;
+  if (meaning == ElementMeaning::flag && adds) {
+    throw_error(Errc::unsupported,
+                "flags (elements of type Bool) were given to a reduction by {}, which may give other values than 0 and "
+                "1; reduce them by max, which is true if any is, or by min, or copy them to integers",
+                {name(op)});
+  }
+  if (meaning == ElementMeaning::part_of_complex && !adds) {
+    throw_error(Errc::unsupported,
+                "complex numbers were given to a reduction by {}, which would reduce real and imaginary parts apart; "
+                "give sum or average",
+                {name(op)});
+  }
+}
+
+#endif  // DTRAIN_DEFINITIONS
 
 }  // namespace DTRAIN_NAMESPACE::group

@@ -73,8 +73,8 @@ using Counts = backend::Counts;
 /// Lifetime: buffers outlive enqueued work; a temporary that owns an input's memory does not compile with a stream.
 /// Threads: one at a time for each group, and not the control thread, where a
 /// coroutine awaits a Work that a thread of the program enqueued.
-/// @throws Error (invalid_argument), before anything is enqueued, if sizes, types, ranks or addresses do not fit; the
-/// job's first cause.
+/// @throws Error (invalid_argument), before anything is enqueued, if sizes, types, ranks or addresses do not fit;
+/// (unsupported) likewise as require_reduction, for tensors of a library; the job's first cause.
 /// @ingroup collectives
 template <class Group, class State>
 class Collectives {
@@ -85,6 +85,7 @@ class Collectives {
 
   /// `output` gets the reduction of every rank's `input`, the sum by default. The two are the same memory or disjoint.
   Work all_reduce(EnqueuedInput<ReadBuffer> input, WriteBuffer output, ReduceOp op, Stream stream) const {
+    require_meaning(input, output, op);
     return enqueue(backend::AllReduce{input, output, op}, stream);
   }
   Work all_reduce(EnqueuedInput<ReadBuffer> input, WriteBuffer output, Stream stream) const {
@@ -97,6 +98,7 @@ class Collectives {
   void all_reduce(ReadBuffer input, WriteBuffer output, ReduceOp op = ReduceOp::sum) const {
     if constexpr (DeviceBounceBuffer<Stream>::is_needed) {
       if (is_on_host(input) && is_on_host(output)) {
+        require_meaning(input, output, op);
         backend::AllReduce{input, output, op}.check(place());
         self().state_->device_bounce_buffer().copy_through(
             input, output, stream(),
@@ -115,6 +117,7 @@ class Collectives {
   /// wire type (FlatOver, Hierarchical) does not round them to 16 bits. With other topologies it is all_reduce.
   Work all_reduce_without_cast(WriteBuffer values, ReduceOp op, Stream stream) const {
     if constexpr (backend::CanReduceWithoutCast<Communicator>) {
+      require_meaning(values, values, op);
       return enqueue(backend::AllReduceWithoutCast{{values, values, op}}, stream);
     } else {
       return all_reduce(values, op, stream);
@@ -167,6 +170,7 @@ class Collectives {
   /// for each rank. `output` is the memory of that block, or disjoint from `input`.
   Work reduce_scatter(EnqueuedInput<ReadBuffer> input, WriteBuffer output, ReduceOp op,
                       Stream stream) const requires backend::CanReduceScatter<Communicator> {
+    require_meaning(input, output, op);
     return enqueue(backend::ReduceScatter{input, output, op}, stream);
   }
   Work reduce_scatter(EnqueuedInput<ReadBuffer> input, WriteBuffer output,
@@ -237,6 +241,7 @@ class Collectives {
   /// receives every rank's values.
   Work reduce(EnqueuedInput<ReadBuffer> input, WriteBuffer output, int root, ReduceOp op,
               Stream stream) const requires backend::CanReduceBlocks<Communicator> {
+    require_meaning(input, output, op);
     const BufferView used = used_if<BufferView>(is_rank(root), output, input);
     const backend::BlockExchange blocks = backend::blocks_of_reduce(input, used, root, place());
     return enqueue(backend::ReduceBlocks{blocks, input, used, op}, stream);
@@ -333,6 +338,7 @@ class Collectives {
   /// As reduce_scatter with blocks of any lengths. @param counts of each rank's output, the same on every rank
   Work reduce_scatter_v(EnqueuedInput<ReadBuffer> input, WriteBuffer output, Counts counts, ReduceOp op,
                         Stream stream) const requires backend::CanReduceBlocks<Communicator> {
+    require_meaning(input, output, op);
     const backend::BlockExchange blocks = backend::blocks_of_reduce_scatter_v(input, output, counts, place());
     return enqueue(backend::ReduceBlocks{blocks, input, output, op}, stream);
   }
@@ -350,6 +356,11 @@ class Collectives {
   backend::RankPlace place() const noexcept { return {self().rank(), self().world_size()}; }
   bool is_rank(int rank) const noexcept { return self().rank() == rank; }
   static bool is_on_host(const ConstBufferView& view) noexcept { return view.device.kind == DeviceKind::host; }
+
+  static void require_meaning(const ReadBuffer& input, const WriteBuffer& output, ReduceOp op) {
+    require_reduction(input.meaning, op);
+    require_reduction(output.meaning, op);
+  }
 
   template <class Operation>
   Work enqueue(const Operation& operation, Stream stream) const {

@@ -34,7 +34,8 @@ Optional<std::size_t> with_size(const Optional<Batch>&);
 ///     for (auto& batch : *loader) ...
 ///   }
 ///
-/// Copies share the epoch, so that set_epoch reaches the loader's copy. Threads: as a sampler of LibTorch's; set_epoch
+/// Copies share the epoch and the place in it, so that set_epoch reaches the loader's copy: give two loaders
+/// two of them. Threads: as a sampler of LibTorch's; set_epoch
 /// is called while no iterator of the loader exists.
 /// @ingroup libtorch
 class BatchSampler : public torch::data::samplers::Sampler<> {
@@ -50,8 +51,13 @@ class BatchSampler : public torch::data::samplers::Sampler<> {
     return (std::min(options.global_batch, options.dataset_size) - 1) / ranks + 1;
   }
 
-  /// The next iteration of the loader is over this epoch, from batch `first_step` on.
+  /// The next iteration of the loader is over this epoch, from batch `first_step` on. @throws Error (invalid_argument)
+  /// for a step beyond the epoch
   void set_epoch(std::uint64_t epoch, std::size_t first_step = 0) {
+    if (const std::size_t steps = shared_->sampler.steps_per_epoch(); first_step > steps) {
+      throw Error(Errc::invalid_argument, "an epoch was to begin with step " + std::to_string(first_step) + " of " +
+                                              std::to_string(steps) + "; give a step of the epoch");
+    }
     shared_->epoch = epoch;
     shared_->first_step = first_step;
   }
@@ -74,11 +80,17 @@ class BatchSampler : public torch::data::samplers::Sampler<> {
     return std::vector<std::size_t>(batch.begin(), batch.end());
   }
 
-  /// Nothing: SamplerPosition is in checkpoints.
-  void save(torch::serialize::OutputArchive&) const override {}
-  void load(torch::serialize::InputArchive&) override {}
+  /// For torch::save and torch::load. @throws Error (unsupported): checkpoints have a SamplerPosition in its place
+  void save(torch::serialize::OutputArchive&) const override { refuse_archive("saved"); }
+  void load(torch::serialize::InputArchive&) override { refuse_archive("loaded"); }
 
  private:
+  [[noreturn]] static void refuse_archive(const std::string& what) {
+    throw Error(Errc::unsupported, "a BatchSampler was to be " + what +
+                                       " by LibTorch, and does not know how far the program is; give save_checkpoint "
+                                       "and load_checkpoint a SamplerPosition");
+  }
+
   struct Shared {
     explicit Shared(DistributedSampler from) : sampler(std::move(from)) {}
     DistributedSampler sampler;

@@ -27,16 +27,18 @@ enum class BufferPolicy {
 
 namespace detail {
 
-/// The tensor's distinct elements: an expanded dimension counts once. Writes to the result are no change to autograd.
-/// detach() would share the tensor's version, and the backward pass of an earlier forward pass would refuse the tensor.
-inline torch::Tensor distinct_elements(const torch::Tensor& tensor) {
-  torch::Tensor distinct = tensor.data();
-  for (std::int64_t i = 0; i < distinct.dim(); ++i) {
-    if (distinct.stride(i) == 0 && distinct.size(i) > 1) {
-      distinct = distinct.narrow(i, 0, 1);
-    }
+/// The part of `tensor` at the distinct elements of `of`, which has the same sizes: an expanded dimension counts once.
+inline torch::Tensor at_distinct_elements(torch::Tensor tensor, const torch::Tensor& of) {
+  for (std::int64_t i = 0; i < of.dim(); ++i) {
+    if (of.stride(i) == 0 && of.size(i) > 1) tensor = tensor.narrow(i, 0, 1);
   }
-  return distinct;
+  return tensor;
+}
+
+/// The tensor's distinct elements. Writes to the result are no change to autograd. detach() would share the tensor's
+/// version, and the backward pass of an earlier forward pass would refuse the tensor.
+inline torch::Tensor distinct_elements(const torch::Tensor& tensor) {
+  return at_distinct_elements(tensor.data(), tensor);
 }
 
 /// The elements of a contiguous tensor of any type, as bytes.
@@ -137,6 +139,29 @@ void require_same_tensors(const Group& group, const std::vector<ModuleTensor>& t
     throw Error(Errc::disagreement, "the ranks' modules differ in their frozen parameters or buffers; rank " +
                                         std::to_string(group.rank()) + " has " + std::to_string(tensors.size()) +
                                         " of them: build the same module on every rank");
+  }
+}
+
+/// Compares in which order the elements of trained parameters lie, because steps exchange them in the order of the
+/// memory. Collective, blocking. @param parameters with the same sizes on every rank @throws Error (disagreement) on
+/// every rank that names the first parameter whose order differs between the ranks
+template <class Group>
+void require_same_order(const Group& group, const std::vector<ModuleTensor>& parameters) {
+  const std::size_t count = parameters.size();
+  std::vector<std::int64_t> least(2 * count);  // hashes, and their complements, whose least is that of the largest hash
+  for (std::size_t i = 0; i < count; ++i) {
+    least[i] = static_cast<std::int64_t>(std::hash<std::string>{}(order_of(parameters[i].tensor)));
+    least[count + i] = ~least[i];
+  }
+  group.all_reduce(least, ReduceOp::min);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (least[i] == ~least[count + i]) continue;
+    const std::string order = order_of(parameters[i].tensor);
+    throw Error(Errc::disagreement, "the elements of parameter '" + parameters[i].name +
+                                        "' lie in different orders on the ranks (on rank " +
+                                        std::to_string(group.rank()) + " " +
+                                        (order.empty() ? "it is contiguous" : "its strides are " + order) +
+                                        "); give it the same memory format on every rank");
   }
 }
 

@@ -30,23 +30,32 @@ namespace DTRAIN_NAMESPACE::libtorch {
 
 namespace detail {
 
-/// Collective, blocking. @returns the file's tensors; none on ranks other than 0
+/// Collective, blocking. @returns the file's tensors; none on ranks other than 0 @throws Error on every rank, also for
+/// a tensor or an optimizer that rank 0 cannot write
 template <class Group>
-TrainingTensors collect_training(const Group& group, const TrainingParts& parts) {
+TrainingTensors collect_training(const Group& group, const std::string& path, const TrainingParts& parts) {
   PartTensors values;
+  TrainingTensors tensors;
   values.generators = all_generators(group, parts.rng, device_of(parts.modules));
-  if (group.rank() != 0) {
-    return {};
-  }
-  for (const torch::optim::Optimizer* optimizer : parts.optimizers) {
-    std::ostringstream state;
-    torch::save(*optimizer, state);
-    values.optimizers.push_back(bytes_tensor(state.str()));
-  }
-  for (torch::optim::LRScheduler* scheduler : parts.schedulers)
-    values.schedulers.push_back(torch::full({1}, static_cast<std::int64_t>(steps_of(*scheduler)), torch::kInt64));
-  if (parts.position != nullptr) values.position = numbers_of(*parts.position);
-  return training_tensors(parts, values);
+  const auto collect = [&] {
+    for (const torch::optim::Optimizer* optimizer : parts.optimizers) {
+      std::ostringstream state;
+      try {
+        torch::save(*optimizer, state);
+      } catch (const c10::Error& error) {
+        throw Error(Errc::unsupported, "the state of a " + class_of(*optimizer) + " cannot be saved: " +
+                                           error.what_without_backtrace() + "; leave this optimizer out");
+      }
+      values.optimizers.push_back(bytes_tensor(state.str()));
+    }
+    for (torch::optim::LRScheduler* scheduler : parts.schedulers)
+      values.schedulers.push_back(torch::full({1}, static_cast<std::int64_t>(steps_of(*scheduler)), torch::kInt64));
+    if (parts.position != nullptr) values.position = numbers_of(*parts.position);
+    tensors = training_tensors(parts, values);
+    return true;
+  };
+  static_cast<void>(ddp::detail::run_on_rank0_blocking(group, "collecting the checkpoint " + path, collect));
+  return tensors;
 }
 
 /// Extents of a file's tensors that depend on the training.
@@ -136,9 +145,10 @@ inline void take_position(const std::string& path, SamplerPosition& position, co
                                             "; go on with the same samples, or name another file");
   }
   const std::size_t steps = DistributedSampler(position.options).steps_per_epoch();
-  if (saved_numbers[1] < 0 || static_cast<std::uint64_t>(saved_numbers[1]) > steps) {
+  if (saved_numbers[0] < 0 || saved_numbers[1] < 0 || static_cast<std::uint64_t>(saved_numbers[1]) > steps) {
     throw Error(Errc::protocol, "the checkpoint " + path + " has step " + std::to_string(saved_numbers[1]) +
-                                    " of an epoch of " + std::to_string(steps) + " steps; name another file");
+                                    " of epoch " + std::to_string(saved_numbers[0]) + ", and an epoch has " +
+                                    std::to_string(steps) + " steps; name another file");
   }
   position.epoch = static_cast<std::uint64_t>(saved_numbers[0]);
   position.step = static_cast<std::size_t>(saved_numbers[1]);
@@ -167,9 +177,8 @@ bool load_training(const Group& group, const std::string& path, const TrainingPa
     return false;
   }
   for (const SavedTensor& saved : tensors.saved) {
-    if (saved.contiguous.data_ptr() != saved.target.data_ptr()) {
-      torch::Tensor(saved.target).copy_(saved.contiguous);
-    }
+    if (saved.contiguous.data_ptr() == saved.target.data_ptr()) continue;
+    at_distinct_elements(saved.target, saved.target).copy_(at_distinct_elements(saved.contiguous, saved.target));
   }
   for (std::size_t i = 0; i < parts.optimizers.size(); ++i)
     load_optimizer(path, *parts.optimizers[i], values.optimizers[i]);
@@ -320,11 +329,11 @@ inline void require_names_of_lists(const std::vector<NamedTensor>& tensors) {
 
 /// Collective, blocking. @param save `save(tensors)` or, with a sharded optimizer, `save(tensors, optimizer)`
 template <class Group, class Save, class Net, class... Parts>
-auto save_training(const Group& group, Save save, const Net& net, Parts&... parts) {
+auto save_training(const Group& group, const std::string& path, Save save, const Net& net, Parts&... parts) {
   const torch::NoGradGuard no_grad;
   const TrainingParts all = parts_of(net, parts...);
   require_names_of_lists(all.tensors);
-  TrainingTensors tensors = collect_training(group, all);
+  TrainingTensors tensors = collect_training(group, path, all);
   const auto sharded = sharded_of(parts...);
   if constexpr (std::is_null_pointer_v<decltype(sharded)>) {
     return save(tensors.list);
@@ -363,7 +372,7 @@ void save_checkpoint(const Group& group, const std::string& path, const Net& net
   const auto save = [&](const std::vector<NamedTensor>& tensors, auto&... sharded) {
     ddp::save_checkpoint(group, path, tensors, sharded...);
   };
-  detail::save_training(group, save, net, parts...);
+  detail::save_training(group, path, save, net, parts...);
 }
 
 /// Saves the same file in the background, as save_checkpoint_async of tensors: the training may go on at once, and
@@ -376,7 +385,7 @@ template <class Group, detail::HasModules Net, detail::TrainingPart... Parts>
   const auto save = [&](const std::vector<NamedTensor>& tensors, auto&... sharded) {
     return ddp::save_checkpoint_async(group, path, tensors, sharded...);
   };
-  return detail::save_training(group, save, net, parts...);
+  return detail::save_training(group, path, save, net, parts...);
 }
 
 /// Loads the file of save_checkpoint on every rank, from parts of the same kinds. The state of a ShardedOptimizer may
@@ -410,7 +419,7 @@ bool load_checkpoint(const Group& group, const std::string& path, const Net& net
       if (parameters == 0) {
         throw Error(Errc::invalid_argument, "the checkpoint " + path +
                                                 " was saved without a ShardedOptimizer; load it into the optimizer "
-                                                "itself");
+                                                "itself, and go on without sharding");
       }
       return ddp::load_checkpoint(group, path, tensors, sharded->sharded());
     }

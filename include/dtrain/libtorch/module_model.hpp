@@ -52,7 +52,7 @@ class ModuleModel {
       parameter.gradient.data = nullptr;  // bind_gradient sets it
       parameters_.push_back(std::move(parameter));
       wrapped_->add(named.name, named.tensor, value);
-      entries_.push_back({named.tensor, {}, {}, 0, false, false, 0, 0, 0});
+      entries_.push_back({named.tensor, {}, {}, 0, false, false, false, 0, 0, 0});
     }
     const std::vector<ModuleTensor> present = buffers();
     fixed_.insert(fixed_.end(), present.begin(), present.end());
@@ -82,6 +82,14 @@ class ModuleModel {
 
   /// Device of the parameters; the host's if there are none.
   Device device() const noexcept { return parameters_.empty() ? Device{} : parameters_.front().value.device; }
+
+  /// The parameters, with their names.
+  std::vector<ModuleTensor> trained() const {
+    std::vector<ModuleTensor> trained;
+    for (std::size_t i = 0; i < entries_.size(); ++i)
+      trained.push_back({parameters_[i].name, entries_[i].value});
+    return trained;
+  }
 
   /// Tensors of the parameters.
   std::vector<torch::Tensor> values() const {
@@ -138,6 +146,7 @@ class ModuleModel {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       entries_[i].is_ready = false;
       entries_[i].additions = 0;
+      forget_cleared(i);
       attach_hook(i);
     }
     additions_ = 0;
@@ -154,24 +163,39 @@ class ModuleModel {
     if (is_static_) complete_static_pass();
     if (allow_unused) {
       for (std::size_t i = 0; i < entries_.size(); ++i) {
-        if (!entries_[i].is_ready && entries_[i].value.grad().defined()) reduce_present(i);
+        if (entries_[i].is_ready) continue;
+        if (entries_[i].value.grad().defined()) {
+          reduce_present(i);
+        } else if (entries_[i].is_cleared) {
+          reduce_cleared(i);
+        }
       }
     } else if (reduces) {
       require_all_gradients();
     }
   }
 
-  /// Begins a step to which this rank's modules add nothing. @throws Error (invalid_argument) if a .grad that dtrain
-  /// does not hold waits for a step that reduces it
+  /// Begins a step to which this rank's modules add nothing. @throws Error (invalid_argument) if a .grad waits for a
+  /// step that reduces it
   void begin_without_data() {
-    for (std::size_t i = 0; !binds_ && i < entries_.size(); ++i) {
-      if (!entries_[i].value.grad().defined()) continue;
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      forget_cleared(i);
+      const bool waits = entries_[i].used || (!binds_ && entries_[i].value.grad().defined());
+      if (!waits) continue;
       throw Error(Errc::invalid_argument,
                   "a step without data was made while the .grad of parameter '" + parameters_[i].name +
                       "' waits for a step, after a pass under no_sync(); reduce it by ddp.backward(), or call "
-                      "zero_grad()");
+                      "ddp.discard_accumulated()");
     }
     alone_ = false;
+  }
+
+  /// Removes the .grad of each parameter that took part in a pass under no_sync() since the last reduction.
+  void discard_accumulated() {
+    for (Entry& entry : entries_) {
+      if (std::exchange(entry.used, false)) entry.value.mutable_grad() = torch::Tensor();
+      entry.is_cleared = false;
+    }
   }
 
   /// 1 for each parameter that has had a gradient in a pass since the last publish().
@@ -195,7 +219,7 @@ class ModuleModel {
   void publish(const std::vector<std::int32_t>& used) {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       if (used[i] != 0 && !alone_) entries_[i].value.mutable_grad() = entries_[i].gradient;
-      entries_[i].used = false;
+      entries_[i].used = entries_[i].is_cleared = false;
     }
   }
 
@@ -203,7 +227,7 @@ class ModuleModel {
   void drop_gradients() {
     for (Entry& entry : entries_) {
       entry.value.mutable_grad() = torch::Tensor();
-      entry.used = false;
+      entry.used = entry.is_cleared = false;
     }
   }
 
@@ -216,6 +240,7 @@ class ModuleModel {
     Accumulator accumulator;  ///< autograd holds this node weakly, and the hook with it
     std::uintptr_t hook;
     bool used;                    ///< since the last reduction
+    bool is_cleared;              ///< its .grad was set to none after a pass under no_sync(), which is forgotten
     bool is_ready;                ///< in this pass
     std::size_t additions;        ///< of autograd to the gradient, in this pass
     std::size_t first_additions;  ///< in a static graph: in its first pass; 0: none yet
@@ -314,6 +339,28 @@ class ModuleModel {
                     "call set_requires_grad(false) on them before the module is wrapped");
   }
 
+  /// Before a pass: a parameter without a .grad took part in no pass since the last reduction, whatever dtrain's memory
+  /// has of it.
+  void forget_cleared(std::size_t index) {
+    Entry& entry = entries_[index];
+    if (!entry.used || entry.value.grad().defined()) return;
+    entry.used = false;
+    entry.is_cleared = true;
+    if (std::exchange(warned_cleared_, true)) return;
+    log(LogLevel::warning, "the .grad of '" + parameters_[index].name +
+                               "' was set to none after a pass under no_sync(), so that this pass is lost; call "
+                               "zero_grad() before the first of such passes only, or ddp.discard_accumulated() where "
+                               "they are given up");
+  }
+
+  /// Reduces zeros in place of what a forgotten pass has left in dtrain's memory.
+  void reduce_cleared(std::size_t index) {
+    entries_[index].is_ready = true;
+    if (!binds_) return;
+    entries_[index].gradient.zero_();
+    (*ready_)(ReadyGradient{index, producer(index)});
+  }
+
   /// Reduces this rank's gradient, which .grad holds.
   void reduce_present(std::size_t index) {
     entries_[index].is_ready = true;
@@ -336,7 +383,8 @@ class ModuleModel {
     Entry& entry = entries_[index];
     torch::Tensor& gradient = entry.value.mutable_grad();
     const torch::NoGradGuard no_grad;
-    if (gradient.layout() != torch::kStrided || gradient.strides() != entry.value.strides()) {
+    const bool is_lazy = gradient.is_conj() || gradient.is_neg();
+    if (gradient.layout() != torch::kStrided || gradient.strides() != entry.value.strides() || is_lazy) {
       const torch::Tensor strided =
           torch::empty_strided(entry.value.sizes(), entry.value.strides(), wrapped_->options(index));
       strided.copy_(dense(gradient, index));
@@ -381,6 +429,7 @@ class ModuleModel {
   std::atomic<std::size_t> additions_{0};  ///< of autograd to all gradients, in this pass
   std::atomic<bool> warned_{false};
   std::atomic<bool> warned_sparse_{false};
+  bool warned_cleared_ = false;
 };
 
 }  // namespace DTRAIN_NAMESPACE::libtorch

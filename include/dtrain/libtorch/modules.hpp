@@ -19,12 +19,18 @@ namespace DTRAIN_NAMESPACE::libtorch {
 
 /// View of a tensor's memory, for collectives and checkpoints. Elements have their order in memory, which may differ
 /// from the order of the indices (channels_last). A complex tensor is viewed as pairs of numbers; a tensor of more than
-/// eight dimensions, as flat. @throws Error (unsupported) that begins with `name`
+/// eight dimensions, as flat. @throws Error (unsupported) that begins with `name`, also for a conjugate or a negative
+/// that LibTorch has not computed yet
 inline TensorView view_of(const torch::Tensor& given, const std::string& name = "a tensor") {
   if (given.layout() != torch::kStrided || !given.is_non_overlapping_and_dense() ||
       !(given.is_cpu() || given.is_cuda())) {
     throw Error(Errc::unsupported,
                 name + " is not dense memory of the host or a CUDA device; give its contiguous() there");
+  }
+  if (given.is_conj() || given.is_neg()) {  // the memory has the values before
+    throw Error(Errc::unsupported, name +
+                                       " is a conjugate or a negative that LibTorch has not computed yet; give its "
+                                       "resolve_conj().resolve_neg()");
   }
   const torch::Tensor tensor = given.is_complex() ? torch::view_as_real(given.detach()) : given;
   const auto dtype = [&] {
@@ -52,6 +58,17 @@ inline TensorView view_of(const torch::Tensor& given, const std::string& name = 
   return {static_cast<std::byte*>(tensor.data_ptr()), shape, dtype, device};
 }
 
+/// Strides of the dimensions that have several elements, such as "1 5"; empty for a contiguous tensor. Tensors of the
+/// same sizes have their elements in the same order in memory if these are equal.
+inline std::string order_of(const torch::Tensor& tensor) {
+  std::string strides;
+  if (tensor.is_contiguous()) return strides;
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) > 1) strides += (strides.empty() ? "" : " ") + std::to_string(tensor.stride(i));
+  }
+  return strides;
+}
+
 /// A tensor of a module, with its name there.
 struct ModuleTensor {
   std::string name;
@@ -68,12 +85,18 @@ template <class M>
 Modules modules_of(const torch::nn::ModuleHolder<M>& holder) {
   return {holder.ptr()};
 }
+/// @throws Error (invalid_argument) for a null pointer, as the others
+inline Modules modules_of(const Modules& modules) {
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    if (modules[i]) continue;
+    throw Error(Errc::invalid_argument, "module " + std::to_string(i) + " of " + std::to_string(modules.size()) +
+                                            " is a null pointer; make the module before it is given to dtrain");
+  }
+  return modules;
+}
 template <class M>
 Modules modules_of(const std::shared_ptr<M>& module) {
-  return {module};
-}
-inline Modules modules_of(const Modules& modules) {
-  return modules;
+  return modules_of(Modules{module});
 }
 
 template <class Net>
@@ -146,14 +169,30 @@ inline void require_same_parameters(const Modules& modules, const std::vector<Mo
 
 namespace DTRAIN_NAMESPACE::group {
 
-/// Collectives take LibTorch's tensors: `group.all_reduce(tensor)`. The elements are those of libtorch::view_of.
+/// Collectives take LibTorch's contiguous tensors: `group.all_reduce(tensor)`. The elements are those of
+/// libtorch::view_of. Bool is reduced by min, max and product, and complex numbers by sum and average. Autograd notices
+/// the write as one in place: a backward pass that needs the values before throws.
 /// Blocking for a tensor on a GPU: until all of LibTorch's work on that GPU has run.
 template <>
 struct BufferOf<at::Tensor> {
-  /// @throws Error (unsupported) as libtorch::view_of
+  /// @throws Error (unsupported) as libtorch::view_of, and for a tensor that is not contiguous: ranks, or input and
+  /// output, would exchange elements of different indices.
   static BufferView view(const at::Tensor& tensor) {
+    const BufferView elements = libtorch::view_of(tensor).flat();
+    if (!tensor.is_contiguous()) {
+      throw Error(Errc::unsupported,
+                  "a tensor is not contiguous, and collectives exchange elements in the order of the memory; give its "
+                  "contiguous(), and copy the result back");
+    }
     if (tensor.is_cuda()) torch::cuda::synchronize(tensor.get_device());
-    return libtorch::view_of(tensor).flat();
+    return elements;
+  }
+  static ElementMeaning meaning(const at::Tensor& tensor) {
+    if (tensor.scalar_type() == torch::kBool) return ElementMeaning::flag;
+    return tensor.is_complex() ? ElementMeaning::part_of_complex : ElementMeaning::number;
+  }
+  static void will_write(const at::Tensor& tensor) {
+    if (!tensor.is_inference()) torch::autograd::impl::bump_version(tensor);
   }
 };
 

@@ -14,7 +14,10 @@
 #include <tuple>
 #include <type_traits>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
+
+#include "dtrain/libtorch/optimizer_state.hpp"
 
 namespace DTRAIN_NAMESPACE::libtorch {
 
@@ -30,8 +33,7 @@ template <class Optimizer>
 struct RuleOf {
   static_assert(sizeof(Optimizer) == 0,
                 "dtrain: libtorch::ShardedOptimizer shards torch::optim::AdamW, Adam, SGD, RMSprop and Adagrad: use "
-                "one of them, or this "
-                "optimizer without sharding");
+                "one of them, or this optimizer without sharding");
 };
 
 template <class Rule, class Options>
@@ -91,6 +93,23 @@ struct RuleOf<torch::optim::Adagrad> {
   }
 };
 
+/// For an optimizer that is to be sharded. @throws Error (unsupported) if it has made updates, whose state would be
+/// lost
+template <class Optimizer>
+void require_no_updates(Optimizer& optimizer) {
+  using Of = StateOf<Optimizer>;
+  for (const auto& each : optimizer.state()) {
+    bool has_updates = std::is_same_v<Optimizer, torch::optim::SGD>;  // counts nothing; its first update makes a state
+    Of::state(static_cast<typename Of::State&>(*each.second), [&](const char*, [[maybe_unused]] auto& value) {
+      if constexpr (std::is_same_v<decltype(value), std::int64_t&>) has_updates = value > 0;
+    });
+    if (!has_updates) continue;
+    throw Error(Errc::unsupported, "a ShardedOptimizer was given a " + class_of(optimizer) +
+                                       " that has made updates already, and would begin without their state; load a "
+                                       "checkpoint of a ShardedOptimizer into it, or go on without sharding");
+  }
+}
+
 }  // namespace detail
 
 /// State of one parameter's updates.
@@ -129,6 +148,8 @@ struct GroupedRule {
 /// `adamw` gives the parameter groups and their options, which schedulers may change between steps. `adamw.step()` is
 /// not called, so that `adamw` keeps no state; that of torch::optim::Adagrad's constructor is removed. O is
 /// torch::optim::AdamW, Adam, SGD, RMSprop or Adagrad.
+/// - It begins without a state: an optimizer that has made updates, or was loaded after some, is refused. So is one
+/// with a parameter that needs a gradient and is not of `ddp`, which nothing would update.
 /// - A parameter without a gradient on any rank (DdpOptions::allow_unused_parameters), or in no group, keeps its value
 /// and number of updates.
 /// - Half and BFloat16 parameters have state in f32, and a copy of their values in f32.
@@ -151,8 +172,9 @@ class ShardedOptimizer {
  public:
   /// Collective, blocking: every rank constructs the optimizer between the same steps, with the same groups. Allocates
   /// the state.
-  /// @throws Error (unsupported) for Double parameters, amsgrad, dampening and centered, and for overlap_forward and
-  /// ready_frees_value; as dtrain::ShardedOptimizer
+  /// @throws Error (unsupported) for Double parameters, amsgrad, dampening and centered, for an optimizer that has made
+  /// updates, and for overlap_forward and ready_frees_value; (invalid_argument) for an optimizer of other parameters
+  /// than the wrapper's; as dtrain::ShardedOptimizer
   template <class Ddp>
   ShardedOptimizer(Ddp& ddp, O& options, Stage stage = {})
       : options_(options),
@@ -218,6 +240,8 @@ class ShardedOptimizer {
   template <class Ddp>
   static auto& wrapped(Ddp& ddp, O& options, const Stage& stage) {
     static_cast<void>(rules_of(options));
+    detail::require_no_updates(options);
+    require_parameters_of(ddp.trained(), options);
     if (stage.overlap_forward) {
       throw Error(Errc::unsupported,
                   "libtorch::ShardedOptimizer has no overlap_forward: a module's forward pass would not wait for its "
@@ -241,6 +265,23 @@ class ShardedOptimizer {
     for (const torch::optim::OptimizerParamGroup& group : options.param_groups())
       rules.push_back(detail::RuleOf<O>::of(group.options()));
     return rules;
+  }
+
+  /// @throws Error (invalid_argument) if the optimizer has another parameter that needs a gradient
+  static void require_parameters_of(const std::vector<torch::Tensor>& trained, const O& options) {
+    std::unordered_set<const void*> known;
+    for (const torch::Tensor& parameter : trained)
+      known.insert(parameter.unsafeGetTensorImpl());
+    for (std::size_t group = 0; group < options.param_groups().size(); ++group) {
+      const std::vector<torch::Tensor>& parameters = options.param_groups()[group].params();
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        if (!parameters[i].requires_grad() || known.count(parameters[i].unsafeGetTensorImpl()) != 0) continue;
+        throw Error(Errc::invalid_argument, "parameter " + std::to_string(i) + " of group " + std::to_string(group) +
+                                                " of a sharded optimizer is not of its DistributedDataParallel, and "
+                                                "would never be updated; wrap its module too, or give it to another "
+                                                "optimizer");
+      }
+    }
   }
 
   void take_groups(GroupedRule<Rule>& rule) {

@@ -34,7 +34,8 @@ struct SamplerPosition {
 
 namespace detail {
 
-/// A tensor of the program, and contiguous memory for its elements: the tensor's own, or a copy.
+/// A tensor of the program, and contiguous memory for its elements: the tensor's own, or a copy. An element that an
+/// expanded tensor has several times is in the copy several times, too.
 struct SavedTensor {
   std::string name;
   torch::Tensor target;
@@ -75,11 +76,18 @@ inline torch::Tensor state_of(const torch::Generator& generator) {
   return same.get_state();
 }
 
-/// @param state cloned, because LibTorch 2 reads it from the beginning of its storage
+/// @param state cloned, because LibTorch 2 reads it from the beginning of its storage @throws Error (protocol) for the
+/// state of another generator
 inline void set_state(const torch::Generator& generator, const torch::Tensor& state) {
   torch::Generator same = generator;
   const std::lock_guard<std::mutex> lock(same.mutex());
-  same.set_state(state.clone());
+  try {
+    same.set_state(state.clone());
+  } catch (const c10::Error& error) {
+    throw Error(Errc::protocol, "the generator cannot take the random numbers of the checkpoint: " +
+                                    std::string(error.what_without_backtrace()) +
+                                    "; load it with the LibTorch and the kind of generator that it was saved with");
+  }
 }
 
 /// Numbers of a position: epoch, step, samples, global batch, seed, and 1 if shuffled, plus 2 with drop_last.

@@ -23,11 +23,14 @@ namespace DTRAIN_NAMESPACE::libtorch {
 
 namespace detail {
 
-/// Elements in place. Types without a DType are bytes.
+/// Elements in place. Types without a DType are bytes. The strides of a tensor that is not contiguous are in its name:
+/// workers exchange elements in the order of the memory, and compare names before.
 inline NamedTensor kept_tensor(const std::string& name, const torch::Tensor& tensor) {
   const torch::Tensor values = tensor.detach();
+  const std::string order = order_of(values);
+  const std::string full_name = order.empty() ? name : name + " (strides " + order + ")";
   const bool is_bytes = values.scalar_type() == torch::kChar || values.scalar_type() == torch::kShort;
-  return {name, view_of(is_bytes && values.is_contiguous() ? bytes_of(values) : values, name)};
+  return {full_name, view_of(is_bytes && order.empty() ? bytes_of(values) : values, full_name)};
 }
 
 inline std::vector<NamedTensor> kept_tensors(const std::vector<ModuleTensor>& tensors) {
@@ -119,7 +122,8 @@ concept KeptObject = std::derived_from<T, torch::optim::Optimizer> || std::deriv
 ///   adam.step(); scheduler.step(); })`. Tensors that step() makes in the first update are made in this call.
 /// - Buffers, options such as the rate, and schedulers' counters may be written at any time, and are put back before a
 ///   step is repeated.
-/// torch::load and set_data are followed.
+/// torch::load and set_data are followed, if type, shape and strides stay. Workers whose tensors have other strides are
+/// refused.
 /// @param net as DistributedDataParallel's
 /// @param others any number of LibTorch optimizers (Adam, AdamW, SGD, RMSprop, Adagrad) and schedulers (LRScheduler)
 /// Lifetime: the modules are kept; optimizers and schedulers outlive train(). Memory: on the host.

@@ -32,7 +32,21 @@ constexpr bool can_split = requires(const G group) {
   group.split(0, 0);
 };
 
+/// A tensor of a library.
+struct ForeignTensor {
+  std::vector<std::uint8_t>& bytes;
+  dtrain::group::ElementMeaning meaning;
+  int& writes;
+};
+
 }  // namespace
+
+template <>
+struct dtrain::group::BufferOf<ForeignTensor> {
+  static dtrain::BufferView view(const ForeignTensor& tensor) { return WriteBuffer(tensor.bytes); }
+  static ElementMeaning meaning(const ForeignTensor& tensor) { return tensor.meaning; }
+  static void will_write(const ForeignTensor& tensor) { ++tensor.writes; }
+};
 
 TEST_CASE(
     "spans of any extent, vectors and arrays are buffers; what is constant is only read, a temporary not written") {
@@ -86,6 +100,41 @@ TEST_CASE("integers without an element type are buffers of their size where they
       group.recv(received, 0);
       CHECK(received[1] == std::byte{2});
     }
+  });
+}
+
+TEST_CASE("tensors of a library are reduced where the results have the elements' meaning, and hear of writes") {
+  using dtrain::group::ElementMeaning;
+  run_well(2, [](const Group& group) {
+    int writes = 0;
+    std::vector<std::uint8_t> bytes(2, static_cast<std::uint8_t>(group.rank()));
+    std::vector<std::uint8_t> others(2);
+    const auto refused = [&](ElementMeaning meaning, ReduceOp op, const char* text) {
+      const ForeignTensor tensor{bytes, meaning, writes};
+      const std::array<std::size_t, 2> counts{2, 0};
+      CHECK_ERROR(group.all_reduce(tensor, op), Errc::unsupported, text);
+      CHECK_ERROR(group.all_reduce(tensor, others, op), Errc::unsupported, text);
+      CHECK_ERROR(group.all_reduce(others, tensor, op), Errc::unsupported, text);
+      CHECK_ERROR(group.all_reduce_without_cast(tensor, op), Errc::unsupported, text);
+      CHECK_ERROR(group.reduce(tensor, 0, op), Errc::unsupported, text);
+      CHECK_ERROR(group.reduce_scatter(tensor, std::span(others).first(1), op), Errc::unsupported, text);
+      CHECK_ERROR(group.reduce_scatter_v(tensor, others, counts, op), Errc::unsupported, text);
+    };
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average})
+      refused(ElementMeaning::flag, op, "flags (elements of type Bool) were given to a reduction by");
+    for (const ReduceOp op : {ReduceOp::min, ReduceOp::max, ReduceOp::product})
+      refused(ElementMeaning::part_of_complex, op, "would reduce real and imaginary parts apart");
+    const ForeignTensor flags{bytes, ElementMeaning::flag, writes};
+    const ForeignTensor complex{bytes, ElementMeaning::part_of_complex, writes};
+    writes = 0;
+    group.all_gather(std::array<std::uint8_t, 1>{1}, flags);
+    group.all_reduce(flags, others, ReduceOp::min);
+    CHECK(writes == 1);
+    CHECK(others == std::vector<std::uint8_t>{1, 1});
+    group.all_reduce(flags, ReduceOp::max);
+    group.all_reduce(complex, ReduceOp::sum);
+    CHECK(writes == 3);
+    CHECK(bytes == std::vector<std::uint8_t>{2, 2});
   });
 }
 
