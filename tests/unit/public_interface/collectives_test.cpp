@@ -1,3 +1,4 @@
+#include "support/library_tensor.hpp"
 #include "unit/public_interface/prelude.hpp"
 
 using dtrain::group::ReadBuffer;
@@ -32,21 +33,7 @@ constexpr bool can_split = requires(const G group) {
   group.split(0, 0);
 };
 
-/// A tensor of a library.
-struct ForeignTensor {
-  std::vector<std::uint8_t>& bytes;
-  dtrain::group::ElementMeaning meaning;
-  int& writes;
-};
-
 }  // namespace
-
-template <>
-struct dtrain::group::BufferOf<ForeignTensor> {
-  static dtrain::BufferView view(const ForeignTensor& tensor) { return WriteBuffer(tensor.bytes); }
-  static ElementMeaning meaning(const ForeignTensor& tensor) { return tensor.meaning; }
-  static void will_write(const ForeignTensor& tensor) { ++tensor.writes; }
-};
 
 TEST_CASE(
     "spans of any extent, vectors and arrays are buffers; what is constant is only read, a temporary not written") {
@@ -110,7 +97,7 @@ TEST_CASE("tensors of a library are reduced where the results have the elements'
     std::vector<std::uint8_t> bytes(2, static_cast<std::uint8_t>(group.rank()));
     std::vector<std::uint8_t> others(2);
     const auto refused = [&](ElementMeaning meaning, ReduceOp op, const char* text) {
-      const ForeignTensor tensor{bytes, meaning, writes};
+      const support::LibraryTensor tensor{bytes, meaning, writes};
       const std::array<std::size_t, 2> counts{2, 0};
       CHECK_ERROR(group.all_reduce(tensor, op), Errc::unsupported, text);
       CHECK_ERROR(group.all_reduce(tensor, others, op), Errc::unsupported, text);
@@ -124,8 +111,8 @@ TEST_CASE("tensors of a library are reduced where the results have the elements'
       refused(ElementMeaning::flag, op, "flags (elements of type Bool) were given to a reduction by");
     for (const ReduceOp op : {ReduceOp::min, ReduceOp::max, ReduceOp::product})
       refused(ElementMeaning::part_of_complex, op, "would reduce real and imaginary parts apart");
-    const ForeignTensor flags{bytes, ElementMeaning::flag, writes};
-    const ForeignTensor complex{bytes, ElementMeaning::part_of_complex, writes};
+    const support::LibraryTensor flags{bytes, ElementMeaning::flag, writes};
+    const support::LibraryTensor complex{bytes, ElementMeaning::part_of_complex, writes};
     writes = 0;
     group.all_gather(std::array<std::uint8_t, 1>{1}, flags);
     group.all_reduce(flags, others, ReduceOp::min);
