@@ -1,16 +1,24 @@
 // What a step adds to the reduction of its bytes: the backward pass only announces the gradients of a published model,
 // so nothing overlaps. In turns with it, the same step that also measures the norm of the gradients, and one all-reduce
-// of as many bytes in one arena. And what it adds to the computing of a real model: forward and backward passes of the
+// of as many bytes in one arena. What the check of gradients in debug programs adds to a step that computes as little
+// as a training can. And what a step adds to the computing of a real model: forward and backward passes of the
 // transformer of examples/gpt2. With --device=cuda on GPUs over NCCL (bench/ddp_step/cuda_steps.cpp).
+
+// A debug program, whose steps check gradients unless they say otherwise; all other code is as in a release.
+#undef NDEBUG
+#include "dtrain/core/debug_program.hpp"
+#define NDEBUG
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/all_reduce/protocol.hpp"
 #include "bench/command.hpp"
+#include "bench/ddp_step/checked_rank.hpp"
 #include "bench/ddp_step/cuda_steps.hpp"
 #include "bench/ddp_step/models.hpp"
 #include "bench/goal.hpp"
@@ -31,6 +39,7 @@ constexpr const char* bench_name = "ddp_step_bench";
 constexpr const char* usage_line = "[--device=host|cuda] [--model=NAME] [--ranks=2,4] [--samples=N] [--json=FILE]";
 constexpr int usual_samples = 15;
 constexpr const char* transformer = "gpt2-example";
+constexpr const char* with_check = "with-check";  // the model's rank trains with the check and without
 
 /// One rank: its lines go to the benchmark.
 class StepRank {
@@ -38,7 +47,7 @@ class StepRank {
   StepRank(dtrain::ProcessGroup<bench::Policy> group, const std::vector<std::int64_t>& sizes)
       : group_(std::move(group)),
         model_(sizes),
-        ddp_(model_, group_),
+        ddp_(model_, group_, {.check_ready = false}),
         channel_(dtrain::group::GroupAccess::of(group_).open_channel("bench")),
         memory_(channel_.allocate_blocking(bytes(), dtrain::Deadline::after(group_.timeout()))) {}
 
@@ -114,10 +123,10 @@ class StepRank {
   bench::Policy::Backend::Communicator::Allocation memory_;
 };
 
-bench::Told run_job(const std::string& model, int ranks, int samples) {
+bench::Told run_job(const std::string& model, int ranks, int samples, const char* way = "") {
   const bench::CommandOutput output =
       bench::run_command({bench::own_path(), "--nproc-per-node=" + std::to_string(ranks), bench::launched_word, model,
-                          std::to_string(samples)},
+                          std::to_string(samples), way},
                          dtrain::Deadline::after(std::chrono::seconds(240)));
   bench::Told told = bench::Told::from(output.text);
   if (!output.succeeded || told.facts["buckets"].size() != static_cast<std::size_t>(ranks)) {
@@ -126,12 +135,21 @@ bench::Told run_job(const std::string& model, int ranks, int samples) {
   return told;
 }
 
-void measure(const bench::ModelShapes& model, int ranks, int samples, bench::ResultRows& rows) {
-  const std::uint64_t bytes = static_cast<std::uint64_t>(model.elements()) * sizeof(float);
-  if (static_cast<std::uint64_t>(ranks) * bytes * 4 > dtrain::available_memory_bytes()) {
+std::uint64_t bytes_of(const bench::ModelShapes& model) {
+  return static_cast<std::uint64_t>(model.elements()) * sizeof(float);
+}
+
+/// Whether each rank may have the model's bytes four times; else says so.
+bool has_memory_for(const bench::ModelShapes& model, int ranks) {
+  const bool has_memory = static_cast<std::uint64_t>(ranks) * bytes_of(model) * 4 <= dtrain::available_memory_bytes();
+  if (!has_memory) {
     std::printf("%d ranks with %s: left out, because the host has too little memory\n", ranks, model.name.c_str());
-    return;
   }
+  return has_memory;
+}
+
+void measure(const bench::ModelShapes& model, int ranks, int samples, bench::ResultRows& rows) {
+  const std::uint64_t bytes = bytes_of(model);
   bench::Told told = run_job(model.name, ranks, samples);
   const double step = bench::median(told.seconds["step"]);
   const double whole = bench::median(told.seconds["whole"]);
@@ -151,6 +169,22 @@ void measure(const bench::ModelShapes& model, int ranks, int samples, bench::Res
                     bench::text_of(step / whole, " times"));
   bench::print_goal("measuring the norm of the gradients at most 1.03 times the step", measured <= 1.03 * step,
                     bench::text_of(measured / step, " times"));
+}
+
+/// The check of gradients (DdpOptions::check_ready) in a debug program, against the same training without it. Steps of
+/// small models are short, and more of them are made.
+void measure_check(const bench::ModelShapes& model, int ranks, int samples, bench::ResultRows& rows) {
+  bench::Told told = run_job(model.name, ranks, model.elements() < 10'000'000 ? 20 * samples : samples, with_check);
+  const double unchecked = bench::median(told.seconds["unchecked"]);
+  const double checked = bench::median(told.seconds["checked"]);
+  const auto row_of = [&](const char* what, double seconds) {
+    bench::Row row{bench_name, "dtrain", what, ranks, 1, bytes_of(model), seconds, told.seconds["checked"].size()};
+    return row.with("model", model.name);
+  };
+  rows.add(row_of("least training", unchecked));
+  rows.add(row_of("the same, checked", checked).with("times_unchecked", checked / unchecked));
+  bench::print_goal("the check of gradients in debug programs at most 1.05 times the least training",
+                    checked <= 1.05 * unchecked, bench::text_of(checked / unchecked, " times"));
 }
 
 #if DTRAIN_BENCH_EIGEN
@@ -194,7 +228,12 @@ int run_step_rank(dtrain::ProcessGroup<bench::Policy> group, dtrain::Arguments a
     return 0;
   }
 #endif
-  StepRank(std::move(group), bench::model_named(model).sizes).measure(samples);
+  const std::vector<std::int64_t> sizes = bench::model_named(model).sizes;
+  if (arguments.size() > 4 && std::string_view(arguments[4]) == with_check) {
+    bench::CheckedRank(group, sizes).measure(samples);
+  } else {
+    StepRank(std::move(group), sizes).measure(samples);
+  }
   return 0;
 }
 
@@ -202,7 +241,10 @@ void measure_host(const bench::Options& options, bench::ResultRows& rows) {
   const int samples = options.samples > 0 ? options.samples : usual_samples;
   for (const int ranks : options.ranks.empty() ? std::vector<int>{2, 4} : options.ranks) {
     for (const bench::ModelShapes& model : bench::models_of(options.model)) {
-      measure(model, ranks, samples, rows);
+      if (has_memory_for(model, ranks)) measure(model, ranks, samples, rows);
+    }
+    for (const bench::ModelShapes& model : bench::with_examples(options.model)) {
+      if (has_memory_for(model, ranks)) measure_check(model, ranks, samples, rows);
     }
     if (options.model.empty()) {
       measure_transformer(ranks, samples, rows);

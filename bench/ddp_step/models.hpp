@@ -1,6 +1,6 @@
 #pragma once
 /// @file
-/// The gradients of two published models, in elements and in the order of the forward pass.
+/// The gradients of two published models and of two of the examples, in elements and in the order of the forward pass.
 
 #include <cstdint>
 #include <initializer_list>
@@ -53,12 +53,11 @@ inline ModelShapes resnet50() {
   return model;
 }
 
-/// Radford et al. 2019, as the "gpt2" that OpenAI published: 148 gradients of 124,439,808 elements; the output layer
-/// is the token embedding.
-inline ModelShapes gpt2() {
-  constexpr std::int64_t width = 768;
-  ModelShapes model{"gpt2-124m", {50257 * width, 1024 * width}};
-  for (int layer = 0; layer < 12; ++layer) {
+/// A transformer as GPT-2 (Radford et al. 2019); the output layer is the token embedding.
+inline ModelShapes transformer(std::string name, std::int64_t vocabulary, std::int64_t context, int layers,
+                               std::int64_t width) {
+  ModelShapes model{std::move(name), {vocabulary * width, context * width}};
+  for (int layer = 0; layer < layers; ++layer) {
     for (const std::int64_t size : {width, width,                  // normalisation
                                     width * 3 * width, 3 * width,  // attention
                                     width * width, width,          //
@@ -72,9 +71,24 @@ inline ModelShapes gpt2() {
   return model;
 }
 
+/// As the "gpt2" that OpenAI published: 148 gradients of 124,439,808 elements.
+inline ModelShapes gpt2() {
+  return transformer("gpt2-124m", 50257, 1024, 12, 768);
+}
+
+/// A transformer of the size of examples/gpt2: 52 gradients of 834,304 elements.
+inline ModelShapes small_gpt2() {
+  return transformer("gpt2-834k", 256, 64, 4, 128);
+}
+
+/// The network of examples/fashion_mnist: 6 gradients of 235,146 elements.
+inline ModelShapes fashion_mnist() {
+  return {"fashion-mnist", {784 * 256, 256, 256 * 128, 128, 128 * 10, 10}};
+}
+
 /// @throws Error (usage) where none is called so
 inline ModelShapes model_named(std::string_view name) {
-  for (ModelShapes& model : std::vector<ModelShapes>{resnet50(), gpt2()}) {
+  for (ModelShapes& model : std::vector<ModelShapes>{resnet50(), gpt2(), small_gpt2(), fashion_mnist()}) {
     if (model.name == name) {
       return std::move(model);
     }
@@ -85,6 +99,11 @@ inline ModelShapes model_named(std::string_view name) {
 /// The one of that name, or both where it is empty. @throws Error (usage)
 inline std::vector<ModelShapes> models_of(std::string_view name) {
   return name.empty() ? std::vector<ModelShapes>{resnet50(), gpt2()} : std::vector<ModelShapes>{model_named(name)};
+}
+
+/// The same, or all four.
+inline std::vector<ModelShapes> with_examples(std::string_view name) {
+  return name.empty() ? std::vector<ModelShapes>{fashion_mnist(), small_gpt2(), resnet50(), gpt2()} : models_of(name);
 }
 
 }  // namespace bench

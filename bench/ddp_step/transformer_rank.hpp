@@ -25,7 +25,10 @@ class TransformerRank {
   static constexpr gpt2::Index sequences = 4;
 
   explicit TransformerRank(dtrain::ProcessGroup<Policy> group)
-      : group_(std::move(group)), alone_(shape, sequences, 1), wrapped_(shape, sequences, 1), ddp_(wrapped_, group_) {
+      : group_(std::move(group)),
+        alone_(shape, sequences, 1),
+        wrapped_(shape, sequences, 1),
+        ddp_(wrapped_, group_, {.check_ready = false}) {
     shared::SplitMix64 random(100 + static_cast<std::uint64_t>(group_.rank()));
     for (gpt2::Index token = 0; token < sequences * shape.context; ++token) {
       batch_.inputs.push_back(static_cast<std::uint8_t>(random.below(gpt2::vocabulary)));

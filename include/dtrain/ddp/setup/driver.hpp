@@ -293,7 +293,7 @@ void Driver<Backend, Group>::construct(const Group& group, ModelFunctions model,
   const std::vector<GradientSize> sizes = gradient_sizes({parameters.data(), parameters.size()});
   const auto read_values = std::move(hook.read_values);
   BucketPlan plan = plan_buckets({sizes.data(), sizes.size()}, options.caps());
-  parts.late_writes = checked_late_writes(options, plan.arena_bytes);
+  parts.late_writes = checked_late_writes(options);
   reducer = std::make_unique<Reducer<Communicator>>(std::move(communicator), stream.ref(), parameters, std::move(plan),
                                                     options, context, std::move(parts), std::move(hook));
   if (read_values) read_values(read_value);

@@ -29,15 +29,66 @@ constexpr const char* sentence = "the gradient of parameter 2 'p2' changed after
 
 }  // namespace
 
-TEST_CASE("debug programs check models of a few MiB unless an option says otherwise, others none") {
+TEST_CASE("debug programs check gradients unless an option says otherwise, others none") {
   DdpOptions options;
-  CHECK(checked_late_writes(options, most_checked_bytes, true) == LateWrites::logged);
-  CHECK(checked_late_writes(options, most_checked_bytes + 1, true) == LateWrites::unchecked);
-  CHECK(checked_late_writes(options, 1, false) == LateWrites::unchecked);
+  CHECK(checked_late_writes(options, true) == LateWrites::logged);
+  CHECK(checked_late_writes(options, false) == LateWrites::unchecked);
   options.check_ready = false;
-  CHECK(checked_late_writes(options, 1, true) == LateWrites::unchecked);
+  CHECK(checked_late_writes(options, true) == LateWrites::unchecked);
   options.check_ready = true;
-  CHECK(checked_late_writes(options, std::size_t{1} << 40, false) == LateWrites::refused);
+  CHECK(checked_late_writes(options, false) == LateWrites::refused);
+}
+
+TEST_CASE("a step without the option reads a part of a gradient, and 64 steps together read every byte") {
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{1}, std::size_t{4096}, std::size_t{4097}, std::size_t{9000}, std::size_t{20483}}) {
+    CAPTURE(bytes);
+    std::vector<std::byte> content(bytes, std::byte{5});
+    std::vector<std::uint64_t> before(64);
+    for (std::uint64_t step = 0; step < 64; ++step)
+      before[step] = digest_of_part(content.data(), bytes, step);
+    const auto seen_by = [&] {
+      std::size_t count = 0;
+      for (std::uint64_t step = 0; step < 64; ++step)
+        count += digest_of_part(content.data(), bytes, 640 + step) != before[step] ? 1 : 0;
+      return count;
+    };
+    bool is_right = true;
+    for (std::size_t i = 0; i < bytes; ++i) {
+      content[i] = std::byte{6};
+      is_right = is_right && seen_by() == (bytes <= 4096 ? 64 : 1);
+      content[i] = std::byte{5};
+    }
+    CHECK(is_right);
+    std::fill(content.begin(), content.end(), std::byte{6});
+    CHECK(seen_by() == (bytes == 0 ? 0 : 64));
+  }
+}
+
+TEST_CASE("without the option a large gradient that is written anew is found at once, and one element after 64 steps") {
+  for (const bool is_whole : {false, true}) {
+    CAPTURE(is_whole);
+    FakeRank rank({20, 5000, 3}, {0, 0}, true, 10s, {}, {.late_writes = LateWrites::logged});
+    rank.bind_all();
+    int steps = 0;
+    std::string error;
+    while (error.empty() && ++steps <= 64) {
+      Step step = rank.reducer->begin();
+      rank.write(1, static_cast<float>(steps));
+      step.ready(1);  // waits for bucket 2
+      if (is_whole) rank.write(1, -1.0F);
+      rank.parameters[1].gradient.as<float>()[0] = -1.0F;
+      step.ready(2);
+      step.ready(0);
+      try {
+        step.finish();
+      } catch (const Error& thrown) {
+        error = thrown.what();
+      }
+    }
+    CHECK(steps == (is_whole ? 1 : 64));
+    CHECK_CONTAINS(error, "the gradient of parameter 1 'p1' changed after ready(1)");
+  }
 }
 
 TEST_CASE("steps that write each gradient before its ready() pass, bound or not, and allocate nothing") {
